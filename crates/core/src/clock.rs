@@ -1,0 +1,136 @@
+//! The one seam for time, chance and tasks.
+//!
+//! Nothing in this crate or in the engine reads a clock, draws a random number, sleeps or spawns except through
+//! these traits (`clippy.toml` refuses it). So a test can own time, and a seed can replay a run.
+
+use std::{fmt, future::Future, pin::Pin, time::Duration};
+
+/// A point on a clock that counts suspend: nanoseconds since some start, comparable within one host's uptime.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Moment(u64);
+
+impl Moment {
+    /// Later than every other moment.
+    pub const NEVER: Moment = Moment(u64::MAX);
+
+    /// From nanoseconds since the clock's start.
+    pub const fn from_nanos(nanos: u64) -> Moment {
+        Moment(nanos)
+    }
+
+    /// Nanoseconds since the clock's start.
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// This much later; stops at [`Moment::NEVER`].
+    #[must_use]
+    pub fn after(self, by: Duration) -> Moment {
+        Moment(self.0.saturating_add(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)))
+    }
+
+    /// This much earlier; stops at the clock's start.
+    #[must_use]
+    pub fn before(self, by: Duration) -> Moment {
+        Moment(self.0.saturating_sub(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)))
+    }
+
+    /// How long until `later`; zero if that is past.
+    pub fn until(self, later: Moment) -> Duration {
+        Duration::from_nanos(later.0.saturating_sub(self.0))
+    }
+}
+
+impl fmt::Debug for Moment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "@{:?}", Duration::from_nanos(self.0))
+    }
+}
+
+/// What the calendar clock says, in microseconds since 1970. It may be stepped: never judge expiry by it alone.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Debug)]
+pub struct WallTime(u64);
+
+impl WallTime {
+    /// From microseconds since 1970.
+    pub const fn from_micros(micros: u64) -> WallTime {
+        WallTime(micros)
+    }
+
+    /// Microseconds since 1970.
+    pub const fn as_micros(self) -> u64 {
+        self.0
+    }
+
+    /// This much later.
+    #[must_use]
+    pub fn after(self, by: Duration) -> WallTime {
+        WallTime(self.0.saturating_add(u64::try_from(by.as_micros()).unwrap_or(u64::MAX)))
+    }
+
+    /// As the standard library has it.
+    pub fn to_system_time(self) -> std::time::SystemTime {
+        std::time::UNIX_EPOCH + Duration::from_micros(self.0)
+    }
+}
+
+/// Reads time.
+pub trait Clock: fmt::Debug + Send + Sync + 'static {
+    /// Now, on a clock that goes on while the machine is suspended. Never goes back.
+    fn now(&self) -> Moment;
+    /// Now, as the calendar has it.
+    fn wall(&self) -> WallTime;
+}
+
+/// A boxed task.
+pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// All that the engine takes from the outside besides a backend: time, chance, sleep and tasks.
+pub trait Environment: Clock {
+    /// Fills the bytes from a secure random source.
+    fn fill(&self, bytes: &mut [u8]);
+    /// Resolves after this long. A prompt to look at the clock, not a promise that the time has passed on it.
+    fn sleep(&self, duration: Duration) -> Task;
+    /// Runs the task beside its caller. If nothing can run it any more it is dropped.
+    fn spawn(&self, task: Task);
+}
+
+impl dyn Environment {
+    /// A random number, for jitter.
+    pub fn random(&self) -> u64 {
+        let mut bytes = [0; 8];
+        self.fill(&mut bytes);
+        u64::from_ne_bytes(bytes)
+    }
+}
+
+/// The host's clocks.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemClock;
+
+/// `CLOCK_BOOTTIME` goes on during suspend. `std::time::Instant` does not, on Linux: a laptop that slept through
+/// the lease would wake up believing in it.
+#[cfg(target_os = "linux")]
+const COUNTS_SUSPEND: rustix::time::ClockId = rustix::time::ClockId::Boottime;
+/// On Darwin the monotonic clock counts suspend.
+#[cfg(not(target_os = "linux"))]
+const COUNTS_SUSPEND: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
+
+impl Clock for SystemClock {
+    fn now(&self) -> Moment {
+        #[expect(clippy::disallowed_methods, reason = "this is the seam")]
+        let time = rustix::time::clock_gettime(COUNTS_SUSPEND);
+        let (seconds, nanos) = (u64::try_from(time.tv_sec), u64::try_from(time.tv_nsec));
+        Moment(seconds.unwrap_or(0) * 1_000_000_000 + nanos.unwrap_or(0))
+    }
+
+    fn wall(&self) -> WallTime {
+        #[expect(clippy::disallowed_methods, reason = "this is the seam")]
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+        let (seconds, nanos) = (u64::try_from(time.tv_sec), u64::try_from(time.tv_nsec));
+        WallTime(seconds.unwrap_or(0) * 1_000_000 + nanos.unwrap_or(0) / 1_000)
+    }
+}
+
+#[cfg(windows)]
+compile_error!("leasehold does not support Windows yet");

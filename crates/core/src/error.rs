@@ -1,0 +1,307 @@
+//! What went wrong, and whether it had an effect.
+
+use std::{borrow::Cow, error::Error as StdError, fmt, sync::Arc, time::Duration};
+
+use crate::{resource::Resource, token::FencingToken, verdict::HeldBy};
+
+/// The result of everything in leasehold.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An error of leasehold: a kind, whether the request may have taken effect, and where it happened.
+///
+/// Cloning is cheap, because one failure of a backend may answer many waiters. No text of an error holds a
+/// password or a whole owner token.
+///
+/// ```
+/// use leasehold_core::{Effect, Error, ErrorKind};
+///
+/// let error = Error::new(ErrorKind::Unavailable, "the server did not answer").with_effect(Effect::Unknown);
+/// assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown));
+/// assert!(error.is_retryable());
+/// ```
+#[derive(Clone)]
+pub struct Error(Arc<Inner>);
+
+#[derive(Clone)]
+struct Inner {
+    kind: ErrorKind,
+    effect: Effect,
+    message: Cow<'static, str>,
+    verb: Option<Verb>,
+    backend: Option<&'static str>,
+    resource: Option<Resource>,
+    detail: Detail,
+    source: Option<Arc<dyn StdError + Send + Sync>>,
+}
+
+/// Numbers and names that some kinds carry for programs to read.
+#[derive(Clone)]
+enum Detail {
+    None,
+    Busy(Box<Busy>),
+    Capacity(u32),
+    Stale { presented: FencingToken, highest: FencingToken },
+}
+
+/// What went wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// Someone else holds it, and the time or the attempts ran out. See [`Error::busy`].
+    Contended,
+    /// The lease is lost: we can no longer vouch for it.
+    Lost,
+    /// The request makes no sense: a bad name, a ttl out of bounds, more permits than there are.
+    Invalid,
+    /// Others use this resource with another capacity. See [`Error::capacity`].
+    Mismatch,
+    /// This backend cannot do that; the message says why, and what can.
+    Unsupported,
+    /// The work must be right, and this backend's promise is too weak for that.
+    GuaranteeTooWeak,
+    /// The backend did not answer, or answered that it cannot serve now.
+    Unavailable,
+    /// The backend refused the credentials, or does not permit it.
+    Denied,
+    /// The backend holds something that leasehold did not write and cannot read; the message names the key.
+    Corrupt,
+    /// A token below the highest seen was shown. See [`Error::stale_token`].
+    StaleToken,
+    /// The client was shut down, or the runtime that it lives on is gone.
+    ShutDown,
+    /// A stated bound was reached: line, note, batch, tokens.
+    Limit,
+}
+
+impl ErrorKind {
+    /// A stable name, for programs.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            ErrorKind::Contended => "contended",
+            ErrorKind::Lost => "lost",
+            ErrorKind::Invalid => "invalid",
+            ErrorKind::Mismatch => "mismatch",
+            ErrorKind::Unsupported => "unsupported",
+            ErrorKind::GuaranteeTooWeak => "guarantee_too_weak",
+            ErrorKind::Unavailable => "unavailable",
+            ErrorKind::Denied => "denied",
+            ErrorKind::Corrupt => "corrupt",
+            ErrorKind::StaleToken => "stale_token",
+            ErrorKind::ShutDown => "shut_down",
+            ErrorKind::Limit => "limit",
+        }
+    }
+}
+
+/// Whether the request may have changed anything at the backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Effect {
+    /// It did not, and will not.
+    None,
+    /// It may have, or may yet: the answer did not arrive.
+    Unknown,
+}
+
+/// The verb of the [`Backend`](crate::Backend) that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Verb {
+    /// `acquire`
+    Acquire,
+    /// `renew`
+    Renew,
+    /// `release`
+    Release,
+    /// `wait`
+    Wait,
+    /// `inspect`
+    Inspect,
+    /// `order`
+    Order,
+}
+
+impl Verb {
+    /// A stable name, for programs and logs.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Verb::Acquire => "acquire",
+            Verb::Renew => "renew",
+            Verb::Release => "release",
+            Verb::Wait => "wait",
+            Verb::Inspect => "inspect",
+            Verb::Order => "order",
+        }
+    }
+}
+
+/// Who is in the way, for whoever was told "busy".
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Busy {
+    /// Some of the holders, the one that ends soonest first.
+    pub holders: Vec<HeldBy>,
+    /// How many wait in line before you.
+    pub ahead: u32,
+    /// When something may change without anyone's doing: the next expiry.
+    pub retry_after: Option<Duration>,
+    /// An operator has paused the resource.
+    pub paused: bool,
+}
+
+impl Error {
+    /// An error without an effect.
+    pub fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Error {
+        Error(Arc::new(Inner {
+            kind,
+            effect: Effect::None,
+            message: message.into(),
+            verb: None,
+            backend: None,
+            resource: None,
+            detail: Detail::None,
+            source: None,
+        }))
+    }
+
+    /// Someone else holds it.
+    pub fn contended(busy: Busy) -> Error {
+        let mut message = match busy.holders.first() {
+            _ if busy.paused => "an operator has paused it".to_owned(),
+            None => "someone else holds it".to_owned(),
+            Some(by) => format!("held by {} for {} more", by.holder, seconds(by.remaining)),
+        };
+        if busy.ahead > 0 {
+            message.push_str(&format!(", {} ahead in line", busy.ahead));
+        }
+        Error::new(ErrorKind::Contended, message).with(|inner| inner.detail = Detail::Busy(Box::new(busy)))
+    }
+
+    /// Others use the resource with this capacity.
+    pub fn mismatch(theirs: u32, ours: u32) -> Error {
+        let name = |capacity| match capacity {
+            1 => "an exclusive lease".to_owned(),
+            u32::MAX => "a read-write lock".to_owned(),
+            n => format!("a semaphore of {n}"),
+        };
+        let message = format!(
+            "others use it as {}, this claim as {}: agree on one, or let an operator resize it",
+            name(theirs),
+            name(ours)
+        );
+        Error::new(ErrorKind::Mismatch, message).with(|inner| inner.detail = Detail::Capacity(theirs))
+    }
+
+    /// A token below the highest seen was shown.
+    pub fn stale(presented: FencingToken, highest: FencingToken) -> Error {
+        let message = format!("token {presented} is stale: {highest} has been seen");
+        let detail = Detail::Stale { presented, highest };
+        Error::new(ErrorKind::StaleToken, message).with(|inner| inner.detail = detail)
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Inner)) -> Error {
+        change(Arc::make_mut(&mut self.0));
+        self
+    }
+
+    /// Says whether it may have had an effect.
+    #[must_use]
+    pub fn with_effect(self, effect: Effect) -> Error {
+        self.with(|inner| inner.effect = effect)
+    }
+
+    /// Says which verb of which backend failed.
+    #[must_use]
+    pub fn at(self, verb: Verb, backend: &'static str) -> Error {
+        self.with(|inner| (inner.verb, inner.backend) = (Some(verb), Some(backend)))
+    }
+
+    /// Says for which resource.
+    #[must_use]
+    pub fn on(self, resource: &Resource) -> Error {
+        self.with(|inner| inner.resource = Some(resource.clone()))
+    }
+
+    /// Keeps what caused it.
+    #[must_use]
+    pub fn because(self, source: impl StdError + Send + Sync + 'static) -> Error {
+        self.with(|inner| inner.source = Some(Arc::new(source)))
+    }
+
+    /// What went wrong.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// Whether the request may have changed anything.
+    pub fn effect(&self) -> Effect {
+        self.0.effect
+    }
+
+    /// The verb that failed, if it came from a backend.
+    pub fn verb(&self) -> Option<Verb> {
+        self.0.verb
+    }
+
+    /// The name of the backend that failed, if it came from one.
+    pub fn backend(&self) -> Option<&'static str> {
+        self.0.backend
+    }
+
+    /// The resource it was about.
+    pub fn resource(&self) -> Option<&Resource> {
+        self.0.resource.as_ref()
+    }
+
+    /// Who holds it, of a `Contended`.
+    pub fn busy(&self) -> Option<&Busy> {
+        if let Detail::Busy(busy) = &self.0.detail { Some(busy) } else { None }
+    }
+
+    /// The capacity that others use, of a `Mismatch`.
+    pub fn capacity(&self) -> Option<u32> {
+        if let Detail::Capacity(capacity) = self.0.detail { Some(capacity) } else { None }
+    }
+
+    /// The token shown and the highest seen, of a `StaleToken`.
+    pub fn stale_token(&self) -> Option<(FencingToken, FencingToken)> {
+        if let Detail::Stale { presented, highest } = self.0.detail { Some((presented, highest)) } else { None }
+    }
+
+    /// Whether the same request may succeed later: the backend was unavailable, or someone else held it.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self.kind(), ErrorKind::Unavailable | ErrorKind::Contended)
+    }
+}
+
+/// A duration as people say it: `3s`, `1.5s`, `20ms`.
+fn seconds(duration: Duration) -> String {
+    if duration < Duration::from_secs(1) {
+        return format!("{}ms", duration.as_millis());
+    }
+    let tenths = duration.as_millis() / 100;
+    if tenths.is_multiple_of(10) { format!("{}s", tenths / 10) } else { format!("{}.{}s", tenths / 10, tenths % 10) }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let inner = &*self.0;
+        if let Some(resource) = &inner.resource {
+            write!(f, "{resource}: ")?;
+        }
+        f.write_str(&inner.message)?;
+        if let (Some(verb), Some(backend)) = (inner.verb, inner.backend) {
+            write!(f, " ({backend} {})", verb.as_str())?;
+        }
+        Ok(())
+    }
+}
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}, effect {:?}: {self}", self.0.kind, self.0.effect)?;
+        self.0.source.as_ref().map_or(Ok(()), |source| write!(f, ": {source}"))
+    }
+}
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.0.source.as_deref().map(|source| source as _)
+    }
+}

@@ -1,0 +1,49 @@
+//! The contract of leasehold: the words, the [`Backend`] trait, and the pure rules that every backend follows.
+//!
+//! Nothing here does I/O or knows an async runtime. A backend implements [`Backend`] and depends on this crate
+//! alone; everything that callers enjoy is written once, above the trait, in the crate `leasehold`.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`resource`] | what is contended, and how its name is encoded |
+//! | [`token`] | fencing tokens, owner tokens, and how a token is minted |
+//! | [`claim`] | what a backend is asked: claims, renewals, farewells, orders, queries |
+//! | [`verdict`] | what a backend answers |
+//! | [`backend`] | the trait, with its contract B1–B10 |
+//! | [`seat`] | the one rule of seating |
+//! | [`model`] | one resource as a pure state machine: the executable specification |
+//! | [`backoff`] | how long to wait before asking again |
+//! | [`clock`] | the one seam for time, chance and tasks |
+//! | [`event`] | what happened, in the words of this crate |
+//! | [`error`] | what went wrong, and whether it had an effect |
+
+pub mod backend;
+pub mod backoff;
+pub mod claim;
+pub mod clock;
+pub mod error;
+pub mod event;
+pub mod model;
+pub mod resource;
+mod roster;
+pub mod seat;
+pub mod token;
+pub mod verdict;
+
+pub use async_trait::async_trait;
+pub use backend::{Backend, BackendInfo, Capabilities, Guarantee, Lane, Limits};
+pub use backoff::Backoff;
+pub use claim::{
+    Claim, ClaimRef, Command, Cursor, Eviction, Farewell, Held, Holder, Listing, Order, Query, Share,
+    Succession, WhenBlocked,
+};
+pub use clock::{Clock, Environment, Moment, SystemClock, WallTime};
+pub use error::{Busy, Effect, Error, ErrorKind, Result, Verb};
+pub use event::{Ending, Event, EventKind};
+pub use model::Model;
+pub use resource::Resource;
+pub use token::{FencingToken, OwnerToken, ShareNumber};
+pub use verdict::{
+    Asked, AuditRecord, Blocked, Gone, Grant, HeldBy, Kept, Ordered, Page, Placed, Released, Renewal, Snapshot,
+    Verdict,
+};

@@ -1,0 +1,76 @@
+//! Entries that end by themselves: found by key, and by who ends next.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::clock::Moment;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Roster<K, T> {
+    entries: BTreeMap<K, (Moment, T)>,
+    ends: BTreeSet<(Moment, K)>,
+}
+
+impl<K: Copy + Ord, T> Roster<K, T> {
+    pub(crate) const fn new() -> Roster<K, T> {
+        Roster { entries: BTreeMap::new(), ends: BTreeSet::new() }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Replaces the entry of this key, if there is one.
+    pub(crate) fn insert(&mut self, key: K, ends: Moment, entry: T) {
+        self.remove(key);
+        self.entries.insert(key, (ends, entry));
+        self.ends.insert((ends, key));
+    }
+
+    pub(crate) fn get(&self, key: K) -> Option<(Moment, &T)> {
+        self.entries.get(&key).map(|(ends, entry)| (*ends, entry))
+    }
+
+    pub(crate) fn get_mut(&mut self, key: K) -> Option<&mut T> {
+        self.entries.get_mut(&key).map(|(_, entry)| entry)
+    }
+
+    pub(crate) fn remove(&mut self, key: K) -> Option<T> {
+        let (ends, entry) = self.entries.remove(&key)?;
+        self.ends.remove(&(ends, key));
+        Some(entry)
+    }
+
+    /// Moves the end of an entry; returns false if there is none.
+    pub(crate) fn reschedule(&mut self, key: K, ends: Moment) -> bool {
+        let Some((old, _)) = self.entries.get_mut(&key) else { return false };
+        let old = std::mem::replace(old, ends);
+        self.ends.remove(&(old, key));
+        self.ends.insert((ends, key));
+        true
+    }
+
+    /// Removes one entry that has ended.
+    pub(crate) fn pop_ended(&mut self, now: Moment) -> Option<T> {
+        let &(ends, key) = self.ends.first()?;
+        (ends <= now).then(|| self.remove(key)).flatten()
+    }
+
+    /// When the next entry ends.
+    pub(crate) fn next_end(&self) -> Option<Moment> {
+        self.ends.first().map(|&(ends, _)| ends)
+    }
+
+    /// By key.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (K, Moment, &T)> {
+        self.entries.iter().map(|(key, (ends, entry))| (*key, *ends, entry))
+    }
+
+    /// By end, soonest first.
+    pub(crate) fn by_end(&self) -> impl Iterator<Item = (Moment, &T)> {
+        self.ends.iter().map(|(ends, key)| (*ends, &self.entries[key].1))
+    }
+}
