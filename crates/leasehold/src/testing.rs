@@ -63,16 +63,11 @@ impl ManualTime {
         let goal = self.inner().now.after(by);
         settle().await;
         loop {
-            let next = {
-                let mut inner = self.inner();
-                let next = inner.sleepers.keys().next().map_or(goal, |(at, _)| (*at).min(goal));
-                inner.move_to(next.max(inner.now))
-            };
-            let woken = next.1;
+            let woken = self.inner().step(goal);
             woken.into_iter().for_each(Waker::wake);
             settle().await;
-            let more = self.inner().sleepers.keys().next().is_some_and(|(at, _)| *at <= goal);
-            if next.0 >= goal && !more {
+            let inner = self.inner();
+            if inner.now >= goal && inner.next_due().is_none_or(|due| due > goal) {
                 return;
             }
         }
@@ -100,12 +95,17 @@ async fn settle() {
 }
 
 impl Inner {
-    fn move_to(&mut self, now: Moment) -> (Moment, Vec<Waker>) {
-        self.wall = self.wall.after(self.now.until(now));
-        self.now = now;
-        let later = self.sleepers.split_off(&(now.after(Duration::from_nanos(1)), 0));
-        let due = std::mem::replace(&mut self.sleepers, later);
-        (now, due.into_values().collect())
+    fn next_due(&self) -> Option<Moment> {
+        self.sleepers.keys().next().map(|(due, _)| *due)
+    }
+
+    /// To the next timer, but not past the goal; returns whom to wake.
+    fn step(&mut self, goal: Moment) -> Vec<Waker> {
+        let next = self.next_due().map_or(goal, |due| due.min(goal)).max(self.now);
+        self.wall = self.wall.after(self.now.until(next));
+        self.now = next;
+        let later = self.sleepers.split_off(&(next.after(Duration::from_nanos(1)), 0));
+        std::mem::replace(&mut self.sleepers, later).into_values().collect()
     }
 }
 
