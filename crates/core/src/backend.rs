@@ -159,7 +159,14 @@ pub struct Capabilities {
 
 impl Default for Capabilities {
     fn default() -> Capabilities {
-        Capabilities { line: true, shares: true, hand_over: true, keep_for: true, own_ttl: true, orders: true }
+        Capabilities {
+            line: true,
+            shares: true,
+            hand_over: true,
+            keep_for: true,
+            own_ttl: true,
+            orders: true,
+        }
     }
 }
 

@@ -13,9 +13,9 @@ use std::time::Duration;
 /// let pause = backoff.next(0x5eed);
 /// assert!(Duration::from_millis(25) <= pause && pause <= Duration::from_millis(50));
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
-    step: Duration,
+    pauses: u32,
     most: Duration,
 }
 
@@ -27,19 +27,24 @@ impl Backoff {
 
     /// Starts at the first step.
     pub const fn new() -> Backoff {
-        Backoff { step: Backoff::FIRST, most: Backoff::MOST }
+        Backoff { pauses: 0, most: Backoff::MOST }
     }
 
     /// Starts at the first step and stays below `most`: for retries that must fit into a short ttl.
     pub fn at_most(most: Duration) -> Backoff {
-        let most = most.clamp(Duration::from_millis(1), Backoff::MOST);
-        Backoff { step: Backoff::FIRST.min(most), most }
+        Backoff { pauses: 0, most: most.clamp(Duration::from_millis(1), Backoff::MOST) }
+    }
+
+    /// As if it had paused this often.
+    #[must_use]
+    pub const fn after(self, pauses: u32) -> Backoff {
+        Backoff { pauses, ..self }
     }
 
     /// The next pause.
     pub fn next(&mut self, random: u64) -> Duration {
-        let step = self.step;
-        self.step = (step * 2).min(self.most);
+        let step = Backoff::FIRST.saturating_mul(1 << self.pauses.min(16)).min(self.most);
+        self.pauses = self.pauses.saturating_add(1);
         jitter(step, random)
     }
 }

@@ -179,7 +179,13 @@ impl Claim {
     pub const PLACE_TTL: Duration = Duration::from_secs(6);
 
     /// A claim that leaves when blocked.
-    pub fn new(resource: Resource, owner: OwnerToken, share: Share, ttl: Duration, holder: Arc<Holder>) -> Claim {
+    pub fn new(
+        resource: Resource,
+        owner: OwnerToken,
+        share: Share,
+        ttl: Duration,
+        holder: Arc<Holder>,
+    ) -> Claim {
         Claim {
             resource,
             owner,

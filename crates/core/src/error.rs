@@ -263,7 +263,11 @@ impl Error {
 
     /// The token shown and the highest seen, of a `StaleToken`.
     pub fn stale_token(&self) -> Option<(FencingToken, FencingToken)> {
-        if let Detail::Stale { presented, highest } = self.0.detail { Some((presented, highest)) } else { None }
+        if let Detail::Stale { presented, highest } = self.0.detail {
+            Some((presented, highest))
+        } else {
+            None
+        }
     }
 
     /// Whether the same request may succeed later: the backend was unavailable, or someone else held it.
@@ -278,7 +282,11 @@ fn seconds(duration: Duration) -> String {
         return format!("{}ms", duration.as_millis());
     }
     let tenths = duration.as_millis() / 100;
-    if tenths.is_multiple_of(10) { format!("{}s", tenths / 10) } else { format!("{}.{}s", tenths / 10, tenths % 10) }
+    if tenths.is_multiple_of(10) {
+        format!("{}s", tenths / 10)
+    } else {
+        format!("{}.{}s", tenths / 10, tenths % 10)
+    }
 }
 
 impl fmt::Display for Error {

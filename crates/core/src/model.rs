@@ -168,7 +168,13 @@ impl Model {
     }
 
     /// Takes over a seat, and says so; or takes over a place, or finds nothing, and leaves the rest to the rule.
-    fn succeed(&mut self, now: Moment, claim: &Claim, from: &Succession, token: FencingToken) -> Option<Grant> {
+    fn succeed(
+        &mut self,
+        now: Moment,
+        claim: &Claim,
+        from: &Succession,
+        token: FencingToken,
+    ) -> Option<Grant> {
         let weight = claim.share.weight();
         let seat = self.seats.get(from.owner).filter(|(_, seat)| !seat.kept && seat.weight >= weight);
         if let Some((ends, seat)) = seat {
@@ -208,7 +214,8 @@ impl Model {
 
     fn fits(&self, claim: &Claim) -> bool {
         let own = self.arrivals.get(&claim.owner).copied().unwrap_or(u64::MAX);
-        let ahead = self.line.iter().take_while(|(arrival, ..)| *arrival < own).map(|(_, _, place)| place.weight);
+        let ahead =
+            self.line.iter().take_while(|(arrival, ..)| *arrival < own).map(|(_, _, place)| place.weight);
         seat::granted(self.held, ahead, claim.share.weight(), claim.share.capacity())
     }
 
@@ -273,7 +280,8 @@ impl Model {
     fn blocked(&self, now: Moment, owner: OwnerToken) -> Blocked {
         let own = self.arrivals.get(&owner).copied();
         let ahead = own.map_or(self.line.len(), |own| {
-            let near = self.line.iter().take(seat::WINDOW + 1).take_while(|(arrival, ..)| *arrival < own).count();
+            let near =
+                self.line.iter().take(seat::WINDOW + 1).take_while(|(arrival, ..)| *arrival < own).count();
             if near <= seat::WINDOW { near } else { self.line.len() - 1 }
         });
         let places = self.line.iter().take(seat::WINDOW).map(|(_, ends, _)| ends).min();
@@ -355,7 +363,9 @@ impl Model {
             (Command::Resize { capacity: 0 }, _) => {
                 return Err(Error::new(ErrorKind::Invalid, "a capacity is at least 1"));
             }
-            (Command::Resize { capacity }, _) if self.held > 0 || !self.line.is_empty() => self.capacity = capacity,
+            (Command::Resize { capacity }, _) if self.held > 0 || !self.line.is_empty() => {
+                self.capacity = capacity;
+            }
             (_, None) | (Command::Resize { .. }, _) => return Ok(self.not_that_one()),
             (Command::Ask { within }, Some((_, owner))) => {
                 let asked = Asked::new(within, order.by.as_str(), order.why.as_str());
@@ -423,4 +433,3 @@ impl Asked {
         Asked { within: now.until(by), ..self.clone() }
     }
 }
-

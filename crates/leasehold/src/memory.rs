@@ -11,8 +11,8 @@ use std::{
 
 use leasehold_core::{
     AuditRecord, Backend, BackendInfo, Claim, ClaimRef, Cursor, Environment, Error, ErrorKind, Farewell,
-    Guarantee, Held, Lane, Listing, Model, Order, Ordered, OwnerToken, Page, Query, Released, Renewal, Resource,
-    Result, Snapshot, Verdict, WhenBlocked, async_trait,
+    Guarantee, Held, Lane, Listing, Model, Order, Ordered, OwnerToken, Page, Query, Released, Renewal,
+    Resource, Result, Snapshot, Verdict, WhenBlocked, async_trait,
 };
 use tokio::sync::Notify;
 
@@ -246,17 +246,21 @@ impl Backend for Memory {
                 let is_live = |seen: &Snapshot| {
                     seen.holder_count > 0 || seen.line_length > 0 || seen.paused_for.is_some()
                 };
-                let mut all: Vec<_> = state.resources.keys().filter(|r| r.key().starts_with(&listing.prefix)).collect();
+                let mut all: Vec<_> =
+                    state.resources.keys().filter(|r| r.key().starts_with(&listing.prefix)).collect();
                 all.sort_unstable();
                 let after = |r: &&&Resource| listing.after.as_deref().is_none_or(|after| r.key() > after);
-                let live = all.iter().filter(after).map(|r| snapshot(r, &state.resources[*r])).filter(is_live);
+                let live =
+                    all.iter().filter(after).map(|r| snapshot(r, &state.resources[*r])).filter(is_live);
                 let (snapshots, next) = page(live, self.page_size(listing), |s| s.resource.key().to_owned());
                 Ok(Page::Resources { snapshots, next })
             }
             Query::Audit(listing) => {
-                let from = listing.after.as_deref().and_then(|after| after.parse().ok()).unwrap_or(usize::MAX);
+                let from =
+                    listing.after.as_deref().and_then(|after| after.parse().ok()).unwrap_or(usize::MAX);
                 let newest_first = state.audit.iter().enumerate().rev().filter(|(index, _)| *index < from);
-                let ours = newest_first.filter(|(_, record)| record.resource.key().starts_with(&listing.prefix));
+                let ours =
+                    newest_first.filter(|(_, record)| record.resource.key().starts_with(&listing.prefix));
                 let (records, next) = page(ours, self.page_size(listing), |(index, _)| index.to_string());
                 let records = records.into_iter().map(|(_, record)| record.clone()).collect();
                 Ok(Page::Audit { records, next })
@@ -285,7 +289,11 @@ impl Memory {
 }
 
 /// The first `size` of them, and where to go on if there are more.
-fn page<T>(all: impl Iterator<Item = T>, size: usize, name: impl Fn(&T) -> String) -> (Vec<T>, Option<String>) {
+fn page<T>(
+    all: impl Iterator<Item = T>,
+    size: usize,
+    name: impl Fn(&T) -> String,
+) -> (Vec<T>, Option<String>) {
     let mut items: Vec<T> = all.take(size + 1).collect();
     let more = items.len() > size;
     items.truncate(size);
@@ -310,7 +318,8 @@ impl<'a> Watch<'a> {
         let mut state = memory.state();
         let entry = state.entry(now, &claim.resource);
         let placed = entry.model.is_placed(claim.owner);
-        let news = if placed { entry.model.is_worth_asking(claim.owner) } else { entry.model.version() != since.0 };
+        let news =
+            if placed { entry.model.is_worth_asking(claim.owner) } else { entry.model.version() != since.0 };
         if news {
             return None;
         }

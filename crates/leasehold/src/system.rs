@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_core::{
-    Clock, Environment, Moment, SystemClock, WallTime,
-    clock::Task,
-};
+use leasehold_core::{Clock, Environment, Moment, SystemClock, WallTime, clock::Task};
 use tokio::runtime::Handle;
 
 /// The host's clocks, its random source, and a tokio runtime.

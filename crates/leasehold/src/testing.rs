@@ -46,7 +46,8 @@ struct Inner {
 impl ManualTime {
     /// Starts at an arbitrary moment.
     pub fn new() -> ManualTime {
-        let (now, wall) = (Moment::from_nanos(1_000_000_000_000), WallTime::from_micros(1_800_000_000_000_000));
+        let (now, wall) =
+            (Moment::from_nanos(1_000_000_000_000), WallTime::from_micros(1_800_000_000_000_000));
         let sleepers = BTreeMap::new();
         ManualTime(Arc::new(Mutex::new(Inner { now, wall, random: 0x5eed, sleepers, next_sleeper: 0 })))
     }

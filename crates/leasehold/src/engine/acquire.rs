@@ -1,0 +1,486 @@
+//! The acquire loop: ask; if blocked, wait; ask again. In the caller's own future: one round trip when free, and no
+//! hop through another task. If that future is dropped part-way, [`Unclaimed`] sees to what it may have left.
+
+use std::{sync::Arc, time::Duration};
+
+use leasehold_core::{
+    Backoff, Blocked, Busy, Claim, ClaimRef, Effect, Ending, Error, ErrorKind, Farewell, Grant, Moment,
+    OwnerToken, Result, Share, Succession, Verb, Verdict, WhenBlocked, backoff::jitter,
+};
+
+use super::{
+    Engine, Terms,
+    driver::{PlaceKeeper, Watch},
+    line::{Headship, Joined, Ticket, Turn, Waiter, farewell_to},
+    observe::How,
+    tenure::{Beginning, Handle, Tenure},
+    watchdog::Times,
+};
+use crate::race::{Either, first};
+
+/// How long a claim goes on trying.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// Asks this often, without a place in line.
+    Attempts(u32),
+    /// Waits in line this long.
+    AtMost(Duration),
+    /// Waits in line.
+    Forever,
+}
+
+/// A request, ready to be made.
+#[derive(Debug)]
+pub(crate) struct Ask {
+    pub(crate) claim: Claim,
+    pub(crate) terms: Terms,
+    pub(crate) patience: Patience,
+    /// A place of its own: strict arrival order across processes.
+    pub(crate) fair: bool,
+}
+
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Granted(Handle),
+    Busy(Busy),
+}
+
+/// A backend that cannot be reached is given this long, if the caller is that patient.
+const OUTAGE_MAX: Duration = Duration::from_secs(10);
+/// The longest time without asking, whatever the wake-ups say.
+const SAFETY_POLL: Duration = Duration::from_secs(5);
+
+impl Engine {
+    /// Makes the request.
+    pub(crate) async fn acquire(self: &Arc<Engine>, ask: Ask) -> Result<Outcome> {
+        self.admit()?;
+        let started = self.environment.now();
+        let (resource, owner) = (ask.claim.resource.clone(), ask.claim.owner);
+        let outcome = self.seek(ask, started).await;
+        let waited = started.until(self.environment.now());
+        match &outcome {
+            Ok(Outcome::Granted(_)) => {}
+            Ok(Outcome::Busy(_)) => self.observer.contended(&resource, owner, waited),
+            Err(error) => self.observer.failed(&resource, owner, waited, error),
+        }
+        outcome
+    }
+
+    async fn seek(self: &Arc<Engine>, mut ask: Ask, started: Moment) -> Result<Outcome> {
+        let exclusive = ask.claim.share.capacity() == 1;
+        let waits = !matches!(ask.patience, Patience::Attempts(_));
+        if waits && self.backend.info().capabilities.line {
+            ask.claim.when_blocked = WhenBlocked::Queue;
+        }
+        if !exclusive || ask.fair || !waits {
+            return Seeker::new(self, ask, started, None, Headship::default()).seek().await;
+        }
+        let waiter = match self.lines.join(&ask.claim, &ask.terms, started) {
+            Joined::Head(ticket) => {
+                return Seeker::new(self, ask, started, Some(ticket), Headship::default()).seek().await;
+            }
+            Joined::Waiting(waiter) => InLine { engine: self, waiter },
+        };
+        let turn = match ask.patience {
+            Patience::AtMost(at_most) => {
+                first(waiter.waiter.turn_comes(), self.environment.sleep(at_most)).await
+            }
+            _ => Either::Left(waiter.waiter.turn_comes().await),
+        };
+        match turn {
+            Either::Left(Turn::Granted(handle)) => Ok(Outcome::Granted(handle)),
+            Either::Left(Turn::Failed(error)) => Err(error),
+            Either::Left(Turn::Head(headship)) => {
+                let ticket = waiter.waiter.ticket;
+                Seeker::new(self, ask, started, Some(ticket), headship).seek().await
+            }
+            Either::Left(Turn::NotYet | Turn::Gone) => unreachable!("a turn that came is one of the others"),
+            Either::Right(()) => {
+                Ok(Outcome::Busy(self.lines.busy(&ask.claim.resource, waiter.waiter.ticket)))
+            }
+        }
+    }
+
+    /// Makes a tenure of a grant, unless so much of it has passed that it would have to stop at once.
+    pub(crate) fn grant(
+        self: &Arc<Engine>,
+        claim: &Claim,
+        terms: &Terms,
+        grant: Grant,
+        sent: Moment,
+        uncertain: bool,
+    ) -> Option<Handle> {
+        let times = Times::of(sent, grant.remaining, claim.ttl);
+        if self.environment.now() >= times.stop_at {
+            return None;
+        }
+        if claim.share.is_exclusive() {
+            self.raise_floor(&claim.resource, grant.token);
+        }
+        let beginning = Beginning {
+            claim: claim.reference(),
+            share: claim.share,
+            token: grant.token,
+            ttl: claim.ttl,
+            times,
+            sent,
+            uncertain,
+            terms: terms.clone(),
+        };
+        let tenure = Tenure::begin(self, beginning);
+        self.watch_tenure(&tenure, times, claim.ttl, !terms.fixed);
+        Some(Handle::of(tenure))
+    }
+
+    pub(crate) fn watch_tenure(&self, tenure: &Arc<Tenure>, times: Times, ttl: Duration, renews: bool) {
+        let random = self.environment.random();
+        let handle = Watch::Tenure(Arc::clone(tenure));
+        let (key, wake) = self.watchdog().watch(handle, times, ttl, renews, random);
+        tenure.watched_as(key);
+        if wake {
+            self.nudge.notify_one();
+        }
+    }
+
+    /// How long one request may take: past half of its ttl a grant is not worth having.
+    pub(crate) fn request_limit(ttl: Duration) -> Duration {
+        (ttl / 2).min(OUTAGE_MAX)
+    }
+}
+
+impl Engine {
+    /// Turns an exclusive tenure into a shared one, in one step. The exclusive one is over from the first poll on:
+    /// no view of it may vouch for it while others are already let in.
+    pub(crate) async fn downgrade(self: &Arc<Engine>, tenure: &Arc<Tenure>, share: Share) -> Result<Handle> {
+        tenure.check()?;
+        self.unwatch(tenure);
+        if !tenure.part() || !tenure.end(Ending::Released) {
+            return Err(tenure.lost(Ending::Released));
+        }
+        self.observer.ended(tenure);
+        let owner = OwnerToken::fresh(&*self.environment);
+        let ttl = tenure.ttl();
+        let mut unclaimed = Unclaimed {
+            engine: self,
+            claim: ClaimRef { resource: tenure.resource.clone(), owner },
+            ttl,
+            head: None,
+            inherited: Some(Succession::burying(tenure.owner, Farewell::bury_for(ttl))),
+            there: false,
+            in_flight: true,
+            unanswered: false,
+        };
+        let mut from = Succession::from(tenure.owner);
+        from.bury = tenure.uncertain.then(|| Farewell::bury_for(ttl));
+        let resource = tenure.resource.clone();
+        let claim = Claim::new(resource, owner, share, ttl, Arc::clone(&self.holder)).succeeding(from);
+        let sent = self.environment.now();
+        let request = self.backend.acquire(&claim);
+        let limit = Engine::request_limit(ttl);
+        let verdict = self.call(Verb::Acquire, Some(&claim.resource), limit, request).await?;
+        (unclaimed.in_flight, unclaimed.inherited) = (false, None);
+        let Verdict::Granted(grant) = verdict else { return Err(tenure.lost(Ending::NotOurs)) };
+        unclaimed.there = true;
+        let handle = self.grant(&claim, &tenure.terms(), grant, sent, false);
+        let handle = handle.ok_or_else(|| tenure.lost(Ending::Expired))?;
+        unclaimed.there = false;
+        self.observer.acquired(
+            handle.tenure(),
+            Duration::ZERO,
+            0,
+            How { handed_over: true, acks: grant.acks },
+        );
+        Ok(handle)
+    }
+}
+
+/// A waiter of the local line, which leaves it when dropped.
+struct InLine<'a> {
+    engine: &'a Arc<Engine>,
+    waiter: Arc<Waiter>,
+}
+
+impl Drop for InLine<'_> {
+    fn drop(&mut self) {
+        self.engine.leave_line(&self.waiter);
+    }
+}
+
+/// One claim on its way to a grant.
+struct Seeker<'a> {
+    engine: &'a Arc<Engine>,
+    ask: Ask,
+    started: Moment,
+    unclaimed: Unclaimed<'a>,
+    blocked: Option<Blocked>,
+    backoff: Backoff,
+    /// Since when the backend has not answered.
+    outage_since: Option<Moment>,
+    asked: u32,
+    behind: Option<u32>,
+}
+
+impl<'a> Seeker<'a> {
+    fn new(
+        engine: &'a Arc<Engine>,
+        mut ask: Ask,
+        started: Moment,
+        head: Option<Ticket>,
+        from: Headship,
+    ) -> Seeker<'a> {
+        if from.tainted {
+            ask.claim.owner = OwnerToken::fresh(&*engine.environment);
+        }
+        ask.claim.succeeds = from.inherits;
+        ask.claim.floor = engine.floor(&ask.claim.resource);
+        let unclaimed = Unclaimed {
+            engine,
+            claim: ask.claim.reference(),
+            ttl: ask.claim.ttl,
+            head,
+            inherited: from.inherits,
+            there: from.blocked.as_ref().is_some_and(|blocked| blocked.placed),
+            in_flight: false,
+            unanswered: false,
+        };
+        let (backoff, blocked) = (Backoff::new(), from.blocked);
+        let behind = blocked.as_ref().map(|blocked| blocked.ahead);
+        Seeker { engine, ask, started, unclaimed, blocked, backoff, outage_since: None, asked: 0, behind }
+    }
+
+    async fn seek(mut self) -> Result<Outcome> {
+        loop {
+            if let Some(blocked) = self.blocked.take() {
+                if self.out_of_patience() {
+                    return Ok(Outcome::Busy(blocked.into_busy()));
+                }
+                self.wait(&blocked).await;
+            }
+            let sent = self.engine.environment.now();
+            match self.request().await {
+                Ok(Verdict::Granted(grant)) => {
+                    if let Some(handle) = self.granted(grant, sent) {
+                        return Ok(Outcome::Granted(handle));
+                    }
+                    self.give_up_stale_grant();
+                }
+                Ok(Verdict::Blocked(blocked)) => self.was_blocked(blocked),
+                Ok(Verdict::Buried) => self.start_afresh(),
+                Ok(Verdict::Mismatch { capacity }) => {
+                    self.unclaimed.there = false;
+                    let ours = self.ask.claim.share.capacity();
+                    return Err(Error::mismatch(capacity, ours).on(&self.ask.claim.resource));
+                }
+                Err(error) => self.was_refused(error).await?,
+            }
+        }
+    }
+
+    async fn request(&mut self) -> Result<Verdict> {
+        let (engine, claim) = (self.engine, &self.ask.claim);
+        if self.asked > 0 {
+            engine.observer.metrics(&claim.resource).retries.increment(1);
+        }
+        self.asked = self.asked.saturating_add(1);
+        self.unclaimed.in_flight = true;
+        let sent = engine.environment.now();
+        let request = engine.backend.acquire(claim);
+        let at_most = Engine::request_limit(claim.ttl);
+        let verdict = engine.call(Verb::Acquire, Some(&claim.resource), at_most, request).await;
+        let took = sent.until(engine.environment.now());
+        engine.observer.metrics(&claim.resource).acquire.record(took);
+        self.unclaimed.in_flight = false;
+        match &verdict {
+            Ok(_) => {
+                (self.outage_since, self.unclaimed.inherited, self.ask.claim.succeeds) = (None, None, None);
+            }
+            Err(error) if error.effect() == Effect::Unknown => self.unclaimed.unanswered = true,
+            Err(_) => {}
+        }
+        verdict
+    }
+
+    fn granted(&mut self, grant: Grant, sent: Moment) -> Option<Handle> {
+        let engine = self.engine;
+        let (claim, uncertain) = (&self.ask.claim, self.unclaimed.unanswered);
+        self.unclaimed.there = true;
+        let handle = engine.grant(claim, &self.ask.terms, grant, sent, uncertain)?;
+        self.unclaimed.there = false;
+        let head = self.unclaimed.head.take();
+        if claim.share.capacity() == 1 && !self.ask.fair {
+            engine.lines.granted(&claim.resource, head, claim.owner);
+        }
+        let waited = self.started.until(engine.environment.now());
+        let how = How { handed_over: false, acks: grant.acks };
+        engine.observer.acquired(handle.tenure(), waited, self.behind.unwrap_or(0), how);
+        Some(handle)
+    }
+
+    fn was_blocked(&mut self, blocked: Blocked) {
+        let engine = self.engine;
+        if self.behind.is_none() {
+            engine.observer.metrics(&self.ask.claim.resource).contention.increment(1);
+            self.behind = Some(blocked.ahead);
+        }
+        self.unclaimed.there = blocked.placed;
+        if self.unclaimed.head.is_some() {
+            engine.lines.saw(&self.ask.claim.resource, blocked.clone().into_busy());
+        }
+        self.blocked = Some(blocked);
+    }
+
+    /// The grant came so late that it would have to stop at once: give it back, and ask as someone else.
+    fn give_up_stale_grant(&mut self) {
+        if let Some(leaves) = self.unclaimed.leaves() {
+            self.engine.reap_claim(farewell_to(&self.ask.claim.resource, leaves));
+        }
+        self.start_afresh();
+    }
+
+    fn start_afresh(&mut self) {
+        let owner = OwnerToken::fresh(&*self.engine.environment);
+        self.ask.claim.owner = owner;
+        self.unclaimed.claim.owner = owner;
+        (self.unclaimed.there, self.unclaimed.unanswered) = (false, false);
+        if self.out_of_patience() {
+            self.blocked = Some(Blocked::default());
+        }
+    }
+
+    /// Goes on after an outage that may pass, as long as the caller is patient; fails everyone in line otherwise.
+    async fn was_refused(&mut self, error: Error) -> Result<()> {
+        let now = self.engine.environment.now();
+        let since = *self.outage_since.get_or_insert(now);
+        let patient = self.left(now).min(OUTAGE_MAX.saturating_sub(since.until(now)));
+        let may_pass = error.kind() == ErrorKind::Unavailable;
+        let last = matches!(self.ask.patience, Patience::Attempts(n) if self.asked >= n);
+        if !may_pass || last || patient.is_zero() {
+            let for_all =
+                matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Denied | ErrorKind::Corrupt);
+            if for_all && self.unclaimed.head.is_some() {
+                self.engine.lines.fail_all(&self.ask.claim.resource, &error);
+            }
+            return Err(error);
+        }
+        let pause = self.backoff.next(self.engine.environment.random());
+        self.engine.environment.sleep(pause.min(patient)).await;
+        Ok(())
+    }
+
+    fn left(&self, now: Moment) -> Duration {
+        match self.ask.patience {
+            Patience::AtMost(at_most) => at_most.saturating_sub(self.started.until(now)),
+            Patience::Attempts(_) | Patience::Forever => Duration::MAX,
+        }
+    }
+
+    fn out_of_patience(&self) -> bool {
+        match self.ask.patience {
+            Patience::Attempts(most) => self.asked >= most,
+            Patience::AtMost(_) => self.left(self.engine.environment.now()).is_zero(),
+            Patience::Forever => false,
+        }
+    }
+
+    /// Until something changed, a place was lost, an expiry passed, or it is time to look anyway.
+    async fn wait(&mut self, blocked: &Blocked) {
+        let engine = self.engine;
+        let metrics = engine.observer.metrics(&self.ask.claim.resource);
+        let _waiting = Waiting::count(&metrics.waiting);
+        let environment = &engine.environment;
+        let (now, random) = (environment.now(), environment.random());
+        let mut at_most = jitter(SAFETY_POLL.min((self.ask.claim.ttl / 3).max(Backoff::MOST)), random);
+        if let Some(changes_in) = blocked.changes_in {
+            // The nearer the head of the line, the sooner after the expiry.
+            let turn = Duration::from_millis(2 + 25 * u64::from(blocked.ahead.min(40)));
+            at_most = at_most.min(changes_in + turn);
+        }
+        if !blocked.placed {
+            at_most = at_most.min(self.backoff.next(random));
+        }
+        at_most = at_most.min(self.left(now));
+        let place = blocked.placed.then(|| PlaceKeeper::keep(engine, &self.ask.claim, now));
+        let hint = self.hint(blocked, at_most);
+        match place {
+            Some(place) => {
+                first(hint, place.lost()).await;
+            }
+            None => hint.await,
+        }
+    }
+
+    async fn hint(&self, blocked: &Blocked, at_most: Duration) {
+        let engine = self.engine;
+        let claim = &self.unclaimed.claim;
+        let started = engine.environment.now();
+        let request = engine.backend.wait(claim, &blocked.cursor, at_most);
+        // The backend ends the wait itself; the limit is for one that does not answer at all.
+        let limit = at_most + Duration::from_secs(5);
+        if engine.call(Verb::Wait, Some(&claim.resource), limit, request).await.is_err() {
+            let spent = started.until(engine.environment.now());
+            let pause = jitter(Backoff::FIRST, engine.environment.random());
+            engine.environment.sleep(at_most.saturating_sub(spent).min(pause)).await;
+        }
+    }
+}
+
+/// Counts a waiter while it lives.
+struct Waiting<'a>(&'a metrics::Gauge);
+
+impl<'a> Waiting<'a> {
+    fn count(gauge: &'a metrics::Gauge) -> Waiting<'a> {
+        gauge.increment(1);
+        Waiting(gauge)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.decrement(1);
+    }
+}
+
+/// What the backend may hold or keep in line for a claim that nobody owns yet. Dropped with the caller's future,
+/// it passes that on to the next in the local line, or has the reaper bury it.
+struct Unclaimed<'a> {
+    engine: &'a Arc<Engine>,
+    claim: ClaimRef,
+    ttl: Duration,
+    head: Option<Ticket>,
+    /// What the head before left, until an answer shows that this claim has taken it over.
+    inherited: Option<Succession>,
+    /// The backend knows this claim.
+    there: bool,
+    in_flight: bool,
+    unanswered: bool,
+}
+
+impl Unclaimed<'_> {
+    /// What whoever comes next has to take over or bury, if anything.
+    fn leaves(&self) -> Option<Succession> {
+        let owner = self.claim.owner;
+        if self.in_flight || self.unanswered {
+            return Some(Succession::burying(owner, Farewell::bury_for(self.ttl)));
+        }
+        self.there.then(|| Succession::from(owner))
+    }
+}
+
+impl Drop for Unclaimed<'_> {
+    fn drop(&mut self) {
+        let resource = &self.claim.resource;
+        let own = self.leaves();
+        if own.is_some()
+            && let Some(inherited) = self.inherited
+        {
+            // Taking over went unanswered: say farewell to both.
+            self.engine.reap_claim(farewell_to(resource, inherited));
+        }
+        let leaves = own.or(self.inherited);
+        match (self.head, leaves) {
+            (Some(head), _) => self.engine.abandon_head(resource, head, leaves),
+            (None, Some(leaves)) => self.engine.reap_claim(farewell_to(resource, leaves)),
+            (None, None) => {}
+        }
+    }
+}

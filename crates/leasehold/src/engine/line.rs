@@ -1,0 +1,272 @@
+//! The local line: waiters of one client for the same exclusive resource queue here and share one place at the
+//! backend, so ten thousand of them cost it what one costs.
+//!
+//! At most one of them, the *head*, asks the backend. When a local holder leaves, the seat is handed to the next in
+//! line. When the head goes away part-way, the next one inherits whatever it had.
+//!
+//! Whenever somebody waits here, somebody is answerable for them: the holder (its end calls the next) or the head
+//! (its grant makes it the holder, its going away calls the next).
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use leasehold_core::{
+    Blocked, Busy, Claim, ClaimRef, Error, Farewell, Moment, OwnerToken, Resource, Succession,
+};
+use tokio::sync::Notify;
+
+use super::{Engine, Terms, tenure::Handle};
+
+#[derive(Debug, Default)]
+pub(crate) struct Lines(Mutex<HashMap<Resource, Line>>);
+
+#[derive(Debug, Default)]
+struct Line {
+    holder: Option<OwnerToken>,
+    head: Option<Ticket>,
+    waiting: BTreeMap<Ticket, Arc<Waiter>>,
+    next: Ticket,
+    /// Who was in the way when the head last asked.
+    busy: Busy,
+}
+
+pub(crate) type Ticket = u64;
+
+/// One who waits for its turn.
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    pub(crate) ticket: Ticket,
+    pub(crate) claim: Claim,
+    pub(crate) terms: Terms,
+    /// When its caller asked.
+    pub(crate) since: Moment,
+    turn: Mutex<Turn>,
+    bell: Notify,
+}
+
+/// What a waiter's turn brings.
+#[derive(Debug)]
+pub(crate) enum Turn {
+    /// Not yet.
+    NotYet,
+    /// It is the head now: it asks the backend itself.
+    Head(Headship),
+    /// The seat was handed over.
+    Granted(Handle),
+    /// The backend failed, for everyone in line.
+    Failed(Error),
+    /// The waiter has gone away.
+    Gone,
+}
+
+/// With what a head begins.
+#[derive(Debug, Default)]
+pub(crate) struct Headship {
+    /// What the head before left behind.
+    pub(crate) inherits: Option<Succession>,
+    /// The hand-over was refused, and left the claim in line.
+    pub(crate) blocked: Option<Blocked>,
+    /// The claim's owner token was used in a request that went unanswered: take another.
+    pub(crate) tainted: bool,
+}
+
+pub(crate) enum Joined {
+    Head(Ticket),
+    Waiting(Arc<Waiter>),
+}
+
+impl Lines {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Resource, Line>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Joins the line; the first one is its head.
+    pub(crate) fn join(&self, claim: &Claim, terms: &Terms, since: Moment) -> Joined {
+        let mut lines = self.lock();
+        let line = lines.entry(claim.resource.clone()).or_default();
+        let ticket = line.next;
+        line.next += 1;
+        if line.holder.is_none() && line.head.is_none() {
+            line.head = Some(ticket);
+            return Joined::Head(ticket);
+        }
+        let (claim, terms) = (claim.clone(), terms.clone());
+        let (turn, bell) = (Mutex::new(Turn::NotYet), Notify::new());
+        let waiter = Waiter { ticket, claim, terms, since, turn, bell };
+        let waiter = Arc::new(waiter);
+        line.waiting.insert(ticket, Arc::clone(&waiter));
+        Joined::Waiting(waiter)
+    }
+
+    /// Someone of this client holds it now; if it was the head, the line has none any more.
+    pub(crate) fn granted(&self, resource: &Resource, head: Option<Ticket>, owner: OwnerToken) {
+        let mut lines = self.lock();
+        let line = match head {
+            Some(_) => lines.get_mut(resource).expect("a line with a head is not forgotten"),
+            None => lines.entry(resource.clone()).or_default(),
+        };
+        if head.is_some() && line.head == head {
+            line.head = None;
+        }
+        line.holder = Some(owner);
+    }
+
+    /// The holder is leaving. Returns whom to hand the seat to; that one is the head while it is being done.
+    pub(crate) fn leaving(&self, resource: &Resource, owner: OwnerToken) -> Option<Arc<Waiter>> {
+        let mut lines = self.lock();
+        let line = lines.get_mut(resource).filter(|line| line.holder == Some(owner))?;
+        line.holder = None;
+        if line.head.is_none()
+            && let Some((ticket, waiter)) = line.waiting.pop_first()
+        {
+            line.head = Some(ticket);
+            return Some(waiter);
+        }
+        forget_if_idle(&mut lines, resource);
+        None
+    }
+
+    /// The head goes away. Returns who is the head now.
+    fn next_head(&self, resource: &Resource, head: Ticket) -> Option<Arc<Waiter>> {
+        let mut lines = self.lock();
+        let line = lines.get_mut(resource).filter(|line| line.head == Some(head))?;
+        line.head = None;
+        if let Some((ticket, waiter)) = line.waiting.pop_first() {
+            line.head = Some(ticket);
+            return Some(waiter);
+        }
+        forget_if_idle(&mut lines, resource);
+        None
+    }
+
+    /// The backend failed the head in a way that everyone in line would be failed.
+    pub(crate) fn fail_all(&self, resource: &Resource, error: &Error) {
+        let waiting = {
+            let mut lines = self.lock();
+            let Some(line) = lines.get_mut(resource) else { return };
+            std::mem::take(&mut line.waiting)
+        };
+        for waiter in waiting.into_values() {
+            drop(waiter.call(Turn::Failed(error.clone())));
+        }
+    }
+
+    /// Remembers who was in the way, for those who give up waiting here.
+    pub(crate) fn saw(&self, resource: &Resource, busy: Busy) {
+        if let Some(line) = self.lock().get_mut(resource) {
+            line.busy = busy;
+        }
+    }
+
+    /// Who was in the way when the head last asked, and how many wait here before this one.
+    pub(crate) fn busy(&self, resource: &Resource, ticket: Ticket) -> Busy {
+        let lines = self.lock();
+        let Some(line) = lines.get(resource) else { return Busy::default() };
+        let mut busy = line.busy.clone();
+        let here = line.waiting.range(..ticket).take(1000).count();
+        busy.ahead = busy.ahead.saturating_add(u32::try_from(here).unwrap_or(u32::MAX));
+        busy
+    }
+
+    /// A waiter gives up. Returns what its turn had brought.
+    fn leave(&self, waiter: &Waiter) -> Turn {
+        if let Some(line) = self.lock().get_mut(&waiter.claim.resource) {
+            line.waiting.remove(&waiter.ticket);
+        }
+        std::mem::replace(&mut *waiter.turn(), Turn::Gone)
+    }
+}
+
+impl Engine {
+    /// The holder has left, or was lost: the next in line asks for itself.
+    pub(crate) fn holder_left(&self, resource: &Resource, owner: OwnerToken) {
+        if let Some(waiter) = self.lines.leaving(resource, owner) {
+            self.make_head(&waiter, Headship::default());
+        }
+    }
+
+    /// A waiter gives up. Whatever its turn had brought goes to the next.
+    pub(crate) fn leave_line(&self, waiter: &Waiter) {
+        match self.lines.leave(waiter) {
+            Turn::Head(headship) => self.abandon(waiter, headship),
+            Turn::Granted(handle) => drop(handle), // as if it had been released at once
+            Turn::NotYet | Turn::Failed(_) | Turn::Gone => {}
+        }
+    }
+
+    /// Makes a waiter that is marked as the head begin; if it has gone away, the one after it.
+    pub(crate) fn make_head(&self, waiter: &Waiter, headship: Headship) {
+        if let Err(Turn::Head(headship)) = waiter.call(Turn::Head(headship)) {
+            self.abandon(waiter, headship);
+        }
+    }
+
+    /// A head that never began leaves what it was to begin with.
+    fn abandon(&self, waiter: &Waiter, headship: Headship) {
+        let placed = headship.blocked.is_some_and(|blocked| blocked.placed);
+        let leaves = headship.inherits.or(placed.then(|| Succession::from(waiter.claim.owner)));
+        self.abandon_head(&waiter.claim.resource, waiter.ticket, leaves);
+    }
+
+    /// The head goes away: the next in line inherits what it leaves; if there is none, the reaper does.
+    pub(crate) fn abandon_head(&self, resource: &Resource, head: Ticket, leaves: Option<Succession>) {
+        let mut head = head;
+        while let Some(waiter) = self.lines.next_head(resource, head) {
+            let headship = Headship { inherits: leaves, ..Headship::default() };
+            if waiter.call(Turn::Head(headship)).is_ok() {
+                return;
+            }
+            head = waiter.ticket;
+        }
+        if let Some(leaves) = leaves {
+            self.reap_claim(farewell_to(resource, leaves));
+        }
+    }
+}
+
+/// What is said to someone whom nobody succeeds after all.
+pub(crate) fn farewell_to(resource: &Resource, predecessor: Succession) -> Farewell {
+    let mut farewell = Farewell::new(ClaimRef { resource: resource.clone(), owner: predecessor.owner });
+    farewell.bury = predecessor.bury;
+    farewell
+}
+
+fn forget_if_idle(lines: &mut HashMap<Resource, Line>, resource: &Resource) {
+    let idle = |line: &Line| line.holder.is_none() && line.head.is_none() && line.waiting.is_empty();
+    if lines.get(resource).is_some_and(idle) {
+        lines.remove(resource);
+    }
+}
+
+impl Waiter {
+    fn turn(&self) -> MutexGuard<'_, Turn> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Calls the waiter to its turn; gives the turn back if it has gone away.
+    pub(crate) fn call(&self, turn: Turn) -> Result<(), Turn> {
+        let mut slot = self.turn();
+        if matches!(*slot, Turn::Gone) {
+            return Err(turn);
+        }
+        *slot = turn;
+        drop(slot);
+        self.bell.notify_one();
+        Ok(())
+    }
+
+    /// Resolves when its turn has come. Cancel safe: the turn is taken only when it is returned.
+    pub(crate) async fn turn_comes(&self) -> Turn {
+        loop {
+            {
+                let mut slot = self.turn();
+                if !matches!(*slot, Turn::NotYet) {
+                    return std::mem::replace(&mut *slot, Turn::Gone);
+                }
+            }
+            self.bell.notified().await;
+        }
+    }
+}

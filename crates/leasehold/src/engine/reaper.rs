@@ -1,0 +1,263 @@
+//! Gives back what was dropped, hands seats on, and buries what went unanswered: again and again until answered.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use leasehold_core::{
+    Backoff, Effect, Ending, Error, ErrorKind, Farewell, Released, Result, Succession, Verb, Verdict,
+};
+
+use super::{
+    Engine,
+    line::{Headship, Turn, Waiter},
+    observe::How,
+    tenure::{Handle, Tenure},
+};
+
+/// What a dropped handle or a dropped future leaves to do. Sent, never done in place: a destructor must not block.
+#[derive(Debug)]
+pub(crate) enum Errand {
+    /// Give this tenure back, or hand it over.
+    Part(Arc<Tenure>),
+    /// Say this farewell.
+    Bury(Farewell),
+}
+
+impl Engine {
+    /// The last handle of a tenure was dropped.
+    pub(crate) fn dropped(&self, tenure: &Arc<Tenure>) {
+        if !tenure.part() {
+            return; // released by name
+        }
+        self.unwatch(tenure);
+        if tenure.end(Ending::Released) {
+            self.observer.ended(tenure);
+        }
+        self.send(Errand::Part(Arc::clone(tenure)));
+    }
+
+    /// Someone went away part-way through a claim.
+    pub(crate) fn reap_claim(&self, farewell: Farewell) {
+        self.send(Errand::Bury(farewell));
+    }
+
+    fn send(&self, errand: Errand) {
+        self.errands.fetch_add(1, Ordering::AcqRel);
+        if let Err(unsent) = self.reap.send(errand) {
+            // The runtime is gone: nobody can say farewell, the ttl has to.
+            self.errand_done();
+            match unsent.0 {
+                Errand::Part(tenure) => {
+                    self.observer.leaked(&tenure.resource, tenure.owner, ErrorKind::ShutDown);
+                }
+                Errand::Bury(farewell) => {
+                    self.observer.leaked(&farewell.resource, farewell.owner, ErrorKind::ShutDown);
+                }
+            }
+        }
+    }
+
+    fn errand_done(&self) {
+        if self.errands.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.errands_done.notify_waiters();
+        }
+    }
+
+    /// Each errand is a task of its own: one that hangs delays no other.
+    pub(super) fn run_errand(self: &Arc<Engine>, errand: Errand) {
+        let engine = Arc::clone(self);
+        self.environment.spawn(Box::pin(async move {
+            match errand {
+                Errand::Part(tenure) => {
+                    drop(engine.say_goodbye(&tenure, true).await); // what fails is repeated in there
+                }
+                Errand::Bury(farewell) => engine.bury(&farewell).await,
+            }
+            engine.errand_done();
+        }));
+    }
+
+    pub(crate) fn unwatch(&self, tenure: &Tenure) {
+        if let Some(key) = tenure.key() {
+            drop(self.forget(key));
+        }
+    }
+
+    /// Releases a tenure by name. From the first poll on it counts as ended: whoever looks at a view of it is told
+    /// to stop before anyone else can be granted.
+    pub(crate) async fn release(self: &Arc<Engine>, tenure: &Arc<Tenure>) -> Result<Released> {
+        self.unwatch(tenure);
+        if tenure.end(Ending::Released) {
+            self.observer.ended(tenure);
+        }
+        if !tenure.part() {
+            return Ok(Released::AlreadyGone);
+        }
+        self.errands.fetch_add(1, Ordering::AcqRel);
+        let released = self.say_goodbye(tenure, false).await;
+        self.errand_done();
+        released
+    }
+
+    /// Hands the seat to the next in the local line, or gives it back.
+    async fn say_goodbye(self: &Arc<Engine>, tenure: &Arc<Tenure>, dropped: bool) -> Result<Released> {
+        let goodbye = Goodbye { engine: self, tenure, said: false };
+        let keep_for = tenure.terms().at_least.map(|least| least.saturating_sub(tenure.held_for()));
+        let keep_for = keep_for.filter(|keep_for| !keep_for.is_zero());
+        let next = self.lines.leaving(&tenure.resource, tenure.owner);
+        let mut passing = next.as_deref().map(|waiter| Passing::begin(self, waiter));
+        let released = match &mut passing {
+            Some(passing) if keep_for.is_none() && self.backend.info().capabilities.line => {
+                self.hand_over(tenure, passing).await
+            }
+            _ => self.give_back(tenure, keep_for).await,
+        };
+        drop(passing);
+        goodbye.say();
+        match &released {
+            Ok(answer) => self.observer.released(tenure, *answer, dropped),
+            Err(_) => {
+                self.observer.release_failed(&tenure.resource);
+                let farewell = Farewell::new(tenure.reference()).burying(Farewell::bury_for(tenure.ttl()));
+                if dropped {
+                    self.bury(&farewell).await;
+                } else {
+                    self.reap_claim(farewell);
+                }
+            }
+        }
+        released
+    }
+
+    async fn give_back(&self, tenure: &Tenure, keep_for: Option<Duration>) -> Result<Released> {
+        let mut farewell = Farewell::new(tenure.reference());
+        farewell.bury = tenure.uncertain.then(|| Farewell::bury_for(tenure.ttl()));
+        farewell.keep_for = keep_for;
+        let at_most = Engine::request_limit(tenure.ttl().max(Duration::from_secs(2)));
+        self.call(Verb::Release, Some(&tenure.resource), at_most, self.backend.release(&farewell)).await
+    }
+
+    /// One call replaces the owner and mints the new token: no gap, no wake-up.
+    async fn hand_over(
+        self: &Arc<Engine>,
+        tenure: &Arc<Tenure>,
+        passing: &mut Passing<'_>,
+    ) -> Result<Released> {
+        let waiter = passing.waiter;
+        let mut succession = Succession::from(tenure.owner);
+        succession.bury = tenure.uncertain.then(|| Farewell::bury_for(tenure.ttl()));
+        let mut claim = waiter.claim.clone().queued().succeeding(succession);
+        claim.floor = self.floor(&claim.resource);
+        passing.unanswered = true;
+        let sent = self.environment.now();
+        let at_most = Engine::request_limit(claim.ttl);
+        let request = self.backend.acquire(&claim);
+        let verdict = self.call(Verb::Acquire, Some(&claim.resource), at_most, request).await;
+        passing.unanswered = verdict.as_ref().is_err_and(|error| error.effect() == Effect::Unknown);
+        match verdict {
+            Ok(Verdict::Granted(grant)) => {
+                match self.grant(&claim, &waiter.terms, grant, sent, false) {
+                    Some(handle) => passing.granted(handle, grant.acks),
+                    None => self.reap_claim(Farewell::new(claim.reference())),
+                }
+                Ok(Released::Now)
+            }
+            Ok(Verdict::Blocked(blocked)) => {
+                passing.headship = Some(Headship { blocked: Some(blocked), ..Headship::default() });
+                Ok(Released::Now)
+            }
+            Ok(Verdict::Buried) => Ok(Released::Now),
+            Ok(Verdict::Mismatch { .. }) => self.give_back(tenure, None).await,
+            Err(error) if error.effect() == Effect::None => self.give_back(tenure, None).await,
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Says farewell until it is answered: a request of this owner may be executed late, and must come to nothing.
+    async fn bury(&self, farewell: &Farewell) {
+        let started = self.environment.now();
+        let most = farewell.bury.unwrap_or(Farewell::bury_for(Duration::ZERO));
+        let mut backoff = Backoff::new();
+        loop {
+            let request = self.backend.release(farewell);
+            let limit = Duration::from_secs(5);
+            match self.call(Verb::Release, Some(&farewell.resource), limit, request).await {
+                Ok(_) => return self.observer.buried(&farewell.resource, farewell.owner),
+                Err(error) if self.is_hopeless(&error) || started.until(self.environment.now()) >= most => {
+                    return self.observer.leaked(&farewell.resource, farewell.owner, error.kind());
+                }
+                Err(_) => self.environment.sleep(backoff.next(self.environment.random())).await,
+            }
+        }
+    }
+
+    fn is_hopeless(&self, error: &Error) -> bool {
+        matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Unsupported)
+    }
+}
+
+/// A farewell under way. Dropped part-way, the reaper says it again.
+struct Goodbye<'a> {
+    engine: &'a Arc<Engine>,
+    tenure: &'a Arc<Tenure>,
+    said: bool,
+}
+
+impl Goodbye<'_> {
+    fn say(mut self) {
+        self.said = true;
+    }
+}
+
+impl Drop for Goodbye<'_> {
+    fn drop(&mut self) {
+        if !self.said {
+            let tenure = self.tenure;
+            let farewell = Farewell::new(tenure.reference()).burying(Farewell::bury_for(tenure.ttl()));
+            self.engine.reap_claim(farewell);
+            self.engine.errand_done();
+        }
+    }
+}
+
+/// A waiter whose turn it is: however its predecessor's farewell ends, it is called.
+struct Passing<'a> {
+    engine: &'a Arc<Engine>,
+    waiter: &'a Waiter,
+    /// With what it begins to ask for itself, unless it was granted the seat.
+    headship: Option<Headship>,
+    /// The hand-over may have been done under a name that nobody will use.
+    unanswered: bool,
+}
+
+impl<'a> Passing<'a> {
+    fn begin(engine: &'a Arc<Engine>, waiter: &'a Waiter) -> Passing<'a> {
+        // The owner token may be used up by then: it asks under a fresh one, unless told otherwise.
+        let headship = Some(Headship { tainted: true, ..Headship::default() });
+        Passing { engine, waiter, headship, unanswered: false }
+    }
+
+    fn granted(&mut self, handle: Handle, acks: Option<u32>) {
+        self.headship = None;
+        let tenure = handle.tenure();
+        self.engine.lines.granted(&tenure.resource, Some(self.waiter.ticket), tenure.owner);
+        let waited = self.waiter.since.until(self.engine.environment.now());
+        self.engine.observer.acquired(tenure, waited, 0, How { handed_over: true, acks });
+        drop(self.waiter.call(Turn::Granted(handle))); // if it has gone away, the handle is dropped here
+    }
+}
+
+impl Drop for Passing<'_> {
+    fn drop(&mut self) {
+        if self.unanswered {
+            let claim = &self.waiter.claim;
+            let farewell = Farewell::new(claim.reference()).burying(Farewell::bury_for(claim.ttl));
+            self.engine.reap_claim(farewell);
+        }
+        if let Some(headship) = self.headship.take() {
+            self.engine.make_head(self.waiter, headship);
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! Many readers or one writer.
+
+use leasehold_core::{Resource, Result, Share, ShareNumber};
+
+use crate::{client::Client, request::LeaseRequest};
+
+/// Many readers or one writer, in order of arrival: readers that come after a waiting writer wait behind it.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+/// let leases = leasehold::connect("memory:").await?;
+/// let index = leases.rwlock("index", "main");
+/// let writer = index.write().acquire().await?;
+/// let reader = writer.downgrade().await?; // no other writer in between
+/// let another = index.read().acquire().await?;
+/// assert!(index.write().try_acquire().await?.is_none());
+/// # drop((reader, another));
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct RwLock {
+    client: Client,
+    resource: Result<Resource>,
+}
+
+impl RwLock {
+    pub(crate) fn new(client: &Client, resource: Result<Resource>) -> RwLock {
+        RwLock { client: client.clone(), resource }
+    }
+
+    /// A request to read, together with other readers.
+    pub fn read(&self) -> LeaseRequest<ShareNumber> {
+        LeaseRequest::of(&self.client, self.resource.clone(), Ok(Share::READ))
+    }
+
+    /// A request to write, alone.
+    pub fn write(&self) -> LeaseRequest {
+        LeaseRequest::of(&self.client, self.resource.clone(), Ok(Share::WRITE))
+    }
+}
