@@ -32,7 +32,10 @@ async fn without_renewal_the_holder_is_told_when_a_sixth_is_left_and_before_anyo
     stage.pass(millis(100)).await;
     assert_eq!(lease.state(), State::Ended(Ending::Expired));
     assert!(ended.is_finished());
-    assert!(theirs.lease("report", "42").try_acquire().await.unwrap().is_none(), "not before the ttl is over");
+    assert!(
+        theirs.lease("report", "42").try_acquire().await.unwrap().is_none(),
+        "not before the ttl is over"
+    );
     stage.pass(millis(5_300)).await;
     let next = theirs.lease("report", "42").try_acquire().await.unwrap().expect("free now");
     assert!(next.token() > lease.token());
@@ -113,7 +116,11 @@ async fn what_is_not_ours_is_lost_at_the_next_renewal() {
     let evict = Command::Evict(Eviction::Now);
     let order = Order::new(lease.resource().clone(), evict, "eve", "it hangs").meaning(lease.token());
     assert_eq!(operator.order(&order).await.unwrap(), Ordered::Done);
-    assert_eq!(operator.order(&order).await.unwrap(), Ordered::NotThatOne { token: None }, "a newer one is never hit");
+    assert_eq!(
+        operator.order(&order).await.unwrap(),
+        Ordered::NotThatOne { token: None },
+        "a newer one is never hit"
+    );
     lease.check().unwrap(); // two may run: that is what the order says
     stage.pass(seconds(10)).await;
     assert_eq!(lease.state(), State::Ended(Ending::Evicted));

@@ -10,9 +10,9 @@ use std::{
 };
 
 use leasehold::{
-    Backend, BackendInfo, Claim, ClaimRef, Client, Cursor, Effect, Error, ErrorKind, Farewell, Guarantee, Held, Lane,
-    Memory, Order, Ordered, Page, Query, Released, Renewal, Resource, Result, Verdict, async_trait,
-    testing::ManualTime,
+    Backend, BackendInfo, Claim, ClaimRef, Client, Cursor, Effect, Error, ErrorKind, Farewell, Guarantee,
+    Held, Lane, Memory, Order, Ordered, Page, Query, Released, Renewal, Resource, Result, Verdict,
+    async_trait, testing::ManualTime,
 };
 
 pub const fn seconds(seconds: u64) -> Duration {
