@@ -240,6 +240,7 @@ fn answered<T>(verb: &str, answer: Result<T, Error>) -> T {
 }
 
 #[track_caller]
+#[expect(clippy::needless_pass_by_value, reason = "reads like its siblings: granted(desk.ask(…).await)")]
 pub(crate) fn granted(verdict: Verdict) -> Grant {
     if let Verdict::Granted(grant) = verdict { grant } else { panic!("a grant was due, not {verdict:?}") }
 }
