@@ -10,8 +10,8 @@ use std::{
 };
 
 use leasehold_core::{
-    Backend, BackendInfo, Claim, ClaimRef, Cursor, Environment, Error, ErrorKind, Farewell, Guarantee, Held, Lane,
-    Order, Ordered, Page, Query, Released, Renewal, Resource, Result, Verb, Verdict, async_trait,
+    Backend, BackendInfo, Claim, ClaimRef, Cursor, Environment, Error, ErrorKind, Farewell, Guarantee, Held,
+    Lane, Order, Ordered, Page, Query, Released, Renewal, Resource, Result, Verb, Verdict, async_trait,
 };
 
 use crate::{
@@ -88,7 +88,8 @@ impl Sqlite {
 
 fn info(site: &Site) -> BackendInfo {
     let mut info = BackendInfo::new(NAME, Guarantee::Database);
-    info.because = "one file on one host, written by one transaction at a time; a reboot ends every lease".into();
+    info.because =
+        "one file on one host, written by one transaction at a time; a reboot ends every lease".into();
     info.tokens_break_when = if site.config.is_full() {
         "the host's clock goes back and an older copy of the file is put in its place".into()
     } else {
@@ -206,9 +207,9 @@ impl Backend for Sqlite {
 impl Sqlite {
     async fn wait_for_news(&self, claim: &ClaimRef, since: Cursor, at_most: Duration) -> Result<()> {
         let waiting = self.site.waiters.begin(claim, since.0);
-        self.listener
-            .attend(&self.site)
-            .map_err(|error| Error::new(ErrorKind::Unavailable, "cannot listen for changes").because(error))?;
+        self.listener.attend(&self.site).map_err(|error| {
+            Error::new(ErrorKind::Unavailable, "cannot listen for changes").because(error)
+        })?;
         match self.desk.run(Watch { claim: claim.clone(), since, at_most }).await? {
             Prospect::News => return Ok(()),
             Prospect::Placed => waiting.has_place(),

@@ -73,10 +73,14 @@ impl Config {
         let (path, options) = rest.split_once('?').unwrap_or((rest, ""));
         let path = decode(path.strip_prefix("//").unwrap_or(path))?;
         if path.as_os_str().is_empty() {
-            return Err(invalid("write the path of a file after sqlite:, as in sqlite:/var/lib/app/leases.db"));
+            return Err(invalid(
+                "write the path of a file after sqlite:, as in sqlite:/var/lib/app/leases.db",
+            ));
         }
         if path == Path::new(":memory:") {
-            return Err(invalid("sqlite:, a file for many processes, has no :memory: mode: write memory: instead"));
+            return Err(invalid(
+                "sqlite:, a file for many processes, has no :memory: mode: write memory: instead",
+            ));
         }
         let config = Config::new(path);
         options.split('&').filter(|option| !option.is_empty()).try_fold(config, Config::set)
@@ -160,7 +164,11 @@ fn decode(path: &str) -> Result<PathBuf> {
         let decoded = digit().zip(digit()).and_then(|(high, low)| u8::try_from(high * 16 + low).ok());
         match decoded.filter(|&byte| byte != 0) {
             Some(byte) => bytes.push(byte),
-            None => return Err(invalid("a % in the path is followed by two hex digits: write %25 for the sign itself")),
+            None => {
+                return Err(invalid(
+                    "a % in the path is followed by two hex digits: write %25 for the sign itself",
+                ));
+            }
         }
     }
     if bytes.contains(&0) {

@@ -118,7 +118,8 @@ impl Shared {
         }
         let mut loan = {
             let mut state = self.state();
-            let free = state.queue.is_empty() && state.store.as_ref().is_some_and(|store| !store.is_replaced());
+            let free =
+                state.queue.is_empty() && state.store.as_ref().is_some_and(|store| !store.is_replaced());
             match state.store.take_if(|_| free) {
                 Some(store) => Loan { shared: self, store: Some(store) },
                 None => return Err(work),
@@ -199,7 +200,8 @@ impl Shared {
     fn next(self: &Arc<Self>) -> Option<(Loan<'_>, Vec<Box<dyn Job>>)> {
         let mut state = self.state();
         loop {
-            let wanted = !state.queue.is_empty() || state.store.as_ref().is_some_and(Store::is_checkpoint_due);
+            let wanted =
+                !state.queue.is_empty() || state.store.as_ref().is_some_and(Store::is_checkpoint_due);
             if wanted && let Some(store) = state.store.take() {
                 let most = state.queue.len().min(BATCH_MAX);
                 let jobs = state.queue.drain(..most).collect();
@@ -234,7 +236,8 @@ impl Shared {
         let (mut patience, mut pause) = (self.site.config.patience(), PAUSE_MIN);
         let mut made_room = false;
         loop {
-            let done = store.transact(&self.site, |ledger| jobs.iter_mut().try_for_each(|job| job.run(ledger)));
+            let done =
+                store.transact(&self.site, |ledger| jobs.iter_mut().try_for_each(|job| job.run(ledger)));
             match done {
                 Err(fault) if fault.is_busy() && !patience.is_zero() => {
                     thread::sleep(pause);

@@ -74,7 +74,12 @@ impl Fault {
             Fault::Row(what) => return (ErrorKind::Corrupt, what.clone()),
             Fault::Statement(error) | Fault::Commit(error) => match error.sqlite_error_code() {
                 Some(code) => meaning(code),
-                None => return (ErrorKind::Corrupt, format!("holds something that leasehold did not write: {error}")),
+                None => {
+                    return (
+                        ErrorKind::Corrupt,
+                        format!("holds something that leasehold did not write: {error}"),
+                    );
+                }
             },
         };
         (kind, what.to_owned())
@@ -110,7 +115,9 @@ fn meaning(code: ErrorCode) -> (ErrorKind, &'static str) {
 pub(crate) fn from_io(error: io::Error, path: &Path, doing: &str) -> Error {
     let kind = match error.kind() {
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => ErrorKind::Denied,
-        io::ErrorKind::NotADirectory | io::ErrorKind::IsADirectory | io::ErrorKind::InvalidInput => ErrorKind::Invalid,
+        io::ErrorKind::NotADirectory | io::ErrorKind::IsADirectory | io::ErrorKind::InvalidInput => {
+            ErrorKind::Invalid
+        }
         _ => ErrorKind::Unavailable,
     };
     Error::new(kind, format!("{}: cannot {doing}: {error}", path.display())).because(error)

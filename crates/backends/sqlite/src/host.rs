@@ -30,9 +30,12 @@ pub(crate) fn clock_shift() -> Result<i64> {
     let Ok(offsets) = std::fs::read_to_string("/proc/self/timens_offsets") else { return Ok(0) };
     // The offsets that can be read are those of the children to come.
     if link("time") != link("time_for_children") {
-        return Err(unsupported("this process has left its time namespace for its children: its clock is unknown"));
+        return Err(unsupported(
+            "this process has left its time namespace for its children: its clock is unknown",
+        ));
     }
-    parse_shift(&offsets).ok_or_else(|| unsupported("/proc/self/timens_offsets cannot be read: the clock is unknown"))
+    parse_shift(&offsets)
+        .ok_or_else(|| unsupported("/proc/self/timens_offsets cannot be read: the clock is unknown"))
 }
 
 fn parse_shift(offsets: &str) -> Option<i64> {

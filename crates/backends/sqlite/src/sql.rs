@@ -110,7 +110,9 @@ mod tests {
             let path = format!("{}/sql/{file}.sql", env!("CARGO_MANIFEST_DIR"));
             let text = std::fs::read_to_string(path).unwrap();
             for part in text.split("-- name: ").skip(1) {
-                connection.prepare(part.split_once('\n').unwrap().1).unwrap_or_else(|e| panic!("{file}: {part}: {e}"));
+                connection
+                    .prepare(part.split_once('\n').unwrap().1)
+                    .unwrap_or_else(|e| panic!("{file}: {part}: {e}"));
             }
         }
     }

@@ -102,7 +102,11 @@ impl Store {
         done
     }
 
-    fn try_transact(&mut self, site: &Site, steps: impl FnOnce(&mut Ledger<'_>) -> Step<()>) -> Result<News, Fault> {
+    fn try_transact(
+        &mut self,
+        site: &Site,
+        steps: impl FnOnce(&mut Ledger<'_>) -> Step<()>,
+    ) -> Result<News, Fault> {
         self.connection.prepare_cached(sql::meta::begin)?.execute([])?;
         if FileIdentity::at(&site.path).ok() != Some(self.identity) {
             return Err(Fault::Replaced);

@@ -92,7 +92,8 @@ impl Waiters {
     fn placed(&self, resource: &Resource) -> Vec<OwnerToken> {
         let registry = self.registry();
         let Some(room) = registry.rooms.get(resource) else { return Vec::new() };
-        let has_place = |same: &[(u64, Arc<Notify>)]| same.iter().any(|(number, _)| !room.watchers.contains_key(number));
+        let has_place =
+            |same: &[(u64, Arc<Notify>)]| same.iter().any(|(number, _)| !room.watchers.contains_key(number));
         room.owners.iter().filter(|(_, same)| has_place(same)).map(|(owner, _)| *owner).collect()
     }
 
@@ -264,7 +265,9 @@ impl Newspaper {
             if rings.first().is_some_and(|(first, ..)| *first > last + 1) {
                 look_at_all(reader, site)?;
             } else {
-                rings.iter().try_for_each(|(_, resource, whom)| look(reader, site, resource.as_ref(), *whom))?;
+                rings
+                    .iter()
+                    .try_for_each(|(_, resource, whom)| look(reader, site, resource.as_ref(), *whom))?;
             }
             last = newest;
             self.last = Some(last);
@@ -296,7 +299,9 @@ fn rings_after(reader: &Connection, last: i64) -> Step<Vec<Ring>> {
         let key: Option<String> = row.get(1)?;
         let whom = match row.get::<_, Option<Vec<u8>>>(2)? {
             None => Whom::Movers,
-            Some(owner) => owner.try_into().map_or(Whom::Everyone, |owner| Whom::Owner(OwnerToken::from_bytes(owner))),
+            Some(owner) => {
+                owner.try_into().map_or(Whom::Everyone, |owner| Whom::Owner(OwnerToken::from_bytes(owner)))
+            }
         };
         rings.push((row.get(0)?, key.and_then(|key| Resource::from_key(&key).ok()), whom));
     }

@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use leasehold::testing::ManualTime;
 use leasehold_core::{
-    Backend, Claim, ClaimRef, Clock, Command, Cursor, Eviction, Farewell, FencingToken, Held, Holder, Model, Order,
-    OwnerToken, Page, Query, Resource, Share, Snapshot, Succession, Verdict,
+    Backend, Claim, ClaimRef, Clock, Command, Cursor, Eviction, Farewell, FencingToken, Held, Holder, Model,
+    Order, OwnerToken, Page, Query, Resource, Share, Snapshot, Succession, Verdict,
 };
 use leasehold_sqlite::{Config, Sqlite};
 use proptest::prelude::*;
@@ -45,12 +45,24 @@ fn claim() -> impl Strategy<Value = Step> {
         (0..RESOURCES, 0..OWNERS, weight, capacity, 1u64..4000, 1u64..3000),
         (any::<bool>(), succeeds, prop::option::weighted(0.05, 1u64..1 << 53), prop::option::of(any::<u8>())),
     )
-        .prop_map(|((resource, owner, weight, capacity, ttl, place_ttl), (queued, succeeds, floor, note))| {
-            let weight = weight.min(capacity);
-            let claim =
-                ClaimSpec { resource, owner, weight, capacity, ttl, place_ttl, queued, succeeds, floor, note };
-            Step::Acquire { claim }
-        })
+        .prop_map(
+            |((resource, owner, weight, capacity, ttl, place_ttl), (queued, succeeds, floor, note))| {
+                let weight = weight.min(capacity);
+                let claim = ClaimSpec {
+                    resource,
+                    owner,
+                    weight,
+                    capacity,
+                    ttl,
+                    place_ttl,
+                    queued,
+                    succeeds,
+                    floor,
+                    note,
+                };
+                Step::Acquire { claim }
+            },
+        )
 }
 
 fn command() -> impl Strategy<Value = Command> {
@@ -60,7 +72,8 @@ fn command() -> impl Strategy<Value = Command> {
         Just(Command::Evict(Eviction::Now)),
         (0u64..2000).prop_map(|ms| Command::Pause { lasting: Duration::from_millis(ms) }),
         Just(Command::Resume),
-        prop_oneof![Just(0u32), Just(1), Just(2), Just(3), Just(5)].prop_map(|capacity| Command::Resize { capacity }),
+        prop_oneof![Just(0u32), Just(1), Just(2), Just(3), Just(5)]
+            .prop_map(|capacity| Command::Resize { capacity }),
     ]
 }
 
@@ -134,7 +147,8 @@ impl World {
                 }
             }
             Step::Renew { whom } => {
-                let held: Vec<Held> = whom.iter().map(|&(r, o, ttl, note)| self.held(r, o, ttl, note)).collect();
+                let held: Vec<Held> =
+                    whom.iter().map(|&(r, o, ttl, note)| self.held(r, o, ttl, note)).collect();
                 let expected = whom.iter().zip(&held).map(|((r, ..), held)| self.models[*r].renew(now, held));
                 let expected: Vec<String> = expected.map(|renewal| format!("{renewal:?}")).collect();
                 let actual: Vec<String> =

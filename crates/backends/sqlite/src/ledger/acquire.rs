@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use leasehold_core::{
-    Blocked, Claim, Cursor, Error, ErrorKind, FencingToken, Gone, Grant, HeldBy, OwnerToken, Succession, Verdict,
-    WhenBlocked, seat,
+    Blocked, Claim, Cursor, Error, ErrorKind, FencingToken, Gone, Grant, HeldBy, OwnerToken, Succession,
+    Verdict, WhenBlocked, seat,
 };
 use rusqlite::params;
 
@@ -153,9 +153,8 @@ impl Ledger<'_> {
         entry.ends_at(ends);
         let (owner, holder) = (claim.owner.to_bytes(), claim.holder.to_string());
         let note = claim.note.as_deref();
-        self.statement(sql::seat::insert)?.execute(params![
-            entry.id, owner, ends, entry.last, weight, self.now, turns, holder, note
-        ])?;
+        self.statement(sql::seat::insert)?
+            .execute(params![entry.id, owner, ends, entry.last, weight, self.now, turns, holder, note])?;
         entry.seats += 1;
         Ok(Grant::new(token, self.until(ends)))
     }

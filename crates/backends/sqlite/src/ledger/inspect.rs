@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use leasehold_core::{
-    Asked, AuditRecord, Cursor, Error, ErrorKind, HeldBy, Holder, Listing, Page, Placed, Query, Resource, Snapshot,
-    WallTime,
+    Asked, AuditRecord, Cursor, Error, ErrorKind, HeldBy, Holder, Listing, Page, Placed, Query, Resource,
+    Snapshot, WallTime,
 };
 use rusqlite::{Connection, OptionalExtension as _, Row as Columns};
 
@@ -14,10 +14,15 @@ use crate::{PAGE_MAX, error::Fault, sql};
 const LISTED_MAX: i64 = Snapshot::LISTED_MAX as i64;
 
 /// Answers a query in the read transaction that the connection is in.
-pub(crate) fn inspect(connection: &Connection, now: i64, query: &Query) -> Step<leasehold_core::Result<Page>> {
+pub(crate) fn inspect(
+    connection: &Connection,
+    now: i64,
+    query: &Query,
+) -> Step<leasehold_core::Result<Page>> {
     match query {
         Query::One(resource) => {
-            let seen = find(connection, resource)?.map(|entry| snapshot(connection, now, &entry)).transpose()?;
+            let seen =
+                find(connection, resource)?.map(|entry| snapshot(connection, now, &entry)).transpose()?;
             let snapshots = vec![seen.unwrap_or_else(|| Snapshot::empty(resource.clone()))];
             Ok(Ok(Page::Resources { snapshots, next: None }))
         }
@@ -85,7 +90,12 @@ fn snapshot(connection: &Connection, now: i64, entry: &Entry<'_>) -> Step<Snapsh
         while let Some(row) = rows.next()? {
             let (since, ends): (i64, i64) = (row.get(2)?, row.get(3)?);
             let (waited, remaining) = (until(since, now), until(now, ends));
-            snapshot.line.push(Placed::new(holder(row.get_ref(0)?.as_str())?, row.get(1)?, waited, remaining));
+            snapshot.line.push(Placed::new(
+                holder(row.get_ref(0)?.as_str())?,
+                row.get(1)?,
+                waited,
+                remaining,
+            ));
         }
     }
     Ok(snapshot)
@@ -107,7 +117,8 @@ pub(super) fn read_seat(now: i64, row: &Columns<'_>) -> Step<HeldBy> {
     let asked_until: i64 = row.get(9)?;
     if asked_until > 0 {
         let (by, why): (Option<Arc<str>>, Option<Arc<str>>) = (row.get(10)?, row.get(11)?);
-        seat.asked = Some(Asked::new(until(now, asked_until), by.unwrap_or_default(), why.unwrap_or_default()));
+        seat.asked =
+            Some(Asked::new(until(now, asked_until), by.unwrap_or_default(), why.unwrap_or_default()));
     }
     Ok(seat)
 }

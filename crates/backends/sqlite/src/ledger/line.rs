@@ -34,10 +34,12 @@ pub(super) fn head<T>(
         Ok(Some(Place { arrival: row.get(0)?, weight: row.get(1)?, owner, ends: row.get(3)? }))
     };
     let mut fault = None;
-    let answer = read(&mut std::iter::from_fn(|| next().unwrap_or_else(|f| {
-        fault = Some(f);
-        None
-    })));
+    let answer = read(&mut std::iter::from_fn(|| {
+        next().unwrap_or_else(|f| {
+            fault = Some(f);
+            None
+        })
+    }));
     fault.map_or(Ok(answer), Err)
 }
 
@@ -100,7 +102,11 @@ impl Ledger<'_> {
     }
 
     /// Gives up the owner's place, and says when it arrived and since when it waits.
-    pub(super) fn remove_place(&mut self, entry: &mut Entry<'_>, owner: OwnerToken) -> Step<Option<(i64, i64)>> {
+    pub(super) fn remove_place(
+        &mut self,
+        entry: &mut Entry<'_>,
+        owner: OwnerToken,
+    ) -> Step<Option<(i64, i64)>> {
         if entry.places == 0 {
             return Ok(None);
         }
@@ -119,7 +125,12 @@ impl Ledger<'_> {
     }
 
     /// Takes the predecessor's place in the line, if it has one.
-    pub(super) fn succeed_in_line(&mut self, entry: &mut Entry<'_>, claim: &Claim, from: &Succession) -> Step<()> {
+    pub(super) fn succeed_in_line(
+        &mut self,
+        entry: &mut Entry<'_>,
+        claim: &Claim,
+        from: &Succession,
+    ) -> Step<()> {
         let Some((arrival, since)) = self.remove_place(entry, from.owner)? else { return Ok(()) };
         self.tell_gone(entry, from.owner)?;
         if claim.when_blocked == WhenBlocked::Queue && self.place(entry, claim.owner)?.is_none() {

@@ -164,7 +164,8 @@ impl Ledger<'_> {
         if entry.graves == 0 {
             return Ok(None);
         }
-        let evicted = self.one(sql::grave::find, (entry.id, owner.to_bytes()), |row| row.get::<_, bool>(0))?;
+        let evicted =
+            self.one(sql::grave::find, (entry.id, owner.to_bytes()), |row| row.get::<_, bool>(0))?;
         Ok(evicted.map(|evicted| if evicted { Gone::Evicted } else { Gone::Buried }))
     }
 }
