@@ -4,7 +4,7 @@ use std::{
     io::{BufRead, BufReader, Write},
     path::Path,
     process::{Child, ChildStdin, Command, Stdio},
-    sync::mpsc::{Receiver, RecvTimeoutError, channel},
+    sync::mpsc::{Receiver, channel},
     time::Duration,
 };
 
@@ -50,10 +50,7 @@ impl Taker {
 
     /// The next line that it says, if it says one in this time.
     pub fn says_within(&self, at_most: Duration) -> Option<String> {
-        match self.lines.recv_timeout(at_most) {
-            Ok(line) => Some(line),
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
-        }
+        self.lines.recv_timeout(at_most).ok()
     }
 
     /// The next line, which must begin so; returns the rest of it.
