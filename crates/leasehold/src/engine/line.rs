@@ -181,14 +181,14 @@ impl Lines {
 
 impl Engine {
     /// The holder has left, or was lost: the next in line asks for itself.
-    pub(crate) fn holder_left(&self, resource: &Resource, owner: OwnerToken) {
+    pub(crate) fn holder_left(self: &Arc<Engine>, resource: &Resource, owner: OwnerToken) {
         if let Some(waiter) = self.lines.leaving(resource, owner) {
             self.make_head(&waiter, Headship::default());
         }
     }
 
     /// A waiter gives up. Whatever its turn had brought goes to the next.
-    pub(crate) fn leave_line(&self, waiter: &Waiter) {
+    pub(crate) fn leave_line(self: &Arc<Engine>, waiter: &Waiter) {
         match self.lines.leave(waiter) {
             Turn::Head(headship) => self.abandon(waiter, headship),
             Turn::Granted(handle) => drop(handle), // as if it had been released at once
@@ -197,21 +197,26 @@ impl Engine {
     }
 
     /// Makes a waiter that is marked as the head begin; if it has gone away, the one after it.
-    pub(crate) fn make_head(&self, waiter: &Waiter, headship: Headship) {
+    pub(crate) fn make_head(self: &Arc<Engine>, waiter: &Waiter, headship: Headship) {
         if let Err(Turn::Head(headship)) = waiter.call(Turn::Head(headship)) {
             self.abandon(waiter, headship);
         }
     }
 
     /// A head that never began leaves what it was to begin with.
-    fn abandon(&self, waiter: &Waiter, headship: Headship) {
+    fn abandon(self: &Arc<Engine>, waiter: &Waiter, headship: Headship) {
         let placed = headship.blocked.is_some_and(|blocked| blocked.placed);
         let leaves = headship.inherits.or(placed.then(|| Succession::from(waiter.claim.owner)));
         self.abandon_head(&waiter.claim.resource, waiter.ticket, leaves);
     }
 
     /// The head goes away: the next in line inherits what it leaves; if there is none, the reaper does.
-    pub(crate) fn abandon_head(&self, resource: &Resource, head: Ticket, leaves: Option<Succession>) {
+    pub(crate) fn abandon_head(
+        self: &Arc<Engine>,
+        resource: &Resource,
+        head: Ticket,
+        leaves: Option<Succession>,
+    ) {
         let mut head = head;
         while let Some(waiter) = self.lines.next_head(resource, head) {
             let headship = Headship { inherits: leaves, ..Headship::default() };
