@@ -1,4 +1,5 @@
 //! Many clients behind bad networks: whatever they see of the memory backend can have happened.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{sync::Arc, time::Duration};
 
