@@ -101,11 +101,14 @@ impl Steps {
             }
             thread::sleep(Duration::from_millis(100));
         };
+        drop(seen.read_to_end(&mut text));
+        let text = String::from_utf8_lossy(&text);
+        if let Some(count) = Count::of(&text) {
+            say(&format!("{}\r{count}\n", if self.terminal { "\x1b[K" } else { "" }));
+        }
         if status.success() {
             return Ok(());
         }
-        drop(seen.read_to_end(&mut text));
-        let text = String::from_utf8_lossy(&text);
         let lines: Vec<&str> = text.lines().collect();
         let tail = lines[lines.len().saturating_sub(TAIL)..].join("\n");
         Err(format!("{tail}\n\n{command:?}\n{status}; all of it is in {}", path.display()))
@@ -129,6 +132,40 @@ impl Steps {
                 Err(format!("{} of {} steps failed: {}", some.len(), self.done.len(), names.join(", ")))
             }
         }
+    }
+}
+
+/// How many tests there were, of everything that counted its own.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Count {
+    passed: u64,
+    failed: u64,
+    ignored: u64,
+}
+
+impl Count {
+    /// Adds up the closing lines of `cargo test`; none if there is none.
+    fn of(text: &str) -> Option<Count> {
+        let closing = |line: &str| line.trim().strip_prefix("test result: ").map(str::to_owned);
+        let mut lines = text.lines().filter_map(closing).peekable();
+        lines.peek()?;
+        let mut count = Count::default();
+        for line in lines {
+            let number = |what: &str| {
+                let part = line.split([';', '.']).map(str::trim).find_map(|part| part.strip_suffix(what));
+                part.and_then(|number| number.trim().parse::<u64>().ok()).unwrap_or(0)
+            };
+            count.passed += number("passed");
+            count.failed += number("failed");
+            count.ignored += number("ignored");
+        }
+        Some(count)
+    }
+}
+
+impl std::fmt::Display for Count {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} passed, {} failed, {} skipped", self.passed, self.failed, self.ignored)
     }
 }
 
@@ -162,6 +199,15 @@ fn last_line(text: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tests_are_counted_over_all_that_ran() {
+        let text = "test result: ok. 9 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s\n\
+                    noise\ntest result: FAILED. 14 passed; 2 failed; 0 ignored; 0 measured\n";
+        let count = Count::of(text).expect("two closing lines");
+        assert_eq!(count.to_string(), "23 passed, 2 failed, 1 skipped");
+        assert_eq!(Count::of("nothing"), None);
+    }
 
     #[test]
     fn the_last_line_has_no_colours_and_is_short() {

@@ -305,7 +305,8 @@ impl<'a> Seeker<'a> {
         let (claim, uncertain) = (&self.ask.claim, self.unclaimed.unanswered);
         self.unclaimed.there = true;
         let handle = engine.grant(claim, &self.ask.terms, grant, sent, uncertain)?;
-        self.unclaimed.there = false;
+        // From here on the tenure answers for the claim, and buries it when it goes.
+        (self.unclaimed.there, self.unclaimed.unanswered) = (false, false);
         let head = self.unclaimed.head.take();
         if claim.share.capacity() == 1 && !self.ask.fair {
             engine.lines.granted(&claim.resource, head, claim.owner);

@@ -193,7 +193,10 @@ impl Engine {
             let request = self.backend.release(farewell);
             let limit = Duration::from_secs(5);
             match self.call(Verb::Release, Some(&farewell.resource), limit, request).await {
-                Ok(_) => return self.observer.buried(&farewell.resource, farewell.owner),
+                Ok(_) if farewell.bury.is_some() => {
+                    return self.observer.buried(&farewell.resource, farewell.owner);
+                }
+                Ok(_) => return, // it has left the line
                 Err(error) if self.is_hopeless(&error) || started.until(self.environment.now()) >= most => {
                     return self.observer.leaked(&farewell.resource, farewell.owner, error.kind());
                 }
