@@ -119,14 +119,15 @@ impl Steps {
         let took: Duration = self.done.iter().map(|done| done.took).sum();
         let failed: Vec<_> = self.done.iter().filter(|done| done.failure.is_some()).collect();
         println!();
-        self.done.iter().for_each(|done| println!("{}", self.line(done)));
-        println!();
         match failed.as_slice() {
             [] => {
                 println!("all {} steps passed in {:.0} s", self.done.len(), took.as_secs_f64());
                 Ok(())
             }
             some => {
+                // What failed stands far above, each with its output: here they are side by side.
+                self.done.iter().for_each(|done| println!("{}", self.line(done)));
+                println!();
                 let names: Vec<_> = some.iter().map(|done| done.name.as_str()).collect();
                 Err(format!("{} of {} steps failed: {}", some.len(), self.done.len(), names.join(", ")))
             }
