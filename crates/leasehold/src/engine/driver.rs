@@ -175,24 +175,17 @@ impl Engine {
         let failed = |error: &Error| batch.iter().map(|_| Err(error.clone())).collect();
         let answers: Vec<Result<Renewal>> = answers.unwrap_or_else(|error| failed(&error));
         debug_assert_eq!(answers.len(), batch.len(), "one answer each");
-        for ((key, watch, ttl), answer) in batch.into_iter().zip(answers) {
+        for ((key, watch, _), answer) in batch.into_iter().zip(answers) {
             match watch {
-                Watch::Tenure(tenure) => self.tenure_answered(key, &tenure, ttl, sent, answer),
-                Watch::Place(place) => self.place_answered(key, &place, ttl, sent, &answer),
+                Watch::Tenure(tenure) => self.tenure_answered(key, &tenure, sent, answer),
+                Watch::Place(place) => self.place_answered(key, &place, sent, &answer),
             }
         }
     }
 
-    fn tenure_answered(
-        &self,
-        key: Key,
-        tenure: &Tenure,
-        ttl: Duration,
-        sent: Moment,
-        answer: Result<Renewal>,
-    ) {
+    fn tenure_answered(&self, key: Key, tenure: &Tenure, sent: Moment, answer: Result<Renewal>) {
         match answer {
-            Ok(Renewal::Kept(kept)) => self.kept(key, tenure, ttl, sent, kept),
+            Ok(Renewal::Kept(kept)) => self.kept(key, tenure, sent, kept),
             Ok(Renewal::Gone { why }) => {
                 drop(self.forget(key));
                 tenure.end(if why == Gone::Evicted { Ending::Evicted } else { Ending::NotOurs });
@@ -205,19 +198,24 @@ impl Engine {
         }
     }
 
+    /// A caller extended this tenure: from now on it is renewed for this long.
+    pub(crate) fn extended(&self, key: Key, tenure: &Tenure, ttl: Duration) {
+        self.watchdog().set_ttl(key, ttl);
+        tenure.set_ttl(ttl);
+    }
+
     /// The answer to a renewal of this tenure, by the watchdog or by a caller who extends.
-    pub(crate) fn kept(&self, key: Key, tenure: &Tenure, ttl: Duration, sent: Moment, kept: Kept) {
+    pub(crate) fn kept(&self, key: Key, tenure: &Tenure, sent: Moment, kept: Kept) {
         let now = self.environment.now();
         let margin = now.until(tenure.stop_at());
-        let late = tenure.stop_at().before(ttl / 3) < sent; // half of the ttl had passed
+        let late = tenure.stop_at().before(tenure.ttl() / 3) < sent; // half of the ttl had passed
         let random = self.environment.random();
-        let Some((times, wake)) = self.watchdog().renewed(key, sent, kept.remaining, ttl, random) else {
+        let Some((times, wake)) = self.watchdog().renewed(key, sent, kept.remaining, random) else {
             return;
         };
         if wake {
             self.nudge.notify_one();
         }
-        tenure.set_ttl(ttl);
         tenure.set_times(times);
         tenure.set_failures(0);
         self.observer.renewed(tenure, margin, late);
@@ -240,7 +238,7 @@ impl Engine {
         self.observer.renewal_failed(tenure, error, failures, now.until(tenure.stop_at()));
     }
 
-    fn place_answered(&self, key: Key, place: &Place, ttl: Duration, sent: Moment, answer: &Result<Renewal>) {
+    fn place_answered(&self, key: Key, place: &Place, sent: Moment, answer: &Result<Renewal>) {
         let (now, random) = (self.environment.now(), self.environment.random());
         let wake = match answer {
             // It was granted, and that answer was lost: asking again returns the grant.
@@ -250,7 +248,7 @@ impl Engine {
                 false
             }
             Ok(Renewal::Queued { remaining }) => {
-                self.watchdog().renewed(key, sent, *remaining, ttl, random).is_some_and(|(_, wake)| wake)
+                self.watchdog().renewed(key, sent, *remaining, random).is_some_and(|(_, wake)| wake)
             }
             Err(_) => self.watchdog().failed(key, now, random).is_some_and(|(_, wake)| wake),
         };

@@ -148,18 +148,26 @@ impl<H: Watched> Watchdog<H> {
         self.sleeping_until
     }
 
+    /// From now on it is renewed for this long.
+    pub(crate) fn set_ttl(&mut self, key: Key, ttl: Duration) {
+        if let Some(entry) = self.live(key) {
+            entry.ttl = ttl;
+        }
+    }
+
     /// It was renewed by a request sent at this moment. Returns its new times, unless it is not watched any more.
+    ///
+    /// The request may have asked for another ttl than the lease has by now: what counts is what remains.
     pub(crate) fn renewed(
         &mut self,
         key: Key,
         sent: Moment,
         remaining: Duration,
-        ttl: Duration,
         random: u64,
     ) -> Option<(Times, bool)> {
         let entry = self.live(key)?;
-        (entry.in_flight, entry.failures, entry.ttl) = (false, 0, ttl);
-        let times = Times::of(sent, remaining, ttl);
+        (entry.in_flight, entry.failures) = (false, 0);
+        let times = Times::of(sent, remaining, entry.ttl);
         // Answers may overtake each other: a deadline never moves back.
         if times.deadline >= entry.times.deadline {
             entry.times = times;
@@ -275,7 +283,7 @@ mod tests {
         assert!(step(&mut dog, at(9)).is_empty());
         assert_eq!(step(&mut dog, at(10)), [Action::Renew(key, lease("a"), TTL)]);
         assert!(step(&mut dog, at(12)).is_empty(), "one renewal at a time");
-        let (times, _) = dog.renewed(key, at(10), TTL, TTL, u64::MAX).expect("watched");
+        let (times, _) = dog.renewed(key, at(10), TTL, u64::MAX).expect("watched");
         assert_eq!(times.renew_at, at(20));
         assert_eq!(step(&mut dog, at(20)), [Action::Renew(key, lease("a"), TTL)]);
     }
@@ -318,7 +326,7 @@ mod tests {
         let mut dog = Watchdog::new();
         let key = watch(&mut dog, Lease("a", at(15)), at(0));
         assert_eq!(step(&mut dog, at(10)).len(), 1);
-        dog.renewed(key, at(10), TTL, TTL, u64::MAX);
+        dog.renewed(key, at(10), TTL, u64::MAX);
         assert_eq!(step(&mut dog, at(15)), [Action::Stop(Lease("a", at(15)))]);
     }
 
@@ -326,8 +334,8 @@ mod tests {
     fn a_deadline_never_moves_back_when_answers_overtake_each_other() {
         let mut dog = Watchdog::new();
         let key = watch(&mut dog, lease("a"), at(0));
-        let (newer, _) = dog.renewed(key, at(12), TTL, TTL, u64::MAX).expect("watched");
-        let (older, _) = dog.renewed(key, at(10), TTL, TTL, u64::MAX).expect("watched");
+        let (newer, _) = dog.renewed(key, at(12), TTL, u64::MAX).expect("watched");
+        let (older, _) = dog.renewed(key, at(10), TTL, u64::MAX).expect("watched");
         assert_eq!(older.deadline, newer.deadline);
     }
 
