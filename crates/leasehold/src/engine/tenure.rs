@@ -203,10 +203,12 @@ impl Tenure {
         decode(self.ending.load(Ordering::Acquire))
     }
 
-    /// Ends it; the first ending stands. Tells everyone who looks, and lets the local line go on.
+    /// Ends it; the first ending stands. Tells everyone who looks, and lets the local line go on. From here on nobody
+    /// renews it, whoever noticed first that it is over.
     pub(crate) fn end(&self, why: Ending) -> bool {
         let first = self.ending.compare_exchange(0, encode(why), Ordering::AcqRel, Ordering::Acquire).is_ok();
         if first {
+            self.engine.unwatch(self);
             self.changed.notify_waiters();
             if let Some(extras) = self.extras.get() {
                 extras.cancellation.cancel();
