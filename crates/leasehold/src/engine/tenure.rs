@@ -10,7 +10,7 @@ use std::{
 };
 
 use leasehold_core::{
-    Asked, ClaimRef, Ending, Error, ErrorKind, EventKind, FencingToken, Moment, OwnerToken, Resource, Result,
+    Asked, ClaimRef, Ending, Error, ErrorKind, EventKind, Farewell, FencingToken, Moment, OwnerToken, Resource, Result,
     Share, WallTime,
 };
 use tokio::sync::Notify;
@@ -308,6 +308,19 @@ impl Tenure {
 
     pub(crate) fn handles(&self) -> u32 {
         self.handles.load(Ordering::Acquire)
+    }
+
+    /// How long the resource is to stay closed after a release now.
+    pub(crate) fn keep_for(&self) -> Option<Duration> {
+        let least = self.terms.as_ref().and_then(|terms| terms.at_least)?;
+        Some(least.saturating_sub(self.held_for())).filter(|keep_for| !keep_for.is_zero())
+    }
+
+    /// What is said when the first farewell went unanswered: the same, and a burial.
+    pub(crate) fn repeated_farewell(&self) -> Farewell {
+        let mut farewell = Farewell::new(self.reference()).burying(Farewell::bury_for(self.ttl()));
+        farewell.keep_for = self.keep_for();
+        farewell
     }
 
     /// Claims the right to say farewell; false if that has been done.
