@@ -20,7 +20,7 @@ use super::{
     Engine,
     reaper::Errand,
     tenure::Tenure,
-    watchdog::{Action, Key, Times, Watched},
+    watchdog::{self, Action, Key, Times, Watched},
 };
 use crate::race::{Either, first};
 
@@ -91,6 +91,8 @@ impl Drop for PlaceKeeper<'_> {
     }
 }
 
+/// How often the driver looks up when there is nothing to keep.
+const IDLE_LOOK_UP: Duration = Duration::from_secs(60);
 /// How many events are taken from the watchdog at once.
 const STEP: usize = 10_000;
 
@@ -106,9 +108,10 @@ pub(super) async fn drive(
             let Some(engine) = engine.upgrade() else { return };
             let now = environment.now();
             let next = engine.step(now);
-            // Asleep, the driver holds nothing that keeps the client alive. It looks up now and then all the same:
-            // timers stop during suspend, this clock does not.
-            now.until(next).min(Duration::from_secs(60))
+            // Asleep, the driver holds nothing that keeps the client alive. Timers stop during suspend, this clock
+            // does not: while there is anything to keep, it looks up every second.
+            let look_up = if next == Moment::NEVER { IDLE_LOOK_UP } else { watchdog::LOOK_UP };
+            now.until(next).min(look_up)
         };
         match first(errands.recv(), first(nudge.notified(), environment.sleep(nap))).await {
             Either::Left(None) => return,

@@ -33,6 +33,9 @@ impl Times {
     }
 }
 
+/// The driver looks at the clock at least this often while anything is watched: timers stop during suspend.
+pub(crate) const LOOK_UP: Duration = Duration::from_secs(1);
+
 /// Names an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
@@ -112,7 +115,9 @@ impl<H: Watched> Watchdog<H> {
         let due = self.entries[slot as usize].next_due(random);
         self.entries[slot as usize].due = due;
         self.queue.insert((due, slot));
-        (Key { slot, generation }, self.wake_for(due))
+        // After a suspend the driver sleeps for up to a second longer than it knows: too long for a short lease.
+        let short = ttl / 3 <= LOOK_UP;
+        (Key { slot, generation }, self.wake_for(due) || short)
     }
 
     /// Stops watching. The handle is returned so that it is dropped outside of the caller's lock.
