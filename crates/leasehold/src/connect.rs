@@ -8,9 +8,10 @@ use crate::{client::Client, memory::Memory};
 
 /// A client of the backend that the URL names.
 ///
-/// | URL | backend |
-/// |---|---|
-/// | `memory:` | this process's memory: for tests, and for programs of one process |
+/// | URL | backend | feature |
+/// |---|---|---|
+/// | `sqlite:PATH` | a file, for many processes of one host | `sqlite`, on by default |
+/// | `memory:` | this process's memory: for tests, and for programs of one process | |
 ///
 /// # Errors
 /// `Invalid` for a URL that names no backend; `Unsupported` for one that this build has not; whatever opening says.
@@ -23,13 +24,27 @@ pub async fn connect(url: &str) -> Result<Client> {
 /// # Errors
 /// As [`connect`].
 pub async fn open(url: &str) -> Result<Arc<dyn Backend>> {
-    let (scheme, _) = url.split_once(':').unwrap_or((url, ""));
+    let (scheme, rest) = url.split_once(':').unwrap_or((url, ""));
     match scheme {
         "memory" => Ok(Arc::new(Memory::new())),
+        "sqlite" => sqlite(rest).await,
         _ => {
             // The rest of the URL may hold a password: it is not repeated.
-            let message = format!("no backend is called {scheme:.20?}: write memory:");
+            let message = format!("no backend is called {scheme:.20?}: write sqlite:PATH or memory:");
             Err(Error::new(ErrorKind::Invalid, message))
         }
     }
+}
+
+#[cfg(feature = "sqlite")]
+async fn sqlite(rest: &str) -> Result<Arc<dyn Backend>> {
+    let config = leasehold_sqlite::Config::parse(rest)?;
+    let environment = Arc::new(crate::System::current());
+    Ok(Arc::new(leasehold_sqlite::Sqlite::connect(config, environment).await?))
+}
+
+#[cfg(not(feature = "sqlite"))]
+async fn sqlite(_: &str) -> Result<Arc<dyn Backend>> {
+    let message = "this build has no SQLite: build leasehold with the feature \"sqlite\"";
+    Err(Error::new(ErrorKind::Unsupported, message))
 }

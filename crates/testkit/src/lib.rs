@@ -1,1 +1,24 @@
 //! The suite that judges a leasehold backend.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`stage`] | the backend under test, and how time passes for it |
+//! | [`conformance`] | a named test for each line of the contract and each meaning of a verb |
+//! | [`differential`] | random verbs, played on the backend and on the model side by side |
+//! | [`history`] | what was asked and answered, and whether that can have happened |
+//! | [`faulty`] | a network that loses, delays, repeats and reorders |
+//! | [`taker`] | a process that holds a lease, to kill, stop and continue |
+//! | [`verbs`] | a call of a verb as data |
+
+pub mod conformance;
+pub mod differential;
+pub mod faulty;
+pub mod history;
+pub mod stage;
+pub mod taker;
+pub mod verbs;
+
+pub use faulty::Faulty;
+pub use history::Recorded;
+pub use stage::Stage;
+pub use taker::Taker;

@@ -115,10 +115,7 @@ pub(super) async fn drive(
         };
         match first(errands.recv(), first(nudge.notified(), environment.sleep(nap))).await {
             Either::Left(None) => return,
-            Either::Left(Some(errand)) => {
-                let Some(engine) = engine.upgrade() else { return };
-                engine.run_errand(errand);
-            }
+            Either::Left(Some(errand)) => Engine::run_errand(errand),
             Either::Right(_) => {}
         }
     }

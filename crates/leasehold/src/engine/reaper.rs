@@ -17,8 +17,16 @@ use super::{
 };
 
 /// What a dropped handle or a dropped future leaves to do. Sent, never done in place: a destructor must not block.
+///
+/// It keeps its engine alive: a client may be dropped right after its last lease.
 #[derive(Debug)]
-pub(crate) enum Errand {
+pub(crate) struct Errand {
+    engine: Arc<Engine>,
+    task: Task,
+}
+
+#[derive(Debug)]
+enum Task {
     /// Give this tenure back, or hand it over.
     Part(Arc<Tenure>),
     /// Say this farewell.
@@ -27,7 +35,7 @@ pub(crate) enum Errand {
 
 impl Engine {
     /// The last handle of a tenure was dropped.
-    pub(crate) fn dropped(&self, tenure: &Arc<Tenure>) {
+    pub(crate) fn dropped(self: &Arc<Engine>, tenure: &Arc<Tenure>) {
         if !tenure.part() {
             return; // released by name
         }
@@ -35,24 +43,24 @@ impl Engine {
         if tenure.end(Ending::Released) {
             self.observer.ended(tenure);
         }
-        self.send(Errand::Part(Arc::clone(tenure)));
+        self.send(Task::Part(Arc::clone(tenure)));
     }
 
     /// Someone went away part-way through a claim.
-    pub(crate) fn reap_claim(&self, farewell: Farewell) {
-        self.send(Errand::Bury(farewell));
+    pub(crate) fn reap_claim(self: &Arc<Engine>, farewell: Farewell) {
+        self.send(Task::Bury(farewell));
     }
 
-    fn send(&self, errand: Errand) {
+    fn send(self: &Arc<Engine>, task: Task) {
         self.errands.fetch_add(1, Ordering::AcqRel);
-        if let Err(unsent) = self.reap.send(errand) {
+        if let Err(unsent) = self.reap.send(Errand { engine: Arc::clone(self), task }) {
             // The runtime is gone: nobody can say farewell, the ttl has to.
             self.errand_done();
-            match unsent.0 {
-                Errand::Part(tenure) => {
+            match unsent.0.task {
+                Task::Part(tenure) => {
                     self.observer.leaked(&tenure.resource, tenure.owner, ErrorKind::ShutDown);
                 }
-                Errand::Bury(farewell) => {
+                Task::Bury(farewell) => {
                     self.observer.leaked(&farewell.resource, farewell.owner, ErrorKind::ShutDown);
                 }
             }
@@ -66,14 +74,15 @@ impl Engine {
     }
 
     /// Each errand is a task of its own: one that hangs delays no other.
-    pub(super) fn run_errand(self: &Arc<Engine>, errand: Errand) {
-        let engine = Arc::clone(self);
-        self.environment.spawn(Box::pin(async move {
-            match errand {
-                Errand::Part(tenure) => {
+    pub(super) fn run_errand(errand: Errand) {
+        let Errand { engine, task } = errand;
+        let environment = Arc::clone(&engine.environment);
+        environment.spawn(Box::pin(async move {
+            match task {
+                Task::Part(tenure) => {
                     drop(engine.say_goodbye(&tenure, true).await); // what fails is repeated in there
                 }
-                Errand::Bury(farewell) => engine.bury(&farewell).await,
+                Task::Bury(farewell) => engine.bury(&farewell).await,
             }
             engine.errand_done();
         }));
@@ -183,7 +192,10 @@ impl Engine {
             let request = self.backend.release(farewell);
             let limit = Duration::from_secs(5);
             match self.call(Verb::Release, Some(&farewell.resource), limit, request).await {
-                Ok(_) => return self.observer.buried(&farewell.resource, farewell.owner),
+                Ok(_) if farewell.bury.is_some() => {
+                    return self.observer.buried(&farewell.resource, farewell.owner);
+                }
+                Ok(_) => return, // it has left the line
                 Err(error) if self.is_hopeless(&error) || started.until(self.environment.now()) >= most => {
                     return self.observer.leaked(&farewell.resource, farewell.owner, error.kind());
                 }

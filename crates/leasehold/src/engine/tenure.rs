@@ -47,10 +47,10 @@ pub(crate) struct Tenure {
     parted: AtomicBool,
     key: OnceLock<Key>,
     changed: Notify,
-    extras: OnceLock<Extras>,
+    extras: OnceLock<Box<Extras>>,
 }
 
-/// What few leases need.
+/// What few leases need; boxed, because a client may keep very many of the others.
 #[derive(Default)]
 struct Extras {
     cancellation: CancellationToken,
@@ -243,7 +243,7 @@ impl Tenure {
     }
 
     fn extras(&self) -> &Extras {
-        self.extras.get_or_init(Extras::default)
+        self.extras.get_or_init(Box::default)
     }
 
     /// Notes what an operator asks; says so once per wish.

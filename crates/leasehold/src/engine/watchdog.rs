@@ -129,20 +129,28 @@ impl<H: Watched> Watchdog<H> {
     }
 
     /// Takes what is due, earliest first, at most `batch` of them. Returns when to come back.
+    ///
+    /// Once one renewal is due, those that would be due shortly after go with it: fewer and larger calls.
     pub(crate) fn step(&mut self, now: Moment, batch: usize, out: &mut Vec<Action<H>>) -> Moment {
+        let mut renewing = false;
         while let Some(&(due, slot)) = self.queue.first()
-            && due <= now
             && out.len() < batch
         {
-            self.queue.pop_first();
             let entry = &mut self.entries[slot as usize];
-            if now >= entry.times.stop_at.min(entry.handle.limit()) {
+            let stop = entry.times.stop_at.min(entry.handle.limit());
+            let soon = now.after(entry.slack());
+            let early = renewing && entry.is_renewed_next() && due <= soon;
+            if due > now && !early {
+                break;
+            }
+            self.queue.pop_first();
+            if now >= stop {
                 let entry = self.entries.remove(slot as usize); // loss latches: never renewed again
                 out.push(Action::Stop(entry.handle));
                 continue;
             }
-            if entry.renews && !entry.in_flight && now >= entry.times.renew_at {
-                entry.in_flight = true;
+            if entry.is_renewed_next() && entry.times.renew_at <= soon {
+                (entry.in_flight, renewing) = (true, true);
                 let key = Key { slot, generation: entry.generation };
                 out.push(Action::Renew(key, entry.handle.clone(), entry.ttl));
             }
@@ -224,6 +232,15 @@ impl<H: Watched> Watchdog<H> {
 }
 
 impl<H: Watched> Entry<H> {
+    fn is_renewed_next(&self) -> bool {
+        self.renews && !self.in_flight
+    }
+
+    /// How much earlier than planned it may be renewed, to go with others.
+    fn slack(&self) -> Duration {
+        (self.ttl / 60).min(Duration::from_millis(500))
+    }
+
     /// The next event. Renewals are drawn up to a tenth of their interval early, so that leases taken together
     /// spread; a random number of all ones means "as planned".
     fn next_due(&mut self, random: u64) -> Moment {
@@ -316,6 +333,16 @@ mod tests {
         assert!(tries > 5, "only {tries} tries");
         assert_eq!(now, stop_at, "told exactly at the threshold");
         assert_eq!(dog.len(), 0, "and not watched any more");
+    }
+
+    #[test]
+    fn renewals_that_are_due_shortly_go_with_the_one_that_is_due() {
+        let mut dog = Watchdog::new();
+        for n in 0..10u64 {
+            watch(&mut dog, lease("a"), at(0).after(Duration::from_millis(n * 100)));
+        }
+        assert_eq!(step(&mut dog, at(10)).len(), 6, "half a second's worth");
+        assert!(step(&mut dog, at(10)).is_empty(), "the rest is not due");
     }
 
     #[test]

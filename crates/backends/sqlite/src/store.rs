@@ -1,0 +1,263 @@
+//! The file: opening it, one transaction on it, and keeping its log short.
+
+use std::{fs, io, os::unix::fs::MetadataExt as _, path::Path, thread, time::Duration};
+
+use leasehold_core::{Error, ErrorKind, Limits, Result};
+use rusqlite::{Connection, OpenFlags, OptionalExtension as _, config::DbConfig};
+
+use crate::{
+    bell::Presence,
+    error::{Fault, from_io},
+    ledger::{Ledger, News, Step, Sweep},
+    site::{self, FileIdentity, Site},
+    sql,
+};
+
+/// What follows the name of the database in that of its doorbell.
+pub(crate) const BELL: &str = "-bell";
+
+/// `leas`, in the header of the file: it is ours.
+const APPLICATION: i32 = 0x6c65_6173;
+/// The format that this version writes. The header says which version is the oldest that can share the file; a later
+/// one that breaks with it must be alone to say so.
+const FORMAT: i32 = 1;
+
+/// How often to try to open a file that someone else is just making, and how long to wait in between.
+const OPEN_TRIES: u32 = 500;
+const OPEN_PAUSE: Duration = Duration::from_millis(5);
+
+/// Commits after which the log is written back into the file.
+const CHECKPOINT_EVERY: u32 = 256;
+/// Frames in the log at which SQLite does so by itself, whatever we think.
+const CHECKPOINT_AT_LAST: u32 = 4000;
+
+/// The open file.
+pub(crate) struct Store {
+    connection: Connection,
+    identity: FileIdentity,
+    /// Held for its lock.
+    _presence: Presence,
+    sweep: Sweep,
+    commits: u32,
+    replaced: bool,
+}
+
+impl Store {
+    /// Opens the file, and makes it a database of ours if it is empty.
+    pub(crate) fn open(site: &Site) -> Result<Store> {
+        site::create(&site.path)?;
+        for _ in 0..OPEN_TRIES {
+            if let Some(store) = Store::try_open(site)? {
+                return Ok(store);
+            }
+            thread::sleep(OPEN_PAUSE);
+        }
+        Err(Error::new(
+            ErrorKind::Unsupported,
+            format!(
+                "{}: another process uses it and counts its time from another boot: is the file shared between \
+                 hosts, or between containers that pretend to be hosts?",
+                site.path.display()
+            ),
+        ))
+    }
+
+    /// None if someone else has it for themselves, or must go first.
+    fn try_open(site: &Site) -> Result<Option<Store>> {
+        let io = |error: io::Error| from_io(error, &site.path, "open it");
+        let mode = fs::metadata(&site.path).map_err(io)?.mode() & 0o777;
+        let bell = site.beside(BELL);
+        let presence = Presence::open(&bell, mode).map_err(|error| from_io(error, &bell, "make the file"))?;
+        let alone = presence.is_alone().map_err(io)?;
+        if !alone && !presence.join().map_err(io)? {
+            return Ok(None);
+        }
+        let identity = FileIdentity::at(&site.path).map_err(io)?;
+        let connection = match prepare(site, alone) {
+            Ok(Some(connection)) => connection,
+            Ok(None) => return Ok(None),
+            Err(refusal) => return Err(refusal.into_error(&site.path)),
+        };
+        if alone && !presence.join().map_err(io)? {
+            return Ok(None);
+        }
+        let sweep = Sweep::default();
+        Ok(Some(Store { connection, identity, _presence: presence, sweep, commits: 0, replaced: false }))
+    }
+
+    /// Does the steps in one transaction, and says whom to wake.
+    pub(crate) fn transact(
+        &mut self,
+        site: &Site,
+        steps: impl FnOnce(&mut Ledger<'_>) -> Step<()>,
+    ) -> Result<News, Fault> {
+        let done = self.try_transact(site, steps);
+        if done.is_err() && !self.connection.is_autocommit() {
+            // If this fails, too, the transaction is gone with its connection.
+            let _ = self.connection.execute_batch(sql::meta::rollback);
+        }
+        if matches!(done, Err(Fault::Replaced)) {
+            self.replaced = true;
+        }
+        done
+    }
+
+    fn try_transact(
+        &mut self,
+        site: &Site,
+        steps: impl FnOnce(&mut Ledger<'_>) -> Step<()>,
+    ) -> Result<News, Fault> {
+        self.connection.prepare_cached(sql::meta::begin)?.execute([])?;
+        if FileIdentity::at(&site.path).ok() != Some(self.identity) {
+            return Err(Fault::Replaced);
+        }
+        let mut ledger = Ledger {
+            sql: &self.connection,
+            now: site.now(),
+            wall: site.wall(),
+            line_max: Limits::default().line,
+            sweep: &mut self.sweep,
+            waiters: &site.waiters,
+            news: News::default(),
+        };
+        steps(&mut ledger)?;
+        let news = ledger.news;
+        self.connection.prepare_cached(sql::meta::commit)?.execute([]).map_err(Fault::Commit)?;
+        self.commits += 1;
+        Ok(news)
+    }
+
+    /// Whether the file at the path is another one: it must be opened again.
+    pub(crate) fn is_replaced(&self) -> bool {
+        self.replaced
+    }
+
+    /// Whether it is time to write the log back into the file.
+    pub(crate) fn is_checkpoint_due(&self) -> bool {
+        self.commits >= CHECKPOINT_EVERY
+    }
+
+    /// Writes the log back into the file as far as nobody reads it, so that it can begin anew. Waits for the disk.
+    pub(crate) fn checkpoint(&mut self) {
+        self.commits = 0;
+        // What cannot be written back now stays in the log, which is as good.
+        let _ = self.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
+    }
+}
+
+/// Why a file is not opened.
+enum Refusal {
+    Fault(Fault),
+    Other(ErrorKind, String),
+}
+
+impl<F: Into<Fault>> From<F> for Refusal {
+    fn from(fault: F) -> Refusal {
+        Refusal::Fault(fault.into())
+    }
+}
+
+impl Refusal {
+    fn into_error(self, path: &Path) -> Error {
+        match self {
+            Refusal::Fault(fault) => fault.into_error(path),
+            Refusal::Other(kind, what) => Error::new(kind, format!("{}: {what}", path.display())),
+        }
+    }
+}
+
+/// A connection to a file that is ours, of this boot. None if that would take being alone, and we are not.
+fn prepare(site: &Site, alone: bool) -> Result<Option<Connection>, Refusal> {
+    let connection = connect(&site.path)?;
+    if connection.is_readonly(rusqlite::MAIN_DB)? {
+        let what = "the file cannot be written by this user".to_owned();
+        return Err(Refusal::Other(ErrorKind::Denied, what));
+    }
+    let ours = is_ours(&connection)?;
+    if !ours && !alone {
+        return Ok(None);
+    }
+    let mode: String = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
+    if mode != "wal" {
+        let what = format!("the file system cannot carry a shared log (journal mode {mode})");
+        return Err(Refusal::Other(ErrorKind::Unsupported, what));
+    }
+    let synchronous = if site.config.is_full() { "FULL" } else { "NORMAL" };
+    connection.execute_batch(&format!("PRAGMA synchronous = {synchronous}"))?;
+    connection.execute_batch(&format!("PRAGMA wal_autocheckpoint = {CHECKPOINT_AT_LAST}"))?;
+    if !ours {
+        initialise(&connection)?;
+    }
+    let mut statement = connection.prepare(sql::meta::get)?;
+    let boot: Option<String> = statement.query_row(["boot"], |row| row.get(0)).optional()?;
+    drop(statement);
+    if boot.as_deref() != Some(&site.boot) {
+        if !alone {
+            return Ok(None);
+        }
+        begin_boot(site, &connection)?;
+    }
+    connection.busy_timeout(Duration::ZERO)?; // from here on we wait in our own way
+    Ok(Some(connection))
+}
+
+fn connect(path: &Path) -> Result<Connection, Fault> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags)?;
+    connection.busy_timeout(Duration::from_secs(5))?;
+    connection.set_prepared_statement_cache_capacity(64);
+    // Writing back takes a wait for the disk, which the next one to come can do as well.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    Ok(connection)
+}
+
+/// A connection that only looks.
+pub(crate) fn open_reader(path: &Path) -> Result<Connection, Fault> {
+    let connection = connect(path)?;
+    connection.execute_batch("PRAGMA query_only = 1")?;
+    Ok(connection)
+}
+
+/// False if it is empty; an error if it is someone else's, or too new.
+fn is_ours(connection: &Connection) -> Result<bool, Refusal> {
+    let pragma = |name| connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, i32>(0));
+    let (application, oldest) = (pragma("application_id")?, pragma("user_version")?);
+    if application == APPLICATION && oldest <= FORMAT {
+        return Ok(true);
+    }
+    if application == APPLICATION {
+        let what = format!(
+            "a newer leasehold wrote it: its format needs at least version {oldest}, this one knows {FORMAT}"
+        );
+        return Err(Refusal::Other(ErrorKind::Unsupported, what));
+    }
+    let tables: i64 = connection.query_row(sql::meta::tables, [], |row| row.get(0))?;
+    if application != 0 || oldest != 0 || tables != 0 {
+        let what = "is the database of another program: name a file of leasehold's own".to_owned();
+        return Err(Refusal::Other(ErrorKind::Corrupt, what));
+    }
+    Ok(false)
+}
+
+fn initialise(connection: &Connection) -> Result<(), Fault> {
+    connection.execute_batch(&format!(
+        "BEGIN IMMEDIATE; {} PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {FORMAT}; \
+         INSERT INTO meta (name, value) VALUES ('format', {FORMAT}); COMMIT;",
+        sql::SCHEMA
+    ))?;
+    Ok(())
+}
+
+/// Ends what an earlier boot of the host left behind.
+fn begin_boot(site: &Site, connection: &Connection) -> Result<(), Fault> {
+    let (now, wall) = (site.now(), i64::try_from(site.wall().as_micros()).unwrap_or(i64::MAX));
+    connection.execute_batch(sql::meta::begin)?;
+    for statement in [sql::boot::end_seats, sql::boot::end_places, sql::boot::end_graves] {
+        connection.execute(statement, [])?;
+    }
+    connection.execute(sql::boot::move_seats, (now, wall))?;
+    connection.execute(sql::boot::move_resources, (now, wall))?;
+    connection.execute(sql::meta::put, ("boot", &site.boot))?;
+    connection.execute_batch(sql::meta::commit)?;
+    Ok(())
+}

@@ -1,0 +1,189 @@
+//! Going on and ending: expiry, renewal, notes, and staying closed.
+
+use std::time::Duration;
+
+use leasehold_core::{Farewell, Gone, Held, Released};
+
+use super::{
+    Test,
+    desk::{Desk, LONG, blocked, buried, gone, granted, kept},
+    test,
+};
+
+pub(super) const TESTS: &[Test] = &[
+    test!(b4_what_expired_is_free, OwnTtl),
+    test!(b10_renewing_goes_on, OwnTtl),
+    test!(b10_renewing_says_what_remains),
+    test!(b10_renewing_never_revives, OwnTtl),
+    test!(b10_renewing_never_shortens),
+    test!(b10_asking_again_does_not_extend, OwnTtl),
+    test!(a_stranger_cannot_renew),
+    test!(a_late_farewell_does_not_hurt_the_next_holder, OwnTtl),
+    test!(a_batch_is_answered_in_order),
+    test!(a_note_is_seen_and_replaced),
+    test!(a_kept_resource_stays_closed, KeepFor),
+    test!(a_kept_resource_opens_by_itself, KeepFor, OwnTtl),
+    test!(a_kept_seat_is_nobodys, KeepFor),
+    test!(keeping_for_no_time_is_a_release, KeepFor),
+    test!(only_a_holder_can_keep_it_closed, KeepFor),
+];
+
+async fn b4_what_expired_is_free(desk: &Desk) {
+    granted(desk.ask(&desk.brief("ann")).await);
+    blocked(desk.ask(&desk.claim("bob")).await);
+    desk.stage.outlast(desk.short()).await;
+    assert_eq!(desk.look().await.holder_count, 0, "looking judges expiry too");
+    granted(desk.ask(&desk.claim("bob")).await);
+    gone(&desk.renew("ann", LONG).await, Gone::NotThere);
+}
+
+async fn b10_renewing_goes_on(desk: &Desk) {
+    let grant = granted(desk.ask(&desk.brief("ann")).await);
+    let answer = kept(desk.renew("ann", LONG).await);
+    assert_eq!(answer.token, grant.token);
+    assert_eq!((answer.asked, answer.evicting), (None, false));
+    desk.stage.outlast(desk.short()).await;
+    blocked(desk.ask(&desk.claim("bob")).await);
+    assert_eq!(granted(desk.ask(&desk.claim("ann")).await).token, grant.token);
+}
+
+async fn b10_renewing_says_what_remains(desk: &Desk) {
+    granted(desk.ask(&desk.claim("ann")).await);
+    let before = desk.stage.now();
+    let answer = kept(desk.renew("ann", LONG * 2).await);
+    let span = (before, desk.stage.now());
+    desk.remains(answer.remaining, LONG * 2, span, span);
+}
+
+async fn b10_renewing_never_revives(desk: &Desk) {
+    granted(desk.ask(&desk.brief("ann")).await);
+    desk.stage.outlast(desk.short()).await;
+    // Nobody came in between: gone is gone all the same.
+    gone(&desk.renew("ann", LONG).await, Gone::NotThere);
+    assert_eq!(desk.look().await.holder_count, 0);
+    assert_eq!(desk.leave("ann").await, Released::AlreadyGone);
+}
+
+async fn b10_renewing_never_shortens(desk: &Desk) {
+    granted(desk.ask(&desk.claim("ann")).await);
+    let answer = kept(desk.renew("ann", desk.short()).await);
+    assert!(answer.remaining > LONG / 2, "it says what still remains: {:?}", answer.remaining);
+    desk.stage.outlast(desk.short()).await;
+    blocked(desk.ask(&desk.claim("bob")).await);
+    kept(desk.renew("ann", desk.short()).await);
+}
+
+async fn b10_asking_again_does_not_extend(desk: &Desk) {
+    granted(desk.ask(&desk.brief("ann")).await);
+    // Even if it asks for more this time: the grant is the one it got.
+    let again = granted(desk.ask(&desk.claim("ann")).await);
+    assert!(again.remaining <= desk.short() + Duration::from_millis(1), "{:?} remain", again.remaining);
+    desk.stage.outlast(desk.short()).await;
+    granted(desk.ask(&desk.claim("bob")).await);
+}
+
+async fn a_stranger_cannot_renew(desk: &Desk) {
+    granted(desk.ask(&desk.claim("ann")).await);
+    gone(&desk.renew("bob", LONG).await, Gone::NotThere);
+    assert_eq!(desk.look().await.holder_count, 1);
+}
+
+async fn a_late_farewell_does_not_hurt_the_next_holder(desk: &Desk) {
+    granted(desk.ask(&desk.brief("ann")).await);
+    desk.stage.outlast(desk.short()).await;
+    let grant = granted(desk.ask(&desk.claim("bob")).await);
+    assert_eq!(desk.leave("ann").await, Released::AlreadyGone);
+    assert_eq!(desk.bury("ann").await, Released::AlreadyGone);
+    assert_eq!(kept(desk.renew("bob", LONG).await).token, grant.token);
+}
+
+async fn a_batch_is_answered_in_order(desk: &Desk) {
+    let mut batch = Vec::new();
+    let mut tokens = Vec::new();
+    let lane = desk.backend().lane(&desk.resource);
+    for number in 0..12 {
+        let mut claim = desk.claim(&format!("holder {number}"));
+        claim.resource = desk.resource(&format!("batch {number}"));
+        if desk.backend().lane(&claim.resource) != lane {
+            continue;
+        }
+        // Every third one does not hold.
+        let holds = number % 3 != 0;
+        tokens.push(if holds { Some(granted(desk.ask(&claim).await).token) } else { None });
+        batch.push(Held::new(claim.reference(), LONG));
+    }
+    let answers = desk.backend().renew(&batch).await;
+    assert_eq!(answers.len(), batch.len(), "one answer each");
+    for (answer, token) in answers.into_iter().zip(tokens) {
+        let answer = answer.expect("each is answered");
+        match token {
+            Some(token) => assert_eq!(kept(answer).token, token),
+            None => gone(&answer, Gone::NotThere),
+        }
+    }
+    assert!(desk.backend().renew(&[]).await.is_empty(), "of nothing, nothing");
+}
+
+async fn a_note_is_seen_and_replaced(desk: &Desk) {
+    let bytes: Vec<u8> = (0..=255).collect();
+    granted(desk.ask(&desk.claim("ann").noting(bytes.clone())).await);
+    assert_eq!(desk.look().await.holders[0].note.as_deref(), Some(bytes.as_slice()), "any bytes will do");
+    assert_eq!(
+        blocked(desk.ask(&desk.claim("bob")).await).holders[0].note.as_deref(),
+        Some(bytes.as_slice())
+    );
+    kept(desk.renew("ann", LONG).await);
+    assert_eq!(desk.look().await.holders[0].note.as_deref(), Some(bytes.as_slice()), "a renewal leaves it");
+    kept(desk.renew_one(Held::new(desk.reference("ann"), LONG).noting(*b"other")).await);
+    assert_eq!(desk.look().await.holders[0].note.as_deref(), Some(b"other".as_slice()));
+    desk.leave("ann").await;
+    granted(desk.ask(&desk.claim("bob")).await);
+    assert_eq!(desk.look().await.holders[0].note, None, "the next holder has its own");
+}
+
+fn keeping(desk: &Desk, name: &str, keep_for: Duration) -> Farewell {
+    Farewell::new(desk.reference(name)).keeping(keep_for)
+}
+
+async fn a_kept_resource_stays_closed(desk: &Desk) {
+    let grant = granted(desk.ask(&desk.claim("ann")).await);
+    assert_eq!(desk.bid(&keeping(desk, "ann", LONG)).await, Released::Now);
+    let seen = blocked(desk.ask(&desk.claim("bob")).await);
+    assert_eq!((seen.holders[0].kept, seen.holders[0].token), (true, grant.token));
+    let seen = desk.look().await;
+    assert_eq!((seen.holder_count, seen.holders[0].kept), (1, true));
+}
+
+async fn a_kept_resource_opens_by_itself(desk: &Desk) {
+    // Its lease would have ended long after: `keep_for` counts from the farewell.
+    let first = granted(desk.ask(&desk.claim("ann")).await);
+    desk.bid(&keeping(desk, "ann", desk.short())).await;
+    blocked(desk.ask(&desk.claim("bob")).await);
+    desk.stage.outlast(desk.short()).await;
+    let second = granted(desk.ask(&desk.claim("bob")).await);
+    assert!(second.token > first.token);
+}
+
+async fn a_kept_seat_is_nobodys(desk: &Desk) {
+    granted(desk.ask(&desk.claim("ann")).await);
+    desk.bid(&keeping(desk, "ann", LONG)).await;
+    gone(&desk.renew("ann", LONG).await, Gone::NotThere);
+    buried(&desk.ask(&desk.claim("ann")).await);
+    assert_eq!(desk.leave("ann").await, Released::AlreadyGone);
+    assert_eq!(desk.bid(&keeping(desk, "ann", LONG)).await, Released::AlreadyGone);
+    blocked(desk.ask(&desk.claim("bob")).await);
+}
+
+async fn keeping_for_no_time_is_a_release(desk: &Desk) {
+    granted(desk.ask(&desk.claim("ann")).await);
+    assert_eq!(desk.bid(&keeping(desk, "ann", Duration::ZERO)).await, Released::Now);
+    granted(desk.ask(&desk.claim("bob")).await);
+}
+
+async fn only_a_holder_can_keep_it_closed(desk: &Desk) {
+    assert_eq!(desk.bid(&keeping(desk, "ann", LONG)).await, Released::AlreadyGone);
+    granted(desk.ask(&desk.claim("bob")).await);
+    assert_eq!(desk.bid(&keeping(desk, "ann", LONG)).await, Released::AlreadyGone);
+    desk.leave("bob").await;
+    granted(desk.ask(&desk.claim("cy")).await);
+}

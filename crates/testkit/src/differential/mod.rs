@@ -1,0 +1,109 @@
+//! Random verbs, played on the backend and on the [model](leasehold_core::Model) side by side.
+//!
+//! Any difference is a bug of one of the two. What is compared: every verdict, who has a place and how many are
+//! ahead, renewals, farewells, orders, snapshots, listings and the audit trail, and all durations. Token values
+//! may differ (some backends take theirs from a clock), but the same grant must have the same token, a new one a
+//! new token, and those of exclusive grants must grow.
+//!
+//! With a [manual clock](crate::Stage::manual) time moves in exact steps, onto every boundary. With a real one the
+//! suite stays clear of the moments at which something ends, and gives up a case in which a slow call came too
+//! close to one.
+
+mod compare;
+mod play;
+mod steps;
+mod world;
+
+use std::{fmt, future::Future};
+
+use leasehold_core::Environment as _;
+use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
+
+use crate::stage::Stage;
+
+/// How much to try.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// How many cases; unless set, 400 with a manual clock and 12 with a real one.
+    pub cases: Option<u32>,
+    /// Steps in a case at the most; unless set, 40 with a manual clock and 24 with a real one.
+    pub steps: Option<usize>,
+    /// Where chance starts; unless set, anywhere.
+    pub seed: Option<u64>,
+}
+
+impl Plan {
+    /// From `LEASEHOLD_CASES` and `LEASEHOLD_SEED`, where they are set.
+    ///
+    /// # Panics
+    /// If one of them is not a number.
+    pub fn from_variables() -> Plan {
+        let number = |name: &str| {
+            let text = std::env::var(name).ok()?;
+            Some(text.parse::<u64>().unwrap_or_else(|_| panic!("{name} is not a number: {text:?}")))
+        };
+        let cases = number("LEASEHOLD_CASES").map(|cases| u32::try_from(cases).unwrap_or(u32::MAX));
+        Plan { cases, steps: None, seed: number("LEASEHOLD_SEED") }
+    }
+}
+
+/// The backend and the model differ.
+#[derive(Clone, Debug)]
+pub struct Divergence {
+    /// From where chance started.
+    pub seed: u64,
+    /// The shortest story found that ends in a difference.
+    pub story: String,
+}
+
+impl fmt::Display for Divergence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "backend and model differ (LEASEHOLD_SEED={}):\n{}", self.seed, self.story)
+    }
+}
+
+impl std::error::Error for Divergence {}
+
+/// Plays random cases on one stage, and shrinks the first that diverges.
+///
+/// # Errors
+/// The divergence, with its story.
+///
+/// # Panics
+/// If the stage cannot be set up, or inside of another runtime.
+pub fn check<F, S>(plan: &Plan, stage: F) -> Result<(), Divergence>
+where
+    F: FnOnce() -> S,
+    S: Future<Output = Stage>,
+{
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("a runtime can be made");
+    let stage = runtime.block_on(async { stage().await });
+    let (cases, steps) = if stage.is_exact() { (400, 40) } else { (12, 24) };
+    let (cases, steps) = (plan.cases.unwrap_or(cases), plan.steps.unwrap_or(steps));
+    let seed = plan.seed.unwrap_or_else(|| runtime.block_on(async { fresh_seed() }));
+
+    let max_shrink_iters = if stage.is_exact() { 4_000 } else { 100 };
+    let config = Config { cases, max_shrink_iters, failure_persistence: None, ..Config::default() };
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let random = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+    let mut runner = TestRunner::new_with_rng(config, random);
+    let played = runner.run(&steps::case(steps), |case| {
+        runtime.block_on(play::play(&stage, &case)).map_err(TestCaseError::fail)
+    });
+    let ended = match played {
+        Ok(()) => Ok(()),
+        Err(TestError::Fail(story, _)) => Err(Divergence { seed, story: story.to_string() }),
+        Err(TestError::Abort(why)) => Err(Divergence { seed, story: format!("given up: {why}") }),
+    };
+    drop(stage);
+    runtime.shutdown_timeout(std::time::Duration::from_secs(1));
+    ended
+}
+
+fn fresh_seed() -> u64 {
+    let mut bytes = [0; 8];
+    leasehold::System::current().fill(&mut bytes);
+    u64::from_ne_bytes(bytes)
+}

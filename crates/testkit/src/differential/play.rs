@@ -1,0 +1,348 @@
+//! Plays one case on both sides.
+
+use std::{future::Future, time::Duration};
+
+use leasehold_core::{
+    AuditRecord, Backend, Capabilities, ClaimRef, Command, Error, Eviction, Farewell, Held, Listing, Moment,
+    Order, Ordered, Page, Query, Released, Renewal, Result as Answer, Snapshot, Succession, Verdict,
+    WallTime,
+};
+
+use super::{
+    compare::{self, Tolerance},
+    steps::{Asking, Case, Family, Meaning, Renewing, Span, Step, What, Who},
+    world::World,
+};
+use crate::stage::Stage;
+
+/// Plays it, and tells the story if the two sides differ.
+pub(super) async fn play(stage: &Stage, case: &Case) -> Result<(), String> {
+    let mut game = Game::new(stage, case.family);
+    for step in &case.steps {
+        match game.step(step).await {
+            Ok(Some(())) => {}
+            Ok(None) => return Ok(()), // a slow call came too close to an end: nothing can be said
+            Err(difference) => {
+                game.story.push(difference);
+                return Err(game.story.join("\n   "));
+            }
+        }
+    }
+    Ok(())
+}
+
+struct Game<'a> {
+    stage: &'a Stage,
+    has: Capabilities,
+    family: Family,
+    world: World,
+    slowest: Duration,
+    story: Vec<String>,
+}
+
+/// When a call ran. With a real clock the model is told the later moment.
+#[derive(Clone, Copy)]
+struct Ran {
+    began: Moment,
+    ended: Moment,
+}
+
+/// How far calls stay away from an end, with a real clock.
+const MARGIN: Duration = Duration::from_millis(120);
+
+/// `None` if nothing can be said.
+type Played = Result<Option<()>, String>;
+
+impl<'a> Game<'a> {
+    fn new(stage: &'a Stage, family: Family) -> Game<'a> {
+        let has = stage.backend().info().capabilities;
+        let family = if has.shares { family } else { Family::Mutex };
+        let story = vec![format!("used as {family:?}")];
+        Game { stage, has, family, world: World::new(), slowest: Duration::ZERO, story }
+    }
+
+    async fn step(&mut self, step: &Step) -> Played {
+        match step {
+            Step::Acquire(asking) => self.acquire(asking).await,
+            Step::Renew(batch) => self.renew(batch).await,
+            Step::Release { who, bury, keep_for } => self.release(*who, *bury, *keep_for).await,
+            Step::Order { resource, meaning, what } if self.has.orders => {
+                self.order(*resource, *meaning, *what).await
+            }
+            Step::Look { resource } => self.look(*resource).await,
+            Step::List { limit } => self.list(*limit).await,
+            Step::Audit { limit } if self.has.orders => self.audit(*limit).await,
+            Step::Pass(pause) => {
+                let lasting = pause.lasting(self.stage);
+                self.story.push(format!("{lasting:?} pass"));
+                self.stage.pass(lasting).await;
+                Ok(Some(()))
+            }
+            Step::Order { .. } | Step::Audit { .. } => Ok(Some(())),
+        }
+    }
+
+    /// Runs a call clear of every moment at which something ends; `None` if that did not succeed.
+    async fn call<T>(&mut self, call: impl Future<Output = T>) -> (T, Option<Ran>) {
+        let exact = self.stage.is_exact();
+        if !exact {
+            while let Some(clear) = self.world.horizon.clear_from(self.stage.now(), MARGIN) {
+                let wait = self.stage.now().until(clear) + Duration::from_millis(1);
+                self.stage.pass(wait).await;
+            }
+        }
+        let began = self.stage.now();
+        let answer = call.await;
+        let ran = Ran { began, ended: self.stage.now() };
+        self.slowest = self.slowest.max(began.until(ran.ended));
+        let touched = !exact && self.world.horizon.touches(began, ran.ended, self.stage.slack());
+        (answer, (!touched).then_some(ran))
+    }
+
+    fn tolerance(&self) -> Tolerance {
+        let apart = if self.stage.is_exact() { Duration::ZERO } else { self.slowest + self.stage.slack() };
+        Tolerance { apart, own_ttl: self.has.own_ttl }
+    }
+
+    fn given(&mut self, ran: Ran, lasting: Duration) {
+        self.world.horizon.given(ran.began, ran.ended, lasting, self.stage.lateness());
+    }
+
+    fn backend(&self, second: bool) -> &'a dyn Backend {
+        let stage: &'a Stage = self.stage;
+        if second { &**stage.second() } else { &**stage.backend() }
+    }
+
+    async fn acquire(&mut self, asking: &Asking) -> Played {
+        let at = usize::from(asking.who.resource);
+        let stray = asking.stray && self.has.shares;
+        let share = self.family.share(asking.weight, stray);
+        let mut claim = self.world.claim(asking, share, self.stage);
+        if asking.queue && self.has.line {
+            claim = claim.queued();
+        }
+        let heir = asking.succeeds.filter(|(owner, _)| *owner != asking.who.owner && self.may_succeed(at));
+        if let Some((owner, bury)) = heir {
+            let mut from = Succession::from(self.world.owner(owner));
+            from.bury = bury.map(|bury| bury.given(self.stage));
+            claim = claim.succeeding(from);
+        }
+        let mut theirs = claim.clone();
+        theirs.floor = self.world.tokens[at].newest.filter(|_| asking.floor);
+
+        let backend = self.backend(asking.second);
+        let (answer, ran) = self.call(backend.acquire(&theirs)).await;
+        self.story.push(format!("acquire {asking:?} as {share:?}\n      -> {answer:?}"));
+        let Some(ran) = ran else { return Ok(None) };
+        let clock = self.world.clock();
+        let ours = self.world.models[at].acquire(ran.ended, &claim, clock);
+        self.given(ran, claim.ttl);
+        self.given(ran, claim.place_ttl);
+        heir.and_then(|(_, bury)| bury).into_iter().for_each(|bury| self.given(ran, bury.given(self.stage)));
+
+        let Some((ours, answer)) = both(ours, answer)? else { return Ok(Some(())) };
+        if let (Verdict::Granted(ours), Verdict::Granted(grant)) = (&ours, &answer) {
+            let known = self.world.tokens[at].translate(ours.token).is_some();
+            self.world.tokens[at].granted(claim.owner, share, ours.token, grant.token)?;
+            if let Some(floor) = theirs.floor.filter(|floor| !known && grant.token <= *floor) {
+                return Err(format!("a new grant has {:?}, not above the floor {floor:?}", grant.token));
+            }
+        }
+        let all = self.world.models[at].snapshot(ran.ended, &claim.resource);
+        self.tolerance().verdict(&self.world.tokens[at], &all, &ours, &answer)?;
+        Ok(Some(()))
+    }
+
+    /// Where a seat is handed over only while nobody waits, the suite does not ask for more.
+    fn may_succeed(&self, at: usize) -> bool {
+        let now = self.stage.now();
+        let line = self.world.models[at].snapshot(now, &self.world.resources[at]).line_length;
+        self.has.hand_over || (self.has.line && line == 0)
+    }
+
+    async fn renew(&mut self, batch: &[Renewing]) -> Played {
+        // One batch is of one lane.
+        let lane = |renewing: &Renewing| {
+            let resource = &self.world.resources[usize::from(renewing.who.resource)];
+            self.stage.backend().lane(resource)
+        };
+        let batch: Vec<_> = batch.iter().filter(|renewing| lane(renewing) == lane(&batch[0])).collect();
+        let held = |renewing: &&Renewing| {
+            let mut held = Held::new(self.reference(renewing.who), renewing.ttl.given(self.stage));
+            held.note = renewing.note.map(|byte| [byte].into());
+            held
+        };
+        let held: Vec<_> = batch.iter().map(held).collect();
+        let backend = self.backend(false);
+        let (answers, ran) = self.call(backend.renew(&held)).await;
+        self.story.push(format!("renew {batch:?}\n      -> {answers:?}"));
+        let Some(ran) = ran else { return Ok(None) };
+        if answers.len() != held.len() {
+            return Err(format!("{} answers to {} renewals", answers.len(), held.len()));
+        }
+        for ((renewing, held), answer) in batch.iter().zip(&held).zip(answers) {
+            let at = usize::from(renewing.who.resource);
+            let ours = self.world.models[at].renew(ran.ended, held);
+            self.given(ran, held.ttl);
+            let answer: Renewal = answer.map_err(|error| format!("renew failed: {error:?}"))?;
+            self.tolerance().renewal(&self.world.tokens[at], &ours, &answer)?;
+        }
+        Ok(Some(()))
+    }
+
+    async fn release(&mut self, who: Who, bury: Option<Span>, keep_for: Option<Span>) -> Played {
+        let mut farewell = Farewell::new(self.reference(who));
+        farewell.bury = bury.map(|bury| bury.given(self.stage));
+        farewell.keep_for = keep_for.filter(|_| self.has.keep_for).map(|keep_for| keep_for.given(self.stage));
+        let backend = self.backend(false);
+        let (answer, ran) = self.call(backend.release(&farewell)).await;
+        let (bury, keep_for) = (farewell.bury, farewell.keep_for);
+        self.story
+            .push(format!("release {who:?}, bury {bury:?}, keep for {keep_for:?}\n      -> {answer:?}"));
+        let Some(ran) = ran else { return Ok(None) };
+        let ours = self.world.models[usize::from(who.resource)].release(ran.ended, &farewell);
+        bury.into_iter().chain(keep_for).for_each(|lasting| self.given(ran, lasting));
+        let answer: Released = answer.map_err(|error| format!("release failed: {error:?}"))?;
+        if ours == answer {
+            Ok(Some(()))
+        } else {
+            Err(format!("the model says {ours:?}, the backend {answer:?}"))
+        }
+    }
+
+    async fn order(&mut self, resource: u8, meaning: Meaning, what: What) -> Played {
+        let at = usize::from(resource);
+        let command = self.command(what);
+        let mut ours = Order::new(self.world.resources[at].clone(), command, "someone", "to compare");
+        ours.token = match meaning {
+            Meaning::Whoever => None,
+            Meaning::LastGrantOf(owner) => self.world.tokens[at].last_grant_of(self.world.owner(owner)),
+        };
+        let mut theirs = ours.clone();
+        theirs.token = ours.token.and_then(|token| self.world.tokens[at].translate(token));
+
+        let backend = self.backend(false);
+        let (answer, ran) = self.call(backend.order(&theirs)).await;
+        self.story.push(format!("order resource {resource}: {command:?}, {meaning:?}\n      -> {answer:?}"));
+        let Some(ran) = ran else { return Ok(None) };
+        let answered = self.world.models[at].order(ran.ended, &ours);
+        if let Command::Pause { lasting } = command {
+            self.given(ran, lasting);
+        }
+        let Some((ours, answer)) = both(answered, answer)? else { return Ok(Some(())) };
+        self.world.audit.push(AuditRecord::of(&theirs, WallTime::default(), ours == Ordered::Done));
+        compare::ordered(&self.world.tokens[at], ours, answer)?;
+        Ok(Some(()))
+    }
+
+    fn command(&self, what: What) -> Command {
+        match what {
+            What::Ask => Command::Ask { within: Span::Long.given(self.stage) },
+            What::EvictAtExpiry => Command::Evict(Eviction::AtExpiry),
+            What::EvictNow => Command::Evict(Eviction::Now),
+            What::Pause(lasting) => Command::Pause { lasting: lasting.given(self.stage) },
+            What::Resume => Command::Resume,
+            What::Resize(capacity) => Command::Resize { capacity: u32::from(capacity) },
+        }
+    }
+
+    async fn look(&mut self, resource: u8) -> Played {
+        let at = usize::from(resource);
+        let (backend, query) = (self.backend(true), Query::One(self.world.resources[at].clone()));
+        let (answer, ran) = self.call(backend.inspect(&query)).await;
+        self.story.push(format!("look at resource {resource}\n      -> {answer:?}"));
+        let Some(ran) = ran else { return Ok(None) };
+        let seen = answer.map_err(|error| format!("inspect failed: {error:?}"))?.into_snapshots();
+        let [seen] = seen.as_slice() else { return Err("one resource was asked for".to_owned()) };
+        let ours = self.world.models[at].snapshot(ran.ended, &self.world.resources[at]);
+        self.tolerance().snapshot(&self.world.tokens[at], &ours, seen)?;
+        Ok(Some(()))
+    }
+
+    async fn list(&mut self, limit: u8) -> Played {
+        let (prefix, mut after, mut seen): (_, _, Vec<Snapshot>) = (self.world.prefix(), None, Vec::new());
+        let backend = self.backend(false);
+        let pages = async {
+            loop {
+                let mut listing = Listing::of(&prefix).limit(u32::from(limit));
+                listing.after = after;
+                let Page::Resources { snapshots, next } = backend.inspect(&Query::Resources(listing)).await?
+                else {
+                    return Ok::<_, Error>(None);
+                };
+                seen.extend(snapshots);
+                after = next;
+                if after.is_none() || seen.len() > 2 {
+                    return Ok(Some(seen));
+                }
+            }
+        };
+        let (answer, ran) = self.call(pages).await;
+        self.story.push(format!("list in pages of {limit}\n      -> {answer:?}"));
+        let Some(ran) = ran else { return Ok(None) };
+        let seen = answer.map_err(|error| format!("inspect failed: {error:?}"))?;
+        let seen = seen.ok_or("resources were asked for, and something else came")?;
+        let is_live = |seen: &Snapshot| seen.holder_count + seen.line_length > 0 || seen.paused_for.is_some();
+        let ours =
+            (0..2).map(|at| (at, self.world.models[at].snapshot(ran.ended, &self.world.resources[at])));
+        let ours: Vec<_> = ours.filter(|(_, ours)| is_live(ours)).collect();
+        if ours.len() != seen.len() {
+            return Err(format!("the model lists {} resources, the backend {}", ours.len(), seen.len()));
+        }
+        for ((at, ours), seen) in ours.iter().zip(&seen) {
+            self.tolerance().snapshot(&self.world.tokens[*at], ours, seen)?;
+        }
+        Ok(Some(()))
+    }
+
+    async fn audit(&mut self, limit: u8) -> Played {
+        let (prefix, mut after, mut seen): (_, _, Vec<AuditRecord>) = (self.world.prefix(), None, Vec::new());
+        let (backend, due) = (self.backend(false), self.world.audit.len());
+        let pages = async {
+            loop {
+                let mut listing = Listing::of(&prefix).limit(u32::from(limit));
+                listing.after = after;
+                let Page::Audit { records, next } = backend.inspect(&Query::Audit(listing)).await? else {
+                    return Ok::<_, Error>(None);
+                };
+                seen.extend(records);
+                after = next;
+                if after.is_none() || seen.len() > due {
+                    return Ok(Some(seen));
+                }
+            }
+        };
+        let (answer, ran) = self.call(pages).await;
+        self.story.push(format!("read the audit trail in pages of {limit}\n      -> {answer:?}"));
+        if ran.is_none() {
+            return Ok(None);
+        }
+        let seen = answer.map_err(|error| format!("inspect failed: {error:?}"))?;
+        let seen = seen.ok_or("the audit trail was asked for, and something else came")?;
+        if seen.len() != due {
+            return Err(format!("{due} orders were given, the audit trail has {}", seen.len()));
+        }
+        for (ours, seen) in self.world.audit.iter().rev().zip(&seen) {
+            compare::record(ours, seen)?;
+        }
+        Ok(Some(()))
+    }
+
+    fn reference(&self, who: Who) -> ClaimRef {
+        let resource = self.world.resources[usize::from(who.resource)].clone();
+        ClaimRef { resource, owner: self.world.owner(who.owner) }
+    }
+}
+
+/// Both answers, if both sides have one; nothing, if both refuse for the same reason.
+fn both<T: std::fmt::Debug>(model: Answer<T>, backend: Answer<T>) -> Result<Option<(T, T)>, String> {
+    match (model, backend) {
+        (Ok(model), Ok(backend)) => Ok(Some((model, backend))),
+        (Err(model), Err(backend))
+            if (model.kind(), model.effect()) == (backend.kind(), backend.effect()) =>
+        {
+            Ok(None)
+        }
+        (model, backend) => Err(format!("the model says {model:?},\n   the backend {backend:?}")),
+    }
+}

@@ -1,0 +1,14 @@
+//! The memory backend is the model behind a lock: the suite must find nothing wrong with it.
+
+use std::sync::Arc;
+
+use leasehold::{Memory, testing::ManualTime};
+use leasehold_testkit::{Stage, conformance};
+
+fn main() {
+    conformance::main("memory", || async {
+        let time = ManualTime::new();
+        let memory = Arc::new(Memory::in_environment(Arc::new(time.clone())));
+        Stage::manual(memory.clone(), time).opened_again(memory)
+    });
+}
