@@ -7,6 +7,7 @@
 //! | [`differential`] | random verbs, played on the backend and on the model side by side |
 //! | [`history`] | what was asked and answered, and whether that can have happened |
 //! | [`faulty`] | a network that loses, delays, repeats and reorders |
+//! | [`taker`] | a process that holds a lease, to kill, stop and continue |
 //! | [`verbs`] | a call of a verb as data |
 
 pub mod conformance;
@@ -14,8 +15,10 @@ pub mod differential;
 pub mod faulty;
 pub mod history;
 pub mod stage;
+pub mod taker;
 pub mod verbs;
 
 pub use faulty::Faulty;
 pub use history::Recorded;
 pub use stage::Stage;
+pub use taker::Taker;
