@@ -97,6 +97,7 @@ fn info(site: &Site) -> BackendInfo {
          its place"
             .into()
     };
+    info.limits.line = site.config.line_max();
     info
 }
 
