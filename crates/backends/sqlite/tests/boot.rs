@@ -1,4 +1,5 @@
 //! Time: a reboot ends every lease, containers of one host agree on it, and hosts do not share a file.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test is a program of its own")]
 
 mod common;
 

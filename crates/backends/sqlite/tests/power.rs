@@ -2,6 +2,7 @@
 //!
 //! The database is on a file system in an image file; a copy of that image, taken while it is mounted, holds what a
 //! power cut at that moment would have left.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test is a program of its own")]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! Many processes, one file: exclusion, wake-ups, and what a crash leaves behind.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test is a program of its own")]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! Bad input and bad days: one clear error each, and nothing lost.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test is a program of its own")]
 
 mod common;
 
