@@ -18,7 +18,7 @@ use crate::{error::Fault, ledger::News, store::Store};
 const BATCH_MAX: usize = 256;
 /// How long to pause before the lock of another process is tried again: from, to.
 const PAUSE_MIN: Duration = Duration::from_micros(50);
-const PAUSE_MAX: Duration = Duration::from_millis(4);
+const PAUSE_MAX: Duration = Duration::from_micros(500);
 
 impl Shared {
     /// Has the clerk look at the desk, who is started if there is none yet.
