@@ -241,7 +241,8 @@ fn use_register(worker: &Worker, grip: &Grip, token: u64, holds: bool, computed:
 /// Gives the lease back, in one of the many ways.
 pub(crate) async fn part<T: Numbered>(worker: &mut Worker, lease: Lease<T>, grip: Grip) {
     let held = grip.page.holds();
-    if let Some(least) = grip.terms.at_least.filter(|_| held && T::FENCES) {
+    let least = grip.terms.at_least.filter(|_| held && T::FENCES);
+    if let Some(least) = least.filter(|_| worker.stage.is_strict()) {
         close(worker, &grip, least);
     }
     worker.trace(|| format!("{} gives back {:?}, {held}", grip.name, grip.owner));
@@ -259,7 +260,11 @@ pub(crate) async fn part<T: Numbered>(worker: &mut Worker, lease: Lease<T>, grip
                 let message = format!("{} vouched for its lease, and the server had it no more", grip.name);
                 worker.stage.world.fail("record", message);
             }
-            Ok(_) => {}
+            Ok(_) => {
+                if let Some(least) = least {
+                    close(worker, &grip, least);
+                }
+            }
         },
     }
     if grip.page.holds() {
