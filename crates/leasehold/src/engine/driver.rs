@@ -210,13 +210,13 @@ impl Engine {
         let margin = now.until(tenure.stop_at());
         let late = tenure.stop_at().before(tenure.ttl() / 3) < sent.at; // half of the ttl had passed
         let random = self.environment.random();
-        let Some((times, wake)) = self.watchdog().renewed(key, sent.at, kept.remaining, random) else {
+        let Some((_, wake)) = self.watchdog().renewed(key, sent.at, kept.remaining, random) else {
             return;
         };
         if wake {
             self.nudge.notify_one();
         }
-        tenure.set_times(times, sent);
+        tenure.set_times(Times::of(sent.at, kept.remaining, tenure.ttl()), sent);
         tenure.set_failures(0);
         self.observer.renewed(tenure, margin, late);
         if let Some(asked) = kept.asked {

@@ -144,11 +144,11 @@ impl Tenure {
         self.acquired.until(self.now())
     }
 
-    /// The times never move back; the calendar's twin of the stop is set beside them.
+    /// What an answer says: times that count from its own send, on both clocks. None of them moves back.
     pub(crate) fn set_times(&self, times: Times, sent: Sent) {
         let wall_stop = sent.wall.after(sent.at.until(times.stop_at));
         self.deadline.fetch_max(times.deadline.as_nanos(), Ordering::AcqRel);
-        self.wall_stop_at.store(wall_stop.as_micros(), Ordering::Release);
+        self.wall_stop_at.fetch_max(wall_stop.as_micros(), Ordering::AcqRel);
         self.stop_at.fetch_max(times.stop_at.as_nanos(), Ordering::AcqRel);
     }
 
