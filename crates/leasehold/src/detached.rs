@@ -63,7 +63,7 @@ impl Detached {
     pub(crate) async fn adopt(self, engine: &Arc<Engine>) -> Result<Lease> {
         engine.admit()?;
         let held = [Held::new(self.claim.clone(), self.ttl)];
-        let sent = engine.environment.now();
+        let sent = engine.sending();
         let request = async {
             let missing =
                 || Error::new(ErrorKind::Corrupt, "no answer in the batch").with_effect(Effect::Unknown);
@@ -78,7 +78,7 @@ impl Detached {
         if kept.token != self.token {
             return Err(lost(Ending::NotOurs));
         }
-        let times = Times::of(sent, kept.remaining, self.ttl);
+        let times = Times::of(sent.at, kept.remaining, self.ttl);
         let Detached { claim, token, share, ttl } = self;
         let terms = Terms::default();
         let tenure = Tenure::begin(

@@ -301,7 +301,7 @@ impl<T: TokenKind> LeaseView<T> {
         self.check()?;
         let ttl = held.ttl;
         let held = [held];
-        let sent = engine.environment.now();
+        let sent = engine.sending();
         let request = async {
             let missing =
                 || Error::new(ErrorKind::Corrupt, "no answer in the batch").with_effect(Effect::Unknown);

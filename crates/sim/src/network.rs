@@ -10,14 +10,13 @@ use std::{
 
 use async_trait::async_trait;
 use leasehold::{
-    Backend, BackendInfo, Claim, ClaimRef, Clock, Cursor, Effect, Error, ErrorKind, Farewell, Gone, Held,
-    Lane, Moment, Order, Ordered, Page, Query, Released, Renewal, Resource, Result, Verdict,
+    Backend, BackendInfo, Claim, ClaimRef, Cursor, Effect, Error, ErrorKind, Farewell, Gone, Held, Lane,
+    Order, Ordered, Page, Query, Released, Renewal, Resource, Result, Verdict,
 };
 use tokio::sync::oneshot;
 
 use crate::{
     clock::Time,
-    environment::NodeEnvironment,
     ledger::Ledger,
     plan::Weather,
     race::first,
@@ -137,7 +136,6 @@ impl Network {
 pub(crate) struct Link {
     network: Arc<Network>,
     ledger: Arc<Ledger>,
-    environment: Arc<NodeEnvironment>,
     node: NodeId,
     host: u64,
 }
@@ -146,12 +144,11 @@ impl Link {
     pub(crate) fn new(
         network: &Arc<Network>,
         ledger: &Arc<Ledger>,
-        environment: Arc<NodeEnvironment>,
         node: NodeId,
         host: u64,
     ) -> Link {
         let (network, ledger) = (Arc::clone(network), Arc::clone(ledger));
-        Link { network, ledger, environment, node, host }
+        Link { network, ledger, node, host }
     }
 
     /// Sends, executes and answers. Dropping it undoes nothing; `idle` requests end when nobody listens any more.
@@ -169,50 +166,38 @@ impl Link {
         }
         let (mut answer, answered) = oneshot::channel();
         let (network, host) = (Arc::clone(&self.network), self.host);
-        world.spawn(
-            SERVER,
-            Box::pin(async move {
-                let world = &network.world;
-                let broken = || {
-                    Err(Error::new(ErrorKind::Unavailable, "the connection broke")
-                        .with_effect(Effect::Unknown))
-                };
-                world.sleep(SERVER, fate.request).await;
-                if fate.request_lost || network.is_cut(host).requests {
-                    if fate.reset {
-                        drop(answer.send(broken()));
-                    }
-                    return;
+        world.spawn(SERVER, Box::pin(async move {
+            let world = &network.world;
+            let broken = || Err(Error::new(ErrorKind::Unavailable, "the connection broke").with_effect(Effect::Unknown));
+            world.sleep(SERVER, fate.request).await;
+            if fate.request_lost || network.is_cut(host).requests {
+                if fate.reset {
+                    drop(answer.send(broken()));
                 }
-                let server = &network.server;
-                let output = if idle {
-                    let Ok(output) = first(execute(Arc::clone(server)), answer.closed()).await else {
-                        return;
-                    };
-                    output
-                } else {
-                    if fate.twice {
-                        drop(execute(Arc::clone(server)).await);
-                    }
-                    execute(Arc::clone(server)).await
-                };
-                world.sleep(SERVER, fate.reply).await;
-                let lost = fate.reply_lost || network.is_cut(host).replies;
-                match (lost, fate.reset) {
-                    (false, false) => drop(answer.send(Ok(output))),
-                    (_, true) => drop(answer.send(broken())),
-                    (true, false) => {}
+                return;
+            }
+            let server = &network.server;
+            let output = if idle {
+                let Ok(output) = first(execute(Arc::clone(server)), answer.closed()).await else { return };
+                output
+            } else {
+                if fate.twice {
+                    drop(execute(Arc::clone(server)).await);
                 }
-            }),
-        );
+                execute(Arc::clone(server)).await
+            };
+            world.sleep(SERVER, fate.reply).await;
+            let lost = fate.reply_lost || network.is_cut(host).replies;
+            match (lost, fate.reset) {
+                (false, false) => drop(answer.send(Ok(output))),
+                (_, true) => drop(answer.send(broken())),
+                (true, false) => {}
+            }
+        }));
         match answered.await {
             Ok(answer) => answer,
             Err(_) => pending().await, // silence
         }
-    }
-
-    fn sent_now(&self) -> (Moment, Time) {
-        (self.environment.now(), self.network.world.now())
     }
 
     /// Whoever knows that its lease is over does not renew it.
@@ -244,7 +229,7 @@ impl Backend for Link {
     }
 
     async fn acquire(&self, claim: &Claim) -> Result<Verdict> {
-        let sent = self.sent_now();
+        let sent = self.ledger.sending(self.node);
         let asked = Arc::new(claim.clone());
         let execute = move |server: Arc<Server>| {
             let claim = Arc::clone(&asked);
@@ -259,7 +244,7 @@ impl Backend for Link {
 
     async fn renew(&self, held: &[Held]) -> Vec<Result<Renewal>> {
         held.iter().for_each(|held| self.check_renewal(held));
-        let sent = self.sent_now();
+        let sent = self.ledger.sending(self.node);
         let asked: Arc<[Held]> = held.into();
         let execute = move |server: Arc<Server>| {
             let held = Arc::clone(&asked);

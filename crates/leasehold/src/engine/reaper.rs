@@ -159,7 +159,7 @@ impl Engine {
         let mut claim = waiter.claim.clone().queued().succeeding(succession);
         claim.floor = self.floor(&claim.resource);
         passing.unanswered = true;
-        let sent = self.environment.now();
+        let sent = self.sending();
         let at_most = Engine::request_limit(claim.ttl);
         let request = self.backend.acquire(&claim);
         let verdict = self.call(Verb::Acquire, Some(&claim.resource), at_most, request).await;
