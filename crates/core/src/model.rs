@@ -183,12 +183,19 @@ impl Model {
             let refused = !downgrade && (self.paused_until.is_some() || seat.evicting || bounded);
             let turns = if downgrade { seat.turns } else { seat.turns + 1 };
             let ends = if downgrade { ends } else { now.after(claim.ttl) };
+            let said = (seat.asked.clone(), seat.evicting);
             self.depart(now, from);
             if refused {
                 return None;
             }
             self.leave_line(claim.owner);
-            return Some(self.sit(now, claim, token, ends, turns));
+            let grant = self.sit(now, claim, token, ends, turns);
+            if downgrade {
+                // The same work goes on with less: what an operator said to it stands, or evicting would be in vain.
+                let seat = self.seats.get_mut(claim.owner).expect("it just sat down");
+                (seat.asked, seat.evicting) = said;
+            }
+            return Some(grant);
         }
         if let Some(arrival) = self.arrivals.remove(&from.owner) {
             let place = self.line.remove(arrival).expect("arrivals and line agree");

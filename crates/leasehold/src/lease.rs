@@ -311,7 +311,8 @@ impl<T: TokenKind> LeaseView<T> {
         match engine.call(Verb::Renew, Some(self.resource()), at_most, request).await? {
             Renewal::Kept(kept) => {
                 if let Some(key) = tenure.key() {
-                    engine.kept(key, tenure, ttl, sent, kept);
+                    engine.extended(key, tenure, ttl);
+                    engine.kept(key, tenure, sent, kept);
                 }
                 self.check()
             }

@@ -137,7 +137,7 @@ fn judge_end(worker: &Worker, grip: &Grip, ending: Ending, by_driver: bool) {
         Ending::NoProgress => grip.terms.progress_within.is_some(),
         Ending::Evicted => stage.plan.orders,
         Ending::Expired => fixed || !stage.is_strict() || !undisturbed,
-        _ => !stage.is_strict(),
+        _ => !stage.is_strict() || !stage.plan.inside,
     };
     if !expected {
         world.fail("lost for nothing", format!("{name} is told, with nothing in its way: {ending}"));
@@ -147,12 +147,12 @@ fn judge_end(worker: &Worker, grip: &Grip, ending: Ending, by_driver: bool) {
         return;
     }
     let now = worker.now();
-    if now < voucher.stop {
-        let early = now.until(voucher.stop);
+    if now < voucher.not_before() {
+        let early = now.until(voucher.not_before());
         world.fail("lost for nothing", format!("{name} is told {early:?} before it has to stop"));
     }
     let resumed = world.clock(*node, |clock, _| clock.boot(resumed_at));
-    let late = voucher.stop.max(resumed).until(now);
+    let late = voucher.stop().max(resumed).until(now);
     if late > Duration::from_millis(if by_driver { 5 } else { 1 }) {
         world.fail("loss in time", format!("{name} is told {late:?} after it had to stop"));
     }
@@ -241,7 +241,7 @@ fn use_register(worker: &Worker, grip: &Grip, token: u64, holds: bool, computed:
 /// Gives the lease back, in one of the many ways.
 pub(crate) async fn part<T: Numbered>(worker: &mut Worker, lease: Lease<T>, grip: Grip) {
     let held = grip.page.holds();
-    if let Some(least) = grip.terms.at_least.filter(|_| held) {
+    if let Some(least) = grip.terms.at_least.filter(|_| held && T::FENCES) {
         close(worker, &grip, least);
     }
     worker.trace(|| format!("{} gives back {:?}, {held}", grip.name, grip.owner));

@@ -35,12 +35,26 @@ struct Belief {
 /// What a node may believe of one grant, from the answers that reached it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Voucher {
-    /// When it has to stop, by its own clock.
-    pub(crate) stop: Moment,
+    /// Until when nobody else can be granted, by its own clock and less the margin.
+    deadline: Moment,
+    /// The shortest and the longest ttl that it was renewed for.
+    ttl: (Duration, Duration),
     /// It was told that it holds nothing any more.
     pub(crate) gone: bool,
     /// When the request that was granted left.
     pub(crate) granted_sent: Time,
+}
+
+impl Voucher {
+    /// By when it has to stop at the latest: a sixth of its ttl before the deadline.
+    pub(crate) fn stop(&self) -> Moment {
+        self.deadline.before(self.ttl.0 / 6)
+    }
+
+    /// Before this there is no reason to stop.
+    pub(crate) fn not_before(&self) -> Moment {
+        self.deadline.before(self.ttl.1 / 6 + self.ttl.1 / 100)
+    }
 }
 
 #[derive(Default)]
@@ -125,8 +139,8 @@ impl Ledger {
             Some(Voucher { gone: true, .. }) => {
                 self.world.fail("told", format!("{name} was told that its lease is gone, and goes on"));
             }
-            Some(voucher) if local >= voucher.stop => {
-                let late = voucher.stop.until(local);
+            Some(voucher) if local >= voucher.stop() => {
+                let late = voucher.stop().until(local);
                 let message = format!("{name} vouches for its lease {late:?} after it had to stop");
                 self.world.fail("loss in time", message);
             }
@@ -138,12 +152,15 @@ impl Ledger {
         Some(true)
     }
 
-    /// A yes reached this node: it may believe until then.
-    pub(crate) fn vouch(&self, node: NodeId, owner: OwnerToken, stop: Moment, sent: Time) {
+    /// A yes reached this node: so much remained of this ttl when a request was executed that left at `sent`.
+    pub(crate) fn vouch(&self, node: NodeId, owner: OwnerToken, sent: (Moment, Time), remaining: Duration, ttl: Duration) {
+        let margin = ttl / 100 + Duration::from_millis(2);
+        let deadline = sent.0.after(remaining.saturating_sub(margin));
         let mut books = self.books();
-        let fresh = Voucher { stop, gone: false, granted_sent: sent };
+        let fresh = Voucher { deadline, ttl: (ttl, ttl), gone: false, granted_sent: sent.1 };
         let voucher = books.vouchers.entry((node, owner)).or_insert(fresh);
-        voucher.stop = voucher.stop.max(stop);
+        voucher.deadline = voucher.deadline.max(deadline);
+        voucher.ttl = (voucher.ttl.0.min(ttl), voucher.ttl.1.max(ttl));
     }
 
     /// A no reached this node.

@@ -203,9 +203,8 @@ impl Link {
         }
     }
 
-    fn stop_after(sent: Moment, remaining: Duration, ttl: Duration) -> Moment {
-        let margin = ttl / 100 + Duration::from_millis(2);
-        sent.after(remaining.saturating_sub(margin)).before(ttl / 6)
+    fn sent_now(&self) -> (Moment, Time) {
+        (self.environment.now(), self.network.world.now())
     }
 
     /// Whoever knows that its lease is over does not renew it.
@@ -237,7 +236,7 @@ impl Backend for Link {
     }
 
     async fn acquire(&self, claim: &Claim) -> Result<Verdict> {
-        let (sent, sent_true) = (self.environment.now(), self.network.world.now());
+        let sent = self.sent_now();
         let asked = Arc::new(claim.clone());
         let execute = move |server: Arc<Server>| {
             let claim = Arc::clone(&asked);
@@ -245,15 +244,14 @@ impl Backend for Link {
         };
         let verdict = self.exchange(false, execute).await??;
         if let Verdict::Granted(grant) = &verdict {
-            let stop = Link::stop_after(sent, grant.remaining, claim.ttl);
-            self.ledger.vouch(self.node, claim.owner, stop, sent_true);
+            self.ledger.vouch(self.node, claim.owner, sent, grant.remaining, claim.ttl);
         }
         Ok(verdict)
     }
 
     async fn renew(&self, held: &[Held]) -> Vec<Result<Renewal>> {
         held.iter().for_each(|held| self.check_renewal(held));
-        let (sent, sent_true) = (self.environment.now(), self.network.world.now());
+        let sent = self.sent_now();
         let asked: Arc<[Held]> = held.into();
         let execute = move |server: Arc<Server>| {
             let held = Arc::clone(&asked);
@@ -266,8 +264,7 @@ impl Backend for Link {
         for (held, answer) in held.iter().zip(&answers) {
             match answer {
                 Ok(Renewal::Kept(kept)) => {
-                    let stop = Link::stop_after(sent, kept.remaining, held.ttl);
-                    self.ledger.vouch(self.node, held.owner, stop, sent_true);
+                    self.ledger.vouch(self.node, held.owner, sent, kept.remaining, held.ttl);
                 }
                 Ok(Renewal::Gone { why: Gone::NotThere | Gone::Evicted | Gone::Buried }) => {
                     self.ledger.disown(self.node, held.owner);

@@ -38,9 +38,9 @@ impl Server {
         self.referee().tick(self.environment.now());
     }
 
-    /// What is remembered, once everything should be forgotten.
-    pub(crate) fn resources(&self) -> usize {
-        self.memory.resources()
+    /// How many resources are remembered, once everything should be forgotten; and what they are, for people.
+    pub(crate) fn left(&self) -> (usize, String) {
+        (self.memory.resources(), format!("{:?}", self.referee()))
     }
 
     pub(crate) async fn acquire(&self, claim: &Claim) -> Result<Verdict> {

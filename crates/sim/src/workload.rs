@@ -162,7 +162,7 @@ impl Worker {
         match reader {
             Some(Ok(reader)) => {
                 self.stage.tally.count("downgraded");
-                let grip = Grip::new(self, &reader, op.label(), 1, Terms { max_hold: None, ..terms });
+                let grip = Grip::new(self, &reader, op.label(), 1, terms);
                 let reader = holding::hold(self, reader, &grip).await;
                 holding::part(self, reader, grip).await;
             }

@@ -47,6 +47,8 @@ pub(crate) enum Outcome {
 
 /// A backend that cannot be reached is given this long, if the caller is that patient.
 const OUTAGE_MAX: Duration = Duration::from_secs(10);
+/// However impatient the caller is, a question is given this long to be answered: giving up costs a burial.
+const ANSWER_MIN: Duration = Duration::from_secs(1);
 /// The longest time without asking, whatever the wake-ups say.
 const SAFETY_POLL: Duration = Duration::from_secs(5);
 
@@ -285,7 +287,7 @@ impl<'a> Seeker<'a> {
         self.unclaimed.in_flight = true;
         let sent = engine.environment.now();
         let request = engine.backend.acquire(claim);
-        let at_most = Engine::request_limit(claim.ttl);
+        let at_most = Engine::request_limit(claim.ttl).min(self.left(sent).max(ANSWER_MIN));
         let verdict = engine.call(Verb::Acquire, Some(&claim.resource), at_most, request).await;
         let took = sent.until(engine.environment.now());
         engine.observer.metrics(&claim.resource).acquire.record(took);
@@ -416,7 +418,7 @@ impl<'a> Seeker<'a> {
         let started = engine.environment.now();
         let request = engine.backend.wait(claim, &blocked.cursor, at_most);
         // The backend ends the wait itself; the limit is for one that does not answer at all.
-        let limit = at_most + Duration::from_secs(5);
+        let limit = at_most + ANSWER_MIN;
         if engine.call(Verb::Wait, Some(&claim.resource), limit, request).await.is_err() {
             let spent = started.until(engine.environment.now());
             let pause = jitter(Backoff::FIRST, engine.environment.random());

@@ -113,8 +113,7 @@ impl Engine {
     /// Hands the seat to the next in the local line, or gives it back.
     async fn say_goodbye(self: &Arc<Engine>, tenure: &Arc<Tenure>, dropped: bool) -> Result<Released> {
         let goodbye = Goodbye { engine: self, tenure, said: false };
-        let keep_for = tenure.terms().at_least.map(|least| least.saturating_sub(tenure.held_for()));
-        let keep_for = keep_for.filter(|keep_for| !keep_for.is_zero());
+        let keep_for = tenure.keep_for();
         let next = self.lines.leaving(&tenure.resource, tenure.owner);
         let mut passing = next.as_deref().map(|waiter| Passing::begin(self, waiter));
         let released = match &mut passing {
@@ -129,7 +128,7 @@ impl Engine {
             Ok(answer) => self.observer.released(tenure, *answer, dropped),
             Err(_) => {
                 self.observer.release_failed(&tenure.resource);
-                let farewell = Farewell::new(tenure.reference()).burying(Farewell::bury_for(tenure.ttl()));
+                let farewell = tenure.repeated_farewell();
                 if dropped {
                     self.bury(&farewell).await;
                 } else {
@@ -226,9 +225,7 @@ impl Goodbye<'_> {
 impl Drop for Goodbye<'_> {
     fn drop(&mut self) {
         if !self.said {
-            let tenure = self.tenure;
-            let farewell = Farewell::new(tenure.reference()).burying(Farewell::bury_for(tenure.ttl()));
-            self.engine.reap_claim(farewell);
+            self.engine.reap_claim(self.tenure.repeated_farewell());
             self.engine.errand_done();
         }
     }

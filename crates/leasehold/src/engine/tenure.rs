@@ -10,7 +10,7 @@ use std::{
 };
 
 use leasehold_core::{
-    Asked, ClaimRef, Ending, Error, ErrorKind, EventKind, FencingToken, Moment, OwnerToken, Resource, Result,
+    Asked, ClaimRef, Ending, Error, ErrorKind, EventKind, Farewell, FencingToken, Moment, OwnerToken, Resource, Result,
     Share, WallTime,
 };
 use tokio::sync::Notify;
@@ -203,10 +203,12 @@ impl Tenure {
         decode(self.ending.load(Ordering::Acquire))
     }
 
-    /// Ends it; the first ending stands. Tells everyone who looks, and lets the local line go on.
+    /// Ends it; the first ending stands. Tells everyone who looks, and lets the local line go on. From here on nobody
+    /// renews it, whoever noticed first that it is over.
     pub(crate) fn end(&self, why: Ending) -> bool {
         let first = self.ending.compare_exchange(0, encode(why), Ordering::AcqRel, Ordering::Acquire).is_ok();
         if first {
+            self.engine.unwatch(self);
             self.changed.notify_waiters();
             if let Some(extras) = self.extras.get() {
                 extras.cancellation.cancel();
@@ -306,6 +308,19 @@ impl Tenure {
 
     pub(crate) fn handles(&self) -> u32 {
         self.handles.load(Ordering::Acquire)
+    }
+
+    /// How long the resource is to stay closed after a release now.
+    pub(crate) fn keep_for(&self) -> Option<Duration> {
+        let least = self.terms.as_ref().and_then(|terms| terms.at_least)?;
+        Some(least.saturating_sub(self.held_for())).filter(|keep_for| !keep_for.is_zero())
+    }
+
+    /// What is said when the first farewell went unanswered: the same, and a burial.
+    pub(crate) fn repeated_farewell(&self) -> Farewell {
+        let mut farewell = Farewell::new(self.reference()).burying(Farewell::bury_for(self.ttl()));
+        farewell.keep_for = self.keep_for();
+        farewell
     }
 
     /// Claims the right to say farewell; false if that has been done.

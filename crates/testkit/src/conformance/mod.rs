@@ -86,11 +86,23 @@ enum Need {
     KeepFor,
     OwnTtl,
     Orders,
+    /// Of the stage: a second handle.
+    Twice,
+    /// Of the stage: that the state can be opened once more.
+    Reopening,
+}
+
+/// What a stage has to offer.
+struct Offer {
+    has: Capabilities,
+    twice: bool,
+    reopening: bool,
 }
 
 impl Need {
     /// The reason not to run, if there is one.
-    fn lacking(self, has: &Capabilities) -> Option<&'static str> {
+    fn lacking(self, offer: &Offer) -> Option<&'static str> {
+        let has = &offer.has;
         let (met, reason) = match self {
             Need::Line => (has.line, "no line"),
             Need::Shares => (has.shares, "no shares"),
@@ -99,6 +111,8 @@ impl Need {
             Need::KeepFor => (has.keep_for, "no keep_for"),
             Need::OwnTtl => (has.own_ttl, "a session keeps what it holds"),
             Need::Orders => (has.orders, "no orders"),
+            Need::Twice => (offer.twice, "the stage has one handle"),
+            Need::Reopening => (offer.reopening, "the stage is not opened again"),
         };
         (!met).then_some(reason)
     }
