@@ -140,18 +140,20 @@ impl State {
         self.sweep_at = self.resources.len() * 2;
     }
 
-    /// Runs a verb on one resource, then wakes whom it let move, and forgets the resource if it fell idle.
+    /// Runs a verb on one resource, then wakes whom it let move and which of these owners it took the place of, and
+    /// forgets the resource if it fell idle.
     fn on<T>(
         &mut self,
         now: leasehold_core::Moment,
         resource: &Resource,
+        owners: &[OwnerToken],
         verb: impl FnOnce(&mut Model) -> T,
     ) -> T {
         let entry = self.entry(now, resource);
         let before = entry.model.version();
         let answer = verb(&mut entry.model);
         if entry.model.version() != before {
-            entry.wake();
+            entry.wake(owners);
         }
         if entry.model.is_idle() && entry.watching == 0 {
             self.resources.remove(resource);
@@ -161,12 +163,13 @@ impl State {
 }
 
 impl Entry {
-    fn wake(&self) {
+    fn wake(&self, owners: &[OwnerToken]) {
         if self.watching == 0 {
             return;
         }
-        for mover in self.model.movers() {
-            if let Some(waiter) = self.placed.get(&mover) {
+        let displaced = owners.iter().copied().filter(|owner| !self.model.is_placed(*owner));
+        for owner in self.model.movers().chain(displaced) {
+            if let Some(waiter) = self.placed.get(&owner) {
                 waiter.notify_one();
             }
         }
@@ -190,7 +193,8 @@ impl Backend for Memory {
         let limit = self.info.limits.line as usize;
         let mut state = self.state();
         let clock = state.last_token + 1;
-        let verdict = state.on(now, &claim.resource, |model| {
+        let predecessor = claim.succeeds.map_or(claim.owner, |from| from.owner);
+        let verdict = state.on(now, &claim.resource, &[claim.owner, predecessor], |model| {
             let newcomer = claim.when_blocked == WhenBlocked::Queue && !model.is_placed(claim.owner);
             if newcomer && model.line_length() >= limit {
                 return Err(self.limit(format!("{limit} wait in line already")));
@@ -211,14 +215,14 @@ impl Backend for Memory {
                 if held.note.as_ref().is_some_and(|note| note.len() > self.info.limits.note) {
                     return Err(self.limit(format!("a note has at most {} bytes", self.info.limits.note)));
                 }
-                Ok(state.on(now, &held.resource, |model| model.renew(now, held)))
+                Ok(state.on(now, &held.resource, &[held.owner], |model| model.renew(now, held)))
             })
             .collect()
     }
 
     async fn release(&self, farewell: &Farewell) -> Result<Released> {
         let now = self.environment.now();
-        Ok(self.state().on(now, &farewell.resource, |model| model.release(now, farewell)))
+        Ok(self.state().on(now, &farewell.resource, &[farewell.owner], |model| model.release(now, farewell)))
     }
 
     async fn wait(&self, claim: &ClaimRef, since: &Cursor, at_most: Duration) -> Result<()> {
@@ -272,7 +276,7 @@ impl Backend for Memory {
     async fn order(&self, order: &Order) -> Result<Ordered> {
         let (now, wall) = (self.environment.now(), self.environment.wall());
         let mut state = self.state();
-        let answer = state.on(now, &order.resource, |model| model.order(now, order))?;
+        let answer = state.on(now, &order.resource, &[], |model| model.order(now, order))?;
         if state.audit.len() == AUDIT_MAX {
             state.audit.pop_front();
         }

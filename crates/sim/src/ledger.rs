@@ -153,7 +153,14 @@ impl Ledger {
     }
 
     /// A yes reached this node: so much remained of this ttl when a request was executed that left at `sent`.
-    pub(crate) fn vouch(&self, node: NodeId, owner: OwnerToken, sent: (Moment, Time), remaining: Duration, ttl: Duration) {
+    pub(crate) fn vouch(
+        &self,
+        node: NodeId,
+        owner: OwnerToken,
+        sent: (Moment, Time),
+        remaining: Duration,
+        ttl: Duration,
+    ) {
         let margin = ttl / 100 + Duration::from_millis(2);
         let deadline = sent.0.after(remaining.saturating_sub(margin));
         let mut books = self.books();

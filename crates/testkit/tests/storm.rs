@@ -123,21 +123,21 @@ async fn a_quiet_day() {
 
 #[tokio::test]
 async fn mutexes_in_a_storm() {
-    for seed in 1..6 {
+    for seed in 1..4 {
         assert_possible(&storm(seed, Plan::STORMY, &[(1, 1)]).await, seed);
     }
 }
 
 #[tokio::test]
 async fn semaphores_in_a_storm() {
-    for seed in 1..6 {
+    for seed in 1..4 {
         assert_possible(&storm(seed, Plan::STORMY, &[(1, 3), (2, 3), (3, 3)]).await, seed);
     }
 }
 
 #[tokio::test]
 async fn readers_and_writers_in_a_storm() {
-    for seed in 1..6 {
+    for seed in 1..4 {
         assert_possible(&storm(seed, Plan::STORMY, &[(1, u32::MAX), (u32::MAX, u32::MAX)]).await, seed);
     }
 }

@@ -10,8 +10,8 @@ use std::{
 };
 
 use leasehold_core::{
-    Asked, ClaimRef, Ending, Error, ErrorKind, EventKind, Farewell, FencingToken, Moment, OwnerToken, Resource, Result,
-    Share, WallTime,
+    Asked, ClaimRef, Ending, Error, ErrorKind, EventKind, Farewell, FencingToken, Moment, OwnerToken,
+    Resource, Result, Share, WallTime,
 };
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;

@@ -176,8 +176,9 @@ where
     S: Future<Output = Stage>,
 {
     let offer = |stage: &Stage| {
-        let has = stage.backend().info().capabilities;
-        Offer { has, twice: stage.is_opened_twice(), reopening: stage.can_reopen() }
+        let info = stage.backend().info();
+        let (has, limits) = (info.capabilities, info.limits);
+        Offer { has, limits, twice: stage.is_opened_twice(), reopening: stage.can_reopen() }
     };
     in_runtime(|runtime| runtime.block_on(async { offer(&stage().await) }))
 }
