@@ -4,6 +4,7 @@ mod audit;
 mod bench;
 mod examples;
 mod links;
+mod output;
 mod packages;
 mod steps;
 mod test;
