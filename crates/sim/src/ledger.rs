@@ -169,7 +169,14 @@ impl Ledger {
     }
 
     /// A yes reached this node: so much remained of this ttl when a request was executed that left then.
-    pub(crate) fn vouch(&self, node: NodeId, owner: OwnerToken, sent: Sent, remaining: Duration, ttl: Duration) {
+    pub(crate) fn vouch(
+        &self,
+        node: NodeId,
+        owner: OwnerToken,
+        sent: Sent,
+        remaining: Duration,
+        ttl: Duration,
+    ) {
         let margin = ttl / 100 + Duration::from_millis(2);
         let deadline = sent.local.after(remaining.saturating_sub(margin));
         let Sent { at, disturbances, .. } = sent;
