@@ -79,6 +79,9 @@ impl Detached {
             return Err(lost(Ending::NotOurs));
         }
         let times = Times::of(sent.at, kept.remaining, self.ttl);
+        if engine.environment.now() >= times.stop_at {
+            return Err(if kept.evicting { lost(Ending::Evicted) } else { too_late().on(&self.claim.resource) });
+        }
         let Detached { claim, token, share, ttl } = self;
         let terms = Terms::default();
         let tenure = Tenure::begin(
@@ -86,9 +89,15 @@ impl Detached {
             Beginning { claim, share, token, ttl, times, sent, uncertain: false, terms },
         );
         engine.watch_tenure(&tenure, times, ttl, true);
+        engine.heed(&tenure, kept);
         engine.observer.acquired(&tenure, Duration::ZERO, 0, crate::engine::observe::How::default());
         Ok(Lease::new(Handle::of(tenure)))
     }
+}
+
+fn too_late() -> Error {
+    let message = "the answer came so late that the lease would have to stop at once; try again";
+    Error::new(ErrorKind::Unavailable, message).with_effect(Effect::Unknown)
 }
 
 impl fmt::Debug for Detached {

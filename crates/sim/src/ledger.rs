@@ -45,6 +45,8 @@ pub(crate) struct Voucher {
     pub(crate) granted_sent: Time,
     /// How often its node had been disturbed when the request left that the deadline counts from.
     pub(crate) disturbances: u32,
+    /// When the last yes arrived.
+    pub(crate) heard: Time,
 }
 
 /// What a node's clocks said as a request left.
@@ -181,8 +183,9 @@ impl Ledger {
         let deadline = sent.local.after(remaining.saturating_sub(margin));
         let Sent { at, disturbances, .. } = sent;
         let mut books = self.books();
-        let fresh = Voucher { deadline, ttl: (ttl, ttl), gone: false, granted_sent: at, disturbances };
+        let fresh = Voucher { deadline, ttl: (ttl, ttl), gone: false, granted_sent: at, disturbances, heard: 0 };
         let voucher = books.vouchers.entry((node, owner)).or_insert(fresh);
+        voucher.heard = self.world.now();
         if deadline > voucher.deadline {
             (voucher.deadline, voucher.disturbances) = (deadline, disturbances);
         }

@@ -219,11 +219,18 @@ impl Engine {
         tenure.set_times(Times::of(sent.at, kept.remaining, tenure.ttl()), sent);
         tenure.set_failures(0);
         self.observer.renewed(tenure, margin, late);
+        self.heed(tenure, kept);
+    }
+
+    /// What an operator wants of this tenure.
+    pub(crate) fn heed(&self, tenure: &Tenure, kept: Kept) {
         if let Some(asked) = kept.asked {
             tenure.ask(asked);
         }
         if kept.evicting && tenure.evicting() {
-            self.watchdog().let_run_out(key);
+            if let Some(key) = tenure.key() {
+                self.watchdog().let_run_out(key);
+            }
             self.observer.event(tenure, EventKind::Evicting);
         }
     }
