@@ -1,0 +1,50 @@
+//! One file per command: what can be typed after its name, and its whole life.
+
+pub(crate) mod completions;
+pub(crate) mod man;
+
+use std::process::ExitCode;
+
+use leasehold::Client;
+
+use crate::{
+    args::{Cli, Command, Global},
+    config::Config,
+    exit::Failure,
+    metrics_file::MetricsFile,
+    output::Output,
+    store::Store,
+};
+
+/// Does what was typed.
+pub(crate) async fn run(cli: Cli, _output: Output) -> Result<ExitCode, Failure> {
+    match cli.command {
+        Command::Completions(completions) => completions.run(),
+        Command::Man(man) => man.run(),
+    }
+}
+
+/// What a command that uses the store begins with. Nothing is opened until it is asked for.
+#[expect(dead_code, reason = "the commands that use it follow")]
+pub(crate) struct Context {
+    pub(crate) config: Config,
+    pub(crate) store: Store,
+    pub(crate) output: Output,
+    pub(crate) metrics: Option<MetricsFile>,
+}
+
+#[expect(dead_code, reason = "the commands that use it follow")]
+impl Context {
+    pub(crate) fn new(global: &Global, output: Output) -> Result<Context, Failure> {
+        let config = Config::load(global)?;
+        let store = Store::choose(global, &config)?;
+        // Before the first claim: the engine looks for a recorder once.
+        let metrics = global.metrics_file.as_deref().map(MetricsFile::start).transpose()?;
+        Ok(Context { config, store, output, metrics })
+    }
+
+    /// A client of the store. The label is for people who look at who holds what.
+    pub(crate) async fn client(&self, label: &str) -> Result<Client, Failure> {
+        Ok(Client::builder(self.store.open().await?).label(label).build())
+    }
+}

@@ -1,0 +1,49 @@
+//! `leasehold`: leases for anyone with a shell.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `args` | what can be typed |
+//! | `commands` | one file per command: its whole life on one screen |
+//! | `config`, `store`, `secret` | where leases are kept, and what of that may be shown |
+//! | `exit`, `output` | how a command ends, and what it says |
+//! | `logs`, `metrics_file` | for those who watch |
+//! | `guardian`, `terminal`, `hold` | a command under a lease: who stops it, where it reads, what it holds |
+
+mod args;
+mod commands;
+mod config;
+mod exit;
+mod logs;
+mod metrics_file;
+mod output;
+mod secret;
+mod store;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use crate::{args::Cli, exit::Failure, output::Output};
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return output::usage(&error),
+    };
+    let output = Output::new(&cli.global);
+    let ended = logs::start(&cli.global).and_then(|()| in_runtime(commands::run(cli, output)));
+    match ended {
+        Ok(code) => code,
+        Err(failure) => output.fail(&failure),
+    }
+}
+
+/// One thread: a lease needs no more, and a waiting command should cost little.
+fn in_runtime<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::internal(format!("cannot start: {error}")))?;
+    let ended = runtime.block_on(work);
+    // Threads that wait for a backend which does not answer are not waited for.
+    runtime.shutdown_background();
+    ended
+}
