@@ -19,6 +19,7 @@ pub(crate) fn keep(secret: &str) {
             secrets.push(form);
         }
     }
+    secrets.sort_by_key(|form| std::cmp::Reverse(form.len())); // one may be a part of another
 }
 
 /// The text without any secret: the last line of defence, for texts that others wrote.

@@ -3,7 +3,7 @@
 use std::{
     env, fmt, fs,
     os::unix::{ffi::OsStrExt as _, fs::DirBuilderExt as _},
-    path::{self, Path, PathBuf},
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
@@ -118,7 +118,7 @@ fn absolute(url: &str) -> String {
     if path.is_empty() || path.starts_with('/') {
         return url.to_owned();
     }
-    match path::absolute("") {
+    match env::current_dir() {
         Ok(here) => format!("{}/{path}{options}", file_url(&here).trim_end_matches('/')),
         Err(_) => url.to_owned(),
     }
