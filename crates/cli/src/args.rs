@@ -63,6 +63,8 @@ pub(crate) enum LogFormat {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Run a command while holding a resource
+    Run(Box<commands::run::Run>),
     /// Print completions for a shell
     Completions(commands::completions::Completions),
     /// Print the manual page, of the program or of one command

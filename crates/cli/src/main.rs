@@ -7,17 +7,24 @@
 //! | `config`, `store`, `secret` | where leases are kept, and what of that may be shown |
 //! | `exit`, `output` | how a command ends, and what it says |
 //! | `logs`, `metrics_file` | for those who watch |
-//! | `guardian`, `terminal`, `hold` | a command under a lease: who stops it, where it reads, what it holds |
+//! | `hold` | what a command holds while it runs |
+//! | `guardian`, `signals` | who stops it in time, and what it is told |
+//! | `terminal`, `job` | who may read from the terminal, and how the shell sees us |
 
 mod args;
 mod commands;
 mod config;
 mod exit;
+mod guardian;
+mod hold;
+mod job;
 mod logs;
 mod metrics_file;
 mod output;
 mod secret;
+mod signals;
 mod store;
+mod terminal;
 
 use std::process::ExitCode;
 
@@ -25,7 +32,14 @@ use clap::Parser as _;
 
 use crate::{args::Cli, exit::Failure, output::Output};
 
+#[cfg(not(target_os = "linux"))]
+compile_error!("the program needs Linux; the library does not");
+
 fn main() -> ExitCode {
+    let mut arguments = std::env::args_os().skip(1);
+    if arguments.next().is_some_and(|first| first == guardian::COMMAND) {
+        return guardian::main(arguments.collect());
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return output::usage(&error),

@@ -2,10 +2,9 @@
 
 pub(crate) mod completions;
 pub(crate) mod man;
+pub(crate) mod run;
 
 use std::process::ExitCode;
-
-use leasehold::Client;
 
 use crate::{
     args::{Cli, Command, Global},
@@ -17,15 +16,15 @@ use crate::{
 };
 
 /// Does what was typed.
-pub(crate) async fn run(cli: Cli, _output: Output) -> Result<ExitCode, Failure> {
+pub(crate) async fn run(cli: Cli, output: Output) -> Result<ExitCode, Failure> {
     match cli.command {
         Command::Completions(completions) => completions.run(),
         Command::Man(man) => man.run(),
+        Command::Run(run) => run.run(&cli.global, output).await,
     }
 }
 
 /// What a command that uses the store begins with. Nothing is opened until it is asked for.
-#[expect(dead_code, reason = "the commands that use it follow")]
 pub(crate) struct Context {
     pub(crate) config: Config,
     pub(crate) store: Store,
@@ -33,7 +32,6 @@ pub(crate) struct Context {
     pub(crate) metrics: Option<MetricsFile>,
 }
 
-#[expect(dead_code, reason = "the commands that use it follow")]
 impl Context {
     pub(crate) fn new(global: &Global, output: Output) -> Result<Context, Failure> {
         let config = Config::load(global)?;
@@ -43,8 +41,9 @@ impl Context {
         Ok(Context { config, store, output, metrics })
     }
 
-    /// A client of the store. The label is for people who look at who holds what.
-    pub(crate) async fn client(&self, label: &str) -> Result<Client, Failure> {
-        Ok(Client::builder(self.store.open().await?).label(label).build())
+    pub(crate) fn write_metrics(&self) {
+        if let Some(Err(error)) = self.metrics.as_ref().map(MetricsFile::write) {
+            tracing::warn!(%error, "the metrics file cannot be written");
+        }
     }
 }
