@@ -97,11 +97,13 @@ fn what_is_ignored_stays_ignored() {
 #[test]
 fn the_command_begins_with_ordinary_signals() {
     let site = Site::new();
-    let output =
-        site.run(["x/1", "--", "grep", "-E", "^Sig(Blk|Ign|Cgt)", "/proc/self/status"]).output().unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
-    let masks: Vec<&str> = text.lines().map(|line| line.split_whitespace().nth(1).unwrap()).collect();
-    assert_eq!(masks, ["0000000000000000"; 3], "{text}");
+    let masks = |output: std::process::Output| {
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.lines().filter(|line| line.starts_with("Sig")).skip(1).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let direct = masks(site.command("cat").arg("/proc/self/status").output().unwrap());
+    assert!(direct.len() >= 3);
+    assert_eq!(masks(site.run(["x/1", "--", "cat", "/proc/self/status"]).output().unwrap()), direct);
 }
 
 #[test]
