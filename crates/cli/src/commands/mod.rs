@@ -1,0 +1,49 @@
+//! One file per command: what can be typed after its name, and its whole life.
+
+pub(crate) mod completions;
+pub(crate) mod man;
+pub(crate) mod run;
+
+use std::process::ExitCode;
+
+use crate::{
+    args::{Cli, Command, Global},
+    config::Config,
+    exit::Failure,
+    metrics_file::MetricsFile,
+    output::Output,
+    store::Store,
+};
+
+/// Does what was typed.
+pub(crate) async fn run(cli: Cli, output: Output) -> Result<ExitCode, Failure> {
+    match cli.command {
+        Command::Completions(completions) => completions.run(),
+        Command::Man(man) => man.run(),
+        Command::Run(run) => run.run(&cli.global, output).await,
+    }
+}
+
+/// What a command that uses the store begins with. Nothing is opened until it is asked for.
+pub(crate) struct Context {
+    pub(crate) config: Config,
+    pub(crate) store: Store,
+    pub(crate) output: Output,
+    pub(crate) metrics: Option<MetricsFile>,
+}
+
+impl Context {
+    pub(crate) fn new(global: &Global, output: Output) -> Result<Context, Failure> {
+        let config = Config::load(global)?;
+        let store = Store::choose(global, &config)?;
+        // Before the first claim: the engine looks for a recorder once.
+        let metrics = global.metrics_file.as_deref().map(MetricsFile::start).transpose()?;
+        Ok(Context { config, store, output, metrics })
+    }
+
+    pub(crate) fn write_metrics(&self) {
+        if let Some(Err(error)) = self.metrics.as_ref().map(MetricsFile::write) {
+            tracing::warn!(%error, "the metrics file cannot be written");
+        }
+    }
+}
