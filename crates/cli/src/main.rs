@@ -7,17 +7,28 @@
 //! | `config`, `store`, `secret` | where leases are kept, and what of that may be shown |
 //! | `exit`, `output` | how a command ends, and what it says |
 //! | `logs`, `metrics_file` | for those who watch |
+//! | `desk`, `order`, `alive`, `leak` | the operator: looking, ordering, telling the living from the dead |
+//! | `screen`, `table`, `text`, `view`, `names` | what people and programs are shown, and how they name things |
 //! | `guardian`, `terminal`, `hold` | a command under a lease: who stops it, where it reads, what it holds |
 
+mod alive;
 mod args;
 mod commands;
 mod config;
+mod desk;
 mod exit;
+mod leak;
 mod logs;
 mod metrics_file;
+mod names;
+mod order;
 mod output;
+mod screen;
 mod secret;
 mod store;
+mod table;
+mod text;
+mod view;
 
 use std::process::ExitCode;
 
