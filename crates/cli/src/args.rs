@@ -63,6 +63,8 @@ pub(crate) enum LogFormat {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Run a command while holding a resource
+    Run(Box<commands::run::Run>),
     /// List what is held, waited for or paused
     Ls(commands::ls::Ls),
     /// Show one resource: holders, line, token, note, last orders

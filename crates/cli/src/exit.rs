@@ -62,6 +62,12 @@ impl Failure {
         Failure::new(Exit::Internal, "internal", message)
     }
 
+    /// The host does not give us what every process may have.
+    #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+    pub(crate) fn host(error: std::io::Error) -> Failure {
+        Failure::internal(format!("the host refused: {error}")).hint("free some processes, files or memory")
+    }
+
     #[must_use]
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Failure {
         self.hint = Some(hint.into());

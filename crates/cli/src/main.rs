@@ -7,9 +7,11 @@
 //! | `config`, `store`, `secret` | where leases are kept, and what of that may be shown |
 //! | `exit`, `output` | how a command ends, and what it says |
 //! | `logs`, `metrics_file` | for those who watch |
+//! | `hold` | what a command holds while it runs |
+//! | `guardian`, `signals` | who stops it in time, and what it is told |
+//! | `terminal`, `job` | who may read from the terminal, and how the shell sees us |
 //! | `desk`, `order`, `alive`, `leak` | the operator: looking, ordering, telling the living from the dead |
 //! | `screen`, `table`, `text`, `view`, `names` | what people and programs are shown, and how they name things |
-//! | `guardian`, `terminal`, `hold` | a command under a lease: who stops it, where it reads, what it holds |
 
 mod alive;
 mod args;
@@ -17,6 +19,9 @@ mod commands;
 mod config;
 mod desk;
 mod exit;
+mod guardian;
+mod hold;
+mod job;
 mod leak;
 mod logs;
 mod metrics_file;
@@ -25,8 +30,10 @@ mod order;
 mod output;
 mod screen;
 mod secret;
+mod signals;
 mod store;
 mod table;
+mod terminal;
 mod text;
 mod view;
 
@@ -36,7 +43,14 @@ use clap::Parser as _;
 
 use crate::{args::Cli, exit::Failure, output::Output};
 
+#[cfg(not(target_os = "linux"))]
+compile_error!("the program needs Linux; the library does not");
+
 fn main() -> ExitCode {
+    let mut arguments = std::env::args_os().skip(1);
+    if arguments.next().is_some_and(|first| first == guardian::COMMAND) {
+        return guardian::main(arguments.collect());
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return output::usage(&error),

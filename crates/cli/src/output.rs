@@ -10,7 +10,7 @@ use leasehold::Effect;
 use crate::{
     args::Global,
     exit::{Exit, Failure},
-    secret,
+    secret, terminal,
 };
 
 /// How much is said, and for whom.
@@ -101,7 +101,7 @@ fn to_stderr(text: &str) {
         secret::scrub(text).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     line.push('\n');
     // Nobody may be listening any more: then there is nobody to tell.
-    let _ = io::stderr().write_all(line.as_bytes());
+    let _ = terminal::undisturbed(|| io::stderr().write_all(line.as_bytes()));
 }
 
 #[cfg(test)]

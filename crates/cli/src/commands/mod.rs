@@ -9,13 +9,12 @@ pub(crate) mod ls;
 pub(crate) mod man;
 pub(crate) mod pause;
 pub(crate) mod resize;
+pub(crate) mod run;
 pub(crate) mod show;
 pub(crate) mod watch;
 pub(crate) mod why;
 
 use std::process::ExitCode;
-
-use leasehold::Client;
 
 use crate::{
     args::{Cli, Command, Global},
@@ -30,7 +29,7 @@ use crate::{
 /// Does what was typed.
 pub(crate) async fn run(cli: Cli, output: Output) -> Result<ExitCode, Failure> {
     let desk = || Desk::open(&cli.global, output);
-    match &cli.command {
+    match cli.command {
         Command::Ls(ls) => ls.run(&desk().await?).await,
         Command::Show(show) => show.run(&desk().await?).await,
         Command::Watch(watch) => watch.run(&desk().await?).await,
@@ -44,11 +43,11 @@ pub(crate) async fn run(cli: Cli, output: Output) -> Result<ExitCode, Failure> {
         Command::Leaks(leaks) => leaks.run(&desk().await?).await,
         Command::Completions(completions) => completions.run(),
         Command::Man(man) => man.run(),
+        Command::Run(run) => run.run(&cli.global, output).await,
     }
 }
 
 /// What a command that uses the store begins with. Nothing is opened until it is asked for.
-#[expect(dead_code, reason = "the commands that use it follow")]
 pub(crate) struct Context {
     pub(crate) config: Config,
     pub(crate) store: Store,
@@ -65,8 +64,9 @@ impl Context {
         Ok(Context { config, store, output, metrics })
     }
 
-    /// A client of the store. The label is for people who look at who holds what.
-    pub(crate) async fn client(&self, label: &str) -> Result<Client, Failure> {
-        Ok(Client::builder(self.store.open().await?).label(label).build())
+    pub(crate) fn write_metrics(&self) {
+        if let Some(Err(error)) = self.metrics.as_ref().map(MetricsFile::write) {
+            tracing::warn!(%error, "the metrics file cannot be written");
+        }
     }
 }
