@@ -19,7 +19,7 @@ pub(crate) struct Desk {
 impl Desk {
     pub(crate) async fn open(global: &Global, output: Output) -> Result<Desk, Failure> {
         let context = Context::new(global, output)?;
-        let client = context.client("operator").await?;
+        let client = Client::new(context.store.open().await?);
         let is_said = env::var("LEASEHOLD_STORE").ok() != global.store && global.store.is_some();
         let store = is_said.then(|| format!(" --store {}", text::quoted(context.store.shown())));
         Ok(Desk { client, output, program: format!("leasehold{}", store.unwrap_or_default()) })
