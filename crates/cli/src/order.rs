@@ -4,7 +4,7 @@ use std::{env, process::ExitCode};
 
 use clap::Args;
 use leasehold::{Command, FencingToken, HeldBy, Order, Ordered, Resource, Snapshot};
-use serde_json::json;
+use serde::Serialize;
 
 use crate::{
     desk::Desk,
@@ -160,22 +160,36 @@ impl<'a> Case<'a> {
     fn report(&self, order: &Order, say: &str, done: bool) -> Result<ExitCode, Failure> {
         let screen = self.desk.screen();
         if self.desk.output.json {
-            screen.print_json(&json!({
-                "order": order.command.as_str(),
-                "resource": self.args.resource.to_string(),
-                "token": self.args.token.map(|token| token.to_string()),
-                "holder": self.meant().map(|held| WhoView::of(&held.holder)),
-                "by": order.by,
-                "why": order.why,
-                "dry_run": self.args.dry_run,
-                "done": done,
-                "say": say,
-            }))?;
+            screen.print_json(&Report {
+                order: order.command.as_str(),
+                resource: self.args.resource.to_string(),
+                token: self.args.token.map(|token| token.to_string()),
+                holder: self.meant().map(|held| WhoView::of(&held.holder)),
+                by: &order.by,
+                why: &order.why,
+                dry_run: self.args.dry_run,
+                done,
+                say,
+            })?;
         } else if !self.desk.output.quiet {
             screen.print(&format!("{}: {say}\n", self.name()))?;
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// What was done, or would be, for programs.
+#[derive(Serialize)]
+struct Report<'a> {
+    order: &'static str,
+    resource: String,
+    token: Option<String>,
+    holder: Option<WhoView>,
+    by: &'a str,
+    why: &'a str,
+    dry_run: bool,
+    done: bool,
+    say: &'a str,
 }
 
 /// `1234@host label (token 17)`

@@ -73,13 +73,21 @@ pub(crate) fn before(now: WallTime, ago: Duration) -> WallTime {
     WallTime::from_micros(now.as_micros().saturating_sub(u64::try_from(ago.as_micros()).unwrap_or(u64::MAX)))
 }
 
-/// As a shell takes it back.
+/// As a shell takes it back: in quotes if need be, and in bash's `$'…'` if it could not be shown otherwise.
 pub(crate) fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@+=,%".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
         return word.to_owned();
     }
-    format!("'{}'", word.replace('\'', r"'\''"))
+    if !word.chars().any(is_unsafe) {
+        return format!("'{}'", word.replace('\'', r"'\''"));
+    }
+    let escape = |c: char| match c {
+        '\'' | '\\' => format!("\\{c}"),
+        c if is_unsafe(c) => format!("\\U{:08x}", u32::from(c)),
+        c => c.to_string(),
+    };
+    format!("$'{}'", word.chars().map(escape).collect::<String>())
 }
 
 /// Columns that it takes on a terminal.
@@ -147,6 +155,7 @@ mod tests {
         assert_eq!(quoted("report/it's $x"), r"'report/it'\''s $x'");
         assert_eq!(quoted(""), "''");
         assert_eq!(quoted("a/~b"), "'a/~b'");
+        assert_eq!(quoted("a/'\\\u{202e}"), r"$'a/\'\\\U0000202e'");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use leasehold::AuditRecord;
+use serde::Serialize;
 
 use crate::{
     desk::Desk,
@@ -25,13 +26,18 @@ pub(crate) struct Audit {
     limit: usize,
 }
 
+#[derive(Serialize)]
+struct Trail {
+    records: Vec<AuditView>,
+    more: bool,
+}
+
 impl Audit {
     pub(crate) async fn run(&self, desk: &Desk) -> Result<ExitCode, Failure> {
         let (records, more) = desk.audit(&self.prefix, self.limit, |_| true).await?;
         let screen = desk.screen();
         if desk.output.json {
-            let records: Vec<_> = records.iter().map(AuditView::of).collect();
-            screen.print_json(&serde_json::json!({ "records": records, "more": more }))?;
+            screen.print_json(&Trail { records: records.iter().map(AuditView::of).collect(), more })?;
             return Ok(ExitCode::SUCCESS);
         }
         if records.is_empty() {

@@ -4,6 +4,7 @@ use std::{cmp::Reverse, process::ExitCode, time::Duration};
 
 use clap::{Args, ValueEnum};
 use leasehold::{HeldBy, Snapshot};
+use serde::Serialize;
 
 use crate::{
     desk::Desk,
@@ -45,6 +46,13 @@ enum Sort {
     Remaining,
 }
 
+#[derive(Serialize)]
+struct Listed {
+    resources: Vec<ResourceView>,
+    /// How many are not shown.
+    more: usize,
+}
+
 impl Ls {
     pub(crate) async fn run(&self, desk: &Desk) -> Result<ExitCode, Failure> {
         let mut found = desk.all(&self.prefix).await?;
@@ -58,8 +66,8 @@ impl Ls {
         let more = found.len().saturating_sub(self.limit.unwrap_or(usize::MAX));
         found.truncate(found.len() - more);
         if desk.output.json {
-            let resources: Vec<_> = found.iter().map(ResourceView::of).collect();
-            desk.screen().print_json(&serde_json::json!({ "resources": resources, "more": more }))?;
+            let resources = found.iter().map(ResourceView::of).collect();
+            desk.screen().print_json(&Listed { resources, more })?;
             return Ok(ExitCode::SUCCESS);
         }
         if found.is_empty() {

@@ -168,7 +168,11 @@ fn between(before: &Snapshot, after: &Snapshot) -> Vec<Change> {
         }
     }
     if before.line_length != after.line_length {
-        all.push(Change::new(resource, "line", None, text::count(after.line_length, "waits", "wait")));
+        let say = match after.line_length {
+            0 => "nobody waits".to_owned(),
+            waiting => text::count(waiting, "waits", "wait"),
+        };
+        all.push(Change::new(resource, "line", None, say));
     }
     if before.paused_for.is_some() != after.paused_for.is_some() {
         let paused = after.paused_for.map(|left| format!("paused for {}", text::span(left)));
@@ -220,7 +224,9 @@ mod tests {
         };
         assert_eq!(step(vec![seen(vec![held(1)])]), ["held"]);
         assert_eq!(step(vec![seen(vec![held(1)])]), [""; 0]);
-        let mut waiting = seen(vec![HeldBy { evicting: true, ..held(1) }]);
+        let mut evicted = held(1);
+        evicted.evicting = true;
+        let mut waiting = seen(vec![evicted]);
         (waiting.line_length, waiting.paused_for) = (2, Some(Duration::from_secs(5)));
         assert_eq!(step(vec![waiting]), ["evicting", "line", "paused"]);
         assert_eq!(step(vec![seen(vec![held(2)])]), ["ended", "held", "line", "resumed"]);
