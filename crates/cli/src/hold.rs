@@ -30,6 +30,10 @@ pub(crate) trait Hold {
     /// # Cancel safety
     /// A move may be missed; the next one is not.
     async fn moved(&mut self);
+    /// An operator lets it run out.
+    fn is_evicted(&self) -> bool {
+        false
+    }
     /// Gives it back, and keeps the resource closed for so long since the grant, if that is wished. A hold of
     /// someone else's is left to them.
     async fn release(self: Box<Self>, keep: Option<Duration>) -> Result<Released, Error>;
@@ -39,12 +43,13 @@ pub(crate) trait Hold {
 pub(crate) struct Leased<T> {
     lease: Lease<T>,
     events: Events,
+    is_evicted: bool,
 }
 
 impl<T> Leased<T> {
     /// The events are those of the lease's client.
     pub(crate) fn new(lease: Lease<T>, events: Events) -> Leased<T> {
-        Leased { lease, events }
+        Leased { lease, events, is_evicted: false }
     }
 }
 
@@ -77,12 +82,17 @@ impl<T: TokenKind> Hold for Leased<T> {
 
     async fn moved(&mut self) {
         loop {
-            match self.events.next().await {
-                Some(Ok(event)) if !matches!(event.kind, EventKind::Renewed { .. }) => {}
-                Some(_) => return,
+            match self.events.next().await.map(|event| event.map(|event| event.kind)) {
+                Some(Ok(EventKind::Evicting)) => self.is_evicted = true,
+                Some(Ok(EventKind::Renewed { .. }) | Err(_)) => return,
+                Some(Ok(_)) => {}
                 None => std::future::pending().await,
             }
         }
+    }
+
+    fn is_evicted(&self) -> bool {
+        self.is_evicted
     }
 
     async fn release(self: Box<Self>, keep: Option<Duration>) -> Result<Released, Error> {

@@ -112,6 +112,9 @@ impl Watch {
     fn keep(mut self) {
         loop {
             let (wishes, gone) = self.hear();
+            if wishes.contains(&Wish::Farewell) {
+                return;
+            }
             // New deadlines first: they may have come while this process was stopped. Then the clock, and only then
             // what else is wished: a command whose time is up is not woken by a signal.
             for wish in &wishes {
@@ -126,10 +129,9 @@ impl Watch {
             self.look_at_the_clock();
             for wish in wishes {
                 match wish {
-                    Wish::Deadline(_) => {}
+                    Wish::Deadline(_) | Wish::Farewell => {}
                     Wish::Signal(number) => self.pass_on(number),
                     Wish::Stop(manner) => self.stop(manner),
-                    Wish::Farewell => return,
                 }
             }
             self.reap();

@@ -78,15 +78,24 @@ pub(super) async fn claim(
         Nesting::Outside => {}
     }
     let claimant = Claimant { run, terms, client, started: SystemClock.now() };
-    tokio::select! {
+    let claimed = tokio::select! {
         biased;
-        held = claimant.seek() => held.map(Claimed::Held).map_err(|error| claimant.failure(error)),
+        held = claimant.seek() => match held {
+            Err(error) if run.once_per.is_some() && is_kept(&error) => Claimed::AlreadyDone,
+            held => Claimed::Held(held.map_err(|error| claimant.failure(error))?),
+        },
         () = waiting::tell(run, context, client) => unreachable!("who waits is told until the wait is over"),
-        () = waiting::done_elsewhere(run, backend, client) => {
-            context.output.say(&format!("{}: done not long ago", run.resource));
-            Ok(Claimed::AlreadyDone)
-        }
+        () = waiting::done_elsewhere(run, backend, client) => Claimed::AlreadyDone,
+    };
+    if matches!(claimed, Claimed::AlreadyDone) {
+        context.output.say(&format!("{}: done not long ago", run.resource));
     }
+    Ok(claimed)
+}
+
+/// Whether nobody holds it: it stays closed for a while.
+fn is_kept(error: &Error) -> bool {
+    error.busy().is_some_and(|busy| busy.holders.iter().any(|by| by.kept))
 }
 
 struct Claimant<'a> {

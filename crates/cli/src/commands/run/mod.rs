@@ -35,8 +35,8 @@ use crate::{
 /// Runs the command while holding the resource. Its exit code is passed on, 128+n if signal n killed it.
 ///
 /// The command runs in a process group of its own. If the lease is lost, it and everything that it started is ended
-/// before anyone else can be granted: TERM, then KILL; the exit code is then 79. It finds LEASEHOLD_RESOURCE,
-/// LEASEHOLD_TOKEN, LEASEHOLD_OWNER and LEASEHOLD_STORE in its environment.
+/// before anyone else can be granted: TERM, then KILL; the exit code is then 79. It finds what it holds in its
+/// environment, as `LEASEHOLD_RESOURCE`, `LEASEHOLD_TOKEN`, `LEASEHOLD_OWNER` and `LEASEHOLD_STORE`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  leasehold run report/42 -- ./report.sh --all\n  leasehold run -n backup/db -c 'pg_dump app | gzip > app.gz'\n  leasehold run --once-per 1h mail/digest -- ./send-digest"
@@ -178,7 +178,7 @@ impl Run {
                 );
             }
             (_, Err(error)) => {
-                context.output.say(&format!("{error}: it was not given back, and ends with its ttl"))
+                context.output.say(&format!("{error}: it was not given back, and ends with its ttl"));
             }
         }
         match outcome {

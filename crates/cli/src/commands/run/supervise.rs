@@ -82,7 +82,7 @@ impl Supervision<'_> {
                     Some(News::Stopped(signal)) => job.stopped(signal, guardian),
                     Some(News::Stopping) if !is_lost => {
                         is_lost = true;
-                        self.say("the lease cannot be kept: stopping the command");
+                        self.say(&format!("{}: stopping the command", self.why(&*hold)));
                     }
                     Some(News::Exited(code)) if !is_lost => return Outcome::Exited(code),
                     Some(News::Killed(signal)) if !is_lost => return Outcome::Killed(signal),
@@ -110,6 +110,15 @@ impl Supervision<'_> {
                 }
                 _ = metrics.tick() => self.context.write_metrics(),
             }
+        }
+    }
+
+    /// Why the deadline has come near.
+    fn why(&self, hold: &dyn Hold) -> String {
+        match hold.is_evicted() {
+            true => Ending::Evicted.to_string(),
+            false if self.run.no_renew => "its time is up".to_owned(),
+            false => Ending::Expired.to_string(),
         }
     }
 
