@@ -1,4 +1,5 @@
 //! `leaks`: what nobody will give back.
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 mod operator_common;
 

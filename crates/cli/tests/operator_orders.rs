@@ -1,4 +1,5 @@
 //! `ask`, `evict`, `pause`, `resume`, `resize`, `audit`: the one that is meant, and no other; with a record.
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 mod operator_common;
 

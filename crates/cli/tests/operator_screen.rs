@@ -1,4 +1,5 @@
 //! `watch`, and what a terminal sees: colour and cursor movement there, and nowhere else.
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 mod operator_common;
 

@@ -1,5 +1,5 @@
 //! A store of one's own, the real program on it, and holders that live or are dead.
-#![allow(dead_code, reason = "each test file uses a part")]
+#![allow(dead_code, clippy::unwrap_used, reason = "tests; each file uses a part")]
 
 use std::{
     io::{BufRead as _, BufReader, Read as _},
