@@ -105,7 +105,7 @@ impl<'a> Case<'a> {
     }
 
     /// As it is now.
-    async fn again(&self) -> Result<Case<'a>, Failure> {
+    pub(crate) async fn again(&self) -> Result<Case<'a>, Failure> {
         Ok(Case { desk: self.desk, args: self.args, seen: self.desk.one(&self.args.resource).await? })
     }
 
