@@ -38,7 +38,7 @@ pub(crate) struct OrderArgs {
 }
 
 impl OrderArgs {
-    /// What would be done, or what was: `would` and `did` are the same deed in both moods.
+    /// Gives the order, or only says what it would do.
     pub(crate) async fn give(
         &self,
         case: &Case<'_>,
