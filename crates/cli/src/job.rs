@@ -5,6 +5,11 @@
 //! for which the kernel stops it. When the command is stopped by Ctrl-Z, we stop, too, so that the shell goes on; when
 //! the shell lets us go on, so does the command.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
 use rustix::{
     process::{Pid, Signal, getpgrp, getpid, kill_process},
     termios::Termios,
@@ -21,6 +26,10 @@ pub(crate) struct Job {
     /// How the terminal was set before the command got it.
     settings: Option<Termios>,
     command: Option<Pid>,
+    /// A stop was passed on to the command, which has not been seen to stop yet.
+    is_stopping: bool,
+    /// The shell has let us go on. Set by the signal itself, so that it is known at once.
+    is_resumed: Arc<AtomicBool>,
 }
 
 impl Job {
@@ -28,7 +37,21 @@ impl Job {
         let terminal = Terminal::controlling();
         let settings =
             terminal.as_ref().filter(|terminal| terminal.is_with(getpgrp())).and_then(Terminal::settings);
-        Job { terminal, settings, command: None }
+        let is_resumed = Arc::new(AtomicBool::new(false));
+        if terminal.is_some() {
+            // Without it, a shell that is faster than we are finds us stopped once more: `fg` mends that.
+            let _ = signal_hook::flag::register(Signal::CONT.as_raw(), Arc::clone(&is_resumed));
+        }
+        Job { terminal, settings, command: None, is_stopping: false, is_resumed }
+    }
+
+    /// This was sent to us, and is passed on.
+    pub(crate) fn signalled(&mut self, signal: Signal) {
+        match signal {
+            Signal::TSTP => self.is_stopping = true,
+            Signal::CONT if !self.is_stopping => self.is_resumed.store(false, Ordering::SeqCst),
+            _ => {}
+        }
     }
 
     /// Whether the keys of the terminal reach us.
@@ -41,12 +64,17 @@ impl Job {
     }
 
     /// The command was stopped by this signal.
-    pub(crate) fn stopped(&self, signal: i32, guardian: &Guardian) {
+    pub(crate) fn stopped(&mut self, signal: i32, guardian: &Guardian) {
+        let was_stopping = std::mem::take(&mut self.is_stopping);
         let wants_terminal = [Signal::TTIN.as_raw(), Signal::TTOU.as_raw()].contains(&signal);
-        if wants_terminal && self.is_in_front() {
+        if wants_terminal && self.has_terminal(self.command) {
+            // It asked in the moment between its start and the guardian's giving.
+        } else if wants_terminal && self.is_in_front() {
             self.give_to(self.command);
         } else if signal == Signal::STOP.as_raw() || (wants_terminal && !terminal::is_a_job()) {
             return; // someone did that, and may undo it; or there is nobody to bring us to the front
+        } else if was_stopping && self.is_resumed.swap(false, Ordering::SeqCst) {
+            // The whole job was stopped by a key, and has been let go on before we knew.
         } else if terminal::is_a_job() {
             self.stop_with_it(wants_terminal);
         }
@@ -60,6 +88,7 @@ impl Job {
             self.give_to(Some(getpgrp()));
         }
         let _ = kill_process(getpid(), Signal::STOP); // nobody can forbid us that
+        self.is_resumed.store(false, Ordering::SeqCst);
         if (had_terminal || wants_terminal) && self.is_in_front() {
             self.give_to(self.command);
         }

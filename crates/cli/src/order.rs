@@ -38,7 +38,7 @@ pub(crate) struct OrderArgs {
 }
 
 impl OrderArgs {
-    /// What would be done, or what was: `would` and `did` are the same deed in both moods.
+    /// Gives the order, or only says what it would do.
     pub(crate) async fn give(
         &self,
         case: &Case<'_>,
@@ -105,7 +105,7 @@ impl<'a> Case<'a> {
     }
 
     /// As it is now.
-    async fn again(&self) -> Result<Case<'a>, Failure> {
+    pub(crate) async fn again(&self) -> Result<Case<'a>, Failure> {
         Ok(Case { desk: self.desk, args: self.args, seen: self.desk.one(&self.args.resource).await? })
     }
 

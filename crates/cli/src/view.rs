@@ -4,7 +4,9 @@
 
 use std::time::Duration;
 
-use leasehold::{AuditRecord, Clock as _, HeldBy, Holder, Placed, Resource, Snapshot, SystemClock, WallTime};
+use leasehold::{
+    Asked, AuditRecord, Clock as _, HeldBy, Holder, Placed, Resource, Snapshot, SystemClock, WallTime,
+};
 use serde::Serialize;
 
 use crate::text;
@@ -180,6 +182,16 @@ pub(crate) fn share(weight: u32, capacity: u32) -> Option<String> {
         (1, u32::MAX) => Some("reads".to_owned()),
         (weight, capacity) => Some(format!("{weight} of {capacity}")),
     }
+}
+
+/// What an operator asked of a holder: `to finish within 14s, by anna@ops-1: deploy`.
+pub(crate) fn asked(asked: &Asked) -> String {
+    let (by, why) = (text::printable(&asked.by), text::printable(&asked.why));
+    let within = match asked.within {
+        Duration::ZERO => "by now".to_owned(),
+        left => format!("within {}", text::span(left)),
+    };
+    format!("to finish {within}, by {by}: {why}")
 }
 
 /// Whether it holds this resource, among those that are listed.

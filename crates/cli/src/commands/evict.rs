@@ -38,11 +38,12 @@ pub(crate) struct Evict {
 impl Evict {
     pub(crate) async fn run(&self, desk: &Desk) -> Result<ExitCode, Failure> {
         let retry: &[&str] = if self.now { &["evict", "--now", "--two-may-run"] } else { &["evict"] };
-        let case = Case::open(desk, &self.order, retry).await?;
+        let mut case = Case::open(desk, &self.order, retry).await?;
         case.check_meant()?;
         self.check_word(&case)?;
         if let Some(token) = self.order.token.filter(|_| case.meant().is_some() && !self.even_if_alive) {
             self.check_silent(&case, token).await?;
+            case = case.again().await?;
         }
         if self.now && !self.order.dry_run {
             desk.output.say(&format!("two may run: {} is told only when it next renews", case.whom()));

@@ -98,17 +98,13 @@ fn holder(screen: Screen, held: &HeldBy, capacity: u32) -> Vec<String> {
         HeldBy { evicting: true, .. } => "being evicted: it is not renewed any more",
         _ => "unless it renews",
     };
-    let asked = held.asked.as_ref().map(|asked| {
-        let (by, why) = (text::printable(&asked.by), text::printable(&asked.why));
-        format!("to finish within {}, by {by}: {why}", text::span(asked.within))
-    });
     let facts = [
         ("token", Some(held.token.to_string())),
         ("since", Some(format!("{since} ({})", text::span(held.held_for)))),
         ("left", Some(format!("{}, {unless}", text::span(held.remaining)))),
         ("share", view::share(held.weight, capacity)),
         ("turns", (held.turns > 0).then(|| format!("handed over {} times in a row", held.turns))),
-        ("asked", asked),
+        ("asked", held.asked.as_ref().map(view::asked)),
         ("note", held.note.as_deref().map(text::note)),
     ];
     let who = format!("  {}", Style::Bold.paint(&text::holder(&held.holder), screen.colour));

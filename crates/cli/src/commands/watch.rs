@@ -185,10 +185,8 @@ fn between(before: &Snapshot, after: &Snapshot) -> Vec<Change> {
 /// What is new about a holder.
 fn news(old: Option<&HeldBy>, held: &HeldBy) -> impl Iterator<Item = (&'static str, String)> {
     let is_new = |is: fn(&HeldBy) -> bool| is(held) && !old.is_some_and(is);
-    let asked = held.asked.as_ref().filter(|_| is_new(|held| held.asked.is_some())).map(|asked| {
-        let (by, why) = (text::printable(&asked.by), text::printable(&asked.why));
-        format!("is asked to finish within {}, by {by}: {why}", text::span(asked.within))
-    });
+    let asked = held.asked.as_ref().filter(|_| is_new(|held| held.asked.is_some()));
+    let asked = asked.map(|asked| format!("is asked {}", view::asked(asked)));
     let evicting =
         is_new(|held| held.evicting).then(|| format!("runs out within {}", text::span(held.remaining)));
     let kept =

@@ -12,6 +12,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+pub mod pty;
+
 use leasehold::{Client, Eviction, Order, Snapshot};
 use rustix::process::{Pid, Signal, kill_process};
 

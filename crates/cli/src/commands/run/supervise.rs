@@ -97,7 +97,10 @@ impl Supervision<'_> {
                     self.say(&format!("{ending}: stopping the command"));
                     guardian.wish(Wish::Stop(manner(ending, stop_at)));
                 }
-                signal = signals.next() => guardian.wish(Wish::Signal(signal.as_raw())),
+                signal = signals.next() => {
+                    job.signalled(signal);
+                    guardian.wish(Wish::Signal(signal.as_raw()));
+                }
                 () = hold.moved() => {
                     if let Some(deadline) = hold.deadline() {
                         stop_at = deadline.before(begin.stop_before);
