@@ -18,7 +18,7 @@ use crate::{error::Fault, ledger::News, store::Store};
 const BATCH_MAX: usize = 256;
 /// How long to pause before the lock of another process is tried again: from, to.
 const PAUSE_MIN: Duration = Duration::from_micros(50);
-const PAUSE_MAX: Duration = Duration::from_millis(4);
+const PAUSE_MAX: Duration = Duration::from_micros(500);
 
 impl Shared {
     /// Has the clerk look at the desk, who is started if there is none yet.
@@ -73,11 +73,11 @@ impl Shared {
     fn handle(&self, store: &mut Store, mut jobs: Vec<Box<dyn Job>>) -> (Vec<Done>, Vec<News>) {
         let (mut done, mut news) = (Vec::with_capacity(jobs.len()), Vec::new());
         jobs.retain(|job| !job.is_forsaken());
-        if store.is_replaced() && !jobs.is_empty() {
-            match Store::open(&self.site) {
-                Ok(opened) => *store = opened,
-                Err(error) => jobs.drain(..).for_each(|job| done.push(Done::new(job, Err(error.clone())))),
-            }
+        if store.is_replaced()
+            && !jobs.is_empty()
+            && let Err(error) = store.reopen(&self.site)
+        {
+            jobs.drain(..).for_each(|job| done.push(Done::new(job, Err(error.clone()))));
         }
         if !jobs.is_empty() {
             self.handle_all(store, jobs, &mut done, &mut news);

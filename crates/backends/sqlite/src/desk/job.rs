@@ -10,6 +10,10 @@ use crate::ledger::{Ledger, Step};
 pub(crate) trait Work: Send + 'static {
     /// Its answer.
     type Reply: Send;
+    /// Whether it takes longer than an async runtime should be kept from its other tasks.
+    fn is_long(&self) -> bool {
+        false
+    }
     /// Does it. May be called again if the transaction that it was in came to nothing.
     fn run(&self, ledger: &mut Ledger<'_>) -> Step<Self::Reply>;
 }

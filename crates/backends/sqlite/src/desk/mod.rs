@@ -87,13 +87,13 @@ impl Desk {
     pub(crate) async fn run<W: Work>(&self, work: W) -> Result<W::Reply> {
         let shared = &self.shared;
         let crowded = poll_fn(|cx| Poll::Ready(shared.is_crowded(cx.waker()))).await;
-        let work = if crowded { Err(work) } else { shared.alone(work) };
-        let (work, mut by_clerk) = match work {
+        let is_long = shared.site.config.is_full() || work.is_long();
+        let tried = if crowded || is_long { Err(work) } else { shared.alone(work) };
+        let (work, by_clerk) = match tried {
             Ok(Ok(answer)) => return answer,
             Ok(Err(work)) => (work, true),
-            Err(work) => (work, false),
+            Err(work) => (work, is_long),
         };
-        by_clerk |= shared.site.config.is_full();
         let (sender, mut reply) = oneshot::channel();
         shared.enqueue(Box::new(Queued::new(work, sender)), by_clerk)?;
         if !by_clerk {
@@ -188,9 +188,6 @@ impl Shared {
 
     /// Does it here and now if the desk is free; else gives it back. The inner one is for the clerk: it may take long.
     fn alone<W: Work>(self: &Arc<Self>, work: W) -> Result<Result<Result<W::Reply>, W>, W> {
-        if self.site.config.is_full() {
-            return Ok(Err(work));
-        }
         let Some(mut loan) = self.borrow() else { return Err(work) };
         let Some(store) = &mut loan.store else { return Err(work) };
         let mut reply = None;
