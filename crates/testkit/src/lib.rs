@@ -7,6 +7,7 @@
 //! | [`differential`] | random verbs, played on the backend and on the model side by side |
 //! | [`history`] | what was asked and answered, and whether that can have happened |
 //! | [`faulty`] | a network that loses, delays, repeats and reorders |
+//! | [`servers`] | real servers, started by the tests themselves |
 //! | [`taker`] | a process that holds a lease, to kill, stop and continue |
 //! | [`verbs`] | a call of a verb as data |
 
@@ -14,6 +15,7 @@ pub mod conformance;
 pub mod differential;
 pub mod faulty;
 pub mod history;
+pub mod servers;
 pub mod stage;
 pub mod taker;
 pub mod verbs;

@@ -26,10 +26,17 @@ const FORMAT: i32 = 1;
 const OPEN_TRIES: u32 = 500;
 const OPEN_PAUSE: Duration = Duration::from_millis(5);
 
-/// Commits after which the log is written back into the file.
-const CHECKPOINT_EVERY: u32 = 256;
-/// Frames in the log at which SQLite does so by itself, whatever we think.
-const CHECKPOINT_AT_LAST: u32 = 4000;
+/// Commits after which the clerk writes the log back into the file, at least and at most. It is the wait for the disk
+/// that costs, twice each time; a long log costs a little with every commit.
+const CHECKPOINT_EVERY: std::ops::RangeInclusive<u32> = 300..=1000;
+/// What writing back should cost, per commit.
+const CHECKPOINT_COST: Duration = Duration::from_micros(3);
+/// Frames in the log at which SQLite writes it back by itself, in the middle of a commit. For processes that come and
+/// go: whoever finds the file closed reads the whole log, so it should be short.
+const CHECKPOINT_AT: u32 = 1000;
+/// The same once a process has stayed this many commits, and has a clerk who sees to it.
+const CHECKPOINT_AT_LAST: u32 = 8000;
+const STAYS: u32 = 100;
 
 /// The open file.
 pub(crate) struct Store {
@@ -39,6 +46,7 @@ pub(crate) struct Store {
     _presence: Presence,
     sweep: Sweep,
     commits: u32,
+    checkpoint_after: u32,
     replaced: bool,
 }
 
@@ -82,7 +90,15 @@ impl Store {
             return Ok(None);
         }
         let sweep = Sweep::default();
-        Ok(Some(Store { connection, identity, _presence: presence, sweep, commits: 0, replaced: false }))
+        Ok(Some(Store {
+            connection,
+            identity,
+            _presence: presence,
+            sweep,
+            commits: 0,
+            checkpoint_after: *CHECKPOINT_EVERY.start(),
+            replaced: false,
+        }))
     }
 
     /// Does the steps in one transaction, and says whom to wake.
@@ -124,6 +140,10 @@ impl Store {
         let news = ledger.news;
         self.connection.prepare_cached(sql::meta::commit)?.execute([]).map_err(Fault::Commit)?;
         self.commits += 1;
+        if self.commits == STAYS {
+            // It is committed, so nothing may fail any more.
+            let _ = autocheckpoint(&self.connection, CHECKPOINT_AT_LAST);
+        }
         Ok(news)
     }
 
@@ -134,14 +154,19 @@ impl Store {
 
     /// Whether it is time to write the log back into the file.
     pub(crate) fn is_checkpoint_due(&self) -> bool {
-        self.commits >= CHECKPOINT_EVERY
+        self.commits >= self.checkpoint_after
     }
 
-    /// Writes the log back into the file as far as nobody reads it, so that it can begin anew. Waits for the disk.
-    pub(crate) fn checkpoint(&mut self) {
-        self.commits = 0;
+    /// Writes the log back into the file as far as nobody reads it, so that it can begin anew. Waits for the disk; the
+    /// slower that is, the later the next time.
+    pub(crate) fn checkpoint(&mut self, site: &Site) {
+        let begin = site.environment.now();
         // What cannot be written back now stays in the log, which is as good.
         let _ = self.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
+        let took = begin.until(site.environment.now());
+        let commits = u32::try_from(took.as_nanos() / CHECKPOINT_COST.as_nanos()).unwrap_or(u32::MAX);
+        self.checkpoint_after = commits.clamp(*CHECKPOINT_EVERY.start(), *CHECKPOINT_EVERY.end());
+        self.commits = 0;
     }
 }
 
@@ -184,7 +209,7 @@ fn prepare(site: &Site, alone: bool) -> Result<Option<Connection>, Refusal> {
     }
     let synchronous = if site.config.is_full() { "FULL" } else { "NORMAL" };
     connection.execute_batch(&format!("PRAGMA synchronous = {synchronous}"))?;
-    connection.execute_batch(&format!("PRAGMA wal_autocheckpoint = {CHECKPOINT_AT_LAST}"))?;
+    autocheckpoint(&connection, CHECKPOINT_AT)?;
     if !ours {
         initialise(&connection)?;
     }
@@ -209,6 +234,10 @@ fn connect(path: &Path) -> Result<Connection, Fault> {
     // Writing back takes a wait for the disk, which the next one to come can do as well.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     Ok(connection)
+}
+
+fn autocheckpoint(connection: &Connection, frames: u32) -> Result<(), Fault> {
+    Ok(connection.query_row(&format!("PRAGMA wal_autocheckpoint = {frames}"), [], |_| Ok(()))?)
 }
 
 /// A connection that only looks.
