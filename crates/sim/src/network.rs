@@ -10,8 +10,8 @@ use std::{
 
 use async_trait::async_trait;
 use leasehold::{
-    Backend, BackendInfo, Claim, ClaimRef, Clock, Cursor, Effect, Error, ErrorKind, Farewell, Gone, Held, Lane,
-    Moment, Order, Ordered, Page, Query, Released, Renewal, Resource, Result, Verdict,
+    Backend, BackendInfo, Claim, ClaimRef, Clock, Cursor, Effect, Error, ErrorKind, Farewell, Gone, Held,
+    Lane, Moment, Order, Ordered, Page, Query, Released, Renewal, Resource, Result, Verdict,
 };
 use tokio::sync::oneshot;
 
@@ -169,34 +169,42 @@ impl Link {
         }
         let (mut answer, answered) = oneshot::channel();
         let (network, host) = (Arc::clone(&self.network), self.host);
-        world.spawn(SERVER, Box::pin(async move {
-            let world = &network.world;
-            let broken = || Err(Error::new(ErrorKind::Unavailable, "the connection broke").with_effect(Effect::Unknown));
-            world.sleep(SERVER, fate.request).await;
-            if fate.request_lost || network.is_cut(host).requests {
-                if fate.reset {
-                    drop(answer.send(broken()));
+        world.spawn(
+            SERVER,
+            Box::pin(async move {
+                let world = &network.world;
+                let broken = || {
+                    Err(Error::new(ErrorKind::Unavailable, "the connection broke")
+                        .with_effect(Effect::Unknown))
+                };
+                world.sleep(SERVER, fate.request).await;
+                if fate.request_lost || network.is_cut(host).requests {
+                    if fate.reset {
+                        drop(answer.send(broken()));
+                    }
+                    return;
                 }
-                return;
-            }
-            let server = &network.server;
-            let output = if idle {
-                let Ok(output) = first(execute(Arc::clone(server)), answer.closed()).await else { return };
-                output
-            } else {
-                if fate.twice {
-                    drop(execute(Arc::clone(server)).await);
+                let server = &network.server;
+                let output = if idle {
+                    let Ok(output) = first(execute(Arc::clone(server)), answer.closed()).await else {
+                        return;
+                    };
+                    output
+                } else {
+                    if fate.twice {
+                        drop(execute(Arc::clone(server)).await);
+                    }
+                    execute(Arc::clone(server)).await
+                };
+                world.sleep(SERVER, fate.reply).await;
+                let lost = fate.reply_lost || network.is_cut(host).replies;
+                match (lost, fate.reset) {
+                    (false, false) => drop(answer.send(Ok(output))),
+                    (_, true) => drop(answer.send(broken())),
+                    (true, false) => {}
                 }
-                execute(Arc::clone(server)).await
-            };
-            world.sleep(SERVER, fate.reply).await;
-            let lost = fate.reply_lost || network.is_cut(host).replies;
-            match (lost, fate.reset) {
-                (false, false) => drop(answer.send(Ok(output))),
-                (_, true) => drop(answer.send(broken())),
-                (true, false) => {}
-            }
-        }));
+            }),
+        );
         match answered.await {
             Ok(answer) => answer,
             Err(_) => pending().await, // silence
