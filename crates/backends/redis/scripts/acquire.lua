@@ -21,7 +21,7 @@ local clock_us = now_us + tonumber(ARGV[13])
 local function mint()
   if last and not string.match(last, '^%d+$') then return nil, 'CORRUPT ' .. FENCE end
   local floor = tonumber(ARGV[12])
-  if floor > clock_us + YEAR then return nil, 'FLOOR' end
+  if floor > clock_us + YEAR then return nil, 'FLOOR it is too far ahead' end
   local newest = math.max(tonumber(last or 0), holder and holder.token or 0)
   local token = math.max(newest + 1, clock_us, floor + 1)
   if token >= 9007199254740992 then return nil, 'LIMIT no fencing token is left: they end below 2^53' end
@@ -100,8 +100,10 @@ local function stay_in_line()
     local ends = math.max(after(place_ttl), tonumber(redis.call('ZSCORE', PLACES, owner) or 0))
     redis.call('ZADD', PLACES, 'XX', ends, owner)
     -- It may wait at another client now.
-    local since = string.match(redis.call('HGET', CLAIMS, owner) or '', '^%d+|(%d+)|') or now_us
-    redis.call('HSET', CLAIMS, owner, int(weight) .. '|' .. since .. '|' .. client .. '|' .. ARGV[10])
+    local claimed, since, where, who = string.match(redis.call('HGET', CLAIMS, owner) or '', '^(%d+)|(%d+)|(%x*)|(.*)$')
+    if claimed and where ~= client then
+      redis.call('HSET', CLAIMS, owner, claimed .. '|' .. since .. '|' .. client .. '|' .. who)
+    end
     if ends > keys_until then
       lasts(ends)
       dirty = true

@@ -3,21 +3,23 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use leasehold_core::{
-    Backend, BackendInfo, Blocked, Claim, ClaimRef, Command, Cursor, Environment, Error, ErrorKind, Farewell,
-    Grant, Guarantee, Held, Lane, Order, Ordered, OwnerToken, Page, Query, Released, Renewal, Resource,
-    Result, Verb, Verdict, WhenBlocked, async_trait,
+    Backend, BackendInfo, Blocked, Claim, ClaimRef, Command, Cursor, Effect, Environment, Error, ErrorKind,
+    Farewell, Grant, Guarantee, Held, Lane, Order, Ordered, OwnerToken, Page, Query, Released, Renewal,
+    Resource, Result, Verb, Verdict, WhenBlocked, async_trait,
 };
 use redis::{Cmd, Value};
 
 use crate::{
     NAME,
-    config::Config,
+    config::{Config, Replicas},
     error::Fault,
     keys::{CHANNELS, Keys},
     link::Link,
     race::first,
+    replicas::{self, Pool},
     reply::{Fields, number},
     script::{self, Script},
+    sentinel,
     wait::Ear,
 };
 
@@ -38,7 +40,8 @@ use crate::{
 /// ```
 pub struct Redis {
     pub(crate) info: BackendInfo,
-    pub(crate) link: Link,
+    pub(crate) link: Arc<Link>,
+    pub(crate) pool: Pool,
     ear: Ear,
     environment: Arc<dyn Environment>,
 }
@@ -63,11 +66,17 @@ impl Redis {
         let client = format!("{:016x}", u64::from_be_bytes(id));
         let redis = Redis {
             info: info(&config),
-            link: Link::new(config, Arc::clone(&environment)),
+            link: Arc::new(Link::new(config, Arc::clone(&environment))),
+            pool: Pool::default(),
             ear: Ear::new(client),
             environment,
         };
         redis.link.wire().await.map_err(Fault::into_error)?;
+        if redis.link.config.service.is_some() {
+            let (link, follower) = (Arc::downgrade(&redis.link), redis.ear.follower());
+            let follow = sentinel::follow(link, follower, Arc::clone(&redis.environment));
+            redis.environment.spawn(Box::pin(follow));
+        }
         Ok(redis)
     }
 
@@ -113,10 +122,32 @@ impl Redis {
             let message = format!("a note has at most {most} bytes");
             return Err(Fault::Refused(Error::new(ErrorKind::Limit, message)));
         }
+        if self.link.config.replicas != Replicas::None {
+            return self.acquire_replicated(claim).await;
+        }
         let wire = self.link.wire().await?;
         let call = self.acquire_call(claim, wire.lead());
         let answer = self.link.run(&wire, &script::ACQUIRE, &call).await;
         verdict(claim, self.named(claim.reference(), answer).await?)
+    }
+
+    /// Gives it up again if too few replicas have it.
+    async fn acquire_replicated(&self, claim: &Claim) -> Result<Verdict, Fault> {
+        let wire = self.pool.take(&self.link).await?;
+        let calls = vec![self.acquire_call(claim, wire.lead())];
+        let mut keys = Keys::of(&claim.resource);
+        let done = self.pool.run(wire, &self.link, &script::ACQUIRE, calls, keys.mark()).await;
+        let (mut answers, acks) = done.inspect_err(|_| self.pool.clear())?;
+        let answer = answers.pop().unwrap_or_else(|| Err(Fault::Strange("no answer came".to_owned())));
+        let verdict = verdict(claim, self.named(claim.reference(), answer).await?)?;
+        let Verdict::Granted(grant) = verdict else { return Ok(verdict) };
+        let needed = replicas::needed(&self.link);
+        if acks >= needed {
+            return Ok(Verdict::Granted(grant.acknowledged(acks)));
+        }
+        let farewell = Farewell::new(claim.reference()).burying(Farewell::bury_for(claim.ttl));
+        let effect = if self.try_release(&farewell).await.is_ok() { Effect::None } else { Effect::Unknown };
+        Err(replicas::too_few(acks, needed, effect))
     }
 
     /// Finds out which key is of a wrong type, if one is.
@@ -139,7 +170,7 @@ impl Redis {
             let message = || format!("{key} is a {found}, not a {due}: leasehold did not write it");
             wrong.then(|| {
                 let error = Error::new(ErrorKind::Corrupt, message());
-                Fault::Refused(error.with_effect(leasehold_core::Effect::Unknown))
+                Fault::Refused(error.with_effect(Effect::Unknown))
             })
         })
     }
@@ -313,7 +344,7 @@ impl Backend for Redis {
         let woken = self.wait_for_news(claim, *since, at_most);
         match first(woken, self.environment.sleep(at_most)).await {
             crate::race::Either::Left(Err(fault)) => {
-                let error = fault.into_error().with_effect(leasehold_core::Effect::None);
+                let error = fault.into_error().with_effect(Effect::None);
                 Err(error.at(Verb::Wait, NAME).on(&claim.resource))
             }
             _ => Ok(()),
@@ -321,9 +352,7 @@ impl Backend for Redis {
     }
 
     async fn inspect(&self, query: &Query) -> Result<Page> {
-        let at = |fault: Fault| {
-            fault.into_error().with_effect(leasehold_core::Effect::None).at(Verb::Inspect, NAME)
-        };
+        let at = |fault: Fault| fault.into_error().with_effect(Effect::None).at(Verb::Inspect, NAME);
         self.answer(query).await.map_err(at)
     }
 

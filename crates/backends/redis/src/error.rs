@@ -155,7 +155,7 @@ mod tests {
             ("ERR unknown command 'EVALSHA'", Unsupported, None, false),
             ("ERR user_script:7: attempt to index a nil value", Corrupt, Unknown, false),
             ("LIMIT 1000000 wait in line already", Limit, None, false),
-            ("FLOOR", Invalid, None, false),
+            ("FLOOR it is too far ahead", Invalid, None, false),
             ("CORRUPT lock:v1:{report/42}:fence", Corrupt, None, false),
         ];
         for (line, kind, effect, breaks) in table {

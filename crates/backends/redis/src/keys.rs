@@ -38,6 +38,11 @@ impl Keys {
         self.named(":owner")
     }
 
+    /// Of a write that replicas are to acknowledge.
+    pub(crate) fn mark(&mut self) -> &str {
+        self.named(":ack")
+    }
+
     /// Of the operators' orders.
     pub(crate) fn audit(&mut self) -> &str {
         self.named(":audit")

@@ -12,8 +12,10 @@ mod keys;
 mod link;
 mod race;
 mod renew;
+mod replicas;
 mod reply;
 mod script;
+mod sentinel;
 mod site;
 mod wait;
 

@@ -9,9 +9,10 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU32, AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
-use leasehold_core::{Environment, Moment};
+use leasehold_core::{Environment, ErrorKind, Moment};
 use redis::{Cmd, Pipeline, Value, aio::MultiplexedConnection};
 
 use crate::{
@@ -23,6 +24,8 @@ use crate::{
 
 /// What one epoch is worth in a token, in microseconds: more than the clocks of two primaries differ.
 const EPOCH_MICROS: u64 = 60_000_000;
+/// How often Sentinels are asked while there is no primary.
+const RESOLVE_EVERY: Duration = Duration::from_millis(50);
 
 /// The way to the primary.
 pub(crate) struct Link {
@@ -33,6 +36,8 @@ pub(crate) struct Link {
     /// The greatest number of replicas seen: a majority is of those.
     replicas_seen: AtomicU32,
     connections: AtomicU64,
+    /// Counts how often all connections were given up.
+    generation: AtomicU64,
 }
 
 /// One connection to one server that was a primary when it was made.
@@ -42,6 +47,7 @@ pub(crate) struct Wire {
     environment: Arc<dyn Environment>,
     /// Since when, in nanoseconds, something has been asked and nothing was heard; 0 if that is not so.
     silent_since: AtomicU64,
+    generation: u64,
 }
 
 impl Link {
@@ -53,6 +59,7 @@ impl Link {
             connecting: tokio::sync::Mutex::new(()),
             replicas_seen: AtomicU32::new(0),
             connections: AtomicU64::new(0),
+            generation: AtomicU64::new(0),
         }
     }
 
@@ -69,7 +76,7 @@ impl Link {
         if let Some(wire) = self.live_wire() {
             return Ok(wire);
         }
-        let wire = Arc::new(self.connect().await?);
+        let wire = Arc::new(self.connect_patiently().await?);
         self.connections.fetch_add(1, Ordering::Relaxed);
         *self.slot() = Some(Arc::clone(&wire));
         Ok(wire)
@@ -85,15 +92,35 @@ impl Link {
         slot.clone()
     }
 
-    /// A connection of its own to the primary, for whoever must have one to itself.
-    pub(crate) async fn connect(&self) -> Result<Wire, Fault> {
+    /// While Sentinels choose another primary there is none: whoever asks waits for it as long as for an answer, and
+    /// is served the moment that there is one.
+    async fn connect_patiently(&self) -> Result<Wire, Fault> {
+        let until = self.environment.now().after(self.config.timeout);
+        loop {
+            match self.connect(Duration::ZERO).await {
+                Err(fault) if self.config.service.is_some() && self.environment.now() < until => {
+                    if fault.clone().into_error().kind() != ErrorKind::Unavailable {
+                        return Err(fault);
+                    }
+                    self.environment.sleep(RESOLVE_EVERY).await;
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// A connection of its own to the primary, for whoever must have one to itself. Answers on it may take this much
+    /// longer than others.
+    pub(crate) async fn connect(&self, longer: Duration) -> Result<Wire, Fault> {
+        let generation = self.generation.load(Ordering::Relaxed);
         let address = site::find_primary(&self.config).await?;
         let mut connection =
             site::open(&self.config, &address.host, address.port, Role::Server, None).await?;
         let replicas = site::examine(&mut connection).await?.max(address.replicas);
         self.replicas_seen.fetch_max(replicas, Ordering::Relaxed);
-        let environment = Arc::clone(&self.environment);
-        Ok(Wire { connection, address, environment, silent_since: AtomicU64::new(0) })
+        connection.set_response_timeout(self.config.timeout + longer);
+        let (environment, silent_since) = (Arc::clone(&self.environment), AtomicU64::new(0));
+        Ok(Wire { connection, address, environment, silent_since, generation })
     }
 
     /// Replicas, the greatest number ever seen.
@@ -109,9 +136,15 @@ impl Link {
         }
     }
 
-    /// Gives up whatever connection there is.
+    /// Gives up whatever connections there are.
     pub(crate) fn drop_any_wire(&self) {
+        self.generation.fetch_add(1, Ordering::Relaxed);
         *self.slot() = None;
+    }
+
+    /// Whether a connection was made since all were given up.
+    pub(crate) fn is_current(&self, wire: &Wire) -> bool {
+        wire.generation == self.generation.load(Ordering::Relaxed)
     }
 
     fn noticed(&self, wire: &Arc<Wire>, fault: &Fault) {
@@ -214,7 +247,7 @@ impl Wire {
         }
     }
 
-    fn is_silent(&self, now: Moment, timeout: std::time::Duration) -> bool {
+    fn is_silent(&self, now: Moment, timeout: Duration) -> bool {
         match self.silent_since.load(Ordering::Relaxed) {
             0 => false,
             since => Moment::from_nanos(since).after(timeout) <= now,

@@ -2,15 +2,17 @@
 
 use std::sync::Arc;
 
-use leasehold_core::{Error, ErrorKind, FencingToken, Gone, Held, Kept, Renewal, Result, Verb};
+use leasehold_core::{Effect, Error, ErrorKind, FencingToken, Gone, Held, Kept, Renewal, Result, Verb};
 use redis::{Cmd, Value};
 
 use crate::{
     NAME,
     backend::{Redis, at_least_a_milli, millis},
+    config::Replicas,
     error::Fault,
     keys::Keys,
     link::Wire,
+    replicas,
     reply::{Fields, number},
     script::{RENEW, RENEW_ONE},
 };
@@ -21,6 +23,14 @@ const TOGETHER: usize = 64;
 impl Redis {
     pub(crate) async fn renew_batch(&self, held: &[Held]) -> Vec<Result<Renewal>> {
         let at = |fault: Fault, held: &Held| fault.into_error().at(Verb::Renew, NAME).on(&held.resource);
+        if self.link.config.replicas != Replicas::None {
+            let answers = self.renew_replicated(held).await;
+            return answers
+                .into_iter()
+                .zip(held)
+                .map(|(answer, held)| answer.map_err(|f| at(f, held)))
+                .collect();
+        }
         let wire = match self.link.wire().await {
             Ok(wire) => wire,
             Err(fault) => return held.iter().map(|held| Err(at(fault.clone(), held))).collect(),
@@ -32,6 +42,40 @@ impl Redis {
         let unanswered = || Err(Fault::Strange("a renewal has no answer".to_owned()));
         let answers = answers.into_iter().map(|answer| answer.unwrap_or_else(unanswered));
         answers.zip(held).map(|(answer, held)| answer.map_err(|fault| at(fault, held))).collect()
+    }
+
+    /// A renewal that too few replicas have does not count: its effect is unknown, and the deadline stays.
+    async fn renew_replicated(&self, held: &[Held]) -> Vec<Result<Renewal, Fault>> {
+        let refused: Vec<Option<Fault>> = held.iter().map(|held| self.refuse(held)).collect();
+        let asked = held.iter().zip(&refused).filter(|(_, refused)| refused.is_none());
+        let calls: Vec<Cmd> = asked.map(|(held, _)| self.renew_call(held)).collect();
+        let outcome = self.renew_acknowledged(held, calls).await;
+        let mut answers = match outcome {
+            Ok(answers) => answers.into_iter(),
+            Err(fault) => held.iter().map(|_| Err(fault.clone())).collect::<Vec<_>>().into_iter(),
+        };
+        let next =
+            || answers.next().unwrap_or_else(|| Err(Fault::Strange("a renewal has no answer".to_owned())));
+        let mut next = next;
+        refused.into_iter().map(|refused| refused.map_or_else(&mut next, Err)).collect()
+    }
+
+    async fn renew_acknowledged(
+        &self,
+        held: &[Held],
+        calls: Vec<Cmd>,
+    ) -> Result<Vec<Result<Renewal, Fault>>, Fault> {
+        let Some(one) = held.first().filter(|_| !calls.is_empty()) else { return Ok(Vec::new()) };
+        let wire = self.pool.take(&self.link).await?;
+        let mut keys = Keys::of(&one.resource);
+        let done = self.pool.run(wire, &self.link, &RENEW_ONE, calls, keys.mark()).await;
+        let (answers, acks) = done.inspect_err(|_| self.pool.clear())?;
+        let needed = replicas::needed(&self.link);
+        let count = |answer: Result<Renewal, Fault>| match answer {
+            Ok(Renewal::Kept(_)) if acks < needed => Err(replicas::too_few(acks, needed, Effect::Unknown)),
+            answer => answer,
+        };
+        Ok(answers.into_iter().map(|answer| count(answer.and_then(renewal))).collect())
     }
 
     fn refuse(&self, held: &Held) -> Option<Fault> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold_core::{Error, ErrorKind};
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, IntoConnectionInfo as _, ProtocolVersion, PushInfo,
+    AsyncConnectionConfig, Client, ConnectionAddr, IntoConnectionInfo as _, ProtocolVersion, PushInfo,
     RedisConnectionInfo, Value, aio::MultiplexedConnection, io::tcp::TcpSettings,
 };
 use tokio::sync::mpsc::UnboundedSender;
@@ -31,60 +31,11 @@ pub(crate) async fn find_primary(config: &Config) -> Result<Address, Fault> {
         let (host, port) = config.hosts[0].clone();
         return Ok(Address { host, port, epoch: 0, replicas: 0 });
     };
-    let mut failure = None;
-    for (host, port) in &config.hosts {
-        match ask_sentinel(config, host, *port, service).await {
-            Ok(address) => return Ok(address),
-            Err(fault) => failure = Some(fault),
-        }
-    }
-    Err(failure.unwrap_or_else(|| unavailable("no Sentinel is named")))
+    crate::sentinel::find_primary(config, service).await
 }
 
-fn unavailable(message: impl Into<std::borrow::Cow<'static, str>>) -> Fault {
+pub(crate) fn unavailable(message: impl Into<std::borrow::Cow<'static, str>>) -> Fault {
     Fault::Refused(Error::new(ErrorKind::Unavailable, message))
-}
-
-async fn ask_sentinel(config: &Config, host: &str, port: u16, service: &str) -> Result<Address, Fault> {
-    let mut sentinel = open(config, host, port, Role::Sentinel, None).await?;
-    let mut command = Cmd::new();
-    command.arg("SENTINEL").arg("MASTER").arg(service);
-    let answer = sentinel.send_packed_command(&command).await.and_then(Value::extract_error);
-    let answer = answer.map_err(|error| {
-        let known = !error.detail().unwrap_or_default().contains("No such master");
-        if known {
-            Fault::Connect(error)
-        } else {
-            unavailable(format!("the Sentinel at {host}:{port} knows no service {service:?}"))
-        }
-    })?;
-    let fields = as_pairs(answer);
-    let field = |name: &str| fields.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
-    let number = |name: &str| field(name).and_then(|value| value.parse::<u64>().ok());
-    let flags = field("flags").unwrap_or_default();
-    match (field("ip"), number("port").and_then(|port| u16::try_from(port).ok())) {
-        (Some(ip), Some(port)) if !flags.contains("o_down") => Ok(Address {
-            host: ip.to_owned(),
-            port,
-            epoch: number("config-epoch").unwrap_or(0),
-            replicas: number("num-slaves").and_then(|n| u32::try_from(n).ok()).unwrap_or(0),
-        }),
-        (Some(_), Some(_)) => Err(unavailable("the Sentinels agree that the primary is down")),
-        _ => Err(unavailable(format!("the Sentinel at {host}:{port} does not say where {service:?} is"))),
-    }
-}
-
-fn as_pairs(value: Value) -> Vec<(String, String)> {
-    let text = |value: &Value| match value {
-        Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-        Value::SimpleString(text) => text.clone(),
-        _ => String::new(),
-    };
-    match value {
-        Value::Map(pairs) => pairs.iter().map(|(key, value)| (text(key), text(value))).collect(),
-        Value::Array(items) => items.chunks_exact(2).map(|pair| (text(&pair[0]), text(&pair[1]))).collect(),
-        _ => Vec::new(),
-    }
 }
 
 /// What a connection is for.

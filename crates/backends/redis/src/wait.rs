@@ -2,7 +2,7 @@
 //!
 //! A script that lets someone move publishes `owner|resource` on the channel of the client where that one waits; one
 //! that changes what others watch publishes `*|resource`. A message may be lost with the connection, so everyone is
-//! woken after each new one, and nobody waits longer than told.
+//! woken when it is lost, nobody relies on it before there is a new one, and nobody waits longer than told.
 
 use std::{
     collections::HashMap,
@@ -22,6 +22,7 @@ use crate::{
     error::Fault,
     keys::CHANNELS,
     race::{Either, first},
+    sentinel::Follower,
     site::{self, Role},
 };
 
@@ -40,6 +41,8 @@ struct Shared {
     client: String,
     rooms: Mutex<Rooms>,
     hears: watch::Sender<bool>,
+    /// Rung when the connection leads to the wrong server.
+    moved: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -70,7 +73,7 @@ impl Ear {
     /// The ear of the client with this id.
     pub(crate) fn new(client: String) -> Ear {
         let (hears, _) = watch::channel(false);
-        let shared = Arc::new(Shared { client, rooms: Mutex::default(), hears });
+        let shared = Arc::new(Shared { client, rooms: Mutex::default(), hears, moved: Notify::new() });
         Ear { shared, started: AtomicBool::new(false) }
     }
 
@@ -84,6 +87,11 @@ impl Ear {
             let (shared, config) = (Arc::downgrade(&self.shared), config.clone());
             environment.spawn(Box::pin(listen(shared, config, Arc::clone(environment))));
         }
+    }
+
+    /// For whoever tells it that the primary is another one.
+    pub(crate) fn follower(&self) -> Weak<impl Follower> {
+        Arc::downgrade(&self.shared)
     }
 
     /// Resolves once it hears.
@@ -108,6 +116,12 @@ impl Ear {
             None => drop(rooms.by_resource.insert(claim.resource.key().to_owned(), vec![guest])),
         }
         Waiting { shared: &self.shared, claim, number, bell }
+    }
+}
+
+impl Follower for Shared {
+    fn primary_changed(&self) {
+        self.moved.notify_one();
     }
 }
 
@@ -200,21 +214,22 @@ async fn hear(
     mut messages: mpsc::UnboundedReceiver<PushInfo>,
     environment: &Arc<dyn Environment>,
 ) -> Option<()> {
-    {
-        let shared = shared.upgrade()?;
-        shared.hears.send_replace(true);
-        // Something may have been said while nobody listened.
-        shared.wake_all();
-    }
+    // Who began to wait meanwhile looks after this, or looks again soon; who waited before was woken by the loss.
+    shared.upgrade()?.hears.send_replace(true);
     loop {
-        let news = first(messages.recv(), environment.sleep(HEARTBEAT)).await;
+        let moved = {
+            let shared = shared.upgrade()?;
+            async move { shared.moved.notified().await }
+        };
+        let news = first(messages.recv(), first(environment.sleep(HEARTBEAT), moved)).await;
         let alive = match news {
             Either::Left(Some(push)) if push.kind != PushKind::Disconnection => {
                 pass_on(&*shared.upgrade()?, &push);
                 true
             }
             Either::Left(_) => false,
-            Either::Right(()) => {
+            Either::Right(Either::Right(())) => false,
+            Either::Right(Either::Left(())) => {
                 shared.upgrade()?;
                 let ping = Cmd::new().arg("PING").to_owned();
                 connection.send_packed_command(&ping).await.is_ok()
