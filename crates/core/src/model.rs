@@ -119,6 +119,11 @@ impl Model {
         self.arrivals.contains_key(&owner)
     }
 
+    /// Whether the owner holds, waits, or was buried.
+    pub fn is_known(&self, owner: OwnerToken) -> bool {
+        self.is_placed(owner) || self.seats.get(owner).is_some() || self.graves.get(owner).is_some()
+    }
+
     /// How many wait, those included whose place has ended since the last verb.
     pub fn line_length(&self) -> usize {
         self.line.len()

@@ -49,8 +49,6 @@ pub(crate) struct Grip {
     terms: Terms,
     owner: OwnerToken,
     resource: Resource,
-    /// Of its node, when it was granted.
-    disturbances: u32,
 }
 
 impl Grip {
@@ -62,7 +60,6 @@ impl Grip {
         terms: Terms,
     ) -> Grip {
         let (node, owner, resource) = (worker.node, lease.owner_token(), lease.resource().clone());
-        let (_, disturbances) = worker.stage.world.past(node);
         let view = lease.view();
         let page = worker.stage.ledger.enter(ledger::Entry {
             node,
@@ -73,7 +70,7 @@ impl Grip {
             not_past: terms.max_hold.map(|max_hold| worker.now().after(max_hold)),
             vouches: Box::new(move || view.check().is_ok()),
         });
-        Grip { page, name, terms, owner, resource, disturbances }
+        Grip { page, name, terms, owner, resource }
     }
 }
 
@@ -130,20 +127,21 @@ fn judge_end(worker: &Worker, grip: &Grip, ending: Ending, by_driver: bool) {
     worker.trace(|| format!("{name} is told: {ending}"));
     stage.tally.count("losses signalled");
     let (resumed_at, disturbances) = world.past(*node);
-    let undisturbed = disturbances == grip.disturbances;
+    let Some(voucher) = stage.ledger.voucher(*node, grip.owner) else { return };
+    let undisturbed = disturbances == voucher.disturbances;
     let fixed = grip.terms.fixed;
     let expected = match ending {
         Ending::MaxHold => grip.terms.max_hold.is_some(),
         Ending::NoProgress => grip.terms.progress_within.is_some(),
         Ending::Evicted => stage.plan.orders,
-        Ending::Expired => fixed || !stage.is_strict() || !undisturbed,
+        Ending::Expired => fixed || !stage.is_strict() || !undisturbed || !stage.plan.inside,
         _ => !stage.is_strict() || !stage.plan.inside,
     };
     if !expected {
         world.fail("lost for nothing", format!("{name} is told, with nothing in its way: {ending}"));
     }
-    let Some(voucher) = stage.ledger.voucher(*node, grip.owner) else { return };
-    if ending != Ending::Expired || !undisturbed {
+    // A yes that came in the same instant may have come after the end.
+    if ending != Ending::Expired || !undisturbed || voucher.heard == world.now() {
         return;
     }
     let now = worker.now();
@@ -244,7 +242,8 @@ fn use_register(worker: &Worker, grip: &Grip, token: u64, holds: bool, computed:
 /// Gives the lease back, in one of the many ways.
 pub(crate) async fn part<T: Numbered>(worker: &mut Worker, lease: Lease<T>, grip: Grip) {
     let held = grip.page.holds();
-    if let Some(least) = grip.terms.at_least.filter(|_| held && T::FENCES) {
+    let least = grip.terms.at_least.filter(|_| held && T::FENCES);
+    if let Some(least) = least.filter(|_| worker.stage.is_strict()) {
         close(worker, &grip, least);
     }
     worker.trace(|| format!("{} gives back {:?}, {held}", grip.name, grip.owner));
@@ -262,6 +261,7 @@ pub(crate) async fn part<T: Numbered>(worker: &mut Worker, lease: Lease<T>, grip
                 let message = format!("{} vouched for its lease, and the server had it no more", grip.name);
                 worker.stage.world.fail("record", message);
             }
+            Ok(Released::Now) => least.into_iter().for_each(|least| close(worker, &grip, least)),
             Ok(_) => {}
         },
     }

@@ -43,6 +43,18 @@ pub(crate) struct Voucher {
     pub(crate) gone: bool,
     /// When the request that was granted left.
     pub(crate) granted_sent: Time,
+    /// How often its node had been disturbed when the request left that the deadline counts from.
+    pub(crate) disturbances: u32,
+    /// When the last yes arrived.
+    pub(crate) heard: Time,
+}
+
+/// What a node's clocks said as a request left.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sent {
+    local: Moment,
+    at: Time,
+    disturbances: u32,
 }
 
 impl Voucher {
@@ -152,21 +164,31 @@ impl Ledger {
         Some(true)
     }
 
-    /// A yes reached this node: so much remained of this ttl when a request was executed that left at `sent`.
+    /// What a node's clocks say as a request leaves.
+    pub(crate) fn sending(&self, node: NodeId) -> Sent {
+        let (at, local) = self.world.clock(node, |clock, now| (now, clock.boot(now)));
+        Sent { local, at, disturbances: self.world.past(node).1 }
+    }
+
+    /// A yes reached this node: so much remained of this ttl when a request was executed that left then.
     pub(crate) fn vouch(
         &self,
         node: NodeId,
         owner: OwnerToken,
-        sent: (Moment, Time),
+        sent: Sent,
         remaining: Duration,
         ttl: Duration,
     ) {
         let margin = ttl / 100 + Duration::from_millis(2);
-        let deadline = sent.0.after(remaining.saturating_sub(margin));
+        let deadline = sent.local.after(remaining.saturating_sub(margin));
+        let Sent { at, disturbances, .. } = sent;
         let mut books = self.books();
-        let fresh = Voucher { deadline, ttl: (ttl, ttl), gone: false, granted_sent: sent.1 };
+        let fresh = Voucher { deadline, ttl: (ttl, ttl), gone: false, granted_sent: at, disturbances, heard: 0 };
         let voucher = books.vouchers.entry((node, owner)).or_insert(fresh);
-        voucher.deadline = voucher.deadline.max(deadline);
+        voucher.heard = self.world.now();
+        if deadline > voucher.deadline {
+            (voucher.deadline, voucher.disturbances) = (deadline, disturbances);
+        }
         voucher.ttl = (voucher.ttl.0.min(ttl), voucher.ttl.1.max(ttl));
     }
 

@@ -10,14 +10,13 @@ use std::{
 
 use async_trait::async_trait;
 use leasehold::{
-    Backend, BackendInfo, Claim, ClaimRef, Clock, Cursor, Effect, Error, ErrorKind, Farewell, Gone, Held,
-    Lane, Moment, Order, Ordered, Page, Query, Released, Renewal, Resource, Result, Verdict,
+    Backend, BackendInfo, Claim, ClaimRef, Cursor, Effect, Error, ErrorKind, Farewell, Gone, Held, Lane,
+    Order, Ordered, Page, Query, Released, Renewal, Resource, Result, Verdict,
 };
 use tokio::sync::oneshot;
 
 use crate::{
     clock::Time,
-    environment::NodeEnvironment,
     ledger::Ledger,
     plan::Weather,
     race::first,
@@ -137,21 +136,14 @@ impl Network {
 pub(crate) struct Link {
     network: Arc<Network>,
     ledger: Arc<Ledger>,
-    environment: Arc<NodeEnvironment>,
     node: NodeId,
     host: u64,
 }
 
 impl Link {
-    pub(crate) fn new(
-        network: &Arc<Network>,
-        ledger: &Arc<Ledger>,
-        environment: Arc<NodeEnvironment>,
-        node: NodeId,
-        host: u64,
-    ) -> Link {
+    pub(crate) fn new(network: &Arc<Network>, ledger: &Arc<Ledger>, node: NodeId, host: u64) -> Link {
         let (network, ledger) = (Arc::clone(network), Arc::clone(ledger));
-        Link { network, ledger, environment, node, host }
+        Link { network, ledger, node, host }
     }
 
     /// Sends, executes and answers. Dropping it undoes nothing; `idle` requests end when nobody listens any more.
@@ -211,10 +203,6 @@ impl Link {
         }
     }
 
-    fn sent_now(&self) -> (Moment, Time) {
-        (self.environment.now(), self.network.world.now())
-    }
-
     /// Whoever knows that its lease is over does not renew it.
     fn check_renewal(&self, held: &Held) {
         let Some((since, name)) = self.ledger.over_since(self.node, held.owner) else { return };
@@ -244,7 +232,7 @@ impl Backend for Link {
     }
 
     async fn acquire(&self, claim: &Claim) -> Result<Verdict> {
-        let sent = self.sent_now();
+        let sent = self.ledger.sending(self.node);
         let asked = Arc::new(claim.clone());
         let execute = move |server: Arc<Server>| {
             let claim = Arc::clone(&asked);
@@ -259,7 +247,7 @@ impl Backend for Link {
 
     async fn renew(&self, held: &[Held]) -> Vec<Result<Renewal>> {
         held.iter().for_each(|held| self.check_renewal(held));
-        let sent = self.sent_now();
+        let sent = self.ledger.sending(self.node);
         let asked: Arc<[Held]> = held.into();
         let execute = move |server: Arc<Server>| {
             let held = Arc::clone(&asked);

@@ -13,7 +13,7 @@ use super::{
     driver::{PlaceKeeper, Watch},
     line::{Headship, Joined, Ticket, Turn, Waiter, farewell_to},
     observe::How,
-    tenure::{Beginning, Handle, Tenure},
+    tenure::{Beginning, Handle, Sent, Tenure},
     watchdog::Times,
 };
 use crate::race::{Either, first};
@@ -109,10 +109,10 @@ impl Engine {
         claim: &Claim,
         terms: &Terms,
         grant: Grant,
-        sent: Moment,
+        sent: Sent,
         uncertain: bool,
     ) -> Option<Handle> {
-        let times = Times::of(sent, grant.remaining, claim.ttl);
+        let times = Times::of(sent.at, grant.remaining, claim.ttl);
         if self.environment.now() >= times.stop_at {
             return None;
         }
@@ -176,7 +176,7 @@ impl Engine {
         from.bury = tenure.uncertain.then(|| Farewell::bury_for(ttl));
         let resource = tenure.resource.clone();
         let claim = Claim::new(resource, owner, share, ttl, Arc::clone(&self.holder)).succeeding(from);
-        let sent = self.environment.now();
+        let sent = self.sending();
         let request = self.backend.acquire(&claim);
         let limit = Engine::request_limit(ttl);
         let verdict = self.call(Verb::Acquire, Some(&claim.resource), limit, request).await?;
@@ -258,7 +258,7 @@ impl<'a> Seeker<'a> {
                 }
                 self.wait(&blocked).await;
             }
-            let sent = self.engine.environment.now();
+            let sent = self.engine.sending();
             match self.request().await {
                 Ok(Verdict::Granted(grant)) => {
                     if let Some(handle) = self.granted(grant, sent) {
@@ -302,7 +302,7 @@ impl<'a> Seeker<'a> {
         verdict
     }
 
-    fn granted(&mut self, grant: Grant, sent: Moment) -> Option<Handle> {
+    fn granted(&mut self, grant: Grant, sent: Sent) -> Option<Handle> {
         let engine = self.engine;
         let (claim, uncertain) = (&self.ask.claim, self.unclaimed.unanswered);
         self.unclaimed.there = true;

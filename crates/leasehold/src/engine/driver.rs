@@ -19,7 +19,7 @@ use tokio::sync::{Notify, mpsc};
 use super::{
     Engine,
     reaper::Errand,
-    tenure::Tenure,
+    tenure::{Sent, Tenure},
     watchdog::{self, Action, Key, Times, Watched},
 };
 use crate::race::{Either, first};
@@ -168,7 +168,7 @@ impl Engine {
     async fn renew(self: Arc<Engine>, batch: Vec<(Key, Watch, Duration)>) {
         let shortest = batch.iter().map(|(_, _, ttl)| *ttl).min().unwrap_or_default();
         let held: Vec<_> = batch.iter().map(|(_, watch, ttl)| Held::new(watch.claim(), *ttl)).collect();
-        let sent = self.environment.now();
+        let sent = self.sending();
         let request = async { Ok(self.backend.renew(&held).await) };
         let at_most = shortest * 3 / 10; // below a third, so that a failed one is tried again in time
         let answers = self.call(Verb::Renew, None, at_most, request).await;
@@ -178,12 +178,12 @@ impl Engine {
         for ((key, watch, _), answer) in batch.into_iter().zip(answers) {
             match watch {
                 Watch::Tenure(tenure) => self.tenure_answered(key, &tenure, sent, answer),
-                Watch::Place(place) => self.place_answered(key, &place, sent, &answer),
+                Watch::Place(place) => self.place_answered(key, &place, sent.at, &answer),
             }
         }
     }
 
-    fn tenure_answered(&self, key: Key, tenure: &Tenure, sent: Moment, answer: Result<Renewal>) {
+    fn tenure_answered(&self, key: Key, tenure: &Tenure, sent: Sent, answer: Result<Renewal>) {
         match answer {
             Ok(Renewal::Kept(kept)) => self.kept(key, tenure, sent, kept),
             Ok(Renewal::Gone { why }) => {
@@ -205,25 +205,32 @@ impl Engine {
     }
 
     /// The answer to a renewal of this tenure, by the watchdog or by a caller who extends.
-    pub(crate) fn kept(&self, key: Key, tenure: &Tenure, sent: Moment, kept: Kept) {
+    pub(crate) fn kept(&self, key: Key, tenure: &Tenure, sent: Sent, kept: Kept) {
         let now = self.environment.now();
         let margin = now.until(tenure.stop_at());
-        let late = tenure.stop_at().before(tenure.ttl() / 3) < sent; // half of the ttl had passed
+        let late = tenure.stop_at().before(tenure.ttl() / 3) < sent.at; // half of the ttl had passed
         let random = self.environment.random();
-        let Some((times, wake)) = self.watchdog().renewed(key, sent, kept.remaining, random) else {
+        let Some((_, wake)) = self.watchdog().renewed(key, sent.at, kept.remaining, random) else {
             return;
         };
         if wake {
             self.nudge.notify_one();
         }
-        tenure.set_times(times);
+        tenure.set_times(Times::of(sent.at, kept.remaining, tenure.ttl()), sent);
         tenure.set_failures(0);
         self.observer.renewed(tenure, margin, late);
+        self.heed(tenure, kept);
+    }
+
+    /// What an operator wants of this tenure.
+    pub(crate) fn heed(&self, tenure: &Tenure, kept: Kept) {
         if let Some(asked) = kept.asked {
             tenure.ask(asked);
         }
         if kept.evicting && tenure.evicting() {
-            self.watchdog().let_run_out(key);
+            if let Some(key) = tenure.key() {
+                self.watchdog().let_run_out(key);
+            }
             self.observer.event(tenure, EventKind::Evicting);
         }
     }

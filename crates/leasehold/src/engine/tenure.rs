@@ -57,6 +57,22 @@ struct Extras {
     asked: Mutex<Option<Asked>>,
 }
 
+/// Both clocks, read before a request leaves.
+///
+/// A machine may be frozen while the answer is on its way. The clock that counts suspend does not show that, so the
+/// calendar has to be read on this side of it, too.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sent {
+    pub(crate) at: Moment,
+    wall: WallTime,
+}
+
+impl Engine {
+    pub(crate) fn sending(&self) -> Sent {
+        Sent { at: self.environment.now(), wall: self.environment.wall() }
+    }
+}
+
 /// A grant as it begins.
 pub(crate) struct Beginning {
     pub(crate) claim: ClaimRef,
@@ -64,7 +80,7 @@ pub(crate) struct Beginning {
     pub(crate) token: FencingToken,
     pub(crate) ttl: Duration,
     pub(crate) times: Times,
-    pub(crate) sent: Moment,
+    pub(crate) sent: Sent,
     pub(crate) uncertain: bool,
     pub(crate) terms: Terms,
 }
@@ -78,7 +94,7 @@ impl Tenure {
             owner: from.claim.owner,
             share: from.share,
             token: from.token,
-            acquired: from.sent,
+            acquired: from.sent.at,
             acquired_wall: wall,
             uncertain: from.uncertain,
             terms: (!from.terms.is_plain()).then(|| Box::new(from.terms)),
@@ -96,7 +112,7 @@ impl Tenure {
             changed: Notify::new(),
             extras: OnceLock::new(),
         };
-        tenure.set_times(from.times);
+        tenure.set_times(from.times, from.sent);
         Arc::new(tenure)
     }
 
@@ -128,12 +144,11 @@ impl Tenure {
         self.acquired.until(self.now())
     }
 
-    /// The times never move back; the calendar's twin of the stop is set beside them.
-    pub(crate) fn set_times(&self, times: Times) {
-        let (now, wall) = (self.now(), self.engine.environment.wall());
-        let wall_stop = wall.after(now.until(times.stop_at));
+    /// What an answer says: times that count from its own send, on both clocks. None of them moves back.
+    pub(crate) fn set_times(&self, times: Times, sent: Sent) {
+        let wall_stop = sent.wall.after(sent.at.until(times.stop_at));
         self.deadline.fetch_max(times.deadline.as_nanos(), Ordering::AcqRel);
-        self.wall_stop_at.store(wall_stop.as_micros(), Ordering::Release);
+        self.wall_stop_at.fetch_max(wall_stop.as_micros(), Ordering::AcqRel);
         self.stop_at.fetch_max(times.stop_at.as_nanos(), Ordering::AcqRel);
     }
 
@@ -311,15 +326,14 @@ impl Tenure {
     }
 
     /// How long the resource is to stay closed after a release now.
-    pub(crate) fn keep_for(&self) -> Option<Duration> {
-        let least = self.terms.as_ref().and_then(|terms| terms.at_least)?;
-        Some(least.saturating_sub(self.held_for())).filter(|keep_for| !keep_for.is_zero())
+    pub(crate) fn keep_for(&self, at_least: Option<Duration>) -> Option<Duration> {
+        at_least.map(|least| least.saturating_sub(self.held_for())).filter(|keep_for| !keep_for.is_zero())
     }
 
     /// What is said when the first farewell went unanswered: the same, and a burial.
-    pub(crate) fn repeated_farewell(&self) -> Farewell {
+    pub(crate) fn repeated_farewell(&self, at_least: Option<Duration>) -> Farewell {
         let mut farewell = Farewell::new(self.reference()).burying(Farewell::bury_for(self.ttl()));
-        farewell.keep_for = self.keep_for();
+        farewell.keep_for = self.keep_for(at_least);
         farewell
     }
 

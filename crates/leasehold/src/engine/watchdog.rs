@@ -139,7 +139,7 @@ impl<H: Watched> Watchdog<H> {
             let entry = &mut self.entries[slot as usize];
             let stop = entry.times.stop_at.min(entry.handle.limit());
             let soon = now.after(entry.slack());
-            let early = renewing && entry.is_renewed_next() && due <= soon;
+            let early = renewing && entry.is_renewed_next() && entry.times.renew_at <= soon;
             if due > now && !early {
                 break;
             }
@@ -360,6 +360,17 @@ mod tests {
         assert_eq!(step(&mut dog, at(10)).len(), 1);
         dog.renewed(key, at(10), TTL, u64::MAX);
         assert_eq!(step(&mut dog, at(15)), [Action::Stop(Lease("a", at(15)))]);
+    }
+
+    #[test]
+    fn a_limit_that_is_near_does_not_hold_up_the_step() {
+        let mut dog = Watchdog::new();
+        let key = watch(&mut dog, lease("a"), at(0));
+        // Its limit is within the slack of a renewal at 10 s, its own renewal is not.
+        let limit = at(10).after(Duration::from_millis(100));
+        watch(&mut dog, Lease("b", limit), at(5));
+        assert_eq!(step(&mut dog, at(10)), [Action::Renew(key, lease("a"), TTL)]);
+        assert_eq!(step(&mut dog, limit), [Action::Stop(Lease("b", limit))]);
     }
 
     #[test]
