@@ -10,7 +10,7 @@ use crate::commands;
 #[derive(Debug, Parser)]
 #[command(name = "leasehold", version, propagate_version = true, max_term_width = 100)]
 #[command(after_help = "Exit codes of its own: 64 usage, 69 backend unavailable, 70 internal, 75 busy, \
-                        78 configuration, 79 lease lost, 126 cannot run, 127 not found.")]
+                        77 order refused, 78 configuration, 79 lease lost, 126 cannot run, 127 not found.")]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,
@@ -65,6 +65,28 @@ pub(crate) enum LogFormat {
 pub(crate) enum Command {
     /// Run a command while holding a resource
     Run(Box<commands::run::Run>),
+    /// List what is held, waited for or paused
+    Ls(commands::ls::Ls),
+    /// Show one resource: holders, line, token, note, last orders
+    Show(commands::show::Show),
+    /// Watch what changes, live
+    Watch(commands::watch::Watch),
+    /// Say why you wait: who holds it, since when, how long at the most, what would free it
+    Why(commands::why::Why),
+    /// Ask a holder to finish
+    Ask(commands::ask::Ask),
+    /// End a holder: when its lease runs out, or at once
+    Evict(commands::evict::Evict),
+    /// Grant nothing for a while
+    Pause(commands::pause::Pause),
+    /// Grant again
+    Resume(commands::pause::Resume),
+    /// Change the capacity of what is in use
+    Resize(commands::resize::Resize),
+    /// List who ordered what, when and why
+    Audit(commands::audit::Audit),
+    /// Look for leases and locks that nobody will give back
+    Leaks(commands::leaks::Leaks),
     /// Print completions for a shell
     Completions(commands::completions::Completions),
     /// Print the manual page, of the program or of one command

@@ -16,6 +16,8 @@ pub(crate) enum Exit {
     Internal = 70,
     /// Someone else holds it, and the wait is over.
     Busy = 75,
+    /// An order was not carried out: the holder that it means is not there any more, or is alive.
+    Refused = 77,
     /// The store, its credentials or the configuration are wrong.
     Config = 78,
     /// The lease was lost, and the command is dead.

@@ -10,21 +10,32 @@
 //! | `hold` | what a command holds while it runs |
 //! | `guardian`, `signals` | who stops it in time, and what it is told |
 //! | `terminal`, `job` | who may read from the terminal, and how the shell sees us |
+//! | `desk`, `order`, `alive`, `leak` | the operator: looking, ordering, telling the living from the dead |
+//! | `screen`, `table`, `text`, `view`, `names` | what people and programs are shown, and how they name things |
 
+mod alive;
 mod args;
 mod commands;
 mod config;
+mod desk;
 mod exit;
 mod guardian;
 mod hold;
 mod job;
+mod leak;
 mod logs;
 mod metrics_file;
+mod names;
+mod order;
 mod output;
+mod screen;
 mod secret;
 mod signals;
 mod store;
+mod table;
 mod terminal;
+mod text;
+mod view;
 
 use std::process::ExitCode;
 

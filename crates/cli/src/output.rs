@@ -10,7 +10,7 @@ use leasehold::Effect;
 use crate::{
     args::Global,
     exit::{Exit, Failure},
-    secret, terminal,
+    secret, terminal, text,
 };
 
 /// How much is said, and for whom.
@@ -96,9 +96,9 @@ fn as_json(failure: &Failure) -> String {
 }
 
 /// One line, whatever is in the text, in one write: lines of several processes do not mix.
-fn to_stderr(text: &str) {
+fn to_stderr(said: &str) {
     let mut line: String =
-        secret::scrub(text).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        secret::scrub(said).chars().map(|c| if text::is_unsafe(c) { ' ' } else { c }).collect();
     line.push('\n');
     // Nobody may be listening any more: then there is nobody to tell.
     let _ = terminal::undisturbed(|| io::stderr().write_all(line.as_bytes()));

@@ -80,12 +80,14 @@ impl Resource {
         let (names, encoded) = key.split_once('/').ok_or_else(|| no_slash(key))?;
         let (namespace, kind) = split_names(names)?;
         let hashed = encoded.strip_prefix(HASHED);
-        let is_hash = |hash: &str| hash.len() == 32 && hash.bytes().all(|b| b.is_ascii_hexdigit());
+        let is_hash =
+            |hash: &str| hash.len() == 32 && hash.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
         if !hashed.is_some_and(is_hash) {
-            let id = decode(encoded).ok_or_else(|| invalid(format!("{key:?} is not an encoded resource")))?;
+            let id = decode(encoded)
+                .ok_or_else(|| invalid(format!("{} is not an encoded resource", excerpt(key))))?;
             check_id(&id)?;
             if encode(&id) != encoded {
-                return Err(invalid(format!("{key:?} is not how this resource is encoded")));
+                return Err(invalid(format!("{} is not how this resource is encoded", excerpt(key))));
             }
         }
         Ok(Resource::assemble(namespace, kind, encoded))
@@ -240,7 +242,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// Quoted, escaped, and short enough for one line: for error messages about what someone typed.
-fn excerpt(text: &str) -> String {
+pub(crate) fn excerpt(text: &str) -> String {
     const SHOWN: usize = 40;
     match text.char_indices().nth(SHOWN) {
         None => format!("{text:?}"),

@@ -5,6 +5,7 @@ use std::{fmt, num::NonZeroU64, str::FromStr};
 use crate::{
     clock::Environment,
     error::{Error, ErrorKind, Result},
+    resource::excerpt,
 };
 
 /// Grows with every exclusive grant of a resource: show it where the effect happens, and refuse lower ones there.
@@ -81,7 +82,7 @@ impl FromStr for FencingToken {
         // `u64::from_str` takes a leading '+': a token has one spelling.
         let digits = text.bytes().all(|b| b.is_ascii_digit()) && !text.starts_with('0');
         let number = digits.then(|| text.parse().ok()).flatten();
-        number.and_then(|n| FencingToken::new(n).ok()).ok_or_else(|| not_a_token(format!("{text:.24?}")))
+        number.and_then(|n| FencingToken::new(n).ok()).ok_or_else(|| not_a_token(excerpt(text)))
     }
 }
 impl TryFrom<i64> for FencingToken {

@@ -63,7 +63,7 @@ impl Detached {
     pub(crate) async fn adopt(self, engine: &Arc<Engine>) -> Result<Lease> {
         engine.admit()?;
         let held = [Held::new(self.claim.clone(), self.ttl)];
-        let sent = engine.environment.now();
+        let sent = engine.sending();
         let request = async {
             let missing =
                 || Error::new(ErrorKind::Corrupt, "no answer in the batch").with_effect(Effect::Unknown);
@@ -78,7 +78,10 @@ impl Detached {
         if kept.token != self.token {
             return Err(lost(Ending::NotOurs));
         }
-        let times = Times::of(sent, kept.remaining, self.ttl);
+        let times = Times::of(sent.at, kept.remaining, self.ttl);
+        if engine.environment.now() >= times.stop_at {
+            return Err(if kept.evicting { lost(Ending::Evicted) } else { too_late().on(&self.claim.resource) });
+        }
         let Detached { claim, token, share, ttl } = self;
         let terms = Terms::default();
         let tenure = Tenure::begin(
@@ -86,9 +89,15 @@ impl Detached {
             Beginning { claim, share, token, ttl, times, sent, uncertain: false, terms },
         );
         engine.watch_tenure(&tenure, times, ttl, true);
+        engine.heed(&tenure, kept);
         engine.observer.acquired(&tenure, Duration::ZERO, 0, crate::engine::observe::How::default());
         Ok(Lease::new(Handle::of(tenure)))
     }
+}
+
+fn too_late() -> Error {
+    let message = "the answer came so late that the lease would have to stop at once; try again";
+    Error::new(ErrorKind::Unavailable, message).with_effect(Effect::Unknown)
 }
 
 impl fmt::Debug for Detached {

@@ -326,7 +326,7 @@ impl<T: TokenKind> LeaseView<T> {
         self.check()?;
         let ttl = held.ttl;
         let held = [held];
-        let sent = engine.environment.now();
+        let sent = engine.sending();
         let request = async {
             let missing =
                 || Error::new(ErrorKind::Corrupt, "no answer in the batch").with_effect(Effect::Unknown);
@@ -336,7 +336,8 @@ impl<T: TokenKind> LeaseView<T> {
         match engine.call(Verb::Renew, Some(self.resource()), at_most, request).await? {
             Renewal::Kept(kept) => {
                 if let Some(key) = tenure.key() {
-                    engine.kept(key, tenure, ttl, sent, kept);
+                    engine.extended(key, tenure, ttl);
+                    engine.kept(key, tenure, sent, kept);
                 }
                 self.check()
             }

@@ -1,4 +1,5 @@
 //! Every public async operation, dropped at each of its await points, leaves nothing held.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test is a program of its own")]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! A lease is kept alive, doubted, lost, limited and asked for.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test is a program of its own")]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! Waiting: the local line, turns, strict order, wake-ups, and what happens when the backend fails meanwhile.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test is a program of its own")]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! The faulty network does what it says, call by call and by chance.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{sync::Arc, time::Duration};
 

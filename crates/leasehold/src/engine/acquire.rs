@@ -13,7 +13,7 @@ use super::{
     driver::{PlaceKeeper, Watch},
     line::{Headship, Joined, Ticket, Turn, Waiter, farewell_to},
     observe::How,
-    tenure::{Beginning, Handle, Tenure},
+    tenure::{Beginning, Handle, Sent, Tenure},
     watchdog::Times,
 };
 use crate::race::{Either, first};
@@ -47,6 +47,8 @@ pub(crate) enum Outcome {
 
 /// A backend that cannot be reached is given this long, if the caller is that patient.
 const OUTAGE_MAX: Duration = Duration::from_secs(10);
+/// However impatient the caller is, a question is given this long to be answered: giving up costs a burial.
+const ANSWER_MIN: Duration = Duration::from_secs(1);
 /// The longest time without asking, whatever the wake-ups say.
 const SAFETY_POLL: Duration = Duration::from_secs(5);
 
@@ -107,10 +109,10 @@ impl Engine {
         claim: &Claim,
         terms: &Terms,
         grant: Grant,
-        sent: Moment,
+        sent: Sent,
         uncertain: bool,
     ) -> Option<Handle> {
-        let times = Times::of(sent, grant.remaining, claim.ttl);
+        let times = Times::of(sent.at, grant.remaining, claim.ttl);
         if self.environment.now() >= times.stop_at {
             return None;
         }
@@ -174,7 +176,7 @@ impl Engine {
         from.bury = tenure.uncertain.then(|| Farewell::bury_for(ttl));
         let resource = tenure.resource.clone();
         let claim = Claim::new(resource, owner, share, ttl, Arc::clone(&self.holder)).succeeding(from);
-        let sent = self.environment.now();
+        let sent = self.sending();
         let request = self.backend.acquire(&claim);
         let limit = Engine::request_limit(ttl);
         let verdict = self.call(Verb::Acquire, Some(&claim.resource), limit, request).await?;
@@ -256,7 +258,7 @@ impl<'a> Seeker<'a> {
                 }
                 self.wait(&blocked).await;
             }
-            let sent = self.engine.environment.now();
+            let sent = self.engine.sending();
             match self.request().await {
                 Ok(Verdict::Granted(grant)) => {
                     if let Some(handle) = self.granted(grant, sent) {
@@ -285,7 +287,7 @@ impl<'a> Seeker<'a> {
         self.unclaimed.in_flight = true;
         let sent = engine.environment.now();
         let request = engine.backend.acquire(claim);
-        let at_most = Engine::request_limit(claim.ttl);
+        let at_most = Engine::request_limit(claim.ttl).min(self.left(sent).max(ANSWER_MIN));
         let verdict = engine.call(Verb::Acquire, Some(&claim.resource), at_most, request).await;
         let took = sent.until(engine.environment.now());
         engine.observer.metrics(&claim.resource).acquire.record(took);
@@ -300,12 +302,13 @@ impl<'a> Seeker<'a> {
         verdict
     }
 
-    fn granted(&mut self, grant: Grant, sent: Moment) -> Option<Handle> {
+    fn granted(&mut self, grant: Grant, sent: Sent) -> Option<Handle> {
         let engine = self.engine;
         let (claim, uncertain) = (&self.ask.claim, self.unclaimed.unanswered);
         self.unclaimed.there = true;
         let handle = engine.grant(claim, &self.ask.terms, grant, sent, uncertain)?;
-        self.unclaimed.there = false;
+        // From here on the tenure answers for the claim, and buries it when it goes.
+        (self.unclaimed.there, self.unclaimed.unanswered) = (false, false);
         let head = self.unclaimed.head.take();
         if claim.share.capacity() == 1 && !self.ask.fair {
             engine.lines.granted(&claim.resource, head, claim.owner);
@@ -415,7 +418,7 @@ impl<'a> Seeker<'a> {
         let started = engine.environment.now();
         let request = engine.backend.wait(claim, &blocked.cursor, at_most);
         // The backend ends the wait itself; the limit is for one that does not answer at all.
-        let limit = at_most + Duration::from_secs(5);
+        let limit = at_most + ANSWER_MIN;
         if engine.call(Verb::Wait, Some(&claim.resource), limit, request).await.is_err() {
             let spent = started.until(engine.environment.now());
             let pause = jitter(Backoff::FIRST, engine.environment.random());

@@ -19,8 +19,8 @@ use tokio::sync::{Notify, mpsc};
 use super::{
     Engine,
     reaper::Errand,
-    tenure::Tenure,
-    watchdog::{Action, Key, Times, Watched},
+    tenure::{Sent, Tenure},
+    watchdog::{self, Action, Key, Times, Watched},
 };
 use crate::race::{Either, first};
 
@@ -91,6 +91,8 @@ impl Drop for PlaceKeeper<'_> {
     }
 }
 
+/// How often the driver looks up when there is nothing to keep.
+const IDLE_LOOK_UP: Duration = Duration::from_secs(60);
 /// How many events are taken from the watchdog at once.
 const STEP: usize = 10_000;
 
@@ -106,9 +108,10 @@ pub(super) async fn drive(
             let Some(engine) = engine.upgrade() else { return };
             let now = environment.now();
             let next = engine.step(now);
-            // Asleep, the driver holds nothing that keeps the client alive. It looks up now and then all the same:
-            // timers stop during suspend, this clock does not.
-            now.until(next).min(Duration::from_secs(60))
+            // Asleep, the driver holds nothing that keeps the client alive. Timers stop during suspend, this clock
+            // does not: while there is anything to keep, it looks up every second.
+            let look_up = if next == Moment::NEVER { IDLE_LOOK_UP } else { watchdog::LOOK_UP };
+            now.until(next).min(look_up)
         };
         match first(errands.recv(), first(nudge.notified(), environment.sleep(nap))).await {
             Either::Left(None) => return,
@@ -165,31 +168,24 @@ impl Engine {
     async fn renew(self: Arc<Engine>, batch: Vec<(Key, Watch, Duration)>) {
         let shortest = batch.iter().map(|(_, _, ttl)| *ttl).min().unwrap_or_default();
         let held: Vec<_> = batch.iter().map(|(_, watch, ttl)| Held::new(watch.claim(), *ttl)).collect();
-        let sent = self.environment.now();
+        let sent = self.sending();
         let request = async { Ok(self.backend.renew(&held).await) };
         let at_most = shortest * 3 / 10; // below a third, so that a failed one is tried again in time
         let answers = self.call(Verb::Renew, None, at_most, request).await;
         let failed = |error: &Error| batch.iter().map(|_| Err(error.clone())).collect();
         let answers: Vec<Result<Renewal>> = answers.unwrap_or_else(|error| failed(&error));
         debug_assert_eq!(answers.len(), batch.len(), "one answer each");
-        for ((key, watch, ttl), answer) in batch.into_iter().zip(answers) {
+        for ((key, watch, _), answer) in batch.into_iter().zip(answers) {
             match watch {
-                Watch::Tenure(tenure) => self.tenure_answered(key, &tenure, ttl, sent, answer),
-                Watch::Place(place) => self.place_answered(key, &place, ttl, sent, &answer),
+                Watch::Tenure(tenure) => self.tenure_answered(key, &tenure, sent, answer),
+                Watch::Place(place) => self.place_answered(key, &place, sent.at, &answer),
             }
         }
     }
 
-    fn tenure_answered(
-        &self,
-        key: Key,
-        tenure: &Tenure,
-        ttl: Duration,
-        sent: Moment,
-        answer: Result<Renewal>,
-    ) {
+    fn tenure_answered(&self, key: Key, tenure: &Tenure, sent: Sent, answer: Result<Renewal>) {
         match answer {
-            Ok(Renewal::Kept(kept)) => self.kept(key, tenure, ttl, sent, kept),
+            Ok(Renewal::Kept(kept)) => self.kept(key, tenure, sent, kept),
             Ok(Renewal::Gone { why }) => {
                 drop(self.forget(key));
                 tenure.end(if why == Gone::Evicted { Ending::Evicted } else { Ending::NotOurs });
@@ -202,27 +198,39 @@ impl Engine {
         }
     }
 
+    /// A caller extended this tenure: from now on it is renewed for this long.
+    pub(crate) fn extended(&self, key: Key, tenure: &Tenure, ttl: Duration) {
+        self.watchdog().set_ttl(key, ttl);
+        tenure.set_ttl(ttl);
+    }
+
     /// The answer to a renewal of this tenure, by the watchdog or by a caller who extends.
-    pub(crate) fn kept(&self, key: Key, tenure: &Tenure, ttl: Duration, sent: Moment, kept: Kept) {
+    pub(crate) fn kept(&self, key: Key, tenure: &Tenure, sent: Sent, kept: Kept) {
         let now = self.environment.now();
         let margin = now.until(tenure.stop_at());
-        let late = tenure.stop_at().before(ttl / 3) < sent; // half of the ttl had passed
+        let late = tenure.stop_at().before(tenure.ttl() / 3) < sent.at; // half of the ttl had passed
         let random = self.environment.random();
-        let Some((times, wake)) = self.watchdog().renewed(key, sent, kept.remaining, ttl, random) else {
+        let Some((_, wake)) = self.watchdog().renewed(key, sent.at, kept.remaining, random) else {
             return;
         };
         if wake {
             self.nudge.notify_one();
         }
-        tenure.set_ttl(ttl);
-        tenure.set_times(times);
+        tenure.set_times(Times::of(sent.at, kept.remaining, tenure.ttl()), sent);
         tenure.set_failures(0);
         self.observer.renewed(tenure, margin, late);
+        self.heed(tenure, kept);
+    }
+
+    /// What an operator wants of this tenure.
+    pub(crate) fn heed(&self, tenure: &Tenure, kept: Kept) {
         if let Some(asked) = kept.asked {
             tenure.ask(asked);
         }
         if kept.evicting && tenure.evicting() {
-            self.watchdog().let_run_out(key);
+            if let Some(key) = tenure.key() {
+                self.watchdog().let_run_out(key);
+            }
             self.observer.event(tenure, EventKind::Evicting);
         }
     }
@@ -237,7 +245,7 @@ impl Engine {
         self.observer.renewal_failed(tenure, error, failures, now.until(tenure.stop_at()));
     }
 
-    fn place_answered(&self, key: Key, place: &Place, ttl: Duration, sent: Moment, answer: &Result<Renewal>) {
+    fn place_answered(&self, key: Key, place: &Place, sent: Moment, answer: &Result<Renewal>) {
         let (now, random) = (self.environment.now(), self.environment.random());
         let wake = match answer {
             // It was granted, and that answer was lost: asking again returns the grant.
@@ -247,7 +255,7 @@ impl Engine {
                 false
             }
             Ok(Renewal::Queued { remaining }) => {
-                self.watchdog().renewed(key, sent, *remaining, ttl, random).is_some_and(|(_, wake)| wake)
+                self.watchdog().renewed(key, sent, *remaining, random).is_some_and(|(_, wake)| wake)
             }
             Err(_) => self.watchdog().failed(key, now, random).is_some_and(|(_, wake)| wake),
         };

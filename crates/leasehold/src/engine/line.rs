@@ -9,6 +9,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    num::NonZeroU64,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -20,19 +21,59 @@ use tokio::sync::Notify;
 use super::{Engine, Terms, tenure::Handle};
 
 #[derive(Debug, Default)]
-pub(crate) struct Lines(Mutex<HashMap<Resource, Line>>);
+pub(crate) struct Lines(Mutex<State>);
 
+#[derive(Debug, Default)]
+struct State {
+    lines: HashMap<Resource, Line>,
+    tickets: u64,
+}
+
+/// Everything that is held has a line: what it needs only when somebody waits is boxed.
 #[derive(Debug, Default)]
 struct Line {
     holder: Option<OwnerToken>,
     head: Option<Ticket>,
+    crowd: Option<Box<Crowd>>,
+}
+
+#[derive(Debug, Default)]
+struct Crowd {
     waiting: BTreeMap<Ticket, Arc<Waiter>>,
-    next: Ticket,
     /// Who was in the way when the head last asked.
     busy: Busy,
 }
 
-pub(crate) type Ticket = u64;
+impl State {
+    fn ticket(&mut self) -> Ticket {
+        self.tickets += 1;
+        Ticket::new(self.tickets).expect("fewer than 2^64 requests")
+    }
+
+    fn forget_if_idle(&mut self, resource: &Resource) {
+        let waits = |line: &Line| line.crowd.as_ref().is_some_and(|crowd| !crowd.waiting.is_empty());
+        let idle = |line: &Line| line.holder.is_none() && line.head.is_none() && !waits(line);
+        if self.lines.get(resource).is_some_and(idle) {
+            self.lines.remove(resource);
+        }
+    }
+}
+
+impl Line {
+    /// Makes the next one who waits the head.
+    fn advance(&mut self) -> Option<Arc<Waiter>> {
+        let (ticket, waiter) = self.crowd.as_mut()?.waiting.pop_first()?;
+        self.head = Some(ticket);
+        Some(waiter)
+    }
+
+    fn crowd(&mut self) -> &mut Crowd {
+        self.crowd.get_or_insert_default()
+    }
+}
+
+/// The order of arrival, among all requests of a client.
+pub(crate) type Ticket = NonZeroU64;
 
 /// One who waits for its turn.
 #[derive(Debug)]
@@ -78,16 +119,15 @@ pub(crate) enum Joined {
 }
 
 impl Lines {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Resource, Line>> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Joins the line; the first one is its head.
     pub(crate) fn join(&self, claim: &Claim, terms: &Terms, since: Moment) -> Joined {
-        let mut lines = self.lock();
-        let line = lines.entry(claim.resource.clone()).or_default();
-        let ticket = line.next;
-        line.next += 1;
+        let mut state = self.lock();
+        let ticket = state.ticket();
+        let line = state.lines.entry(claim.resource.clone()).or_default();
         if line.holder.is_none() && line.head.is_none() {
             line.head = Some(ticket);
             return Joined::Head(ticket);
@@ -96,16 +136,16 @@ impl Lines {
         let (turn, bell) = (Mutex::new(Turn::NotYet), Notify::new());
         let waiter = Waiter { ticket, claim, terms, since, turn, bell };
         let waiter = Arc::new(waiter);
-        line.waiting.insert(ticket, Arc::clone(&waiter));
+        line.crowd().waiting.insert(ticket, Arc::clone(&waiter));
         Joined::Waiting(waiter)
     }
 
     /// Someone of this client holds it now; if it was the head, the line has none any more.
     pub(crate) fn granted(&self, resource: &Resource, head: Option<Ticket>, owner: OwnerToken) {
-        let mut lines = self.lock();
+        let mut state = self.lock();
         let line = match head {
-            Some(_) => lines.get_mut(resource).expect("a line with a head is not forgotten"),
-            None => lines.entry(resource.clone()).or_default(),
+            Some(_) => state.lines.get_mut(resource).expect("a line with a head is not forgotten"),
+            None => state.lines.entry(resource.clone()).or_default(),
         };
         if head.is_some() && line.head == head {
             line.head = None;
@@ -115,38 +155,30 @@ impl Lines {
 
     /// The holder is leaving. Returns whom to hand the seat to; that one is the head while it is being done.
     pub(crate) fn leaving(&self, resource: &Resource, owner: OwnerToken) -> Option<Arc<Waiter>> {
-        let mut lines = self.lock();
-        let line = lines.get_mut(resource).filter(|line| line.holder == Some(owner))?;
+        let mut state = self.lock();
+        let line = state.lines.get_mut(resource).filter(|line| line.holder == Some(owner))?;
         line.holder = None;
-        if line.head.is_none()
-            && let Some((ticket, waiter)) = line.waiting.pop_first()
-        {
-            line.head = Some(ticket);
-            return Some(waiter);
-        }
-        forget_if_idle(&mut lines, resource);
-        None
+        let next = if line.head.is_none() { line.advance() } else { None };
+        state.forget_if_idle(resource);
+        next
     }
 
     /// The head goes away. Returns who is the head now.
     fn next_head(&self, resource: &Resource, head: Ticket) -> Option<Arc<Waiter>> {
-        let mut lines = self.lock();
-        let line = lines.get_mut(resource).filter(|line| line.head == Some(head))?;
+        let mut state = self.lock();
+        let line = state.lines.get_mut(resource).filter(|line| line.head == Some(head))?;
         line.head = None;
-        if let Some((ticket, waiter)) = line.waiting.pop_first() {
-            line.head = Some(ticket);
-            return Some(waiter);
-        }
-        forget_if_idle(&mut lines, resource);
-        None
+        let next = line.advance();
+        state.forget_if_idle(resource);
+        next
     }
 
     /// The backend failed the head in a way that everyone in line would be failed.
     pub(crate) fn fail_all(&self, resource: &Resource, error: &Error) {
         let waiting = {
-            let mut lines = self.lock();
-            let Some(line) = lines.get_mut(resource) else { return };
-            std::mem::take(&mut line.waiting)
+            let mut state = self.lock();
+            let Some(line) = state.lines.get_mut(resource) else { return };
+            std::mem::take(&mut line.crowd().waiting)
         };
         for waiter in waiting.into_values() {
             drop(waiter.call(Turn::Failed(error.clone())));
@@ -155,25 +187,26 @@ impl Lines {
 
     /// Remembers who was in the way, for those who give up waiting here.
     pub(crate) fn saw(&self, resource: &Resource, busy: Busy) {
-        if let Some(line) = self.lock().get_mut(resource) {
-            line.busy = busy;
+        if let Some(line) = self.lock().lines.get_mut(resource) {
+            line.crowd().busy = busy;
         }
     }
 
     /// Who was in the way when the head last asked, and how many wait here before this one.
     pub(crate) fn busy(&self, resource: &Resource, ticket: Ticket) -> Busy {
-        let lines = self.lock();
-        let Some(line) = lines.get(resource) else { return Busy::default() };
-        let mut busy = line.busy.clone();
-        let here = line.waiting.range(..ticket).take(1000).count();
+        let state = self.lock();
+        let crowd = state.lines.get(resource).and_then(|line| line.crowd.as_ref());
+        let Some(crowd) = crowd else { return Busy::default() };
+        let mut busy = crowd.busy.clone();
+        let here = crowd.waiting.range(..ticket).take(1000).count();
         busy.ahead = busy.ahead.saturating_add(u32::try_from(here).unwrap_or(u32::MAX));
         busy
     }
 
     /// A waiter gives up. Returns what its turn had brought.
     fn leave(&self, waiter: &Waiter) -> Turn {
-        if let Some(line) = self.lock().get_mut(&waiter.claim.resource) {
-            line.waiting.remove(&waiter.ticket);
+        if let Some(line) = self.lock().lines.get_mut(&waiter.claim.resource) {
+            line.crowd().waiting.remove(&waiter.ticket);
         }
         std::mem::replace(&mut *waiter.turn(), Turn::Gone)
     }
@@ -236,13 +269,6 @@ pub(crate) fn farewell_to(resource: &Resource, predecessor: Succession) -> Farew
     let mut farewell = Farewell::new(ClaimRef { resource: resource.clone(), owner: predecessor.owner });
     farewell.bury = predecessor.bury;
     farewell
-}
-
-fn forget_if_idle(lines: &mut HashMap<Resource, Line>, resource: &Resource) {
-    let idle = |line: &Line| line.holder.is_none() && line.head.is_none() && line.waiting.is_empty();
-    if lines.get(resource).is_some_and(idle) {
-        lines.remove(resource);
-    }
 }
 
 impl Waiter {

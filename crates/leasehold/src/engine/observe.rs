@@ -5,6 +5,7 @@
 
 use std::{
     collections::HashMap,
+    fmt,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -82,14 +83,14 @@ impl Observer {
         let metrics = self.metrics(resource);
         metrics.contended.increment(1);
         metrics.wait.record(waited);
-        self.emit(resource, owner, None, || EventKind::Contended { waited });
+        self.emit(&About::claim(resource, owner), || EventKind::Contended { waited });
     }
 
     pub(crate) fn failed(&self, resource: &Resource, owner: OwnerToken, waited: Duration, error: &Error) {
         let metrics = self.metrics(resource);
         metrics.failed.increment(1);
         metrics.wait.record(waited);
-        self.emit(resource, owner, None, || EventKind::Failed { waited, error: error.clone() });
+        self.emit(&About::claim(resource, owner), || EventKind::Failed { waited, error: error.clone() });
     }
 
     pub(crate) fn lost(&self, tenure: &Tenure, why: Ending) {
@@ -137,12 +138,12 @@ impl Observer {
     }
 
     pub(crate) fn buried(&self, resource: &Resource, owner: OwnerToken) {
-        self.emit(resource, owner, None, || EventKind::Buried);
+        self.emit(&About::claim(resource, owner), || EventKind::Buried);
     }
 
     pub(crate) fn leaked(&self, resource: &Resource, owner: OwnerToken, error: ErrorKind) {
         self.metrics(resource).leaked.increment(1);
-        self.emit(resource, owner, None, || EventKind::Leaked { error });
+        self.emit(&About::claim(resource, owner), || EventKind::Leaked { error });
     }
 
     pub(crate) fn stale_token(
@@ -156,49 +157,48 @@ impl Observer {
         metrics::counter!("leasehold_fencing_rejected_total", "kind" => kind, "backend" => self.backend, "downstream" => downstream)
             .increment(1);
         let nobody = OwnerToken::from_bytes([0; 16]);
-        self.emit(resource, nobody, Some(presented), || EventKind::StaleTokenRefused {
-            presented,
-            highest,
-            downstream,
-        });
+        let about = About { token: Some(presented), ..About::claim(resource, nobody) };
+        self.emit(&about, || EventKind::StaleTokenRefused { presented, highest, downstream });
     }
 
     pub(crate) fn event(&self, tenure: &Tenure, kind: EventKind) {
-        self.emit(&tenure.resource, tenure.owner, Some(tenure.token), || kind);
+        let about = About {
+            resource: &tenure.resource,
+            owner: tenure.owner,
+            token: Some(tenure.token),
+            ttl: Some(tenure.ttl()),
+        };
+        self.emit(&about, || kind);
     }
 
-    fn emit(
-        &self,
-        resource: &Resource,
-        owner: OwnerToken,
-        token: Option<FencingToken>,
-        kind: impl FnOnce() -> EventKind,
-    ) {
+    fn emit(&self, about: &About<'_>, kind: impl FnOnce() -> EventKind) {
         let listeners = self.events.receiver_count() > 0;
         if !listeners && !tracing::enabled!(target: "leasehold", tracing::Level::WARN) {
             return;
         }
         let kind = kind();
-        self.trace(resource, owner, token, &kind);
+        self.trace(about, &kind);
         if listeners {
-            let event = Event::new(self.environment.wall(), resource.clone(), kind).of(owner.prefix(), token);
+            let event = Event::new(self.environment.wall(), about.resource.clone(), kind);
+            let event = event.of(about.owner.prefix(), about.token);
             drop(self.events.send(event)); // errs only when the last listener has just gone
         }
     }
 
-    fn trace(&self, resource: &Resource, owner: OwnerToken, token: Option<FencingToken>, kind: &EventKind) {
+    fn trace(&self, about: &About<'_>, kind: &EventKind) {
         macro_rules! log {
             ($level:expr) => {
                 tracing::event!(
                     target: "leasehold",
                     $level,
                     event = kind.as_str(),
-                    kind = resource.kind(),
-                    id_hash = resource.id_hash(),
-                    owner_prefix = owner.prefix(),
-                    token = token.map(FencingToken::get),
+                    kind = about.resource.kind(),
+                    id_hash = about.resource.id_hash(),
+                    owner_prefix = about.owner.prefix(),
+                    token = about.token.map(FencingToken::get),
+                    ttl_ms = about.ttl.map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)),
                     backend = self.backend,
-                    detail = ?kind,
+                    detail = %Detail(kind),
                 )
             };
         }
@@ -211,6 +211,39 @@ impl Observer {
             | EventKind::Released { answer: Released::AlreadyGone, .. } => log!(tracing::Level::WARN),
             EventKind::Asked(_) | EventKind::Failed { .. } => log!(tracing::Level::INFO),
             _ => log!(tracing::Level::DEBUG),
+        }
+    }
+}
+
+/// Whom an event is about.
+struct About<'a> {
+    resource: &'a Resource,
+    owner: OwnerToken,
+    token: Option<FencingToken>,
+    ttl: Option<Duration>,
+}
+
+impl<'a> About<'a> {
+    fn claim(resource: &'a Resource, owner: OwnerToken) -> About<'a> {
+        About { resource, owner, token: None, ttl: None }
+    }
+}
+
+/// An event for a log: an error without its resource, whose id must not be seen there.
+struct Detail<'a>(&'a EventKind);
+
+impl fmt::Display for Detail<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            EventKind::Failed { waited, error } => {
+                write!(
+                    f,
+                    "Failed {{ waited: {waited:?}, kind: {}, effect: {:?} }}",
+                    error.kind().as_str(),
+                    error.effect()
+                )
+            }
+            kind => write!(f, "{kind:?}"),
         }
     }
 }

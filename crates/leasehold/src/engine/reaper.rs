@@ -122,9 +122,8 @@ impl Engine {
         at_least: Option<Duration>,
         dropped: bool,
     ) -> Result<Released> {
-        let goodbye = Goodbye { engine: self, tenure, said: false };
-        let keep_for = at_least.map(|least| least.saturating_sub(tenure.held_for()));
-        let keep_for = keep_for.filter(|keep_for| !keep_for.is_zero());
+        let goodbye = Goodbye { engine: self, tenure, at_least, said: false };
+        let keep_for = tenure.keep_for(at_least);
         let next = self.lines.leaving(&tenure.resource, tenure.owner);
         let mut passing = next.as_deref().map(|waiter| Passing::begin(self, waiter));
         let released = match &mut passing {
@@ -139,9 +138,7 @@ impl Engine {
             Ok(answer) => self.observer.released(tenure, *answer, dropped),
             Err(_) => {
                 self.observer.release_failed(&tenure.resource);
-                let mut farewell =
-                    Farewell::new(tenure.reference()).burying(Farewell::bury_for(tenure.ttl()));
-                farewell.keep_for = keep_for;
+                let farewell = tenure.repeated_farewell(at_least);
                 if dropped {
                     self.bury(&farewell).await;
                 } else {
@@ -172,7 +169,7 @@ impl Engine {
         let mut claim = waiter.claim.clone().queued().succeeding(succession);
         claim.floor = self.floor(&claim.resource);
         passing.unanswered = true;
-        let sent = self.environment.now();
+        let sent = self.sending();
         let at_most = Engine::request_limit(claim.ttl);
         let request = self.backend.acquire(&claim);
         let verdict = self.call(Verb::Acquire, Some(&claim.resource), at_most, request).await;
@@ -205,7 +202,10 @@ impl Engine {
             let request = self.backend.release(farewell);
             let limit = Duration::from_secs(5);
             match self.call(Verb::Release, Some(&farewell.resource), limit, request).await {
-                Ok(_) => return self.observer.buried(&farewell.resource, farewell.owner),
+                Ok(_) if farewell.bury.is_some() => {
+                    return self.observer.buried(&farewell.resource, farewell.owner);
+                }
+                Ok(_) => return, // it has left the line
                 Err(error) if self.is_hopeless(&error) || started.until(self.environment.now()) >= most => {
                     return self.observer.leaked(&farewell.resource, farewell.owner, error.kind());
                 }
@@ -223,6 +223,7 @@ impl Engine {
 struct Goodbye<'a> {
     engine: &'a Arc<Engine>,
     tenure: &'a Arc<Tenure>,
+    at_least: Option<Duration>,
     said: bool,
 }
 
@@ -235,9 +236,7 @@ impl Goodbye<'_> {
 impl Drop for Goodbye<'_> {
     fn drop(&mut self) {
         if !self.said {
-            let tenure = self.tenure;
-            let farewell = Farewell::new(tenure.reference()).burying(Farewell::bury_for(tenure.ttl()));
-            self.engine.reap_claim(farewell);
+            self.engine.reap_claim(self.tenure.repeated_farewell(self.at_least));
             self.engine.errand_done();
         }
     }

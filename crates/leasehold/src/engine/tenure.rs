@@ -10,8 +10,8 @@ use std::{
 };
 
 use leasehold_core::{
-    Asked, ClaimRef, Ending, Error, ErrorKind, EventKind, FencingToken, Moment, OwnerToken, Resource, Result,
-    Share, WallTime,
+    Asked, ClaimRef, Ending, Error, ErrorKind, EventKind, Farewell, FencingToken, Moment, OwnerToken,
+    Resource, Result, Share, WallTime,
 };
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -47,14 +47,30 @@ pub(crate) struct Tenure {
     parted: AtomicBool,
     key: OnceLock<Key>,
     changed: Notify,
-    extras: OnceLock<Extras>,
+    extras: OnceLock<Box<Extras>>,
 }
 
-/// What few leases need.
+/// What few leases need; boxed, because a client may keep very many of the others.
 #[derive(Default)]
 struct Extras {
     cancellation: CancellationToken,
     asked: Mutex<Option<Asked>>,
+}
+
+/// Both clocks, read before a request leaves.
+///
+/// A machine may be frozen while the answer is on its way. The clock that counts suspend does not show that, so the
+/// calendar has to be read on this side of it, too.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sent {
+    pub(crate) at: Moment,
+    wall: WallTime,
+}
+
+impl Engine {
+    pub(crate) fn sending(&self) -> Sent {
+        Sent { at: self.environment.now(), wall: self.environment.wall() }
+    }
 }
 
 /// A grant as it begins.
@@ -64,7 +80,7 @@ pub(crate) struct Beginning {
     pub(crate) token: FencingToken,
     pub(crate) ttl: Duration,
     pub(crate) times: Times,
-    pub(crate) sent: Moment,
+    pub(crate) sent: Sent,
     pub(crate) uncertain: bool,
     pub(crate) terms: Terms,
 }
@@ -78,7 +94,7 @@ impl Tenure {
             owner: from.claim.owner,
             share: from.share,
             token: from.token,
-            acquired: from.sent,
+            acquired: from.sent.at,
             acquired_wall: wall,
             uncertain: from.uncertain,
             terms: (!from.terms.is_plain()).then(|| Box::new(from.terms)),
@@ -96,7 +112,7 @@ impl Tenure {
             changed: Notify::new(),
             extras: OnceLock::new(),
         };
-        tenure.set_times(from.times);
+        tenure.set_times(from.times, from.sent);
         Arc::new(tenure)
     }
 
@@ -128,12 +144,11 @@ impl Tenure {
         self.acquired.until(self.now())
     }
 
-    /// The times never move back; the calendar's twin of the stop is set beside them.
-    pub(crate) fn set_times(&self, times: Times) {
-        let (now, wall) = (self.now(), self.engine.environment.wall());
-        let wall_stop = wall.after(now.until(times.stop_at));
+    /// What an answer says: times that count from its own send, on both clocks. None of them moves back.
+    pub(crate) fn set_times(&self, times: Times, sent: Sent) {
+        let wall_stop = sent.wall.after(sent.at.until(times.stop_at));
         self.deadline.fetch_max(times.deadline.as_nanos(), Ordering::AcqRel);
-        self.wall_stop_at.store(wall_stop.as_micros(), Ordering::Release);
+        self.wall_stop_at.fetch_max(wall_stop.as_micros(), Ordering::AcqRel);
         self.stop_at.fetch_max(times.stop_at.as_nanos(), Ordering::AcqRel);
     }
 
@@ -203,10 +218,12 @@ impl Tenure {
         decode(self.ending.load(Ordering::Acquire))
     }
 
-    /// Ends it; the first ending stands. Tells everyone who looks, and lets the local line go on.
+    /// Ends it; the first ending stands. Tells everyone who looks, and lets the local line go on. From here on nobody
+    /// renews it, whoever noticed first that it is over.
     pub(crate) fn end(&self, why: Ending) -> bool {
         let first = self.ending.compare_exchange(0, encode(why), Ordering::AcqRel, Ordering::Acquire).is_ok();
         if first {
+            self.engine.unwatch(self);
             self.changed.notify_waiters();
             if let Some(extras) = self.extras.get() {
                 extras.cancellation.cancel();
@@ -241,7 +258,7 @@ impl Tenure {
     }
 
     fn extras(&self) -> &Extras {
-        self.extras.get_or_init(Extras::default)
+        self.extras.get_or_init(Box::default)
     }
 
     /// Notes what an operator asks; says so once per wish.
@@ -306,6 +323,18 @@ impl Tenure {
 
     pub(crate) fn handles(&self) -> u32 {
         self.handles.load(Ordering::Acquire)
+    }
+
+    /// How long the resource is to stay closed after a release now.
+    pub(crate) fn keep_for(&self, at_least: Option<Duration>) -> Option<Duration> {
+        at_least.map(|least| least.saturating_sub(self.held_for())).filter(|keep_for| !keep_for.is_zero())
+    }
+
+    /// What is said when the first farewell went unanswered: the same, and a burial.
+    pub(crate) fn repeated_farewell(&self, at_least: Option<Duration>) -> Farewell {
+        let mut farewell = Farewell::new(self.reference()).burying(Farewell::bury_for(self.ttl()));
+        farewell.keep_for = self.keep_for(at_least);
+        farewell
     }
 
     /// Claims the right to say farewell; false if that has been done.

@@ -33,6 +33,9 @@ impl Times {
     }
 }
 
+/// The driver looks at the clock at least this often while anything is watched: timers stop during suspend.
+pub(crate) const LOOK_UP: Duration = Duration::from_secs(1);
+
 /// Names an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
@@ -112,7 +115,9 @@ impl<H: Watched> Watchdog<H> {
         let due = self.entries[slot as usize].next_due(random);
         self.entries[slot as usize].due = due;
         self.queue.insert((due, slot));
-        (Key { slot, generation }, self.wake_for(due))
+        // After a suspend the driver sleeps for up to a second longer than it knows: too long for a short lease.
+        let short = ttl / 3 <= LOOK_UP;
+        (Key { slot, generation }, self.wake_for(due) || short)
     }
 
     /// Stops watching. The handle is returned so that it is dropped outside of the caller's lock.
@@ -134,7 +139,7 @@ impl<H: Watched> Watchdog<H> {
             let entry = &mut self.entries[slot as usize];
             let stop = entry.times.stop_at.min(entry.handle.limit());
             let soon = now.after(entry.slack());
-            let early = renewing && entry.is_renewed_next() && due <= soon;
+            let early = renewing && entry.is_renewed_next() && entry.times.renew_at <= soon;
             if due > now && !early {
                 break;
             }
@@ -156,18 +161,26 @@ impl<H: Watched> Watchdog<H> {
         self.sleeping_until
     }
 
+    /// From now on it is renewed for this long.
+    pub(crate) fn set_ttl(&mut self, key: Key, ttl: Duration) {
+        if let Some(entry) = self.live(key) {
+            entry.ttl = ttl;
+        }
+    }
+
     /// It was renewed by a request sent at this moment. Returns its new times, unless it is not watched any more.
+    ///
+    /// The request may have asked for another ttl than the lease has by now: what counts is what remains.
     pub(crate) fn renewed(
         &mut self,
         key: Key,
         sent: Moment,
         remaining: Duration,
-        ttl: Duration,
         random: u64,
     ) -> Option<(Times, bool)> {
         let entry = self.live(key)?;
-        (entry.in_flight, entry.failures, entry.ttl) = (false, 0, ttl);
-        let times = Times::of(sent, remaining, ttl);
+        (entry.in_flight, entry.failures) = (false, 0);
+        let times = Times::of(sent, remaining, entry.ttl);
         // Answers may overtake each other: a deadline never moves back.
         if times.deadline >= entry.times.deadline {
             entry.times = times;
@@ -292,7 +305,7 @@ mod tests {
         assert!(step(&mut dog, at(9)).is_empty());
         assert_eq!(step(&mut dog, at(10)), [Action::Renew(key, lease("a"), TTL)]);
         assert!(step(&mut dog, at(12)).is_empty(), "one renewal at a time");
-        let (times, _) = dog.renewed(key, at(10), TTL, TTL, u64::MAX).expect("watched");
+        let (times, _) = dog.renewed(key, at(10), TTL, u64::MAX).expect("watched");
         assert_eq!(times.renew_at, at(20));
         assert_eq!(step(&mut dog, at(20)), [Action::Renew(key, lease("a"), TTL)]);
     }
@@ -345,16 +358,27 @@ mod tests {
         let mut dog = Watchdog::new();
         let key = watch(&mut dog, Lease("a", at(15)), at(0));
         assert_eq!(step(&mut dog, at(10)).len(), 1);
-        dog.renewed(key, at(10), TTL, TTL, u64::MAX);
+        dog.renewed(key, at(10), TTL, u64::MAX);
         assert_eq!(step(&mut dog, at(15)), [Action::Stop(Lease("a", at(15)))]);
+    }
+
+    #[test]
+    fn a_limit_that_is_near_does_not_hold_up_the_step() {
+        let mut dog = Watchdog::new();
+        let key = watch(&mut dog, lease("a"), at(0));
+        // Its limit is within the slack of a renewal at 10 s, its own renewal is not.
+        let limit = at(10).after(Duration::from_millis(100));
+        watch(&mut dog, Lease("b", limit), at(5));
+        assert_eq!(step(&mut dog, at(10)), [Action::Renew(key, lease("a"), TTL)]);
+        assert_eq!(step(&mut dog, limit), [Action::Stop(Lease("b", limit))]);
     }
 
     #[test]
     fn a_deadline_never_moves_back_when_answers_overtake_each_other() {
         let mut dog = Watchdog::new();
         let key = watch(&mut dog, lease("a"), at(0));
-        let (newer, _) = dog.renewed(key, at(12), TTL, TTL, u64::MAX).expect("watched");
-        let (older, _) = dog.renewed(key, at(10), TTL, TTL, u64::MAX).expect("watched");
+        let (newer, _) = dog.renewed(key, at(12), TTL, u64::MAX).expect("watched");
+        let (older, _) = dog.renewed(key, at(10), TTL, u64::MAX).expect("watched");
         assert_eq!(older.deadline, newer.deadline);
     }
 

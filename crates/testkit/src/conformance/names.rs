@@ -69,9 +69,10 @@ fn claim(desk: &Desk, resource: Resource) -> Claim {
 async fn hostile_names_are_just_names(desk: &Desk) {
     let mut keys = BTreeSet::new();
     for name in HOSTILE {
-        let resource = desk.resource(name);
-        granted(desk.ask(&claim(desk, resource.clone())).await);
-        keys.insert(resource.key().to_owned());
+        let mut claim = desk.claim(name);
+        claim.resource = desk.resource(name);
+        granted(desk.ask(&claim).await);
+        keys.insert(claim.resource.key().to_owned());
     }
     assert_eq!(keys.len(), HOSTILE.len(), "each is a resource of its own");
     for name in HOSTILE {

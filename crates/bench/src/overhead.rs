@@ -1,0 +1,57 @@
+//! One acquire and release that nobody contends, through the whole engine: instrumented, nobody listening.
+
+use std::{hint::black_box, sync::Arc, time::Duration};
+
+use leasehold::{
+    Backend, Claim, ClaimRef, Client, Environment, Farewell, Holder, Memory, OwnerToken, Resource, Share,
+    System,
+};
+
+use crate::{measure::cost, table::Table};
+
+const TIMES: u32 = 50_000;
+const ALLOCATIONS_MAX: f64 = 12.0;
+
+pub(crate) async fn measure(table: &mut Table) {
+    table.title("An uncontended acquire and release, on the memory backend");
+    let backend: Arc<dyn Backend> = Arc::new(Memory::new());
+
+    let resource = Resource::new("report", "42").expect("a good name");
+    let holder = Arc::new(Holder::new("host", 1, "bench"));
+    let environment: Arc<dyn Environment> = Arc::new(System::current());
+    let alone = cost(TIMES, async || {
+        let owner = OwnerToken::fresh(&*environment);
+        let ttl = Duration::from_secs(30);
+        let claim = Claim::new(resource.clone(), owner, Share::WHOLE, ttl, Arc::clone(&holder));
+        let farewell = Farewell::new(ClaimRef { resource: resource.clone(), owner });
+        black_box(backend.acquire(&claim).await.expect("free"));
+        black_box(backend.release(&farewell).await.expect("held"));
+    });
+    let alone = alone.await;
+
+    let leases = Client::new(Arc::clone(&backend));
+    let whole = cost(TIMES, async || {
+        let lease = leases.lease("report", "42").acquire().await.expect("free");
+        black_box(lease.release().await.expect("held"));
+    });
+    let whole = whole.await;
+
+    let most = format!("≤ {ALLOCATIONS_MAX}");
+    let met = whole.allocations <= ALLOCATIONS_MAX;
+    table.target("allocations", &format!("{:.1}", whole.allocations), &most, met);
+    table.row("  of which the backend alone", &format!("{:.1}", alone.allocations));
+    table.row("time: median of nine rounds (least–most)", &whole.time());
+    table.row("  of which the backend alone", &alone.time());
+
+    let run = cost(TIMES, async || {
+        black_box(leases.lease("report", "43").run(async |lease| lease.token()).await.expect("free"));
+    });
+    let run = run.await;
+    table.row("the same through `run`: allocations", &format!("{:.1}", run.allocations));
+    table.row("the same through `run`: time", &run.time());
+
+    let lease = leases.lease("report", "44").acquire().await.expect("free");
+    let check = cost(TIMES * 10, async || black_box(lease.check()).expect("held")).await;
+    table.row("`check` of a lease: time", &check.time());
+    lease.release().await.expect("held");
+}

@@ -1,0 +1,149 @@
+//! What can be seen from outside: every metric by its name, the log's fields, and no secrets anywhere.
+//!
+//! One test, because a recorder and a subscriber are global.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test is a program of its own")]
+
+mod common;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    sync::{Arc, Mutex},
+};
+
+use common::{Mood, Stage, seconds};
+use leasehold::{Client, FencingToken};
+use metrics_util::debugging::{DebugValue, DebuggingRecorder};
+
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+const COUNTERS: [&str; 8] = [
+    "leasehold_acquire_total",
+    "leasehold_release_total",
+    "leasehold_extend_total",
+    "leasehold_lost_total",
+    "leasehold_stale_release_total",
+    "leasehold_contention_total",
+    "leasehold_acquire_retries_total",
+    "leasehold_fencing_rejected_total",
+];
+const HISTOGRAMS: [&str; 4] = [
+    "leasehold_acquire_seconds",
+    "leasehold_wait_seconds",
+    "leasehold_hold_seconds",
+    "leasehold_renewal_margin_seconds",
+];
+const GAUGES: [&str; 3] = ["leasehold_held", "leasehold_waiting", "leasehold_leaked"];
+const LABELS: [&str; 5] = ["kind", "backend", "outcome", "reason", "downstream"];
+
+const ID: &str = "alice@example.org";
+
+/// A bit of everything: granted, contended, renewed, failed, lost, stale, handed over.
+async fn a_busy_day(stage: &Stage, client: &Client) -> Vec<String> {
+    let lease = client.lease("user", ID).acquire().await.unwrap();
+    let secret = lease.owner_token().reveal();
+    let waiter = tokio::spawn(client.lease("user", ID).wait_forever().acquire());
+    let other = tokio::spawn(stage.client().lease("user", ID).wait(seconds(2)).acquire());
+    stage.pass(seconds(3)).await;
+    assert!(other.await.unwrap().is_err());
+    stage.pass(seconds(9)).await;
+    lease.release().await.unwrap();
+    let next = waiter.await.unwrap().unwrap();
+    drop(next);
+    let lost = client.lease("user", ID).acquire().await.unwrap();
+    stage.probe.mood(Mood::Down);
+    assert!(client.lease("user", "x").try_acquire().await.is_err());
+    stage.pass(seconds(31)).await;
+    stage.probe.mood(Mood::Well);
+    lost.release().await.unwrap();
+    let (low, high) = (FencingToken::new(3).unwrap(), FencingToken::new(4).unwrap());
+    client.report_stale_token(&leasehold::Resource::new("user", ID).unwrap(), low, high, "orders");
+    stage.settle().await;
+    vec![secret]
+}
+
+#[tokio::test]
+async fn everything_is_counted_and_logged_without_ids_or_secrets() {
+    let recorder = DebuggingRecorder::new();
+    let snapshots = recorder.snapshotter();
+    recorder.install().unwrap();
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing_subscriber::filter::LevelFilter::TRACE)
+        .with_writer(move || writer.clone())
+        .with_span_events(tracing_subscriber::fmt::format::FmtSpan::CLOSE)
+        .finish();
+    tracing::subscriber::set_global_default(subscriber).unwrap();
+
+    let stage = Stage::new();
+    let secrets = a_busy_day(&stage, &stage.client()).await;
+
+    let mut values: BTreeMap<String, Vec<(String, f64)>> = BTreeMap::new();
+    let mut names = BTreeSet::new();
+    for (key, _, _, value) in snapshots.snapshot().into_vec() {
+        names.insert(key.key().name().to_owned());
+        let labels: Vec<_> = key.key().labels().map(|l| (l.key().to_owned(), l.value().to_owned())).collect();
+        for (label, value) in &labels {
+            assert!(LABELS.contains(&label.as_str()), "{label} is not a bounded label");
+            assert!(!value.contains("alice"), "an id in a label: {value}");
+        }
+        let number = match value {
+            DebugValue::Counter(n) => n as f64,
+            DebugValue::Gauge(n) => n.0,
+            DebugValue::Histogram(all) => all.len() as f64,
+        };
+        let outcome = labels.into_iter().find(|(label, _)| label == "outcome" || label == "reason");
+        values.entry(key.key().name().to_owned()).or_default().push((outcome.unwrap_or_default().1, number));
+    }
+    let expected: BTreeSet<_> =
+        COUNTERS.iter().chain(&HISTOGRAMS).chain(&GAUGES).map(|n| (*n).to_owned()).collect();
+    assert_eq!(names, expected);
+    let count = |name: &str, outcome: &str| {
+        values[name].iter().filter(|(o, _)| o == outcome || outcome.is_empty()).map(|(_, n)| n).sum::<f64>()
+    };
+    assert!(count("leasehold_acquire_total", "granted") >= 3.0);
+    assert!(count("leasehold_acquire_total", "contended") >= 1.0);
+    assert!(count("leasehold_acquire_total", "failed") >= 1.0);
+    assert!(
+        count("leasehold_extend_total", "extended") >= 1.0
+            && count("leasehold_extend_total", "failed") >= 1.0
+    );
+    assert_eq!(count("leasehold_lost_total", "expired"), 1.0);
+    assert_eq!(count("leasehold_stale_release_total", ""), 1.0);
+    assert_eq!(count("leasehold_fencing_rejected_total", ""), 1.0);
+    for gauge in GAUGES {
+        assert_eq!(count(gauge, ""), 0.0, "{gauge} comes back to nothing");
+    }
+    for histogram in HISTOGRAMS {
+        assert!(count(histogram, "") >= 1.0, "{histogram}");
+    }
+
+    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    for field in ["event=", "kind=", "id_hash=", "owner_prefix=", "token=", "ttl_ms=", "backend="] {
+        assert!(text.contains(field), "{field} is missing from the log");
+    }
+    for event in ["acquired", "lost", "renewal_failed", "released", "contended", "stale_token_refused"] {
+        assert!(text.contains(&format!("event=\"{event}\"")), "{event} is missing from the log");
+    }
+    assert!(text.contains("verb=\"acquire\""), "spans name the verb");
+    assert!(
+        !text.contains("alice"),
+        "an id in the log: {}",
+        text.lines().find(|l| l.contains("alice")).unwrap()
+    );
+    for secret in secrets {
+        assert!(!text.contains(&secret), "a whole owner token in the log");
+    }
+}

@@ -1,0 +1,309 @@
+//! Between a node and the server: delays, losses, repeats, partitions. What has left a node cannot be called back.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    future::{Future, pending},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use leasehold::{
+    Backend, BackendInfo, Claim, ClaimRef, Cursor, Effect, Error, ErrorKind, Farewell, Gone, Held, Lane,
+    Order, Ordered, Page, Query, Released, Renewal, Resource, Result, Verdict,
+};
+use tokio::sync::oneshot;
+
+use crate::{
+    clock::Time,
+    ledger::Ledger,
+    plan::Weather,
+    race::first,
+    random::{Random, nanos},
+    report::Tally,
+    server::Server,
+    world::{NodeId, SERVER, World},
+};
+
+/// Which way a host is cut off.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Cut {
+    pub(crate) requests: bool,
+    pub(crate) replies: bool,
+}
+
+/// All links.
+#[derive(Debug)]
+pub(crate) struct Network {
+    world: Arc<World>,
+    server: Arc<Server>,
+    tally: Arc<Tally>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    random: Random,
+    weather: Weather,
+    /// Nothing that is late arrives after this.
+    late_until: Time,
+    cuts: BTreeMap<u64, Cut>,
+}
+
+/// What becomes of one exchange.
+#[derive(Clone, Copy, Debug)]
+struct Fate {
+    request: u64,
+    reply: u64,
+    request_lost: bool,
+    reply_lost: bool,
+    twice: bool,
+    refused: bool,
+    /// Instead of silence, the caller learns that the connection broke.
+    reset: bool,
+}
+
+impl Network {
+    pub(crate) fn new(
+        world: &Arc<World>,
+        server: &Arc<Server>,
+        tally: &Arc<Tally>,
+        random: Random,
+        weather: Weather,
+        late_until: Time,
+    ) -> Arc<Network> {
+        let state = Mutex::new(State { random, weather, late_until, cuts: BTreeMap::new() });
+        let (world, server, tally) = (Arc::clone(world), Arc::clone(server), Arc::clone(tally));
+        Arc::new(Network { world, server, tally, state })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn cut(&self, host: u64, cut: Cut) {
+        self.state().cuts.insert(host, cut);
+    }
+
+    fn is_cut(&self, host: u64) -> Cut {
+        self.state().cuts.get(&host).copied().unwrap_or_default()
+    }
+
+    /// Every link is whole, and the sky is clear.
+    pub(crate) fn heal(&self) {
+        let mut state = self.state();
+        state.cuts.clear();
+        state.weather = Weather::calm();
+    }
+
+    fn fate(&self) -> Fate {
+        let now = self.world.now();
+        let mut state = self.state();
+        let State { random, weather, late_until, .. } = &mut *state;
+        let mut latency = |late: u32| {
+            let ordinary = random.spread(Duration::from_micros(100), weather.latency_max);
+            let late = late > 0 && random.chance(late);
+            let most = late_until.saturating_sub(now);
+            if late {
+                self.tally.count("fault: late message");
+                let extra = random.spread(Duration::from_millis(50), weather.late_max);
+                return nanos(ordinary) + nanos(extra).min(most);
+            }
+            nanos(ordinary)
+        };
+        let (request, reply) = (latency(weather.late_request), latency(weather.late_reply));
+        let mut meets = |rate: u32, what: &'static str| {
+            let met = rate > 0 && random.chance(rate);
+            if met {
+                self.tally.count(what);
+            }
+            met
+        };
+        Fate {
+            request,
+            reply,
+            request_lost: meets(weather.lose_request, "fault: request lost"),
+            reply_lost: meets(weather.lose_reply, "fault: reply lost"),
+            twice: meets(weather.twice, "fault: executed twice"),
+            refused: meets(weather.refuse, "fault: refused"),
+            reset: meets(weather.reset, "fault: connection reset"),
+        }
+    }
+}
+
+/// One node's way to the server.
+pub(crate) struct Link {
+    network: Arc<Network>,
+    ledger: Arc<Ledger>,
+    node: NodeId,
+    host: u64,
+}
+
+impl Link {
+    pub(crate) fn new(network: &Arc<Network>, ledger: &Arc<Ledger>, node: NodeId, host: u64) -> Link {
+        let (network, ledger) = (Arc::clone(network), Arc::clone(ledger));
+        Link { network, ledger, node, host }
+    }
+
+    /// Sends, executes and answers. Dropping it undoes nothing; `idle` requests end when nobody listens any more.
+    async fn exchange<T, F, W>(&self, idle: bool, execute: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: Fn(Arc<Server>) -> W + Send + 'static,
+        W: Future<Output = T> + Send + 'static,
+    {
+        let fate = self.network.fate();
+        let world = &self.network.world;
+        if fate.refused {
+            world.sleep(self.node, fate.request).await;
+            return Err(Error::new(ErrorKind::Unavailable, "the connection was refused"));
+        }
+        let (mut answer, answered) = oneshot::channel();
+        let (network, host) = (Arc::clone(&self.network), self.host);
+        world.spawn(
+            SERVER,
+            Box::pin(async move {
+                let world = &network.world;
+                let broken = || {
+                    Err(Error::new(ErrorKind::Unavailable, "the connection broke")
+                        .with_effect(Effect::Unknown))
+                };
+                world.sleep(SERVER, fate.request).await;
+                if fate.request_lost || network.is_cut(host).requests {
+                    if fate.reset {
+                        drop(answer.send(broken()));
+                    }
+                    return;
+                }
+                let server = &network.server;
+                let output = if idle {
+                    let Ok(output) = first(execute(Arc::clone(server)), answer.closed()).await else {
+                        return;
+                    };
+                    output
+                } else {
+                    if fate.twice {
+                        drop(execute(Arc::clone(server)).await);
+                    }
+                    execute(Arc::clone(server)).await
+                };
+                world.sleep(SERVER, fate.reply).await;
+                let lost = fate.reply_lost || network.is_cut(host).replies;
+                match (lost, fate.reset) {
+                    (false, false) => drop(answer.send(Ok(output))),
+                    (_, true) => drop(answer.send(broken())),
+                    (true, false) => {}
+                }
+            }),
+        );
+        match answered.await {
+            Ok(answer) => answer,
+            Err(_) => pending().await, // silence
+        }
+    }
+
+    /// Whoever knows that its lease is over does not renew it.
+    fn check_renewal(&self, held: &Held) {
+        let Some((since, name)) = self.ledger.over_since(self.node, held.owner) else { return };
+        let world = &self.network.world;
+        let (resumed_at, _) = world.past(self.node);
+        if world.now() > since.max(resumed_at) {
+            let since = Duration::from_nanos(since);
+            world.fail("renewed after its end", format!("{name} was over at {since:?} and is renewed"));
+        }
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Link of {:?}", self.node)
+    }
+}
+
+#[async_trait]
+impl Backend for Link {
+    fn info(&self) -> &BackendInfo {
+        self.network.server.info()
+    }
+
+    fn lane(&self, _: &Resource) -> Lane {
+        Lane::default()
+    }
+
+    async fn acquire(&self, claim: &Claim) -> Result<Verdict> {
+        let sent = self.ledger.sending(self.node);
+        let asked = Arc::new(claim.clone());
+        let execute = move |server: Arc<Server>| {
+            let claim = Arc::clone(&asked);
+            async move { server.acquire(&claim).await }
+        };
+        let verdict = self.exchange(false, execute).await??;
+        if let Verdict::Granted(grant) = &verdict {
+            self.ledger.vouch(self.node, claim.owner, sent, grant.remaining, claim.ttl);
+        }
+        Ok(verdict)
+    }
+
+    async fn renew(&self, held: &[Held]) -> Vec<Result<Renewal>> {
+        held.iter().for_each(|held| self.check_renewal(held));
+        let sent = self.ledger.sending(self.node);
+        let asked: Arc<[Held]> = held.into();
+        let execute = move |server: Arc<Server>| {
+            let held = Arc::clone(&asked);
+            async move { server.renew(&held).await }
+        };
+        let answers = match self.exchange(false, execute).await {
+            Ok(answers) => answers,
+            Err(error) => return held.iter().map(|_| Err(error.clone())).collect(),
+        };
+        for (held, answer) in held.iter().zip(&answers) {
+            match answer {
+                Ok(Renewal::Kept(kept)) => {
+                    self.ledger.vouch(self.node, held.owner, sent, kept.remaining, held.ttl);
+                }
+                Ok(Renewal::Gone { why: Gone::NotThere | Gone::Evicted | Gone::Buried }) => {
+                    self.ledger.disown(self.node, held.owner);
+                }
+                Ok(Renewal::Queued { .. }) | Err(_) => {}
+            }
+        }
+        answers
+    }
+
+    async fn release(&self, farewell: &Farewell) -> Result<Released> {
+        let farewell = Arc::new(farewell.clone());
+        let execute = move |server: Arc<Server>| {
+            let farewell = Arc::clone(&farewell);
+            async move { server.release(&farewell).await }
+        };
+        self.exchange(false, execute).await?
+    }
+
+    async fn wait(&self, claim: &ClaimRef, since: &Cursor, at_most: Duration) -> Result<()> {
+        let (claim, since) = (Arc::new(claim.clone()), *since);
+        let execute = move |server: Arc<Server>| {
+            let claim = Arc::clone(&claim);
+            async move { server.wait(&claim, &since, at_most).await }
+        };
+        self.exchange(true, execute).await?
+    }
+
+    async fn inspect(&self, query: &Query) -> Result<Page> {
+        let query = Arc::new(query.clone());
+        let execute = move |server: Arc<Server>| {
+            let query = Arc::clone(&query);
+            async move { server.inspect(&query).await }
+        };
+        self.exchange(true, execute).await?
+    }
+
+    async fn order(&self, order: &Order) -> Result<Ordered> {
+        let order = Arc::new(order.clone());
+        let execute = move |server: Arc<Server>| {
+            let order = Arc::clone(&order);
+            async move { server.order(&order).await }
+        };
+        self.exchange(false, execute).await?
+    }
+}

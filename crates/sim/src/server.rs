@@ -1,0 +1,119 @@
+//! The server: the memory backend on a host of its own, with a referee behind it.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use leasehold::{
+    Backend, BackendInfo, Claim, ClaimRef, Clock, Cursor, Farewell, Held, Listing, Memory, Order, Ordered,
+    Page, Query, Released, Renewal, Result, Snapshot, Verdict,
+};
+
+use crate::{environment::NodeEnvironment, referee::Referee, world::World};
+
+#[derive(Debug)]
+pub(crate) struct Server {
+    world: Arc<World>,
+    memory: Memory,
+    environment: Arc<NodeEnvironment>,
+    referee: Mutex<Referee>,
+}
+
+impl Server {
+    pub(crate) fn new(
+        world: &Arc<World>,
+        environment: Arc<NodeEnvironment>,
+        referee: Referee,
+    ) -> Arc<Server> {
+        let memory = Memory::in_environment(environment.clone());
+        Arc::new(Server { world: Arc::clone(world), memory, environment, referee: Mutex::new(referee) })
+    }
+
+    pub(crate) fn referee(&self) -> MutexGuard<'_, Referee> {
+        self.referee.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn info(&self) -> &BackendInfo {
+        self.memory.info()
+    }
+
+    pub(crate) fn tick(&self) {
+        self.referee().tick(self.environment.now());
+    }
+
+    /// How many resources are remembered, once everything should be forgotten; and what they are, for people.
+    pub(crate) fn left(&self) -> (usize, String) {
+        (self.memory.resources(), format!("{:?}", self.referee()))
+    }
+
+    pub(crate) async fn acquire(&self, claim: &Claim) -> Result<Verdict> {
+        let verdict = self.memory.acquire(claim).await;
+        if let Ok(Verdict::Granted(grant)) = &verdict {
+            self.world.stamp(grant.token.get());
+        }
+        self.world.trace(|| {
+            let after = claim.succeeds.map(|from| format!(" after {:?}", from.owner)).unwrap_or_default();
+            let Claim { holder, owner, resource, share, .. } = claim;
+            format!(
+                "server: acquire {} {owner:?} {share:?} of {resource}{after}: {}",
+                holder.label,
+                short(&verdict)
+            )
+        });
+        self.referee().acquired(self.environment.now(), claim, &verdict);
+        verdict
+    }
+
+    pub(crate) async fn renew(&self, held: &[Held]) -> Vec<Result<Renewal>> {
+        let answers = self.memory.renew(held).await;
+        for (held, answer) in held.iter().zip(&answers) {
+            self.world.trace(|| format!("server: renew {:?} of {}: {answer:?}", held.owner, held.resource));
+            self.referee().renewed(self.environment.now(), held, answer);
+        }
+        answers
+    }
+
+    pub(crate) async fn release(&self, farewell: &Farewell) -> Result<Released> {
+        let released = self.memory.release(farewell).await;
+        self.world.trace(|| {
+            let Farewell { owner, resource, bury, keep_for, .. } = farewell;
+            format!("server: release {owner:?} of {resource} bury {bury:?} keep {keep_for:?}: {released:?}")
+        });
+        self.referee().released(self.environment.now(), farewell);
+        released
+    }
+
+    pub(crate) async fn wait(&self, claim: &ClaimRef, since: &Cursor, at_most: Duration) -> Result<()> {
+        self.memory.wait(claim, since, at_most).await
+    }
+
+    pub(crate) async fn inspect(&self, query: &Query) -> Result<Page> {
+        self.memory.inspect(query).await
+    }
+
+    pub(crate) async fn order(&self, order: &Order) -> Result<Ordered> {
+        let answer = self.memory.order(order).await;
+        self.world.trace(|| format!("server: order {:?} on {}: {answer:?}", order.command, order.resource));
+        self.referee().ordered(self.environment.now(), order, &answer);
+        answer
+    }
+
+    /// Everything that is held or waited for.
+    pub(crate) async fn all(&self) -> Vec<Snapshot> {
+        let page = self.memory.inspect(&Query::Resources(Listing::default())).await;
+        page.map(Page::into_snapshots).unwrap_or_default()
+    }
+}
+
+fn short(verdict: &Result<Verdict>) -> String {
+    match verdict {
+        Ok(Verdict::Blocked(blocked)) => {
+            format!(
+                "blocked, placed {}, {} ahead, changes in {:?}",
+                blocked.placed, blocked.ahead, blocked.changes_in
+            )
+        }
+        other => format!("{other:?}"),
+    }
+}

@@ -1,0 +1,248 @@
+//! Everything that the parts of a run share.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU8, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use leasehold::{Client, Detached};
+
+use crate::{
+    clock::{HostClock, Time},
+    environment::NodeEnvironment,
+    ledger::Ledger,
+    network::{Link, Network},
+    plan::Plan,
+    random::Random,
+    register::Registers,
+    report::Tally,
+    server::Server,
+    workload,
+    world::{NodeId, World},
+};
+
+/// How far the run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(crate) enum Phase {
+    /// Faults.
+    Storm,
+    /// No new faults; old ones may still be in the way.
+    Calm,
+    /// Nothing may go wrong any more.
+    Strict,
+    /// Nothing new is begun.
+    Drain,
+}
+
+/// One computer.
+#[derive(Clone, Debug)]
+pub(crate) struct Host {
+    pub(crate) node: NodeId,
+    pub(crate) client: Client,
+}
+
+pub(crate) struct Stage {
+    pub(crate) plan: Plan,
+    pub(crate) world: Arc<World>,
+    pub(crate) server: Arc<Server>,
+    pub(crate) network: Arc<Network>,
+    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) tally: Arc<Tally>,
+    pub(crate) hosts: Mutex<Vec<Host>>,
+    /// Leases on their way from one host to another.
+    pub(crate) detached: Mutex<Vec<(Detached, u64)>>,
+    registers: Mutex<Registers>,
+    ops: Mutex<BTreeMap<u64, Option<Time>>>,
+    next_op: Mutex<u64>,
+    phase: AtomicU8,
+    busy: AtomicUsize,
+}
+
+impl Stage {
+    pub(crate) fn new(
+        plan: Plan,
+        world: Arc<World>,
+        server: Arc<Server>,
+        network: Arc<Network>,
+        ledger: Arc<Ledger>,
+        tally: Arc<Tally>,
+    ) -> Arc<Stage> {
+        Arc::new(Stage {
+            plan,
+            world,
+            server,
+            network,
+            ledger,
+            tally,
+            hosts: Mutex::default(),
+            detached: Mutex::default(),
+            registers: Mutex::default(),
+            ops: Mutex::default(),
+            next_op: Mutex::default(),
+            phase: AtomicU8::new(Phase::Storm as u8),
+            busy: AtomicUsize::new(0),
+        })
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        match self.phase.load(Ordering::Acquire) {
+            0 => Phase::Storm,
+            1 => Phase::Calm,
+            2 => Phase::Strict,
+            _ => Phase::Drain,
+        }
+    }
+
+    pub(crate) fn enter(&self, phase: Phase) {
+        self.world.trace(|| format!("--- {phase:?}"));
+        self.phase.store(phase as u8, Ordering::Release);
+    }
+
+    /// Nothing may go wrong any more.
+    pub(crate) fn is_strict(&self) -> bool {
+        self.phase() >= Phase::Strict
+    }
+
+    pub(crate) fn registers(&self) -> MutexGuard<'_, Registers> {
+        lock(&self.registers)
+    }
+
+    pub(crate) fn hosts(&self) -> MutexGuard<'_, Vec<Host>> {
+        lock(&self.hosts)
+    }
+
+    pub(crate) fn host(&self, at: u64) -> Host {
+        self.hosts()[usize::try_from(at).expect("few hosts")].clone()
+    }
+
+    pub(crate) fn detached(&self) -> MutexGuard<'_, Vec<(Detached, u64)>> {
+        lock(&self.detached)
+    }
+
+    /// A client on a node of its own.
+    pub(crate) fn client(&self, node: NodeId, host: u64) -> Client {
+        let environment = NodeEnvironment::new(&self.world, node, self.plan.seed);
+        let link = Link::new(&self.network, &self.ledger, node, host);
+        Client::builder(Arc::new(link)).environment(environment).build()
+    }
+
+    /// Starts a host, or starts it again after a crash: a new process on the same clock.
+    pub(crate) fn start_host(self: &Arc<Stage>, at: u64, clock: HostClock) {
+        let node = self.world.add_node(clock);
+        let host = Host { node, client: self.client(node, at) };
+        self.world.trace(|| format!("host {at} starts as {node:?}"));
+        {
+            let mut hosts = self.hosts();
+            let at = usize::try_from(at).expect("few hosts");
+            if at < hosts.len() {
+                let before = std::mem::replace(&mut hosts[at], host.clone());
+                drop(hosts);
+                drop(before);
+            } else {
+                hosts.push(host.clone());
+            }
+        }
+        for task in 0..self.plan.tasks {
+            let salt = 0xbeef_0000 + ((node.0 as u64) << 8) + task;
+            let random = Random::new(self.plan.seed, salt);
+            let guard = Busy::begin(self);
+            let work = workload::work(Arc::clone(self), host.clone(), random);
+            self.world.spawn(
+                node,
+                Box::pin(async move {
+                    work.await;
+                    drop(guard);
+                }),
+            );
+        }
+    }
+
+    /// How many tasks are at work.
+    pub(crate) fn busy(&self) -> usize {
+        self.busy.load(Ordering::Acquire)
+    }
+
+    /// Something new is done, under a name that the server will show.
+    pub(crate) fn begin_op(self: &Arc<Stage>) -> Op {
+        let mut next = lock(&self.next_op);
+        *next += 1;
+        lock(&self.ops).insert(*next, None);
+        Op { stage: Arc::clone(self), id: *next, handed_on: false }
+    }
+
+    /// When the operation of this label ended; None if it goes on, or was no operation.
+    pub(crate) fn ended(&self, label: &str) -> Option<Time> {
+        let id: u64 = label.strip_prefix("op")?.parse().ok()?;
+        lock(&self.ops).get(&id).copied().flatten()
+    }
+
+    pub(crate) fn end_op(&self, id: u64) {
+        let now = self.world.now();
+        lock(&self.ops).insert(id, Some(now));
+    }
+
+    pub(crate) fn pause(&self, node: NodeId, duration: Duration) -> impl Future<Output = ()> + Send + use<> {
+        let long = self.world.clock(node, |clock, _| clock.true_duration(duration));
+        self.world.sleep(node, long)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl fmt::Debug for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stage").field("phase", &self.phase()).finish_non_exhaustive()
+    }
+}
+
+/// Counts a task while it lives.
+struct Busy(Arc<Stage>);
+
+impl Busy {
+    fn begin(stage: &Arc<Stage>) -> Busy {
+        stage.busy.fetch_add(1, Ordering::AcqRel);
+        Busy(Arc::clone(stage))
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.busy.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// One use of one primitive. Once it is dropped, the server must soon have nothing of it.
+#[derive(Debug)]
+pub(crate) struct Op {
+    stage: Arc<Stage>,
+    pub(crate) id: u64,
+    handed_on: bool,
+}
+
+impl Op {
+    pub(crate) fn label(&self) -> String {
+        format!("op{}", self.id)
+    }
+
+    /// Whatever it leaves is somebody else's now.
+    pub(crate) fn hand_on(mut self) -> u64 {
+        self.handed_on = true;
+        self.id
+    }
+}
+
+impl Drop for Op {
+    fn drop(&mut self) {
+        if !self.handed_on {
+            self.stage.end_op(self.id);
+        }
+    }
+}

@@ -1,0 +1,484 @@
+//! Virtual time, and the one thread on which everything runs.
+//!
+//! A task belongs to a node. A node that is paused is not polled; one that crashed loses its tasks where they stand.
+//! When nothing can run, time jumps to the next timer. The same seed makes the same run, poll by poll.
+
+use std::{
+    collections::{BTreeSet, VecDeque},
+    fmt,
+    future::Future,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
+    time::Duration,
+};
+
+use leasehold::clock::Task;
+use slab::Slab;
+
+use crate::{
+    clock::{HostClock, Time},
+    random::{Random, mix, nanos},
+    report::Violation,
+};
+
+/// A process: a host that restarts is another node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct NodeId(pub(crate) usize);
+
+/// Whoever directs the run: never paused, on true time.
+pub(crate) const DIRECTOR: NodeId = NodeId(0);
+/// Where the backend lives.
+pub(crate) const SERVER: NodeId = NodeId(1);
+
+/// How a node is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Health {
+    Running,
+    /// Stopped by a signal: clocks and timers go on, nothing is polled.
+    Paused,
+    /// The machine sleeps: clocks go on, timers do not.
+    Suspended,
+    /// The virtual machine is frozen: only the calendar will show it.
+    Frozen,
+    Crashed,
+}
+
+struct Node {
+    clock: HostClock,
+    health: Health,
+    parked: Vec<(usize, u64)>,
+    stopped_at: Time,
+    resumed_at: Time,
+    /// How often its timers or clocks were disturbed.
+    disturbances: u32,
+}
+
+struct TaskSlot {
+    serial: u64,
+    node: NodeId,
+    future: Option<Task>,
+    signal: Arc<Signal>,
+}
+
+struct Sleeper {
+    due: Time,
+    serial: u64,
+    node: NodeId,
+    fired: bool,
+    waker: Option<Waker>,
+}
+
+struct Core {
+    now: Time,
+    nodes: Vec<Node>,
+    tasks: Slab<TaskSlot>,
+    sleepers: Slab<Sleeper>,
+    timers: BTreeSet<(Time, u64, usize)>,
+    serial: u64,
+    polls: u64,
+    polls_now: u32,
+    hash: u64,
+    shuffle: Option<Random>,
+    violation: Option<Violation>,
+}
+
+/// The world. Shared by every environment in it.
+pub(crate) struct World {
+    core: Mutex<Core>,
+    ready: Arc<Ready>,
+    tracing: bool,
+}
+
+#[derive(Default)]
+struct Ready(Mutex<VecDeque<(usize, u64)>>);
+
+impl Ready {
+    fn queue(&self) -> MutexGuard<'_, VecDeque<(usize, u64)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+struct Signal {
+    ready: Arc<Ready>,
+    slot: usize,
+    serial: u64,
+    queued: AtomicBool,
+}
+
+impl Wake for Signal {
+    fn wake(self: Arc<Signal>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Signal>) {
+        if !self.queued.swap(true, Ordering::AcqRel) {
+            self.ready.queue().push_back((self.slot, self.serial));
+        }
+    }
+}
+
+/// More polls than this without time moving on is a busy loop.
+const POLLS_AT_ONCE_MAX: u32 = 200_000;
+
+impl World {
+    /// With a director and a server; `shuffle` makes tasks that are ready together run in a drawn order.
+    pub(crate) fn new(server: HostClock, shuffle: Option<Random>, tracing: bool) -> Arc<World> {
+        let core = Core {
+            now: 0,
+            nodes: Vec::new(),
+            tasks: Slab::new(),
+            sleepers: Slab::new(),
+            timers: BTreeSet::new(),
+            serial: 0,
+            polls: 0,
+            polls_now: 0,
+            hash: 0,
+            shuffle,
+            violation: None,
+        };
+        let world = Arc::new(World { core: Mutex::new(core), ready: Arc::default(), tracing });
+        world.add_node(HostClock::new(crate::clock::PAR, Duration::ZERO));
+        world.add_node(server);
+        world
+    }
+
+    fn core(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn add_node(&self, clock: HostClock) -> NodeId {
+        let mut core = self.core();
+        let (health, resumed_at) = (Health::Running, core.now);
+        core.nodes.push(Node {
+            clock,
+            health,
+            parked: Vec::new(),
+            stopped_at: 0,
+            resumed_at,
+            disturbances: 0,
+        });
+        NodeId(core.nodes.len() - 1)
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        self.core().now
+    }
+
+    /// A hash of all that happened so far.
+    pub(crate) fn hash(&self) -> u64 {
+        self.core().hash
+    }
+
+    pub(crate) fn polls(&self) -> u64 {
+        self.core().polls
+    }
+
+    /// Something happened that a replay must repeat.
+    pub(crate) fn stamp(&self, what: u64) {
+        let mut core = self.core();
+        core.hash = mix(core.hash ^ what);
+    }
+
+    pub(crate) fn clock<T>(&self, node: NodeId, look: impl FnOnce(&mut HostClock, Time) -> T) -> T {
+        let mut core = self.core();
+        let now = core.now;
+        look(&mut core.nodes[node.0].clock, now)
+    }
+
+    pub(crate) fn health(&self, node: NodeId) -> Health {
+        self.core().nodes[node.0].health
+    }
+
+    /// When it last began to run, and how often its timers or clocks were disturbed.
+    pub(crate) fn past(&self, node: NodeId) -> (Time, u32) {
+        let core = self.core();
+        let node = &core.nodes[node.0];
+        (node.resumed_at, node.disturbances)
+    }
+
+    /// Its clocks or timers are not to be trusted from here on.
+    pub(crate) fn disturb(&self, node: NodeId) {
+        self.core().nodes[node.0].disturbances += 1;
+    }
+
+    /// Keeps the first violation; the run ends with it.
+    pub(crate) fn fail(&self, checker: &'static str, message: String) {
+        let mut core = self.core();
+        let at = Duration::from_nanos(core.now);
+        self.trace_at(core.now, || format!("VIOLATION {checker}: {message}"));
+        core.violation.get_or_insert(Violation { checker, message, at });
+    }
+
+    pub(crate) fn violation(&self) -> Option<Violation> {
+        self.core().violation.clone()
+    }
+
+    pub(crate) fn trace(&self, text: impl FnOnce() -> String) {
+        if self.tracing {
+            self.trace_at(self.now(), text);
+        }
+    }
+
+    fn trace_at(&self, now: Time, text: impl FnOnce() -> String) {
+        if self.tracing {
+            println!("{:>12.6} {}", Duration::from_nanos(now).as_secs_f64(), text());
+        }
+    }
+
+    /// Runs the task on this node; drops it if the node has crashed.
+    pub(crate) fn spawn(&self, node: NodeId, task: Task) {
+        let mut core = self.core();
+        if core.nodes[node.0].health == Health::Crashed {
+            drop(core);
+            return drop(task);
+        }
+        core.serial += 1;
+        let serial = core.serial;
+        let entry = core.tasks.vacant_entry();
+        let slot = entry.key();
+        let signal = Signal { ready: Arc::clone(&self.ready), slot, serial, queued: AtomicBool::new(true) };
+        entry.insert(TaskSlot { serial, node, future: Some(task), signal: Arc::new(signal) });
+        self.ready.queue().push_back((slot, serial));
+    }
+
+    /// How many tasks live on this node.
+    pub(crate) fn tasks_on(&self, node: NodeId) -> usize {
+        self.core().tasks.iter().filter(|(_, task)| task.node == node).count()
+    }
+
+    /// Stops polling a node.
+    pub(crate) fn stop(&self, node: NodeId, how: Health) {
+        let mut core = self.core();
+        let now = core.now;
+        if core.nodes[node.0].health != Health::Running {
+            return;
+        }
+        core.nodes[node.0].health = how;
+        core.nodes[node.0].stopped_at = now;
+        if matches!(how, Health::Suspended | Health::Frozen) {
+            core.nodes[node.0].disturbances += 1;
+            for timer in core.timers_of(node) {
+                core.timers.remove(&timer);
+            }
+        }
+    }
+
+    /// Goes on with a node that was stopped.
+    pub(crate) fn resume(&self, node: NodeId) {
+        let mut core = self.core();
+        let now = core.now;
+        let Node { health, stopped_at, .. } = core.nodes[node.0];
+        if matches!(health, Health::Running | Health::Crashed) {
+            return;
+        }
+        if matches!(health, Health::Suspended | Health::Frozen) {
+            core.shift_timers(node, now - stopped_at);
+        }
+        let node = &mut core.nodes[node.0];
+        if health == Health::Frozen {
+            node.clock.forget_since(stopped_at, now);
+        }
+        node.health = Health::Running;
+        node.resumed_at = now;
+        let parked = std::mem::take(&mut node.parked);
+        self.ready.queue().extend(parked);
+    }
+
+    /// Ends a node: its tasks are dropped, and nothing that they say on the way out leaves it.
+    pub(crate) fn crash(&self, node: NodeId) {
+        let gone: Vec<_> = {
+            let mut core = self.core();
+            core.nodes[node.0].health = Health::Crashed;
+            let slots: Vec<_> =
+                core.tasks.iter().filter(|(_, task)| task.node == node).map(|(slot, _)| slot).collect();
+            slots.into_iter().map(|slot| core.tasks.remove(slot)).collect()
+        };
+        drop(gone); // outside of the lock: destructors read clocks
+    }
+
+    /// Runs until true time `until`, or until `done`, or until something is violated.
+    pub(crate) fn run(&self, until: Time, done: impl Fn() -> bool) {
+        loop {
+            while let Some((slot, serial)) = self.next_ready() {
+                self.poll(slot, serial);
+                if self.core().violation.is_some() {
+                    return;
+                }
+            }
+            if done() || !self.advance(until) {
+                return;
+            }
+        }
+    }
+
+    fn next_ready(&self) -> Option<(usize, u64)> {
+        let mut core = self.core();
+        let mut ready = self.ready.queue();
+        let count = ready.len();
+        match &mut core.shuffle {
+            Some(random) if count > 1 => {
+                let at = usize::try_from(random.below(count as u64)).expect("below a length");
+                ready.swap_remove_front(at)
+            }
+            _ => ready.pop_front(),
+        }
+    }
+
+    fn poll(&self, slot: usize, serial: u64) {
+        let (mut future, signal) = {
+            let mut core = self.core();
+            let core = &mut *core;
+            let Some(task) = core.tasks.get_mut(slot).filter(|task| task.serial == serial) else { return };
+            let node = &mut core.nodes[task.node.0];
+            if node.health != Health::Running {
+                node.parked.push((slot, serial));
+                return;
+            }
+            task.signal.queued.store(false, Ordering::Release);
+            let Some(future) = task.future.take() else { return };
+            core.hash = mix(core.hash ^ core.now.rotate_left(20) ^ serial);
+            core.polls += 1;
+            core.polls_now += 1;
+            if core.polls_now > POLLS_AT_ONCE_MAX {
+                let message = format!("{} polls, and time stands still", core.polls_now);
+                let at = Duration::from_nanos(core.now);
+                core.violation.get_or_insert(Violation { checker: "busy loop", message, at });
+            }
+            (future, Arc::clone(&task.signal))
+        };
+        let waker = Waker::from(signal);
+        let polled = catch_unwind(AssertUnwindSafe(|| {
+            Future::poll(future.as_mut(), &mut Context::from_waker(&waker))
+        }));
+        match polled {
+            Ok(Poll::Pending) => {
+                let mut core = self.core();
+                match core.tasks.get_mut(slot).filter(|task| task.serial == serial) {
+                    Some(task) => task.future = Some(future),
+                    None => {
+                        drop(core); // it crashed its own node
+                        drop(future);
+                    }
+                }
+            }
+            Ok(Poll::Ready(())) => {
+                let gone = self.core().tasks.try_remove(slot);
+                drop((gone, future));
+            }
+            Err(panic) => {
+                self.core().tasks.try_remove(slot);
+                self.fail("panic", panic_text(&*panic));
+                std::mem::forget(future); // its destructor may panic again
+            }
+        }
+    }
+
+    /// To the next timer, if that is not past the goal.
+    fn advance(&self, until: Time) -> bool {
+        let mut core = self.core();
+        core.polls_now = 0;
+        let Some(&(due, serial, key)) = core.timers.first().filter(|(due, ..)| *due <= until) else {
+            core.now = core.now.max(until);
+            return false;
+        };
+        core.timers.remove(&(due, serial, key));
+        core.now = core.now.max(due);
+        let sleeper = &mut core.sleepers[key];
+        sleeper.fired = true;
+        let waker = sleeper.waker.take();
+        drop(core);
+        waker.into_iter().for_each(Waker::wake);
+        true
+    }
+
+    /// Resolves after this much true time, seen by this node's timers.
+    pub(crate) fn sleep(self: &Arc<World>, node: NodeId, true_nanos: u64) -> Sleep {
+        let mut core = self.core();
+        core.serial += 1;
+        let (due, serial) = (core.now.saturating_add(true_nanos), core.serial);
+        let key = core.sleepers.insert(Sleeper { due, serial, node, fired: false, waker: None });
+        core.timers.insert((due, serial, key));
+        drop(core);
+        Sleep { world: Arc::clone(self), key }
+    }
+
+    /// Resolves after this much true time, whatever happens to any node.
+    pub(crate) fn pause(self: &Arc<World>, duration: Duration) -> Sleep {
+        self.sleep(DIRECTOR, nanos(duration))
+    }
+
+    /// Drops every task, so that the cycle from the world to its tasks is cut.
+    pub(crate) fn clear(&self) {
+        loop {
+            let tasks = std::mem::take(&mut self.core().tasks);
+            if tasks.is_empty() {
+                return;
+            }
+            drop(tasks);
+        }
+    }
+}
+
+impl Core {
+    fn timers_of(&self, node: NodeId) -> Vec<(Time, u64, usize)> {
+        let theirs = |&&(_, _, key): &&(Time, u64, usize)| self.sleepers[key].node == node;
+        self.timers.iter().filter(theirs).copied().collect()
+    }
+
+    /// Timers that did not go on while their node was asleep are late by that much.
+    fn shift_timers(&mut self, node: NodeId, by: u64) {
+        for (key, sleeper) in &mut self.sleepers {
+            if sleeper.node == node && !sleeper.fired {
+                sleeper.due += by;
+                self.timers.insert((sleeper.due, sleeper.serial, key));
+            }
+        }
+    }
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic".to_owned())
+}
+
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("World").finish_non_exhaustive()
+    }
+}
+
+/// A timer.
+#[derive(Debug)]
+pub(crate) struct Sleep {
+    world: Arc<World>,
+    key: usize,
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Sleep>, cx: &mut Context<'_>) -> Poll<()> {
+        let mut core = self.world.core();
+        let sleeper = &mut core.sleepers[self.key];
+        if sleeper.fired {
+            return Poll::Ready(());
+        }
+        sleeper.waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        let mut core = self.world.core();
+        let sleeper = core.sleepers.remove(self.key);
+        core.timers.remove(&(sleeper.due, sleeper.serial, self.key));
+        drop(core);
+        drop(sleeper.waker);
+    }
+}

@@ -1,0 +1,37 @@
+//! Runs every program in `examples/`: each must be wired, end well, and end soon.
+
+use std::{fs, process::Command};
+
+use crate::{cargo, root, steps::Steps, target_dir};
+
+pub(crate) fn run_all(steps: &mut Steps) -> bool {
+    let names = match names() {
+        Ok(names) => names,
+        Err(why) => return steps.check("examples", || Err(why)),
+    };
+    let mut build = cargo(["build", "--quiet", "-p", "leasehold"]);
+    for name in &names {
+        build.args(["--example", name]);
+    }
+    if !steps.command("examples: build", &mut build) {
+        return false;
+    }
+    let programs = target_dir().join("debug").join("examples");
+    let run = |name: &String| {
+        // An example that hangs is a failure, not a wait.
+        let mut command = Command::new("timeout");
+        command.arg("20").arg(programs.join(name)).current_dir(root());
+        steps.command(&format!("example {name}"), &mut command)
+    };
+    let passed: Vec<bool> = names.iter().map(run).collect(); // all of them, even after a failure
+    passed.into_iter().all(|passed| passed)
+}
+
+fn names() -> Result<Vec<String>, String> {
+    let directory = root().join("examples");
+    let entries = fs::read_dir(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+    let files = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let mut names: Vec<_> = files.filter_map(|file| Some(file.strip_suffix(".rs")?.to_owned())).collect();
+    names.sort();
+    Ok(names)
+}

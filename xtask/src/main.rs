@@ -1,0 +1,64 @@
+//! The chores of this workspace. `cargo xtask` lists them.
+
+mod audit;
+mod bench;
+mod examples;
+mod links;
+mod output;
+mod packages;
+mod steps;
+mod test;
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::{Command, ExitCode},
+};
+
+const USAGE: &str = "\
+cargo xtask test [STEP…]     everything that must pass before a change is merged; some steps by name
+cargo xtask bench [NAME…]    what leasehold costs, in release (`bench --help` lists the parts), or a bench target by name
+cargo xtask audit            licences, duplicate and banned crates, sources (cargo-deny)
+
+  -v, --verbose              show the output of each step as it comes
+";
+
+fn main() -> ExitCode {
+    let mut args: Vec<String> = env::args().skip(1).collect();
+    let chore = if args.is_empty() { String::new() } else { args.remove(0) };
+    let outcome = match chore.as_str() {
+        "test" => test::run(&args),
+        "bench" => bench::run(&args),
+        "audit" => audit::run(&args),
+        "" | "help" | "-h" | "--help" => {
+            print!("{USAGE}");
+            Ok(())
+        }
+        other => Err(format!("there is no chore called {other:?}\n\n{USAGE}")),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("{message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The root of the workspace, whatever directory this was called from.
+fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().expect("xtask is a directory of the workspace").to_owned()
+}
+
+/// Where builds and logs go.
+fn target_dir() -> PathBuf {
+    env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |dir| root().join(dir))
+}
+
+/// The cargo that started this program, at the root of the workspace.
+fn cargo<'a>(args: impl IntoIterator<Item = &'a str>) -> Command {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(args).current_dir(root());
+    command
+}

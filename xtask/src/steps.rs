@@ -1,0 +1,144 @@
+//! Runs steps one after the other and says how each went.
+//!
+//! What a step prints goes to a log, and is shown if the step fails: a page of ticks is easier to read than a
+//! thousand lines in which one is red.
+
+use std::{
+    fs::{self, File},
+    io::{IsTerminal, Read, Write},
+    path::PathBuf,
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::output::{self, Count};
+
+/// Runs steps, and remembers how they went.
+pub(crate) struct Steps {
+    verbose: bool,
+    terminal: bool,
+    logs: PathBuf,
+    done: Vec<Done>,
+}
+
+struct Done {
+    name: String,
+    took: Duration,
+    failure: Option<String>,
+}
+
+impl Steps {
+    pub(crate) fn new(verbose: bool) -> Steps {
+        let logs = crate::target_dir().join("xtask");
+        Steps { verbose, terminal: std::io::stdout().is_terminal(), logs, done: Vec::new() }
+    }
+
+    /// A step that is a command.
+    pub(crate) fn command(&mut self, name: &str, command: &mut Command) -> bool {
+        let started = self.begin(name);
+        let outcome = if self.verbose { stream(command) } else { self.capture(name, command, started) };
+        self.end(name, started, outcome)
+    }
+
+    /// A step that is code.
+    pub(crate) fn check(&mut self, name: &str, check: impl FnOnce() -> Result<(), String>) -> bool {
+        let started = self.begin(name);
+        let outcome = check();
+        self.end(name, started, outcome)
+    }
+
+    fn begin(&self, name: &str) -> Instant {
+        if self.verbose || !self.terminal {
+            say(&format!("· {name}\n"));
+        }
+        Instant::now()
+    }
+
+    fn end(&mut self, name: &str, started: Instant, outcome: Result<(), String>) -> bool {
+        let took = started.elapsed();
+        if self.terminal && !self.verbose {
+            say("\r\x1b[K");
+        }
+        if let Err(why) = &outcome {
+            say(&format!("{why}\n"));
+        }
+        let done = Done { name: name.to_owned(), took, failure: outcome.err() };
+        say(&format!("{}\n", self.line(&done)));
+        let passed = done.failure.is_none();
+        self.done.push(done);
+        passed
+    }
+
+    fn line(&self, done: &Done) -> String {
+        let (mark, colour) = if done.failure.is_none() { ("✓ ok    ", 32) } else { ("✗ failed", 31) };
+        let mark = if self.terminal { format!("\x1b[{colour}m{mark}\x1b[0m") } else { mark.to_owned() };
+        format!("{mark} {:<28} {:>7.1} s", done.name, done.took.as_secs_f64())
+    }
+
+    fn capture(&self, name: &str, command: &mut Command, started: Instant) -> Result<(), String> {
+        let path = self.logs.join(format!("{}.log", name.replace([' ', '/'], "-")));
+        let cannot = |error: std::io::Error| format!("cannot write {}: {error}", path.display());
+        fs::create_dir_all(&self.logs).map_err(cannot)?;
+        let log = File::create(&path).map_err(cannot)?;
+        let errors = log.try_clone().map_err(cannot)?;
+        let mut seen = File::open(&path).map_err(cannot)?;
+        if self.terminal {
+            command.env("CARGO_TERM_COLOR", "always");
+        }
+        command.stdin(Stdio::null()).stdout(log).stderr(errors);
+        let mut child = command.spawn().map_err(|error| format!("cannot run {command:?}: {error}"))?;
+        let mut text = Vec::new();
+        let status = loop {
+            if let Some(status) = child.try_wait().map_err(cannot)? {
+                break status;
+            }
+            if self.terminal {
+                drop(seen.read_to_end(&mut text));
+                let line = output::last_line(&text);
+                say(&format!("\r\x1b[K  … {name:<28} {:>5} s  {line}", started.elapsed().as_secs()));
+            }
+            thread::sleep(Duration::from_millis(100));
+        };
+        drop(seen.read_to_end(&mut text));
+        let text = String::from_utf8_lossy(&text);
+        if let Some(count) = Count::of(&text) {
+            say(&format!("{}\r{count}\n", if self.terminal { "\x1b[K" } else { "" }));
+        }
+        if status.success() {
+            return Ok(());
+        }
+        let excerpt = output::excerpt(&text);
+        Err(format!("{excerpt}\n\n{command:?}\n{status}; all of it is in {}", path.display()))
+    }
+
+    /// The closing summary: an error if any step failed.
+    pub(crate) fn summary(self) -> Result<(), String> {
+        let took: Duration = self.done.iter().map(|done| done.took).sum();
+        let failed: Vec<_> = self.done.iter().filter(|done| done.failure.is_some()).collect();
+        println!();
+        match failed.as_slice() {
+            [] => {
+                println!("all {} steps passed in {:.0} s", self.done.len(), took.as_secs_f64());
+                Ok(())
+            }
+            some => {
+                // What failed stands far above, each with its output: here they are side by side.
+                self.done.iter().for_each(|done| println!("{}", self.line(done)));
+                println!();
+                let names: Vec<_> = some.iter().map(|done| done.name.as_str()).collect();
+                Err(format!("{} of {} steps failed: {}", some.len(), self.done.len(), names.join(", ")))
+            }
+        }
+    }
+}
+
+fn stream(command: &mut Command) -> Result<(), String> {
+    let status = command.status().map_err(|error| format!("cannot run {command:?}: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("{command:?}\n{status}")) }
+}
+
+fn say(text: &str) {
+    print!("{text}");
+    drop(std::io::stdout().flush());
+}

@@ -1,0 +1,43 @@
+//! `cargo xtask test`: everything that must pass before a change is merged.
+
+use crate::{cargo, examples, links, packages, steps::Steps};
+
+/// How many runs the simulator makes. Each is a seed: a failure names the one that repeats it.
+const SEEDS: &str = "300";
+
+const NAMES: &[&str] = &["format", "links", "lints", "docs", "tests", "examples", "simulator"];
+
+pub(crate) fn run(args: &[String]) -> Result<(), String> {
+    let verbose = args.iter().any(|arg| arg == "-v" || arg == "--verbose");
+    let chosen: Vec<&str> = args.iter().map(String::as_str).filter(|arg| !arg.starts_with('-')).collect();
+    if let Some(unknown) = chosen.iter().find(|name| !NAMES.contains(name)) {
+        return Err(format!("there is no step called {unknown:?}: there are {}", NAMES.join(", ")));
+    }
+    let wanted = |name: &str| chosen.is_empty() || chosen.contains(&name);
+    let mut steps = Steps::new(verbose);
+    if !steps.check("packages", packages::install) {
+        return steps.summary();
+    }
+    for name in NAMES.iter().copied().filter(|name| wanted(name)) {
+        match name {
+            "format" => steps.command(name, &mut cargo(["fmt", "--all", "--check"])),
+            "links" => steps.check(name, links::check),
+            "lints" => steps.command(
+                name,
+                &mut cargo(["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]),
+            ),
+            "docs" => steps.command(
+                name,
+                cargo(["doc", "--workspace", "--no-deps", "--quiet"]).env("RUSTDOCFLAGS", "-D warnings"),
+            ),
+            "tests" => steps.command(name, &mut cargo(["test", "--workspace", "--no-fail-fast"])),
+            "examples" => examples::run_all(&mut steps),
+            "simulator" => steps.command(
+                name,
+                &mut cargo(["run", "--release", "--quiet", "-p", "leasehold-sim", "--", "--seeds", SEEDS]),
+            ),
+            _ => unreachable!("every name is listed here"),
+        };
+    }
+    steps.summary()
+}
