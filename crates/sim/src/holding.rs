@@ -182,7 +182,10 @@ async fn labour<T: Numbered>(worker: &mut Worker, view: LeaseView<T>, grip: &Gri
             let message = format!("{} asked for {ttl_asked:?} and has {:?}", grip.name, view.ttl());
             worker.stage.world.fail("extend", message);
         }
-        if worker.now() >= until || worker.stage.phase() == Phase::Drain || (!holds && worker.random.chance(300)) {
+        if worker.now() >= until
+            || worker.stage.phase() == Phase::Drain
+            || (!holds && worker.random.chance(300))
+        {
             return;
         }
         if holds && worker.random.chance(40) {

@@ -78,10 +78,13 @@ fn name(fault: Fault) -> &'static str {
 
 fn later(stage: &Arc<Stage>, after: Duration, heal: impl FnOnce() + Send + 'static) {
     let pause = stage.world.pause(after);
-    stage.world.spawn(crate::world::DIRECTOR, Box::pin(async move {
-        pause.await;
-        heal();
-    }));
+    stage.world.spawn(
+        crate::world::DIRECTOR,
+        Box::pin(async move {
+            pause.await;
+            heal();
+        }),
+    );
 }
 
 fn stop_for(stage: &Arc<Stage>, at: u64, how: Health, lasting: Duration) {
@@ -143,7 +146,9 @@ pub(crate) async fn operate(stage: Arc<Stage>, client: Client, mut random: Rando
             0..=2 => Command::Ask { within: Duration::from_secs(1) },
             3 | 4 => Command::Evict(Eviction::AtExpiry),
             5 if !stage.plan.inside => Command::Evict(Eviction::Now),
-            5 | 6 => Command::Pause { lasting: random.spread(Duration::from_millis(50), Duration::from_secs(5)) },
+            5 | 6 => {
+                Command::Pause { lasting: random.spread(Duration::from_millis(50), Duration::from_secs(5)) }
+            }
             7 => Command::Resume,
             _ if kind == "semaphore" => {
                 let capacity = u32::try_from(random.between(2, 4)).unwrap_or(SEATS);

@@ -141,12 +141,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    pub(crate) fn new(
-        network: &Arc<Network>,
-        ledger: &Arc<Ledger>,
-        node: NodeId,
-        host: u64,
-    ) -> Link {
+    pub(crate) fn new(network: &Arc<Network>, ledger: &Arc<Ledger>, node: NodeId, host: u64) -> Link {
         let (network, ledger) = (Arc::clone(network), Arc::clone(ledger));
         Link { network, ledger, node, host }
     }
@@ -166,34 +161,42 @@ impl Link {
         }
         let (mut answer, answered) = oneshot::channel();
         let (network, host) = (Arc::clone(&self.network), self.host);
-        world.spawn(SERVER, Box::pin(async move {
-            let world = &network.world;
-            let broken = || Err(Error::new(ErrorKind::Unavailable, "the connection broke").with_effect(Effect::Unknown));
-            world.sleep(SERVER, fate.request).await;
-            if fate.request_lost || network.is_cut(host).requests {
-                if fate.reset {
-                    drop(answer.send(broken()));
+        world.spawn(
+            SERVER,
+            Box::pin(async move {
+                let world = &network.world;
+                let broken = || {
+                    Err(Error::new(ErrorKind::Unavailable, "the connection broke")
+                        .with_effect(Effect::Unknown))
+                };
+                world.sleep(SERVER, fate.request).await;
+                if fate.request_lost || network.is_cut(host).requests {
+                    if fate.reset {
+                        drop(answer.send(broken()));
+                    }
+                    return;
                 }
-                return;
-            }
-            let server = &network.server;
-            let output = if idle {
-                let Ok(output) = first(execute(Arc::clone(server)), answer.closed()).await else { return };
-                output
-            } else {
-                if fate.twice {
-                    drop(execute(Arc::clone(server)).await);
+                let server = &network.server;
+                let output = if idle {
+                    let Ok(output) = first(execute(Arc::clone(server)), answer.closed()).await else {
+                        return;
+                    };
+                    output
+                } else {
+                    if fate.twice {
+                        drop(execute(Arc::clone(server)).await);
+                    }
+                    execute(Arc::clone(server)).await
+                };
+                world.sleep(SERVER, fate.reply).await;
+                let lost = fate.reply_lost || network.is_cut(host).replies;
+                match (lost, fate.reset) {
+                    (false, false) => drop(answer.send(Ok(output))),
+                    (_, true) => drop(answer.send(broken())),
+                    (true, false) => {}
                 }
-                execute(Arc::clone(server)).await
-            };
-            world.sleep(SERVER, fate.reply).await;
-            let lost = fate.reply_lost || network.is_cut(host).replies;
-            match (lost, fate.reset) {
-                (false, false) => drop(answer.send(Ok(output))),
-                (_, true) => drop(answer.send(broken())),
-                (true, false) => {}
-            }
-        }));
+            }),
+        );
         match answered.await {
             Ok(answer) => answer,
             Err(_) => pending().await, // silence

@@ -7,7 +7,10 @@ use std::{
 };
 
 /// `Ok` if `left` was ready first, `Err` if `right` was.
-pub(crate) async fn first<A, B>(left: impl Future<Output = A>, right: impl Future<Output = B>) -> Result<A, B> {
+pub(crate) async fn first<A, B>(
+    left: impl Future<Output = A>,
+    right: impl Future<Output = B>,
+) -> Result<A, B> {
     let (mut left, mut right) = (pin!(left), pin!(right));
     poll_fn(move |cx| {
         if let Poll::Ready(a) = left.as_mut().poll(cx) {

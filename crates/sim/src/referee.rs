@@ -148,7 +148,9 @@ impl Referee {
         if believed > 0 && believed + own > capacity {
             self.fail("exclusion", claim, &format!("was granted while {} still vouch", names.join(" and ")));
         }
-        if let Some(until) = self.ledger.closed_until(&claim.resource).filter(|until| *until > self.world.now()) {
+        if let Some(until) =
+            self.ledger.closed_until(&claim.resource).filter(|until| *until > self.world.now())
+        {
             let left = Duration::from_nanos(until - self.world.now());
             self.fail("at least", claim, &format!("was granted {left:?} before it may open again"));
         }
@@ -163,7 +165,8 @@ impl Referee {
         }
         let capacity = if shadow.is_empty() { claim.share.capacity() } else { shadow.capacity };
         let taken = shadow.held() + shadow.ahead(claim.owner) + u64::from(claim.share.weight());
-        if shadow.paused_until.is_none() && taken <= u64::from(capacity) && shadow.line.len() <= seat::WINDOW {
+        if shadow.paused_until.is_none() && taken <= u64::from(capacity) && shadow.line.len() <= seat::WINDOW
+        {
             self.fail("seating", claim, "was blocked though it fits");
         }
         if shadow.is_empty() {
@@ -231,7 +234,8 @@ impl Referee {
         {
             let slept = Duration::from_nanos(now - since);
             if slept > PROMPT {
-                let message = format!("{owner:?} is first in line for {resource}, free, and sleeps for {slept:?}");
+                let message =
+                    format!("{owner:?} is first in line for {resource}, free, and sleeps for {slept:?}");
                 self.world.fail("wake-up", message);
             }
             return;

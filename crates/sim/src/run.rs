@@ -130,14 +130,18 @@ fn close_down(stage: &Arc<Stage>) {
     let open = Arc::new(std::sync::atomic::AtomicUsize::new(hosts.len()));
     for host in hosts {
         let (open, stage) = (Arc::clone(&open), Arc::clone(stage));
-        world.spawn(host.node, Box::pin(async move {
-            host.client.shutdown().await;
-            if host.client.watched() > 0 {
-                let message = format!("{:?} is shut down and keeps {} alive", host.node, host.client.watched());
-                stage.world.fail("leak", message);
-            }
-            open.fetch_sub(1, std::sync::atomic::Ordering::AcqRel);
-        }));
+        world.spawn(
+            host.node,
+            Box::pin(async move {
+                host.client.shutdown().await;
+                if host.client.watched() > 0 {
+                    let message =
+                        format!("{:?} is shut down and keeps {} alive", host.node, host.client.watched());
+                    stage.world.fail("leak", message);
+                }
+                open.fetch_sub(1, std::sync::atomic::Ordering::AcqRel);
+            }),
+        );
     }
     let is_open = || open.load(std::sync::atomic::Ordering::Acquire) > 0;
     world.run(world.now() + nanos(Duration::from_secs(30)), || !is_open());
@@ -164,15 +168,18 @@ fn close_down(stage: &Arc<Stage>) {
 /// Everyone has gone: at once, not only when the ttl ends.
 fn look_for_claims(stage: &Arc<Stage>) {
     let looking = Arc::clone(stage);
-    stage.world.spawn(DIRECTOR, Box::pin(async move {
-        for seen in looking.server.all().await {
-            let held = seen.holders.iter().filter(|by| !by.kept).count();
-            if held > 0 || seen.line_length > 0 {
-                let message = format!("{held} hold and {} wait for {}", seen.line_length, seen.resource);
-                looking.world.fail("leak", format!("all clients are shut down, and {message}"));
+    stage.world.spawn(
+        DIRECTOR,
+        Box::pin(async move {
+            for seen in looking.server.all().await {
+                let held = seen.holders.iter().filter(|by| !by.kept).count();
+                if held > 0 || seen.line_length > 0 {
+                    let message = format!("{held} hold and {} wait for {}", seen.line_length, seen.resource);
+                    looking.world.fail("leak", format!("all clients are shut down, and {message}"));
+                }
             }
-        }
-    }));
+        }),
+    );
     let now: Time = stage.world.now();
     stage.world.run(now, || false);
 }

@@ -6,8 +6,8 @@ use std::{
 };
 
 use leasehold::{
-    Backend, BackendInfo, Claim, ClaimRef, Clock, Cursor, Farewell, Held, Listing, Memory, Order, Ordered, Page,
-    Query, Released, Renewal, Result, Snapshot, Verdict,
+    Backend, BackendInfo, Claim, ClaimRef, Clock, Cursor, Farewell, Held, Listing, Memory, Order, Ordered,
+    Page, Query, Released, Renewal, Result, Snapshot, Verdict,
 };
 
 use crate::{environment::NodeEnvironment, referee::Referee, world::World};
@@ -21,7 +21,11 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) fn new(world: &Arc<World>, environment: Arc<NodeEnvironment>, referee: Referee) -> Arc<Server> {
+    pub(crate) fn new(
+        world: &Arc<World>,
+        environment: Arc<NodeEnvironment>,
+        referee: Referee,
+    ) -> Arc<Server> {
         let memory = Memory::in_environment(environment.clone());
         Arc::new(Server { world: Arc::clone(world), memory, environment, referee: Mutex::new(referee) })
     }
@@ -51,7 +55,11 @@ impl Server {
         self.world.trace(|| {
             let after = claim.succeeds.map(|from| format!(" after {:?}", from.owner)).unwrap_or_default();
             let Claim { holder, owner, resource, share, .. } = claim;
-            format!("server: acquire {} {owner:?} {share:?} of {resource}{after}: {}", holder.label, short(&verdict))
+            format!(
+                "server: acquire {} {owner:?} {share:?} of {resource}{after}: {}",
+                holder.label,
+                short(&verdict)
+            )
         });
         self.referee().acquired(self.environment.now(), claim, &verdict);
         verdict
@@ -101,7 +109,10 @@ impl Server {
 fn short(verdict: &Result<Verdict>) -> String {
     match verdict {
         Ok(Verdict::Blocked(blocked)) => {
-            format!("blocked, placed {}, {} ahead, changes in {:?}", blocked.placed, blocked.ahead, blocked.changes_in)
+            format!(
+                "blocked, placed {}, {} ahead, changes in {:?}",
+                blocked.placed, blocked.ahead, blocked.changes_in
+            )
         }
         other => format!("{other:?}"),
     }

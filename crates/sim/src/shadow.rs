@@ -1,6 +1,9 @@
 //! One resource, kept a second time and as plainly as possible: vectors, no indexes, no cleverness.
 
-use leasehold::{Claim, Command, Eviction, Farewell, FencingToken, Held, Moment, Order, OwnerToken, Succession, WhenBlocked};
+use leasehold::{
+    Claim, Command, Eviction, Farewell, FencingToken, Held, Moment, Order, OwnerToken, Succession,
+    WhenBlocked,
+};
 
 use crate::clock::Time;
 

@@ -153,10 +153,13 @@ impl Stage {
             let random = Random::new(self.plan.seed, salt);
             let guard = Busy::begin(self);
             let work = workload::work(Arc::clone(self), host.clone(), random);
-            self.world.spawn(node, Box::pin(async move {
-                work.await;
-                drop(guard);
-            }));
+            self.world.spawn(
+                node,
+                Box::pin(async move {
+                    work.await;
+                    drop(guard);
+                }),
+            );
         }
     }
 

@@ -3,7 +3,8 @@
 use std::{future::Future, sync::Arc, time::Duration};
 
 use leasehold::{
-    Client, Error, ErrorKind, FencingToken, Lease, LeaseRequest, Moment, Released, Scope, ShareNumber, TokenKind,
+    Client, Error, ErrorKind, FencingToken, Lease, LeaseRequest, Moment, Released, Scope, ShareNumber,
+    TokenKind,
 };
 
 use crate::{
@@ -242,8 +243,9 @@ impl Worker {
     async fn several(&mut self, op: Op) {
         let label = op.label();
         let ttl = self.ttl();
-        let mut requests: Vec<LeaseRequest> =
-            (0..self.stage.plan.ids).map(|id| self.client.lease("lease", &id.to_string()).ttl(ttl).label(&label)).collect();
+        let mut requests: Vec<LeaseRequest> = (0..self.stage.plan.ids)
+            .map(|id| self.client.lease("lease", &id.to_string()).ttl(ttl).label(&label))
+            .collect();
         if self.random.chance(500) {
             requests.reverse();
         }
@@ -309,7 +311,9 @@ impl Worker {
         };
         let outcome = self.perhaps_cancelled(asking).await;
         self.check_patience(op, patience, before);
-        self.trace(|| format!("{} got {:?}", op.label(), outcome.as_ref().map(|o| o.as_ref().map(Option::is_some))));
+        self.trace(|| {
+            format!("{} got {:?}", op.label(), outcome.as_ref().map(|o| o.as_ref().map(Option::is_some)))
+        });
         match outcome {
             None | Some(Ok(None)) => None,
             Some(Ok(Some(lease))) => {
@@ -333,7 +337,9 @@ impl Worker {
         let Patience::Wait(most) = patience else { return };
         let took = started.until(self.now());
         if took > most + Duration::from_millis(2500) && past == self.stage.world.past(self.node) {
-            self.stage.world.fail("patience", format!("{} was to wait {most:?} and took {took:?}", op.label()));
+            self.stage
+                .world
+                .fail("patience", format!("{} was to wait {most:?} and took {took:?}", op.label()));
         }
     }
 

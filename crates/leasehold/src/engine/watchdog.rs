@@ -5,7 +5,11 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use leasehold_core::{Backoff, Moment, backoff::jitter};
+use leasehold_core::{
+    Backoff, Moment,
+    backoff::jitter,
+    planted::{self, Bug},
+};
 use slab::Slab;
 
 /// The times of one lease, all derived from the instant before the request left.
@@ -28,8 +32,9 @@ impl Times {
     pub(crate) fn of(sent: Moment, remaining: Duration, ttl: Duration) -> Times {
         let margin = ttl / 100 + Duration::from_millis(2);
         let deadline = sent.after(remaining.saturating_sub(margin));
+        let spare = if planted::is(Bug::NoThreshold) { Duration::ZERO } else { ttl / 6 };
         let renew_at = sent.after((ttl / 3).min(Times::RENEW_MOST)).before(ttl.saturating_sub(remaining));
-        Times { renew_at: renew_at.max(sent), stop_at: deadline.before(ttl / 6), deadline }
+        Times { renew_at: renew_at.max(sent), stop_at: deadline.before(spare), deadline }
     }
 }
 
@@ -109,7 +114,7 @@ impl<H: Watched> Watchdog<H> {
             generation,
             failures: 0,
             in_flight: false,
-            renews,
+            renews: renews && !planted::is(Bug::RenewalSkipped),
         };
         let slot = u32::try_from(self.entries.insert(entry)).expect("fewer than 2^32 leases");
         let due = self.entries[slot as usize].next_due(random);
