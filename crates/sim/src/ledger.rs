@@ -179,7 +179,7 @@ impl Ledger {
         remaining: Duration,
         ttl: Duration,
     ) {
-        let margin = ttl / 100 + Duration::from_millis(2);
+        let margin = ttl.max(remaining) / 100 + Duration::from_millis(2);
         let deadline = sent.local.after(remaining.saturating_sub(margin));
         let Sent { at, disturbances, .. } = sent;
         let mut books = self.books();
