@@ -4,6 +4,7 @@ mod audit;
 mod bench;
 mod examples;
 mod links;
+mod output;
 mod packages;
 mod steps;
 mod test;
@@ -16,7 +17,7 @@ use std::{
 
 const USAGE: &str = "\
 cargo xtask test [STEP…]     everything that must pass before a change is merged; some steps by name
-cargo xtask bench [ARG…]     the benchmarks, in release; `bench --help` lists them
+cargo xtask bench [NAME…]    what leasehold costs, in release (`bench --help` lists the parts), or a bench target by name
 cargo xtask audit            licences, duplicate and banned crates, sources (cargo-deny)
 
   -v, --verbose              show the output of each step as it comes

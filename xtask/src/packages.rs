@@ -9,6 +9,7 @@ use std::{
 const PACKAGES: &[(&str, &str)] = &[
     ("gcc", "compiles SQLite, and links everything"),
     ("libc6-dev", "the headers that SQLite is compiled with"),
+    ("redis-server", "the server of the Redis tests, which they start themselves"),
 ];
 
 /// Components of the Rust toolchain, and the cargo command that each brings.

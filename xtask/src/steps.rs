@@ -12,6 +12,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::output::{self, Count};
+
 /// Runs steps, and remembers how they went.
 pub(crate) struct Steps {
     verbose: bool,
@@ -25,9 +27,6 @@ struct Done {
     took: Duration,
     failure: Option<String>,
 }
-
-/// How many lines of a failed step's log are shown.
-const TAIL: usize = 120;
 
 impl Steps {
     pub(crate) fn new(verbose: bool) -> Steps {
@@ -96,7 +95,7 @@ impl Steps {
             }
             if self.terminal {
                 drop(seen.read_to_end(&mut text));
-                let line = last_line(&text);
+                let line = output::last_line(&text);
                 say(&format!("\r\x1b[K  … {name:<28} {:>5} s  {line}", started.elapsed().as_secs()));
             }
             thread::sleep(Duration::from_millis(100));
@@ -109,9 +108,8 @@ impl Steps {
         if status.success() {
             return Ok(());
         }
-        let lines: Vec<&str> = text.lines().collect();
-        let tail = lines[lines.len().saturating_sub(TAIL)..].join("\n");
-        Err(format!("{tail}\n\n{command:?}\n{status}; all of it is in {}", path.display()))
+        let excerpt = output::excerpt(&text);
+        Err(format!("{excerpt}\n\n{command:?}\n{status}; all of it is in {}", path.display()))
     }
 
     /// The closing summary: an error if any step failed.
@@ -119,52 +117,19 @@ impl Steps {
         let took: Duration = self.done.iter().map(|done| done.took).sum();
         let failed: Vec<_> = self.done.iter().filter(|done| done.failure.is_some()).collect();
         println!();
-        self.done.iter().for_each(|done| println!("{}", self.line(done)));
-        println!();
         match failed.as_slice() {
             [] => {
                 println!("all {} steps passed in {:.0} s", self.done.len(), took.as_secs_f64());
                 Ok(())
             }
             some => {
+                // What failed stands far above, each with its output: here they are side by side.
+                self.done.iter().for_each(|done| println!("{}", self.line(done)));
+                println!();
                 let names: Vec<_> = some.iter().map(|done| done.name.as_str()).collect();
                 Err(format!("{} of {} steps failed: {}", some.len(), self.done.len(), names.join(", ")))
             }
         }
-    }
-}
-
-/// How many tests there were, of everything that counted its own.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Count {
-    passed: u64,
-    failed: u64,
-    ignored: u64,
-}
-
-impl Count {
-    /// Adds up the closing lines of `cargo test`; none if there is none.
-    fn of(text: &str) -> Option<Count> {
-        let closing = |line: &str| line.trim().strip_prefix("test result: ").map(str::to_owned);
-        let mut lines = text.lines().filter_map(closing).peekable();
-        lines.peek()?;
-        let mut count = Count::default();
-        for line in lines {
-            let number = |what: &str| {
-                let part = line.split([';', '.']).map(str::trim).find_map(|part| part.strip_suffix(what));
-                part.and_then(|number| number.trim().parse::<u64>().ok()).unwrap_or(0)
-            };
-            count.passed += number("passed");
-            count.failed += number("failed");
-            count.ignored += number("ignored");
-        }
-        Some(count)
-    }
-}
-
-impl std::fmt::Display for Count {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} passed, {} failed, {} skipped", self.passed, self.failed, self.ignored)
     }
 }
 
@@ -176,42 +141,4 @@ fn stream(command: &mut Command) -> Result<(), String> {
 fn say(text: &str) {
     print!("{text}");
     drop(std::io::stdout().flush());
-}
-
-/// The last line with something on it, without colours and cut to fit.
-fn last_line(text: &[u8]) -> String {
-    let text = &text[text.len().saturating_sub(2000)..];
-    let text = String::from_utf8_lossy(text);
-    let line = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
-    let mut plain = String::new();
-    let mut chars = line.trim().chars();
-    while let Some(c) = chars.next() {
-        if c == '\x1b' {
-            let _ = chars.by_ref().find(char::is_ascii_alphabetic); // the end of the colour code
-        } else if !c.is_control() {
-            plain.push(c);
-        }
-    }
-    plain.chars().take(40).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tests_are_counted_over_all_that_ran() {
-        let text = "test result: ok. 9 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s\n\
-                    noise\ntest result: FAILED. 14 passed; 2 failed; 0 ignored; 0 measured\n";
-        let count = Count::of(text).expect("two closing lines");
-        assert_eq!(count.to_string(), "23 passed, 2 failed, 1 skipped");
-        assert_eq!(Count::of("nothing"), None);
-    }
-
-    #[test]
-    fn the_last_line_has_no_colours_and_is_short() {
-        assert_eq!(last_line(b"one\n\x1b[1;32mCompiling\x1b[0m two\n\n"), "Compiling two");
-        assert_eq!(last_line(&[b'x'; 500]).len(), 40);
-        assert_eq!(last_line(b""), "");
-    }
 }

@@ -407,6 +407,17 @@ pub enum Query {
     Resources(Listing),
     /// The audit trail, newest first, a page at a time.
     Audit(Listing),
+    /// Keys of our own that would never end, a page at a time. A backend whose every entry ends by itself, because
+    /// nothing without an end can be written there, answers an empty page.
+    Leaks(Listing),
+    /// Locks of other programs in the same store that would never end, a page at a time. `Unsupported` where only
+    /// leasehold keeps anything.
+    Foreign {
+        /// Which keys, as a glob of the store's own: `lock:*`.
+        pattern: String,
+        /// Which part; its prefix is not used.
+        listing: Listing,
+    },
 }
 
 /// Which part of a long answer.

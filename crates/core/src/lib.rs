@@ -46,6 +46,6 @@ pub use model::Model;
 pub use resource::Resource;
 pub use token::{FencingToken, OwnerToken, ShareNumber};
 pub use verdict::{
-    Asked, AuditRecord, Blocked, Gone, Grant, HeldBy, Kept, Ordered, Page, Placed, Released, Renewal,
+    Asked, AuditRecord, Blocked, Gone, Grant, HeldBy, Kept, Leak, Ordered, Page, Placed, Released, Renewal,
     Snapshot, Verdict,
 };

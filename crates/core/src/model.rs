@@ -120,6 +120,11 @@ impl Model {
         self.arrivals.contains_key(&owner)
     }
 
+    /// Whether the owner holds, waits, or was buried.
+    pub fn is_known(&self, owner: OwnerToken) -> bool {
+        self.is_placed(owner) || self.seats.get(owner).is_some() || self.graves.get(owner).is_some()
+    }
+
     /// How many wait, those included whose place has ended since the last verb.
     pub fn line_length(&self) -> usize {
         self.line.len()
@@ -188,12 +193,19 @@ impl Model {
             let refused = !downgrade && (self.paused_until.is_some() || seat.evicting || bounded);
             let turns = if downgrade { seat.turns } else { seat.turns + 1 };
             let ends = if downgrade { ends } else { now.after(claim.ttl) };
+            let said = (seat.asked.clone(), seat.evicting);
             self.depart(now, from);
             if refused {
                 return None;
             }
             self.leave_line(claim.owner);
-            return Some(self.sit(now, claim, token, ends, turns));
+            let grant = self.sit(now, claim, token, ends, turns);
+            if downgrade {
+                // The same work goes on with less: what an operator said to it stands, or evicting would be in vain.
+                let seat = self.seats.get_mut(claim.owner).expect("it just sat down");
+                (seat.asked, seat.evicting) = said;
+            }
+            return Some(grant);
         }
         if let Some(arrival) = self.arrivals.remove(&from.owner) {
             let place = self.line.remove(arrival).expect("arrivals and line agree");

@@ -234,6 +234,14 @@ pub enum Page {
         /// Where to go on, if there are more.
         next: Option<String>,
     },
+    /// Of keys that would never end, our own or others'.
+    Leaks {
+        /// In the order in which the store shows its keys. May be empty although there are more: a large store is
+        /// looked through in steps.
+        found: Vec<Leak>,
+        /// Where to go on, if there are more.
+        next: Option<String>,
+    },
 }
 
 impl Page {
@@ -245,6 +253,26 @@ impl Page {
     /// The audit records of the page; none, of a page of resources.
     pub fn into_records(self) -> Vec<AuditRecord> {
         if let Page::Audit { records, .. } = self { records } else { Vec::new() }
+    }
+}
+
+/// A key that would never end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Leak {
+    /// As the store has it; bytes that are no text are replaced.
+    pub key: String,
+    /// What the store keeps there, in its own word: `string`, `hash`. Never the value: it may be somebody's
+    /// capability to release.
+    pub form: String,
+    /// Since it was last read or written, where the store knows.
+    pub idle: Option<Duration>,
+}
+
+impl Leak {
+    /// A key.
+    pub fn new(key: impl Into<String>, form: impl Into<String>) -> Leak {
+        Leak { key: key.into(), form: form.into(), idle: None }
     }
 }
 

@@ -249,7 +249,11 @@ fn keys_in_any_other_spelling_are_refused() {
         let error = Resource::from_key(key).expect_err(key);
         assert_eq!(error.kind(), ErrorKind::Invalid, "{key}");
     }
-    invalid(Resource::from_key(&format!("report/{}", " ".repeat(100_000))), "report/");
+    invalid(
+        Resource::from_key(&format!("report/{}", " ".repeat(200))),
+        "is not how this resource is encoded",
+    );
+    invalid(Resource::from_key(&format!("report/{}", "%".repeat(100_000))), "is not an encoded resource");
 }
 
 #[test]

@@ -88,7 +88,32 @@ impl<T: TokenKind> Lease<T> {
         if tenure.handles() > 1 {
             return Ok(Released::StillHeld); // a reentrant handle: dropped, it counts itself out
         }
-        tenure.engine.release(tenure).await
+        tenure.engine.release(tenure, tenure.terms().at_least).await
+    }
+
+    /// Gives the lease back, but keeps the resource closed until this much time has passed since the grant: for work
+    /// that is not to be done again too soon, *because* it succeeded. [`LeaseRequest::at_least`] decides that
+    /// beforehand.
+    ///
+    /// One round trip.
+    ///
+    /// # Cancel safety
+    /// As [`Lease::release`]; the resource may then be open.
+    ///
+    /// # Errors
+    /// As [`Lease::release`]; `Unsupported` if the backend has no way to stay closed.
+    ///
+    /// [`LeaseRequest::at_least`]: crate::LeaseRequest::at_least
+    pub async fn release_keeping(self, at_least: Duration) -> Result<Released> {
+        let tenure = self.tenure();
+        if !tenure.engine.backend.info().capabilities.keep_for {
+            let message = format!("{} has no way to stay closed", tenure.engine.backend.info().name);
+            return Err(Error::new(ErrorKind::Unsupported, message).on(&tenure.resource));
+        }
+        if tenure.handles() > 1 {
+            return Ok(Released::StillHeld);
+        }
+        tenure.engine.release(tenure, Some(at_least)).await
     }
 
     pub(crate) fn into_handle(self) -> Handle {

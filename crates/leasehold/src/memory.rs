@@ -47,12 +47,14 @@ struct State {
     last_token: u64,
     versions: u64,
     audit: VecDeque<AuditRecord>,
+    /// How many records were forgotten: a page goes on where the one before ended, whatever comes and goes.
+    audit_gone: u64,
 }
 
 struct Entry {
     model: Model,
-    /// Who waits with a place: woken when it can move.
-    placed: HashMap<OwnerToken, Arc<Notify>>,
+    /// Who waits with a place, and how often: woken when it can move.
+    placed: HashMap<OwnerToken, (Arc<Notify>, usize)>,
     /// Who waits without: woken by any change.
     others: Arc<Notify>,
     watching: usize,
@@ -141,18 +143,20 @@ impl State {
         self.sweep_at = self.resources.len() * 2;
     }
 
-    /// Runs a verb on one resource, then wakes whom it let move, and forgets the resource if it fell idle.
+    /// Runs a verb on one resource, then wakes whom it let move and which of these owners it took the place of, and
+    /// forgets the resource if it fell idle.
     fn on<T>(
         &mut self,
         now: leasehold_core::Moment,
         resource: &Resource,
+        owners: &[OwnerToken],
         verb: impl FnOnce(&mut Model) -> T,
     ) -> T {
         let entry = self.entry(now, resource);
         let before = entry.model.version();
         let answer = verb(&mut entry.model);
         if entry.model.version() != before {
-            entry.wake();
+            entry.wake(owners);
         }
         if entry.model.is_idle() && entry.watching == 0 {
             self.resources.remove(resource);
@@ -162,13 +166,14 @@ impl State {
 }
 
 impl Entry {
-    fn wake(&self) {
+    fn wake(&self, owners: &[OwnerToken]) {
         if self.watching == 0 || planted::is(Bug::WakeUpMissed) {
             return;
         }
-        for mover in self.model.movers() {
-            if let Some(waiter) = self.placed.get(&mover) {
-                waiter.notify_one();
+        let displaced = owners.iter().copied().filter(|owner| !self.model.is_placed(*owner));
+        for owner in self.model.movers().chain(displaced) {
+            if let Some((bell, _)) = self.placed.get(&owner) {
+                bell.notify_waiters();
             }
         }
         self.others.notify_waiters();
@@ -191,8 +196,12 @@ impl Backend for Memory {
         let limit = self.info.limits.line as usize;
         let mut state = self.state();
         let clock = state.last_token + 1;
-        let verdict = state.on(now, &claim.resource, |model| {
-            let newcomer = claim.when_blocked == WhenBlocked::Queue && !model.is_placed(claim.owner);
+        let predecessor = claim.succeeds.map_or(claim.owner, |from| from.owner);
+        let verdict = state.on(now, &claim.resource, &[claim.owner, predecessor], |model| {
+            model.settle(now);
+            // Behind so many nobody is granted, so a newcomer would have to take one more place.
+            let stranger = !model.is_known(claim.owner) && claim.succeeds.is_none();
+            let newcomer = claim.when_blocked == WhenBlocked::Queue && stranger;
             if newcomer && model.line_length() >= limit {
                 return Err(self.limit(format!("{limit} wait in line already")));
             }
@@ -212,14 +221,14 @@ impl Backend for Memory {
                 if held.note.as_ref().is_some_and(|note| note.len() > self.info.limits.note) {
                     return Err(self.limit(format!("a note has at most {} bytes", self.info.limits.note)));
                 }
-                Ok(state.on(now, &held.resource, |model| model.renew(now, held)))
+                Ok(state.on(now, &held.resource, &[held.owner], |model| model.renew(now, held)))
             })
             .collect()
     }
 
     async fn release(&self, farewell: &Farewell) -> Result<Released> {
         let now = self.environment.now();
-        Ok(self.state().on(now, &farewell.resource, |model| model.release(now, farewell)))
+        Ok(self.state().on(now, &farewell.resource, &[farewell.owner], |model| model.release(now, farewell)))
     }
 
     async fn wait(&self, claim: &ClaimRef, since: &Cursor, at_most: Duration) -> Result<()> {
@@ -257,25 +266,35 @@ impl Backend for Memory {
                 Ok(Page::Resources { snapshots, next })
             }
             Query::Audit(listing) => {
-                let from =
-                    listing.after.as_deref().and_then(|after| after.parse().ok()).unwrap_or(usize::MAX);
-                let newest_first = state.audit.iter().enumerate().rev().filter(|(index, _)| *index < from);
-                let ours =
-                    newest_first.filter(|(_, record)| record.resource.key().starts_with(&listing.prefix));
-                let (records, next) = page(ours, self.page_size(listing), |(index, _)| index.to_string());
+                let from = listing.after.as_deref().and_then(|after| after.parse().ok()).unwrap_or(u64::MAX);
+                let newest_first =
+                    (state.audit_gone..).zip(&state.audit).collect::<Vec<_>>().into_iter().rev();
+                let ours = newest_first.filter(|(number, record)| {
+                    *number < from && record.resource.key().starts_with(&listing.prefix)
+                });
+                let (records, next) = page(ours, self.page_size(listing), |(number, _)| number.to_string());
                 let records = records.into_iter().map(|(_, record)| record.clone()).collect();
                 Ok(Page::Audit { records, next })
+            }
+            // Everything here has an end: there is no way to write what has none.
+            Query::Leaks(_) => Ok(Page::Leaks { found: Vec::new(), next: None }),
+            Query::Foreign { .. } => {
+                Err(Error::new(ErrorKind::Unsupported, "only leasehold keeps anything in memory"))
             }
             other => Err(Error::new(ErrorKind::Unsupported, format!("memory does not answer {other:?}"))),
         }
     }
 
     async fn order(&self, order: &Order) -> Result<Ordered> {
+        if order.by.len() > Order::TEXT_MAX || order.why.len() > Order::TEXT_MAX {
+            return Err(self.limit(format!("who and why have at most {} bytes", Order::TEXT_MAX)));
+        }
         let (now, wall) = (self.environment.now(), self.environment.wall());
         let mut state = self.state();
-        let answer = state.on(now, &order.resource, |model| model.order(now, order))?;
+        let answer = state.on(now, &order.resource, &[], |model| model.order(now, order))?;
         if state.audit.len() == AUDIT_MAX {
             state.audit.pop_front();
+            state.audit_gone += 1;
         }
         state.audit.push_back(AuditRecord::of(order, wall, answer == Ordered::Done));
         Ok(answer)
@@ -306,6 +325,7 @@ fn page<T>(
 struct Watch<'a> {
     memory: &'a Memory,
     claim: &'a ClaimRef,
+    placed: bool,
 }
 
 impl<'a> Watch<'a> {
@@ -318,6 +338,11 @@ impl<'a> Watch<'a> {
         let now = memory.environment.now();
         let mut state = memory.state();
         let entry = state.entry(now, &claim.resource);
+        let before = entry.model.version();
+        entry.model.settle(now);
+        if entry.model.version() != before {
+            entry.wake(&[]); // what has ended may let others move: no later verb would see the change
+        }
         let placed = entry.model.is_placed(claim.owner);
         let news =
             if placed { entry.model.is_worth_asking(claim.owner) } else { entry.model.version() != since.0 };
@@ -326,14 +351,14 @@ impl<'a> Watch<'a> {
         }
         entry.watching += 1;
         let bell = if placed {
-            let bell = Arc::new(Notify::new());
-            entry.placed.insert(claim.owner, Arc::clone(&bell));
-            bell
+            let (bell, waits) = entry.placed.entry(claim.owner).or_default();
+            *waits += 1;
+            Arc::clone(bell)
         } else {
             Arc::clone(&entry.others)
         };
         let woken = bell.notified_owned(); // made under the lock: a change after this is not missed
-        Some((Watch { memory, claim }, woken))
+        Some((Watch { memory, claim, placed }, woken))
     }
 }
 
@@ -341,7 +366,14 @@ impl Drop for Watch<'_> {
     fn drop(&mut self) {
         let mut state = self.memory.state();
         let Some(entry) = state.resources.get_mut(&self.claim.resource) else { return };
-        entry.placed.remove(&self.claim.owner);
+        if self.placed
+            && let Some((_, waits)) = entry.placed.get_mut(&self.claim.owner)
+        {
+            *waits -= 1;
+            if *waits == 0 {
+                entry.placed.remove(&self.claim.owner);
+            }
+        }
         entry.watching -= 1;
         if entry.watching == 0 && entry.model.is_idle() {
             state.resources.remove(&self.claim.resource);

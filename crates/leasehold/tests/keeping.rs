@@ -246,6 +246,22 @@ async fn a_lease_moves_to_another_process_with_its_token() {
 }
 
 #[tokio::test]
+async fn whether_it_stays_closed_may_be_decided_at_the_release() {
+    let stage = Stage::new();
+    let client = stage.client();
+    let lease = client.lease("cron", "tick").acquire().await.unwrap();
+    stage.pass(seconds(10)).await;
+    assert_eq!(lease.release_keeping(seconds(60)).await.unwrap(), Released::Now);
+    stage.pass(seconds(49)).await;
+    assert!(client.lease("cron", "tick").try_acquire().await.unwrap().is_none());
+    stage.pass(seconds(2)).await;
+    let again = client.lease("cron", "tick").try_acquire().await.unwrap().unwrap();
+    stage.pass(seconds(2)).await;
+    assert_eq!(again.release_keeping(seconds(1)).await.unwrap(), Released::Now);
+    assert!(client.lease("cron", "tick").try_acquire().await.unwrap().is_some(), "that time has passed");
+}
+
+#[tokio::test]
 async fn at_least_keeps_it_closed_after_the_release() {
     let stage = Stage::new();
     let client = stage.client();

@@ -7,6 +7,8 @@
 //! | [`differential`] | random verbs, played on the backend and on the model side by side |
 //! | [`history`] | what was asked and answered, and whether that can have happened |
 //! | [`faulty`] | a network that loses, delays, repeats and reorders |
+//! | [`proxy`] | a network that can fail, between a client and a real server |
+//! | [`servers`] | real servers, started by the tests themselves |
 //! | [`taker`] | a process that holds a lease, to kill, stop and continue |
 //! | [`verbs`] | a call of a verb as data |
 
@@ -14,11 +16,14 @@ pub mod conformance;
 pub mod differential;
 pub mod faulty;
 pub mod history;
+pub mod proxy;
+pub mod servers;
 pub mod stage;
 pub mod taker;
 pub mod verbs;
 
 pub use faulty::Faulty;
 pub use history::Recorded;
+pub use proxy::Proxy;
 pub use stage::Stage;
 pub use taker::Taker;

@@ -1,6 +1,6 @@
 //! The backend under test, and how time passes for it.
 
-use std::{any::Any, fmt, sync::Arc, time::Duration};
+use std::{any::Any, fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use leasehold::{System, testing::ManualTime};
 use leasehold_core::{Backend, Clock, Environment, Moment, SystemClock};
@@ -21,11 +21,15 @@ use leasehold_core::{Backend, Clock, Environment, Moment, SystemClock};
 pub struct Stage {
     backend: Arc<dyn Backend>,
     again: Option<Arc<dyn Backend>>,
+    anew: Option<Opener>,
     time: Time,
     short_ttl: Duration,
     grace: Duration,
     kept_alive: Vec<Box<dyn Any + Send + Sync>>,
 }
+
+type Opener = Box<dyn Fn() -> Opening + Send + Sync>;
+type Opening = Pin<Box<dyn Future<Output = Arc<dyn Backend>>>>;
 
 enum Time {
     Manual(ManualTime),
@@ -45,13 +49,24 @@ impl Stage {
 
     fn new(backend: Arc<dyn Backend>, time: Time) -> Stage {
         let (short_ttl, grace) = (Duration::from_millis(600), Duration::ZERO);
-        Stage { backend, again: None, time, short_ttl, grace, kept_alive: Vec::new() }
+        Stage { backend, again: None, anew: None, time, short_ttl, grace, kept_alive: Vec::new() }
     }
 
     /// A second handle to the same state, as another process would open it.
     #[must_use]
     pub fn opened_again(mut self, backend: Arc<dyn Backend>) -> Stage {
         self.again = Some(backend);
+        self
+    }
+
+    /// How to open the same state once more, later: as a process that starts after others have been at work.
+    #[must_use]
+    pub fn reopened_by<F, O>(mut self, open: F) -> Stage
+    where
+        F: Fn() -> O + Send + Sync + 'static,
+        O: Future<Output = Arc<dyn Backend>> + 'static,
+    {
+        self.anew = Some(Box::new(move || Box::pin(open())));
         self
     }
 
@@ -86,7 +101,25 @@ impl Stage {
         self.again.as_ref().unwrap_or(&self.backend)
     }
 
-    /// The same stage, with every handle wrapped.
+    /// Whether there is a second handle.
+    pub fn is_opened_twice(&self) -> bool {
+        self.again.is_some()
+    }
+
+    /// A handle opened just now, if the stage knows how.
+    pub async fn reopen(&self) -> Option<Arc<dyn Backend>> {
+        match &self.anew {
+            Some(open) => Some(open().await),
+            None => None,
+        }
+    }
+
+    /// Whether the stage knows how to open the state once more.
+    pub fn can_reopen(&self) -> bool {
+        self.anew.is_some()
+    }
+
+    /// The same stage, with both its handles wrapped.
     #[must_use]
     pub fn wrapped(mut self, wrap: impl Fn(Arc<dyn Backend>) -> Arc<dyn Backend>) -> Stage {
         self.backend = wrap(self.backend);

@@ -97,6 +97,7 @@ fn info(site: &Site) -> BackendInfo {
          its place"
             .into()
     };
+    info.limits.line = site.config.line_max();
     info
 }
 
@@ -105,6 +106,9 @@ impl fmt::Debug for Sqlite {
         f.debug_struct("Sqlite").field("path", &self.site.path).finish_non_exhaustive()
     }
 }
+
+/// Renewals in one call that are done in the caller's own future.
+const RENEWED_INLINE_MAX: usize = 32;
 
 struct Acquire(Claim);
 struct Renew(Vec<Held>);
@@ -124,6 +128,9 @@ impl Work for Acquire {
 }
 impl Work for Renew {
     type Reply = Vec<Result<Renewal>>;
+    fn is_long(&self) -> bool {
+        self.0.len() > RENEWED_INLINE_MAX
+    }
     fn run(&self, ledger: &mut Ledger<'_>) -> Step<Self::Reply> {
         self.0.iter().map(|held| ledger.renew(held)).collect()
     }

@@ -6,9 +6,9 @@
 //! The same file says who is there: everyone who has the database open holds a shared lock on it.
 
 use std::{
-    fs::{File, OpenOptions, Permissions},
+    fs::{File, Metadata, OpenOptions, Permissions},
     io::{self, PipeReader, PipeWriter, Write as _},
-    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -61,6 +61,16 @@ impl Presence {
     /// Is there like the others; false while someone wants to be alone.
     pub(crate) fn join(&self) -> io::Result<bool> {
         self.lock(FlockOperation::NonBlockingLockShared)
+    }
+
+    /// The database was replaced, and the doorbell goes with it: those who have not noticed yet must not keep us from
+    /// being alone with the new one. Somebody else may have seen to it already.
+    pub(crate) fn abandon(self, path: &Path) {
+        let same = |here: Metadata, there: Metadata| (here.dev(), here.ino()) == (there.dev(), there.ino());
+        if self.file.metadata().ok().zip(path.metadata().ok()).is_some_and(|(here, there)| same(here, there))
+        {
+            let _ = std::fs::remove_file(path);
+        }
     }
 
     fn lock(&self, operation: FlockOperation) -> io::Result<bool> {

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold_core::{Error, ErrorKind, Result};
+use leasehold_core::{Error, ErrorKind, Limits, Result};
 
 /// Where the file is and how it is used.
 ///
@@ -29,6 +29,7 @@ pub struct Config {
     busy_timeout: Duration,
     any_file_system: bool,
     boot: Option<String>,
+    line_max: u32,
 }
 
 /// What a power cut may take.
@@ -53,6 +54,7 @@ impl Config {
             busy_timeout: Duration::from_secs(5),
             any_file_system: false,
             boot: None,
+            line_max: Limits::default().line,
         }
     }
 
@@ -126,6 +128,12 @@ impl Config {
         Config { boot: Some(boot.to_owned()), ..self }
     }
 
+    /// Pretends that a line is at most this long: a bound that a test can reach.
+    #[doc(hidden)]
+    pub fn pretend_line_max(self, line_max: u32) -> Config {
+        Config { line_max, ..self }
+    }
+
     /// Where the file is.
     pub fn path(&self) -> &Path {
         &self.path
@@ -141,6 +149,10 @@ impl Config {
 
     pub(crate) fn takes_any_file_system(&self) -> bool {
         self.any_file_system
+    }
+
+    pub(crate) fn line_max(&self) -> u32 {
+        self.line_max
     }
 
     pub(crate) fn pretended_boot(&self) -> Option<&str> {

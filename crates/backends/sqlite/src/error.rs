@@ -115,9 +115,10 @@ fn meaning(code: ErrorCode) -> (ErrorKind, &'static str) {
 pub(crate) fn from_io(error: io::Error, path: &Path, doing: &str) -> Error {
     let kind = match error.kind() {
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => ErrorKind::Denied,
-        io::ErrorKind::NotADirectory | io::ErrorKind::IsADirectory | io::ErrorKind::InvalidInput => {
-            ErrorKind::Invalid
-        }
+        io::ErrorKind::NotADirectory
+        | io::ErrorKind::IsADirectory
+        | io::ErrorKind::AlreadyExists
+        | io::ErrorKind::InvalidInput => ErrorKind::Invalid,
         _ => ErrorKind::Unavailable,
     };
     Error::new(kind, format!("{}: cannot {doing}: {error}", path.display())).because(error)

@@ -2,7 +2,7 @@
 
 use std::{fs, io, os::unix::fs::MetadataExt as _, path::Path, thread, time::Duration};
 
-use leasehold_core::{Error, ErrorKind, Limits, Result};
+use leasehold_core::{Error, ErrorKind, Result};
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, config::DbConfig};
 
 use crate::{
@@ -26,29 +26,105 @@ const FORMAT: i32 = 1;
 const OPEN_TRIES: u32 = 500;
 const OPEN_PAUSE: Duration = Duration::from_millis(5);
 
-/// Commits after which the log is written back into the file.
-const CHECKPOINT_EVERY: u32 = 256;
-/// Frames in the log at which SQLite does so by itself, whatever we think.
-const CHECKPOINT_AT_LAST: u32 = 4000;
+/// Commits after which the clerk writes the log back into the file, at least and at most. It is the wait for the disk
+/// that costs, twice each time; a long log costs a little with every commit.
+const CHECKPOINT_EVERY: std::ops::RangeInclusive<u32> = 300..=1000;
+/// What writing back should cost, per commit.
+const CHECKPOINT_COST: Duration = Duration::from_micros(3);
+/// Frames in the log at which SQLite writes it back by itself, in the middle of a commit. For processes that come and
+/// go: whoever finds the file closed reads the whole log, so it should be short.
+const CHECKPOINT_AT: u32 = 1000;
+/// The same once a process has stayed this many commits, and has a clerk who sees to it.
+const CHECKPOINT_AT_LAST: u32 = 8000;
+const STAYS: u32 = 100;
 
-/// The open file.
+/// The file, and what this process has done with it.
 pub(crate) struct Store {
-    connection: Connection,
-    identity: FileIdentity,
-    /// Held for its lock.
-    _presence: Presence,
+    /// None once the file at the path is another one: it must be opened again.
+    open: Option<Open>,
     sweep: Sweep,
     commits: u32,
-    replaced: bool,
+    checkpoint_after: u32,
+}
+
+struct Open {
+    connection: Connection,
+    identity: FileIdentity,
+    presence: Presence,
 }
 
 impl Store {
     /// Opens the file, and makes it a database of ours if it is empty.
     pub(crate) fn open(site: &Site) -> Result<Store> {
+        let open = Some(Open::new(site)?);
+        Ok(Store { open, sweep: Sweep::default(), commits: 0, checkpoint_after: *CHECKPOINT_EVERY.start() })
+    }
+
+    /// Whether the file at the path is another one.
+    pub(crate) fn is_replaced(&self) -> bool {
+        self.open.is_none()
+    }
+
+    /// Opens what is at the path now.
+    pub(crate) fn reopen(&mut self, site: &Site) -> Result<()> {
+        self.open = Some(Open::new(site)?);
+        self.sweep = Sweep::default();
+        Ok(())
+    }
+
+    /// Does the steps in one transaction, and says whom to wake.
+    pub(crate) fn transact(
+        &mut self,
+        site: &Site,
+        steps: impl FnOnce(&mut Ledger<'_>) -> Step<()>,
+    ) -> Result<News, Fault> {
+        let Some(open) = &self.open else { return Err(Fault::Replaced) };
+        let done = open.transact(site, &mut self.sweep, steps);
+        if done.is_err() && !open.connection.is_autocommit() {
+            // If this fails, too, the transaction is gone with its connection.
+            let _ = open.connection.execute_batch(sql::meta::rollback);
+        }
+        if done.is_ok() {
+            self.commits += 1;
+            if self.commits == STAYS {
+                // It is committed, so nothing may fail any more.
+                let _ = autocheckpoint(&open.connection, CHECKPOINT_AT_LAST);
+            }
+        }
+        if matches!(done, Err(Fault::Replaced))
+            && let Some(Open { presence, .. }) = self.open.take()
+        {
+            presence.abandon(&site.beside(BELL));
+        }
+        done
+    }
+
+    /// Whether it is time to write the log back into the file.
+    pub(crate) fn is_checkpoint_due(&self) -> bool {
+        self.commits >= self.checkpoint_after
+    }
+
+    /// Writes the log back into the file as far as nobody reads it, so that it can begin anew. Waits for the disk; the
+    /// slower that is, the later the next time.
+    pub(crate) fn checkpoint(&mut self, site: &Site) {
+        let begin = site.environment.now();
+        if let Some(open) = &self.open {
+            // What cannot be written back now stays in the log, which is as good.
+            let _ = open.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
+        }
+        let took = begin.until(site.environment.now());
+        let commits = u32::try_from(took.as_nanos() / CHECKPOINT_COST.as_nanos()).unwrap_or(u32::MAX);
+        self.checkpoint_after = commits.clamp(*CHECKPOINT_EVERY.start(), *CHECKPOINT_EVERY.end());
+        self.commits = 0;
+    }
+}
+
+impl Open {
+    fn new(site: &Site) -> Result<Open> {
         site::create(&site.path)?;
         for _ in 0..OPEN_TRIES {
-            if let Some(store) = Store::try_open(site)? {
-                return Ok(store);
+            if let Some(open) = Open::attempt(site)? {
+                return Ok(open);
             }
             thread::sleep(OPEN_PAUSE);
         }
@@ -63,7 +139,7 @@ impl Store {
     }
 
     /// None if someone else has it for themselves, or must go first.
-    fn try_open(site: &Site) -> Result<Option<Store>> {
+    fn attempt(site: &Site) -> Result<Option<Open>> {
         let io = |error: io::Error| from_io(error, &site.path, "open it");
         let mode = fs::metadata(&site.path).map_err(io)?.mode() & 0o777;
         let bell = site.beside(BELL);
@@ -81,30 +157,13 @@ impl Store {
         if alone && !presence.join().map_err(io)? {
             return Ok(None);
         }
-        let sweep = Sweep::default();
-        Ok(Some(Store { connection, identity, _presence: presence, sweep, commits: 0, replaced: false }))
+        Ok(Some(Open { connection, identity, presence }))
     }
 
-    /// Does the steps in one transaction, and says whom to wake.
-    pub(crate) fn transact(
-        &mut self,
+    fn transact(
+        &self,
         site: &Site,
-        steps: impl FnOnce(&mut Ledger<'_>) -> Step<()>,
-    ) -> Result<News, Fault> {
-        let done = self.try_transact(site, steps);
-        if done.is_err() && !self.connection.is_autocommit() {
-            // If this fails, too, the transaction is gone with its connection.
-            let _ = self.connection.execute_batch(sql::meta::rollback);
-        }
-        if matches!(done, Err(Fault::Replaced)) {
-            self.replaced = true;
-        }
-        done
-    }
-
-    fn try_transact(
-        &mut self,
-        site: &Site,
+        sweep: &mut Sweep,
         steps: impl FnOnce(&mut Ledger<'_>) -> Step<()>,
     ) -> Result<News, Fault> {
         self.connection.prepare_cached(sql::meta::begin)?.execute([])?;
@@ -115,33 +174,15 @@ impl Store {
             sql: &self.connection,
             now: site.now(),
             wall: site.wall(),
-            line_max: Limits::default().line,
-            sweep: &mut self.sweep,
+            line_max: site.config.line_max(),
+            sweep,
             waiters: &site.waiters,
             news: News::default(),
         };
         steps(&mut ledger)?;
         let news = ledger.news;
         self.connection.prepare_cached(sql::meta::commit)?.execute([]).map_err(Fault::Commit)?;
-        self.commits += 1;
         Ok(news)
-    }
-
-    /// Whether the file at the path is another one: it must be opened again.
-    pub(crate) fn is_replaced(&self) -> bool {
-        self.replaced
-    }
-
-    /// Whether it is time to write the log back into the file.
-    pub(crate) fn is_checkpoint_due(&self) -> bool {
-        self.commits >= CHECKPOINT_EVERY
-    }
-
-    /// Writes the log back into the file as far as nobody reads it, so that it can begin anew. Waits for the disk.
-    pub(crate) fn checkpoint(&mut self) {
-        self.commits = 0;
-        // What cannot be written back now stays in the log, which is as good.
-        let _ = self.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
     }
 }
 
@@ -184,7 +225,7 @@ fn prepare(site: &Site, alone: bool) -> Result<Option<Connection>, Refusal> {
     }
     let synchronous = if site.config.is_full() { "FULL" } else { "NORMAL" };
     connection.execute_batch(&format!("PRAGMA synchronous = {synchronous}"))?;
-    connection.execute_batch(&format!("PRAGMA wal_autocheckpoint = {CHECKPOINT_AT_LAST}"))?;
+    autocheckpoint(&connection, CHECKPOINT_AT)?;
     if !ours {
         initialise(&connection)?;
     }
@@ -209,6 +250,10 @@ fn connect(path: &Path) -> Result<Connection, Fault> {
     // Writing back takes a wait for the disk, which the next one to come can do as well.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     Ok(connection)
+}
+
+fn autocheckpoint(connection: &Connection, frames: u32) -> Result<(), Fault> {
+    Ok(connection.query_row(&format!("PRAGMA wal_autocheckpoint = {frames}"), [], |_| Ok(()))?)
 }
 
 /// A connection that only looks.

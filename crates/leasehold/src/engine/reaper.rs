@@ -81,7 +81,8 @@ impl Engine {
         environment.spawn(Box::pin(async move {
             match task {
                 Task::Part(tenure) => {
-                    drop(engine.say_goodbye(&tenure, true).await); // what fails is repeated in there
+                    let at_least = tenure.terms().at_least;
+                    drop(engine.say_goodbye(&tenure, at_least, true).await); // what fails is repeated in there
                 }
                 Task::Bury(farewell) => engine.bury(&farewell).await,
             }
@@ -97,7 +98,11 @@ impl Engine {
 
     /// Releases a tenure by name. From the first poll on it counts as ended: whoever looks at a view of it is told
     /// to stop before anyone else can be granted.
-    pub(crate) async fn release(self: &Arc<Engine>, tenure: &Arc<Tenure>) -> Result<Released> {
+    pub(crate) async fn release(
+        self: &Arc<Engine>,
+        tenure: &Arc<Tenure>,
+        at_least: Option<Duration>,
+    ) -> Result<Released> {
         self.unwatch(tenure);
         if !planted::is(Bug::VouchesDuringRelease) && tenure.end(Ending::Released) {
             self.observer.ended(tenure);
@@ -106,15 +111,20 @@ impl Engine {
             return Ok(Released::AlreadyGone);
         }
         self.errands.fetch_add(1, Ordering::AcqRel);
-        let released = self.say_goodbye(tenure, false).await;
+        let released = self.say_goodbye(tenure, at_least, false).await;
         self.errand_done();
         released
     }
 
     /// Hands the seat to the next in the local line, or gives it back.
-    async fn say_goodbye(self: &Arc<Engine>, tenure: &Arc<Tenure>, dropped: bool) -> Result<Released> {
-        let goodbye = Goodbye { engine: self, tenure, said: false };
-        let keep_for = tenure.keep_for();
+    async fn say_goodbye(
+        self: &Arc<Engine>,
+        tenure: &Arc<Tenure>,
+        at_least: Option<Duration>,
+        dropped: bool,
+    ) -> Result<Released> {
+        let goodbye = Goodbye { engine: self, tenure, at_least, said: false };
+        let keep_for = tenure.keep_for(at_least);
         let next = self.lines.leaving(&tenure.resource, tenure.owner);
         let mut passing = next.as_deref().map(|waiter| Passing::begin(self, waiter));
         let released = match &mut passing {
@@ -129,7 +139,7 @@ impl Engine {
             Ok(answer) => self.observer.released(tenure, *answer, dropped),
             Err(_) => {
                 self.observer.release_failed(&tenure.resource);
-                let farewell = tenure.repeated_farewell();
+                let farewell = tenure.repeated_farewell(at_least);
                 if dropped {
                     self.bury(&farewell).await;
                 } else {
@@ -214,6 +224,7 @@ impl Engine {
 struct Goodbye<'a> {
     engine: &'a Arc<Engine>,
     tenure: &'a Arc<Tenure>,
+    at_least: Option<Duration>,
     said: bool,
 }
 
@@ -226,7 +237,7 @@ impl Goodbye<'_> {
 impl Drop for Goodbye<'_> {
     fn drop(&mut self) {
         if !self.said {
-            self.engine.reap_claim(self.tenure.repeated_farewell());
+            self.engine.reap_claim(self.tenure.repeated_farewell(self.at_least));
             self.engine.errand_done();
         }
     }

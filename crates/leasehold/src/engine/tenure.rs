@@ -331,15 +331,14 @@ impl Tenure {
     }
 
     /// How long the resource is to stay closed after a release now.
-    pub(crate) fn keep_for(&self) -> Option<Duration> {
-        let least = self.terms.as_ref().and_then(|terms| terms.at_least)?;
-        Some(least.saturating_sub(self.held_for())).filter(|keep_for| !keep_for.is_zero())
+    pub(crate) fn keep_for(&self, at_least: Option<Duration>) -> Option<Duration> {
+        at_least.map(|least| least.saturating_sub(self.held_for())).filter(|keep_for| !keep_for.is_zero())
     }
 
     /// What is said when the first farewell went unanswered: the same, and a burial.
-    pub(crate) fn repeated_farewell(&self) -> Farewell {
+    pub(crate) fn repeated_farewell(&self, at_least: Option<Duration>) -> Farewell {
         let mut farewell = Farewell::new(self.reference()).burying(Farewell::bury_for(self.ttl()));
-        farewell.keep_for = self.keep_for();
+        farewell.keep_for = self.keep_for(at_least);
         farewell
     }
 

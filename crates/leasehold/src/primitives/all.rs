@@ -191,7 +191,7 @@ impl LeaseSet {
         while let Some(handle) = self.handles.pop() {
             let tenure = handle.tenure();
             if tenure.handles() == 1 {
-                outcome = outcome.and(tenure.engine.release(tenure).await.map(drop));
+                outcome = outcome.and(tenure.engine.release(tenure, tenure.terms().at_least).await.map(drop));
             }
         }
         outcome

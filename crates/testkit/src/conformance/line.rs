@@ -1,6 +1,6 @@
 //! The line: order, places and what becomes of them.
 
-use leasehold_core::{Farewell, Gone, Released, seat};
+use leasehold_core::{Effect, ErrorKind, Farewell, Gone, Released, seat};
 
 use super::{
     Test,
@@ -25,7 +25,7 @@ pub(super) const TESTS: &[Test] = &[
     test!(a_long_line_keeps_its_order, Line),
     test!(a_place_says_when_something_changes, Line, OwnTtl),
     test!(a_grant_out_of_the_line_leaves_the_line, Line),
-    test!(a_full_line_is_a_limit, Line),
+    test!(b9_a_full_line_is_a_limit, Line, ShortLine),
 ];
 
 async fn grants_follow_the_line(desk: &Desk) {
@@ -222,19 +222,15 @@ async fn a_grant_out_of_the_line_leaves_the_line(desk: &Desk) {
     assert_eq!(desk.leave("bob").await, Released::AlreadyGone, "seat and place went together");
 }
 
-/// Only where the limit is small enough to be reached.
-async fn a_full_line_is_a_limit(desk: &Desk) {
-    let limit = desk.backend().info().limits.line;
-    if limit > 500 {
-        return;
-    }
+async fn b9_a_full_line_is_a_limit(desk: &Desk) {
     granted(desk.ask(&desk.claim("ann").queued()).await);
-    for number in 0..limit {
+    for number in 0..desk.backend().info().limits.line {
         blocked(desk.ask(&desk.claim(&format!("waiter {number}")).queued()).await);
     }
     let error = desk.try_ask(&desk.claim("bob").queued()).await.expect_err("the line is full");
-    assert_eq!(error.kind(), leasehold_core::ErrorKind::Limit);
-    assert_eq!(error.effect(), leasehold_core::Effect::None);
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Limit, Effect::None));
+    // Who is there already is not one more.
     granted(desk.ask(&desk.claim("ann").queued()).await);
     blocked(desk.ask(&desk.claim("waiter 0").queued()).await);
+    blocked(desk.ask(&desk.claim("bob")).await);
 }

@@ -33,7 +33,7 @@ mod waiting;
 
 use std::{future::Future, pin::Pin};
 
-use leasehold_core::{Capabilities, Share};
+use leasehold_core::{Capabilities, Limits, Share};
 
 pub use runner::{Report, main, run};
 
@@ -81,24 +81,45 @@ enum Need {
     Line,
     Shares,
     HandOver,
+    /// That a seat is *not* handed over while others wait: what happens then is stated too.
+    NoHandOver,
     /// That a seat can be succeeded at all, if only while nobody waits.
     Heirs,
     KeepFor,
     OwnTtl,
     Orders,
+    /// That a line can be filled within a test.
+    ShortLine,
+    /// Of the stage: a second handle.
+    Twice,
+    /// Of the stage: that the state can be opened once more.
+    Reopening,
+}
+
+/// What a stage has to offer.
+struct Offer {
+    has: Capabilities,
+    limits: Limits,
+    twice: bool,
+    reopening: bool,
 }
 
 impl Need {
     /// The reason not to run, if there is one.
-    fn lacking(self, has: &Capabilities) -> Option<&'static str> {
+    fn lacking(self, offer: &Offer) -> Option<&'static str> {
+        let has = &offer.has;
         let (met, reason) = match self {
             Need::Line => (has.line, "no line"),
             Need::Shares => (has.shares, "no shares"),
             Need::HandOver => (has.hand_over, "no hand-over while others wait"),
+            Need::NoHandOver => (!has.hand_over, "seats are handed over"),
             Need::Heirs => (has.hand_over || has.line, "no succession of a holder"),
             Need::KeepFor => (has.keep_for, "no keep_for"),
             Need::OwnTtl => (has.own_ttl, "a session keeps what it holds"),
             Need::Orders => (has.orders, "no orders"),
+            Need::ShortLine => (offer.limits.line <= 500, "the line is too long to be filled"),
+            Need::Twice => (offer.twice, "the stage has one handle"),
+            Need::Reopening => (offer.reopening, "the stage is not opened again"),
         };
         (!met).then_some(reason)
     }

@@ -12,13 +12,14 @@ use super::{
 
 pub(super) const TESTS: &[Test] = &[
     test!(b1_of_many_at_once_one_is_granted),
-    test!(b1_what_one_handle_did_the_other_sees),
+    test!(b1_what_one_handle_did_the_other_sees, Twice),
     test!(b2_asking_again_returns_the_same_grant),
     test!(b2_releasing_twice_says_already_gone),
     test!(b2_releasing_what_was_never_there_does_nothing),
     test!(b4_a_grant_says_how_much_remains),
     test!(b5_tokens_grow_across_releases),
     test!(b5_tokens_grow_across_expiry, OwnTtl),
+    test!(b5_tokens_grow_across_a_restart, Reopening),
     test!(b5_a_token_is_above_the_floor),
     test!(b6_another_capacity_is_a_mismatch, Shares),
     test!(b6_when_nobody_is_there_any_capacity_will_do, Shares),
@@ -132,6 +133,22 @@ async fn b5_tokens_grow_across_expiry(desk: &Desk) {
     desk.stage.outlast(desk.short()).await;
     let third = granted(desk.ask(&desk.brief("ann")).await);
     assert!(third.token > second.token, "a second grant of the same owner is a new grant");
+}
+
+async fn b5_tokens_grow_across_a_restart(desk: &Desk) {
+    let first = granted(desk.ask(&desk.claim("ann")).await);
+    let opened = desk.stage.reopen().await.expect("the stage can be opened again");
+    let seen = blocked(opened.acquire(&desk.claim("bob")).await.expect("acquire answers"));
+    assert_eq!(seen.holders[0].token, first.token, "what was held is held");
+    desk.leave("ann").await;
+    let second = granted(opened.acquire(&desk.claim("bob")).await.expect("acquire answers"));
+    assert!(second.token > first.token);
+    opened.release(&Farewell::new(desk.reference("bob"))).await.expect("release answers");
+    drop(opened);
+    // Nobody is there, and nobody who saw a token has stayed.
+    let opened = desk.stage.reopen().await.expect("the stage can be opened again");
+    let third = granted(opened.acquire(&desk.claim("cy")).await.expect("acquire answers"));
+    assert!(third.token > second.token);
 }
 
 async fn b5_a_token_is_above_the_floor(desk: &Desk) {

@@ -33,6 +33,7 @@ pub(super) const TESTS: &[Test] = &[
     test!(every_order_is_recorded, Orders),
     test!(the_audit_trail_comes_in_pages_newest_first, Orders),
     test!(the_audit_trail_keeps_odd_texts, Orders),
+    test!(b9_nothing_is_there_without_an_end, Orders, Line),
 ];
 
 const PAUSE: Command = Command::Pause { lasting: LONG };
@@ -263,4 +264,24 @@ async fn the_audit_trail_keeps_odd_texts(desk: &Desk) {
     desk.say(&Order::new(desk.resource.clone(), Command::Resume, by, why)).await;
     let record = audit(desk, 0).await.remove(0);
     assert_eq!((record.by.as_str(), record.why.as_str()), (by, why));
+}
+
+/// Whatever a resource has gone through, all that is left of it ends by itself, as far as the store can tell.
+async fn b9_nothing_is_there_without_an_end(desk: &Desk) {
+    granted(desk.ask(&desk.claim("ann")).await);
+    placed(desk.ask(&desk.claim("bob").queued()).await, 0);
+    desk.order(Command::Ask { within: LONG }).await;
+    desk.order(PAUSE).await;
+    desk.order(Command::Evict(Eviction::Now)).await;
+    let mut listing = Some(Listing::of(desk.prefix()));
+    while let Some(part) = listing.take() {
+        match desk.backend().inspect(&Query::Leaks(part)).await {
+            Ok(Page::Leaks { found, next }) => {
+                assert_eq!(found, []);
+                listing = next.map(|next| Listing::of(desk.prefix()).after(next));
+            }
+            Ok(other) => panic!("leaks were asked for: {other:?}"),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Unsupported),
+        }
+    }
 }

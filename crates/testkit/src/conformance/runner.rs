@@ -8,10 +8,10 @@ use std::{
     time::Duration,
 };
 
-use leasehold_core::{Capabilities, Share};
+use leasehold_core::Share;
 use libtest_mimic::{Arguments, Failed, Trial};
 
-use super::{Desk, GROUPS, Need, Test, share};
+use super::{Desk, GROUPS, Need, Offer, Test, share};
 use crate::{
     differential::{self, Plan},
     stage::Stage,
@@ -40,8 +40,8 @@ where
     F: Fn() -> S + Send + Sync + 'static,
     S: Future<Output = Stage> + 'static,
 {
-    let has = match capabilities(&stage) {
-        Ok(has) => has,
+    let offer = match offer(&stage) {
+        Ok(offer) => offer,
         Err(failure) => {
             let title = format!("{name}::the_stage_can_be_set_up");
             return vec![Trial::test(title, move || Err(Failed::from(failure)))];
@@ -49,7 +49,7 @@ where
     };
     let stage = Arc::new(stage);
     let trial = |(title, job): (String, Job)| {
-        let (lacks, stage) = (job.lacks(&has), Arc::clone(&stage));
+        let (lacks, stage) = (job.lacks(&offer), Arc::clone(&stage));
         let trial = Trial::test(format!("{name}::{title}"), move || job.run(&*stage).map_err(Failed::from));
         match lacks {
             None => trial,
@@ -86,10 +86,10 @@ where
     F: Fn() -> S + Send + Sync,
     S: Future<Output = Stage> + 'static,
 {
-    let has = capabilities(&stage).unwrap_or_else(|failure| panic!("the stage cannot be set up: {failure}"));
+    let offer = offer(&stage).unwrap_or_else(|failure| panic!("the stage cannot be set up: {failure}"));
     let mut report = Report::default();
     for (name, job) in jobs().filter(|(name, _)| name.contains(filter)) {
-        match job.lacks(&has) {
+        match job.lacks(&offer) {
             Some(reason) => report.ignored.push((name, reason)),
             None => match job.run(&stage) {
                 Ok(()) => report.passed.push(name),
@@ -126,10 +126,10 @@ fn jobs() -> impl Iterator<Item = (String, Job)> {
 
 impl Job {
     /// Why it does not apply.
-    fn lacks(&self, has: &Capabilities) -> Option<&'static str> {
+    fn lacks(&self, offer: &Offer) -> Option<&'static str> {
         let Job::Test(test, share) = self else { return None };
         let spelling = (*share != Share::WHOLE).then_some(Need::Shares);
-        test.needs.iter().copied().chain(spelling).find_map(|need| need.lacking(has))
+        test.needs.iter().copied().chain(spelling).find_map(|need| need.lacking(offer))
     }
 
     fn run<F, S>(&self, stage: &F) -> Result<(), String>
@@ -170,12 +170,17 @@ where
     Err(format!("{failure}\n    what was said:\n    {}", trace.join("\n    ")))
 }
 
-fn capabilities<F, S>(stage: &F) -> Result<Capabilities, String>
+fn offer<F, S>(stage: &F) -> Result<Offer, String>
 where
     F: Fn() -> S,
     S: Future<Output = Stage>,
 {
-    in_runtime(|runtime| runtime.block_on(async { stage().await.backend().info().capabilities }))
+    let offer = |stage: &Stage| {
+        let info = stage.backend().info();
+        let (has, limits) = (info.capabilities, info.limits);
+        Offer { has, limits, twice: stage.is_opened_twice(), reopening: stage.can_reopen() }
+    };
+    in_runtime(|runtime| runtime.block_on(async { offer(&stage().await) }))
 }
 
 /// Runs it beside a runtime of its own, and turns a panic into its message.

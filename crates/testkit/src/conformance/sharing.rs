@@ -2,11 +2,11 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use leasehold_core::{Blocked, Released, Share, Succession, Verdict};
+use leasehold_core::{Blocked, Command, Eviction, Released, Share, Succession, Verdict};
 
 use super::{
     Test,
-    desk::{Desk, LONG, blocked, granted, placed},
+    desk::{Desk, LONG, blocked, granted, kept, placed},
     share, test,
 };
 
@@ -26,6 +26,7 @@ pub(super) const TESTS: &[Test] = &[
     test!(a_downgrade_lets_readers_in_and_keeps_the_expiry, Shares, Heirs),
     test!(a_downgrade_passes_the_line_and_is_not_counted, Shares, HandOver, Line),
     test!(a_downgrade_is_not_refused_during_a_pause, Shares, Heirs, Orders),
+    test!(a_downgrade_does_not_escape_an_eviction, Shares, Heirs, Orders),
     test!(a_heavier_heir_is_an_ordinary_claim, Shares),
     test!(one_permit_expires_alone, Shares, OwnTtl),
 ];
@@ -117,7 +118,7 @@ async fn b6_the_capacity_stands_while_anyone_waits(desk: &Desk) {
 async fn b6_a_waiting_claim_of_another_capacity_loses_its_place(desk: &Desk) {
     granted(desk.ask(&desk.claim_of("ann", share(2, 2))).await);
     placed(desk.ask(&desk.claim_of("bob", share(2, 2)).queued()).await, 0);
-    desk.order(leasehold_core::Command::Resize { capacity: 4 }).await;
+    desk.order(Command::Resize { capacity: 4 }).await;
     // It still believes in the old capacity, is told of the new one, and comes again with that.
     mismatch(&desk.ask(&desk.claim_of("bob", share(2, 2)).queued()).await, 4);
     assert_eq!(desk.look().await.line_length, 0);
@@ -208,10 +209,21 @@ async fn a_downgrade_passes_the_line_and_is_not_counted(desk: &Desk) {
 
 async fn a_downgrade_is_not_refused_during_a_pause(desk: &Desk) {
     granted(desk.ask(&desk.claim_of("writer", Share::WRITE)).await);
-    desk.order(leasehold_core::Command::Pause { lasting: LONG }).await;
+    desk.order(Command::Pause { lasting: LONG }).await;
     let from = Succession::from(desk.owner("writer"));
     granted(desk.ask(&desk.claim_of("reader", Share::READ).succeeding(from)).await);
     assert!(blocked(desk.ask(&desk.claim_of("bob", Share::READ)).await).paused);
+}
+
+async fn a_downgrade_does_not_escape_an_eviction(desk: &Desk) {
+    granted(desk.ask(&desk.claim_of("writer", Share::WRITE)).await);
+    desk.order(Command::Ask { within: LONG }).await;
+    desk.order(Command::Evict(Eviction::AtExpiry)).await;
+    let from = Succession::from(desk.owner("writer"));
+    granted(desk.ask(&desk.claim_of("reader", Share::READ).succeeding(from)).await);
+    let answer = kept(desk.renew("reader", LONG * 5).await);
+    assert!(answer.evicting && answer.remaining <= LONG, "it still runs out: {answer:?}");
+    assert!(answer.asked.is_some(), "and is still asked");
 }
 
 async fn a_heavier_heir_is_an_ordinary_claim(desk: &Desk) {

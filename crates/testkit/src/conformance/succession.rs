@@ -29,7 +29,7 @@ pub(super) const TESTS: &[Test] = &[
     test!(a_refused_heir_who_leaves_has_nothing, HandOver, Line),
     test!(a_seat_is_not_handed_over_during_a_pause, Heirs, Orders),
     test!(a_seat_that_is_to_run_out_is_not_handed_over, HandOver, Line, Orders),
-    test!(without_hand_over_an_heir_joins_the_line, Line),
+    test!(without_hand_over_an_heir_joins_the_line, Line, NoHandOver),
 ];
 
 fn from(desk: &Desk, name: &str) -> Succession {
@@ -231,9 +231,6 @@ async fn a_seat_that_is_to_run_out_is_not_handed_over(desk: &Desk) {
 
 /// Where a seat is handed over only if nobody waits: the predecessor goes, and the heir waits its turn.
 async fn without_hand_over_an_heir_joins_the_line(desk: &Desk) {
-    if desk.backend().info().capabilities.hand_over {
-        return;
-    }
     granted(desk.ask(&desk.claim("ann")).await);
     placed(desk.ask(&desk.claim("cy").queued()).await, 0);
     placed(desk.ask(&desk.claim("bob").queued().succeeding(from(desk, "ann"))).await, 1);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_core::{Claim, Command, Cursor, Eviction};
+use leasehold_core::{Claim, Command, Cursor, Eviction, Farewell, Held};
 
 use super::{
     Test,
@@ -21,7 +21,9 @@ pub(super) const TESTS: &[Test] = &[
     test!(b3_someone_leaving_the_line_wakes_the_next, Line),
     test!(b3_an_eviction_wakes_the_head_of_the_line, Line, Orders),
     test!(b3_a_resume_wakes_the_head_of_the_line, Line, Orders),
-    test!(b3_the_second_handle_is_woken_too, Line),
+    test!(b3_what_the_second_handle_does_wakes_too, Line, Twice),
+    test!(b3_an_observer_is_woken_by_whoever_comes),
+    test!(b3_an_observer_is_woken_by_a_new_note),
     test!(b3_a_dropped_wait_leaves_nothing_behind, Line),
 ];
 
@@ -130,12 +132,30 @@ async fn b3_a_resume_wakes_the_head_of_the_line(desk: &Desk) {
     granted(desk.ask(&claim).await);
 }
 
-async fn b3_the_second_handle_is_woken_too(desk: &Desk) {
+async fn b3_what_the_second_handle_does_wakes_too(desk: &Desk) {
     let (claim, waiting) = ann_holds_and_bob_waits(desk).await;
-    let farewell = leasehold_core::Farewell::new(desk.reference("ann"));
+    let farewell = Farewell::new(desk.reference("ann"));
     desk.stage.second().release(&farewell).await.expect("release answers");
     assert!(desk.ends(&waiting, SOON).await, "the release came from another process");
     granted(desk.ask(&claim).await);
+}
+
+async fn b3_an_observer_is_woken_by_whoever_comes(desk: &Desk) {
+    // Who looks has no claim: any name will do.
+    let seen = desk.look().await;
+    let waiting = desk.wait(&desk.claim("observer"), seen.cursor, LONG).await;
+    granted(desk.ask(&desk.claim("ann")).await);
+    assert!(desk.ends(&waiting, SOON).await, "someone holds it now");
+    assert_eq!(desk.look().await.line_length, 0, "watching takes no place");
+}
+
+async fn b3_an_observer_is_woken_by_a_new_note(desk: &Desk) {
+    granted(desk.ask(&desk.claim("ann").noting(*b"old")).await);
+    let seen = desk.look().await;
+    let waiting = desk.wait(&desk.claim("observer"), seen.cursor, LONG).await;
+    desk.renew_one(Held::new(desk.reference("ann"), LONG).noting(*b"new")).await;
+    assert!(desk.ends(&waiting, SOON).await, "the leader says something else");
+    assert_eq!(desk.look().await.holders[0].note.as_deref(), Some(b"new".as_slice()));
 }
 
 async fn b3_a_dropped_wait_leaves_nothing_behind(desk: &Desk) {

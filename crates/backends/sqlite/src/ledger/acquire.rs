@@ -107,11 +107,27 @@ impl Ledger<'_> {
             self.leave_line(entry, claim.owner)?;
             let ends = if downgrade { seat.ends } else { self.after(claim.ttl) };
             let turns = if downgrade { seat.turns } else { seat.turns + 1 };
-            return self.sit(entry, claim, token, ends, turns).map(Some);
+            let grant = self.sit(entry, claim, token, ends, turns)?;
+            if downgrade {
+                self.inherit(entry, claim.owner, &seat)?;
+            }
+            return Ok(Some(grant));
         }
         self.succeed_in_line(entry, claim, from)?;
         self.depart(entry, from)?;
         Ok(None)
+    }
+
+    /// The same work goes on with less: what an operator said to it stands.
+    fn inherit(&self, entry: &Entry<'_>, heir: OwnerToken, from: &Seat) -> Step<()> {
+        let heir = heir.to_bytes();
+        if from.evicting {
+            self.execute(sql::seat::let_run_out, (entry.id, heir))?;
+        }
+        if let Some((until, by, why)) = &from.asked {
+            self.execute(sql::seat::ask, params![entry.id, heir, until, by, why])?;
+        }
+        Ok(())
     }
 
     /// The predecessor goes, and is buried if some request of it may still come.

@@ -1,0 +1,189 @@
+//! What Redis and the network say, in the words of the contract.
+
+use leasehold_core::{Effect, Error, ErrorKind};
+use redis::{ErrorKind as Driver, RedisError};
+
+/// Why a call came to nothing, or why it is not known whether it did.
+#[derive(Clone, Debug)]
+pub(crate) enum Fault {
+    /// No connection could be made: nothing was sent.
+    Connect(RedisError),
+    /// A command was sent, and this came back, or nothing.
+    Command(RedisError),
+    /// An answer makes no sense.
+    Strange(String),
+    /// Refused by us, before anything was sent.
+    Refused(Error),
+}
+
+impl Fault {
+    /// Whether the server does not know the script: it was restarted, or told to forget.
+    pub(crate) fn is_no_script(&self) -> bool {
+        matches!(self, Fault::Command(error) if code(error) == Some("NOSCRIPT"))
+    }
+
+    /// Whether a key holds something of another type than ours.
+    pub(crate) fn is_wrong_type(&self) -> bool {
+        matches!(self, Fault::Command(error) if code(error) == Some("WRONGTYPE"))
+    }
+
+    /// Whether the connection is of no more use: it is broken, or leads to a server that is not the primary, or that
+    /// wants another password.
+    pub(crate) fn breaks_connection(&self) -> bool {
+        match self {
+            Fault::Command(error) => {
+                let other_server = matches!(code(error), Some("READONLY" | "NOAUTH" | "MASTERDOWN"));
+                let broken = matches!(error.kind(), Driver::Io | Driver::Parse) && !error.is_timeout();
+                other_server || broken || error.is_connection_dropped()
+            }
+            Fault::Strange(_) => true,
+            Fault::Connect(_) | Fault::Refused(_) => false,
+        }
+    }
+
+    /// As the caller sees it.
+    pub(crate) fn into_error(self) -> Error {
+        match self {
+            Fault::Refused(error) => error,
+            Fault::Strange(what) => Error::new(ErrorKind::Unavailable, what).with_effect(Effect::Unknown),
+            Fault::Connect(source) => {
+                let (kind, what) = match interpret(&source) {
+                    (ErrorKind::Corrupt, what, _) => (ErrorKind::Unavailable, what),
+                    (kind, what, _) => (kind, what),
+                };
+                Error::new(kind, format!("cannot connect: {what}")).because(source)
+            }
+            Fault::Command(source) => {
+                let (kind, what, effect) = interpret(&source);
+                Error::new(kind, what).with_effect(effect).because(source)
+            }
+        }
+    }
+}
+
+fn code(error: &RedisError) -> Option<&str> {
+    error.code()
+}
+
+/// What it is, in words, and whether the command may have been executed.
+fn interpret(error: &RedisError) -> (ErrorKind, String, Effect) {
+    use {Effect::None, ErrorKind::*};
+    let Some(code) = code(error) else { return without_code(error) };
+    let detail = error.detail().unwrap_or_default();
+    let (kind, what) = match code {
+        "LIMIT" => (Limit, detail.to_owned()),
+        "FLOOR" => (Invalid, "the floor is more than a year ahead of the server's clock".to_owned()),
+        "CORRUPT" => (Corrupt, format!("{detail} holds something that leasehold did not write")),
+        "LOADING" => (Unavailable, "the server is still loading its data".to_owned()),
+        "READONLY" => (Unavailable, "the server is a read-only replica".to_owned()),
+        "MASTERDOWN" => (Unavailable, "the server is a replica that has lost its primary".to_owned()),
+        "OOM" => (Unavailable, "the server's memory is full".to_owned()),
+        "NOREPLICAS" => (Unavailable, "the server has too few replicas to write".to_owned()),
+        "MISCONF" => (Unavailable, "the server cannot save to its disk, and refuses to write".to_owned()),
+        "BUSY" | "UNKILLABLE" => (Unavailable, "the server is busy with someone's script".to_owned()),
+        "NOSCRIPT" => (Unavailable, "the server forgot the script".to_owned()),
+        "TRYAGAIN" | "CLUSTERDOWN" => (Unavailable, "the cluster cannot serve this slot now".to_owned()),
+        "MOVED" | "ASK" | "CROSSSLOT" => {
+            (Unsupported, "the server is a node of a cluster: a URL of one server does not do".to_owned())
+        }
+        "NOAUTH" => (Denied, "the server wants a password".to_owned()),
+        "WRONGPASS" => (Denied, "the server refused the user or the password".to_owned()),
+        "NOPERM" => (Denied, format!("the user may not do this: {detail:.200}")),
+        "DENIED" => (Denied, "the server is in protected mode".to_owned()),
+        "WRONGTYPE" => {
+            return (Corrupt, "a key of ours holds something of another type".to_owned(), Effect::Unknown);
+        }
+        "ERR" if detail.contains("max number of clients") => {
+            (Unavailable, "the server has too many clients".to_owned())
+        }
+        "ERR" if detail.contains("unknown command") => {
+            (Unsupported, "the server does not know a command: Redis 7 or later is needed".to_owned())
+        }
+        _ => return (Corrupt, format!("the server answered {code:.20}: {detail:.200}"), Effect::Unknown),
+    };
+    (kind, what, None)
+}
+
+fn without_code(error: &RedisError) -> (ErrorKind, String, Effect) {
+    use {Effect::*, ErrorKind::*};
+    match error.kind() {
+        Driver::AuthenticationFailed => {
+            (Denied, "the server refused the user or the password".to_owned(), None)
+        }
+        Driver::InvalidClientConfig => (Invalid, error.to_string(), None),
+        Driver::RESP3NotSupported => (Unsupported, "Redis 7 or later is needed".to_owned(), None),
+        _ if error.is_timeout() => (Unavailable, "no answer in time".to_owned(), Unknown),
+        _ if error.is_connection_refusal() => (Unavailable, "the connection was refused".to_owned(), Unknown),
+        Driver::Io => (Unavailable, "the connection was lost".to_owned(), Unknown),
+        _ => (Unavailable, "the answer could not be read".to_owned(), Unknown),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+
+    fn server(line: &str) -> RedisError {
+        let value = redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap();
+        value.extract_error().unwrap_err()
+    }
+
+    #[test]
+    fn every_answer_of_redis_has_a_kind_and_an_effect() {
+        use {Effect::*, ErrorKind::*};
+        let table = [
+            ("LOADING Redis is loading the dataset in memory", Unavailable, None, false),
+            ("READONLY You can't write against a read only replica.", Unavailable, None, true),
+            ("MASTERDOWN Link with MASTER is down", Unavailable, None, true),
+            ("OOM command not allowed when used memory > 'maxmemory'.", Unavailable, None, false),
+            ("NOREPLICAS Not enough good replicas to write.", Unavailable, None, false),
+            ("MISCONF Errors writing to the AOF file", Unavailable, None, false),
+            ("BUSY Redis is busy running a script.", Unavailable, None, false),
+            ("NOSCRIPT No matching script.", Unavailable, None, false),
+            ("TRYAGAIN Multiple keys request during rehashing of slot", Unavailable, None, false),
+            ("CLUSTERDOWN Hash slot not served", Unavailable, None, false),
+            ("MOVED 3999 127.0.0.1:6381", Unsupported, None, false),
+            ("ASK 3999 127.0.0.1:6381", Unsupported, None, false),
+            ("CROSSSLOT Keys in request don't hash to the same slot", Unsupported, None, false),
+            ("NOAUTH Authentication required.", Denied, None, true),
+            ("WRONGPASS invalid username-password pair or user is disabled.", Denied, None, false),
+            ("NOPERM this user has no permissions to run the 'evalsha' command", Denied, None, false),
+            ("DENIED Redis is running in protected mode", Denied, None, false),
+            ("WRONGTYPE Operation against a key holding the wrong kind of value", Corrupt, Unknown, false),
+            ("ERR max number of clients reached", Unavailable, None, false),
+            ("ERR unknown command 'EVALSHA'", Unsupported, None, false),
+            ("ERR user_script:7: attempt to index a nil value", Corrupt, Unknown, false),
+            ("LIMIT 1000000 wait in line already", Limit, None, false),
+            ("FLOOR it is too far ahead", Invalid, None, false),
+            ("CORRUPT lock:v1:{report/42}:fence", Corrupt, None, false),
+        ];
+        for (line, kind, effect, breaks) in table {
+            let fault = Fault::Command(server(line));
+            assert_eq!(fault.breaks_connection(), breaks, "{line}");
+            let error = fault.into_error();
+            assert_eq!((error.kind(), error.effect()), (kind, effect), "{line}: {error:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_sent_and_not_answered_is_unknown_and_what_was_not_sent_is_not() {
+        use io::ErrorKind::*;
+        for kind in [TimedOut, ConnectionReset, BrokenPipe, UnexpectedEof, ConnectionRefused] {
+            let source = || RedisError::from(io::Error::from(kind));
+            let command = Fault::Command(source());
+            assert_eq!(command.breaks_connection(), kind != TimedOut, "{kind:?}");
+            let error = command.into_error();
+            assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown), "{kind:?}");
+            let error = Fault::Connect(source()).into_error();
+            assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::None), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_password_is_denied_at_once() {
+        let source = RedisError::from((Driver::AuthenticationFailed, "Password authentication failed"));
+        let error = Fault::Connect(source).into_error();
+        assert_eq!((error.kind(), error.effect()), (ErrorKind::Denied, Effect::None));
+    }
+}

@@ -1,0 +1,198 @@
+//! The verb `inspect`: one resource, or a walk over the keys.
+
+use std::collections::BTreeSet;
+
+use leasehold_core::{
+    AuditRecord, Error, ErrorKind, FencingToken, Listing, Page, Query, Resource, Snapshot, WallTime,
+};
+use redis::{Cmd, Value};
+
+use crate::{
+    backend::Redis,
+    error::Fault,
+    keys::{Keys, pattern, resource_of},
+    reply::{Fields, number},
+    script::INSPECT,
+};
+
+/// How many keys the server looks at for one step of a walk.
+const STEP: u32 = 1000;
+/// How many resources are looked at in one go.
+const TOGETHER: usize = 100;
+
+impl Redis {
+    pub(crate) async fn answer(&self, query: &Query) -> Result<Page, Fault> {
+        match query {
+            Query::One(resource) => {
+                let snapshots = self.look(std::slice::from_ref(resource)).await?;
+                Ok(Page::Resources { snapshots, next: None })
+            }
+            Query::Resources(listing) => self.list(listing).await,
+            Query::Audit(listing) => self.audit(listing).await,
+            other => {
+                let message = format!("redis does not answer {other:?}");
+                Err(Fault::Refused(Error::new(ErrorKind::Unsupported, message)))
+            }
+        }
+    }
+
+    fn page_size(&self, listing: &Listing) -> usize {
+        let most = self.info.limits.page;
+        if listing.limit == 0 { most as usize } else { listing.limit.min(most) as usize }
+    }
+
+    async fn look(&self, resources: &[Resource]) -> Result<Vec<Snapshot>, Fault> {
+        let wire = self.link.wire().await?;
+        let call = |resource: &Resource| {
+            let mut call = self.call(&INSPECT, resource, "none", 9);
+            call.arg(resource.key()).arg("").arg(Snapshot::LISTED_MAX);
+            call
+        };
+        let answers = self.link.run_all(&wire, &INSPECT, resources.iter().map(call).collect()).await;
+        answers.into_iter().zip(resources).map(|(answer, resource)| snapshot(resource, answer?)).collect()
+    }
+
+    /// Every key that matches; the same one perhaps twice.
+    async fn walk(&self, pattern: &str, mut visit: impl FnMut(&str)) -> Result<(), Fault> {
+        let wire = self.link.wire().await?;
+        let mut cursor = "0".to_owned();
+        loop {
+            let mut command = Cmd::new();
+            command.arg("SCAN").arg(&cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(STEP);
+            let mut fields = Fields::of(self.link.send(&wire, &command).await?)?;
+            cursor = fields.text()?;
+            let mut keys = fields.list()?;
+            while let Some(key) = keys.bytes()? {
+                visit(&String::from_utf8_lossy(&key));
+            }
+            if cursor == "0" {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn list(&self, listing: &Listing) -> Result<Page, Fault> {
+        let mut found = BTreeSet::new();
+        let after = listing.after.as_deref().unwrap_or("");
+        self.walk(&pattern(&listing.prefix, ""), |key| {
+            if let Some(resource) = resource_of(key)
+                && resource > after
+                && !found.contains(resource)
+            {
+                found.insert(resource.to_owned());
+            }
+        })
+        .await?;
+        let found: Vec<Resource> = found.iter().filter_map(|key| Resource::from_key(key).ok()).collect();
+        let size = self.page_size(listing);
+        let mut snapshots: Vec<Snapshot> = Vec::new();
+        for some in found.chunks(TOGETHER) {
+            let is_live =
+                |seen: &Snapshot| seen.holder_count > 0 || seen.line_length > 0 || seen.paused_for.is_some();
+            snapshots.extend(self.look(some).await?.into_iter().filter(is_live));
+            if snapshots.len() > size {
+                snapshots.truncate(size);
+                let next = snapshots.last().map(|last| last.resource.key().to_owned());
+                return Ok(Page::Resources { snapshots, next });
+            }
+        }
+        Ok(Page::Resources { snapshots, next: None })
+    }
+
+    /// The trails of all resources, put together by time.
+    async fn audit(&self, listing: &Listing) -> Result<Page, Fault> {
+        let mut trails = BTreeSet::new();
+        self.walk(&pattern(&listing.prefix, ":audit"), |key| {
+            trails.extend(resource_of(key).and_then(|key| Resource::from_key(key).ok()));
+        })
+        .await?;
+        let (size, after) = (self.page_size(listing), listing.after.as_deref().and_then(Place::parse));
+        let trails: Vec<Resource> = trails.into_iter().collect();
+        let mut entries: Vec<(Place, AuditRecord)> = Vec::new();
+        let wire = self.link.wire().await?;
+        for some in trails.chunks(TOGETHER) {
+            let calls: Vec<Cmd> = some.iter().map(|trail| trail_call(trail, after.as_ref(), size)).collect();
+            for (answer, trail) in self.link.pipe(&wire, &calls).await.into_iter().zip(some) {
+                let records = read_trail(trail, answer?)?.into_iter();
+                entries.extend(records.filter(|(place, _)| after.as_ref().is_none_or(|after| place < after)));
+            }
+            entries.sort_by(|(a, _), (b, _)| b.cmp(a));
+            entries.truncate(size + 1);
+        }
+        let more = entries.len() > size;
+        entries.truncate(size);
+        let next = entries.last().filter(|_| more).map(|(place, _)| place.to_text());
+        Ok(Page::Audit { records: entries.into_iter().map(|(_, record)| record).collect(), next })
+    }
+}
+
+/// Where a record stands among all: microseconds, a number within them, and the resource.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    id: (u64, u64),
+    resource: String,
+}
+
+impl Place {
+    fn parse(text: &str) -> Option<Place> {
+        let (id, resource) = text.split_once('|')?;
+        Some(Place { id: parse_id(id)?, resource: resource.to_owned() })
+    }
+
+    fn to_text(&self) -> String {
+        format!("{}-{}|{}", self.id.0, self.id.1, self.resource)
+    }
+}
+
+fn parse_id(text: &str) -> Option<(u64, u64)> {
+    let (time, number) = text.split_once('-')?;
+    Some((time.parse().ok()?, number.parse().ok()?))
+}
+
+fn trail_call(trail: &Resource, after: Option<&Place>, size: usize) -> Cmd {
+    let mut call = Cmd::new();
+    let newest = after.map_or_else(|| "+".to_owned(), |place| format!("{}-{}", place.id.0, place.id.1));
+    // One more to see whether there are more, one more for the record at the edge itself.
+    call.arg("XREVRANGE").arg(Keys::of(trail).audit()).arg(newest).arg("-").arg("COUNT").arg(size + 2);
+    call
+}
+
+fn read_trail(trail: &Resource, answer: Value) -> Result<Vec<(Place, AuditRecord)>, Fault> {
+    let Value::Array(entries) = answer else { return Ok(Vec::new()) };
+    entries.into_iter().map(|entry| read_record(trail, &mut Fields::of(entry)?)).collect()
+}
+
+fn read_record(trail: &Resource, entry: &mut Fields) -> Result<(Place, AuditRecord), Fault> {
+    let id = entry.text()?;
+    let id = parse_id(&id).ok_or_else(|| Fault::Strange(format!("{id:.40?} is no id of a stream")))?;
+    let mut fields = entry.list()?;
+    let mut record = AuditRecord::new(WallTime::from_micros(id.0), trail.clone(), "", false);
+    while let Some(name) = fields.bytes()? {
+        let value = fields.text()?;
+        let number = || number(&Value::BulkString(value.clone().into_bytes())).unwrap_or(0);
+        match name.as_slice() {
+            b"at" => record.at = WallTime::from_micros(number().unsigned_abs()),
+            b"token" => record.token = FencingToken::try_from(number()).ok(),
+            b"by" => record.by = value,
+            b"why" => record.why = value,
+            b"command" => record.command = value,
+            b"done" => record.done = value == "1",
+            _ => {}
+        }
+    }
+    Ok((Place { id, resource: trail.key().to_owned() }, record))
+}
+
+fn snapshot(resource: &Resource, answer: Value) -> Result<Snapshot, Fault> {
+    let mut fields = Fields::of(answer)?;
+    let mut snapshot = Snapshot::empty(resource.clone());
+    snapshot.capacity = fields.count()?;
+    snapshot.holder_count = fields.count()?;
+    snapshot.line_length = fields.count()?;
+    snapshot.last_token = fields.maybe_token()?;
+    snapshot.paused_for = fields.millis()?;
+    snapshot.cursor = fields.cursor()?;
+    snapshot.holders = fields.each(Fields::holder)?;
+    snapshot.line = fields.each(Fields::place)?;
+    Ok(snapshot)
+}

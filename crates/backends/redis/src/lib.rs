@@ -1,0 +1,26 @@
+//! Leases in Redis, on one server or behind Sentinel.
+//!
+//! Every verb is one script, run by the server in one step ([`scripts/`](https://github.com/leasehold/leasehold)).
+//! Redis acknowledges before its replicas know, so this is [best effort](leasehold_core::Guarantee::BestEffort):
+//! a failover can grant twice. Tokens go on growing through it; check them where the effect happens.
+
+mod backend;
+mod config;
+mod error;
+mod inspect;
+mod keys;
+mod link;
+mod race;
+mod renew;
+mod replicas;
+mod reply;
+mod script;
+mod sentinel;
+mod site;
+mod wait;
+
+pub use backend::Redis;
+pub use config::{Config, Replicas};
+
+/// The backend's name in errors and metrics.
+const NAME: &str = "redis";

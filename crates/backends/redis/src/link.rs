@@ -1,0 +1,267 @@
+//! The connection that verbs travel on: made anew when it is dead, never resent on by itself.
+//!
+//! The driver's own retries stay out of it. A verb whose answer did not come is `Unknown`, and the engine, which knows
+//! what it wants, asks again with the same owner token.
+
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use leasehold_core::{Environment, ErrorKind, Moment};
+use redis::{Cmd, Pipeline, Value, aio::MultiplexedConnection};
+
+use crate::{
+    config::Config,
+    error::Fault,
+    script::Script,
+    site::{self, Address, Role},
+};
+
+/// What one epoch is worth in a token, in microseconds: more than the clocks of two primaries differ.
+const EPOCH_MICROS: u64 = 60_000_000;
+/// How often Sentinels are asked while there is no primary.
+const RESOLVE_EVERY: Duration = Duration::from_millis(50);
+
+/// The way to the primary.
+pub(crate) struct Link {
+    pub(crate) config: Config,
+    environment: Arc<dyn Environment>,
+    wire: Mutex<Option<Arc<Wire>>>,
+    connecting: tokio::sync::Mutex<()>,
+    /// The greatest number of replicas seen: a majority is of those.
+    replicas_seen: AtomicU32,
+    connections: AtomicU64,
+    /// Counts how often all connections were given up.
+    generation: AtomicU64,
+}
+
+/// One connection to one server that was a primary when it was made.
+pub(crate) struct Wire {
+    connection: MultiplexedConnection,
+    pub(crate) address: Address,
+    environment: Arc<dyn Environment>,
+    /// Since when, in nanoseconds, something has been asked and nothing was heard; 0 if that is not so.
+    silent_since: AtomicU64,
+    generation: u64,
+}
+
+impl Link {
+    pub(crate) fn new(config: Config, environment: Arc<dyn Environment>) -> Link {
+        Link {
+            config,
+            environment,
+            wire: Mutex::new(None),
+            connecting: tokio::sync::Mutex::new(()),
+            replicas_seen: AtomicU32::new(0),
+            connections: AtomicU64::new(0),
+            generation: AtomicU64::new(0),
+        }
+    }
+
+    fn slot(&self) -> MutexGuard<'_, Option<Arc<Wire>>> {
+        self.wire.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The connection; made if there is none. One at a time: who comes meanwhile waits for it.
+    pub(crate) async fn wire(&self) -> Result<Arc<Wire>, Fault> {
+        if let Some(wire) = self.live_wire() {
+            return Ok(wire);
+        }
+        let _one_at_a_time = self.connecting.lock().await;
+        if let Some(wire) = self.live_wire() {
+            return Ok(wire);
+        }
+        let wire = Arc::new(self.connect_patiently().await?);
+        self.connections.fetch_add(1, Ordering::Relaxed);
+        *self.slot() = Some(Arc::clone(&wire));
+        Ok(wire)
+    }
+
+    /// A black hole says nothing, and the driver would wait for ever: a connection that was asked something and has
+    /// been silent for longer than an answer may take is dead.
+    fn live_wire(&self) -> Option<Arc<Wire>> {
+        let mut slot = self.slot();
+        if slot.as_ref()?.is_silent(self.environment.now(), self.config.timeout) {
+            *slot = None;
+        }
+        slot.clone()
+    }
+
+    /// While Sentinels choose another primary there is none: whoever asks waits for it as long as for an answer, and
+    /// is served the moment that there is one.
+    async fn connect_patiently(&self) -> Result<Wire, Fault> {
+        let until = self.environment.now().after(self.config.timeout);
+        loop {
+            match self.connect(Duration::ZERO).await {
+                Err(fault) if self.config.service.is_some() && self.environment.now() < until => {
+                    if fault.clone().into_error().kind() != ErrorKind::Unavailable {
+                        return Err(fault);
+                    }
+                    self.environment.sleep(RESOLVE_EVERY).await;
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// A connection of its own to the primary, for whoever must have one to itself. Answers on it may take this much
+    /// longer than others.
+    pub(crate) async fn connect(&self, longer: Duration) -> Result<Wire, Fault> {
+        let generation = self.generation.load(Ordering::Relaxed);
+        let address = site::find_primary(&self.config).await?;
+        let mut connection =
+            site::open(&self.config, &address.host, address.port, Role::Server, None).await?;
+        let replicas = site::examine(&mut connection).await?.max(address.replicas);
+        self.replicas_seen.fetch_max(replicas, Ordering::Relaxed);
+        connection.set_response_timeout(self.config.timeout + longer);
+        let (environment, silent_since) = (Arc::clone(&self.environment), AtomicU64::new(0));
+        Ok(Wire { connection, address, environment, silent_since, generation })
+    }
+
+    /// Replicas, the greatest number ever seen.
+    pub(crate) fn replicas_seen(&self) -> u32 {
+        self.replicas_seen.load(Ordering::Relaxed)
+    }
+
+    /// Gives up the connection, so that the next call makes a new one.
+    pub(crate) fn drop_wire(&self, dead: &Arc<Wire>) {
+        let mut slot = self.slot();
+        if slot.as_ref().is_some_and(|wire| Arc::ptr_eq(wire, dead)) {
+            *slot = None;
+        }
+    }
+
+    /// Gives up whatever connections there are.
+    pub(crate) fn drop_any_wire(&self) {
+        self.generation.fetch_add(1, Ordering::Relaxed);
+        *self.slot() = None;
+    }
+
+    /// Whether a connection was made since all were given up.
+    pub(crate) fn is_current(&self, wire: &Wire) -> bool {
+        wire.generation == self.generation.load(Ordering::Relaxed)
+    }
+
+    fn noticed(&self, wire: &Arc<Wire>, fault: &Fault) {
+        if fault.breaks_connection() {
+            self.drop_wire(wire);
+        }
+    }
+
+    /// Calls a script; once more with its text, if the server does not know it.
+    pub(crate) async fn run(&self, wire: &Arc<Wire>, script: &Script, call: &Cmd) -> Result<Value, Fault> {
+        let answer = match wire.send(call).await {
+            Err(fault) if fault.is_no_script() => wire.send(&script.spelled_out(call)).await,
+            answer => answer,
+        };
+        answer.inspect_err(|fault| self.noticed(wire, fault))
+    }
+
+    /// Calls one script many times, in one go; each has an answer of its own.
+    pub(crate) async fn run_all(
+        &self,
+        wire: &Arc<Wire>,
+        script: &Script,
+        calls: Vec<Cmd>,
+    ) -> Vec<Result<Value, Fault>> {
+        let mut answers = self.pipe(wire, &calls).await;
+        let forgotten = |answer: &Result<Value, Fault>| matches!(answer, Err(fault) if fault.is_no_script());
+        let again: Vec<usize> = (0..calls.len()).filter(|&index| forgotten(&answers[index])).collect();
+        if let Some(&first) = again.first() {
+            // The first brings the text along, the others find it there.
+            answers[first] = self.run(wire, script, &calls[first]).await;
+            let rest: Vec<Cmd> = again[1..].iter().map(|&index| calls[index].clone()).collect();
+            let late = self.pipe(wire, &rest).await;
+            again[1..].iter().zip(late).for_each(|(&index, answer)| answers[index] = answer);
+        }
+        answers
+    }
+
+    /// Sends commands in one go.
+    pub(crate) async fn pipe(&self, wire: &Arc<Wire>, calls: &[Cmd]) -> Vec<Result<Value, Fault>> {
+        if calls.is_empty() {
+            return Vec::new();
+        }
+        let mut pipeline = Pipeline::with_capacity(calls.len());
+        calls.iter().for_each(|call| {
+            pipeline.add_command(call.clone());
+        });
+        match wire.send_all(&pipeline, calls.len()).await {
+            Ok(answers) => answers,
+            Err(fault) => {
+                self.noticed(wire, &fault);
+                calls.iter().map(|_| Err(fault.clone())).collect()
+            }
+        }
+    }
+
+    /// Any other command.
+    pub(crate) async fn send(&self, wire: &Arc<Wire>, command: &Cmd) -> Result<Value, Fault> {
+        wire.send(command).await.inspect_err(|fault| self.noticed(wire, fault))
+    }
+}
+
+impl Wire {
+    /// By how much tokens of this primary are ahead of its clock, in microseconds.
+    pub(crate) fn lead(&self) -> u64 {
+        self.address.epoch.saturating_mul(EPOCH_MICROS)
+    }
+
+    async fn send(&self, command: &Cmd) -> Result<Value, Fault> {
+        let mut connection = self.connection.clone();
+        self.asks();
+        let answer = connection.send_packed_command(command).await.and_then(Value::extract_error);
+        self.heard(answer.as_ref().err());
+        answer.map_err(Fault::Command)
+    }
+
+    pub(crate) async fn send_all(
+        &self,
+        pipeline: &Pipeline,
+        count: usize,
+    ) -> Result<Vec<Result<Value, Fault>>, Fault> {
+        let mut connection = self.connection.clone();
+        self.asks();
+        let answers = connection.send_packed_commands(pipeline, 0, count).await;
+        self.heard(answers.as_ref().err());
+        let answers = answers.map_err(Fault::Command)?;
+        if answers.len() != count {
+            return Err(Fault::Strange(format!("{count} commands have {} answers", answers.len())));
+        }
+        Ok(answers.into_iter().map(|answer| answer.extract_error().map_err(Fault::Command)).collect())
+    }
+
+    fn asks(&self) {
+        let now = self.environment.now().as_nanos().max(1);
+        let _ = self.silent_since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    fn heard(&self, error: Option<&redis::RedisError>) {
+        if !error.is_some_and(redis::RedisError::is_timeout) {
+            self.silent_since.store(0, Ordering::Relaxed);
+        }
+    }
+
+    fn is_silent(&self, now: Moment, timeout: Duration) -> bool {
+        match self.silent_since.load(Ordering::Relaxed) {
+            0 => false,
+            since => Moment::from_nanos(since).after(timeout) <= now,
+        }
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let connected = self.slot().as_ref().map(|wire| wire.address.clone());
+        f.debug_struct("Link")
+            .field("config", &self.config)
+            .field("connected", &connected)
+            .field("connections", &self.connections.load(Ordering::Relaxed))
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,29 @@
+//! Two futures, the first of which decides.
+
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    task::Poll,
+};
+
+/// Which of the two was ready first.
+#[derive(Debug)]
+pub(crate) enum Either<A, B> {
+    Left(A),
+    Right(B),
+}
+
+/// Polls `left` before `right`, and drops whichever is not ready.
+pub(crate) async fn first<A, B>(
+    left: impl Future<Output = A>,
+    right: impl Future<Output = B>,
+) -> Either<A, B> {
+    let (mut left, mut right) = (pin!(left), pin!(right));
+    poll_fn(move |cx| {
+        if let Poll::Ready(a) = left.as_mut().poll(cx) {
+            return Poll::Ready(Either::Left(a));
+        }
+        right.as_mut().poll(cx).map(Either::Right)
+    })
+    .await
+}

@@ -1,0 +1,119 @@
+//! Grants that replicas have acknowledged before they are given.
+//!
+//! `WAIT` speaks of the writes of its own connection and lets nothing else through meanwhile, so each of these calls has
+//! a connection to itself. What was not written by that very call would be acknowledged at once: hence a small write
+//! before each `WAIT`.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use leasehold_core::{Effect, Error, ErrorKind};
+use redis::{Cmd, Pipeline, Value};
+
+use crate::{
+    backend::millis,
+    config::Replicas,
+    error::Fault,
+    link::{Link, Wire},
+    reply::number,
+    script::Script,
+};
+
+/// How many idle connections are kept.
+const IDLE_MAX: usize = 16;
+
+/// Connections that nobody uses at the moment.
+#[derive(Default)]
+pub(crate) struct Pool(Mutex<Vec<Arc<Wire>>>);
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Pool")
+    }
+}
+
+impl Pool {
+    /// A connection to itself. Dropped with its future part-way, it is not used again.
+    pub(crate) async fn take(&self, link: &Link) -> Result<Arc<Wire>, Fault> {
+        let idle = {
+            let mut idle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            idle.retain(|wire| link.is_current(wire));
+            idle.pop()
+        };
+        match idle {
+            Some(wire) => Ok(wire),
+            None => link.connect(link.config.replica_timeout).await.map(Arc::new),
+        }
+    }
+
+    fn give_back(&self, wire: Arc<Wire>) {
+        let mut idle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() < IDLE_MAX {
+            idle.push(wire);
+        }
+    }
+
+    /// Forgets all of them: the primary is another one.
+    pub(crate) fn clear(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// Calls a script several times, makes a write at `mark`, and waits for the replicas. The answers, and how many
+    /// replicas have them.
+    pub(crate) async fn run(
+        &self,
+        wire: Arc<Wire>,
+        link: &Link,
+        script: &Script,
+        mut calls: Vec<Cmd>,
+        mark: &str,
+    ) -> Result<(Vec<Result<Value, Fault>>, u32), Fault> {
+        let mut done = self.attempt(&wire, link, &calls, mark).await?;
+        let forgotten = |answer: &Result<Value, Fault>| matches!(answer, Err(fault) if fault.is_no_script());
+        if done.0.iter().any(forgotten) {
+            // The verbs are idempotent: all of them again, the first one with the text.
+            calls[0] = script.spelled_out(&calls[0]);
+            done = self.attempt(&wire, link, &calls, mark).await?;
+        }
+        let broken =
+            |answer: &Result<Value, Fault>| matches!(answer, Err(fault) if fault.breaks_connection());
+        if !done.0.iter().any(broken) {
+            self.give_back(wire);
+        }
+        Ok(done)
+    }
+
+    async fn attempt(
+        &self,
+        wire: &Wire,
+        link: &Link,
+        calls: &[Cmd],
+        mark: &str,
+    ) -> Result<(Vec<Result<Value, Fault>>, u32), Fault> {
+        let mut pipeline = Pipeline::with_capacity(calls.len() + 2);
+        calls.iter().for_each(|call| {
+            pipeline.add_command(call.clone());
+        });
+        pipeline.cmd("SET").arg(mark).arg(1).arg("PX").arg(1000);
+        pipeline.cmd("WAIT").arg(needed(link)).arg(millis(link.config.replica_timeout));
+        let mut answers = wire.send_all(&pipeline, calls.len() + 2).await?;
+        let acks = answers.pop().and_then(Result::ok).as_ref().and_then(number).unwrap_or(0);
+        answers.pop();
+        Ok((answers, u32::try_from(acks).unwrap_or(0)))
+    }
+}
+
+/// How many replicas must acknowledge.
+pub(crate) fn needed(link: &Link) -> u32 {
+    match link.config.replicas {
+        Replicas::None => 0,
+        Replicas::AtLeast(count) => count,
+        // Of all nodes, the primary among them: half of them rounded down, and itself.
+        Replicas::Majority => (link.replicas_seen() + 1) / 2,
+    }
+}
+
+/// Too few replicas have it.
+pub(crate) fn too_few(acks: u32, needed: u32, effect: Effect) -> Fault {
+    let message = format!("{acks} replicas acknowledged in time, {needed} were asked for");
+    Fault::Refused(Error::new(ErrorKind::Unavailable, message).with_effect(effect))
+}

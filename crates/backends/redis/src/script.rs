@@ -1,0 +1,90 @@
+//! The scripts, by name: their text, their digest, and how they are called.
+
+use std::sync::LazyLock;
+
+use redis::Cmd;
+
+/// A script of `scripts/`.
+#[derive(Debug)]
+pub(crate) struct Script {
+    pub(crate) text: String,
+    digest: String,
+}
+
+macro_rules! scripts {
+    ($($name:ident: $flags:literal, $($file:literal),+;)+) => {
+        $(pub(crate) static $name: LazyLock<Script> =
+            LazyLock::new(|| Script::new(concat!("#!lua", $flags, "\n", $(include_str!($file)),+)));)+
+        /// Every script.
+        #[cfg(test)]
+        pub(crate) fn all() -> Vec<(&'static str, &'static Script)> {
+            vec![$((stringify!($name), &*$name)),+]
+        }
+    };
+}
+
+// Whoever has something must be able to keep it and to give it back when memory is full: `allow-oom`. An acquire is
+// refused then, before it has done anything.
+scripts! {
+    ACQUIRE: "", "../scripts/resource.lua", "../scripts/acquire.lua";
+    RENEW: " flags=allow-oom", "../scripts/renew.lua";
+    RENEW_ONE: " flags=allow-oom", "../scripts/resource.lua", "../scripts/renew_one.lua";
+    RELEASE: " flags=allow-oom", "../scripts/resource.lua", "../scripts/release.lua";
+    WATCH: " flags=allow-oom", "../scripts/resource.lua", "../scripts/watch.lua";
+    ORDER: " flags=allow-oom", "../scripts/resource.lua", "../scripts/order.lua";
+    INSPECT: " flags=no-writes", "../scripts/resource.lua", "../scripts/inspect.lua";
+}
+
+impl Script {
+    fn new(text: &str) -> Script {
+        Script { text: text.to_owned(), digest: redis::Script::new(text).get_hash().to_owned() }
+    }
+
+    /// A call by digest; the keys and the arguments follow.
+    pub(crate) fn call(&self, keys: usize) -> Cmd {
+        let mut command = Cmd::with_capacity(20 + keys, 160 * (3 + keys));
+        command.arg("EVALSHA").arg(&self.digest).arg(keys);
+        command
+    }
+
+    /// The same call with the script itself, which the server then knows. For when it has forgotten.
+    pub(crate) fn spelled_out(&self, call: &Cmd) -> Cmd {
+        let mut command = Cmd::new();
+        command.arg("EVAL").arg(&self.text);
+        for argument in call.args_iter().skip(2) {
+            if let redis::Arg::Simple(argument) = argument {
+                command.arg(argument);
+            }
+        }
+        command
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_can_be_spelled_out() {
+        let mut call = RENEW.call(1);
+        call.arg("key").arg("owner").arg(7);
+        let spelled = RENEW.spelled_out(&call);
+        let arguments: Vec<_> = spelled.args_iter().collect();
+        let simple = |index: usize| match arguments[index] {
+            redis::Arg::Simple(bytes) => bytes.to_vec(),
+            _ => panic!("no cursor here"),
+        };
+        assert_eq!(simple(0), b"EVAL");
+        assert!(simple(1).starts_with(b"#!lua flags=allow-oom\n"));
+        assert_eq!([simple(2), simple(3), simple(4), simple(5)].concat(), b"1keyowner7");
+    }
+
+    #[test]
+    fn every_script_says_what_it_takes_and_answers() {
+        for (name, script) in all() {
+            for word in ["-- KEYS", "-- ARGV", "-- Reply"] {
+                assert!(script.text.contains(word), "{name} has no {word}");
+            }
+        }
+    }
+}

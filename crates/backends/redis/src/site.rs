@@ -1,0 +1,204 @@
+//! Where the primary is, and a fresh connection to it.
+
+use std::time::Duration;
+
+use leasehold_core::{Error, ErrorKind};
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, IntoConnectionInfo as _, ProtocolVersion, PushInfo,
+    RedisConnectionInfo, Value, aio::MultiplexedConnection, io::tcp::TcpSettings,
+};
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::{
+    config::{Config, Login},
+    error::Fault,
+    reply::number,
+};
+
+/// A server, and the epoch in which it became the primary; 0 where there are no epochs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Address {
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    pub(crate) epoch: u64,
+    /// How many replicas Sentinel knows.
+    pub(crate) replicas: u32,
+}
+
+/// Where the primary is now.
+pub(crate) async fn find_primary(config: &Config) -> Result<Address, Fault> {
+    let Some(service) = &config.service else {
+        let (host, port) = config.hosts[0].clone();
+        return Ok(Address { host, port, epoch: 0, replicas: 0 });
+    };
+    crate::sentinel::find_primary(config, service).await
+}
+
+pub(crate) fn unavailable(message: impl Into<std::borrow::Cow<'static, str>>) -> Fault {
+    Fault::Refused(Error::new(ErrorKind::Unavailable, message))
+}
+
+/// What a connection is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    Server,
+    Sentinel,
+}
+
+/// A fresh connection. With `pushes` it speaks RESP3, and what the server says unasked goes there.
+pub(crate) async fn open(
+    config: &Config,
+    host: &str,
+    port: u16,
+    role: Role,
+    pushes: Option<UnboundedSender<PushInfo>>,
+) -> Result<MultiplexedConnection, Fault> {
+    let login = if role == Role::Server { &config.login } else { &config.sentinel_login };
+    let client = client(config, host, port, role, login, pushes.is_some())?;
+    let mut settings = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(config.connect_timeout))
+        .set_response_timeout(Some(config.timeout));
+    if let Some(pushes) = pushes {
+        settings = settings.set_push_sender(pushes);
+    }
+    client.get_multiplexed_async_connection_with_config(&settings).await.map_err(Fault::Connect)
+}
+
+fn client(
+    config: &Config,
+    host: &str,
+    port: u16,
+    role: Role,
+    login: &Login,
+    pushes: bool,
+) -> Result<Client, Fault> {
+    let mut info = RedisConnectionInfo::default().set_lib_name("leasehold", env!("CARGO_PKG_VERSION"));
+    if role == Role::Server {
+        info = info.set_db(i64::from(config.database));
+    }
+    if pushes {
+        info = info.set_protocol(ProtocolVersion::RESP3);
+    }
+    if let Some(user) = &login.user {
+        info = info.set_username(user);
+    }
+    if let Some(password) = login.password().map_err(Fault::Refused)? {
+        info = info.set_password(password);
+    }
+    let address = if config.tls {
+        tls_address(config, host, port)?
+    } else {
+        ConnectionAddr::Tcp(host.to_owned(), port)
+    };
+    let info = address
+        .into_connection_info()
+        .map_err(Fault::Connect)?
+        .set_tcp_settings(tcp_settings(config))
+        .set_redis_settings(info);
+    open_client(config, info)
+}
+
+/// A peer that is gone is noticed by the kernel too: a black hole sends no reset.
+fn tcp_settings(config: &Config) -> TcpSettings {
+    let probe = Duration::from_secs(5);
+    let keepalive = redis::io::tcp::socket2::TcpKeepalive::new().with_time(probe).with_interval(probe);
+    let settings = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
+    #[cfg(target_os = "linux")]
+    let settings = settings.set_user_timeout(config.timeout.max(probe) * 2);
+    settings
+}
+
+#[cfg(feature = "tls")]
+fn tls_address(_: &Config, host: &str, port: u16) -> Result<ConnectionAddr, Fault> {
+    if rustls::crypto::CryptoProvider::get_default().is_none() {
+        let message = "no TLS provider is installed: call rustls::crypto::ring::default_provider().install_default() \
+                       when the program starts";
+        return Err(Fault::Refused(Error::new(ErrorKind::Unsupported, message)));
+    }
+    Ok(ConnectionAddr::TcpTls { host: host.to_owned(), port, insecure: false, tls_params: None })
+}
+
+#[cfg(not(feature = "tls"))]
+fn tls_address(_: &Config, _: &str, _: u16) -> Result<ConnectionAddr, Fault> {
+    let message = "this build has no TLS: build leasehold-redis with the feature \"tls\"";
+    Err(Fault::Refused(Error::new(ErrorKind::Unsupported, message)))
+}
+
+#[cfg(feature = "tls")]
+fn open_client(config: &Config, info: redis::ConnectionInfo) -> Result<Client, Fault> {
+    let Some(path) = config.ca_file.as_ref().filter(|_| config.tls) else {
+        return Client::open(info).map_err(Fault::Connect);
+    };
+    let root_cert = std::fs::read(path).map_err(|error| {
+        let message = format!("cannot read the certificates in {}", path.display());
+        Fault::Refused(Error::new(ErrorKind::Invalid, message).because(error))
+    })?;
+    let certificates = redis::TlsCertificates { client_tls: None, root_cert: Some(root_cert) };
+    Client::build_with_tls(info, certificates).map_err(Fault::Connect)
+}
+
+#[cfg(not(feature = "tls"))]
+fn open_client(_: &Config, info: redis::ConnectionInfo) -> Result<Client, Fault> {
+    Client::open(info).map_err(Fault::Connect)
+}
+
+/// That this server is a primary, new enough, and no part of a cluster; and how many replicas it has.
+///
+/// What the user may not ask is taken as it is.
+pub(crate) async fn examine(connection: &mut MultiplexedConnection) -> Result<u32, Fault> {
+    let mut questions = redis::Pipeline::new();
+    questions.cmd("ROLE").cmd("INFO").arg("server").cmd("INFO").arg("memory");
+    let answers = connection.send_packed_commands(&questions, 0, 3).await.map_err(Fault::Connect)?;
+    let mut answers = answers.into_iter();
+    let mut answer = || answers.next().unwrap_or(Value::Nil);
+    let replicas = role(answer())?;
+    let server = info(&answer());
+    if server.iter().any(|(name, value)| name == "redis_mode" && value == "cluster") {
+        let message = "the server is a node of a cluster: a URL of one server does not do";
+        return Err(Fault::Refused(Error::new(ErrorKind::Unsupported, message)));
+    }
+    let version =
+        server.iter().find(|(name, _)| name == "redis_version").map(|(_, version)| version.as_str());
+    let major = version.and_then(|version| version.split('.').next()?.parse::<u32>().ok());
+    if major.is_some_and(|major| major < 7) {
+        let message =
+            format!("this is Redis {}: 7.0 or later is needed, or Valkey", version.unwrap_or_default());
+        return Err(Fault::Refused(Error::new(ErrorKind::Unsupported, message)));
+    }
+    let memory = info(&answer());
+    let policy =
+        memory.iter().find(|(name, _)| name == "maxmemory_policy").map(|(_, policy)| policy.as_str());
+    if let Some(policy) = policy.filter(|policy| *policy != "noeviction") {
+        tracing::warn!(policy, "the server may evict leases: set maxmemory-policy to noeviction");
+    }
+    Ok(replicas)
+}
+
+fn role(answer: Value) -> Result<u32, Fault> {
+    if let Value::ServerError(error) = &answer
+        && matches!(error.code(), "LOADING" | "MASTERDOWN" | "BUSY" | "NOAUTH")
+    {
+        return Err(Fault::Connect(error.clone().into()));
+    }
+    let Value::Array(fields) = answer else { return Ok(0) };
+    match fields.first() {
+        Some(Value::BulkString(role)) if role != b"master" => {
+            Err(unavailable("the server is a replica, not the primary"))
+        }
+        _ => {
+            let replicas = if let Some(Value::Array(replicas)) = fields.get(2) { replicas.len() } else { 0 };
+            debug_assert!(fields.get(1).is_none_or(|offset| number(offset).is_some()), "ROLE has an offset");
+            Ok(u32::try_from(replicas).unwrap_or(u32::MAX))
+        }
+    }
+}
+
+fn info(answer: &Value) -> Vec<(String, String)> {
+    let text = match answer {
+        Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        Value::VerbatimString { text, .. } => text.clone(),
+        _ => return Vec::new(),
+    };
+    let pairs = text.lines().filter_map(|line| line.trim_end().split_once(':'));
+    pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}

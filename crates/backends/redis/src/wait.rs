@@ -1,0 +1,254 @@
+//! Wake-ups: one connection that listens to one channel, however many wait for however many resources.
+//!
+//! A script that lets someone move publishes `owner|resource` on the channel of the client where that one waits; one
+//! that changes what others watch publishes `*|resource`. A message may be lost with the connection, so everyone is
+//! woken when it is lost, nobody relies on it before there is a new one, and nobody waits longer than told.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use leasehold_core::{Backoff, ClaimRef, Environment, OwnerToken};
+use redis::{Cmd, PushInfo, PushKind, Value, aio::MultiplexedConnection};
+use tokio::sync::{Notify, mpsc, watch};
+
+use crate::{
+    config::Config,
+    error::Fault,
+    keys::CHANNELS,
+    race::{Either, first},
+    sentinel::Follower,
+    site::{self, Role},
+};
+
+/// How often a silent subscription is asked whether it lives.
+const HEARTBEAT: Duration = Duration::from_secs(5);
+
+/// The ear of a client.
+#[derive(Debug)]
+pub(crate) struct Ear {
+    shared: Arc<Shared>,
+    started: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Shared {
+    client: String,
+    rooms: Mutex<Rooms>,
+    hears: watch::Sender<bool>,
+    /// Rung when the connection leads to the wrong server.
+    moved: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Rooms {
+    by_resource: HashMap<String, Vec<Guest>>,
+    next_number: u64,
+}
+
+/// Someone who waits for a resource.
+#[derive(Debug)]
+struct Guest {
+    number: u64,
+    owner: OwnerToken,
+    /// It has no place: any change is its business.
+    watches: bool,
+    bell: Arc<Notify>,
+}
+
+/// Someone who waits, until this is dropped.
+pub(crate) struct Waiting<'a> {
+    shared: &'a Shared,
+    claim: &'a ClaimRef,
+    number: u64,
+    bell: Arc<Notify>,
+}
+
+impl Ear {
+    /// The ear of the client with this id.
+    pub(crate) fn new(client: String) -> Ear {
+        let (hears, _) = watch::channel(false);
+        let shared = Arc::new(Shared { client, rooms: Mutex::default(), hears, moved: Notify::new() });
+        Ear { shared, started: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn client(&self) -> &str {
+        &self.shared.client
+    }
+
+    /// Listens from now on. Costs nothing until the first one waits.
+    pub(crate) fn attend(&self, config: &Config, environment: &Arc<dyn Environment>) {
+        if !self.started.swap(true, Ordering::Relaxed) {
+            let (shared, config) = (Arc::downgrade(&self.shared), config.clone());
+            environment.spawn(Box::pin(listen(shared, config, Arc::clone(environment))));
+        }
+    }
+
+    /// For whoever tells it that the primary is another one.
+    pub(crate) fn follower(&self) -> Weak<impl Follower> {
+        Arc::downgrade(&self.shared)
+    }
+
+    /// Resolves once it hears.
+    pub(crate) async fn hears(&self) {
+        let mut hears = self.shared.hears.subscribe();
+        let _ = hears.wait_for(|hears| *hears).await;
+    }
+
+    pub(crate) fn is_deaf(&self) -> bool {
+        !*self.shared.hears.borrow()
+    }
+
+    /// Waits from now on: what is told after this is not missed.
+    pub(crate) fn begin<'a>(&'a self, claim: &'a ClaimRef) -> Waiting<'a> {
+        let bell = Arc::new(Notify::new());
+        let mut rooms = self.shared.rooms();
+        rooms.next_number += 1;
+        let number = rooms.next_number;
+        let guest = Guest { number, owner: claim.owner, watches: true, bell: Arc::clone(&bell) };
+        match rooms.by_resource.get_mut(claim.resource.key()) {
+            Some(room) => room.push(guest),
+            None => drop(rooms.by_resource.insert(claim.resource.key().to_owned(), vec![guest])),
+        }
+        Waiting { shared: &self.shared, claim, number, bell }
+    }
+}
+
+impl Follower for Shared {
+    fn primary_changed(&self) {
+        self.moved.notify_one();
+    }
+}
+
+impl Shared {
+    fn rooms(&self) -> MutexGuard<'_, Rooms> {
+        self.rooms.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes whom a message concerns.
+    fn tell(&self, message: &str) {
+        let Some((whom, resource)) = message.split_once('|') else { return };
+        let rooms = self.rooms();
+        let guests = rooms.by_resource.get(resource).into_iter().flatten();
+        match whom.parse::<OwnerToken>() {
+            Ok(owner) => {
+                guests.filter(|guest| guest.owner == owner).for_each(|guest| guest.bell.notify_one())
+            }
+            Err(_) => guests.filter(|guest| guest.watches).for_each(|guest| guest.bell.notify_one()),
+        }
+    }
+
+    fn wake_all(&self) {
+        self.rooms().by_resource.values().flatten().for_each(|guest| guest.bell.notify_one());
+    }
+}
+
+impl Waiting<'_> {
+    /// It has a place: changes that do not let it move are none of its business.
+    pub(crate) fn has_place(&self) {
+        let mut rooms = self.shared.rooms();
+        let room = rooms.by_resource.get_mut(self.claim.resource.key());
+        let guest = room.and_then(|room| room.iter_mut().find(|guest| guest.number == self.number));
+        if let Some(guest) = guest {
+            guest.watches = false;
+        }
+    }
+
+    /// Resolves when it is worth asking again.
+    pub(crate) async fn woken(&self) {
+        self.bell.notified().await;
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let mut rooms = self.shared.rooms();
+        let Some(room) = rooms.by_resource.get_mut(self.claim.resource.key()) else { return };
+        room.retain(|guest| guest.number != self.number);
+        if room.is_empty() {
+            rooms.by_resource.remove(self.claim.resource.key());
+        }
+    }
+}
+
+/// Subscribes, and subscribes again, until the client is gone.
+async fn listen(shared: Weak<Shared>, config: Config, environment: Arc<dyn Environment>) {
+    let mut backoff = Backoff::new();
+    loop {
+        let Some(channel) = shared.upgrade().map(|shared| format!("{CHANNELS}{}", shared.client)) else {
+            return;
+        };
+        match subscribe(&config, &channel).await {
+            Ok((connection, messages)) => {
+                backoff = Backoff::new();
+                if hear(&shared, connection, messages, &environment).await.is_none() {
+                    return;
+                }
+            }
+            Err(fault) => tracing::debug!(?fault, "cannot listen for wake-ups"),
+        }
+        let pause = backoff.next(environment.random());
+        environment.sleep(pause).await;
+    }
+}
+
+type Subscription = (MultiplexedConnection, mpsc::UnboundedReceiver<PushInfo>);
+
+async fn subscribe(config: &Config, channel: &str) -> Result<Subscription, Fault> {
+    let (sender, messages) = mpsc::unbounded_channel();
+    let address = site::find_primary(config).await?;
+    let mut connection = site::open(config, &address.host, address.port, Role::Server, Some(sender)).await?;
+    connection.subscribe(channel).await.map_err(Fault::Command)?;
+    Ok((connection, messages))
+}
+
+/// Passes on messages until the connection is dead; `None` if the client is gone.
+async fn hear(
+    shared: &Weak<Shared>,
+    mut connection: MultiplexedConnection,
+    mut messages: mpsc::UnboundedReceiver<PushInfo>,
+    environment: &Arc<dyn Environment>,
+) -> Option<()> {
+    // Who began to wait meanwhile looks after this, or looks again soon; who waited before was woken by the loss.
+    shared.upgrade()?.hears.send_replace(true);
+    loop {
+        let moved = {
+            let shared = shared.upgrade()?;
+            async move { shared.moved.notified().await }
+        };
+        let news = first(messages.recv(), first(environment.sleep(HEARTBEAT), moved)).await;
+        let alive = match news {
+            Either::Left(Some(push)) if push.kind != PushKind::Disconnection => {
+                pass_on(&*shared.upgrade()?, &push);
+                true
+            }
+            Either::Left(_) => false,
+            Either::Right(Either::Right(())) => false,
+            Either::Right(Either::Left(())) => {
+                shared.upgrade()?;
+                let ping = Cmd::new().arg("PING").to_owned();
+                connection.send_packed_command(&ping).await.is_ok()
+            }
+        };
+        if !alive {
+            let shared = shared.upgrade()?;
+            shared.hears.send_replace(false);
+            shared.wake_all();
+            return Some(());
+        }
+    }
+}
+
+fn pass_on(shared: &Shared, push: &PushInfo) {
+    if push.kind != PushKind::Message {
+        return;
+    }
+    if let Some(Value::BulkString(message)) = push.data.get(1) {
+        shared.tell(&String::from_utf8_lossy(message));
+    }
+}

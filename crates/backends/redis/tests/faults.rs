@@ -1,0 +1,350 @@
+//! What goes wrong with networks and servers, and what must come of it.
+
+mod common;
+
+use std::{sync::Arc, time::Duration};
+
+use common::{
+    LONG, PATIENCE, claim, client, eventually, granted, in_time, is_blocked, open, release, renew, report,
+};
+use leasehold::{Backend, Effect, Error, ErrorKind, Farewell, Gone, Held, Released, Renewal, Share, Verdict};
+use leasehold_testkit::{Proxy, proxy::Way, servers::RedisServer};
+
+const OWNER: &str = "lock:v1:{report/42}:owner";
+
+fn through(proxy: &Proxy) -> String {
+    format!("redis://127.0.0.1:{}/?timeout=500ms", proxy.port())
+}
+
+fn says(error: &Error) -> (ErrorKind, Effect) {
+    (error.kind(), error.effect())
+}
+
+#[tokio::test]
+async fn a_partition_past_the_ttl_is_a_loss_told_in_time_and_healing_revives_nothing() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port(), 1).await;
+    let (ours, theirs) = (client(&through(&proxy)).await, client(&server.url()).await);
+    let ttl = Duration::from_secs(3);
+    let lease = ours.lease("report", "42").ttl(ttl).acquire().await.unwrap();
+    proxy.black_hole();
+    let next = theirs.lease("report", "42").ttl(LONG).wait(PATIENCE).acquire();
+    let next = tokio::spawn(next);
+    in_time("the loss", lease.ended()).await;
+    assert!(!next.is_finished(), "told before anyone else is granted");
+    assert!(lease.check().is_err());
+    let next = in_time("the next grant", next).await.unwrap().unwrap();
+    assert!(next.token() > lease.token());
+    proxy.heal();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(lease.check().is_err(), "loss latches");
+    next.check().unwrap();
+    assert!(
+        server.command(&["GET", OWNER]).contains(&next.token().to_string()),
+        "renewals that come late change nothing"
+    );
+}
+
+#[tokio::test]
+async fn a_reply_lost_after_execution_is_unknown_and_asking_again_returns_the_same_grant() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port(), 2).await;
+    let redis = open(&through(&proxy)).await;
+    common::token_of(&redis, &report()).await; // the server knows the scripts
+    proxy.lose_replies(1);
+    let ours = claim(&report(), LONG);
+    let error = redis.acquire(&ours).await.unwrap_err();
+    assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::Unknown));
+    let token = server.command(&["GET", "lock:v1:{report/42}:fence"]);
+    let grant = granted(&redis, &ours).await;
+    assert_eq!(grant.token.to_string(), token, "granted once");
+    assert_eq!(release(&redis, &ours).await, Released::Now);
+}
+
+#[tokio::test]
+async fn a_request_executed_twice_is_one_grant_and_one_token() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port(), 3).await;
+    let redis = open(&through(&proxy)).await;
+    let ours = claim(&report(), LONG);
+    granted(&redis, &ours).await;
+    release(&redis, &ours).await;
+    proxy.send_twice(1);
+    let again = claim(&report(), LONG);
+    let grant = granted(&redis, &again).await;
+    assert_eq!(server.command(&["GET", "lock:v1:{report/42}:fence"]), grant.token.to_string());
+    proxy.send_twice(1);
+    release(&redis, &again).await;
+    assert_eq!(server.command(&["EXISTS", OWNER]), "0");
+}
+
+#[tokio::test]
+async fn a_request_executed_after_its_owner_gave_up_comes_to_nothing() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port(), 4).await;
+    let (slow, direct) = (open(&through(&proxy)).await, open(&server.url()).await);
+    proxy.hold(Way::Requests);
+    let ours = claim(&report(), LONG);
+    let error = slow.acquire(&ours).await.unwrap_err();
+    assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::Unknown));
+    let farewell = Farewell::new(ours.reference()).burying(Farewell::bury_for(LONG));
+    assert_eq!(direct.release(&farewell).await.unwrap(), Released::AlreadyGone);
+    let scripts = |server: &RedisServer| {
+        let stats = server.command(&["INFO", "commandstats"]);
+        let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:")).unwrap_or("").to_owned();
+        line.split("calls=").nth(1).and_then(|rest| rest.split(',').next()?.parse::<u64>().ok()).unwrap_or(0)
+    };
+    let before = scripts(&server);
+    proxy.heal();
+    eventually("the late execution", || async { scripts(&server) > before }).await;
+    assert_eq!(server.command(&["EXISTS", OWNER]), "0", "the tombstone stopped it");
+    granted(&direct, &claim(&report(), LONG)).await;
+}
+
+#[tokio::test]
+async fn a_connection_cut_anywhere_never_makes_a_wrong_answer() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port(), 5).await;
+    let redis = open(&through(&proxy)).await;
+    for (way, bytes) in
+        [Way::Requests, Way::Replies].into_iter().flat_map(|way| [1, 7, 30, 60].map(|n| (way, n)))
+    {
+        let ours = claim(&report(), LONG);
+        proxy.cut_after(way, bytes);
+        match redis.acquire(&ours).await {
+            Ok(Verdict::Granted(_)) => {}
+            Ok(other) => panic!("{way:?} after {bytes}: {other:?}"),
+            Err(error) => assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::Unknown)),
+        }
+        // Whatever became of it, asking again and releasing is safe.
+        eventually("an answer", || async { redis.acquire(&ours).await.is_ok() }).await;
+        assert_eq!(release(&redis, &ours).await, Released::Now, "{way:?} after {bytes}");
+    }
+}
+
+#[tokio::test]
+async fn a_silent_connection_is_replaced() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port(), 6).await;
+    let redis = open(&through(&proxy)).await;
+    let before = proxy.connections();
+    proxy.hold(Way::Replies);
+    redis.acquire(&claim(&report(), LONG)).await.unwrap_err();
+    let _ = redis.acquire(&claim(&report(), LONG)).await.unwrap_err();
+    assert!(proxy.connections() > before, "another one is made");
+    proxy.heal();
+    eventually("an answer", || async { redis.acquire(&claim(&report(), LONG)).await.is_ok() }).await;
+}
+
+#[tokio::test]
+async fn a_slow_network_is_only_slow() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port(), 7).await;
+    let client = client(&format!("redis://127.0.0.1:{}/", proxy.port())).await;
+    proxy.delay(Duration::from_millis(60));
+    for _ in 0..5 {
+        let lease = client.lease("report", "42").ttl(LONG).acquire().await.unwrap();
+        lease.check().unwrap();
+        lease.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_frozen_server_costs_a_timeout_and_what_it_executes_late_does_no_harm() {
+    let server = RedisServer::start();
+    let redis = open(&format!("{}?timeout=300ms", server.url())).await;
+    let ours = claim(&report(), LONG);
+    server.freeze();
+    let error = in_time("the timeout", redis.acquire(&ours)).await.unwrap_err();
+    assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::Unknown));
+    server.thaw();
+    eventually("an answer", || async { redis.acquire(&ours).await.is_ok() }).await;
+    assert_eq!(release(&redis, &ours).await, Released::Now);
+    assert_eq!(server.command(&["EXISTS", OWNER]), "0");
+}
+
+#[tokio::test]
+async fn an_evicted_record_is_found_gone_at_the_next_renewal_and_tokens_grow() {
+    let server = RedisServer::start();
+    let redis = open(&server.url()).await;
+    let ours = claim(&report(), LONG);
+    let token = granted(&redis, &ours).await.token;
+    server.command(&["CONFIG", "SET", "maxmemory-policy", "volatile-ttl"]);
+    server.command(&["CONFIG", "SET", "maxmemory", "1"]);
+    server.command(&["SET", "x", "y"]);
+    server.command(&["CONFIG", "SET", "maxmemory", "0"]);
+    let answer = renew(&redis, ours.reference(), LONG).await;
+    assert!(matches!(answer, Renewal::Gone { why: Gone::NotThere }), "{answer:?}");
+    assert!(granted(&redis, &claim(&report(), LONG)).await.token > token);
+}
+
+#[tokio::test]
+async fn with_full_memory_nothing_is_granted_and_everything_is_kept_and_given_back() {
+    let server = RedisServer::start();
+    let redis = open(&server.url()).await;
+    let (whole, mut reader) = (claim(&report(), LONG), claim(&"index/main".parse().unwrap(), LONG));
+    reader.share = Share::READ;
+    granted(&redis, &whole).await;
+    granted(&redis, &reader).await;
+    server.command(&["CONFIG", "SET", "maxmemory", "1"]);
+    let error = redis.acquire(&claim(&"report/43".parse().unwrap(), LONG)).await.unwrap_err();
+    assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::None));
+    let held = [Held::new(whole.reference(), LONG), Held::new(reader.reference(), LONG).noting(*b"note")];
+    for answer in redis.renew(&held).await {
+        assert!(matches!(answer.as_ref().unwrap(), Renewal::Kept(_)), "{answer:?}");
+    }
+    for claim in [&whole, &reader] {
+        let farewell = Farewell::new(claim.reference()).burying(LONG);
+        assert_eq!(redis.release(&farewell).await.unwrap(), Released::Now);
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_to_write_is_unavailable_without_effect_until_it_writes_again() {
+    let server = RedisServer::with(&["--enable-protected-configs", "yes"]);
+    let redis = open(&server.url()).await;
+    let ours = claim(&report(), LONG);
+    let folder = server.folder().to_string_lossy().into_owned();
+    let refused = async |what: &str| {
+        let error = redis.acquire(&ours).await.expect_err(what);
+        assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::None), "{what}");
+    };
+
+    server.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    refused("NOREPLICAS").await;
+    server.command(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+
+    server.command(&["REPLICAOF", "127.0.0.1", "1"]);
+    refused("READONLY").await;
+    refused("a replica, by its ROLE").await;
+    server.command(&["REPLICAOF", "NO", "ONE"]);
+    granted(&redis, &ours).await;
+    release(&redis, &ours).await;
+
+    server.command(&["CONFIG", "SET", "save", "3600 1"]);
+    server.command(&["CONFIG", "SET", "dir", "/proc"]);
+    server.command(&["BGSAVE"]);
+    eventually("a save that fails", || async {
+        server.command(&["INFO", "persistence"]).contains("rdb_last_bgsave_status:err")
+    })
+    .await;
+    refused("MISCONF").await;
+    server.command(&["CONFIG", "SET", "dir", &folder]);
+    server.command(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"]);
+    granted(&redis, &ours).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_loads_its_data_is_unavailable_and_then_serves() {
+    let server = Arc::new(RedisServer::with(&["--appendonly", "yes", "--key-load-delay", "20000"]));
+    let redis = open(&server.url()).await;
+    for number in 0..40 {
+        server.command(&["SET", &format!("x{number}"), "y"]);
+    }
+    server.kill();
+    let starting = tokio::task::spawn_blocking({
+        let server = Arc::clone(&server);
+        move || server.run_again()
+    });
+    let ours = claim(&report(), LONG);
+    eventually("a grant", || async {
+        match redis.acquire(&ours).await {
+            Ok(_) => true,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+                false
+            }
+        }
+    })
+    .await;
+    starting.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_key_of_another_type_is_named_and_one_that_holds_the_owner_key_is_a_stranger() {
+    let server = RedisServer::start();
+    let redis = open(&server.url()).await;
+    server.command(&["HSET", OWNER, "uuid:7", "1"]);
+    assert!(is_blocked(&redis, &claim(&report(), LONG)).await, "some other library holds it");
+    server.command(&["DEL", OWNER]);
+    for (part, words) in [("fence", ["SET", "no number"]), ("line", ["SET", "x"]), ("state", ["SET", "x"])] {
+        let key = format!("lock:v1:{{report/42}}:{part}");
+        server.command(&[words[0], &key, words[1]]);
+        let ours = claim(&report(), LONG).queued();
+        let outcome = redis.acquire(&ours).await;
+        if part != "line" {
+            let error = outcome.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{error:?}");
+            assert!(error.to_string().contains(&key), "{error}");
+        } else {
+            // Touched only when someone waits.
+            let error = redis.acquire(&claim(&report(), LONG).queued()).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{error:?}");
+            assert!(error.to_string().contains(&key), "{error}");
+        }
+        server.command(&["FLUSHALL"]);
+    }
+    granted(&redis, &claim(&report(), LONG)).await;
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_denied_and_a_rotated_one_is_read_anew() {
+    let server = RedisServer::with(&["--requirepass", "first"]);
+    let file = server.folder().join("password");
+    std::fs::write(&file, "first\n").unwrap();
+    let config = |login: &str, options: &str| {
+        let url = format!("redis://{login}127.0.0.1:{}/{options}", server.port());
+        leasehold_redis::Config::parse(&url).unwrap()
+    };
+    let connect =
+        async |config| leasehold_redis::Redis::connect(config, Arc::new(leasehold::System::current())).await;
+    for login in ["", ":hunter2@", "nobody:hunter2@"] {
+        let error = connect(config(login, "")).await.unwrap_err();
+        assert_eq!(says(&error), (ErrorKind::Denied, Effect::None), "{error:?}");
+        assert!(!format!("{error:?}").contains("hunter2"));
+    }
+    let redis = connect(config("", &format!("?password_file={}", file.display()))).await.unwrap();
+    let ours = claim(&report(), LONG);
+    granted(&redis, &ours).await;
+
+    let mut admin = redis_admin(&server, "first");
+    let _: () = redis::cmd("CONFIG").arg("SET").arg("requirepass").arg("second").query(&mut admin).unwrap();
+    let answer = renew(&redis, ours.reference(), LONG).await;
+    assert!(matches!(answer, Renewal::Kept(_)), "a connection that stands goes on: {answer:?}");
+    let _: () = redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").query(&mut admin).unwrap();
+    let denied =
+        || async { redis.acquire(&ours).await.is_err_and(|error| error.kind() == ErrorKind::Denied) };
+    eventually("the old password is refused", denied).await;
+    std::fs::write(&file, "second").unwrap();
+    eventually("the new one is taken", || async { redis.acquire(&ours).await.is_ok() }).await;
+}
+
+fn redis_admin(server: &RedisServer, password: &str) -> redis::Connection {
+    let url = format!("redis://:{password}@127.0.0.1:{}/", server.port());
+    redis::Client::open(url).unwrap().get_connection().unwrap()
+}
+
+#[tokio::test]
+async fn scripts_that_the_server_forgot_are_loaded_again() {
+    let server = RedisServer::start();
+    let redis = open(&server.url()).await;
+    let claims: Vec<_> = (0..100).map(|n| claim(&format!("report/{n}").parse().unwrap(), LONG)).collect();
+    for (number, claim) in claims.iter().enumerate() {
+        if number % 10 == 0 {
+            server.command(&["SCRIPT", "FLUSH"]);
+        }
+        granted(&redis, claim).await;
+    }
+    server.command(&["SCRIPT", "FLUSH"]);
+    let held: Vec<_> = claims.iter().map(|claim| Held::new(claim.reference(), LONG)).collect();
+    for answer in redis.renew(&held).await {
+        assert!(matches!(answer.as_ref().unwrap(), Renewal::Kept(_)), "{answer:?}");
+    }
+    server.command(&["SCRIPT", "FLUSH"]);
+    let noted: Vec<_> = held.into_iter().map(|held| held.noting(*b"note")).collect();
+    for answer in redis.renew(&noted).await {
+        assert!(matches!(answer.as_ref().unwrap(), Renewal::Kept(_)), "{answer:?}");
+    }
+    server.command(&["SCRIPT", "FLUSH"]);
+    assert_eq!(release(&redis, &claims[0]).await, Released::Now);
+}

@@ -1,0 +1,52 @@
+//! Grants that replicas must have before they are given.
+
+mod common;
+
+use common::{LONG, claim, granted, open, report};
+use leasehold::{Backend, Effect, ErrorKind, Held, Renewal};
+use leasehold_testkit::servers::Replication;
+
+const OWNER: &str = "lock:v1:{report/42}:owner";
+
+#[tokio::test]
+async fn a_grant_says_how_many_replicas_have_it() {
+    let servers = Replication::without_sentinels(2);
+    let redis = open(&format!("{}?replicas=2", servers.servers[0].url())).await;
+    let ours = claim(&report(), LONG);
+    assert_eq!(granted(&redis, &ours).await.acks, Some(2));
+    for replica in &servers.servers[1..] {
+        assert_eq!(replica.command(&["EXISTS", OWNER]), "1");
+    }
+    let answer = common::renew(&redis, ours.reference(), LONG).await;
+    assert!(matches!(answer, Renewal::Kept(_)), "{answer:?}");
+    assert_eq!(common::release(&redis, &ours).await, leasehold::Released::Now);
+}
+
+#[tokio::test]
+async fn with_too_few_it_is_given_up_again_and_the_error_says_so() {
+    let servers = Replication::without_sentinels(2);
+    let url = |policy: &str| format!("{}?replica_timeout=2s&replicas={policy}", servers.servers[0].url());
+    let (both, most) = (open(&url("2")).await, open(&url("majority")).await);
+    servers.servers[1].freeze();
+    let ours = claim(&report(), LONG);
+    let error = both.acquire(&ours).await.unwrap_err();
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::None));
+    assert!(error.to_string().contains("1 replicas acknowledged in time, 2 were asked for"), "{error}");
+    assert_eq!(servers.servers[0].command(&["EXISTS", OWNER]), "0");
+    // The primary and one of two are a majority.
+    let theirs = claim(&report(), LONG);
+    assert!(granted(&most, &theirs).await.acks >= Some(1));
+
+    servers.servers[2].freeze();
+    let answer = most.renew(&[Held::new(theirs.reference(), LONG)]).await.remove(0);
+    let error = answer.unwrap_err();
+    assert_eq!(
+        (error.kind(), error.effect()),
+        (ErrorKind::Unavailable, Effect::Unknown),
+        "it does not count"
+    );
+    // Nor does asking again, on a connection that has written nothing before.
+    let again = open(&url("majority")).await;
+    let error = again.acquire(&theirs).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+}

@@ -1,0 +1,103 @@
+//! Behind Sentinel: failovers that lose what was granted, and two primaries at once.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{LONG, PATIENCE, claim, client, eventually, granted, in_time, open, report, token_of};
+use leasehold::{Backend, Renewal};
+use leasehold_testkit::servers::Replication;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_finds_the_primary_and_follows_a_failover() {
+    let servers = Replication::start(1);
+    let client = client(&servers.url()).await;
+    let before = client.lease("report", "42").acquire().await.unwrap();
+    let old = servers.primary_port();
+    servers.servers[0].kill();
+    let asking = tokio::spawn({
+        let client = client.clone();
+        async move {
+            let lease = client.lease("report", "43").wait(PATIENCE).acquire().await;
+            (lease, Instant::now())
+        }
+    });
+    tokio::task::block_in_place(|| servers.await_failover(old));
+    let switched = Instant::now();
+    let (lease, granted_at) = in_time("a grant of the new primary", asking).await.unwrap();
+    let lease = lease.unwrap();
+    let took = granted_at.saturating_duration_since(switched);
+    println!("granted {took:?} after the switch");
+    assert!(took < Duration::from_secs(2), "{took:?} after the switch");
+    assert!(lease.token() > before.token(), "a minute ahead for each epoch");
+}
+
+/// Makes the replica forget the primary, so that nothing more reaches it.
+fn cut_off(servers: &Replication) {
+    servers.servers[1].command(&["REPLICAOF", "127.0.0.1", "1"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failover_that_loses_the_lock_and_the_fence_grants_again_with_a_higher_token() {
+    let servers = Replication::start(1);
+    let redis = open(&servers.url()).await;
+    cut_off(&servers);
+    let ours = claim(&report(), LONG);
+    let before = granted(&redis, &ours).await.token;
+    let old = servers.primary_port();
+    servers.servers[0].kill();
+    tokio::task::block_in_place(|| servers.await_failover(old));
+    let theirs = claim(&report(), LONG);
+    eventually("the new primary", || async { redis.acquire(&theirs).await.is_ok() }).await;
+    assert!(
+        granted(&redis, &theirs).await.token > before,
+        "best effort: granted twice, and the fence tells them apart"
+    );
+    let answer = common::renew(&redis, ours.reference(), LONG).await;
+    assert!(
+        matches!(answer, Renewal::Gone { .. }),
+        "the first holder is told at its next renewal: {answer:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_primaries_the_new_ones_tokens_win() {
+    let servers = Replication::start(1);
+    let (redis, old) = (open(&servers.url()).await, servers.primary_port());
+    token_of(&redis, &report()).await;
+    servers.servers[0].freeze();
+    tokio::task::block_in_place(|| servers.await_failover(old));
+    eventually("the new primary", || async { redis.acquire(&claim(&report(), LONG)).await.is_ok() }).await;
+    let new = token_of(&redis, &"report/43".parse().unwrap()).await;
+    // The old one comes back and does not know yet; whoever still talks to it gets a token that loses.
+    servers.servers[0].thaw();
+    let stale = open(&servers.servers[0].url()).await;
+    let late = token_of(&stale, &"report/43".parse().unwrap()).await;
+    assert!(late < new, "{late} was given out after {new}, by the wrong primary");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_frozen_primary_is_left_behind_and_a_demoted_one_is_not_written_to() {
+    let servers = Replication::start(1);
+    let (redis, old) = (open(&format!("{}?timeout=500ms", servers.url())).await, servers.primary_port());
+    granted(&redis, &claim(&report(), LONG)).await;
+    servers.servers[0].freeze();
+    tokio::task::block_in_place(|| servers.await_failover(old));
+    eventually("the new primary", || async { redis.acquire(&claim(&report(), LONG)).await.is_ok() }).await;
+    servers.servers[0].thaw();
+    let new = servers.primary_port();
+    assert_ne!(new, old);
+    token_of(&redis, &"report/44".parse().unwrap()).await;
+    let seen = servers.servers[1].command(&["EXISTS", "lock:v1:{report/44}:fence"]);
+    assert_eq!(seen, "1", "written to the new primary");
+}
+
+#[tokio::test]
+async fn an_unknown_service_says_so() {
+    let servers = Replication::start(0);
+    let url = servers.url().replace("/main", "/other") + "?timeout=100ms";
+    let config = leasehold_redis::Config::parse(&url).unwrap();
+    let environment = std::sync::Arc::new(leasehold::System::current());
+    let error = leasehold_redis::Redis::connect(config, environment).await.unwrap_err();
+    assert!(error.to_string().contains("knows no service"), "{error}");
+}

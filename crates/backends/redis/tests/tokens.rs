@@ -1,0 +1,116 @@
+//! Tokens never go back: whatever is lost, flushed, restarted or failed over.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{LONG, claim, eventually, granted, open, report, token_of};
+use leasehold::{Backend, Effect, ErrorKind, FencingToken};
+use leasehold_testkit::servers::{RedisServer, Replication};
+
+const FENCE: &str = "lock:v1:{report/42}:fence";
+
+#[tokio::test]
+async fn after_flushall() {
+    let server = RedisServer::start();
+    let redis = open(&server.url()).await;
+    let before = token_of(&redis, &report()).await;
+    server.command(&["FLUSHALL"]);
+    assert!(token_of(&redis, &report()).await > before);
+}
+
+#[tokio::test]
+async fn after_a_restart_without_data() {
+    let server = RedisServer::start();
+    let redis = open(&server.url()).await;
+    let before = granted(&redis, &claim(&report(), LONG)).await.token;
+    server.kill();
+    server.run_again();
+    eventually("a grant after the restart", || async {
+        redis.acquire(&claim(&report(), LONG)).await.is_ok()
+    })
+    .await;
+    server.command(&["FLUSHALL"]);
+    assert!(token_of(&redis, &report()).await > before);
+}
+
+#[tokio::test]
+async fn after_a_restart_with_its_data_the_holder_goes_on() {
+    let server = RedisServer::with(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let redis = open(&server.url()).await;
+    let ours = claim(&report(), LONG);
+    let before = granted(&redis, &ours).await;
+    server.kill();
+    server.run_again();
+    eventually("an answer", || async { redis.acquire(&ours).await.is_ok() }).await;
+    let again = granted(&redis, &ours).await;
+    assert_eq!(again.token, before.token, "it is the same grant");
+    assert!(again.remaining <= before.remaining);
+}
+
+#[tokio::test]
+async fn after_failover_to_a_replica_that_has_seen_nothing() {
+    let servers = Replication::without_sentinels(1);
+    let (primary, replica) = (&servers.servers[0], &servers.servers[1]);
+    // A replica that follows no longer, and knows of nothing.
+    replica.command(&["REPLICAOF", "NO", "ONE"]);
+    replica.command(&["FLUSHALL"]);
+    let before = token_of(&open(&primary.url()).await, &report()).await;
+    primary.kill();
+    assert!(token_of(&open(&replica.url()).await, &report()).await > before);
+}
+
+#[tokio::test]
+async fn although_the_fence_key_has_a_ttl_and_goes() {
+    let server = RedisServer::start();
+    let redis = open(&server.url()).await;
+    let before = token_of(&redis, &report()).await;
+    let left: u64 = server.command(&["PTTL", FENCE]).parse().unwrap();
+    assert!(left > 3_600_000, "it stays for hours: {left} ms");
+    server.command(&["DEL", FENCE]);
+    assert!(token_of(&redis, &report()).await > before);
+}
+
+#[tokio::test]
+async fn and_every_key_has_a_ttl() {
+    let server = RedisServer::start();
+    let redis = open(&server.url()).await;
+    let holder = claim(&report(), LONG).noting(*b"note");
+    granted(&redis, &holder).await;
+    let waiting = claim(&report(), LONG).queued();
+    let verdict = redis.acquire(&waiting).await.unwrap();
+    let leasehold::Verdict::Blocked(blocked) = verdict else { panic!("{verdict:?}") };
+    let mut reader = claim(&"index/main".parse().unwrap(), LONG);
+    reader.share = leasehold::Share::READ;
+    granted(&redis, &reader).await;
+    let farewell = leasehold::Farewell::new(claim(&report(), LONG).reference()).burying(LONG);
+    redis.release(&farewell).await.unwrap();
+    let command = leasehold::Command::Pause { lasting: LONG };
+    redis.order(&leasehold::Order::new(report(), command, "ops", "test")).await.unwrap();
+    let watching = claim(&report(), LONG).reference();
+    redis.wait(&watching, &blocked.cursor, Duration::from_millis(50)).await.unwrap();
+    let keys = server.command(&["KEYS", "*"]);
+    assert!(keys.split(' ').count() >= 9, "{keys}");
+    for key in keys.split(' ') {
+        let left: i64 = server.command(&["PTTL", key]).parse().unwrap();
+        assert!(left > 0, "{key} has no ttl");
+    }
+}
+
+#[tokio::test]
+async fn a_floor_is_passed_and_an_absurd_one_refused() {
+    let server = RedisServer::start();
+    let redis = open(&server.url()).await;
+    let now = token_of(&redis, &report()).await;
+    let floor = FencingToken::new(now.get() + 3_600_000_000).unwrap();
+    let ours = claim(&report(), LONG).above(floor);
+    assert!(granted(&redis, &ours).await.token > floor);
+    common::release(&redis, &ours).await;
+    assert!(token_of(&redis, &report()).await > floor, "and the next one is above it too");
+    let left: u64 = server.command(&["PTTL", FENCE]).parse().unwrap();
+    assert!(left > 2 * 3_600_000, "it stays longer than the clock needs to get there: {left} ms");
+    let absurd = FencingToken::new((1 << 53) - 2).unwrap();
+    let error = redis.acquire(&claim(&"report/43".parse().unwrap(), LONG).above(absurd)).await.unwrap_err();
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Invalid, Effect::None));
+    assert_eq!(server.command(&["KEYS", "*43*"]), "");
+}

@@ -1,0 +1,23 @@
+//! The whole suite, on a clock that the tests own: every handle is one that a process of its own could have.
+
+use std::sync::Arc;
+
+use leasehold::testing::ManualTime;
+use leasehold_core::Backend;
+use leasehold_sqlite::{Config, Sqlite};
+use leasehold_testkit::{Stage, conformance};
+
+fn main() {
+    conformance::main("sqlite", || async {
+        let directory = tempfile::tempdir().expect("a directory can be made");
+        let path = directory.path().join("leases.db");
+        let time = ManualTime::new();
+        let clock = time.clone();
+        let open = move || -> Arc<dyn Backend> {
+            let opened = Sqlite::open(Config::new(&path), Arc::new(clock.clone()));
+            Arc::new(opened.expect("the file can be opened"))
+        };
+        let stage = Stage::manual(open(), time).opened_again(open()).keeping(directory);
+        stage.reopened_by(move || std::future::ready(open()))
+    });
+}

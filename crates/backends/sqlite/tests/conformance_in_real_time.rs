@@ -1,0 +1,22 @@
+//! The whole suite once more, on the host's clock, with every commit waiting for the disk and a line that can be full.
+
+use std::sync::Arc;
+
+use leasehold::System;
+use leasehold_core::Backend;
+use leasehold_sqlite::{Config, Durability, Sqlite};
+use leasehold_testkit::{Stage, conformance};
+
+fn main() {
+    conformance::main("sqlite_in_real_time", || async {
+        let directory = tempfile::tempdir().expect("a directory can be made");
+        let config = Config::new(directory.path().join("leases.db"));
+        let config = config.durability(Durability::Full).pretend_line_max(100);
+        let open = move || -> Arc<dyn Backend> {
+            let opened = Sqlite::open(config.clone(), Arc::new(System::current()));
+            Arc::new(opened.expect("the file can be opened"))
+        };
+        let stage = Stage::real(open()).opened_again(open()).keeping(directory);
+        stage.reopened_by(move || std::future::ready(open()))
+    });
+}

@@ -1,0 +1,196 @@
+//! Many tasks of one process, and what the file keeps when they have gone.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test is a program of its own")]
+
+mod common;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use common::{TTL, check_file, claim, granted, obtain, open};
+use leasehold::testing::ManualTime;
+use leasehold_core::{
+    Backend, Cursor, Farewell, Held, Listing, Query, Renewal, Share, Snapshot, Succession, Verdict,
+};
+use leasehold_sqlite::{Config, Durability, Sqlite};
+
+async fn crowd(config: Config, tasks: usize, turns: usize) {
+    let backend = Arc::new(open(config));
+    let (inside, served) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let all: Vec<_> = (0..tasks)
+        .map(|task| {
+            let (backend, inside, served) = (Arc::clone(&backend), Arc::clone(&inside), Arc::clone(&served));
+            tokio::spawn(async move {
+                for turn in 0..turns {
+                    // Half of them for one room with three places, the others each for a thing of its own.
+                    let shared = (task + turn) % 2 == 0;
+                    let mut claim =
+                        claim(&if shared { "room".to_owned() } else { format!("own/{task}") }).queued();
+                    claim.share = if shared { Share::new(1, 3).unwrap() } else { Share::WHOLE };
+                    obtain(&backend, &claim).await;
+                    if shared {
+                        assert!(inside.fetch_add(1, Ordering::SeqCst) < 3, "more than three are inside");
+                        tokio::task::yield_now().await;
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                    }
+                    backend.release(&Farewell::new(claim.reference())).await.unwrap();
+                    served.fetch_add(1, Ordering::SeqCst);
+                }
+            })
+        })
+        .collect();
+    for task in all {
+        task.await.unwrap();
+    }
+    assert_eq!(served.load(Ordering::SeqCst), tasks * turns);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn tasks_on_many_threads_share_commits_and_never_overlap() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("leases.db");
+    crowd(Config::new(&file), 64, 20).await;
+    check_file(&file);
+}
+
+#[tokio::test]
+async fn tasks_on_one_thread_share_commits_and_never_overlap() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("leases.db");
+    crowd(Config::new(&file), 64, 20).await;
+    crowd(Config::new(&file).durability(Durability::Full), 16, 4).await;
+    check_file(&file);
+}
+
+#[tokio::test]
+async fn a_whole_batch_is_renewed_in_one_call() {
+    let directory = tempfile::tempdir().unwrap();
+    let backend = open(Config::new(directory.path().join("leases.db")));
+    let claims: Vec<_> = (0..1000).map(|number| claim(&number.to_string())).collect();
+    for claim in &claims {
+        granted(&backend, claim).await;
+    }
+    let held: Vec<_> = claims.iter().map(|claim| Held::new(claim.reference(), TTL * 2)).collect();
+    let renewed = backend.renew(&held).await;
+    assert_eq!(renewed.len(), 1000);
+    assert!(renewed.iter().all(|renewal| matches!(renewal, Ok(Renewal::Kept(kept)) if kept.remaining > TTL)));
+}
+
+/// Tasks come and go in the middle of everything; nobody is left waiting for an answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cancelled_tasks_keep_nobody_waiting() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("leases.db");
+    let backend = Arc::new(open(Config::new(&file)));
+    for round in 0..50 {
+        let tasks: Vec<_> = (0..20)
+            .map(|task: u64| {
+                let backend = Arc::clone(&backend);
+                tokio::spawn(async move {
+                    let claim = claim(&format!("{round}/{task}"));
+                    let work = backend.acquire(&claim);
+                    if task.is_multiple_of(2) {
+                        let _ = tokio::time::timeout(Duration::from_micros(task * 10), work).await;
+                    } else {
+                        work.await.unwrap();
+                    }
+                })
+            })
+            .collect();
+        tasks.iter().skip(1).step_by(5).for_each(tokio::task::JoinHandle::abort);
+        for task in tasks {
+            let ended = tokio::time::timeout(Duration::from_secs(20), task).await.expect("it is answered");
+            assert!(ended.is_ok() || ended.is_err_and(|error| error.is_cancelled()));
+        }
+    }
+    check_file(&file);
+}
+
+/// Rows in the table of resources.
+fn rows(file: &std::path::Path) -> i64 {
+    let file = rusqlite::Connection::open(file).unwrap();
+    file.query_row("SELECT count(*) FROM resource", [], |row| row.get(0)).unwrap()
+}
+
+/// Resources that nobody uses any more are swept away, a few with each new one; tokens never come back, not even if
+/// the calendar does.
+#[tokio::test]
+async fn the_file_does_not_grow_without_bound() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("leases.db");
+    let time = ManualTime::new();
+    let backend = Sqlite::open(Config::new(&file), Arc::new(time.clone())).unwrap();
+    let first = claim("first");
+    let token = granted(&backend, &first).await.token;
+    let mut most = 0;
+    for number in 0..3000 {
+        let claim = claim(&format!("unique/{number}"));
+        granted(&backend, &claim).await;
+        if number % 2 == 0 {
+            backend.release(&Farewell::new(claim.reference()).burying(TTL)).await.unwrap();
+        }
+        time.jump(Duration::from_secs(10)); // ten seconds each: 360 are remembered for an hour
+        if number % 500 == 0 {
+            most = most.max(rows(&file));
+        }
+    }
+    assert!(most < 600, "{most} rows");
+    check_file(&file);
+    drop(backend);
+    let early = ManualTime::new(); // the calendar of this one is as it was at the beginning
+    let backend = Sqlite::open(Config::new(&file).pretend_boot("later"), Arc::new(early)).unwrap();
+    let again = granted(&backend, &claim("first")).await.token;
+    assert!(again > token, "{again:?} after {token:?}");
+}
+
+/// A line of many thousands costs a claim what a short one costs.
+#[tokio::test]
+async fn a_long_line_is_no_slower_than_a_short_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let backend = open(Config::new(directory.path().join("leases.db")));
+    let holder = claim("busy");
+    granted(&backend, &holder).await;
+    let mut long = Vec::new();
+    for _ in 0..2000 {
+        let mut waiting = claim("busy").queued();
+        waiting.place_ttl = TTL;
+        let Verdict::Blocked(blocked) = backend.acquire(&waiting).await.unwrap() else { panic!("granted") };
+        assert!(blocked.placed && blocked.holders.len() == 1);
+        long.push(waiting);
+    }
+    let time = std::time::Instant::now();
+    for waiting in long.iter().rev().take(500) {
+        let renewed = backend.renew(&[Held::new(waiting.reference(), TTL)]).await.remove(0).unwrap();
+        assert!(matches!(renewed, Renewal::Queued { .. }));
+    }
+    assert!(time.elapsed() < Duration::from_secs(5), "{:?} for 500", time.elapsed());
+    let heir = claim("busy").queued().succeeding(Succession::from(long[0].owner));
+    assert!(matches!(backend.acquire(&heir).await.unwrap(), Verdict::Blocked(blocked) if blocked.ahead == 0));
+    backend.release(&Farewell::new(holder.reference())).await.unwrap();
+    granted(&backend, &heir).await;
+    let page = backend.inspect(&Query::Resources(Listing::of("test/"))).await.unwrap().into_snapshots();
+    assert_eq!((page[0].line_length, page[0].line.len()), (1999, Snapshot::LISTED_MAX));
+}
+
+/// Someone without a place hears of any change; of someone else's resource, nothing.
+#[tokio::test]
+async fn watchers_hear_of_changes_and_of_nothing_else() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("leases.db");
+    let (here, there) = (open(Config::new(&file)), open(Config::new(&file)));
+    let watcher = claim("watched").reference();
+    let nothing_yet = Cursor::default();
+    let waiting = here.wait(&watcher, &nothing_yet, Duration::from_secs(20));
+    tokio::pin!(waiting);
+    let quiet = tokio::time::timeout(Duration::from_millis(300), &mut waiting).await;
+    assert!(quiet.is_err(), "nothing happened");
+    granted(&there, &claim("another")).await;
+    let quiet = tokio::time::timeout(Duration::from_millis(300), &mut waiting).await;
+    assert!(quiet.is_err(), "not to this one");
+    granted(&there, &claim("watched")).await;
+    tokio::time::timeout(Duration::from_secs(10), &mut waiting).await.expect("it hears").unwrap();
+}

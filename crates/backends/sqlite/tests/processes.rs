@@ -1,0 +1,286 @@
+//! Many processes, one file: exclusion, wake-ups, and what a crash leaves behind.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test is a program of its own")]
+
+mod common;
+
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use common::{Chance, Other, check_file, claim, granted, listen, obtain, open, other, role, say};
+use leasehold_core::{Backend, Farewell, Held, OwnerToken, Share, Succession, Verdict};
+use leasehold_sqlite::{Config, Sqlite};
+
+/// The part of the other process. As a test of its own it has nothing to do.
+#[tokio::test]
+async fn the_other_process() {
+    let Some((role, file)) = role() else { return };
+    match role.as_str() {
+        "enter" => enter(&file).await,
+        "wait" => wait(&file).await,
+        "idle" => idle(&file).await,
+        "storm" => storm(&file).await,
+        "hold" => hold(&file).await,
+        role => panic!("no such part: {role}"),
+    }
+}
+
+const ENTRANCES: usize = 40;
+
+/// Enters where only one may be, again and again; a file that only one can make tells on those who overlap.
+async fn enter(file: &Path) {
+    let backend = open(Config::new(file));
+    let room = file.with_extension("room");
+    for _ in 0..ENTRANCES {
+        let claim = claim("room").queued();
+        let grant = obtain(&backend, &claim).await;
+        std::fs::OpenOptions::new().write(true).create_new(true).open(&room).expect("nobody else is here");
+        say(grant.token);
+        std::fs::remove_file(&room).unwrap();
+        backend.release(&Farewell::new(claim.reference())).await.unwrap();
+    }
+    say("done");
+}
+
+#[tokio::test]
+async fn only_one_process_enters_at_a_time() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("leases.db");
+    let others: Vec<Other> = (0..4).map(|_| other("enter", &file)).collect();
+    let mut tokens = Vec::new();
+    for other in &others {
+        let heard = std::iter::from_fn(|| Some(other.hear()).filter(|word| word != "done"));
+        let mine: Vec<u64> = heard.map(|word| word.parse().unwrap()).collect();
+        assert_eq!(mine.len(), ENTRANCES);
+        assert!(mine.is_sorted_by(|a, b| a < b), "tokens grow");
+        tokens.extend(mine);
+    }
+    tokens.sort_unstable();
+    assert!(tokens.windows(2).all(|pair| pair[0] < pair[1]), "no token is given out twice");
+    check_file(&file);
+}
+
+/// Waits in line, and says when it was granted.
+async fn wait(file: &Path) {
+    let backend = open(Config::new(file));
+    loop {
+        let claim = claim("door").queued();
+        let Verdict::Blocked(blocked) = backend.acquire(&claim).await.unwrap() else { panic!("it is free") };
+        say("waiting");
+        backend.wait(&claim.reference(), &blocked.cursor, Duration::from_secs(60)).await.unwrap();
+        let Verdict::Granted(_) = backend.acquire(&claim).await.unwrap() else { panic!("woken in vain") };
+        say("granted");
+        backend.release(&Farewell::new(claim.reference())).await.unwrap();
+        say("gone");
+        if listen() != "again" {
+            return;
+        }
+    }
+}
+
+/// By far less than the second after which a waiter looks anyway. The benchmark has the real figures.
+#[tokio::test]
+async fn a_release_wakes_the_waiter_in_another_process() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("leases.db");
+    let backend = open(Config::new(&file));
+    let first = claim("door");
+    granted(&backend, &first).await;
+    let mut waiter = other("wait", &file);
+    let mut reference = first.reference();
+    let mut took = Vec::new();
+    for _ in 0..20 {
+        assert_eq!(waiter.hear(), "waiting");
+        std::thread::sleep(Duration::from_millis(5));
+        let begin = Instant::now();
+        backend.release(&Farewell::new(reference)).await.unwrap();
+        assert_eq!(waiter.hear(), "granted");
+        took.push(begin.elapsed());
+        assert_eq!(waiter.hear(), "gone");
+        let next = claim("door");
+        granted(&backend, &next).await;
+        reference = next.reference();
+        waiter.tell("again");
+    }
+    took.sort();
+    assert!(took[took.len() / 2] < Duration::from_millis(250), "{took:?}");
+}
+
+/// Keeps a hundred claims waiting, and says how much processor time that took.
+async fn idle(file: &Path) {
+    let backend = open(Config::new(file));
+    let claims: Vec<_> = (0..100).map(|_| claim("busy").queued()).collect();
+    let mut cursors = Vec::new();
+    for claim in &claims {
+        let Verdict::Blocked(blocked) = backend.acquire(claim).await.unwrap() else { panic!("it is free") };
+        cursors.push(blocked.cursor);
+    }
+    let references: Vec<_> = claims.iter().map(|claim| claim.reference()).collect();
+    let spent = || rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    let three = Duration::from_secs(3);
+    let mut waits: Vec<_> =
+        references.iter().zip(&cursors).map(|(claim, cursor)| backend.wait(claim, cursor, three)).collect();
+    let before = std::cell::Cell::new(None);
+    for wait in &mut waits {
+        std::future::poll_fn(|cx| {
+            assert!(wait.as_mut().poll(cx).is_pending());
+            std::task::Poll::Ready(())
+        })
+        .await;
+    }
+    tokio::time::sleep(Duration::from_millis(200)).await; // let it settle
+    before.set(Some(spent()));
+    for wait in waits {
+        wait.await.unwrap();
+    }
+    let (before, after) = (before.get().unwrap(), spent());
+    let nanos = (after.tv_sec - before.tv_sec) * 1_000_000_000 + after.tv_nsec - before.tv_nsec;
+    say(nanos / 1000);
+}
+
+#[tokio::test]
+async fn idle_waiters_use_next_to_no_processor_time() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("leases.db");
+    let backend = open(Config::new(&file));
+    granted(&backend, &claim("busy")).await;
+    let micros: u64 = other("idle", &file).hear().parse().unwrap();
+    assert!(micros < 100_000, "a hundred waiters took {micros} µs in three seconds");
+}
+
+const STORM_TTL: Duration = Duration::from_millis(300);
+const RESOURCES: u64 = 6;
+
+/// All sorts of verbs without pause, until killed.
+async fn storm(file: &Path) {
+    let backend = open(Config::new(file));
+    say("open");
+    let mut chance = Chance::fresh();
+    let mut mine: Vec<leasehold_core::Claim> = Vec::new();
+    loop {
+        one_verb(&backend, &mut chance, &mut mine).await;
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn one_verb(backend: &Sqlite, chance: &mut Chance, mine: &mut Vec<leasehold_core::Claim>) {
+    let some = |chance: &mut Chance, mine: &[leasehold_core::Claim]| {
+        (!mine.is_empty()).then(|| mine[usize::try_from(chance.below(mine.len() as u64)).unwrap()].clone())
+    };
+    match chance.below(8) {
+        0..4 => {
+            let mut claim = claim(&chance.below(RESOURCES).to_string());
+            claim.share = if chance.below(4) == 0 { Share::new(1, 3).unwrap() } else { Share::WHOLE };
+            (claim.ttl, claim.place_ttl) = (STORM_TTL, STORM_TTL);
+            if chance.below(2) == 0 {
+                claim = claim.queued();
+            }
+            if let Some(from) = some(chance, mine).filter(|from| from.resource == claim.resource) {
+                claim = claim.succeeding(Succession::burying(from.owner, STORM_TTL));
+            }
+            backend.acquire(&claim).await.unwrap();
+            mine.push(claim);
+        }
+        4 => {
+            let held: Vec<_> = mine.iter().map(|claim| Held::new(claim.reference(), STORM_TTL)).collect();
+            backend.renew(&held).await.into_iter().for_each(|renewed| drop(renewed.unwrap()));
+        }
+        _ => {
+            let Some(claim) = some(chance, mine) else { return };
+            mine.retain(|other| other.owner != claim.owner);
+            let mut farewell = Farewell::new(claim.reference());
+            if chance.below(3) == 0 {
+                farewell = farewell.burying(STORM_TTL);
+            }
+            if chance.below(5) == 0 {
+                farewell = farewell.keeping(STORM_TTL);
+            }
+            backend.release(&farewell).await.unwrap();
+        }
+    }
+    if mine.len() > 20 {
+        mine.remove(0); // forgotten: it runs out
+    }
+}
+
+/// Some three hundred kills, at random points of the work of two processes; a few of them while the file is made.
+#[tokio::test]
+async fn kill_at_any_moment_leaves_nothing_corrupt_and_nothing_held() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("leases.db");
+    let mut chance = Chance::fresh();
+    let backend = open(Config::new(&file));
+    let mut others = [other("storm", &file), other("storm", &file)];
+    let mut last_token = 0;
+    let begin = Instant::now();
+    for kill in 0..250 {
+        let victim = &mut others[usize::try_from(chance.below(2)).unwrap()];
+        assert_eq!(victim.hear(), "open");
+        std::thread::sleep(Duration::from_micros(chance.below(12_000)));
+        victim.kill();
+        *victim = other("storm", &file);
+        if kill % 10 == 0 {
+            check_file(&file);
+            let mine = claim("survivor");
+            let token = granted(&backend, &mine).await.token.get();
+            assert!(token > last_token, "tokens grow");
+            last_token = token;
+            backend.release(&Farewell::new(mine.reference())).await.unwrap();
+        }
+        assert!(begin.elapsed() < Duration::from_secs(90), "{kill} kills took too long");
+    }
+    others.iter_mut().for_each(Other::kill);
+    let killed = Instant::now();
+    for id in 0..RESOURCES {
+        let mine = claim(&id.to_string());
+        while !matches!(backend.acquire(&mine).await.unwrap(), Verdict::Granted(_)) {
+            assert!(killed.elapsed() < STORM_TTL + Duration::from_secs(2), "held beyond its ttl");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+    check_file(&file);
+}
+
+#[tokio::test]
+async fn kill_while_the_file_is_made_leaves_one_that_can_be_opened() {
+    let mut chance = Chance::fresh();
+    for _ in 0..50 {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("leases.db");
+        let mut other = other("storm", &file);
+        while !file.exists() {
+            std::thread::yield_now();
+        }
+        std::thread::sleep(Duration::from_micros(chance.below(4000)));
+        other.kill();
+        let backend = open(Config::new(&file));
+        granted(&backend, &claim("mine")).await;
+        check_file(&file);
+    }
+}
+
+/// Holds a lease and says its token; knows nothing of farewells.
+async fn hold(file: &Path) {
+    let backend = open(Config::new(file));
+    let mut claim = claim("held");
+    claim.ttl = STORM_TTL;
+    claim.owner = OwnerToken::from_bytes([7; 16]);
+    say(granted(&backend, &claim).await.token);
+    listen();
+}
+
+#[tokio::test]
+async fn a_killed_holder_is_followed_when_its_ttl_ends_and_not_before() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("leases.db");
+    let backend = open(Config::new(&file));
+    let mut holder = other("hold", &file);
+    let token: u64 = holder.hear().parse().unwrap();
+    holder.kill();
+    let mine = claim("held").queued();
+    let Verdict::Blocked(blocked) = backend.acquire(&mine).await.unwrap() else { panic!("too early") };
+    assert!(blocked.changes_in.unwrap() <= STORM_TTL);
+    let grant = obtain(&backend, &mine).await;
+    assert!(grant.token.get() > token);
+}

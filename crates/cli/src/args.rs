@@ -1,0 +1,132 @@
+//! What can be typed.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+
+use crate::commands;
+
+/// Leases and locks for commands: one at a time, on one machine or on many.
+#[derive(Debug, Parser)]
+#[command(name = "leasehold", version, propagate_version = true, max_term_width = 100)]
+#[command(after_help = "Exit codes of its own: 64 usage, 69 backend unavailable, 70 internal, 75 busy, \
+                        77 order refused, 78 configuration, 79 lease lost, 126 cannot run, 127 not found.")]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What every command takes.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Global options")]
+pub(crate) struct Global {
+    /// Where leases are kept [default: the config file's, else a SQLite file of this user]
+    #[arg(long, global = true, value_name = "URL", env = "LEASEHOLD_STORE", hide_env_values = true)]
+    pub(crate) store: Option<String>,
+
+    /// A file that holds the password of the store
+    #[arg(long, global = true, value_name = "FILE", env = "LEASEHOLD_PASSWORD_FILE")]
+    pub(crate) password_file: Option<PathBuf>,
+
+    /// The configuration [default: leasehold/config.toml in the user's, then in the system's directory]
+    #[arg(long, global = true, value_name = "FILE", env = "LEASEHOLD_CONFIG")]
+    pub(crate) config: Option<PathBuf>,
+
+    /// Say more: once for what happens, twice for every request
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub(crate) verbose: u8,
+
+    /// Say nothing but errors
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
+
+    /// Answers and errors as JSON
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+
+    /// How log lines look; turns the log on
+    #[arg(long, global = true, value_name = "FORMAT", env = "LEASEHOLD_LOG_FORMAT")]
+    pub(crate) log_format: Option<LogFormat>,
+
+    /// Keep metrics in this file, in Prometheus's text format, for a node exporter
+    #[arg(long, global = true, value_name = "FILE", env = "LEASEHOLD_METRICS_FILE")]
+    pub(crate) metrics_file: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    Text,
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a command while holding a resource
+    Run(Box<commands::run::Run>),
+    /// List what is held, waited for or paused
+    Ls(commands::ls::Ls),
+    /// Show one resource: holders, line, token, note, last orders
+    Show(commands::show::Show),
+    /// Watch what changes, live
+    Watch(commands::watch::Watch),
+    /// Say why you wait: who holds it, since when, how long at the most, what would free it
+    Why(commands::why::Why),
+    /// Ask a holder to finish
+    Ask(commands::ask::Ask),
+    /// End a holder: when its lease runs out, or at once
+    Evict(commands::evict::Evict),
+    /// Grant nothing for a while
+    Pause(commands::pause::Pause),
+    /// Grant again
+    Resume(commands::pause::Resume),
+    /// Change the capacity of what is in use
+    Resize(commands::resize::Resize),
+    /// List who ordered what, when and why
+    Audit(commands::audit::Audit),
+    /// Look for leases and locks that nobody will give back
+    Leaks(commands::leaks::Leaks),
+    /// Print completions for a shell
+    Completions(commands::completions::Completions),
+    /// Print the manual page, of the program or of one command
+    Man(commands::man::Man),
+}
+
+/// Reads `10`, `1.5` (seconds), `500ms`, `2m`, `1h 30m`.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let read = seconds.or_else(|| humantime::parse_duration(text).ok());
+    read.ok_or_else(|| "write seconds or a duration, as in 10, 1.5, 500ms, 2m or 1h30m".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_makes_sense() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn durations_are_seconds_or_have_units() {
+        let table = [
+            ("0", 0),
+            ("10", 10_000),
+            ("1.5", 1500),
+            (".25", 250),
+            ("500ms", 500),
+            ("2m", 120_000),
+            ("1h30m", 5_400_000),
+            ("1h 30m", 5_400_000),
+        ];
+        for (text, millis) in table {
+            assert_eq!(duration(text), Ok(Duration::from_millis(millis)), "{text}");
+        }
+        for text in ["", "-1", "x", "1x", "inf", "nan", "1e400"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Tables and colour: colour for people at a terminal, columns cut to its width there and nowhere else.
+
+use crate::text;
+
+/// How a piece of text stands out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Style {
+    #[default]
+    Plain,
+    Bold,
+    Dim,
+    Good,
+    Warn,
+    Bad,
+}
+
+impl Style {
+    /// The text in this style, if there is colour.
+    pub(crate) fn paint(self, text: &str, colour: bool) -> String {
+        let code = match self {
+            Style::Plain => return text.to_owned(),
+            Style::Bold => "1",
+            Style::Dim => "2",
+            Style::Good => "32",
+            Style::Warn => "33",
+            Style::Bad => "31",
+        };
+        if !colour || text.is_empty() {
+            return text.to_owned();
+        }
+        format!("\x1b[{code}m{text}\x1b[0m")
+    }
+}
+
+/// One cell; its text is made harmless.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Cell {
+    text: String,
+    style: Style,
+}
+
+impl Cell {
+    pub(crate) fn styled(text: impl AsRef<str>, style: Style) -> Cell {
+        Cell { text: text::printable(text.as_ref()).into_owned(), style }
+    }
+}
+
+impl<T: AsRef<str>> From<T> for Cell {
+    fn from(text: T) -> Cell {
+        Cell::styled(text, Style::Plain)
+    }
+}
+
+/// Rows under a head.
+#[derive(Debug)]
+pub(crate) struct Table<const N: usize> {
+    head: [&'static str; N],
+    /// Columns that may be cut, and those that may not: a token that is cut cannot be copied.
+    may_cut: [bool; N],
+    rows: Vec<[Cell; N]>,
+}
+
+/// Between two columns.
+const GAP: usize = 2;
+/// A column is not cut below this while another can be.
+const NARROW: usize = 8;
+
+impl<const N: usize> Table<N> {
+    /// Columns whose name begins with `=` are never cut.
+    pub(crate) fn new(head: [&'static str; N]) -> Table<N> {
+        let may_cut = head.map(|name| !name.starts_with('='));
+        Table { head: head.map(|name| name.trim_start_matches('=')), may_cut, rows: Vec::new() }
+    }
+
+    pub(crate) fn row(&mut self, cells: [Cell; N]) {
+        self.rows.push(cells);
+    }
+
+    /// One line each, the head first, without trailing blanks.
+    pub(crate) fn lines(&self, columns: Option<usize>, colour: bool) -> Vec<String> {
+        let widths = self.widths(columns);
+        let head = self.head.map(|name| Cell::styled(name, Style::Bold));
+        let rows = std::iter::once(&head).chain(&self.rows);
+        rows.map(|row| line(row, &widths, columns.unwrap_or(usize::MAX), colour)).collect()
+    }
+
+    /// As wide as its widest cell; if that is too much, the widest that may be cut gives way first.
+    fn widths(&self, columns: Option<usize>) -> [usize; N] {
+        let widest = |at: usize| {
+            let cells = self.rows.iter().map(|row| text::width(&row[at].text));
+            cells.chain([text::width(self.head[at])]).max().unwrap_or(0)
+        };
+        let mut widths: [usize; N] = std::array::from_fn(widest);
+        let Some(columns) = columns else { return widths };
+        let gaps = GAP * N.saturating_sub(1);
+        while widths.iter().sum::<usize>() + gaps > columns {
+            let able = (0..N).filter(|&at| self.may_cut[at] && widths[at] > NARROW);
+            let Some(at) = able.max_by_key(|&at| widths[at]) else { break };
+            widths[at] -= 1;
+        }
+        widths
+    }
+}
+
+fn line(row: &[Cell], widths: &[usize], columns: usize, colour: bool) -> String {
+    let (mut line, mut used, mut pending) = (String::new(), 0, 0);
+    for (cell, &width) in row.iter().zip(widths).filter(|(_, width)| **width > 0) {
+        let room = columns.saturating_sub(used + pending);
+        let shown = text::cut(&cell.text, width.min(room));
+        if !shown.is_empty() {
+            line.push_str(&" ".repeat(pending));
+            line.push_str(&cell.style.paint(&shown, colour));
+            used += pending + text::width(&shown);
+            pending = 0;
+        }
+        pending += width - text::width(&shown).min(width) + GAP;
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> Table<3> {
+        let mut table = Table::new(["RESOURCE", "=TOKEN", "WHO"]);
+        table.row([
+            "report/42".into(),
+            "1234567890".into(),
+            Cell::styled("someone with a long name", Style::Bad),
+        ]);
+        table.row(["a/日本".into(), "".into(), "b\x1b[2J".into()]);
+        table
+    }
+
+    #[test]
+    fn columns_line_up_and_nothing_escapes() {
+        let lines = table().lines(None, false);
+        assert_eq!(lines[0], "RESOURCE   TOKEN       WHO");
+        assert_eq!(lines[1], "report/42  1234567890  someone with a long name");
+        assert_eq!(lines[2], "a/日本                 b\\u{1b}[2J");
+    }
+
+    #[test]
+    fn a_narrow_terminal_cuts_names_and_never_tokens() {
+        for columns in [0, 1, 5, 20, 30, 36, 44, 60] {
+            for line in table().lines(Some(columns), false) {
+                assert!(text::width(&line) <= columns, "{columns}: {line:?}");
+            }
+        }
+        assert_eq!(table().lines(Some(36), false)[1], "report/42  1234567890  someone with…");
+        assert!(table().lines(Some(30), false)[1].contains("1234567890"));
+    }
+
+    #[test]
+    fn colour_takes_no_room() {
+        let lines = table().lines(None, true);
+        assert_eq!(lines[0], "\x1b[1mRESOURCE\x1b[0m   \x1b[1mTOKEN\x1b[0m       \x1b[1mWHO\x1b[0m");
+        assert!(lines[1].ends_with("\x1b[31msomeone with a long name\x1b[0m"));
+    }
+}

@@ -1,0 +1,176 @@
+//! What is stored by strangers, as it may be shown to people: no text can move a cursor or turn a line around.
+
+use std::{borrow::Cow, time::Duration};
+
+use leasehold::{Holder, WallTime};
+use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
+
+/// Control characters, those that reverse or hide text, and line separators: written as `\u{202e}`.
+pub(crate) fn printable(text: &str) -> Cow<'_, str> {
+    if !text.chars().any(is_unsafe) {
+        return Cow::Borrowed(text);
+    }
+    let escape = |c: char| if is_unsafe(c) { c.escape_default().to_string() } else { c.to_string() };
+    Cow::Owned(text.chars().map(escape).collect())
+}
+
+pub(crate) fn is_unsafe(c: char) -> bool {
+    let reverses_or_hides = matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+            | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}');
+    c.is_control() || reverses_or_hides
+}
+
+/// `1234@host label`.
+pub(crate) fn holder(holder: &Holder) -> String {
+    printable(&holder.to_string()).into_owned()
+}
+
+/// A note is bytes: shown as text if it is plain text, else in hex.
+pub(crate) fn note(note: &[u8]) -> String {
+    match plain_text(note) {
+        Some(text) => text.to_owned(),
+        None => format!("0x{}", hex(note)),
+    }
+}
+
+/// The note, if it is text that can be shown as it is.
+pub(crate) fn plain_text(note: &[u8]) -> Option<&str> {
+    std::str::from_utf8(note).ok().filter(|text| !text.chars().any(is_unsafe))
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |text, byte| text + &format!("{byte:02x}"))
+}
+
+/// `420ms`, `4.2s`, `12s`, `3m 04s`, `2h 05m`, `3d 04h`.
+pub(crate) fn span(duration: Duration) -> String {
+    let (seconds, millis) = (duration.as_secs(), duration.subsec_millis());
+    match seconds {
+        0 => format!("{millis}ms"),
+        1..10 => format!("{seconds}.{}s", millis / 100),
+        10..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m {:02}s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{}h {:02}m", seconds / 3600, seconds / 60 % 60),
+        _ => format!("{}d {:02}h", seconds / 86_400, seconds / 3600 % 24),
+    }
+}
+
+/// RFC 3339 in UTC, to the second.
+pub(crate) fn time(at: WallTime) -> String {
+    humantime::format_rfc3339_seconds(at.min(LAST_TIME).to_system_time()).to_string()
+}
+
+/// RFC 3339 in UTC, to the millisecond: for programs.
+pub(crate) fn exact_time(at: WallTime) -> String {
+    humantime::format_rfc3339_millis(at.min(LAST_TIME).to_system_time()).to_string()
+}
+
+/// RFC 3339 ends with the year 9999; what a store says may be later.
+const LAST_TIME: WallTime = WallTime::from_micros(253_402_300_799_000_000);
+
+/// This much ago.
+pub(crate) fn before(now: WallTime, ago: Duration) -> WallTime {
+    WallTime::from_micros(now.as_micros().saturating_sub(u64::try_from(ago.as_micros()).unwrap_or(u64::MAX)))
+}
+
+/// As a shell takes it back: in quotes if need be, and in bash's `$'…'` if it could not be shown otherwise.
+pub(crate) fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@+=,%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    if !word.chars().any(is_unsafe) {
+        return format!("'{}'", word.replace('\'', r"'\''"));
+    }
+    let escape = |c: char| match c {
+        '\'' | '\\' => format!("\\{c}"),
+        c if is_unsafe(c) => format!("\\U{:08x}", u32::from(c)),
+        c => c.to_string(),
+    };
+    format!("$'{}'", word.chars().map(escape).collect::<String>())
+}
+
+/// Columns that it takes on a terminal.
+pub(crate) fn width(text: &str) -> usize {
+    text.width()
+}
+
+/// Cut to this many columns, with a sign that it was.
+pub(crate) fn cut(text: &str, columns: usize) -> Cow<'_, str> {
+    if text.width() <= columns {
+        return Cow::Borrowed(text);
+    }
+    let (mut kept, mut used) = (String::new(), 1);
+    for c in text.chars() {
+        used += c.width().unwrap_or(0);
+        if used > columns {
+            break;
+        }
+        kept.push(c);
+    }
+    if columns > 0 {
+        kept.push('…');
+    }
+    Cow::Owned(kept)
+}
+
+/// One or many of something.
+pub(crate) fn count(number: u32, one: &str, many: &str) -> String {
+    if number == 1 { format!("1 {one}") } else { format!("{number} {many}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_are_as_people_say_them() {
+        let table = [
+            (0, "0ms"),
+            (420, "420ms"),
+            (4_250, "4.2s"),
+            (12_900, "12s"),
+            (184_000, "3m 04s"),
+            (7_500_000, "2h 05m"),
+            (273_600_000, "3d 04h"),
+        ];
+        for (millis, said) in table {
+            assert_eq!(span(Duration::from_millis(millis)), said);
+        }
+    }
+
+    #[test]
+    fn nothing_that_moves_a_cursor_is_left() {
+        let hostile = "a\x1b[2J\r\nb\u{202e}c\u{9b}d\u{200b}\u{7f}e";
+        assert_eq!(printable(hostile), "a\\u{1b}[2J\\r\\nb\\u{202e}c\\u{9b}d\\u{200b}\\u{7f}e");
+        assert_eq!(printable("日本 ok"), "日本 ok");
+        assert_eq!(note(b"host-a:80"), "host-a:80");
+        assert_eq!(note(b"\x1b[31m"), "0x1b5b33316d");
+        assert_eq!(note(&[0xff, 0]), "0xff00");
+    }
+
+    #[test]
+    fn words_survive_a_shell() {
+        assert_eq!(quoted("acme:report/42"), "acme:report/42");
+        assert_eq!(quoted("report/it's $x"), r"'report/it'\''s $x'");
+        assert_eq!(quoted(""), "''");
+        assert_eq!(quoted("a/~b"), "'a/~b'");
+        assert_eq!(quoted("a/'\\\u{202e}"), r"$'a/\'\\\U0000202e'");
+    }
+
+    #[test]
+    fn cutting_counts_columns() {
+        assert_eq!(cut("report/42", 9), "report/42");
+        assert_eq!(cut("report/42", 6), "repor…");
+        assert_eq!(cut("日本語", 4), "日…");
+        assert_eq!(cut("abc", 0), "");
+    }
+
+    #[test]
+    fn times_are_utc_and_never_past_the_calendar() {
+        assert_eq!(time(WallTime::from_micros(1_785_326_400_123_456)), "2026-07-29T12:00:00Z");
+        assert_eq!(exact_time(WallTime::from_micros(1_785_326_400_123_456)), "2026-07-29T12:00:00.123Z");
+        assert_eq!(time(WallTime::from_micros(u64::MAX)), "9999-12-31T23:59:59Z");
+        assert_eq!(before(WallTime::from_micros(5), Duration::from_secs(1)), WallTime::default());
+    }
+}

@@ -1,0 +1,210 @@
+//! What there is, in the shape that programs read: milliseconds, RFC 3339 in UTC, tokens as decimal strings.
+//!
+//! A moment is reckoned by this host's calendar from a duration that the store measured. Fields may be added.
+
+use std::time::Duration;
+
+use leasehold::{
+    Asked, AuditRecord, Clock as _, HeldBy, Holder, Placed, Resource, Snapshot, SystemClock, WallTime,
+};
+use serde::Serialize;
+
+use crate::text;
+
+/// A resource as it is now.
+#[derive(Debug, Serialize)]
+pub(crate) struct ResourceView {
+    pub(crate) resource: String,
+    key: String,
+    namespace: Option<String>,
+    kind: String,
+    id: String,
+    hashed: bool,
+    capacity: u32,
+    holders: Vec<HolderView>,
+    holder_count: u32,
+    line: Vec<PlaceView>,
+    line_length: u32,
+    last_token: Option<String>,
+    paused_for_ms: Option<u64>,
+    paused_until: Option<String>,
+}
+
+impl ResourceView {
+    pub(crate) fn of(snapshot: &Snapshot) -> ResourceView {
+        let (resource, now) = (&snapshot.resource, SystemClock.wall());
+        ResourceView {
+            resource: resource.to_string(),
+            key: resource.key().to_owned(),
+            namespace: resource.namespace().map(str::to_owned),
+            kind: resource.kind().to_owned(),
+            id: resource.id().into_owned(),
+            hashed: resource.is_hashed(),
+            capacity: snapshot.capacity,
+            holders: snapshot.holders.iter().map(|held| HolderView::of(held, now)).collect(),
+            holder_count: snapshot.holder_count,
+            line: snapshot.line.iter().map(PlaceView::of).collect(),
+            line_length: snapshot.line_length,
+            last_token: snapshot.last_token.map(|token| token.to_string()),
+            paused_for_ms: snapshot.paused_for.map(millis),
+            paused_until: snapshot.paused_for.map(|left| text::exact_time(now.after(left))),
+        }
+    }
+}
+
+/// Who, for people.
+#[derive(Debug, Serialize)]
+pub(crate) struct WhoView {
+    host: String,
+    pid: u32,
+    label: String,
+}
+
+impl WhoView {
+    pub(crate) fn of(holder: &Holder) -> WhoView {
+        WhoView { host: holder.host.clone(), pid: holder.pid, label: holder.label.clone() }
+    }
+}
+
+/// A holder.
+#[derive(Debug, Serialize)]
+pub(crate) struct HolderView {
+    #[serde(flatten)]
+    who: WhoView,
+    token: String,
+    weight: u32,
+    since: String,
+    held_for_ms: u64,
+    remaining_ms: u64,
+    /// If it is text that can be shown as it is; else `note_hex` has it.
+    note: Option<String>,
+    note_hex: Option<String>,
+    turns: u32,
+    asked: Option<AskedView>,
+    evicting: bool,
+    kept: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct AskedView {
+    within_ms: u64,
+    by: String,
+    why: String,
+}
+
+impl HolderView {
+    pub(crate) fn of(held: &HeldBy, now: WallTime) -> HolderView {
+        let note = held.note.as_deref();
+        let plain = note.and_then(text::plain_text);
+        let asked = held.asked.as_ref().map(|asked| AskedView {
+            within_ms: millis(asked.within),
+            by: asked.by.to_string(),
+            why: asked.why.to_string(),
+        });
+        HolderView {
+            who: WhoView::of(&held.holder),
+            token: held.token.to_string(),
+            weight: held.weight,
+            since: text::exact_time(text::before(now, held.held_for)),
+            held_for_ms: millis(held.held_for),
+            remaining_ms: millis(held.remaining),
+            note: plain.map(str::to_owned),
+            note_hex: note.filter(|_| plain.is_none()).map(text::hex),
+            turns: held.turns,
+            asked,
+            evicting: held.evicting,
+            kept: held.kept,
+        }
+    }
+}
+
+/// A place in the line.
+#[derive(Debug, Serialize)]
+struct PlaceView {
+    #[serde(flatten)]
+    who: WhoView,
+    weight: u32,
+    waited_ms: u64,
+    remaining_ms: u64,
+}
+
+impl PlaceView {
+    fn of(placed: &Placed) -> PlaceView {
+        let (waited_ms, remaining_ms) = (millis(placed.waited), millis(placed.remaining));
+        PlaceView { who: WhoView::of(&placed.holder), weight: placed.weight, waited_ms, remaining_ms }
+    }
+}
+
+/// What an operator did.
+#[derive(Debug, Serialize)]
+pub(crate) struct AuditView {
+    at: String,
+    by: String,
+    command: String,
+    resource: String,
+    token: Option<String>,
+    why: String,
+    done: bool,
+}
+
+impl AuditView {
+    pub(crate) fn of(record: &AuditRecord) -> AuditView {
+        AuditView {
+            at: text::exact_time(record.at),
+            by: record.by.clone(),
+            command: record.command.clone(),
+            resource: record.resource.to_string(),
+            token: record.token.map(|token| token.to_string()),
+            why: record.why.clone(),
+            done: record.done,
+        }
+    }
+}
+
+pub(crate) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// What sort of thing it is, by its capacity.
+pub(crate) fn sort_of(capacity: u32) -> String {
+    match capacity {
+        0 | 1 => "an exclusive lease".to_owned(),
+        u32::MAX => "a read-write lock".to_owned(),
+        permits => format!("a semaphore of {permits}"),
+    }
+}
+
+/// A share of it, if that says anything.
+pub(crate) fn share(weight: u32, capacity: u32) -> Option<String> {
+    match (weight, capacity) {
+        (_, 0 | 1) => None,
+        (u32::MAX, u32::MAX) => Some("writes".to_owned()),
+        (1, u32::MAX) => Some("reads".to_owned()),
+        (weight, capacity) => Some(format!("{weight} of {capacity}")),
+    }
+}
+
+/// What an operator asked of a holder: `to finish within 14s, by anna@ops-1: deploy`.
+pub(crate) fn asked(asked: &Asked) -> String {
+    let (by, why) = (text::printable(&asked.by), text::printable(&asked.why));
+    let within = match asked.within {
+        Duration::ZERO => "by now".to_owned(),
+        left => format!("within {}", text::span(left)),
+    };
+    format!("to finish {within}, by {by}: {why}")
+}
+
+/// Whether it holds this resource, among those that are listed.
+pub(crate) fn find(snapshot: &Snapshot, token: leasehold::FencingToken) -> Option<&HeldBy> {
+    snapshot.holders.iter().find(|held| held.token == token)
+}
+
+/// The newest of those who hold it.
+pub(crate) fn newest(snapshot: &Snapshot) -> Option<&HeldBy> {
+    snapshot.holders.iter().max_by_key(|held| held.token)
+}
+
+/// As a person would type it.
+pub(crate) fn name(resource: &Resource) -> String {
+    text::printable(&resource.to_string()).into_owned()
+}

@@ -1,0 +1,184 @@
+//! `ls`, `show`, `why`, `audit`: what is there, for people and for programs.
+
+mod operator_common;
+
+use std::time::Duration;
+
+use operator_common::{Store, harmless};
+use serde_json::{Value, json};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+#[test]
+fn an_empty_store_is_no_error() {
+    let store = Store::new();
+    for words in [&["ls"][..], &["audit"], &["leaks"], &["show", "report/42"], &["why", "report/42"]] {
+        let answer = store.call(words);
+        assert_eq!(answer.code, 0, "{words:?} {answer:?}");
+        harmless(&answer.out);
+    }
+    assert_eq!(store.json(&["ls"]), json!({ "resources": [], "more": 0 }));
+    assert_eq!(store.json(&["audit"]), json!({ "records": [], "more": false }));
+    assert_eq!(store.json(&["leaks"]), json!({ "findings": [] }));
+    let shown = store.json(&["show", "report/42"]);
+    assert_eq!(
+        (&shown["holders"], &shown["last_token"], &shown["audit"]),
+        (&json!([]), &Value::Null, &json!([]))
+    );
+    let why = store.json(&["why", "report/42"]);
+    assert_eq!(
+        (&why["free"], &why["at_the_latest_ms"], &why["frees"]),
+        (&json!(true), &json!(0), &json!([]))
+    );
+    assert_eq!(store.call(&["why", "report/42"]).ok(), "report/42 is free: a claim is granted at once.\n");
+    store.call(&["--store", "memory:", "ls"]).ok();
+}
+
+#[test]
+fn names_that_make_no_sense_are_usage_errors() {
+    let store = Store::new();
+    for words in
+        [&["show", "report"][..], &["show", "Report/1"], &["why", ""], &["ls", "Report/1"], &["watch", "A/b"]]
+    {
+        store.call(words).fails(64, &[]);
+    }
+    store.call(&["ls", "--sort", "size"]).fails(64, &["size"]);
+}
+
+#[test]
+fn ls_filters_and_sorts() {
+    let store = Store::new();
+    store.dead_holder("report", "1", MINUTE, "first");
+    store.dead_holder("import", "2", MINUTE * 5, "second");
+    let _waiting = store.wait_for("import/2");
+    let names = |words: &[&str]| {
+        let listed = store.json(&[&["ls"], words].concat());
+        let name = |seen: &Value| seen["resource"].as_str().unwrap().to_owned();
+        listed["resources"].as_array().unwrap().iter().map(name).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&[]), ["import/2", "report/1"]);
+    assert_eq!(names(&["rep"]), ["report/1"]);
+    assert_eq!(names(&["report/*"]), ["report/1"]);
+    assert_eq!(names(&["--kind", "report"]), ["report/1"]);
+    assert_eq!(names(&["--waiting"]), ["import/2"]);
+    assert_eq!(names(&["--sort", "wait"]), ["import/2", "report/1"]);
+    assert_eq!(names(&["--sort", "held"]), ["report/1", "import/2"]);
+    assert_eq!(names(&["--sort", "remaining"]), ["report/1", "import/2"]);
+    assert_eq!(names(&["--limit", "1"]), ["import/2"]);
+    assert_eq!(store.json(&["ls", "--limit", "1"])["more"], 1);
+    let table = store.call(&["ls"]).ok();
+    let row = table.lines().find(|line| line.starts_with("import/2")).unwrap();
+    assert!(row.contains("second") && row.contains("1, oldest"), "{row}");
+}
+
+#[test]
+fn programs_get_milliseconds_and_tokens_as_strings() {
+    let store = Store::new();
+    let token = store.dead_holder("report", "42", MINUTE, "nightly").to_string();
+    let shown = store.json(&["show", "report/42"]);
+    let holder = &shown["holders"][0];
+    assert_eq!(holder["token"], json!(token));
+    assert_eq!(shown["last_token"], json!(token));
+    assert_eq!(holder["label"], "nightly");
+    assert_eq!(holder["pid"], json!(std::process::id()));
+    assert!((50_000..=60_000).contains(&holder["remaining_ms"].as_u64().unwrap()), "{holder}");
+    let since = holder["since"].as_str().unwrap();
+    assert!(since.len() == 24 && since.ends_with('Z') && &since[10..11] == "T", "{since}");
+    for field in ["held_for_ms", "weight", "turns"] {
+        assert!(holder[field].is_u64(), "{field}");
+    }
+    // The owner token is the capability to release: it is shown nowhere.
+    let whole = shown.to_string();
+    let digits = |c: char| c.is_ascii_hexdigit();
+    assert!(!whole.split(|c| !digits(c)).any(|word| word.len() >= 32), "{whole}");
+}
+
+#[test]
+fn show_has_the_note_the_line_and_the_last_orders() {
+    let store = Store::new();
+    store.with_client("leader", async |client| {
+        let election = client.election("scheduler", "eu");
+        std::mem::forget(election.candidate("eu-1:8080").ttl(MINUTE).acquire().await.unwrap());
+    });
+    let _waiting = store.wait_for("scheduler/eu");
+    let token = store.json(&["show", "scheduler/eu"])["holders"][0]["token"].as_str().unwrap().to_owned();
+    store.call(&["ask", "scheduler/eu", "--token", &token, "--by", "30s", "--reason", "deploy"]).ok();
+    store.call(&["pause", "scheduler/eu2", "--for", "1m", "--reason", "of another"]).ok();
+    let shown = store.call(&["show", "scheduler/eu"]).ok();
+    for word in ["eu-1:8080", "waiter", "deploy", "anna@", &token, "1 waiting"] {
+        assert!(shown.contains(word), "{word}: {shown}");
+    }
+    assert!(!shown.contains("of another"), "{shown}");
+    let json = store.json(&["show", "scheduler/eu"]);
+    assert_eq!(json["holders"][0]["note"], "eu-1:8080");
+    assert_eq!(json["holders"][0]["asked"]["why"], "deploy");
+    assert_eq!(json["line"][0]["label"], "waiter");
+    assert_eq!(json["audit"][0]["command"], "ask");
+}
+
+#[test]
+fn why_says_who_and_prints_commands_that_work() {
+    let store = Store::new();
+    let token = store.dead_holder("report", "it's 42", MINUTE, "nightly").to_string();
+    let said = store.call(&["why", "report/it's 42"]).ok();
+    for word in ["is held by", "nightly", &token, "at the latest", "if it stops renewing"] {
+        assert!(said.contains(word), "{word}: {said}");
+    }
+    let why = store.json(&["why", "report/it's 42"]);
+    assert_eq!((&why["free"], &why["ahead"]), (&json!(false), &json!(0)));
+    assert!(why["at_the_latest_ms"].as_u64().unwrap() > 40_000);
+    let frees = why["frees"].as_array().unwrap();
+    let ask = frees.iter().find(|way| way["how"] == "ask").unwrap()["command"].as_str().unwrap();
+    let line = ask.replacen("leasehold", env!("CARGO_BIN_EXE_leasehold"), 1);
+    let ran =
+        std::process::Command::new("sh").args(["-c", &line]).env("LEASEHOLD_STORE", store.url()).status();
+    assert!(ran.unwrap().success(), "{line}");
+    assert!(store.call(&["why", "report/it's 42"]).ok().contains("has been asked to finish"));
+}
+
+#[test]
+fn what_was_stored_by_strangers_moves_no_cursor() {
+    let store = Store::new();
+    let label = "a\u{202e}b\u{200b}\x1b[2Jc";
+    store.with_client(label, async |client| {
+        let election = client.election("leader", "x\u{202e}y");
+        let note: &[u8] = b"\x1b]0;owned\x07";
+        std::mem::forget(election.candidate(note).ttl(MINUTE).acquire().await.unwrap());
+    });
+    let token = store.json(&["ls"])["resources"][0]["holders"][0]["token"].as_str().unwrap().to_owned();
+    let name = "leader/x\u{202e}y";
+    let reason = "\x1b[31m\u{2066}red\r\nand more";
+    store
+        .call(&["ask", name, "--token", &token, "--by", "9", "--reason", reason, "--by-whom", "\x1b[0mx"])
+        .ok();
+    for words in [&["ls"][..], &["show", name], &["why", name], &["audit"], &["leaks", "--over", "0"]] {
+        let answer = store.call(words);
+        harmless(&answer.out);
+        harmless(&answer.err);
+        let answer = store.call(&[words, &["--json"]].concat());
+        harmless(&answer.out);
+    }
+    let audit = store.json(&["audit"]);
+    assert_eq!(audit["records"][0]["why"], reason, "programs get it as it was said");
+    let holder = &store.json(&["show", name])["holders"][0];
+    assert_eq!((&holder["note"], &holder["note_hex"]), (&Value::Null, &json!("1b5d303b6f776e656407")));
+    assert!(store.call(&["show", name]).ok().contains("0x1b5d303b6f776e656407"));
+}
+
+#[test]
+fn a_hashed_id_is_shown_and_taken_as_it_is_stored() {
+    let store = Store::new();
+    store.with_client("", async |_| {
+        let backend = leasehold::open(&store.url()).await.unwrap();
+        let client = leasehold::Client::builder(backend).secret(b"secret").build();
+        let lease =
+            client.lease("account", "anna@example.org").sensitive().ttl(MINUTE).acquire().await.unwrap();
+        std::mem::forget(lease);
+        std::mem::forget(client);
+    });
+    let listed = store.json(&["ls"]);
+    let name = listed["resources"][0]["resource"].as_str().unwrap();
+    assert!(name.starts_with("account/~") && listed["resources"][0]["hashed"] == true, "{listed}");
+    assert_eq!(store.json(&["show", name])["holder_count"], 1);
+    assert_eq!(store.json(&["ls", &name[..12]])["resources"][0]["resource"], name);
+}

@@ -1,0 +1,193 @@
+//! The model and its naive twin, side by side, with what must hold after every step.
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use leasehold_core::{
+    Claim, ClaimRef, ErrorKind, Farewell, FencingToken, Held, Holder, Model, Moment, Order, Ordered,
+    OwnerToken, Released, Renewal, Resource, Share, Snapshot, Verdict, seat,
+};
+
+use crate::naive::{Naive, Said};
+
+pub(crate) fn resource() -> Resource {
+    Resource::new("model", "1").unwrap()
+}
+
+pub(crate) fn owner(number: u8) -> OwnerToken {
+    OwnerToken::from_bytes([number + 1; 16])
+}
+
+pub(crate) fn reference(number: u8) -> ClaimRef {
+    ClaimRef { resource: resource(), owner: owner(number) }
+}
+
+pub(crate) fn claim(number: u8, share: Share, ttl: Duration) -> Claim {
+    let holder = Arc::new(Holder::new("host", u32::from(number), ""));
+    let mut claim = Claim::new(resource(), owner(number), share, ttl, holder);
+    claim.place_ttl = ttl;
+    claim
+}
+
+/// Both sides, and what was granted so far.
+#[derive(Clone, Debug)]
+pub(crate) struct Both {
+    pub(crate) now: Moment,
+    pub(crate) model: Model,
+    pub(crate) naive: Naive,
+    greatest: Option<FencingToken>,
+    resized: bool,
+}
+
+impl Both {
+    pub(crate) fn new() -> Both {
+        let now = Moment::from_nanos(1_000_000_000);
+        Both { now, model: Model::new(0), naive: Naive::default(), greatest: None, resized: false }
+    }
+
+    pub(crate) fn pass(&mut self, by: Duration) {
+        self.now = self.now.after(by);
+        self.check();
+    }
+
+    #[track_caller]
+    pub(crate) fn acquire(&mut self, claim: &Claim) -> Verdict {
+        let token = FencingToken::mint(self.naive.last, 0, claim.floor).unwrap();
+        let before = self.model.clone();
+        let verdict = self.model.acquire(self.now, claim, 0).unwrap();
+        let said = match &verdict {
+            Verdict::Granted(grant) => Said::Granted { token: grant.token, remaining: grant.remaining },
+            Verdict::Blocked(blocked) => {
+                let ahead = blocked.ahead as usize;
+                Said::Blocked {
+                    placed: blocked.placed,
+                    ahead,
+                    changes_in: blocked.changes_in,
+                    paused: blocked.paused,
+                }
+            }
+            Verdict::Buried => Said::Buried,
+            Verdict::Mismatch { capacity } => Said::Mismatch { capacity: *capacity },
+        };
+        let due = self.naive.acquire(self.now, claim, token);
+        assert_eq!(self.rounded(said), self.rounded(due), "{claim:?}");
+        if let Verdict::Granted(grant) = &verdict {
+            let known = self.greatest.is_some_and(|greatest| grant.token <= greatest);
+            assert!(!known || before_holds(&before, self.now, grant.token), "a token was given twice");
+            self.greatest = self.greatest.max(Some(grant.token));
+        }
+        self.check();
+        verdict
+    }
+
+    #[track_caller]
+    pub(crate) fn renew(&mut self, held: &Held) -> Renewal {
+        let renewal = self.model.renew(self.now, held);
+        let said = match &renewal {
+            Renewal::Kept(kept) => Said::Kept {
+                token: kept.token,
+                remaining: kept.remaining,
+                asked: kept.asked.as_ref().map(|asked| asked.within),
+                evicting: kept.evicting,
+            },
+            Renewal::Queued { remaining } => Said::Queued { remaining: *remaining },
+            Renewal::Gone { why } => Said::Gone(*why),
+        };
+        assert_eq!(said, self.naive.renew(self.now, held), "{held:?}");
+        self.check();
+        renewal
+    }
+
+    #[track_caller]
+    pub(crate) fn release(&mut self, farewell: &Farewell) -> Released {
+        let released = self.model.release(self.now, farewell);
+        let said = Said::Released { now: released == Released::Now };
+        assert_eq!(said, self.naive.release(self.now, farewell), "{farewell:?}");
+        self.check();
+        released
+    }
+
+    #[track_caller]
+    pub(crate) fn order(&mut self, order: &Order) -> Option<Ordered> {
+        let answer = self.model.order(self.now, order);
+        let said = match &answer {
+            Ok(Ordered::Done) => Said::Done,
+            Ok(Ordered::NotThatOne { token }) => Said::NotThatOne { token: *token },
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Invalid);
+                Said::Invalid
+            }
+        };
+        assert_eq!(said, self.naive.order(self.now, order), "{order:?}");
+        self.resized |= matches!(order.command, leasehold_core::Command::Resize { .. });
+        self.check();
+        answer.ok()
+    }
+
+    pub(crate) fn look(&self) -> Snapshot {
+        self.model.snapshot(self.now, &resource())
+    }
+
+    /// Beyond the window, how many are ahead is an upper bound.
+    fn rounded(&self, said: Said) -> Said {
+        match said {
+            Said::Blocked { placed, ahead, changes_in, paused } if ahead > seat::WINDOW => {
+                assert!(ahead <= self.naive.line.len());
+                Said::Blocked { placed, ahead: usize::MAX, changes_in, paused }
+            }
+            said => said,
+        }
+    }
+
+    /// What must hold at any time, whatever was done.
+    #[track_caller]
+    fn check(&self) {
+        let (now, seen) = (self.now, self.look());
+        let live_seats: Vec<_> = self.naive.seats.iter().filter(|seat| seat.ends > now).collect();
+        let live_line: Vec<_> = self.naive.line.iter().filter(|place| place.ends > now).collect();
+        assert_eq!(seen.holder_count as usize, live_seats.len());
+        assert_eq!(seen.line_length as usize, live_line.len());
+        let weight: u64 = seen.holders.iter().map(|by| u64::from(by.weight)).sum();
+        assert!(self.resized || weight <= u64::from(seen.capacity), "{weight} of {} are held", seen.capacity);
+        assert!(seen.holders.is_sorted_by_key(|by| by.token), "holders are listed by token");
+        for (by, seat) in seen.holders.iter().zip(&live_seats) {
+            assert_eq!((by.token, by.weight, by.turns), (seat.token, seat.weight, seat.turns));
+            assert_eq!((by.kept, by.evicting), (seat.kept, seat.evicting));
+            assert_eq!((by.remaining, by.held_for), (now.until(seat.ends), seat.since.until(now)));
+        }
+        for (place, naive) in seen.line.iter().zip(&live_line) {
+            assert_eq!((place.weight, place.waited), (naive.weight, naive.since.until(now)));
+            assert_eq!(place.remaining, now.until(naive.ends));
+        }
+        let mut owners = HashSet::new();
+        let seated =
+            live_seats.iter().map(|seat| seat.owner).chain(live_line.iter().map(|place| place.owner));
+        assert!(seated.into_iter().all(|owner| owners.insert(owner)), "an owner has one seat or one place");
+        assert_eq!(seen.last_token, self.naive.last);
+        assert_eq!(seen.paused_for, self.naive.paused_until.filter(|at| *at > now).map(|at| now.until(at)));
+        if live_line.len() <= 8 {
+            self.check_movers();
+        }
+    }
+
+    /// Exactly those are woken who would be granted if they asked.
+    #[track_caller]
+    fn check_movers(&self) {
+        let mut settled = self.model.clone();
+        settled.settle(self.now);
+        let movers: Vec<_> = settled.movers().collect();
+        let line = self.naive.line.iter().filter(|place| place.ends > self.now);
+        for place in line {
+            let mut asked = settled.clone();
+            let share = Share::new(place.weight.min(self.naive.capacity), self.naive.capacity).unwrap();
+            let mut claim = claim(0, share, Duration::from_secs(1));
+            claim.owner = place.owner;
+            let granted = matches!(asked.acquire(self.now, &claim, 0), Ok(Verdict::Granted(_)));
+            let fits = place.weight <= self.naive.capacity;
+            assert_eq!(movers.contains(&place.owner), granted && fits, "who is woken is who can move");
+        }
+    }
+}
+
+fn before_holds(model: &Model, now: Moment, token: FencingToken) -> bool {
+    model.snapshot(now, &resource()).holders.iter().any(|by| by.token == token)
+}

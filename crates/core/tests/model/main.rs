@@ -1,0 +1,10 @@
+//! The model: each rule by name, random stories, every short story; always beside a naive twin.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod both;
+mod exhaustive;
+mod naive;
+mod orders;
+mod random;
+mod rules;
+mod succession;

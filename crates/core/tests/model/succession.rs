@@ -1,0 +1,188 @@
+//! Succession, the bound on hand-overs, and downgrades.
+
+use std::time::Duration;
+
+use leasehold_core::{
+    Command, Eviction, Farewell, Gone, Order, Released, Renewal, Share, Succession, Verdict, seat,
+};
+
+use crate::{
+    both::{Both, claim, owner, reference, resource},
+    rules::{TTL, blocked, gone, granted, placed},
+};
+
+impl Both {
+    /// Takes over from someone, and queues if that is refused.
+    fn succeed(&mut self, heir: u8, from: u8, share: Share) -> Verdict {
+        self.acquire(&claim(heir, share, TTL).queued().succeeding(Succession::from(owner(from))))
+    }
+
+    fn command(&mut self, command: Command) {
+        self.order(&Order::new(resource(), command, "someone", "somehow"));
+    }
+}
+
+#[test]
+fn an_heir_takes_the_seat_whatever_the_line() {
+    let mut both = Both::new();
+    let first = granted(both.ask(0, Share::WHOLE));
+    placed(both.queue(1, Share::WHOLE), 0);
+    both.pass(TTL / 2);
+    let second = granted(both.succeed(2, 0, Share::WHOLE));
+    assert!(second.token > first.token && second.remaining == TTL, "a new token and a ttl of its own");
+    gone(&both.go_on(0, TTL), Gone::NotThere);
+    assert_eq!((both.look().holder_count, both.look().holders[0].turns), (1, 1));
+}
+
+#[test]
+fn an_heir_who_waited_leaves_the_line() {
+    let mut both = Both::new();
+    granted(both.ask(0, Share::WHOLE));
+    placed(both.queue(1, Share::WHOLE), 0);
+    placed(both.queue(2, Share::WHOLE), 1);
+    granted(both.succeed(2, 0, Share::WHOLE));
+    assert_eq!(both.look().line_length, 1);
+}
+
+#[test]
+fn a_predecessor_is_buried_only_if_flagged() {
+    for bury in [None, Some(TTL)] {
+        let mut both = Both::new();
+        granted(both.ask(0, Share::WHOLE));
+        let mut from = Succession::from(owner(0));
+        from.bury = bury;
+        granted(both.acquire(&claim(1, Share::WHOLE, TTL).succeeding(from)));
+        let verdict = both.ask(0, Share::WHOLE);
+        assert_eq!(matches!(verdict, Verdict::Buried), bury.is_some(), "{verdict:?}");
+    }
+}
+
+#[test]
+fn hand_overs_are_bounded_while_others_wait() {
+    let mut both = Both::new();
+    granted(both.ask(0, Share::WHOLE));
+    placed(both.queue(200, Share::WHOLE), 0);
+    let most = u8::try_from(seat::TURNS_MAX).unwrap();
+    for heir in 1..=most {
+        granted(both.succeed(heir, heir - 1, Share::WHOLE));
+    }
+    placed(both.succeed(most + 1, most, Share::WHOLE), 1);
+    assert_eq!(both.look().holder_count, 0, "the predecessor is released");
+    granted(both.queue(200, Share::WHOLE));
+}
+
+#[test]
+fn hand_overs_go_on_while_nobody_waits_and_are_counted() {
+    let mut both = Both::new();
+    granted(both.ask(0, Share::WHOLE));
+    for heir in 1..=40 {
+        granted(both.succeed(heir, heir - 1, Share::WHOLE));
+    }
+    assert_eq!(both.look().holders[0].turns, 40);
+    // Now someone waits: the very next one is refused.
+    placed(both.queue(200, Share::WHOLE), 0);
+    placed(both.succeed(41, 40, Share::WHOLE), 1);
+}
+
+#[test]
+fn a_paused_or_evicted_seat_is_not_handed_over() {
+    for command in [Command::Pause { lasting: TTL }, Command::Evict(Eviction::AtExpiry)] {
+        let mut both = Both::new();
+        granted(both.ask(0, Share::WHOLE));
+        placed(both.queue(1, Share::WHOLE), 0);
+        both.command(command);
+        placed(both.succeed(2, 0, Share::WHOLE), 1);
+        assert_eq!(both.look().holder_count, 0);
+    }
+    // Without a line, the heir of an evicted seat is an ordinary claim, and granted as one.
+    let mut both = Both::new();
+    granted(both.ask(0, Share::WHOLE));
+    both.command(Command::Evict(Eviction::AtExpiry));
+    granted(both.succeed(1, 0, Share::WHOLE));
+    assert_eq!((both.look().holders[0].turns, both.look().holders[0].evicting), (0, false));
+}
+
+#[test]
+fn a_downgrade_is_never_refused_nor_counted_and_keeps_the_expiry() {
+    let mut both = Both::new();
+    granted(both.ask(0, Share::WRITE));
+    placed(both.queue(1, Share::WRITE), 0);
+    both.command(Command::Pause { lasting: TTL });
+    both.pass(TTL / 2);
+    let mut read = claim(2, Share::READ, TTL * 5).succeeding(Succession::from(owner(0)));
+    read.ttl = TTL * 5;
+    assert_eq!(granted(both.acquire(&read)).remaining, TTL / 2);
+    assert_eq!(both.look().holders[0].turns, 0);
+}
+
+#[test]
+fn a_downgrade_does_not_escape_an_eviction() {
+    let mut both = Both::new();
+    granted(both.ask(0, Share::WRITE));
+    both.command(Command::Ask { within: TTL });
+    both.command(Command::Evict(Eviction::AtExpiry));
+    both.pass(TTL / 2);
+    granted(both.succeed(1, 0, Share::READ));
+    let Renewal::Kept(kept) = both.go_on(1, TTL * 10) else { panic!("it holds") };
+    assert!(kept.evicting && kept.remaining == TTL / 2, "it still runs out: {kept:?}");
+    assert_eq!(kept.asked.map(|asked| asked.within), Some(TTL / 2), "and is still asked");
+}
+
+#[test]
+fn a_heavier_heir_releases_its_predecessor_and_is_judged_like_any_other() {
+    let mut both = Both::new();
+    granted(both.ask(0, Share::READ));
+    granted(both.ask(1, Share::READ));
+    placed(both.succeed(2, 0, Share::WRITE), 0);
+    assert_eq!(both.look().holder_count, 1);
+    both.leave(1);
+    granted(both.queue(2, Share::WRITE));
+}
+
+#[test]
+fn an_heir_takes_the_place() {
+    let mut both = Both::new();
+    granted(both.ask(0, Share::WHOLE));
+    placed(both.queue(1, Share::WHOLE), 0);
+    placed(both.queue(2, Share::WHOLE), 1);
+    both.pass(TTL / 2);
+    placed(both.succeed(3, 1, Share::WHOLE), 0);
+    let place = &both.look().line[0];
+    assert_eq!(
+        (place.waited, place.remaining),
+        (TTL / 2, TTL),
+        "since when it waits is inherited, the ttl is not"
+    );
+    assert_eq!(both.leave(1), Released::AlreadyGone);
+    assert!(
+        !blocked(both.acquire(&claim(4, Share::WHOLE, TTL).succeeding(Succession::from(owner(3))))).placed
+    );
+    placed(both.queue(2, Share::WHOLE), 0);
+}
+
+#[test]
+fn an_heir_of_the_kept_the_expired_and_the_unknown_is_ordinary() {
+    let mut both = Both::new();
+    granted(both.ask(0, Share::WHOLE));
+    both.release(&Farewell::new(reference(0)).keeping(TTL));
+    placed(both.succeed(1, 0, Share::WHOLE), 0);
+    assert!(both.look().holders[0].kept, "it stays closed");
+    both.pass(TTL - Duration::from_nanos(1));
+    placed(both.succeed(2, 99, Share::WHOLE), 1);
+    both.go_on(1, TTL);
+    both.pass(Duration::from_nanos(1));
+    placed(both.succeed(3, 0, Share::WHOLE), 2);
+    granted(both.queue(1, Share::WHOLE));
+}
+
+#[test]
+fn a_buried_heir_still_releases_its_predecessor() {
+    let mut both = Both::new();
+    granted(both.ask(0, Share::WHOLE));
+    placed(both.queue(2, Share::WHOLE), 0);
+    both.release(&Farewell::new(reference(1)).burying(TTL));
+    let from = Succession::burying(owner(0), TTL);
+    assert!(matches!(both.acquire(&claim(1, Share::WHOLE, TTL).succeeding(from)), Verdict::Buried));
+    gone(&both.go_on(0, TTL), Gone::Buried);
+    granted(both.queue(2, Share::WHOLE));
+}

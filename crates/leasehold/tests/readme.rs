@@ -1,0 +1,30 @@
+//! What the README and the guarantees say of a backend is what the backend says of itself.
+#![allow(clippy::unwrap_used, reason = "a test is a program of its own")]
+
+use std::{fs, path::Path};
+
+use leasehold::Backend;
+
+fn row_of(backend: &dyn Backend) -> String {
+    let info = backend.info();
+    format!("| {} | {} | {} |", info.guarantee, info.because, info.tokens_break_when)
+}
+
+#[tokio::test]
+async fn the_table_of_backends_is_true() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let readme = fs::read_to_string(root.join("README.md")).unwrap();
+    let memory = leasehold::open("memory:").await.unwrap();
+    assert!(readme.contains(&row_of(&*memory)), "memory: {}", row_of(&*memory));
+
+    #[cfg(feature = "sqlite")]
+    {
+        let file = std::env::temp_dir().join(format!("leasehold-readme-{}.db", std::process::id()));
+        let sqlite = leasehold::open(&format!("sqlite:{}?file_system=any", file.display())).await.unwrap();
+        assert!(readme.contains(&row_of(&*sqlite)), "sqlite: {}", row_of(&*sqlite));
+        drop(sqlite);
+        let left = fs::read_dir(file.parent().unwrap()).unwrap().flatten();
+        let ours = left.filter(|entry| entry.path().to_string_lossy().starts_with(&*file.to_string_lossy()));
+        ours.for_each(|entry| fs::remove_file(entry.path()).unwrap());
+    }
+}

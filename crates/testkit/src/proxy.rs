@@ -1,0 +1,355 @@
+//! A network that can fail: a TCP proxy in this process, between a client and a real server.
+//!
+//! It knows nothing of what it carries. A partition holds bytes back and delivers them when it heals, as TCP does; what
+//! must be lost is lost with its connection. What is drawn by chance is drawn from a seed.
+
+use std::{
+    fmt, io,
+    net::SocketAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{
+        TcpListener, TcpStream,
+        tcp::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    sync::watch,
+    task::JoinHandle,
+};
+
+/// A direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// From the client to the server.
+    Requests,
+    /// From the server to the client.
+    Replies,
+}
+
+/// A proxy on a port of its own. Ends with this handle, and with it every connection through it.
+pub struct Proxy {
+    port: u16,
+    state: Arc<Shared>,
+    acceptor: JoinHandle<()>,
+}
+
+struct Shared {
+    server: SocketAddr,
+    faults: Mutex<Faults>,
+    /// Whether requests and replies are held back.
+    held: watch::Sender<[bool; 2]>,
+    /// Counts resets: a connection that sees the number change is reset.
+    resets: watch::Sender<u64>,
+}
+
+#[derive(Debug)]
+struct Faults {
+    random: u64,
+    delay_max: Duration,
+    /// Bytes that still pass before the connection that carries them is cut.
+    cut_after: [Option<usize>; 2],
+    lose_replies: u32,
+    send_twice: u32,
+    refuse: bool,
+    connections: u64,
+}
+
+/// What becomes of some bytes.
+enum Fate {
+    Pass,
+    PassThenCut(usize),
+    Lose,
+    Twice,
+}
+
+impl Proxy {
+    /// In front of the server on this port of the loopback. Nothing fails until told.
+    ///
+    /// # Panics
+    /// If no port is free, or outside of a tokio runtime.
+    pub async fn start(server: u16, seed: u64) -> Proxy {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port is free");
+        let port = listener.local_addr().expect("it has an address").port();
+        let faults = Faults {
+            random: seed,
+            delay_max: Duration::ZERO,
+            cut_after: [None; 2],
+            lose_replies: 0,
+            send_twice: 0,
+            refuse: false,
+            connections: 0,
+        };
+        let state = Arc::new(Shared {
+            server: SocketAddr::from(([127, 0, 0, 1], server)),
+            faults: Mutex::new(faults),
+            held: watch::Sender::new([false; 2]),
+            resets: watch::Sender::new(0),
+        });
+        let acceptor = tokio::spawn(accept(listener, Arc::clone(&state)));
+        Proxy { port, state, acceptor }
+    }
+
+    /// Where it listens.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// How many connections were made through it.
+    pub fn connections(&self) -> u64 {
+        self.state.faults().connections
+    }
+
+    /// Everything takes up to this much longer, each way.
+    pub fn delay(&self, at_most: Duration) {
+        self.state.faults().delay_max = at_most;
+    }
+
+    /// Nothing comes through any more, and nobody is told: neither a reset nor an end.
+    pub fn black_hole(&self) {
+        self.state.held.send_replace([true; 2]);
+    }
+
+    /// Nothing comes through in this direction; the other one is as it was.
+    pub fn hold(&self, way: Way) {
+        self.state.held.send_modify(|held| held[way as usize] = true);
+    }
+
+    /// What was held back comes through now, and connections are accepted.
+    pub fn heal(&self) {
+        self.state.faults().refuse = false;
+        self.state.held.send_replace([false; 2]);
+    }
+
+    /// The connection that carries the n-th byte from now in this direction is cut after it.
+    pub fn cut_after(&self, way: Way, bytes: usize) {
+        self.state.faults().cut_after[way as usize] = Some(bytes);
+    }
+
+    /// The next replies are lost, each with its connection: the server has executed what was asked.
+    pub fn lose_replies(&self, count: u32) {
+        self.state.faults().lose_replies = count;
+    }
+
+    /// The next requests reach the server twice, first over a connection of their own.
+    pub fn send_twice(&self, count: u32) {
+        self.state.faults().send_twice = count;
+    }
+
+    /// Resets every connection.
+    pub fn reset(&self) {
+        self.state.resets.send_modify(|resets| *resets += 1);
+    }
+
+    /// Resets every connection, and each new one at once.
+    pub fn refuse(&self) {
+        self.state.faults().refuse = true;
+        self.reset();
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.acceptor.abort();
+        self.reset();
+    }
+}
+
+impl fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Proxy")
+            .field("port", &self.port)
+            .field("faults", &*self.state.faults())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn faults(&self) -> MutexGuard<'_, Faults> {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Faults {
+    fn fate(&mut self, way: Way, length: usize) -> Fate {
+        if let Some(left) = &mut self.cut_after[way as usize] {
+            if *left <= length {
+                let passing = *left;
+                self.cut_after[way as usize] = None;
+                return Fate::PassThenCut(passing);
+            }
+            *left -= length;
+        }
+        match way {
+            Way::Replies if self.lose_replies > 0 => {
+                self.lose_replies -= 1;
+                Fate::Lose
+            }
+            Way::Requests if self.send_twice > 0 => {
+                self.send_twice -= 1;
+                Fate::Twice
+            }
+            _ => Fate::Pass,
+        }
+    }
+
+    fn delay(&mut self) -> Duration {
+        // splitmix64, as in `faulty`.
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.random;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let most = u64::try_from(self.delay_max.as_nanos()).unwrap_or(u64::MAX - 1);
+        Duration::from_nanos((mixed ^ (mixed >> 31)) % (most + 1))
+    }
+}
+
+async fn accept(listener: TcpListener, state: Arc<Shared>) {
+    while let Ok((client, _)) = listener.accept().await {
+        let refused = {
+            let mut faults = state.faults();
+            faults.connections += 1;
+            faults.refuse
+        };
+        if refused {
+            let _ = client.set_zero_linger();
+            continue;
+        }
+        tokio::spawn(carry(client, Arc::clone(&state)));
+    }
+}
+
+/// Carries one connection until an end closes it, a fault cuts it, or all are reset.
+async fn carry(client: TcpStream, state: Arc<Shared>) {
+    let mut resets = state.resets.subscribe();
+    resets.mark_unchanged();
+    let Ok(server) = TcpStream::connect(state.server).await else {
+        let _ = client.set_zero_linger();
+        return;
+    };
+    let _ = (client.set_nodelay(true), server.set_nodelay(true));
+    let (mut from_client, mut to_client) = client.into_split();
+    let (mut from_server, mut to_server) = server.into_split();
+    let ended = tokio::select! {
+        ended = pump(&state, Way::Requests, &mut from_client, &mut to_server) => ended,
+        ended = pump(&state, Way::Replies, &mut from_server, &mut to_client) => ended,
+        _ = resets.changed() => Err(io::ErrorKind::ConnectionReset.into()),
+    };
+    if ended.is_err() {
+        let _ = to_client.as_ref().set_zero_linger();
+        let _ = to_server.as_ref().set_zero_linger();
+    }
+}
+
+/// Carries one direction. `Ok` if it ended by itself.
+async fn pump(state: &Shared, way: Way, from: &mut OwnedReadHalf, to: &mut OwnedWriteHalf) -> io::Result<()> {
+    let mut held = state.held.subscribe();
+    let mut bytes = vec![0; 64 * 1024];
+    loop {
+        let length = from.read(&mut bytes).await?;
+        if length == 0 {
+            return Ok(());
+        }
+        let delay = state.faults().delay();
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
+        // Held back, not lost.
+        let _ = held.wait_for(|held| !held[way as usize]).await;
+        let fate = state.faults().fate(way, length);
+        let cut = || Err(io::ErrorKind::ConnectionReset.into());
+        match fate {
+            Fate::Pass => to.write_all(&bytes[..length]).await?,
+            Fate::PassThenCut(passing) => {
+                to.write_all(&bytes[..passing]).await?;
+                // So that what passed is read before the reset arrives.
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                return cut();
+            }
+            Fate::Lose => return cut(),
+            Fate::Twice => {
+                replay(state.server, &bytes[..length]).await?;
+                to.write_all(&bytes[..length]).await?;
+            }
+        }
+    }
+}
+
+/// Has the server execute this once more, and waits for its answer.
+async fn replay(server: SocketAddr, request: &[u8]) -> io::Result<()> {
+    let mut stream = TcpStream::connect(server).await?;
+    stream.write_all(request).await?;
+    let mut answer = [0; 1024];
+    stream.read(&mut answer).await?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn echo() -> u16 {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                tokio::spawn(async move {
+                    let (mut read, mut write) = stream.split();
+                    tokio::io::copy(&mut read, &mut write).await
+                });
+            }
+        });
+        port
+    }
+
+    async fn dial(proxy: &Proxy) -> TcpStream {
+        TcpStream::connect(("127.0.0.1", proxy.port())).await.unwrap()
+    }
+
+    async fn says(stream: &mut TcpStream, text: &[u8]) -> io::Result<Vec<u8>> {
+        stream.write_all(text).await?;
+        let mut answer = vec![0; text.len()];
+        stream.read_exact(&mut answer).await?;
+        Ok(answer)
+    }
+
+    #[tokio::test]
+    async fn it_carries_and_heals() {
+        let proxy = Proxy::start(echo().await, 7).await;
+        let mut stream = dial(&proxy).await;
+        proxy.delay(Duration::from_millis(3));
+        assert_eq!(says(&mut stream, b"hello").await.unwrap(), b"hello");
+        proxy.black_hole();
+        let silence = tokio::time::timeout(Duration::from_millis(100), says(&mut stream, b"again")).await;
+        assert!(silence.is_err(), "nothing comes through");
+        proxy.heal();
+        let mut late = [0; 5];
+        stream.read_exact(&mut late).await.unwrap();
+        assert_eq!(&late, b"again", "held back, not lost");
+    }
+
+    #[tokio::test]
+    async fn it_cuts_loses_and_resets() {
+        let proxy = Proxy::start(echo().await, 7).await;
+        proxy.cut_after(Way::Replies, 3);
+        let mut stream = dial(&proxy).await;
+        stream.write_all(b"hello").await.unwrap();
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer).await;
+        assert_eq!(answer, b"hel");
+
+        proxy.lose_replies(1);
+        assert!(says(&mut dial(&proxy).await, b"hello").await.is_err());
+        let mut stream = dial(&proxy).await;
+        assert_eq!(says(&mut stream, b"hello").await.unwrap(), b"hello");
+        proxy.reset();
+        assert!(says(&mut stream, b"hello").await.is_err());
+        proxy.refuse();
+        assert!(says(&mut dial(&proxy).await, b"hello").await.is_err());
+        proxy.heal();
+        assert_eq!(says(&mut dial(&proxy).await, b"hello").await.unwrap(), b"hello");
+        assert_eq!(proxy.connections(), 5);
+    }
+}

@@ -1,0 +1,129 @@
+//! A server process with a folder of its own.
+
+use std::{
+    fs,
+    io::{self, BufRead as _, BufReader},
+    net::{TcpListener, TcpStream},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+
+/// How long a server may take to serve, on a busy machine.
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Starts the program and tells its process id; when the other end of the pipe is gone, ends it.
+const KEEPER: &str = r#""$@" & echo $!; read -r _; kill -9 $! 2>/dev/null; wait; "#;
+/// The same, and removes the folder that `$0` names.
+const CLEANER: &str = r#"rm -rf -- "$0""#;
+
+/// A process, which ends with this handle or with the process that holds it, however that ends.
+#[derive(Debug)]
+pub struct Daemon {
+    keeper: Child,
+    pid: Pid,
+}
+
+impl Daemon {
+    /// Starts a program. With a `folder` to clean, that is removed when the program has ended.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    pub fn start(program: &str, args: &[String], log: &Path, folder: Option<&Path>) -> Daemon {
+        let log = fs::File::create(log).expect("a log can be written");
+        let script = if folder.is_some() { format!("{KEEPER}{CLEANER}") } else { KEEPER.to_owned() };
+        let errors = log.try_clone().expect("a file can be opened twice");
+        let mut keeper = Command::new("sh")
+            .args(["-c", &script])
+            .arg(folder.unwrap_or(Path::new("sh")))
+            .arg("env")
+            .arg(program)
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(errors)
+            .spawn()
+            .expect("a shell can be started");
+        let output = keeper.stdout.take().expect("its output is a pipe");
+        let mut line = String::new();
+        BufReader::new(output).read_line(&mut line).expect("the shell tells the process id");
+        let pid = line.trim().parse().ok().and_then(Pid::from_raw);
+        Daemon { keeper, pid: pid.expect("a process id is a number") }
+    }
+
+    /// Kills it at once, as a power cut would.
+    pub fn kill(&self) {
+        let _ = kill_process(self.pid, Signal::KILL);
+        // Until the port is free again.
+        let until = Instant::now() + PATIENCE;
+        while self.is_running() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Stops it: it is there and does not answer.
+    pub fn freeze(&self) {
+        kill_process(self.pid, Signal::STOP).expect("the server is there to be stopped");
+    }
+
+    /// Lets it go on.
+    pub fn thaw(&self) {
+        let _ = kill_process(self.pid, Signal::CONT);
+    }
+
+    /// Whether it runs.
+    pub fn is_running(&self) -> bool {
+        if test_kill_process(self.pid).is_err() {
+            return false;
+        }
+        // A zombie is there and does not run.
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid.as_raw_nonzero()));
+        stat.map_or(true, |stat| stat.rsplit(')').next().is_none_or(|rest| !rest.trim().starts_with('Z')))
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.thaw();
+        drop(self.keeper.stdin.take());
+        let _ = self.keeper.wait();
+    }
+}
+
+/// A port that nobody listens on at the moment.
+pub(super) fn free_port() -> u16 {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port is free");
+    listener.local_addr().expect("it has an address").port()
+}
+
+/// A fresh folder.
+pub(super) fn fresh_folder(name: &str) -> PathBuf {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let folder = std::env::temp_dir().join(format!("leasehold-{name}-{}-{number}", std::process::id()));
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).expect("a folder can be made");
+    folder
+}
+
+/// Tries until it succeeds; panics with the reason when it takes too long.
+pub(super) fn eventually<T>(what: &str, mut attempt: impl FnMut() -> io::Result<T>) -> T {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match attempt() {
+            Ok(done) => return done,
+            Err(error) if Instant::now() > until => panic!("{what}: {error}"),
+            Err(_) => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
+}
+
+/// A connection to a port of this host.
+pub(super) fn dial(port: u16) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(("127.0.0.1", port))?;
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    Ok(stream)
+}

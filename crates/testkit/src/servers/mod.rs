@@ -1,0 +1,10 @@
+//! Real servers, started by the tests themselves: on free ports of the loopback, in folders of their own.
+//!
+//! A server that is not installed is a failure of the test, never a reason to skip it. Whatever ends the test, a kill
+//! included, ends its servers too.
+
+mod daemon;
+mod redis;
+
+pub use daemon::Daemon;
+pub use redis::{RedisServer, Replication};

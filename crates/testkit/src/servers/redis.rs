@@ -1,0 +1,295 @@
+//! Redis: one server; a primary with replicas and three Sentinels.
+
+use std::{
+    fs,
+    io::{self, BufReader, Write as _},
+    path::{Path, PathBuf},
+    sync::Mutex,
+};
+
+use super::daemon::{Daemon, dial, eventually, free_port, fresh_folder};
+
+/// A Redis server.
+///
+/// ```no_run
+/// use leasehold_testkit::servers::RedisServer;
+///
+/// let server = RedisServer::start();
+/// assert_eq!(server.command(&["SET", "a", "1"]), "OK");
+/// ```
+#[derive(Debug)]
+pub struct RedisServer {
+    port: u16,
+    folder: PathBuf,
+    options: Vec<String>,
+    daemon: Mutex<Option<Daemon>>,
+}
+
+impl RedisServer {
+    /// One that keeps nothing on disk.
+    ///
+    /// # Panics
+    /// If `redis-server` is not installed or does not serve.
+    pub fn start() -> RedisServer {
+        RedisServer::with(&[])
+    }
+
+    /// One with options more, as on its command line: `["--appendonly", "yes"]`.
+    ///
+    /// # Panics
+    /// As [`start`](RedisServer::start).
+    pub fn with(options: &[&str]) -> RedisServer {
+        let options = options.iter().map(|&option| option.to_owned()).collect();
+        let server = RedisServer {
+            port: free_port(),
+            folder: fresh_folder("redis"),
+            options,
+            daemon: Mutex::new(None),
+        };
+        server.run();
+        server
+    }
+
+    fn run(&self) {
+        let mut args: Vec<String> = vec!["--port".into(), self.port.to_string()];
+        let folder = self.folder.to_string_lossy().into_owned();
+        let fixed = [
+            "--bind",
+            "127.0.0.1",
+            "--dir",
+            &folder,
+            "--save",
+            "",
+            "--repl-diskless-sync-delay",
+            "0",
+            "--loglevel",
+        ];
+        args.extend(fixed.map(str::to_owned));
+        args.extend(["notice", "--logfile", "log", "--enable-debug-command", "yes"].map(str::to_owned));
+        args.extend(self.options.iter().cloned());
+        *self.lock() =
+            Some(Daemon::start("redis-server", &args, &self.folder.join("out"), Some(&self.folder)));
+        eventually("redis-server does not serve: is the package redis-server installed?", || {
+            let answer = ask(self.port, &["PING"])?;
+            let ready = answer == "PONG" || answer.contains("NOAUTH");
+            if ready { Ok(()) } else { Err(io::Error::other(answer)) }
+        });
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Daemon>> {
+        self.daemon.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Where it listens.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Its URL.
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}/", self.port)
+    }
+
+    /// Its folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Asks it something; the answer as a line, the items of a list parted by spaces.
+    ///
+    /// # Panics
+    /// If it does not answer.
+    pub fn command(&self, words: &[&str]) -> String {
+        ask(self.port, words).unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    }
+
+    /// Kills it at once. It stays down until [`run_again`](RedisServer::run_again).
+    pub fn kill(&self) {
+        if let Some(daemon) = &*self.lock() {
+            daemon.kill();
+        }
+    }
+
+    /// Starts it again on the same port, with what is on its disk. Without `--appendonly yes` that is nothing.
+    ///
+    /// # Panics
+    /// If it does not serve.
+    pub fn run_again(&self) {
+        let kept = fresh_folder("redis-kept");
+        // The folder goes with the process that is down; its data moves to the next one.
+        let _ = copy_folder(&self.folder, &kept);
+        *self.lock() = None;
+        let _ = copy_folder(&kept, &self.folder);
+        let _ = fs::remove_dir_all(&kept);
+        self.run();
+    }
+
+    /// Stops it: it is there and does not answer.
+    ///
+    /// # Panics
+    /// If it is down.
+    pub fn freeze(&self) {
+        self.lock().as_ref().expect("it runs").freeze();
+    }
+
+    /// Lets it go on.
+    pub fn thaw(&self) {
+        if let Some(daemon) = &*self.lock() {
+            daemon.thaw();
+        }
+    }
+}
+
+fn copy_folder(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy_folder(&entry.path(), &target)?;
+        } else {
+            fs::copy(entry.path(), target)?;
+        }
+    }
+    Ok(())
+}
+
+/// A primary, its replicas, and three Sentinels that watch over them.
+#[derive(Debug)]
+pub struct Replication {
+    /// The servers: at the start, the first is the primary.
+    pub servers: Vec<RedisServer>,
+    sentinels: Vec<(u16, Daemon)>,
+}
+
+impl Replication {
+    /// The name under which the Sentinels know the primary.
+    pub const SERVICE: &'static str = "main";
+
+    /// A primary with this many replicas, all in step, and no Sentinels.
+    ///
+    /// # Panics
+    /// If they do not serve.
+    pub fn without_sentinels(replicas: usize) -> Replication {
+        let primary = RedisServer::start();
+        let of = format!("127.0.0.1 {}", primary.port());
+        let follow = |_| RedisServer::with(&["--replicaof", &of]);
+        let mut servers = vec![primary];
+        servers.extend((0..replicas).map(follow));
+        for replica in &servers[1..] {
+            eventually("a replica does not follow", || {
+                let info = ask(replica.port(), &["INFO", "replication"])?;
+                if info.contains("master_link_status:up") { Ok(()) } else { Err(io::Error::other("not yet")) }
+            });
+        }
+        Replication { servers, sentinels: Vec::new() }
+    }
+
+    /// The same, with three Sentinels that agree on the primary and take it for dead after a second.
+    ///
+    /// # Panics
+    /// If they do not serve.
+    pub fn start(replicas: usize) -> Replication {
+        let mut replication = Replication::without_sentinels(replicas);
+        let primary = replication.servers[0].port();
+        for _ in 0..3 {
+            replication.sentinels.push(start_sentinel(primary));
+        }
+        for (port, _) in &replication.sentinels {
+            eventually("the Sentinels do not agree", || {
+                let quorum = ask(*port, &["SENTINEL", "CKQUORUM", Replication::SERVICE])?;
+                let known = ask(*port, &["SENTINEL", "REPLICAS", Replication::SERVICE])?;
+                let replicas_known = known.matches("127.0.0.1:").count() >= replicas;
+                let ready = quorum.starts_with("OK 3 usable") && replicas_known;
+                if ready { Ok(()) } else { Err(io::Error::other(quorum)) }
+            });
+        }
+        replication
+    }
+
+    /// The URL by which a client finds the primary.
+    pub fn url(&self) -> String {
+        let hosts: Vec<_> = self.sentinels.iter().map(|(port, _)| format!("127.0.0.1:{port}")).collect();
+        format!("redis+sentinel://{}/{}", hosts.join(","), Replication::SERVICE)
+    }
+
+    /// Where the Sentinels say that the primary is.
+    ///
+    /// # Panics
+    /// If none answers.
+    pub fn primary_port(&self) -> u16 {
+        let (port, _) = self.sentinels.first().expect("there are Sentinels");
+        eventually("a Sentinel does not answer", || {
+            let answer = ask(*port, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", Replication::SERVICE])?;
+            let port = answer.split(' ').nth(1).and_then(|port| port.parse().ok());
+            port.ok_or_else(|| io::Error::other(answer))
+        })
+    }
+
+    /// Waits until the Sentinels have made another server the primary, and it knows.
+    ///
+    /// # Panics
+    /// If that does not happen.
+    pub fn await_failover(&self, from: u16) -> &RedisServer {
+        eventually("no failover", || {
+            let now = self.primary_port();
+            let server = self.servers.iter().find(|server| server.port() == now && now != from);
+            let server = server.ok_or_else(|| io::Error::other("still the old one"))?;
+            let role = ask(now, &["ROLE"])?;
+            if role.starts_with("master") { Ok(server) } else { Err(io::Error::other(role)) }
+        })
+    }
+}
+
+fn start_sentinel(primary: u16) -> (u16, Daemon) {
+    let (port, folder) = (free_port(), fresh_folder("sentinel"));
+    let (path, service) = (folder.join("sentinel.conf"), Replication::SERVICE);
+    let lines = [
+        format!("port {port}"),
+        "bind 127.0.0.1".to_owned(),
+        format!("dir {}", folder.display()),
+        "logfile log".to_owned(),
+        format!("sentinel monitor {service} 127.0.0.1 {primary} 2"),
+        format!("sentinel down-after-milliseconds {service} 1000"),
+        format!("sentinel failover-timeout {service} 5000"),
+    ];
+    fs::write(&path, lines.join("\n") + "\n").expect("a configuration can be written");
+    let args = [path.to_string_lossy().into_owned(), "--sentinel".to_owned()];
+    let daemon = Daemon::start("redis-server", &args, &folder.join("out"), Some(&folder));
+    eventually("a Sentinel does not serve", || ask(port, &["PING"]));
+    (port, daemon)
+}
+
+/// Asks a server something over a connection of its own.
+fn ask(port: u16, words: &[&str]) -> io::Result<String> {
+    let mut stream = dial(port)?;
+    let mut request = format!("*{}\r\n", words.len());
+    for word in words {
+        request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+    }
+    stream.write_all(request.as_bytes())?;
+    read_answer(&mut BufReader::new(stream))
+}
+
+fn read_answer(from: &mut impl io::BufRead) -> io::Result<String> {
+    let mut line = String::new();
+    from.read_line(&mut line)?;
+    let line = line.trim_end();
+    let Some(kind) = line.chars().next() else { return Err(io::ErrorKind::UnexpectedEof.into()) };
+    let rest = &line[1..];
+    let length = || rest.parse::<usize>().ok();
+    match (kind, length()) {
+        ('$', Some(length)) => {
+            let mut bytes = vec![0; length + 2];
+            from.read_exact(&mut bytes)?;
+            bytes.truncate(length);
+            Ok(String::from_utf8_lossy(&bytes).into_owned())
+        }
+        ('*', Some(length)) => {
+            let items = (0..length).map(|_| read_answer(from)).collect::<io::Result<Vec<_>>>()?;
+            Ok(items.join(" "))
+        }
+        ('$' | '*', None) => Ok(String::new()),
+        _ => Ok(rest.to_owned()),
+    }
+}

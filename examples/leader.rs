@@ -1,0 +1,46 @@
+//! One leader, whom everyone can see: an election with two candidates and an observer.
+//!
+//! ```text
+//! cargo run --example leader [URL]
+//! ```
+
+#![expect(clippy::disallowed_methods, reason = "a program may sleep")]
+
+use std::{env, time::Duration};
+
+use leasehold::{Client, Error};
+use tokio::task::JoinSet;
+
+#[tokio::main]
+async fn main() -> Result<(), Error> {
+    let url = env::args().nth(1).unwrap_or_else(|| "memory:".to_owned());
+    let backend = leasehold::open(&url).await?;
+
+    let mut candidates = JoinSet::new();
+    for address in ["http://host-a:8080", "http://host-b:8080"] {
+        let election = Client::new(backend.clone()).election("scheduler", "eu");
+        candidates.spawn(async move {
+            let lead = election.candidate(address).acquire().await?; // waits until it leads
+            lead.hold(tokio::time::sleep(Duration::from_millis(200))).await?; // does what leaders do
+            lead.set_note(format!("{address} (leaving)")).await?; // the value may change while it leads
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            lead.release().await
+        });
+    }
+
+    let mut observer = Client::new(backend).election("scheduler", "eu").observe()?;
+    let mut terms = 0;
+    while terms < 2 || !candidates.is_empty() {
+        tokio::select! {
+            seen = observer.next() => match seen? {
+                Some(leader) => println!("{} leads, {:?}", leader.value().unwrap_or("?"), leader.token),
+                None => println!("nobody leads"),
+            },
+            Some(candidate) = candidates.join_next() => {
+                candidate.expect("a candidate does not panic")?;
+                terms += 1;
+            }
+        }
+    }
+    Ok(())
+}

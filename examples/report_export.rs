@@ -1,0 +1,69 @@
+//! Export a report once, however many machines want to: a lease, work that stops when the lease is lost, and a store
+//! that refuses whoever comes too late.
+//!
+//! ```text
+//! cargo run --example report_export [URL]
+//! ```
+
+#![expect(clippy::disallowed_methods, reason = "a program may sleep")]
+
+use std::{
+    env,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use leasehold::{Attempt, Client, Error, FencingToken, LeaseView};
+
+/// Where reports end up. The mark and the report change in one step: that is what makes the fence hold.
+#[derive(Default)]
+struct Store(Mutex<(u64, String)>);
+
+impl Store {
+    fn put(&self, token: FencingToken, report: &str) -> Result<(), Error> {
+        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if token.get() < inner.0 {
+            return Err(Error::stale(token, FencingToken::new(inner.0)?));
+        }
+        *inner = (token.get(), report.to_owned());
+        Ok(())
+    }
+}
+
+async fn export(lease: LeaseView, store: &Store) -> Result<(), Error> {
+    for page in 1..=3 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        println!("  page {page}, with {:.1?} left", lease.remaining());
+    }
+    store.put(lease.token(), "three pages")
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Error> {
+    let url = env::args().nth(1).unwrap_or_else(|| "memory:".to_owned());
+    let backend = leasehold::open(&url).await?;
+    // Two clients stand for two machines.
+    let here = Client::builder(backend.clone()).label("nightly export").build();
+    let there = Client::builder(backend).label("impatient user").build();
+    let store = Store::default();
+
+    println!("exporting report/42 on {url}");
+    let lease = here.lease("report", "42").acquire().await?;
+    if let Attempt::Busy(busy) = there.lease("report", "42").attempt().await? {
+        let by = &busy.holders[0];
+        println!("  meanwhile, elsewhere: busy, held by {} for {:.1?} more", by.holder, by.remaining);
+    }
+    lease.hold(export(lease.view(), &store)).await??; // the first ? is ours, the second the work's
+    lease.release().await?;
+
+    println!("now a worker that stalls for longer than its lease");
+    let stalled = here.lease("report", "42").ttl(Duration::from_millis(300)).renew(false).acquire().await?;
+    tokio::time::sleep(Duration::from_millis(350)).await;
+    println!("  it would know: {}", stalled.check().expect_err("its time is over"));
+    let next = there.lease("report", "42").acquire().await?;
+    store.put(next.token(), "written by the next one")?;
+    let refused = store.put(stalled.token(), "written too late").expect_err("the fence holds");
+    println!("  and if it does not look, the store does: {refused}");
+    next.release().await?;
+    Ok(())
+}

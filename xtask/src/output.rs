@@ -1,0 +1,103 @@
+//! Reads what a step printed.
+
+use std::fmt;
+
+/// How many tests there were, of everything that counted its own.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Count {
+    passed: u64,
+    failed: u64,
+    ignored: u64,
+}
+
+impl Count {
+    /// Adds up the closing lines of `cargo test`; none if there is none.
+    pub(crate) fn of(text: &str) -> Option<Count> {
+        let closing = |line: &str| line.trim().strip_prefix("test result: ").map(str::to_owned);
+        let mut lines = text.lines().filter_map(closing).peekable();
+        lines.peek()?;
+        let mut count = Count::default();
+        for line in lines {
+            let number = |what: &str| {
+                let part = line.split([';', '.']).map(str::trim).find_map(|part| part.strip_suffix(what));
+                part.and_then(|number| number.trim().parse::<u64>().ok()).unwrap_or(0)
+            };
+            count.passed += number("passed");
+            count.failed += number("failed");
+            count.ignored += number("ignored");
+        }
+        Some(count)
+    }
+}
+
+impl fmt::Display for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} passed, {} failed, {} skipped", self.passed, self.failed, self.ignored)
+    }
+}
+
+/// The last line with something on it, without colours and cut to fit.
+pub(crate) fn last_line(text: &[u8]) -> String {
+    let text = &text[text.len().saturating_sub(2000)..];
+    let text = String::from_utf8_lossy(text);
+    let line = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    let mut plain = String::new();
+    let mut chars = line.trim().chars();
+    while let Some(c) = chars.next() {
+        if c == '\x1b' {
+            let _ = chars.by_ref().find(char::is_ascii_alphabetic); // the end of the colour code
+        } else if !c.is_control() {
+            plain.push(c);
+        }
+    }
+    plain.chars().take(40).collect()
+}
+
+/// How many lines of a failed step are shown from where it first went wrong, and how many from its end.
+const SHOWN: (usize, usize) = (100, 30);
+
+/// The part of a long log that says what went wrong.
+pub(crate) fn excerpt(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    let wrong = |line: &&str| {
+        let said = line.trim_start_matches(|c: char| !c.is_ascii_alphabetic());
+        said.starts_with("error") || line.contains("panicked at") || line.contains(" FAILED")
+    };
+    let first = lines.iter().position(wrong).unwrap_or(lines.len());
+    let end = lines.len().saturating_sub(SHOWN.1);
+    let from = first.saturating_sub(2).min(end);
+    let until = (from + SHOWN.0).min(end);
+    let gap = if until < end { "\n…\n" } else { "\n" };
+    format!("{}{gap}{}", lines[from..until].join("\n"), lines[until.max(end)..].join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tests_are_counted_over_all_that_ran() {
+        let text = "test result: ok. 9 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s\n\
+                    noise\ntest result: FAILED. 14 passed; 2 failed; 0 ignored; 0 measured\n";
+        let count = Count::of(text).expect("two closing lines");
+        assert_eq!(count.to_string(), "23 passed, 2 failed, 1 skipped");
+        assert_eq!(Count::of("nothing"), None);
+    }
+
+    #[test]
+    fn the_last_line_has_no_colours_and_is_short() {
+        assert_eq!(last_line(b"one\n\x1b[1;32mCompiling\x1b[0m two\n\n"), "Compiling two");
+        assert_eq!(last_line(&[b'x'; 500]).len(), 40);
+        assert_eq!(last_line(b""), "");
+    }
+
+    #[test]
+    fn an_excerpt_begins_where_it_went_wrong() {
+        let mut text: String = (0..500).map(|n| format!("test {n} ... ok\n")).collect();
+        text.insert_str(text.find("test 50 ").expect("there"), "thread 'x' panicked at y\n");
+        let shown = excerpt(&text);
+        assert!(shown.starts_with("test 48 ... ok\ntest 49 ... ok\nthread 'x' panicked"), "{shown}");
+        assert!(shown.contains("\n…\n") && shown.ends_with("test 499 ... ok"), "{shown}");
+        assert_eq!(excerpt("one\ntwo").trim(), "one\ntwo");
+    }
+}
