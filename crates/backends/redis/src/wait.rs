@@ -135,12 +135,9 @@ impl Shared {
         let Some((whom, resource)) = message.split_once('|') else { return };
         let rooms = self.rooms();
         let guests = rooms.by_resource.get(resource).into_iter().flatten();
-        match whom.parse::<OwnerToken>() {
-            Ok(owner) => {
-                guests.filter(|guest| guest.owner == owner).for_each(|guest| guest.bell.notify_one())
-            }
-            Err(_) => guests.filter(|guest| guest.watches).for_each(|guest| guest.bell.notify_one()),
-        }
+        let owner = whom.parse::<OwnerToken>().ok();
+        let concerns = |guest: &&Guest| owner.map_or(guest.watches, |owner| guest.owner == owner);
+        guests.filter(concerns).for_each(|guest| guest.bell.notify_one());
     }
 
     fn wake_all(&self) {
@@ -227,8 +224,7 @@ async fn hear(
                 pass_on(&*shared.upgrade()?, &push);
                 true
             }
-            Either::Left(_) => false,
-            Either::Right(Either::Right(())) => false,
+            Either::Left(_) | Either::Right(Either::Right(())) => false,
             Either::Right(Either::Left(())) => {
                 shared.upgrade()?;
                 let ping = Cmd::new().arg("PING").to_owned();
