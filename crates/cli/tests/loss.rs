@@ -259,6 +259,20 @@ fn if_the_guardian_is_killed_leasehold_ends_the_command() {
 }
 
 #[test]
+fn if_the_guardian_is_stopped_leasehold_ends_the_command_in_time() {
+    let site = Site::new();
+    let running =
+        site.script(&SHORT, "trap '' TERM; echo $$ > pid; echo go; while :; do sleep 0.05; done").start();
+    running.until("go");
+    let (pid, guardian) = (pid_in(&site.path("pid")), children(running.pid())[0]);
+    send(guardian, Signal::STOP);
+    eventually("it is stopped", || state(guardian) == Some('T'));
+    site.evict(Eviction::AtExpiry);
+    is_lost(running);
+    are_dead(&[pid, guardian]);
+}
+
+#[test]
 fn the_guardian_outlives_what_ends_others() {
     let site = Site::new();
     let mut running = site.script(&[], "echo go; read line; exit 6").stdin(Stdio::piped()).start();

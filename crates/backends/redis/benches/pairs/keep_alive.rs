@@ -49,7 +49,7 @@ pub(crate) async fn measure(server: &RedisServer, table: &mut Table) {
 }
 
 /// Time spent on a core by this process so far.
-fn cpu_time() -> Duration {
+pub(crate) fn cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
