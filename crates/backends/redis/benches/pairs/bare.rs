@@ -2,10 +2,15 @@
 
 use redis::{Cmd, Value, aio::MultiplexedConnection};
 
-const ACQUIRE: &str =
-    concat!("#!lua\n", include_str!("../../scripts/resource.lua"), include_str!("../../scripts/acquire.lua"));
+const ACQUIRE: &str = concat!(
+    "#!lua\n",
+    include_str!("../../scripts/acquire_plain.lua"),
+    include_str!("../../scripts/resource.lua"),
+    include_str!("../../scripts/acquire.lua")
+);
 const RELEASE: &str = concat!(
     "#!lua flags=allow-oom\n",
+    include_str!("../../scripts/release_plain.lua"),
     include_str!("../../scripts/resource.lua"),
     include_str!("../../scripts/release.lua")
 );

@@ -13,7 +13,7 @@ use std::{
 use leasehold::Client;
 use leasehold_testkit::servers::RedisServer;
 
-use crate::{Table, bare::Bare};
+use crate::{Table, bare::Bare, pairs::median};
 
 const ROUND: Duration = Duration::from_secs(4);
 
@@ -22,12 +22,20 @@ pub(crate) async fn measure(server: &RedisServer, table: &mut Table) {
     table.row("a round trip of a script", &format!("{:.1} µs", trip.as_secs_f64() * 1e6));
 
     let leases = leasehold::connect(&server.url()).await.unwrap();
-    let rate = contend(&leases, "one", 16, ROUND).await;
-    let ratio = rate * trip.as_secs_f64();
+    let (mut rates, mut ratios) = (Vec::new(), Vec::new());
+    for _ in 0..9 {
+        // Beside a round trip of the same moment: the machine may be busy.
+        let trip = round_trip(server).await;
+        let rate = contend(&leases, "one", 16, ROUND / 8).await;
+        rates.push(rate);
+        ratios.push(rate * trip.as_secs_f64());
+    }
+    let (rate, ratio) = (median(rates), median(ratios));
     table.row("one process, 16 waiters, hand-overs a second", &format!("{rate:.0}"));
     table.target("one process: hand-overs in a round trip", &format!("{ratio:.2}"), "≥ 0.8", ratio >= 0.8);
 
     let rate = processes(server, 4, 4);
+    let trip = (trip + round_trip(server).await) / 2;
     let ratio = rate * trip.as_secs_f64();
     table.row("4 processes of 4 waiters, hand-overs a second", &format!("{rate:.0}"));
     table.target("4 processes: hand-overs in a round trip", &format!("{ratio:.2}"), "≥ 0.3", ratio >= 0.3);
@@ -44,10 +52,10 @@ pub(crate) async fn measure(server: &RedisServer, table: &mut Table) {
 async fn round_trip(server: &RedisServer) -> Duration {
     let mut bare = Bare::connect(server.port()).await;
     let started = Instant::now();
-    for number in 0..10_000 {
+    for number in 0..2_000 {
         bare.pair("trip/1", &format!("{number:032x}")).await;
     }
-    started.elapsed() / 20_000
+    started.elapsed() / 4_000
 }
 
 /// How many script calls clients have made.
