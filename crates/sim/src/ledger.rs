@@ -43,6 +43,8 @@ pub(crate) struct Voucher {
     pub(crate) gone: bool,
     /// When the request that was granted left.
     pub(crate) granted_sent: Time,
+    /// How often its node had been disturbed by then.
+    pub(crate) granted_disturbances: u32,
     /// How often its node had been disturbed when the request left that the deadline counts from.
     pub(crate) disturbances: u32,
     /// When the last yes arrived.
@@ -183,8 +185,15 @@ impl Ledger {
         let deadline = sent.local.after(remaining.saturating_sub(margin));
         let Sent { at, disturbances, .. } = sent;
         let mut books = self.books();
-        let fresh =
-            Voucher { deadline, ttl: (ttl, ttl), gone: false, granted_sent: at, disturbances, heard: 0 };
+        let fresh = Voucher {
+            deadline,
+            ttl: (ttl, ttl),
+            gone: false,
+            granted_sent: at,
+            granted_disturbances: disturbances,
+            disturbances,
+            heard: 0,
+        };
         let voucher = books.vouchers.entry((node, owner)).or_insert(fresh);
         voucher.heard = self.world.now();
         if deadline > voucher.deadline {

@@ -38,7 +38,7 @@ fn the_engine_passes_the_next_hundred_and_fifty_seeds() {
 fn seeds_that_found_a_bug_pass() {
     passes([
         434, 472, 580, 587, 660, 1208, 1646, 1718, 1746, 2071, 2678, 2848, 2856, 5106, 5541, 7441, 9976,
-        26_993, 30_855,
+        26_993, 30_855, 41_138,
     ]);
 }
 
