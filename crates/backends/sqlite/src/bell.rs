@@ -89,8 +89,10 @@ impl Presence {
 pub(crate) struct Ear {
     path: PathBuf,
     wake: PipeReader,
-    /// None where the kernel cannot tell us: then we look more often.
+    /// None where the kernel cannot tell us.
     watch: Option<Watch>,
+    /// Nobody tells us now: we look more often.
+    deaf: bool,
 }
 
 /// Calls the thread that listens.
@@ -109,21 +111,19 @@ impl Ear {
         let (wake, call) = io::pipe()?;
         rustix::io::ioctl_fionbio(&wake, true)?;
         rustix::io::ioctl_fionbio(&call, true)?;
-        Ok((Ear { path, wake, watch: Watch::new().ok() }, Caller(call)))
+        Ok((Ear { path, wake, watch: Watch::new().ok(), deaf: true }, Caller(call)))
     }
 
     /// Hears of rings from now on, also if the file was made anew since.
     pub(crate) fn prick_up(&mut self) {
-        if self.watch.as_ref().is_some_and(|watch| watch.follow(&self.path).is_err()) {
-            self.watch = None;
-        }
+        self.deaf = self.watch.as_ref().is_none_or(|watch| watch.follow(&self.path).is_err());
     }
 
     /// Waits for a ring, a call, or until it is time to look anyway.
     pub(crate) fn listen(&mut self) {
         let mut fds = vec![PollFd::new(&self.wake, PollFlags::IN)];
         fds.extend(self.watch.as_ref().map(|watch| PollFd::new(watch.fd(), PollFlags::IN)));
-        let every = if self.watch.is_some() { LOOK_EVERY } else { LOOK_EVERY_DEAF };
+        let every = if self.deaf { LOOK_EVERY_DEAF } else { LOOK_EVERY };
         let every = every + every * (std::process::id() % 16) / 64; // not every process at the same moment
         let _ = poll(&mut fds, Timespec::try_from(every).ok().as_ref());
         self.drain();
@@ -218,7 +218,7 @@ mod tests {
         drop(Presence::open(&path, 0o600).unwrap());
         let (mut ear, _caller) = Ear::new(path.clone()).unwrap();
         ear.prick_up();
-        assert!(ear.watch.is_some());
+        assert!(!ear.deaf);
         for _ in 0..2 {
             ring(&path);
             let mut fds = [PollFd::new(ear.watch.as_ref().unwrap().fd(), PollFlags::IN)];
@@ -228,6 +228,18 @@ mod tests {
             drop(Presence::open(&path, 0o600).unwrap());
             ear.listen(); // hears that the old one is gone, and follows the new one
         }
+    }
+
+    #[test]
+    fn a_deaf_one_looks_more_often() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("bell");
+        let (mut ear, _caller) = Ear::new(path.clone()).unwrap();
+        ear.prick_up();
+        assert!(ear.deaf, "there is nothing to watch");
+        drop(Presence::open(&path, 0o600).unwrap());
+        ear.listen();
+        assert!(!ear.deaf, "now there is");
     }
 
     #[test]
