@@ -63,7 +63,6 @@ pub(crate) enum LogFormat {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run a command while holding a resource
     Run(Box<commands::run::Run>),
     /// List what is held, waited for or paused
     Ls(commands::ls::Ls),

@@ -67,14 +67,15 @@ impl Job {
     pub(crate) fn stopped(&mut self, signal: i32, guardian: &Guardian) {
         let was_stopping = std::mem::take(&mut self.is_stopping);
         let wants_terminal = [Signal::TTIN.as_raw(), Signal::TTOU.as_raw()].contains(&signal);
-        if wants_terminal && self.has_terminal(self.command) {
-            // It asked in the moment between its start and the guardian's giving.
-        } else if wants_terminal && self.is_in_front() {
-            self.give_to(self.command);
-        } else if signal == Signal::STOP.as_raw() || (wants_terminal && !terminal::is_a_job()) {
-            return; // someone did that, and may undo it; or there is nobody to bring us to the front
-        } else if was_stopping && self.is_resumed.swap(false, Ordering::SeqCst) {
+        let by_someone = signal == Signal::STOP.as_raw();
+        if was_stopping && self.is_resumed.swap(false, Ordering::SeqCst) {
             // The whole job was stopped by a key, and has been let go on before we knew.
+        } else if wants_terminal && !was_stopping && self.has_terminal(self.command) {
+            // It asked in the moment between its start and the guardian's giving.
+        } else if wants_terminal && !was_stopping && self.is_in_front() {
+            self.give_to(self.command);
+        } else if by_someone || (wants_terminal && !terminal::is_a_job()) {
+            return; // someone did that, and may undo it; or there is nobody to bring us to the front
         } else if terminal::is_a_job() {
             self.stop_with_it(wants_terminal);
         }

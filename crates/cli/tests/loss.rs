@@ -15,7 +15,8 @@ const SHORT: [&str; 2] = ["--ttl", "2s"];
 fn is_lost(running: Running) -> Vec<String> {
     let (code, errors) = running.end();
     assert_eq!(code, 79, "{errors:?}");
-    assert!(errors.last().unwrap().contains("the lease was lost, and the command is dead"), "{errors:?}");
+    let last = errors.last().map_or("", String::as_str);
+    assert!(last.contains("the lease was lost, and the command is dead"), "{errors:?}");
     errors
 }
 
@@ -255,6 +256,20 @@ fn if_the_guardian_is_killed_leasehold_ends_the_command() {
     assert!(errors[0].contains("guardian"), "{errors:?}");
     are_dead(&[pid]);
     assert_eq!(site.look("x", "1").holder_count, 0);
+}
+
+#[test]
+fn if_the_guardian_is_stopped_leasehold_ends_the_command_in_time() {
+    let site = Site::new();
+    let running =
+        site.script(&SHORT, "trap '' TERM; echo $$ > pid; echo go; while :; do sleep 0.05; done").start();
+    running.until("go");
+    let (pid, guardian) = (pid_in(&site.path("pid")), children(running.pid())[0]);
+    send(guardian, Signal::STOP);
+    eventually("it is stopped", || state(guardian) == Some('T'));
+    site.evict(Eviction::AtExpiry);
+    is_lost(running);
+    are_dead(&[pid, guardian]);
 }
 
 #[test]

@@ -101,7 +101,7 @@ fn an_inner_run_ends_with_the_lease_of_the_outer_one() {
 fn an_inner_run_that_left_the_outer_one_ends_when_that_gives_the_lease_back() {
     let site = Site::new();
     let inner = "\"$L\" run x/1 -- sh -c \"echo \\$\\$ > pid; while :; do sleep 0.05; done\"; echo $? > code";
-    let script = format!("setsid sh -c '{}' > /dev/null 2>&1 & until [ -s pid ]; do sleep 0.01; done", inner);
+    let script = format!("setsid sh -c '{inner}' > /dev/null 2>&1 & until [ -s pid ]; do sleep 0.01; done");
     let running = site.script(&[], &script).env("L", env!("CARGO_BIN_EXE_leasehold")).start();
     assert_eq!(running.code(), 0);
     let pid = pid_in(&site.path("pid"));

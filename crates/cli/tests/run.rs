@@ -112,13 +112,9 @@ fn the_environment_says_what_is_held() {
     let token: u64 = lines[1].parse().unwrap();
     assert!(lines[2].len() == 32 && lines[2].bytes().all(|b| b.is_ascii_hexdigit()));
     let output = site.run(["acme:report/4 2", "--", "sh", "-c", "echo $LEASEHOLD_TOKEN"]).output().unwrap();
-    assert!(text_number(&output) > token, "tokens grow");
+    assert!(self::text(&output).trim().parse::<u64>().unwrap() > token, "tokens grow");
     let output = site.run(["-s", "x/1", "--", "sh", "-c", "echo [$LEASEHOLD_TOKEN]"]).output().unwrap();
     assert_eq!(self::text(&output), "[]\n", "those who share are in no order");
-}
-
-fn text_number(output: &std::process::Output) -> u64 {
-    text(output).trim().parse().unwrap()
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! A store in a directory of its own, the real program, and waiting for what it does.
-#![allow(dead_code, unreachable_pub, clippy::missing_panics_doc)]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::missing_panics_doc)]
 
 use std::{
     ffi::OsStr,

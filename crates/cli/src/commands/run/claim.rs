@@ -171,7 +171,11 @@ impl Claimant<'_> {
 
     fn failure(&self, error: Error) -> Failure {
         let contended = error.kind() == ErrorKind::Contended;
-        let failure = Failure::from(error);
+        let mut failure = Failure::from(error);
+        if contended {
+            failure =
+                failure.hint(format!("wait longer with -w, or see leasehold why {}", self.run.resource));
+        }
         match self.run.conflict_exit_code {
             Some(code) if contended => failure.with_code(code),
             _ => failure,

@@ -32,11 +32,11 @@ use crate::{
     terminal::Terminal,
 };
 
-/// Runs the command while holding the resource. Its exit code is passed on, 128+n if signal n killed it.
+/// Run a command while holding a resource
 ///
-/// The command runs in a process group of its own. If the lease is lost, it and everything that it started is ended
-/// before anyone else can be granted: TERM, then KILL; the exit code is then 79. It finds what it holds in its
-/// environment, as `LEASEHOLD_RESOURCE`, `LEASEHOLD_TOKEN`, `LEASEHOLD_OWNER` and `LEASEHOLD_STORE`.
+/// The exit code is the command's, 128+n if signal n killed it. It runs in a process group of its own. If the lease is
+/// lost, it and everything that it started is ended before anyone else can be granted: TERM, then KILL; the exit code
+/// is then 79. It finds what it holds in its environment, as `LEASEHOLD_RESOURCE`, `LEASEHOLD_TOKEN`, `LEASEHOLD_OWNER` and `LEASEHOLD_STORE`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  leasehold run report/42 -- ./report.sh --all\n  leasehold run -n backup/db -c 'pg_dump app | gzip > app.gz'\n  leasehold run --once-per 1h mail/digest -- ./send-digest"
@@ -159,7 +159,12 @@ impl Run {
     /// Gives it back; kept closed if it is not to be done again for a while, and it was done.
     async fn release(&self, outcome: &Outcome, hold: Box<dyn Hold>) -> Result<Released, leasehold::Error> {
         let done = matches!(outcome, Outcome::Exited(0));
-        hold.release(self.once_per.filter(|_| done)).await
+        let released = hold.release(self.once_per.filter(|_| done));
+        if !matches!(outcome, Outcome::Lost) {
+            return released.await;
+        }
+        // It ends by itself before long, and the backend may be what is wrong.
+        tokio::time::timeout(Duration::from_secs(1), released).await.unwrap_or(Ok(Released::AlreadyGone))
     }
 
     fn conclude(

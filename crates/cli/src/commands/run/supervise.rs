@@ -35,6 +35,16 @@ pub(super) struct Supervision<'a> {
 }
 
 const METRICS_EVERY: Duration = Duration::from_secs(15);
+/// How long before the deadline we do the guardian's work ourselves if it has not: later than its own last moment.
+const RESERVE: Duration = Duration::from_millis(100);
+
+/// Resolves then, by the clock that leases run on; never, if there is no such time.
+async fn at(moment: Option<Moment>) {
+    let Some(moment) = moment else { return std::future::pending().await };
+    while SystemClock.now() < moment {
+        tokio::time::sleep(SystemClock.now().until(moment)).await;
+    }
+}
 
 impl Supervision<'_> {
     /// Runs the command, and returns when it, and on loss everything that it started, has ended.
@@ -45,75 +55,83 @@ impl Supervision<'_> {
     ) -> Result<(Outcome, Box<dyn Hold>), Failure> {
         let Some(deadline) = hold.deadline() else { return Ok((Outcome::Lost, hold)) };
         let terms = if hold.ttl() == self.terms.ttl { *self.terms } else { self.terms.within(hold.ttl()) };
-        let mut job = Job::begin();
+        let job = Job::begin();
         let foreground = job.is_in_front() && terminal::is_all_ours();
         let begin = Begin { deadline, stop_before: terms.stop_before, grace: terms.grace, foreground };
         let environment = self.environment(&*hold);
         let environment = environment.iter().map(|(name, value)| (*name, value.as_os_str()));
         let guardian = Guardian::start(&self.run.argv(), environment, begin).map_err(Failure::host)?;
-        let outcome = self.watch(&mut *hold, &guardian, signals, &mut job, begin).await;
-        job.end(matches!(outcome, Outcome::Exited(_) | Outcome::NotStarted(_)));
+        let mut watch = Watch { guardian, job, begin, overdue: None };
+        let outcome = self.watch(&mut *hold, signals, &mut watch).await;
+        watch.job.end(matches!(outcome, Outcome::Exited(_) | Outcome::NotStarted(_)));
         if outcome == Outcome::Unguarded {
             guardian::slay();
         }
-        guardian.dismiss();
+        watch.guardian.dismiss();
         Ok((outcome, hold))
     }
 
-    async fn watch(
-        &self,
-        hold: &mut dyn Hold,
-        guardian: &Guardian,
-        signals: &mut Signals,
-        job: &mut Job,
-        begin: Begin,
-    ) -> Outcome {
-        let mut stop_at = begin.deadline.before(begin.stop_before);
-        let (mut ended, mut asked) = (hold.ended(), hold.asked());
-        let (mut is_lost, mut is_asked) = (false, false);
+    async fn watch(&self, hold: &mut dyn Hold, signals: &mut Signals, watch: &mut Watch) -> Outcome {
+        let (mut ended, mut asked, mut is_asked) = (hold.ended(), hold.asked(), false);
         let mut metrics = tokio::time::interval(METRICS_EVERY);
         loop {
             tokio::select! {
                 biased;
-                news = guardian.next() => match news {
-                    None => return Outcome::Unguarded,
-                    Some(News::Started(pid)) => job.started(pid),
-                    Some(News::NotStarted(errno)) => return Outcome::NotStarted(errno),
-                    Some(News::Stopped(signal)) => job.stopped(signal, guardian),
-                    Some(News::Stopping) if !is_lost => {
-                        is_lost = true;
-                        self.say(&format!("{}: stopping the command", self.why(&*hold)));
+                news = watch.guardian.next() => {
+                    if let Some(outcome) = self.heard(news, &*hold, watch) {
+                        return outcome;
                     }
-                    Some(News::Exited(code)) if !is_lost => return Outcome::Exited(code),
-                    Some(News::Killed(signal)) if !is_lost => return Outcome::Killed(signal),
-                    Some(News::CannotKill(pid)) => {
-                        self.say(&format!("process {pid} is another user's and cannot be killed: waiting for its end"));
-                    }
-                    Some(News::AllDead) => return Outcome::Lost,
-                    Some(News::Stopping | News::Exited(_) | News::Killed(_)) => {}
-                },
-                ending = &mut ended, if !is_lost => {
-                    is_lost = true;
+                }
+                ending = &mut ended, if watch.overdue.is_none() => {
                     self.say(&format!("{ending}: stopping the command"));
-                    guardian.wish(Wish::Stop(manner(ending, stop_at)));
+                    watch.stop(ending);
+                }
+                () = at(watch.overdue) => {
+                    guardian::slay(); // the guardian is stopped, or starved: that includes it
+                    return Outcome::Lost;
                 }
                 signal = signals.next() => {
-                    job.signalled(signal);
-                    guardian.wish(Wish::Signal(signal.as_raw()));
+                    watch.job.signalled(signal);
+                    watch.guardian.wish(Wish::Signal(signal.as_raw()));
                 }
                 () = hold.moved() => {
                     if let Some(deadline) = hold.deadline() {
-                        stop_at = deadline.before(begin.stop_before);
-                        guardian.wish(Wish::Deadline(deadline));
+                        watch.begin.deadline = deadline;
+                        watch.guardian.wish(Wish::Deadline(deadline));
                     }
                 }
                 wish = &mut asked, if !is_asked => {
                     is_asked = true;
-                    wish.into_iter().for_each(|asked| self.pass_wish_on(&asked, guardian));
+                    wish.into_iter().for_each(|asked| self.pass_wish_on(&asked, &watch.guardian));
                 }
                 _ = metrics.tick() => self.context.write_metrics(),
             }
         }
+    }
+
+    /// What the guardian told; an outcome if that was the last of it.
+    fn heard(&self, news: Option<News>, hold: &dyn Hold, watch: &mut Watch) -> Option<Outcome> {
+        let is_lost = watch.overdue.is_some();
+        match news {
+            None => return Some(Outcome::Unguarded),
+            Some(News::NotStarted(errno)) => return Some(Outcome::NotStarted(errno)),
+            Some(News::Exited(code)) if !is_lost => return Some(Outcome::Exited(code)),
+            Some(News::Killed(signal)) if !is_lost => return Some(Outcome::Killed(signal)),
+            Some(News::AllDead) => return Some(Outcome::Lost),
+            Some(News::Started(pid)) => watch.job.started(pid),
+            Some(News::Stopped(signal)) => watch.job.stopped(signal, &watch.guardian),
+            Some(News::Stopping) if !is_lost => {
+                watch.overdue = Some(watch.begin.deadline.before(RESERVE));
+                self.say(&format!("{}: stopping the command", self.why(hold)));
+            }
+            Some(News::CannotKill(pid)) => {
+                self.say(&format!(
+                    "process {pid} is another user's and cannot be killed: waiting for its end"
+                ));
+            }
+            Some(News::Stopping | News::Exited(_) | News::Killed(_)) => {}
+        }
+        None
     }
 
     /// Why the deadline has come near.
@@ -161,6 +179,28 @@ impl Supervision<'_> {
 
     fn say(&self, what: &str) {
         self.context.output.say(&format!("{}: {what}", self.run.resource));
+    }
+}
+
+/// A command that runs.
+struct Watch {
+    guardian: Guardian,
+    job: Job,
+    /// As it was at the beginning, but for the deadline, which moves.
+    begin: Begin,
+    /// Once the lease is lost: until when the guardian must have done its work.
+    overdue: Option<Moment>,
+}
+
+impl Watch {
+    /// The lease is over, for this reason.
+    fn stop(&mut self, ending: Ending) {
+        let manner = manner(ending, self.begin.deadline.before(self.begin.stop_before));
+        self.guardian.wish(Wish::Stop(manner));
+        self.overdue = Some(match manner {
+            Manner::Gently => self.begin.deadline.before(RESERVE),
+            Manner::AtOnce => SystemClock.now().after(RESERVE),
+        });
     }
 }
 
