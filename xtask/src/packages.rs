@@ -7,6 +7,8 @@ use std::{
 
 /// Packages of Debian, and why they are needed. A backend whose tests start a server adds a line.
 const PACKAGES: &[(&str, &str)] = &[
+    ("e2fsprogs", "makes the file system whose plug the tests of SQLite pull"),
+    ("mount", "mounts it, as root"),
     ("gcc", "compiles SQLite, and links everything"),
     ("libc6-dev", "the headers that SQLite is compiled with"),
     ("redis-server", "the server of the Redis tests, which they start themselves"),

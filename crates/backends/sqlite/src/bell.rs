@@ -7,7 +7,7 @@
 
 use std::{
     fs::{File, Metadata, OpenOptions, Permissions},
-    io::{self, PipeReader, PipeWriter, Write as _},
+    io::{self, PipeReader, PipeWriter, Read as _, Write as _},
     os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
     time::Duration,
@@ -17,6 +17,8 @@ use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{FlockOperation, flock},
 };
+
+use self::watch::Watch;
 
 /// How long to wait for a ring before looking anyway: one may be lost, and nobody should notice.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -87,8 +89,10 @@ impl Presence {
 pub(crate) struct Ear {
     path: PathBuf,
     wake: PipeReader,
-    #[cfg(target_os = "linux")]
-    watch: Option<watch::Watch>,
+    /// None where the kernel cannot tell us.
+    watch: Option<Watch>,
+    /// Nobody tells us now: we look more often.
+    deaf: bool,
 }
 
 /// Calls the thread that listens.
@@ -107,26 +111,22 @@ impl Ear {
         let (wake, call) = io::pipe()?;
         rustix::io::ioctl_fionbio(&wake, true)?;
         rustix::io::ioctl_fionbio(&call, true)?;
-        let ear = Ear {
-            #[cfg(target_os = "linux")]
-            watch: watch::Watch::new().ok(),
-            path,
-            wake,
-        };
-        Ok((ear, Caller(call)))
+        Ok((Ear { path, wake, watch: Watch::new().ok(), deaf: true }, Caller(call)))
     }
 
     /// Hears of rings from now on, also if the file was made anew since.
     pub(crate) fn prick_up(&mut self) {
-        #[cfg(target_os = "linux")]
-        if self.watch.as_ref().is_some_and(|watch| watch.follow(&self.path).is_err()) {
-            self.watch = None;
-        }
+        self.deaf = self.watch.as_ref().is_none_or(|watch| watch.follow(&self.path).is_err());
     }
 
     /// Waits for a ring, a call, or until it is time to look anyway.
     pub(crate) fn listen(&mut self) {
-        self.wait(Some(self.look_every()));
+        let mut fds = vec![PollFd::new(&self.wake, PollFlags::IN)];
+        fds.extend(self.watch.as_ref().map(|watch| PollFd::new(watch.fd(), PollFlags::IN)));
+        let every = if self.deaf { LOOK_EVERY_DEAF } else { LOOK_EVERY };
+        let every = every + every * (std::process::id() % 16) / 64; // not every process at the same moment
+        let _ = poll(&mut fds, Timespec::try_from(every).ok().as_ref());
+        self.drain();
         self.prick_up();
     }
 
@@ -137,42 +137,10 @@ impl Ear {
         self.drain();
     }
 
-    #[cfg(target_os = "linux")]
-    fn wait(&mut self, timeout: Option<Duration>) {
-        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
-        let mut fds = vec![PollFd::new(&self.wake, PollFlags::IN)];
-        if let Some(watch) = &self.watch {
-            fds.push(PollFd::new(watch.fd(), PollFlags::IN));
-        }
-        let _ = poll(&mut fds, timeout.as_ref());
-        self.drain();
-    }
-
-    #[cfg(not(target_os = "linux"))]
-    fn wait(&mut self, timeout: Option<Duration>) {
-        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
-        let mut fds = [PollFd::new(&self.wake, PollFlags::IN)];
-        let _ = poll(&mut fds, timeout.as_ref());
-        self.drain();
-    }
-
     fn drain(&mut self) {
         let mut buffer = [0; 64];
-        while matches!(io::Read::read(&mut self.wake, &mut buffer), Ok(64)) {}
-        #[cfg(target_os = "linux")]
-        if let Some(watch) = &self.watch {
-            watch.drain();
-        }
-    }
-
-    /// Not every process at the same moment.
-    fn look_every(&self) -> Duration {
-        #[cfg(target_os = "linux")]
-        let deaf = self.watch.is_none();
-        #[cfg(not(target_os = "linux"))]
-        let deaf = true;
-        let every = if deaf { LOOK_EVERY_DEAF } else { LOOK_EVERY };
-        every + every * (std::process::id() % 16) / 64
+        while matches!(self.wake.read(&mut buffer), Ok(64)) {}
+        self.watch.iter().for_each(Watch::drain);
     }
 }
 
@@ -209,5 +177,91 @@ mod watch {
             let mut reader = inotify::Reader::new(&self.0, &mut buffer);
             while reader.next().is_ok() {}
         }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod watch {
+    use std::{io, path::Path};
+
+    use rustix::fd::OwnedFd;
+
+    /// There is none here.
+    #[derive(Debug)]
+    pub(super) struct Watch(OwnedFd);
+
+    impl Watch {
+        pub(super) fn new() -> io::Result<Watch> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+
+        pub(super) fn follow(&self, _: &Path) -> io::Result<()> {
+            Ok(())
+        }
+
+        pub(super) fn fd(&self) -> &OwnedFd {
+            &self.0
+        }
+
+        pub(super) fn drain(&self) {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_is_heard_also_after_the_file_was_made_anew() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("bell");
+        drop(Presence::open(&path, 0o600).unwrap());
+        let (mut ear, _caller) = Ear::new(path.clone()).unwrap();
+        ear.prick_up();
+        assert!(!ear.deaf);
+        for _ in 0..2 {
+            ring(&path);
+            let mut fds = [PollFd::new(ear.watch.as_ref().unwrap().fd(), PollFlags::IN)];
+            let at_once = Timespec::default();
+            assert_eq!(poll(&mut fds, Some(&at_once)).unwrap(), 1, "it rang");
+            std::fs::remove_file(&path).unwrap();
+            drop(Presence::open(&path, 0o600).unwrap());
+            ear.listen(); // hears that the old one is gone, and follows the new one
+        }
+    }
+
+    #[test]
+    fn a_deaf_one_looks_more_often() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("bell");
+        let (mut ear, _caller) = Ear::new(path.clone()).unwrap();
+        ear.prick_up();
+        assert!(ear.deaf, "there is nothing to watch");
+        drop(Presence::open(&path, 0o600).unwrap());
+        ear.listen();
+        assert!(!ear.deaf, "now there is");
+    }
+
+    #[test]
+    fn those_who_are_there_keep_others_from_being_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("bell");
+        let open = || Presence::open(&path, 0o600).unwrap();
+        let (first, second) = (open(), open());
+        assert!(first.is_alone().unwrap());
+        assert!(!second.join().unwrap(), "the first wants to be alone");
+        assert!(first.join().unwrap() && second.join().unwrap());
+        assert!(!second.is_alone().unwrap());
+        drop(first);
+        assert!(second.is_alone().unwrap());
+        second.abandon(&path);
+        assert!(!path.exists());
+        let other = open();
+        open().abandon(&path);
+        assert!(!path.exists(), "it was the same file");
+        let newer = open();
+        other.abandon(&path);
+        assert!(path.exists(), "somebody has seen to it already");
+        drop(newer);
     }
 }

@@ -43,6 +43,11 @@ impl Fault {
         self.code() == Some(ErrorCode::DiskFull)
     }
 
+    /// Whether one job of many may have made the transaction fail, without effect: the others deserve another try.
+    pub(crate) fn is_of_one_job(&self) -> bool {
+        !matches!(self, Fault::Replaced) && !self.is_busy() && self.effect() == Effect::None
+    }
+
     /// Whether the transaction may have been committed all the same.
     pub(crate) fn effect(&self) -> Effect {
         use ErrorCode::{DatabaseBusy, DatabaseLocked, DiskFull, ReadOnly};

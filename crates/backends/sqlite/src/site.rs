@@ -26,9 +26,14 @@ pub(crate) struct Site {
 impl Site {
     /// Finds or makes the file. It may be empty: SQLite has not seen it yet.
     pub(crate) fn find(config: Config, environment: Arc<dyn Environment>) -> Result<Site> {
+        if !config.takes_any_file_system() {
+            // Before anything is made, and once more below: the last step may be a symbolic link.
+            let path = absolute(config.path())?;
+            path.ancestors().find(|ancestor| ancestor.exists()).map_or(Ok(()), host::check_file_system)?;
+        }
         let path = create(config.path())?;
         if !config.takes_any_file_system() {
-            host::check_file_system(path.parent().unwrap_or(&path))?;
+            host::check_file_system(&path)?;
         }
         let boot = match config.pretended_boot() {
             Some(boot) => boot.to_owned(),
@@ -74,7 +79,7 @@ impl FileIdentity {
 /// Makes the file and the directories that lead to it, unless they are there. Nobody else may read them: the file
 /// holds owner tokens.
 pub(crate) fn create(path: &Path) -> Result<PathBuf> {
-    let path = std::path::absolute(path).map_err(|error| from_io(error, path, "find it"))?;
+    let path = absolute(path)?;
     if let Some(parent) = path.parent() {
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(parent);
         made.map_err(|error| from_io(error, parent, "make the directory"))?;
@@ -91,4 +96,8 @@ pub(crate) fn create(path: &Path) -> Result<PathBuf> {
         return Err(Error::new(ErrorKind::Invalid, format!("{}: is not a file", path.display())));
     }
     Ok(real)
+}
+
+fn absolute(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).map_err(|error| from_io(error, path, "find it"))
 }

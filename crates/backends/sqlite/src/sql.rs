@@ -116,4 +116,34 @@ mod tests {
             }
         }
     }
+
+    /// No verb but `inspect` and `order` may read more than it needs (B9).
+    #[test]
+    fn what_verbs_do_is_found_by_index() {
+        let connection = rusqlite::Connection::open_in_memory().unwrap();
+        connection.execute_batch(SCHEMA).unwrap();
+        let statements = [
+            [
+                meta::get,
+                meta::put,
+                resource::find,
+                resource::insert,
+                resource::update,
+                resource::earliest_end,
+            ],
+            [resource::after, resource::remove, resource::forget, seat::find, seat::insert, seat::remove],
+            [seat::evict, seat::settle, seat::prolong, seat::note, seat::keep, seat::ask],
+            [seat::let_run_out, seat::next_ends, place::find, place::last, place::insert, place::remove],
+            [place::settle, place::prolong, place::head, grave::find, grave::remove, grave::insert],
+            [grave::settle, ring::insert, ring::prune, ring::newest, ring::after, audit::prune],
+        ];
+        for statement in statements.as_flattened() {
+            let mut plan = connection.prepare(&format!("EXPLAIN QUERY PLAN {statement}")).unwrap();
+            let steps = plan.raw_query().mapped(|row| row.get::<_, String>(3));
+            for step in steps.map(Result::unwrap) {
+                let whole = step.starts_with("SCAN") && step != "SCAN CONSTANT ROW";
+                assert!(!whole && !step.contains("TEMP B-TREE"), "{step}: {statement}");
+            }
+        }
+    }
 }

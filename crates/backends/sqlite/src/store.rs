@@ -152,7 +152,12 @@ impl Open {
         let connection = match prepare(site, alone) {
             Ok(Some(connection)) => connection,
             Ok(None) => return Ok(None),
-            Err(refusal) => return Err(refusal.into_error(&site.path)),
+            Err(refusal) => {
+                if alone {
+                    presence.abandon(&bell); // nothing of ours stays beside a file that is not ours
+                }
+                return Err(refusal.into_error(&site.path));
+            }
         };
         if alone && !presence.join().map_err(io)? {
             return Ok(None);
@@ -218,6 +223,7 @@ fn prepare(site: &Site, alone: bool) -> Result<Option<Connection>, Refusal> {
     if !ours && !alone {
         return Ok(None);
     }
+    close_at_once(&connection)?;
     let mode: String = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
     if mode != "wal" {
         let what = format!("the file system cannot carry a shared log (journal mode {mode})");
@@ -247,9 +253,12 @@ fn connect(path: &Path) -> Result<Connection, Fault> {
     let connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(Duration::from_secs(5))?;
     connection.set_prepared_statement_cache_capacity(64);
-    // Writing back takes a wait for the disk, which the next one to come can do as well.
-    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     Ok(connection)
+}
+
+/// Writing back takes a wait for the disk, which the next one to come can do as well.
+fn close_at_once(connection: &Connection) -> Result<bool, Fault> {
+    Ok(connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?)
 }
 
 fn autocheckpoint(connection: &Connection, frames: u32) -> Result<(), Fault> {
@@ -263,6 +272,7 @@ fn write_back(connection: &Connection) -> Result<(), Fault> {
 /// A connection that only looks.
 pub(crate) fn open_reader(path: &Path) -> Result<Connection, Fault> {
     let connection = connect(path)?;
+    close_at_once(&connection)?;
     connection.execute_batch("PRAGMA query_only = 1")?;
     Ok(connection)
 }

@@ -59,18 +59,22 @@ async fn a_file_that_is_not_a_database_is_refused_and_left_as_it_is() {
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     assert!(error.to_string().contains("not a SQLite database"), "{error}");
     assert_eq!(fs::read_to_string(&file).unwrap(), text);
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left beside it");
 }
 
 #[tokio::test]
 async fn the_database_of_another_program_is_refused_and_left_as_it_is() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("browser.db");
-    Connection::open(&file).unwrap().execute_batch("CREATE TABLE cookie (jar)").unwrap();
+    let other = Connection::open(&file).unwrap();
+    other.execute_batch("PRAGMA journal_mode = WAL; CREATE TABLE cookie (jar)").unwrap();
+    drop(other);
     let before = fs::read(&file).unwrap();
     let error = refused(&file);
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     assert!(error.to_string().contains("another program"), "{error}");
     assert_eq!(fs::read(&file).unwrap(), before);
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left beside it");
 }
 
 #[tokio::test]

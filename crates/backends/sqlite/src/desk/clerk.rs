@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold_core::{Effect, Error, ErrorKind, Result};
+use leasehold_core::{Error, ErrorKind, Result};
 
 use super::{
     Loan, Shared, State,
@@ -98,7 +98,7 @@ impl Shared {
                 news.push(told);
                 done.extend(jobs.into_iter().map(|job| Done::new(job, Ok(()))));
             }
-            Err(fault) if jobs.len() > 1 && fault.effect() == Effect::None && !fault.is_busy() => {
+            Err(fault) if jobs.len() > 1 && fault.is_of_one_job() => {
                 jobs.into_iter().for_each(|job| self.handle_all(store, vec![job], done, news));
             }
             Err(fault) => {

@@ -21,6 +21,7 @@ pub(crate) trait Work: Send + 'static {
 /// Work in the queue, whatever its answer.
 pub(super) trait Job: Send {
     fn run(&mut self, ledger: &mut Ledger<'_>) -> Step<()>;
+    fn is_long(&self) -> bool;
     /// Whether nobody waits for the answer any more.
     fn is_forsaken(&self) -> bool;
     fn answer(self: Box<Self>, outcome: Result<()>);
@@ -42,6 +43,10 @@ impl<W: Work> Job for Queued<W> {
     fn run(&mut self, ledger: &mut Ledger<'_>) -> Step<()> {
         self.reply = Some(self.work.run(ledger)?);
         Ok(())
+    }
+
+    fn is_long(&self) -> bool {
+        self.work.is_long()
     }
 
     fn is_forsaken(&self) -> bool {

@@ -88,11 +88,11 @@ impl Desk {
         let shared = &self.shared;
         let crowded = poll_fn(|cx| Poll::Ready(shared.is_crowded(cx.waker()))).await;
         let is_long = shared.site.config.is_full() || work.is_long();
-        let tried = if crowded || is_long { Err(work) } else { shared.alone(work) };
+        let tried = if crowded || is_long { Tried::Taken(work) } else { shared.alone(work) };
         let (work, by_clerk) = match tried {
-            Ok(Ok(answer)) => return answer,
-            Ok(Err(work)) => (work, true),
-            Err(work) => (work, is_long),
+            Tried::Done(answer) => return answer,
+            Tried::Long(work) => (work, true),
+            Tried::Taken(work) => (work, is_long),
         };
         let (sender, mut reply) = oneshot::channel();
         shared.enqueue(Box::new(Queued::new(work, sender)), by_clerk)?;
@@ -108,6 +108,15 @@ impl Desk {
         }
         reply.await.unwrap_or_else(|_| Err(abandoned()))
     }
+}
+
+/// What came of trying to do work alone.
+enum Tried<W: Work> {
+    Done(Result<W::Reply>),
+    /// Another process is at it, or the disk is full: it will take its time.
+    Long(W),
+    /// Someone else is at the desk.
+    Taken(W),
 }
 
 impl Drop for Desk {
@@ -186,25 +195,25 @@ impl Shared {
         }
     }
 
-    /// Does it here and now if the desk is free; else gives it back. The inner one is for the clerk: it may take long.
-    fn alone<W: Work>(self: &Arc<Self>, work: W) -> Result<Result<Result<W::Reply>, W>, W> {
-        let Some(mut loan) = self.borrow() else { return Err(work) };
-        let Some(store) = &mut loan.store else { return Err(work) };
+    /// Does it here and now if the desk is free.
+    fn alone<W: Work>(self: &Arc<Self>, work: W) -> Tried<W> {
+        let Some(mut loan) = self.borrow() else { return Tried::Taken(work) };
+        let Some(store) = &mut loan.store else { return Tried::Taken(work) };
         let mut reply = None;
         let done = store.transact(&self.site, |ledger| {
             reply = Some(work.run(ledger)?);
             Ok(())
         });
         drop(loan);
-        Ok(match (done, reply) {
+        match (done, reply) {
             (Ok(news), Some(reply)) => {
                 self.tell(&news);
-                Ok(Ok(reply))
+                Tried::Done(Ok(reply))
             }
-            (Err(fault), _) if is_long(&fault) => Err(work),
-            (Err(fault), _) => Ok(Err(fault.into_error(&self.site.path))),
-            (Ok(_), None) => Ok(Err(abandoned())),
-        })
+            (Err(fault), _) if is_long(&fault) => Tried::Long(work),
+            (Err(fault), _) => Tried::Done(Err(fault.into_error(&self.site.path))),
+            (Ok(_), None) => Tried::Done(Err(abandoned())),
+        }
     }
 
     /// Does what is queued if the desk is free; if not, leaves it to the clerk.
@@ -218,7 +227,7 @@ impl Shared {
                 Done::all(jobs, &Ok(()));
                 self.tell(&news);
             }
-            Err(fault) if is_long(&fault) || (jobs.len() > 1 && fault.effect() == Effect::None) => {
+            Err(fault) if is_long(&fault) || (jobs.len() > 1 && fault.is_of_one_job()) => {
                 let mut state = self.state();
                 state.queue.splice(0..0, jobs);
                 state.wants_clerk = true;
@@ -235,14 +244,15 @@ impl Shared {
         Some(Loan { shared: self, store: Some(store) })
     }
 
-    /// The store and the head of the queue. If there is a queue but no store, the clerk has to see to it.
+    /// The store and the head of the queue. If there is a queue but no store for it, the clerk has to see to it.
     fn borrow_for_queue(self: &Arc<Self>) -> Option<(Loan<'_>, Vec<Box<dyn Job>>)> {
         let mut state = self.state();
         if state.queue.is_empty() {
             return None;
         }
-        match state.store.take_if(|store| !store.is_replaced()) {
-            Some(store) => Some((Loan { shared: self, store: Some(store) }, state.take(LED_MAX))),
+        let short = state.queue.iter().take(LED_MAX).take_while(|job| !job.is_long()).count();
+        match state.store.take_if(|store| short > 0 && !store.is_replaced()) {
+            Some(store) => Some((Loan { shared: self, store: Some(store) }, state.take(short))),
             None => {
                 state.wants_clerk = true;
                 // Without a clerk the next one to come does what is queued.
