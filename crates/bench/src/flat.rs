@@ -7,14 +7,14 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use leasehold::{Client, LeaseRequest, Memory, TokenKind};
 use tokio::{sync::Notify, task::JoinSet};
 
 use crate::{
-    measure::{Cost, cost, per},
+    measure::{Cost, cost, per, thread_time},
     table::Table,
 };
 
@@ -137,7 +137,7 @@ struct Crowd {
 /// When the turns came: nine rounds after one to warm up.
 struct Turns {
     taken: AtomicU64,
-    marks: Mutex<Vec<Instant>>,
+    marks: Mutex<Vec<Duration>>,
     done: Notify,
 }
 
@@ -147,7 +147,7 @@ impl Turns {
     fn take(&self) {
         let taken = self.taken.fetch_add(1, Relaxed);
         if taken.is_multiple_of(u64::from(TIMES)) && taken <= Turns::ROUNDS * u64::from(TIMES) {
-            self.marks.lock().expect("no one panics").push(Instant::now());
+            self.marks.lock().expect("no one panics").push(thread_time());
             if taken == Turns::ROUNDS * u64::from(TIMES) {
                 self.done.notify_one();
             }

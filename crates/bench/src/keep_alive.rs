@@ -12,7 +12,7 @@ use std::{
 use leasehold::{Backend, Claim, Client, Environment, Holder, Memory, OwnerToken, Resource, Share, System};
 use metrics::{Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 
-use crate::{counting::live_bytes, measure::cpu_time, table::Table};
+use crate::{counting::live_bytes, measure::process_time, table::Table};
 
 const LEASES: u32 = 100_000;
 const TTL: Duration = Duration::from_secs(30);
@@ -34,9 +34,9 @@ pub(crate) async fn measure(table: &mut Table) {
     }
     let whole = (live_bytes() - before) as f64 / f64::from(LEASES);
 
-    let (started, clock) = (cpu_time(), std::time::Instant::now());
+    let (started, clock) = (process_time(), std::time::Instant::now());
     tokio::time::sleep(WATCHED_FOR).await;
-    let of_a_core = (cpu_time() - started).as_secs_f64() / clock.elapsed().as_secs_f64() * 100.0;
+    let of_a_core = (process_time() - started).as_secs_f64() / clock.elapsed().as_secs_f64() * 100.0;
     let alive = held.iter().filter(|lease| lease.check().is_ok()).count();
 
     let engine = whole - backend_alone;

@@ -1,6 +1,8 @@
 //! How long, how often, how much of a core.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::counting::allocations;
 
@@ -37,11 +39,11 @@ pub(crate) async fn cost(times: u32, mut operation: impl AsyncFnMut()) -> Cost {
     let before = allocations();
     let mut nanos = Vec::with_capacity(9);
     for _ in 0..9 {
-        let started = Instant::now();
+        let started = thread_time();
         for _ in 0..times {
             operation().await;
         }
-        nanos.push(per(started.elapsed(), times));
+        nanos.push(per(thread_time() - started, times));
     }
     let allocations = (allocations() - before) as f64 / (9.0 * f64::from(times));
     Cost { nanos, allocations }
@@ -52,8 +54,18 @@ pub(crate) fn per(took: Duration, times: u32) -> f64 {
     took.as_nanos() as f64 / f64::from(times)
 }
 
-/// Time spent on a core by this process so far.
-pub(crate) fn cpu_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+/// Time that this process has spent on a core so far.
+pub(crate) fn process_time() -> Duration {
+    read(ClockId::ProcessCPUTime)
+}
+
+/// Time that this thread has spent on a core so far. Everything that is measured runs on one thread, and a machine
+/// that is busy with other things as well takes longer, but does not need more.
+pub(crate) fn thread_time() -> Duration {
+    read(ClockId::ThreadCPUTime)
+}
+
+fn read(clock: ClockId) -> Duration {
+    let time = clock_gettime(clock);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }

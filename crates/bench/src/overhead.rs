@@ -40,7 +40,7 @@ pub(crate) async fn measure(table: &mut Table) {
     let met = whole.allocations <= ALLOCATIONS_MAX;
     table.target("allocations", &format!("{:.1}", whole.allocations), &most, met);
     table.row("  of which the backend alone", &format!("{:.1}", alone.allocations));
-    table.row("time: median of nine rounds (least–most)", &whole.time());
+    table.row("time on a core: median of nine rounds (least–most)", &whole.time());
     table.row("  of which the backend alone", &alone.time());
 
     let run = cost(TIMES, async || {

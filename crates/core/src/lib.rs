@@ -24,6 +24,8 @@ pub mod clock;
 pub mod error;
 pub mod event;
 pub mod model;
+#[doc(hidden)]
+pub mod planted;
 pub mod resource;
 mod roster;
 pub mod seat;

@@ -9,6 +9,7 @@ use crate::{
     claim::{Claim, Command, Cursor, Eviction, Farewell, Held, Holder, Order, Succession, WhenBlocked},
     clock::Moment,
     error::{Error, ErrorKind, Result},
+    planted::{self, Bug},
     resource::Resource,
     roster::Roster,
     seat,
@@ -139,7 +140,8 @@ impl Model {
     /// `Limit` if no token is left; nothing is changed then.
     pub fn acquire(&mut self, now: Moment, claim: &Claim, clock: u64) -> Result<Verdict> {
         self.settle(now);
-        let token = FencingToken::mint(self.last, clock, claim.floor)?;
+        let minted = FencingToken::mint(self.last, clock, claim.floor)?;
+        let token = self.last.filter(|_| planted::is(Bug::TokenRepeats)).unwrap_or(minted);
         if self.graves.get(claim.owner).is_some() {
             // The claim is dead, but whom it was to succeed wanted to go all the same.
             claim.succeeds.iter().for_each(|from| self.depart(now, from));
@@ -161,7 +163,9 @@ impl Model {
             return Ok(Verdict::Granted(grant));
         }
         self.capacity = claim.share.capacity();
-        if self.paused_until.is_none() && self.fits(claim) {
+        let overtakes = planted::is(Bug::LeaveOvertakes) && claim.when_blocked == WhenBlocked::Leave;
+        let overtakes = overtakes && self.held + u64::from(claim.share.weight()) <= u64::from(self.capacity);
+        if self.paused_until.is_none() && (self.fits(claim) || overtakes) {
             self.leave_line(claim.owner);
             return Ok(Verdict::Granted(self.sit(now, claim, token, now.after(claim.ttl), 0)));
         }
@@ -185,6 +189,7 @@ impl Model {
         if let Some((ends, seat)) = seat {
             let downgrade = weight < seat.weight;
             let bounded = seat.turns >= seat::TURNS_MAX && !self.line.is_empty();
+            let bounded = bounded && !planted::is(Bug::EndlessTurns);
             let refused = !downgrade && (self.paused_until.is_some() || seat.evicting || bounded);
             let turns = if downgrade { seat.turns } else { seat.turns + 1 };
             let ends = if downgrade { ends } else { now.after(claim.ttl) };
@@ -243,7 +248,7 @@ impl Model {
             evicting: false,
             kept: false,
         };
-        debug_assert!(self.last.is_none_or(|last| last < token), "a token grew");
+        debug_assert!(self.last.is_none_or(|last| last < token) || planted::is(Bug::TokenRepeats), "it grew");
         self.held += u64::from(seat.weight);
         self.seats.insert(claim.owner, ends, seat);
         self.last = Some(token);
@@ -311,7 +316,9 @@ impl Model {
 
     /// The verb `renew`, for one of the batch.
     pub fn renew(&mut self, now: Moment, held: &Held) -> Renewal {
-        self.settle(now);
+        if !planted::is(Bug::RenewRevives) {
+            self.settle(now);
+        }
         if let Some((ends, seat)) = self.seats.get(held.owner)
             && !seat.kept
         {
@@ -337,7 +344,8 @@ impl Model {
     /// The verb `release`.
     pub fn release(&mut self, now: Moment, farewell: &Farewell) -> Released {
         self.settle(now);
-        let owner = farewell.owner;
+        let someone = self.seats.iter().next().map(|(owner, ..)| owner);
+        let owner = someone.filter(|_| planted::is(Bug::ReleaseWithoutOwner)).unwrap_or(farewell.owner);
         let holds = self.seats.get(owner).is_some_and(|(_, seat)| !seat.kept);
         let waits = self.arrivals.contains_key(&owner);
         match farewell.keep_for.filter(|keep_for| !keep_for.is_zero()) {
@@ -349,7 +357,7 @@ impl Model {
             _ if holds => drop(self.stand_up(owner)),
             _ => self.leave_line(owner),
         }
-        if let Some(keep) = farewell.bury {
+        if let Some(keep) = farewell.bury.filter(|_| !planted::is(Bug::NoTombstone)) {
             self.graves.insert(owner, now.after(keep), Gone::Buried);
         }
         if holds || waits { Released::Now } else { Released::AlreadyGone }

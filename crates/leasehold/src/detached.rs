@@ -80,7 +80,11 @@ impl Detached {
         }
         let times = Times::of(sent.at, kept.remaining, self.ttl);
         if engine.environment.now() >= times.stop_at {
-            return Err(if kept.evicting { lost(Ending::Evicted) } else { too_late().on(&self.claim.resource) });
+            return Err(if kept.evicting {
+                lost(Ending::Evicted)
+            } else {
+                too_late().on(&self.claim.resource)
+            });
         }
         let Detached { claim, token, share, ttl } = self;
         let terms = Terms::default();

@@ -13,6 +13,7 @@ use leasehold_core::{
     AuditRecord, Backend, BackendInfo, Claim, ClaimRef, Cursor, Environment, Error, ErrorKind, Farewell,
     Guarantee, Held, Lane, Listing, Model, Order, Ordered, OwnerToken, Page, Query, Released, Renewal,
     Resource, Result, Snapshot, Verdict, WhenBlocked, async_trait,
+    planted::{self, Bug},
 };
 use tokio::sync::Notify;
 
@@ -166,7 +167,7 @@ impl State {
 
 impl Entry {
     fn wake(&self, owners: &[OwnerToken]) {
-        if self.watching == 0 {
+        if self.watching == 0 || planted::is(Bug::WakeUpMissed) {
             return;
         }
         let displaced = owners.iter().copied().filter(|owner| !self.model.is_placed(*owner));
@@ -337,7 +338,11 @@ impl<'a> Watch<'a> {
         let now = memory.environment.now();
         let mut state = memory.state();
         let entry = state.entry(now, &claim.resource);
+        let before = entry.model.version();
         entry.model.settle(now);
+        if entry.model.version() != before {
+            entry.wake(&[]); // what has ended may let others move: no later verb would see the change
+        }
         let placed = entry.model.is_placed(claim.owner);
         let news =
             if placed { entry.model.is_worth_asking(claim.owner) } else { entry.model.version() != since.0 };

@@ -179,11 +179,12 @@ impl Ledger {
         remaining: Duration,
         ttl: Duration,
     ) {
-        let margin = ttl / 100 + Duration::from_millis(2);
+        let margin = ttl.max(remaining) / 100 + Duration::from_millis(2);
         let deadline = sent.local.after(remaining.saturating_sub(margin));
         let Sent { at, disturbances, .. } = sent;
         let mut books = self.books();
-        let fresh = Voucher { deadline, ttl: (ttl, ttl), gone: false, granted_sent: at, disturbances, heard: 0 };
+        let fresh =
+            Voucher { deadline, ttl: (ttl, ttl), gone: false, granted_sent: at, disturbances, heard: 0 };
         let voucher = books.vouchers.entry((node, owner)).or_insert(fresh);
         voucher.heard = self.world.now();
         if deadline > voucher.deadline {

@@ -21,6 +21,8 @@ mod ledger;
 mod nemesis;
 mod network;
 mod plan;
+#[cfg(feature = "planted")]
+mod planted;
 mod race;
 mod random;
 mod referee;
@@ -33,5 +35,7 @@ mod stage;
 mod workload;
 mod world;
 
+#[cfg(feature = "planted")]
+pub use planted::{Bug, Found, find};
 pub use report::{Report, Summary, Violation};
 pub use run::run_seed;

@@ -26,6 +26,9 @@ fn main() -> ExitCode {
             return ExitCode::from(64);
         }
     };
+    if options.planted {
+        return planted(options.seeds.unwrap_or(2000));
+    }
     match (options.seed, options.seeds) {
         (Some(seed), _) => replay(seed, options.trace),
         (None, Some(seeds)) => explore(options.from.unwrap_or(1), seeds),
@@ -66,6 +69,28 @@ fn replay(seed: u64, trace: bool) -> ExitCode {
         println!("seed {seed}: {violation}");
         ExitCode::FAILURE
     })
+}
+
+#[cfg(feature = "planted")]
+fn planted(most: u64) -> ExitCode {
+    println!("{:<72} {:>6}  checker", "bug", "seeds");
+    let mut all_found = true;
+    for &bug in leasehold_sim::Bug::ALL {
+        match leasehold_sim::find(bug, most) {
+            Some(found) => println!("{:<72} {:>6}  {}", bug.what(), found.seed, found.violation.checker),
+            None => {
+                println!("{:<72} {:>6}", bug.what(), "never");
+                all_found = false;
+            }
+        }
+    }
+    if all_found { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+#[cfg(not(feature = "planted"))]
+fn planted(_: u64) -> ExitCode {
+    eprintln!("this build has no planted bugs: build it with the feature \"planted\"");
+    ExitCode::from(64)
 }
 
 fn explore(from: u64, seeds: u64) -> ExitCode {

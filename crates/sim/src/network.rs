@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use crate::{
     clock::Time,
     ledger::Ledger,
-    plan::Weather,
+    plan::{Plan, Weather},
     race::first,
     random::{Random, nanos},
     report::Tally,
@@ -259,6 +259,8 @@ impl Backend for Link {
         };
         for (held, answer) in held.iter().zip(&answers) {
             match answer {
+                // Of a place that has become a seat: nobody counts on it.
+                Ok(Renewal::Kept(_)) if held.ttl == Plan::PLACE_TTL => {}
                 Ok(Renewal::Kept(kept)) => {
                     self.ledger.vouch(self.node, held.owner, sent, kept.remaining, held.ttl);
                 }

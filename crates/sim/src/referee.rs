@@ -87,7 +87,7 @@ impl Referee {
             self.fail("capacity", claim, "was granted with another capacity");
         }
         let (weight, mut ends, mut turns) = (claim.share.weight(), now.after(claim.ttl), 0);
-        let mut seated = false;
+        let (mut seated, mut evicting) = (false, false);
         if let Some(from) = &claim.succeeds {
             let live = shadow.live_seat(from.owner).filter(|seat| seat.weight >= weight).cloned();
             shadow.inherit(now, claim, from);
@@ -101,6 +101,7 @@ impl Referee {
                 if seated {
                     turns = if downgrade { before.turns } else { before.turns + 1 };
                     ends = if downgrade { before.ends } else { ends };
+                    evicting = downgrade && before.evicting;
                     self.hand_overs += 1;
                 }
             }
@@ -114,7 +115,7 @@ impl Referee {
         shadow.leave(claim.owner);
         self.check_beliefs(claim, shadow);
         let (owner, token) = (claim.owner, grant.token);
-        shadow.seats.push(Seat { owner, weight, token, ends, kept: false, evicting: false, turns });
+        shadow.seats.push(Seat { owner, weight, token, ends, kept: false, evicting, turns });
         shadow.last = Some(token);
         self.grants += 1;
     }

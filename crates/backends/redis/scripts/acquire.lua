@@ -33,10 +33,11 @@ if wrong then return redis.error_reply(wrong) end
 local is_buried = redis.call('EXISTS', GRAVE) == 1
 settle()
 
-local function depart()
+-- The predecessor goes. With `replaced` the successor writes the same key next.
+local function depart(replaced)
   local seat = seat_of(from)
-  if seat and not has(seat, 'k') then stand_up(seat) end
-  leave_line(from)
+  if seat and not has(seat, 'k') then stand_up(seat, replaced) end
+  leave_line(from, true)
   if from_bury >= 0 then bury(KEYS[10], 'b', from_bury) end
 end
 
@@ -77,17 +78,17 @@ local function succeed()
     local bounded = seat.turns >= 16 and line_length > 0
     local refused = not downgrade and (pause or has(seat, 'e') or bounded)
     local freed_before = freed
-    depart()
+    depart(not refused and of == 1)
     if refused then return nil end
     -- The seat was never empty: nobody is to be woken for it, unless room is left beside a downgrade.
     if not downgrade then freed = freed_before end
     leave_line(owner)
-    return sit(downgrade and seat.ends or after(ttl), downgrade and seat.turns or seat.turns + 1)
+    return sit(downgrade and ends_of(seat) or after(ttl), downgrade and seat.turns or seat.turns + 1)
   end
   local arrival = arrival_of(from)
   if arrival then
     local since = string.match(redis.call('HGET', CLAIMS, from) or '', '^%d+|(%d+)|') or now_us
-    leave_line(from)
+    leave_line(from, true)
     if queue and not arrival_of(owner) then take_place(arrival, tonumber(since)) end
   end
   depart()
@@ -124,11 +125,11 @@ local function blocked()
     for _, id in ipairs(redis.call('ZRANGE', SHARES, 0, 2)) do seats[#seats + 1] = share_of(id) end
   end
   if holder then seats[#seats + 1] = holder end
-  table.sort(seats, function(a, b) return (a.ends or math.huge) < (b.ends or math.huge) end)
+  table.sort(seats, function(a, b) return ends_of(a) < ends_of(b) end)
   local holders = {}
   for i = 1, math.min(3, #seats) do
     holders[i] = seen(seats[i], last)
-    sooner(seats[i].ends)
+    sooner(ends_of(seats[i]))
   end
   -- Far behind, the end of one place changes nothing.
   if line_length > 0 and ahead <= WINDOW then
@@ -148,7 +149,7 @@ local function judge()
   local seat = seat_of(owner)
   -- A kept seat is nobody's: its owner has said farewell, so this is a request that comes late.
   if seat and has(seat, 'k') then return { 'buried' } end
-  if seat then return { 'granted', int(seat.token), left(seat.ends), 0 } end
+  if seat then return { 'granted', int(seat.token), left(ends_of(seat)), 0 } end
   local anyone = (holder and not holder.stranger) or share_count > 0 or line_length > 0
   if anyone and capacity ~= of then
     leave_line(owner)

@@ -46,7 +46,7 @@ local function obey()
     if not has(meant, 'e') then meant.marks = meant.marks .. 'e' end
     store(meant)
   else
-    bury(GRAVE, 'e', math.max(2 * left(meant.ends), 180000))
+    bury(GRAVE, 'e', math.max(2 * left(ends_of(meant)), 180000))
     stand_up(meant)
   end
   note_change()

@@ -18,7 +18,7 @@ if seat and keep_ms > 0 then
 elseif seat then
   stand_up(seat)
 else
-  was_there = leave_line(owner)
+  was_there = leave_line(owner, true)
 end
 if bury_ms >= 0 then bury(GRAVE, 'b', bury_ms) end
 finish()

@@ -10,8 +10,8 @@ local owner, ttl = ARGV[4], tonumber(ARGV[5])
 settle()
 
 local function keep(seat)
-  local ends = math.max(seat.ends, after(ttl))
-  if has(seat, 'e') then ends = seat.ends end
+  local ends = math.max(ends_of(seat), after(ttl))
+  if has(seat, 'e') then ends = ends_of(seat) end
   if ARGV[6] ~= '' then
     add_extra(seat, owner .. ':note', string.sub(ARGV[6], 2))
     note_change()

@@ -50,19 +50,26 @@ end
 local function read_holder()
   local value = redis.pcall('GET', OWNER)
   if not value then return end
-  local ends = redis.call('PTTL', OWNER)
-  ends = ends >= 0 and math.floor(now) + ends or nil
   if type(value) == 'table' then value = 'not a string' end
   local id, token, since, turns, marks, who = string.match(value, '^(%x+)|(%d+)|(%d+)|(%d+)|(%a*)|(.*)$')
   if id and #id == 32 then
     holder = {
       owner = id, token = tonumber(token), since = tonumber(since), turns = tonumber(turns), marks = marks,
-      who = who, weight = 1, ends = ends or after(TEN_YEARS), alone = true,
+      who = who, weight = 1, alone = true,
     }
   else
     -- Someone's own SET NX: a stranger who holds it.
-    holder = { stranger = true, who = string.sub(value, 1, 200), weight = 1, ends = ends }
+    holder = { stranger = true, who = string.sub(value, 1, 200), weight = 1, alone = true }
   end
+end
+
+-- When a seat ends. Of the owner key that is asked only if someone wants to know.
+local function ends_of(seat)
+  if not seat.ends then
+    local ms = redis.call('PTTL', OWNER)
+    seat.ends = ms >= 0 and math.floor(now) + ms or after(TEN_YEARS)
+  end
+  return seat.ends
 end
 
 local function has(seat, mark) return string.find(seat.marks, mark, 1, true) ~= nil end
@@ -105,9 +112,9 @@ local function taken()
   return holder.stranger and math.huge or held + holder.weight
 end
 
-local function stand_up(seat)
+local function stand_up(seat, replaced)
   if seat.alone then
-    redis.call('DEL', OWNER)
+    if not replaced then redis.call('DEL', OWNER) end
     holder = nil
   else
     redis.call('ZREM', SHARES, seat.owner)
@@ -122,8 +129,15 @@ local function stand_up(seat)
   note_change()
 end
 
-local function leave_line(owner)
+local function wake(owner, record)
+  local client = string.match(record, '^%d+|%d+|(%x*)|')
+  if client and client ~= '' then redis.call('PUBLISH', ARGV[2] .. client, owner .. '|' .. ARGV[1]) end
+end
+
+-- With `tell`, whoever waits there hears of it: it was not its own doing.
+local function leave_line(owner, tell)
   if not arrival_of(owner) then return false end
+  if tell then wake(owner, redis.call('HGET', CLAIMS, owner) or '') end
   redis.call('ZREM', LINE, owner)
   redis.call('ZREM', PLACES, owner)
   redis.call('HDEL', CLAIMS, owner)
@@ -142,7 +156,7 @@ local function settle()
   end
   if line_length > 0 then
     for _, owner in ipairs(redis.call('ZRANGEBYSCORE', PLACES, '-inf', math.floor(now), 'LIMIT', 0, SWEEP)) do
-      leave_line(owner)
+      leave_line(owner, true)
     end
   end
   if pause and pause <= now then
@@ -176,7 +190,7 @@ local function store(seat, ends)
     redis.call('HSET', CLAIMS, seat.owner, record)
   end
   seat.ends = ends or seat.ends
-  if has(seat, 'x') or not seat.alone then lasts(seat.ends) end
+  if has(seat, 'x') or not seat.alone then lasts(ends_of(seat)) end
 end
 
 -- Keeps something about a seat beside it: there is no room in the value of the owner key.
@@ -218,11 +232,6 @@ local function movers(visit)
     if sum > capacity then return end
     visit(owner, record, number)
   end
-end
-
-local function wake(owner, record)
-  local client = string.match(record, '^%d+|%d+|(%x*)|')
-  if client and client ~= '' then redis.call('PUBLISH', ARGV[2] .. client, owner .. '|' .. ARGV[1]) end
 end
 
 -- Tells those whom it concerns, and writes down what is left.
@@ -273,7 +282,7 @@ end
 -- A holder as others see it.
 local function seen(seat, last)
   if seat.stranger then
-    return { seat.who, tonumber(last) or 1, 1, 0, seat.ends and left(seat.ends) or -1, false, 0, '', -1, false, false }
+    return { seat.who, tonumber(last) or 1, 1, 0, left(ends_of(seat)), false, 0, '', -1, false, false }
   end
   local note, asked, by, why = false, -1, false, false
   if has(seat, 'x') then
@@ -283,7 +292,7 @@ local function seen(seat, last)
     if more[2] then asked = left(tonumber(more[2])) end
   end
   return {
-    seat.who, int(seat.token), seat.weight, math.max(0, now_us - seat.since), left(seat.ends), note, seat.turns,
+    seat.who, int(seat.token), seat.weight, math.max(0, now_us - seat.since), left(ends_of(seat)), note, seat.turns,
     seat.marks, asked, by, why,
   }
 end

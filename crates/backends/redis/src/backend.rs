@@ -127,8 +127,17 @@ impl Redis {
         }
         let wire = self.link.wire().await?;
         let call = self.acquire_call(claim, wire.lead());
+        // Listens before it asks: then nothing can be missed between the answer and the wait.
+        let queues = claim.when_blocked == WhenBlocked::Queue && !self.ear.is_deaf();
+        let waiting = queues.then(|| self.ear.begin(claim.reference()));
         let answer = self.link.run(&wire, &script::ACQUIRE, &call).await;
-        verdict(claim, self.named(claim.reference(), answer).await?)
+        let verdict = verdict(claim, self.named(claim.reference(), answer).await?)?;
+        if let (Verdict::Blocked(blocked), Some(waiting)) = (&verdict, waiting)
+            && blocked.placed
+        {
+            self.ear.keep_letters(waiting, blocked.cursor, self.environment.now(), claim.place_ttl);
+        }
+        Ok(verdict)
     }
 
     /// Gives it up again if too few replicas have it.
@@ -199,7 +208,11 @@ impl Redis {
     }
 
     async fn wait_for_news(&self, claim: &ClaimRef, since: Cursor, at_most: Duration) -> Result<(), Fault> {
-        let waiting = self.ear.begin(claim);
+        if let Some(waiting) = self.ear.take_letters(claim, since) {
+            waiting.woken().await;
+            return Ok(());
+        }
+        let waiting = self.ear.begin(claim.clone());
         self.ear.attend(&self.link.config, &self.environment);
         first(self.ear.hears(), self.environment.sleep(self.link.config.connect_timeout)).await;
         let owner = claim.owner.reveal();

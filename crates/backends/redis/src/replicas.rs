@@ -107,8 +107,8 @@ pub(crate) fn needed(link: &Link) -> u32 {
     match link.config.replicas {
         Replicas::None => 0,
         Replicas::AtLeast(count) => count,
-        // Of all nodes, the primary among them: half of them rounded down, and itself.
-        Replicas::Majority => (link.replicas_seen() + 1) / 2,
+        // With the primary itself, more than half of all nodes.
+        Replicas::Majority => link.replicas_seen().div_ceil(2),
     }
 }
 

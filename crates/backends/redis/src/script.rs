@@ -26,10 +26,10 @@ macro_rules! scripts {
 // Whoever has something must be able to keep it and to give it back when memory is full: `allow-oom`. An acquire is
 // refused then, before it has done anything.
 scripts! {
-    ACQUIRE: "", "../scripts/resource.lua", "../scripts/acquire.lua";
+    ACQUIRE: "", "../scripts/acquire_plain.lua", "../scripts/resource.lua", "../scripts/acquire.lua";
     RENEW: " flags=allow-oom", "../scripts/renew.lua";
     RENEW_ONE: " flags=allow-oom", "../scripts/resource.lua", "../scripts/renew_one.lua";
-    RELEASE: " flags=allow-oom", "../scripts/resource.lua", "../scripts/release.lua";
+    RELEASE: " flags=allow-oom", "../scripts/release_plain.lua", "../scripts/resource.lua", "../scripts/release.lua";
     WATCH: " flags=allow-oom", "../scripts/resource.lua", "../scripts/watch.lua";
     ORDER: " flags=allow-oom", "../scripts/resource.lua", "../scripts/order.lua";
     INSPECT: " flags=no-writes", "../scripts/resource.lua", "../scripts/inspect.lua";

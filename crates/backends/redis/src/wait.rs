@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold_core::{Backoff, ClaimRef, Environment, OwnerToken};
+use leasehold_core::{Backoff, ClaimRef, Cursor, Environment, Moment, OwnerToken};
 use redis::{Cmd, PushInfo, PushKind, Value, aio::MultiplexedConnection};
 use tokio::sync::{Notify, mpsc, watch};
 
@@ -34,7 +34,26 @@ const HEARTBEAT: Duration = Duration::from_secs(5);
 pub(crate) struct Ear {
     shared: Arc<Shared>,
     started: AtomicBool,
+    letters: Mutex<Letters>,
 }
+
+/// Those who took a place and have not begun to wait: what they are told meanwhile is kept for them, so that they need
+/// not ask the server whether they missed something.
+#[derive(Debug, Default)]
+struct Letters {
+    by_owner: HashMap<OwnerToken, Letter>,
+    sweep_at: usize,
+}
+
+#[derive(Debug)]
+struct Letter {
+    waiting: Waiting,
+    since: Cursor,
+    until: Moment,
+}
+
+/// How many letters are kept before the first look for those that nobody will fetch.
+const SWEEP_MIN: usize = 64;
 
 #[derive(Debug)]
 struct Shared {
@@ -62,9 +81,10 @@ struct Guest {
 }
 
 /// Someone who waits, until this is dropped.
-pub(crate) struct Waiting<'a> {
-    shared: &'a Shared,
-    claim: &'a ClaimRef,
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    shared: Arc<Shared>,
+    claim: ClaimRef,
     number: u64,
     bell: Arc<Notify>,
 }
@@ -74,7 +94,7 @@ impl Ear {
     pub(crate) fn new(client: String) -> Ear {
         let (hears, _) = watch::channel(false);
         let shared = Arc::new(Shared { client, rooms: Mutex::default(), hears, moved: Notify::new() });
-        Ear { shared, started: AtomicBool::new(false) }
+        Ear { shared, started: AtomicBool::new(false), letters: Mutex::default() }
     }
 
     pub(crate) fn client(&self) -> &str {
@@ -105,7 +125,7 @@ impl Ear {
     }
 
     /// Waits from now on: what is told after this is not missed.
-    pub(crate) fn begin<'a>(&'a self, claim: &'a ClaimRef) -> Waiting<'a> {
+    pub(crate) fn begin(&self, claim: ClaimRef) -> Waiting {
         let bell = Arc::new(Notify::new());
         let mut rooms = self.shared.rooms();
         rooms.next_number += 1;
@@ -115,7 +135,30 @@ impl Ear {
             Some(room) => room.push(guest),
             None => drop(rooms.by_resource.insert(claim.resource.key().to_owned(), vec![guest])),
         }
-        Waiting { shared: &self.shared, claim, number, bell }
+        drop(rooms);
+        Waiting { shared: Arc::clone(&self.shared), claim, number, bell }
+    }
+
+    fn letters(&self) -> MutexGuard<'_, Letters> {
+        self.letters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It has a place since this cursor: keeps what it is told until it waits, or the place is surely gone.
+    pub(crate) fn keep_letters(&self, waiting: Waiting, since: Cursor, now: Moment, place_ttl: Duration) {
+        waiting.has_place();
+        let (owner, until) = (waiting.claim.owner, now.after(place_ttl));
+        let mut letters = self.letters();
+        letters.by_owner.insert(owner, Letter { waiting, since, until });
+        if letters.by_owner.len() > letters.sweep_at.max(SWEEP_MIN) {
+            letters.by_owner.retain(|_, letter| letter.until > now);
+            letters.sweep_at = letters.by_owner.len() * 2;
+        }
+    }
+
+    /// What was kept for a claim, if that goes back to the cursor.
+    pub(crate) fn take_letters(&self, claim: &ClaimRef, since: Cursor) -> Option<Waiting> {
+        let letter = self.letters().by_owner.remove(&claim.owner)?;
+        (letter.since == since && letter.waiting.claim == *claim && !self.is_deaf()).then_some(letter.waiting)
     }
 }
 
@@ -135,12 +178,9 @@ impl Shared {
         let Some((whom, resource)) = message.split_once('|') else { return };
         let rooms = self.rooms();
         let guests = rooms.by_resource.get(resource).into_iter().flatten();
-        match whom.parse::<OwnerToken>() {
-            Ok(owner) => {
-                guests.filter(|guest| guest.owner == owner).for_each(|guest| guest.bell.notify_one())
-            }
-            Err(_) => guests.filter(|guest| guest.watches).for_each(|guest| guest.bell.notify_one()),
-        }
+        let owner = whom.parse::<OwnerToken>().ok();
+        let concerns = |guest: &&Guest| owner.map_or(guest.watches, |owner| guest.owner == owner);
+        guests.filter(concerns).for_each(|guest| guest.bell.notify_one());
     }
 
     fn wake_all(&self) {
@@ -148,7 +188,7 @@ impl Shared {
     }
 }
 
-impl Waiting<'_> {
+impl Waiting {
     /// It has a place: changes that do not let it move are none of its business.
     pub(crate) fn has_place(&self) {
         let mut rooms = self.shared.rooms();
@@ -165,7 +205,7 @@ impl Waiting<'_> {
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for Waiting {
     fn drop(&mut self) {
         let mut rooms = self.shared.rooms();
         let Some(room) = rooms.by_resource.get_mut(self.claim.resource.key()) else { return };
@@ -227,8 +267,7 @@ async fn hear(
                 pass_on(&*shared.upgrade()?, &push);
                 true
             }
-            Either::Left(_) => false,
-            Either::Right(Either::Right(())) => false,
+            Either::Left(_) | Either::Right(Either::Right(())) => false,
             Either::Right(Either::Left(())) => {
                 shared.upgrade()?;
                 let ping = Cmd::new().arg("PING").to_owned();

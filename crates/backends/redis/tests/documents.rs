@@ -1,4 +1,5 @@
 //! The tests that every description of a Redis lock lists, on a real server.
+#![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! What goes wrong with networks and servers, and what must come of it.
+#![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
 
 mod common;
 
@@ -321,7 +322,8 @@ async fn a_wrong_password_is_denied_and_a_rotated_one_is_read_anew() {
 
 fn redis_admin(server: &RedisServer, password: &str) -> redis::Connection {
     let url = format!("redis://:{password}@127.0.0.1:{}/", server.port());
-    redis::Client::open(url).unwrap().get_connection().unwrap()
+    let client = redis::Client::open(url).expect("a URL");
+    client.get_connection().expect("the server is there")
 }
 
 #[tokio::test]

@@ -1,4 +1,5 @@
 //! Behind Sentinel: failovers that lose what was granted, and two primaries at once.
+#![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
 
 mod common;
 

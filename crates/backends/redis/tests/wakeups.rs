@@ -1,4 +1,5 @@
 //! Wake-ups: who is woken, who is not, and what becomes of them when the subscription dies.
+#![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
 
 mod common;
 

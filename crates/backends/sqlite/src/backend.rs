@@ -20,9 +20,9 @@ use crate::{
     desk::{Desk, Work},
     inspector::{Inspector, offload},
     ledger::{Ledger, Prospect, Step},
+    listener::Listener,
     site::Site,
     store::Store,
-    wait::Listener,
 };
 
 /// Leases in a file, for all processes of one host.
@@ -213,7 +213,7 @@ impl Backend for Sqlite {
 
 impl Sqlite {
     async fn wait_for_news(&self, claim: &ClaimRef, since: Cursor, at_most: Duration) -> Result<()> {
-        let waiting = self.site.waiters.begin(claim, since.0);
+        let waiting = self.site.waiters.begin(claim);
         self.listener.attend(&self.site).map_err(|error| {
             Error::new(ErrorKind::Unavailable, "cannot listen for changes").because(error)
         })?;

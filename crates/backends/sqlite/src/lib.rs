@@ -11,7 +11,7 @@
 //! | `desk` | one writer at a time, and group commit |
 //! | `store`, `site`, `host` | the file, its surroundings, and the host it is on |
 //! | `ledger` | the verbs on rows, each as the model has it |
-//! | `wait`, `bell` | who waits, and how processes wake each other |
+//! | `wait`, `listener`, `bell` | who waits, and how processes wake each other |
 //! | `inspector` | looking without being in the way |
 //! | `error` | what SQLite says, in the words of the contract |
 
@@ -26,6 +26,7 @@ mod error;
 mod host;
 mod inspector;
 mod ledger;
+mod listener;
 mod site;
 mod sql;
 mod store;

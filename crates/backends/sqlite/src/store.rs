@@ -110,7 +110,7 @@ impl Store {
         let begin = site.environment.now();
         if let Some(open) = &self.open {
             // What cannot be written back now stays in the log, which is as good.
-            let _ = open.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
+            let _ = write_back(&open.connection);
         }
         let took = begin.until(site.environment.now());
         let commits = u32::try_from(took.as_nanos() / CHECKPOINT_COST.as_nanos()).unwrap_or(u32::MAX);
@@ -256,6 +256,10 @@ fn autocheckpoint(connection: &Connection, frames: u32) -> Result<(), Fault> {
     Ok(connection.query_row(&format!("PRAGMA wal_autocheckpoint = {frames}"), [], |_| Ok(()))?)
 }
 
+fn write_back(connection: &Connection) -> Result<(), Fault> {
+    Ok(connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))?)
+}
+
 /// A connection that only looks.
 pub(crate) fn open_reader(path: &Path) -> Result<Connection, Fault> {
     let connection = connect(path)?;
@@ -290,7 +294,9 @@ fn initialise(connection: &Connection) -> Result<(), Fault> {
          INSERT INTO meta (name, value) VALUES ('format', {FORMAT}); COMMIT;",
         sql::SCHEMA
     ))?;
-    Ok(())
+    // The tables have their room in the file from now on, and the log can always be written back: on a disk that is
+    // full, what is held can still be renewed.
+    write_back(connection)
 }
 
 /// Ends what an earlier boot of the host left behind.

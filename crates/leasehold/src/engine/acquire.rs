@@ -5,7 +5,9 @@ use std::{sync::Arc, time::Duration};
 
 use leasehold_core::{
     Backoff, Blocked, Busy, Claim, ClaimRef, Effect, Ending, Error, ErrorKind, Farewell, Grant, Moment,
-    OwnerToken, Result, Share, Succession, Verb, Verdict, WhenBlocked, backoff::jitter,
+    OwnerToken, Result, Share, Succession, Verb, Verdict, WhenBlocked,
+    backoff::jitter,
+    planted::{self, Bug},
 };
 
 use super::{
@@ -112,6 +114,7 @@ impl Engine {
         sent: Sent,
         uncertain: bool,
     ) -> Option<Handle> {
+        let sent = if planted::is(Bug::DeadlineFromReply) { self.sending() } else { sent };
         let times = Times::of(sent.at, grant.remaining, claim.ttl);
         if self.environment.now() >= times.stop_at {
             return None;
@@ -308,7 +311,8 @@ impl<'a> Seeker<'a> {
         self.unclaimed.there = true;
         let handle = engine.grant(claim, &self.ask.terms, grant, sent, uncertain)?;
         // From here on the tenure answers for the claim, and buries it when it goes.
-        (self.unclaimed.there, self.unclaimed.unanswered) = (false, false);
+        (self.unclaimed.there, self.unclaimed.unanswered) =
+            (false, uncertain && planted::is(Bug::BuriesItsOwn));
         let head = self.unclaimed.head.take();
         if claim.share.capacity() == 1 && !self.ask.fair {
             engine.lines.granted(&claim.resource, head, claim.owner);
@@ -461,6 +465,9 @@ struct Unclaimed<'a> {
 impl Unclaimed<'_> {
     /// What whoever comes next has to take over or bury, if anything.
     fn leaves(&self) -> Option<Succession> {
+        if planted::is(Bug::GuardDisarmed) {
+            return None;
+        }
         let owner = self.claim.owner;
         if self.in_flight || self.unanswered {
             return Some(Succession::burying(owner, Farewell::bury_for(self.ttl)));

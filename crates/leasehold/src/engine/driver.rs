@@ -13,6 +13,7 @@ use std::{
 use leasehold_core::{
     Claim, ClaimRef, Ending, Environment, Error, ErrorKind, EventKind, Gone, Held, Kept, Lane, Moment,
     Renewal, Result, Verb,
+    planted::{self, Bug},
 };
 use tokio::sync::{Notify, mpsc};
 
@@ -206,6 +207,7 @@ impl Engine {
 
     /// The answer to a renewal of this tenure, by the watchdog or by a caller who extends.
     pub(crate) fn kept(&self, key: Key, tenure: &Tenure, sent: Sent, kept: Kept) {
+        let sent = if planted::is(Bug::DeadlineFromReply) { self.sending() } else { sent };
         let now = self.environment.now();
         let margin = now.until(tenure.stop_at());
         let late = tenure.stop_at().before(tenure.ttl() / 3) < sent.at; // half of the ttl had passed

@@ -15,6 +15,7 @@ use std::{
 
 use leasehold_core::{
     Blocked, Busy, Claim, ClaimRef, Error, Farewell, Moment, OwnerToken, Resource, Succession,
+    planted::{self, Bug},
 };
 use tokio::sync::Notify;
 
@@ -168,7 +169,7 @@ impl Lines {
         let mut state = self.lock();
         let line = state.lines.get_mut(resource).filter(|line| line.head == Some(head))?;
         line.head = None;
-        let next = line.advance();
+        let next = if planted::is(Bug::HeadNotCalled) { None } else { line.advance() };
         state.forget_if_idle(resource);
         next
     }

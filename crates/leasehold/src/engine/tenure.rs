@@ -12,6 +12,7 @@ use std::{
 use leasehold_core::{
     Asked, ClaimRef, Ending, Error, ErrorKind, EventKind, Farewell, FencingToken, Moment, OwnerToken,
     Resource, Result, Share, WallTime,
+    planted::{self, Bug},
 };
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -146,6 +147,7 @@ impl Tenure {
 
     /// What an answer says: times that count from its own send, on both clocks. None of them moves back.
     pub(crate) fn set_times(&self, times: Times, sent: Sent) {
+        let sent = if planted::is(Bug::CalendarAtReply) { self.engine.sending() } else { sent };
         let wall_stop = sent.wall.after(sent.at.until(times.stop_at));
         self.deadline.fetch_max(times.deadline.as_nanos(), Ordering::AcqRel);
         self.wall_stop_at.fetch_max(wall_stop.as_micros(), Ordering::AcqRel);
@@ -179,6 +181,9 @@ impl Tenure {
         let tripped = || environment.wall().as_micros() >= self.wall_stop_at.load(Ordering::Acquire);
         if !over && !tripped() {
             return None;
+        }
+        if planted::is(Bug::LossUnlatches) {
+            return Some(self.why_stopped(now));
         }
         self.end(self.why_stopped(now));
         self.latched()

@@ -5,7 +5,11 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use leasehold_core::{Backoff, Moment, backoff::jitter};
+use leasehold_core::{
+    Backoff, Moment,
+    backoff::jitter,
+    planted::{self, Bug},
+};
 use slab::Slab;
 
 /// The times of one lease, all derived from the instant before the request left.
@@ -26,10 +30,12 @@ impl Times {
     /// `remaining` was left when the backend executed a request that was *sent* at this moment. The reply may have
     /// waited in a buffer while this process was stopped, so nothing is ever counted from its arrival.
     pub(crate) fn of(sent: Moment, remaining: Duration, ttl: Duration) -> Times {
-        let margin = ttl / 100 + Duration::from_millis(2);
+        // Of whichever is longer: a lease that was shortened still runs, and drifts, for all that remains.
+        let margin = ttl.max(remaining) / 100 + Duration::from_millis(2);
         let deadline = sent.after(remaining.saturating_sub(margin));
+        let spare = if planted::is(Bug::NoThreshold) { Duration::ZERO } else { ttl / 6 };
         let renew_at = sent.after((ttl / 3).min(Times::RENEW_MOST)).before(ttl.saturating_sub(remaining));
-        Times { renew_at: renew_at.max(sent), stop_at: deadline.before(ttl / 6), deadline }
+        Times { renew_at: renew_at.max(sent), stop_at: deadline.before(spare), deadline }
     }
 }
 
@@ -109,7 +115,7 @@ impl<H: Watched> Watchdog<H> {
             generation,
             failures: 0,
             in_flight: false,
-            renews,
+            renews: renews && !planted::is(Bug::RenewalSkipped),
         };
         let slot = u32::try_from(self.entries.insert(entry)).expect("fewer than 2^32 leases");
         let due = self.entries[slot as usize].next_due(random);
@@ -293,6 +299,10 @@ mod tests {
         // Asked again 12 s after the grant: the rest of the lease is shorter, and a renewal is overdue.
         let rest = Times::of(at(112), Duration::from_secs(18), TTL);
         assert_eq!((rest.deadline, rest.renew_at), (times.deadline, at(112)));
+        // Shortened to 1 s with 29 s left: the margin is for those.
+        let short = Duration::from_secs(1);
+        let shortened = Times::of(at(0), Duration::from_secs(29), short);
+        assert_eq!(shortened.deadline, at(29).before(Duration::from_millis(292)));
         // A long lease is renewed every minute all the same.
         let day = Duration::from_secs(86_400);
         assert_eq!(Times::of(at(0), day, day).renew_at, at(60));

@@ -176,12 +176,13 @@ impl Replication {
         let follow = |_| RedisServer::with(&["--replicaof", &of]);
         let mut servers = vec![primary];
         servers.extend((0..replicas).map(follow));
-        for replica in &servers[1..] {
-            eventually("a replica does not follow", || {
-                let info = ask(replica.port(), &["INFO", "replication"])?;
-                if info.contains("master_link_status:up") { Ok(()) } else { Err(io::Error::other("not yet")) }
-            });
-        }
+        let count = replicas.to_string();
+        eventually("the replicas do not follow", || {
+            let info = ask(servers[0].port(), &["INFO", "replication"])?;
+            let online = info.matches("state=online").count() == replicas;
+            let acknowledged = ask(servers[0].port(), &["WAIT", &count, "1000"])? == count;
+            if online && acknowledged { Ok(()) } else { Err(io::Error::other(info)) }
+        });
         Replication { servers, sentinels: Vec::new() }
     }
 

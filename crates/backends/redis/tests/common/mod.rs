@@ -1,5 +1,6 @@
 //! What the tests on real servers share.
 #![allow(dead_code, reason = "every test program uses some of it")]
+#![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -10,42 +11,42 @@ use leasehold::{
 use leasehold_redis::{Config, Redis};
 
 /// Long enough never to run out during a test.
-pub const LONG: Duration = Duration::from_secs(60);
+pub(crate) const LONG: Duration = Duration::from_secs(60);
 /// Short enough to wait for, long enough for a loaded machine.
-pub const SHORT: Duration = Duration::from_millis(800);
+pub(crate) const SHORT: Duration = Duration::from_millis(800);
 /// How long anything may take on a loaded machine.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-pub async fn open(url: &str) -> Redis {
+pub(crate) async fn open(url: &str) -> Redis {
     let config = Config::parse(url).expect("the URL is one");
     Redis::connect(config, Arc::new(System::current())).await.expect("the server is there")
 }
 
-pub async fn client(url: &str) -> Client {
+pub(crate) async fn client(url: &str) -> Client {
     Client::new(Arc::new(open(url).await))
 }
 
-pub fn report() -> Resource {
+pub(crate) fn report() -> Resource {
     "report/42".parse().expect("a name")
 }
 
-pub fn owner() -> OwnerToken {
+pub(crate) fn owner() -> OwnerToken {
     OwnerToken::fresh(&System::current())
 }
 
-pub fn claim(resource: &Resource, ttl: Duration) -> Claim {
+pub(crate) fn claim(resource: &Resource, ttl: Duration) -> Claim {
     let holder = Arc::new(Holder::new("host", 1, "test"));
     Claim::new(resource.clone(), owner(), Share::WHOLE, ttl, holder)
 }
 
-pub async fn granted(backend: &dyn Backend, claim: &Claim) -> Grant {
+pub(crate) async fn granted(backend: &dyn Backend, claim: &Claim) -> Grant {
     match backend.acquire(claim).await {
         Ok(Verdict::Granted(grant)) => grant,
         other => panic!("a grant was due, not {other:?}"),
     }
 }
 
-pub async fn is_blocked(backend: &dyn Backend, claim: &Claim) -> bool {
+pub(crate) async fn is_blocked(backend: &dyn Backend, claim: &Claim) -> bool {
     match backend.acquire(claim).await {
         Ok(Verdict::Blocked(_)) => true,
         Ok(Verdict::Granted(_)) => false,
@@ -53,15 +54,15 @@ pub async fn is_blocked(backend: &dyn Backend, claim: &Claim) -> bool {
     }
 }
 
-pub async fn release(backend: &dyn Backend, claim: &Claim) -> Released {
+pub(crate) async fn release(backend: &dyn Backend, claim: &Claim) -> Released {
     backend.release(&Farewell::new(claim.reference())).await.expect("release answers")
 }
 
-pub async fn renew(backend: &dyn Backend, claim: ClaimRef, ttl: Duration) -> Renewal {
+pub(crate) async fn renew(backend: &dyn Backend, claim: ClaimRef, ttl: Duration) -> Renewal {
     backend.renew(&[Held::new(claim, ttl)]).await.remove(0).expect("renew answers")
 }
 
-pub async fn token_of(backend: &dyn Backend, resource: &Resource) -> FencingToken {
+pub(crate) async fn token_of(backend: &dyn Backend, resource: &Resource) -> FencingToken {
     let claim = claim(resource, LONG);
     let grant = granted(backend, &claim).await;
     release(backend, &claim).await;
@@ -69,7 +70,7 @@ pub async fn token_of(backend: &dyn Backend, resource: &Resource) -> FencingToke
 }
 
 /// Tries until it is so.
-pub async fn eventually<F: Future<Output = bool>>(what: &str, mut attempt: impl FnMut() -> F) {
+pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, mut attempt: impl FnMut() -> F) {
     let until = std::time::Instant::now() + PATIENCE;
     while !attempt().await {
         assert!(std::time::Instant::now() < until, "{what}");
@@ -78,6 +79,6 @@ pub async fn eventually<F: Future<Output = bool>>(what: &str, mut attempt: impl 
 }
 
 /// With a bound, so that nothing hangs.
-pub async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T {
+pub(crate) async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("{what} takes too long"))
 }

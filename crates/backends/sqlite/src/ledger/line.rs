@@ -197,7 +197,7 @@ impl Ledger<'_> {
         }
         let mut abroad = entry.watched_until > self.now;
         if abroad {
-            self.news.watchers.push(entry.resource.clone());
+            self.news.watchers.push((entry.resource.clone(), entry.version.unsigned_abs()));
         }
         for owner in movers(self.sql, entry)? {
             if self.waiters.is_waiting(entry.resource, owner) {

@@ -49,8 +49,8 @@ pub(crate) struct Ledger<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct News {
     pub(crate) owners: Vec<(Resource, OwnerToken)>,
-    /// Those without a place at these resources.
-    pub(crate) watchers: Vec<Resource>,
+    /// Those without a place at these resources, who know another version than this.
+    pub(crate) watchers: Vec<(Resource, u64)>,
     /// Someone who is not waiting in this process.
     pub(crate) abroad: bool,
 }

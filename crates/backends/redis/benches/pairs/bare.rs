@@ -1,0 +1,76 @@
+//! The same scripts through the same driver, with nothing of ours around them.
+
+use redis::{Cmd, Value, aio::MultiplexedConnection};
+
+const ACQUIRE: &str = concat!(
+    "#!lua\n",
+    include_str!("../../scripts/acquire_plain.lua"),
+    include_str!("../../scripts/resource.lua"),
+    include_str!("../../scripts/acquire.lua")
+);
+const RELEASE: &str = concat!(
+    "#!lua flags=allow-oom\n",
+    include_str!("../../scripts/release_plain.lua"),
+    include_str!("../../scripts/resource.lua"),
+    include_str!("../../scripts/release.lua")
+);
+
+/// A connection that knows the scripts.
+#[derive(Clone)]
+pub(crate) struct Bare {
+    connection: MultiplexedConnection,
+    acquire: String,
+    release: String,
+}
+
+impl Bare {
+    pub(crate) async fn connect(port: u16) -> Bare {
+        let address = redis::ConnectionAddr::Tcp("127.0.0.1".to_owned(), port);
+        let info = redis::IntoConnectionInfo::into_connection_info(address).unwrap();
+        let info = info.set_tcp_settings(redis::io::tcp::TcpSettings::default().set_nodelay(true));
+        let client = redis::Client::open(info).unwrap();
+        let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+        let mut load = async |text: &str| -> String {
+            redis::cmd("SCRIPT").arg("LOAD").arg(text).query_async(&mut connection).await.unwrap()
+        };
+        let (acquire, release) = (load(ACQUIRE).await, load(RELEASE).await);
+        Bare { connection, acquire, release }
+    }
+
+    fn call(digest: &str, keys: usize, resource: &str, owner: &str) -> Cmd {
+        let mut call = redis::cmd("EVALSHA");
+        call.arg(digest).arg(keys);
+        for part in ["owner", "fence", "shares", "claims", "line", "places", "state", "watch"] {
+            call.arg(format!("lock:v1:{{{resource}}}:{part}"));
+        }
+        for _ in 8..keys {
+            call.arg(format!("lock:v1:{{{resource}}}:grave:{owner}"));
+        }
+        call.arg(resource).arg("lock:v1:wake:").arg("0123456789abcdef").arg(owner);
+        call
+    }
+
+    /// Acquires and releases once.
+    pub(crate) async fn pair(&mut self, resource: &str, owner: &str) {
+        let mut acquire = Bare::call(&self.acquire, 10, resource, owner);
+        acquire
+            .arg(1)
+            .arg(1)
+            .arg(30_000)
+            .arg(6_000)
+            .arg(0)
+            .arg("1@host")
+            .arg("")
+            .arg(0)
+            .arg(0)
+            .arg("")
+            .arg(-1);
+        acquire.arg(1_000_000);
+        let granted = self.connection.send_packed_command(&acquire).await.unwrap();
+        let Value::Array(fields) = granted else { panic!("{granted:?}") };
+        assert_eq!(fields[0], Value::BulkString(b"granted".to_vec()));
+        let mut release = Bare::call(&self.release, 9, resource, owner);
+        release.arg(-1).arg(0);
+        assert_eq!(self.connection.send_packed_command(&release).await.unwrap(), Value::Int(1));
+    }
+}

@@ -1,0 +1,132 @@
+//! One resource that everyone wants, and nobody keeps.
+
+use std::{
+    io::{BufRead as _, BufReader},
+    process::{Child, Command, ExitCode, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use leasehold::Client;
+use leasehold_testkit::servers::RedisServer;
+
+use crate::{Table, bare::Bare, pairs::median};
+
+const ROUND: Duration = Duration::from_secs(4);
+
+pub(crate) async fn measure(server: &RedisServer, table: &mut Table) {
+    let trip = round_trip(server).await;
+    table.row("a round trip of a script", &format!("{:.1} µs", trip.as_secs_f64() * 1e6));
+
+    let leases = leasehold::connect(&server.url()).await.unwrap();
+    let (mut rates, mut ratios) = (Vec::new(), Vec::new());
+    for _ in 0..9 {
+        // Beside a round trip of the same moment: the machine may be busy.
+        let trip = round_trip(server).await;
+        let rate = contend(&leases, "one", 16, ROUND / 8).await;
+        rates.push(rate);
+        ratios.push(rate * trip.as_secs_f64());
+    }
+    let (rate, ratio) = (median(rates), median(ratios));
+    table.row("one process, 16 waiters, hand-overs a second", &format!("{rate:.0}"));
+    table.target("one process: hand-overs in a round trip", &format!("{ratio:.2}"), "≥ 0.8", ratio >= 0.8);
+
+    let rate = processes(server, 4, 4);
+    let trip = (trip + round_trip(server).await) / 2;
+    let ratio = rate * trip.as_secs_f64();
+    table.row("4 processes of 4 waiters, hand-overs a second", &format!("{rate:.0}"));
+    table.target("4 processes: hand-overs in a round trip", &format!("{ratio:.2}"), "≥ 0.3", ratio >= 0.3);
+
+    let before = scripts(server);
+    let rate = processes(server, 16, 1);
+    let handed = rate * ROUND.as_secs_f64();
+    let each = (scripts(server) - before) as f64 / handed;
+    table.row("16 processes of 1 waiter, hand-overs a second", &format!("{rate:.0}"));
+    table.target("16 processes: commands for a hand-over", &format!("{each:.2}"), "≤ 4", each <= 4.0);
+}
+
+/// Half of a pair.
+async fn round_trip(server: &RedisServer) -> Duration {
+    let mut bare = Bare::connect(server.port()).await;
+    let started = Instant::now();
+    for number in 0..2_000 {
+        bare.pair("trip/1", &format!("{number:032x}")).await;
+    }
+    started.elapsed() / 4_000
+}
+
+/// How many script calls clients have made.
+fn scripts(server: &RedisServer) -> u64 {
+    let stats = server.command(&["INFO", "commandstats"]);
+    let calls = |name: &str| {
+        let line = stats.lines().find(|line| line.starts_with(&format!("cmdstat_{name}:")))?;
+        line.split("calls=").nth(1)?.split(',').next()?.parse::<u64>().ok()
+    };
+    calls("evalsha").unwrap_or(0) + calls("eval").unwrap_or(0)
+}
+
+/// Hand-overs a second among so many waiters of one client.
+async fn contend(leases: &Client, id: &str, waiters: usize, lasting: Duration) -> f64 {
+    let done = Arc::new(AtomicU64::new(0));
+    let started = Instant::now();
+    let running: Vec<_> = (0..waiters)
+        .map(|_| {
+            let (leases, id, done) = (leases.clone(), id.to_owned(), Arc::clone(&done));
+            tokio::spawn(async move {
+                while started.elapsed() < lasting {
+                    let lease = leases.lease("wanted", &id).wait_forever().acquire().await.unwrap();
+                    done.fetch_add(1, Relaxed);
+                    lease.release().await.unwrap();
+                }
+            })
+        })
+        .collect();
+    for task in running {
+        task.await.unwrap();
+    }
+    done.load(Relaxed) as f64 / started.elapsed().as_secs_f64()
+}
+
+/// Hand-overs a second among processes.
+fn processes(server: &RedisServer, count: usize, waiters: usize) -> f64 {
+    let program = std::env::current_exe().unwrap();
+    let start = |_| {
+        let mut child = Command::new(&program)
+            .args(["worker", &server.url(), &format!("shared-{count}"), &waiters.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let mut ready = String::new();
+        output.read_line(&mut ready).unwrap();
+        (child, output)
+    };
+    let mut workers: Vec<(Child, _)> = (0..count).map(start).collect();
+    // All are there: off they go.
+    workers.iter_mut().for_each(|(child, _)| drop(child.stdin.take()));
+    let mut rate = 0.0;
+    for (child, output) in &mut workers {
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        rate += line.trim().parse::<f64>().unwrap_or(0.0);
+        child.wait().unwrap();
+    }
+    rate
+}
+
+/// One of the processes: connects, waits until its input ends, contends, and says how often it was granted.
+pub(crate) fn worker(args: &[String]) -> ExitCode {
+    let [url, id, waiters] = args else { return ExitCode::FAILURE };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let leases = leasehold::connect(url).await.unwrap();
+        println!("ready");
+        std::io::read_to_string(std::io::stdin()).unwrap();
+        println!("{}", contend(&leases, id, waiters.parse().unwrap(), ROUND).await);
+    });
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,20 @@
+//! What the README says of this backend is what the backend says of itself.
+
+use std::{fs, path::Path, sync::Arc};
+
+use leasehold::System;
+use leasehold_core::Backend as _;
+use leasehold_redis::{Config, Redis};
+use leasehold_testkit::servers::RedisServer;
+
+#[tokio::test]
+async fn the_table_of_backends_is_true() {
+    let server = RedisServer::start();
+    let config = Config::parse(&server.url()).expect("the URL is one");
+    let redis = Redis::connect(config, Arc::new(System::current())).await.expect("the server is there");
+    let info = redis.info();
+    let row = format!("| {} | {} | {} |", info.guarantee, info.because, info.tokens_break_when);
+    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../README.md");
+    let readme = fs::read_to_string(readme).expect("there is one");
+    assert!(readme.contains(&row), "{row}");
+}
