@@ -41,8 +41,10 @@ local function depart(replaced)
   if from_bury >= 0 then bury(KEYS[10], 'b', from_bury) end
 end
 
-local function sit(ends, turns)
+-- `said` is what an operator said to whom it succeeds, if that stands: the time to finish, by whom, why, the marks.
+local function sit(ends, turns, said)
   local seat = { owner = owner, weight = weight, token = token, since = now_us, turns = turns, marks = '', who = ARGV[10] }
+  if said and said.evicting then seat.marks = 'e' end
   if capacity ~= of then capacity, dirty = of, true end
   if weight == 1 and of == 1 then
     seat.alone, holder = true, seat
@@ -52,6 +54,9 @@ local function sit(ends, turns)
     held, share_count, dirty = held + weight, share_count + 1, true
   end
   if ARGV[11] ~= '' then add_extra(seat, owner .. ':note', string.sub(ARGV[11], 2)) end
+  if said and said.asked then
+    add_extra(seat, owner .. ':asked', said.asked, owner .. ':by', said.by, owner .. ':why', said.why)
+  end
   store(seat, ends)
   last = int(token)
   redis.call('SET', FENCE, last, 'PX', RETENTION + math.max(0, math.ceil((token - now_us) / 1000)))
@@ -78,12 +83,18 @@ local function succeed()
     local bounded = seat.turns >= 16 and line_length > 0
     local refused = not downgrade and (pause or has(seat, 'e') or bounded)
     local freed_before = freed
+    -- With a downgrade the same work goes on with less: what was said to it stands, or evicting would be in vain.
+    local said
+    if downgrade then
+      local more = redis.call('HMGET', CLAIMS, from .. ':asked', from .. ':by', from .. ':why')
+      said = { evicting = has(seat, 'e'), asked = more[1], by = more[2], why = more[3] }
+    end
     depart(not refused and of == 1)
     if refused then return nil end
     -- The seat was never empty: nobody is to be woken for it, unless room is left beside a downgrade.
     if not downgrade then freed = freed_before end
     leave_line(owner)
-    return sit(downgrade and ends_of(seat) or after(ttl), downgrade and seat.turns or seat.turns + 1)
+    return sit(downgrade and ends_of(seat) or after(ttl), downgrade and seat.turns or seat.turns + 1, said)
   end
   local arrival = arrival_of(from)
   if arrival then
