@@ -41,18 +41,10 @@ local function depart(replaced)
   if from_bury >= 0 then bury(KEYS[10], 'b', from_bury) end
 end
 
--- What an operator said to a seat: the same work goes on with less after a downgrade, so its words stand.
-local function words_to(seat)
-  local words = { evicting = has(seat, 'e') }
-  if has(seat, 'x') then
-    words.asked = redis.call('HMGET', CLAIMS, seat.owner .. ':asked', seat.owner .. ':by', seat.owner .. ':why')
-  end
-  return words
-end
-
-local function sit(ends, turns, words)
+-- `said` is what an operator said to whom it succeeds, if that stands: the time to finish, by whom, why, the marks.
+local function sit(ends, turns, said)
   local seat = { owner = owner, weight = weight, token = token, since = now_us, turns = turns, marks = '', who = ARGV[10] }
-  if words and words.evicting then seat.marks = 'e' end
+  if said and said.evicting then seat.marks = 'e' end
   if capacity ~= of then capacity, dirty = of, true end
   if weight == 1 and of == 1 then
     seat.alone, holder = true, seat
@@ -62,9 +54,8 @@ local function sit(ends, turns, words)
     held, share_count, dirty = held + weight, share_count + 1, true
   end
   if ARGV[11] ~= '' then add_extra(seat, owner .. ':note', string.sub(ARGV[11], 2)) end
-  if words and words.asked and words.asked[1] then
-    local asked = words.asked
-    add_extra(seat, owner .. ':asked', asked[1], owner .. ':by', asked[2], owner .. ':why', asked[3])
+  if said and said.asked then
+    add_extra(seat, owner .. ':asked', said.asked, owner .. ':by', said.by, owner .. ':why', said.why)
   end
   store(seat, ends)
   last = int(token)
@@ -91,13 +82,19 @@ local function succeed()
     local downgrade = weight < seat.weight
     local bounded = seat.turns >= 16 and line_length > 0
     local refused = not downgrade and (pause or has(seat, 'e') or bounded)
-    local freed_before, words = freed, downgrade and words_to(seat)
+    local freed_before = freed
+    -- With a downgrade the same work goes on with less: what was said to it stands, or evicting would be in vain.
+    local said
+    if downgrade then
+      local more = redis.call('HMGET', CLAIMS, from .. ':asked', from .. ':by', from .. ':why')
+      said = { evicting = has(seat, 'e'), asked = more[1], by = more[2], why = more[3] }
+    end
     depart(not refused and of == 1)
     if refused then return nil end
     -- The seat was never empty: nobody is to be woken for it, unless room is left beside a downgrade.
     if not downgrade then freed = freed_before end
     leave_line(owner)
-    return sit(downgrade and ends_of(seat) or after(ttl), downgrade and seat.turns or seat.turns + 1, words)
+    return sit(downgrade and ends_of(seat) or after(ttl), downgrade and seat.turns or seat.turns + 1, said)
   end
   local arrival = arrival_of(from)
   if arrival then

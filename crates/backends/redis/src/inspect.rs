@@ -1,9 +1,9 @@
 //! The verb `inspect`: one resource, or a walk over the keys.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use leasehold_core::{
-    AuditRecord, Error, ErrorKind, FencingToken, Listing, Page, Query, Resource, Snapshot, WallTime,
+    AuditRecord, Error, ErrorKind, FencingToken, Leak, Listing, Page, Query, Resource, Snapshot, WallTime,
 };
 use redis::{Cmd, Value};
 
@@ -11,12 +11,15 @@ use crate::{
     backend::Redis,
     error::Fault,
     keys::{Keys, pattern, resource_of},
+    link::Wire,
     reply::{Fields, number},
     script::INSPECT,
 };
 
 /// How many keys the server looks at for one step of a walk.
 const STEP: u32 = 1000;
+/// How many steps of a walk for leaks are one page at the most.
+const STEPS_MAX: u32 = 20;
 /// How many resources are looked at in one go.
 const TOGETHER: usize = 100;
 
@@ -29,6 +32,10 @@ impl Redis {
             }
             Query::Resources(listing) => self.list(listing).await,
             Query::Audit(listing) => self.audit(listing).await,
+            Query::Leaks(listing) => self.leaks(&pattern(&listing.prefix, ""), listing, |_| true).await,
+            Query::Foreign { pattern, listing } => {
+                self.leaks(pattern, listing, |key| resource_of(key).is_none()).await
+            }
             other => {
                 let message = format!("redis does not answer {other:?}");
                 Err(Fault::Refused(Error::new(ErrorKind::Unsupported, message)))
@@ -57,18 +64,81 @@ impl Redis {
         let wire = self.link.wire().await?;
         let mut cursor = "0".to_owned();
         loop {
-            let mut command = Cmd::new();
-            command.arg("SCAN").arg(&cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(STEP);
-            let mut fields = Fields::of(self.link.send(&wire, &command).await?)?;
-            cursor = fields.text()?;
-            let mut keys = fields.list()?;
-            while let Some(key) = keys.bytes()? {
-                visit(&String::from_utf8_lossy(&key));
-            }
+            let keys;
+            (cursor, keys) = self.scan(&wire, &cursor, pattern).await?;
+            keys.iter().for_each(|key| visit(&String::from_utf8_lossy(key)));
             if cursor == "0" {
                 return Ok(());
             }
         }
+    }
+
+    /// One step of a walk: where it goes on, and the keys on the way.
+    async fn scan(
+        &self,
+        wire: &Arc<Wire>,
+        cursor: &str,
+        pattern: &str,
+    ) -> Result<(String, Vec<Vec<u8>>), Fault> {
+        let mut command = Cmd::new();
+        command.arg("SCAN").arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(STEP);
+        let mut fields = Fields::of(self.link.send(wire, &command).await?)?;
+        let (next, mut list, mut keys) = (fields.text()?, fields.list()?, Vec::new());
+        while let Some(key) = list.bytes()? {
+            keys.push(key);
+        }
+        Ok((next, keys))
+    }
+
+    /// Keys without an end. A page is some steps of a walk, so that a large server is not walked through in one call.
+    async fn leaks(
+        &self,
+        pattern: &str,
+        listing: &Listing,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Result<Page, Fault> {
+        let (wire, size) = (self.link.wire().await?, self.page_size(listing));
+        let mut cursor = listing.after.clone().unwrap_or_else(|| "0".to_owned());
+        let mut found = Vec::new();
+        for _ in 0..STEPS_MAX {
+            let mut keys;
+            (cursor, keys) = self.scan(&wire, &cursor, pattern).await?;
+            keys.retain(|key| wanted(&String::from_utf8_lossy(key)));
+            found.extend(self.endless(&wire, keys).await?);
+            if cursor == "0" || found.len() >= size {
+                break;
+            }
+        }
+        let next = (cursor != "0").then_some(cursor);
+        Ok(Page::Leaks { found, next })
+    }
+
+    /// Those of the keys that have no end.
+    async fn endless(&self, wire: &Arc<Wire>, keys: Vec<Vec<u8>>) -> Result<Vec<Leak>, Fault> {
+        let ask = |words: &[&str], key: &[u8]| {
+            let mut command = Cmd::new();
+            command.arg(words).arg(key);
+            command
+        };
+        let asks: Vec<Cmd> = keys.iter().map(|key| ask(&["PTTL"], key)).collect();
+        let ends = self.link.pipe(wire, &asks).await;
+        let mut found = Vec::new();
+        for (key, end) in keys.into_iter().zip(ends) {
+            if number(&end?) != Some(-1) {
+                continue;
+            }
+            let asks = [ask(&["TYPE"], &key), ask(&["OBJECT", "IDLETIME"], &key)];
+            let mut answers = self.link.pipe(wire, &asks).await.into_iter();
+            let form = match answers.next() {
+                Some(Ok(Value::SimpleString(form))) => form,
+                _ => String::new(),
+            };
+            let mut leak = Leak::new(String::from_utf8_lossy(&key), form);
+            let idle = answers.next().and_then(Result::ok).as_ref().and_then(number);
+            leak.idle = idle.map(|seconds| Duration::from_secs(seconds.unsigned_abs()));
+            found.push(leak);
+        }
+        Ok(found)
     }
 
     async fn list(&self, listing: &Listing) -> Result<Page, Fault> {

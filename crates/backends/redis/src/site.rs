@@ -202,3 +202,19 @@ fn info(answer: &Value) -> Vec<(String, String)> {
     let pairs = text.lines().filter_map(|line| line.trim_end().split_once(':'));
     pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Without a provider the TLS library would panic; without the feature there is none.
+    #[test]
+    fn tls_that_cannot_be_had_is_an_error_that_says_what_to_do() {
+        let config = Config::parse("rediss://cache.internal/").unwrap();
+        let refused = client(&config, "cache.internal", 6379, Role::Server, &config.login, false).err();
+        let error = refused.expect("there is no provider in this process").into_error();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        let hint = if cfg!(feature = "tls") { "install_default" } else { "feature \"tls\"" };
+        assert!(error.to_string().contains(hint), "{error}");
+    }
+}

@@ -115,3 +115,28 @@ async fn a_floor_is_passed_and_an_absurd_one_refused() {
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Invalid, Effect::None));
     assert_eq!(server.command(&["KEYS", "*43*"]), "");
 }
+
+#[tokio::test]
+async fn a_key_that_would_never_end_is_found_ours_and_others() {
+    let server = RedisServer::start();
+    let redis = open(&server.url()).await;
+    granted(&redis, &claim(&report(), LONG)).await;
+    let leaks = async |query| match redis.inspect(&query).await.unwrap() {
+        leasehold::Page::Leaks { found, next: None } => found,
+        other => panic!("{other:?}"),
+    };
+    let ours = || leasehold::Query::Leaks(leasehold::Listing::default());
+    let theirs =
+        || leasehold::Query::Foreign { pattern: "lock:*".to_owned(), listing: leasehold::Listing::default() };
+    assert!(leaks(ours()).await.is_empty() && leaks(theirs()).await.is_empty());
+    server.command(&["PERSIST", "lock:v1:{report/42}:owner"]);
+    server.command(&["SET", "lock:order:1001", "uuid"]);
+    server.command(&["SET", "lock:order:1002", "uuid", "PX", "60000"]);
+    let found = leaks(ours()).await;
+    assert_eq!((found.len(), found[0].key.as_str()), (1, "lock:v1:{report/42}:owner"));
+    let found = leaks(theirs()).await;
+    assert_eq!(
+        (found.len(), found[0].key.as_str(), found[0].form.as_str()),
+        (1, "lock:order:1001", "string")
+    );
+}

@@ -1,7 +1,7 @@
 //! What the backend and the engine cost on top of Redis itself, as ratios within one run.
 //!
 //! ```text
-//! cargo bench -p leasehold-redis --bench pairs -- [pairs] [hand-over] [keep-alive] [--check]
+//! cargo xtask bench redis [pairs] [hand-over] [keep-alive] [--check]
 //! ```
 #![allow(clippy::disallowed_methods, reason = "benchmarks run in real time")]
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot run may panic")]
