@@ -64,6 +64,7 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     }
     let text = error.render().to_string();
     let lines = text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
+    let lines = lines.filter(|line| !line.starts_with("For more information"));
     let message = lines.filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
     let message = message.strip_prefix("error: ").unwrap_or(&message).to_owned();
     let hint = if text.contains("--help") { Some("see --help".to_owned()) } else { None };

@@ -85,13 +85,7 @@ impl Engine {
             }
             Joined::Waiting(waiter) => InLine { engine: self, waiter },
         };
-        let turn = match ask.patience {
-            Patience::AtMost(at_most) => {
-                first(waiter.waiter.turn_comes(), self.environment.sleep(at_most)).await
-            }
-            _ => Either::Left(waiter.waiter.turn_comes().await),
-        };
-        match turn {
+        match self.turn(&waiter.waiter, ask.patience).await {
             Either::Left(Turn::Granted(handle)) => Ok(Outcome::Granted(handle)),
             Either::Left(Turn::Failed(error)) => Err(error),
             Either::Left(Turn::Head(headship)) => {
@@ -102,6 +96,17 @@ impl Engine {
             Either::Right(()) => {
                 Ok(Outcome::Busy(self.lines.busy(&ask.claim.resource, waiter.waiter.ticket)))
             }
+        }
+    }
+
+    /// Waits for a turn in the local line, as long as the patience lasts.
+    async fn turn(&self, waiter: &Waiter, patience: Patience) -> Either<Turn, ()> {
+        let metrics = self.observer.metrics(&waiter.claim.resource);
+        metrics.contention.increment(1);
+        let _waiting = Waiting::count(&metrics.waiting);
+        match patience {
+            Patience::AtMost(at_most) => first(waiter.turn_comes(), self.environment.sleep(at_most)).await,
+            _ => Either::Left(waiter.turn_comes().await),
         }
     }
 
