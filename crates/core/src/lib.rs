@@ -14,6 +14,7 @@
 //! | [`model`] | one resource as a pure state machine: the executable specification |
 //! | [`backoff`] | how long to wait before asking again |
 //! | [`clock`] | the one seam for time, chance and tasks |
+//! | [`race`] | two futures, the first of which decides |
 //! | [`event`] | what happened, in the words of this crate |
 //! | [`error`] | what went wrong, and whether it had an effect |
 
@@ -26,6 +27,7 @@ pub mod event;
 pub mod model;
 #[doc(hidden)]
 pub mod planted;
+pub mod race;
 pub mod resource;
 mod roster;
 pub mod seat;

@@ -74,7 +74,6 @@ mod engine;
 mod lease;
 mod memory;
 mod primitives;
-mod race;
 mod request;
 mod system;
 pub mod testing;

@@ -17,7 +17,9 @@ use leasehold_core::{
 };
 use tokio::sync::Notify;
 
-use crate::{race::first, system::System};
+use leasehold_core::race::first;
+
+use crate::system::System;
 
 /// A backend in this process's memory: the executable specification of every other one.
 ///

@@ -318,9 +318,9 @@ impl<T: TokenKind> LeaseRequest<T> {
         let reentry = match self.patience {
             Patience::AtMost(at_most) => {
                 let limit = self.client.engine.environment.sleep(at_most);
-                match crate::race::first(entering, limit).await {
-                    crate::race::Either::Left(reentry) => reentry?,
-                    crate::race::Either::Right(()) => return Ok(Attempt::Busy(Busy::default())),
+                match leasehold_core::race::first(entering, limit).await {
+                    leasehold_core::race::Either::Left(reentry) => reentry?,
+                    leasehold_core::race::Either::Right(()) => return Ok(Attempt::Busy(Busy::default())),
                 }
             }
             Patience::Attempts(_) | Patience::Forever => entering.await?,

@@ -15,13 +15,13 @@ use crate::{
     error::Fault,
     keys::{CHANNELS, Keys},
     link::Link,
-    race::first,
     replicas::{self, Pool},
     reply::{Fields, number},
     script::{self, Script},
     sentinel,
     wait::Ear,
 };
+use leasehold_core::race::first;
 
 /// Leases in Redis.
 ///
@@ -356,7 +356,7 @@ impl Backend for Redis {
     async fn wait(&self, claim: &ClaimRef, since: &Cursor, at_most: Duration) -> Result<()> {
         let woken = self.wait_for_news(claim, *since, at_most);
         match first(woken, self.environment.sleep(at_most)).await {
-            crate::race::Either::Left(Err(fault)) => {
+            leasehold_core::race::Either::Left(Err(fault)) => {
                 let error = fault.into_error().with_effect(Effect::None);
                 Err(error.at(Verb::Wait, NAME).on(&claim.resource))
             }

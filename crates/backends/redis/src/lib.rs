@@ -10,7 +10,6 @@ mod error;
 mod inspect;
 mod keys;
 mod link;
-mod race;
 mod renew;
 mod replicas;
 mod reply;

@@ -16,9 +16,9 @@ use crate::{
     config::Config,
     error::Fault,
     link::Link,
-    race::{Either, first},
     site::{self, Address, Role, unavailable},
 };
+use leasehold_core::race::{Either, first};
 
 /// How often a silent Sentinel is asked whether it lives.
 const HEARTBEAT: Duration = Duration::from_secs(5);

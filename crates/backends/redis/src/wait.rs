@@ -21,10 +21,10 @@ use crate::{
     config::Config,
     error::Fault,
     keys::CHANNELS,
-    race::{Either, first},
     sentinel::Follower,
     site::{self, Role},
 };
+use leasehold_core::race::{Either, first};
 
 /// How often a silent subscription is asked whether it lives.
 const HEARTBEAT: Duration = Duration::from_secs(5);

@@ -18,7 +18,7 @@ use super::{
     tenure::{Beginning, Handle, Sent, Tenure},
     watchdog::Times,
 };
-use crate::race::{Either, first};
+use leasehold_core::race::{Either, first};
 
 /// How long a claim goes on trying.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

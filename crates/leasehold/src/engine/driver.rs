@@ -23,7 +23,7 @@ use super::{
     tenure::{Sent, Tenure},
     watchdog::{self, Action, Key, Times, Watched},
 };
-use crate::race::{Either, first};
+use leasehold_core::race::{Either, first};
 
 /// What is kept alive.
 #[derive(Clone, Debug)]

@@ -21,7 +21,7 @@ use super::{
     Engine, Terms,
     watchdog::{Key, Times},
 };
-use crate::race::first;
+use leasehold_core::race::first;
 
 /// One grant, from its beginning to its end.
 pub(crate) struct Tenure {

@@ -1,4 +1,4 @@
-//! Two futures, the first of which decides.
+//! Two futures, the first of which decides. In a fixed order, so that a seed replays a run.
 
 use std::{
     future::{Future, poll_fn},
@@ -8,16 +8,15 @@ use std::{
 
 /// Which of the two was ready first.
 #[derive(Debug)]
-pub(crate) enum Either<A, B> {
+pub enum Either<A, B> {
+    /// The one that is polled first.
     Left(A),
+    /// The other.
     Right(B),
 }
 
 /// Polls `left` before `right`, and drops whichever is not ready.
-pub(crate) async fn first<A, B>(
-    left: impl Future<Output = A>,
-    right: impl Future<Output = B>,
-) -> Either<A, B> {
+pub async fn first<A, B>(left: impl Future<Output = A>, right: impl Future<Output = B>) -> Either<A, B> {
     let (mut left, mut right) = (pin!(left), pin!(right));
     poll_fn(move |cx| {
         if let Poll::Ready(a) = left.as_mut().poll(cx) {
