@@ -1,0 +1,82 @@
+//! The same program on another store, a real Redis: what is different there, and what is not.
+#![allow(clippy::unwrap_used, reason = "a test is a program of its own")]
+
+mod support;
+
+use std::process::{Command, Output};
+
+use leasehold_testkit::servers::RedisServer;
+use support::Site;
+
+struct Store {
+    site: Site,
+    server: RedisServer,
+}
+
+impl Store {
+    fn new() -> Store {
+        Store { site: Site::new(), server: RedisServer::start() }
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = self.site.leasehold();
+        command.args(["--store", &self.server.url()]).args(arguments);
+        command
+    }
+
+    fn output(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn a_run_passes_on_what_it_holds_and_how_it_ended() {
+    let store = Store::new();
+    let script = "echo $LEASEHOLD_RESOURCE $LEASEHOLD_TOKEN; exit 7";
+    let output = store.output(&["run", "report/42", "--", "sh", "-c", script]);
+    assert_eq!(output.status.code(), Some(7), "{}", text(&output.stderr));
+    let said = text(&output.stdout);
+    let token = said.trim().strip_prefix("report/42 ").unwrap();
+    assert_eq!(store.server.command(&["GET", "lock:v1:{report/42}:fence"]), token);
+    assert_eq!(store.server.command(&["EXISTS", "lock:v1:{report/42}:owner"]), "0", "given back");
+}
+
+#[test]
+fn work_that_must_be_right_is_refused_unless_its_effect_is_fenced() {
+    let store = Store::new();
+    let refused = store.output(&["run", "--correctness", "payment/1", "--", "echo", "ran"]);
+    assert_eq!((refused.status.code(), text(&refused.stdout)), (Some(78), String::new()));
+    let why = text(&refused.stderr);
+    assert!(why.contains("best-effort") && why.contains("postgres") && why.lines().count() == 1, "{why}");
+    let fenced = store.output(&["run", "--correctness", "--fenced", "payment/1", "--", "echo", "ran"]);
+    assert_eq!((fenced.status.code(), text(&fenced.stdout)), (Some(0), "ran\n".to_owned()));
+}
+
+#[test]
+fn leaks_finds_what_other_libraries_left_without_an_end() {
+    let store = Store::new();
+    assert_eq!(store.output(&["leaks", "--pattern", "lock:*"]).status.code(), Some(0));
+    store.server.command(&["SET", "lock:orders", "someone"]);
+    store.server.command(&["HSET", "lock:stock", "owner", "1"]);
+    store.server.command(&["SET", "lock:ends", "someone", "PX", "60000"]);
+    let found = store.output(&["leaks", "--pattern", "lock:*"]);
+    assert_eq!(found.status.code(), Some(1), "{}", text(&found.stderr));
+    let table = text(&found.stdout);
+    assert!(table.contains("lock:orders") && table.contains("lock:stock"), "{table}");
+    assert!(!table.contains("lock:ends") && !table.contains("someone"), "{table}");
+}
+
+#[test]
+fn a_server_that_is_gone_is_one_clear_line() {
+    let store = Store::new();
+    let url = store.server.url();
+    drop(store.server);
+    let mut command = store.site.leasehold();
+    let output = command.args(["--store", &url, "run", "-w", "1", "report/42", "--", "true"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(69));
+    assert_eq!(text(&output.stderr).lines().count(), 1, "{}", text(&output.stderr));
+}
