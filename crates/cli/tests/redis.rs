@@ -76,7 +76,8 @@ fn a_server_that_is_gone_is_one_clear_line() {
     let url = store.server.url();
     drop(store.server);
     let mut command = store.site.leasehold();
-    let output = command.args(["--store", &url, "run", "-w", "1", "report/42", "--", "true"]).output().unwrap();
+    let output =
+        command.args(["--store", &url, "run", "-w", "1", "report/42", "--", "true"]).output().unwrap();
     assert_eq!(output.status.code(), Some(69));
     assert_eq!(text(&output.stderr).lines().count(), 1, "{}", text(&output.stderr));
 }

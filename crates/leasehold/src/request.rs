@@ -4,6 +4,7 @@ use std::{future::Future, marker::PhantomData, sync::Arc, time::Duration};
 
 use leasehold_core::{
     Busy, Claim, Error, ErrorKind, FencingToken, Guarantee, Holder, OwnerToken, Resource, Result, Share,
+    race::{Either, first},
 };
 
 use crate::{
@@ -315,16 +316,19 @@ impl<T: TokenKind> LeaseRequest<T> {
         }
         let Some(scope) = self.scope.take() else { return self.seek_anew(&resource).await };
         let entering = scope.enter(&resource, self.share);
-        let reentry = match self.patience {
-            Patience::AtMost(at_most) => {
-                let limit = self.client.engine.environment.sleep(at_most);
-                match leasehold_core::race::first(entering, limit).await {
-                    leasehold_core::race::Either::Left(reentry) => reentry?,
-                    leasehold_core::race::Either::Right(()) => return Ok(Attempt::Busy(Busy::default())),
-                }
-            }
-            Patience::Attempts(_) | Patience::Forever => entering.await?,
+        // Another task of the scope may just be acquiring: an attempt does not wait for that.
+        let limit = match self.patience {
+            Patience::Attempts(_) => Duration::ZERO,
+            Patience::AtMost(at_most) => at_most,
+            Patience::Forever => Duration::MAX,
         };
+        let reentry = match limit {
+            Duration::ZERO => first(entering, std::future::ready(())).await,
+            Duration::MAX => Either::Left(entering.await),
+            limit => first(entering, self.client.engine.environment.sleep(limit)).await,
+        };
+        let Either::Left(reentry) = reentry else { return Ok(Attempt::Busy(Busy::default())) };
+        let reentry = reentry?;
         match reentry {
             Reentry::Again(handle) => Ok(Attempt::Granted(Lease::new(handle))),
             Reentry::First(mut seat) => {

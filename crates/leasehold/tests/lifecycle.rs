@@ -274,6 +274,14 @@ async fn a_scope_shares_what_it_holds() {
     assert_eq!(stage.probe.asked(), 2);
     again.release().await.unwrap();
 
+    // An attempt does not wait for another task of its scope that is just acquiring.
+    let theirs = stage.client().lease("order", "8").acquire().await.unwrap();
+    let acquiring = tokio::spawn(client.lease("order", "8").within(&scope).acquire());
+    stage.settle().await;
+    assert!(client.lease("order", "8").within(&scope).try_acquire().await.unwrap().is_none());
+    theirs.release().await.unwrap();
+    acquiring.await.unwrap().unwrap().release().await.unwrap();
+
     let index = client.rwlock("index", "main");
     let read = index.read().within(&scope).acquire().await.unwrap();
     let error = index.write().within(&scope).acquire().await.unwrap_err();
