@@ -1,4 +1,4 @@
-//! How fast: `cargo bench -p leasehold-sqlite`.
+//! How fast: `cargo xtask bench sqlite`.
 //!
 //! Pairs (acquire and release) per second through the backend, beside the same statements issued bare through
 //! rusqlite; how long a hand-over between two processes takes; and a process per lock, beside flock(1).
