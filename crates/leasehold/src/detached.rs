@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
 use leasehold_core::{
     ClaimRef, Effect, Ending, Error, ErrorKind, FencingToken, Held, OwnerToken, Renewal, Resource, Result,
-    Share, Verb,
+    Share,
 };
 
 use crate::{
@@ -62,15 +62,9 @@ impl Detached {
 
     pub(crate) async fn adopt(self, engine: &Arc<Engine>) -> Result<Lease> {
         engine.admit()?;
-        let held = [Held::new(self.claim.clone(), self.ttl)];
+        let held = Held::new(self.claim.clone(), self.ttl);
         let sent = engine.sending();
-        let request = async {
-            let missing =
-                || Error::new(ErrorKind::Corrupt, "no answer in the batch").with_effect(Effect::Unknown);
-            engine.backend.renew(&held).await.pop().unwrap_or_else(|| Err(missing()))
-        };
-        let at_most = Engine::request_limit(self.ttl);
-        let answer = engine.call(Verb::Renew, Some(self.resource()), at_most, request).await?;
+        let answer = engine.renew_one(held, Engine::request_limit(self.ttl)).await?;
         let lost = |why: Ending| {
             Error::new(ErrorKind::Lost, format!("there is nothing to adopt: {why}")).on(&self.claim.resource)
         };

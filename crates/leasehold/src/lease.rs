@@ -12,8 +12,8 @@ use std::{
 };
 
 use leasehold_core::{
-    Asked, Effect, Ending, Error, ErrorKind, FencingToken, Gone, Held, OwnerToken, Released, Renewal,
-    Resource, Result, Share, ShareNumber, Verb,
+    Asked, Ending, Error, ErrorKind, FencingToken, Gone, Held, OwnerToken, Released, Renewal, Resource,
+    Result, Share, ShareNumber,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -325,15 +325,8 @@ impl<T: TokenKind> LeaseView<T> {
         let (tenure, engine) = (&self.tenure, &self.tenure.engine);
         self.check()?;
         let ttl = held.ttl;
-        let held = [held];
         let sent = engine.sending();
-        let request = async {
-            let missing =
-                || Error::new(ErrorKind::Corrupt, "no answer in the batch").with_effect(Effect::Unknown);
-            engine.backend.renew(&held).await.pop().unwrap_or_else(|| Err(missing()))
-        };
-        let at_most = Engine::request_limit(self.ttl());
-        match engine.call(Verb::Renew, Some(self.resource()), at_most, request).await? {
+        match engine.renew_one(held, Engine::request_limit(self.ttl())).await? {
             Renewal::Kept(kept) => {
                 if let Some(key) = tenure.key() {
                     engine.extended(key, tenure, ttl);

@@ -11,8 +11,8 @@ use std::{
 };
 
 use leasehold_core::{
-    Claim, ClaimRef, Ending, Environment, Error, ErrorKind, EventKind, Gone, Held, Kept, Lane, Moment,
-    Renewal, Result, Verb,
+    Claim, ClaimRef, Effect, Ending, Environment, Error, ErrorKind, EventKind, Gone, Held, Kept, Lane,
+    Moment, Renewal, Result, Verb,
     planted::{self, Bug},
 };
 use tokio::sync::{Notify, mpsc};
@@ -182,6 +182,17 @@ impl Engine {
                 Watch::Place(place) => self.place_answered(key, &place, sent.at, &answer),
             }
         }
+    }
+
+    /// One renewal by itself, for a caller who waits for the answer.
+    pub(crate) async fn renew_one(&self, held: Held, at_most: Duration) -> Result<Renewal> {
+        let held = [held];
+        let request = async {
+            let missing =
+                || Error::new(ErrorKind::Corrupt, "no answer in the batch").with_effect(Effect::Unknown);
+            self.backend.renew(&held).await.pop().unwrap_or_else(|| Err(missing()))
+        };
+        self.call(Verb::Renew, Some(&held[0].resource), at_most, request).await
     }
 
     fn tenure_answered(&self, key: Key, tenure: &Tenure, sent: Sent, answer: Result<Renewal>) {
