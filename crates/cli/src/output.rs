@@ -66,13 +66,24 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     let lines = text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
     let lines = lines.filter(|line| !line.starts_with("For more information"));
     let message = lines.filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
-    let message = message.strip_prefix("error: ").unwrap_or(&message).to_owned();
+    let message = shortened(message.strip_prefix("error: ").unwrap_or(&message));
     let hint = if text.contains("--help") { Some("see --help".to_owned()) } else { None };
     let failure = Failure { hint, ..Failure::usage(message) };
     let output =
         Output { quiet: false, verbose: false, json: std::env::args_os().any(|arg| arg == "--json") };
     debug_assert_eq!(failure.code, Exit::Usage.code());
     output.fail(&failure)
+}
+
+/// What was typed may be as long as it likes; what is wrong with it stands at the end.
+fn shortened(message: &str) -> String {
+    let (head, tail) = (100, 200);
+    let letters: Vec<char> = message.chars().collect();
+    if letters.len() <= head + tail {
+        return message.to_owned();
+    }
+    let part = |letters: &[char]| letters.iter().collect::<String>();
+    format!("{}…{}", part(&letters[..head]), part(&letters[letters.len() - tail..]))
 }
 
 fn as_line(failure: &Failure) -> String {
@@ -108,6 +119,14 @@ fn to_stderr(said: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_word_does_not_hide_what_is_wrong_with_it() {
+        let message = shortened(&format!("invalid value '{}': too long", "x".repeat(100_000)));
+        assert!(message.starts_with("invalid value 'xx") && message.ends_with("xx': too long"), "{message}");
+        assert!(message.chars().count() <= 301);
+        assert_eq!(shortened("short"), "short");
+    }
 
     #[test]
     fn a_failure_is_one_line_for_people_and_an_object_for_programs() {
