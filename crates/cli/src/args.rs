@@ -88,6 +88,7 @@ pub(crate) enum Command {
     Leaks(commands::leaks::Leaks),
     /// Say what to use, a lease or something else, and why: ten questions
     Advise(Box<commands::advise::Advise>),
+    Cron(Box<commands::cron::Cron>),
     /// Print completions for a shell
     Completions(commands::completions::Completions),
     /// Print the manual page, of the program or of one command
