@@ -1,5 +1,6 @@
 //! A tick runs once, whoever else is there, and what became of it is remembered.
 #![allow(clippy::unwrap_used, reason = "a test is a program of its own")]
+#![expect(clippy::disallowed_methods, reason = "tests spawn what a program would")]
 
 use std::{
     sync::{Arc, Mutex},
