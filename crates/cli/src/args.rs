@@ -89,6 +89,7 @@ pub(crate) enum Command {
     /// Say what to use, a lease or something else, and why: ten questions
     Advise(Box<commands::advise::Advise>),
     Cron(Box<commands::cron::Cron>),
+    Elect(Box<commands::elect::Elect>),
     /// Print completions for a shell
     Completions(commands::completions::Completions),
     /// Print the manual page, of the program or of one command

@@ -94,3 +94,8 @@ pub use system::System;
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 pub struct Readme;
+
+/// So does the one of the page on elections.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/patterns/election.md")]
+pub struct ElectionPage;

@@ -5,6 +5,7 @@ pub(crate) mod ask;
 pub(crate) mod audit;
 pub(crate) mod completions;
 pub(crate) mod cron;
+pub(crate) mod elect;
 pub(crate) mod evict;
 pub(crate) mod leaks;
 pub(crate) mod ls;
@@ -45,6 +46,7 @@ pub(crate) async fn run(cli: Cli, output: Output) -> Result<ExitCode, Failure> {
         Command::Leaks(leaks) => leaks.run(&desk().await?).await,
         Command::Advise(advise) => advise.run(output),
         Command::Cron(cron) => cron.run(&cli.global, output).await,
+        Command::Elect(elect) => elect.run(&cli.global, output).await,
         Command::Completions(completions) => completions.run(),
         Command::Man(man) => man.run(),
         Command::Run(run) => run.run(&cli.global, output).await,
