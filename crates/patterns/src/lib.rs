@@ -9,3 +9,8 @@
 pub mod jobs;
 #[cfg(feature = "schedule")]
 pub mod schedule;
+
+/// The programs of the pages compile.
+#[cfg(all(doctest, feature = "jobs", feature = "sqlite"))]
+#[doc = include_str!("../../../docs/patterns/jobs.md")]
+pub struct JobsPage;

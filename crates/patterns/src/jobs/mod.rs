@@ -119,7 +119,8 @@ impl NewJob {
             return Err(Error::new(ErrorKind::Invalid, "a queue and a key have 1 to 256 bytes, without NUL"));
         }
         if self.payload.len() > PAYLOAD_MAX {
-            let message = format!("a payload has at most {PAYLOAD_MAX} bytes, this one has {}", self.payload.len());
+            let message =
+                format!("a payload has at most {PAYLOAD_MAX} bytes, this one has {}", self.payload.len());
             return Err(Error::new(ErrorKind::Limit, message));
         }
         Ok(())

@@ -98,7 +98,10 @@ impl Jobs for PostgresJobs {
     }
 
     async fn claim(&self, queue: &str, worker: &str, hold: Duration) -> Result<Option<Claim>> {
-        #[expect(clippy::cast_precision_loss, reason = "milliseconds; PostgreSQL multiplies intervals by floats")]
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "milliseconds; PostgreSQL multiplies intervals by floats"
+        )]
         let hold = millis(hold) as f64;
         match self.take("queue = $3", &[&worker, &hold, &queue]).await? {
             Some(claim) => Ok(Some(claim)),

@@ -120,7 +120,8 @@ impl Jobs for SqliteJobs {
     }
 
     async fn complete(&self, claim: &Claim, result: &[u8]) -> Result<bool> {
-        let sql = "state = 'done', due = NULL, version = version + 1, result = ?4, error = NULL WHERE".to_owned();
+        let sql =
+            "state = 'done', due = NULL, version = version + 1, result = ?4, error = NULL WHERE".to_owned();
         self.change(claim, sql, result.to_owned()).await
     }
 
@@ -170,7 +171,12 @@ impl Jobs for SqliteJobs {
 
 impl SqliteJobs {
     /// Changes the row if it is still what was claimed.
-    async fn change(&self, claim: &Claim, set: String, value: impl rusqlite::ToSql + Send + 'static) -> Result<bool> {
+    async fn change(
+        &self,
+        claim: &Claim,
+        set: String,
+        value: impl rusqlite::ToSql + Send + 'static,
+    ) -> Result<bool> {
         let (id, version, token) = (claim.id, claim.version, claim.token.get().cast_signed());
         self.with(move |transaction| {
             let (set, condition) = set.split_once("WHERE").unwrap_or((&set, ""));
@@ -234,7 +240,9 @@ fn record(row: &Row<'_>) -> rusqlite::Result<Result<JobRecord>> {
     Ok(state.map(|state| JobRecord { id, key, state, attempts, worker, result, error }))
 }
 
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> rusqlite::Result<T> + Send + 'static) -> Result<T> {
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> rusqlite::Result<T> + Send + 'static,
+) -> Result<T> {
     match tokio::task::spawn_blocking(work).await {
         Ok(answer) => answer.map_err(|error| interpret(&error)),
         Err(_) => Err(Error::new(ErrorKind::ShutDown, "the runtime has ended").with_effect(Effect::Unknown)),

@@ -27,7 +27,8 @@ impl Default for Backoff {
 impl Backoff {
     /// After this attempt, which counts from 1: between a half and the whole of its step, by chance.
     pub fn after(&self, attempt: u32, chance: u64) -> Duration {
-        let doubled = self.first.saturating_mul(1_u32.checked_shl(attempt.saturating_sub(1)).unwrap_or(u32::MAX));
+        let doubled =
+            self.first.saturating_mul(1_u32.checked_shl(attempt.saturating_sub(1)).unwrap_or(u32::MAX));
         let step = doubled.min(self.most);
         let half = u64::try_from(step.as_millis() / 2).unwrap_or(u64::MAX);
         step - Duration::from_millis(chance % half.saturating_add(1))
@@ -140,7 +141,9 @@ impl Worker {
             return Ok(claim.map(|claim| (claim, None)));
         }
         for id in self.jobs.due(&self.queue, LOOKED_AT).await? {
-            let Some(lease) = self.client.lease("job", &id.to_string()).try_acquire().await? else { continue };
+            let Some(lease) = self.client.lease("job", &id.to_string()).try_acquire().await? else {
+                continue;
+            };
             if let Some(claim) = self.jobs.claim_one(id, &self.name, self.hold).await? {
                 return Ok(Some((claim, Some(lease))));
             }
