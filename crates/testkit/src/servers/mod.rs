@@ -3,8 +3,10 @@
 //! A server that is not installed is a failure of the test, never a reason to skip it. Whatever ends the test, a kill
 //! included, ends its servers too.
 
+mod cluster;
 mod daemon;
 mod redis;
 
+pub use cluster::RedisCluster;
 pub use daemon::Daemon;
 pub use redis::{RedisServer, Replication};
