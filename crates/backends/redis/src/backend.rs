@@ -275,9 +275,6 @@ impl Redis {
         let number = match order.command {
             Command::Ask { within } => millis(within),
             Command::Pause { lasting } => millis(lasting),
-            Command::Resize { capacity: 0 } => {
-                return Err(Fault::Refused(Error::new(ErrorKind::Invalid, "a capacity is at least 1")));
-            }
             Command::Resize { capacity } => u64::from(capacity),
             _ => 0,
         };

@@ -1,8 +1,11 @@
 //! The verb `renew`: plain holders many at a time, the others one script each, all in one go.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+};
 
-use leasehold_core::{Effect, Error, ErrorKind, FencingToken, Gone, Held, Kept, Renewal, Result, Verb};
+use leasehold_core::{Effect, Error, ErrorKind, FencingToken, Gone, Held, Kept, OwnerToken, Renewal, Result, Verb};
 use redis::{Cmd, Value};
 
 use crate::{
@@ -97,8 +100,10 @@ impl Redis {
 
     /// Those without a note to write, in the hope that they hold 1 of 1.
     async fn renew_plain(&self, held: &[Held], answers: &mut [Option<Result<Renewal, Fault>>]) {
+        let twice = named_twice(held);
+        let is_plain = |held: &Held| held.note.is_none() && !twice.contains(&held.owner);
         let plain: Vec<usize> =
-            (0..held.len()).filter(|&index| answers[index].is_none() && held[index].note.is_none()).collect();
+            (0..held.len()).filter(|&index| answers[index].is_none() && is_plain(&held[index])).collect();
         // On a cluster a script has the keys of one slot, and while that moves, one key.
         let together = if self.route.cluster().is_some() { 1 } else { TOGETHER };
         let groups: Vec<&[usize]> = plain.chunks(together).collect();
@@ -137,6 +142,12 @@ impl Redis {
         };
         call
     }
+}
+
+/// Those who are renewed more than once in a batch: one after the other, in its order.
+fn named_twice(held: &[Held]) -> HashSet<OwnerToken> {
+    let mut seen = HashSet::with_capacity(held.len());
+    held.iter().map(|held| held.owner).filter(|owner| !seen.insert(*owner)).collect()
 }
 
 pub(crate) fn plain_call(held: &[Held], group: &[usize]) -> Cmd {
