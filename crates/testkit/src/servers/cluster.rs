@@ -40,7 +40,9 @@ impl RedisCluster {
             let mut options = vec!["--cluster-enabled", "yes", "--cluster-port", &bus];
             options.extend(["--cluster-node-timeout", "1000", "--cluster-require-full-coverage", "no"]);
             // A replica stands for election however old its data is: that is what some tests are about.
-            options.extend(["--cluster-replica-validity-factor", "0", "--cluster-migration-barrier", "9"]);
+            options.extend(["--cluster-replica-validity-factor", "0"]);
+            // A primary whose last slot is moved away stays one.
+            options.extend(["--cluster-allow-replica-migration", "no"]);
             (RedisServer::with(&options), bus)
         };
         let (nodes, buses): (Vec<_>, Vec<_>) = (0..2 * PRIMARIES).map(start).unzip();
