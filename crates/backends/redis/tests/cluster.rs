@@ -163,6 +163,31 @@ async fn a_waiter_is_granted_though_its_slot_moves_while_it_waits() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_waits_asks_again_when_the_slot_has_moved() {
+    let cluster = blocking(RedisCluster::start);
+    let redis = std::sync::Arc::new(open(&cluster.url()).await);
+    granted(&*redis, &claim(&report(), LONG)).await;
+    let waiting = claim(&report(), LONG).queued();
+    let Ok(Verdict::Blocked(blocked)) = redis.acquire(&waiting).await else { panic!("it is held") };
+    let wait = tokio::spawn({
+        let redis = std::sync::Arc::clone(&redis);
+        async move { redis.wait(&waiting.reference(), &blocked.cursor, LONG).await }
+    });
+    let slot = cluster.slot("report/42");
+    let from = cluster.owner(slot);
+    eventually("the subscription", || async {
+        cluster.nodes[from].command(&["PUBSUB", "SHARDCHANNELS"]).contains("report/42")
+    })
+    .await;
+    assert!(!wait.is_finished());
+    let (to, moved) = (cluster.other_than(slot), Instant::now());
+    blocking(|| cluster.move_slots(slot..=slot, to));
+    in_time("the hint", wait).await.unwrap().unwrap();
+    println!("told {:?} after the move began", moved.elapsed());
+    assert!(moved.elapsed() < Duration::from_secs(8), "by the node, not by a look at the map");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_resharding_loses_none_of_a_thousand_leases() {
     const TTL: Duration = Duration::from_secs(9);
     let cluster = blocking(RedisCluster::start);

@@ -35,6 +35,18 @@ impl RedisCluster {
     /// # Panics
     /// If `redis-server` is not installed or the nodes do not find together.
     pub fn start() -> RedisCluster {
+        RedisCluster::of(2 * PRIMARIES)
+    }
+
+    /// Three primaries, and no replicas.
+    ///
+    /// # Panics
+    /// As [`start`](RedisCluster::start).
+    pub fn without_replicas() -> RedisCluster {
+        RedisCluster::of(PRIMARIES)
+    }
+
+    fn of(count: usize) -> RedisCluster {
         let start = |_| {
             let bus = free_port().to_string();
             let mut options = vec!["--cluster-enabled", "yes", "--cluster-port", &bus];
@@ -45,7 +57,7 @@ impl RedisCluster {
             options.extend(["--cluster-allow-replica-migration", "no"]);
             (RedisServer::with(&options), bus)
         };
-        let (nodes, buses): (Vec<_>, Vec<_>) = (0..2 * PRIMARIES).map(start).unzip();
+        let (nodes, buses): (Vec<_>, Vec<_>) = (0..count).map(start).unzip();
         let ids = nodes.iter().map(|node| node.command(&["CLUSTER", "MYID"])).collect();
         let cluster = RedisCluster { nodes, ids };
         cluster.introduce(&buses);
