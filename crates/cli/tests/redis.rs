@@ -95,7 +95,12 @@ fn on_a_cluster_commands_run_and_a_listing_covers_every_shard() {
     assert!((0..3).all(|primary| owners.contains(&primary)), "{owners:?}");
     for name in &names {
         let run = output(&["run", "--at-least", "60s", name, "--", "echo", "ran"]);
-        assert_eq!((run.status.code(), text(&run.stdout)), (Some(0), "ran\n".to_owned()), "{}", text(&run.stderr));
+        assert_eq!(
+            (run.status.code(), text(&run.stdout)),
+            (Some(0), "ran\n".to_owned()),
+            "{}",
+            text(&run.stderr)
+        );
     }
     let listed = text(&output(&["ls"]).stdout);
     assert!(names.iter().all(|name| listed.contains(name.as_str())), "{listed}");

@@ -1,6 +1,6 @@
 //! The backend: each verb is one script.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
 use leasehold_core::{
     Backend, BackendInfo, Blocked, Claim, ClaimRef, Command, Cursor, Effect, Environment, Error, ErrorKind,
@@ -130,15 +130,15 @@ impl Redis {
             return Err(Fault::Refused(Error::new(ErrorKind::Limit, message)));
         }
         if self.route.config().replicas != Replicas::None {
-            return self.acquire_replicated(claim).await;
+            return Box::pin(self.acquire_replicated(claim)).await;
         }
         // Listens before it asks: then nothing can be missed between the answer and the wait.
         let queues = claim.when_blocked == WhenBlocked::Queue && !self.ear.is_deaf(&claim.resource);
         let waiting = queues.then(|| self.ear.begin(claim.reference()));
-        let make = |lead| self.acquire_call(claim, lead);
+        let make = |lead| Cow::Owned(self.acquire_call(claim, lead));
         let answer = self.route.run(&claim.resource, &script::ACQUIRE, &make).await;
         if matches!(&answer, Err(fault) if fault.is_try_again()) && self.can_do_without_the_others(claim) {
-            return self.acquire_owner_alone(claim).await;
+            return Box::pin(self.acquire_owner_alone(claim)).await;
         }
         let verdict = verdict(claim, self.named(claim.reference(), answer).await?)?;
         if let (Verdict::Blocked(blocked), Some(waiting)) = (&verdict, waiting)
@@ -190,7 +190,9 @@ impl Redis {
     /// Finds out which key is of a wrong type, if one is.
     async fn named(&self, claim: ClaimRef, answer: Result<Value, Fault>) -> Result<Value, Fault> {
         match answer {
-            Err(fault) if fault.is_wrong_type() => Err(self.name_wrong_type(&claim).await.unwrap_or(fault)),
+            Err(fault) if fault.is_wrong_type() => {
+                Err(Box::pin(self.name_wrong_type(&claim)).await.unwrap_or(fault))
+            }
             answer => answer,
         }
     }
@@ -226,10 +228,13 @@ impl Redis {
             None => call.arg(0),
             Some(keep_for) => call.arg(at_least_a_milli(keep_for)),
         };
-        let answer = match self.route.run(&farewell.resource, &script::RELEASE, &|_| call.clone()).await {
-            Err(fault) if fault.is_try_again() => return self.release_owner_alone(farewell, fault).await,
-            answer => answer,
-        };
+        let answer =
+            match self.route.run(&farewell.resource, &script::RELEASE, &|_| Cow::Borrowed(&call)).await {
+                Err(fault) if fault.is_try_again() => {
+                    return Box::pin(self.release_owner_alone(farewell, fault)).await;
+                }
+                answer => answer,
+            };
         let claim = ClaimRef { resource: farewell.resource.clone(), owner: farewell.owner };
         match number(&self.named(claim, answer).await?) {
             Some(1) => Ok(Released::Now),
@@ -251,7 +256,7 @@ impl Redis {
         let mut call = self.call(&script::WATCH, &claim.resource, &owner, 9);
         self.common(&mut call, &claim.resource);
         call.arg(&owner).arg(format!("{:012x}", since.0)).arg(at_least_a_milli(at_most));
-        let moving = match self.route.run(&claim.resource, &script::WATCH, &|_| call.clone()).await {
+        let moving = match self.route.run(&claim.resource, &script::WATCH, &|_| Cow::Borrowed(&call)).await {
             Err(fault) if fault.is_try_again() => true,
             Err(fault) => return Err(fault),
             Ok(answer) => {
@@ -287,7 +292,7 @@ impl Redis {
             self.common(&mut call, &order.resource);
             call.arg(&meant).arg(order.token.map_or(0, leasehold_core::FencingToken::get));
             call.arg(&order.by).arg(&order.why).arg(order.command.as_str()).arg(number);
-            let answer = self.route.run(&order.resource, &script::ORDER, &|_| call.clone()).await;
+            let answer = self.route.run(&order.resource, &script::ORDER, &|_| Cow::Borrowed(&call)).await;
             let claim = ClaimRef { resource: order.resource.clone(), owner: OwnerToken::from_bytes([0; 16]) };
             let mut fields = Fields::of(self.named(claim, answer).await?)?;
             match fields.text()?.as_str() {

@@ -215,8 +215,7 @@ impl Login {
 
 const SHORTEST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_secs(60);
-const SHAPE: &str =
-    "write redis://host:port/0, rediss://host:port/0, redis+sentinel://host:port,host:port/service or \
+const SHAPE: &str = "write redis://host:port/0, rediss://host:port/0, redis+sentinel://host:port,host:port/service or \
      redis+cluster://host:port,host:port";
 
 fn invalid(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {

@@ -5,7 +5,7 @@
 //! Readers, writers and permits are not in the owner key: their claims wait until the slot has arrived, and if any of them
 //! holds something here, or the resource is paused, so does this one.
 
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
 use leasehold_core::{
     Claim, Effect, Error, ErrorKind, Farewell, FencingToken, Grant, Held, Released, Resource, Share, Verdict,
@@ -42,8 +42,11 @@ impl Redis {
         let make = |lead: u64| {
             let mut call = MOVING_ACQUIRE.call(1);
             call.arg(Keys::of(resource).owner()).arg(claim.owner.reveal());
-            call.arg(at_least_a_milli(claim.ttl.min(AT_FIRST))).arg(claim.holder.to_string()).arg(floor).arg(lead);
-            call
+            call.arg(at_least_a_milli(claim.ttl.min(AT_FIRST)))
+                .arg(claim.holder.to_string())
+                .arg(floor)
+                .arg(lead);
+            Cow::Owned(call)
         };
         let answer = self.route.run(resource, &MOVING_ACQUIRE, &make).await?;
         let fresh = matches!(&answer, Value::Array(fields) if fields.get(4).and_then(number) == Some(1));
@@ -94,7 +97,7 @@ impl Redis {
         let fence = |_| {
             let mut call = MOVING_FENCE.call(1);
             call.arg(keys().fence()).arg(grant.token.get());
-            call
+            Cow::Owned(call)
         };
         self.route.run(resource, &MOVING_FENCE, &fence).await?;
         match self.keep_owner_alone(claim).await? {
@@ -106,7 +109,7 @@ impl Redis {
     async fn keep_owner_alone(&self, claim: &Claim) -> Result<Option<Grant>, Fault> {
         let held = Held::new(claim.reference(), claim.ttl);
         let call = plain_call(std::slice::from_ref(&held), &[0]);
-        let answer = self.route.run(&claim.resource, &RENEW, &|_| call.clone()).await?;
+        let answer = self.route.run(&claim.resource, &RENEW, &|_| Cow::Borrowed(&call)).await?;
         let Value::Array(tokens) = answer else { return Ok(None) };
         let kept = tokens.first().and_then(|token| plainly_kept(&held, token));
         Ok(match kept {
@@ -148,7 +151,7 @@ impl Redis {
         let make = |_| {
             let mut call = script.call(1);
             call.arg(Keys::of(resource).owner()).arg(owner);
-            call
+            Cow::Owned(call)
         };
         self.route.run(resource, script, &make).await
     }

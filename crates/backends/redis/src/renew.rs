@@ -5,7 +5,9 @@ use std::{
     sync::Arc,
 };
 
-use leasehold_core::{Effect, Error, ErrorKind, FencingToken, Gone, Held, Kept, OwnerToken, Renewal, Result, Verb};
+use leasehold_core::{
+    Effect, Error, ErrorKind, FencingToken, Gone, Held, Kept, OwnerToken, Renewal, Result, Verb,
+};
 use redis::{Cmd, Value};
 
 use crate::{
@@ -84,7 +86,9 @@ impl Redis {
         let count = |(&index, answer): (&usize, Result<Value, Fault>)| {
             let answer = answer.map_err(|fault| self.route.learn(&held[index].resource, node, fault));
             match answer.and_then(renewal) {
-                Ok(Renewal::Kept(_)) if acks < needed => Err(replicas::too_few(acks, needed, Effect::Unknown)),
+                Ok(Renewal::Kept(_)) if acks < needed => {
+                    Err(replicas::too_few(acks, needed, Effect::Unknown))
+                }
                 answer => answer,
             }
         };

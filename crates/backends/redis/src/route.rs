@@ -3,7 +3,7 @@
 //! A node that does not have the slot has done nothing and says where it is, so going there repeats nothing. Whatever may
 //! have been executed is never sent again from here.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc, time::Duration};
 
 use leasehold_core::{Environment, Error, ErrorKind, Lane, Moment, Resource};
 use redis::{Cmd, Value};
@@ -29,7 +29,7 @@ const FOLLOWED_TOGETHER: usize = 64;
 
 type Answer = Result<Value, Fault>;
 /// Makes a call for a node whose tokens are ahead of its clock by so many microseconds.
-type Make<'a> = &'a (dyn Fn(u64) -> Cmd + Send + Sync);
+type Make<'a> = &'a (dyn Fn(u64) -> Cow<'a, Cmd> + Send + Sync);
 
 #[derive(Debug)]
 pub(crate) enum Route {
@@ -92,15 +92,17 @@ impl Route {
     /// A command on one key of a resource.
     pub(crate) async fn send(&self, resource: &Resource, command: &Cmd) -> Answer {
         match self {
-            Route::One(node) => attempt(node, None, &|_| command.clone()).await,
-            Route::Cluster(cluster) => cluster.run(slot(resource), None, &|_| command.clone()).await,
+            Route::One(node) => attempt(node, None, &|_| Cow::Borrowed(command)).await,
+            Route::Cluster(cluster) => cluster.run(slot(resource), None, &|_| Cow::Borrowed(command)).await,
         }
     }
 
     /// Many calls of one script, or many commands, each on a resource: an answer each, in order.
     pub(crate) async fn run_all(&self, script: Option<&Script>, calls: Vec<(&Resource, Cmd)>) -> Vec<Answer> {
         match self {
-            Route::One(node) => attempt_all(node, script, calls.into_iter().map(|(_, call)| call).collect()).await,
+            Route::One(node) => {
+                attempt_all(node, script, calls.into_iter().map(|(_, call)| call).collect()).await
+            }
             Route::Cluster(cluster) => {
                 let calls = calls.into_iter().map(|(resource, call)| (slot(resource), call)).collect();
                 cluster.run_all(script, calls).await
@@ -173,7 +175,8 @@ impl Cluster {
     async fn run(&self, slot: u16, script: Option<&Script>, make: Make<'_>) -> Answer {
         let node = self.owner(slot)?;
         match attempt(&node, script, make).await {
-            Err(fault) => self.follow(slot, script, make, node, fault).await,
+            // Boxed: the usual call need not carry it along.
+            Err(fault) => Box::pin(self.follow(slot, script, make, node, fault)).await,
             answer => answer,
         }
     }
@@ -277,7 +280,8 @@ impl Cluster {
                 let fault = std::mem::replace(&mut answers[index], Err(nobody())).err();
                 async move {
                     let node = self.owner(*slot)?;
-                    self.follow(*slot, script, &|_| call.clone(), node, fault.unwrap_or_else(nobody)).await
+                    self.follow(*slot, script, &|_| Cow::Borrowed(call), node, fault.unwrap_or_else(nobody))
+                        .await
                 }
             });
             let followed = together::all(followed.collect()).await;

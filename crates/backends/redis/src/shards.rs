@@ -44,7 +44,12 @@ impl Shards {
     }
 
     /// Listens to what concerns this resource, from soon on.
-    pub(crate) fn attend(self: &Arc<Shards>, shared: &Arc<Shared>, cluster: &Arc<Cluster>, resource: &Resource) {
+    pub(crate) fn attend(
+        self: &Arc<Shards>,
+        shared: &Arc<Shared>,
+        cluster: &Arc<Cluster>,
+        resource: &Resource,
+    ) {
         let Ok(node) = cluster.owner(crate::slot::slot(resource)) else { return };
         let mut listeners = self.listeners();
         let sender = match listeners.entry(node.number) {
@@ -99,9 +104,7 @@ impl Listener {
         }
     }
 
-    async fn connect(
-        &self,
-    ) -> Result<(MultiplexedConnection, mpsc::UnboundedReceiver<PushInfo>), Fault> {
+    async fn connect(&self) -> Result<(MultiplexedConnection, mpsc::UnboundedReceiver<PushInfo>), Fault> {
         let (sender, messages) = mpsc::unbounded_channel();
         let (host, port) = &self.node.address;
         let config = &self.node.link.config;

@@ -218,7 +218,9 @@ impl Follower for Shared {
 impl cluster::Follower for Shared {
     /// Whoever is listened for at a node that has the slot no longer is woken.
     fn slots_moved(&self, cluster: &Cluster) {
-        let has = |resource: &str, node: u32| cluster.owner(slot_of(resource)).is_ok_and(|owner| owner.number == node);
+        let has = |resource: &str, node: u32| {
+            cluster.owner(slot_of(resource)).is_ok_and(|owner| owner.number == node)
+        };
         self.deafen(|resource, heard_at| !has(resource, heard_at));
     }
 }
@@ -251,7 +253,9 @@ impl Shared {
     /// Nobody listens at this node any more for the resource: wakes whoever waits for it. Whether someone had listened.
     pub(crate) fn unheard(&self, resource: &str, node: u32) -> bool {
         let mut rooms = self.rooms();
-        let Some(room) = rooms.room(resource).filter(|room| room.heard_at == Some(node)) else { return false };
+        let Some(room) = rooms.room(resource).filter(|room| room.heard_at == Some(node)) else {
+            return false;
+        };
         room.heard_at = None;
         room.wake();
         true

@@ -5,7 +5,9 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{LONG, PATIENCE, claim, client, eventually, granted, in_time, is_blocked, open, report, token_of};
+use common::{
+    LONG, PATIENCE, claim, client, eventually, granted, in_time, is_blocked, open, report, token_of,
+};
 use leasehold::{Backend, Client, Effect, ErrorKind, Farewell, Released, Renewal, Share, Verdict};
 use leasehold_testkit::servers::RedisCluster;
 
@@ -23,7 +25,7 @@ async fn hold_many(client: &Client, kind: &str, count: usize, ttl: Duration) -> 
         .collect();
     let mut held = Vec::new();
     for lease in asked {
-        held.push(lease.await.unwrap().unwrap());
+        held.push(lease.await.expect("it does not panic").expect("the cluster grants"));
     }
     held
 }
@@ -195,7 +197,8 @@ async fn a_full_resharding_loses_none_of_a_thousand_leases() {
     let began = Instant::now();
     let held = hold_many(&client, "bulk", 1000, TTL).await;
     let readers: Vec<_> = {
-        let asked = (0..50).map(|number| client.rwlock("index", &number.to_string()).read().ttl(TTL).acquire());
+        let asked =
+            (0..50).map(|number| client.rwlock("index", &number.to_string()).read().ttl(TTL).acquire());
         let mut readers = Vec::new();
         for reader in asked {
             readers.push(reader.await.unwrap());

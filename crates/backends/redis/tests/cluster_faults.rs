@@ -74,7 +74,27 @@ async fn a_failover_to_a_replica_that_saw_nothing_grants_again_with_a_higher_tok
     let after = granted(&redis, &theirs).await.token;
     assert!(after.get() > before.get() + 50_000_000, "a minute ahead for each epoch: {before} {after}");
     let answer = common::renew(&redis, ours.reference(), LONG).await;
-    assert!(matches!(answer, Renewal::Gone { .. }), "the first holder is told at its next renewal: {answer:?}");
+    assert!(
+        matches!(answer, Renewal::Gone { .. }),
+        "the first holder is told at its next renewal: {answer:?}"
+    );
+}
+
+/// A limit of Redis itself, and documented as such.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failover_of_the_source_of_a_move_forgets_what_had_left_and_its_tokens_grow() {
+    let cluster = blocking(RedisCluster::start);
+    let redis = open(&cluster.url()).await;
+    let resource = resource_at(&cluster, 0);
+    let slot = cluster.slot(resource.key());
+    let before = granted(&redis, &claim(&resource, LONG)).await.token;
+    blocking(|| cluster.begin_move(slot..=slot, 0, 1));
+    blocking(|| cluster.move_keys(slot..=slot, 0, 1));
+    cluster.nodes[0].kill();
+    blocking(|| cluster.await_failover(slot, 0));
+    let theirs = claim(&resource, LONG);
+    eventually("the new primary", || async { redis.acquire(&theirs).await.is_ok() }).await;
+    assert!(granted(&redis, &theirs).await.token > before, "granted twice, and the fence tells them apart");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -118,7 +138,10 @@ async fn one_frozen_shard_delays_the_renewals_of_no_other() {
     println!("of a ttl of {TTL:?} at least {least:?} were left");
     assert!(least > TTL / 3, "renewed in time: {least:?}");
     assert!(shards[1..].iter().flatten().all(|lease| lease.check().is_ok()));
-    assert!(shards[0].iter().all(|lease| lease.check().is_err()), "those of the frozen one are lost, and know it");
+    assert!(
+        shards[0].iter().all(|lease| lease.check().is_err()),
+        "those of the frozen one are lost, and know it"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -149,7 +149,8 @@ impl RedisCluster {
             for node in self.running() {
                 let text = ask(node.port(), &["CLUSTER", "NODES"])?;
                 let owner = text.lines().find(|line| has_slot(line, slot));
-                let owner = owner.and_then(|line| self.ids.iter().position(|id| line.starts_with(id.as_str())));
+                let owner =
+                    owner.and_then(|line| self.ids.iter().position(|id| line.starts_with(id.as_str())));
                 if let Some(owner) = owner {
                     votes[owner] += 1;
                 }
@@ -172,7 +173,8 @@ impl RedisCluster {
     /// # Panics
     /// If a node refuses.
     pub fn begin_move(&self, slots: RangeInclusive<u16>, from: usize, to: usize) {
-        let set = |slot: u16, word: &str, id: &str| question(&["CLUSTER", "SETSLOT", &slot.to_string(), word, id]);
+        let set =
+            |slot: u16, word: &str, id: &str| question(&["CLUSTER", "SETSLOT", &slot.to_string(), word, id]);
         let importing: Vec<_> = slots.clone().map(|slot| set(slot, "IMPORTING", &self.ids[from])).collect();
         self.all_well(to, &importing);
         let migrating: Vec<_> = slots.map(|slot| set(slot, "MIGRATING", &self.ids[to])).collect();
