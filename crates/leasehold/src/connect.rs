@@ -14,6 +14,7 @@ use crate::{client::Client, memory::Memory};
 /// | `redis://HOST` | a Redis server | `redis`, on by default |
 /// | `rediss://HOST` | the same with TLS | `redis-tls` |
 /// | `redis+sentinel://HOST,HOST/SERVICE` | whichever server the Sentinels say is the primary | `redis` |
+/// | `redis+cluster://HOST,HOST` | a Redis Cluster, found by some of its nodes | `redis` |
 /// | `memory:` | this process's memory: for tests, and for programs of one process | |
 ///
 /// # Errors
@@ -32,7 +33,7 @@ pub async fn connect(url: &str) -> Result<Client> {
 }
 
 fn is_redis(url: &str) -> bool {
-    matches!(url.split_once(':'), Some(("redis" | "rediss" | "redis+sentinel", _)))
+    matches!(url.split_once(':'), Some(("redis" | "rediss" | "redis+sentinel" | "redis+cluster", _)))
 }
 
 /// The backend that the URL names, for a [`Client::builder`].

@@ -3,10 +3,12 @@
 //! A server that is not installed is a failure of the test, never a reason to skip it. Whatever ends the test, a kill
 //! included, ends its servers too.
 
+mod cluster;
 mod daemon;
 mod postgres;
 mod redis;
 
+pub use cluster::RedisCluster;
 pub use daemon::Daemon;
 pub use postgres::{PgBouncer, PostgresServer};
 pub use redis::{RedisServer, Replication};
