@@ -63,6 +63,10 @@ pub trait QuorumNode: fmt::Debug + Send + Sync + 'static {
     /// Asks for the number alone, on a lock that is held.
     async fn claim(&self, ballot: &Ballot) -> Result<Vote>;
 
+    /// Takes the lock, if it is free, as a part of a grant that a majority has given already: the proposal is its token.
+    /// No number is accepted.
+    async fn join(&self, ballot: &Ballot) -> Result<Vote>;
+
     /// Gives the lock back, or what a late request would take; says whether it was there.
     async fn undo(&self, undo: &Undo) -> Result<bool>;
 

@@ -127,16 +127,17 @@ impl NodeModel {
         self.mark.clone()
     }
 
-    /// Why it does not vote for this ballot, if it does not.
-    fn abstains(&self, ballot: &Ballot) -> Option<Choice> {
+    /// Why it does not look at this ballot, if it does not.
+    fn refuses(&self, ballot: &Ballot) -> Option<Choice> {
+        let buried = self.is_buried(ballot).then_some(Choice::Buried);
         if self.lapse == Some(Lapse::NoQuarantine) {
-            return None;
+            return buried;
         }
         let valid = |mark: &&Mark| mark.standing == Standing::Voting && mark.run == self.run;
         match self.mark.as_ref().filter(valid) {
             None => Some(Choice::NoVote),
             Some(mark) if ballot.ttl > mark.gate => Some(Choice::TooLong { gate: mark.gate }),
-            Some(_) => None,
+            Some(_) => buried,
         }
     }
 
@@ -148,14 +149,11 @@ impl NodeModel {
     /// The verb `vote`.
     pub fn vote(&mut self, now: WallTime, ballot: &Ballot) -> Vote {
         self.settle(now);
-        let choice = self.abstains(ballot).unwrap_or_else(|| self.choose(now, ballot));
+        let choice = self.refuses(ballot).unwrap_or_else(|| self.choose(now, ballot));
         Vote { now, choice }
     }
 
     fn choose(&mut self, now: WallTime, ballot: &Ballot) -> Choice {
-        if self.is_buried(ballot) {
-            return Choice::Buried;
-        }
         if let Some(lock) = self.locks.get_mut(&ballot.resource) {
             if lock.owner != ballot.owner {
                 return lock.held(now);
@@ -169,6 +167,10 @@ impl NodeModel {
         }
         let Some(number) = self.above_last(ballot) else { return Choice::Far };
         self.accept(now, ballot, number);
+        self.lock(now, ballot, number)
+    }
+
+    fn lock(&mut self, now: WallTime, ballot: &Ballot, number: FencingToken) -> Choice {
         let lock = Lock {
             owner: ballot.owner,
             attempt: ballot.attempt,
@@ -183,17 +185,28 @@ impl NodeModel {
         answer
     }
 
+    /// The verb `join`. The majority that gave the grant has accepted its number; this node need not.
+    pub fn join(&mut self, now: WallTime, ballot: &Ballot) -> Vote {
+        self.settle(now);
+        let choice = self.refuses(ballot).unwrap_or_else(|| match self.locks.get_mut(&ballot.resource) {
+            None => self.lock(now, ballot, ballot.proposal),
+            Some(lock) if lock.owner != ballot.owner => lock.held(now),
+            Some(lock) => {
+                (lock.number, lock.attempt) = (ballot.proposal, ballot.attempt);
+                lock.yours(now)
+            }
+        });
+        Vote { now, choice }
+    }
+
     /// The verb `claim`: the lock is there already, and so is a lower number.
     pub fn claim(&mut self, now: WallTime, ballot: &Ballot) -> Vote {
         self.settle(now);
-        let choice = self.abstains(ballot).unwrap_or_else(|| self.raise_number(now, ballot));
+        let choice = self.refuses(ballot).unwrap_or_else(|| self.raise_number(now, ballot));
         Vote { now, choice }
     }
 
     fn raise_number(&mut self, now: WallTime, ballot: &Ballot) -> Choice {
-        if self.is_buried(ballot) {
-            return Choice::Buried;
-        }
         match self.locks.get(&ballot.resource) {
             None => return Choice::Free,
             Some(lock) if lock.owner != ballot.owner => return lock.held(now),
