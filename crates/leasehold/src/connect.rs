@@ -14,6 +14,7 @@ use crate::{client::Client, memory::Memory};
 /// | `redis://HOST` | a Redis server | `redis`, on by default |
 /// | `rediss://HOST` | the same with TLS | `redis-tls` |
 /// | `redis+sentinel://HOST,HOST/SERVICE` | whichever server the Sentinels say is the primary | `redis` |
+/// | `redlock://HOST,HOST,HOST` | a majority of independent Redis servers | `redis` |
 /// | `memory:` | this process's memory: for tests, and for programs of one process | |
 ///
 /// # Errors
@@ -27,6 +28,12 @@ pub async fn connect(url: &str) -> Result<Client> {
         let backend = Arc::new(leasehold_redis::Redis::connect(config, environment).await?);
         let client = Client::new(backend);
         return Ok(namespace.map_or(client.clone(), |namespace| client.namespace(&namespace)));
+    }
+    #[cfg(feature = "redis")]
+    if url.starts_with("redlock:") {
+        let nodes = leasehold_redis::Nodes::parse(url)?;
+        let client = Client::new(redlock(&nodes).await?);
+        return Ok(nodes.namespace().map_or(client.clone(), |namespace| client.namespace(namespace)));
     }
     Ok(Client::new(open(url).await?))
 }
@@ -44,6 +51,7 @@ pub async fn open(url: &str) -> Result<Arc<dyn Backend>> {
     match scheme {
         "memory" => Ok(Arc::new(Memory::new())),
         "sqlite" => sqlite(rest).await,
+        "redlock" => redlock_url(url).await,
         _ if is_redis(url) => redis(url).await,
         _ => {
             // The rest of the URL may hold a password: it is not repeated.
@@ -83,4 +91,27 @@ async fn redis(url: &str) -> Result<Arc<dyn Backend>> {
 async fn redis(_: &str) -> Result<Arc<dyn Backend>> {
     let message = "this build has no Redis: build leasehold with the feature \"redis\"";
     Err(Error::new(ErrorKind::Unsupported, message))
+}
+
+#[cfg(feature = "redis")]
+async fn redlock_url(url: &str) -> Result<Arc<dyn Backend>> {
+    let nodes = leasehold_redis::Nodes::parse(url)?;
+    if nodes.namespace().is_some() {
+        let message =
+            "a namespace is the client's, not the backend's: use `connect`, or the client's builder";
+        return Err(Error::new(ErrorKind::Invalid, message));
+    }
+    redlock(&nodes).await
+}
+
+#[cfg(feature = "redis")]
+async fn redlock(nodes: &leasehold_redis::Nodes) -> Result<Arc<dyn Backend>> {
+    let environment: Arc<dyn leasehold_core::Environment> = Arc::new(crate::System::current());
+    let quorum = crate::Quorum::connect(nodes.open(&environment), nodes.gate(), environment).await?;
+    Ok(Arc::new(quorum))
+}
+
+#[cfg(not(feature = "redis"))]
+async fn redlock_url(url: &str) -> Result<Arc<dyn Backend>> {
+    redis(url).await
 }

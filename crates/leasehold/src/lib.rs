@@ -74,6 +74,7 @@ mod engine;
 mod lease;
 mod memory;
 mod primitives;
+mod quorum;
 mod request;
 mod system;
 pub mod testing;
@@ -85,6 +86,7 @@ pub use lease::{Lease, LeaseView, SharedLease, State};
 pub use leasehold_core::*;
 pub use memory::Memory;
 pub use primitives::{AllRequest, Election, Leader, LeaseSet, Observer, RwLock, Scope, Semaphore};
+pub use quorum::{MemoryNode, Quorum};
 pub use request::{Attempt, LeaseRequest, Purpose};
 pub use system::System;
 

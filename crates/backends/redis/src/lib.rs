@@ -10,6 +10,7 @@ mod error;
 mod inspect;
 mod keys;
 mod link;
+mod node;
 mod renew;
 mod replicas;
 mod reply;
@@ -20,6 +21,7 @@ mod wait;
 
 pub use backend::Redis;
 pub use config::{Config, Replicas};
+pub use node::{Nodes, RedisNode};
 
 /// The backend's name in errors and metrics.
 const NAME: &str = "redis";

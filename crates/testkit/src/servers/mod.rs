@@ -4,7 +4,9 @@
 //! included, ends its servers too.
 
 mod daemon;
+mod nodes;
 mod redis;
 
 pub use daemon::Daemon;
+pub use nodes::RedisNodes;
 pub use redis::{RedisServer, Replication};
