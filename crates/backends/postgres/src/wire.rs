@@ -225,7 +225,8 @@ async fn drive<S, T>(
         {
             Either::Left(Some(Ok(message))) => message,
             Either::Left(Some(Err(error))) => {
-                return tracing::debug!(error = %error::of_statement(&error), "a connection ended");
+                tracing::debug!(error = %error::of_statement(&error), "a connection ended");
+                return;
             }
             Either::Left(None) | Either::Right(()) => return,
         };

@@ -1,8 +1,9 @@
-//! The whole suite, on a real server: two handles of it, as two processes would have them.
+//! The whole suite, on a real server: two handles of it, as two processes would have them, and a line that can be full.
 
 use std::sync::{Arc, OnceLock};
 
 use leasehold::System;
+use leasehold_core::Backend;
 use leasehold_postgres::{Config, Postgres};
 use leasehold_testkit::{Stage, conformance, servers::PostgresServer};
 
@@ -10,10 +11,13 @@ fn main() {
     // One server for all: every test uses names of its own. It ends with this process.
     static SERVER: OnceLock<PostgresServer> = OnceLock::new();
     conformance::main("postgres", || async {
-        let config = Config::parse(&SERVER.get_or_init(PostgresServer::start).url()).expect("the URL is one");
-        let open = || Postgres::connect(config.clone().connections(2), Arc::new(System::current()));
-        let first = open().await.expect("the server is there");
-        let second = open().await.expect("the server is there");
-        Stage::real(Arc::new(first)).opened_again(Arc::new(second))
+        let server = SERVER.get_or_init(|| PostgresServer::with(&["fsync=off", "max_connections=200"]));
+        let config = Config::parse(&server.url()).expect("the URL is one");
+        let config = config.connections(2).pretend_line_max(100);
+        let open = move || {
+            let connecting = Postgres::connect(config.clone(), Arc::new(System::current()));
+            async { Arc::new(connecting.await.expect("the server is there")) as Arc<dyn Backend> }
+        };
+        Stage::real(open().await).opened_again(open().await).reopened_by(open)
     });
 }
