@@ -86,6 +86,8 @@ pub(crate) enum Command {
     Audit(commands::audit::Audit),
     /// Look for leases and locks that nobody will give back
     Leaks(commands::leaks::Leaks),
+    /// Print the tables that a database needs, to create them by hand
+    Schema(commands::schema::Schema),
     /// Print completions for a shell
     Completions(commands::completions::Completions),
     /// Print the manual page, of the program or of one command

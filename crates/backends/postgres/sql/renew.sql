@@ -36,14 +36,17 @@ BEGIN
     moment := clock_timestamp();
     RETURN QUERY
         WITH asked AS MATERIALIZED (
-            SELECT a.number, named.id AS resource, a.owner, leasehold.span(a.ttl) AS ttl, a.note
+            -- One may be asked for twice: each answer knows those before it.
+            SELECT a.number, named.id AS resource, a.owner, leasehold.span(a.ttl) AS ttl, a.note,
+                leasehold.span(max(a.ttl) OVER (PARTITION BY named.id, a.owner ORDER BY a.number)) AS so_far
             FROM unnest(keys, owners, ttls, notes) WITH ORDINALITY AS a (key, owner, ttl, note, number)
             LEFT JOIN leasehold.resource named ON named.key = a.key
         ), wished AS (
-            SELECT a.resource, a.owner, max(a.ttl) AS ttl, (array_agg(a.note) FILTER (WHERE a.note IS NOT NULL))[1] AS note
+            SELECT a.resource, a.owner, max(a.ttl) AS ttl,
+                (array_agg(a.note ORDER BY a.number DESC) FILTER (WHERE a.note IS NOT NULL))[1] AS note
             FROM asked a WHERE a.resource IS NOT NULL GROUP BY a.resource, a.owner
         ), locked AS (
-            SELECT s.resource, s.owner, w.ttl, w.note FROM wished w
+            SELECT s.resource, s.owner, s.ends AS before, w.ttl, w.note FROM wished w
             JOIN leasehold.seat s ON s.resource = w.resource AND s.owner = w.owner
             WHERE NOT s.kept AND s.ends > moment
             ORDER BY s.resource, s.owner FOR NO KEY UPDATE OF s
@@ -54,22 +57,24 @@ BEGIN
             FROM locked l
             -- Looked at once more: it may have ended while this waited.
             WHERE s.resource = l.resource AND s.owner = l.owner AND NOT s.kept AND s.ends > clock_timestamp()
-            RETURNING s.resource, s.owner, s.token, s.ends, s.evicting, s.asked_until, s.asked_by, s.asked_why
+            RETURNING s.resource, s.owner, s.token, l.before, s.evicting, s.asked_until, s.asked_by, s.asked_why
         ), kept_places AS (
-            SELECT p.resource, p.arrival, w.ttl FROM wished w
+            SELECT p.resource, p.arrival, p.ends AS before, w.ttl FROM wished w
             JOIN leasehold.place p ON p.resource = w.resource AND p.owner = w.owner
             WHERE p.ends > moment
             ORDER BY p.resource, p.arrival FOR NO KEY UPDATE OF p
         ), places AS (
             UPDATE leasehold.place p SET ends = greatest(p.ends, moment + k.ttl) FROM kept_places k
             WHERE p.resource = k.resource AND p.arrival = k.arrival AND p.ends > clock_timestamp()
-            RETURNING p.resource, p.owner, p.ends
+            RETURNING p.resource, p.owner, k.before
         )
         SELECT a.number,
             CASE WHEN s.owner IS NOT NULL THEN 'kept' WHEN p.owner IS NOT NULL THEN 'queued'
                  WHEN g.evicted THEN 'evicted' WHEN g.owner IS NOT NULL THEN 'buried' ELSE 'gone' END,
-            s.token, leasehold.micros(coalesce(s.ends, p.ends) - moment), s.evicting,
-            leasehold.micros(s.asked_until - moment), s.asked_by, s.asked_why
+            s.token,
+            leasehold.micros(CASE WHEN s.evicting THEN s.before
+                                  ELSE greatest(s.before, p.before, moment + a.so_far) END - moment),
+            s.evicting, leasehold.micros(s.asked_until - moment), s.asked_by, s.asked_why
         FROM asked a
         LEFT JOIN seats s ON s.resource = a.resource AND s.owner = a.owner
         LEFT JOIN places p ON p.resource = a.resource AND p.owner = a.owner

@@ -10,6 +10,7 @@ pub(crate) mod man;
 pub(crate) mod pause;
 pub(crate) mod resize;
 pub(crate) mod run;
+pub(crate) mod schema;
 pub(crate) mod show;
 pub(crate) mod watch;
 pub(crate) mod why;
@@ -41,6 +42,7 @@ pub(crate) async fn run(cli: Cli, output: Output) -> Result<ExitCode, Failure> {
         Command::Resize(resize) => resize.run(&desk().await?).await,
         Command::Audit(audit) => audit.run(&desk().await?).await,
         Command::Leaks(leaks) => leaks.run(&desk().await?).await,
+        Command::Schema(schema) => schema.run(),
         Command::Completions(completions) => completions.run(),
         Command::Man(man) => man.run(),
         Command::Run(run) => run.run(&cli.global, output).await,
