@@ -22,6 +22,7 @@ struct Opened {
 /// | `redis+sentinel://HOST,HOST/SERVICE` | whichever server the Sentinels say is the primary | `redis` |
 /// | `redis+cluster://HOST,HOST` | a Redis Cluster, found by some of its nodes | `redis` |
 /// | `redlock://HOST,HOST,HOST` | a majority of independent Redis servers | `redis` |
+/// | `postgres://USER@HOST/DATABASE` | a PostgreSQL server, or whichever of several hosts takes writes | `postgres`; with TLS, `postgres-tls` |
 /// | `memory:` | this process's memory: for tests, and for programs of one process | |
 ///
 /// # Errors
@@ -54,6 +55,7 @@ async fn opened(url: &str) -> Result<Opened> {
         "sqlite" => sqlite(url).await,
         "redis" | "rediss" | "redis+sentinel" | "redis+cluster" => redis(url).await,
         "redlock" => redlock(url).await,
+        "postgres" | "postgresql" => postgres(url).await,
         _ => {
             // The rest of the URL may hold a password: it is not repeated.
             let message = format!("no backend is called {scheme:.20?}: write one of {KNOWN}");
@@ -62,7 +64,8 @@ async fn opened(url: &str) -> Result<Opened> {
     }
 }
 
-const KNOWN: &str = "sqlite:PATH, redis://HOST, redlock://HOST,HOST,HOST or memory:";
+const KNOWN: &str =
+    "sqlite:PATH, redis://HOST, redlock://HOST,HOST,HOST, postgres://USER@HOST/DATABASE or memory:";
 
 #[cfg(feature = "sqlite")]
 async fn sqlite(url: &str) -> Result<Opened> {
@@ -95,6 +98,7 @@ macro_rules! servers {
 }
 
 servers! {
+    postgres: "postgres", leasehold_postgres::Postgres;
     redis: "redis", leasehold_redis::Redis;
 }
 
@@ -111,5 +115,6 @@ macro_rules! absent {
 absent! {
     sqlite: "sqlite", "SQLite: build leasehold with the feature \"sqlite\"";
     redis: "redis", "Redis: build leasehold with the feature \"redis\"";
+    postgres: "postgres", "PostgreSQL: build leasehold with the feature \"postgres\"";
     redlock: "redis", "Redis: build leasehold with the feature \"redis\"";
 }
