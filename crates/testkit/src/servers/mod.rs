@@ -4,7 +4,9 @@
 //! included, ends its servers too.
 
 mod daemon;
+mod postgres;
 mod redis;
 
 pub use daemon::Daemon;
+pub use postgres::{PgBouncer, PostgresServer};
 pub use redis::{RedisServer, Replication};
