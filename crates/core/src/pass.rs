@@ -15,14 +15,14 @@ use crate::{
 /// It holds no secret: the owner is named by a hash, so a fence can tell the same holder from another one with the same
 /// number, and whoever reads the fence's marks can neither renew nor release anything.
 ///
-/// As text it is `KEY TOKEN OWNER`, parted by spaces, the owner left out if it is not known: what `leasehold run` gives
-/// its command as `LEASEHOLD_PASS`, and what the triggers of `leasehold fence install` read.
+/// As text it is `TOKEN OWNER RESOURCE`, with a `-` for an owner that is not known and the resource as people write it:
+/// what `leasehold run` gives its command as `LEASEHOLD_PASS`, and what the triggers of `leasehold fence install` read.
 ///
 /// ```
 /// use leasehold_core::{FencingToken, OwnerToken, Pass, Resource};
 ///
 /// let pass = Pass::new(Resource::new("order", "4 2")?, FencingToken::new(34)?).owned_by(OwnerToken::from_bytes([7; 16]));
-/// assert_eq!(pass.to_string(), "order/4%202 34 c121d3ba5db191d1e907811f256e934f");
+/// assert_eq!(pass.to_string(), "34 c121d3ba5db191d1e907811f256e934f order/4 2");
 /// assert_eq!(pass.to_string().parse::<Pass>()?, pass);
 /// # Ok::<(), leasehold_core::Error>(())
 /// ```
@@ -52,22 +52,30 @@ impl Pass {
 
 impl fmt::Display for Pass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.resource.key(), self.token)?;
-        self.owner.map_or(Ok(()), |owner| write!(f, " {owner}"))
+        match self.owner {
+            Some(owner) => write!(f, "{} {owner} {}", self.token, self.resource),
+            None => write!(f, "{} - {}", self.token, self.resource),
+        }
     }
 }
 impl FromStr for Pass {
     type Err = Error;
     fn from_str(text: &str) -> Result<Pass> {
-        let wrong = || Error::new(ErrorKind::Invalid, "a pass is KEY TOKEN OWNER, parted by spaces");
-        let mut words = text.split_ascii_whitespace();
-        let (key, token) = words.next().zip(words.next()).ok_or_else(wrong)?;
-        let pass = Pass::new(Resource::from_key(key)?, token.parse()?);
-        match (words.next(), words.next()) {
-            (None, _) => Ok(pass),
-            (Some(owner), None) => Ok(pass.owned_by(owner.parse::<OwnerHash>()?)),
-            (Some(_), Some(_)) => Err(wrong()),
-        }
+        let wrong =
+            || Error::new(ErrorKind::Invalid, "a pass is TOKEN OWNER RESOURCE, with one space between");
+        // The id of a resource may have spaces, so it comes last.
+        let mut words = text.splitn(3, ' ');
+        let (token, owner) = words.next().zip(words.next()).ok_or_else(wrong)?;
+        let pass = Pass::new(resource(words.next().ok_or_else(wrong)?)?, token.parse()?);
+        if owner == "-" { Ok(pass) } else { Ok(pass.owned_by(owner.parse::<OwnerHash>()?)) }
+    }
+}
+
+/// A hashed id is written as it stands in the key: read as people type, it would be an ordinary id.
+fn resource(text: &str) -> Result<Resource> {
+    match Resource::from_key(text) {
+        Ok(resource) if resource.is_hashed() => Ok(resource),
+        _ => text.parse(),
     }
 }
 
@@ -115,10 +123,11 @@ mod tests {
     #[test]
     fn a_pass_has_one_spelling_and_no_secret() {
         let owner = OwnerToken::from_bytes([0xab; 16]);
-        let pass = Pass::new("acme:report/a b;c".parse().unwrap(), FencingToken::new(7).unwrap());
-        assert_eq!(pass.to_string(), "acme:report/a%20b%3Bc 7");
-        let owned = pass.clone().owned_by(owner);
-        for pass in [pass, owned] {
+        let resource: Resource = "acme:report/a b;%20".parse().unwrap();
+        let pass = Pass::new(resource, FencingToken::new(7).unwrap());
+        assert_eq!(pass.to_string(), "7 - acme:report/a b;%20");
+        let hashed = Pass::new(pass.resource.hashed(b"sesame"), pass.token);
+        for pass in [pass.clone().owned_by(owner), pass, hashed] {
             assert_eq!(pass.to_string().parse::<Pass>().unwrap(), pass);
             assert!(!format!("{pass} {pass:?}").contains(&owner.reveal()));
         }
@@ -126,13 +135,12 @@ mod tests {
 
     #[test]
     fn what_is_no_pass_is_refused_and_an_owner_is_not_repeated() {
-        let long = format!("report/1 7 {}", "ab".repeat(17));
-        for text in ["", "report/1", "report/1 0", "report 7", "report/1 7 x", "report/a%zz 7", &long] {
-            assert!(text.parse::<Pass>().is_err(), "{text}");
-        }
-        let two = format!("report/1 7 {0} {0}", "ab".repeat(16));
-        for text in [long.as_str(), two.as_str()] {
-            assert!(!text.parse::<Pass>().unwrap_err().to_string().contains("abab"), "{text}");
+        let long = format!("7 {} report/1", "ab".repeat(17));
+        for text in
+            ["", "7", "7 -", "7 - ", "0 - report/1", "7 report/1", "7 - report", "7 x report/1", &long]
+        {
+            let error = text.parse::<Pass>().expect_err(text);
+            assert!(!error.to_string().contains("abab"), "{text}: {error}");
         }
     }
 }

@@ -84,6 +84,44 @@ impl Mark {
     }
 }
 
+/// Moves a mark to where another backend counts.
+///
+/// To a higher number, the mark is raised, and a ceiling that stood below it is gone. To a lower one, tokens that the
+/// former backend gave out would be above the mark and pass; so they get a ceiling, from which on tokens are refused.
+/// Unless it is said, it lies half-way between the two: backends count in different orders of magnitude.
+///
+/// # Errors
+/// `Invalid` if the ceiling is not above the new mark, or is above the old one, where it would let the old tokens in.
+///
+/// ```
+/// use leasehold_core::FencingToken;
+/// use leasehold_fence::rule::{Mark, rebase};
+///
+/// // From Redis, which counts microseconds, to a young etcd, which counts revisions.
+/// let token = |n| FencingToken::new(n).expect("small");
+/// let mark = Mark { highest: token(1_790_000_000_000_000), owner: None, ceiling: None };
+/// let moved = rebase(&mark, token(2_000), None)?;
+/// assert_eq!((moved.highest, moved.ceiling), (token(2_000), Some(token(895_000_000_001_000))));
+/// # Ok::<(), leasehold_core::Error>(())
+/// ```
+pub fn rebase(mark: &Mark, to: FencingToken, ceiling: Option<FencingToken>) -> Result<Mark, Error> {
+    let invalid = |message: String| Err(Error::new(ErrorKind::Invalid, message));
+    let old = mark.ceiling.unwrap_or(mark.highest).max(mark.highest);
+    if to >= old {
+        return match ceiling {
+            None => Ok(Mark { highest: to, owner: None, ceiling: None }),
+            Some(_) => invalid(format!("{to} is not below {old}: moving up needs no ceiling")),
+        };
+    }
+    // Above `to` and at most `old`, so it is a token.
+    let half_way = to.get() + (old.get() - to.get()).div_ceil(2);
+    let ceiling = ceiling.map_or_else(|| FencingToken::new(half_way), Ok)?;
+    if ceiling <= to || ceiling > old {
+        return invalid(format!("a ceiling lies above {to}, the new mark, and not above {old}, the old one"));
+    }
+    Ok(Mark { highest: to, owner: None, ceiling: Some(ceiling) })
+}
+
 impl From<Refusal> for Error {
     fn from(refusal: Refusal) -> Error {
         match refusal {
@@ -151,5 +189,28 @@ mod tests {
             assert!(error.kind() == ErrorKind::StaleToken && error.to_string().contains("before the rebase"));
         }
         assert_eq!(judge(Some(&mark), &pass(499, Some(2))), Ok(Admission::Raised));
+    }
+
+    #[test]
+    fn a_rebase_goes_down_with_a_ceiling_and_up_without() {
+        let mark = Mark { highest: token(1000), owner: None, ceiling: None };
+        let answer = |mark: &Mark, to, ceiling: Option<u64>| {
+            rebase(mark, token(to), ceiling.map(token))
+                .map(|mark| (mark.highest.get(), mark.ceiling.map(FencingToken::get)))
+        };
+        assert_eq!(answer(&mark, 10, None).unwrap(), (10, Some(505)));
+        assert_eq!(answer(&mark, 999, None).unwrap(), (999, Some(1000)));
+        assert_eq!(answer(&mark, 10, Some(1000)).unwrap(), (10, Some(1000)));
+        for (to, ceiling) in [(10, 10), (10, 1001), (1000, 2000)] {
+            assert_eq!(
+                answer(&mark, to, Some(ceiling)).unwrap_err().kind(),
+                ErrorKind::Invalid,
+                "{to} {ceiling}"
+            );
+        }
+        assert_eq!(answer(&mark, 1000, None).unwrap(), (1000, None));
+        let moved = rebase(&mark, token(10), None).unwrap();
+        assert_eq!(answer(&moved, 600, None).unwrap(), (600, None), "back up, above the ceiling");
+        assert_eq!(answer(&moved, 20, None).unwrap(), (20, Some(263)), "the ceiling only comes down");
     }
 }
