@@ -34,6 +34,8 @@ mod tables;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod template;
 
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
