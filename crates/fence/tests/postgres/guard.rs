@@ -33,9 +33,7 @@ fn install(site: &Site, table: &str, template: &str) -> leasehold_core::Result<S
 
 /// A transaction under these passes.
 fn under(site: &Site, passes: &str, statement: &str) -> Result<String, String> {
-    site.psql(&format!(
-        "BEGIN; SELECT set_config('leasehold.pass', E'{passes}', true); {statement}; COMMIT"
-    ))
+    site.psql(&format!("BEGIN; SELECT set_config('leasehold.pass', E'{passes}', true); {statement}; COMMIT"))
 }
 
 fn state(site: &Site) -> String {
