@@ -34,6 +34,8 @@ mod tables;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod template;
 
+#[cfg(feature = "http")]
+pub mod http;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(feature = "redis")]

@@ -22,10 +22,15 @@ pub fn explain(error: tokio_postgres::Error, pass: &Pass) -> Error {
 
 /// `unanswered` is the effect of a statement whose answer did not come.
 pub(super) fn refused(error: tokio_postgres::Error, pass: &Pass, unanswered: Effect) -> Error {
-    match error.as_db_error().and_then(|said| refusal(said.code().code(), said.detail()?)) {
+    match refusal_in(&error) {
         Some(refusal) => observe::refused(pass, refusal, DOWNSTREAM).because(error),
         None => interpret(error, unanswered).on(&pass.resource),
     }
+}
+
+/// The refusal that an error tells of, if it does.
+pub(super) fn refusal_in(error: &tokio_postgres::Error) -> Option<Refusal> {
+    error.as_db_error().and_then(|said| refusal(said.code().code(), said.detail()?))
 }
 
 fn refusal(code: &str, detail: &str) -> Option<Refusal> {

@@ -15,7 +15,10 @@ mod error;
 mod guard;
 
 use leasehold_core::{Effect, Error, ErrorKind, FencingToken, Pass, Resource, Result};
-use tokio_postgres::{GenericClient, Row, Transaction, types::Type};
+use tokio_postgres::{
+    GenericClient, Row, Transaction,
+    types::{ToSql, Type},
+};
 
 pub use column::Column;
 pub use error::explain;
@@ -121,11 +124,35 @@ async fn call(
     pass: &Pass,
     unanswered: Effect,
 ) -> Result<Admission> {
+    let answer = ask(client, sql, pass).await;
+    answer.map_err(|error| error::refused(error, pass, unanswered))
+}
+
+/// A verdict in a transaction of its own, neither counted nor logged.
+#[cfg(feature = "http")]
+pub(crate) async fn weigh(
+    client: &(impl GenericClient + Sync),
+    pass: &Pass,
+) -> Result<Result<Admission, crate::rule::Refusal>> {
+    match ask(client, "SELECT leasehold_fence.admit($1, $2, $3)", pass).await {
+        Ok(admission) => Ok(Ok(admission)),
+        Err(error) => match error::refusal_in(&error) {
+            Some(refusal) => Ok(Err(refusal)),
+            None => Err(interpret(error, Effect::Unknown)),
+        },
+    }
+}
+
+async fn ask(
+    client: &(impl GenericClient + Sync),
+    sql: &str,
+    pass: &Pass,
+) -> Result<Admission, tokio_postgres::Error> {
     let (resource, token) = (pass.resource.to_string(), pass.token.as_i64());
     let owner = pass.owner.map(|owner| owner.to_string());
-    let rows =
-        client.query_typed(sql, &[(&resource, Type::TEXT), (&token, Type::INT8), (&owner, Type::TEXT)]).await;
-    let rows = rows.map_err(|error| error::refused(error, pass, unanswered))?;
+    let arguments: [(&(dyn ToSql + Sync), Type); 3] =
+        [(&resource, Type::TEXT), (&token, Type::INT8), (&owner, Type::TEXT)];
+    let rows = client.query_typed(sql, &arguments).await?;
     let raised = rows.first().is_some_and(|row| row.get::<_, bool>(0));
     Ok(if raised { Admission::Raised } else { Admission::Again })
 }
@@ -161,7 +188,7 @@ pub async fn rebase(
         "SELECT was.token, was.owner, was.ceiling FROM leasehold_fence.rebase($1, $2, $3, $4, $5) was";
     let (name, to, ceiling) =
         (resource.to_string(), rebase.to.as_i64(), rebase.ceiling.map(FencingToken::as_i64));
-    let arguments: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 5] = [
+    let arguments: [(&(dyn ToSql + Sync), Type); 5] = [
         (&name, Type::TEXT),
         (&to, Type::INT8),
         (&ceiling, Type::INT8),

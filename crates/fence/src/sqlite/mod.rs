@@ -19,7 +19,7 @@ pub use guard::{install, remove, status};
 
 use crate::{
     Rebase, observe,
-    rule::{self, Admission, Mark},
+    rule::{self, Admission, Mark, Refusal},
     tables,
 };
 use error::interpret;
@@ -90,13 +90,17 @@ fn other_format(found: i64) -> Error {
 /// `Unavailable` if another connection writes for longer than the busy timeout.
 pub fn admit(transaction: &Connection, pass: &Pass) -> Result<Admission> {
     check_in_transaction(transaction)?;
+    judge(transaction, pass)?.map_err(|refusal| observe::refused(pass, refusal, DOWNSTREAM))
+}
+
+/// The rule on what is stored, and what follows from it.
+fn judge(transaction: &Connection, pass: &Pass) -> Result<Result<Admission, Refusal>> {
     let before = read(transaction, &pass.resource)?;
-    let admission =
-        rule::judge(before.as_ref(), pass).map_err(|refusal| observe::refused(pass, refusal, DOWNSTREAM))?;
-    if admission == Admission::Raised {
+    let verdict = rule::judge(before.as_ref(), pass);
+    if verdict == Ok(Admission::Raised) {
         write(transaction, &pass.resource, &Mark::raised(before.as_ref(), pass))?;
     }
-    Ok(admission)
+    Ok(verdict)
 }
 
 /// Raises the mark *before the first read* of a read-modify-write that takes more than one transaction.
@@ -107,16 +111,19 @@ pub fn admit(transaction: &Connection, pass: &Pass) -> Result<Admission> {
 /// As [`admit`]; `Invalid` inside a transaction: there, `admit` before the first read does the same.
 pub fn enter(connection: &mut Connection, pass: &Pass) -> Result<Admission> {
     if !connection.is_autocommit() {
-        return Err(Error::new(
-            ErrorKind::Invalid,
-            "a transaction is open: admit the pass in it, before its first read",
-        ));
+        let message = "a transaction is open: admit the pass in it, before its first read";
+        return Err(Error::new(ErrorKind::Invalid, message));
     }
+    weigh(connection, pass)?.map_err(|refusal| observe::refused(pass, refusal, DOWNSTREAM))
+}
+
+/// A verdict in a transaction of its own, neither counted nor logged.
+pub(crate) fn weigh(connection: &mut Connection, pass: &Pass) -> Result<Result<Admission, Refusal>> {
     let behavior = TransactionBehavior::Immediate;
     let transaction = connection.transaction_with_behavior(behavior).map_err(interpret)?;
-    let admission = admit(&transaction, pass)?;
+    let verdict = judge(&transaction, pass)?;
     transaction.commit().map_err(interpret)?;
-    Ok(admission)
+    Ok(verdict)
 }
 
 /// Does the work while the pass is shown to the triggers of [`install`], in your transaction.
