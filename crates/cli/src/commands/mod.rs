@@ -13,6 +13,7 @@ pub(crate) mod man;
 pub(crate) mod pause;
 pub(crate) mod resize;
 pub(crate) mod run;
+pub(crate) mod schema;
 pub(crate) mod show;
 pub(crate) mod watch;
 pub(crate) mod why;
@@ -47,6 +48,7 @@ pub(crate) async fn run(cli: Cli, output: Output) -> Result<ExitCode, Failure> {
         Command::Advise(advise) => advise.run(output),
         Command::Cron(cron) => cron.run(&cli.global, output).await,
         Command::Elect(elect) => elect.run(&cli.global, output).await,
+        Command::Schema(schema) => schema.run(),
         Command::Completions(completions) => completions.run(),
         Command::Man(man) => man.run(),
         Command::Run(run) => run.run(&cli.global, output).await,
