@@ -46,6 +46,6 @@ pub mod sqlite;
 pub use leasehold_core::{FencingToken, OwnerHash, Pass, Resource};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub use {
-    tables::{Fenced, Rebase},
+    tables::{Fenced, Rebase, Rebased},
     template::Template,
 };

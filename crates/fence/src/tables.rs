@@ -29,6 +29,24 @@ pub struct Rebase {
     pub why: String,
 }
 
+/// A rebase that was done, as the audit has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Rebased {
+    /// When, as RFC 3339 has it.
+    pub at: String,
+    /// By whom.
+    pub by: String,
+    /// Why.
+    pub why: String,
+    /// The mark before.
+    pub was: u64,
+    /// The mark after.
+    pub now: u64,
+    /// From where on tokens are refused, if it went down.
+    pub ceiling: Option<u64>,
+}
+
 /// Nothing is remembered of it.
 pub(crate) fn unmarked(resource: &Resource) -> Error {
     Error::new(ErrorKind::Invalid, "the fence has seen no token of it: there is nothing to move").on(resource)

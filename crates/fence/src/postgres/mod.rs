@@ -25,7 +25,7 @@ pub use error::explain;
 pub use guard::{install, remove, status};
 
 use crate::{
-    Rebase,
+    Rebase, Rebased,
     rule::{Admission, Mark},
     tables,
 };
@@ -201,4 +201,22 @@ pub async fn rebase(
     let before = mark_of(row, 0)?;
     let after = mark(client, resource).await?.ok_or_else(|| tables::unmarked(resource))?;
     Ok((before, after))
+}
+
+/// The rebases of a resource, newest first. For the role that made the schema.
+///
+/// # Errors
+/// `Denied` for another role; whatever the server says.
+pub async fn rebases(client: &(impl GenericClient + Sync), resource: &Resource) -> Result<Vec<Rebased>> {
+    let select = "SELECT to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"'), by, why, was, now, ceiling \
+                  FROM leasehold_fence.audit WHERE resource = $1 ORDER BY id DESC";
+    let name = resource.to_string();
+    let rows = client.query_typed(select, &[(&name, Type::TEXT)]).await;
+    let rows = rows.map_err(|error| interpret(error, Effect::None))?;
+    let read = |row: &Row| {
+        let number = |at: usize| row.get::<_, Option<i64>>(at).map(i64::cast_unsigned);
+        let (was, now, ceiling) = (number(3).unwrap_or(0), number(4).unwrap_or(0), number(5));
+        Rebased { at: row.get(0), by: row.get(1), why: row.get(2), was, now, ceiling }
+    };
+    Ok(rows.iter().map(read).collect())
 }

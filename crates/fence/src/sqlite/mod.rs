@@ -18,7 +18,7 @@ pub use column::Column;
 pub use guard::{install, remove, status};
 
 use crate::{
-    Rebase, observe,
+    Rebase, Rebased, observe,
     rule::{self, Admission, Mark, Refusal},
     tables,
 };
@@ -192,6 +192,21 @@ pub fn rebase(connection: &mut Connection, resource: &Resource, rebase: &Rebase)
     transaction.execute(audit, row).map_err(interpret)?;
     transaction.commit().map_err(interpret)?;
     Ok((before, after))
+}
+
+/// The rebases of a resource, newest first.
+///
+/// # Errors
+/// Whatever SQLite says.
+pub fn rebases(connection: &Connection, resource: &Resource) -> Result<Vec<Rebased>> {
+    let select = "SELECT at, by, why, was, now, ceiling FROM main.leasehold_fence_audit WHERE resource = ?1 ORDER BY id DESC";
+    let mut select = connection.prepare(select).map_err(interpret)?;
+    let rows = select.query_map([resource.to_string()], |row| {
+        let number = |at| row.get::<_, Option<i64>>(at).map(|number| number.map(i64::cast_unsigned));
+        let (was, now, ceiling) = (number(3)?.unwrap_or(0), number(4)?.unwrap_or(0), number(5)?);
+        Ok(Rebased { at: row.get(0)?, by: row.get(1)?, why: row.get(2)?, was, now, ceiling })
+    });
+    rows.map_err(interpret)?.map(|row| row.map_err(interpret)).collect()
 }
 
 fn check_in_transaction(connection: &Connection) -> Result<()> {
