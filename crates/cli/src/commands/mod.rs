@@ -7,6 +7,7 @@ pub(crate) mod completions;
 pub(crate) mod cron;
 pub(crate) mod elect;
 pub(crate) mod evict;
+pub(crate) mod fence;
 pub(crate) mod leaks;
 pub(crate) mod ls;
 pub(crate) mod man;
@@ -48,6 +49,7 @@ pub(crate) async fn run(cli: Cli, output: Output) -> Result<ExitCode, Failure> {
         Command::Advise(advise) => advise.run(output),
         Command::Cron(cron) => cron.run(&cli.global, output).await,
         Command::Elect(elect) => elect.run(&cli.global, output).await,
+        Command::Fence(fence) => fence.run(output).await,
         Command::Schema(schema) => schema.run(),
         Command::Completions(completions) => completions.run(),
         Command::Man(man) => man.run(),
