@@ -106,6 +106,8 @@ async fn while_a_slot_moves_nobody_is_let_in_beside_readers() {
             let error = redis.acquire(&shared(share)).await.unwrap_err();
             assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::None), "{share:?}");
         }
+        let listing = leasehold::Query::Resources(leasehold::Listing::default());
+        redis.inspect(&listing).await.expect("a listing leaves it out");
         for node in &cluster.nodes {
             assert_eq!(node.command(&["KEYS", "*:owner"]), "", "nothing of it is left");
         }
