@@ -54,6 +54,11 @@ impl Daemon {
         Daemon { keeper, pid: pid.expect("a process id is a number") }
     }
 
+    /// Its process id.
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
     /// Kills it at once, as a power cut would.
     pub fn kill(&self) {
         let _ = kill_process(self.pid, Signal::KILL);

@@ -5,8 +5,10 @@
 
 mod cluster;
 mod daemon;
+mod postgres;
 mod redis;
 
 pub use cluster::RedisCluster;
 pub use daemon::Daemon;
+pub use postgres::{PgBouncer, PostgresServer};
 pub use redis::{RedisServer, Replication};
