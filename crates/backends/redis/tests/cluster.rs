@@ -191,6 +191,47 @@ async fn whoever_waits_asks_again_when_the_slot_has_moved() {
     assert!(moved.elapsed() < Duration::from_secs(8), "by the node, not by a look at the map");
 }
 
+/// As `docs/backends/redis.md` lists them.
+const RIGHTS: &str = "~lock:v1:* resetchannels &lock:v1:* -@all +@scripting +@read +@write +@pubsub +@connection +info \
+                      +role +time +wait +cluster|slots +cluster|info +asking";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_with_the_documented_rights_can_do_everything() {
+    let cluster = blocking(RedisCluster::start);
+    for node in &cluster.nodes {
+        let mut words = vec!["ACL", "SETUSER", "app", "on", ">sesame"];
+        words.extend(RIGHTS.split_whitespace());
+        assert_eq!(node.command(&words), "OK");
+    }
+    let url = cluster.url().replace("://", "://app:sesame@");
+    let (first, second) = (client(&url).await, client(&url).await);
+    let held = first.lease("report", "42").acquire().await.unwrap();
+    let waiting = tokio::spawn(second.lease("report", "42").wait(PATIENCE).acquire());
+    let slot = cluster.slot("report/42");
+    let from = cluster.owner(slot);
+    let listened =
+        |node: usize| cluster.nodes[node].command(&["PUBSUB", "SHARDCHANNELS"]).contains("report/42");
+    eventually("the subscription", || async { listened(from) }).await;
+    held.release().await.unwrap();
+    let next = in_time("the wake-up", waiting).await.unwrap().unwrap();
+    let to = cluster.other_than(slot);
+    blocking(|| cluster.begin_move(slot..=slot, from, to));
+    blocking(|| cluster.move_keys(slot..=slot, from, to));
+    next.extend(LONG).await.unwrap();
+    next.release().await.unwrap();
+    first.lease("report", "42").acquire().await.unwrap().release().await.unwrap();
+    blocking(|| cluster.end_move(slot..=slot, from, to));
+    let index = first.rwlock("report", "42").write().acquire().await.unwrap();
+    index.release().await.unwrap();
+    let redis = open(&format!("{url}?replicas=1&replica_timeout=5s")).await;
+    granted(&redis, &claim(&report(), LONG)).await;
+    let order = leasehold::Order::new(report(), leasehold::Command::Resume, "ops", "test");
+    redis.order(&order).await.unwrap();
+    redis.inspect(&leasehold::Query::Resources(leasehold::Listing::default())).await.unwrap();
+    redis.inspect(&leasehold::Query::Leaks(leasehold::Listing::default())).await.unwrap();
+    redis.inspect(&leasehold::Query::Audit(leasehold::Listing::default())).await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_resharding_loses_none_of_a_thousand_leases() {
     const TTL: Duration = Duration::from_secs(9);
