@@ -126,7 +126,7 @@ impl Ear {
         let config = route.config();
         if let (Some(shards), Some(cluster)) = (&self.shards, route.cluster()) {
             if self.is_deaf(resource) {
-                shards.attend(&self.shared, cluster, resource);
+                shards.attend(&self.shared, cluster, resource.key());
             }
         } else if !self.started.swap(true, Ordering::Relaxed) {
             let (shared, config) = (Arc::downgrade(&self.shared), config.clone());

@@ -167,28 +167,39 @@ async fn a_waiter_is_granted_though_its_slot_moves_while_it_waits() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_waits_asks_again_when_the_slot_has_moved() {
+async fn whoever_waits_asks_again_when_the_slot_has_moved_or_the_connection_is_lost() {
     let cluster = blocking(RedisCluster::start);
     let redis = std::sync::Arc::new(open(&cluster.url()).await);
     granted(&*redis, &claim(&report(), LONG)).await;
-    let waiting = claim(&report(), LONG).queued();
+    let mut waiting = claim(&report(), LONG).queued();
+    waiting.place_ttl = LONG;
     let Ok(Verdict::Blocked(blocked)) = redis.acquire(&waiting).await else { panic!("it is held") };
-    let wait = tokio::spawn({
-        let redis = std::sync::Arc::clone(&redis);
-        async move { redis.wait(&waiting.reference(), &blocked.cursor, LONG).await }
-    });
+    let cursor = blocked.cursor;
+    let wait = || {
+        let (redis, claim) = (std::sync::Arc::clone(&redis), waiting.reference());
+        tokio::spawn(async move { redis.wait(&claim, &cursor, LONG).await })
+    };
     let slot = cluster.slot("report/42");
-    let from = cluster.owner(slot);
-    eventually("the subscription", || async {
-        cluster.nodes[from].command(&["PUBSUB", "SHARDCHANNELS"]).contains("report/42")
-    })
-    .await;
-    assert!(!wait.is_finished());
-    let (to, moved) = (cluster.other_than(slot), Instant::now());
+    let (from, to) = (cluster.owner(slot), cluster.other_than(slot));
+    let listened =
+        |node: usize| cluster.nodes[node].command(&["PUBSUB", "SHARDCHANNELS"]).contains("report/42");
+    let soon = Duration::from_secs(8);
+
+    let first = wait();
+    eventually("the subscription", || async { listened(from) }).await;
+    assert!(!first.is_finished());
+    let moved = Instant::now();
     blocking(|| cluster.move_slots(slot..=slot, to));
-    in_time("the hint", wait).await.unwrap().unwrap();
+    in_time("the hint", first).await.unwrap().unwrap();
     println!("told {:?} after the move began", moved.elapsed());
-    assert!(moved.elapsed() < Duration::from_secs(8), "by the node, not by a look at the map");
+    assert!(moved.elapsed() < soon, "by the node, not by a look at the map");
+
+    let second = wait();
+    eventually("the subscription at the other node", || async { listened(to) }).await;
+    let lost = Instant::now();
+    cluster.nodes[to].command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    in_time("the hint", second).await.unwrap().unwrap();
+    assert!(lost.elapsed() < soon, "{:?}", lost.elapsed());
 }
 
 /// As `docs/backends/redis.md` lists them.
