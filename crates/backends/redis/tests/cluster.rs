@@ -85,6 +85,36 @@ async fn while_a_slot_moves_a_plain_lease_is_granted_on_the_owner_key_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_a_slot_moves_whoever_leads_goes_on_leading() {
+    let cluster = blocking(RedisCluster::start);
+    let redis = open(&cluster.url()).await;
+    let leader = claim(&report(), LONG).noting(*b"host-a");
+    let token = granted(&redis, &leader).await.token;
+    let slot = cluster.slot("report/42");
+    let (from, to) = (cluster.owner(slot), cluster.other_than(slot));
+    blocking(|| cluster.begin_move(slot..=slot, from, to));
+    for moved in [false, true] {
+        if moved {
+            blocking(|| cluster.move_keys(slot..=slot, from, to));
+        }
+        match common::renew(&redis, leader.reference(), LONG * 2).await {
+            Renewal::Kept(kept) => assert_eq!((kept.token, kept.remaining), (token, LONG * 2)),
+            other => panic!("it leads: {other:?}"),
+        }
+        let rival = claim(&report(), LONG).noting(*b"host-b");
+        let error = redis.acquire(&rival).await.unwrap_err();
+        assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::None));
+    }
+    blocking(|| cluster.end_move(slot..=slot, from, to));
+    let Ok(leasehold::Page::Resources { snapshots, .. }) =
+        redis.inspect(&leasehold::Query::One(report())).await
+    else {
+        panic!("a resource was asked for")
+    };
+    assert_eq!(snapshots[0].holders[0].note.as_deref(), Some(&b"host-a"[..]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_a_slot_moves_nobody_is_let_in_beside_readers() {
     let cluster = blocking(RedisCluster::start);
     let redis = open(&cluster.url()).await;
