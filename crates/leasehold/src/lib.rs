@@ -75,6 +75,7 @@ mod engine;
 mod lease;
 mod memory;
 mod primitives;
+mod quorum;
 mod request;
 mod system;
 pub mod testing;
@@ -87,6 +88,7 @@ pub use lease::{Lease, LeaseView, SharedLease, State};
 pub use leasehold_core::*;
 pub use memory::Memory;
 pub use primitives::{AllRequest, Election, Leader, LeaseSet, Observer, RwLock, Scope, Semaphore};
+pub use quorum::{MemoryNode, Quorum};
 pub use request::{Attempt, LeaseRequest};
 pub use system::System;
 

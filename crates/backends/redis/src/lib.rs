@@ -12,6 +12,7 @@ mod inspect;
 mod keys;
 mod link;
 mod moving;
+mod node;
 mod renew;
 mod replicas;
 mod reply;
@@ -26,6 +27,7 @@ mod wait;
 
 pub use backend::Redis;
 pub use config::{Config, Replicas};
+pub use node::{Nodes, RedisNode};
 
 /// The backend's name in errors and metrics.
 const NAME: &str = "redis";

@@ -37,6 +37,12 @@ scripts! {
     MOVING_RENEW: " flags=allow-oom", "../scripts/moving_renew.lua";
     MOVING_RELEASE: " flags=allow-oom", "../scripts/moving_release.lua";
     INSPECT: " flags=no-writes", "../scripts/resource.lua", "../scripts/inspect.lua";
+    NODE_VOTE: "", "../scripts/node.lua", "../scripts/node_vote.lua";
+    NODE_UNDO: " flags=allow-oom", "../scripts/node.lua", "../scripts/node_undo.lua";
+    NODE_RENEW: " flags=allow-oom", "../scripts/node.lua", "../scripts/node_renew.lua";
+    NODE_LOOK: " flags=no-writes", "../scripts/node.lua", "../scripts/node_look.lua";
+    NODE_MARK: " flags=allow-oom", "../scripts/node_mark.lua";
+    NODE_RAISE: " flags=allow-oom", "../scripts/node_raise.lua";
 }
 
 impl Script {

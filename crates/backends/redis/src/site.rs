@@ -202,6 +202,9 @@ pub(crate) fn epoch_of(answer: &Value) -> u64 {
     epoch.and_then(|(_, epoch)| epoch.parse().ok()).unwrap_or(0)
 }
 
+/// Why a server is refused that follows another.
+pub(crate) const IS_REPLICA: &str = "the server is a replica, not the primary";
+
 fn role(answer: Value) -> Result<u32, Fault> {
     if let Value::ServerError(error) = &answer
         && matches!(error.code(), "LOADING" | "MASTERDOWN" | "BUSY" | "NOAUTH")
@@ -210,9 +213,7 @@ fn role(answer: Value) -> Result<u32, Fault> {
     }
     let Value::Array(fields) = answer else { return Ok(0) };
     match fields.first() {
-        Some(Value::BulkString(role)) if role != b"master" => {
-            Err(unavailable("the server is a replica, not the primary"))
-        }
+        Some(Value::BulkString(role)) if role != b"master" => Err(unavailable(IS_REPLICA)),
         _ => {
             let replicas = if let Some(Value::Array(replicas)) = fields.get(2) { replicas.len() } else { 0 };
             debug_assert!(fields.get(1).is_none_or(|offset| number(offset).is_some()), "ROLE has an offset");
@@ -221,7 +222,8 @@ fn role(answer: Value) -> Result<u32, Fault> {
     }
 }
 
-fn info(answer: &Value) -> Vec<(String, String)> {
+/// The lines of an answer to `INFO`.
+pub(crate) fn info(answer: &Value) -> Vec<(String, String)> {
     let text = match answer {
         Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
         Value::VerbatimString { text, .. } => text.clone(),
