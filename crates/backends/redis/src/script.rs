@@ -34,6 +34,7 @@ scripts! {
     ORDER: " flags=allow-oom", "../scripts/resource.lua", "../scripts/order.lua";
     MOVING_ACQUIRE: "", "../scripts/moving_acquire.lua";
     MOVING_FENCE: " flags=allow-oom", "../scripts/moving_fence.lua";
+    MOVING_RENEW: " flags=allow-oom", "../scripts/moving_renew.lua";
     MOVING_RELEASE: " flags=allow-oom", "../scripts/moving_release.lua";
     INSPECT: " flags=no-writes", "../scripts/resource.lua", "../scripts/inspect.lua";
     NODE_VOTE: "", "../scripts/node.lua", "../scripts/node_vote.lua";
