@@ -1,7 +1,7 @@
 //! What the backend and the engine cost on top of Redis itself, as ratios within one run.
 //!
 //! ```text
-//! cargo xtask bench redis [pairs] [hand-over] [keep-alive] [--check]
+//! cargo xtask bench redis [pairs] [hand-over] [keep-alive] [redlock] [--check]
 //! ```
 #![allow(clippy::disallowed_methods, reason = "benchmarks run in real time")]
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot run may panic")]
@@ -10,12 +10,13 @@ mod bare;
 mod hand_over;
 mod keep_alive;
 mod pairs;
+mod redlock;
 
 use std::process::ExitCode;
 
 use leasehold_testkit::servers::RedisServer;
 
-const NAMES: [&str; 3] = ["pairs", "hand-over", "keep-alive"];
+const NAMES: [&str; 4] = ["pairs", "hand-over", "keep-alive", "redlock"];
 
 /// What was measured, beside what was asked for.
 #[derive(Default)]
@@ -57,6 +58,7 @@ fn main() -> ExitCode {
         runtime.block_on(async {
             match name {
                 "pairs" => pairs::measure(&server, &mut table).await,
+                "redlock" => redlock::measure(&mut table).await,
                 "hand-over" => hand_over::measure(&server, &mut table).await,
                 _ => keep_alive::measure(&server, &mut table).await,
             }
