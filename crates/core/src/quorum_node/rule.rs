@@ -165,7 +165,9 @@ impl NodeModel {
         if self.is_far(now, ballot) {
             return Choice::Far;
         }
-        let Some(number) = self.above_last(ballot) else { return Choice::Far };
+        let unchecked = self.lapse == Some(Lapse::NoOwnerCheck);
+        let number = if unchecked { self.at_least_last(ballot) } else { self.above_last(ballot) };
+        let Some(number) = number else { return Choice::Far };
         self.accept(now, ballot, number);
         self.lock(now, ballot, number)
     }
