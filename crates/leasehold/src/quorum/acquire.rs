@@ -23,6 +23,9 @@ const CLAIMS_MAX: u32 = 8;
 /// The first pause in a split vote: about a round trip, for the others to give way.
 const CONTEST_PAUSE: Duration = Duration::from_millis(4);
 
+/// How long answers are waited for that cannot change the outcome.
+const HEAR_OUT: Duration = Duration::from_millis(100);
+
 /// How much less than its lock's time a grant is good for: clocks that run apart.
 fn drift(remaining: Duration) -> Duration {
     remaining / 100 + Duration::from_millis(2)
@@ -45,10 +48,12 @@ impl Shared {
                 outcome
             }
             Ok(verdict) => {
+                seek.hear_out(Duration::ZERO).await;
                 seek.give_back().await;
                 Ok(verdict)
             }
             Err(error) => {
+                seek.hear_out(HEAR_OUT).await;
                 let effect = if seek.give_back().await { Effect::None } else { Effect::Unknown };
                 Err(error.with_effect(effect))
             }
@@ -303,6 +308,21 @@ impl<'a> Seek<'a> {
             }
         }
         self.shared.finish(std::mem::replace(&mut self.fan, Fan::new()));
+    }
+
+    /// It is decided, and not in our favour: takes the answers that are there, or come soon. The more is known, the less
+    /// must be buried.
+    async fn hear_out(&mut self, at_most: Duration) {
+        let mut timer = self.shared.environment.sleep(at_most);
+        loop {
+            let next = if at_most.is_zero() {
+                first(self.fan.next(), std::future::ready(())).await
+            } else {
+                first(self.fan.next(), &mut timer).await
+            };
+            let Either::Left(Some((node, answer))) = next else { return };
+            self.take(node, answer);
+        }
     }
 
     /// Gives back whatever this attempt has taken: at once where that is known, beside the caller where it may be. Says

@@ -10,7 +10,7 @@ use leasehold_core::{
     Backoff, ClaimRef, Effect, Error, ErrorKind, Farewell, FencingToken, Held, Limits, Moment, OwnerToken,
     Released, Renewal, Resource, Result, Verb,
     quorum_node::{
-        Ballot, NodeRenewal, Undo,
+        Ballot, Choice, NodeRenewal, Undo,
         tally::{self, Kept, majority},
     },
     race::{Either, first},
@@ -179,7 +179,14 @@ impl Shared {
                 let (node, ballot, shared) =
                     (Arc::clone(&self.slots[number].node), Arc::clone(ballot), Arc::clone(self));
                 fan.ask(number, async move {
-                    if shared.grants.is_known(&ballot) { node.join(&ballot).await.map(drop) } else { Ok(()) }
+                    if !shared.grants.is_known(&ballot) {
+                        return Ok(());
+                    }
+                    let vote = node.join(&ballot).await?;
+                    if vote.choice == Choice::NoVote {
+                        shared.tending.notify_one();
+                    }
+                    Ok(())
                 });
             }
         }

@@ -60,9 +60,14 @@ impl MemoryNode {
         }
     }
 
-    /// From now on it refuses connections.
+    /// From now on it cannot be reached.
     pub fn stop(&self) {
         self.faults().stopped = true;
+    }
+
+    /// It can be reached again; it has been running all the time.
+    pub fn reach(&self) {
+        self.faults().stopped = false;
     }
 
     /// It runs again, as another run of the server. One that is not durable has forgotten everything.

@@ -3,10 +3,12 @@
 //! A server that is not installed is a failure of the test, never a reason to skip it. Whatever ends the test, a kill
 //! included, ends its servers too.
 
+mod clock;
 mod daemon;
 mod nodes;
 mod redis;
 
+pub use clock::ServerClock;
 pub use daemon::Daemon;
 pub use nodes::RedisNodes;
 pub use redis::{RedisServer, Replication};

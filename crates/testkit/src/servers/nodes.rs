@@ -25,15 +25,21 @@ impl RedisNodes {
     /// # Panics
     /// As [`start`](RedisNodes::start).
     pub fn long_lived(size: usize, gate: Duration) -> RedisNodes {
-        let nodes = RedisNodes::start(size, &[]);
-        for server in &nodes.servers {
+        RedisNodes::start(size, &[]).grown_old(gate)
+    }
+
+    /// The same nodes, as if they had been up for longer than this gate and had voted before.
+    #[must_use]
+    pub fn grown_old(self, gate: Duration) -> RedisNodes {
+        let size = self.servers.len();
+        for server in &self.servers {
             let info = server.command(&["INFO", "server"]);
             let run = info.lines().find_map(|line| line.trim_end().strip_prefix("run_id:"));
             let run = run.expect("a server has a run id");
             let mark = format!("v1|00|{size}|{}|{run}|0|voting", gate.as_millis());
             server.command(&["SET", "lock:v1:birth", &mark]);
         }
-        nodes
+        self
     }
 
     /// The URL of all of them, without options.

@@ -22,6 +22,7 @@ pub struct RedisServer {
     port: u16,
     folder: PathBuf,
     options: Vec<String>,
+    environment: Vec<String>,
     daemon: Mutex<Option<Daemon>>,
 }
 
@@ -39,11 +40,20 @@ impl RedisServer {
     /// # Panics
     /// As [`start`](RedisServer::start).
     pub fn with(options: &[&str]) -> RedisServer {
+        RedisServer::in_environment(options, Vec::new())
+    }
+
+    /// One with options more, and with these variables: `NAME=value`.
+    ///
+    /// # Panics
+    /// As [`start`](RedisServer::start).
+    pub fn in_environment(options: &[&str], environment: Vec<String>) -> RedisServer {
         let options = options.iter().map(|&option| option.to_owned()).collect();
         let server = RedisServer {
             port: free_port(),
             folder: fresh_folder("redis"),
             options,
+            environment,
             daemon: Mutex::new(None),
         };
         server.run();
@@ -67,8 +77,12 @@ impl RedisServer {
         args.extend(fixed.map(str::to_owned));
         args.extend(["notice", "--logfile", "log", "--enable-debug-command", "yes"].map(str::to_owned));
         args.extend(self.options.iter().cloned());
-        *self.lock() =
-            Some(Daemon::start("redis-server", &args, &self.folder.join("out"), Some(&self.folder)));
+        // What comes first is started by `env`, which takes variables before the program.
+        let mut words: Vec<String> = self.environment.clone();
+        words.push("redis-server".to_owned());
+        words.append(&mut args);
+        let (first, rest) = words.split_first().expect("there is the program at least");
+        *self.lock() = Some(Daemon::start(first, rest, &self.folder.join("out"), Some(&self.folder)));
         eventually("redis-server does not serve: is the package redis-server installed?", || {
             let answer = ask(self.port, &["PING"])?;
             let ready = answer == "PONG" || answer.contains("NOAUTH");
