@@ -24,6 +24,7 @@ pub(crate) struct Lease {
 pub(crate) const LEASES: &[Lease] = &[
     Lease { name: "sqlite", url: |servers| servers.fresh_file("leases") },
     Lease { name: "redis", url: |servers| servers.redis.url() },
+    Lease { name: "postgres", url: |servers| servers.postgres.url() },
 ];
 
 pub(crate) struct Servers {
