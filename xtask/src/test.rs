@@ -8,7 +8,7 @@ const SEEDS: &str = "300";
 /// What the program has only on demand, and the tests of it need.
 const FEATURES: &str = "leasehold-cli/postgres";
 
-const NAMES: &[&str] = &["format", "links", "lints", "docs", "tests", "examples", "simulator"];
+const NAMES: &[&str] = &["format", "links", "lints", "docs", "tests", "examples", "simulator", "model"];
 
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let verbose = args.iter().any(|arg| arg == "-v" || arg == "--verbose");
@@ -50,6 +50,9 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
                 name,
                 &mut cargo(["run", "--release", "--quiet", "-p", "leasehold-sim", "--", "--seeds", SEEDS]),
             ),
+            "model" => {
+                steps.command(name, &mut cargo(["run", "--release", "--quiet", "-p", "leasehold-check"]))
+            }
             _ => unreachable!("every name is listed here"),
         };
     }

@@ -64,7 +64,7 @@
 //! |---|---|---|
 //! | | `memory:`, always there | |
 //! | `sqlite` | `sqlite:PATH`, a file for many processes of one host; needs a C compiler | yes |
-//! | `redis` | `redis://HOST`, one server; `redis+sentinel://HOST,HOST/SERVICE` | yes |
+//! | `redis` | `redis://HOST`, one server; `redis+sentinel://HOST,HOST/SERVICE`; `redis+cluster://HOST,HOST` | yes |
 //! | `redis-tls` | `rediss://HOST`; the program installs a rustls crypto provider | no |
 
 pub mod advice;
@@ -75,6 +75,7 @@ mod engine;
 mod lease;
 mod memory;
 mod primitives;
+mod quorum;
 mod request;
 mod system;
 pub mod testing;
@@ -87,6 +88,7 @@ pub use lease::{Lease, LeaseView, SharedLease, State};
 pub use leasehold_core::*;
 pub use memory::Memory;
 pub use primitives::{AllRequest, Election, Leader, LeaseSet, Observer, RwLock, Scope, Semaphore};
+pub use quorum::{MemoryNode, Quorum};
 pub use request::{Attempt, LeaseRequest};
 pub use system::System;
 

@@ -2,7 +2,15 @@
 //!
 //! | you want | module | the page |
 //! |---|---|---|
-//! | a job on a schedule, run once on all machines together | [`schedule`] | `docs/patterns/schedule.md` |
+//! | jobs that are done, whoever dies over them | `jobs` | `docs/patterns/jobs.md` |
+//! | a job on a schedule, run once on all machines together | `schedule` | `docs/patterns/schedule.md` |
 
+#[cfg(feature = "jobs")]
+pub mod jobs;
 #[cfg(feature = "schedule")]
 pub mod schedule;
+
+/// The programs of the pages compile.
+#[cfg(all(doctest, feature = "jobs", feature = "sqlite"))]
+#[doc = include_str!("../../../docs/patterns/jobs.md")]
+pub struct JobsPage;
