@@ -10,7 +10,7 @@ use leasehold_fence::{
     redis::Fence,
     rule::{self, Admission, Mark},
 };
-use leasehold_testkit::servers::RedisServer;
+use leasehold_testkit::servers::{RedisCluster, RedisServer};
 use redis::{Client, aio::MultiplexedConnection};
 
 fn run<T>(work: impl Future<Output = T>) -> T {
@@ -125,30 +125,33 @@ fn marks_end_when_nobody_shows_them_any_more() {
 
 #[test]
 fn a_cluster_finds_mark_and_data_in_one_slot() {
-    let server = RedisServer::with(&["--cluster-enabled", "yes"]);
-    server.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    let cluster = RedisCluster::without_replicas();
+    let nodes: Vec<_> = cluster.nodes.iter().map(RedisServer::url).collect();
     run(async {
-        let (mut connection, fence) = (connect(&server).await, Fence::new());
-        for key in ["report:42", "report:{42}:body", "a{b", "{x}{y}", "{é}", "plain key"] {
-            let mut call = async || fence.set(&pass(7, 1), key, "x").unwrap().run(&mut connection).await;
-            let mut answer = call().await;
-            for _ in 0..3000 {
-                if answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unavailable) {
-                    std::thread::sleep(Duration::from_millis(10)); // the cluster is not up yet, and tells nobody when
-                    answer = call().await;
-                }
-            }
-            answer.unwrap_or_else(|error| panic!("{key}: {error:?}"));
+        let client = redis::cluster::ClusterClient::new(nodes).unwrap();
+        let (mut connection, fence) = (client.get_async_connection().await.unwrap(), Fence::new());
+        for key in ["report:42", "report:{42}:body", "a{b", "{x}{y}", "{é}", "plain key", "1", "2", "3", "4"]
+        {
+            let mut set = async |number, owner| {
+                fence.set(&pass(number, owner), key, "x").unwrap().run(&mut connection).await
+            };
+            assert_eq!(set(34, 2).await.unwrap(), Admission::Raised, "{key}");
+            assert_eq!(stale(set(33, 1).await), (33, 34), "{key}");
         }
-        let crossed = server.command(&["EVAL", "return 1", "2", "a", "b"]);
-        assert!(crossed.contains("CROSSSLOT"), "the server does look: {crossed}");
+        let crossed = cluster.nodes[0].command(&["EVAL", "return 1", "2", "a", "b"]);
+        assert!(crossed.contains("CROSSSLOT"), "the servers do look: {crossed}");
     });
 }
 
 #[test]
 fn a_blocking_connection_and_a_server_that_forgot_its_scripts() {
     let server = RedisServer::start();
-    let mut connection = Client::open(server.url()).unwrap().get_connection().unwrap();
+    let client = Client::open(server.url()).unwrap();
+    run(async {
+        let mut managed = client.get_connection_manager().await.unwrap();
+        Fence::new().enter(&pass(6, 1), "report:42").unwrap().run(&mut managed).await.unwrap();
+    });
+    let mut connection = client.get_connection().unwrap();
     let call = Fence::new().set(&pass(7, 1), "report:42", "x").unwrap();
     assert_eq!(call.run_blocking(&mut connection).unwrap(), Admission::Raised);
     server.command(&["SCRIPT", "FLUSH"]);
