@@ -7,6 +7,7 @@ use std::time::Duration;
 use common::{pass, stale, token};
 use leasehold_core::{Effect, ErrorKind};
 use leasehold_fence::{
+    Rebase,
     redis::Fence,
     rule::{self, Admission, Mark},
 };
@@ -216,5 +217,54 @@ fn the_rule_in_lua_is_the_rule() {
                 }
             }
         }
+    });
+}
+
+#[test]
+fn a_rebase_lets_smaller_numbers_in_keeps_the_former_out_and_is_recorded() {
+    let server = RedisServer::start();
+    run(async {
+        let (mut connection, fence) = (connect(&server).await, Fence::new());
+        let resource = pass(1, 1).resource;
+        let to = |to, ceiling: Option<u64>| Rebase {
+            to: token(to),
+            ceiling: ceiling.map(token),
+            by: "ann".into(),
+            why: "to \"etcd\"".into(),
+        };
+        let unknown = fence.rebase(&mut connection, &resource, "report:42", &to(1, None)).await.unwrap_err();
+        assert!(unknown.to_string().contains("nothing to move"), "{unknown}");
+        let high = 1_790_000_000_000_001;
+        fence.set(&pass(high, 1), "report:42", "redis").unwrap().run(&mut connection).await.unwrap();
+        let mark = Mark { highest: token(high), owner: None, ceiling: None };
+        for (number, ceiling) in [(400, Some(400)), (400, Some(high + 1)), (high, Some(high + 1))] {
+            let wish = to(number, ceiling);
+            let error = fence.rebase(&mut connection, &resource, "report:42", &wish).await.unwrap_err();
+            let pure = rule::rebase(&mark, wish.to, wish.ceiling).unwrap_err();
+            assert!(error.to_string().ends_with(&pure.to_string()), "{error}, {pure}");
+        }
+        let (before, after) =
+            fence.rebase(&mut connection, &resource, "report:42", &to(400, None)).await.unwrap();
+        assert_eq!(before, mark);
+        assert_eq!(
+            after,
+            rule::rebase(&mark, token(400), None).unwrap(),
+            "as the rule has it, to the last digit"
+        );
+        fence.set(&pass(401, 2), "report:42", "etcd").unwrap().run(&mut connection).await.unwrap();
+        let late = fence
+            .set(&pass(high + 1, 1), "report:42", "late")
+            .unwrap()
+            .run(&mut connection)
+            .await
+            .unwrap_err();
+        assert!(late.to_string().contains("before the rebase"), "{late}");
+        assert_eq!(server.command(&["GET", "report:42"]), "etcd");
+        let (_, up) = fence.rebase(&mut connection, &resource, "report:42", &to(high, None)).await.unwrap();
+        assert_eq!((up.highest, up.ceiling), (token(high), None));
+        let record = server.command(&["LINDEX", &format!("{MARK}:rebased"), "1"]);
+        let record: serde_json::Value = serde_json::from_str(&record).unwrap();
+        assert_eq!((&record["by"], &record["why"]), (&"ann".into(), &"to \"etcd\"".into()), "{record}");
+        assert_eq!((&record["was"], &record["now"]), (&high.to_string().into(), &"400".into()), "{record}");
     });
 }
