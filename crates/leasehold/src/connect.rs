@@ -113,6 +113,7 @@ macro_rules! absent {
 }
 
 absent! {
+    postgres: "postgres", "PostgreSQL: build leasehold with the feature \"postgres\"";
     sqlite: "sqlite", "SQLite: build leasehold with the feature \"sqlite\"";
     redis: "redis", "Redis: build leasehold with the feature \"redis\"";
     postgres: "postgres", "PostgreSQL: build leasehold with the feature \"postgres\"";

@@ -173,18 +173,23 @@ fn waits(site: Site) {
     site.run(async {
         let (mut client, mut other) = (ready(&site).await, site.client().await);
         let look = site.client().await;
-        let a = client.transaction().await.unwrap();
-        postgres::admit(&a, &pass(33, 1)).await.unwrap();
-        let pass_b = pass(34, 2);
-        let b = write(&mut other, &pass_b, "B");
-        let a = async {
-            waiting(&look).await;
-            a.execute("UPDATE report SET body = 'A' WHERE id = 42", &[]).await.unwrap();
-            a.commit().await.unwrap();
-        };
-        let ((), b) = tokio::join!(a, b);
-        b.unwrap();
-        assert_eq!(body(&look).await, "B", "B's write came after A's");
+        let (pass_a, pass_b) = (pass(33, 1), pass(34, 2));
+        for again in [false, true] {
+            look.batch_execute("DELETE FROM leasehold_fence.mark").await.unwrap();
+            if again {
+                write(&mut client, &pass_a, "A").await.unwrap(); // so that the next time changes nothing
+            }
+            let a = client.transaction().await.unwrap();
+            postgres::admit(&a, &pass_a).await.unwrap();
+            let first = async {
+                waiting(&look).await;
+                a.execute("UPDATE report SET body = 'A' WHERE id = 42", &[]).await.unwrap();
+                a.commit().await.unwrap();
+            };
+            let ((), second) = tokio::join!(first, write(&mut other, &pass_b, "B"));
+            second.unwrap();
+            assert_eq!(body(&look).await, "B", "B's write came after A's");
+        }
     });
 }
 
