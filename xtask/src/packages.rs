@@ -14,6 +14,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("pgbouncer", "the pool in front of PostgreSQL, which the tests start themselves"),
     ("postgresql", "the server of the PostgreSQL tests, which they start themselves"),
     ("sqlite3", "the plain shell, which the tests of the fence write with"),
+    ("openssl", "makes the certificates of the tests of TLS"),
     ("redis-server", "the server of the Redis tests, which they start themselves"),
 ];
 

@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold_core::{Backoff, ClaimRef, Cursor, Environment, Moment, OwnerToken, Resource};
+use leasehold_core::{Backoff, ClaimRef, Cursor, Environment, ErrorKind, Moment, OwnerToken, Resource};
 use redis::{Cmd, PushInfo, PushKind, Value, aio::MultiplexedConnection};
 use tokio::sync::{Notify, mpsc, watch};
 
@@ -351,6 +351,10 @@ async fn listen(shared: Weak<Shared>, config: Config, environment: Arc<dyn Envir
                 if hear(&shared, connection, messages, &environment).await.is_none() {
                     return;
                 }
+            }
+            Err(fault) if fault.clone().into_error().kind() == ErrorKind::Denied => {
+                let error = fault.into_error();
+                tracing::warn!(%error, "may not listen for wake-ups: who waits asks twice a second");
             }
             Err(fault) => tracing::debug!(?fault, "cannot listen for wake-ups"),
         }
