@@ -88,6 +88,10 @@ pub(crate) enum Command {
     Leaks(commands::leaks::Leaks),
     /// Print the tables that a database needs, to create them by hand
     Schema(commands::schema::Schema),
+    /// Say what to use, a lease or something else, and why: ten questions
+    Advise(Box<commands::advise::Advise>),
+    Cron(Box<commands::cron::Cron>),
+    Elect(Box<commands::elect::Elect>),
     /// Print completions for a shell
     Completions(commands::completions::Completions),
     /// Print the manual page, of the program or of one command

@@ -7,8 +7,10 @@ use clap::{Args, ValueEnum};
 use crate::{exit::Failure, output};
 
 #[derive(Debug, Args)]
-#[command(after_help = "The role that leasehold uses creates its tables itself, if it may. If it may not, execute \
-                        this as one who may: leasehold schema postgres | psql -d DATABASE")]
+#[command(
+    after_help = "The role that leasehold uses creates its tables itself, if it may. If it may not, execute \
+                        this as one who may: leasehold schema postgres | psql -d DATABASE"
+)]
 pub(crate) struct Schema {
     /// Which database
     database: Database,
@@ -40,5 +42,6 @@ fn postgres(schema: &str) -> Result<String, Failure> {
 #[cfg(not(feature = "postgres"))]
 fn postgres(_: &str) -> Result<String, Failure> {
     let message = "this build has no PostgreSQL";
-    Err(Failure::config(message).hint("build it with: cargo build --release -p leasehold-cli --features postgres"))
+    Err(Failure::config(message)
+        .hint("build it with: cargo build --release -p leasehold-cli --features postgres"))
 }
