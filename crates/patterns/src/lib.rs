@@ -3,9 +3,12 @@
 //! | you want | module | the page |
 //! |---|---|---|
 //! | a value that is computed once for all who ask | `single_flight` | `docs/patterns/single-flight.md` |
+//! | what PostgreSQL itself offers: versions, row locks, advisory locks | `database` | `docs/patterns/database.md` |
 //! | jobs that are done, whoever dies over them | `jobs` | `docs/patterns/jobs.md` |
 //! | a job on a schedule, run once on all machines together | `schedule` | `docs/patterns/schedule.md` |
 
+#[cfg(feature = "postgres")]
+pub mod database;
 #[cfg(feature = "jobs")]
 pub mod jobs;
 #[cfg(feature = "schedule")]
