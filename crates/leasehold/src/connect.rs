@@ -14,6 +14,8 @@ use crate::{client::Client, memory::Memory};
 /// | `redis://HOST` | a Redis server | `redis`, on by default |
 /// | `rediss://HOST` | the same with TLS | `redis-tls` |
 /// | `redis+sentinel://HOST,HOST/SERVICE` | whichever server the Sentinels say is the primary | `redis` |
+/// | `etcd://HOST,HOST` | an etcd cluster | `etcd`, which needs `protoc` to build |
+/// | `etcds://HOST,HOST` | the same with TLS | `etcd-tls` |
 /// | `memory:` | this process's memory: for tests, and for programs of one process | |
 ///
 /// # Errors
@@ -28,7 +30,19 @@ pub async fn connect(url: &str) -> Result<Client> {
         let client = Client::new(backend);
         return Ok(namespace.map_or(client.clone(), |namespace| client.namespace(&namespace)));
     }
+    #[cfg(feature = "etcd")]
+    if is_etcd(url) {
+        let config = leasehold_etcd::Config::parse(url)?;
+        let namespace = config.namespace().map(str::to_owned);
+        let environment = Arc::new(crate::System::current());
+        let client = Client::new(Arc::new(leasehold_etcd::Etcd::connect(config, environment).await?));
+        return Ok(namespace.map_or(client.clone(), |namespace| client.namespace(&namespace)));
+    }
     Ok(Client::new(open(url).await?))
+}
+
+fn is_etcd(url: &str) -> bool {
+    matches!(url.split_once(':'), Some(("etcd" | "etcds", _)))
 }
 
 fn is_redis(url: &str) -> bool {
@@ -45,10 +59,11 @@ pub async fn open(url: &str) -> Result<Arc<dyn Backend>> {
         "memory" => Ok(Arc::new(Memory::new())),
         "sqlite" => sqlite(rest).await,
         _ if is_redis(url) => redis(url).await,
+        _ if is_etcd(url) => etcd(url).await,
         _ => {
             // The rest of the URL may hold a password: it is not repeated.
             let message =
-                format!("no backend is called {scheme:.20?}: write sqlite:PATH, redis://HOST or memory:");
+                format!("no backend is called {scheme:.20?}: write sqlite:PATH, redis://HOST, etcd://HOST or memory:");
             Err(Error::new(ErrorKind::Invalid, message))
         }
     }
@@ -82,5 +97,24 @@ async fn redis(url: &str) -> Result<Arc<dyn Backend>> {
 #[cfg(not(feature = "redis"))]
 async fn redis(_: &str) -> Result<Arc<dyn Backend>> {
     let message = "this build has no Redis: build leasehold with the feature \"redis\"";
+    Err(Error::new(ErrorKind::Unsupported, message))
+}
+
+#[cfg(feature = "etcd")]
+async fn etcd(url: &str) -> Result<Arc<dyn Backend>> {
+    let config = leasehold_etcd::Config::parse(url)?;
+    if config.namespace().is_some() {
+        let message =
+            "a namespace is the client's, not the backend's: use `connect`, or the client's builder";
+        return Err(Error::new(ErrorKind::Invalid, message));
+    }
+    let environment = Arc::new(crate::System::current());
+    Ok(Arc::new(leasehold_etcd::Etcd::connect(config, environment).await?))
+}
+
+#[cfg(not(feature = "etcd"))]
+async fn etcd(_: &str) -> Result<Arc<dyn Backend>> {
+    let message = "this build has no etcd: install protoc (Debian: protobuf-compiler and libprotobuf-dev) and build \
+                   leasehold with the feature \"etcd\", or run `cargo xtask build`";
     Err(Error::new(ErrorKind::Unsupported, message))
 }

@@ -4,7 +4,9 @@
 //! included, ends its servers too.
 
 mod daemon;
+mod etcd;
 mod redis;
 
 pub use daemon::Daemon;
+pub use etcd::EtcdCluster;
 pub use redis::{RedisServer, Replication};
