@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use etcd_client::{Txn, TxnOp};
 use futures_util::future::join;
-use leasehold_core::{
-    Claim, ClaimRef, Error, ErrorKind, FencingToken, Grant, Moment, Verdict, WhenBlocked,
-};
+use leasehold_core::{Claim, ClaimRef, Error, ErrorKind, FencingToken, Grant, Moment, Verdict, WhenBlocked};
 
 use crate::{
     backend::Etcd,
@@ -392,13 +390,22 @@ impl Etcd {
     }
 
     /// It was granted before: the same grant, with what remains of it.
-    async fn holds(&self, claim: &Claim, grip: &mut Grip, line: &Line, index: usize) -> Result<Verdict, Fault> {
+    async fn holds(
+        &self,
+        claim: &Claim,
+        grip: &mut Grip,
+        line: &Line,
+        index: usize,
+    ) -> Result<Verdict, Fault> {
         let contender = &line.contenders[index];
         let known = self.lease_of(Some(&grip.record), contender).await?;
         let now = self.environment.now();
         let Some((under, ends)) = known else {
             self.done_with(grip);
-            return Err(Fault::Refused(Error::new(ErrorKind::Unavailable, "it ran out this moment: ask again")));
+            return Err(Fault::Refused(Error::new(
+                ErrorKind::Unavailable,
+                "it ran out this moment: ask again",
+            )));
         };
         let record = Record {
             named: grip.record.named,
@@ -480,6 +487,7 @@ fn limit(claim: &Claim) -> i64 {
 }
 
 pub(crate) fn token(created: i64) -> Result<FencingToken, Fault> {
-    FencingToken::try_from(created)
-        .map_err(|_| Fault::Refused(Error::new(ErrorKind::Limit, "etcd's revision is beyond 2^53: no token is left")))
+    FencingToken::try_from(created).map_err(|_| {
+        Fault::Refused(Error::new(ErrorKind::Limit, "etcd's revision is beyond 2^53: no token is left"))
+    })
 }

@@ -3,14 +3,12 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use leasehold_core::{
-    Backend, BackendInfo, Claim, ClaimRef, Cursor, Effect, Environment, Farewell, Guarantee, Held, Lane, Order,
-    Ordered, Page, Query, Released, Renewal, Resource, Result, Verb, Verdict, async_trait,
+    Backend, BackendInfo, Claim, ClaimRef, Cursor, Effect, Environment, Farewell, Guarantee, Held, Lane,
+    Order, Ordered, Page, Query, Released, Renewal, Resource, Result, Verb, Verdict, async_trait,
     race::{Either, first},
 };
 
-use crate::{
-    NAME, claims::Claims, config::Config, error::Fault, link::Link, pool::Pool, wait::Ear,
-};
+use crate::{NAME, claims::Claims, config::Config, error::Fault, link::Link, pool::Pool, wait::Ear};
 
 /// Leases in etcd.
 ///

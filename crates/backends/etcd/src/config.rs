@@ -78,7 +78,9 @@ impl Config {
         let (rest, options) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         if !path.is_empty() {
-            return Err(invalid("nothing follows the hosts but options: to keep keys elsewhere, write ?root=name/"));
+            return Err(invalid(
+                "nothing follows the hosts but options: to keep keys elsewhere, write ?root=name/",
+            ));
         }
         let mut config = Config::new("", PORT);
         config.tls = match scheme {
@@ -180,7 +182,9 @@ fn parse_host(text: &str) -> Result<(String, u16)> {
     // An address of IPv6 stands in brackets.
     let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((host, port)) => (format!("[{host}]"), port.strip_prefix(':')),
-        None => text.split_once(':').map_or((text.to_owned(), None), |(host, port)| (host.to_owned(), Some(port))),
+        None => {
+            text.split_once(':').map_or((text.to_owned(), None), |(host, port)| (host.to_owned(), Some(port)))
+        }
     };
     let odd = |c: char| !(c.is_ascii_alphanumeric() || "-._[]:".contains(c));
     if host.is_empty() || host.contains(odd) {

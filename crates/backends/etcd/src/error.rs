@@ -94,7 +94,9 @@ impl Fault {
     pub(crate) fn blames_member(&self) -> bool {
         match self {
             Fault::NotSent(_) | Fault::Silent | Fault::Broken(_) => true,
-            Fault::Status(number, _) => matches!(*number, code::UNAVAILABLE | code::CANCELLED | code::UNAUTHENTICATED),
+            Fault::Status(number, _) => {
+                matches!(*number, code::UNAVAILABLE | code::CANCELLED | code::UNAUTHENTICATED)
+            }
             Fault::Strange(_) | Fault::Refused(_) => false,
         }
     }
@@ -113,7 +115,9 @@ impl Fault {
     pub(crate) fn into_error(self) -> Error {
         let (kind, what, effect) = match self {
             Fault::Refused(error) => return error,
-            Fault::NotSent(why) => (ErrorKind::Unavailable, format!("cannot connect: {why:.300}"), Effect::None),
+            Fault::NotSent(why) => {
+                (ErrorKind::Unavailable, format!("cannot connect: {why:.300}"), Effect::None)
+            }
             Fault::Silent => (ErrorKind::Unavailable, "no answer in time".to_owned(), Effect::Unknown),
             Fault::Broken(why) => {
                 (ErrorKind::Unavailable, format!("the connection was lost: {why:.300}"), Effect::Unknown)
@@ -132,15 +136,19 @@ fn interpret(number: i32, message: &str) -> (ErrorKind, String, Effect) {
     let refused = "etcd refused the user or the password";
     match number {
         _ if said.contains("authentication failed") => (Denied, refused.to_owned(), None),
-        _ if said.contains("user name is empty") => (Denied, "etcd wants a user and a password".to_owned(), None),
+        _ if said.contains("user name is empty") => {
+            (Denied, "etcd wants a user and a password".to_owned(), None)
+        }
         _ if said.contains("invalid auth token") => (Denied, refused.to_owned(), None),
         code::UNAUTHENTICATED => (Denied, refused.to_owned(), None),
         code::PERMISSION_DENIED => {
             (Denied, "the user may not read and write the keys under the root".to_owned(), None)
         }
-        code::RESOURCE_EXHAUSTED if said.contains("space exceeded") => {
-            (Unavailable, "etcd's database is full: compact and defragment it, then disarm the alarm".to_owned(), None)
-        }
+        code::RESOURCE_EXHAUSTED if said.contains("space exceeded") => (
+            Unavailable,
+            "etcd's database is full: compact and defragment it, then disarm the alarm".to_owned(),
+            None,
+        ),
         code::RESOURCE_EXHAUSTED => (Unavailable, format!("etcd has too much to do: {said:.200}"), None),
         code::NOT_FOUND => (Unavailable, format!("etcd says: {said:.200}"), None),
         code::UNAVAILABLE if said.contains("no leader") => {
@@ -152,7 +160,9 @@ fn interpret(number: i32, message: &str) -> (ErrorKind, String, Effect) {
         code::INVALID_ARGUMENT | code::FAILED_PRECONDITION | code::OUT_OF_RANGE => {
             (Corrupt, format!("etcd does not take the request: {said:.200}"), None)
         }
-        code::UNIMPLEMENTED => (Unsupported, "etcd does not know the request: 3.4 or later is needed".to_owned(), None),
+        code::UNIMPLEMENTED => {
+            (Unsupported, "etcd does not know the request: 3.4 or later is needed".to_owned(), None)
+        }
         _ => (Unavailable, format!("etcd answered {number}: {said:.200}"), Unknown),
     }
 }
@@ -168,7 +178,12 @@ mod tests {
             (14, "etcdserver: no leader", Unavailable, None),
             (14, "etcdserver: leader changed", Unavailable, Unknown),
             (14, "etcdserver: request timed out", Unavailable, Unknown),
-            (14, "etcdserver: request timed out, possibly due to previous leader failure", Unavailable, Unknown),
+            (
+                14,
+                "etcdserver: request timed out, possibly due to previous leader failure",
+                Unavailable,
+                Unknown,
+            ),
             (14, "etcdserver: server stopped", Unavailable, Unknown),
             (4, "context deadline exceeded", Unavailable, Unknown),
             (1, "context canceled", Unavailable, Unknown),

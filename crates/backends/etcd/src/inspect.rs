@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use etcd_client::{GetOptions, GetResponse, SortOrder, SortTarget};
 use leasehold_core::{
-    AuditRecord, Cursor, Error, ErrorKind, FencingToken, Leak, Listing, Page, Query, Resource, Snapshot, WallTime,
+    AuditRecord, Cursor, Error, ErrorKind, FencingToken, Leak, Listing, Page, Query, Resource, Snapshot,
+    WallTime,
 };
 
 use crate::{
@@ -49,7 +50,8 @@ impl Etcd {
         snapshot.line_length = count(line.places().count());
         (snapshot.holders, snapshot.line) = self.seen(&line, Snapshot::LISTED_MAX).await;
         if let Some(pause) = &line.pause {
-            snapshot.paused_for = Some(self.pool.left(pause.lease).await?.map_or_else(Default::default, |(left, _)| left));
+            snapshot.paused_for =
+                Some(self.pool.left(pause.lease).await?.map_or_else(Default::default, |(left, _)| left));
         }
         snapshot.cursor = Cursor(u64::try_from(line.revision).unwrap_or_default());
         Ok(snapshot)
@@ -62,8 +64,14 @@ impl Etcd {
         for (base, is_lock) in [(root.locks(), true), (root.pauses(), false)] {
             let prefix = format!("{base}{}", listing.prefix);
             self.each_key(&prefix, |key| {
-                let name = if is_lock { split_contender(&base, key).map(|(name, _)| name) } else { key.strip_prefix(&base) };
-                if let Some(name) = name.filter(|name| listing.after.as_deref().is_none_or(|after| *name > after)) {
+                let name = if is_lock {
+                    split_contender(&base, key).map(|(name, _)| name)
+                } else {
+                    key.strip_prefix(&base)
+                };
+                if let Some(name) =
+                    name.filter(|name| listing.after.as_deref().is_none_or(|after| *name > after))
+                {
                     found.insert(name.to_owned());
                     if found.len() > limit + 1 {
                         found.pop_last();
@@ -140,7 +148,10 @@ impl Etcd {
     /// Whatever stands under the root without a lease: nothing of ours does.
     async fn leaks(&self, listing: &Listing) -> Result<Page, Fault> {
         let (root, limit) = (self.link.config.root.all().to_owned(), self.limit(listing));
-        let from = listing.after.as_ref().map_or(root.clone().into_bytes(), |after| [after.as_bytes(), &[0]].concat());
+        let from = listing
+            .after
+            .as_ref()
+            .map_or(root.clone().into_bytes(), |after| [after.as_bytes(), &[0]].concat());
         let options = GetOptions::new().with_range(range_end(&root)).with_keys_only().with_limit(CHUNK);
         let answer = self.get(from, options).await?;
         let (mut found, mut next) = (Vec::new(), None);

@@ -118,7 +118,8 @@ impl Etcd {
     }
 
     async fn lefts(&self, line: &Line, indices: impl Iterator<Item = usize>) -> Vec<(usize, Duration)> {
-        join_all(indices.map(|index| async move { (index, self.left_of(&line.contenders[index]).await) })).await
+        join_all(indices.map(|index| async move { (index, self.left_of(&line.contenders[index]).await) }))
+            .await
     }
 
     /// A not-now, for the claim at this place of the line.
@@ -134,7 +135,8 @@ impl Etcd {
         blocked.cursor = Cursor(u64::try_from(since).unwrap_or_default());
         blocked.changes_in = holders.iter().chain(&places).map(|(_, left)| *left).min();
         if let Some(pause) = &line.pause {
-            let left = self.pool.left(pause.lease).await.ok().flatten().map_or(Duration::ZERO, |(left, _)| left);
+            let left =
+                self.pool.left(pause.lease).await.ok().flatten().map_or(Duration::ZERO, |(left, _)| left);
             blocked.changes_in = Some(blocked.changes_in.map_or(left, |other| other.min(left)));
         }
         let seen = |(index, left): (usize, Duration)| {

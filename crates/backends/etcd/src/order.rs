@@ -80,7 +80,13 @@ impl Etcd {
         Err(Fault::Refused(Error::new(ErrorKind::Unavailable, message)))
     }
 
-    async fn draft(&self, order: &Order, keys: &Keys, line: &Line, draft: &mut Draft) -> Result<Ordered, Fault> {
+    async fn draft(
+        &self,
+        order: &Order,
+        keys: &Keys,
+        line: &Line,
+        draft: &mut Draft,
+    ) -> Result<Ordered, Fault> {
         let newest = line.holders().max_by_key(|index| line.contenders[*index].created);
         let meant = match order.token {
             None => newest,
@@ -105,7 +111,9 @@ impl Etcd {
                 draft.resize(keys, line, capacity)?;
             }
             (_, None) | (Command::Resize { .. }, _) => return not_that_one(line, newest),
-            (Command::Ask { within }, Some(index)) => self.draft_ask(order, keys, line, (index, within), draft)?,
+            (Command::Ask { within }, Some(index)) => {
+                self.draft_ask(order, keys, line, (index, within), draft)?
+            }
             (Command::Evict(Eviction::AtExpiry), Some(index)) => {
                 self.draft_eviction(keys, line, index, draft).await?;
             }
@@ -150,7 +158,13 @@ impl Etcd {
     }
 
     /// Moves a holder to a lease that nobody keeps alive: whatever its client does, it runs out.
-    async fn draft_eviction(&self, keys: &Keys, line: &Line, index: usize, draft: &mut Draft) -> Result<(), Fault> {
+    async fn draft_eviction(
+        &self,
+        keys: &Keys,
+        line: &Line,
+        index: usize,
+        draft: &mut Draft,
+    ) -> Result<(), Fault> {
         let contender = &line.contenders[index];
         let left = self.pool.left(contender.lease).await?.map_or(Duration::ZERO, |(left, _)| left);
         // What is left is told in whole seconds, rounded down: one more, so that it is not ended early.
@@ -190,7 +204,9 @@ impl Draft {
             return refuse("a lock of another program is there, which is always a whole of one".to_owned());
         }
         if line.contenders.len() > RESIZED_MAX {
-            return refuse(format!("more than {RESIZED_MAX} hold it or wait: etcd cannot resize them in one step"));
+            return refuse(format!(
+                "more than {RESIZED_MAX} hold it or wait: etcd cannot resize them in one step"
+            ));
         }
         for (index, contender) in line.contenders.iter().enumerate() {
             let Some(mut entry) = contender.entry.clone() else { continue };

@@ -33,7 +33,10 @@ pub(crate) enum Answer {
     /// It holds already, at this index.
     Holds(usize),
     /// Its contender was created then, or is created now; its lease, if it is not the one to hold under.
-    Granted { created: Option<i64>, lease: Option<i64> },
+    Granted {
+        created: Option<i64>,
+        lease: Option<i64>,
+    },
     /// It waits at this index, or has no place.
     Blocked(Option<usize>),
     /// It is to wait, and there is no lease for its place at hand.
@@ -157,7 +160,10 @@ impl Draft<'_> {
             self.rewrite(index, entry, lease);
             return None;
         }
-        if place.is_some() && self.claim.when_blocked == WhenBlocked::Queue && self.line.find(&self.me).is_none() {
+        if place.is_some()
+            && self.claim.when_blocked == WhenBlocked::Queue
+            && self.line.find(&self.me).is_none()
+        {
             return Some(Answer::NeedsPlace);
         }
         self.depart(from);
@@ -292,7 +298,10 @@ impl Draft<'_> {
 
     /// The predecessor's key goes, or becomes a tombstone.
     fn forget(&mut self, from: &str) {
-        let change = self.leases.grave.map_or(Change::Delete, |lease| Change::Put { value: grave(Gone::Buried), lease });
+        let change = self
+            .leases
+            .grave
+            .map_or(Change::Delete, |lease| Change::Put { value: grave(Gone::Buried), lease });
         self.changes.insert(self.keys.own(from), change);
     }
 

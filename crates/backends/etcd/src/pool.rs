@@ -153,8 +153,7 @@ impl Pool {
     pub(crate) async fn grant(&self, seconds: u64) -> Result<Lease, Fault> {
         let ttl = i64::try_from(seconds.min(SECONDS_MAX)).unwrap_or(i64::MAX);
         let kept = self.now();
-        let granted =
-            self.link.call(|mut client| async move { client.lease_grant(ttl, None).await }).await?;
+        let granted = self.link.call(|mut client| async move { client.lease_grant(ttl, None).await }).await?;
         let granted_seconds = u64::try_from(granted.ttl()).unwrap_or_default();
         Ok(Lease { id: granted.id(), asked: seconds, seconds: granted_seconds, kept })
     }
@@ -221,7 +220,8 @@ impl Pool {
     /// Until the next round; `None` if nothing lies ready.
     fn pause(&self) -> Option<Duration> {
         let shelves = self.shelves();
-        let lengths = shelves.values().filter(|shelf| !shelf.leases.is_empty()).map(|shelf| shelf.leases[0].seconds);
+        let lengths =
+            shelves.values().filter(|shelf| !shelf.leases.is_empty()).map(|shelf| shelf.leases[0].seconds);
         let shortest = lengths.min();
         if shortest.is_none() {
             self.has_keeper.store(false, Ordering::Relaxed);

@@ -33,7 +33,8 @@ impl Reading {
             TxnOpResponse::Get(get) => Ok(get),
             _ => Err(Fault::Strange("a read was answered with something else".to_owned())),
         });
-        let mut next = || gets.next().unwrap_or_else(|| Err(Fault::Strange("a read has no answer".to_owned())));
+        let mut next =
+            || gets.next().unwrap_or_else(|| Err(Fault::Strange("a read has no answer".to_owned())));
         let line = next()?;
         let contenders = line.kvs().iter().map(|kv| contender(keys, kv)).collect::<Result<_, _>>()?;
         let total = usize::try_from(line.count()).unwrap_or(usize::MAX);

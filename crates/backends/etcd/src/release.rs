@@ -48,8 +48,15 @@ impl Etcd {
 
     /// The one transaction, of a claim that this process knows: compared on the creation revision, so that it can
     /// never end another one.
-    async fn release_known(&self, keys: &Keys, claim: &ClaimRef, me: &str) -> Result<Option<Released>, Fault> {
-        let Some(record) = self.claims.get(claim).filter(|record| record.created != 0) else { return Ok(None) };
+    async fn release_known(
+        &self,
+        keys: &Keys,
+        claim: &ClaimRef,
+        me: &str,
+    ) -> Result<Option<Released>, Fault> {
+        let Some(record) = self.claims.get(claim).filter(|record| record.created != 0) else {
+            return Ok(None);
+        };
         let (name, own) = (record.name, keys.own(me));
         let contender = keys.contender(&name);
         let guards = [Guard::Created(contender.clone(), record.created), Guard::Value(own.clone(), name)];
@@ -99,7 +106,8 @@ impl Etcd {
             let holds = contender.entry.clone().filter(|entry| entry.held);
             match keep_for.zip(holds) {
                 Some((keep_for, mut entry)) => {
-                    (entry.kept, entry.ttl_ms) = (true, u64::try_from(keep_for.as_millis()).unwrap_or(u64::MAX));
+                    (entry.kept, entry.ttl_ms) =
+                        (true, u64::try_from(keep_for.as_millis()).unwrap_or(u64::MAX));
                     let lease = self.pool.grant(whole_seconds(keep_for)).await?.id;
                     changes.insert(key, Change::Put { value: entry.write(), lease });
                     changes.insert(keys.own(me), Change::Put { value: contender.name.clone(), lease });

@@ -69,7 +69,8 @@ impl Etcd {
         }
         let claim = ClaimRef { resource: held.resource.clone(), owner: held.owner };
         let known = self.claims.get(&claim).filter(|record| record.created != 0);
-        let Some((mut record, mut under)) = known.and_then(|record| Some((record.clone(), record.under?))) else {
+        let Some((mut record, mut under)) = known.and_then(|record| Some((record.clone(), record.under?)))
+        else {
             return Ok(None);
         };
         let now = self.environment.now();
@@ -98,7 +99,8 @@ impl Etcd {
         part: &[usize],
         kept: &[Result<Option<(Record, Moment)>, Fault>],
     ) -> Vec<Result<(OwnKey, Option<Contender>), Fault>> {
-        let keys: Vec<_> = part.iter().map(|&index| self.link.config.root.of(&held[index].resource)).collect();
+        let keys: Vec<_> =
+            part.iter().map(|&index| self.link.config.root.of(&held[index].resource)).collect();
         let gets = part.iter().zip(&keys).flat_map(|(&index, keys)| {
             let name = match &kept[index] {
                 Ok(Some((record, _))) => record.name.clone(),
@@ -167,7 +169,8 @@ impl Etcd {
         let (keys, me) = (self.link.config.root.of(&held.resource), mark(held.owner));
         for attempt in 0..ATTEMPTS {
             let (own, contender) = self.find(&keys, &me).await?;
-            let Some(contender) = contender.filter(|c| c.entry.as_ref().is_some_and(|entry| !entry.kept)) else {
+            let Some(contender) = contender.filter(|c| c.entry.as_ref().is_some_and(|entry| !entry.kept))
+            else {
                 self.forget(&claim, false);
                 let why = if let Own::Grave(why) = own.own { why } else { Gone::NotThere };
                 return Ok(Renewal::Gone { why });
@@ -220,8 +223,8 @@ impl Etcd {
         let Some(entry) = &mut contender.entry else { return Ok(None) };
         entry.set_note(note);
         let changes = Changes::from([(key.to_owned(), Change::Rewrite { value: entry.write() })]);
-        let written = self.link.commit(&[Guard::Modified(key.to_owned(), contender.modified)], &changes).await?;
+        let written =
+            self.link.commit(&[Guard::Modified(key.to_owned(), contender.modified)], &changes).await?;
         Ok(written.map(|revision| Contender { modified: revision, ..contender }))
     }
-
 }

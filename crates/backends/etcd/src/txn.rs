@@ -74,9 +74,14 @@ pub(crate) fn compares<'a>(guards: impl IntoIterator<Item = &'a Guard>) -> Vec<C
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     /// Under this lease.
-    Put { value: String, lease: i64 },
+    Put {
+        value: String,
+        lease: i64,
+    },
     /// Under the lease that it has.
-    Rewrite { value: String },
+    Rewrite {
+        value: String,
+    },
     Delete,
 }
 

@@ -14,7 +14,8 @@ fn main() {
     // One server for all: every test uses names of its own. It ends with this process.
     static SERVER: OnceLock<EtcdCluster> = OnceLock::new();
     conformance::main("etcd", || async {
-        let config = Config::parse(&SERVER.get_or_init(|| EtcdCluster::start(1)).url()).expect("the URL is one");
+        let config =
+            Config::parse(&SERVER.get_or_init(|| EtcdCluster::start(1)).url()).expect("the URL is one");
         // Many tests at once, on a machine with more to do: a slow answer is no failure.
         let config = config.timeout(Duration::from_secs(20));
         let open = move || {

@@ -61,7 +61,8 @@ impl EtcdCluster {
     pub fn with_tls(certificates: &Path) -> EtcdCluster {
         let file = |name: &str| certificates.join(name).to_string_lossy().into_owned();
         let (ca, cert, key) = (file("ca.pem"), file("server.pem"), file("server.key"));
-        let options = ["--cert-file", &cert, "--key-file", &key, "--client-cert-auth", "--trusted-ca-file", &ca];
+        let options =
+            ["--cert-file", &cert, "--key-file", &key, "--client-cert-auth", "--trusted-ca-file", &ca];
         let login = vec![
             format!("--cacert={ca}"),
             format!("--cert={}", file("client.pem")),
