@@ -127,7 +127,9 @@ impl Etcd {
     async fn ask(&self, claim: &Claim, keys: &Keys, grip: &mut Grip) -> Result<Verdict, Fault> {
         let mut read = None;
         let sent = self.environment.now();
-        if claim.succeeds.is_none() {
+        // Of a claim that may be there already the lease must not be kept: asking again does not extend.
+        let is_new = grip.record.created == 0 && !grip.tainted;
+        if claim.succeeds.is_none() && is_new {
             match self.first(claim, keys, grip).await {
                 Ok(First::Granted(revision, hold)) => {
                     let name = grip.record.named.name();

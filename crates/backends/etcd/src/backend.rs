@@ -59,7 +59,7 @@ impl Etcd {
         };
         // A read that needs a leader, and the right to read: both are better known now.
         let key = format!("{}ear", etcd.link.config.root.all());
-        let asked = etcd.link.call(|mut client| {
+        let asked = etcd.link.call_again(|mut client| {
             let key = key.clone();
             async move { client.get(key, None).await }
         });

@@ -94,8 +94,8 @@ impl Fault {
     pub(crate) fn blames_member(&self) -> bool {
         match self {
             Fault::NotSent(_) | Fault::Silent | Fault::Broken(_) => true,
-            Fault::Status(number, _) => {
-                matches!(*number, code::UNAVAILABLE | code::CANCELLED | code::UNAUTHENTICATED)
+            Fault::Status(number, message) => {
+                matches!(*number, code::UNAVAILABLE | code::CANCELLED) || wants_login(*number, message)
             }
             Fault::Strange(_) | Fault::Refused(_) => false,
         }
@@ -103,7 +103,11 @@ impl Fault {
 
     /// Whether the connection may be what is wrong: the next attempt makes a new one.
     pub(crate) fn breaks_connection(&self) -> bool {
-        matches!(self, Fault::Silent | Fault::Broken(_) | Fault::Status(code::UNAUTHENTICATED, _))
+        match self {
+            Fault::Silent | Fault::Broken(_) => true,
+            Fault::Status(number, message) => wants_login(*number, message),
+            Fault::NotSent(_) | Fault::Strange(_) | Fault::Refused(_) => false,
+        }
     }
 
     /// Whether an etcd lease is gone.
@@ -129,18 +133,25 @@ impl Fault {
     }
 }
 
+/// Whether another login may help: the token is of before a change of users, or the password has changed.
+fn wants_login(number: i32, message: &str) -> bool {
+    let said = ["authentication failed", "invalid auth token", "revision of auth store is old"];
+    number == code::UNAUTHENTICATED || said.iter().any(|said| message.contains(said))
+}
+
 /// What a status means, in words, and whether the request may have been executed.
 fn interpret(number: i32, message: &str) -> (ErrorKind, String, Effect) {
     use {Effect::*, ErrorKind::*};
     let said = message.strip_prefix("etcdserver: ").unwrap_or(message);
     let refused = "etcd refused the user or the password";
     match number {
-        _ if said.contains("authentication failed") => (Denied, refused.to_owned(), None),
+        _ if said.contains("revision of auth store is old") => {
+            (Unavailable, "etcd's users have changed: another login is needed".to_owned(), None)
+        }
         _ if said.contains("user name is empty") => {
             (Denied, "etcd wants a user and a password".to_owned(), None)
         }
-        _ if said.contains("invalid auth token") => (Denied, refused.to_owned(), None),
-        code::UNAUTHENTICATED => (Denied, refused.to_owned(), None),
+        _ if wants_login(number, said) => (Denied, refused.to_owned(), None),
         code::PERMISSION_DENIED => {
             (Denied, "the user may not read and write the keys under the root".to_owned(), None)
         }
@@ -194,6 +205,7 @@ mod tests {
             (16, "etcdserver: invalid auth token", Denied, None),
             (3, "etcdserver: authentication failed, invalid user ID or password", Denied, None),
             (3, "etcdserver: user name is empty", Denied, None),
+            (3, "etcdserver: revision of auth store is old", Unavailable, None),
             (7, "etcdserver: permission denied", Denied, None),
             (3, "etcdserver: duplicate key given in txn request", Corrupt, None),
             (11, "etcdserver: mvcc: required revision has been compacted", Corrupt, None),

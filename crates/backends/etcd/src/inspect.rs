@@ -107,7 +107,7 @@ impl Etcd {
     }
 
     async fn get(&self, key: Vec<u8>, options: GetOptions) -> Result<GetResponse, Fault> {
-        let asked = self.link.call(|mut client| {
+        let asked = self.link.call_again(|mut client| {
             let (key, options) = (key.clone(), options.clone());
             async move { client.get(key, Some(options)).await }
         });

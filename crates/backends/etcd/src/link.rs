@@ -15,7 +15,7 @@ use std::{
 
 use etcd_client::{Client, ConnectOptions, Error as Driver};
 use leasehold_core::{
-    Environment, Error, ErrorKind,
+    Environment, Error, ErrorKind, Moment,
     race::{Either, first},
 };
 use tokio::sync::watch;
@@ -25,6 +25,10 @@ use crate::{config::Config, error::Fault};
 /// How often a silent connection is asked whether it lives. etcd takes more often than every 5 s for an attack.
 const PING_EVERY: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a member has for what may be asked of another one as well.
+const SOON: Duration = Duration::from_secs(1);
+/// A call that is dropped after this long was given up; before, its caller has other reasons.
+const GIVEN_UP: Duration = Duration::from_millis(300);
 /// A line of a thousand readers is some hundred kilobytes; more than this is not read at once.
 const MESSAGE_MAX: usize = 64 << 20;
 
@@ -36,6 +40,23 @@ pub(crate) struct Link {
     moves: watch::Sender<usize>,
     /// The highest revision seen.
     revision: AtomicI64,
+}
+
+/// A call under way. Its caller may have less patience than we have: given up after a while, it blames the member too,
+/// or a renewal would be sent to the same dead one again and again.
+struct Attempt<'a> {
+    link: &'a Link,
+    wire: &'a Wire,
+    began: Moment,
+    over: bool,
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        if !self.over && self.began.until(self.link.environment.now()) >= GIVEN_UP {
+            self.link.judge(self.wire, &Fault::Silent);
+        }
+    }
 }
 
 /// A way to one member.
@@ -141,13 +162,39 @@ impl Link {
     where
         F: Future<Output = Result<T, Driver>>,
     {
+        self.try_members(ask, self.config.timeout, Fault::was_not_sent).await
+    }
+
+    /// The same for what may be asked twice: the next member is asked if this one does not answer soon.
+    pub(crate) async fn call_again<T, F>(&self, ask: impl Fn(Client) -> F) -> Result<T, Fault>
+    where
+        F: Future<Output = Result<T, Driver>>,
+    {
+        let alone = self.config.hosts.len() == 1;
+        let patience = if alone { self.config.timeout } else { self.config.timeout.min(SOON) };
+        self.try_members(ask, patience, |fault| fault.blames_member() && !alone).await
+    }
+
+    async fn try_members<T, F>(
+        &self,
+        ask: impl Fn(Client) -> F,
+        patience: Duration,
+        again: impl Fn(&Fault) -> bool,
+    ) -> Result<T, Fault>
+    where
+        F: Future<Output = Result<T, Driver>>,
+    {
         let mut fault = Fault::NotSent("no member is known".to_owned());
         for _ in 0..=self.config.hosts.len() {
             let wire = self.wire().await?;
             let proven = wire.proven.load(Ordering::Relaxed);
             let connecting = if proven { Duration::ZERO } else { self.config.connect_timeout };
-            let patience = self.environment.sleep(self.config.timeout + connecting);
-            fault = match first(ask(wire.client.clone()), patience).await {
+            let patience = self.environment.sleep(patience + connecting);
+            let mut attempt = Attempt { link: self, wire: &wire, began: self.environment.now(), over: false };
+            let outcome = first(ask(wire.client.clone()), patience).await;
+            attempt.over = true;
+            drop(attempt);
+            fault = match outcome {
                 Either::Left(Ok(answer)) => {
                     wire.proven.store(true, Ordering::Relaxed);
                     return Ok(answer);
@@ -156,7 +203,7 @@ impl Link {
                 Either::Right(()) => Fault::Silent,
             };
             self.judge(&wire, &fault);
-            if !fault.was_not_sent() {
+            if !again(&fault) {
                 break;
             }
         }

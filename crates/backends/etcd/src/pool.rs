@@ -179,7 +179,8 @@ impl Pool {
     pub(crate) fn revoke(self: &Arc<Pool>, id: i64) {
         let pool = Arc::clone(self);
         self.link.environment.spawn(Box::pin(async move {
-            let revoked = pool.link.call(|mut client| async move { client.lease_revoke(id).await }).await;
+            let revoked =
+                pool.link.call_again(|mut client| async move { client.lease_revoke(id).await }).await;
             if let Err(fault) = revoked {
                 tracing::debug!(?fault, "an etcd lease was not revoked: it will run out");
             }
@@ -190,14 +191,15 @@ impl Pool {
     pub(crate) async fn keep(&self, lease: &mut Lease) -> Result<(), Fault> {
         let (id, sent) = (lease.id, self.now());
         // The answer to the first request is awaited by the driver, the deadline is the call's.
-        self.link.call(|mut client| async move { client.lease_keep_alive(id).await }).await?;
+        self.link.call_again(|mut client| async move { client.lease_keep_alive(id).await }).await?;
         lease.kept = sent;
         Ok(())
     }
 
     /// What is left of any lease, in whole seconds and never too much, and what was granted; `None` if it is gone.
     pub(crate) async fn left(&self, id: i64) -> Result<Option<(Duration, u64)>, Fault> {
-        let asked = self.link.call(|mut client| async move { client.lease_time_to_live(id, None).await });
+        let asked =
+            self.link.call_again(|mut client| async move { client.lease_time_to_live(id, None).await });
         let answer = asked.await?;
         let granted = u64::try_from(answer.granted_ttl()).unwrap_or_default();
         Ok(u64::try_from(answer.ttl()).ok().map(|left| (Duration::from_secs(left), granted)))

@@ -1,6 +1,6 @@
 //! From what etcd answers to what it means.
 
-use etcd_client::{GetResponse, KeyValue, Txn, TxnOpResponse};
+use etcd_client::{GetResponse, KeyValue, TxnOpResponse};
 use leasehold_core::{Effect, Error, ErrorKind, Gone};
 
 use crate::{
@@ -73,7 +73,7 @@ pub(crate) fn contender(keys: &Keys, kv: &KeyValue) -> Result<Contender, Fault> 
 impl Link {
     /// Reads a resource as it is now, and what it says of these owners.
     pub(crate) async fn read(&self, keys: &Keys, marks: &[&str], limit: i64) -> Result<Reading, Fault> {
-        let done = self.transact(Txn::new().and_then(reading(keys, marks, limit))).await?;
+        let done = self.look(reading(keys, marks, limit)).await?;
         let reading = Reading::of(keys, &done, 0)?;
         self.with_deep(keys, reading).await
     }
@@ -94,7 +94,7 @@ impl Link {
     /// One contender, if it is there.
     pub(crate) async fn contender(&self, keys: &Keys, name: &str) -> Result<Option<Contender>, Fault> {
         let key = keys.contender(name);
-        let asked = self.call(|mut client| {
+        let asked = self.call_again(|mut client| {
             let key = key.clone();
             async move { client.get(key, None).await }
         });

@@ -75,7 +75,7 @@ impl Etcd {
     /// What the store has of an owner.
     pub(crate) async fn find(&self, keys: &Keys, me: &str) -> Result<(OwnKey, Option<Contender>), Fault> {
         let key = keys.own(me);
-        let asked = self.link.call(|mut client| {
+        let asked = self.link.call_again(|mut client| {
             let key = key.clone();
             async move { client.get(key, None).await }
         });

@@ -3,9 +3,13 @@
 //! In that order. A contender that stands under a lease after that lease was kept will stand for as long as was
 //! granted; the other way round, an operator could move it to another lease in between, and nobody would tell.
 
-use etcd_client::{Txn, TxnOp, TxnOpResponse};
+use std::collections::HashMap;
+
+use etcd_client::{TxnOp, TxnOpResponse};
 use futures_util::future::join_all;
-use leasehold_core::{ClaimRef, Error, ErrorKind, Gone, Held, Kept, Moment, Renewal, Result, Verb};
+use leasehold_core::{
+    ClaimRef, Error, ErrorKind, Gone, Held, Kept, Moment, OwnerToken, Renewal, Resource, Result, Verb,
+};
 
 use crate::{
     NAME,
@@ -29,11 +33,15 @@ const ATTEMPTS: u32 = 10;
 
 impl Etcd {
     pub(crate) async fn renew_batch(&self, held: &[Held]) -> Vec<Result<Renewal>> {
-        let mut answers = Vec::with_capacity(held.len());
-        for part in held.chunks(AT_ONCE) {
-            answers.extend(self.renew_some(part).await);
+        let mut answers: Vec<Option<Result<Renewal, Fault>>> = vec![None; held.len()];
+        for round in rounds(held) {
+            let asked: Vec<Held> = round.iter().map(|same| held[same[0]].clone()).collect();
+            for (same, answer) in round.iter().zip(self.renew_some(&asked).await) {
+                same.iter().for_each(|&index| answers[index] = Some(answer.clone()));
+            }
         }
-        let at = |(answer, held): (Result<Renewal, Fault>, &Held)| {
+        let at = |(answer, held): (Option<Result<Renewal, Fault>>, &Held)| {
+            let answer = answer.unwrap_or_else(|| Err(Fault::Strange("a renewal has no answer".to_owned())));
             answer.map_err(|fault| fault.into_error().at(Verb::Renew, NAME).on(&held.resource))
         };
         answers.into_iter().zip(held).map(at).collect()
@@ -110,7 +118,7 @@ impl Etcd {
             [TxnOp::get(own, None), TxnOp::get(keys.contender(&name), None)]
         });
         let gets: Vec<TxnOp> = gets.collect();
-        let done = match self.link.transact(Txn::new().and_then(gets)).await {
+        let done = match self.link.look(gets).await {
             Ok(done) => done,
             Err(fault) => return part.iter().map(|_| Err(fault.clone())).collect(),
         };
@@ -226,5 +234,49 @@ impl Etcd {
         let written =
             self.link.commit(&[Guard::Modified(key.to_owned(), contender.modified)], &changes).await?;
         Ok(written.map(|revision| Contender { modified: revision, ..contender }))
+    }
+}
+
+/// What can be asked at the same time: no claim twice, but for those that ask for the very same. Each is a list of these.
+fn rounds(held: &[Held]) -> Vec<Vec<Vec<usize>>> {
+    let mut rounds: Vec<Vec<Vec<usize>>> = vec![Vec::new()];
+    let mut known: HashMap<(&Resource, OwnerToken), usize> = HashMap::new();
+    for (index, asked) in held.iter().enumerate() {
+        let round = rounds.last_mut().expect("there is always one");
+        let claim = (&asked.resource, asked.owner);
+        let before = known.get(&claim).copied();
+        let same = |other: &Held| other.ttl == asked.ttl && other.note == asked.note;
+        match before {
+            Some(position) if same(&held[round[position][0]]) => round[position].push(index),
+            None if round.len() < AT_ONCE => {
+                known.insert(claim, round.len());
+                round.push(vec![index]);
+            }
+            _ => {
+                known = HashMap::from([(claim, 0)]);
+                rounds.push(vec![vec![index]]);
+            }
+        }
+    }
+    rounds
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_claim_is_asked_for_once_at_a_time_and_in_order() {
+        let held = |owner: u8, seconds: u64| {
+            let claim =
+                ClaimRef { resource: "a/b".parse().unwrap(), owner: OwnerToken::from_bytes([owner; 16]) };
+            Held::new(claim, Duration::from_secs(seconds))
+        };
+        let batch = [held(1, 6), held(2, 6), held(1, 6), held(1, 2), held(2, 6), held(1, 6)];
+        let due = vec![vec![vec![0, 2], vec![1]], vec![vec![3], vec![4]], vec![vec![5]]];
+        assert_eq!(rounds(&batch), due);
+        assert_eq!(rounds(&vec![held(1, 6); 1000]), [[(0..1000).collect::<Vec<_>>()]]);
+        assert_eq!(rounds(&[]), vec![Vec::<Vec<usize>>::new()]);
     }
 }

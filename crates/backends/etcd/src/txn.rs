@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use etcd_client::{
-    Compare, CompareOp, GetOptions, PutOptions, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse, TxnResponse,
+    Client, Compare, CompareOp, GetOptions, PutOptions, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse,
+    TxnResponse,
 };
 
 use crate::{
@@ -22,8 +23,6 @@ pub(crate) enum Guard {
     Created(String, i64),
     /// Nobody is there.
     Nobody { lock: String },
-    /// Nobody is there but the contender that was created then.
-    Only { lock: String, created: i64 },
     /// No contender came or changed since that revision. Who left does not matter: it only made room.
     NothingSince { lock: String, revision: i64 },
     /// All contenders are ours and of this capacity.
@@ -45,9 +44,6 @@ impl Guard {
             // For an empty range etcd compares with a key that does not exist.
             Guard::Nobody { lock } => {
                 vec![ranged(Compare::create_revision(lock.as_str(), CompareOp::Equal, 0), lock)]
-            }
-            Guard::Only { lock, created } => {
-                vec![ranged(Compare::create_revision(lock.as_str(), CompareOp::Equal, *created), lock)]
             }
             Guard::NothingSince { lock, revision } => {
                 vec![ranged(Compare::mod_revision(lock.as_str(), CompareOp::Less, *revision + 1), lock)]
@@ -141,16 +137,14 @@ impl Done {
 
 impl Link {
     pub(crate) async fn transact(&self, txn: Txn) -> Result<Done, Fault> {
-        let response = self
-            .call(|client| {
-                let txn = txn.clone();
-                let mut kv = client
-                    .kv_client()
-                    .max_decoding_message_size(Link::MESSAGE_MAX)
-                    .max_encoding_message_size(Link::MESSAGE_MAX);
-                async move { kv.txn(txn).await }
-            })
-            .await?;
+        let response = self.call(|client| send(client, txn.clone())).await?;
+        Ok(Done::of(&response, self))
+    }
+
+    /// A transaction that only reads.
+    pub(crate) async fn look(&self, gets: Vec<TxnOp>) -> Result<Done, Fault> {
+        let txn = Txn::new().and_then(gets);
+        let response = self.call_again(|client| send(client, txn.clone())).await?;
         Ok(Done::of(&response, self))
     }
 
@@ -160,4 +154,10 @@ impl Link {
         let done = self.transact(txn).await?;
         Ok(done.succeeded.then_some(done.revision))
     }
+}
+
+async fn send(client: Client, txn: Txn) -> Result<TxnResponse, etcd_client::Error> {
+    let kv = client.kv_client();
+    let kv = kv.max_decoding_message_size(Link::MESSAGE_MAX);
+    kv.max_encoding_message_size(Link::MESSAGE_MAX).txn(txn).await
 }

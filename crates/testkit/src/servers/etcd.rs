@@ -142,8 +142,12 @@ impl EtcdCluster {
 
     /// A command of `etcdctl`, ready to be started.
     pub fn command(&self, words: &[&str]) -> Command {
+        self.command_to(&self.ports(), words)
+    }
+
+    fn command_to(&self, ports: &[u16], words: &[&str]) -> Command {
         let endpoints: Vec<_> =
-            self.ports().iter().map(|port| format!("{}://127.0.0.1:{port}", self.scheme)).collect();
+            ports.iter().map(|port| format!("{}://127.0.0.1:{port}", self.scheme)).collect();
         let mut command = Command::new("etcdctl");
         command.env("ETCDCTL_API", "3").arg(format!("--endpoints={}", endpoints.join(",")));
         command.arg("--dial-timeout=3s").arg("--command-timeout=5s");
@@ -187,10 +191,9 @@ impl EtcdCluster {
 
     /// What a member says of itself: its id, and the leader's.
     fn status(&self, index: usize) -> Option<(String, String)> {
-        let endpoint = format!("--endpoints={}://127.0.0.1:{}", self.scheme, self.members[index].client_port);
-        let words = ["endpoint", "status", "-w", "fields"];
-        let mut command = self.command(&words);
-        command.arg(endpoint).arg("--command-timeout=1s").stdin(Stdio::null());
+        let mut command =
+            self.command_to(&[self.members[index].client_port], &["endpoint", "status", "-w", "fields"]);
+        command.stdin(Stdio::null());
         let printed = text(&command.output().ok()?.stdout);
         let field = |name: &str| {
             let line = printed.lines().find(|line| line.starts_with(&format!("\"{name}\"")))?;

@@ -1,0 +1,10 @@
+//! What only a real etcd can show: faults, several members, `etcdctl`, logins, and what it costs.
+#![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
+
+mod access;
+mod common;
+mod etcdctl;
+mod faults;
+mod leases;
+mod members;
+mod readme;
