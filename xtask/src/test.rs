@@ -5,7 +5,7 @@ use crate::{cargo, examples, links, packages, steps::Steps};
 /// How many runs the simulator makes. Each is a seed: a failure names the one that repeats it.
 const SEEDS: &str = "300";
 
-const NAMES: &[&str] = &["format", "links", "lints", "docs", "tests", "examples", "simulator"];
+const NAMES: &[&str] = &["format", "links", "lints", "docs", "tests", "examples", "simulator", "model"];
 
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let verbose = args.iter().any(|arg| arg == "-v" || arg == "--verbose");
@@ -36,6 +36,9 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
                 name,
                 &mut cargo(["run", "--release", "--quiet", "-p", "leasehold-sim", "--", "--seeds", SEEDS]),
             ),
+            "model" => {
+                steps.command(name, &mut cargo(["run", "--release", "--quiet", "-p", "leasehold-check"]))
+            }
             _ => unreachable!("every name is listed here"),
         };
     }

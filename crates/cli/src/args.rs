@@ -86,6 +86,10 @@ pub(crate) enum Command {
     Audit(commands::audit::Audit),
     /// Look for leases and locks that nobody will give back
     Leaks(commands::leaks::Leaks),
+    /// Say what to use, a lease or something else, and why: ten questions
+    Advise(Box<commands::advise::Advise>),
+    Cron(Box<commands::cron::Cron>),
+    Elect(Box<commands::elect::Elect>),
     /// Print completions for a shell
     Completions(commands::completions::Completions),
     /// Print the manual page, of the program or of one command

@@ -10,6 +10,7 @@
 //! | [`claim`] | what a backend is asked: claims, renewals, farewells, orders, queries |
 //! | [`verdict`] | what a backend answers |
 //! | [`backend`] | the trait, with its contract B1–B10 |
+//! | [`quorum_node`] | a server that votes, for leases over a majority of independent servers |
 //! | [`seat`] | the one rule of seating |
 //! | [`model`] | one resource as a pure state machine: the executable specification |
 //! | [`backoff`] | how long to wait before asking again |
@@ -27,6 +28,7 @@ pub mod event;
 pub mod model;
 #[doc(hidden)]
 pub mod planted;
+pub mod quorum_node;
 pub mod race;
 pub mod resource;
 mod roster;
@@ -45,6 +47,7 @@ pub use clock::{Clock, Environment, Moment, SystemClock, WallTime};
 pub use error::{Busy, Effect, Error, ErrorKind, Result, Verb};
 pub use event::{Ending, Event, EventKind};
 pub use model::Model;
+pub use quorum_node::QuorumNode;
 pub use resource::Resource;
 pub use token::{FencingToken, OwnerToken, ShareNumber};
 pub use verdict::{

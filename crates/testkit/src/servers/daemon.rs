@@ -54,6 +54,11 @@ impl Daemon {
         Daemon { keeper, pid: pid.expect("a process id is a number") }
     }
 
+    /// Its process id.
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
     /// Kills it at once, as a power cut would.
     pub fn kill(&self) {
         let _ = kill_process(self.pid, Signal::KILL);
@@ -76,12 +81,18 @@ impl Daemon {
 
     /// Whether it runs.
     pub fn is_running(&self) -> bool {
-        if test_kill_process(self.pid).is_err() {
-            return false;
-        }
         // A zombie is there and does not run.
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid.as_raw_nonzero()));
-        stat.map_or(true, |stat| stat.rsplit(')').next().is_none_or(|rest| !rest.trim().starts_with('Z')))
+        test_kill_process(self.pid).is_ok() && self.state() != Some('Z')
+    }
+
+    /// Whether it runs and is not frozen.
+    pub(super) fn is_awake(&self) -> bool {
+        self.is_running() && self.state() != Some('T')
+    }
+
+    fn state(&self) -> Option<char> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid.as_raw_nonzero())).ok()?;
+        stat.rsplit(')').next()?.trim().chars().next()
     }
 }
 

@@ -2,13 +2,14 @@
 
 mod claim;
 mod nested;
+mod ready;
 mod supervise;
 mod terms;
 mod waiting;
 
 use std::{
     ffi::{OsStr, OsString},
-    path::Path,
+    path::{Path, PathBuf},
     process::ExitCode,
     time::Duration,
 };
@@ -28,6 +29,7 @@ use crate::{
     exit::{Exit, Failure},
     hold::Hold,
     output::Output,
+    relaunch,
     signals::{self, Signals},
     terminal::Terminal,
 };
@@ -117,6 +119,18 @@ pub(crate) struct Run {
     #[arg(long, value_name = "TEXT")]
     label: Option<String>,
 
+    /// What others are to know about whoever holds it: an address, a version
+    #[arg(long, value_name = "TEXT")]
+    note: Option<String>,
+
+    /// Make this file while the command runs and the lease is held, for a probe
+    #[arg(long, value_name = "FILE")]
+    ready_file: Option<PathBuf>,
+
+    /// End when the process that started us does
+    #[arg(long, value_name = "PID", hide = true)]
+    with_parent: Option<i32>,
+
     /// Send the command this signal when an operator asks it to finish [default: none]
     #[arg(long, value_name = "SIGNAL", value_parser = signals::named)]
     on_ask: Option<Signal>,
@@ -128,6 +142,9 @@ pub(crate) struct Run {
 
 impl Run {
     pub(crate) async fn run(self, global: &Global, output: Output) -> Result<ExitCode, Failure> {
+        if self.with_parent.is_some_and(|parent| !relaunch::ends_with(parent)) {
+            return Ok(code_of(Signal::TERM.as_raw())); // nobody is left to run for
+        }
         let context = Context::new(global, output)?;
         let terms = Terms::of(&self, &context.config.run)?;
         let mut signals = Signals::ending().map_err(Failure::host)?;

@@ -5,7 +5,7 @@ use std::{ffi::OsString, time::Duration};
 
 use leasehold::{Asked, Clock as _, Ending, Moment, SystemClock};
 
-use super::{Run, claim::Share, nested, terms::Terms};
+use super::{Run, claim::Share, nested, ready::Ready, terms::Terms};
 use crate::{
     commands::Context,
     exit::Failure,
@@ -61,7 +61,8 @@ impl Supervision<'_> {
         let environment = self.environment(&*hold);
         let environment = environment.iter().map(|(name, value)| (*name, value.as_os_str()));
         let guardian = Guardian::start(&self.run.argv(), environment, begin).map_err(Failure::host)?;
-        let mut watch = Watch { guardian, job, begin, overdue: None };
+        let ready = Ready::new(self.run.ready_file.clone());
+        let mut watch = Watch { guardian, job, begin, overdue: None, ready };
         let outcome = self.watch(&mut *hold, signals, &mut watch).await;
         watch.job.end(matches!(outcome, Outcome::Exited(_) | Outcome::NotStarted(_)));
         if outcome == Outcome::Unguarded {
@@ -118,9 +119,15 @@ impl Supervision<'_> {
             Some(News::Exited(code)) if !is_lost => return Some(Outcome::Exited(code)),
             Some(News::Killed(signal)) if !is_lost => return Some(Outcome::Killed(signal)),
             Some(News::AllDead) => return Some(Outcome::Lost),
-            Some(News::Started(pid)) => watch.job.started(pid),
+            Some(News::Started(pid)) => {
+                watch.job.started(pid);
+                if let Err(error) = watch.ready.begin(&self.run.resource, &hold.token()) {
+                    self.say(&format!("the ready file cannot be written: {error}"));
+                }
+            }
             Some(News::Stopped(signal)) => watch.job.stopped(signal, &watch.guardian),
             Some(News::Stopping) if !is_lost => {
+                watch.ready.end();
                 watch.overdue = Some(watch.begin.deadline.before(RESERVE));
                 self.say(&format!("{}: stopping the command", self.why(hold)));
             }
@@ -190,11 +197,13 @@ struct Watch {
     begin: Begin,
     /// Once the lease is lost: until when the guardian must have done its work.
     overdue: Option<Moment>,
+    ready: Ready,
 }
 
 impl Watch {
     /// The lease is over, for this reason.
     fn stop(&mut self, ending: Ending) {
+        self.ready.end();
         let manner = manner(ending, self.begin.deadline.before(self.begin.stop_before));
         self.guardian.wish(Wish::Stop(manner));
         self.overdue = Some(match manner {
