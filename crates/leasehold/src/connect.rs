@@ -129,6 +129,9 @@ mod tests {
         let error = connect("etcd://app:hunter2@127.0.0.1").await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         let text = error.to_string();
-        assert!(text.contains("protoc") && text.contains("cargo xtask build") && !text.contains("hunter2"), "{text}");
+        assert!(
+            text.contains("protoc") && text.contains("cargo xtask build") && !text.contains("hunter2"),
+            "{text}"
+        );
     }
 }

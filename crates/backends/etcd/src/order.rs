@@ -112,7 +112,7 @@ impl Etcd {
             }
             (_, None) | (Command::Resize { .. }, _) => return not_that_one(line, newest),
             (Command::Ask { within }, Some(index)) => {
-                self.draft_ask(order, keys, line, (index, within), draft)?
+                self.draft_ask(order, keys, line, (index, within), draft)?;
             }
             (Command::Evict(Eviction::AtExpiry), Some(index)) => {
                 self.draft_eviction(keys, line, index, draft).await?;
