@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use etcd_client::{Txn, TxnOp};
 use futures_util::future::join;
-use leasehold_core::{Claim, ClaimRef, Error, ErrorKind, FencingToken, Grant, Moment, Verdict, WhenBlocked};
+use leasehold_core::{
+    Claim, ClaimRef, Effect, Error, ErrorKind, FencingToken, Grant, Moment, Verdict, WhenBlocked,
+};
 
 use crate::{
     backend::Etcd,
@@ -13,7 +15,7 @@ use crate::{
     error::Fault,
     keeping::Lasting,
     keys::{Keys, mark},
-    line::Line,
+    line::{Contender, Line},
     plan::{Answer, Leases, Plan, beyond, decide, full},
     pool::{Lease, seconds_for, whole_seconds},
     read::Reading,
@@ -36,6 +38,10 @@ struct Grip {
     grave: Option<Lease>,
     /// An earlier request of this claim went unanswered.
     tainted: bool,
+    /// This call has written something.
+    wrote: bool,
+    /// What it wrote was its place, by the one transaction.
+    joined: bool,
 }
 
 /// What the first transaction came to.
@@ -57,12 +63,16 @@ impl Etcd {
         self.check_floor(&keys, claim).await?;
         let mut grip = self.grip(claim).await?;
         let outcome = self.ask(claim, &keys, &mut grip).await;
-        if let Err(fault) = &outcome
-            && fault.clone().into_error().effect() == leasehold_core::Effect::None
-        {
+        let Err(fault) = outcome else { return outcome };
+        let error = fault.into_error();
+        if error.effect() == Effect::None && grip.wrote {
+            // The last request came to nothing, but not the one before: the claim may have a place.
+            return Err(Fault::Refused(error.with_effect(Effect::Unknown)));
+        }
+        if error.effect() == Effect::None {
             self.let_go(&grip);
         }
-        outcome
+        Err(Fault::Refused(error))
     }
 
     /// A floor that no revision can be above is refused before anything is written.
@@ -104,7 +114,17 @@ impl Etcd {
             Some(bury) => Some(self.pool.grant(whole_seconds(bury)).await?),
             None => None,
         };
-        Ok(Grip { claim: reference, me: mark(claim.owner), record, hold, place, grave, tainted })
+        Ok(Grip {
+            claim: reference,
+            me: mark(claim.owner),
+            record,
+            hold,
+            place,
+            grave,
+            tainted,
+            wrote: false,
+            joined: false,
+        })
     }
 
     fn dispose_unless(&self, record: &Record, hold: Lease) {
@@ -135,7 +155,10 @@ impl Etcd {
                     let name = grip.record.named.name();
                     return self.granted(claim, grip, name, (revision, sent, hold));
                 }
-                Ok(First::Read(reading)) => read = Some(self.link.with_deep(keys, reading).await?),
+                Ok(First::Read(reading)) => {
+                    self.note_place(claim, grip, &reading.line);
+                    read = Some(self.link.with_deep(keys, reading).await?);
+                }
                 Err(fault) if fault.is_lease_gone() => self.regrip(claim, grip).await?,
                 Err(fault) => return Err(fault),
             }
@@ -160,6 +183,20 @@ impl Etcd {
         }
         let message = "the line changes faster than it can be joined";
         Err(Fault::Refused(Error::new(ErrorKind::Unavailable, message)))
+    }
+
+    /// The one transaction has taken a place, if the claim stands in the line under the lease in hand.
+    fn note_place(&self, claim: &Claim, grip: &mut Grip, line: &Line) {
+        let Some(index) = line.find(&grip.me) else { return };
+        let contender = &line.contenders[index];
+        let Some(place) = grip.place.take_if(|place| place.id == contender.lease) else { return };
+        let now = self.environment.now();
+        (grip.wrote, grip.joined) = (true, true);
+        grip.record.name.clone_from(&contender.name);
+        (grip.record.created, grip.record.under) = (contender.created, Some(place));
+        // From when the lease was kept, which was before the request was sent.
+        grip.record.ends = place.kept.after(claim.place_ttl).min(now.after(claim.place_ttl));
+        self.claims.insert(now, grip.claim.clone(), grip.record.clone());
     }
 
     /// A moment, longer with every attempt, so that those who disturb each other part.
@@ -280,7 +317,7 @@ impl Etcd {
             let (committed, hold) = join(commit, self.freshened(grip.hold, ttl)).await;
             grip.hold = hold;
             let Some(revision) = committed? else { return Ok(None) };
-            written = revision;
+            (written, grip.wrote) = (revision, true);
         }
         let verdict = match plan.answer {
             Answer::NeedsPlace => return Ok(None),
@@ -311,7 +348,7 @@ impl Etcd {
                 if written != 0 {
                     self.succeeded(claim, None);
                 }
-                return self.waits(claim, keys, grip, &plan.line, place, read_at).await.map(Some);
+                return self.waits(claim, keys, grip, &plan.line, place, (read_at, written)).await.map(Some);
             }
         };
         Ok(Some(verdict))
@@ -431,39 +468,36 @@ impl Etcd {
         grip: &mut Grip,
         line: &Line,
         place: Option<usize>,
-        since: i64,
+        (since, written): (i64, i64),
     ) -> Result<Verdict, Fault> {
         let line_max = usize::try_from(self.info.limits.line).unwrap_or(usize::MAX);
         let Some(index) = place else {
             self.done_with(grip);
             return Ok(Verdict::Blocked(self.blocked(line, None, since).await));
         };
-        let contender = &line.contenders[index];
-        let now = self.environment.now();
-        let taken = grip.place.take_if(|place| place.id == contender.lease);
-        if line.ahead(place) > line_max && taken.is_some() {
+        if line.ahead(place) > line_max && grip.joined {
             // The one transaction cannot count: whoever is one too many leaves again.
             let farewell = leasehold_core::Farewell::new(claim.reference());
             self.try_release(&farewell).await?;
+            grip.wrote = false;
             return Err(Fault::Refused(full(line_max)));
         }
-        let created = if contender.created == i64::MAX { since } else { contender.created };
+        let contender = &line.contenders[index];
+        let now = self.environment.now();
         let mut record = grip.record.clone();
-        (record.created, record.unanswered) = (created, grip.tainted);
+        record.unanswered = grip.tainted;
         record.name.clone_from(&contender.name);
-        if let Some(place) = taken {
-            (record.under, record.ends) = (Some(place), now.after(claim.place_ttl).min(place.ends()));
+        if let Some(place) = grip.place.take_if(|place| place.id == contender.lease) {
+            (record.under, record.ends) = (Some(place), place.kept.after(claim.place_ttl));
         }
+        // One that was just created has the revision at which that was written.
+        record.created = if contender.created == i64::MAX { written } else { contender.created };
         self.claims.insert(now, claim.reference(), record);
         grip.place.take().into_iter().for_each(|unused| self.pool.put_back(unused));
-        if taken.is_none() || !taken.is_some_and(|place| place.lasts(now, claim.place_ttl)) {
-            match self.extend(keys, &grip.claim, contender, claim.place_ttl).await? {
-                Lasting::Until(..) => {}
-                Lasting::Changed => {
-                    let message = "its place was lost this moment: ask again";
-                    return Err(Fault::Refused(Error::new(ErrorKind::Unavailable, message)));
-                }
-            }
+        let current = Contender { modified: contender.modified.min(written.max(since)), ..contender.clone() };
+        if let Lasting::Changed = self.extend(keys, &grip.claim, &current, claim.place_ttl).await? {
+            let message = "its place was lost this moment: ask again";
+            return Err(Fault::Refused(Error::new(ErrorKind::Unavailable, message)));
         }
         Ok(Verdict::Blocked(self.blocked(line, place, since).await))
     }

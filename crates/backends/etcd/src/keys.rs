@@ -105,7 +105,7 @@ mod tests {
         let owner = OwnerToken::from_bytes([7; 16]);
         assert_eq!(
             keys.own(&mark(owner)),
-            "leasehold/v1/own/acme:report/42%20of%207/48ce7e08cd7a7ba91f3e2c1a1c6dc1a2"
+            "leasehold/v1/own/acme:report/42%20of%207/d761d406af2a4a5a15f67c924378ed88"
         );
         assert_eq!(keys.pause, "leasehold/v1/pause/acme:report/42%20of%207");
         assert!(!keys.own(&mark(owner)).contains(&owner.reveal()));

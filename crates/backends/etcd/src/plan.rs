@@ -335,3 +335,91 @@ pub(crate) fn beyond(floor: i64, revision: i64) -> Error {
 pub(crate) fn full(line_max: usize) -> Error {
     Error::new(ErrorKind::Limit, format!("{line_max} wait in line already"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        keys::Root,
+        line::tests::{claim, contender, line},
+    };
+    use leasehold_core::{Share, Succession};
+
+    const LEASES: Leases<'_> = Leases { name: "new", hold: 77, place: Some(66), grave: None };
+
+    fn plan(claim: &Claim, line: Line) -> Plan {
+        let keys = Root::new(Root::DEFAULT).of(&claim.resource);
+        let owns = vec![OwnKey { own: Own::Nothing, modified: 0 }; 2];
+        decide(&keys, claim, (line, &owns), LEASES, WallTime::from_micros(9), 10).unwrap()
+    }
+
+    fn of(line: &Line) -> Vec<(&str, bool)> {
+        let held = |(index, contender)| -> (&str, bool) {
+            let contender: &Contender = contender;
+            (contender.name.as_str(), line.is_held(index))
+        };
+        line.contenders.iter().enumerate().map(held).collect()
+    }
+
+    fn stranger(number: u8) -> Contender {
+        Contender { entry: None, ..contender(number, Share::WHOLE, false) }
+    }
+
+    #[test]
+    fn a_seat_is_handed_on_only_while_nobody_waits() {
+        let heir = claim(9, Share::WHOLE).queued().succeeding(Succession::from(claim(1, Share::WHOLE).owner));
+        let alone = plan(&heir, line(vec![contender(1, Share::WHOLE, true)]));
+        assert_eq!(alone.answer, Answer::Granted { created: None, lease: None });
+        assert_eq!(of(&alone.line), [("new", true)]);
+        assert!(alone.guards.iter().any(|guard| matches!(guard, Guard::NothingSince { revision: 100, .. })));
+        for waiting in [contender(2, Share::WHOLE, false), stranger(2)] {
+            let refused = plan(&heir, line(vec![contender(1, Share::WHOLE, true), waiting]));
+            assert_eq!(refused.answer, Answer::Blocked(Some(1)));
+            assert_eq!(
+                refused.line.contenders.len(),
+                2,
+                "the predecessor is gone, and the heir stands at the end"
+            );
+        }
+    }
+
+    #[test]
+    fn a_downgrade_stays_under_its_lease_and_past_a_stranger_in_its_place() {
+        let from = Succession::from(claim(1, Share::WRITE).owner);
+        let reader = claim(9, Share::READ).succeeding(from);
+        let moved =
+            plan(&reader, line(vec![contender(1, Share::WRITE, true), contender(2, Share::WRITE, false)]));
+        assert_eq!(moved.answer, Answer::Granted { created: None, lease: Some(1) });
+        assert_eq!(of(&moved.line), [("2", false), ("new", true)]);
+        let stayed = plan(&reader, line(vec![contender(1, Share::WRITE, true), stranger(2)]));
+        assert_eq!(stayed.answer, Answer::Granted { created: Some(1), lease: Some(1) });
+        assert_eq!(of(&stayed.line), [("1", true), ("2", false)], "it is still first by creation");
+    }
+
+    #[test]
+    fn a_place_is_granted_by_its_own_key_alone() {
+        let ours = claim(2, Share::WHOLE).queued();
+        let plan =
+            plan(&ours, line(vec![contender(2, Share::WHOLE, false), contender(3, Share::WHOLE, false)]));
+        assert_eq!(plan.answer, Answer::Granted { created: Some(2), lease: None });
+        let own = Guard::Modified("leasehold/v1/lock/a/b/2".to_owned(), 2);
+        assert!(plan.guards.contains(&own), "it must still be there");
+        let quiet = plan.guards.iter().any(|guard| matches!(guard, Guard::NothingSince { .. }));
+        assert!(!quiet, "whoever comes behind does not disturb it");
+    }
+
+    #[test]
+    fn a_full_line_takes_no_more_and_an_old_token_is_not_undercut() {
+        let crowd = (1..=11).map(|number| contender(number, Share::WHOLE, number == 1)).collect();
+        let keys = Root::new(Root::DEFAULT).of(&claim(99, Share::WHOLE).resource);
+        let owns = vec![OwnKey { own: Own::Nothing, modified: 0 }];
+        let now = WallTime::from_micros(9);
+        let late = claim(99, Share::WHOLE).queued();
+        let error = decide(&keys, &late, (line(crowd), &owns), LEASES, now, 10).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Limit);
+        let above = claim(2, Share::WHOLE).queued().above(FencingToken::new(50).unwrap());
+        let alone = line(vec![contender(2, Share::WHOLE, false)]);
+        let error = decide(&keys, &above, (alone, &owns), LEASES, now, 10).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+    }
+}

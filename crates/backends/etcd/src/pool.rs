@@ -60,7 +60,7 @@ pub(crate) fn seconds_for(ttl: Duration) -> u64 {
 
 /// As many seconds as this needs.
 pub(crate) fn whole_seconds(duration: Duration) -> u64 {
-    (duration.as_secs() + u64::from(duration.subsec_nanos() > 0)).clamp(1, SECONDS_MAX)
+    duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0)).clamp(1, SECONDS_MAX)
 }
 
 /// What etcd grants at the most.
@@ -162,6 +162,11 @@ impl Pool {
     pub(crate) fn put_back(self: &Arc<Pool>, lease: Lease) {
         let now = self.now();
         let mut shelves = self.shelves();
+        let twice = |shelf: &Shelf| shelf.leases.iter().any(|other| other.id == lease.id);
+        if shelves.get(&lease.asked).is_some_and(twice) {
+            debug_assert!(false, "a lease has one claim at a time");
+            return;
+        }
         match shelves.get_mut(&lease.asked) {
             Some(shelf) if lease.is_usable(now) && shelf.leases.len() < SHELF_MAX => {
                 shelf.leases.push(lease);

@@ -179,7 +179,8 @@ impl Etcd {
             let (own, contender) = self.find(&keys, &me).await?;
             let Some(contender) = contender.filter(|c| c.entry.as_ref().is_some_and(|entry| !entry.kept))
             else {
-                self.forget(&claim, false);
+                // Whatever took the contender may have taken its lease: it is not used again.
+                self.forget(&claim, true);
                 let why = if let Own::Grave(why) = own.own { why } else { Gone::NotThere };
                 return Ok(Renewal::Gone { why });
             };

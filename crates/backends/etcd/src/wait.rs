@@ -236,8 +236,10 @@ impl Listener {
 impl Etcd {
     pub(crate) async fn wait_for_news(&self, claim: &ClaimRef, since: Cursor) -> Result<(), Fault> {
         let (keys, me) = (self.link.config.root.of(&claim.resource), mark(claim.owner));
-        let reading = self.link.read(&keys, &[&me], 0).await?;
-        let line = reading.line;
+        let mut line = self.link.read(&keys, &[&me], Line::HEAD).await?.line;
+        if line.capacity().is_some_and(|capacity| capacity > 1) && line.total > line.contenders.len() {
+            line = self.link.read(&keys, &[&me], 0).await?.line;
+        }
         let since = i64::try_from(since.0).unwrap_or(i64::MAX);
         let Some(place) = line.find(&me) else {
             if since <= 0 || since > line.revision {
