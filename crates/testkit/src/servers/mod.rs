@@ -5,6 +5,8 @@
 
 mod daemon;
 mod redis;
+mod zookeeper;
 
 pub use daemon::Daemon;
 pub use redis::{RedisServer, Replication};
+pub use zookeeper::{Ensemble, ZooKeeperServer};
