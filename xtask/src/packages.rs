@@ -11,6 +11,10 @@ const PACKAGES: &[(&str, &str)] = &[
     ("mount", "mounts it, as root"),
     ("gcc", "compiles SQLite, and links everything"),
     ("libc6-dev", "the headers that SQLite is compiled with"),
+    ("default-jre-headless", "runs ZooKeeper, and Curator beside it"),
+    ("libbsh-java", "runs the script by which the tests talk to Curator"),
+    ("libcurator-recipes-java", "Curator itself, which must stand in one line with us"),
+    ("zookeeper", "the servers of the ZooKeeper tests, which they start themselves"),
     ("redis-server", "the server of the Redis tests, which they start themselves"),
 ];
 

@@ -14,7 +14,7 @@ use crate::{
     error::Fault,
     evaluate::{LOOKS, View, blocked},
     line::Seating,
-    names::{contender, folder},
+    names::{contender, folder, heir},
     record::{Record, token},
     session::Session,
 };
@@ -23,6 +23,8 @@ use crate::{
 pub(crate) enum Made {
     Done,
     Buried,
+    /// It has taken over somebody's node: there is no need for one of its own.
+    Inherited,
     /// An operation of the caller's own failed so.
     Failed(Driver),
 }
@@ -54,6 +56,12 @@ impl ZooKeeper {
                 match self.make(&session, claim, record, |_, _| Ok(())).await? {
                     Made::Done => {}
                     Made::Buried => return Ok(Verdict::Buried),
+                    Made::Inherited => {
+                        if let Some(verdict) = self.recover(&session, claim).await? {
+                            return Ok(verdict);
+                        }
+                        continue;
+                    }
                     Made::Failed(error) => return Err(Fault::of(error)),
                 }
             }
@@ -124,11 +132,14 @@ impl ZooKeeper {
                         return Ok(Made::Buried);
                     }
                 }
-                Err(MultiWriteError::OperationFailed { index: 2 | 3, source: Driver::NoNode }) => {
+                Err(MultiWriteError::OperationFailed { index: 2, source: Driver::NodeExists }) => {
+                    return Ok(Made::Inherited);
+                }
+                Err(MultiWriteError::OperationFailed { index: 4 | 5, source: Driver::NoNode }) => {
                     let mode = session.mode(CreateMode::Container);
                     session.client.mkdir(&folder, &mode).await.map_err(Fault::of)?;
                 }
-                Err(MultiWriteError::OperationFailed { index, source }) if index > 3 => {
+                Err(MultiWriteError::OperationFailed { index, source }) if index > 5 => {
                     return Ok(Made::Failed(source));
                 }
                 Err(error) => return Err(Fault::from(error)),
@@ -189,12 +200,12 @@ impl ZooKeeper {
     ) -> Result<Option<Verdict>, Fault> {
         let reference = claim.reference();
         let own = session.entries().get(&reference).map(|entry| entry.node.clone());
-        let named = view.line.of_owner(claim.owner).find(|contender| Some(&contender.name) != own.as_ref());
-        let Some(position) = named.and_then(|contender| view.line.position(&contender.name)) else {
-            return Ok(None);
-        };
-        let seen = session.read(&claim.resource, &view.line, &[position]).await?;
+        let named = view.line.of_owner(claim.owner).filter(|contender| Some(&contender.name) != own.as_ref());
+        let named: Vec<_> = named.filter_map(|contender| view.line.position(&contender.name)).collect();
+        // A node that was handed on bears the name of whoever had it first.
+        let seen = session.read(&claim.resource, &view.line, &named).await?;
         let Some(seen) = seen.into_iter().find(|seen| seen.record.heir().is_none()) else { return Ok(None) };
+        let position = seen.position;
         self.remove(session, &reference).await?;
         let node = view.line.contenders[position].name.clone();
         let minted = token(seen.stat.czxid)?;
@@ -209,6 +220,32 @@ impl ZooKeeper {
         self.evaluate(session, claim, false, began).await
     }
 
+    /// Finds the node of a claim that this session does not know, but that is there: the answer was lost, or another
+    /// session made it. `None` if it is known now, or gone.
+    pub(crate) async fn recover(&self, session: &Session, claim: &Claim) -> Result<Option<Verdict>, Fault> {
+        let reference = claim.reference();
+        let Some((path, is_heir)) = self.find(session, &reference).await?.into_iter().next() else {
+            // A sign that leads nowhere.
+            drop(session.client.delete(&heir(&reference), None).await);
+            return Ok(None);
+        };
+        let Ok((bytes, stat)) = session.client.get_data(&path).await else { return Ok(None) };
+        let (record, node) = (Record::read(&bytes), path.rsplit('/').next().unwrap_or_default().to_owned());
+        let minted = session.token_of(&claim.resource, &record, &stat).await?;
+        let Some(view) = session.weighed(&claim.resource, self.now()).await? else { return Ok(None) };
+        let Some(position) = view.line.position(&node) else { return Ok(None) };
+        if stat.ephemeral_owner != session.id {
+            return self.foreign(session, claim, position, minted).await;
+        }
+        let weight = record.weight.unwrap_or(claim.share.weight());
+        let mut entry = Entry::new(node, minted, record, weight);
+        (entry.version, entry.is_heir) = (stat.version, is_heir);
+        entry.granted = position < view.seating().seated;
+        let old = session.entries().insert(reference, entry);
+        drop(old);
+        Ok(None)
+    }
+
     /// What is said to a claim whose node belongs to another session.
     async fn foreign(
         &self,
@@ -218,7 +255,7 @@ impl ZooKeeper {
         minted: FencingToken,
     ) -> Result<Option<Verdict>, Fault> {
         let now = self.now();
-        let Some(view) = session.view(&claim.resource, now).await? else { return Ok(None) };
+        let Some(view) = session.weighed(&claim.resource, now).await? else { return Ok(None) };
         let Seating { seated, .. } = view.seating();
         if position < seated {
             return Ok(Some(Verdict::Granted(Grant::new(minted, Duration::ZERO))));
@@ -256,7 +293,7 @@ impl ZooKeeper {
             Err(error) => return Err(Fault::of(error)),
         };
         if is_heir {
-            drop(session.client.delete(&crate::names::heir(claim), None).await);
+            drop(session.client.delete(&heir(claim), None).await);
         }
         let entry = session.entries().remove(claim);
         drop(entry); // outside of the lock: it rings
@@ -266,7 +303,7 @@ impl ZooKeeper {
 
 /// The stat of the folder and the name of the node, out of the answers to the transaction.
 fn made(answers: Vec<MultiWriteResult>) -> Result<(Stat, String), Fault> {
-    let mut answers = answers.into_iter().skip(2);
+    let mut answers = answers.into_iter().skip(4);
     match (answers.next(), answers.next()) {
         (Some(MultiWriteResult::SetData { stat }), Some(MultiWriteResult::Create { path, .. })) => {
             let name = path.rsplit('/').next().unwrap_or_default().to_owned();

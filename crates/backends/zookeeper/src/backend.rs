@@ -120,7 +120,7 @@ impl Backend for ZooKeeper {
     async fn wait(&self, claim: &ClaimRef, since: &Cursor, at_most: Duration) -> Result<()> {
         let told = self.wait_for_news(claim, *since);
         match first(told, self.link.environment.sleep(at_most)).await {
-            Either::Left(Err(fault)) => {
+            Either::Left(Err(fault)) if !fault.ended => {
                 let error = fault.into_error().with_effect(Effect::None);
                 Err(error.at(Verb::Wait, NAME).on(&claim.resource))
             }
@@ -130,7 +130,11 @@ impl Backend for ZooKeeper {
 
     async fn inspect(&self, query: &Query) -> Result<Page> {
         let at = |fault: Fault| fault.into_error().with_effect(Effect::None).at(Verb::Inspect, NAME);
-        self.answer_query(query).await.map_err(at)
+        let answer = match self.answer_query(query).await {
+            Err(fault) if fault.ended => self.answer_query(query).await,
+            answer => answer,
+        };
+        answer.map_err(at)
     }
 
     async fn order(&self, order: &Order) -> Result<Ordered> {

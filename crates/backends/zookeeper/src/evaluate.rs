@@ -21,6 +21,8 @@ use crate::{
 pub(crate) const LOOKS: u32 = 32;
 /// How many nodes are read in one request.
 pub(crate) const READ: usize = 100;
+/// How many of a line are weighed: those behind cannot move anyway.
+const WEIGHED: usize = 2 * READ;
 
 /// A line, and what an operator said to it.
 pub(crate) struct View {
@@ -57,6 +59,28 @@ impl Session {
         let line = Line::of(children)?;
         let control = if line.has_control { self.control(resource, now).await? } else { None };
         Ok(Some(View { line, control, pzxid: stat.pzxid }))
+    }
+
+    /// The same with the weights that were lowered since, which names do not tell: one more request if anyone weighs
+    /// more than one.
+    pub(crate) async fn weighed(&self, resource: &Resource, now: Moment) -> Result<Option<View>, Fault> {
+        let Some(mut view) = self.view(resource, now).await? else { return Ok(None) };
+        let all = view.line.contenders.len();
+        self.weigh(resource, &mut view.line, all).await?;
+        Ok(Some(view))
+    }
+
+    /// Learns of the first so many which weigh less than their names say.
+    async fn weigh(&self, resource: &Resource, line: &mut Line, first: usize) -> Result<(), Fault> {
+        let heavy = |position: &usize| line.contenders[*position].share.weight() > 1;
+        let heavy: Vec<_> = (0..first).filter(heavy).take(WEIGHED).collect();
+        for Seen { position, record, .. } in self.read(resource, line, &heavy).await? {
+            if let Some(weight) = record.weight {
+                let name = line.contenders[position].name.clone();
+                line.lower(&name, weight);
+            }
+        }
+        Ok(())
     }
 
     /// Reads the nodes at these positions. Those that are gone are left out.
@@ -219,14 +243,7 @@ impl ZooKeeper {
         if capacity == 1 {
             return Ok(false);
         }
-        let heavy = |position: &usize| view.line.contenders[*position].share.weight() > 1;
-        let heavy: Vec<_> = (0..own).filter(heavy).take(READ).collect();
-        for Seen { position, record, .. } in session.read(&claim.resource, &view.line, &heavy).await? {
-            if let Some(weight) = record.weight {
-                let name = view.line.contenders[position].name.clone();
-                view.line.lower(&name, weight);
-            }
-        }
+        session.weigh(&claim.resource, &mut view.line, own).await?;
         let (reference, path) = (claim.reference(), folder(&claim.resource));
         let (name, known) = {
             let entries = session.entries();
@@ -278,6 +295,7 @@ impl ZooKeeper {
                 Err(error) => return Err(Fault::of(error)),
             }
         }
+        self.carry_note(session, claim).await?;
         let remaining = session.remaining(began);
         if let Some(entry) = session.entries().get_mut(&reference) {
             (entry.granted, entry.ends) = (true, began.after(remaining));
@@ -286,11 +304,34 @@ impl ZooKeeper {
         Ok(Some(Verdict::Granted(Grant::new(token, remaining))))
     }
 
+    /// A claim may come with another note than it had when it took its place.
+    async fn carry_note(&self, session: &Session, claim: &Claim) -> Result<(), Fault> {
+        let reference = claim.reference();
+        let changed = session.entries().get(&reference).and_then(|entry| {
+            let mut record = entry.record.clone();
+            record.set_note(claim.note.as_deref());
+            (record != entry.record).then(|| (entry.node.clone(), entry.version, record))
+        });
+        let Some((node, version, record)) = changed else { return Ok(()) };
+        let path = format!("{}/{node}", folder(&claim.resource));
+        match session.client.set_data(&path, &record.to_bytes(), Some(version)).await {
+            Ok(stat) => {
+                if let Some(entry) = session.entries().get_mut(&reference) {
+                    (entry.record, entry.version) = (record, stat.version);
+                }
+                Ok(())
+            }
+            // An operator has written there: the note comes with the next renewal, if it comes again.
+            Err(Driver::BadVersion | Driver::NoNode) => Ok(()),
+            Err(error) => Err(Fault::of(error)),
+        }
+    }
+
     /// It leaves no trace; and says who is there.
     pub(crate) async fn leave(&self, session: &Session, claim: &Claim, node: &str) -> Result<Verdict, Fault> {
         self.remove(session, &claim.reference()).await?;
         let now = self.now();
-        let Some(view) = session.view(&claim.resource, now).await? else {
+        let Some(view) = session.weighed(&claim.resource, now).await? else {
             return Ok(Verdict::Blocked(Blocked::default()));
         };
         let seated = view.seating().seated;

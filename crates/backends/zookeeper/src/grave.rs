@@ -11,7 +11,7 @@ use zookeeper_client::{CreateMode, Error as Driver, MultiWriter};
 
 use crate::{
     error::Fault,
-    names::{GRAVES, grave},
+    names::{GRAVES, grave, heir},
     session::Session,
 };
 
@@ -28,11 +28,14 @@ struct Stone {
 const SWEEP: usize = 16;
 
 impl Session {
-    /// Makes a transaction fail if the claim is buried.
+    /// Makes a transaction fail if the claim is buried, at its first operation; or has taken over somebody's node, at
+    /// its third. Four operations in all.
     pub(crate) fn guard(&self, writer: &mut MultiWriter<'_>, claim: &ClaimRef) -> Result<(), Fault> {
-        let path = grave(claim);
-        writer.add_create(&path, b"", &self.mode(CreateMode::Ephemeral)).map_err(Fault::of)?;
-        writer.add_delete(&path, None).map_err(Fault::of)
+        for path in [grave(claim), heir(claim)] {
+            writer.add_create(&path, b"", &self.mode(CreateMode::Ephemeral)).map_err(Fault::of)?;
+            writer.add_delete(&path, None).map_err(Fault::of)?;
+        }
+        Ok(())
     }
 
     fn stone(&self, keep: Duration, why: Gone, now: Moment) -> Vec<u8> {

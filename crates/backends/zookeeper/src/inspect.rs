@@ -58,8 +58,8 @@ impl ZooKeeper {
 
     async fn snapshot(&self, session: &Session, resource: &Resource) -> Result<Snapshot, Fault> {
         let now = self.now();
-        match session.view(resource, now).await? {
-            Some(view) => snapshot_of(session, resource, view, now).await,
+        match session.weighed(resource, now).await? {
+            Some(view) => snapshot_of(session, resource, &view, now).await,
             None => Ok(Snapshot::empty(resource.clone())),
         }
     }
@@ -189,19 +189,10 @@ fn read_audit(data: &[u8], ctime: i64) -> Option<AuditRecord> {
 async fn snapshot_of(
     session: &Session,
     resource: &Resource,
-    mut view: View,
+    view: &View,
     now: Moment,
 ) -> Result<Snapshot, Fault> {
     let most = Snapshot::LISTED_MAX;
-    // Weights that were lowered decide who holds: they are read first.
-    let heavy = |position: &usize| view.line.contenders[*position].share.weight() > 1;
-    let heavy: Vec<_> = (0..view.line.contenders.len()).filter(heavy).take(most * 2).collect();
-    for seen in session.read(resource, &view.line, &heavy).await? {
-        if let Some(weight) = seen.record.weight {
-            let name = view.line.contenders[seen.position].name.clone();
-            view.line.lower(&name, weight);
-        }
-    }
     let (seating, there) = (view.seating(), view.line.contenders.len());
     let shown = (0..seating.seated.min(most)).chain(seating.seated..there.min(seating.seated + most));
     let seen = session.read(resource, &view.line, &shown.collect::<Vec<_>>()).await?;

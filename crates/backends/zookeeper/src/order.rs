@@ -46,7 +46,7 @@ impl ZooKeeper {
     async fn order_once(&self, session: &Session, order: &Order) -> Result<Option<Ordered>, Fault> {
         let (resource, now) = (&order.resource, self.now());
         session.client.sync(&folder(resource)).await.or_else(is_missing).map_err(Fault::of)?;
-        let view = session.view(resource, now).await?;
+        let view = session.weighed(resource, now).await?;
         let holders = match &view {
             Some(view) => self.meant(session, order, view).await?,
             None => Vec::new(),

@@ -12,7 +12,15 @@ use crate::{
 };
 
 impl ZooKeeper {
+    /// A session that turns out to be over took with it what it held: then the next one looks what is left.
     pub(crate) async fn try_release(&self, farewell: &Farewell) -> Result<Released, Fault> {
+        match self.release_once(farewell).await {
+            Err(fault) if fault.ended => self.release_once(farewell).await,
+            answer => answer,
+        }
+    }
+
+    async fn release_once(&self, farewell: &Farewell) -> Result<Released, Fault> {
         if farewell.keep_for.is_some_and(|keep_for| !keep_for.is_zero()) {
             let message =
                 "ZooKeeper has no node that ends after a while by itself: nothing can be kept closed";

@@ -172,7 +172,7 @@ impl ZooKeeper {
         let now = self.now();
         if let Some((path, _)) = self.find(session, &claim).await?.into_iter().next()
             && let Ok((bytes, stat)) = session.client.get_data(&path).await
-            && let Some(view) = session.view(&held.resource, now).await?
+            && let Some(view) = session.weighed(&held.resource, now).await?
             && let Some(position) = view.line.position(path.rsplit('/').next().unwrap_or_default())
         {
             let mut record = Record::read(&bytes);

@@ -48,7 +48,19 @@ impl ZooKeeper {
             self.depart(session, claim, from).await?;
             return Ok(Some(Verdict::Buried));
         }
-        let view = session.view(&claim.resource, began).await?;
+        let (inherited, view) =
+            (session.client.check_stat(&heir(&claim.reference())), session.weighed(&claim.resource, began));
+        let (inherited, view) = (inherited.await.map_err(Fault::of)?, view.await?);
+        let named = view.as_ref().is_some_and(|view| view.line.of_owner(claim.owner).next().is_some());
+        if !placed && (inherited.is_some() || named) {
+            let known = self.recover(session, claim).await?;
+            if let Some(verdict @ Verdict::Granted(_)) = known {
+                return Ok(Some(verdict));
+            }
+            if known.is_none() && session.entries().contains_key(&claim.reference()) {
+                return Ok(None);
+            }
+        }
         let capacity = view
             .as_ref()
             .and_then(|view| view.line.capacity_of(view.line.contenders.len(), view.control.as_ref()));
@@ -211,7 +223,7 @@ impl ZooKeeper {
                 }
                 Ok(Some(Verdict::Buried))
             }
-            Made::Failed(Driver::NoNode) => Ok(None),
+            Made::Inherited | Made::Failed(Driver::NoNode) => Ok(None),
             Made::Failed(error) => Err(Fault::of(error)),
         }
     }

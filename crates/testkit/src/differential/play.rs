@@ -136,7 +136,7 @@ impl<'a> Game<'a> {
 
     fn tolerance(&self) -> Tolerance {
         let apart = if self.stage.is_exact() { Duration::ZERO } else { self.slowest + self.stage.slack() };
-        Tolerance { apart, own_ttl: self.has.own_ttl, eager: self.has.eager }
+        Tolerance { apart, own_ttl: self.has.own_ttl, eager: self.has.eager, unsettled: false }
     }
 
     fn given(&mut self, ran: Ran, lasting: Duration) {
@@ -165,7 +165,11 @@ impl<'a> Game<'a> {
         let mut theirs = claim.clone();
         theirs.floor = self.world.tokens[at].newest.filter(|_| asking.floor);
 
-        let backend = self.backend(asking.second);
+        // A session keeps its places: whoever waits asks through the handle by which it came.
+        let place = self.waiting.get(&(at, claim.owner)).filter(|_| !self.has.own_ttl);
+        let place = place.filter(|_| self.world.models[at].is_placed(claim.owner));
+        let second = place.map_or(asking.second, |place| place.second);
+        let backend = self.backend(second);
         let (answer, ran) = self.call(backend.acquire(&theirs)).await;
         self.story.push(format!("acquire {asking:?} as {share:?}\n      -> {answer:?}"));
         let Some(ran) = ran else { return Ok(None) };
@@ -173,7 +177,7 @@ impl<'a> Game<'a> {
         let waited = self.world.models[at].is_placed(claim.owner);
         let ours = self.world.models[at].acquire(ran.ended, &claim, clock);
         if !waited && self.world.models[at].is_placed(claim.owner) {
-            let asking = Asking { succeeds: None, floor: false, ..asking.clone() };
+            let asking = Asking { succeeds: None, floor: false, second, ..asking.clone() };
             self.waiting.insert((at, claim.owner), asking);
         }
         self.given(ran, claim.ttl);
@@ -189,7 +193,9 @@ impl<'a> Game<'a> {
             }
         }
         let all = self.world.models[at].snapshot(ran.ended, &claim.resource);
-        self.tolerance().verdict(&self.world.tokens[at], &all, &ours, &answer)?;
+        let mut tolerance = self.tolerance();
+        tolerance.unsettled = self.has.eager && self.world.models[at].movers().next().is_some();
+        tolerance.verdict(&self.world.tokens[at], &all, &ours, &answer)?;
         Ok(Some(()))
     }
 
