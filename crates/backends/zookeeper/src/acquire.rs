@@ -16,6 +16,7 @@ use crate::{
     line::Seating,
     names::{contender, folder, heir},
     record::{Record, token},
+    release::Found,
     session::Session,
 };
 
@@ -224,7 +225,8 @@ impl ZooKeeper {
     /// session made it. `None` if it is known now, or gone.
     pub(crate) async fn recover(&self, session: &Session, claim: &Claim) -> Result<Option<Verdict>, Fault> {
         let reference = claim.reference();
-        let Some((path, is_heir)) = self.find(session, &reference).await?.into_iter().next() else {
+        let Some(Found { path, is_heir, .. }) = self.find(session, &reference).await?.into_iter().next()
+        else {
             // A sign that leads nowhere.
             drop(session.client.delete(&heir(&reference), None).await);
             return Ok(None);
@@ -277,27 +279,35 @@ impl ZooKeeper {
         Ok(Some(Verdict::Blocked(blocked)))
     }
 
-    /// Deletes the node of a claim of this session, if it is there.
+    /// Deletes the node of a claim of this session, if it is there and still its own.
     pub(crate) async fn remove(&self, session: &Session, claim: &ClaimRef) -> Result<Released, Fault> {
-        let known = session.entries().get(claim).map(|entry| (entry.node.clone(), entry.is_heir));
-        let Some((node, is_heir)) = known else { return Ok(Released::AlreadyGone) };
-        let path = format!("{}/{node}", folder(&claim.resource));
-        let sent = self.now();
-        let answer = session.client.delete(&path, None).await;
-        let released = match answer {
-            Ok(()) => {
-                session.vouch(sent);
-                Released::Now
+        for _ in 0..LOOKS {
+            let known =
+                session.entries().get(claim).map(|entry| (entry.node.clone(), entry.version, entry.is_heir));
+            let Some((node, version, is_heir)) = known else { return Ok(Released::AlreadyGone) };
+            let path = format!("{}/{node}", folder(&claim.resource));
+            let sent = self.now();
+            let released = match session.client.delete(&path, Some(version)).await {
+                Ok(()) => {
+                    session.vouch(sent);
+                    Released::Now
+                }
+                Err(Driver::NoNode) => Released::AlreadyGone,
+                // An operator has written there, or another session has taken it over: then it is not ours to delete.
+                Err(Driver::BadVersion) => {
+                    self.reread(session, claim).await?;
+                    continue;
+                }
+                Err(error) => return Err(Fault::of(error)),
+            };
+            if is_heir {
+                drop(session.client.delete(&heir(claim), None).await);
             }
-            Err(Driver::NoNode) => Released::AlreadyGone,
-            Err(error) => return Err(Fault::of(error)),
-        };
-        if is_heir {
-            drop(session.client.delete(&heir(claim), None).await);
+            let entry = session.entries().remove(claim);
+            drop(entry); // outside of the lock: it rings
+            return Ok(released);
         }
-        let entry = session.entries().remove(claim);
-        drop(entry); // outside of the lock: it rings
-        Ok(released)
+        Err(Fault::too_busy())
     }
 }
 

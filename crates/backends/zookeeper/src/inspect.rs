@@ -160,7 +160,7 @@ impl ZooKeeper {
             let until = serde_json::from_slice::<Until>(&data).map_or(0, |stone| stone.until);
             if until <= now {
                 // The name begins with an owner token, which is nobody's business.
-                let shown = format!("{GRAVES}/{:.8}…", name);
+                let shown = format!("{GRAVES}/{name:.8}…");
                 let mut leak = Leak::new(shown, "tombstone");
                 leak.idle = Some(Duration::from_millis(u64::try_from(now - until).unwrap_or(0)));
                 found.push(leak);

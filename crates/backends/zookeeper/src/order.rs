@@ -136,7 +136,7 @@ impl ZooKeeper {
     ) -> Result<(), Fault> {
         let contender = &view.line.contenders[meant.seen.position];
         let path = format!("{}/{}", folder(&order.resource), contender.name);
-        writer.add_delete(&path, None).map_err(Fault::of)?;
+        writer.add_delete(&path, Some(meant.seen.stat.version)).map_err(Fault::of)?;
         let inherited = meant.seen.record.heir();
         if let Some(owner) = inherited.or(contender.owner) {
             let claim = ClaimRef { resource: order.resource.clone(), owner };

@@ -11,6 +11,14 @@ use crate::{
     session::Session,
 };
 
+/// A node that is a claim's.
+pub(crate) struct Found {
+    pub(crate) path: String,
+    /// It bears another owner's name.
+    pub(crate) is_heir: bool,
+    pub(crate) version: i32,
+}
+
 impl ZooKeeper {
     /// A session that turns out to be over took with it what it held: then the next one looks what is left.
     pub(crate) async fn try_release(&self, farewell: &Farewell) -> Result<Released, Fault> {
@@ -52,8 +60,8 @@ impl ZooKeeper {
         claim: &ClaimRef,
     ) -> Result<Released, Fault> {
         let mut released = Released::AlreadyGone;
-        for (path, is_heir) in self.find(session, claim).await? {
-            match session.client.delete(&path, None).await {
+        for Found { path, is_heir, version } in self.find(session, claim).await? {
+            match session.client.delete(&path, Some(version)).await {
                 Ok(()) => released = Released::Now,
                 Err(Driver::NoNode) => {}
                 Err(error) => return Err(Fault::of(error)),
@@ -65,12 +73,8 @@ impl ZooKeeper {
         Ok(released)
     }
 
-    /// The paths of all nodes that are this claim's, and whether it inherited them.
-    pub(crate) async fn find(
-        &self,
-        session: &Session,
-        claim: &ClaimRef,
-    ) -> Result<Vec<(String, bool)>, Fault> {
+    /// All nodes that are this claim's.
+    pub(crate) async fn find(&self, session: &Session, claim: &ClaimRef) -> Result<Vec<Found>, Fault> {
         let folder = folder(&claim.resource);
         // The server that we talk to may be behind the one that executed a request of ours.
         match session.client.sync(&folder).await {
@@ -83,15 +87,16 @@ impl ZooKeeper {
         let named: Vec<_> = named.collect();
         for seen in session.read(&claim.resource, &view.line, &named).await? {
             if seen.record.heir().is_none() {
-                found.push((format!("{folder}/{}", view.line.contenders[seen.position].name), false));
+                let path = format!("{folder}/{}", view.line.contenders[seen.position].name);
+                found.push(Found { path, is_heir: false, version: seen.stat.version });
             }
         }
         if let Ok((bytes, _)) = session.client.get_data(&heir(claim)).await {
             let path = format!("{folder}/{}", String::from_utf8_lossy(&bytes));
-            if let Ok((data, _)) = session.client.get_data(&path).await
+            if let Ok((data, stat)) = session.client.get_data(&path).await
                 && Record::read(&data).heir() == Some(claim.owner)
             {
-                found.push((path, true));
+                found.push(Found { path, is_heir: true, version: stat.version });
             }
         }
         Ok(found)

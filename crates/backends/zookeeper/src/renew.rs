@@ -7,7 +7,8 @@ use leasehold_core::{ClaimRef, Error, ErrorKind, Gone, Held, Kept, Moment, Renew
 use zookeeper_client::{Error as Driver, MultiWriteError};
 
 use crate::{
-    backend::ZooKeeper, error::Fault, evaluate::LOOKS, names::folder, record::Record, session::Session,
+    backend::ZooKeeper, error::Fault, evaluate::LOOKS, names::folder, record::Record, release::Found,
+    session::Session,
 };
 
 /// How many bytes of paths go into one request; servers refuse more than a megabyte.
@@ -106,7 +107,7 @@ impl ZooKeeper {
     }
 
     /// Somebody has written into the node: an operator, or whoever took it over.
-    async fn reread(&self, session: &Session, claim: &ClaimRef) -> Result<(), Fault> {
+    pub(crate) async fn reread(&self, session: &Session, claim: &ClaimRef) -> Result<(), Fault> {
         let known = session.entries().get(claim).map(|entry| (entry.node.clone(), entry.is_heir));
         let Some((node, is_heir)) = known else { return Ok(()) };
         let path = format!("{}/{node}", folder(&claim.resource));
@@ -170,7 +171,7 @@ impl ZooKeeper {
     async fn renew_unknown(&self, session: &Session, held: &Held) -> Result<Renewal, Fault> {
         let claim = reference(held);
         let now = self.now();
-        if let Some((path, _)) = self.find(session, &claim).await?.into_iter().next()
+        if let Some(Found { path, .. }) = self.find(session, &claim).await?.into_iter().next()
             && let Ok((bytes, stat)) = session.client.get_data(&path).await
             && let Some(view) = session.weighed(&held.resource, now).await?
             && let Some(position) = view.line.position(path.rsplit('/').next().unwrap_or_default())

@@ -17,6 +17,7 @@ use crate::{
     evaluate::View,
     names::{folder, heir},
     record::{Record, token},
+    release::Found,
     session::Session,
 };
 
@@ -205,7 +206,9 @@ impl ZooKeeper {
         let folder = folder(&claim.resource);
         let made = self.make(session, claim, record, |writer, _| {
             let Some(from) = from else { return Ok(()) };
-            writer.add_delete(&format!("{folder}/{}", from.node), None).map_err(Fault::of)?;
+            writer
+                .add_delete(&format!("{folder}/{}", from.node), Some(from.stat.version))
+                .map_err(Fault::of)?;
             if from.is_heir {
                 writer.add_delete(&heir(&from.claim), None).map_err(Fault::of)?;
             }
@@ -223,7 +226,7 @@ impl ZooKeeper {
                 }
                 Ok(Some(Verdict::Buried))
             }
-            Made::Inherited | Made::Failed(Driver::NoNode) => Ok(None),
+            Made::Inherited | Made::Failed(Driver::NoNode | Driver::BadVersion) => Ok(None),
             Made::Failed(error) => Err(Fault::of(error)),
         }
     }
@@ -267,7 +270,7 @@ impl ZooKeeper {
         let (node, is_heir, granted) = match known {
             Some(known) => known,
             None => match self.find(session, &reference).await?.into_iter().next() {
-                Some((path, is_heir)) => {
+                Some(Found { path, is_heir, .. }) => {
                     (path.rsplit('/').next().unwrap_or_default().to_owned(), is_heir, false)
                 }
                 None => return Ok(None),

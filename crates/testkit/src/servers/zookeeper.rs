@@ -114,7 +114,7 @@ impl ZooKeeperServer {
         let answer = self.ask("mntr");
         let line = answer.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
         #[expect(clippy::cast_possible_truncation, reason = "what is counted is a whole number")]
-        line.map(|number| number as i64).unwrap_or_else(|| panic!("no {name} in {answer}"))
+        line.map_or_else(|| panic!("no {name} in {answer}"), |number| number as i64)
     }
 
     /// Kills it at once. It stays down until [`run_again`](ZooKeeperServer::run_again).
