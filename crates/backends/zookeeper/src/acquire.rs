@@ -12,12 +12,13 @@ use crate::{
     backend::ZooKeeper,
     claims::Entry,
     error::Fault,
-    evaluate::{LOOKS, View, blocked},
+    evaluate::{LOOKS, blocked},
     line::Seating,
     names::{contender, folder, heir},
     record::{Record, token},
     release::Found,
     session::Session,
+    view::View,
 };
 
 /// What came of an attempt to make a contender.

@@ -12,9 +12,9 @@ use zookeeper_client::MultiReadResult;
 use crate::{
     backend::ZooKeeper,
     error::Fault,
-    evaluate::{READ, View},
     names::{AUDIT, GRAVES, LOCKS, folder, key},
     session::Session,
+    view::{READ, View},
 };
 
 /// A line of the audit trail, as it is stored.

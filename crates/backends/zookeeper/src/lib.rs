@@ -22,6 +22,7 @@ mod release;
 mod renew;
 mod session;
 mod succeed;
+mod view;
 mod wait;
 
 pub use backend::ZooKeeper;

@@ -147,8 +147,9 @@ mod tests {
                 let own = line.weight(&line.contenders[position]);
                 let blockers = line.blockers(position, own, capacity).expect("few enough");
                 // Anyone else ahead may leave: it still cannot move.
-                let stays = |c: &&Contender| blockers.contains(c) || gone & (1 << (c.name.len() + c.key().len()) % 64) != 0;
-                let left: u64 = line.contenders[..position].iter().filter(stays).map(|c| u64::from(line.weight(c))).sum();
+                let ahead = line.contenders[..position].iter().enumerate();
+                let stays = ahead.filter(|(index, c)| blockers.contains(c) || (gone >> (index % 64)) & 1 == 1);
+                let left: u64 = stays.map(|(_, c)| u64::from(line.weight(c))).sum();
                 prop_assert!(left + u64::from(own) > u64::from(capacity));
             }
         }

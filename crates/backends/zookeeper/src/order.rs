@@ -9,11 +9,12 @@ use crate::{
     backend::ZooKeeper,
     control,
     error::Fault,
-    evaluate::{LOOKS, Seen, View},
+    evaluate::LOOKS,
     inspect::Entry,
     names::{AUDIT, folder, heir},
     record::{Record, Wish},
     session::Session,
+    view::{Seen, View},
 };
 
 /// How many orders the trail keeps. The oldest go first.

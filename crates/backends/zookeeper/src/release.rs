@@ -40,10 +40,9 @@ impl ZooKeeper {
             // First the tombstone, then the look: whatever comes later finds it.
             session.bury(&claim, keep, self.now()).await?;
         }
-        let known = session.entries().contains_key(&claim);
         let mut released = self.remove(&session, &claim).await.map_err(Fault::after_effect)?;
-        // What we remember may not be all there is, if a request went unanswered.
-        if !known || farewell.bury.is_some() {
+        // What we remember may not be all there is: a request may have gone unanswered, or another session was used.
+        if released == Released::AlreadyGone || farewell.bury.is_some() {
             let found = self.remove_unknown(&session, &claim).await.map_err(Fault::after_effect)?;
             released = if found == Released::Now { found } else { released };
         }

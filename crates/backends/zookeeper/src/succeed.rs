@@ -14,11 +14,11 @@ use crate::{
     backend::ZooKeeper,
     claims::Entry,
     error::Fault,
-    evaluate::View,
     names::{folder, heir},
     record::{Record, token},
     release::Found,
     session::Session,
+    view::View,
 };
 
 /// Whom a claim takes over from, as it is now.

@@ -44,10 +44,11 @@ impl Curator {
             .stderr(Stdio::null())
             .spawn()
             .expect("a Java runtime is installed");
-        let (input, output) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        let (input, output) =
+            (child.stdin.take().expect("piped"), BufReader::new(child.stdout.take().expect("piped")));
         let (sender, lines) = channel();
         std::thread::spawn(move || {
-            output.lines().map_while(Result::ok).for_each(|line| drop(sender.send(line)))
+            output.lines().map_while(Result::ok).for_each(|line| drop(sender.send(line)));
         });
         let curator = Curator { child, input, lines };
         assert_eq!(curator.hears(), "ready");

@@ -14,7 +14,7 @@ use leasehold_testkit::servers::{Ensemble, ZooKeeperServer};
 use zookeeper_client::{Client, Error as Driver};
 
 async fn raw(server: &ZooKeeperServer) -> Client {
-    Client::connect(&format!("127.0.0.1:{}", server.port())).await.unwrap()
+    Client::connect(&format!("127.0.0.1:{}", server.port())).await.expect("the server is there")
 }
 
 #[tokio::test]

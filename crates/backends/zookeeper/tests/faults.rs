@@ -20,7 +20,7 @@ fn says(error: &Error) -> (ErrorKind, Effect) {
 }
 
 async fn there(backend: &dyn Backend) -> (u32, u32) {
-    let page = backend.inspect(&Query::One(report())).await.unwrap();
+    let page = backend.inspect(&Query::One(report())).await.expect("inspect answers");
     let seen = page.into_snapshots().remove(0);
     (seen.holder_count, seen.line_length)
 }
@@ -59,11 +59,11 @@ async fn a_server_killed_and_restarted_keeps_lease_and_line() {
     server.kill();
     assert!(!next.is_finished());
     server.run_again();
+    let granted = next.is_finished();
+    assert!(!granted || lease.check().is_err(), "nobody is granted beside a holder who was not told");
     // Whether the restart took longer than what was vouched for is the machine's affair: it was told, or it holds on.
-    let over = lease.check().is_err();
     let token = lease.token();
-    let released = in_time("the release", lease.release()).await;
-    assert!(over || released.is_ok_and(|released| released == Released::Now));
+    in_time("the release", lease.release()).await.unwrap();
     let next = in_time("the next grant", next).await.unwrap().unwrap();
     assert!(next.token() > token, "tokens grow across a restart");
 }
@@ -149,7 +149,6 @@ async fn a_connection_cut_anywhere_never_makes_a_wrong_answer() {
         };
         // Whatever became of it, asking again and releasing is safe.
         let mut again = None;
-        eventually("asking again", || async { true }).await;
         while again.is_none() {
             again = match in_time("the second answer", zookeeper.acquire(&ours)).await {
                 Ok(Verdict::Granted(grant)) => Some(grant.token),
@@ -207,22 +206,19 @@ async fn an_ensemble_loses_a_follower_and_then_its_leader_and_no_lease() {
         eventually("it waits", || async { theirs.backend_line().await == (1, 1) }).await;
         let server = if victim == "leader" { ensemble.leader() } else { ensemble.follower() };
         server.kill();
-        let told = lease.check().is_err();
-        assert!(!next.is_finished() || told, "nobody is granted beside a holder who was not told");
+        let granted = next.is_finished();
+        assert!(!granted || lease.check().is_err(), "nobody is granted beside a holder who was not told");
         // Served again by those that are left.
         eventually("the ensemble serves", || async { theirs.backend_line().await.0 > 0 }).await;
-        let released = in_time("the release", lease.release()).await;
-        drop(released);
+        let before = lease.token();
+        // It may have been told meanwhile, on a slow machine; its farewell is answered all the same.
+        in_time("the release", lease.release()).await.unwrap();
         let next = in_time("the next grant", next).await.unwrap().unwrap();
-        assert!(next.token() > lease_token(token), "tokens grow");
+        assert!(next.token() > before, "tokens grow");
         token = Some(next.token());
         next.release().await.unwrap();
         server.run_again();
     }
-}
-
-fn lease_token(token: Option<leasehold::FencingToken>) -> leasehold::FencingToken {
-    token.unwrap_or_else(|| leasehold::FencingToken::new(1).unwrap())
 }
 
 /// What a client sees of the line.
