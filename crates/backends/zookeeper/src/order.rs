@@ -30,9 +30,6 @@ struct Meant {
 
 impl ZooKeeper {
     pub(crate) async fn try_order(&self, order: &Order) -> Result<Ordered, Fault> {
-        if let Command::Resize { capacity: 0 } = order.command {
-            return Err(Fault::from(Error::new(ErrorKind::Invalid, "a capacity is at least 1")));
-        }
         let session = self.link.session().await?;
         for _ in 0..LOOKS {
             if let Some(ordered) = self.order_once(&session, order).await? {
@@ -60,6 +57,9 @@ impl ZooKeeper {
         let needs_holder = matches!(order.command, Command::Ask { .. } | Command::Evict(_));
         let nobody = view.as_ref().is_none_or(|view| view.line.contenders.is_empty());
         let absent = meant.is_none() && (needs_holder || order.token.is_some());
+        if !absent && matches!(order.command, Command::Resize { capacity: 0 }) {
+            return Err(Fault::from(Error::new(ErrorKind::Invalid, "a capacity is at least 1")));
+        }
         let unused = nobody && matches!(order.command, Command::Resize { .. });
         let mut writer = session.client.new_multi_writer();
         self.record(session, &mut writer, order, !(absent || unused))?;
