@@ -19,11 +19,14 @@ const TO_TEST: &[(&str, &str)] = &[
     ("mount", "mounts it, as root"),
     ("etcd-client", "etcdctl, which stands in line with us in the tests of etcd"),
     ("etcd-server", "the server of the etcd tests, which they start themselves"),
-    ("openssl", "makes the certificates of the tests of TLS"),
     ("pgbouncer", "the pool in front of PostgreSQL, which the tests start themselves"),
     ("postgresql", "the server of the PostgreSQL tests, which they start themselves"),
     ("sqlite3", "the plain shell, which the tests of the fence write with"),
     ("openssl", "makes the certificates of the tests of TLS"),
+    ("default-jre-headless", "runs ZooKeeper, and Curator beside it"),
+    ("libbsh-java", "runs the script by which the tests talk to Curator"),
+    ("libcurator-recipes-java", "Curator itself, which must stand in one line with us"),
+    ("zookeeper", "the servers of the ZooKeeper tests, which they start themselves"),
     ("redis-server", "the server of the Redis tests, which they start themselves"),
 ];
 

@@ -25,6 +25,7 @@ struct Opened {
 /// | `postgres://USER@HOST/DATABASE` | PostgreSQL, whichever of several hosts takes writes | `postgres`; with TLS, `postgres-tls` |
 /// | `etcd://HOST,HOST` | an etcd cluster | `etcd`, which needs `protoc` to build |
 /// | `etcds://HOST,HOST` | the same with TLS | `etcd-tls` |
+/// | `zookeeper://HOST,HOST/CHROOT` | a ZooKeeper ensemble | `zookeeper` |
 /// | `memory:` | this process's memory: for tests, and for programs of one process | |
 ///
 /// # Errors
@@ -59,6 +60,7 @@ async fn opened(url: &str) -> Result<Opened> {
         "redlock" => redlock(url).await,
         "postgres" | "postgresql" => postgres(url).await,
         "etcd" | "etcds" => etcd(url).await,
+        "zookeeper" => zookeeper(url).await,
         _ => {
             // The rest of the URL may hold a password: it is not repeated.
             let message = format!("no backend is called {scheme:.20?}: write one of {KNOWN}");
@@ -67,8 +69,8 @@ async fn opened(url: &str) -> Result<Opened> {
     }
 }
 
-const KNOWN: &str = "sqlite:PATH, redis://HOST, redlock://HOST,HOST,HOST, postgres://USER@HOST/DATABASE, etcd://HOST or \
-                     memory:";
+const KNOWN: &str = "sqlite:PATH, redis://HOST, redlock://HOST,HOST,HOST, postgres://USER@HOST/DATABASE, etcd://HOST, \
+                     zookeeper://HOST or memory:";
 
 #[cfg(feature = "sqlite")]
 async fn sqlite(url: &str) -> Result<Opened> {
@@ -104,6 +106,7 @@ servers! {
     postgres: "postgres", leasehold_postgres::Postgres;
     etcd: "etcd", leasehold_etcd::Etcd;
     redis: "redis", leasehold_redis::Redis;
+    zookeeper: "zookeeper", leasehold_zookeeper::ZooKeeper;
 }
 
 /// What this build has not, and how to get it.
@@ -123,6 +126,7 @@ absent! {
     redlock: "redis", "Redis: build leasehold with the feature \"redis\"";
     etcd: "etcd", "etcd: install protoc (Debian: protobuf-compiler and libprotobuf-dev) and build leasehold with the \
         feature \"etcd\", or run `cargo xtask build`";
+    zookeeper: "zookeeper", "ZooKeeper: build leasehold with the feature \"zookeeper\", or run `cargo xtask build`";
 }
 
 #[cfg(all(test, not(feature = "etcd")))]

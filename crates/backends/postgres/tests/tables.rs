@@ -38,7 +38,8 @@ async fn idle_resources_are_forgotten_and_their_tokens_are_not_repeated() {
          last = CASE WHEN key LIKE 'ahead/%' THEN last ELSE last - 7200 * 1000000::bigint END; \
          UPDATE leasehold.seat SET ends = clock_timestamp() + interval '1 hour'",
     );
-    let top: i64 = server.sql("SELECT max(last) FROM leasehold.resource WHERE key LIKE 'report/%'").parse().unwrap();
+    let top: i64 =
+        server.sql("SELECT max(last) FROM leasehold.resource WHERE key LIKE 'report/%'").parse().unwrap();
     let left = || server.sql("SELECT count(*) FROM leasehold.resource WHERE key LIKE 'report/%'");
     for number in 0..400 {
         let ours = claim(&format!("new/{number}").parse().unwrap(), LONG);
@@ -49,8 +50,13 @@ async fn idle_resources_are_forgotten_and_their_tokens_are_not_repeated() {
     }
     assert_eq!(left(), "2", "all that are idle are gone");
     let there = "SELECT string_agg(key, ' ' ORDER BY key) FROM leasehold.resource WHERE key !~ '^new/'";
-    assert_eq!(server.sql(there), "ahead/1 report/0 report/1", "a token ahead of the clock is never forgotten");
-    let forgotten: i64 = server.sql("SELECT value FROM leasehold.meta WHERE name = 'forgotten'").parse().unwrap();
+    assert_eq!(
+        server.sql(there),
+        "ahead/1 report/0 report/1",
+        "a token ahead of the clock is never forgotten"
+    );
+    let forgotten: i64 =
+        server.sql("SELECT value FROM leasehold.meta WHERE name = 'forgotten'").parse().unwrap();
     assert!(forgotten >= top, "{forgotten} {top}");
     assert_eq!(server.sql("SELECT count(*) FROM leasehold.grave"), "1");
     // Even if the clock went back, a new row begins above what was forgotten.
@@ -111,7 +117,10 @@ async fn a_hand_over_touches_as_many_rows_behind_a_long_line_as_behind_a_short_o
             ask(&late, true),
             ask(&waiting(&report()), false),
             format!("SELECT leasehold.watch('report/42', {}, 1, 90000000, '')", bytes(&late)),
-            format!("SELECT leasehold.renew(ARRAY['report/42'], ARRAY[{}::bytea], ARRAY[90000000], ARRAY[NULL::bytea])", bytes(&late)),
+            format!(
+                "SELECT leasehold.renew(ARRAY['report/42'], ARRAY[{}::bytea], ARRAY[90000000], ARRAY[NULL::bytea])",
+                bytes(&late)
+            ),
         ];
         costs.push(rows_touched(&mut client, &statements).await);
         holder = next;

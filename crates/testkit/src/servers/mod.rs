@@ -10,6 +10,7 @@ mod etcd;
 mod nodes;
 mod postgres;
 mod redis;
+mod zookeeper;
 
 pub use clock::ServerClock;
 pub use cluster::RedisCluster;
@@ -18,3 +19,4 @@ pub use etcd::EtcdCluster;
 pub use nodes::RedisNodes;
 pub use postgres::{PgBouncer, PostgresServer};
 pub use redis::{RedisServer, Replication};
+pub use zookeeper::{Ensemble, ZooKeeperServer};
