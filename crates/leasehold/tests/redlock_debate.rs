@@ -20,14 +20,16 @@ impl Scene {
     fn new() -> Scene {
         let time = ManualTime::new();
         let environment: Arc<dyn Environment> = Arc::new(time.clone());
-        let node = |number| Arc::new(MemoryNode::durable(&format!("node-{number}"), Arc::clone(&environment)));
+        let node =
+            |number| Arc::new(MemoryNode::durable(&format!("node-{number}"), Arc::clone(&environment)));
         Scene { nodes: (1..=5).map(node).collect(), time }
     }
 
     async fn client(&self) -> Client {
         let environment: Arc<dyn Environment> = Arc::new(self.time.clone());
         let nodes = self.nodes.iter().map(|node| Arc::clone(node) as _).collect();
-        let quorum = Quorum::connect(nodes, Quorum::GATE, Arc::clone(&environment)).await.expect("all nodes answer");
+        let quorum =
+            Quorum::connect(nodes, Quorum::GATE, Arc::clone(&environment)).await.expect("all nodes answer");
         let quorum: Arc<dyn Backend> = Arc::new(quorum);
         Client::builder(quorum).environment(environment).build()
     }
@@ -74,7 +76,8 @@ async fn a_clock_that_jumps_by_eleven_seconds_lets_nobody_in_beside_a_holder_of_
 }
 
 #[tokio::test]
-async fn a_clock_that_jumps_by_eleven_seconds_beside_a_bare_majority_lets_two_in_and_the_fence_tells_them_apart() {
+async fn a_clock_that_jumps_by_eleven_seconds_beside_a_bare_majority_lets_two_in_and_the_fence_tells_them_apart()
+ {
     let scene = Scene::new();
     let (a, b) = (scene.client().await, scene.client().await);
     let [_, _, third, fourth, fifth] = &scene.nodes[..] else { unreachable!("there are five") };

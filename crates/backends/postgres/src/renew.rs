@@ -38,7 +38,7 @@ impl Postgres {
         for chunk in which.chunks(self.info.limits.batch) {
             match self.renew_chunk(held, chunk).await {
                 Ok(renewals) => {
-                    chunk.iter().zip(renewals).for_each(|(&index, answer)| answers[index] = answer)
+                    chunk.iter().zip(renewals).for_each(|(&index, answer)| answers[index] = answer);
                 }
                 Err(error) => chunk.iter().for_each(|&index| answers[index] = Err(error.clone())),
             }
