@@ -1,4 +1,5 @@
 //! The fence of Redis, on a real server.
+#![allow(clippy::unwrap_used, reason = "a test")]
 
 mod common;
 
