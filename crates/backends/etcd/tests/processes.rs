@@ -1,6 +1,7 @@
 //! Holders that are real processes, on a real etcd: stopped for a while, stopped past their ttl, killed.
 //!
 //! This program is also the holder: started with a URL, it is the taker of the testkit.
+#![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
 
 use std::{process::ExitCode, time::Duration};
 
