@@ -112,6 +112,8 @@ struct Seek<'a> {
     /// From the first disagreement on, numbers are claimed.
     claims: u32,
     token: Option<FencingToken>,
+    /// What a node said that refuses us: worth more than that it did not vote.
+    refusal: Option<Error>,
 }
 
 impl<'a> Seek<'a> {
@@ -141,6 +143,7 @@ impl<'a> Seek<'a> {
             started,
             claims: 0,
             token: None,
+            refusal: None,
         };
         (0..size).for_each(|node| {
             if !seek.skipped[node] {
@@ -264,6 +267,9 @@ impl<'a> Seek<'a> {
                 self.unanswered[node] |= error.effect() == Effect::Unknown;
                 tracing::debug!(node = self.shared.slots[node].node.name(), %error, "a node did not vote");
                 self.answers[node] = Answer::Silent;
+                if error.kind() != ErrorKind::Unavailable {
+                    self.refusal = Some(error);
+                }
             }
         }
     }
@@ -360,6 +366,11 @@ impl<'a> Seek<'a> {
         let silent = (0..self.answers.len()).filter(|&node| self.answers[node] == Answer::Silent);
         let names = self.shared.names(silent.clone());
         let (silent, size) = (silent.count(), self.shared.size());
+        if let Some(error) = &self.refusal {
+            let message =
+                format!("{silent} of {size} nodes did not vote, and the others are no majority: {error}");
+            return Error::new(error.kind(), message).because(error.clone());
+        }
         unavailable(format!(
             "{silent} of {size} nodes did not answer, and the others are no majority: {names}"
         ))
