@@ -103,7 +103,7 @@ struct Seek<'a> {
     claim: &'a Claim,
     ballot: Arc<Ballot>,
     answers: Vec<Answer>,
-    /// Which nodes may execute something that they have not answered.
+    /// Which nodes failed in a way that leaves open whether they executed it.
     unanswered: Vec<bool>,
     /// Which nodes were left alone.
     skipped: Vec<bool>,
@@ -279,7 +279,6 @@ impl<'a> Seek<'a> {
         for node in 0..self.answers.len() {
             if self.answers[node] == Answer::Pending {
                 self.answers[node] = Answer::Silent;
-                self.unanswered[node] = true;
                 self.shared.slots[node].failed(&*self.shared.environment);
             }
         }
@@ -340,26 +339,48 @@ impl<'a> Seek<'a> {
             attempt: Some(self.ballot.attempt),
             bury: None,
         };
-        let (mut taken, mut unknown) = (Vec::new(), Vec::new());
-        for (node, answer) in self.answers.iter().enumerate() {
-            match answer {
-                Answer::Vote(Vote { choice: Choice::Yours { .. }, .. }) => taken.push(node),
-                _ if *answer == Answer::Pending || self.unanswered[node] => unknown.push(node),
-                _ => {}
-            }
+        let is_taken = |node: &usize| {
+            matches!(&self.answers[*node], Answer::Vote(Vote { choice: Choice::Yours { .. }, .. }))
+        };
+        let nodes = || 0..self.answers.len();
+        let taken: Vec<usize> = nodes().filter(is_taken).collect();
+        let unknown: Vec<usize> = nodes().filter(|node| self.unanswered[*node] && !is_taken(node)).collect();
+        // A request that is executed late must find that it was given up.
+        let buried = Undo { bury: Some(Farewell::bury_for(self.claim.ttl)), ..undo.clone() };
+        let certain = unknown.is_empty() && self.fan.is_empty();
+        if !unknown.is_empty() {
+            self.shared.sweep(buried.clone(), unknown, self.claim.ttl);
         }
-        let certain = unknown.is_empty();
-        if !certain {
-            // A request that is executed late must find that it was given up.
-            let bury = Some(Farewell::bury_for(self.claim.ttl));
-            self.shared.sweep(Undo { bury, ..undo.clone() }, unknown, self.claim.ttl);
-        }
+        self.collect_late(undo.clone(), buried);
         let failed = self.shared.undo_now(&undo, &taken, Shared::patience(self.claim.ttl)).await;
         let clean = failed.is_empty();
         if !clean {
             self.shared.sweep(undo, failed, self.claim.ttl);
         }
         certain && clean
+    }
+
+    /// Beside the caller, hears those out that have not answered, and gives back what they give.
+    fn collect_late(&mut self, undo: Undo, buried: Undo) {
+        let mut fan = std::mem::replace(&mut self.fan, Fan::new());
+        if fan.is_empty() {
+            return;
+        }
+        let (shared, ttl) = (Arc::clone(self.shared), self.claim.ttl);
+        self.shared.environment.spawn(Box::pin(async move {
+            while let Some((node, answer)) = fan.next().await {
+                shared.heard(node, &answer);
+                match answer {
+                    Ok(Vote { choice: Choice::Yours { .. }, .. }) => {
+                        shared.sweep(undo.clone(), vec![node], ttl);
+                    }
+                    Err(error) if error.effect() == Effect::Unknown => {
+                        shared.sweep(buried.clone(), vec![node], ttl);
+                    }
+                    _ => {}
+                }
+            }
+        }));
     }
 
     fn unreachable(&self) -> Error {

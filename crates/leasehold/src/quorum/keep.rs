@@ -310,7 +310,8 @@ impl Shared {
         }
     }
 
-    /// A majority knows: the others are told beside the caller.
+    /// A majority knows: the others are told beside the caller. However late that is, it hurts nobody: an owner that has
+    /// said farewell does not ask again.
     fn finish_farewell(self: &Arc<Shared>, undo: Undo, mut fan: Fan<Result<bool>>, mut failed: Vec<usize>) {
         if fan.is_empty() && failed.is_empty() {
             return;
