@@ -3,8 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use leasehold_core::{
-    Blocked, Claim, Effect, Error, ErrorKind, Farewell, FencingToken, Grant, Limits, Moment, Result, Share,
-    Verdict,
+    Blocked, Claim, Effect, Error, ErrorKind, Farewell, FencingToken, Grant, Limits, Moment, Result, Verdict,
     backoff::jitter,
     clock::Task,
     quorum_node::{
@@ -14,7 +13,10 @@ use leasehold_core::{
     race::{Either, first},
 };
 
-use super::{Fan, Shared, unsupported};
+use super::{
+    Fan, Shared,
+    refuse::{too_long, unavailable},
+};
 
 /// How often a split vote is tried again before giving way.
 const CONTESTS_MAX: u32 = 6;
@@ -59,42 +61,6 @@ impl Shared {
             }
         }
     }
-
-    fn admit(&self, claim: &Claim, limits: &Limits) -> Result<()> {
-        if claim.share != Share::WHOLE {
-            let message = "a quorum has exclusive leases only: its nodes could not agree on who shares";
-            return Err(unsupported(message));
-        }
-        if claim.note.as_ref().is_some_and(|note| note.len() > limits.note) {
-            let message = format!("a note has at most {} bytes", limits.note);
-            return Err(Error::new(ErrorKind::Limit, message));
-        }
-        let gate = self.condition().gate;
-        if claim.ttl > gate { Err(too_long(gate)) } else { Ok(()) }
-    }
-
-    fn proposal(&self, claim: &Claim) -> Result<FencingToken> {
-        FencingToken::mint(None, self.environment.wall().as_micros(), claim.floor)
-    }
-
-    fn stopped(&self, abstain: usize) -> Error {
-        self.tending.notify_one();
-        let known = self.condition().stopped.clone();
-        let why = known.unwrap_or_else(|| {
-            format!(
-                "{abstain} of {} nodes have no vote: they may have forgotten what they granted",
-                self.size()
-            )
-        });
-        Error::new(ErrorKind::Unavailable, why)
-    }
-}
-
-pub(super) fn too_long(gate: Duration) -> Error {
-    let message = format!(
-        "a ttl is at most the uptime gate, {gate:?}: a node that forgot a longer one could grant it again"
-    );
-    Error::new(ErrorKind::Limit, message)
 }
 
 /// One call of `acquire` on its way.
@@ -406,8 +372,4 @@ impl<'a> Seek<'a> {
         };
         unavailable(of.to_owned())
     }
-}
-
-pub(super) fn unavailable(message: String) -> Error {
-    Error::new(ErrorKind::Unavailable, message)
 }

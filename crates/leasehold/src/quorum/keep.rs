@@ -18,7 +18,7 @@ use leasehold_core::{
 
 use super::{
     Fan, Quorum, Shared,
-    acquire::{too_long, unavailable},
+    refuse::{too_long, unavailable},
 };
 
 /// How long a farewell is repeated to a node that does not answer. Its lock ends by itself.

@@ -11,7 +11,7 @@ use leasehold_core::{
     race::{Either, first},
 };
 
-use super::{Fan, Shared, acquire::unavailable, unsupported};
+use super::{Fan, Shared, refuse::unavailable, unsupported};
 
 /// How long nodes may take to answer whoever looks.
 const LOOK_MAX: Duration = Duration::from_secs(3);
