@@ -81,3 +81,13 @@ fn a_server_that_is_gone_is_one_clear_line() {
     assert_eq!(output.status.code(), Some(69));
     assert_eq!(text(&output.stderr).lines().count(), 1, "{}", text(&output.stderr));
 }
+
+#[test]
+fn a_url_with_tls_is_taken() {
+    let store = Store::new();
+    let mut command = store.site.leasehold();
+    command.args(["--store", "rediss://127.0.0.1:1/", "run", "report/42", "--", "true"]);
+    let output = command.output().unwrap();
+    let why = text(&output.stderr);
+    assert!(why.contains("refused"), "it got as far as to the port: {why}");
+}
