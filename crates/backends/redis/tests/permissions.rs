@@ -1,5 +1,5 @@
 //! A user who may do too little, and a server that is set up badly: told clearly.
-#![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "tests on real servers run in real time")]
 
 #[path = "common/acl.rs"]
 mod acl;

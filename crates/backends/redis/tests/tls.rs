@@ -1,5 +1,5 @@
 //! TLS: a real handshake, certificates that are refused, and certificates that change under way.
-#![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "tests on real servers run in real time")]
 
 mod common;
 
