@@ -26,7 +26,12 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         match name {
             "format" => steps.command(name, &mut cargo(["fmt", "--all", "--check"])),
             "links" => steps.check(name, links::check),
-            "default" => steps.check(name, build::check_default),
+            "default" => {
+                let bare = ["check", "--quiet", "--package", "leasehold", "--no-default-features"];
+                steps.check(name, build::check_default)
+                    && steps.command("default: the library alone", &mut cargo(bare))
+                    && steps.command("default: as it is", &mut cargo(["check", "--quiet"]))
+            }
             "lints" => steps.command(
                 name,
                 &mut cargo([

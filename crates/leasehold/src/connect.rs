@@ -120,6 +120,7 @@ macro_rules! absent {
 }
 
 absent! {
+    postgres: "postgres", "PostgreSQL: build leasehold with the feature \"postgres\"";
     sqlite: "sqlite", "SQLite: build leasehold with the feature \"sqlite\"";
     redis: "redis", "Redis: build leasehold with the feature \"redis\"";
     redlock: "redis", "Redis: build leasehold with the feature \"redis\"";
