@@ -70,10 +70,14 @@ DECLARE
   seen leasehold_fence.mark;
   whose text := coalesce(admit.owner, 'transaction ' || pg_current_xact_id()::text);
 BEGIN
-  PERFORM leasehold_fence.check_pass(admit.resource, admit.token, admit.owner);
   LOOP
     SELECT m.* INTO seen FROM leasehold_fence.mark m WHERE m.resource = admit.resource FOR UPDATE;
-    EXIT WHEN FOUND;
+    -- The way of each row of a large statement, so it comes first. What equals a mark makes sense.
+    IF seen.token = admit.token AND seen.owner = whose AND (seen.ceiling IS NULL OR admit.token < seen.ceiling) THEN
+      RETURN false;
+    END IF;
+    PERFORM leasehold_fence.check_pass(admit.resource, admit.token, admit.owner);
+    EXIT WHEN seen.token IS NOT NULL;
     INSERT INTO leasehold_fence.mark AS m (resource, token, owner) VALUES (admit.resource, admit.token, whose)
     ON CONFLICT DO NOTHING;
     IF FOUND THEN RETURN true; END IF;
@@ -85,8 +89,6 @@ BEGIN
   ELSIF admit.token > seen.token THEN
     UPDATE leasehold_fence.mark m SET token = admit.token, owner = whose, raised_at = clock_timestamp() WHERE m.resource = admit.resource;
     RETURN true;
-  ELSIF admit.token = seen.token AND seen.owner = whose THEN
-    RETURN false;
   END IF;
   RAISE EXCEPTION '%: token % is stale: % has been seen', admit.resource, admit.token, seen.token
     USING ERRCODE = 'LH001', DETAIL = format('presented=%s highest=%s', admit.token, seen.token),
@@ -129,18 +131,21 @@ CREATE OR REPLACE FUNCTION leasehold_fence.demand(target text, resource text) RE
 LANGUAGE plpgsql AS $$
 DECLARE
   shown text[] := string_to_array(coalesce(current_setting('leasehold.pass', true), ''), E'\n');
-  words text[];
+  token text;
+  owner text;
 BEGIN
   FOR i IN REVERSE cardinality(shown) .. 1 LOOP
-    words := regexp_match(shown[i], '^\s*(\d{1,16}) (-|[0-9a-f]{32}) (.+)$');
-    IF words IS NULL AND trim(shown[i]) <> '' THEN
-      RAISE EXCEPTION 'leasehold.pass does not hold a pass: write TOKEN OWNER RESOURCE, as in 34 - order/42' USING ERRCODE = 'LH004';
-    END IF;
-    IF words[3] = demand.resource THEN
-      PERFORM leasehold_fence.admit(demand.resource, words[1]::bigint, nullif(words[2], '-'));
+    token := split_part(shown[i], ' ', 1);
+    owner := split_part(shown[i], ' ', 2);
+    IF substr(shown[i], length(token) + length(owner) + 3) = demand.resource AND token ~ '^[0-9]{1,16}$' THEN
+      PERFORM leasehold_fence.admit(demand.resource, token::bigint, nullif(owner, '-'));
       RETURN;
     END IF;
   END LOOP;
+  -- None is for this row. Perhaps one was meant to be.
+  IF EXISTS (SELECT FROM unnest(shown) line WHERE trim(line) <> '' AND line !~ '^\d{1,16} (-|[0-9a-f]{32}) .+$') THEN
+    RAISE EXCEPTION 'leasehold.pass does not hold a pass: write TOKEN OWNER RESOURCE, as in 34 - order/42' USING ERRCODE = 'LH004';
+  END IF;
   RAISE EXCEPTION '%: a write to % needs its pass, and none was shown', target, demand.resource
     USING ERRCODE = 'LH003', HINT = format('In the same transaction, first: SELECT set_config(''leasehold.pass'', ''TOKEN OWNER %s'', true)', demand.resource);
 END $$;

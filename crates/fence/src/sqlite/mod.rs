@@ -151,7 +151,8 @@ pub fn under<T>(transaction: &Connection, pass: &Pass, work: impl FnOnce(&Connec
     let show = "INSERT INTO main.leasehold_fence_pass (resource, token, owner) VALUES (?1, ?2, ?3)";
     let name = pass.resource.to_string();
     let owner = pass.owner.map(|owner| owner.to_string());
-    let shown = transaction.execute(show, params![name, pass.token.as_i64(), owner]);
+    let mut show = transaction.prepare_cached(show).map_err(interpret)?;
+    let shown = show.execute(params![name, pass.token.as_i64(), owner]);
     if let Err(error) = shown {
         if error::is_refusal(&error) {
             // A trigger can only say a fixed text: the numbers are read here, in the same transaction.
@@ -163,7 +164,8 @@ pub fn under<T>(transaction: &Connection, pass: &Pass, work: impl FnOnce(&Connec
     }
     let done = work(transaction);
     let hide = "DELETE FROM main.leasehold_fence_pass WHERE resource = ?1";
-    transaction.execute(hide, [&name]).map_err(interpret)?;
+    let mut hide = transaction.prepare_cached(hide).map_err(interpret)?;
+    hide.execute([&name]).map_err(interpret)?;
     Ok(done)
 }
 

@@ -132,11 +132,13 @@ fn malformed(site: &Site) {
     fenced(site);
     let insert = "INSERT INTO orders VALUES (1, 'x')";
     for shown in
-        ["34", "order/1 34", "34 order/1", "x - order/1", "-1 - order/1", "34  - order/1", "34 ab order/1"]
+        ["34", "order/1 34", "34 order/1", "x - order/1", "-1 - order/1", "34  - order/1", "34 ab order/2"]
     {
         let error = under(site, shown, insert).expect_err(shown);
         assert!(error.contains("LH004") && error.contains("TOKEN OWNER RESOURCE"), "{shown}: {error}");
     }
+    let error = under(site, "34 ab order/1", insert).unwrap_err();
+    assert!(error.contains("LH004") && error.contains("hash of 32"), "{error}");
     assert_eq!(code(under(site, "0 - order/1", insert)), "LH004");
     assert_eq!(code(under(site, "9999999999999999 - order/1", insert)), "LH004");
     for shown in ["", " ", "34 - Order/1", "34 - order/1 ", "34 - order/11", "34 - order/"] {

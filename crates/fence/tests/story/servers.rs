@@ -12,7 +12,9 @@ use std::{
 use axum::{Router, extract::Path, routing};
 use leasehold_core::Resource;
 use leasehold_fence::http::{FenceLayer, SqliteMarks};
-use leasehold_testkit::servers::{PostgresServer, RedisCluster, RedisNodes, RedisServer};
+use leasehold_testkit::servers::{
+    EtcdCluster, PostgresServer, RedisCluster, RedisNodes, RedisServer, ZooKeeperServer,
+};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
@@ -28,12 +30,16 @@ pub(crate) const LEASES: &[Lease] = &[
     Lease { name: "redis cluster", url: |servers| servers.cluster.url() },
     Lease { name: "redlock", url: |servers| servers.nodes.url() },
     Lease { name: "postgres", url: |servers| servers.postgres.url() },
+    Lease { name: "etcd", url: |servers| servers.etcd.url() },
+    Lease { name: "zookeeper", url: |servers| servers.zookeeper.url() },
 ];
 
 pub(crate) struct Servers {
     pub(crate) redis: RedisServer,
     cluster: RedisCluster,
     nodes: RedisNodes,
+    etcd: EtcdCluster,
+    zookeeper: ZooKeeperServer,
     pub(crate) postgres: PostgresServer,
     pub(crate) folder: TempDir,
     /// What the HTTP service holds.
@@ -53,6 +59,8 @@ impl Servers {
             cluster: RedisCluster::without_replicas(),
             // As old as the default gate of the URL wants them.
             nodes: RedisNodes::long_lived(3, Duration::from_secs(600)),
+            etcd: EtcdCluster::start(1),
+            zookeeper: ZooKeeperServer::start(),
             postgres: PostgresServer::start(),
             folder,
             reports,
