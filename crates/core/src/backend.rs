@@ -155,6 +155,8 @@ pub struct Capabilities {
     pub own_ttl: bool,
     /// Operators' orders, with their audit trail.
     pub orders: bool,
+    /// A place that can move holds already, before it asks again: the store itself seats, in the order of the line.
+    pub eager: bool,
 }
 
 impl Default for Capabilities {
@@ -166,6 +168,7 @@ impl Default for Capabilities {
             keep_for: true,
             own_ttl: true,
             orders: true,
+            eager: false,
         }
     }
 }
@@ -182,10 +185,12 @@ pub struct Limits {
     pub batch: usize,
     /// Entries in one page.
     pub page: u32,
+    /// The longest ttl. A claim for longer is made for this long, and renewed as often.
+    pub ttl: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { line: 1_000_000, note: 4096, batch: 1000, page: 1000 }
+        Limits { line: 1_000_000, note: 4096, batch: 1000, page: 1000, ttl: Duration::from_secs(24 * 3600) }
     }
 }

@@ -126,9 +126,16 @@ impl Lease {
     /// [adopts](crate::Client::adopt) it within its ttl goes on holding it, with the same token.
     ///
     /// # Errors
-    /// `Lost` if it is over; `Invalid` if a scope has entered it more than once.
+    /// `Lost` if it is over; `Invalid` if a scope has entered it more than once; `Unsupported` where a lease lives
+    /// only as long as the session of the process that took it.
     pub fn detach(self) -> Result<Detached> {
         let tenure = self.tenure();
+        let info = tenure.engine.backend.info();
+        if !info.capabilities.own_ttl {
+            let message =
+                format!("{} ends a lease with the session that took it: it cannot be handed on", info.name);
+            return Err(Error::new(ErrorKind::Unsupported, message).on(&tenure.resource));
+        }
         tenure.check()?;
         if tenure.handles() > 1 {
             let message = "a scope has entered it more than once: leave the inner ones first";
@@ -310,11 +317,17 @@ impl<T: TokenKind> LeaseView<T> {
     /// It may or may not have been renewed; the lease is as good as before.
     ///
     /// # Errors
-    /// `Invalid` for a ttl out of bounds; `Lost` if it is over; whatever the backend says, which is no loss yet.
+    /// `Invalid` for a ttl out of bounds; `Unsupported` where a session keeps it; `Lost` if it is over; whatever the backend says, which is no loss yet.
     pub async fn extend(&self, ttl: Duration) -> Result<()> {
         if ttl < crate::LeaseRequest::<T>::TTL_MIN || ttl > crate::LeaseRequest::<T>::TTL_MAX {
             let message = format!("a ttl is 300 ms to 24 h, this one is {ttl:?}");
             return Err(Error::new(ErrorKind::Invalid, message).on(self.resource()));
+        }
+        let info = self.tenure.engine.backend.info();
+        if !info.capabilities.own_ttl {
+            let message =
+                format!("{} keeps a lease as long as its session: no lease has a ttl of its own", info.name);
+            return Err(Error::new(ErrorKind::Unsupported, message).on(&self.tenure.resource));
         }
         self.renew_now(Held::new(self.tenure.reference(), ttl)).await
     }

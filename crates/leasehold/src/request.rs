@@ -336,7 +336,9 @@ impl<T: TokenKind> LeaseRequest<T> {
             Some(label) => Arc::new(Holder::new(&engine.holder.host, engine.holder.pid, label)),
         };
         let owner = OwnerToken::fresh(&*engine.environment);
-        let mut claim = Claim::new(resource.clone(), owner, self.share, self.ttl, holder);
+        // Where a session keeps what it holds, nobody can vouch for longer than the session lasts.
+        let ttl = self.ttl.min(engine.backend.info().limits.ttl);
+        let mut claim = Claim::new(resource.clone(), owner, self.share, ttl, holder);
         claim.note = self.note;
         let ask = Ask { claim, terms: self.terms, patience: self.patience, fair: self.fair };
         let outcome = engine.acquire(ask).await.map_err(|error| error.on(resource))?;

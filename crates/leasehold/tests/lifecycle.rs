@@ -251,7 +251,21 @@ async fn where_a_session_keeps_what_it_holds_a_lost_lease_is_given_up_at_its_dea
     stage.pass(seconds(6)).await;
     assert!(lease.check().is_err());
     assert!(!stage.is_clean().await);
-    stage.pass(seconds(24)).await;
+    // Past its deadline, and short of its ttl: it has not run out by itself.
+    stage.pass(std::time::Duration::from_millis(23_800)).await;
+    assert!(stage.is_clean().await);
+}
+
+/// It was given up only if the driver saw the loss first: a session then kept it for as long as the process lived.
+#[tokio::test]
+async fn where_a_session_keeps_what_it_holds_a_loss_that_a_look_finds_is_given_up_too() {
+    let stage = Stage::with(|probe| probe.without(|can| can.own_ttl = false));
+    let client = stage.client();
+    let lease = client.lease("a", "b").max_hold(seconds(5)).acquire().await.unwrap();
+    stage.settle().await;
+    stage.time.jump(seconds(6));
+    assert!(lease.check().is_err(), "found before the driver wakes up");
+    stage.pass(std::time::Duration::from_millis(23_800)).await;
     assert!(stage.is_clean().await);
 }
 

@@ -418,7 +418,9 @@ impl<'a> Seeker<'a> {
             at_most = at_most.min(self.backoff.next(random));
         }
         at_most = at_most.min(self.left(now));
-        let place = blocked.placed.then(|| PlaceKeeper::keep(engine, &self.ask.claim, now));
+        // A session keeps its places by itself: waiting there costs nothing but this look.
+        let keep = blocked.placed && engine.backend.info().capabilities.own_ttl;
+        let place = keep.then(|| PlaceKeeper::keep(engine, &self.ask.claim, now));
         let hint = self.hint(blocked, at_most);
         match place {
             Some(place) => {

@@ -156,14 +156,21 @@ impl Engine {
     /// First told, then no longer renewed. Where a session would keep it alive, it is given up at its deadline.
     fn stop(self: &Arc<Engine>, tenure: &Arc<Tenure>, now: Moment) {
         tenure.end(tenure.why_stopped(now));
-        if !self.backend.info().capabilities.own_ttl {
-            let (engine, tenure) = (Arc::clone(self), Arc::clone(tenure));
-            let wait = self.environment.sleep(now.until(tenure.deadline()));
-            self.environment.spawn(Box::pin(async move {
-                wait.await;
-                engine.dropped(&tenure);
-            }));
+        self.give_up(tenure);
+    }
+
+    /// Where a session would keep it alive, a lost lease is given up at its deadline.
+    pub(crate) fn give_up(self: &Arc<Engine>, tenure: &Arc<Tenure>) {
+        if self.backend.info().capabilities.own_ttl {
+            return;
         }
+        let (engine, tenure) = (Arc::clone(self), Arc::clone(tenure));
+        self.environment.spawn(Box::pin(async move {
+            // Made in here: whoever found the loss may be outside of the runtime.
+            let left = engine.environment.now().until(tenure.deadline());
+            engine.environment.sleep(left).await;
+            engine.dropped(&tenure);
+        }));
     }
 
     async fn renew(self: Arc<Engine>, batch: Vec<(Key, Watch, Duration)>) {

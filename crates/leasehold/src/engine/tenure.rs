@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Engine, Terms,
+    driver::Watch,
     watchdog::{Key, Times},
 };
 use leasehold_core::race::first;
@@ -228,7 +229,7 @@ impl Tenure {
     pub(crate) fn end(&self, why: Ending) -> bool {
         let first = self.ending.compare_exchange(0, encode(why), Ordering::AcqRel, Ordering::Acquire).is_ok();
         if first {
-            self.engine.unwatch(self);
+            let watched = self.key().and_then(|key| self.engine.forget(key));
             self.changed.notify_waiters();
             if let Some(extras) = self.extras.get() {
                 extras.cancellation.cancel();
@@ -236,6 +237,10 @@ impl Tenure {
             if why.is_loss() {
                 self.engine.observer.lost(self, why);
                 self.engine.holder_left(&self.resource, self.owner);
+                // Whoever looks may find the loss before the driver does.
+                if let Some(Watch::Tenure(tenure)) = watched {
+                    self.engine.give_up(&tenure);
+                }
             }
         }
         first

@@ -202,6 +202,19 @@ impl Desk {
         true
     }
 
+    /// Asserts that this is most of [`LONG`]; where a session keeps it, that something remains.
+    #[track_caller]
+    pub(crate) fn lasts(&self, remaining: Duration) {
+        let own = self.backend().info().capabilities.own_ttl;
+        let least = if own { LONG / 2 } else { Duration::ZERO };
+        assert!(remaining > least && remaining <= LONG, "{remaining:?} remain");
+    }
+
+    /// So many stand ahead, of whom some could move. Where the store seats by itself, those hold already.
+    pub(crate) fn ahead(&self, ahead: u32, movers: u32) -> u32 {
+        if self.backend().info().capabilities.eager { ahead - movers } else { ahead }
+    }
+
     /// Asserts that what remains fits a ttl that was given between these moments.
     #[track_caller]
     pub(crate) fn remains(
@@ -211,6 +224,13 @@ impl Desk {
         given: (Moment, Moment),
         seen: (Moment, Moment),
     ) {
+        let info = self.backend().info();
+        if !info.capabilities.own_ttl {
+            // A session keeps it: what remains is what the session may be vouched for, whatever the ttl.
+            let most = info.limits.ttl;
+            assert!(!remaining.is_zero() && remaining <= most, "{remaining:?} remain, of at most {most:?}");
+            return;
+        }
         let rounding = Duration::from_millis(1);
         let most =
             ttl.saturating_sub(given.1.until(seen.0)) + rounding + self.stage.lateness() + self.stage.slack();

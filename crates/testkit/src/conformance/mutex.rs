@@ -27,7 +27,7 @@ pub(super) const TESTS: &[Test] = &[
     test!(b8_a_buried_owner_is_never_granted),
     test!(b8_burying_a_holder_releases_it),
     test!(b8_burying_concerns_one_owner_of_one_resource),
-    test!(b8_a_tombstone_ends, OwnTtl),
+    test!(b8_a_tombstone_ends),
     test!(a_held_resource_is_blocked_and_says_by_whom),
     test!(leaving_leaves_no_trace),
     test!(a_release_lets_the_next_one_in),

@@ -158,13 +158,13 @@ async fn a_resource_is_seen_whole(desk: &Desk) {
     assert_eq!((&by.holder, by.token, by.weight), (&held.holder, token, 1));
     assert_eq!(by.note.as_deref(), Some(b"note".as_slice()));
     assert!(by.held_for >= desk.short() / 5 && by.held_for < LONG, "held for {:?}", by.held_for);
-    assert!(by.remaining > LONG / 2 && by.remaining <= LONG);
+    desk.lasts(by.remaining);
     assert!(seen.last_token.is_none_or(|last| last == token));
     if has_line {
         let place = &seen.line[0];
         assert_eq!((&place.holder, place.weight), (&waiting.holder, 1));
         assert!(place.waited >= desk.short() / 5 && place.waited < LONG, "waited {:?}", place.waited);
-        assert!(place.remaining > LONG / 2 && place.remaining <= LONG);
+        desk.lasts(place.remaining);
     }
 }
 

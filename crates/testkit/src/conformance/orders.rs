@@ -15,10 +15,10 @@ use super::{
 
 pub(super) const TESTS: &[Test] = &[
     test!(a_pause_grants_nothing_and_holders_stay, Orders),
-    test!(a_pause_ends_by_itself, Orders, OwnTtl),
+    test!(a_pause_ends_by_itself, Orders),
     test!(a_resume_ends_a_pause, Orders),
     test!(a_pause_keeps_the_line, Orders, Line),
-    test!(a_later_pause_replaces_the_first, Orders, OwnTtl),
+    test!(a_later_pause_replaces_the_first, Orders),
     test!(asking_reaches_the_holder, Orders),
     test!(an_eviction_at_expiry_lets_it_run_out, Orders, OwnTtl),
     test!(an_eviction_now_ends_it_at_once, Orders),

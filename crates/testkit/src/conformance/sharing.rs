@@ -19,7 +19,7 @@ pub(super) const TESTS: &[Test] = &[
     test!(b6_the_capacity_stands_while_anyone_waits, Shares, Line),
     test!(b6_a_waiting_claim_of_another_capacity_loses_its_place, Shares, Line, Orders),
     test!(every_permit_has_a_number_of_its_own, Shares),
-    test!(the_blocked_see_a_few_holders_soonest_first, Shares),
+    test!(the_blocked_see_a_few_holders_soonest_first, Shares, OwnTtl),
     test!(readers_are_there_together, Shares),
     test!(a_writer_waits_for_every_reader, Shares),
     test!(readers_do_not_pass_a_waiting_writer, Shares, Line),

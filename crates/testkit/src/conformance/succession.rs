@@ -233,6 +233,7 @@ async fn a_seat_that_is_to_run_out_is_not_handed_over(desk: &Desk) {
 async fn without_hand_over_an_heir_joins_the_line(desk: &Desk) {
     granted(desk.ask(&desk.claim("ann")).await);
     placed(desk.ask(&desk.claim("cy").queued()).await, 0);
-    placed(desk.ask(&desk.claim("bob").queued().succeeding(from(desk, "ann"))).await, 1);
+    let heir = desk.claim("bob").queued().succeeding(from(desk, "ann"));
+    placed(desk.ask(&heir).await, desk.ahead(1, 1));
     granted(desk.ask(&desk.claim("cy").queued()).await);
 }

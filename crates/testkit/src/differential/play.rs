@@ -1,11 +1,11 @@
 //! Plays one case on both sides.
 
-use std::{future::Future, time::Duration};
+use std::{collections::BTreeMap, future::Future, time::Duration};
 
 use leasehold_core::{
     AuditRecord, Backend, Capabilities, ClaimRef, Command, Error, Eviction, Farewell, Held, Listing, Moment,
-    Order, Ordered, Page, Query, Released, Renewal, Result as Answer, Snapshot, Succession, Verdict,
-    WallTime,
+    Order, Ordered, OwnerToken, Page, Query, Released, Renewal, Result as Answer, Snapshot, Succession,
+    Verdict, WallTime,
 };
 
 use super::{
@@ -19,7 +19,11 @@ use crate::stage::Stage;
 pub(super) async fn play(stage: &Stage, case: &Case) -> Result<(), String> {
     let mut game = Game::new(stage, case.family);
     for step in &case.steps {
-        match game.step(step).await {
+        let stepped = match game.step(step).await {
+            Ok(Some(())) => game.seat_movers().await,
+            other => other,
+        };
+        match stepped {
             Ok(Some(())) => {}
             Ok(None) => return Ok(()), // a slow call came too close to an end: nothing can be said
             Err(difference) => {
@@ -38,6 +42,8 @@ struct Game<'a> {
     world: World,
     slowest: Duration,
     story: Vec<String>,
+    /// How whoever waits came to its place.
+    waiting: BTreeMap<(usize, OwnerToken), Asking>,
 }
 
 /// When a call ran. With a real clock the model is told the later moment.
@@ -58,7 +64,15 @@ impl<'a> Game<'a> {
         let has = stage.backend().info().capabilities;
         let family = if has.shares { family } else { Family::Mutex };
         let story = vec![format!("used as {family:?}")];
-        Game { stage, has, family, world: World::new(), slowest: Duration::ZERO, story }
+        Game {
+            stage,
+            has,
+            family,
+            world: World::new(),
+            slowest: Duration::ZERO,
+            story,
+            waiting: BTreeMap::new(),
+        }
     }
 
     async fn step(&mut self, step: &Step) -> Played {
@@ -82,6 +96,27 @@ impl<'a> Game<'a> {
         }
     }
 
+    /// Where the store seats by itself, whoever can move holds already: there it asks at once, so that the model
+    /// says the same.
+    async fn seat_movers(&mut self) -> Played {
+        if !self.has.eager {
+            return Ok(Some(()));
+        }
+        for at in 0..self.world.models.len() {
+            loop {
+                let mover = self.world.models[at].movers().next();
+                let Some(asking) = mover.and_then(|mover| self.waiting.get(&(at, mover)).cloned()) else {
+                    break;
+                };
+                match self.acquire(&asking).await {
+                    Ok(Some(())) => {}
+                    other => return other,
+                }
+            }
+        }
+        Ok(Some(()))
+    }
+
     /// Runs a call clear of every moment at which something ends; `None` if that did not succeed.
     async fn call<T>(&mut self, call: impl Future<Output = T>) -> (T, Option<Ran>) {
         let exact = self.stage.is_exact();
@@ -100,8 +135,10 @@ impl<'a> Game<'a> {
     }
 
     fn tolerance(&self) -> Tolerance {
-        let apart = if self.stage.is_exact() { Duration::ZERO } else { self.slowest + self.stage.slack() };
-        Tolerance { apart, own_ttl: self.has.own_ttl }
+        // What may end late may also be told to last that much longer.
+        let real = self.slowest + self.stage.slack() + self.stage.lateness();
+        let apart = if self.stage.is_exact() { Duration::ZERO } else { real };
+        Tolerance { apart, own_ttl: self.has.own_ttl, eager: self.has.eager, unsettled: false }
     }
 
     fn given(&mut self, ran: Ran, lasting: Duration) {
@@ -130,12 +167,21 @@ impl<'a> Game<'a> {
         let mut theirs = claim.clone();
         theirs.floor = self.world.tokens[at].newest.filter(|_| asking.floor);
 
-        let backend = self.backend(asking.second);
+        // A session keeps its places: whoever waits asks through the handle by which it came.
+        let place = self.waiting.get(&(at, claim.owner)).filter(|_| !self.has.own_ttl);
+        let place = place.filter(|_| self.world.models[at].is_placed(claim.owner));
+        let second = place.map_or(asking.second, |place| place.second);
+        let backend = self.backend(second);
         let (answer, ran) = self.call(backend.acquire(&theirs)).await;
         self.story.push(format!("acquire {asking:?} as {share:?}\n      -> {answer:?}"));
         let Some(ran) = ran else { return Ok(None) };
         let clock = self.world.clock();
+        let waited = self.world.models[at].is_placed(claim.owner);
         let ours = self.world.models[at].acquire(ran.ended, &claim, clock);
+        if !waited && self.world.models[at].is_placed(claim.owner) {
+            let asking = Asking { succeeds: None, floor: false, second, ..asking.clone() };
+            self.waiting.insert((at, claim.owner), asking);
+        }
         self.given(ran, claim.ttl);
         self.given(ran, claim.place_ttl);
         heir.and_then(|(_, bury)| bury).into_iter().for_each(|bury| self.given(ran, bury.given(self.stage)));
@@ -149,7 +195,9 @@ impl<'a> Game<'a> {
             }
         }
         let all = self.world.models[at].snapshot(ran.ended, &claim.resource);
-        self.tolerance().verdict(&self.world.tokens[at], &all, &ours, &answer)?;
+        let mut tolerance = self.tolerance();
+        tolerance.unsettled = self.has.eager && self.world.models[at].movers().next().is_some();
+        tolerance.verdict(&self.world.tokens[at], &all, &ours, &answer)?;
         Ok(Some(()))
     }
 

@@ -6,13 +6,17 @@
 mod clock;
 mod cluster;
 mod daemon;
+mod etcd;
 mod nodes;
 mod postgres;
 mod redis;
+mod zookeeper;
 
 pub use clock::ServerClock;
 pub use cluster::RedisCluster;
 pub use daemon::Daemon;
+pub use etcd::EtcdCluster;
 pub use nodes::RedisNodes;
 pub use postgres::{PgBouncer, PostgresServer};
 pub use redis::{RedisServer, Replication};
+pub use zookeeper::{Ensemble, ZooKeeperServer};

@@ -1,5 +1,9 @@
 //! A process that holds a lease, to kill, stop and continue. The program is `leasehold-taker`, of this package.
 
+mod program;
+
+pub use program::main;
+
 use std::{
     io::{BufRead, BufReader, Write},
     path::Path,

@@ -1,0 +1,109 @@
+//! Tombstones: a claim that was buried is never made, however late its request is executed.
+//!
+//! Every request that makes a contender also makes and removes the tombstone of its claim, in the same transaction. If
+//! the tombstone is there already, that fails, and with it all the rest.
+
+use std::time::Duration;
+
+use leasehold_core::{ClaimRef, Gone, Moment};
+use serde::{Deserialize, Serialize};
+use zookeeper_client::{CreateMode, Error as Driver, MultiWriter};
+
+use crate::{
+    error::Fault,
+    names::{GRAVES, grave, heir},
+    session::Session,
+};
+
+/// The data of a tombstone.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Stone {
+    /// By the servers' clock, in milliseconds since 1970.
+    until: i64,
+    #[serde(default)]
+    evicted: bool,
+}
+
+/// How many tombstones are looked at when one is laid: what is over is cleared away a few at a time.
+const SWEEP: usize = 16;
+
+impl Session {
+    /// Makes a transaction fail if the claim is buried, at its first operation; or has taken over somebody's node, at
+    /// its third. Four operations in all.
+    pub(crate) fn guard(&self, writer: &mut MultiWriter<'_>, claim: &ClaimRef) -> Result<(), Fault> {
+        for path in [grave(claim), heir(claim)] {
+            writer.add_create(&path, b"", &self.mode(CreateMode::Ephemeral)).map_err(Fault::of)?;
+            writer.add_delete(&path, None).map_err(Fault::of)?;
+        }
+        Ok(())
+    }
+
+    fn stone(&self, keep: Duration, why: Gone, now: Moment) -> Vec<u8> {
+        let keep = i64::try_from(keep.as_millis()).unwrap_or(i64::MAX);
+        let stone =
+            Stone { until: self.server_millis(now).saturating_add(keep), evicted: why == Gone::Evicted };
+        serde_json::to_vec(&stone).expect("a number and a flag can be written")
+    }
+
+    /// Lays a tombstone as a part of a transaction, which fails if there is one.
+    pub(crate) fn add_grave(
+        &self,
+        writer: &mut MultiWriter<'_>,
+        claim: &ClaimRef,
+        keep: Duration,
+        why: Gone,
+        now: Moment,
+    ) -> Result<(), Fault> {
+        let stone = self.stone(keep, why, now);
+        writer.add_create(&grave(claim), &stone, &self.mode(CreateMode::Persistent)).map_err(Fault::of)
+    }
+
+    /// Lays a tombstone, or lets the one that is there stand longer.
+    pub(crate) async fn bury(&self, claim: &ClaimRef, keep: Duration, now: Moment) -> Result<(), Fault> {
+        let (path, stone) = (grave(claim), self.stone(keep, Gone::Buried, now));
+        match self.client.create(&path, &stone, &self.mode(CreateMode::Persistent)).await {
+            Ok((stat, _)) => self.committed(now, &stat),
+            Err(Driver::NodeExists) => match self.client.set_data(&path, &stone, None).await {
+                Ok(_) | Err(Driver::NoNode) => {}
+                Err(error) => return Err(Fault::of(error)),
+            },
+            Err(error) => return Err(Fault::of(error)),
+        }
+        Ok(())
+    }
+
+    /// Why the claim is buried, if it is. A tombstone that is over is cleared away.
+    pub(crate) async fn buried(&self, claim: &ClaimRef, now: Moment) -> Result<Option<Gone>, Fault> {
+        self.stands(&grave(claim), now).await
+    }
+
+    async fn stands(&self, path: &str, now: Moment) -> Result<Option<Gone>, Fault> {
+        let (bytes, stat) = match self.client.get_data(path).await {
+            Ok(found) => found,
+            Err(Driver::NoNode) => return Ok(None),
+            Err(error) => return Err(Fault::of(error)),
+        };
+        let stone: Option<Stone> = serde_json::from_slice(&bytes).ok();
+        match stone {
+            Some(stone) if stone.until <= self.server_millis(now) => {
+                match self.client.delete(path, Some(stat.version)).await {
+                    Ok(()) | Err(Driver::NoNode | Driver::BadVersion) => Ok(None),
+                    Err(error) => Err(Fault::of(error)),
+                }
+            }
+            Some(Stone { evicted: true, .. }) => Ok(Some(Gone::Evicted)),
+            _ => Ok(Some(Gone::Buried)),
+        }
+    }
+
+    /// Clears away some tombstones that are over. A hint: nothing depends on it.
+    pub(crate) async fn sweep(&self, random: u64, now: Moment) {
+        let Ok(names) = self.client.list_children(GRAVES).await else { return };
+        let start = usize::try_from(random).unwrap_or(0) % names.len().max(1);
+        for name in names.iter().cycle().skip(start).take(SWEEP.min(names.len())) {
+            if self.stands(&format!("{GRAVES}/{name}"), now).await.is_err() {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! The operator's verb: what is done and its line in the audit trail are one transaction.
+
+use leasehold_core::{
+    ClaimRef, Command, Error, ErrorKind, Eviction, Farewell, FencingToken, Gone, Moment, Order, Ordered,
+};
+use zookeeper_client::{CreateMode, Error as Driver, MultiWriteError, MultiWriter};
+
+use crate::{
+    backend::ZooKeeper,
+    control,
+    error::Fault,
+    evaluate::LOOKS,
+    inspect::Entry,
+    names::{AUDIT, folder, heir},
+    record::{Record, Wish},
+    session::Session,
+    view::{Seen, View},
+};
+
+/// How many orders the trail keeps. The oldest go first.
+const TRAIL: usize = 5_000;
+/// How many of the oldest go at once.
+const TRIM: usize = 100;
+
+/// A holder whom an order may mean.
+struct Meant {
+    token: FencingToken,
+    seen: Seen,
+}
+
+impl ZooKeeper {
+    pub(crate) async fn try_order(&self, order: &Order) -> Result<Ordered, Fault> {
+        let session = self.link.session().await?;
+        for _ in 0..LOOKS {
+            if let Some(ordered) = self.order_once(&session, order).await? {
+                self.trim(&session).await;
+                return Ok(ordered);
+            }
+        }
+        Err(Fault::too_busy())
+    }
+
+    /// `None` if someone else changed the same at the same time.
+    async fn order_once(&self, session: &Session, order: &Order) -> Result<Option<Ordered>, Fault> {
+        let (resource, now) = (&order.resource, self.now());
+        session.client.sync(&folder(resource)).await.or_else(is_missing).map_err(Fault::of)?;
+        let view = session.weighed(resource, now).await?;
+        let holders = match &view {
+            Some(view) => self.meant(session, order, view).await?,
+            None => Vec::new(),
+        };
+        let newest = holders.iter().map(|meant| meant.token).max();
+        let meant = match order.token {
+            Some(token) => holders.iter().find(|meant| meant.token == token),
+            None => holders.iter().max_by_key(|meant| meant.token),
+        };
+        let needs_holder = matches!(order.command, Command::Ask { .. } | Command::Evict(_));
+        let nobody = view.as_ref().is_none_or(|view| view.line.contenders.is_empty());
+        let absent = meant.is_none() && (needs_holder || order.token.is_some());
+        if !absent && matches!(order.command, Command::Resize { capacity: 0 }) {
+            return Err(Fault::from(Error::new(ErrorKind::Invalid, "a capacity is at least 1")));
+        }
+        let unused = nobody && matches!(order.command, Command::Resize { .. });
+        let mut writer = session.client.new_multi_writer();
+        self.record(session, &mut writer, order, !(absent || unused))?;
+        if absent || unused {
+            writer.commit().await?;
+            return Ok(Some(Ordered::NotThatOne { token: newest }));
+        }
+        match (order.command, meant, &view) {
+            (Command::Ask { within }, Some(meant), Some(view)) => {
+                let mut record = meant.seen.record.clone();
+                let within = i64::try_from(within.as_millis()).unwrap_or(i64::MAX);
+                let until = session.server_millis(now).saturating_add(within);
+                record.asked = Some(Wish { by: order.by.clone(), why: order.why.clone(), until });
+                rewrite(&mut writer, order, view, meant, &record)?;
+            }
+            (Command::Evict(Eviction::AtExpiry), Some(meant), Some(view)) => {
+                let mut record = meant.seen.record.clone();
+                record.evicting = true;
+                rewrite(&mut writer, order, view, meant, &record)?;
+            }
+            (Command::Evict(Eviction::Now), Some(meant), Some(view)) => {
+                self.evict(session, &mut writer, order, view, meant, now)?;
+            }
+            _ => self.control_ops(session, &mut writer, order, view.as_ref(), now).await?,
+        }
+        match writer.commit().await {
+            Ok(_) => Ok(Some(Ordered::Done)),
+            Err(MultiWriteError::OperationFailed {
+                source: Driver::NoNode | Driver::BadVersion | Driver::NodeExists,
+                ..
+            }) => Ok(None),
+            Err(error) => Err(Fault::from(error)),
+        }
+    }
+
+    async fn meant(&self, session: &Session, order: &Order, view: &View) -> Result<Vec<Meant>, Fault> {
+        let seated: Vec<_> = (0..view.seating().seated).collect();
+        let mut meant = Vec::with_capacity(seated.len());
+        for seen in session.read(&order.resource, &view.line, &seated).await? {
+            let token = session.token_of(&order.resource, &seen.record, &seen.stat).await?;
+            meant.push(Meant { token, seen });
+        }
+        Ok(meant)
+    }
+
+    fn record(
+        &self,
+        session: &Session,
+        writer: &mut MultiWriter<'_>,
+        order: &Order,
+        done: bool,
+    ) -> Result<(), Fault> {
+        let entry = Entry {
+            resource: order.resource.key().to_owned(),
+            token: order.token.map(FencingToken::get),
+            by: order.by.clone(),
+            why: order.why.clone(),
+            command: order.command.as_str().to_owned(),
+            done,
+        };
+        let bytes = serde_json::to_vec(&entry).expect("texts and numbers can be written");
+        let mode = session.mode(CreateMode::PersistentSequential);
+        writer.add_create(&format!("{AUDIT}/order-"), &bytes, &mode).map_err(Fault::of)
+    }
+
+    /// The holder's node goes, and its owner does not come back with the same claim.
+    fn evict(
+        &self,
+        session: &Session,
+        writer: &mut MultiWriter<'_>,
+        order: &Order,
+        view: &View,
+        meant: &Meant,
+        now: Moment,
+    ) -> Result<(), Fault> {
+        let contender = &view.line.contenders[meant.seen.position];
+        let path = format!("{}/{}", folder(&order.resource), contender.name);
+        writer.add_delete(&path, Some(meant.seen.stat.version)).map_err(Fault::of)?;
+        let inherited = meant.seen.record.heir();
+        if let Some(owner) = inherited.or(contender.owner) {
+            let claim = ClaimRef { resource: order.resource.clone(), owner };
+            let keep = Farewell::bury_for(session.lease);
+            session.add_grave(writer, &claim, keep, Gone::Evicted, now)?;
+            if inherited.is_some() {
+                writer.add_delete(&heir(&claim), None).map_err(Fault::of)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A pause, its end, or another capacity.
+    async fn control_ops(
+        &self,
+        session: &Session,
+        writer: &mut MultiWriter<'_>,
+        order: &Order,
+        view: Option<&View>,
+        now: Moment,
+    ) -> Result<(), Fault> {
+        let old = view.and_then(|view| view.control.as_ref());
+        let mut control = old.cloned().unwrap_or_default();
+        match order.command {
+            Command::Pause { lasting } => {
+                let lasting = i64::try_from(lasting.as_millis()).unwrap_or(i64::MAX);
+                control.pause(session.server_millis(now).saturating_add(lasting));
+            }
+            Command::Resume => control.resume(),
+            Command::Resize { capacity } => control.capacity = Some(capacity),
+            _ => {}
+        }
+        // Whoever holds now goes on holding, whatever the rule will say from now on.
+        let seated = view.map_or(0, |view| view.seating().seated);
+        let last = view.and_then(|view| view.line.contenders[..seated].last());
+        control.through = last.map(|last| last.key().to_owned());
+        let path = control::path(&order.resource);
+        match (old, control.is_empty()) {
+            (None, true) => Ok(()),
+            (Some(old), true) => writer.add_delete(&path, Some(old.version)).map_err(Fault::of),
+            (Some(old), false) => {
+                writer.add_set_data(&path, &control.to_bytes(), Some(old.version)).map_err(Fault::of)
+            }
+            (None, false) => {
+                let folder = folder(&order.resource);
+                let made = session.client.mkdir(&folder, &session.mode(CreateMode::Container)).await;
+                made.map_err(Fault::of)?;
+                let mode = session.mode(Session::CONTROL_MODE);
+                writer.add_create(&path, &control.to_bytes(), &mode).map_err(Fault::of)
+            }
+        }
+    }
+
+    /// Keeps the trail bounded. A hint: nothing depends on it.
+    async fn trim(&self, session: &Session) {
+        let Ok(mut names) = session.client.list_children(AUDIT).await else { return };
+        if names.len() <= TRAIL + TRIM {
+            return;
+        }
+        names.sort_unstable();
+        for name in names.iter().take(names.len() - TRAIL) {
+            if session.client.delete(&format!("{AUDIT}/{name}"), None).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+fn is_missing(error: Driver) -> Result<(), Driver> {
+    if error == Driver::NoNode { Ok(()) } else { Err(error) }
+}
+
+/// Writes into the holder's node, unless someone else has in the meantime.
+fn rewrite(
+    writer: &mut MultiWriter<'_>,
+    order: &Order,
+    view: &View,
+    meant: &Meant,
+    record: &Record,
+) -> Result<(), Fault> {
+    let name = &view.line.contenders[meant.seen.position].name;
+    let path = format!("{}/{name}", folder(&order.resource));
+    writer.add_set_data(&path, &record.to_bytes(), Some(meant.seen.stat.version)).map_err(Fault::of)
+}

@@ -1,0 +1,155 @@
+//! A line as it is, read from the servers: who is there, what an operator said, and what stands in the nodes.
+
+use leasehold_core::{Blocked, ClaimRef, FencingToken, HeldBy, Moment, Resource};
+use zookeeper_client::{Error as Driver, MultiReadResult, Stat};
+
+use crate::{
+    control::Control,
+    error::Fault,
+    line::{Line, Seating},
+    names::{folder, heir},
+    record::{Record, token},
+    session::Session,
+};
+
+/// How many nodes are read in one request.
+pub(crate) const READ: usize = 100;
+/// How many of a line are weighed: those behind cannot move anyway.
+const WEIGHED: usize = 2 * READ;
+
+/// A line, and what an operator said to it.
+pub(crate) struct View {
+    pub(crate) line: Line,
+    pub(crate) control: Option<Control>,
+    pub(crate) pzxid: i64,
+}
+
+impl View {
+    pub(crate) fn seating(&self) -> Seating {
+        self.line.seating(self.control.as_ref())
+    }
+
+    pub(crate) fn is_paused(&self) -> bool {
+        self.control.as_ref().is_some_and(Control::is_paused)
+    }
+}
+
+/// A contender's node, read.
+pub(crate) struct Seen {
+    pub(crate) position: usize,
+    pub(crate) record: Record,
+    pub(crate) stat: Stat,
+}
+
+impl Session {
+    /// The line as it is, one request; one more if an operator has said something. None if it has no folder.
+    pub(crate) async fn view(&self, resource: &Resource, now: Moment) -> Result<Option<View>, Fault> {
+        let (children, stat) = match self.client.get_children(&folder(resource)).await {
+            Ok(found) => found,
+            Err(Driver::NoNode) => return Ok(None),
+            Err(error) => return Err(Fault::of(error)),
+        };
+        let line = Line::of(children)?;
+        let control = if line.has_control { self.control(resource, now).await? } else { None };
+        Ok(Some(View { line, control, pzxid: stat.pzxid }))
+    }
+
+    /// The same with the weights that were lowered since, which names do not tell: one more request if anyone weighs
+    /// more than one.
+    pub(crate) async fn weighed(&self, resource: &Resource, now: Moment) -> Result<Option<View>, Fault> {
+        let Some(mut view) = self.view(resource, now).await? else { return Ok(None) };
+        let all = view.line.contenders.len();
+        self.weigh(resource, &mut view.line, all).await?;
+        Ok(Some(view))
+    }
+
+    /// Learns of the first so many which weigh less than their names say.
+    pub(crate) async fn weigh(
+        &self,
+        resource: &Resource,
+        line: &mut Line,
+        first: usize,
+    ) -> Result<(), Fault> {
+        let heavy = |position: &usize| line.contenders[*position].share.weight() > 1;
+        let heavy: Vec<_> = (0..first).filter(heavy).take(WEIGHED).collect();
+        for Seen { position, record, .. } in self.read(resource, line, &heavy).await? {
+            if let Some(weight) = record.weight {
+                let name = line.contenders[position].name.clone();
+                line.lower(&name, weight);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the nodes at these positions. Those that are gone are left out.
+    pub(crate) async fn read(
+        &self,
+        resource: &Resource,
+        line: &Line,
+        positions: &[usize],
+    ) -> Result<Vec<Seen>, Fault> {
+        let (folder, mut seen) = (folder(resource), Vec::with_capacity(positions.len()));
+        for positions in positions.chunks(READ) {
+            let mut reader = self.client.new_multi_reader();
+            for &position in positions {
+                let path = format!("{folder}/{}", line.contenders[position].name);
+                reader.add_get_data(&path).map_err(Fault::of)?;
+            }
+            let answers = reader.commit().await.map_err(Fault::of)?;
+            for (&position, answer) in positions.iter().zip(answers) {
+                if let MultiReadResult::Data { data, stat } = answer {
+                    seen.push(Seen { position, record: Record::read(&data), stat });
+                }
+            }
+        }
+        Ok(seen)
+    }
+
+    /// The token of whoever has this node.
+    pub(crate) async fn token_of(
+        &self,
+        resource: &Resource,
+        record: &Record,
+        stat: &Stat,
+    ) -> Result<FencingToken, Fault> {
+        if let (true, Some(owner)) = (record.downgraded, record.heir()) {
+            let claim = ClaimRef { resource: resource.clone(), owner };
+            if let Some(stat) = self.client.check_stat(&heir(&claim)).await.map_err(Fault::of)? {
+                return Ok(token(stat.czxid)?);
+            }
+        }
+        Ok(token(stat.czxid)?)
+    }
+
+    /// As others see the holder that has this node.
+    pub(crate) async fn held_by(
+        &self,
+        resource: &Resource,
+        line: &Line,
+        seen: &Seen,
+        now: Moment,
+    ) -> Result<HeldBy, Fault> {
+        let token = self.token_of(resource, &seen.record, &seen.stat).await?;
+        let named = line.contenders[seen.position].share.weight();
+        let weight = seen.record.weight.map_or(named, |weight| weight.min(named));
+        Ok(seen.record.seen(&seen.stat, token, weight, self.server_millis(now)))
+    }
+
+    /// A few of the holders, and the newest change among those that are looked at.
+    pub(crate) async fn holders(
+        &self,
+        resource: &Resource,
+        view: &View,
+        now: Moment,
+    ) -> Result<(Vec<HeldBy>, i64), Fault> {
+        let most = view.seating().seated.min(Blocked::HOLDERS_MAX);
+        let seen = self.read(resource, &view.line, &(0..most).collect::<Vec<_>>()).await?;
+        let mut holders = Vec::with_capacity(seen.len());
+        for seen in &seen {
+            holders.push(self.held_by(resource, &view.line, seen, now).await?);
+        }
+        let said = view.control.as_ref().map_or(0, |control| control.mzxid);
+        let newest = seen.iter().map(|seen| seen.stat.mzxid).chain([said, view.pzxid]).max();
+        Ok((holders, newest.unwrap_or(0)))
+    }
+}

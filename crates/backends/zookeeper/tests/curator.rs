@@ -1,0 +1,136 @@
+//! One line with Curator: its own `InterProcessMutex`, from Debian's package, run by a small interpreter.
+#![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
+
+mod common;
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    process::{Child, ChildStdin, Command, Stdio},
+    sync::mpsc::{Receiver, channel},
+    time::Duration,
+};
+
+use common::{PATIENCE, claim, client, granted, in_time, is_blocked, open, release, report};
+use leasehold::{Backend, Query, Released, Verdict};
+use leasehold_testkit::servers::ZooKeeperServer;
+
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/curator.bsh");
+const JARS: [&str; 7] =
+    ["bsh", "curator-recipes", "curator-framework", "curator-client", "zookeeper", "guava", "slf4j-api"];
+/// Where Curator finds the lock `report/42`.
+const PATH: &str = "/leasehold/v1/locks/report/42";
+
+/// A Java program that uses Curator's mutex.
+struct Curator {
+    child: Child,
+    input: ChildStdin,
+    lines: Receiver<String>,
+}
+
+impl Curator {
+    fn start(server: &ZooKeeperServer) -> Curator {
+        let jars: Vec<_> = JARS.iter().map(|jar| format!("/usr/share/java/{jar}.jar")).collect();
+        for jar in &jars {
+            assert!(
+                std::path::Path::new(jar).exists(),
+                "{jar} is missing: are libcurator-recipes-java and libbsh-java installed?"
+            );
+        }
+        let mut child = Command::new("java")
+            .args(["-Xmx96m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", &jars.join(":")])
+            .args(["bsh.Interpreter", SCRIPT, &format!("127.0.0.1:{}", server.port()), PATH])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("a Java runtime is installed");
+        let (input, output) =
+            (child.stdin.take().expect("piped"), BufReader::new(child.stdout.take().expect("piped")));
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            output.lines().map_while(Result::ok).for_each(|line| drop(sender.send(line)));
+        });
+        let curator = Curator { child, input, lines };
+        assert_eq!(curator.hears(), "ready");
+        curator
+    }
+
+    fn tell(&mut self, command: &str) {
+        writeln!(self.input, "{command}").expect("it listens");
+    }
+
+    fn hears(&self) -> String {
+        self.lines.recv_timeout(PATIENCE).expect("Curator answers")
+    }
+
+    fn says_nothing(&self) -> bool {
+        self.lines.recv_timeout(Duration::from_millis(300)).is_err()
+    }
+}
+
+impl Drop for Curator {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn curator_waits_for_us_and_we_for_curator() {
+    let server = ZooKeeperServer::start();
+    let zookeeper = open(&server.url()).await;
+    let mut curator = Curator::start(&server);
+
+    let ours = claim(&report());
+    let first = granted(&zookeeper, &ours).await;
+    curator.tell("acquire 100");
+    assert_eq!(curator.hears(), "busy", "we hold it");
+    curator.tell("acquire 60000");
+    assert!(curator.says_nothing(), "it stands in our line");
+    let queued = claim(&report()).queued();
+    let Ok(Verdict::Blocked(blocked)) = zookeeper.acquire(&queued).await else { panic!("Curator is ahead") };
+    assert_eq!((blocked.placed, blocked.ahead), (true, 1), "behind Curator");
+
+    assert_eq!(release(&zookeeper, &ours).await, Released::Now);
+    assert_eq!(curator.hears(), "held", "in order: Curator came before the second of ours");
+    assert!(is_blocked(&zookeeper, &claim(&report())).await);
+    let Ok(Verdict::Blocked(blocked)) = zookeeper.acquire(&queued).await else { panic!("Curator holds it") };
+    assert_eq!((blocked.ahead, blocked.holders.len()), (0, 1), "and is seen as a holder");
+    let theirs = blocked.holders[0].token;
+    assert!(theirs > first.token, "Curator's node has a token too");
+
+    curator.tell("release");
+    assert_eq!(curator.hears(), "released");
+    assert!(granted(&zookeeper, &queued).await.token > theirs);
+    curator.tell("acquire 100");
+    assert_eq!(curator.hears(), "busy");
+    release(&zookeeper, &queued).await;
+    curator.tell("acquire 60000");
+    assert_eq!(curator.hears(), "held");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_of_ours_is_woken_when_curator_releases_or_dies() {
+    let server = ZooKeeperServer::start();
+    let leases = client(&server.url()).await;
+    let mut curator = Curator::start(&server);
+    curator.tell("acquire 60000");
+    assert_eq!(curator.hears(), "held");
+    let waiting = tokio::spawn(leases.lease("report", "42").wait(PATIENCE).acquire());
+    common::eventually("it waits", || async {
+        let page = leases.inspect(&Query::One(report())).await.unwrap();
+        page.into_snapshots().remove(0).line_length == 1
+    })
+    .await;
+    curator.tell("release");
+    assert_eq!(curator.hears(), "released");
+    let lease = in_time("the grant", waiting).await.unwrap().unwrap();
+    lease.check().unwrap();
+    lease.release().await.unwrap();
+
+    curator.tell("acquire 60000");
+    assert_eq!(curator.hears(), "held");
+    let waiting = tokio::spawn(leases.lease("report", "42").wait(PATIENCE).acquire());
+    drop(curator);
+    drop(in_time("the grant after its death", waiting).await.unwrap().unwrap());
+}

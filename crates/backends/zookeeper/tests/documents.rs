@@ -1,0 +1,206 @@
+//! What the page on this backend says: layout, users, bounds, what cannot be done, and what operators can.
+#![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{LONG, PATIENCE, claim, client, eventually, granted, in_time, open, release, report};
+use leasehold::{
+    Backend, Command, Ending, ErrorKind, Eviction, Farewell, FencingToken, Order, Query, Released, Share,
+    Succession, Verdict,
+};
+use leasehold_testkit::servers::{Ensemble, ZooKeeperServer};
+use zookeeper_client::{Client, Error as Driver};
+
+async fn raw(server: &ZooKeeperServer) -> Client {
+    Client::connect(&format!("127.0.0.1:{}", server.port())).await.expect("the server is there")
+}
+
+#[tokio::test]
+async fn a_contender_stands_where_curator_looks_and_its_czxid_is_the_token() {
+    let server = ZooKeeperServer::start();
+    let url = server.url().replace("/?", "/app/x?");
+    let zookeeper = open(&url).await;
+    let ours = claim(&report());
+    let grant = granted(&zookeeper, &ours).await;
+    let raw = raw(&server).await;
+    let folder = "/app/x/leasehold/v1/locks/report/42";
+    let names = raw.list_children(folder).await.unwrap();
+    let [name] = names.as_slice() else { panic!("{names:?}") };
+    assert!(name.starts_with("_c_") && name.contains("-lock-") && name.len() == 3 + 36 + 6 + 10, "{name}");
+    let (data, stat) = raw.get_data(&format!("{folder}/{name}")).await.unwrap();
+    assert_eq!(u64::try_from(stat.czxid).unwrap(), grant.token.get());
+    assert!(stat.ephemeral_owner != 0);
+    let data = String::from_utf8(data).unwrap();
+    assert!(data.contains("1@host test") && !data.contains(&ours.owner.reveal()), "{data}");
+    release(&zookeeper, &ours).await;
+    assert!(raw.list_children(folder).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_user_s_nodes_are_that_user_s_alone() {
+    let server = ZooKeeperServer::start();
+    let as_user =
+        |login: &str| server.url().replace("://", &format!("://{login}@")).replace("/?", "/private?");
+    let ours = open(&as_user("ann:sesame")).await;
+    granted(&ours, &claim(&report())).await;
+    // The same user, from a file.
+    let file = std::env::temp_dir().join(format!("leasehold-zookeeper-password-{}", std::process::id()));
+    std::fs::write(&file, "sesame\n").unwrap();
+    let same = open(&format!("{}&password_file={}", as_user("ann"), file.display())).await;
+    assert!(matches!(same.acquire(&claim(&report())).await, Ok(Verdict::Blocked(_))));
+    std::fs::remove_file(&file).unwrap();
+    for stranger in ["bob:sesame", "ann:guess"] {
+        let config = leasehold_zookeeper::Config::parse(&as_user(stranger)).unwrap();
+        let environment = std::sync::Arc::new(leasehold::System::current());
+        let error = leasehold_zookeeper::ZooKeeper::connect(config, environment).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+        assert!(!error.to_string().contains("sesame") && !error.to_string().contains("guess"), "{error}");
+    }
+    let read = raw(&server).await.list_children("/private/leasehold/v1/locks").await;
+    assert!(matches!(read, Err(Driver::NoAuth)), "{read:?}");
+}
+
+#[tokio::test]
+async fn what_a_session_cannot_do_is_unsupported_and_says_why() {
+    let server = ZooKeeperServer::start();
+    let zookeeper = open(&server.url()).await;
+    let mut brief = claim(&report());
+    brief.ttl = Duration::from_millis(400);
+    let error = zookeeper.acquire(&brief).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.to_string().contains("session_timeout"), "{error}");
+    let held = claim(&report());
+    granted(&zookeeper, &held).await;
+    let farewell = Farewell::new(held.reference()).keeping(LONG);
+    assert_eq!(zookeeper.release(&farewell).await.unwrap_err().kind(), ErrorKind::Unsupported);
+    release(&zookeeper, &held).await;
+
+    let leases = client(&server.url()).await;
+    let request = leases.lease("report", "43").at_least(LONG).acquire().await;
+    assert_eq!(request.unwrap_err().kind(), ErrorKind::Unsupported);
+    let lease = leases.lease("report", "43").ttl(LONG).acquire().await.unwrap();
+    assert!(lease.ttl() < Duration::from_secs(2), "what the session vouches for: {:?}", lease.ttl());
+    assert_eq!(lease.extend(LONG).await.unwrap_err().kind(), ErrorKind::Unsupported);
+    assert_eq!(lease.detach().unwrap_err().kind(), ErrorKind::Unsupported);
+
+    let config = leasehold_zookeeper::Config::parse(&server.url().replace("tick=200ms", "tick=2s")).unwrap();
+    let environment = std::sync::Arc::new(leasehold::System::current());
+    let error = leasehold_zookeeper::ZooKeeper::connect(config, environment).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.to_string().contains("tickTime"), "{error}");
+}
+
+#[tokio::test]
+async fn no_server_is_unavailable_and_a_state_older_than_a_token_is_refused() {
+    let config = leasehold_zookeeper::Config::parse("zookeeper://127.0.0.1:1").unwrap();
+    let environment = std::sync::Arc::new(leasehold::System::current());
+    let error = leasehold_zookeeper::ZooKeeper::connect(config, environment).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+
+    let server = ZooKeeperServer::start();
+    let zookeeper = open(&server.url()).await;
+    let ahead = claim(&report()).above(FencingToken::new(1 << 50).unwrap());
+    let error = zookeeper.acquire(&ahead).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Limit, "{error}");
+    granted(&zookeeper, &claim(&report())).await;
+}
+
+#[tokio::test]
+async fn a_writer_becomes_a_reader_without_a_gap_whoever_waits() {
+    let server = ZooKeeperServer::start();
+    let (a, b) = (open(&server.url()).await, open(&server.url()).await);
+    let share = |share: Share| {
+        let mut claim = claim(&report());
+        claim.share = share;
+        claim
+    };
+    let writer = share(Share::WRITE);
+    let first = granted(&a, &writer).await;
+    let rival = share(Share::WRITE).queued();
+    let Ok(Verdict::Blocked(blocked)) = b.acquire(&rival).await else { panic!("a writer is there") };
+    let reader = share(Share::READ).succeeding(Succession::from(writer.owner));
+    let second = granted(&a, &reader).await;
+    assert_ne!(first.token, second.token);
+    assert_eq!(release(&a, &writer).await, Released::AlreadyGone, "it is the reader's now");
+    // The rival is still first in line, hears of the change, and has to wait for the reader.
+    in_time("the news", b.wait(&rival.reference(), &blocked.cursor, PATIENCE)).await.unwrap();
+    assert!(matches!(b.acquire(&rival).await, Ok(Verdict::Blocked(blocked)) if blocked.ahead == 0));
+    assert!(
+        matches!(b.acquire(&share(Share::READ)).await, Ok(Verdict::Blocked(_))),
+        "nobody passes the rival"
+    );
+    assert_eq!(release(&a, &reader).await, Released::Now);
+    assert!(granted(&b, &rival).await.token > first.token);
+}
+
+#[tokio::test]
+async fn an_operator_pauses_asks_and_evicts() {
+    let server = ZooKeeperServer::start();
+    let leases = client(&server.url()).await;
+    let operator = open(&server.url()).await;
+    let order = |command| Order::new(report(), command, "ops", "maintenance");
+    let lease = leases.lease("report", "42").acquire().await.unwrap();
+    operator.order(&order(Command::Evict(Eviction::AtExpiry))).await.unwrap();
+    // It is told at its next renewal, runs out, and is then deleted although its session lives on.
+    assert_eq!(in_time("the eviction", lease.ended()).await, Ending::Evicted);
+    let next = leases.lease("report", "42").wait(PATIENCE).acquire().await.unwrap();
+    assert!(next.token() > lease.token());
+    operator.order(&order(Command::Evict(Eviction::Now))).await.unwrap();
+    assert_eq!(in_time("the second eviction", next.ended()).await, Ending::Evicted);
+    operator.order(&order(Command::Pause { lasting: Duration::from_secs(1) })).await.unwrap();
+    let third = leases.lease("report", "42").wait(PATIENCE).acquire().await.unwrap();
+    assert!(third.token() > next.token(), "a pause ends by itself");
+}
+
+#[tokio::test]
+async fn a_seat_passes_within_a_process_while_nobody_else_waits() {
+    let server = ZooKeeperServer::start();
+    let leases = client(&server.url()).await;
+    let mut lease = leases.lease("report", "42").acquire().await.unwrap();
+    for _ in 0..5 {
+        let next = tokio::spawn(leases.lease("report", "42").wait(PATIENCE).acquire());
+        tokio::task::yield_now().await;
+        let token = lease.token();
+        lease.release().await.unwrap();
+        lease = in_time("the hand-over", next).await.unwrap().unwrap();
+        assert!(lease.token() > token);
+    }
+    lease.check().unwrap();
+}
+
+/// Reads go on being answered by a server that is cut off; a lease must not live on them.
+#[tokio::test]
+async fn a_holder_on_a_server_without_a_majority_is_told_by_its_own_clock() {
+    let ensemble = Ensemble::start();
+    let follower = ensemble.follower().port();
+    let ours = client(&common::through(follower)).await;
+    let lease = ours.lease("report", "42").wait(PATIENCE).acquire().await.unwrap();
+    let others: Vec<_> = ensemble.servers().iter().filter(|server| server.port() != follower).collect();
+    others.iter().for_each(|server| server.freeze());
+    in_time("the loss", lease.ended()).await;
+    assert!(lease.check().is_err());
+    others.iter().for_each(|server| server.thaw());
+    let theirs = client(&ensemble.url()).await;
+    let next =
+        in_time("the next grant", theirs.lease("report", "42").wait(PATIENCE).acquire()).await.unwrap();
+    assert!(next.token() > lease.token());
+}
+
+#[tokio::test]
+async fn tombstones_that_are_over_are_cleared_away() {
+    let server = ZooKeeperServer::start();
+    let zookeeper = open(&server.url()).await;
+    let bury = |keep| Farewell::new(claim(&report()).reference()).burying(keep);
+    for _ in 0..5 {
+        zookeeper.release(&bury(Duration::from_millis(1))).await.unwrap();
+    }
+    let raw = raw(&server).await;
+    eventually("they are cleared away", || async {
+        zookeeper.release(&bury(Duration::from_millis(1))).await.unwrap();
+        raw.list_children("/leasehold/v1/graves").await.unwrap().len() <= 2
+    })
+    .await;
+    assert!(zookeeper.inspect(&Query::Leaks(leasehold::Listing::of(""))).await.is_ok());
+}
