@@ -23,7 +23,11 @@ pub(crate) struct Keys {
 
 impl Keys {
     pub(crate) fn of(resource: &Resource) -> Keys {
-        let key = resource.key();
+        Keys::of_key(resource.key())
+    }
+
+    /// Of the resource with this key.
+    pub(crate) fn of_key(key: &str) -> Keys {
         let mut text = String::with_capacity(PREFIX.len() + key.len() + 2 + 48);
         text.push_str(PREFIX);
         text.push('{');
@@ -52,6 +56,26 @@ impl Keys {
     /// Of the operators' orders.
     pub(crate) fn audit(&mut self) -> &str {
         self.named(":audit")
+    }
+
+    /// What the channel of a client begins with on a cluster: it must be in the slot of the resource.
+    pub(crate) fn channels(&mut self) -> &str {
+        self.named(":wake:")
+    }
+
+    /// Of the newest token.
+    pub(crate) fn fence(&mut self) -> &str {
+        self.named(":fence")
+    }
+
+    /// Of the holders of other shares.
+    pub(crate) fn shares(&mut self) -> &str {
+        self.named(":shares")
+    }
+
+    /// Of capacity and pause.
+    pub(crate) fn state(&mut self) -> &str {
+        self.named(":state")
     }
 
     /// Of the last number that a node of a quorum accepted.

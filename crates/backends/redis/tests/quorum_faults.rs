@@ -1,5 +1,6 @@
 //! A quorum of five real servers, and what goes wrong with servers: killed, stopped, restarted empty, slow, and with a
 //! clock that jumps.
+#![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
 
 mod common;
 

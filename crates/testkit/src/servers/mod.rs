@@ -4,11 +4,15 @@
 //! included, ends its servers too.
 
 mod clock;
+mod cluster;
 mod daemon;
 mod nodes;
+mod postgres;
 mod redis;
 
 pub use clock::ServerClock;
+pub use cluster::RedisCluster;
 pub use daemon::Daemon;
 pub use nodes::RedisNodes;
+pub use postgres::{PgBouncer, PostgresServer};
 pub use redis::{RedisServer, Replication};

@@ -117,6 +117,11 @@ impl RedisServer {
         ask(self.port, words).unwrap_or_else(|error| panic!("{words:?}: {error}"))
     }
 
+    /// Whether it runs and is not frozen.
+    pub(super) fn is_up(&self) -> bool {
+        self.lock().as_ref().is_some_and(Daemon::is_awake)
+    }
+
     /// Kills it at once. It stays down until [`run_again`](RedisServer::run_again).
     pub fn kill(&self) {
         if let Some(daemon) = &*self.lock() {
@@ -276,14 +281,24 @@ fn start_sentinel(primary: u16) -> (u16, Daemon) {
 }
 
 /// Asks a server something over a connection of its own.
-fn ask(port: u16, words: &[&str]) -> io::Result<String> {
+pub(super) fn ask(port: u16, words: &[&str]) -> io::Result<String> {
+    let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
+    ask_all(port, &[words]).map(|mut answers| answers.remove(0))
+}
+
+/// Asks a server several things in one go: an answer each.
+pub(super) fn ask_all(port: u16, questions: &[Vec<String>]) -> io::Result<Vec<String>> {
     let mut stream = dial(port)?;
-    let mut request = format!("*{}\r\n", words.len());
-    for word in words {
-        request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+    let mut request = String::new();
+    for words in questions {
+        request.push_str(&format!("*{}\r\n", words.len()));
+        for word in words {
+            request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+        }
     }
     stream.write_all(request.as_bytes())?;
-    read_answer(&mut BufReader::new(stream))
+    let mut answers = BufReader::new(stream);
+    questions.iter().map(|_| read_answer(&mut answers)).collect()
 }
 
 fn read_answer(from: &mut impl io::BufRead) -> io::Result<String> {
