@@ -20,7 +20,7 @@ mod tend;
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicU32},
     time::Duration,
 };
 
@@ -74,6 +74,7 @@ struct Shared {
     tending: Arc<Notify>,
     /// For a set that is used for the first time.
     gate: Duration,
+    attempts: AtomicU32,
 }
 
 /// How the set was when it was last looked at.
@@ -116,6 +117,7 @@ impl Quorum {
             condition: Mutex::new(Condition { gate, stopped: None }),
             tending: Arc::new(Notify::new()),
             gate,
+            attempts: AtomicU32::new(0),
         });
         let again_in = shared.tend(true).await?;
         let (task, tending) = (Arc::downgrade(&shared), Arc::clone(&shared.tending));
