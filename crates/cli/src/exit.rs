@@ -103,7 +103,7 @@ impl From<Error> for Failure {
 fn meaning(kind: ErrorKind) -> (Exit, Option<&'static str>) {
     match kind {
         ErrorKind::Contended => (Exit::Busy, Some("wait longer with -w, or try again later")),
-        ErrorKind::Limit => (Exit::Busy, Some("try again when fewer wait")),
+        ErrorKind::Limit => (Exit::Busy, Some("ask for less, or try again when fewer wait")),
         ErrorKind::Lost => (Exit::Lost, Some("run it again")),
         ErrorKind::Invalid => (Exit::Usage, None),
         ErrorKind::Unavailable => (Exit::Unavailable, Some("see that the store works, then try again")),

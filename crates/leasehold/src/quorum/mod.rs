@@ -6,6 +6,7 @@
 //! | [`keep`] | renews, releases, and gives a holder back to nodes that have lost it |
 //! | [`tend`] | founds the set, keeps nodes that forgot from voting, and makes them vote again |
 //! | [`look`] | what a majority sees |
+//! | [`refuse`] | what is refused before anything is sent |
 //! | [`memory`] | a node in memory, with faults |
 //!
 //! What is decided is pure, in [`leasehold_core::quorum_node`].
@@ -15,20 +16,25 @@ mod fan;
 mod keep;
 mod look;
 mod memory;
+mod refuse;
 mod slot;
 mod tend;
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicU32},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
 };
 
 use leasehold_core::{
     Backend, BackendInfo, Claim, ClaimRef, Cursor, Environment, Error, ErrorKind, Farewell, Guarantee, Held,
-    Lane, Order, Ordered, Page, Query, QuorumNode, Released, Renewal, Resource, Result, Verdict, async_trait,
+    Lane, Order, Ordered, OwnerToken, Page, Query, QuorumNode, Released, Renewal, Resource, Result, Verdict,
+    async_trait,
     backoff::jitter,
-    quorum_node::{SKEW_MAX, care, tally::majority},
+    quorum_node::{AttemptId, SKEW_MAX, care, tally::majority},
     race::first,
 };
 use tokio::sync::Notify;
@@ -155,6 +161,13 @@ impl Shared {
 
     fn size(&self) -> usize {
         self.slots.len()
+    }
+
+    /// Those of one owner grow, and those of two have no order that favours anyone.
+    fn next_attempt(&self, owner: OwnerToken) -> AttemptId {
+        let [a, b, c, d, ..] = owner.to_bytes();
+        let number = self.attempts.fetch_add(1, Ordering::Relaxed);
+        AttemptId((u64::from(u32::from_be_bytes([a, b, c, d])) << 32) | u64::from(number))
     }
 
     /// How long a node may take to answer a request with this ttl.

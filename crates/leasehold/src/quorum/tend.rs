@@ -20,7 +20,7 @@ use leasehold_core::{
 };
 use tokio::sync::Notify;
 
-use super::{Condition, Fan, Shared, acquire::unavailable};
+use super::{Condition, Fan, Shared, refuse::unavailable};
 
 /// How long a node may take to answer whoever tends it.
 const HEALTH_MAX: Duration = Duration::from_secs(3);
