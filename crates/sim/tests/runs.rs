@@ -90,9 +90,9 @@ mod planted {
     fn every_planted_bug_of_the_quorum_is_found() {
         for &bug in Bug::ALL.iter().filter(|bug| bug.is_of_quorum()) {
             let seeds = match bug {
-                Bug::NotTold => 110..=150,
-                Bug::LateAttemptUndoes => 70..=110,
-                _ => 1..=40,
+                Bug::NotTold => 90..=400,
+                Bug::LateAttemptUndoes => 1..=120,
+                _ => 1..=60,
             };
             assert!(find(bug, seeds).is_some(), "not found: {}", bug.what());
         }
