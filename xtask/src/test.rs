@@ -4,6 +4,8 @@ use crate::{build, cargo, examples, links, packages, steps::Steps};
 
 /// How many runs the simulator makes. Each is a seed: a failure names the one that repeats it.
 const SEEDS: &str = "300";
+/// Those over a quorum, which have five servers to run.
+const QUORUM_SEEDS: &str = "150";
 
 /// What the program has only on demand, and the tests of it need.
 const FEATURES: &str = "leasehold-cli/full";
@@ -53,10 +55,11 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
             "tests" => steps
                 .command(name, &mut cargo(["test", "--workspace", "--features", FEATURES, "--no-fail-fast"])),
             "examples" => examples::run_all(&mut steps),
-            "simulator" => steps.command(
-                name,
-                &mut cargo(["run", "--release", "--quiet", "-p", "leasehold-sim", "--", "--seeds", SEEDS]),
-            ),
+            "simulator" => {
+                let runs = ["run", "--release", "--quiet", "-p", "leasehold-sim", "--", "--seeds"];
+                let server = steps.command(name, cargo(runs).arg(SEEDS));
+                server & steps.command("simulator: quorum", cargo(runs).args([QUORUM_SEEDS, "--quorum"]))
+            }
             "model" => {
                 steps.command(name, &mut cargo(["run", "--release", "--quiet", "-p", "leasehold-check"]))
             }

@@ -151,10 +151,11 @@ impl Model for Setup {
     type Action = Step;
 
     fn init_states(&self) -> Vec<State> {
-        vec![State::new(self.nodes, self.lapse())]
+        vec![State::new(self.nodes)]
     }
 
     fn actions(&self, state: &State, steps: &mut Vec<Step>) {
+        self.plant();
         for at in 0..self.claims {
             self.claim_steps(state, at, steps);
         }
@@ -170,6 +171,7 @@ impl Model for Setup {
     }
 
     fn next_state(&self, state: &State, step: Step) -> Option<State> {
+        self.plant();
         let mut next = state.clone();
         self.take(&mut next, step);
         // Nodes have no names: one order of the columns is as good as another.

@@ -10,8 +10,7 @@ use leasehold_core::{
     FencingToken, OwnerToken, Resource, WallTime,
     claim::{ClaimRef, Held, Holder},
     quorum_node::{
-        AttemptId, Ballot, Choice, Health, Mark, NodeRenewal, Standing, Undo, Vote,
-        rule::{Lapse, NodeModel},
+        AttemptId, Ballot, Choice, Health, Mark, NodeRenewal, Standing, Undo, Vote, rule::NodeModel,
     },
 };
 
@@ -113,9 +112,8 @@ impl Heard {
 
 impl Node {
     /// A node of a set that was founded: it votes.
-    pub(crate) fn new(size: usize, lapse: Option<Lapse>) -> Node {
+    pub(crate) fn new(size: usize) -> Node {
         let mut model = NodeModel::new("0", time(0), false);
-        model.lapse = lapse;
         let mark = Mark {
             set: "set".to_owned(),
             size,

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use leasehold_core::quorum_node::{
     Choice, Health, Mark, NodeRenewal, Standing, Vote,
     care::{self, Step as CareStep},
-    rule::Lapse,
     tally::{self, Answer, Decision, Kept},
 };
-use leasehold_core::{Gone, WallTime};
+use leasehold_core::{
+    Gone, WallTime,
+    planted::{self, Bug},
+};
 
 use crate::{
     model::Step,
@@ -18,12 +20,14 @@ use crate::{
 };
 
 impl Setup {
-    pub(crate) fn lapse(&self) -> Option<Lapse> {
-        match self.left_out {
-            Some(LeftOut::OwnerCheck) => Some(Lapse::NoOwnerCheck),
-            Some(LeftOut::Quarantine) => Some(Lapse::NoQuarantine),
+    /// Plants what is left out in core's own code, in this thread.
+    pub(crate) fn plant(&self) {
+        planted::plant(match self.left_out {
+            Some(LeftOut::OwnerCheck) => Some(Bug::NumberForTwo),
+            Some(LeftOut::Quarantine) => Some(Bug::VotesAfterLoss),
+            Some(LeftOut::Majority) => Some(Bug::MajorityShort),
             _ => None,
-        }
+        });
     }
 
     pub(crate) fn take(&self, state: &mut State, step: Step) {
@@ -99,15 +103,8 @@ impl Setup {
     }
 
     fn decide(&self, state: &State, claim: usize) -> Decision {
-        let mut answers: Vec<Answer> =
+        let answers: Vec<Answer> =
             state.columns.iter().map(|column| answer(column.links[claim].heard)).collect();
-        if self.left_out == Some(LeftOut::Majority) {
-            // Of two nodes less, a majority is one less: let two be missing that have said nothing yet.
-            for _ in 0..2 {
-                let silent = answers.iter().position(|answer| *answer == Answer::Pending);
-                silent.into_iter().for_each(|at| drop(answers.swap_remove(at)));
-            }
-        }
         tally::decide(&answers, attempt(claim))
     }
 

@@ -4,10 +4,7 @@
 
 use std::sync::Arc;
 
-use leasehold_core::{
-    FencingToken,
-    quorum_node::{Mark, rule::Lapse},
-};
+use leasehold_core::{FencingToken, quorum_node::Mark};
 
 use crate::{
     node::{Heard, Node},
@@ -131,9 +128,9 @@ pub(crate) enum Renewal {
 }
 
 impl State {
-    pub(crate) fn new(nodes: usize, lapse: Option<Lapse>) -> State {
+    pub(crate) fn new(nodes: usize) -> State {
         let column = Column {
-            node: Node::new(nodes, lapse),
+            node: Node::new(nodes),
             forgetful: false,
             links: [Link::default(); CLAIMS_MAX],
             care: [None, None],

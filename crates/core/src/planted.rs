@@ -58,6 +58,29 @@ bugs! {
     CalendarAtReply,
     /// a claim that was granted after an unanswered attempt is buried
     BuriesItsOwn,
+    /// a node of a quorum accepts a number that it has accepted for another owner
+    NumberForTwo,
+    /// a node of a quorum that lost everything votes on
+    VotesAfterLoss,
+    /// a node of a quorum that lost everything is not told what the others accepted
+    NotTold,
+    /// one node less than a majority is enough
+    MajorityShort,
+    /// what a failed attempt has taken of a quorum is not given back
+    VotesKept,
+    /// a release reaches one node of a quorum
+    ReleaseToOne,
+    /// an attempt that is executed late takes the lock of a later one along when it is undone
+    LateAttemptUndoes,
+    /// a vote that arrives after its grant was given back stays
+    LateVoteStays,
+}
+
+impl Bug {
+    /// It is in the quorum, as all from the first of them on are; the others are in the engine or the memory backend.
+    pub const fn is_of_quorum(self) -> bool {
+        self as u8 >= Bug::NumberForTwo as u8
+    }
 }
 
 #[cfg(feature = "planted")]

@@ -163,6 +163,22 @@ fn a_late_request_of_an_attempt_that_was_undone_comes_to_nothing_and_a_new_attem
     assert_eq!(node.stored(at(3600 + 31)), (0, 1, 0), "all but the register ends");
 }
 
+/// Found by the simulator: the second attempt was granted, the first one's request came late, and its farewell took the
+/// lock away from under the grant.
+#[test]
+fn an_earlier_attempt_that_is_executed_late_does_not_take_the_lock_along_when_it_is_undone() {
+    let mut node = set(3).remove(0);
+    let attempt = |number| Ballot { attempt: AttemptId(number), ..ballot(1, at(3600).as_micros()) };
+    let now = at(3600);
+    assert!(matches!(node.vote(now, &attempt(2)).choice, Choice::Yours { .. }));
+    for late in [NodeModel::vote, NodeModel::claim, NodeModel::join] {
+        assert!(matches!(late(&mut node, now, &attempt(1)).choice, Choice::Yours { .. }));
+        assert!(!node.undo(now, &Undo { attempt: Some(AttemptId(1)), ..undo(1) }));
+        assert!(node.look(now, &report()).held.is_some());
+    }
+    assert!(node.undo(now, &Undo { attempt: Some(AttemptId(2)), ..undo(1) }));
+}
+
 #[test]
 fn renewing_goes_on_never_shortens_and_never_revives() {
     let mut node = set(3).remove(0);

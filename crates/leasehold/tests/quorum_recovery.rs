@@ -1,4 +1,5 @@
 //! A node that forgot is told what the others have accepted. What can go wrong while it is being told.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test is a program of its own")]
 
 mod common;
 

@@ -1,5 +1,6 @@
 //! The scenarios of the debate about Redlock, played on five nodes in memory. `docs/guarantees.md` tells the story, and
 //! links here for what leasehold makes of it.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test is a program of its own")]
 
 mod common;
 

@@ -13,6 +13,7 @@
 //! | `referee`, `shadow` | judges what the server does: seating, order, turns, tokens, tombstones |
 //! | `ledger` | judges what holders believe, in true time |
 //! | `register` | the fenced effect |
+//! | `quorum` | the same for leases over a majority of nodes, with runs of their own |
 
 mod clock;
 mod environment;
@@ -23,6 +24,7 @@ mod network;
 mod plan;
 #[cfg(feature = "planted")]
 mod planted;
+mod quorum;
 mod random;
 mod referee;
 mod register;
@@ -36,5 +38,6 @@ mod world;
 
 #[cfg(feature = "planted")]
 pub use planted::{Bug, Found, find};
+pub use quorum::run_quorum_seed;
 pub use report::{Report, Summary, Violation};
 pub use run::run_seed;

@@ -2,12 +2,13 @@
 
 use std::{process::ExitCode, time::Instant};
 
-use leasehold_sim::{Summary, run_seed};
+use leasehold_sim::{Report, Summary, run_quorum_seed, run_seed};
 
 const USAGE: &str = "\
 usage: leasehold-sim --seed N [--trace]          replay one run
        leasehold-sim --seeds N [--from K]        explore N runs, from seed K on (default 1)
-       leasehold-sim --planted [--seeds N]       find every planted bug, and say within how many seeds";
+       leasehold-sim --planted [--seeds N]       find every planted bug, and say within how many seeds
+With --quorum the runs are over a majority of nodes, not over one server; so are the bugs.";
 
 #[derive(Default)]
 struct Options {
@@ -15,7 +16,31 @@ struct Options {
     seeds: Option<u64>,
     from: Option<u64>,
     planted: bool,
+    quorum: bool,
     trace: bool,
+}
+
+/// Over one server, or over a quorum of nodes.
+#[derive(Clone, Copy)]
+enum Runs {
+    Server,
+    Quorum,
+}
+
+impl Runs {
+    fn run(self, seed: u64, tracing: bool) -> Report {
+        match self {
+            Runs::Server => run_seed(seed, tracing),
+            Runs::Quorum => run_quorum_seed(seed, tracing),
+        }
+    }
+
+    fn flag(self) -> &'static str {
+        match self {
+            Runs::Server => "",
+            Runs::Quorum => "--quorum ",
+        }
+    }
 }
 
 fn main() -> ExitCode {
@@ -27,11 +52,12 @@ fn main() -> ExitCode {
         }
     };
     if options.planted {
-        return planted(options.seeds.unwrap_or(2000));
+        return planted(options.seeds.unwrap_or(2000), options.quorum);
     }
+    let runs = if options.quorum { Runs::Quorum } else { Runs::Server };
     match (options.seed, options.seeds) {
-        (Some(seed), _) => replay(seed, options.trace),
-        (None, Some(seeds)) => explore(options.from.unwrap_or(1), seeds),
+        (Some(seed), _) => replay(runs, seed, options.trace),
+        (None, Some(seeds)) => explore(runs, options.from.unwrap_or(1), seeds),
         (None, None) => {
             eprintln!("{USAGE}");
             ExitCode::from(64)
@@ -51,6 +77,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, String>
             "--seeds" => options.seeds = Some(number()?),
             "--from" => options.from = Some(number()?),
             "--planted" => options.planted = true,
+            "--quorum" => options.quorum = true,
             "--trace" => options.trace = true,
             _ => return Err(format!("{argument:?} is not known")),
         }
@@ -58,8 +85,8 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, String>
     Ok(options)
 }
 
-fn replay(seed: u64, trace: bool) -> ExitCode {
-    let report = run_seed(seed, trace);
+fn replay(runs: Runs, seed: u64, trace: bool) -> ExitCode {
+    let report = runs.run(seed, trace);
     let (hash, violation) = (report.hash, report.violation.clone());
     let mut summary = Summary::default();
     summary.add(report);
@@ -72,11 +99,12 @@ fn replay(seed: u64, trace: bool) -> ExitCode {
 }
 
 #[cfg(feature = "planted")]
-fn planted(most: u64) -> ExitCode {
+fn planted(most: u64, of_quorum: bool) -> ExitCode {
     println!("{:<72} {:>6}  checker", "bug", "seeds");
     let mut all_found = true;
-    for &bug in leasehold_sim::Bug::ALL {
-        match leasehold_sim::find(bug, most) {
+    let chosen = |bug: &&leasehold_sim::Bug| !of_quorum || bug.is_of_quorum();
+    for &bug in leasehold_sim::Bug::ALL.iter().filter(chosen) {
+        match leasehold_sim::find(bug, 1..=most) {
             Some(found) => println!("{:<72} {:>6}  {}", bug.what(), found.seed, found.violation.checker),
             None => {
                 println!("{:<72} {:>6}", bug.what(), "never");
@@ -88,19 +116,20 @@ fn planted(most: u64) -> ExitCode {
 }
 
 #[cfg(not(feature = "planted"))]
-fn planted(_: u64) -> ExitCode {
+fn planted(_: u64, _: bool) -> ExitCode {
     eprintln!("this build has no planted bugs: build it with the feature \"planted\"");
     ExitCode::from(64)
 }
 
-fn explore(from: u64, seeds: u64) -> ExitCode {
+fn explore(runs: Runs, from: u64, seeds: u64) -> ExitCode {
     let started = Instant::now();
     let mut summary = Summary::default();
     for seed in from..from.saturating_add(seeds) {
-        let report = run_seed(seed, false);
+        let report = runs.run(seed, false);
         if let Some(violation) = &report.violation {
             println!("seed {seed}: {violation}");
-            println!("  replay: cargo run --release -p leasehold-sim -- --seed {seed} --trace");
+            let flag = runs.flag();
+            println!("  replay: cargo run --release -p leasehold-sim -- {flag}--seed {seed} --trace");
         }
         summary.add(report);
     }

@@ -37,7 +37,6 @@ pub(crate) struct Cut {
 #[derive(Debug)]
 pub(crate) struct Network {
     world: Arc<World>,
-    server: Arc<Server>,
     tally: Arc<Tally>,
     state: Mutex<State>,
 }
@@ -67,19 +66,22 @@ struct Fate {
 impl Network {
     pub(crate) fn new(
         world: &Arc<World>,
-        server: &Arc<Server>,
         tally: &Arc<Tally>,
         random: Random,
         weather: Weather,
         late_until: Time,
     ) -> Arc<Network> {
         let state = Mutex::new(State { random, weather, late_until, cuts: BTreeMap::new() });
-        let (world, server, tally) = (Arc::clone(world), Arc::clone(server), Arc::clone(tally));
-        Arc::new(Network { world, server, tally, state })
+        let (world, tally) = (Arc::clone(world), Arc::clone(tally));
+        Arc::new(Network { world, tally, state })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn trace(&self, text: impl FnOnce() -> String) {
+        self.world.trace(text);
     }
 
     pub(crate) fn cut(&self, host: u64, cut: Cut) {
@@ -130,66 +132,56 @@ impl Network {
             reset: meets(weather.reset, "fault: connection reset"),
         }
     }
-}
-
-/// One node's way to the server.
-pub(crate) struct Link {
-    network: Arc<Network>,
-    ledger: Arc<Ledger>,
-    node: NodeId,
-    host: u64,
-}
-
-impl Link {
-    pub(crate) fn new(network: &Arc<Network>, ledger: &Arc<Ledger>, node: NodeId, host: u64) -> Link {
-        let (network, ledger) = (Arc::clone(network), Arc::clone(ledger));
-        Link { network, ledger, node, host }
-    }
 
     /// Sends, executes and answers. Dropping it undoes nothing; `idle` requests end when nobody listens any more.
-    async fn exchange<T, F, W>(&self, idle: bool, execute: F) -> Result<T>
+    pub(crate) async fn exchange<S, T, F, W>(
+        self: &Arc<Network>,
+        (from, host): (NodeId, u64),
+        (to, server): (NodeId, &Arc<S>),
+        idle: bool,
+        execute: F,
+    ) -> Result<T>
     where
+        S: Send + Sync + 'static,
         T: Send + 'static,
-        F: Fn(Arc<Server>) -> W + Send + 'static,
+        F: Fn(Arc<S>) -> W + Send + 'static,
         W: Future<Output = T> + Send + 'static,
     {
-        let fate = self.network.fate();
-        let world = &self.network.world;
+        let fate = self.fate();
         if fate.refused {
-            world.sleep(self.node, fate.request).await;
+            self.world.sleep(from, fate.request).await;
             return Err(Error::new(ErrorKind::Unavailable, "the connection was refused"));
         }
         let (mut answer, answered) = oneshot::channel();
-        let (network, host) = (Arc::clone(&self.network), self.host);
-        world.spawn(
-            SERVER,
+        let (network, server) = (Arc::clone(self), Arc::clone(server));
+        self.world.spawn(
+            to,
             Box::pin(async move {
                 let world = &network.world;
                 let broken = || {
                     Err(Error::new(ErrorKind::Unavailable, "the connection broke")
                         .with_effect(Effect::Unknown))
                 };
-                world.sleep(SERVER, fate.request).await;
+                world.sleep(to, fate.request).await;
                 if fate.request_lost || network.is_cut(host).requests {
                     if fate.reset {
                         drop(answer.send(broken()));
                     }
                     return;
                 }
-                let server = &network.server;
                 let output = if idle {
-                    let Either::Left(output) = first(execute(Arc::clone(server)), answer.closed()).await
+                    let Either::Left(output) = first(execute(Arc::clone(&server)), answer.closed()).await
                     else {
                         return;
                     };
                     output
                 } else {
                     if fate.twice {
-                        drop(execute(Arc::clone(server)).await);
+                        drop(execute(Arc::clone(&server)).await);
                     }
-                    execute(Arc::clone(server)).await
+                    execute(Arc::clone(&server)).await
                 };
-                world.sleep(SERVER, fate.reply).await;
+                world.sleep(to, fate.reply).await;
                 let lost = fate.reply_lost || network.is_cut(host).replies;
                 match (lost, fate.reset) {
                     (false, false) => drop(answer.send(Ok(output))),
@@ -202,6 +194,38 @@ impl Link {
             Ok(answer) => answer,
             Err(_) => pending().await, // silence
         }
+    }
+}
+
+/// One node's way to the server.
+pub(crate) struct Link {
+    network: Arc<Network>,
+    server: Arc<Server>,
+    ledger: Arc<Ledger>,
+    node: NodeId,
+    host: u64,
+}
+
+impl Link {
+    pub(crate) fn new(
+        network: &Arc<Network>,
+        server: &Arc<Server>,
+        ledger: &Arc<Ledger>,
+        node: NodeId,
+        host: u64,
+    ) -> Link {
+        let (network, server, ledger) = (Arc::clone(network), Arc::clone(server), Arc::clone(ledger));
+        Link { network, server, ledger, node, host }
+    }
+
+    async fn exchange<T, F, W>(&self, idle: bool, execute: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: Fn(Arc<Server>) -> W + Send + 'static,
+        W: Future<Output = T> + Send + 'static,
+    {
+        let (from, to) = ((self.node, self.host), (SERVER, &self.server));
+        self.network.exchange(from, to, idle, execute).await
     }
 
     /// Whoever knows that its lease is over does not renew it.
@@ -225,7 +249,7 @@ impl fmt::Debug for Link {
 #[async_trait]
 impl Backend for Link {
     fn info(&self) -> &BackendInfo {
-        self.network.server.info()
+        self.server.info()
     }
 
     fn lane(&self, _: &Resource) -> Lane {

@@ -70,7 +70,7 @@ impl Weather {
         }
     }
 
-    fn drawn(random: &mut Random) -> Weather {
+    pub(crate) fn drawn(random: &mut Random) -> Weather {
         let worst = *random.pick(&[0, 5, 30, 120]);
         let mut rate = || u32::try_from(random.below(worst + 1)).unwrap_or(0);
         let (lose_request, lose_reply, late_request, late_reply) = (rate(), rate(), rate(), rate());

@@ -54,7 +54,7 @@ fn set_up(plan: Plan, world: &Arc<World>, random: &mut Random) -> Arc<Stage> {
     let server = Server::new(world, NodeEnvironment::new(world, SERVER, seed), referee);
     let late_until = nanos(plan.storm + Duration::from_secs(2));
     let weather = plan.weather.clone();
-    let network = Network::new(world, &server, &tally, Random::new(seed, 0xae7), weather, late_until);
+    let network = Network::new(world, &tally, Random::new(seed, 0xae7), weather, late_until);
     let stage = Stage::new(plan, Arc::clone(world), server, network, ledger, tally);
     for at in 0..stage.plan.hosts {
         stage.start_host(at, stage.plan.clock(random));

@@ -128,7 +128,7 @@ impl Stage {
     /// A client on a node of its own.
     pub(crate) fn client(&self, node: NodeId, host: u64) -> Client {
         let environment = NodeEnvironment::new(&self.world, node, self.plan.seed);
-        let link = Link::new(&self.network, &self.ledger, node, host);
+        let link = Link::new(&self.network, &self.server, &self.ledger, node, host);
         Client::builder(Arc::new(link)).environment(environment).build()
     }
 

@@ -22,6 +22,10 @@ if redis.call('EXISTS', KEYS[4], KEYS[5]) > 0 then return answer('buried') end
 local lock = read_lock()
 if lock and lock.owner ~= owner then return answer('held', seen(lock, now)) end
 
+-- A lock that is there counts for the newest attempt: an earlier one that is executed late must not take it along when
+-- it is undone. Attempts are spelled with the same length, so they compare as texts.
+if lock and lock.attempt > attempt then attempt = lock.attempt end
+
 -- The same claim asks again: the same grant, with what remains of it.
 if lock and verb ~= 'claim' then
   local remaining = left()

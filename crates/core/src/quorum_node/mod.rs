@@ -135,7 +135,8 @@ pub enum Standing {
     Voting,
 }
 
-/// One call of `acquire`: what a failed one has taken is undone by this, and not what a later one took.
+/// One call of `acquire`: what a failed one has taken is undone by this, and not what a later one took. Those of one
+/// owner grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AttemptId(pub u64);
 
@@ -210,6 +211,18 @@ pub struct Undo {
     pub attempt: Option<AttemptId>,
     /// A request that is executed late comes to nothing for this long.
     pub bury: Option<Duration>,
+}
+
+impl Undo {
+    /// What this attempt took.
+    pub fn of(ballot: &Ballot) -> Undo {
+        Undo {
+            resource: ballot.resource.clone(),
+            owner: ballot.owner,
+            attempt: Some(ballot.attempt),
+            bury: None,
+        }
+    }
 }
 
 /// What a node answers to a renewal.

@@ -13,6 +13,7 @@ use super::{
 use crate::{
     claim::{Held, Holder},
     clock::WallTime,
+    planted::{self, Bug},
     resource::Resource,
     token::{FencingToken, OwnerToken},
     verdict::{Gone, HeldBy},
@@ -28,18 +29,6 @@ pub struct NodeModel {
     locks: BTreeMap<Resource, Lock>,
     registers: BTreeMap<Resource, Register>,
     graves: BTreeMap<(Resource, OwnerToken, Option<AttemptId>), WallTime>,
-    #[doc(hidden)]
-    pub lapse: Option<Lapse>,
-}
-
-/// A rule left out on purpose, so that a model check can show what it is for.
-#[doc(hidden)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Lapse {
-    /// A number that was accepted for one owner is accepted for another, too.
-    NoOwnerCheck,
-    /// A node votes whatever its mark says.
-    NoQuarantine,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -72,7 +61,6 @@ impl NodeModel {
             locks: BTreeMap::new(),
             registers: BTreeMap::new(),
             graves: BTreeMap::new(),
-            lapse: None,
         }
     }
 
@@ -130,7 +118,7 @@ impl NodeModel {
     /// Why it does not look at this ballot, if it does not.
     fn refuses(&self, ballot: &Ballot) -> Option<Choice> {
         let buried = self.is_buried(ballot).then_some(Choice::Buried);
-        if self.lapse == Some(Lapse::NoQuarantine) {
+        if planted::is(Bug::VotesAfterLoss) {
             return buried;
         }
         let valid = |mark: &&Mark| mark.standing == Standing::Voting && mark.run == self.run;
@@ -158,14 +146,18 @@ impl NodeModel {
             if lock.owner != ballot.owner {
                 return lock.held(now);
             }
-            // The same claim asks again: the same grant, with what remains of it.
-            lock.attempt = ballot.attempt;
+            // The same claim asks again: the same grant, with what remains of it. It counts for the newest attempt: an
+            // earlier one that is executed late must not take it along when it is undone.
+            lock.attempt = lock.attempt.max(ballot.attempt);
+            if planted::is(Bug::LateAttemptUndoes) {
+                lock.attempt = ballot.attempt;
+            }
             return lock.yours(now);
         }
         if self.is_far(now, ballot) {
             return Choice::Far;
         }
-        let unchecked = self.lapse == Some(Lapse::NoOwnerCheck);
+        let unchecked = planted::is(Bug::NumberForTwo);
         let number = if unchecked { self.at_least_last(ballot) } else { self.above_last(ballot) };
         let Some(number) = number else { return Choice::Far };
         self.accept(now, ballot, number);
@@ -194,7 +186,7 @@ impl NodeModel {
             None => self.lock(now, ballot, ballot.proposal),
             Some(lock) if lock.owner != ballot.owner => lock.held(now),
             Some(lock) => {
-                (lock.number, lock.attempt) = (ballot.proposal, ballot.attempt);
+                (lock.number, lock.attempt) = (ballot.proposal, lock.attempt.max(ballot.attempt));
                 lock.yours(now)
             }
         });
@@ -216,12 +208,12 @@ impl NodeModel {
             Some(_) => {}
         }
         let owner = self.registers.get(&ballot.resource).map(|register| register.owner);
-        let ours = owner == Some(Some(ballot.owner)) || self.lapse == Some(Lapse::NoOwnerCheck);
+        let ours = owner == Some(Some(ballot.owner)) || planted::is(Bug::NumberForTwo);
         let number = if ours { self.at_least_last(ballot) } else { self.above_last(ballot) };
         let Some(number) = number else { return Choice::Far };
         self.accept(now, ballot, number);
         let lock = self.locks.get_mut(&ballot.resource).expect("it was just seen");
-        (lock.number, lock.attempt) = (number, ballot.attempt);
+        (lock.number, lock.attempt) = (number, lock.attempt.max(ballot.attempt));
         lock.yours(now)
     }
 

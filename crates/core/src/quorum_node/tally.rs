@@ -5,13 +5,14 @@ use std::{collections::BTreeMap, time::Duration};
 use super::{AttemptId, Choice, NodeRenewal, View, Vote};
 use crate::{
     clock::WallTime,
+    planted::{self, Bug},
     token::FencingToken,
     verdict::{Gone, HeldBy},
 };
 
 /// How many of this many nodes are a majority.
-pub const fn majority(size: usize) -> usize {
-    size / 2 + 1
+pub fn majority(size: usize) -> usize {
+    size / 2 + usize::from(!planted::is(Bug::MajorityShort))
 }
 
 /// What came of asking one node.

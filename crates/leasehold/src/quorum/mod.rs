@@ -22,15 +22,19 @@ mod tend;
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
 };
 
 use leasehold_core::{
     Backend, BackendInfo, Claim, ClaimRef, Cursor, Environment, Error, ErrorKind, Farewell, Guarantee, Held,
-    Lane, Order, Ordered, Page, Query, QuorumNode, Released, Renewal, Resource, Result, Verdict, async_trait,
+    Lane, Order, Ordered, OwnerToken, Page, Query, QuorumNode, Released, Renewal, Resource, Result, Verdict,
+    async_trait,
     backoff::jitter,
-    quorum_node::{SKEW_MAX, care, tally::majority},
+    quorum_node::{AttemptId, SKEW_MAX, care, tally::majority},
     race::first,
 };
 use tokio::sync::Notify;
@@ -76,6 +80,7 @@ struct Shared {
     tending: Arc<Notify>,
     /// For a set that is used for the first time.
     gate: Duration,
+    attempts: AtomicU32,
 }
 
 /// How the set was when it was last looked at.
@@ -118,6 +123,7 @@ impl Quorum {
             condition: Mutex::new(Condition { gate, stopped: None }),
             tending: Arc::new(Notify::new()),
             gate,
+            attempts: AtomicU32::new(0),
         });
         let again_in = shared.tend(true).await?;
         let (task, tending) = (Arc::downgrade(&shared), Arc::clone(&shared.tending));
@@ -155,6 +161,13 @@ impl Shared {
 
     fn size(&self) -> usize {
         self.slots.len()
+    }
+
+    /// Those of one owner grow, and those of two have no order that favours anyone.
+    fn next_attempt(&self, owner: OwnerToken) -> AttemptId {
+        let [a, b, c, d, ..] = owner.to_bytes();
+        let number = self.attempts.fetch_add(1, Ordering::Relaxed);
+        AttemptId((u64::from(u32::from_be_bytes([a, b, c, d])) << 32) | u64::from(number))
     }
 
     /// How long a node may take to answer a request with this ttl.

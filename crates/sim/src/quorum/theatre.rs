@@ -1,0 +1,191 @@
+//! Everything that the parts of a run share.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU8, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use leasehold::{Client, MemoryNode, Quorum, Resource};
+use leasehold_core::QuorumNode;
+
+use super::{judge::Judge, plan::Plan, wire::Wire, work};
+use crate::{
+    clock::{HostClock, Time},
+    environment::NodeEnvironment,
+    network::Network,
+    random::{Random, nanos},
+    report::Tally,
+    stage::Phase,
+    world::{NodeId, World},
+};
+
+pub(crate) struct Theatre {
+    pub(crate) plan: Plan,
+    pub(crate) world: Arc<World>,
+    pub(crate) network: Arc<Network>,
+    pub(crate) tally: Arc<Tally>,
+    pub(crate) nodes: Vec<(NodeId, Arc<MemoryNode>)>,
+    pub(crate) judge: Arc<Judge>,
+    hosts: Mutex<Vec<NodeId>>,
+    ended: Mutex<BTreeMap<String, Time>>,
+    phase: AtomicU8,
+    busy: AtomicUsize,
+    labels: AtomicUsize,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Theatre {
+    pub(crate) fn new(plan: Plan, world: &Arc<World>, random: &mut Random) -> Arc<Theatre> {
+        let tally: Arc<Tally> = Arc::default();
+        let late_until = nanos(Plan::GATE + plan.storm + Duration::from_secs(4));
+        let weather = plan.weather.clone();
+        let network = Network::new(world, &tally, Random::new(plan.seed, 0xae7), weather, late_until);
+        let node = |number: usize, random: &mut Random| {
+            let at = world.add_node(plan.clock(random));
+            let environment = NodeEnvironment::new(world, at, plan.seed);
+            let name = format!("node-{number}");
+            let made = if plan.durable { MemoryNode::durable } else { MemoryNode::new };
+            (at, Arc::new(made(&name, environment)))
+        };
+        let nodes = (0..plan.nodes).map(|number| node(number, random)).collect();
+        let judge = Arc::new(Judge::new(world, plan.excludes()));
+        Arc::new(Theatre {
+            world: Arc::clone(world),
+            network,
+            tally,
+            nodes,
+            judge,
+            hosts: Mutex::default(),
+            ended: Mutex::default(),
+            phase: AtomicU8::new(Phase::Storm as u8),
+            busy: AtomicUsize::new(0),
+            labels: AtomicUsize::new(0),
+            plan,
+        })
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        match self.phase.load(Ordering::Acquire) {
+            0 => Phase::Storm,
+            1 => Phase::Calm,
+            2 => Phase::Strict,
+            _ => Phase::Drain,
+        }
+    }
+
+    pub(crate) fn enter(&self, phase: Phase) {
+        self.world.trace(|| format!("--- {phase:?}"));
+        self.phase.store(phase as u8, Ordering::Release);
+    }
+
+    pub(crate) fn resource() -> Resource {
+        Resource::new("lease", "0").expect("follows the grammar")
+    }
+
+    pub(crate) fn host(&self, at: u64) -> NodeId {
+        lock(&self.hosts)[usize::try_from(at).expect("few hosts")]
+    }
+
+    /// For partitions.
+    pub(crate) fn key(&self, host: u64, node: usize) -> u64 {
+        host * 16 + node as u64
+    }
+
+    /// Starts a host, or starts it again after a crash.
+    pub(crate) fn start_host(self: &Arc<Theatre>, at: u64, clock: HostClock) {
+        let node = self.world.add_node(clock);
+        self.world.trace(|| format!("host {at} starts as {node:?}"));
+        {
+            let mut hosts = lock(&self.hosts);
+            let at = usize::try_from(at).expect("few hosts");
+            if at < hosts.len() { hosts[at] = node } else { hosts.push(node) }
+        }
+        let (theatre, guard) = (Arc::clone(self), Busy::begin(self));
+        self.world.spawn(
+            node,
+            Box::pin(async move {
+                let Some(client) = theatre.connect(at, node).await else { return };
+                let elsewhere = theatre.plan.lopsided && at > 1;
+                for task in 0..theatre.plan.tasks {
+                    let random = Random::new(theatre.plan.seed, 0xbeef_0000 + ((node.0 as u64) << 8) + task);
+                    let guard = Busy::begin(&theatre);
+                    let work = work::work(Arc::clone(&theatre), node, client.clone(), random, elsewhere);
+                    let task = async move {
+                        work.await;
+                        drop(guard);
+                    };
+                    theatre.world.spawn(node, Box::pin(task));
+                }
+                drop(guard);
+            }),
+        );
+    }
+
+    /// Until it succeeds, or the run ends.
+    async fn connect(self: &Arc<Theatre>, at: u64, node: NodeId) -> Option<Client> {
+        let environment = NodeEnvironment::new(&self.world, node, self.plan.seed);
+        while self.phase() < Phase::Drain {
+            let wire = |(number, (to, server)): (usize, &(NodeId, Arc<MemoryNode>))| {
+                let key = self.key(at, number);
+                Arc::new(Wire::new(&self.network, node, key, (*to, server))) as Arc<dyn QuorumNode>
+            };
+            let nodes = self.nodes.iter().enumerate().map(wire).collect();
+            match Quorum::connect(nodes, Plan::GATE, environment.clone()).await {
+                Ok(quorum) => {
+                    return Some(Client::builder(Arc::new(quorum)).environment(environment).build());
+                }
+                Err(error) => self.world.trace(|| format!("{node:?} cannot connect: {error}")),
+            }
+            self.world.sleep(node, nanos(Duration::from_millis(300))).await;
+        }
+        None
+    }
+
+    pub(crate) fn busy(&self) -> usize {
+        self.busy.load(Ordering::Acquire)
+    }
+
+    /// Names an operation.
+    pub(crate) fn next_label(&self) -> String {
+        format!("op{}", self.labels.fetch_add(1, Ordering::Relaxed))
+    }
+
+    pub(crate) fn end(&self, label: String) {
+        let now = self.world.now();
+        lock(&self.ended).insert(label, now);
+    }
+
+    pub(crate) fn ended(&self, label: &str) -> Option<Time> {
+        lock(&self.ended).get(label).copied()
+    }
+}
+
+impl fmt::Debug for Theatre {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Theatre").field("phase", &self.phase()).finish_non_exhaustive()
+    }
+}
+
+/// Counts a task while it lives.
+struct Busy(Arc<Theatre>);
+
+impl Busy {
+    fn begin(theatre: &Arc<Theatre>) -> Busy {
+        theatre.busy.fetch_add(1, Ordering::AcqRel);
+        Busy(Arc::clone(theatre))
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.busy.fetch_sub(1, Ordering::AcqRel);
+    }
+}
