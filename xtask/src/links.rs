@@ -1,4 +1,4 @@
-//! Every relative link in a Markdown file of this repository leads somewhere.
+//! Every relative link in a Markdown file of this repository leads somewhere, and every test that it names exists.
 
 use std::{
     fs, io,
@@ -16,6 +16,9 @@ pub(crate) fn check() -> Result<(), String> {
         let directory = file.parent().unwrap_or(Path::new("."));
         let missing = targets(&text).into_iter().filter(|target| !directory.join(target).exists());
         broken.extend(missing.map(|target| format!("{}: {target} does not exist", file.display())));
+        let untested =
+            tests_named(&text).into_iter().filter(|(file, test)| !has_test(&root().join(file), test));
+        broken.extend(untested.map(|(source, test)| format!("{}: {source} has no {test}", file.display())));
     }
     if broken.is_empty() { Ok(()) } else { Err(broken.join("\n")) }
 }
@@ -48,6 +51,19 @@ fn targets(text: &str) -> Vec<&str> {
         .collect()
 }
 
+/// The tests that a text names, as in `` `crates/a/tests/b.rs::it_works` ``.
+fn tests_named(text: &str) -> Vec<(&str, &str)> {
+    let spans = text.lines().flat_map(|line| line.split('`').skip(1).step_by(2));
+    spans
+        .filter_map(|span| span.rsplit_once("::"))
+        .filter(|(file, _)| file.ends_with(".rs") && file.contains('/'))
+        .collect()
+}
+
+fn has_test(file: &Path, test: &str) -> bool {
+    fs::read_to_string(file).is_ok_and(|source| source.contains(&format!("fn {test}(")))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -57,5 +73,13 @@ mod tests {
         let text =
             "see [a](docs/a.md#part), [b](https://b.example) and [c](#c)\n```\n[d](d.md)\n```\n[e](e.md)";
         assert_eq!(targets(text), ["docs/a.md", "e.md"]);
+    }
+
+    #[test]
+    fn tests_are_found_by_file_and_name() {
+        let text = "`a::b`, `crates/a/tests/b.rs::it_works` and\n`x.rs`: `crates/c.rs::d`";
+        assert_eq!(tests_named(text), [("crates/a/tests/b.rs", "it_works"), ("crates/c.rs", "d")]);
+        let this = root().join("xtask/src/links.rs");
+        assert!(has_test(&this, "tests_are_found_by_file_and_name") && !has_test(&this, "nothing_is_found"));
     }
 }

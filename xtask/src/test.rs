@@ -5,7 +5,10 @@ use crate::{cargo, examples, links, packages, steps::Steps};
 /// How many runs the simulator makes. Each is a seed: a failure names the one that repeats it.
 const SEEDS: &str = "300";
 
-const NAMES: &[&str] = &["format", "links", "lints", "docs", "tests", "examples", "simulator"];
+/// What the program has only on demand, and the tests of it need.
+const FEATURES: &str = "leasehold-cli/postgres";
+
+const NAMES: &[&str] = &["format", "links", "lints", "docs", "tests", "examples", "simulator", "model"];
 
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let verbose = args.iter().any(|arg| arg == "-v" || arg == "--verbose");
@@ -24,18 +27,32 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
             "links" => steps.check(name, links::check),
             "lints" => steps.command(
                 name,
-                &mut cargo(["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]),
+                &mut cargo([
+                    "clippy",
+                    "--workspace",
+                    "--features",
+                    FEATURES,
+                    "--all-targets",
+                    "--quiet",
+                    "--",
+                    "-D",
+                    "warnings",
+                ]),
             ),
             "docs" => steps.command(
                 name,
                 cargo(["doc", "--workspace", "--no-deps", "--quiet"]).env("RUSTDOCFLAGS", "-D warnings"),
             ),
-            "tests" => steps.command(name, &mut cargo(["test", "--workspace", "--no-fail-fast"])),
+            "tests" => steps
+                .command(name, &mut cargo(["test", "--workspace", "--features", FEATURES, "--no-fail-fast"])),
             "examples" => examples::run_all(&mut steps),
             "simulator" => steps.command(
                 name,
                 &mut cargo(["run", "--release", "--quiet", "-p", "leasehold-sim", "--", "--seeds", SEEDS]),
             ),
+            "model" => {
+                steps.command(name, &mut cargo(["run", "--release", "--quiet", "-p", "leasehold-check"]))
+            }
             _ => unreachable!("every name is listed here"),
         };
     }

@@ -9,6 +9,7 @@
 //! | `logs`, `metrics_file` | for those who watch |
 //! | `hold` | what a command holds while it runs |
 //! | `guardian`, `signals` | who stops it in time, and what it is told |
+//! | `relaunch` | `run` again and again, as a child: for `cron` and `elect` |
 //! | `terminal`, `job` | who may read from the terminal, and how the shell sees us |
 //! | `desk`, `order`, `alive`, `leak` | the operator: looking, ordering, telling the living from the dead |
 //! | `screen`, `table`, `text`, `view`, `names` | what people and programs are shown, and how they name things |
@@ -30,6 +31,7 @@ mod metrics_file;
 mod names;
 mod order;
 mod output;
+mod relaunch;
 mod screen;
 mod secret;
 mod signals;

@@ -5,7 +5,7 @@ mod support;
 
 use std::process::{Command, Output};
 
-use leasehold_testkit::servers::RedisServer;
+use leasehold_testkit::servers::{RedisCluster, RedisServer};
 use support::Site;
 
 struct Store {
@@ -80,4 +80,30 @@ fn a_server_that_is_gone_is_one_clear_line() {
         command.args(["--store", &url, "run", "-w", "1", "report/42", "--", "true"]).output().unwrap();
     assert_eq!(output.status.code(), Some(69));
     assert_eq!(text(&output.stderr).lines().count(), 1, "{}", text(&output.stderr));
+}
+
+#[test]
+fn on_a_cluster_commands_run_and_a_listing_covers_every_shard() {
+    let (site, cluster) = (Site::new(), RedisCluster::without_replicas());
+    let output = |arguments: &[&str]| {
+        let mut command = site.leasehold();
+        command.args(["--store", &cluster.url()]).args(arguments).output().unwrap()
+    };
+    // Eight names, on all three primaries; they stay closed for a while.
+    let names: Vec<String> = (0..8).map(|number| format!("report/{number}")).collect();
+    let owners: Vec<usize> = names.iter().map(|name| cluster.owner(cluster.slot(name))).collect();
+    assert!((0..3).all(|primary| owners.contains(&primary)), "{owners:?}");
+    for name in &names {
+        let run = output(&["run", "--at-least", "60s", name, "--", "echo", "ran"]);
+        assert_eq!(
+            (run.status.code(), text(&run.stdout)),
+            (Some(0), "ran\n".to_owned()),
+            "{}",
+            text(&run.stderr)
+        );
+    }
+    let listed = text(&output(&["ls"]).stdout);
+    assert!(names.iter().all(|name| listed.contains(name.as_str())), "{listed}");
+    let busy = output(&["run", "-n", &names[3], "--", "echo", "ran"]);
+    assert_eq!((busy.status.code(), text(&busy.stdout)), (Some(75), String::new()));
 }

@@ -15,6 +15,16 @@ pub enum Either<A, B> {
     Right(B),
 }
 
+impl<A, B> Either<A, B> {
+    /// What the first one gave, if it was ready first.
+    pub fn left(self) -> Option<A> {
+        match self {
+            Either::Left(a) => Some(a),
+            Either::Right(_) => None,
+        }
+    }
+}
+
 /// Polls `left` before `right`, and drops whichever is not ready.
 pub async fn first<A, B>(left: impl Future<Output = A>, right: impl Future<Output = B>) -> Either<A, B> {
     let (mut left, mut right) = (pin!(left), pin!(right));

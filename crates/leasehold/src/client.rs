@@ -90,6 +90,11 @@ impl Client {
         detached.adopt(&self.engine).await
     }
 
+    /// Where its time, chance and tasks come from.
+    pub fn environment(&self) -> &Arc<dyn Environment> {
+        &self.engine.environment
+    }
+
     /// What the backend is and promises.
     pub fn info(&self) -> &BackendInfo {
         self.engine.backend.info()

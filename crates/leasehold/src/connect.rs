@@ -6,6 +6,12 @@ use leasehold_core::{Backend, Error, ErrorKind, Result};
 
 use crate::{client::Client, memory::Memory};
 
+/// A backend, and the namespace that its URL asks for.
+struct Opened {
+    backend: Arc<dyn Backend>,
+    namespace: Option<String>,
+}
+
 /// A client of the backend that the URL names.
 ///
 /// | URL | backend | feature |
@@ -14,104 +20,104 @@ use crate::{client::Client, memory::Memory};
 /// | `redis://HOST` | a Redis server | `redis`, on by default |
 /// | `rediss://HOST` | the same with TLS | `redis-tls` |
 /// | `redis+sentinel://HOST,HOST/SERVICE` | whichever server the Sentinels say is the primary | `redis` |
+/// | `redis+cluster://HOST,HOST` | a Redis Cluster, found by some of its nodes | `redis` |
+/// | `redlock://HOST,HOST,HOST` | a majority of independent Redis servers | `redis` |
+/// | `postgres://USER@HOST/DATABASE` | a PostgreSQL server, or whichever of several hosts takes writes | `postgres`; with TLS, `postgres-tls` |
 /// | `zookeeper://HOST,HOST/CHROOT` | a ZooKeeper ensemble | `zookeeper` |
 /// | `memory:` | this process's memory: for tests, and for programs of one process | |
 ///
 /// # Errors
 /// `Invalid` for a URL that names no backend; `Unsupported` for one that this build has not; whatever opening says.
 pub async fn connect(url: &str) -> Result<Client> {
-    #[cfg(feature = "redis")]
-    if is_redis(url) {
-        let config = leasehold_redis::Config::parse(url)?;
-        let namespace = config.namespace().map(str::to_owned);
-        let environment = Arc::new(crate::System::current());
-        let backend = Arc::new(leasehold_redis::Redis::connect(config, environment).await?);
-        let client = Client::new(backend);
-        return Ok(namespace.map_or(client.clone(), |namespace| client.namespace(&namespace)));
-    }
-    #[cfg(feature = "zookeeper")]
-    if url.starts_with("zookeeper:") {
-        let config = leasehold_zookeeper::Config::parse(url)?;
-        let namespace = config.namespace().map(str::to_owned);
-        let environment = Arc::new(crate::System::current());
-        let backend = Arc::new(leasehold_zookeeper::ZooKeeper::connect(config, environment).await?);
-        let client = Client::new(backend);
-        return Ok(namespace.map_or(client.clone(), |namespace| client.namespace(&namespace)));
-    }
-    Ok(Client::new(open(url).await?))
-}
-
-fn is_redis(url: &str) -> bool {
-    matches!(url.split_once(':'), Some(("redis" | "rediss" | "redis+sentinel", _)))
+    let Opened { backend, namespace } = opened(url).await?;
+    let client = Client::new(backend);
+    Ok(namespace.map_or(client.clone(), |namespace| client.namespace(&namespace)))
 }
 
 /// The backend that the URL names, for a [`Client::builder`].
 ///
 /// # Errors
-/// As [`connect`].
+/// As [`connect`]; `Invalid` for a URL with a namespace, which is the client's.
 pub async fn open(url: &str) -> Result<Arc<dyn Backend>> {
-    let (scheme, rest) = url.split_once(':').unwrap_or((url, ""));
-    match scheme {
-        "memory" => Ok(Arc::new(Memory::new())),
-        "sqlite" => sqlite(rest).await,
-        "zookeeper" => zookeeper(url).await,
-        _ if is_redis(url) => redis(url).await,
+    match opened(url).await? {
+        Opened { backend, namespace: None } => Ok(backend),
         _ => {
-            // The rest of the URL may hold a password: it is not repeated.
-            let message = format!(
-                "no backend is called {scheme:.20?}: write sqlite:PATH, redis://HOST, zookeeper://HOST or memory:"
-            );
+            let message =
+                "a namespace is the client's, not the backend's: use `connect`, or the client's builder";
             Err(Error::new(ErrorKind::Invalid, message))
         }
     }
 }
 
-#[cfg(feature = "sqlite")]
-async fn sqlite(rest: &str) -> Result<Arc<dyn Backend>> {
-    let config = leasehold_sqlite::Config::parse(rest)?;
-    let environment = Arc::new(crate::System::current());
-    Ok(Arc::new(leasehold_sqlite::Sqlite::connect(config, environment).await?))
+async fn opened(url: &str) -> Result<Opened> {
+    let (scheme, _) = url.split_once(':').unwrap_or((url, ""));
+    match scheme {
+        "memory" => Ok(Opened { backend: Arc::new(Memory::new()), namespace: None }),
+        "sqlite" => sqlite(url).await,
+        "redis" | "rediss" | "redis+sentinel" | "redis+cluster" => redis(url).await,
+        "redlock" => redlock(url).await,
+        "postgres" | "postgresql" => postgres(url).await,
+        "zookeeper" => zookeeper(url).await,
+        _ => {
+            // The rest of the URL may hold a password: it is not repeated.
+            let message = format!("no backend is called {scheme:.20?}: write one of {KNOWN}");
+            Err(Error::new(ErrorKind::Invalid, message))
+        }
+    }
 }
 
-#[cfg(not(feature = "sqlite"))]
-async fn sqlite(_: &str) -> Result<Arc<dyn Backend>> {
-    let message = "this build has no SQLite: build leasehold with the feature \"sqlite\"";
-    Err(Error::new(ErrorKind::Unsupported, message))
+const KNOWN: &str = "sqlite:PATH, redis://HOST, redlock://HOST,HOST,HOST, postgres://USER@HOST/DATABASE, zookeeper://HOST or memory:";
+
+#[cfg(feature = "sqlite")]
+async fn sqlite(url: &str) -> Result<Opened> {
+    let config = leasehold_sqlite::Config::parse(url.strip_prefix("sqlite:").unwrap_or(url))?;
+    let environment = Arc::new(crate::System::current());
+    let backend = Arc::new(leasehold_sqlite::Sqlite::connect(config, environment).await?);
+    Ok(Opened { backend, namespace: None })
 }
 
 #[cfg(feature = "redis")]
-async fn redis(url: &str) -> Result<Arc<dyn Backend>> {
-    let config = leasehold_redis::Config::parse(url)?;
-    if config.namespace().is_some() {
-        let message =
-            "a namespace is the client's, not the backend's: use `connect`, or the client's builder";
-        return Err(Error::new(ErrorKind::Invalid, message));
-    }
-    let environment = Arc::new(crate::System::current());
-    Ok(Arc::new(leasehold_redis::Redis::connect(config, environment).await?))
+async fn redlock(url: &str) -> Result<Opened> {
+    let nodes = leasehold_redis::Nodes::parse(url)?;
+    let environment: Arc<dyn leasehold_core::Environment> = Arc::new(crate::System::current());
+    let quorum = crate::Quorum::connect(nodes.open(&environment), nodes.gate(), environment).await?;
+    Ok(Opened { backend: Arc::new(quorum), namespace: nodes.namespace().map(str::to_owned) })
 }
 
-#[cfg(not(feature = "redis"))]
-async fn redis(_: &str) -> Result<Arc<dyn Backend>> {
-    let message = "this build has no Redis: build leasehold with the feature \"redis\"";
-    Err(Error::new(ErrorKind::Unsupported, message))
+/// The backends whose URL says everything.
+macro_rules! servers {
+    ($($name:ident: $feature:literal, $library:ident::$backend:ident;)*) => { $(
+        #[cfg(feature = $feature)]
+        async fn $name(url: &str) -> Result<Opened> {
+            let config = $library::Config::parse(url)?;
+            let namespace = config.namespace().map(str::to_owned);
+            let environment = Arc::new(crate::System::current());
+            let backend = Arc::new($library::$backend::connect(config, environment).await?);
+            Ok(Opened { backend, namespace })
+        }
+    )* };
 }
 
-#[cfg(feature = "zookeeper")]
-async fn zookeeper(url: &str) -> Result<Arc<dyn Backend>> {
-    let config = leasehold_zookeeper::Config::parse(url)?;
-    if config.namespace().is_some() {
-        let message =
-            "a namespace is the client's, not the backend's: use `connect`, or the client's builder";
-        return Err(Error::new(ErrorKind::Invalid, message));
-    }
-    let environment = Arc::new(crate::System::current());
-    Ok(Arc::new(leasehold_zookeeper::ZooKeeper::connect(config, environment).await?))
+servers! {
+    postgres: "postgres", leasehold_postgres::Postgres;
+    redis: "redis", leasehold_redis::Redis;
+    zookeeper: "zookeeper", leasehold_zookeeper::ZooKeeper;
 }
 
-#[cfg(not(feature = "zookeeper"))]
-async fn zookeeper(_: &str) -> Result<Arc<dyn Backend>> {
-    let message = "this build has no ZooKeeper: build leasehold with the feature \"zookeeper\", which for the \
-                   program is `cargo build --release -p leasehold-cli --features zookeeper`";
-    Err(Error::new(ErrorKind::Unsupported, message))
+/// What this build has not, and how to get it.
+macro_rules! absent {
+    ($($name:ident: $feature:literal, $why:literal;)*) => { $(
+        #[cfg(not(feature = $feature))]
+        async fn $name(_: &str) -> Result<Opened> {
+            Err(Error::new(ErrorKind::Unsupported, concat!("this build has no ", $why)))
+        }
+    )* };
+}
+
+absent! {
+    sqlite: "sqlite", "SQLite: build leasehold with the feature \"sqlite\"";
+    redis: "redis", "Redis: build leasehold with the feature \"redis\"";
+    postgres: "postgres", "PostgreSQL: build leasehold with the feature \"postgres\"";
+    redlock: "redis", "Redis: build leasehold with the feature \"redis\"";
+    zookeeper: "zookeeper", "ZooKeeper: build leasehold with the feature \"zookeeper\"";
 }

@@ -64,9 +64,10 @@
 //! |---|---|---|
 //! | | `memory:`, always there | |
 //! | `sqlite` | `sqlite:PATH`, a file for many processes of one host; needs a C compiler | yes |
-//! | `redis` | `redis://HOST`, one server; `redis+sentinel://HOST,HOST/SERVICE` | yes |
+//! | `redis` | `redis://HOST`, one server; `redis+sentinel://HOST,HOST/SERVICE`; `redis+cluster://HOST,HOST` | yes |
 //! | `redis-tls` | `rediss://HOST`; the program installs a rustls crypto provider | no |
 
+pub mod advice;
 mod client;
 mod connect;
 mod detached;
@@ -74,10 +75,12 @@ mod engine;
 mod lease;
 mod memory;
 mod primitives;
+mod quorum;
 mod request;
 mod system;
 pub mod testing;
 
+pub use advice::Purpose;
 pub use client::{Client, ClientBuilder, Events, TokenKind};
 pub use connect::{connect, open};
 pub use detached::Detached;
@@ -85,10 +88,16 @@ pub use lease::{Lease, LeaseView, SharedLease, State};
 pub use leasehold_core::*;
 pub use memory::Memory;
 pub use primitives::{AllRequest, Election, Leader, LeaseSet, Observer, RwLock, Scope, Semaphore};
-pub use request::{Attempt, LeaseRequest, Purpose};
+pub use quorum::{MemoryNode, Quorum};
+pub use request::{Attempt, LeaseRequest};
 pub use system::System;
 
 /// The README's program compiles and runs, too.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 pub struct Readme;
+
+/// So does the one of the page on elections.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/patterns/election.md")]
+pub struct ElectionPage;

@@ -3,27 +3,17 @@
 use std::{future::Future, marker::PhantomData, sync::Arc, time::Duration};
 
 use leasehold_core::{
-    Busy, Claim, Error, ErrorKind, FencingToken, Guarantee, Holder, OwnerToken, Resource, Result, Share,
+    Busy, Claim, Error, ErrorKind, FencingToken, Holder, OwnerToken, Resource, Result, Share,
     race::{Either, first},
 };
 
 use crate::{
+    advice::{self, Purpose},
     client::{Client, TokenKind},
     engine::{Ask, Outcome, Patience, Terms},
     lease::{Lease, LeaseView},
     primitives::{Reentry, Scope},
 };
-
-/// What the lease is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Purpose {
-    /// To save work: if two run once in a while, nothing is wrong. The default.
-    #[default]
-    Efficiency,
-    /// To be right: if two ever run, something is wrong. Refused on backends that promise too little, unless the
-    /// request says that the effect is [fenced](LeaseRequest::fenced).
-    Correctness,
-}
 
 /// A request for a lease. Owned: it may be stored, moved into a task, put in an array with others.
 ///
@@ -70,8 +60,6 @@ impl<T: TokenKind> LeaseRequest<T> {
     pub const TTL: Duration = Duration::from_secs(30);
     /// How long `acquire` waits unless told otherwise.
     pub const WAIT: Duration = Duration::from_secs(10);
-    /// A longer ttl than this is worth a warning: what is held that long wants durable ownership, not a lease.
-    const TTL_LONG: Duration = Duration::from_secs(600);
 
     pub(crate) fn of(client: &Client, resource: Result<Resource>, share: Result<Share>) -> LeaseRequest<T> {
         let (resource, share) = match (resource, share) {
@@ -369,7 +357,7 @@ impl<T: TokenKind> LeaseRequest<T> {
         if self.ttl < Self::TTL_MIN || self.ttl > Self::TTL_MAX {
             return invalid(format!("a ttl is 300 ms to 24 h, this one is {:?}", self.ttl));
         }
-        if self.ttl > Self::TTL_LONG {
+        if self.ttl > advice::LONG {
             tracing::warn!(
                 target: "leasehold",
                 kind = resource.kind(),
@@ -401,14 +389,17 @@ impl<T: TokenKind> LeaseRequest<T> {
 
     fn check_purpose(&self) -> Result<()> {
         let info = self.client.info();
-        let enough = info.guarantee >= Guarantee::Database;
-        if self.purpose == Purpose::Efficiency || enough || self.fenced {
+        let least = self.purpose.least();
+        if info.guarantee >= least || self.fenced {
             return Ok(());
         }
         let message = format!(
-            "{} promises {} ({}), too little for work that must be right: use sqlite, postgres, etcd or zookeeper, \
-             or check the fencing token where the effect happens and say .fenced()",
-            info.name, info.guarantee, info.because
+            "{} promises {} ({}), too little for work that must be right: use {}, or check the fencing token where \
+             the effect happens and say .fenced()",
+            info.name,
+            info.guarantee,
+            info.because,
+            advice::backends(least)
         );
         Err(Error::new(ErrorKind::GuaranteeTooWeak, message))
     }

@@ -273,3 +273,29 @@ async fn at_least_keeps_it_closed_after_the_release() {
     stage.pass(seconds(2)).await;
     assert!(client.lease("cron", "tick").try_acquire().await.unwrap().is_some());
 }
+
+#[tokio::test]
+async fn who_lost_an_election_stands_again_until_the_work_is_done() {
+    let stage = Stage::new();
+    let client = stage.client();
+    let election = client.election("scheduler", "eu");
+    let terms = std::cell::RefCell::new(Vec::new());
+    let lead = election.lead("host-a", async |lead| {
+        terms.borrow_mut().push(lead.token());
+        if terms.borrow().len() == 1 {
+            std::future::pending::<()>().await;
+        }
+    });
+    let operator = async {
+        stage.pass(seconds(1)).await;
+        let resource = "scheduler/eu".parse().unwrap();
+        let order = Order::new(resource, Command::Evict(Eviction::Now), "anna", "to see who is next");
+        client.order(&order).await.unwrap();
+        stage.pass(seconds(60)).await;
+    };
+    let (led, ()) = tokio::join!(lead, operator);
+    led.unwrap();
+    let terms = terms.into_inner();
+    assert!(terms.len() == 2 && terms[0] < terms[1], "{terms:?}");
+    assert!(stage.is_clean().await);
+}

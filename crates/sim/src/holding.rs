@@ -8,11 +8,11 @@ use std::{
 use leasehold::{
     Ending, ErrorKind, Lease, LeaseSet, LeaseView, Moment, OwnerToken, Released, Resource, State,
 };
+use leasehold_core::race::{Either, first};
 
 use crate::{
     clock::Time,
     ledger::{self, BeliefPage},
-    race::first,
     random::{Random, nanos},
     register,
     stage::{Op, Phase},
@@ -92,10 +92,10 @@ pub(crate) async fn hold<T: Numbered>(worker: &mut Worker, lease: Lease<T>, grip
                 }
             }
         },
-        1 => first(lease.ended(), labour(worker, view, grip)).await.ok(),
+        1 => first(lease.ended(), labour(worker, view, grip)).await.left(),
         2 => {
             let cancelled = lease.cancellation();
-            let cancelled = first(cancelled.cancelled(), labour(worker, view, grip)).await.is_ok();
+            let cancelled = first(cancelled.cancelled(), labour(worker, view, grip)).await.left().is_some();
             match lease.state() {
                 State::Ended(ending) if cancelled => Some(ending),
                 state if cancelled => {
@@ -252,7 +252,7 @@ pub(crate) async fn part<T: Numbered>(worker: &mut Worker, lease: Lease<T>, grip
         0..=1 => drop(lease),
         2 if worker.stage.plan.cancel > 0 => {
             let limit = worker.random.spread(Duration::from_micros(50), Duration::from_millis(200));
-            if first(lease.release(), worker.pause(limit)).await.is_err() {
+            if first(lease.release(), worker.pause(limit)).await.left().is_none() {
                 worker.stage.tally.count("fault: cancelled release");
             }
         }
@@ -323,7 +323,7 @@ pub(crate) async fn hold_set(worker: &mut Worker, op: &Op, set: LeaseSet) {
         return drop(set);
     }
     let limit = Duration::from_secs(if worker.random.chance(worker.stage.plan.cancel) { 0 } else { 600 });
-    if let Ok(Err(error)) = first(set.release(), worker.pause(limit)).await {
+    if let Either::Left(Err(error)) = first(set.release(), worker.pause(limit)).await {
         worker.expect(&error, &[ErrorKind::Unavailable]);
     }
 }

@@ -23,7 +23,6 @@ mod network;
 mod plan;
 #[cfg(feature = "planted")]
 mod planted;
-mod race;
 mod random;
 mod referee;
 mod register;

@@ -13,13 +13,13 @@ use leasehold::{
     Backend, BackendInfo, Claim, ClaimRef, Cursor, Effect, Error, ErrorKind, Farewell, Gone, Held, Lane,
     Order, Ordered, Page, Query, Released, Renewal, Resource, Result, Verdict,
 };
+use leasehold_core::race::{Either, first};
 use tokio::sync::oneshot;
 
 use crate::{
     clock::Time,
     ledger::Ledger,
     plan::{Plan, Weather},
-    race::first,
     random::{Random, nanos},
     report::Tally,
     server::Server,
@@ -178,7 +178,8 @@ impl Link {
                 }
                 let server = &network.server;
                 let output = if idle {
-                    let Ok(output) = first(execute(Arc::clone(server)), answer.closed()).await else {
+                    let Either::Left(output) = first(execute(Arc::clone(server)), answer.closed()).await
+                    else {
                         return;
                     };
                     output

@@ -6,11 +6,11 @@ use leasehold::{
     Client, Error, ErrorKind, FencingToken, Lease, LeaseRequest, Moment, Released, Scope, ShareNumber,
     TokenKind,
 };
+use leasehold_core::race::{Either, first};
 
 use crate::{
     holding::{self, Grip, Terms},
     plan::Kind,
-    race::first,
     random::Random,
     stage::{Host, Op, Phase, Stage},
     world::NodeId,
@@ -155,7 +155,7 @@ impl Worker {
         let reader = if self.random.chance(self.stage.plan.cancel) {
             let limit = self.random.spread(Duration::from_micros(200), Duration::from_millis(300));
             self.stage.tally.count("fault: cancelled downgrade");
-            first(downgrading, self.pause(limit)).await.ok()
+            first(downgrading, self.pause(limit)).await.left()
         } else {
             Some(downgrading.await)
         };
@@ -190,7 +190,7 @@ impl Worker {
         let mut newest = 0;
         for _ in 0..self.random.between(1, 8) {
             let limit = self.random.spread(Duration::from_millis(10), Duration::from_secs(2));
-            let Ok(Ok(leader)) = first(observer.next(), self.pause(limit)).await else { continue };
+            let Either::Left(Ok(leader)) = first(observer.next(), self.pause(limit)).await else { continue };
             let token = leader.map_or(newest, |leader| leader.token.get());
             if token < newest {
                 let message = format!("an observer saw leader {token} after {newest}");
@@ -267,7 +267,7 @@ impl Worker {
             return Some(future.await);
         }
         let limit = self.random.spread(Duration::from_micros(100), Duration::from_secs(2));
-        let outcome = first(future, self.pause(limit)).await.ok();
+        let outcome = first(future, self.pause(limit)).await.left();
         if outcome.is_none() {
             self.stage.tally.count("fault: cancelled acquire");
         }

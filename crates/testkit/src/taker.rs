@@ -29,8 +29,16 @@ impl Taker {
     /// # Panics
     /// If it cannot be started.
     pub fn start(path: &Path, url: &str, resource: &str, ttl: Duration) -> Taker {
+        Taker::start_with(path, &[url, resource, &ttl.as_millis().to_string()])
+    }
+
+    /// Starts another program that talks like the taker: `waiting`, `granted TOKEN`, and a line for each command.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    pub fn start_with(path: &Path, arguments: &[&str]) -> Taker {
         let mut command = Command::new(path);
-        command.args([url, resource, &ttl.as_millis().to_string()]).stdout(Stdio::piped());
+        command.args(arguments).stdout(Stdio::piped());
         let mut child = command.stdin(Stdio::piped()).spawn().expect("the taker is built with this package");
         let output = child.stdout.take().expect("piped");
         Taker::hear(child, output, "")

@@ -13,7 +13,9 @@ for i = 1, #KEYS do
   local answer = 0
   if type(value) == 'string' and string.sub(value, 1, 33) == owner .. '|' then
     local token = string.match(value, '^%d+|%d+|%d+||', 34) and string.match(value, '^%d+', 34)
-    if token and redis.call('PEXPIRE', KEYS[i], ttl, 'GT') == 1 then answer = tonumber(token) end
+    -- Renewed twice in a millisecond it lasts the ttl already.
+    local kept = token and (redis.call('PEXPIRE', KEYS[i], ttl, 'GT') == 1 or redis.call('PTTL', KEYS[i]) == tonumber(ttl))
+    if kept then answer = tonumber(token) end
   end
   answers[i] = answer
 end

@@ -129,9 +129,15 @@ local function stand_up(seat, replaced)
   note_change()
 end
 
+-- On a cluster the channel is in the slot of the resource, and the message stays in its shard.
+local function tell(client, text)
+  local verb = string.find(ARGV[2], '{', 1, true) and 'SPUBLISH' or 'PUBLISH'
+  redis.call(verb, ARGV[2] .. client, text)
+end
+
 local function wake(owner, record)
   local client = string.match(record, '^%d+|%d+|(%x*)|')
-  if client and client ~= '' then redis.call('PUBLISH', ARGV[2] .. client, owner .. '|' .. ARGV[1]) end
+  if client and client ~= '' then tell(client, owner .. '|' .. ARGV[1]) end
 end
 
 -- With `tell`, whoever waits there hears of it: it was not its own doing.
@@ -246,7 +252,7 @@ local function finish(granted_out_of_line)
   end
   if changed and watched then
     for _, client in ipairs(redis.call('ZRANGE', WATCH, 0, -1)) do
-      redis.call('PUBLISH', ARGV[2] .. client, '*|' .. ARGV[1])
+      tell(client, '*|' .. ARGV[1])
     end
     redis.call('DEL', WATCH)
     watched = false

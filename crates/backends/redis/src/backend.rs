@@ -1,6 +1,6 @@
 //! The backend: each verb is one script.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
 use leasehold_core::{
     Backend, BackendInfo, Blocked, Claim, ClaimRef, Command, Cursor, Effect, Environment, Error, ErrorKind,
@@ -11,12 +11,13 @@ use redis::{Cmd, Value};
 
 use crate::{
     NAME,
+    cluster::Node,
     config::{Config, Replicas},
     error::Fault,
     keys::{CHANNELS, Keys},
-    link::Link,
-    replicas::{self, Pool},
+    replicas,
     reply::{Fields, number},
+    route::{Journey, Route},
     script::{self, Script},
     sentinel,
     wait::Ear,
@@ -40,8 +41,7 @@ use leasehold_core::race::first;
 /// ```
 pub struct Redis {
     pub(crate) info: BackendInfo,
-    pub(crate) link: Arc<Link>,
-    pub(crate) pool: Pool,
+    pub(crate) route: Route,
     ear: Ear,
     environment: Arc<dyn Environment>,
 }
@@ -56,7 +56,7 @@ impl Redis {
     ///
     /// # Errors
     /// `Unavailable` if the server does not answer or is a replica; `Denied` if it refuses the user or the password;
-    /// `Unsupported` if it is too old or a node of a cluster, or the URL wants TLS and this build or process has none.
+    /// `Unsupported` if it is too old, or a node of a cluster and the URL does not say so, or the URL wants TLS and this build or process has none.
     ///
     /// # Cancel safety
     /// Dropped part-way, nothing is left but perhaps a connection that the server closes.
@@ -66,16 +66,18 @@ impl Redis {
         let client = format!("{:016x}", u64::from_be_bytes(id));
         let redis = Redis {
             info: info(&config),
-            link: Arc::new(Link::new(config, Arc::clone(&environment))),
-            pool: Pool::default(),
-            ear: Ear::new(client),
+            ear: Ear::new(client, config.cluster),
+            route: Route::open(config, Arc::clone(&environment)).await.map_err(Fault::into_error)?,
             environment,
         };
-        redis.link.wire().await.map_err(Fault::into_error)?;
-        if redis.link.config.service.is_some() {
-            let (link, follower) = (Arc::downgrade(&redis.link), redis.ear.follower());
-            let follow = sentinel::follow(link, follower, Arc::clone(&redis.environment));
-            redis.environment.spawn(Box::pin(follow));
+        match &redis.route {
+            Route::Cluster(cluster) => cluster.tell(redis.ear.follower()),
+            Route::One(node) if node.link.config.service.is_some() => {
+                let (link, follower) = (Arc::downgrade(&node.link), redis.ear.follower());
+                let follow = sentinel::follow(link, follower, Arc::clone(&redis.environment));
+                redis.environment.spawn(Box::pin(follow));
+            }
+            Route::One(_) => {}
         }
         Ok(redis)
     }
@@ -89,7 +91,12 @@ impl Redis {
 
     /// The arguments that every script on one resource begins with.
     pub(crate) fn common(&self, call: &mut Cmd, resource: &Resource) {
-        call.arg(resource.key()).arg(CHANNELS).arg(self.ear.client());
+        call.arg(resource.key());
+        match self.route {
+            Route::One(_) => call.arg(CHANNELS),
+            Route::Cluster(_) => call.arg(Keys::of(resource).channels()),
+        };
+        call.arg(self.ear.client());
     }
 
     fn acquire_call(&self, claim: &Claim, lead: u64) -> Cmd {
@@ -122,15 +129,17 @@ impl Redis {
             let message = format!("a note has at most {most} bytes");
             return Err(Fault::Refused(Error::new(ErrorKind::Limit, message)));
         }
-        if self.link.config.replicas != Replicas::None {
-            return self.acquire_replicated(claim).await;
+        if self.route.config().replicas != Replicas::None {
+            return Box::pin(self.acquire_replicated(claim)).await;
         }
-        let wire = self.link.wire().await?;
-        let call = self.acquire_call(claim, wire.lead());
         // Listens before it asks: then nothing can be missed between the answer and the wait.
-        let queues = claim.when_blocked == WhenBlocked::Queue && !self.ear.is_deaf();
+        let queues = claim.when_blocked == WhenBlocked::Queue && !self.ear.is_deaf(&claim.resource);
         let waiting = queues.then(|| self.ear.begin(claim.reference()));
-        let answer = self.link.run(&wire, &script::ACQUIRE, &call).await;
+        let make = |lead| Cow::Owned(self.acquire_call(claim, lead));
+        let answer = self.route.run(&claim.resource, &script::ACQUIRE, &make).await;
+        if matches!(&answer, Err(fault) if fault.is_try_again()) && self.can_do_without_the_others(claim) {
+            return Box::pin(self.acquire_owner_alone(claim)).await;
+        }
         let verdict = verdict(claim, self.named(claim.reference(), answer).await?)?;
         if let (Verdict::Blocked(blocked), Some(waiting)) = (&verdict, waiting)
             && blocked.placed
@@ -142,15 +151,20 @@ impl Redis {
 
     /// Gives it up again if too few replicas have it.
     async fn acquire_replicated(&self, claim: &Claim) -> Result<Verdict, Fault> {
-        let wire = self.pool.take(&self.link).await?;
-        let calls = vec![self.acquire_call(claim, wire.lead())];
-        let mut keys = Keys::of(&claim.resource);
-        let done = self.pool.run(wire, &self.link, &script::ACQUIRE, calls, keys.mark()).await;
-        let (mut answers, acks) = done.inspect_err(|_| self.pool.clear())?;
-        let answer = answers.pop().unwrap_or_else(|| Err(Fault::Strange("no answer came".to_owned())));
+        let mut journey = Journey::begin(self.environment.now());
+        let (node, answer, acks) = loop {
+            let node = self.route.node(&claim.resource)?;
+            let outcome = self.acquire_acknowledged(&node, claim).await;
+            let (answer, acks) = outcome.unwrap_or_else(|fault| (Err(fault), 0));
+            match &answer {
+                Err(fault) if self.route.goes_on(&claim.resource, &node, fault, &mut journey).await => {}
+                _ => break (node, answer, acks),
+            }
+        };
+        let answer = answer.map_err(|fault| self.route.learn(&claim.resource, &node, fault));
         let verdict = verdict(claim, self.named(claim.reference(), answer).await?)?;
         let Verdict::Granted(grant) = verdict else { return Ok(verdict) };
-        let needed = replicas::needed(&self.link);
+        let needed = replicas::needed(&node.link);
         if acks >= needed {
             return Ok(Verdict::Granted(grant.acknowledged(acks)));
         }
@@ -159,10 +173,26 @@ impl Redis {
         Err(replicas::too_few(acks, needed, effect))
     }
 
+    async fn acquire_acknowledged(
+        &self,
+        node: &Node,
+        claim: &Claim,
+    ) -> Result<(Result<Value, Fault>, u32), Fault> {
+        let wire = node.pool.take(&node.link).await?;
+        let calls = vec![self.acquire_call(claim, wire.lead())];
+        let mut keys = Keys::of(&claim.resource);
+        let done = node.pool.run(wire, &node.link, &script::ACQUIRE, calls, keys.mark()).await;
+        let (mut answers, acks) = done.inspect_err(|_| node.pool.clear())?;
+        let answer = answers.pop().unwrap_or_else(|| Err(Fault::Strange("no answer came".to_owned())));
+        Ok((answer, acks))
+    }
+
     /// Finds out which key is of a wrong type, if one is.
     async fn named(&self, claim: ClaimRef, answer: Result<Value, Fault>) -> Result<Value, Fault> {
         match answer {
-            Err(fault) if fault.is_wrong_type() => Err(self.name_wrong_type(&claim).await.unwrap_or(fault)),
+            Err(fault) if fault.is_wrong_type() => {
+                Err(Box::pin(self.name_wrong_type(&claim)).await.unwrap_or(fault))
+            }
             answer => answer,
         }
     }
@@ -170,9 +200,10 @@ impl Redis {
     async fn name_wrong_type(&self, claim: &ClaimRef) -> Option<Fault> {
         let keys = Keys::of(&claim.resource).all(claim.owner);
         let asks: Vec<Cmd> = keys.iter().map(|key| Cmd::new().arg("TYPE").arg(key).to_owned()).collect();
-        let wire = self.link.wire().await.ok()?;
+        let node = self.route.node(&claim.resource).ok()?;
+        let wire = node.link.wire().await.ok()?;
         let due = ["string", "string", "zset", "hash", "zset", "zset", "hash", "zset", "stream", "string"];
-        let types = self.link.pipe(&wire, &asks).await;
+        let types = node.link.pipe(&wire, &asks).await;
         keys.into_iter().zip(types).zip(due).find_map(|((key, answer), due)| {
             let Ok(Value::SimpleString(found)) = answer else { return None };
             let wrong = found != due && found != "none";
@@ -197,8 +228,13 @@ impl Redis {
             None => call.arg(0),
             Some(keep_for) => call.arg(at_least_a_milli(keep_for)),
         };
-        let wire = self.link.wire().await?;
-        let answer = self.link.run(&wire, &script::RELEASE, &call).await;
+        let answer =
+            match self.route.run(&farewell.resource, &script::RELEASE, &|_| Cow::Borrowed(&call)).await {
+                Err(fault) if fault.is_try_again() => {
+                    return Box::pin(self.release_owner_alone(farewell, fault)).await;
+                }
+                answer => answer,
+            };
         let claim = ClaimRef { resource: farewell.resource.clone(), owner: farewell.owner };
         match number(&self.named(claim, answer).await?) {
             Some(1) => Ok(Released::Now),
@@ -213,19 +249,26 @@ impl Redis {
             return Ok(());
         }
         let waiting = self.ear.begin(claim.clone());
-        self.ear.attend(&self.link.config, &self.environment);
-        first(self.ear.hears(), self.environment.sleep(self.link.config.connect_timeout)).await;
+        self.ear.attend(&self.route, &claim.resource, &self.environment);
+        let patience = self.environment.sleep(self.route.config().connect_timeout);
+        first(self.ear.hears(&claim.resource), patience).await;
         let owner = claim.owner.reveal();
         let mut call = self.call(&script::WATCH, &claim.resource, &owner, 9);
         self.common(&mut call, &claim.resource);
         call.arg(&owner).arg(format!("{:012x}", since.0)).arg(at_least_a_milli(at_most));
-        let wire = self.link.wire().await?;
-        match number(&self.link.run(&wire, &script::WATCH, &call).await?) {
-            Some(1) => return Ok(()),
-            Some(0) => waiting.has_place(),
-            _ => {}
-        }
-        if self.ear.is_deaf() {
+        let moving = match self.route.run(&claim.resource, &script::WATCH, &|_| Cow::Borrowed(&call)).await {
+            Err(fault) if fault.is_try_again() => true,
+            Err(fault) => return Err(fault),
+            Ok(answer) => {
+                match number(&answer) {
+                    Some(1) => return Ok(()),
+                    Some(0) => waiting.has_place(),
+                    _ => {}
+                }
+                false
+            }
+        };
+        if moving || self.ear.is_deaf(&claim.resource) {
             first(waiting.woken(), self.environment.sleep(POLL_WHEN_DEAF)).await;
         } else {
             waiting.woken().await;
@@ -237,9 +280,6 @@ impl Redis {
         let number = match order.command {
             Command::Ask { within } => millis(within),
             Command::Pause { lasting } => millis(lasting),
-            Command::Resize { capacity: 0 } => {
-                return Err(Fault::Refused(Error::new(ErrorKind::Invalid, "a capacity is at least 1")));
-            }
             Command::Resize { capacity } => u64::from(capacity),
             _ => 0,
         };
@@ -252,8 +292,7 @@ impl Redis {
             self.common(&mut call, &order.resource);
             call.arg(&meant).arg(order.token.map_or(0, leasehold_core::FencingToken::get));
             call.arg(&order.by).arg(&order.why).arg(order.command.as_str()).arg(number);
-            let wire = self.link.wire().await?;
-            let answer = self.link.run(&wire, &script::ORDER, &call).await;
+            let answer = self.route.run(&order.resource, &script::ORDER, &|_| Cow::Borrowed(&call)).await;
             let claim = ClaimRef { resource: order.resource.clone(), owner: OwnerToken::from_bytes([0; 16]) };
             let mut fields = Fields::of(self.named(claim, answer).await?)?;
             match fields.text()?.as_str() {
@@ -270,7 +309,7 @@ impl Redis {
 fn info(config: &Config) -> BackendInfo {
     let mut info = BackendInfo::new(NAME, Guarantee::BestEffort);
     info.because = "the server answers before its replicas know: a failover can grant twice".into();
-    info.tokens_break_when = if config.service.is_some() {
+    info.tokens_break_when = if config.service.is_some() || config.cluster {
         "the clocks of two primaries differ by more than a minute, or data is lost while the last token is ahead of \
          the clock"
             .into()
@@ -281,7 +320,7 @@ fn info(config: &Config) -> BackendInfo {
     info
 }
 
-fn verdict(claim: &Claim, answer: Value) -> Result<Verdict, Fault> {
+pub(crate) fn verdict(claim: &Claim, answer: Value) -> Result<Verdict, Fault> {
     let mut fields = Fields::of(answer)?;
     match fields.text()?.as_str() {
         "granted" => {
@@ -325,7 +364,7 @@ const MILLIS_MAX: u64 = 100 * 366 * 86_400_000;
 
 impl fmt::Debug for Redis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Redis").field("link", &self.link).finish_non_exhaustive()
+        f.debug_struct("Redis").field("route", &self.route).finish_non_exhaustive()
     }
 }
 
@@ -335,8 +374,8 @@ impl Backend for Redis {
         &self.info
     }
 
-    fn lane(&self, _: &Resource) -> Lane {
-        Lane::default()
+    fn lane(&self, resource: &Resource) -> Lane {
+        self.route.lane(resource)
     }
 
     async fn acquire(&self, claim: &Claim) -> Result<Verdict> {

@@ -18,6 +18,7 @@ use leasehold_core::{Error, ErrorKind, Result};
 pub struct Config {
     pub(crate) hosts: Vec<(String, u16)>,
     pub(crate) service: Option<String>,
+    pub(crate) cluster: bool,
     pub(crate) tls: bool,
     pub(crate) ca_file: Option<PathBuf>,
     pub(crate) login: Login,
@@ -59,6 +60,7 @@ impl Config {
         Config {
             hosts: vec![(host.to_owned(), port)],
             service: None,
+            cluster: false,
             tls: false,
             ca_file: None,
             login: Login::default(),
@@ -77,6 +79,7 @@ impl Config {
     /// - `redis://[user[:password]@]host[:port][/database][?option=value&…]`, and `rediss://` with TLS
     /// - `redis+sentinel://[user[:password]@]host[:port],host…/service[/database][?…]`: the hosts are Sentinels, the
     ///   user and password are the server's
+    /// - `redis+cluster://[user[:password]@]host[:port],host…[?…]`: the hosts are some nodes of a cluster
     ///
     /// | option | values | default |
     /// |---|---|---|
@@ -86,7 +89,7 @@ impl Config {
     /// | `replicas` | `none`, a number, `majority` | `none` |
     /// | `replica_timeout` | how long to wait for the replicas | `1s` |
     /// | `namespace` | for all requests of the client | none |
-    /// | `tls` | `true`: with TLS, behind Sentinel | `false` |
+    /// | `tls` | `true`: with TLS, behind Sentinel or on a cluster | `false` |
     /// | `ca_file` | certificates to trust instead of the system's, in PEM | |
     /// | `sentinel_user`, `sentinel_password_file` | for the Sentinels | |
     ///
@@ -113,12 +116,20 @@ impl Config {
                 config.service = Some(decode(service)?);
                 (SENTINEL_PORT, path)
             }
+            "redis+cluster" => {
+                if !matches!(path, "" | "0") {
+                    return Err(invalid("a cluster has one database, 0: redis+cluster://host,host"));
+                }
+                config.cluster = true;
+                (PORT, path)
+            }
             _ => return Err(invalid(SHAPE)),
         };
         config.hosts = hosts.split(',').map(|host| parse_host(host, port)).collect::<Result<_>>()?;
-        if config.service.is_none() && config.hosts.len() > 1 {
+        if config.service.is_none() && !config.cluster && config.hosts.len() > 1 {
             return Err(invalid(
-                "one server has one host: behind Sentinel, write redis+sentinel://host,host/service",
+                "one server has one host: write redis+sentinel://host,host/service behind Sentinel, and \
+                 redis+cluster://host,host for a cluster",
             ));
         }
         config.login = parse_login(login)?;
@@ -179,6 +190,11 @@ impl Config {
         self
     }
 
+    /// The same, for one node of the cluster.
+    pub(crate) fn of_node(&self, host: &str, port: u16) -> Config {
+        Config { hosts: vec![(host.to_owned(), port)], ..self.clone() }
+    }
+
     /// The namespace that the URL names, for the client to use.
     pub fn namespace(&self) -> Option<&str> {
         self.namespace.as_deref()
@@ -199,8 +215,8 @@ impl Login {
 
 const SHORTEST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_secs(60);
-const SHAPE: &str =
-    "write redis://host:port/0, rediss://host:port/0 or redis+sentinel://host:port,host:port/service";
+const SHAPE: &str = "write redis://host:port/0, rediss://host:port/0, redis+sentinel://host:port,host:port/service or \
+     redis+cluster://host:port,host:port";
 
 fn invalid(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
     Error::new(ErrorKind::Invalid, message)
@@ -272,6 +288,7 @@ impl fmt::Debug for Config {
         f.debug_struct("Config")
             .field("hosts", &self.hosts)
             .field("service", &self.service)
+            .field("cluster", &self.cluster)
             .field("tls", &self.tls)
             .field("user", &self.login.user)
             .field("database", &self.database)
@@ -308,6 +325,15 @@ mod tests {
     }
 
     #[test]
+    fn a_cluster_is_some_of_its_nodes() {
+        let config = Config::parse("redis+cluster://u:pw@a,b:7001,[::1]?tls=true&namespace=acme").unwrap();
+        let hosts = [("a", 6379), ("b", 7001), ("::1", 6379)].map(|(host, port)| (host.to_owned(), port));
+        assert_eq!(config.hosts, hosts);
+        assert!(config.cluster && config.tls);
+        assert_eq!(config.of_node("c", 1).hosts, [("c".to_owned(), 1)]);
+    }
+
+    #[test]
     fn what_makes_no_sense_is_refused_and_not_repeated() {
         let table = [
             ("redis:", "redis://host"),
@@ -315,6 +341,9 @@ mod tests {
             ("http://hunter2", "redis://host"),
             ("redis://a,b", "redis+sentinel"),
             ("redis+sentinel://a,b", "service"),
+            ("redis://a,b", "redis+cluster"),
+            ("redis+cluster://", "redis+cluster://host"),
+            ("redis+cluster://a,b/1", "one database"),
             ("redis://a:hunter2x", "port"),
             ("redis://a/hunter2", "database"),
             ("redis://u:hunter2%2@a", "%25"),

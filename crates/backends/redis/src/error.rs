@@ -16,6 +16,27 @@ pub(crate) enum Fault {
     Refused(Error),
 }
 
+/// What a node of a cluster says of a slot. In any case it has done nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Redirect {
+    /// It is at this node. Without a host: the one that was asked.
+    Moved(String, u16),
+    /// It is on its way to this node, and so is this key.
+    Ask(String, u16),
+    /// It is on its way, and the keys are at both ends.
+    TryAgain,
+    /// Not here, or nowhere at the moment.
+    Elsewhere,
+}
+
+/// `host:port`; the host may have colons of its own.
+fn parse_address(text: &str) -> Option<(String, u16)> {
+    let (host, port) = text.rsplit_once(':')?;
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let host = if host == "?" { "" } else { host };
+    Some((host.to_owned(), port.parse().ok()?))
+}
+
 impl Fault {
     /// Whether the server does not know the script: it was restarted, or told to forget.
     pub(crate) fn is_no_script(&self) -> bool {
@@ -25,6 +46,39 @@ impl Fault {
     /// Whether a key holds something of another type than ours.
     pub(crate) fn is_wrong_type(&self) -> bool {
         matches!(self, Fault::Command(error) if code(error) == Some("WRONGTYPE"))
+    }
+
+    /// Where a node of a cluster says that the slot is, or that it is on its way.
+    pub(crate) fn redirect(&self) -> Option<Redirect> {
+        let Fault::Command(error) = self else { return None };
+        let to = || error.redirect_node().and_then(|(address, _)| parse_address(address));
+        match code(error)? {
+            "MOVED" => to().map(|(host, port)| Redirect::Moved(host, port)),
+            "ASK" => to().map(|(host, port)| Redirect::Ask(host, port)),
+            "TRYAGAIN" => Some(Redirect::TryAgain),
+            "READONLY" | "MASTERDOWN" | "CLUSTERDOWN" => Some(Redirect::Elsewhere),
+            _ => None,
+        }
+    }
+
+    /// Whether the keys of a resource are on two nodes at the moment.
+    pub(crate) fn is_try_again(&self) -> bool {
+        self.redirect() == Some(Redirect::TryAgain)
+    }
+
+    /// Whether it is not known what became of it.
+    pub(crate) fn is_unanswered(&self) -> bool {
+        matches!(self, Fault::Command(error) if interpret(error).2 == Effect::Unknown)
+    }
+
+    /// Whether nothing was sent, because there is no connection.
+    pub(crate) fn is_connect(&self) -> bool {
+        let unavailable = |error: &Error| error.kind() == ErrorKind::Unavailable;
+        match self {
+            Fault::Connect(source) => interpret(source).0 == ErrorKind::Unavailable,
+            Fault::Refused(error) => unavailable(error) && error.effect() == Effect::None,
+            _ => false,
+        }
     }
 
     /// Whether the connection is of no more use: it is broken, or leads to a server that is not the primary, or that
@@ -72,6 +126,7 @@ fn interpret(error: &RedisError) -> (ErrorKind, String, Effect) {
     let detail = error.detail().unwrap_or_default();
     let (kind, what) = match code {
         "LIMIT" => (Limit, detail.to_owned()),
+        "INVALID" => (Invalid, detail.to_owned()),
         "FLOOR" => (Invalid, "the floor is more than a year ahead of the server's clock".to_owned()),
         "CORRUPT" => (Corrupt, format!("{detail} holds something that leasehold did not write")),
         "LOADING" => (Unavailable, "the server is still loading its data".to_owned()),
@@ -156,6 +211,7 @@ mod tests {
             ("ERR user_script:7: attempt to index a nil value", Corrupt, Unknown, false),
             ("LIMIT 1000000 wait in line already", Limit, None, false),
             ("FLOOR it is too far ahead", Invalid, None, false),
+            ("INVALID a capacity is at least 1", Invalid, None, false),
             ("CORRUPT lock:v1:{report/42}:fence", Corrupt, None, false),
         ];
         for (line, kind, effect, breaks) in table {
@@ -164,6 +220,22 @@ mod tests {
             let error = fault.into_error();
             assert_eq!((error.kind(), error.effect()), (kind, effect), "{line}: {error:?}");
         }
+    }
+
+    #[test]
+    fn a_node_says_where_the_slot_is() {
+        let redirect = |line: &str| Fault::Command(server(line)).redirect();
+        let moved = |host: &str| Some(Redirect::Moved(host.to_owned(), 6381));
+        assert_eq!(redirect("MOVED 3999 127.0.0.1:6381"), moved("127.0.0.1"));
+        assert_eq!(redirect("MOVED 3999 ::1:6381"), moved("::1"));
+        assert_eq!(redirect("MOVED 3999 cache.internal:6381"), moved("cache.internal"));
+        assert_eq!(redirect("MOVED 3999 :6381"), moved(""), "the host that was asked");
+        assert_eq!(redirect("MOVED 3999 ?:6381"), moved(""));
+        assert_eq!(redirect("MOVED nonsense"), None);
+        assert_eq!(redirect("ASK 7 10.0.0.7:6381"), Some(Redirect::Ask("10.0.0.7".to_owned(), 6381)));
+        assert_eq!(redirect("TRYAGAIN Multiple keys request"), Some(Redirect::TryAgain));
+        assert_eq!(redirect("CLUSTERDOWN The cluster is down"), Some(Redirect::Elsewhere));
+        assert_eq!(redirect("OOM command not allowed"), None);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use redis::{Cmd, Value};
 
 use crate::{
     backend::Redis,
+    cluster::Node,
     error::Fault,
     keys::{Keys, pattern, resource_of},
     link::Wire,
@@ -49,45 +50,30 @@ impl Redis {
     }
 
     async fn look(&self, resources: &[Resource]) -> Result<Vec<Snapshot>, Fault> {
-        let wire = self.link.wire().await?;
-        let call = |resource: &Resource| {
+        let call = |resource| {
             let mut call = self.call(&INSPECT, resource, "none", 9);
             call.arg(resource.key()).arg("").arg(Snapshot::LISTED_MAX);
-            call
+            (resource, call)
         };
-        let answers = self.link.run_all(&wire, &INSPECT, resources.iter().map(call).collect()).await;
+        let answers = self.route.run_all(Some(&INSPECT), resources.iter().map(call).collect()).await;
         answers.into_iter().zip(resources).map(|(answer, resource)| snapshot(resource, answer?)).collect()
     }
 
-    /// Every key that matches; the same one perhaps twice.
+    /// Every key that matches, on every node; the same one perhaps twice.
     async fn walk(&self, pattern: &str, mut visit: impl FnMut(&str)) -> Result<(), Fault> {
-        let wire = self.link.wire().await?;
-        let mut cursor = "0".to_owned();
-        loop {
-            let keys;
-            (cursor, keys) = self.scan(&wire, &cursor, pattern).await?;
-            keys.iter().for_each(|key| visit(&String::from_utf8_lossy(key)));
-            if cursor == "0" {
-                return Ok(());
+        for node in self.route.nodes() {
+            let wire = node.link.wire().await?;
+            let mut cursor = "0".to_owned();
+            loop {
+                let keys;
+                (cursor, keys) = scan(&node, &wire, &cursor, pattern).await?;
+                keys.iter().for_each(|key| visit(&String::from_utf8_lossy(key)));
+                if cursor == "0" {
+                    break;
+                }
             }
         }
-    }
-
-    /// One step of a walk: where it goes on, and the keys on the way.
-    async fn scan(
-        &self,
-        wire: &Arc<Wire>,
-        cursor: &str,
-        pattern: &str,
-    ) -> Result<(String, Vec<Vec<u8>>), Fault> {
-        let mut command = Cmd::new();
-        command.arg("SCAN").arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(STEP);
-        let mut fields = Fields::of(self.link.send(wire, &command).await?)?;
-        let (next, mut list, mut keys) = (fields.text()?, fields.list()?, Vec::new());
-        while let Some(key) = list.bytes()? {
-            keys.push(key);
-        }
-        Ok((next, keys))
+        Ok(())
     }
 
     /// Keys without an end. A page is some steps of a walk, so that a large server is not walked through in one call.
@@ -97,48 +83,22 @@ impl Redis {
         listing: &Listing,
         wanted: impl Fn(&str) -> bool,
     ) -> Result<Page, Fault> {
-        let (wire, size) = (self.link.wire().await?, self.page_size(listing));
-        let mut cursor = listing.after.clone().unwrap_or_else(|| "0".to_owned());
+        let (nodes, size) = (self.route.nodes(), self.page_size(listing));
+        let (mut number, mut cursor) = Mark::parse(listing.after.as_deref()).find(&nodes);
         let mut found = Vec::new();
         for _ in 0..STEPS_MAX {
+            let Some(node) = nodes.get(number).filter(|_| found.len() < size) else { break };
+            let wire = node.link.wire().await?;
             let mut keys;
-            (cursor, keys) = self.scan(&wire, &cursor, pattern).await?;
+            (cursor, keys) = scan(node, &wire, &cursor, pattern).await?;
             keys.retain(|key| wanted(&String::from_utf8_lossy(key)));
-            found.extend(self.endless(&wire, keys).await?);
-            if cursor == "0" || found.len() >= size {
-                break;
+            found.extend(endless(node, &wire, keys).await?);
+            if cursor == "0" {
+                number += 1;
             }
         }
-        let next = (cursor != "0").then_some(cursor);
+        let next = nodes.get(number).map(|node| Mark { address: name(node), cursor }.to_text());
         Ok(Page::Leaks { found, next })
-    }
-
-    /// Those of the keys that have no end.
-    async fn endless(&self, wire: &Arc<Wire>, keys: Vec<Vec<u8>>) -> Result<Vec<Leak>, Fault> {
-        let ask = |words: &[&str], key: &[u8]| {
-            let mut command = Cmd::new();
-            command.arg(words).arg(key);
-            command
-        };
-        let asks: Vec<Cmd> = keys.iter().map(|key| ask(&["PTTL"], key)).collect();
-        let ends = self.link.pipe(wire, &asks).await;
-        let mut found = Vec::new();
-        for (key, end) in keys.into_iter().zip(ends) {
-            if number(&end?) != Some(-1) {
-                continue;
-            }
-            let asks = [ask(&["TYPE"], &key), ask(&["OBJECT", "IDLETIME"], &key)];
-            let mut answers = self.link.pipe(wire, &asks).await.into_iter();
-            let form = match answers.next() {
-                Some(Ok(Value::SimpleString(form))) => form,
-                _ => String::new(),
-            };
-            let mut leak = Leak::new(String::from_utf8_lossy(&key), form);
-            let idle = answers.next().and_then(Result::ok).as_ref().and_then(number);
-            leak.idle = idle.map(|seconds| Duration::from_secs(seconds.unsigned_abs()));
-            found.push(leak);
-        }
-        Ok(found)
     }
 
     async fn list(&self, listing: &Listing) -> Result<Page, Fault> {
@@ -179,10 +139,10 @@ impl Redis {
         let (size, after) = (self.page_size(listing), listing.after.as_deref().and_then(Place::parse));
         let trails: Vec<Resource> = trails.into_iter().collect();
         let mut entries: Vec<(Place, AuditRecord)> = Vec::new();
-        let wire = self.link.wire().await?;
         for some in trails.chunks(TOGETHER) {
-            let calls: Vec<Cmd> = some.iter().map(|trail| trail_call(trail, after.as_ref(), size)).collect();
-            for (answer, trail) in self.link.pipe(&wire, &calls).await.into_iter().zip(some) {
+            let call = |trail| (trail, trail_call(trail, after.as_ref(), size));
+            let answers = self.route.run_all(None, some.iter().map(call).collect()).await;
+            for (answer, trail) in answers.into_iter().zip(some) {
                 let records = read_trail(trail, answer?)?.into_iter();
                 entries.extend(records.filter(|(place, _)| after.as_ref().is_none_or(|after| place < after)));
             }
@@ -194,6 +154,87 @@ impl Redis {
         let next = entries.last().filter(|_| more).map(|(place, _)| place.to_text());
         Ok(Page::Audit { records: entries.into_iter().map(|(_, record)| record).collect(), next })
     }
+}
+
+/// One step of a walk: where it goes on, and the keys on the way.
+async fn scan(
+    node: &Node,
+    wire: &Arc<Wire>,
+    cursor: &str,
+    pattern: &str,
+) -> Result<(String, Vec<Vec<u8>>), Fault> {
+    let mut command = Cmd::new();
+    command.arg("SCAN").arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(STEP);
+    let mut fields = Fields::of(node.link.send(wire, &command).await?)?;
+    let (next, mut list, mut keys) = (fields.text()?, fields.list()?, Vec::new());
+    while let Some(key) = list.bytes()? {
+        keys.push(key);
+    }
+    Ok((next, keys))
+}
+
+/// Those of the keys that have no end.
+async fn endless(node: &Node, wire: &Arc<Wire>, keys: Vec<Vec<u8>>) -> Result<Vec<Leak>, Fault> {
+    let ask = |words: &[&str], key: &[u8]| {
+        let mut command = Cmd::new();
+        command.arg(words).arg(key);
+        command
+    };
+    let asks: Vec<Cmd> = keys.iter().map(|key| ask(&["PTTL"], key)).collect();
+    let ends = node.link.pipe(wire, &asks).await;
+    let mut found = Vec::new();
+    for (key, end) in keys.into_iter().zip(ends) {
+        // What has moved since is for its new node to list.
+        let has_moved = matches!(&end, Err(fault) if fault.redirect().is_some());
+        if has_moved || number(&end?) != Some(-1) {
+            continue;
+        }
+        let asks = [ask(&["TYPE"], &key), ask(&["OBJECT", "IDLETIME"], &key)];
+        let mut answers = node.link.pipe(wire, &asks).await.into_iter();
+        let form = match answers.next() {
+            Some(Ok(Value::SimpleString(form))) => form,
+            _ => String::new(),
+        };
+        let mut leak = Leak::new(String::from_utf8_lossy(&key), form);
+        let idle = answers.next().and_then(Result::ok).as_ref().and_then(number);
+        leak.idle = idle.map(|seconds| Duration::from_secs(seconds.unsigned_abs()));
+        found.push(leak);
+    }
+    Ok(found)
+}
+
+/// Where a walk for leaks goes on: at which node, and where there.
+#[derive(Debug, PartialEq, Eq)]
+struct Mark {
+    address: String,
+    cursor: String,
+}
+
+impl Mark {
+    fn parse(text: Option<&str>) -> Mark {
+        let (cursor, address) = text.unwrap_or("0").split_once('@').unwrap_or((text.unwrap_or("0"), ""));
+        Mark { address: address.to_owned(), cursor: cursor.to_owned() }
+    }
+
+    fn to_text(&self) -> String {
+        format!("{}@{}", self.cursor, self.address)
+    }
+
+    /// Which of the nodes it is, and the cursor there. If it has gone, the next one from its beginning.
+    fn find(self, nodes: &[Arc<Node>]) -> (usize, String) {
+        match nodes.iter().position(|node| name(node) == self.address) {
+            Some(number) => (number, self.cursor),
+            None if self.address.is_empty() => (0, self.cursor),
+            None => {
+                let later = nodes.iter().position(|node| name(node) > self.address);
+                (later.unwrap_or(nodes.len()), "0".to_owned())
+            }
+        }
+    }
+}
+
+fn name(node: &Node) -> String {
+    format!("{}:{}", node.address.0, node.address.1)
 }
 
 /// Where a record stands among all: microseconds, a number within them, and the resource.

@@ -5,6 +5,12 @@ use redis::Cmd;
 
 /// What every key and channel of this format begins with.
 const PREFIX: &str = "lock:v1:";
+/// The birth mark of a node of a quorum: the one key that does not end.
+pub(crate) const BIRTH: &str = "lock:v1:birth";
+/// What the key of a lock's owner ends with.
+pub(crate) const OWNER: &str = ":owner";
+/// What the key of a node's register ends with.
+pub(crate) const REGISTER: &str = ":register";
 /// What the channel of a client begins with; its id follows.
 pub(crate) const CHANNELS: &str = "lock:v1:wake:";
 
@@ -17,7 +23,11 @@ pub(crate) struct Keys {
 
 impl Keys {
     pub(crate) fn of(resource: &Resource) -> Keys {
-        let key = resource.key();
+        Keys::of_key(resource.key())
+    }
+
+    /// Of the resource with this key.
+    pub(crate) fn of_key(key: &str) -> Keys {
         let mut text = String::with_capacity(PREFIX.len() + key.len() + 2 + 48);
         text.push_str(PREFIX);
         text.push('{');
@@ -35,7 +45,7 @@ impl Keys {
 
     /// Of the holder of 1 of 1.
     pub(crate) fn owner(&mut self) -> &str {
-        self.named(":owner")
+        self.named(OWNER)
     }
 
     /// Of a write that replicas are to acknowledge.
@@ -46,6 +56,44 @@ impl Keys {
     /// Of the operators' orders.
     pub(crate) fn audit(&mut self) -> &str {
         self.named(":audit")
+    }
+
+    /// What the channel of a client begins with on a cluster: it must be in the slot of the resource.
+    pub(crate) fn channels(&mut self) -> &str {
+        self.named(":wake:")
+    }
+
+    /// Of the newest token.
+    pub(crate) fn fence(&mut self) -> &str {
+        self.named(":fence")
+    }
+
+    /// Of the holders of other shares.
+    pub(crate) fn shares(&mut self) -> &str {
+        self.named(":shares")
+    }
+
+    /// Of capacity and pause.
+    pub(crate) fn state(&mut self) -> &str {
+        self.named(":state")
+    }
+
+    /// Of the last number that a node of a quorum accepted.
+    pub(crate) fn register(&mut self) -> &str {
+        self.named(REGISTER)
+    }
+
+    /// Where a node of a quorum says that something changed.
+    pub(crate) fn news(&mut self) -> &str {
+        self.named(":news")
+    }
+
+    /// Of the tombstone of one attempt of an owner.
+    pub(crate) fn attempt_grave(&mut self, owner: &str, attempt: &str) -> &str {
+        self.grave(owner);
+        self.text.push(':');
+        self.text.push_str(attempt);
+        &self.text
     }
 
     /// Of an owner's tombstone.

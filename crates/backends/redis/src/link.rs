@@ -47,6 +47,8 @@ pub(crate) struct Wire {
     environment: Arc<dyn Environment>,
     /// Since when, in nanoseconds, something has been asked and nothing was heard; 0 if that is not so.
     silent_since: AtomicU64,
+    /// The newest epoch in which this server was known to be the primary.
+    epoch: AtomicU64,
     generation: u64,
 }
 
@@ -84,7 +86,7 @@ impl Link {
 
     /// A black hole says nothing, and the driver would wait for ever: a connection that was asked something and has
     /// been silent for longer than an answer may take is dead.
-    fn live_wire(&self) -> Option<Arc<Wire>> {
+    pub(crate) fn live_wire(&self) -> Option<Arc<Wire>> {
         let mut slot = self.slot();
         if slot.as_ref()?.is_silent(self.environment.now(), self.config.timeout) {
             *slot = None;
@@ -116,11 +118,19 @@ impl Link {
         let address = site::find_primary(&self.config).await?;
         let mut connection =
             site::open(&self.config, &address.host, address.port, Role::Server, None).await?;
-        let replicas = site::examine(&mut connection).await?.max(address.replicas);
-        self.replicas_seen.fetch_max(replicas, Ordering::Relaxed);
+        let examined = site::examine(&self.config, &mut connection).await?;
+        self.replicas_seen.fetch_max(examined.replicas.max(address.replicas), Ordering::Relaxed);
+        let epoch = AtomicU64::new(examined.epoch.max(address.epoch));
         connection.set_response_timeout(self.config.timeout + longer);
         let (environment, silent_since) = (Arc::clone(&self.environment), AtomicU64::new(0));
-        Ok(Wire { connection, address, environment, silent_since, generation })
+        Ok(Wire { connection, address, environment, silent_since, epoch, generation })
+    }
+
+    /// This server is the primary in this epoch too.
+    pub(crate) fn raise_epoch(&self, epoch: u64) {
+        if let Some(wire) = &*self.slot() {
+            wire.epoch.fetch_max(epoch, Ordering::Relaxed);
+        }
     }
 
     /// Replicas, the greatest number ever seen.
@@ -200,6 +210,21 @@ impl Link {
         }
     }
 
+    /// Calls a script at the node that its slot is on the way to. With its text: that node may not know it.
+    pub(crate) async fn run_asking(
+        &self,
+        wire: &Arc<Wire>,
+        script: Option<&Script>,
+        call: &Cmd,
+    ) -> Result<Value, Fault> {
+        let call = script.map_or_else(|| call.clone(), |script| script.spelled_out(call));
+        let mut pipeline = Pipeline::with_capacity(2);
+        pipeline.cmd("ASKING").add_command(call);
+        let answers = wire.send_all(&pipeline, 2).await.inspect_err(|fault| self.noticed(wire, fault))?;
+        let answer = answers.into_iter().nth(1);
+        answer.unwrap_or_else(|| Err(Fault::Strange("no answer came".to_owned())))
+    }
+
     /// Any other command.
     pub(crate) async fn send(&self, wire: &Arc<Wire>, command: &Cmd) -> Result<Value, Fault> {
         wire.send(command).await.inspect_err(|fault| self.noticed(wire, fault))
@@ -209,7 +234,7 @@ impl Link {
 impl Wire {
     /// By how much tokens of this primary are ahead of its clock, in microseconds.
     pub(crate) fn lead(&self) -> u64 {
-        self.address.epoch.saturating_mul(EPOCH_MICROS)
+        self.epoch.load(Ordering::Relaxed).saturating_mul(EPOCH_MICROS)
     }
 
     async fn send(&self, command: &Cmd) -> Result<Value, Fault> {

@@ -1,20 +1,26 @@
 //! The verb `renew`: plain holders many at a time, the others one script each, all in one go.
 
-use std::sync::Arc;
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+};
 
-use leasehold_core::{Effect, Error, ErrorKind, FencingToken, Gone, Held, Kept, Renewal, Result, Verb};
+use leasehold_core::{
+    Effect, Error, ErrorKind, FencingToken, Gone, Held, Kept, OwnerToken, Renewal, Result, Verb,
+};
 use redis::{Cmd, Value};
 
 use crate::{
     NAME,
     backend::{Redis, at_least_a_milli, millis},
+    cluster::Node,
     config::Replicas,
     error::Fault,
     keys::Keys,
-    link::Wire,
     replicas,
     reply::{Fields, number},
     script::{RENEW, RENEW_ONE},
+    together,
 };
 
 /// How many plain renewals one script makes: the server serves nobody else meanwhile.
@@ -23,7 +29,7 @@ const TOGETHER: usize = 64;
 impl Redis {
     pub(crate) async fn renew_batch(&self, held: &[Held]) -> Vec<Result<Renewal>> {
         let at = |fault: Fault, held: &Held| fault.into_error().at(Verb::Renew, NAME).on(&held.resource);
-        if self.link.config.replicas != Replicas::None {
+        if self.route.config().replicas != Replicas::None {
             let answers = self.renew_replicated(held).await;
             return answers
                 .into_iter()
@@ -31,14 +37,10 @@ impl Redis {
                 .map(|(answer, held)| answer.map_err(|f| at(f, held)))
                 .collect();
         }
-        let wire = match self.link.wire().await {
-            Ok(wire) => wire,
-            Err(fault) => return held.iter().map(|held| Err(at(fault.clone(), held))).collect(),
-        };
         let mut answers: Vec<Option<Result<Renewal, Fault>>> =
             held.iter().map(|held| self.refuse(held).map(Err)).collect();
-        self.renew_plain(&wire, held, &mut answers).await;
-        self.renew_others(&wire, held, &mut answers).await;
+        self.renew_plain(held, &mut answers).await;
+        self.renew_others(held, &mut answers).await;
         let unanswered = || Err(Fault::Strange("a renewal has no answer".to_owned()));
         let answers = answers.into_iter().map(|answer| answer.unwrap_or_else(unanswered));
         answers.zip(held).map(|(answer, held)| answer.map_err(|fault| at(fault, held))).collect()
@@ -46,36 +48,51 @@ impl Redis {
 
     /// A renewal that too few replicas have does not count: its effect is unknown, and the deadline stays.
     async fn renew_replicated(&self, held: &[Held]) -> Vec<Result<Renewal, Fault>> {
-        let refused: Vec<Option<Fault>> = held.iter().map(|held| self.refuse(held)).collect();
-        let asked = held.iter().zip(&refused).filter(|(_, refused)| refused.is_none());
-        let calls: Vec<Cmd> = asked.map(|(held, _)| self.renew_call(held)).collect();
-        let outcome = self.renew_acknowledged(held, calls).await;
-        let mut answers = match outcome {
-            Ok(answers) => answers.into_iter(),
-            Err(fault) => held.iter().map(|_| Err(fault.clone())).collect::<Vec<_>>().into_iter(),
-        };
-        let next =
-            || answers.next().unwrap_or_else(|| Err(Fault::Strange("a renewal has no answer".to_owned())));
-        let mut next = next;
-        refused.into_iter().map(|refused| refused.map_or_else(&mut next, Err)).collect()
+        let mut answers: Vec<Result<Renewal, Fault>> = Vec::with_capacity(held.len());
+        let mut by_node: BTreeMap<u32, (Arc<Node>, Vec<usize>)> = BTreeMap::new();
+        for (index, held) in held.iter().enumerate() {
+            let unanswered = || Fault::Strange("a renewal has no answer".to_owned());
+            match self.refuse(held).map_or_else(|| self.route.node(&held.resource), Err) {
+                Ok(node) => {
+                    by_node.entry(node.number).or_insert_with(|| (node, Vec::new())).1.push(index);
+                    answers.push(Err(unanswered()));
+                }
+                Err(fault) => answers.push(Err(fault)),
+            }
+        }
+        let groups: Vec<_> = by_node.into_values().collect();
+        let asked = groups.iter().map(|(node, indexes)| self.renew_acknowledged(node, held, indexes));
+        for ((_, indexes), outcome) in groups.iter().zip(together::all(asked.collect()).await) {
+            match outcome {
+                Ok(replies) => indexes.iter().zip(replies).for_each(|(&index, reply)| answers[index] = reply),
+                Err(fault) => indexes.iter().for_each(|&index| answers[index] = Err(fault.clone())),
+            }
+        }
+        answers
     }
 
     async fn renew_acknowledged(
         &self,
+        node: &Node,
         held: &[Held],
-        calls: Vec<Cmd>,
+        indexes: &[usize],
     ) -> Result<Vec<Result<Renewal, Fault>>, Fault> {
-        let Some(one) = held.first().filter(|_| !calls.is_empty()) else { return Ok(Vec::new()) };
-        let wire = self.pool.take(&self.link).await?;
-        let mut keys = Keys::of(&one.resource);
-        let done = self.pool.run(wire, &self.link, &RENEW_ONE, calls, keys.mark()).await;
-        let (answers, acks) = done.inspect_err(|_| self.pool.clear())?;
-        let needed = replicas::needed(&self.link);
-        let count = |answer: Result<Renewal, Fault>| match answer {
-            Ok(Renewal::Kept(_)) if acks < needed => Err(replicas::too_few(acks, needed, Effect::Unknown)),
-            answer => answer,
+        let wire = node.pool.take(&node.link).await?;
+        let calls = indexes.iter().map(|&index| self.renew_call(&held[index])).collect();
+        let mut keys = Keys::of(&held[indexes[0]].resource);
+        let done = node.pool.run(wire, &node.link, &RENEW_ONE, calls, keys.mark()).await;
+        let (answers, acks) = done.inspect_err(|_| node.pool.clear())?;
+        let needed = replicas::needed(&node.link);
+        let count = |(&index, answer): (&usize, Result<Value, Fault>)| {
+            let answer = answer.map_err(|fault| self.route.learn(&held[index].resource, node, fault));
+            match answer.and_then(renewal) {
+                Ok(Renewal::Kept(_)) if acks < needed => {
+                    Err(replicas::too_few(acks, needed, Effect::Unknown))
+                }
+                answer => answer,
+            }
         };
-        Ok(answers.into_iter().map(|answer| count(answer.and_then(renewal))).collect())
+        Ok(indexes.iter().zip(answers).map(count).collect())
     }
 
     fn refuse(&self, held: &Held) -> Option<Fault> {
@@ -86,17 +103,16 @@ impl Redis {
     }
 
     /// Those without a note to write, in the hope that they hold 1 of 1.
-    async fn renew_plain(
-        &self,
-        wire: &Arc<Wire>,
-        held: &[Held],
-        answers: &mut [Option<Result<Renewal, Fault>>],
-    ) {
+    async fn renew_plain(&self, held: &[Held], answers: &mut [Option<Result<Renewal, Fault>>]) {
+        let twice = named_twice(held);
+        let is_plain = |held: &Held| held.note.is_none() && !twice.contains(&held.owner);
         let plain: Vec<usize> =
-            (0..held.len()).filter(|&index| answers[index].is_none() && held[index].note.is_none()).collect();
-        let groups: Vec<&[usize]> = plain.chunks(TOGETHER).collect();
-        let calls = groups.iter().map(|group| plain_call(held, group)).collect();
-        let replies = self.link.run_all(wire, &RENEW, calls).await;
+            (0..held.len()).filter(|&index| answers[index].is_none() && is_plain(&held[index])).collect();
+        // On a cluster a script has the keys of one slot, and while that moves, one key.
+        let together = if self.route.cluster().is_some() { 1 } else { TOGETHER };
+        let groups: Vec<&[usize]> = plain.chunks(together).collect();
+        let call = |group: &&[usize]| (&held[group[0]].resource, plain_call(held, group));
+        let replies = self.route.run_all(Some(&RENEW), groups.iter().map(call).collect()).await;
         for (group, reply) in groups.into_iter().zip(replies) {
             match reply {
                 Ok(Value::Array(tokens)) if tokens.len() == group.len() => {
@@ -110,15 +126,10 @@ impl Redis {
         }
     }
 
-    async fn renew_others(
-        &self,
-        wire: &Arc<Wire>,
-        held: &[Held],
-        answers: &mut [Option<Result<Renewal, Fault>>],
-    ) {
+    async fn renew_others(&self, held: &[Held], answers: &mut [Option<Result<Renewal, Fault>>]) {
         let others: Vec<usize> = (0..held.len()).filter(|&index| answers[index].is_none()).collect();
-        let calls = others.iter().map(|&index| self.renew_call(&held[index])).collect();
-        let replies = self.link.run_all(wire, &RENEW_ONE, calls).await;
+        let call = |&index: &usize| (&held[index].resource, self.renew_call(&held[index]));
+        let replies = self.route.run_all(Some(&RENEW_ONE), others.iter().map(call).collect()).await;
         for (&index, reply) in others.iter().zip(replies) {
             answers[index] = Some(reply.and_then(renewal));
         }
@@ -137,7 +148,13 @@ impl Redis {
     }
 }
 
-fn plain_call(held: &[Held], group: &[usize]) -> Cmd {
+/// Those who are renewed more than once in a batch: one after the other, in its order.
+fn named_twice(held: &[Held]) -> HashSet<OwnerToken> {
+    let mut seen = HashSet::with_capacity(held.len());
+    held.iter().map(|held| held.owner).filter(|owner| !seen.insert(*owner)).collect()
+}
+
+pub(crate) fn plain_call(held: &[Held], group: &[usize]) -> Cmd {
     let mut call = RENEW.call(group.len());
     for &index in group {
         call.arg(Keys::of(&held[index].resource).owner());
@@ -148,7 +165,7 @@ fn plain_call(held: &[Held], group: &[usize]) -> Cmd {
     call
 }
 
-fn plainly_kept(held: &Held, token: &Value) -> Option<Renewal> {
+pub(crate) fn plainly_kept(held: &Held, token: &Value) -> Option<Renewal> {
     let token = FencingToken::try_from(number(token)?).ok()?;
     Some(Renewal::Kept(Kept::new(token, held.ttl)))
 }

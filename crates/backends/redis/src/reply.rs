@@ -35,6 +35,11 @@ impl Fields {
         self.0.next().unwrap_or(Value::Nil)
     }
 
+    /// Whether all were read.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.as_slice().is_empty()
+    }
+
     pub(crate) fn int(&mut self) -> Read<i64> {
         let value = self.next();
         number(&value).ok_or_else(|| strange("a number", &value))

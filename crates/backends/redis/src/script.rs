@@ -32,7 +32,16 @@ scripts! {
     RELEASE: " flags=allow-oom", "../scripts/release_plain.lua", "../scripts/resource.lua", "../scripts/release.lua";
     WATCH: " flags=allow-oom", "../scripts/resource.lua", "../scripts/watch.lua";
     ORDER: " flags=allow-oom", "../scripts/resource.lua", "../scripts/order.lua";
+    MOVING_ACQUIRE: "", "../scripts/moving_acquire.lua";
+    MOVING_FENCE: " flags=allow-oom", "../scripts/moving_fence.lua";
+    MOVING_RELEASE: " flags=allow-oom", "../scripts/moving_release.lua";
     INSPECT: " flags=no-writes", "../scripts/resource.lua", "../scripts/inspect.lua";
+    NODE_VOTE: "", "../scripts/node.lua", "../scripts/node_vote.lua";
+    NODE_UNDO: " flags=allow-oom", "../scripts/node.lua", "../scripts/node_undo.lua";
+    NODE_RENEW: " flags=allow-oom", "../scripts/node.lua", "../scripts/node_renew.lua";
+    NODE_LOOK: " flags=no-writes", "../scripts/node.lua", "../scripts/node_look.lua";
+    NODE_MARK: " flags=allow-oom", "../scripts/node_mark.lua";
+    NODE_RAISE: " flags=allow-oom", "../scripts/node_raise.lua";
 }
 
 impl Script {

@@ -1,10 +1,7 @@
 //! Sentinels: where the primary is, since which epoch, and when that changes.
 
 use std::{
-    future::{Future, poll_fn},
-    pin::Pin,
     sync::{Arc, Weak},
-    task::Poll,
     time::Duration,
 };
 
@@ -17,39 +14,19 @@ use crate::{
     error::Fault,
     link::Link,
     site::{self, Address, Role, unavailable},
+    together,
 };
 use leasehold_core::race::{Either, first};
 
 /// How often a silent Sentinel is asked whether it lives.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 
-type Answer<'a> = Pin<Box<dyn Future<Output = Result<Address, Fault>> + Send + 'a>>;
-
 /// Asks all Sentinels at once, and believes the newest epoch that a majority of them has to offer: one that was cut off
 /// still names the old primary.
 pub(crate) async fn find_primary(config: &Config, service: &str) -> Result<Address, Fault> {
-    let mut asked: Vec<Option<Answer<'_>>> = config
-        .hosts
-        .iter()
-        .map(|(host, port)| Some(Box::pin(ask(config, host, *port, service)) as Answer<'_>))
-        .collect();
+    let asked: Vec<_> = config.hosts.iter().map(|(host, port)| ask(config, host, *port, service)).collect();
     let majority = asked.len() / 2 + 1;
-    let (mut answers, mut failure) = (Vec::new(), None);
-    poll_fn(|cx| {
-        for slot in &mut asked {
-            let Some(answer) = slot else { continue };
-            if let Poll::Ready(answer) = answer.as_mut().poll(cx) {
-                *slot = None;
-                match answer {
-                    Ok(address) => answers.push(address),
-                    Err(fault) => failure = Some(fault),
-                }
-            }
-        }
-        let done = answers.len() >= majority || asked.iter().all(Option::is_none);
-        if done { Poll::Ready(()) } else { Poll::Pending }
-    })
-    .await;
+    let (answers, failure) = together::some(asked, majority).await;
     let newest = answers.into_iter().max_by_key(|address| address.epoch);
     newest.ok_or_else(|| failure.unwrap_or_else(|| unavailable("no Sentinel is named")))
 }

@@ -142,19 +142,39 @@ fn open_client(_: &Config, info: redis::ConnectionInfo) -> Result<Client, Fault>
     Client::open(info).map_err(Fault::Connect)
 }
 
-/// That this server is a primary, new enough, and no part of a cluster; and how many replicas it has.
+/// What a primary says of itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Examined {
+    pub(crate) replicas: u32,
+    /// The epoch of its cluster; 0 if it is in none.
+    pub(crate) epoch: u64,
+}
+
+/// That this server is a primary, new enough, and part of a cluster only if it is to be.
 ///
 /// What the user may not ask is taken as it is.
-pub(crate) async fn examine(connection: &mut MultiplexedConnection) -> Result<u32, Fault> {
+pub(crate) async fn examine(
+    config: &Config,
+    connection: &mut MultiplexedConnection,
+) -> Result<Examined, Fault> {
     let mut questions = redis::Pipeline::new();
     questions.cmd("ROLE").cmd("INFO").arg("server").cmd("INFO").arg("memory");
-    let answers = connection.send_packed_commands(&questions, 0, 3).await.map_err(Fault::Connect)?;
+    if config.cluster {
+        questions.cmd("CLUSTER").arg("INFO");
+    }
+    let count = questions.len();
+    let answers = connection.send_packed_commands(&questions, 0, count).await.map_err(Fault::Connect)?;
     let mut answers = answers.into_iter();
     let mut answer = || answers.next().unwrap_or(Value::Nil);
     let replicas = role(answer())?;
     let server = info(&answer());
-    if server.iter().any(|(name, value)| name == "redis_mode" && value == "cluster") {
-        let message = "the server is a node of a cluster: a URL of one server does not do";
+    let mode = server.iter().find(|(name, _)| name == "redis_mode").map(|(_, mode)| mode.as_str());
+    if mode.is_some_and(|mode| (mode == "cluster") != config.cluster) {
+        let message = if config.cluster {
+            "the server is no node of a cluster: write redis://host"
+        } else {
+            "the server is a node of a cluster: a URL of one server does not do"
+        };
         return Err(Fault::Refused(Error::new(ErrorKind::Unsupported, message)));
     }
     let version =
@@ -171,8 +191,19 @@ pub(crate) async fn examine(connection: &mut MultiplexedConnection) -> Result<u3
     if let Some(policy) = policy.filter(|policy| *policy != "noeviction") {
         tracing::warn!(policy, "the server may evict leases: set maxmemory-policy to noeviction");
     }
-    Ok(replicas)
+    let epoch = if config.cluster { epoch_of(&answer()) } else { 0 };
+    Ok(Examined { replicas, epoch })
 }
+
+/// The newest epoch that a node knows, of its answer to `CLUSTER INFO`.
+pub(crate) fn epoch_of(answer: &Value) -> u64 {
+    let fields = info(answer);
+    let epoch = fields.iter().find(|(name, _)| name == "cluster_current_epoch");
+    epoch.and_then(|(_, epoch)| epoch.parse().ok()).unwrap_or(0)
+}
+
+/// Why a server is refused that follows another.
+pub(crate) const IS_REPLICA: &str = "the server is a replica, not the primary";
 
 fn role(answer: Value) -> Result<u32, Fault> {
     if let Value::ServerError(error) = &answer
@@ -182,9 +213,7 @@ fn role(answer: Value) -> Result<u32, Fault> {
     }
     let Value::Array(fields) = answer else { return Ok(0) };
     match fields.first() {
-        Some(Value::BulkString(role)) if role != b"master" => {
-            Err(unavailable("the server is a replica, not the primary"))
-        }
+        Some(Value::BulkString(role)) if role != b"master" => Err(unavailable(IS_REPLICA)),
         _ => {
             let replicas = if let Some(Value::Array(replicas)) = fields.get(2) { replicas.len() } else { 0 };
             debug_assert!(fields.get(1).is_none_or(|offset| number(offset).is_some()), "ROLE has an offset");
@@ -193,7 +222,8 @@ fn role(answer: Value) -> Result<u32, Fault> {
     }
 }
 
-fn info(answer: &Value) -> Vec<(String, String)> {
+/// The lines of an answer to `INFO`.
+pub(crate) fn info(answer: &Value) -> Vec<(String, String)> {
     let text = match answer {
         Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
         Value::VerbatimString { text, .. } => text.clone(),

@@ -3,6 +3,8 @@
 //! A script that lets someone move publishes `owner|resource` on the channel of the client where that one waits; one
 //! that changes what others watch publishes `*|resource`. A message may be lost with the connection, so everyone is
 //! woken when it is lost, nobody relies on it before there is a new one, and nobody waits longer than told.
+//!
+//! On a cluster there is a connection for each shard and a channel for each resource: see `shards`.
 
 use std::{
     collections::HashMap,
@@ -13,21 +15,25 @@ use std::{
     time::Duration,
 };
 
-use leasehold_core::{Backoff, ClaimRef, Cursor, Environment, Moment, OwnerToken};
+use leasehold_core::{Backoff, ClaimRef, Cursor, Environment, Moment, OwnerToken, Resource};
 use redis::{Cmd, PushInfo, PushKind, Value, aio::MultiplexedConnection};
 use tokio::sync::{Notify, mpsc, watch};
 
 use crate::{
+    cluster::{self, Cluster},
     config::Config,
     error::Fault,
     keys::CHANNELS,
+    route::Route,
     sentinel::Follower,
+    shards::Shards,
     site::{self, Role},
+    slot::slot_of,
 };
 use leasehold_core::race::{Either, first};
 
 /// How often a silent subscription is asked whether it lives.
-const HEARTBEAT: Duration = Duration::from_secs(5);
+pub(crate) const HEARTBEAT: Duration = Duration::from_secs(5);
 
 /// The ear of a client.
 #[derive(Debug)]
@@ -35,6 +41,8 @@ pub(crate) struct Ear {
     shared: Arc<Shared>,
     started: AtomicBool,
     letters: Mutex<Letters>,
+    /// On a cluster, who listens where.
+    shards: Option<Arc<Shards>>,
 }
 
 /// Those who took a place and have not begun to wait: what they are told meanwhile is kept for them, so that they need
@@ -55,8 +63,9 @@ struct Letter {
 /// How many letters are kept before the first look for those that nobody will fetch.
 const SWEEP_MIN: usize = 64;
 
+/// What the listeners know.
 #[derive(Debug)]
-struct Shared {
+pub(crate) struct Shared {
     client: String,
     rooms: Mutex<Rooms>,
     hears: watch::Sender<bool>,
@@ -66,8 +75,18 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Rooms {
-    by_resource: HashMap<String, Vec<Guest>>,
+    by_resource: HashMap<String, Room>,
     next_number: u64,
+}
+
+/// Those who wait for one resource.
+#[derive(Debug, Default)]
+struct Room {
+    guests: Vec<Guest>,
+    /// On a cluster: the number of the node where someone listens for them.
+    heard_at: Option<u32>,
+    /// Rung when someone does.
+    listened: Arc<Notify>,
 }
 
 /// Someone who waits for a resource.
@@ -91,37 +110,61 @@ pub(crate) struct Waiting {
 
 impl Ear {
     /// The ear of the client with this id.
-    pub(crate) fn new(client: String) -> Ear {
+    pub(crate) fn new(client: String, sharded: bool) -> Ear {
         let (hears, _) = watch::channel(false);
         let shared = Arc::new(Shared { client, rooms: Mutex::default(), hears, moved: Notify::new() });
-        Ear { shared, started: AtomicBool::new(false), letters: Mutex::default() }
+        let shards = sharded.then(Arc::default);
+        Ear { shared, started: AtomicBool::new(false), letters: Mutex::default(), shards }
     }
 
     pub(crate) fn client(&self) -> &str {
         &self.shared.client
     }
 
-    /// Listens from now on. Costs nothing until the first one waits.
-    pub(crate) fn attend(&self, config: &Config, environment: &Arc<dyn Environment>) {
-        if !self.started.swap(true, Ordering::Relaxed) {
+    /// Listens to what concerns this resource. Costs nothing until the first one waits.
+    pub(crate) fn attend(&self, route: &Route, resource: &Resource, environment: &Arc<dyn Environment>) {
+        let config = route.config();
+        if let (Some(shards), Some(cluster)) = (&self.shards, route.cluster()) {
+            if self.is_deaf(resource) {
+                shards.attend(&self.shared, cluster, resource);
+            }
+        } else if !self.started.swap(true, Ordering::Relaxed) {
             let (shared, config) = (Arc::downgrade(&self.shared), config.clone());
             environment.spawn(Box::pin(listen(shared, config, Arc::clone(environment))));
         }
     }
 
     /// For whoever tells it that the primary is another one.
-    pub(crate) fn follower(&self) -> Weak<impl Follower> {
+    pub(crate) fn follower(&self) -> Weak<impl Follower + cluster::Follower> {
         Arc::downgrade(&self.shared)
     }
 
-    /// Resolves once it hears.
-    pub(crate) async fn hears(&self) {
-        let mut hears = self.shared.hears.subscribe();
-        let _ = hears.wait_for(|hears| *hears).await;
+    /// Resolves once it hears what concerns this resource, for someone who waits for it.
+    pub(crate) async fn hears(&self, resource: &Resource) {
+        if self.shards.is_none() {
+            let mut hears = self.shared.hears.subscribe();
+            let _ = hears.wait_for(|hears| *hears).await;
+            return;
+        }
+        loop {
+            let listened = self.shared.rooms().room(resource.key()).map(|room| Arc::clone(&room.listened));
+            let Some(listened) = listened else { return };
+            let rung = listened.notified();
+            if !self.is_deaf(resource) {
+                return;
+            }
+            rung.await;
+        }
     }
 
-    pub(crate) fn is_deaf(&self) -> bool {
-        !*self.shared.hears.borrow()
+    pub(crate) fn is_deaf(&self, resource: &Resource) -> bool {
+        match self.shards {
+            None => !*self.shared.hears.borrow(),
+            Some(_) => {
+                let rooms = self.shared.rooms();
+                rooms.by_resource.get(resource.key()).is_none_or(|room| room.heard_at.is_none())
+            }
+        }
     }
 
     /// Waits from now on: what is told after this is not missed.
@@ -131,9 +174,12 @@ impl Ear {
         rooms.next_number += 1;
         let number = rooms.next_number;
         let guest = Guest { number, owner: claim.owner, watches: true, bell: Arc::clone(&bell) };
-        match rooms.by_resource.get_mut(claim.resource.key()) {
-            Some(room) => room.push(guest),
-            None => drop(rooms.by_resource.insert(claim.resource.key().to_owned(), vec![guest])),
+        match rooms.room(claim.resource.key()) {
+            Some(room) => room.guests.push(guest),
+            None => {
+                let room = Room { guests: vec![guest], ..Room::default() };
+                rooms.by_resource.insert(claim.resource.key().to_owned(), room);
+            }
         }
         drop(rooms);
         Waiting { shared: Arc::clone(&self.shared), claim, number, bell }
@@ -158,7 +204,8 @@ impl Ear {
     /// What was kept for a claim, if that goes back to the cursor.
     pub(crate) fn take_letters(&self, claim: &ClaimRef, since: Cursor) -> Option<Waiting> {
         let letter = self.letters().by_owner.remove(&claim.owner)?;
-        (letter.since == since && letter.waiting.claim == *claim && !self.is_deaf()).then_some(letter.waiting)
+        (letter.since == since && letter.waiting.claim == *claim && !self.is_deaf(&claim.resource))
+            .then_some(letter.waiting)
     }
 }
 
@@ -168,7 +215,73 @@ impl Follower for Shared {
     }
 }
 
+impl cluster::Follower for Shared {
+    /// Whoever is listened for at a node that has the slot no longer is woken.
+    fn slots_moved(&self, cluster: &Cluster) {
+        let has = |resource: &str, node: u32| {
+            cluster.owner(slot_of(resource)).is_ok_and(|owner| owner.number == node)
+        };
+        self.deafen(|resource, heard_at| !has(resource, heard_at));
+    }
+}
+
+impl Rooms {
+    fn room(&mut self, resource: &str) -> Option<&mut Room> {
+        self.by_resource.get_mut(resource)
+    }
+}
+
+impl Room {
+    fn wake(&self) {
+        self.guests.iter().for_each(|guest| guest.bell.notify_one());
+    }
+}
+
 impl Shared {
+    pub(crate) fn client(&self) -> &str {
+        &self.client
+    }
+
+    /// From now on someone at this node listens for the resource.
+    pub(crate) fn hears_of(&self, resource: &str, node: u32) {
+        if let Some(room) = self.rooms().room(resource) {
+            room.heard_at = Some(node);
+            room.listened.notify_waiters();
+        }
+    }
+
+    /// Nobody listens at this node any more for the resource: wakes whoever waits for it. Whether someone had listened.
+    pub(crate) fn unheard(&self, resource: &str, node: u32) -> bool {
+        let mut rooms = self.rooms();
+        let Some(room) = rooms.room(resource).filter(|room| room.heard_at == Some(node)) else {
+            return false;
+        };
+        room.heard_at = None;
+        room.wake();
+        true
+    }
+
+    /// Nobody listens any more for those resources of which `lost` says so: wakes whoever waits there.
+    pub(crate) fn deafen(&self, lost: impl Fn(&str, u32) -> bool) {
+        for (resource, room) in &mut self.rooms().by_resource {
+            if room.heard_at.is_some_and(|heard_at| lost(resource, heard_at)) {
+                room.heard_at = None;
+                room.wake();
+            }
+        }
+    }
+
+    /// The resources for which someone listens at this node though nobody waits: they are forgotten.
+    pub(crate) fn idle(&self, node: u32) -> Vec<String> {
+        let mut rooms = self.rooms();
+        let idle = |(resource, room): (&String, &Room)| {
+            (room.guests.is_empty() && room.heard_at == Some(node)).then(|| resource.clone())
+        };
+        let idle: Vec<String> = rooms.by_resource.iter().filter_map(idle).collect();
+        idle.iter().for_each(|resource| drop(rooms.by_resource.remove(resource)));
+        idle
+    }
+
     fn rooms(&self) -> MutexGuard<'_, Rooms> {
         self.rooms.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -177,14 +290,14 @@ impl Shared {
     fn tell(&self, message: &str) {
         let Some((whom, resource)) = message.split_once('|') else { return };
         let rooms = self.rooms();
-        let guests = rooms.by_resource.get(resource).into_iter().flatten();
+        let guests = rooms.by_resource.get(resource).into_iter().flat_map(|room| &room.guests);
         let owner = whom.parse::<OwnerToken>().ok();
         let concerns = |guest: &&Guest| owner.map_or(guest.watches, |owner| guest.owner == owner);
         guests.filter(concerns).for_each(|guest| guest.bell.notify_one());
     }
 
     fn wake_all(&self) {
-        self.rooms().by_resource.values().flatten().for_each(|guest| guest.bell.notify_one());
+        self.rooms().by_resource.values().for_each(Room::wake);
     }
 }
 
@@ -192,8 +305,8 @@ impl Waiting {
     /// It has a place: changes that do not let it move are none of its business.
     pub(crate) fn has_place(&self) {
         let mut rooms = self.shared.rooms();
-        let room = rooms.by_resource.get_mut(self.claim.resource.key());
-        let guest = room.and_then(|room| room.iter_mut().find(|guest| guest.number == self.number));
+        let room = rooms.room(self.claim.resource.key());
+        let guest = room.and_then(|room| room.guests.iter_mut().find(|guest| guest.number == self.number));
         if let Some(guest) = guest {
             guest.watches = false;
         }
@@ -208,9 +321,10 @@ impl Waiting {
 impl Drop for Waiting {
     fn drop(&mut self) {
         let mut rooms = self.shared.rooms();
-        let Some(room) = rooms.by_resource.get_mut(self.claim.resource.key()) else { return };
-        room.retain(|guest| guest.number != self.number);
-        if room.is_empty() {
+        let Some(room) = rooms.room(self.claim.resource.key()) else { return };
+        room.guests.retain(|guest| guest.number != self.number);
+        // On a cluster the next one finds the channel open; the listener closes it in a while.
+        if room.guests.is_empty() && room.heard_at.is_none() {
             rooms.by_resource.remove(self.claim.resource.key());
         }
     }
@@ -283,8 +397,9 @@ async fn hear(
     }
 }
 
-fn pass_on(shared: &Shared, push: &PushInfo) {
-    if push.kind != PushKind::Message {
+/// Wakes whom a message concerns.
+pub(crate) fn pass_on(shared: &Shared, push: &PushInfo) {
+    if !matches!(push.kind, PushKind::Message | PushKind::SMessage) {
         return;
     }
     if let Some(Value::BulkString(message)) = push.data.get(1) {

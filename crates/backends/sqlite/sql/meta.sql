@@ -17,6 +17,10 @@ SELECT value FROM meta WHERE name = ?1;
 -- takes  ?1 name, ?2 value
 INSERT INTO meta (name, value) VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET value = excluded.value;
 
+-- name: begin_log
+-- Whatever is written first begins the log anew; it must be a change, or nothing is written.
+INSERT INTO meta (name, value) VALUES ('logs', 1) ON CONFLICT (name) DO UPDATE SET value = value + 1;
+
 -- name: tables
 -- gives  how many tables there are, of whatever program
 SELECT count(*) FROM sqlite_schema;

@@ -5,7 +5,8 @@
 -- are the greatest integer. A later format may add columns with defaults: every statement names those it uses.
 
 CREATE TABLE meta (
-    name  TEXT PRIMARY KEY,   -- format: who wrote it last; boot: whose times these are; forgotten: see resource.floor
+    -- format: who wrote it last; boot: whose times these are; forgotten: see resource.floor; logs: how many were begun
+    name  TEXT PRIMARY KEY,
     value ANY NOT NULL
 ) STRICT, WITHOUT ROWID;
 

@@ -14,6 +14,11 @@ VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9);
 -- gives  weight; nothing if it does not hold, or has already said farewell
 DELETE FROM seat WHERE resource = ?1 AND owner = ?2 AND kept = 0 RETURNING weight;
 
+-- name: remove_only
+-- takes  ?1 resource, ?2 owner
+-- The same where there is but one seat: its weight is known, and to return it would take a table of its own.
+DELETE FROM seat WHERE resource = ?1 AND owner = ?2 AND kept = 0;
+
 -- name: evict
 -- takes  ?1 resource, ?2 owner
 -- gives  weight

@@ -80,10 +80,11 @@ macro_rules! statements {
 pub(crate) const SCHEMA: &str = include_str!("../sql/schema.sql");
 
 statements! {
-    meta: begin commit rollback get put tables;
+    meta: begin commit rollback get put begin_log tables;
     boot: end_seats end_places end_graves move_seats move_resources;
     resource: find insert update earliest_end after remove forget list;
-    seat: find insert remove evict settle prolong note keep ask let_run_out newest of_token next_ends list count;
+    seat: find insert remove remove_only evict settle prolong note keep ask let_run_out newest of_token next_ends list
+        count;
     place: find last insert remove settle prolong head list count;
     grave: find remove insert settle;
     ring: insert prune newest after;
@@ -132,7 +133,8 @@ mod tests {
                 resource::earliest_end,
             ],
             [resource::after, resource::remove, resource::forget, seat::find, seat::insert, seat::remove],
-            [seat::evict, seat::settle, seat::prolong, seat::note, seat::keep, seat::ask],
+            [seat::evict, seat::settle, seat::prolong, seat::note, seat::keep, seat::remove_only],
+            [seat::ask, meta::begin_log, meta::get, meta::put, resource::find, resource::update],
             [seat::let_run_out, seat::next_ends, place::find, place::last, place::insert, place::remove],
             [place::settle, place::prolong, place::head, grave::find, grave::remove, grave::insert],
             [grave::settle, ring::insert, ring::prune, ring::newest, ring::after, audit::prune],

@@ -26,17 +26,23 @@ const FORMAT: i32 = 1;
 const OPEN_TRIES: u32 = 500;
 const OPEN_PAUSE: Duration = Duration::from_millis(5);
 
-/// Commits after which the clerk writes the log back into the file, at least and at most. It is the wait for the disk
-/// that costs, twice each time; a long log costs a little with every commit.
+/// Commits after which the clerk writes the log back into the file, at least and at most. Writing back waits for the
+/// disk, three times. A long log costs every commit: SQLite finds a page in it by a hash table in which the versions
+/// of one page stand side by side, and walks past all of them to add another; our commits write the same few pages
+/// over and over. From some 400 on the pages are in each other's way, too, and it costs twice as much and more.
 const CHECKPOINT_EVERY: std::ops::RangeInclusive<u32> = 300..=1000;
-/// What writing back should cost, per commit.
-const CHECKPOINT_COST: Duration = Duration::from_micros(3);
+/// What writing back may cost, per commit, before the log is left to grow longer. More than the bytes themselves take:
+/// those grow with the log, and waiting longer would not make them fewer.
+const CHECKPOINT_COST: Duration = Duration::from_micros(10);
 /// Frames in the log at which SQLite writes it back by itself, in the middle of a commit. For processes that come and
 /// go: whoever finds the file closed reads the whole log, so it should be short.
 const CHECKPOINT_AT: u32 = 1000;
 /// The same once a process has stayed this many commits, and has a clerk who sees to it.
 const CHECKPOINT_AT_LAST: u32 = 8000;
 const STAYS: u32 = 100;
+/// A log of this many bytes that others left behind is written back at once by whoever comes when all are gone: else
+/// everyone after would have to read it, too.
+const LONG_LOG: u64 = 8 << 20;
 
 /// The file, and what this process has done with it.
 pub(crate) struct Store {
@@ -104,13 +110,14 @@ impl Store {
         self.commits >= self.checkpoint_after
     }
 
-    /// Writes the log back into the file as far as nobody reads it, so that it can begin anew. Waits for the disk; the
-    /// slower that is, the later the next time.
+    /// Writes the log back into the file as far as nobody reads it, and begins it anew. Waits for the disk, three times;
+    /// the slower that is, the later the next time.
     pub(crate) fn checkpoint(&mut self, site: &Site) {
         let begin = site.environment.now();
         if let Some(open) = &self.open {
-            // What cannot be written back now stays in the log, which is as good.
-            let _ = write_back(&open.connection);
+            // What cannot be written back now stays in the log, which is as good. The first commit of a new log waits
+            // for the disk: better this one than one that is done in somebody's async runtime.
+            let _ = write_back(&open.connection).and_then(|()| begin_log(&open.connection));
         }
         let took = begin.until(site.environment.now());
         let commits = u32::try_from(took.as_nanos() / CHECKPOINT_COST.as_nanos()).unwrap_or(u32::MAX);
@@ -244,6 +251,10 @@ fn prepare(site: &Site, alone: bool) -> Result<Option<Connection>, Refusal> {
         }
         begin_boot(site, &connection)?;
     }
+    if alone && fs::metadata(site.beside("-wal")).is_ok_and(|log| log.len() > LONG_LOG) {
+        // What cannot be written back now stays in the log, which is as good.
+        let _ = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+    }
     connection.busy_timeout(Duration::ZERO)?; // from here on we wait in our own way
     Ok(Some(connection))
 }
@@ -267,6 +278,11 @@ fn autocheckpoint(connection: &Connection, frames: u32) -> Result<(), Fault> {
 
 fn write_back(connection: &Connection) -> Result<(), Fault> {
     Ok(connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))?)
+}
+
+fn begin_log(connection: &Connection) -> Result<(), Fault> {
+    connection.prepare_cached(sql::meta::begin_log)?.execute([])?;
+    Ok(())
 }
 
 /// A connection that only looks.

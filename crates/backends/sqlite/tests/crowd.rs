@@ -194,3 +194,20 @@ async fn watchers_hear_of_changes_and_of_nothing_else() {
     granted(&there, &claim("watched")).await;
     tokio::time::timeout(Duration::from_secs(10), &mut waiting).await.expect("it hears").unwrap();
 }
+
+/// Whoever comes again at once is always faster than the thread that writes the log back: it must wait for it.
+#[tokio::test]
+async fn a_lone_caller_that_never_pauses_lets_the_log_begin_anew() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("leases.db");
+    let backend = open(Config::new(&file));
+    let claim = claim("x");
+    for _ in 0..152 {
+        granted(&backend, &claim).await;
+        backend.release(&Farewell::new(claim.reference())).await.unwrap();
+    }
+    // It is time after 300 commits; what comes after the next one has waited for it.
+    let logs = "SELECT value FROM meta WHERE name = 'logs'";
+    let logs: i64 = rusqlite::Connection::open(&file).unwrap().query_row(logs, [], |row| row.get(0)).unwrap();
+    assert_eq!(logs, 1);
+}

@@ -326,3 +326,27 @@ async fn dropping_a_verb_part_way_leaves_the_desk_in_order() {
     granted(&backend, &claim("y")).await;
     check_file(&file);
 }
+
+#[tokio::test]
+async fn a_long_log_that_was_left_behind_is_written_back_by_the_next_one_to_come() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("leases.db");
+    drop(open(Config::new(&file)));
+    let left = Connection::open(&file).unwrap();
+    left.set_db_config(rusqlite::config::DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).unwrap();
+    left.execute_batch("PRAGMA wal_autocheckpoint = 0").unwrap();
+    let why = "x".repeat(9 << 20);
+    let record = "INSERT INTO audit (at, resource, command, token, by, why, done) VALUES (1, 'x', 'pause', 0, '', ?1, 1)";
+    left.execute(record, [&why]).unwrap();
+    drop(left);
+    let log = || fs::metadata(directory.path().join("leases.db-wal")).unwrap().len();
+    assert!(log() > 9 << 20);
+    let one = open(Config::new(&file));
+    assert!(log() < 1 << 20, "{}", log());
+    granted(&one, &claim("x")).await;
+    drop(one);
+    check_file(&file);
+    let kept: String =
+        Connection::open(&file).unwrap().query_row("SELECT why FROM audit", [], |row| row.get(0)).unwrap();
+    assert_eq!(kept, why, "nothing is lost");
+}

@@ -83,7 +83,13 @@ impl Ls {
     }
 
     fn is_wanted(&self, seen: &Snapshot) -> bool {
-        let kind = self.kind.as_deref().is_none_or(|kind| kind == seen.resource.kind());
+        // What remembers a tick is held by nobody: `leasehold cron ls` shows it.
+        let is_mark =
+            matches!(seen.resource.kind(), "tick" | "tick-end") && seen.holders.iter().all(|by| by.kept);
+        let kind = match self.kind.as_deref() {
+            Some(kind) => kind == seen.resource.kind(),
+            None => !is_mark || !self.prefix.is_empty(),
+        };
         kind && (!self.waiting || seen.line_length > 0)
     }
 }

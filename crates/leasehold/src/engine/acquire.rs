@@ -228,6 +228,7 @@ struct Seeker<'a> {
     outage_since: Option<Moment>,
     asked: u32,
     behind: Option<u32>,
+    back_off: bool,
 }
 
 impl<'a> Seeker<'a> {
@@ -255,10 +256,16 @@ impl<'a> Seeker<'a> {
         };
         let (backoff, blocked) = (Backoff::new(), from.blocked);
         let behind = blocked.as_ref().map(|blocked| blocked.ahead);
-        Seeker { engine, ask, started, unclaimed, blocked, backoff, outage_since: None, asked: 0, behind }
+        let (outage_since, asked, back_off) = (None, 0, from.back_off);
+        Seeker { engine, ask, started, unclaimed, blocked, backoff, outage_since, asked, behind, back_off }
     }
 
     async fn seek(mut self) -> Result<Outcome> {
+        if self.back_off {
+            let pause = self.backoff.next(self.engine.environment.random());
+            let left = self.left(self.engine.environment.now());
+            self.engine.environment.sleep(pause.min(left)).await;
+        }
         loop {
             if let Some(blocked) = self.blocked.take() {
                 if self.out_of_patience() {

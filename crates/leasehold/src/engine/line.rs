@@ -112,6 +112,8 @@ pub(crate) struct Headship {
     pub(crate) blocked: Option<Blocked>,
     /// The claim's owner token was used in a request that went unanswered: take another.
     pub(crate) tainted: bool,
+    /// Pause one step before asking.
+    pub(crate) back_off: bool,
 }
 
 pub(crate) enum Joined {

@@ -256,7 +256,9 @@ struct Passing<'a> {
 impl<'a> Passing<'a> {
     fn begin(engine: &'a Arc<Engine>, waiter: &'a Waiter) -> Passing<'a> {
         // The owner token may be used up by then: it asks under a fresh one, unless told otherwise.
-        let headship = Some(Headship { tainted: true, ..Headship::default() });
+        // Where nobody stands in line nobody is seen waiting: others get the chance to ask before it does.
+        let back_off = !engine.backend.info().capabilities.line;
+        let headship = Some(Headship { tainted: true, back_off, ..Headship::default() });
         Passing { engine, waiter, headship, unanswered: false }
     }
 

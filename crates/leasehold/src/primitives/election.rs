@@ -1,12 +1,12 @@
 //! One leader, whom all can see.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use leasehold_core::{
     Backoff, ClaimRef, Cursor, FencingToken, Holder, OwnerToken, Query, Resource, Result, Snapshot, Verb,
 };
 
-use crate::{client::Client, request::LeaseRequest};
+use crate::{client::Client, lease::LeaseView, request::LeaseRequest};
 
 /// One leader at a time, with a value that all can see and that may change while it leads.
 ///
@@ -55,6 +55,43 @@ impl Election {
     /// A request to lead, with the value that others are to see. It waits until it leads unless told otherwise.
     pub fn candidate(&self, value: impl AsRef<[u8]>) -> LeaseRequest {
         LeaseRequest::exclusive(&self.client, self.resource.clone()).note(value).wait_forever()
+    }
+
+    /// Stands for election, does the work while it leads, and stands again when the lead was lost, until the work has
+    /// ended by itself.
+    ///
+    /// # Guarantees
+    /// The work of a lost lead is dropped before anyone else can lead, as [`LeaseView::hold`] has it.
+    ///
+    /// # Cancel safety
+    /// Dropped, it resigns.
+    ///
+    /// # Errors
+    /// Whatever `acquire` says; a lead that was lost is no error.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// let leases = leasehold::connect("memory:").await?;
+    /// let scheduler = leases.election("scheduler", "eu");
+    /// let planned = scheduler.lead("http://host-a", async |lead| lead.token().get()).await?;
+    /// # assert!(planned > 0);
+    /// # Ok(()) }
+    /// ```
+    pub async fn lead<F, W>(&self, value: impl AsRef<[u8]>, mut work: F) -> Result<W::Output>
+    where
+        F: FnMut(LeaseView) -> W,
+        W: Future,
+    {
+        loop {
+            let lead = self.candidate(value.as_ref()).acquire().await?;
+            if let Ok(done) = lead.hold(work(lead.view())).await {
+                drop(lead.release().await); // the work is done; what is not answered is repeated in the background
+                return Ok(done);
+            }
+            drop(lead); // lost: given back in the background, if there is anything to give back
+            self.client.engine.environment.sleep(Backoff::FIRST).await;
+        }
     }
 
     /// Watches who leads.

@@ -3,10 +3,18 @@
 //! A server that is not installed is a failure of the test, never a reason to skip it. Whatever ends the test, a kill
 //! included, ends its servers too.
 
+mod clock;
+mod cluster;
 mod daemon;
+mod nodes;
+mod postgres;
 mod redis;
 mod zookeeper;
 
+pub use clock::ServerClock;
+pub use cluster::RedisCluster;
 pub use daemon::Daemon;
+pub use nodes::RedisNodes;
+pub use postgres::{PgBouncer, PostgresServer};
 pub use redis::{RedisServer, Replication};
 pub use zookeeper::{Ensemble, ZooKeeperServer};

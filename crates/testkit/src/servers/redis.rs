@@ -22,6 +22,7 @@ pub struct RedisServer {
     port: u16,
     folder: PathBuf,
     options: Vec<String>,
+    environment: Vec<String>,
     daemon: Mutex<Option<Daemon>>,
 }
 
@@ -39,11 +40,20 @@ impl RedisServer {
     /// # Panics
     /// As [`start`](RedisServer::start).
     pub fn with(options: &[&str]) -> RedisServer {
+        RedisServer::in_environment(options, Vec::new())
+    }
+
+    /// One with options more, and with these variables: `NAME=value`.
+    ///
+    /// # Panics
+    /// As [`start`](RedisServer::start).
+    pub fn in_environment(options: &[&str], environment: Vec<String>) -> RedisServer {
         let options = options.iter().map(|&option| option.to_owned()).collect();
         let server = RedisServer {
             port: free_port(),
             folder: fresh_folder("redis"),
             options,
+            environment,
             daemon: Mutex::new(None),
         };
         server.run();
@@ -67,8 +77,12 @@ impl RedisServer {
         args.extend(fixed.map(str::to_owned));
         args.extend(["notice", "--logfile", "log", "--enable-debug-command", "yes"].map(str::to_owned));
         args.extend(self.options.iter().cloned());
-        *self.lock() =
-            Some(Daemon::start("redis-server", &args, &self.folder.join("out"), Some(&self.folder)));
+        // What comes first is started by `env`, which takes variables before the program.
+        let mut words: Vec<String> = self.environment.clone();
+        words.push("redis-server".to_owned());
+        words.append(&mut args);
+        let (first, rest) = words.split_first().expect("there is the program at least");
+        *self.lock() = Some(Daemon::start(first, rest, &self.folder.join("out"), Some(&self.folder)));
         eventually("redis-server does not serve: is the package redis-server installed?", || {
             let answer = ask(self.port, &["PING"])?;
             let ready = answer == "PONG" || answer.contains("NOAUTH");
@@ -101,6 +115,11 @@ impl RedisServer {
     /// If it does not answer.
     pub fn command(&self, words: &[&str]) -> String {
         ask(self.port, words).unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    }
+
+    /// Whether it runs and is not frozen.
+    pub(super) fn is_up(&self) -> bool {
+        self.lock().as_ref().is_some_and(Daemon::is_awake)
     }
 
     /// Kills it at once. It stays down until [`run_again`](RedisServer::run_again).
@@ -262,14 +281,24 @@ fn start_sentinel(primary: u16) -> (u16, Daemon) {
 }
 
 /// Asks a server something over a connection of its own.
-fn ask(port: u16, words: &[&str]) -> io::Result<String> {
+pub(super) fn ask(port: u16, words: &[&str]) -> io::Result<String> {
+    let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
+    ask_all(port, &[words]).map(|mut answers| answers.remove(0))
+}
+
+/// Asks a server several things in one go: an answer each.
+pub(super) fn ask_all(port: u16, questions: &[Vec<String>]) -> io::Result<Vec<String>> {
     let mut stream = dial(port)?;
-    let mut request = format!("*{}\r\n", words.len());
-    for word in words {
-        request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+    let mut request = String::new();
+    for words in questions {
+        request.push_str(&format!("*{}\r\n", words.len()));
+        for word in words {
+            request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+        }
     }
     stream.write_all(request.as_bytes())?;
-    read_answer(&mut BufReader::new(stream))
+    let mut answers = BufReader::new(stream);
+    questions.iter().map(|_| read_answer(&mut answers)).collect()
 }
 
 fn read_answer(from: &mut impl io::BufRead) -> io::Result<String> {

@@ -1,12 +1,13 @@
 //! What the backend and the engine cost on top of Redis itself, as ratios within one run.
 //!
 //! ```text
-//! cargo xtask bench redis [pairs] [hand-over] [keep-alive] [--check]
+//! cargo xtask bench redis [pairs] [cluster] [hand-over] [keep-alive] [--check]
 //! ```
 #![allow(clippy::disallowed_methods, reason = "benchmarks run in real time")]
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot run may panic")]
 
 mod bare;
+mod cluster;
 mod hand_over;
 mod keep_alive;
 mod pairs;
@@ -15,7 +16,7 @@ use std::process::ExitCode;
 
 use leasehold_testkit::servers::RedisServer;
 
-const NAMES: [&str; 3] = ["pairs", "hand-over", "keep-alive"];
+const NAMES: [&str; 4] = ["pairs", "cluster", "hand-over", "keep-alive"];
 
 /// What was measured, beside what was asked for.
 #[derive(Default)]
@@ -52,8 +53,12 @@ fn main() -> ExitCode {
     let mut table = Table::default();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     for name in NAMES.into_iter().filter(|name| named.is_empty() || named.contains(name)) {
-        let server = RedisServer::start();
         println!("\n{name}");
+        if name == "cluster" {
+            runtime.block_on(cluster::measure(&mut table));
+            continue;
+        }
+        let server = RedisServer::start();
         runtime.block_on(async {
             match name {
                 "pairs" => pairs::measure(&server, &mut table).await,

@@ -10,9 +10,9 @@ use leasehold_testkit::servers::RedisServer;
 
 use crate::{Table, bare::Bare, keep_alive::cpu_time};
 
-const TASKS: usize = 64;
+pub(crate) const TASKS: usize = 64;
 const ROUND: Duration = Duration::from_millis(400);
-const ROUNDS: usize = 21;
+pub(crate) const ROUNDS: usize = 21;
 
 pub(crate) async fn measure(server: &RedisServer, table: &mut Table) {
     let bare = Bare::connect(server.port()).await;
@@ -60,7 +60,7 @@ pub(crate) async fn measure(server: &RedisServer, table: &mut Table) {
     }
 }
 
-async fn bare_pairs(mut bare: Bare, number: usize) -> u64 {
+pub(crate) async fn bare_pairs(mut bare: Bare, number: usize) -> u64 {
     let (resource, owner) = (format!("bare/{number}"), format!("{number:032x}"));
     let (started, mut done) = (Instant::now(), 0);
     while started.elapsed() < ROUND {
@@ -70,7 +70,7 @@ async fn bare_pairs(mut bare: Bare, number: usize) -> u64 {
     done
 }
 
-async fn our_pairs(leases: Client, number: usize) -> u64 {
+pub(crate) async fn our_pairs(leases: Client, number: usize) -> u64 {
     let id = number.to_string();
     let (started, mut done) = (Instant::now(), 0);
     while started.elapsed() < ROUND {
@@ -82,7 +82,7 @@ async fn our_pairs(leases: Client, number: usize) -> u64 {
 }
 
 /// Pairs a second, and microseconds of processor time for each.
-async fn rate<F: Future<Output = u64> + Send + 'static>(
+pub(crate) async fn rate<F: Future<Output = u64> + Send + 'static>(
     tasks: usize,
     work: impl Fn(usize) -> F,
 ) -> (f64, f64) {

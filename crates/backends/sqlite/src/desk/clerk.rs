@@ -60,6 +60,7 @@ impl Shared {
         loop {
             let wanted = state.wants_clerk || state.store.as_ref().is_some_and(Store::is_checkpoint_due);
             if wanted && let Some(store) = state.store.take() {
+                state.clerk_is_next = false;
                 let jobs = state.take(BATCH_MAX);
                 return Some((Loan { shared: self, store: Some(store) }, jobs));
             }
@@ -139,7 +140,7 @@ impl Drop for Duty<'_> {
     fn drop(&mut self) {
         let mut state = self.0.state();
         state.has_clerk = false;
-        state.wants_clerk = false;
+        (state.wants_clerk, state.clerk_is_next) = (false, false);
         let forsaken = std::mem::take(&mut state.queue);
         drop(state);
         drop(forsaken);

@@ -55,6 +55,9 @@ struct State {
     /// Someone in the queue counts on the clerk.
     wants_clerk: bool,
     has_clerk: bool,
+    /// The log is to be written back: the clerk is the next one at the desk. Without this it would be woken in vain
+    /// by every commit of a caller who is always a little faster.
+    clerk_is_next: bool,
     closing: bool,
     last: Option<Visit>,
 }
@@ -74,6 +77,7 @@ impl Desk {
             queue: Vec::new(),
             wants_clerk: false,
             has_clerk: false,
+            clerk_is_next: false,
             closing: false,
             last: None,
         };
@@ -168,7 +172,8 @@ impl Drop for Loan<'_> {
         state.store = self.store.take();
         if due || state.wants_clerk {
             // Without a clerk nobody counts on it, and SQLite itself writes back the log when it grows too long.
-            let _ = self.shared.call_clerk(&mut state);
+            let called = self.shared.call_clerk(&mut state).is_ok();
+            state.clerk_is_next = due && called;
         }
     }
 }
@@ -183,7 +188,8 @@ impl Shared {
         let when = self.site.environment.now();
         let mut state = self.state();
         match &mut state.last {
-            Some(last) if last.waker.will_wake(waker) => {
+            // By its data alone: one task's wakers may have several tables.
+            Some(last) if last.waker.data() == waker.data() => {
                 last.when = when;
                 last.streak = (last.streak + 1) % STREAK_MAX;
                 last.streak == 0
@@ -239,8 +245,8 @@ impl Shared {
     /// The store, if nobody else has it or wants it, and nothing about it takes long.
     fn borrow(self: &Arc<Self>) -> Option<Loan<'_>> {
         let mut state = self.state();
-        let free = state.queue.is_empty() && state.store.as_ref().is_some_and(|store| !store.is_replaced());
-        let store = state.store.take_if(|_| free)?;
+        let free = state.queue.is_empty() && !state.clerk_is_next;
+        let store = state.store.take_if(|store| free && !store.is_replaced())?;
         Some(Loan { shared: self, store: Some(store) })
     }
 
@@ -251,7 +257,8 @@ impl Shared {
             return None;
         }
         let short = state.queue.iter().take(LED_MAX).take_while(|job| !job.is_long()).count();
-        match state.store.take_if(|store| short > 0 && !store.is_replaced()) {
+        let may = short > 0 && !state.clerk_is_next;
+        match state.store.take_if(|store| may && !store.is_replaced()) {
             Some(store) => Some((Loan { shared: self, store: Some(store) }, state.take(short))),
             None => {
                 state.wants_clerk = true;

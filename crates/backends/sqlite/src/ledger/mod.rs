@@ -140,7 +140,13 @@ impl Ledger<'_> {
         if entry.seats == 0 {
             return Ok(false);
         }
-        let weight = self.one(sql::seat::remove, (entry.id, owner.to_bytes()), |row| row.get(0))?;
+        let whose = (entry.id, owner.to_bytes());
+        let weight = if entry.seats == 1 {
+            let removed = self.execute(sql::seat::remove_only, whose)?;
+            (removed > 0).then_some(u32::try_from(entry.held).unwrap_or(u32::MAX))
+        } else {
+            self.one(sql::seat::remove, whose, |row| row.get(0))?
+        };
         weight.into_iter().for_each(|weight| entry.stand_up(weight));
         Ok(weight.is_some())
     }

@@ -163,6 +163,9 @@ impl Claimant<'_> {
         if let Some(at_least) = run.at_least {
             request = request.at_least(at_least);
         }
+        if let Some(note) = &run.note {
+            request = request.note(note);
+        }
         if run.correctness {
             request = request.purpose(Purpose::Correctness);
         }

@@ -2,13 +2,14 @@
 
 mod claim;
 mod nested;
+mod ready;
 mod supervise;
 mod terms;
 mod waiting;
 
 use std::{
     ffi::{OsStr, OsString},
-    path::Path,
+    path::{Path, PathBuf},
     process::ExitCode,
     time::Duration,
 };
@@ -28,6 +29,7 @@ use crate::{
     exit::{Exit, Failure},
     hold::Hold,
     output::Output,
+    relaunch,
     signals::{self, Signals},
     terminal::Terminal,
 };
@@ -36,7 +38,7 @@ use crate::{
 ///
 /// The exit code is the command's, 128+n if signal n killed it. It runs in a process group of its own. If the lease is
 /// lost, it and everything that it started is ended before anyone else can be granted: TERM, then KILL; the exit code
-/// is then 79. It finds what it holds in its environment, as `LEASEHOLD_RESOURCE`, `LEASEHOLD_TOKEN`, `LEASEHOLD_OWNER` and `LEASEHOLD_STORE`.
+/// is then 79. It finds what it holds in its environment, as `LEASEHOLD_RESOURCE`, `LEASEHOLD_TOKEN`, `LEASEHOLD_PASS`, `LEASEHOLD_OWNER` and `LEASEHOLD_STORE`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  leasehold run report/42 -- ./report.sh --all\n  leasehold run -n backup/db -c 'pg_dump app | gzip > app.gz'\n  leasehold run --once-per 1h mail/digest -- ./send-digest"
@@ -117,6 +119,18 @@ pub(crate) struct Run {
     #[arg(long, value_name = "TEXT")]
     label: Option<String>,
 
+    /// What others are to know about whoever holds it: an address, a version
+    #[arg(long, value_name = "TEXT")]
+    note: Option<String>,
+
+    /// Make this file while the command runs and the lease is held, for a probe
+    #[arg(long, value_name = "FILE")]
+    ready_file: Option<PathBuf>,
+
+    /// End when the process that started us does
+    #[arg(long, value_name = "PID", hide = true)]
+    with_parent: Option<i32>,
+
     /// Send the command this signal when an operator asks it to finish [default: none]
     #[arg(long, value_name = "SIGNAL", value_parser = signals::named)]
     on_ask: Option<Signal>,
@@ -128,6 +142,9 @@ pub(crate) struct Run {
 
 impl Run {
     pub(crate) async fn run(self, global: &Global, output: Output) -> Result<ExitCode, Failure> {
+        if self.with_parent.is_some_and(|parent| !relaunch::ends_with(parent)) {
+            return Ok(code_of(Signal::TERM.as_raw())); // nobody is left to run for
+        }
         let context = Context::new(global, output)?;
         let terms = Terms::of(&self, &context.config.run)?;
         let mut signals = Signals::ending().map_err(Failure::host)?;

@@ -3,9 +3,9 @@
 
 use std::{ffi::OsString, time::Duration};
 
-use leasehold::{Asked, Clock as _, Ending, Moment, SystemClock};
+use leasehold::{Asked, Clock as _, Ending, Moment, Pass, Resource, SystemClock};
 
-use super::{Run, claim::Share, nested, terms::Terms};
+use super::{Run, claim::Share, nested, ready::Ready, terms::Terms};
 use crate::{
     commands::Context,
     exit::Failure,
@@ -61,7 +61,8 @@ impl Supervision<'_> {
         let environment = self.environment(&*hold);
         let environment = environment.iter().map(|(name, value)| (*name, value.as_os_str()));
         let guardian = Guardian::start(&self.run.argv(), environment, begin).map_err(Failure::host)?;
-        let mut watch = Watch { guardian, job, begin, overdue: None };
+        let ready = Ready::new(self.run.ready_file.clone());
+        let mut watch = Watch { guardian, job, begin, overdue: None, ready };
         let outcome = self.watch(&mut *hold, signals, &mut watch).await;
         watch.job.end(matches!(outcome, Outcome::Exited(_) | Outcome::NotStarted(_)));
         if outcome == Outcome::Unguarded {
@@ -118,9 +119,15 @@ impl Supervision<'_> {
             Some(News::Exited(code)) if !is_lost => return Some(Outcome::Exited(code)),
             Some(News::Killed(signal)) if !is_lost => return Some(Outcome::Killed(signal)),
             Some(News::AllDead) => return Some(Outcome::Lost),
-            Some(News::Started(pid)) => watch.job.started(pid),
+            Some(News::Started(pid)) => {
+                watch.job.started(pid);
+                if let Err(error) = watch.ready.begin(&self.run.resource, &hold.token()) {
+                    self.say(&format!("the ready file cannot be written: {error}"));
+                }
+            }
             Some(News::Stopped(signal)) => watch.job.stopped(signal, &watch.guardian),
             Some(News::Stopping) if !is_lost => {
+                watch.ready.end();
                 watch.overdue = Some(watch.begin.deadline.before(RESERVE));
                 self.say(&format!("{}: stopping the command", self.why(hold)));
             }
@@ -167,6 +174,7 @@ impl Supervision<'_> {
             ("LEASEHOLD_RESOURCE", resource.to_string().into()),
             // Those who are there together are not in any order: their numbers fence nothing.
             ("LEASEHOLD_TOKEN", if share.is_exclusive() { hold.token() } else { String::new() }.into()),
+            ("LEASEHOLD_PASS", pass(resource, hold, share).unwrap_or_default().into()),
             ("LEASEHOLD_OWNER", hold.owner().reveal().into()),
             ("LEASEHOLD_STORE", self.context.store.shown().into()),
             (nested::HELD, entry.append().into()),
@@ -182,6 +190,12 @@ impl Supervision<'_> {
     }
 }
 
+/// What the command shows at a fence, if it is the only holder.
+fn pass(resource: &Resource, hold: &dyn Hold, share: Share) -> Option<String> {
+    let token = hold.token().parse().ok().filter(|_| share.is_exclusive())?;
+    Some(Pass::new(resource.clone(), token).owned_by(hold.owner()).to_string())
+}
+
 /// A command that runs.
 struct Watch {
     guardian: Guardian,
@@ -190,11 +204,13 @@ struct Watch {
     begin: Begin,
     /// Once the lease is lost: until when the guardian must have done its work.
     overdue: Option<Moment>,
+    ready: Ready,
 }
 
 impl Watch {
     /// The lease is over, for this reason.
     fn stop(&mut self, ending: Ending) {
+        self.ready.end();
         let manner = manner(ending, self.begin.deadline.before(self.begin.stop_before));
         self.guardian.wish(Wish::Stop(manner));
         self.overdue = Some(match manner {

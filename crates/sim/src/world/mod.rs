@@ -3,12 +3,14 @@
 //! A task belongs to a node. A node that is paused is not polled; one that crashed loses its tasks where they stand.
 //! When nothing can run, time jumps to the next timer. The same seed makes the same run, poll by poll.
 
+mod node;
+mod sleep;
+
 use std::{
     collections::{BTreeSet, VecDeque},
     fmt,
     future::Future,
     panic::{AssertUnwindSafe, catch_unwind},
-    pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -22,55 +24,18 @@ use slab::Slab;
 
 use crate::{
     clock::{HostClock, Time},
-    random::{Random, mix, nanos},
+    random::{Random, mix},
     report::Violation,
 };
-
-/// A process: a host that restarts is another node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct NodeId(pub(crate) usize);
-
-/// Whoever directs the run: never paused, on true time.
-pub(crate) const DIRECTOR: NodeId = NodeId(0);
-/// Where the backend lives.
-pub(crate) const SERVER: NodeId = NodeId(1);
-
-/// How a node is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Health {
-    Running,
-    /// Stopped by a signal: clocks and timers go on, nothing is polled.
-    Paused,
-    /// The machine sleeps: clocks go on, timers do not.
-    Suspended,
-    /// The virtual machine is frozen: only the calendar will show it.
-    Frozen,
-    Crashed,
-}
-
-struct Node {
-    clock: HostClock,
-    health: Health,
-    parked: Vec<(usize, u64)>,
-    stopped_at: Time,
-    resumed_at: Time,
-    /// How often its timers or clocks were disturbed.
-    disturbances: u32,
-}
+use node::Node;
+pub(crate) use node::{DIRECTOR, Health, NodeId, SERVER};
+use sleep::Sleeper;
 
 struct TaskSlot {
     serial: u64,
     node: NodeId,
     future: Option<Task>,
     signal: Arc<Signal>,
-}
-
-struct Sleeper {
-    due: Time,
-    serial: u64,
-    node: NodeId,
-    fired: bool,
-    waker: Option<Waker>,
 }
 
 struct Core {
@@ -124,6 +89,8 @@ impl Wake for Signal {
 
 /// More polls than this without time moving on is a busy loop.
 const POLLS_AT_ONCE_MAX: u32 = 200_000;
+/// More polls than this in one run is a livelock: time moves on, and nobody gets anywhere. A run has about 12,000.
+const POLLS_MAX: u64 = 4_000_000;
 
 impl World {
     /// With a director and a server; `shuffle` makes tasks that are ready together run in a drawn order.
@@ -151,20 +118,6 @@ impl World {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn add_node(&self, clock: HostClock) -> NodeId {
-        let mut core = self.core();
-        let (health, resumed_at) = (Health::Running, core.now);
-        core.nodes.push(Node {
-            clock,
-            health,
-            parked: Vec::new(),
-            stopped_at: 0,
-            resumed_at,
-            disturbances: 0,
-        });
-        NodeId(core.nodes.len() - 1)
-    }
-
     pub(crate) fn now(&self) -> Time {
         self.core().now
     }
@@ -182,28 +135,6 @@ impl World {
     pub(crate) fn stamp(&self, what: u64) {
         let mut core = self.core();
         core.hash = mix(core.hash ^ what);
-    }
-
-    pub(crate) fn clock<T>(&self, node: NodeId, look: impl FnOnce(&mut HostClock, Time) -> T) -> T {
-        let mut core = self.core();
-        let now = core.now;
-        look(&mut core.nodes[node.0].clock, now)
-    }
-
-    pub(crate) fn health(&self, node: NodeId) -> Health {
-        self.core().nodes[node.0].health
-    }
-
-    /// When it last began to run, and how often its timers or clocks were disturbed.
-    pub(crate) fn past(&self, node: NodeId) -> (Time, u32) {
-        let core = self.core();
-        let node = &core.nodes[node.0];
-        (node.resumed_at, node.disturbances)
-    }
-
-    /// Its clocks or timers are not to be trusted from here on.
-    pub(crate) fn disturb(&self, node: NodeId) {
-        self.core().nodes[node.0].disturbances += 1;
     }
 
     /// Keeps the first violation; the run ends with it.
@@ -244,61 +175,6 @@ impl World {
         let signal = Signal { ready: Arc::clone(&self.ready), slot, serial, queued: AtomicBool::new(true) };
         entry.insert(TaskSlot { serial, node, future: Some(task), signal: Arc::new(signal) });
         self.ready.queue().push_back((slot, serial));
-    }
-
-    /// How many tasks live on this node.
-    pub(crate) fn tasks_on(&self, node: NodeId) -> usize {
-        self.core().tasks.iter().filter(|(_, task)| task.node == node).count()
-    }
-
-    /// Stops polling a node.
-    pub(crate) fn stop(&self, node: NodeId, how: Health) {
-        let mut core = self.core();
-        let now = core.now;
-        if core.nodes[node.0].health != Health::Running {
-            return;
-        }
-        core.nodes[node.0].health = how;
-        core.nodes[node.0].stopped_at = now;
-        if matches!(how, Health::Suspended | Health::Frozen) {
-            core.nodes[node.0].disturbances += 1;
-            for timer in core.timers_of(node) {
-                core.timers.remove(&timer);
-            }
-        }
-    }
-
-    /// Goes on with a node that was stopped.
-    pub(crate) fn resume(&self, node: NodeId) {
-        let mut core = self.core();
-        let now = core.now;
-        let Node { health, stopped_at, .. } = core.nodes[node.0];
-        if matches!(health, Health::Running | Health::Crashed) {
-            return;
-        }
-        if matches!(health, Health::Suspended | Health::Frozen) {
-            core.shift_timers(node, now - stopped_at);
-        }
-        let node = &mut core.nodes[node.0];
-        if health == Health::Frozen {
-            node.clock.forget_since(stopped_at, now);
-        }
-        node.health = Health::Running;
-        node.resumed_at = now;
-        let parked = std::mem::take(&mut node.parked);
-        self.ready.queue().extend(parked);
-    }
-
-    /// Ends a node: its tasks are dropped, and nothing that they say on the way out leaves it.
-    pub(crate) fn crash(&self, node: NodeId) {
-        let gone: Vec<_> = {
-            let mut core = self.core();
-            core.nodes[node.0].health = Health::Crashed;
-            let slots: Vec<_> =
-                core.tasks.iter().filter(|(_, task)| task.node == node).map(|(slot, _)| slot).collect();
-            slots.into_iter().map(|slot| core.tasks.remove(slot)).collect()
-        };
-        drop(gone); // outside of the lock: destructors read clocks
     }
 
     /// Runs until true time `until`, or until `done`, or until something is violated.
@@ -344,12 +220,9 @@ impl World {
             core.hash = mix(core.hash ^ core.now.rotate_left(20) ^ serial);
             core.polls += 1;
             core.polls_now += 1;
-            if core.polls_now > POLLS_AT_ONCE_MAX {
-                let message = format!("{} polls, and time stands still", core.polls_now);
-                let at = Duration::from_nanos(core.now);
-                core.violation.get_or_insert(Violation { checker: "busy loop", message, at });
-            }
-            (future, Arc::clone(&task.signal))
+            let signal = Arc::clone(&task.signal);
+            core.check_polls();
+            (future, signal)
         };
         let waker = Waker::from(signal);
         let polled = catch_unwind(AssertUnwindSafe(|| {
@@ -396,22 +269,6 @@ impl World {
         true
     }
 
-    /// Resolves after this much true time, seen by this node's timers.
-    pub(crate) fn sleep(self: &Arc<World>, node: NodeId, true_nanos: u64) -> Sleep {
-        let mut core = self.core();
-        core.serial += 1;
-        let (due, serial) = (core.now.saturating_add(true_nanos), core.serial);
-        let key = core.sleepers.insert(Sleeper { due, serial, node, fired: false, waker: None });
-        core.timers.insert((due, serial, key));
-        drop(core);
-        Sleep { world: Arc::clone(self), key }
-    }
-
-    /// Resolves after this much true time, whatever happens to any node.
-    pub(crate) fn pause(self: &Arc<World>, duration: Duration) -> Sleep {
-        self.sleep(DIRECTOR, nanos(duration))
-    }
-
     /// Drops every task, so that the cycle from the world to its tasks is cut.
     pub(crate) fn clear(&self) {
         loop {
@@ -425,19 +282,16 @@ impl World {
 }
 
 impl Core {
-    fn timers_of(&self, node: NodeId) -> Vec<(Time, u64, usize)> {
-        let theirs = |&&(_, _, key): &&(Time, u64, usize)| self.sleepers[key].node == node;
-        self.timers.iter().filter(theirs).copied().collect()
-    }
-
-    /// Timers that did not go on while their node was asleep are late by that much.
-    fn shift_timers(&mut self, node: NodeId, by: u64) {
-        for (key, sleeper) in &mut self.sleepers {
-            if sleeper.node == node && !sleeper.fired {
-                sleeper.due += by;
-                self.timers.insert((sleeper.due, sleeper.serial, key));
-            }
-        }
+    fn check_polls(&mut self) {
+        let (checker, message) = if self.polls_now > POLLS_AT_ONCE_MAX {
+            ("busy loop", format!("{} polls, and time stands still", self.polls_now))
+        } else if self.polls > POLLS_MAX {
+            ("livelock", format!("{} polls, and no end", self.polls))
+        } else {
+            return;
+        };
+        let at = Duration::from_nanos(self.now);
+        self.violation.get_or_insert(Violation { checker, message, at });
     }
 }
 
@@ -449,36 +303,5 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
 impl fmt::Debug for World {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("World").finish_non_exhaustive()
-    }
-}
-
-/// A timer.
-#[derive(Debug)]
-pub(crate) struct Sleep {
-    world: Arc<World>,
-    key: usize,
-}
-
-impl Future for Sleep {
-    type Output = ();
-
-    fn poll(self: Pin<&mut Sleep>, cx: &mut Context<'_>) -> Poll<()> {
-        let mut core = self.world.core();
-        let sleeper = &mut core.sleepers[self.key];
-        if sleeper.fired {
-            return Poll::Ready(());
-        }
-        sleeper.waker = Some(cx.waker().clone());
-        Poll::Pending
-    }
-}
-
-impl Drop for Sleep {
-    fn drop(&mut self) {
-        let mut core = self.world.core();
-        let sleeper = core.sleepers.remove(self.key);
-        core.timers.remove(&(sleeper.due, sleeper.serial, self.key));
-        drop(core);
-        drop(sleeper.waker);
     }
 }

@@ -1,0 +1,37 @@
+-- acquire, while the slot moves and the other keys may be at another node: 1 of 1, on the owner key alone.
+--
+-- KEYS  1 owner
+-- ARGV  1 owner  2 ttl ms  3 who  4 floor or 0  5 the epoch's lead in microseconds
+-- Reply as of acquire.lua, and after the other fields of a grant 1 if it is new
+-- Error as of acquire.lua
+
+local time = redis.call('TIME')
+local now_us = time[1] * 1000000 + time[2]
+local value = redis.pcall('GET', KEYS[1])
+if type(value) == 'table' then value = 'not a string' end
+
+if value then
+  local ms = redis.call('PTTL', KEYS[1])
+  local id, token, since, turns, marks, who = string.match(value, '^(%x+)|(%d+)|(%d+)|(%d+)|(%a*)|(.*)$')
+  local known = id and #id == 32
+  if known and id == ARGV[1] then
+    if string.find(marks, 'k', 1, true) then return { 'buried' } end
+    return { 'granted', token, math.max(0, ms), 0, 0 }
+  end
+  local holder = { string.sub(value, 1, 200), 1, 1, 0, ms, false, 0, '', -1, false, false }
+  if known then
+    holder = { who, token, 1, math.max(0, now_us - since), ms, false, tonumber(turns), marks, -1, false, false }
+  end
+  return { 'blocked', 0, 0, ms, 0, string.sub(redis.sha1hex(value), 1, 12), { holder } }
+end
+
+local clock_us, floor = now_us + ARGV[5], tonumber(ARGV[4])
+if floor > clock_us + 366 * 86400 * 1000000 then return redis.error_reply('FLOOR it is too far ahead') end
+local token = math.max(clock_us, floor + 1)
+if token >= 9007199254740992 then
+  return redis.error_reply('LIMIT no fencing token is left: they end below 2^53')
+end
+local text = string.format('%.0f', token)
+redis.call('SET', KEYS[1], ARGV[1] .. '|' .. text .. '|' .. string.format('%.0f', now_us) .. '|0||' .. ARGV[3], 'PX',
+  math.max(1, ARGV[2]))
+return { 'granted', text, tonumber(ARGV[2]), math.max(0, token - clock_us), 1 }

@@ -1,0 +1,83 @@
+//! How the birth mark is spelled: `v1|set|size|gate in ms|run|durable|standing`, as `scripts/node.lua` reads it.
+
+use std::time::Duration;
+
+use leasehold_core::{
+    Error, ErrorKind, Result, WallTime,
+    quorum_node::{Mark, Standing},
+};
+
+use crate::{backend::millis, keys::BIRTH};
+
+pub(super) fn spell(mark: &Mark) -> String {
+    let Mark { set, size, gate, run, durable, standing } = mark;
+    let standing = match standing {
+        Standing::Founding => "founding".to_owned(),
+        Standing::Quarantined { since } => format!("quarantined:{}", since.as_micros()),
+        Standing::Voting => "voting".to_owned(),
+    };
+    format!("v1|{set}|{size}|{}|{run}|{}|{standing}", millis(*gate), u8::from(*durable))
+}
+
+pub(super) fn parse(text: &str) -> Result<Mark> {
+    let fields: Vec<&str> = text.split('|').collect();
+    read(&fields).ok_or_else(|| {
+        let newer = fields.first().is_some_and(|version| version.starts_with('v') && *version != "v1");
+        let why =
+            if newer { "is of a newer version of leasehold" } else { "holds what leasehold did not write" };
+        Error::new(ErrorKind::Corrupt, format!("{BIRTH} {why}"))
+    })
+}
+
+fn read(fields: &[&str]) -> Option<Mark> {
+    let &["v1", set, size, gate, run, durable, standing] = fields else { return None };
+    let standing = match standing.split_once(':') {
+        None if standing == "founding" => Standing::Founding,
+        None if standing == "voting" => Standing::Voting,
+        Some(("quarantined", since)) => {
+            Standing::Quarantined { since: WallTime::from_micros(since.parse().ok()?) }
+        }
+        _ => return None,
+    };
+    Some(Mark {
+        set: set.to_owned(),
+        size: size.parse().ok()?,
+        gate: Duration::from_millis(gate.parse().ok()?),
+        run: run.to_owned(),
+        durable: durable == "1",
+        standing,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_spelled_is_read_back() {
+        let standings = [
+            Standing::Founding,
+            Standing::Quarantined { since: WallTime::from_micros(1_800_000_000_000_001) },
+            Standing::Voting,
+        ];
+        for (standing, durable) in standings.into_iter().zip([true, false, true]) {
+            let (set, run) = ("00ff".to_owned(), "abcd".to_owned());
+            let mark = Mark { set, size: 5, gate: Duration::from_millis(1500), run, durable, standing };
+            assert_eq!(parse(&spell(&mark)).unwrap(), mark);
+        }
+    }
+
+    #[test]
+    fn what_is_not_ours_is_named() {
+        for (text, word) in
+            [("v2|new", "newer"), ("hello", "did not write"), ("v1|a|b|c|d|e|f", "did not write")]
+        {
+            let error = parse(text).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt);
+            assert!(
+                error.to_string().contains("lock:v1:birth") && error.to_string().contains(word),
+                "{error}"
+            );
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! On a cluster: slots that move, nodes that fail, and what becomes of those who hold and wait.
+#![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{
+    LONG, PATIENCE, claim, client, eventually, granted, in_time, is_blocked, open, report, token_of,
+};
+use leasehold::{Backend, Client, Effect, ErrorKind, Farewell, Released, Renewal, Share, Verdict};
+use leasehold_testkit::servers::RedisCluster;
+
+fn blocking<T>(work: impl FnOnce() -> T) -> T {
+    tokio::task::block_in_place(work)
+}
+
+async fn is_buried(backend: &dyn Backend, claim: &leasehold::Claim) -> bool {
+    matches!(backend.acquire(claim).await, Ok(Verdict::Buried))
+}
+
+async fn hold_many(client: &Client, kind: &str, count: usize, ttl: Duration) -> Vec<leasehold::Lease> {
+    let asked: Vec<_> = (0..count)
+        .map(|number| tokio::spawn(client.lease(kind, &number.to_string()).ttl(ttl).wait(PATIENCE).acquire()))
+        .collect();
+    let mut held = Vec::new();
+    for lease in asked {
+        held.push(lease.await.expect("it does not panic").expect("the cluster grants"));
+    }
+    held
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_moved_slot_is_followed_by_holders_waiters_and_newcomers() {
+    let cluster = blocking(RedisCluster::start);
+    let redis = open(&cluster.url()).await;
+    let ours = claim(&report(), LONG);
+    let token = granted(&redis, &ours).await.token;
+    let slot = cluster.slot("report/42");
+    let to = cluster.other_than(slot);
+    let lane = redis.lane(&report());
+    blocking(|| cluster.move_slots(slot..=slot, to));
+    assert!(is_blocked(&redis, &claim(&report(), LONG)).await);
+    assert_eq!(granted(&redis, &ours).await.token, token, "it moved with its slot");
+    assert_ne!(redis.lane(&report()), lane, "and fails with another node from now on");
+    let answer = common::renew(&redis, ours.reference(), LONG).await;
+    assert!(matches!(answer, Renewal::Kept(_)), "{answer:?}");
+    // One who has never heard of the move, and one who starts after it.
+    assert_eq!(common::release(&open(&cluster.url()).await, &ours).await, Released::Now);
+    assert!(token_of(&redis, &report()).await > token);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_a_slot_moves_a_plain_lease_is_granted_on_the_owner_key_alone() {
+    let cluster = blocking(RedisCluster::start);
+    let redis = open(&cluster.url()).await;
+    let before = token_of(&redis, &report()).await;
+    let slot = cluster.slot("report/42");
+    let (from, to) = (cluster.owner(slot), cluster.other_than(slot));
+    blocking(|| cluster.begin_move(slot..=slot, from, to));
+    let ours = claim(&report(), LONG);
+    let grant = granted(&redis, &ours).await;
+    assert!(grant.token > before && grant.remaining == LONG, "{grant:?}");
+    assert_eq!(granted(&redis, &ours).await.token, grant.token, "asking again is the same grant");
+    let theirs = claim(&report(), LONG).queued();
+    match redis.acquire(&theirs).await.unwrap() {
+        Verdict::Blocked(blocked) => {
+            assert!(!blocked.placed && blocked.changes_in.is_some());
+            assert_eq!(blocked.holders[0].token, grant.token);
+        }
+        other => panic!("it is held: {other:?}"),
+    }
+    let answer = common::renew(&redis, ours.reference(), LONG).await;
+    assert!(matches!(answer, Renewal::Kept(_)), "{answer:?}");
+    blocking(|| cluster.move_keys(slot..=slot, from, to));
+    let answer = common::renew(&redis, ours.reference(), LONG).await;
+    assert!(matches!(answer, Renewal::Kept(_)), "its key is at the other node: {answer:?}");
+    assert_eq!(common::release(&redis, &ours).await, Released::Now);
+    let next = granted(&redis, &theirs).await;
+    assert!(next.token > grant.token);
+    blocking(|| cluster.end_move(slot..=slot, from, to));
+    assert_eq!(granted(&redis, &theirs).await.token, next.token, "the scripts find what was granted");
+    assert_eq!(common::release(&redis, &theirs).await, Released::Now);
+    assert!(token_of(&redis, &report()).await > next.token);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_a_slot_moves_nobody_is_let_in_beside_readers() {
+    let cluster = blocking(RedisCluster::start);
+    let redis = open(&cluster.url()).await;
+    let shared = |share| {
+        let mut claim = claim(&report(), LONG);
+        claim.share = share;
+        claim
+    };
+    let reader = shared(Share::READ);
+    granted(&redis, &reader).await;
+    let slot = cluster.slot("report/42");
+    let (from, to) = (cluster.owner(slot), cluster.other_than(slot));
+    blocking(|| cluster.begin_move(slot..=slot, from, to));
+    for moved in [false, true] {
+        if moved {
+            blocking(|| cluster.move_keys(slot..=slot, from, to));
+        }
+        for share in [Share::WRITE, Share::READ, Share::WHOLE, Share::new(1, 3).unwrap()] {
+            let error = redis.acquire(&shared(share)).await.unwrap_err();
+            assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::None), "{share:?}");
+        }
+        for node in &cluster.nodes {
+            assert_eq!(node.command(&["KEYS", "*:owner"]), "", "nothing of it is left");
+        }
+    }
+    blocking(|| cluster.end_move(slot..=slot, from, to));
+    assert!(is_blocked(&redis, &shared(Share::WRITE)).await);
+    let answer = common::renew(&redis, reader.reference(), LONG).await;
+    assert!(matches!(answer, Renewal::Kept(_)), "the reader is there: {answer:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_a_slot_moves_the_buried_and_the_paused_stay_so() {
+    let cluster = blocking(RedisCluster::start);
+    let redis = open(&cluster.url()).await;
+    let (buried, late) = (claim(&report(), LONG), claim(&report(), LONG));
+    redis.release(&Farewell::new(buried.reference()).burying(LONG)).await.unwrap();
+    let slot = cluster.slot("report/42");
+    let (from, to) = (cluster.owner(slot), cluster.other_than(slot));
+    blocking(|| cluster.begin_move(slot..=slot, from, to));
+    assert!(is_buried(&redis, &buried).await);
+    granted(&redis, &late).await;
+    let farewell = Farewell::new(late.reference()).burying(LONG);
+    assert_eq!(redis.release(&farewell).await.unwrap(), Released::Now);
+    assert!(is_buried(&redis, &late).await, "by a farewell during the move");
+    blocking(|| cluster.move_keys(slot..=slot, from, to));
+    blocking(|| cluster.end_move(slot..=slot, from, to));
+    assert!(is_buried(&redis, &late).await);
+
+    let command = leasehold::Command::Pause { lasting: LONG };
+    redis.order(&leasehold::Order::new(report(), command, "ops", "test")).await.unwrap();
+    blocking(|| cluster.begin_move(slot..=slot, to, from));
+    let error = redis.acquire(&claim(&report(), LONG)).await.unwrap_err();
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::None));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_is_granted_though_its_slot_moves_while_it_waits() {
+    let cluster = blocking(RedisCluster::start);
+    let (client, other) = (client(&cluster.url()).await, client(&cluster.url()).await);
+    let held = client.lease("report", "42").acquire().await.unwrap();
+    let waiting = tokio::spawn(other.lease("report", "42").wait(PATIENCE).acquire());
+    let slot = cluster.slot("report/42");
+    let from = cluster.owner(slot);
+    let listeners = |node: usize| {
+        let counts = cluster.nodes[node].command(&["PUBSUB", "SHARDCHANNELS", "lock:v1:{report/42}:wake:*"]);
+        counts.split(' ').filter(|channel| !channel.is_empty()).count()
+    };
+    eventually("the subscription", || async { listeners(from) == 1 }).await;
+    let to = cluster.other_than(slot);
+    blocking(|| cluster.move_slots(slot..=slot, to));
+    eventually("the subscription at the other node", || async { listeners(to) == 1 }).await;
+    let released = Instant::now();
+    held.release().await.unwrap();
+    let lease = in_time("the wake-up", waiting).await.unwrap().unwrap();
+    println!("granted {:?} after the release", released.elapsed());
+    lease.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_waits_asks_again_when_the_slot_has_moved() {
+    let cluster = blocking(RedisCluster::start);
+    let redis = std::sync::Arc::new(open(&cluster.url()).await);
+    granted(&*redis, &claim(&report(), LONG)).await;
+    let waiting = claim(&report(), LONG).queued();
+    let Ok(Verdict::Blocked(blocked)) = redis.acquire(&waiting).await else { panic!("it is held") };
+    let wait = tokio::spawn({
+        let redis = std::sync::Arc::clone(&redis);
+        async move { redis.wait(&waiting.reference(), &blocked.cursor, LONG).await }
+    });
+    let slot = cluster.slot("report/42");
+    let from = cluster.owner(slot);
+    eventually("the subscription", || async {
+        cluster.nodes[from].command(&["PUBSUB", "SHARDCHANNELS"]).contains("report/42")
+    })
+    .await;
+    assert!(!wait.is_finished());
+    let (to, moved) = (cluster.other_than(slot), Instant::now());
+    blocking(|| cluster.move_slots(slot..=slot, to));
+    in_time("the hint", wait).await.unwrap().unwrap();
+    println!("told {:?} after the move began", moved.elapsed());
+    assert!(moved.elapsed() < Duration::from_secs(8), "by the node, not by a look at the map");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_resharding_loses_none_of_a_thousand_leases() {
+    const TTL: Duration = Duration::from_secs(9);
+    let cluster = blocking(RedisCluster::start);
+    let client = client(&cluster.url()).await;
+    let began = Instant::now();
+    let held = hold_many(&client, "bulk", 1000, TTL).await;
+    let readers: Vec<_> = {
+        let asked =
+            (0..50).map(|number| client.rwlock("index", &number.to_string()).read().ttl(TTL).acquire());
+        let mut readers = Vec::new();
+        for reader in asked {
+            readers.push(reader.await.unwrap());
+        }
+        readers
+    };
+    let work = tokio::spawn({
+        let client = client.clone();
+        async move {
+            let mut done = 0;
+            while began.elapsed() < TTL * 3 / 2 {
+                let lease = client.lease("busy", &(done % 50).to_string()).wait(PATIENCE).acquire().await?;
+                lease.release().await?;
+                done += 1;
+            }
+            Ok::<_, leasehold::Error>(done)
+        }
+    });
+    // Every slot goes to the next primary, a few at a time.
+    let moving = Instant::now();
+    for primary in 0..3 {
+        let slots = RedisCluster::slots_at_the_start(primary);
+        for first in slots.clone().step_by(256) {
+            blocking(|| cluster.move_slots(first..=(first + 255).min(*slots.end()), (primary + 1) % 3));
+        }
+    }
+    println!("16384 slots moved in {:?}", moving.elapsed());
+    // Each of them was renewed at its new node.
+    tokio::time::sleep((TTL * 3 / 2).saturating_sub(began.elapsed())).await;
+    let lost = held.iter().filter(|lease| lease.check().is_err()).count();
+    let lost_readers = readers.iter().filter(|reader| reader.check().is_err()).count();
+    assert_eq!((lost, lost_readers), (0, 0));
+    let pairs = in_time("the work beside it", work).await.unwrap().unwrap();
+    println!("{pairs} pairs beside it");
+    for lease in held {
+        lease.release().await.unwrap();
+    }
+}

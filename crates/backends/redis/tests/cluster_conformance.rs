@@ -1,0 +1,19 @@
+//! The whole suite, on a real cluster: two handles of it, as two processes would have them.
+
+use std::sync::{Arc, OnceLock};
+
+use leasehold::System;
+use leasehold_redis::{Config, Redis};
+use leasehold_testkit::{Stage, conformance, servers::RedisCluster};
+
+fn main() {
+    // One cluster for all: every test uses names of its own. It ends with this process.
+    static CLUSTER: OnceLock<RedisCluster> = OnceLock::new();
+    conformance::main("redis-cluster", || async {
+        let config = Config::parse(&CLUSTER.get_or_init(RedisCluster::start).url()).expect("the URL is one");
+        let open = || Redis::connect(config.clone(), Arc::new(System::current()));
+        let first = open().await.expect("the cluster is there");
+        let second = open().await.expect("the cluster is there");
+        Stage::real(Arc::new(first)).opened_again(Arc::new(second))
+    });
+}

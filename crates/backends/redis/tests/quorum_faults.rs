@@ -1,0 +1,296 @@
+//! A quorum of five real servers, and what goes wrong with servers: killed, stopped, restarted empty, slow, and with a
+//! clock that jumps.
+
+mod common;
+
+use std::{sync::Arc, time::Duration};
+
+use common::{LONG, claim, eventually, granted, in_time, is_blocked, release, renew, report};
+use leasehold::{Backend, Client, ErrorKind, Renewal, Verdict};
+use leasehold_testkit::{
+    Proxy,
+    servers::{RedisNodes, RedisServer, ServerClock},
+};
+
+/// Longer than any ttl of these tests.
+const GATE: Duration = Duration::from_secs(600);
+/// Long enough for a loaded machine: a node has a tenth of it to answer.
+const TTL: Duration = Duration::from_secs(4);
+
+async fn open(url: &str) -> Arc<dyn Backend> {
+    leasehold::open(url).await.expect("a majority is there")
+}
+
+fn keys(server: &RedisServer, pattern: &str) -> String {
+    server.command(&["KEYS", pattern])
+}
+
+fn locks(server: &RedisServer) -> String {
+    keys(server, "lock:v1:{*:owner")
+}
+
+fn mark(server: &RedisServer) -> String {
+    server.command(&["GET", "lock:v1:birth"])
+}
+
+#[tokio::test]
+async fn one_and_two_killed_change_nothing() {
+    let nodes = RedisNodes::long_lived(5, GATE);
+    let client = Client::new(open(&nodes.url()).await);
+    let lease = client.lease("report", "42").ttl(TTL).acquire().await.expect("it is free");
+    let token = lease.token();
+    for (number, killed) in nodes.servers[..2].iter().enumerate() {
+        killed.kill();
+        tokio::time::sleep(TTL).await;
+        lease.check().expect("it is renewed by those that are there");
+        let other =
+            client.lease("other", &number.to_string()).ttl(TTL).acquire().await.expect("a majority is there");
+        other.release().await.expect("a majority is there");
+    }
+    assert_eq!(lease.token(), token);
+    lease.release().await.expect("a majority is there");
+    let next = client.lease("report", "42").ttl(TTL).acquire().await.expect("it is free");
+    assert!(next.token() > token);
+}
+
+#[tokio::test]
+async fn three_killed_grant_nothing_and_leave_nothing_and_holders_keep_until_their_deadline() {
+    let nodes = RedisNodes::long_lived(5, GATE);
+    let (backend, other) = (open(&nodes.url()).await, open(&nodes.url()).await);
+    let client = Client::new(backend);
+    let lease = client.lease("report", "42").ttl(TTL).acquire().await.expect("it is free");
+    nodes.servers[..3].iter().for_each(RedisServer::kill);
+    lease.check().expect("it holds until its deadline, whoever is gone");
+    let elsewhere = claim(&"report/43".parse().expect("a name"), TTL);
+    for attempt in [&claim(&report(), TTL), &elsewhere, &elsewhere] {
+        match in_time("an attempt", other.acquire(attempt)).await {
+            Ok(Verdict::Blocked(_)) => assert_eq!(attempt.resource, report()),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+            }
+            granted => panic!("two of five are no majority: {granted:?}"),
+        }
+    }
+    let ending = in_time("the loss", lease.ended()).await;
+    assert!(lease.check().is_err(), "it was told: {ending:?}");
+    drop(lease);
+    for server in &nodes.servers[3..] {
+        eventually("nothing is left behind", || async { locks(server).is_empty() }).await;
+    }
+}
+
+#[tokio::test]
+async fn one_stopped_costs_nothing_and_what_it_executes_late_is_undone() {
+    let nodes = RedisNodes::long_lived(5, GATE);
+    let backend = open(&nodes.url()).await;
+    let warm = claim(&report(), LONG);
+    granted(&*backend, &warm).await;
+    release(&*backend, &warm).await;
+    nodes.servers[0].freeze();
+    let started = std::time::Instant::now();
+    let first = claim(&report(), LONG);
+    granted(&*backend, &first).await;
+    let rival = claim(&report(), LONG);
+    assert!(is_blocked(&*backend, &rival).await);
+    assert!(matches!(renew(&*backend, first.reference(), LONG).await, Renewal::Kept(_)));
+    release(&*backend, &first).await;
+    let took = started.elapsed();
+    assert!(took < LONG / 10, "nobody waited for the one that is stopped: {took:?}");
+    nodes.servers[0].thaw();
+    eventually("it was told of the farewell", || async { locks(&nodes.servers[0]).is_empty() }).await;
+    granted(&*backend, &claim(&report(), LONG)).await;
+}
+
+/// The classic double grant: A holds three of five, one of those restarts empty, B takes it and the two others.
+#[tokio::test]
+async fn one_restarted_empty_at_once_does_not_grant_again() {
+    let nodes = RedisNodes::long_lived(5, GATE);
+    let (ann, bob) = (open(&nodes.url()).await, open(&nodes.url()).await);
+    nodes.servers[3..].iter().for_each(RedisServer::freeze);
+    let first = claim(&report(), TTL);
+    let token = granted(&*ann, &first).await.token;
+    let until = std::time::Instant::now() + TTL;
+    // The two that did not take part forget what they are asked late, and go on as if nothing had been.
+    nodes.servers[3..].iter().for_each(RedisServer::thaw);
+    for server in &nodes.servers[3..] {
+        eventually("what was late has arrived", || async { !locks(server).is_empty() }).await;
+        server.command(&["DEL", "lock:v1:{report/42}:owner"]);
+    }
+    nodes.servers[0].kill();
+    nodes.servers[0].run_again();
+    assert_eq!(mark(&nodes.servers[0]), "", "it has forgotten everything");
+    let mut attempts = 0;
+    loop {
+        let verdict = bob.acquire(&claim(&report(), TTL)).await;
+        if let Ok(Verdict::Granted(grant)) = verdict {
+            assert!(std::time::Instant::now() >= until - TTL / 50, "granted twice after {attempts} attempts");
+            assert!(grant.token > token);
+            break;
+        }
+        attempts += 1;
+        assert!(std::time::Instant::now() < until + common::PATIENCE, "{verdict:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(attempts > 0, "it was refused while the first one held");
+    eventually("it has no vote", || async { mark(&nodes.servers[0]).contains("|quarantined:") }).await;
+}
+
+#[tokio::test]
+async fn a_fresh_set_waits_out_its_gate_and_one_that_forgot_comes_back_after_it() {
+    let nodes = RedisNodes::start(3, &[]);
+    let gate = Duration::from_secs(5);
+    let url = format!("{}?uptime_gate=5s", nodes.url());
+    let backend = open(&url).await;
+    let early = backend.acquire(&claim(&report(), TTL)).await;
+    if let Err(error) = &early {
+        assert!(error.to_string().contains("gate"), "{error}");
+    }
+    let client = Client::new(Arc::clone(&backend));
+    let too_long =
+        client.lease("report", "42").ttl(gate * 2).try_acquire().await.expect_err("longer than the gate");
+    assert_eq!(too_long.kind(), ErrorKind::Limit);
+    eventually("the gate passes", || async {
+        matches!(backend.acquire(&claim(&report(), TTL)).await, Ok(Verdict::Granted(_)))
+    })
+    .await;
+    eventually("all vote", || async { nodes.servers.iter().all(|it| mark(it).ends_with("|voting")) }).await;
+    let lease = client.lease("kept", "42").ttl(TTL).acquire().await.expect("it is free");
+    let register = |server: &RedisServer| server.command(&["GET", "lock:v1:{kept/42}:register"]);
+    assert!(!register(&nodes.servers[1]).is_empty());
+    nodes.servers[0].kill();
+    nodes.servers[0].run_again();
+    assert_eq!(register(&nodes.servers[0]), "");
+    eventually("it votes again", || async { mark(&nodes.servers[0]).ends_with("|voting") }).await;
+    assert!(
+        register(&nodes.servers[0]).starts_with(&lease.token().to_string()),
+        "it was told what it had accepted"
+    );
+    eventually("it is given the lease back", || async { !locks(&nodes.servers[0]).is_empty() }).await;
+    lease.check().expect("a majority had it all the time");
+    lease.release().await.expect("a majority answers");
+    for server in &nodes.servers {
+        let endless: Vec<String> = keys(server, "*")
+            .split(' ')
+            .filter(|key| !key.is_empty() && server.command(&["PTTL", key]) == "-1")
+            .map(str::to_owned)
+            .collect();
+        assert_eq!(endless, ["lock:v1:birth"], "all else ends by itself");
+    }
+}
+
+#[tokio::test]
+async fn what_syncs_every_write_votes_at_once_and_again_after_a_restart() {
+    let nodes = RedisNodes::start(3, &["--appendonly", "yes", "--appendfsync", "always"]);
+    let backend = open(&nodes.url()).await;
+    let first = claim(&report(), LONG);
+    let grant = granted(&*backend, &first).await;
+    for server in &nodes.servers {
+        server.kill();
+        server.run_again();
+    }
+    let again = open(&nodes.url()).await;
+    assert!(is_blocked(&*again, &claim(&report(), LONG)).await, "nothing was forgotten");
+    release(&*again, &first).await;
+    assert!(granted(&*again, &claim(&report(), LONG)).await.token > grant.token);
+}
+
+/// Servers whose clocks can be set: the first `wrong` by the returned clock.
+fn with_clock(wrong: usize) -> (RedisNodes, ServerClock) {
+    let clock = ServerClock::new();
+    let start = |number| {
+        let environment = if number < wrong { clock.environment() } else { Vec::new() };
+        RedisServer::in_environment(&[], environment)
+    };
+    let nodes = RedisNodes { servers: (0..5).map(start).collect() }.grown_old(GATE);
+    (nodes, clock)
+}
+
+#[tokio::test]
+async fn a_clock_jump_on_a_minority_changes_nothing() {
+    let (nodes, clock) = with_clock(2);
+    let backend = open(&nodes.url()).await;
+    let first = claim(&report(), LONG);
+    let grant = granted(&*backend, &first).await;
+    for jump in [LONG.as_secs() as i64 + 11, -3600] {
+        clock.set_ahead(jump);
+        // The lock has ended there, or will not end for an hour.
+        eventually("the server has seen the jump", || async {
+            let jumped = nodes.servers[0].command(&["TIME"]);
+            let there: i64 = jumped.split(' ').next().and_then(|it| it.parse().ok()).expect("seconds");
+            let here = nodes.servers[4].command(&["TIME"]);
+            let here: i64 = here.split(' ').next().and_then(|it| it.parse().ok()).expect("seconds");
+            (there - here - jump).abs() < 5
+        })
+        .await;
+        assert!(is_blocked(&*backend, &claim(&report(), LONG)).await, "three of five have it");
+        assert!(matches!(renew(&*backend, first.reference(), LONG).await, Renewal::Kept(_)));
+    }
+    release(&*backend, &first).await;
+    let next = granted(&*backend, &claim(&report(), LONG)).await;
+    let apart = next.token.get() - grant.token.get();
+    assert!(next.token > grant.token && apart < 600_000_000, "tokens follow the majority: {apart}");
+}
+
+/// A documented limit, observed and not hidden: exclusion trusts the clocks of a majority. Tokens do not.
+#[tokio::test]
+async fn a_clock_jump_on_a_majority_grants_twice_and_the_tokens_still_grow() {
+    let (nodes, clock) = with_clock(3);
+    let backend = open(&nodes.url()).await;
+    let first = claim(&report(), LONG);
+    let grant = granted(&*backend, &first).await;
+    clock.set_ahead(LONG.as_secs() as i64 + 11);
+    let second = claim(&report(), LONG);
+    eventually("the jump is seen", || async {
+        matches!(backend.acquire(&second).await, Ok(Verdict::Granted(_)))
+    })
+    .await;
+    let again = granted(&*backend, &second).await;
+    assert!(again.token > grant.token, "whoever checks tokens refuses the first one from now on");
+    assert!(
+        matches!(renew(&*backend, first.reference(), LONG).await, Renewal::Gone { .. }),
+        "and it is told"
+    );
+}
+
+#[tokio::test]
+async fn a_slow_node_delays_nobody() {
+    let nodes = RedisNodes::long_lived(5, GATE);
+    let proxy = Proxy::start(nodes.servers[0].port(), 7).await;
+    let ports = std::iter::once(proxy.port()).chain(nodes.servers[1..].iter().map(RedisServer::port));
+    let backend = open(&RedisNodes::url_of(ports)).await;
+    let slow = Duration::from_secs(3);
+    proxy.delay(slow);
+    let started = std::time::Instant::now();
+    let mut rounds = 0;
+    while rounds < 20 {
+        let claim = claim(&report(), LONG);
+        granted(&*backend, &claim).await;
+        release(&*backend, &claim).await;
+        rounds += 1;
+    }
+    // Each would take up to 3 s there and back; all of them together take less on a machine that is not dead.
+    let took = started.elapsed();
+    assert!(took < slow * 3, "{rounds} rounds took {took:?}");
+}
+
+#[tokio::test]
+async fn what_is_no_quorum_is_refused_with_the_reason() {
+    let nodes = RedisNodes::long_lived(3, GATE);
+    let of = format!("127.0.0.1 {}", nodes.servers[0].port());
+    let replica = RedisServer::with(&["--replicaof", &of]);
+    let port = |index: usize| nodes.servers[index].port();
+    let table = [
+        (format!("redlock://127.0.0.1:{},127.0.0.1:{}", port(0), port(1)), "at least 3"),
+        (
+            format!("redlock://127.0.0.1:{},localhost:{},127.0.0.1:{}", port(0), port(0), port(1)),
+            "same server",
+        ),
+        (RedisNodes::url_of([port(0), port(1), replica.port()]), "replica"),
+        (format!("{},127.0.0.1:1,127.0.0.1:2", nodes.url()), "a set of 3"),
+    ];
+    for (url, word) in table {
+        let error = leasehold::open(&url).await.expect_err("it is none");
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{url}: {error}");
+        assert!(error.to_string().contains(word), "{url}: {error}");
+    }
+}

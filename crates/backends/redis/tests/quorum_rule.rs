@@ -1,0 +1,170 @@
+//! The scripts of a Redis node do what the rule says: random verbs on both, side by side.
+
+mod common;
+
+use std::{sync::Arc, time::Duration};
+
+use common::owner;
+use leasehold::{
+    ClaimRef, Clock as _, Environment, Held, Holder, MemoryNode, OwnerToken, QuorumNode, Resource, System,
+};
+use leasehold_core::{
+    FencingToken,
+    quorum_node::{AttemptId, Ballot, Choice, Mark, NodeRenewal, Standing, Undo, Vote},
+};
+use leasehold_redis::Nodes;
+use leasehold_testkit::servers::RedisNodes;
+
+const GATE: Duration = Duration::from_secs(600);
+
+struct Pair {
+    redis: Arc<dyn QuorumNode>,
+    memory: MemoryNode,
+    random: u64,
+}
+
+impl Pair {
+    /// Both vote from now on.
+    async fn new(nodes: &RedisNodes) -> Pair {
+        let environment: Arc<dyn Environment> = Arc::new(System::current());
+        let redis = Nodes::parse(&nodes.url()).expect("the URL is one").open(&environment).remove(0);
+        let memory = MemoryNode::new("memory", environment);
+        let run = memory.health().await.expect("it answers").run;
+        let (set, standing) = ("00".to_owned(), Standing::Voting);
+        let mark = Mark { set, size: 3, gate: GATE, run, durable: false, standing };
+        memory.mark(None, &mark).await.expect("it answers");
+        Pair { redis, memory, random: 0x5eed }
+    }
+
+    fn draw(&mut self, below: u64) -> u64 {
+        self.random =
+            self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.random >> 33) % below
+    }
+}
+
+/// What does not depend on when exactly it was asked.
+fn gist(vote: &Vote) -> (String, Option<FencingToken>) {
+    match &vote.choice {
+        Choice::Yours { number, .. } => ("yours".to_owned(), Some(*number)),
+        Choice::Held { by, attempt } => {
+            (format!("held by {} {attempt:?} {:?}", by.holder, by.note), Some(by.token))
+        }
+        other => (format!("{other:?}"), None),
+    }
+}
+
+#[tokio::test]
+async fn the_scripts_and_the_rule_agree() {
+    let nodes = RedisNodes::long_lived(3, GATE);
+    let mut pair = Pair::new(&nodes).await;
+    let owners: Vec<OwnerToken> = (0..3).map(|_| owner()).collect();
+    let resources: Vec<Resource> = ["report/1", "report/2"].map(|name| name.parse().expect("a name")).into();
+    let start = System::current().wall().as_micros();
+    // Offsets from the start, near and far, so that the same ones come again and again.
+    let offsets: [i64; 8] = [0, 1, 7, 1_000_000, 500_000_000, -500_000_000, 4_000_000_000, -4_000_000_000];
+    let mut seen = std::collections::BTreeSet::new();
+    for step in 0..3000 {
+        let (who, resource) = (owners[pair.draw(3) as usize], resources[pair.draw(2) as usize].clone());
+        let attempt = AttemptId(pair.draw(3));
+        let proposal = start.saturating_add_signed(offsets[pair.draw(8) as usize]);
+        let note = (pair.draw(4) == 0).then(|| Arc::from([0u8, b'|', b'n', 255]));
+        let ttl = Duration::from_secs([60, 300, 1000][pair.draw(3) as usize]);
+        let ballot = Ballot {
+            resource: resource.clone(),
+            owner: who,
+            attempt,
+            ttl,
+            proposal: FencingToken::new(proposal).expect("a number"),
+            holder: Arc::new(Holder::new("hôst", 7, "a|b\nc")),
+            note: note.clone(),
+        };
+        let (redis, memory) = (Arc::clone(&pair.redis), &pair.memory);
+        let verb = pair.random >> 40 & 7;
+        let (theirs, ours) = match verb {
+            0..=2 => (
+                gist(&redis.vote(&ballot).await.expect("votes")),
+                gist(&memory.vote(&ballot).await.expect("votes")),
+            ),
+            3 => (
+                gist(&redis.claim(&ballot).await.expect("claims")),
+                gist(&memory.claim(&ballot).await.expect("claims")),
+            ),
+            4 => (
+                gist(&redis.join(&ballot).await.expect("joins")),
+                gist(&memory.join(&ballot).await.expect("joins")),
+            ),
+            5 | 6 => {
+                let attempt = (verb == 5).then_some(attempt);
+                let bury = (proposal % 3 == 0 && step % 7 == 0).then_some(Duration::from_millis(1));
+                let undo = Undo { resource, owner: who, attempt, bury };
+                let there = |was: bool| (format!("undone {was}"), None);
+                let both = (
+                    there(redis.undo(&undo).await.expect("undoes")),
+                    there(memory.undo(&undo).await.expect("undoes")),
+                );
+                if bury.is_some() {
+                    tokio::time::sleep(Duration::from_millis(3)).await; // the tombstone ends on both
+                }
+                both
+            }
+            _ => {
+                let mut held = Held::new(ClaimRef { resource, owner: who }, ttl);
+                held.note = note;
+                let told = |answer: leasehold::Result<NodeRenewal>| match answer.expect("renews") {
+                    NodeRenewal::Kept { number, .. } => ("kept".to_owned(), Some(number)),
+                    other => (format!("{other:?}"), None),
+                };
+                let batch = [held];
+                (told(redis.renew(&batch).await.remove(0)), told(memory.renew(&batch).await.remove(0)))
+            }
+        };
+        assert_eq!(theirs, ours, "step {step}, verb {verb}: {ballot:?}");
+        seen.insert(theirs.0.split(' ').next().unwrap_or_default().to_owned());
+        for resource in &resources {
+            let (theirs, ours) = (pair.redis.look(resource).await, pair.memory.look(resource).await);
+            let (theirs, ours) = (theirs.expect("looks"), ours.expect("looks"));
+            assert_eq!(theirs.last, ours.last, "step {step}, verb {verb}: {ballot:?}");
+            let gist = |view: leasehold_core::quorum_node::View| {
+                view.held.map(|(by, it)| (by.token, by.note, by.holder, it))
+            };
+            assert_eq!(gist(theirs), gist(ours), "step {step}, verb {verb}");
+        }
+    }
+    for word in ["yours", "held", "Free", "Far", "TooLong", "undone", "kept", "Gone"] {
+        assert!(seen.contains(word), "the test never saw {word}: {seen:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_tombstone_and_a_missing_mark_are_seen_by_both() {
+    let nodes = RedisNodes::long_lived(3, GATE);
+    let pair = Pair::new(&nodes).await;
+    let resource: Resource = "report/42".parse().expect("a name");
+    let now = FencingToken::new(System::current().wall().as_micros()).expect("a number");
+    let (who, holder) = (owner(), Arc::new(Holder::new("h", 1, "")));
+    let ballot = Ballot {
+        resource: resource.clone(),
+        owner: who,
+        attempt: AttemptId(1),
+        ttl: Duration::from_secs(60),
+        proposal: now,
+        holder,
+        note: None,
+    };
+    let undo =
+        Undo { resource, owner: who, attempt: Some(AttemptId(1)), bury: Some(Duration::from_secs(60)) };
+    for node in [&*pair.redis, &pair.memory as &dyn QuorumNode] {
+        assert!(!node.undo(&undo).await.expect("undoes"));
+        assert_eq!(node.vote(&ballot).await.expect("votes").choice, Choice::Buried);
+        let again = Ballot { attempt: AttemptId(2), ..ballot.clone() };
+        assert!(matches!(node.vote(&again).await.expect("votes").choice, Choice::Yours { .. }));
+        node.undo(&Undo { attempt: None, ..undo.clone() }).await.expect("undoes");
+        assert_eq!(node.vote(&again).await.expect("votes").choice, Choice::Buried);
+    }
+    pair.memory.forget();
+    nodes.servers[0].command(&["FLUSHALL"]);
+    for node in [&*pair.redis, &pair.memory as &dyn QuorumNode] {
+        assert_eq!(node.vote(&ballot).await.expect("votes").choice, Choice::NoVote);
+    }
+}

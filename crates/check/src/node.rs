@@ -1,0 +1,223 @@
+//! A node of the quorum: core's own rule, and what this check needs to hold many of them in memory.
+
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
+
+use leasehold_core::{
+    FencingToken, OwnerToken, Resource, WallTime,
+    claim::{ClaimRef, Held, Holder},
+    quorum_node::{
+        AttemptId, Ballot, Choice, Health, Mark, NodeRenewal, Standing, Undo, Vote,
+        rule::{Lapse, NodeModel},
+    },
+};
+
+use crate::setup::{CLAIMS_MAX, GATE, TTL};
+
+static RESOURCE: LazyLock<Resource> =
+    LazyLock::new(|| Resource::new("report", "42").expect("follows the grammar"));
+static HOLDER: LazyLock<Arc<Holder>> = LazyLock::new(|| Arc::new(Holder::new("host", 1, "")));
+
+/// A tick is a second.
+pub(crate) fn ticks(count: u8) -> Duration {
+    Duration::from_secs(u64::from(count))
+}
+
+fn time(now: u8) -> WallTime {
+    WallTime::default().after(ticks(now))
+}
+
+fn owner(claim: usize) -> OwnerToken {
+    let mut bytes = [0; 16];
+    bytes[0] = u8::try_from(claim).expect("few claims") + 1;
+    OwnerToken::from_bytes(bytes)
+}
+
+pub(crate) fn attempt(claim: usize) -> AttemptId {
+    AttemptId(claim as u64)
+}
+
+pub(crate) fn token(number: u8) -> FencingToken {
+    FencingToken::new(u64::from(number)).expect("small, and not zero")
+}
+
+pub(crate) fn small(token: FencingToken) -> u8 {
+    u8::try_from(token.get()).expect("tokens begin at one, and few are given")
+}
+
+pub(crate) fn whole_ticks(duration: Duration) -> u8 {
+    u8::try_from(duration.as_secs()).expect("few ticks")
+}
+
+/// A node. Cheap to clone, and to compare by its hash: most steps change one node of several.
+#[derive(Clone, Debug)]
+pub(crate) struct Node(Arc<Hashed>);
+
+#[derive(Debug)]
+struct Hashed {
+    model: NodeModel,
+    hash: u64,
+}
+
+impl PartialEq for Node {
+    fn eq(&self, other: &Node) -> bool {
+        self.0.hash == other.0.hash
+    }
+}
+impl Eq for Node {}
+impl Hash for Node {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.0.hash);
+    }
+}
+impl PartialOrd for Node {
+    fn partial_cmp(&self, other: &Node) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Node {
+    fn cmp(&self, other: &Node) -> std::cmp::Ordering {
+        self.0.hash.cmp(&other.0.hash)
+    }
+}
+
+/// What a node answered, as far as it matters here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Heard {
+    #[default]
+    Nothing,
+    Yours {
+        number: u8,
+        remaining: u8,
+    },
+    Held {
+        by: u8,
+    },
+    No,
+}
+
+impl Heard {
+    fn of(vote: &Vote) -> Heard {
+        match &vote.choice {
+            Choice::Yours { number, remaining } => {
+                Heard::Yours { number: small(*number), remaining: whole_ticks(*remaining) }
+            }
+            Choice::Held { attempt, .. } => Heard::Held { by: u8::try_from(attempt.0).expect("few claims") },
+            _ => Heard::No,
+        }
+    }
+}
+
+impl Node {
+    /// A node of a set that was founded: it votes.
+    pub(crate) fn new(size: usize, lapse: Option<Lapse>) -> Node {
+        let mut model = NodeModel::new("0", time(0), false);
+        model.lapse = lapse;
+        let mark = Mark {
+            set: "set".to_owned(),
+            size,
+            gate: ticks(GATE),
+            run: "0".to_owned(),
+            durable: false,
+            standing: Standing::Voting,
+        };
+        model.mark(None, &mark);
+        Node::hashed(model)
+    }
+
+    fn hashed(model: NodeModel) -> Node {
+        let mut hasher = DefaultHasher::new();
+        model.hash(&mut hasher);
+        Node(Arc::new(Hashed { hash: hasher.finish(), model }))
+    }
+
+    fn change<T>(&mut self, change: impl FnOnce(&mut NodeModel) -> T) -> T {
+        let mut model = self.0.model.clone();
+        let output = change(&mut model);
+        *self = Node::hashed(model);
+        output
+    }
+
+    fn ballot(claim: usize, proposal: u8) -> Ballot {
+        Ballot {
+            resource: RESOURCE.clone(),
+            owner: owner(claim),
+            attempt: attempt(claim),
+            ttl: ticks(TTL),
+            proposal: token(proposal),
+            holder: HOLDER.clone(),
+            note: None,
+        }
+    }
+
+    pub(crate) fn vote(&mut self, now: u8, claim: usize, proposal: u8) -> Heard {
+        Heard::of(&self.change(|model| model.vote(time(now), &Node::ballot(claim, proposal))))
+    }
+
+    pub(crate) fn claim(&mut self, now: u8, claim: usize, number: u8) -> Heard {
+        Heard::of(&self.change(|model| model.claim(time(now), &Node::ballot(claim, number))))
+    }
+
+    pub(crate) fn join(&mut self, now: u8, claim: usize, token: u8) {
+        self.change(|model| model.join(time(now), &Node::ballot(claim, token)));
+    }
+
+    pub(crate) fn undo(&mut self, now: u8, claim: usize) {
+        self.change(|model| model.undo(time(now), &Node::farewell(claim)));
+    }
+
+    fn farewell(claim: usize) -> Undo {
+        Undo { resource: RESOURCE.clone(), owner: owner(claim), attempt: None, bury: None }
+    }
+
+    pub(crate) fn renew(&mut self, now: u8, claim: usize) -> Option<NodeRenewal> {
+        let held = Held::new(ClaimRef { resource: RESOURCE.clone(), owner: owner(claim) }, ticks(TTL));
+        Some(self.change(|model| model.renew(time(now), &held)))
+    }
+
+    pub(crate) fn is_held(&self, now: u8) -> bool {
+        self.0.model.look(time(now), &RESOURCE).held.is_some()
+    }
+
+    /// Its clock jumped: whoever had the lock here has it no more.
+    pub(crate) fn drop_lock(&mut self, now: u8) {
+        self.change(|model| {
+            for claim in 0..CLAIMS_MAX {
+                model.undo(time(now), &Node::farewell(claim));
+            }
+        });
+    }
+
+    pub(crate) fn last(&self, now: u8) -> Option<FencingToken> {
+        self.0.model.look(time(now), &RESOURCE).last
+    }
+
+    pub(crate) fn health(&self, now: u8) -> Health {
+        self.0.model.health(time(now))
+    }
+
+    /// Loses what it had, with or without a restart, with or without its mark.
+    pub(crate) fn lose(&mut self, now: u8, how: crate::setup::Loss) {
+        use crate::setup::Loss;
+        let run = self.health(now).run.parse::<u8>().expect("counted from zero") + 1;
+        self.change(|model| {
+            if how != Loss::Flush {
+                model.restart(run.to_string(), time(now));
+            }
+            if how == Loss::RestartWithMark { model.forget_all_but_the_mark() } else { model.forget() }
+        });
+    }
+
+    pub(crate) fn raise(&mut self, now: u8, floor: Option<FencingToken>) {
+        if let Some(floor) = floor {
+            self.change(|model| model.raise(time(now), &RESOURCE, floor));
+        }
+    }
+
+    pub(crate) fn mark(&mut self, expected: Option<&Mark>, new: &Mark) {
+        self.change(|model| model.mark(expected, new));
+    }
+}

@@ -1,0 +1,149 @@
+//! Asks what no flag has answered.
+
+use std::{
+    io::{self, BufRead, Write},
+    time::Duration,
+};
+
+use leasehold::advice::{Answers, Overlap, Protects, QUESTIONS, Question};
+
+use super::Flags;
+use crate::{args, exit::Failure, terminal};
+
+/// Whoever answers nonsense this often does not want to answer.
+const TRIES: usize = 3;
+
+impl Flags {
+    /// What the flags say, in the order of the questions.
+    fn given(&self) -> [Option<String>; 10] {
+        let lasts = self.lasts.map(|lasts| format!("{}", lasts.as_secs_f64()));
+        [
+            self.protects.clone(),
+            self.overlap.clone(),
+            self.duplicates.clone(),
+            self.idempotent.clone(),
+            self.fence.clone(),
+            self.survive.clone(),
+            lasts,
+            self.split.clone(),
+            self.conditional.clone(),
+            self.consensus.clone(),
+        ]
+    }
+}
+
+/// The answers by flags, and for the rest from whoever sits at the keyboard.
+pub(super) fn missing(flags: &Flags) -> Result<Answers, Failure> {
+    let mut given = flags.given();
+    let total = QUESTIONS.len();
+    let mut stdin = io::stdin().lock();
+    for (at, question) in QUESTIONS.iter().enumerate() {
+        if given[at].is_none() {
+            given[at] = ask(at + 1, total, question, &mut stdin, &mut io::stderr())?;
+        }
+        if given[at].is_none() {
+            let open = QUESTIONS[at..].iter().zip(&given[at..]).filter(|(_, given)| given.is_none());
+            let flags: Vec<_> = open.map(|(question, _)| format!("--{}", question.name)).collect();
+            let message = format!("{} of {total} questions have no answer", flags.len());
+            return Err(Failure::usage(message).hint(format!("answer them, or give {}", flags.join(", "))));
+        }
+    }
+    Ok(read(&given.map(Option::unwrap_or_default)))
+}
+
+/// Asks one question; `None` if nobody answers.
+fn ask(
+    number: usize,
+    total: usize,
+    question: &Question,
+    from: &mut impl BufRead,
+    to: &mut impl Write,
+) -> Result<Option<String>, Failure> {
+    let mut text = format!("\n{number} of {total}  {}\n", question.asks);
+    if question.choices.iter().any(|choice| choice.name != choice.means && choice.name != "no") {
+        for choice in question.choices {
+            text.push_str(&format!("  {:10} {}\n", choice.name, choice.means));
+        }
+    }
+    for _ in 0..TRIES {
+        // Nobody may be looking; the answer counts all the same.
+        let _ = terminal::undisturbed(|| write!(to, "{text}{} ", prompt(question)).and_then(|()| to.flush()));
+        let mut line = String::new();
+        match from.read_line(&mut line) {
+            Ok(0) => {
+                let _ = terminal::undisturbed(|| writeln!(to)); // what comes next begins a line
+                return Ok(None);
+            }
+            Ok(_) => {}
+            Err(error) => return Err(Failure::usage(format!("cannot read the answer: {error}"))),
+        }
+        if let Some(answer) = understand(question, line.trim()) {
+            return Ok(Some(answer));
+        }
+        text.clear();
+    }
+    let message = format!("no answer to {:?} was understood", question.asks);
+    Err(Failure::usage(message).hint(format!("give --{}", question.name)))
+}
+
+fn prompt(question: &Question) -> String {
+    let names: Vec<_> = question.choices.iter().map(|choice| choice.name).collect();
+    if names.is_empty() { "[such as 30s, 5m]".to_owned() } else { format!("[{}]", names.join("/")) }
+}
+
+/// The choice that begins so, if there is one and no other does; a duration for a duration.
+fn understand(question: &Question, said: &str) -> Option<String> {
+    if question.choices.is_empty() {
+        return args::duration(said).is_ok().then(|| said.to_owned());
+    }
+    let said = said.to_lowercase();
+    let mut fit = question.choices.iter().filter(|choice| !said.is_empty() && choice.name.starts_with(&said));
+    match (fit.next(), fit.next()) {
+        (Some(one), None) => Some(one.name.to_owned()),
+        _ => None,
+    }
+}
+
+/// Everything was understood before: what is left are the names of choices, and one duration.
+fn read(given: &[String; 10]) -> Answers {
+    let yes = |at: usize| given[at] == "yes";
+    let protects = Protects::ALL.into_iter().find(|one| one.as_str() == given[0]);
+    let overlap = Overlap::ALL.into_iter().find(|one| one.as_str() == given[1]);
+    Answers {
+        protects: protects.unwrap_or(Protects::External),
+        overlap: overlap.unwrap_or(Overlap::Harm),
+        duplicates: yes(2),
+        idempotent: yes(3),
+        fence: yes(4),
+        survive: yes(5),
+        lasts: args::duration(&given[6]).unwrap_or(Duration::MAX),
+        split: yes(7),
+        conditional: yes(8),
+        consensus: yes(9),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(name: &str, lines: &str) -> Result<Option<String>, Failure> {
+        let question = QUESTIONS.iter().find(|question| question.name == name).unwrap();
+        ask(1, 10, question, &mut lines.as_bytes(), &mut Vec::new())
+    }
+
+    #[test]
+    fn the_beginning_of_a_word_is_enough_if_it_is_the_only_one() {
+        assert_eq!(answer("fence", "y\n").unwrap().unwrap(), "yes");
+        assert_eq!(answer("fence", " No \n").unwrap().unwrap(), "no");
+        assert_eq!(answer("protects", "r\nre\nreq\n").unwrap().unwrap(), "request", "asked again");
+        assert_eq!(answer("protects", "row").unwrap().unwrap(), "row");
+        assert_eq!(answer("lasts", "soon\n5m\n").unwrap().unwrap(), "5m");
+    }
+
+    #[test]
+    fn nonsense_ends_and_silence_too() {
+        assert!(answer("fence", "maybe\nperhaps\n\n").unwrap_err().message.contains("was understood"));
+        assert!(answer("fence", "maybe\n").unwrap().is_none());
+    }
+}

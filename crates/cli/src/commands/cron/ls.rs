@@ -1,0 +1,127 @@
+//! `leasehold cron ls`
+
+use std::process::ExitCode;
+
+use clap::Args;
+use leasehold::{Client, WallTime};
+use leasehold_patterns::schedule::{Instant, Outcome, Report, reports};
+use serde::Serialize;
+
+use crate::{
+    args::Global,
+    commands::Context,
+    exit::Failure,
+    output::Output,
+    screen::Screen,
+    table::{Cell, Style, Table},
+    text,
+};
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "A job is remembered for ten ticks after its last one, and for six hours at the least."
+)]
+pub(super) struct Ls {
+    /// Of this namespace
+    #[arg(long)]
+    namespace: Option<String>,
+    /// Exit with 1 if a job is late, or its last tick did not succeed: for a monitor
+    #[arg(long)]
+    check: bool,
+}
+
+#[derive(Serialize)]
+struct Listed<'a> {
+    job: &'a str,
+    schedule: &'a str,
+    zone: &'a str,
+    tick: String,
+    outcome: &'static str,
+    why: Option<&'a str>,
+    host: &'a str,
+    began: String,
+    ended: Option<String>,
+    last_success: Option<String>,
+    next: Option<String>,
+    late_by_ms: Option<u64>,
+}
+
+impl<'a> Listed<'a> {
+    fn of(report: &'a Report) -> Listed<'a> {
+        let record = &report.record;
+        let why = if let Outcome::Failed(why) = &record.outcome { Some(why.as_str()) } else { None };
+        Listed {
+            job: &report.job,
+            schedule: &record.expression,
+            zone: &record.zone,
+            tick: report.tick.to_string(),
+            outcome: record.outcome.as_str(),
+            why,
+            host: &report.host,
+            began: text::exact_time(record.began),
+            ended: record.ended.map(text::exact_time),
+            last_success: report.last_success.map(|tick| tick.to_string()),
+            next: report.next.map(|tick| tick.to_string()),
+            late_by_ms: report.late_by.map(crate::view::millis),
+        }
+    }
+}
+
+impl Ls {
+    pub(super) async fn run(&self, global: &Global, output: Output) -> Result<ExitCode, Failure> {
+        let context = Context::new(global, output)?;
+        let client = Client::new(context.store.open().await?);
+        let client = self.namespace.as_ref().map_or(client.clone(), |namespace| client.namespace(namespace));
+        let found = reports(&client).await?;
+        let screen = Screen::now();
+        if output.json {
+            screen.print_json(&found.iter().map(Listed::of).collect::<Vec<_>>())?;
+        } else if found.is_empty() {
+            output.say("no job has run lately");
+        } else {
+            screen.print_lines(&screen.lines(&table(&found)))?;
+        }
+        let is_well = |report: &Report| {
+            report.late_by.is_none() && matches!(report.record.outcome, Outcome::Succeeded | Outcome::Running)
+        };
+        let ill = self.check && !found.iter().all(is_well);
+        Ok(if ill { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    }
+}
+
+fn table(reports: &[Report]) -> Table<8> {
+    let mut table =
+        Table::new(["=JOB", "SCHEDULE", "LAST TICK", "OUTCOME", "TOOK", "HOST", "LAST SUCCESS", "NEXT"]);
+    let shown = |tick: Option<Instant>| tick.map_or("-".to_owned(), |tick| tick.to_string());
+    for report in reports {
+        let record = &report.record;
+        let next = match report.late_by {
+            Some(late) => Cell::styled(format!("late by {}", text::span(late)), Style::Bad),
+            None => Cell::from(shown(report.next)),
+        };
+        table.row([
+            report.job.as_str().into(),
+            format!("{} {}", record.expression, record.zone).into(),
+            report.tick.to_string().into(),
+            outcome(&record.outcome),
+            record.ended.map_or("-".to_owned(), |ended| text::span(between(record.began, ended))).into(),
+            report.host.as_str().into(),
+            shown(report.last_success).into(),
+            next,
+        ]);
+    }
+    table
+}
+
+fn outcome(outcome: &Outcome) -> Cell {
+    match outcome {
+        Outcome::Succeeded => Cell::styled("succeeded", Style::Good),
+        Outcome::Failed(why) => Cell::styled(format!("failed: {why}"), Style::Bad),
+        Outcome::Lost => Cell::styled("lost", Style::Bad),
+        other => Cell::styled(other.as_str(), Style::Warn),
+    }
+}
+
+fn between(from: WallTime, to: WallTime) -> std::time::Duration {
+    std::time::Duration::from_micros(to.as_micros().saturating_sub(from.as_micros()))
+}

@@ -1,0 +1,133 @@
+//! `leasehold advise`: asks, answers, and says the same as the documentation.
+#![allow(clippy::unwrap_used, reason = "a test is a program of its own")]
+
+mod support;
+
+use std::{
+    fs,
+    path::Path,
+    process::{Output, Stdio},
+};
+
+use serde_json::Value;
+use support::{Site, ended, text};
+
+fn advise(arguments: &[&str]) -> Output {
+    Site::new().leasehold().arg("advise").args(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+fn json(arguments: &[&str]) -> Value {
+    let output = advise(&[arguments, &["--json"]].concat());
+    assert_eq!(ended(&output), (0, vec![]));
+    serde_json::from_str(&text(&output)).unwrap()
+}
+
+/// The four questions of the exercise, for its six cases.
+#[test]
+fn the_named_cases_are_classified() {
+    let table = [
+        ("cache-rebuild", "enough", false, false, true),
+        ("index-refresh", "enough", false, false, true),
+        ("report-export", "fenced", true, false, false),
+        ("monthly-invoices", "pre-guard", true, true, false),
+        ("payment-capture", "pre-guard", true, true, false),
+        ("legal-assignment", "pre-guard", true, true, false),
+    ];
+    for (case, lease, fencing, transaction, duplicates) in table {
+        let said = json(&["--case", case]);
+        assert_eq!(said["case"], case);
+        assert_eq!(said["lease"], lease, "{case}");
+        assert_eq!(said["fencing_required"], fencing, "{case}");
+        assert_eq!(said["transaction_required"], transaction, "{case}");
+        assert_eq!(said["duplicates_acceptable"], duplicates, "{case}");
+    }
+}
+
+const ANSWERS: [&str; 20] = [
+    "--protects",
+    "external",
+    "--overlap",
+    "harm",
+    "--duplicates",
+    "no",
+    "--idempotent",
+    "no",
+    "--fence",
+    "no",
+    "--survive",
+    "yes",
+    "--lasts",
+    "5m",
+    "--split",
+    "no",
+    "--conditional",
+    "no",
+    "--consensus",
+    "no",
+];
+
+#[test]
+fn ten_flags_are_an_answer_and_it_may_be_not_a_lock() {
+    let said = json(&ANSWERS);
+    assert_eq!((said["name"].as_str(), said["lease"].as_str()), (Some("reconcile"), Some("no")));
+    assert_eq!((said["backends"].as_array().map(Vec::len), said["least_level"].as_str()), (Some(0), None));
+    let output = text(&advise(&ANSWERS));
+    assert!(output.starts_with("do     Write down the intent"), "{output}");
+    assert!(output.contains("INSERT INTO intents"), "{output}");
+}
+
+#[test]
+fn what_no_flag_answers_is_asked() {
+    let script = format!("printf 'nonsense\\nyes\\nn\\n' | $L advise --json {}", ANSWERS[..16].join(" "));
+    let output = Site::new().shell(&script).output().unwrap();
+    let said: Value = serde_json::from_str(&text(&output)).unwrap();
+    assert_eq!(said["answers"]["conditional"], true);
+    assert_eq!(said["name"], "transaction");
+    let asked = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(asked.matches(" of 10  ").count(), 2, "{asked}");
+    assert_eq!(asked.matches("[yes/no]").count(), 3, "nonsense is asked again: {asked}");
+}
+
+#[test]
+fn without_answers_the_missing_flags_are_named() {
+    let (code, errors) = ended(&advise(&ANSWERS[..14]));
+    let last = errors.last().unwrap();
+    assert_eq!(code, 64);
+    assert!(last.contains("3 of 10") && last.ends_with("--split, --conditional, --consensus"), "{errors:?}");
+    for wrong in [&["--case", "lottery"][..], &["--fence", "perhaps"], &["--lasts", "-1"], &["ttl"]] {
+        assert_eq!(ended(&advise(wrong)).0, 64, "{wrong:?}");
+    }
+}
+
+#[test]
+fn a_ttl_is_advised_from_a_percentile_or_from_samples() {
+    let said = json(&["ttl", "--p999", "24s"]);
+    let millis = ["ttl_ms", "renew_every_ms", "stop_below_ms"].map(|field| said[field].as_u64().unwrap());
+    assert_eq!(millis, [30_000, 10_000, 5_000]);
+    let site = Site::new();
+    let lines: String = (1..=2000).map(|millis| format!("{millis}ms\n")).collect();
+    fs::write(site.path("samples"), format!("# measured\n\n{lines}")).unwrap();
+    let path = site.path("samples");
+    let said = json(&["ttl", "--samples", path.to_str().unwrap(), "--pause", "0", "--network", "0"]);
+    assert_eq!(
+        ["samples", "p999_ms", "ttl_ms"].map(|field| said[field].as_u64().unwrap()),
+        [2000, 1998, 1998]
+    );
+    assert_eq!(said["remarks"].as_array().unwrap().len(), 0);
+    for (content, complaint) in [("1s\nsoon\n", "line 2"), ("\n", "no samples")] {
+        fs::write(&path, content).unwrap();
+        let (code, errors) = ended(&advise(&["ttl", "--samples", path.to_str().unwrap()]));
+        assert_eq!((code, errors.len()), (64, 1), "{errors:?}");
+        assert!(errors[0].contains(complaint), "{errors:?}");
+    }
+}
+
+#[test]
+fn the_page_on_choosing_says_the_same() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/choosing.md");
+    let page = fs::read_to_string(page).unwrap();
+    let (_, rest) = page.split_once("<!-- leasehold advise --markdown -->\n").unwrap();
+    let (table, _) = rest.split_once("<!-- end -->").unwrap();
+    let printed = text(&advise(&["--markdown"]));
+    assert!(table == printed, "put what `leasehold advise --markdown` prints into docs/choosing.md");
+}

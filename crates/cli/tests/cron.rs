@@ -1,0 +1,146 @@
+//! `leasehold cron`: a command at its ticks, once on all machines together.
+#![allow(clippy::unwrap_used, reason = "a test is a program of its own")]
+
+mod support;
+
+use std::{fs, process::Command, time::Duration};
+
+use leasehold::{Client, Clock as _, SystemClock};
+use leasehold_patterns::schedule::{Cron, Instant, Outcome, Schedule};
+use rustix::process::Signal;
+use serde_json::Value;
+use support::{Running, Site, Start as _, ended, eventually, text};
+
+const EVERY_MINUTE: &str = "* * * * *";
+
+/// A tick some minutes ago was run; those since then were missed. What runs the latest of them runs at once.
+fn minutes_ago(site: &Site, job: &str, minutes: u64) {
+    site.ask(async |client: Client| {
+        let now = SystemClock.wall().as_micros() - minutes * 60_000_000;
+        let schedule = Schedule::parse(EVERY_MINUTE).unwrap();
+        let tick = schedule.last_until(Instant::of(leasehold::WallTime::from_micros(now))).unwrap();
+        let claimed = Cron::new(&client, job, schedule).claim(tick).await.unwrap();
+        claimed.expect("nobody was there before").finish(Outcome::Succeeded).await;
+        client.shutdown().await;
+    });
+}
+
+fn cron(site: &Site, options: &[&str], script: &str) -> Command {
+    let mut command = site.leasehold();
+    command.args(["cron", "--missed", "latest"]).args(options).args([
+        EVERY_MINUTE,
+        "cleanup",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ]);
+    command
+}
+
+fn listed(site: &Site, arguments: &[&str]) -> (i32, Vec<Value>) {
+    let output = site.leasehold().args(["cron", "ls", "--json"]).args(arguments).output().unwrap();
+    (output.status.code().unwrap(), serde_json::from_slice(&output.stdout).unwrap())
+}
+
+fn stop(mut running: Running) -> i32 {
+    running.signal(Signal::TERM);
+    running.wait().code().unwrap()
+}
+
+#[test]
+fn of_four_machines_one_runs_the_tick_under_a_lease() {
+    let site = Site::new();
+    minutes_ago(&site, "cleanup", 3);
+    let script = "echo $LEASEHOLD_RESOURCE $LEASEHOLD_TICK $LEASEHOLD_TOKEN >> ran; echo ran";
+    let machines: Vec<_> = (0..4).map(|_| cron(&site, &[], script).start()).collect();
+    eventually("the tick is done", || {
+        listed(&site, &[])
+            .1
+            .first()
+            .is_some_and(|job| job["outcome"] == "succeeded" && job["ended"] != Value::Null)
+            && fs::exists(site.path("ran")).unwrap()
+    });
+    for machine in machines {
+        assert_eq!(stop(machine), 128 + 15);
+    }
+    let ran = fs::read_to_string(site.path("ran")).unwrap();
+    let mut ticks: Vec<_> = ran.lines().map(|line| line.split(' ').collect::<Vec<_>>()).collect();
+    assert!(ticks.iter().all(|words| words[0] == "cron/cleanup" && words[2].parse::<u64>().is_ok()), "{ran}");
+    let all = ticks.len();
+    ticks.dedup_by_key(|words| words[1].to_owned());
+    assert_eq!(ticks.len(), all, "a tick ran twice: {ran}");
+}
+
+#[test]
+fn what_failed_or_stopped_is_seen() {
+    let site = Site::new();
+    minutes_ago(&site, "cleanup", 2);
+    minutes_ago(&site, "stopped", 30);
+    let machine = cron(&site, &[], "exit 3").start();
+    let of = |name: &str| listed(&site, &[]).1.into_iter().find(|job| job["job"] == name).unwrap();
+    eventually("it failed", || of("cleanup")["outcome"] == "failed");
+    let job = of("cleanup");
+    assert_eq!((job["why"].as_str(), job["late_by_ms"].as_u64()), (Some("exit code 3"), None));
+    assert_eq!(job["schedule"], EVERY_MINUTE);
+    assert!(job["last_success"].is_string() && job["last_success"] != job["tick"]);
+    assert!(of("stopped")["late_by_ms"].as_u64().unwrap() > 20 * 60_000);
+    assert_eq!(listed(&site, &["--check"]).0, 1);
+    let table = text(&site.leasehold().args(["cron", "ls"]).output().unwrap());
+    assert!(table.contains("failed: exit code 3") && table.contains("late by "), "{table}");
+    assert_eq!(stop(machine), 128 + 15);
+    // Marks are held by nobody: they are not what `ls` is asked for.
+    let (code, said) = ended(&site.leasehold().args(["ls"]).output().unwrap());
+    assert_eq!((code, said), (0, vec!["leasehold: nothing is held, waited for or paused".to_owned()]));
+}
+
+#[test]
+fn a_signal_is_passed_on_and_the_command_waited_for() {
+    let site = Site::new();
+    minutes_ago(&site, "cleanup", 2);
+    let script = "trap 'echo bye > ended; exit 0' TERM; echo go; while :; do sleep 0.05; done";
+    let running = cron(&site, &[], script).start();
+    running.until("go");
+    assert_eq!(stop(running), 128 + 15);
+    assert_eq!(fs::read_to_string(site.path("ended")).unwrap(), "bye\n");
+    assert!(site.look("cron", "cleanup").holders.is_empty());
+}
+
+#[test]
+fn the_last_success_is_a_metric() {
+    let site = Site::new();
+    minutes_ago(&site, "cleanup", 2);
+    let file = site.path("metrics.prom");
+    let running = cron(&site, &["--metrics-file", file.to_str().unwrap()], "true").start();
+    let metric = || {
+        let text = fs::read_to_string(&file).unwrap_or_default();
+        let line =
+            text.lines().find(|line| line.starts_with("leasehold_cron_last_success_timestamp_seconds{"));
+        line.and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+    };
+    eventually("it is written", || metric().is_some());
+    #[expect(clippy::cast_precision_loss, reason = "seconds are enough")]
+    let now = SystemClock.wall().as_micros() as f64 / 1e6;
+    assert!((now - metric().unwrap()).abs() < Duration::from_secs(120).as_secs_f64());
+    stop(running);
+}
+
+#[test]
+fn a_schedule_is_explained() {
+    let site = Site::new();
+    let next = |arguments: &[&str]| site.leasehold().args(["cron", "next"]).args(arguments).output().unwrap();
+    let said = text(&next(&["30 2 * * *", "--zone", "Europe/Berlin", "-n", "2"]));
+    let lines: Vec<_> = said.lines().collect();
+    assert_eq!(lines.len(), 3, "{said}");
+    assert!(lines[0].contains("2:30") && lines[0].ends_with("Europe/Berlin"), "{said}");
+    assert!(lines[1].ends_with(":30:00Z") && lines[2] > lines[1], "{said}");
+    for wrong in [&["61 * * * *"][..], &["* * * * *", "--zone", "Mars/Olympus"], &["@daily", "-n", "0"]] {
+        let (code, errors) = ended(&next(wrong));
+        assert_eq!((code, errors.len()), (64, 1), "{wrong:?}: {errors:?}");
+    }
+    for wrong in
+        [&["cron"][..], &["cron", "@daily"], &["cron", "@daily", "job"], &["cron", "@daily", "a\nb", "true"]]
+    {
+        assert_eq!(ended(&site.leasehold().args(wrong).output().unwrap()).0, 64, "{wrong:?}");
+    }
+}

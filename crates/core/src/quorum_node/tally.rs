@@ -1,0 +1,373 @@
+//! What a client makes of the answers so far. Pure: asked again after each answer.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::{AttemptId, Choice, NodeRenewal, View, Vote};
+use crate::{
+    clock::WallTime,
+    token::FencingToken,
+    verdict::{Gone, HeldBy},
+};
+
+/// How many of this many nodes are a majority.
+pub const fn majority(size: usize) -> usize {
+    size / 2 + 1
+}
+
+/// What came of asking one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Nothing yet.
+    Pending,
+    /// This.
+    Vote(Vote),
+    /// It failed, or took too long.
+    Silent,
+}
+
+/// What to do next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Wait for more answers.
+    Wait,
+    /// A majority has accepted the same number for us.
+    Granted {
+        /// The number.
+        token: FencingToken,
+        /// How long a majority holds, at least.
+        remaining: Duration,
+    },
+    /// A majority is ours, but not with the same number: claim the greatest.
+    Claim {
+        /// The greatest.
+        number: FencingToken,
+    },
+    /// Too many find the proposal too far from their clocks: propose their median.
+    Propose {
+        /// The median.
+        clock: WallTime,
+    },
+    /// Nobody has a majority, and nobody has more than we do: keep what we have and ask the others again.
+    Contested,
+    /// Someone else has it, or is nearer to it than we are.
+    Blocked {
+        /// Who, if a node said so.
+        by: Option<Box<HeldBy>>,
+    },
+    /// A farewell buried this owner.
+    Buried,
+    /// The ttl is longer than the gate.
+    TooLong {
+        /// The longest.
+        gate: Duration,
+    },
+    /// So many nodes have no vote that the others are no majority.
+    Stopped {
+        /// How many have none.
+        abstain: usize,
+    },
+    /// So many nodes did not answer that the others are no majority.
+    Unreachable {
+        /// How many did not.
+        silent: usize,
+    },
+}
+
+/// Decides after some answers to a ballot. `answers` has one entry for each node.
+pub fn decide(answers: &[Answer], ours: AttemptId) -> Decision {
+    let needed = majority(answers.len());
+    let count = Count::of(answers);
+    if count.buried {
+        return Decision::Buried;
+    }
+    if let Some((token, remaining)) = agreed(&count.yours, needed) {
+        return Decision::Granted { token, remaining };
+    }
+    let (yours, pending) = (count.yours.len(), count.pending);
+    if yours >= needed {
+        let number = count.yours.iter().map(|(number, _)| *number).max();
+        return number.map_or(Decision::Wait, |number| Decision::Claim { number });
+    }
+    if yours + pending >= needed {
+        return Decision::Wait;
+    }
+    if let Some(gate) = count.gate {
+        return Decision::TooLong { gate };
+    }
+    if yours + count.far + pending >= needed && count.far > 0 {
+        return match median(&count.clocks, needed) {
+            Some(clock) => Decision::Propose { clock },
+            None => Decision::Wait,
+        };
+    }
+    if count.silent > answers.len() - needed {
+        return Decision::Unreachable { silent: count.silent };
+    }
+    if count.abstain > answers.len() - needed {
+        return Decision::Stopped { abstain: count.abstain };
+    }
+    count.contest(ours, needed)
+}
+
+#[derive(Default)]
+struct Count {
+    yours: Vec<(FencingToken, Duration)>,
+    rivals: BTreeMap<AttemptId, (usize, Option<Box<HeldBy>>)>,
+    clocks: Vec<WallTime>,
+    gate: Option<Duration>,
+    buried: bool,
+    far: usize,
+    free: usize,
+    abstain: usize,
+    silent: usize,
+    pending: usize,
+}
+
+impl Count {
+    fn of(answers: &[Answer]) -> Count {
+        let mut count = Count::default();
+        for answer in answers {
+            match answer {
+                Answer::Pending => count.pending += 1,
+                Answer::Silent => count.silent += 1,
+                Answer::Vote(vote) => count.add(vote),
+            }
+        }
+        count
+    }
+
+    fn add(&mut self, vote: &Vote) {
+        self.clocks.push(vote.now);
+        match &vote.choice {
+            Choice::Yours { number, remaining } => self.yours.push((*number, *remaining)),
+            Choice::Held { by, attempt } => {
+                let rival = self.rivals.entry(*attempt).or_default();
+                rival.0 += 1;
+                rival.1.get_or_insert_with(|| by.clone());
+            }
+            Choice::Free => self.free += 1,
+            Choice::Buried => self.buried = true,
+            Choice::Far => self.far += 1,
+            Choice::TooLong { gate } => self.gate = Some(self.gate.map_or(*gate, |known| known.max(*gate))),
+            Choice::NoVote => self.abstain += 1,
+        }
+    }
+
+    /// Votes are split. Whoever has the most keeps them, the others give theirs back: so one of them wins soon.
+    fn contest(self, ours: AttemptId, needed: usize) -> Decision {
+        let unseen = self.silent + self.pending + self.abstain;
+        let leader = self.rivals.into_iter().max_by_key(|(id, (votes, _))| (*votes, std::cmp::Reverse(*id)));
+        let Some((id, (votes, by))) = leader else {
+            // Locks of ours have ended while we asked.
+            return if self.yours.is_empty() { Decision::Blocked { by: None } } else { Decision::Contested };
+        };
+        let ahead = (self.yours.len(), std::cmp::Reverse(ours)) > (votes, std::cmp::Reverse(id));
+        if ahead && votes + unseen < needed { Decision::Contested } else { Decision::Blocked { by } }
+    }
+}
+
+/// A number that a majority has, and how long a majority has it.
+fn agreed(yours: &[(FencingToken, Duration)], needed: usize) -> Option<(FencingToken, Duration)> {
+    let mut by_number: BTreeMap<FencingToken, Vec<Duration>> = BTreeMap::new();
+    yours.iter().for_each(|(number, remaining)| by_number.entry(*number).or_default().push(*remaining));
+    let (number, remaining) = by_number.into_iter().find(|(_, all)| all.len() >= needed)?;
+    Some((number, nth_longest(remaining, needed)))
+}
+
+/// How long at least `needed` of them last.
+fn nth_longest(mut all: Vec<Duration>, needed: usize) -> Duration {
+    all.sort_unstable_by(|a, b| b.cmp(a));
+    all.get(needed - 1).copied().unwrap_or_default()
+}
+
+/// The median of a majority's clocks: a minority that is wrong cannot run away with it.
+fn median(clocks: &[WallTime], needed: usize) -> Option<WallTime> {
+    let mut sorted = clocks.to_vec();
+    sorted.sort_unstable();
+    (sorted.len() >= needed).then(|| sorted[sorted.len() / 2])
+}
+
+/// What came of renewing one lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// A majority has it.
+    Kept {
+        /// Of the grant.
+        token: FencingToken,
+        /// How long a majority has it, at least.
+        remaining: Duration,
+    },
+    /// No majority can have it.
+    Gone {
+        /// Why.
+        why: Gone,
+    },
+    /// The ttl is longer than the gate.
+    TooLong {
+        /// The longest.
+        gate: Duration,
+    },
+    /// Too few nodes answered to tell.
+    Unreachable,
+}
+
+/// Decides after some answers to a renewal; `None` for a node that has not answered, and `Some(None)` for one that
+/// will not. `None` while more answers could change the outcome.
+pub fn kept(answers: &[Option<Option<NodeRenewal>>]) -> Option<Kept> {
+    let needed = majority(answers.len());
+    let (mut kept, mut gone, mut why) = (Vec::new(), 0, Gone::NotThere);
+    let pending = answers.iter().filter(|answer| answer.is_none()).count();
+    for answer in answers.iter().copied().flatten().flatten() {
+        match answer {
+            NodeRenewal::Kept { number, remaining } => kept.push((number, remaining)),
+            NodeRenewal::Gone { why: Gone::NotThere } => gone += 1,
+            NodeRenewal::Gone { why: other } => (gone, why) = (gone + 1, other),
+            NodeRenewal::TooLong { gate } => return Some(Kept::TooLong { gate }),
+        }
+    }
+    if kept.len() >= needed {
+        let remaining = nth_longest(kept.iter().map(|(_, remaining)| *remaining).collect(), needed);
+        return plurality(kept.iter().map(|(number, _)| *number))
+            .map(|token| Kept::Kept { token, remaining });
+    }
+    if gone > answers.len() - needed {
+        return Some(Kept::Gone { why });
+    }
+    (pending == 0).then_some(Kept::Unreachable)
+}
+
+/// The token that most nodes name; the lowest of those that as many name: the one that a majority accepted.
+fn plurality(numbers: impl Iterator<Item = FencingToken>) -> Option<FencingToken> {
+    let mut counts: BTreeMap<FencingToken, usize> = BTreeMap::new();
+    numbers.for_each(|number| *counts.entry(number).or_default() += 1);
+    counts.into_iter().max_by_key(|(number, count)| (*count, std::cmp::Reverse(*number))).map(|(it, _)| it)
+}
+
+/// Whether an owner that said farewell was there: on a majority, if those that did not answer had it.
+/// `None` for a node that did not answer.
+pub fn was_there(answers: &[Option<bool>]) -> bool {
+    let there = answers.iter().filter(|answer| **answer == Some(true)).count();
+    let unknown = answers.iter().filter(|answer| answer.is_none()).count();
+    there > 0 && there + unknown >= majority(answers.len())
+}
+
+/// Who holds a resource in the eyes of a majority, for how long a majority has it, and the greatest number accepted.
+/// `None` for a node that did not answer.
+pub fn majority_view(views: &[Option<View>]) -> (Option<HeldBy>, Option<FencingToken>) {
+    let needed = majority(views.len());
+    let seen = || views.iter().flatten();
+    let last = seen().filter_map(|view| view.last).max();
+    let mut by_attempt: BTreeMap<AttemptId, Vec<&HeldBy>> = BTreeMap::new();
+    seen().filter_map(|view| view.held.as_ref()).for_each(|(by, attempt)| {
+        by_attempt.entry(*attempt).or_default().push(by);
+    });
+    let holder = by_attempt.into_values().find(|all| all.len() >= needed).map(|all| {
+        let mut by = all[0].clone();
+        by.token = plurality(all.iter().map(|by| by.token)).unwrap_or(by.token);
+        by.remaining = nth_longest(all.iter().map(|by| by.remaining).collect(), needed);
+        by.held_for = all.iter().map(|by| by.held_for).max().unwrap_or_default();
+        by
+    });
+    (holder, last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::claim::Holder;
+    use std::sync::Arc;
+
+    fn vote(choice: Choice) -> Answer {
+        Answer::Vote(Vote { now: WallTime::from_micros(1_000), choice })
+    }
+
+    fn yours(number: u64) -> Answer {
+        vote(Choice::Yours {
+            number: FencingToken::new(number).unwrap(),
+            remaining: Duration::from_secs(number),
+        })
+    }
+
+    fn held(attempt: u64) -> Answer {
+        let by = HeldBy::new(Arc::new(Holder::new("h", 1, "")), FencingToken::new(1).unwrap(), 1);
+        vote(Choice::Held { by: Box::new(by), attempt: AttemptId(attempt) })
+    }
+
+    fn decided(answers: &[Answer]) -> Decision {
+        decide(answers, AttemptId(5))
+    }
+
+    #[test]
+    fn a_majority_with_one_number_is_a_grant_whatever_the_others_say() {
+        use Answer::{Pending, Silent};
+        for others in [[Pending, Pending], [Silent, held(1)], [yours(9), Pending]] {
+            let answers = [vec![yours(7), yours(7), yours(7)], others.to_vec()].concat();
+            let token = FencingToken::new(7).unwrap();
+            assert_eq!(decided(&answers), Decision::Granted { token, remaining: Duration::from_secs(7) });
+        }
+    }
+
+    #[test]
+    fn different_numbers_are_claimed_again_with_the_greatest() {
+        let answers = [yours(7), yours(9), yours(7), Answer::Pending, Answer::Pending];
+        assert_eq!(decided(&answers), Decision::Claim { number: FencingToken::new(9).unwrap() });
+    }
+
+    #[test]
+    fn in_a_split_vote_one_side_goes_on_and_the_others_yield() {
+        let split = |mine: usize, rival: u64| {
+            let theirs = 3 - mine;
+            let answers = [vec![yours(7); mine], vec![held(rival); theirs]].concat();
+            decided(&answers)
+        };
+        // Three nodes, one each: nobody has more, so the lower attempt goes on.
+        let three = |rivals: [u64; 2]| decided(&[yours(7), held(rivals[0]), held(rivals[1])]);
+        assert_eq!(three([8, 9]), Decision::Contested);
+        assert!(matches!(three([8, 2]), Decision::Blocked { by: Some(_) }));
+        assert!(matches!(split(1, 9), Decision::Blocked { by: Some(_) }), "the rival has a majority");
+        // Two of five, two of a rival, one that does not answer: the rival may have that one.
+        let answers = [yours(7), yours(7), held(9), held(9), Answer::Silent];
+        assert!(matches!(decided(&answers), Decision::Blocked { .. }));
+    }
+
+    #[test]
+    fn silence_and_amnesia_of_a_majority_are_told_apart() {
+        use Answer::Silent;
+        let no_vote = || vote(Choice::NoVote);
+        let answers = [yours(7), yours(7), Silent, Silent, Silent];
+        assert_eq!(decided(&answers), Decision::Unreachable { silent: 3 });
+        let answers = [yours(7), yours(7), no_vote(), no_vote(), no_vote()];
+        assert_eq!(decided(&answers), Decision::Stopped { abstain: 3 });
+    }
+
+    #[test]
+    fn the_median_of_a_majority_is_proposed_once_it_is_known() {
+        let far = |now| Answer::Vote(Vote { now: WallTime::from_micros(now), choice: Choice::Far });
+        let answers = [far(10), Answer::Pending, far(30), Answer::Pending, far(9_999)];
+        assert_eq!(decided(&answers), Decision::Propose { clock: WallTime::from_micros(30) });
+        let answers = [far(10), Answer::Pending, far(30), Answer::Pending, Answer::Pending];
+        assert_eq!(decided(&answers), Decision::Wait);
+    }
+
+    #[test]
+    fn a_renewal_needs_a_majority_and_says_how_long_that_lasts() {
+        let keeps = |seconds| {
+            let number = FencingToken::new(3).unwrap();
+            Some(Some(NodeRenewal::Kept { number, remaining: Duration::from_secs(seconds) }))
+        };
+        let gone = Some(Some(NodeRenewal::Gone { why: Gone::NotThere }));
+        let outcome = kept(&[keeps(9), keeps(5), keeps(7), gone, None]);
+        assert!(matches!(outcome, Some(Kept::Kept { remaining, .. }) if remaining == Duration::from_secs(5)));
+        assert_eq!(kept(&[gone, gone, gone, None, None]), Some(Kept::Gone { why: Gone::NotThere }));
+        assert_eq!(kept(&[keeps(1), gone, gone, None, None]), None);
+        assert_eq!(kept(&[keeps(1), gone, gone, Some(None), Some(None)]), Some(Kept::Unreachable));
+    }
+
+    #[test]
+    fn a_farewell_was_to_a_holder_if_a_majority_may_have_known_it() {
+        assert!(was_there(&[Some(true), Some(true), Some(true), Some(false), None]));
+        assert!(was_there(&[Some(true), Some(true), None, Some(false), Some(false)]));
+        assert!(!was_there(&[Some(true), Some(false), Some(false), Some(false), None]));
+        assert!(!was_there(&[None, None, None, Some(false), Some(false)]));
+    }
+}

@@ -1,0 +1,141 @@
+//! The ten questions, and what can be answered.
+
+use std::fmt;
+
+/// One question.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Question {
+    /// Its short name: a flag of `leasehold advise`.
+    pub name: &'static str,
+    /// The question.
+    pub asks: &'static str,
+    /// What can be answered. Empty: a duration.
+    pub choices: &'static [Choice],
+}
+
+/// One possible answer.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Choice {
+    /// What to write.
+    pub name: &'static str,
+    /// What it means.
+    pub means: &'static str,
+}
+
+const fn choice(name: &'static str, means: &'static str) -> Choice {
+    Choice { name, means }
+}
+
+const fn question(name: &'static str, asks: &'static str, choices: &'static [Choice]) -> Question {
+    Question { name, asks, choices }
+}
+
+const PROTECTS: &[Choice] = &[
+    choice("derived", "something that can be made again: a cache entry, a search index, a file"),
+    choice("job", "a job that runs on a schedule or in the background"),
+    choice("row", "state in a database"),
+    choice("request", "a request or a command that is to be carried out once"),
+    choice("message", "the messages of a broker"),
+    choice("workflow", "many steps, with waiting in between"),
+    choice("external", "a call to somebody else's system"),
+    choice("capacity", "how many may run at once"),
+];
+
+const OVERLAP: &[Choice] = &[
+    choice("waste", "work is done twice, and nothing is wrong"),
+    choice("damage", "something is wrong until it is repaired"),
+    choice("harm", "money, stock, law, or anything that cannot be undone"),
+];
+
+const YES_NO: &[Choice] = &[choice("yes", "yes"), choice("no", "no, or I do not know")];
+
+/// The ten questions, in the order in which they are asked.
+pub const QUESTIONS: &[Question] = &[
+    question("protects", "What side effect does the lease protect?", PROTECTS),
+    question("overlap", "What happens if two run at once?", OVERLAP),
+    question("duplicates", "Can it be tolerated that the work is done twice?", YES_NO),
+    question("idempotent", "Can doing it twice be made the same as doing it once?", YES_NO),
+    question("fence", "Can the place where the effect happens refuse an old fencing token?", YES_NO),
+    question("survive", "Must the lease survive the failure of the server that keeps it?", YES_NO),
+    question("lasts", "How long can the work take, at the longest?", &[]),
+    question("split", "Can it be split into smaller steps, each of them durable?", YES_NO),
+    question("conditional", "Is the state in one database, where a conditional update would do?", YES_NO),
+    question("consensus", "Is a consensus service (etcd, ZooKeeper) there, or worth having?", YES_NO),
+];
+
+/// What side effect a lease protects: the answer to the first question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Protects {
+    /// Something that can be made again.
+    Derived,
+    /// A scheduled or background job.
+    Job,
+    /// State in a database.
+    Row,
+    /// A request that is to be carried out once.
+    Request,
+    /// Messages of a broker.
+    Message,
+    /// Many steps, with waiting in between.
+    Workflow,
+    /// A call to another system.
+    External,
+    /// How many run at once.
+    Capacity,
+}
+
+/// What happens if two run at once, mildest first: the answer to the second question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Overlap {
+    /// Work is done twice, and nothing is wrong.
+    Waste,
+    /// Something is wrong until it is repaired.
+    Damage,
+    /// Money, stock, law, or anything that cannot be undone.
+    Harm,
+}
+
+impl Protects {
+    /// Every one of them, in the order of the question's choices.
+    pub const ALL: [Protects; 8] = [
+        Protects::Derived,
+        Protects::Job,
+        Protects::Row,
+        Protects::Request,
+        Protects::Message,
+        Protects::Workflow,
+        Protects::External,
+        Protects::Capacity,
+    ];
+
+    /// The name of the choice.
+    pub fn as_str(self) -> &'static str {
+        PROTECTS[self as usize].name
+    }
+}
+
+impl Overlap {
+    /// Every one of them, in the order of the question's choices.
+    pub const ALL: [Overlap; 3] = [Overlap::Waste, Overlap::Damage, Overlap::Harm];
+
+    /// The name of the choice.
+    pub fn as_str(self) -> &'static str {
+        OVERLAP[self as usize].name
+    }
+}
+
+impl fmt::Display for Protects {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Display for Overlap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}

@@ -1,0 +1,381 @@
+//! The verb `acquire`: all nodes at once, granted as soon as a majority is certain.
+
+use std::{sync::Arc, time::Duration};
+
+use leasehold_core::{
+    Blocked, Claim, Effect, Error, ErrorKind, Farewell, FencingToken, Grant, Limits, Moment, Result, Share,
+    Verdict,
+    backoff::jitter,
+    clock::Task,
+    quorum_node::{
+        AttemptId, Ballot, Choice, Undo, Vote,
+        tally::{self, Answer, Decision},
+    },
+    race::{Either, first},
+};
+
+use super::{Fan, Shared, unsupported};
+
+/// How often a split vote is tried again before giving way.
+const CONTESTS_MAX: u32 = 6;
+/// How often numbers may have to be claimed again.
+const CLAIMS_MAX: u32 = 8;
+/// The first pause in a split vote: about a round trip, for the others to give way.
+const CONTEST_PAUSE: Duration = Duration::from_millis(4);
+
+/// How long answers are waited for that cannot change the outcome.
+const HEAR_OUT: Duration = Duration::from_millis(100);
+
+/// How much less than its lock's time a grant is good for: clocks that run apart.
+fn drift(remaining: Duration) -> Duration {
+    remaining / 100 + Duration::from_millis(2)
+}
+
+impl Shared {
+    pub(super) async fn acquire(self: &Arc<Shared>, claim: &Claim, limits: &Limits) -> Result<Verdict> {
+        self.admit(claim, limits)?;
+        if let Some(from) = &claim.succeeds {
+            // Nobody stands in line here, so there is no seat to hand over: the one goes, the other asks.
+            let mut farewell = Farewell::new(claim.reference());
+            (farewell.owner, farewell.bury) = (from.owner, from.bury);
+            self.release(&farewell).await?;
+        }
+        let mut seek = Seek::new(self, claim)?;
+        let outcome = seek.run().await;
+        match outcome {
+            Ok(Verdict::Granted(_)) => {
+                seek.granted();
+                outcome
+            }
+            Ok(verdict) => {
+                seek.hear_out(Duration::ZERO).await;
+                seek.give_back().await;
+                Ok(verdict)
+            }
+            Err(error) => {
+                seek.hear_out(HEAR_OUT).await;
+                let effect = if seek.give_back().await { Effect::None } else { Effect::Unknown };
+                Err(error.with_effect(effect))
+            }
+        }
+    }
+
+    fn admit(&self, claim: &Claim, limits: &Limits) -> Result<()> {
+        if claim.share != Share::WHOLE {
+            let message = "a quorum has exclusive leases only: its nodes could not agree on who shares";
+            return Err(unsupported(message));
+        }
+        if claim.note.as_ref().is_some_and(|note| note.len() > limits.note) {
+            let message = format!("a note has at most {} bytes", limits.note);
+            return Err(Error::new(ErrorKind::Limit, message));
+        }
+        let gate = self.condition().gate;
+        if claim.ttl > gate { Err(too_long(gate)) } else { Ok(()) }
+    }
+
+    fn proposal(&self, claim: &Claim) -> Result<FencingToken> {
+        FencingToken::mint(None, self.environment.wall().as_micros(), claim.floor)
+    }
+
+    fn stopped(&self, abstain: usize) -> Error {
+        self.tending.notify_one();
+        let known = self.condition().stopped.clone();
+        let why = known.unwrap_or_else(|| {
+            format!(
+                "{abstain} of {} nodes have no vote: they may have forgotten what they granted",
+                self.size()
+            )
+        });
+        Error::new(ErrorKind::Unavailable, why)
+    }
+}
+
+pub(super) fn too_long(gate: Duration) -> Error {
+    let message = format!(
+        "a ttl is at most the uptime gate, {gate:?}: a node that forgot a longer one could grant it again"
+    );
+    Error::new(ErrorKind::Limit, message)
+}
+
+/// One call of `acquire` on its way.
+struct Seek<'a> {
+    shared: &'a Arc<Shared>,
+    claim: &'a Claim,
+    ballot: Arc<Ballot>,
+    answers: Vec<Answer>,
+    /// Which nodes may execute something that they have not answered.
+    unanswered: Vec<bool>,
+    /// Which nodes were left alone.
+    skipped: Vec<bool>,
+    fan: Fan<Result<Vote>>,
+    started: Moment,
+    /// From the first disagreement on, numbers are claimed.
+    claims: u32,
+    token: Option<FencingToken>,
+}
+
+impl<'a> Seek<'a> {
+    fn new(shared: &'a Arc<Shared>, claim: &'a Claim) -> Result<Seek<'a>> {
+        let started = shared.environment.now();
+        let ballot = Arc::new(Ballot {
+            resource: claim.resource.clone(),
+            owner: claim.owner,
+            attempt: AttemptId(shared.environment.random()),
+            ttl: claim.ttl,
+            proposal: shared.proposal(claim)?,
+            holder: Arc::clone(&claim.holder),
+            note: claim.note.clone(),
+        });
+        let size = shared.size();
+        let quiet: Vec<bool> = shared.slots.iter().map(|slot| slot.is_quiet(started)).collect();
+        let enough = quiet.iter().filter(|quiet| !**quiet).count() >= tally::majority(size);
+        let skipped: Vec<bool> = quiet.iter().map(|quiet| *quiet && enough).collect();
+        let mut seek = Seek {
+            shared,
+            claim,
+            ballot,
+            answers: vec![Answer::Silent; size],
+            unanswered: vec![false; size],
+            skipped,
+            fan: Fan::new(),
+            started,
+            claims: 0,
+            token: None,
+        };
+        (0..size).for_each(|node| {
+            if !seek.skipped[node] {
+                seek.ask(node);
+            }
+        });
+        Ok(seek)
+    }
+
+    /// Asks a node for the lock; from the first disagreement on, for the number.
+    fn ask(&mut self, node: usize) {
+        let (asked, ballot) = (Arc::clone(&self.shared.slots[node].node), Arc::clone(&self.ballot));
+        let holds = matches!(&self.answers[node], Answer::Vote(Vote { choice: Choice::Yours { .. }, .. }));
+        self.answers[node] = Answer::Pending;
+        if self.claims > 0 && holds {
+            self.fan.ask(node, async move { asked.claim(&ballot).await });
+        } else {
+            self.fan.ask(node, async move { asked.vote(&ballot).await });
+        }
+    }
+
+    fn timer(&self) -> Task {
+        self.shared.environment.sleep(Shared::patience(self.claim.ttl))
+    }
+
+    async fn run(&mut self) -> Result<Verdict> {
+        let (mut timer, mut contests, mut proposals) = (self.timer(), 0, 0);
+        loop {
+            match tally::decide(&self.answers, self.ballot.attempt) {
+                Decision::Wait => match first(self.fan.next(), &mut timer).await {
+                    Either::Left(Some((node, answer))) => self.take(node, answer),
+                    Either::Left(None) | Either::Right(()) => self.silence(),
+                },
+                Decision::Granted { token, remaining } => return self.in_time(token, remaining),
+                Decision::Claim { number } => {
+                    if self.claims >= CLAIMS_MAX || self.is_late(self.claim.ttl) {
+                        return Err(unavailable("the nodes did not agree on a token in time".to_owned()));
+                    }
+                    self.claims += 1;
+                    self.propose(number);
+                    self.ask_again(|choice| matches!(choice, Choice::Yours { .. }));
+                    timer = self.timer();
+                }
+                Decision::Propose { clock } if proposals == 0 => {
+                    proposals += 1;
+                    self.propose(FencingToken::mint(None, clock.as_micros(), self.claim.floor)?);
+                    self.ask_again(|choice| matches!(choice, Choice::Far));
+                    timer = self.timer();
+                }
+                Decision::Propose { .. } => return Err(self.far()),
+                Decision::Contested if contests < CONTESTS_MAX && !self.is_late(self.claim.ttl) => {
+                    self.pause(contests).await;
+                    contests += 1;
+                    self.ask_again(|choice| !matches!(choice, Choice::Yours { .. }));
+                    timer = self.timer();
+                }
+                Decision::Contested => return Ok(Verdict::Blocked(Blocked::default())),
+                Decision::Blocked { by } => {
+                    let mut blocked = Blocked::default();
+                    blocked.changes_in = by.as_ref().map(|by| by.remaining);
+                    blocked.holders = by.into_iter().map(|by| *by).collect();
+                    return Ok(Verdict::Blocked(blocked));
+                }
+                Decision::Buried => return Ok(Verdict::Buried),
+                Decision::TooLong { gate } => return Err(too_long(gate)),
+                Decision::Stopped { abstain } => return Err(self.shared.stopped(abstain)),
+                Decision::Unreachable { .. } if self.ask_skipped() => timer = self.timer(),
+                Decision::Unreachable { .. } => return Err(self.unreachable()),
+            }
+        }
+    }
+
+    /// In a split vote, for the others to give way. No longer than a node may take to answer.
+    fn pause(&self, contests: u32) -> Task {
+        let environment = &self.shared.environment;
+        let most = (CONTEST_PAUSE * (1 << contests)).min(Shared::patience(self.claim.ttl));
+        environment.sleep(jitter(most, environment.random()))
+    }
+
+    fn propose(&mut self, number: FencingToken) {
+        self.ballot = Arc::new(Ballot { proposal: number, ..(*self.ballot).clone() });
+    }
+
+    fn ask_again(&mut self, which: impl Fn(&Choice) -> bool) {
+        for node in 0..self.answers.len() {
+            if matches!(&self.answers[node], Answer::Vote(vote) if which(&vote.choice)) {
+                self.ask(node);
+            }
+        }
+    }
+
+    /// Asks those that were left alone, after all. Says whether there were any.
+    fn ask_skipped(&mut self) -> bool {
+        let skipped: Vec<usize> = (0..self.skipped.len()).filter(|&node| self.skipped[node]).collect();
+        for &node in &skipped {
+            self.skipped[node] = false;
+            self.ask(node);
+        }
+        !skipped.is_empty()
+    }
+
+    fn take(&mut self, node: usize, answer: Result<Vote>) {
+        self.shared.heard(node, &answer);
+        match answer {
+            Ok(vote) => {
+                let behind = match vote.choice {
+                    Choice::Yours { number, .. } => self.claims > 0 && number < self.ballot.proposal,
+                    Choice::NoVote => {
+                        self.shared.tending.notify_one();
+                        false
+                    }
+                    _ => false,
+                };
+                self.answers[node] = Answer::Vote(vote);
+                if behind {
+                    // It answers a question that is no longer asked.
+                    self.ask(node);
+                }
+            }
+            Err(error) => {
+                self.unanswered[node] |= error.effect() == Effect::Unknown;
+                tracing::debug!(node = self.shared.slots[node].node.name(), %error, "a node did not vote");
+                self.answers[node] = Answer::Silent;
+            }
+        }
+    }
+
+    /// Whoever has not answered by now counts as silent.
+    fn silence(&mut self) {
+        for node in 0..self.answers.len() {
+            if self.answers[node] == Answer::Pending {
+                self.answers[node] = Answer::Silent;
+                self.unanswered[node] = true;
+                self.shared.slots[node].failed(&*self.shared.environment);
+            }
+        }
+    }
+
+    fn is_late(&self, remaining: Duration) -> bool {
+        let elapsed = self.started.until(self.shared.environment.now());
+        elapsed + drift(remaining) >= remaining
+    }
+
+    fn in_time(&mut self, token: FencingToken, remaining: Duration) -> Result<Verdict> {
+        if self.is_late(remaining) {
+            return Err(unavailable("a majority agreed, but too late: little of the ttl is left".to_owned()));
+        }
+        self.token = Some(token);
+        Ok(Verdict::Granted(Grant::new(token, remaining)))
+    }
+
+    /// Remembers the grant, and lets the other nodes know its number beside the caller.
+    fn granted(&mut self) {
+        let Some(token) = self.token else { return };
+        let ballot = Arc::new(Ballot { proposal: token, ..(*self.ballot).clone() });
+        let until = self.started.after(self.claim.ttl);
+        self.shared.grants.remember(&ballot, until, self.shared.environment.now());
+        for node in 0..self.answers.len() {
+            let Answer::Vote(Vote { choice: Choice::Yours { number, .. }, .. }) = &self.answers[node] else {
+                continue;
+            };
+            if *number != token {
+                let (asked, ballot) = (Arc::clone(&self.shared.slots[node].node), Arc::clone(&ballot));
+                self.fan.ask(node, async move { asked.join(&ballot).await });
+            }
+        }
+        self.shared.finish(std::mem::replace(&mut self.fan, Fan::new()));
+    }
+
+    /// It is decided, and not in our favour: takes the answers that are there, or come soon. The more is known, the less
+    /// must be buried.
+    async fn hear_out(&mut self, at_most: Duration) {
+        let mut timer = self.shared.environment.sleep(at_most);
+        loop {
+            let next = if at_most.is_zero() {
+                first(self.fan.next(), std::future::ready(())).await
+            } else {
+                first(self.fan.next(), &mut timer).await
+            };
+            let Either::Left(Some((node, answer))) = next else { return };
+            self.take(node, answer);
+        }
+    }
+
+    /// Gives back whatever this attempt has taken: at once where that is known, beside the caller where it may be. Says
+    /// whether nothing is left of it.
+    async fn give_back(&mut self) -> bool {
+        let undo = Undo {
+            resource: self.ballot.resource.clone(),
+            owner: self.ballot.owner,
+            attempt: Some(self.ballot.attempt),
+            bury: None,
+        };
+        let (mut taken, mut unknown) = (Vec::new(), Vec::new());
+        for (node, answer) in self.answers.iter().enumerate() {
+            match answer {
+                Answer::Vote(Vote { choice: Choice::Yours { .. }, .. }) => taken.push(node),
+                _ if *answer == Answer::Pending || self.unanswered[node] => unknown.push(node),
+                _ => {}
+            }
+        }
+        let certain = unknown.is_empty();
+        if !certain {
+            // A request that is executed late must find that it was given up.
+            let bury = Some(Farewell::bury_for(self.claim.ttl));
+            self.shared.sweep(Undo { bury, ..undo.clone() }, unknown, self.claim.ttl);
+        }
+        let failed = self.shared.undo_now(&undo, &taken, Shared::patience(self.claim.ttl)).await;
+        let clean = failed.is_empty();
+        if !clean {
+            self.shared.sweep(undo, failed, self.claim.ttl);
+        }
+        certain && clean
+    }
+
+    fn unreachable(&self) -> Error {
+        let silent = (0..self.answers.len()).filter(|&node| self.answers[node] == Answer::Silent);
+        let names = self.shared.names(silent.clone());
+        let (silent, size) = (silent.count(), self.shared.size());
+        unavailable(format!(
+            "{silent} of {size} nodes did not answer, and the others are no majority: {names}"
+        ))
+    }
+
+    fn far(&self) -> Error {
+        let floor = self.claim.floor.filter(|floor| *floor >= self.ballot.proposal.min(*floor));
+        let of = if floor.is_some_and(|floor| floor.get() + 1 == self.ballot.proposal.get()) {
+            "the floor is too far from the clocks of a majority"
+        } else {
+            "the clocks of the nodes are too far apart: no majority accepts a token"
+        };
+        unavailable(of.to_owned())
+    }
+}
+
+pub(super) fn unavailable(message: String) -> Error {
+    Error::new(ErrorKind::Unavailable, message)
+}

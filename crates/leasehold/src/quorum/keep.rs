@@ -1,0 +1,301 @@
+//! The verbs `renew` and `release`, and what goes on beside them.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use leasehold_core::{
+    Backoff, ClaimRef, Effect, Error, ErrorKind, Farewell, FencingToken, Held, Limits, Moment, OwnerToken,
+    Released, Renewal, Resource, Result, Verb,
+    quorum_node::{
+        Ballot, Choice, NodeRenewal, Undo,
+        tally::{self, Kept, majority},
+    },
+    race::{Either, first},
+};
+
+use super::{
+    Fan, Quorum, Shared,
+    acquire::{too_long, unavailable},
+};
+
+/// How long a farewell is repeated to a node that does not answer. Its lock ends by itself.
+const FAREWELL_MAX: Duration = Duration::from_secs(10);
+
+/// What this client was granted: so that a node which lost it, or was away, can be given it back.
+#[derive(Debug, Default)]
+pub(super) struct Grants(Mutex<Remembered>);
+
+#[derive(Debug, Default)]
+struct Remembered {
+    ballots: HashMap<(Resource, OwnerToken), (Arc<Ballot>, Moment)>,
+    sweep_at: usize,
+}
+
+const SWEEP_MIN: usize = 64;
+
+impl Grants {
+    fn lock(&self) -> MutexGuard<'_, Remembered> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The ballot proposes the token of the grant.
+    pub(super) fn remember(&self, ballot: &Arc<Ballot>, until: Moment, now: Moment) {
+        let mut remembered = self.lock();
+        if remembered.ballots.len() >= remembered.sweep_at.max(SWEEP_MIN) {
+            remembered.ballots.retain(|_, (_, until)| *until > now);
+            remembered.sweep_at = remembered.ballots.len() * 2;
+        }
+        remembered.ballots.insert((ballot.resource.clone(), ballot.owner), (Arc::clone(ballot), until));
+    }
+
+    fn forget(&self, resource: &Resource, owner: OwnerToken) {
+        self.lock().ballots.remove(&(resource.clone(), owner));
+    }
+
+    /// The grant goes on, perhaps with another note.
+    fn renewed(&self, held: &Held, token: FencingToken, until: Moment) -> Option<Arc<Ballot>> {
+        let mut remembered = self.lock();
+        let (ballot, ends) = remembered.ballots.get_mut(&(held.resource.clone(), held.owner))?;
+        *ends = (*ends).max(until);
+        if held.note.is_some() || ballot.ttl != held.ttl || ballot.proposal != token {
+            let note = held.note.clone().or_else(|| ballot.note.clone());
+            *ballot = Arc::new(Ballot { note, ttl: held.ttl, proposal: token, ..(**ballot).clone() });
+        }
+        Some(Arc::clone(ballot))
+    }
+
+    fn is_known(&self, ballot: &Ballot) -> bool {
+        self.lock().ballots.contains_key(&(ballot.resource.clone(), ballot.owner))
+    }
+}
+
+impl Shared {
+    pub(super) async fn renew(self: &Arc<Shared>, held: &[Held], limits: &Limits) -> Vec<Result<Renewal>> {
+        if held.is_empty() {
+            return Vec::new();
+        }
+        let refusal = |held: &Held| {
+            let long = held.note.as_ref().is_some_and(|note| note.len() > limits.note);
+            let gate = self.condition().gate;
+            let message = || format!("a note has at most {} bytes", limits.note);
+            let limit = long.then(|| Error::new(ErrorKind::Limit, message()));
+            limit.or_else(|| (held.ttl > gate).then(|| too_long(gate)))
+        };
+        let refusals: Vec<Option<Error>> = held.iter().map(refusal).collect();
+        let asked =
+            held.iter().zip(&refusals).filter(|(_, refusal)| refusal.is_none()).map(|(held, _)| held.clone());
+        let asked: Vec<Held> = asked.collect();
+        let mut outcomes = self.renew_all(&asked).await.into_iter();
+        let outcome = |refusal: Option<Error>| match refusal {
+            Some(error) => Err(error),
+            None => outcomes.next().unwrap_or_else(|| Err(unavailable("no node answered".to_owned()))),
+        };
+        refusals.into_iter().map(outcome).collect()
+    }
+
+    async fn renew_all(self: &Arc<Shared>, held: &[Held]) -> Vec<Result<Renewal>> {
+        let Some(shortest) = held.iter().map(|held| held.ttl).min() else { return Vec::new() };
+        let started = self.environment.now();
+        let batch: Arc<[Held]> = held.into();
+        let mut fan = Fan::new();
+        for (number, slot) in self.slots.iter().enumerate() {
+            let (node, batch) = (Arc::clone(&slot.node), Arc::clone(&batch));
+            fan.ask(number, async move { Ok(node.renew(&batch).await) });
+        }
+        // One row for each lease, one column for each node.
+        let mut answers = vec![vec![None; self.size()]; held.len()];
+        let mut timer = self.environment.sleep(Shared::patience(shortest));
+        let mut undecided: Vec<usize> = (0..held.len()).collect();
+        while !undecided.is_empty() {
+            match first(fan.next(), &mut timer).await {
+                Either::Left(Some((node, rows))) => self.take_renewals(&mut answers, node, rows),
+                Either::Left(None) => break,
+                Either::Right(()) => {
+                    for row in &mut answers {
+                        row.iter_mut().for_each(|answer| *answer = Some(answer.flatten()));
+                    }
+                    break;
+                }
+            }
+            undecided.retain(|&lease| tally::kept(&answers[lease]).is_none());
+        }
+        self.finish(fan);
+        held.iter().zip(&answers).map(|(held, row)| self.renewal(held, row, started)).collect()
+    }
+
+    fn take_renewals(
+        &self,
+        answers: &mut [Vec<Option<Option<NodeRenewal>>>],
+        node: usize,
+        rows: Result<Vec<Result<NodeRenewal>>>,
+    ) {
+        let mut rows = rows.unwrap_or_default().into_iter();
+        for (index, row) in answers.iter_mut().enumerate() {
+            let answer = rows.next().unwrap_or_else(|| Err(unavailable("it did not answer".to_owned())));
+            if index == 0 {
+                self.heard(node, &answer);
+            }
+            row[node] = Some(answer.ok());
+        }
+    }
+
+    fn renewal(
+        self: &Arc<Shared>,
+        held: &Held,
+        row: &[Option<Option<NodeRenewal>>],
+        started: Moment,
+    ) -> Result<Renewal> {
+        match tally::kept(row).unwrap_or(Kept::Unreachable) {
+            Kept::Kept { token, remaining } => {
+                let until = started.after(remaining);
+                if let Some(ballot) = self.grants.renewed(held, token, until) {
+                    self.rejoin(&ballot, row);
+                }
+                Ok(Renewal::Kept(leasehold_core::Kept::new(token, remaining)))
+            }
+            Kept::Gone { why } => {
+                self.grants.forget(&held.resource, held.owner);
+                Ok(Renewal::Gone { why })
+            }
+            Kept::TooLong { gate } => Err(too_long(gate)),
+            Kept::Unreachable => {
+                let silent = row.iter().filter(|answer| answer.flatten().is_none()).count();
+                let message = format!("{silent} of {} nodes did not answer a renewal", self.size());
+                let error = unavailable(message).with_effect(Effect::Unknown);
+                Err(error.at(Verb::Renew, Quorum::NAME).on(&held.resource))
+            }
+        }
+    }
+
+    /// Gives the lease back to nodes that do not have it, while a majority has: one that was restarted, or was away
+    /// when it was granted. Otherwise a lease that is held for long would lose one after the other.
+    fn rejoin(self: &Arc<Shared>, ballot: &Arc<Ballot>, row: &[Option<Option<NodeRenewal>>]) {
+        let mut fan = Fan::new();
+        for (number, answer) in row.iter().enumerate() {
+            if let Some(Some(NodeRenewal::Gone { .. })) = answer {
+                let (node, ballot, shared) =
+                    (Arc::clone(&self.slots[number].node), Arc::clone(ballot), Arc::clone(self));
+                fan.ask(number, async move {
+                    if !shared.grants.is_known(&ballot) {
+                        return Ok(());
+                    }
+                    let vote = node.join(&ballot).await?;
+                    if vote.choice == Choice::NoVote {
+                        shared.tending.notify_one();
+                    }
+                    Ok(())
+                });
+            }
+        }
+        self.finish(fan);
+    }
+
+    pub(super) async fn release(self: &Arc<Shared>, farewell: &Farewell) -> Result<Released> {
+        self.grants.forget(&farewell.resource, farewell.owner);
+        if farewell.keep_for.is_some_and(|keep_for| !keep_for.is_zero()) {
+            return Err(super::unsupported("a quorum has no way to stay closed after a release"));
+        }
+        let Farewell { resource, owner, bury, .. } = farewell.clone();
+        let undo = Undo { resource, owner, attempt: None, bury };
+        let mut fan = self.undo_fan(&undo, &(0..self.size()).collect::<Vec<_>>());
+        let mut answers: Vec<Option<bool>> = vec![None; self.size()];
+        let mut failed = Vec::new();
+        // As long as a connection may take to be made; the caller has a limit of its own.
+        let mut timer = self.environment.sleep(Duration::from_secs(3));
+        while answers.iter().flatten().count() < majority(self.size()) {
+            match first(fan.next(), &mut timer).await {
+                Either::Left(Some((node, answer))) => {
+                    self.heard(node, &answer);
+                    match answer {
+                        Ok(there) => answers[node] = Some(there),
+                        Err(_) => failed.push(node),
+                    }
+                }
+                Either::Left(None) | Either::Right(()) => break,
+            }
+        }
+        self.finish_farewell(undo, fan, failed);
+        let answered = answers.iter().flatten().count();
+        if answered >= majority(self.size()) {
+            let was_there = tally::was_there(&answers);
+            return Ok(if was_there { Released::Now } else { Released::AlreadyGone });
+        }
+        let message =
+            format!("{} of {} nodes did not answer a farewell", self.size() - answered, self.size());
+        let at = ClaimRef { resource: farewell.resource.clone(), owner: farewell.owner };
+        Err(unavailable(message)
+            .with_effect(Effect::Unknown)
+            .at(Verb::Release, Quorum::NAME)
+            .on(&at.resource))
+    }
+
+    fn undo_fan(&self, undo: &Undo, nodes: &[usize]) -> Fan<Result<bool>> {
+        let undo = Arc::new(undo.clone());
+        let mut fan = Fan::new();
+        for &number in nodes {
+            let (node, undo) = (Arc::clone(&self.slots[number].node), Arc::clone(&undo));
+            fan.ask(number, async move { node.undo(&undo).await });
+        }
+        fan
+    }
+
+    /// Undoes on these nodes; says which have not answered in time.
+    pub(super) async fn undo_now(
+        self: &Arc<Shared>,
+        undo: &Undo,
+        nodes: &[usize],
+        at_most: Duration,
+    ) -> Vec<usize> {
+        let mut left = nodes.to_vec();
+        let mut fan = self.undo_fan(undo, nodes);
+        let mut timer = self.environment.sleep(at_most);
+        while let Either::Left(Some((node, answer))) = first(fan.next(), &mut timer).await {
+            self.heard(node, &answer);
+            if answer.is_ok() {
+                left.retain(|other| *other != node);
+            }
+        }
+        left
+    }
+
+    /// Undoes on these nodes beside the caller, again and again until each has answered or what is to be undone has
+    /// ended by itself.
+    pub(super) fn sweep(self: &Arc<Shared>, undo: Undo, nodes: Vec<usize>, at_most: Duration) {
+        let shared = Arc::clone(self);
+        self.environment.spawn(Box::pin(async move { shared.sweep_now(&undo, nodes, at_most).await }));
+    }
+
+    async fn sweep_now(self: &Arc<Shared>, undo: &Undo, mut nodes: Vec<usize>, at_most: Duration) {
+        let until = self.environment.now().after(at_most);
+        let mut backoff = Backoff::new();
+        loop {
+            nodes = self.undo_now(undo, &nodes, Duration::from_secs(3)).await;
+            if nodes.is_empty() || self.environment.now() >= until {
+                return;
+            }
+            self.environment.sleep(backoff.next(self.environment.random())).await;
+        }
+    }
+
+    /// A majority knows: the others are told beside the caller.
+    fn finish_farewell(self: &Arc<Shared>, undo: Undo, mut fan: Fan<Result<bool>>, mut failed: Vec<usize>) {
+        if fan.is_empty() && failed.is_empty() {
+            return;
+        }
+        let shared = Arc::clone(self);
+        self.environment.spawn(Box::pin(async move {
+            while let Some((node, answer)) = fan.next().await {
+                shared.heard(node, &answer);
+                if answer.is_err() {
+                    failed.push(node);
+                }
+            }
+            if !failed.is_empty() {
+                shared.sweep_now(&undo, failed, FAREWELL_MAX).await;
+            }
+        }));
+    }
+}

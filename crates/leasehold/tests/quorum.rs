@@ -1,0 +1,326 @@
+//! A quorum of nodes in memory, with faults, on a clock of its own.
+
+mod common;
+
+use std::{sync::Arc, time::Duration};
+
+use common::{millis, seconds};
+use leasehold::{
+    Backend, Claim, ClaimRef, Client, Effect, ErrorKind, Farewell, FencingToken, Grant, Held, Holder,
+    MemoryNode, OwnerToken, Query, Quorum, QuorumNode, Released, Renewal, Resource, Share, Verdict,
+    testing::ManualTime,
+};
+
+const GATE: Duration = seconds(60);
+const TTL: Duration = seconds(30);
+
+struct Set {
+    time: ManualTime,
+    nodes: Vec<Arc<MemoryNode>>,
+}
+
+impl Set {
+    /// Nodes that keep nothing on disk and have been up for longer than the gate.
+    async fn of(size: usize) -> Set {
+        let time = ManualTime::new();
+        let node = |number| Arc::new(MemoryNode::new(&format!("n{number}"), Arc::new(time.clone())));
+        let nodes = (1..=size).map(node).collect();
+        time.advance(GATE).await;
+        Set { time, nodes }
+    }
+
+    async fn open(&self) -> Quorum {
+        let nodes = self.nodes.iter().map(|node| Arc::clone(node) as Arc<dyn QuorumNode>).collect();
+        Quorum::connect(nodes, GATE, Arc::new(self.time.clone())).await.expect("the nodes are there")
+    }
+
+    async fn client(&self) -> Client {
+        Client::builder(Arc::new(self.open().await)).environment(Arc::new(self.time.clone())).build()
+    }
+
+    /// Runs it while time passes, for as long as it takes.
+    async fn passing<T>(&self, future: impl Future<Output = T>) -> T {
+        let mut future = std::pin::pin!(future);
+        for _ in 0..10_000 {
+            tokio::select! { biased;
+                output = &mut future => return output,
+                () = self.time.advance(millis(5)) => {}
+            }
+        }
+        panic!("it takes too long");
+    }
+
+    fn left_behind(&self) -> Vec<usize> {
+        self.nodes.iter().map(|node| node.stored().0).collect()
+    }
+}
+
+fn report() -> Resource {
+    "report/42".parse().expect("a name")
+}
+
+fn owner(number: u8) -> OwnerToken {
+    OwnerToken::from_bytes([number; 16])
+}
+
+fn claim(who: u8) -> Claim {
+    Claim::new(report(), owner(who), Share::WHOLE, TTL, Arc::new(Holder::new("host", u32::from(who), "")))
+}
+
+fn granted(verdict: leasehold::Result<Verdict>) -> Grant {
+    if let Ok(Verdict::Granted(grant)) = verdict { grant } else { panic!("a grant was due, not {verdict:?}") }
+}
+
+fn is_blocked(verdict: &leasehold::Result<Verdict>) -> bool {
+    matches!(verdict, Ok(Verdict::Blocked(_)))
+}
+
+async fn release(quorum: &Quorum, who: u8) -> Released {
+    quorum.release(&Farewell::new(claim(who).reference())).await.expect("a majority answers")
+}
+
+async fn renewed(quorum: &Quorum, who: u8) -> leasehold::Result<Renewal> {
+    quorum.renew(&[Held::new(ClaimRef { resource: report(), owner: owner(who) }, TTL)]).await.remove(0)
+}
+
+#[tokio::test]
+async fn two_of_five_may_be_down_and_three_may_not() {
+    let set = Set::of(5).await;
+    let quorum = set.open().await;
+    set.nodes[..2].iter().for_each(|node| node.stop());
+    let first = granted(quorum.acquire(&claim(1)).await);
+    assert!(is_blocked(&quorum.acquire(&claim(2)).await));
+    assert!(matches!(renewed(&quorum, 1).await, Ok(Renewal::Kept(kept)) if kept.token == first.token));
+    set.nodes[2].stop();
+    let verdict = quorum.acquire(&claim(2)).await;
+    assert!(!matches!(verdict, Ok(Verdict::Granted(_))), "{verdict:?}");
+    let error = renewed(&quorum, 1).await.expect_err("there is no majority");
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown));
+    set.time.advance(TTL + seconds(1)).await;
+    let error = set.passing(quorum.acquire(&claim(2))).await.expect_err("there is no majority");
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains("n3"), "{error}");
+    assert_eq!(set.left_behind()[3..], [0, 0]);
+}
+
+#[tokio::test]
+async fn a_failed_attempt_leaves_nothing_behind() {
+    let set = Set::of(5).await;
+    let quorum = set.open().await;
+    set.nodes[..3].iter().for_each(|node| node.stop());
+    let error = quorum.acquire(&claim(1)).await.expect_err("there is no majority");
+    assert_eq!(
+        (error.kind(), error.effect()),
+        (ErrorKind::Unavailable, Effect::None),
+        "all is known, and undone"
+    );
+    assert_eq!(set.left_behind(), [0; 5]);
+}
+
+#[tokio::test]
+async fn a_request_that_is_executed_late_comes_to_nothing() {
+    let set = Set::of(5).await;
+    let quorum = set.open().await;
+    set.nodes[..3].iter().for_each(|node| node.freeze());
+    let error = set.passing(quorum.acquire(&claim(1))).await.expect_err("there is no majority");
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown));
+    set.nodes[..3].iter().for_each(|node| node.thaw());
+    set.time.advance(seconds(4)).await;
+    assert_eq!(set.left_behind(), [0; 5], "what the frozen ones executed late is undone");
+    granted(set.passing(quorum.acquire(&claim(2))).await);
+}
+
+#[tokio::test]
+async fn a_slow_node_costs_nothing_once_a_majority_has_answered() {
+    let set = Set::of(5).await;
+    let quorum = set.open().await;
+    set.nodes[..2].iter().for_each(|node| node.slow_down(seconds(1)));
+    granted(quorum.acquire(&claim(1)).await); // no time passes, and yet it is granted
+    assert_eq!(release(&quorum, 1).await, Released::Now);
+    set.time.advance(seconds(5)).await;
+    assert_eq!(set.left_behind(), [0; 5], "the slow ones were told, too");
+}
+
+/// The classic double grant: one of the three that granted restarts empty and votes for the next one.
+#[tokio::test]
+async fn a_node_that_restarts_empty_does_not_grant_again() {
+    let set = Set::of(5).await;
+    let quorum = set.open().await;
+    set.nodes[3..].iter().for_each(|node| node.stop());
+    granted(quorum.acquire(&claim(1)).await);
+    set.nodes[3..].iter().for_each(|node| node.reach());
+    set.nodes[0].restart();
+    let other = set.open().await;
+    // Two hold, three are free: without the gate those would be a majority.
+    let verdict = set.passing(other.acquire(&claim(2))).await;
+    assert!(is_blocked(&verdict), "{verdict:?}");
+    set.time.advance(TTL + seconds(1)).await;
+    granted(set.passing(other.acquire(&claim(2))).await);
+}
+
+#[tokio::test]
+async fn a_node_that_forgot_votes_again_after_the_gate_and_knows_the_last_token() {
+    let set = Set::of(3).await;
+    let quorum = set.open().await;
+    let floor = FencingToken::new(granted(quorum.acquire(&claim(1)).await).token.get() + 300_000_000)
+        .expect("a token");
+    release(&quorum, 1).await;
+    // Five minutes ahead of every clock: only the registers know of it.
+    let ahead = granted(quorum.acquire(&claim(2).above(floor)).await).token;
+    release(&quorum, 2).await;
+    set.nodes[0].restart();
+    set.time.advance(seconds(1)).await;
+    granted(set.passing(quorum.acquire(&claim(3))).await);
+    release(&quorum, 3).await;
+    set.time.advance(GATE + seconds(1)).await;
+    set.nodes[1].stop();
+    let after = granted(set.passing(quorum.acquire(&claim(4))).await);
+    assert!(after.token > ahead, "{:?} follows {ahead:?}", after.token);
+}
+
+#[tokio::test]
+async fn a_majority_that_forgot_stops_it_and_it_says_so() {
+    let set = Set::of(3).await;
+    let quorum = set.open().await;
+    set.nodes[..2].iter().for_each(|node| node.restart());
+    assert!(quorum.acquire(&claim(1)).await.is_err());
+    set.time.advance(seconds(1)).await;
+    let error = set.passing(quorum.acquire(&claim(1))).await.expect_err("a majority has no vote");
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains("2 of 3 nodes may have forgotten"), "{error}");
+}
+
+#[tokio::test]
+async fn a_lease_outlives_the_restart_of_every_node_one_after_the_other() {
+    let set = Set::of(3).await;
+    let client = set.client().await;
+    let lease = client.lease("report", "42").ttl(TTL).acquire().await.expect("it is free");
+    for node in &set.nodes {
+        node.restart();
+        set.time.advance(GATE + TTL * 2).await;
+        assert!(lease.check().is_ok(), "{} was restarted, the other two were there", node.name());
+    }
+    lease.release().await.expect("a majority answers");
+}
+
+#[tokio::test]
+async fn nodes_that_disagree_are_asked_for_the_greatest_number() {
+    let set = Set::of(3).await;
+    let quorum = set.open().await;
+    // Each round one other node is away: their registers drift apart, ahead of the clocks.
+    let mut last = granted(quorum.acquire(&claim(9)).await).token;
+    release(&quorum, 9).await;
+    for round in 0..9u8 {
+        let away = &set.nodes[usize::from(round) % 3];
+        away.stop();
+        let floor = FencingToken::new(last.get() + 1_000_000).expect("a token");
+        let bold = if round % 2 == 0 { claim(round).above(floor) } else { claim(round) };
+        let token = granted(set.passing(quorum.acquire(&bold)).await).token;
+        assert!(token > last, "{token:?} follows {last:?}");
+        last = token;
+        let again = granted(set.passing(quorum.acquire(&bold)).await).token;
+        assert_eq!(again, token, "asked again, the same grant");
+        release(&quorum, round).await;
+        // It comes back as the same run: it was only out of reach.
+        away.reach();
+        set.time.advance(seconds(3)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_minority_of_wrong_clocks_changes_nothing() {
+    let set = Set::of(5).await;
+    let quorum = set.open().await;
+    let first = granted(quorum.acquire(&claim(1)).await);
+    set.nodes[0].set_clock_ahead(3600);
+    set.nodes[1].set_clock_ahead(-3600);
+    assert!(is_blocked(&quorum.acquire(&claim(2)).await), "one of five has lost the lock");
+    assert!(matches!(renewed(&quorum, 1).await, Ok(Renewal::Kept(_))));
+    release(&quorum, 1).await;
+    let second = granted(set.passing(quorum.acquire(&claim(2))).await);
+    let apart = second.token.get() - first.token.get();
+    assert!(
+        second.token > first.token && apart < 600_000_000,
+        "tokens follow the majority's clocks: {apart}"
+    );
+}
+
+/// A documented limit, observed: exclusion trusts the clocks of a majority. The tokens do not.
+#[tokio::test]
+async fn a_majority_of_clocks_that_jump_grants_twice_and_the_tokens_still_grow() {
+    let set = Set::of(5).await;
+    let quorum = set.open().await;
+    let first = granted(quorum.acquire(&claim(1)).await);
+    set.nodes[..3].iter().for_each(|node| node.set_clock_ahead(31));
+    let second = granted(set.passing(quorum.acquire(&claim(2))).await);
+    assert!(second.token > first.token, "whoever checks tokens refuses the first from now on");
+    assert!(matches!(renewed(&quorum, 1).await, Ok(Renewal::Gone { .. })), "and the first is told");
+}
+
+#[tokio::test]
+async fn what_needs_a_line_or_shares_is_refused_with_the_reason() {
+    let set = Set::of(3).await;
+    let client = set.client().await;
+    let kind = |error: leasehold::Error| (error.kind(), error.effect(), error.to_string());
+    let fair = kind(client.lease("a", "b").fair().acquire().await.expect_err("no line"));
+    let permits = kind(client.semaphore("a", "b", 3).permits(1).acquire().await.expect_err("no shares"));
+    let read = kind(client.rwlock("a", "b").read().acquire().await.expect_err("no shares"));
+    for (told, word) in [(fair, "line"), (permits, "semaphores"), (read, "read-write")] {
+        assert_eq!((told.0, told.1), (ErrorKind::Unsupported, Effect::None));
+        assert!(told.2.contains(word), "{}", told.2);
+    }
+    let long = client.lease("a", "b").ttl(GATE * 2).acquire().await.expect_err("longer than the gate");
+    assert_eq!((long.kind(), long.effect()), (ErrorKind::Limit, Effect::None));
+    assert!(long.to_string().contains("gate"), "{long}");
+}
+
+#[tokio::test]
+async fn a_client_that_releases_lets_others_ask_before_its_own() {
+    let set = Set::of(3).await;
+    let (busy, other) = (set.client().await, set.client().await);
+    let lease = busy.lease("report", "42").acquire().await.expect("it is free");
+    let waits = tokio::spawn({
+        let request = busy.lease("report", "42").wait(seconds(10));
+        async move { request.acquire().await }
+    });
+    set.time.advance(millis(1)).await;
+    lease.release().await.expect("a majority answers");
+    // Its own waiter is next and pauses; whoever asks meanwhile is served.
+    let theirs = other.lease("report", "42").try_acquire().await.expect("it answers").expect("it is free");
+    theirs.release().await.expect("a majority answers");
+    let ours = set.passing(waits).await.expect("no panic").expect("its turn comes");
+    ours.release().await.expect("a majority answers");
+}
+
+#[tokio::test]
+async fn what_is_no_quorum_is_refused() {
+    let set = Set::of(3).await;
+    let open = |nodes: Vec<Arc<MemoryNode>>| {
+        let nodes = nodes.into_iter().map(|node| node as Arc<dyn QuorumNode>).collect();
+        Quorum::connect(nodes, GATE, Arc::new(set.time.clone()))
+    };
+    let two = open(set.nodes[..2].to_vec()).await.expect_err("too few");
+    let twice = open(vec![set.nodes[0].clone(), set.nodes[1].clone(), set.nodes[0].clone()]).await;
+    let twice = twice.expect_err("one is there twice");
+    assert_eq!((two.kind(), twice.kind()), (ErrorKind::Invalid, ErrorKind::Invalid));
+    assert!(
+        two.to_string().contains("at least 3") && twice.to_string().contains("same server"),
+        "{two}; {twice}"
+    );
+}
+
+#[tokio::test]
+async fn looking_shows_what_a_majority_has() {
+    let set = Set::of(5).await;
+    let quorum = set.open().await;
+    let grant = granted(quorum.acquire(&claim(1)).await);
+    set.nodes[0].stop();
+    set.nodes[1].forget();
+    let seen =
+        quorum.inspect(&Query::One(report())).await.expect("a majority answers").into_snapshots().remove(0);
+    assert_eq!((seen.holder_count, seen.holders[0].token), (1, grant.token));
+    set.nodes[2].forget();
+    let seen =
+        quorum.inspect(&Query::One(report())).await.expect("a majority answers").into_snapshots().remove(0);
+    assert_eq!(seen.holder_count, 0, "two of five hold nothing");
+}

@@ -1,0 +1,219 @@
+//! Jobs in PostgreSQL.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use leasehold::{Effect, Error, ErrorKind, Result, async_trait};
+use tokio_postgres::{Client, GenericClient, Row, error::SqlState, types::ToSql};
+
+use super::{Claim, JobRecord, JobState, Jobs, NewJob, VANISHED, millis, token};
+
+/// Jobs in PostgreSQL, through a connection of yours. Workers pass over rows that another one is just taking
+/// (`SKIP LOCKED`). Each call is one statement, so a pool in transaction mode is fine.
+#[derive(Clone)]
+pub struct PostgresJobs {
+    client: Arc<Client>,
+}
+
+impl fmt::Debug for PostgresJobs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresJobs").finish_non_exhaustive()
+    }
+}
+
+type Values<'a> = &'a [&'a (dyn ToSql + Sync)];
+
+impl PostgresJobs {
+    /// The SQL that makes the table, for those who make their tables themselves.
+    pub const SCHEMA: &'static str = include_str!("../../sql/postgres/jobs.sql");
+
+    /// Uses a connection, whose task you drive. The table has to be there: [`PostgresJobs::create`], or
+    /// [`SCHEMA`](Self::SCHEMA).
+    pub fn new(client: Arc<Client>) -> PostgresJobs {
+        PostgresJobs { client }
+    }
+
+    /// Makes the table if it is not there.
+    ///
+    /// # Errors
+    /// `Denied` if the role may not.
+    pub async fn create(&self) -> Result<()> {
+        // Two that make it at once would trip over each other, in spite of IF NOT EXISTS.
+        let sql = format!("BEGIN; SELECT pg_advisory_xact_lock(5498217431208); {}; COMMIT", Self::SCHEMA);
+        let made = self.client.batch_execute(&sql).await;
+        if made.is_err() {
+            drop(self.client.batch_execute("ROLLBACK").await);
+        }
+        made.map_err(|error| interpret(&error))
+    }
+
+    /// Adds a job in a transaction of your own: it is there if, and only if, the rest of the transaction is.
+    ///
+    /// # Errors
+    /// As [`Jobs::add`].
+    pub async fn add_in(transaction: &tokio_postgres::Transaction<'_>, job: &NewJob) -> Result<Option<i64>> {
+        add(transaction, job).await
+    }
+
+    async fn rows(&self, sql: &str, values: Values<'_>) -> Result<Vec<Row>> {
+        self.client.query(sql, values).await.map_err(|error| interpret(&error))
+    }
+
+    async fn changes_one(&self, sql: &str, values: Values<'_>) -> Result<bool> {
+        self.client.execute(sql, values).await.map(|changed| changed == 1).map_err(|error| interpret(&error))
+    }
+
+    async fn take(&self, which: &str, values: Values<'_>) -> Result<Option<Claim>> {
+        let sql = format!(
+            "UPDATE leasehold_jobs SET state = 'running', worker = $1, attempts = attempts + 1, version = version + 1,
+             due = clock_timestamp() + $2 * interval '1 millisecond', changed_at = clock_timestamp(),
+             last_fencing_token = greatest(last_fencing_token + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)
+             WHERE id = (SELECT id FROM leasehold_jobs WHERE {which} AND due <= statement_timestamp()
+                         AND attempts < attempts_max ORDER BY due, id LIMIT 1 FOR UPDATE SKIP LOCKED)
+             RETURNING id, payload, attempts, version, last_fencing_token"
+        );
+        let claimed = |row: &Row| {
+            let attempt = u32::try_from(row.get::<_, i32>(2)).unwrap_or(u32::MAX);
+            let token = token(row.get(4))?;
+            Ok(Claim { id: row.get(0), payload: row.get(1), attempt, version: row.get(3), token })
+        };
+        self.rows(&sql, values).await?.first().map(claimed).transpose()
+    }
+
+    /// Those whose last worker did not come back are dead.
+    async fn bury_vanished(&self, queue: &str) -> Result<()> {
+        let sql = "UPDATE leasehold_jobs SET state = 'dead', due = NULL, version = version + 1, error = $2,
+                   changed_at = clock_timestamp()
+                   WHERE queue = $1 AND due <= statement_timestamp() AND attempts >= attempts_max";
+        self.client.execute(sql, &[&queue, &VANISHED]).await.map(drop).map_err(|error| interpret(&error))
+    }
+}
+
+/// The row is still what was claimed.
+const OURS: &str = "id = $1 AND version = $2 AND last_fencing_token = $3 AND state = 'running'";
+
+#[async_trait]
+impl Jobs for PostgresJobs {
+    async fn add(&self, job: &NewJob) -> Result<Option<i64>> {
+        add(&*self.client, job).await
+    }
+
+    async fn claim(&self, queue: &str, worker: &str, hold: Duration) -> Result<Option<Claim>> {
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "milliseconds; PostgreSQL multiplies intervals by floats"
+        )]
+        let hold = millis(hold) as f64;
+        match self.take("queue = $3", &[&worker, &hold, &queue]).await? {
+            Some(claim) => Ok(Some(claim)),
+            None => self.bury_vanished(queue).await.map(|()| None),
+        }
+    }
+
+    async fn claim_one(&self, id: i64, worker: &str, hold: Duration) -> Result<Option<Claim>> {
+        #[expect(clippy::cast_precision_loss, reason = "as above")]
+        let hold = millis(hold) as f64;
+        self.take("id = $3", &[&worker, &hold, &id]).await
+    }
+
+    async fn due(&self, queue: &str, most: u32) -> Result<Vec<i64>> {
+        let sql = "SELECT id FROM leasehold_jobs WHERE queue = $1 AND due <= statement_timestamp()
+                   AND attempts < attempts_max ORDER BY due, id LIMIT $2";
+        Ok(self.rows(sql, &[&queue, &i64::from(most)]).await?.iter().map(|row| row.get(0)).collect())
+    }
+
+    async fn heartbeat(&self, claim: &Claim, hold: Duration) -> Result<bool> {
+        let sql = format!(
+            "UPDATE leasehold_jobs SET due = clock_timestamp() + $4 * interval '1 millisecond',
+             changed_at = clock_timestamp() WHERE due > clock_timestamp() AND {OURS}"
+        );
+        #[expect(clippy::cast_precision_loss, reason = "as above")]
+        let hold = millis(hold) as f64;
+        self.changes_one(&sql, &[&claim.id, &claim.version, &claim.token.get().cast_signed(), &hold]).await
+    }
+
+    async fn complete(&self, claim: &Claim, result: &[u8]) -> Result<bool> {
+        let sql = format!(
+            "UPDATE leasehold_jobs SET state = 'done', due = NULL, version = version + 1, result = $4, error = NULL,
+             changed_at = clock_timestamp() WHERE {OURS}"
+        );
+        self.changes_one(&sql, &[&claim.id, &claim.version, &claim.token.get().cast_signed(), &result]).await
+    }
+
+    async fn fail(&self, claim: &Claim, error: &str, again_in: Duration) -> Result<bool> {
+        let sql = format!(
+            "UPDATE leasehold_jobs SET version = version + 1, error = $4, changed_at = clock_timestamp(),
+             state = CASE WHEN attempts < attempts_max THEN 'ready' ELSE 'dead' END,
+             due = CASE WHEN attempts < attempts_max THEN clock_timestamp() + $5 * interval '1 millisecond' END
+             WHERE {OURS}"
+        );
+        #[expect(clippy::cast_precision_loss, reason = "as above")]
+        let again_in = millis(again_in) as f64;
+        // NUL is the one character that a text of PostgreSQL cannot hold.
+        let error = error.replace('\0', " ");
+        let token = claim.token.get().cast_signed();
+        self.changes_one(&sql, &[&claim.id, &claim.version, &token, &error, &again_in]).await
+    }
+
+    async fn look(&self, id: i64) -> Result<Option<JobRecord>> {
+        let sql = format!("SELECT {COLUMNS} FROM leasehold_jobs WHERE id = $1");
+        self.rows(&sql, &[&id]).await?.first().map(record).transpose()
+    }
+
+    async fn dead(&self, queue: &str, most: u32) -> Result<Vec<JobRecord>> {
+        self.bury_vanished(queue).await?;
+        let sql = format!(
+            "SELECT {COLUMNS} FROM leasehold_jobs WHERE queue = $1 AND state = 'dead'
+             ORDER BY changed_at DESC, id DESC LIMIT $2"
+        );
+        self.rows(&sql, &[&queue, &i64::from(most)]).await?.iter().map(record).collect()
+    }
+
+    async fn revive(&self, id: i64) -> Result<bool> {
+        let sql = "UPDATE leasehold_jobs SET state = 'ready', due = clock_timestamp(), attempts = 0,
+                   version = version + 1, changed_at = clock_timestamp() WHERE id = $1 AND state = 'dead'";
+        self.changes_one(sql, &[&id]).await
+    }
+}
+
+async fn add(client: &impl GenericClient, job: &NewJob) -> Result<Option<i64>> {
+    job.check()?;
+    let sql = "INSERT INTO leasehold_jobs (queue, key, payload, state, due, attempts_max)
+               VALUES ($1, $2, $3, 'ready', clock_timestamp() + $4 * interval '1 millisecond', $5)
+               ON CONFLICT (queue, key) DO NOTHING RETURNING id";
+    #[expect(clippy::cast_precision_loss, reason = "as above")]
+    let delay = millis(job.delay) as f64;
+    let most = i32::try_from(job.attempts_max).unwrap_or(i32::MAX);
+    let added = client.query_opt(sql, &[&job.queue, &job.key, &job.payload, &delay, &most]).await;
+    added.map(|row| row.map(|row| row.get(0))).map_err(|error| interpret(&error))
+}
+
+const COLUMNS: &str = "id, key, state, attempts, worker, result, error";
+
+fn record(row: &Row) -> Result<JobRecord> {
+    Ok(JobRecord {
+        id: row.get(0),
+        key: row.get(1),
+        state: JobState::read(row.get(2))?,
+        attempts: u32::try_from(row.get::<_, i32>(3)).unwrap_or(u32::MAX),
+        worker: row.get(4),
+        result: row.get(5),
+        error: row.get(6),
+    })
+}
+
+fn interpret(error: &tokio_postgres::Error) -> Error {
+    let Some(refusal) = error.as_db_error() else {
+        // The connection ended before the answer came.
+        let message = format!("the database does not answer: {error}");
+        return Error::new(ErrorKind::Unavailable, message).with_effect(Effect::Unknown);
+    };
+    let message = format!("the database refused: {}", refusal.message());
+    let code = refusal.code();
+    if *code == SqlState::INSUFFICIENT_PRIVILEGE {
+        Error::new(ErrorKind::Denied, message)
+    } else if *code == SqlState::UNDEFINED_TABLE {
+        Error::new(ErrorKind::Invalid, format!("{message}: make the table with `create`"))
+    } else {
+        Error::new(ErrorKind::Unavailable, message)
+    }
+}

@@ -1,0 +1,264 @@
+//! Jobs in a SQLite file.
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use leasehold::{Effect, Error, ErrorKind, Result, async_trait};
+use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, TransactionBehavior, params};
+
+use super::{Claim, JobRecord, JobState, Jobs, NewJob, VANISHED, millis, token};
+
+/// Jobs in a SQLite file, for the processes of one host.
+#[derive(Clone)]
+pub struct SqliteJobs {
+    connection: Arc<Mutex<Connection>>,
+    path: PathBuf,
+}
+
+/// Milliseconds and microseconds since 1970, as SQLite has them.
+const NOW: &str = "CAST(unixepoch('subsec') * 1000 AS INTEGER)";
+const NOW_MICROS: &str = "CAST(unixepoch('subsec') * 1000000 AS INTEGER)";
+
+impl SqliteJobs {
+    /// Opens the file, and makes the table if it is not there.
+    ///
+    /// # Errors
+    /// `Unavailable` if the file cannot be opened; `Corrupt` if it is no database.
+    pub async fn open(path: impl AsRef<Path>) -> Result<SqliteJobs> {
+        let path = path.as_ref().to_owned();
+        let file = path.clone();
+        let connection = blocking(move || {
+            let connection = Connection::open(file)?;
+            connection.busy_timeout(Duration::from_secs(5))?;
+            connection.pragma_update(None, "journal_mode", "WAL")?;
+            connection.execute_batch(include_str!("../../sql/sqlite/jobs.sql"))?;
+            Ok(connection)
+        })
+        .await?;
+        Ok(SqliteJobs { connection: Arc::new(Mutex::new(connection)), path })
+    }
+
+    /// Adds a job in a transaction of your own: it is there if, and only if, the rest of the transaction is.
+    ///
+    /// # Errors
+    /// As [`Jobs::add`].
+    pub fn add_in(transaction: &Transaction<'_>, job: &NewJob) -> Result<Option<i64>> {
+        job.check()?;
+        add(transaction, job).map_err(|error| interpret(&error))
+    }
+
+    async fn with<T, F>(&self, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
+    {
+        let connection = Arc::clone(&self.connection);
+        blocking(move || {
+            let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
+            let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let answer = work(&transaction)?;
+            transaction.commit()?;
+            Ok(answer)
+        })
+        .await
+    }
+}
+
+impl fmt::Debug for SqliteJobs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteJobs").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Jobs for SqliteJobs {
+    async fn add(&self, job: &NewJob) -> Result<Option<i64>> {
+        job.check()?;
+        let job = job.clone();
+        self.with(move |transaction| add(transaction, &job)).await
+    }
+
+    async fn claim(&self, queue: &str, worker: &str, hold: Duration) -> Result<Option<Claim>> {
+        let (queue, worker) = (queue.to_owned(), worker.to_owned());
+        self.with(move |transaction| {
+            bury_vanished(transaction, &queue)?;
+            let sql = format!("queue = ?3 AND due <= {NOW} ORDER BY due, id LIMIT 1");
+            take(transaction, &sql, &worker, hold, &queue)
+        })
+        .await?
+        .transpose()
+    }
+
+    async fn claim_one(&self, id: i64, worker: &str, hold: Duration) -> Result<Option<Claim>> {
+        let worker = worker.to_owned();
+        self.with(move |transaction| {
+            let sql = format!("id = ?3 AND due <= {NOW} AND attempts < attempts_max");
+            take(transaction, &sql, &worker, hold, &id)
+        })
+        .await?
+        .transpose()
+    }
+
+    async fn due(&self, queue: &str, most: u32) -> Result<Vec<i64>> {
+        let queue = queue.to_owned();
+        self.with(move |transaction| {
+            let sql = format!(
+                "SELECT id FROM leasehold_jobs WHERE queue = ?1 AND due <= {NOW} ORDER BY due, id LIMIT ?2"
+            );
+            transaction.prepare_cached(&sql)?.query_map(params![queue, most], |row| row.get(0))?.collect()
+        })
+        .await
+    }
+
+    async fn heartbeat(&self, claim: &Claim, hold: Duration) -> Result<bool> {
+        let sql = format!("due = {NOW} + ?4 WHERE due > {NOW} AND");
+        self.change(claim, sql, millis(hold)).await
+    }
+
+    async fn complete(&self, claim: &Claim, result: &[u8]) -> Result<bool> {
+        let sql =
+            "state = 'done', due = NULL, version = version + 1, result = ?4, error = NULL WHERE".to_owned();
+        self.change(claim, sql, result.to_owned()).await
+    }
+
+    async fn fail(&self, claim: &Claim, error: &str, again_in: Duration) -> Result<bool> {
+        let again = millis(again_in);
+        let sql = format!(
+            "state = CASE WHEN attempts < attempts_max THEN 'ready' ELSE 'dead' END,
+             due = CASE WHEN attempts < attempts_max THEN {NOW} + {again} END,
+             version = version + 1, error = ?4 WHERE"
+        );
+        self.change(claim, sql, error.to_owned()).await
+    }
+
+    async fn look(&self, id: i64) -> Result<Option<JobRecord>> {
+        let read = self.with(move |transaction| {
+            let sql = format!("SELECT {COLUMNS} FROM leasehold_jobs WHERE id = ?1");
+            transaction.prepare_cached(&sql)?.query_row([id], record).optional()
+        });
+        read.await?.transpose()
+    }
+
+    async fn dead(&self, queue: &str, most: u32) -> Result<Vec<JobRecord>> {
+        let queue = queue.to_owned();
+        let read = self.with(move |transaction| {
+            bury_vanished(transaction, &queue)?;
+            let sql = format!(
+                "SELECT {COLUMNS} FROM leasehold_jobs WHERE queue = ?1 AND state = 'dead'
+                 ORDER BY changed_at DESC, id DESC LIMIT ?2"
+            );
+            let mut statement = transaction.prepare_cached(&sql)?;
+            statement.query_map(params![queue, most], record)?.collect::<rusqlite::Result<Vec<_>>>()
+        });
+        read.await?.into_iter().collect()
+    }
+
+    async fn revive(&self, id: i64) -> Result<bool> {
+        self.with(move |transaction| {
+            let sql = format!(
+                "UPDATE leasehold_jobs SET state = 'ready', due = {NOW}, attempts = 0, version = version + 1,
+                 changed_at = {NOW} WHERE id = ?1 AND state = 'dead'"
+            );
+            Ok(transaction.execute(&sql, [id])? == 1)
+        })
+        .await
+    }
+}
+
+impl SqliteJobs {
+    /// Changes the row if it is still what was claimed.
+    async fn change(
+        &self,
+        claim: &Claim,
+        set: String,
+        value: impl rusqlite::ToSql + Send + 'static,
+    ) -> Result<bool> {
+        let (id, version, token) = (claim.id, claim.version, claim.token.get().cast_signed());
+        self.with(move |transaction| {
+            let (set, condition) = set.split_once("WHERE").unwrap_or((&set, ""));
+            let sql = format!(
+                "UPDATE leasehold_jobs SET {set}, changed_at = {NOW} WHERE {condition}
+                 id = ?1 AND version = ?2 AND last_fencing_token = ?3 AND state = 'running'"
+            );
+            Ok(transaction.prepare_cached(&sql)?.execute(params![id, version, token, value])? == 1)
+        })
+        .await
+    }
+}
+
+fn add(transaction: &Transaction<'_>, job: &NewJob) -> rusqlite::Result<Option<i64>> {
+    let sql = format!(
+        "INSERT INTO leasehold_jobs (queue, key, payload, state, due, attempts_max, added_at, changed_at)
+         VALUES (?1, ?2, ?3, 'ready', {NOW} + ?4, ?5, {NOW}, {NOW})
+         ON CONFLICT (queue, key) DO NOTHING RETURNING id"
+    );
+    let values = params![job.queue, job.key, job.payload, millis(job.delay), job.attempts_max];
+    transaction.prepare_cached(&sql)?.query_row(values, |row| row.get(0)).optional()
+}
+
+/// Those whose last worker did not come back are dead.
+fn bury_vanished(transaction: &Transaction<'_>, queue: &str) -> rusqlite::Result<()> {
+    let sql = format!(
+        "UPDATE leasehold_jobs SET state = 'dead', due = NULL, version = version + 1, error = ?2, changed_at = {NOW}
+         WHERE queue = ?1 AND due <= {NOW} AND attempts >= attempts_max"
+    );
+    transaction.prepare_cached(&sql)?.execute(params![queue, VANISHED]).map(drop)
+}
+
+type Taken = Result<Claim>;
+
+fn take(
+    transaction: &Transaction<'_>,
+    which: &str,
+    worker: &str,
+    hold: Duration,
+    of: &dyn rusqlite::ToSql,
+) -> rusqlite::Result<Option<Taken>> {
+    let sql = format!(
+        "UPDATE leasehold_jobs SET state = 'running', worker = ?1, due = {NOW} + ?2, attempts = attempts + 1,
+         version = version + 1, last_fencing_token = max(last_fencing_token + 1, {NOW_MICROS}), changed_at = {NOW}
+         WHERE id = (SELECT id FROM leasehold_jobs WHERE {which})
+         RETURNING id, payload, attempts, version, last_fencing_token"
+    );
+    let claimed = |row: &Row<'_>| {
+        let (id, payload, attempt, version) = (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?);
+        Ok(token(row.get(4)?).map(|token| Claim { id, payload, attempt, version, token }))
+    };
+    transaction.prepare_cached(&sql)?.query_row(params![worker, millis(hold), of], claimed).optional()
+}
+
+const COLUMNS: &str = "id, key, state, attempts, worker, result, error";
+
+fn record(row: &Row<'_>) -> rusqlite::Result<Result<JobRecord>> {
+    let state = JobState::read(&row.get::<_, String>(2)?);
+    let (id, key, attempts, worker) = (row.get(0)?, row.get(1)?, row.get(3)?, row.get(4)?);
+    let (result, error) = (row.get(5)?, row.get(6)?);
+    Ok(state.map(|state| JobRecord { id, key, state, attempts, worker, result, error }))
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> rusqlite::Result<T> + Send + 'static,
+) -> Result<T> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(answer) => answer.map_err(|error| interpret(&error)),
+        Err(_) => Err(Error::new(ErrorKind::ShutDown, "the runtime has ended").with_effect(Effect::Unknown)),
+    }
+}
+
+fn interpret(error: &rusqlite::Error) -> Error {
+    use rusqlite::ErrorCode;
+    let message = format!("the jobs cannot be used: {error}");
+    match error.sqlite_error_code() {
+        Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => Error::new(ErrorKind::Corrupt, message),
+        Some(ErrorCode::PermissionDenied | ErrorCode::ReadOnly) => Error::new(ErrorKind::Denied, message),
+        // Nothing is committed when a statement fails; a commit that fails may have reached the disk.
+        Some(ErrorCode::SystemIoFailure) => {
+            Error::new(ErrorKind::Unavailable, message).with_effect(Effect::Unknown)
+        }
+        _ => Error::new(ErrorKind::Unavailable, message),
+    }
+}

@@ -1,0 +1,16 @@
+//! What people want when they ask for a lock: work that is done once.
+//!
+//! | you want | module | the page |
+//! |---|---|---|
+//! | jobs that are done, whoever dies over them | `jobs` | `docs/patterns/jobs.md` |
+//! | a job on a schedule, run once on all machines together | `schedule` | `docs/patterns/schedule.md` |
+
+#[cfg(feature = "jobs")]
+pub mod jobs;
+#[cfg(feature = "schedule")]
+pub mod schedule;
+
+/// The programs of the pages compile.
+#[cfg(all(doctest, feature = "jobs", feature = "sqlite"))]
+#[doc = include_str!("../../../docs/patterns/jobs.md")]
+pub struct JobsPage;

@@ -1,0 +1,80 @@
+//! What became of the ticks: for operators, and to see that a job has stopped.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use leasehold::{Client, Listing, Page, Query, Result, Snapshot};
+
+use super::{
+    cron::{CLAIMED, ENDED},
+    expression::Schedule,
+    instant::Instant,
+    record::{Outcome, Record},
+};
+
+/// What is known of a job.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Report {
+    /// Its name.
+    pub job: String,
+    /// Its last tick.
+    pub tick: Instant,
+    /// What became of it.
+    pub record: Record,
+    /// On which machine.
+    pub host: String,
+    /// The last tick that succeeded, if it is still remembered.
+    pub last_success: Option<Instant>,
+    /// When it is due next.
+    pub next: Option<Instant>,
+    /// The tick after its last one is overdue by this much.
+    pub late_by: Option<Duration>,
+}
+
+/// A minute is not late: machines are busy, clocks differ.
+const GRACE: Duration = Duration::from_secs(60);
+
+type Ticks = BTreeMap<String, BTreeMap<Instant, (Record, String)>>;
+
+/// What is known of every job in the client's namespace, by name. A job is forgotten ten ticks after its last one, and six hours at the earliest.
+///
+/// # Errors
+/// Whatever the backend says.
+pub async fn reports(client: &Client) -> Result<Vec<Report>> {
+    let mut ticks = Ticks::new();
+    for kind in [CLAIMED, ENDED] {
+        let any = client.lease(kind, "x");
+        let mut listing = Some(Listing::of(any.resource()?.key().trim_end_matches('x')));
+        while let Some(part) = listing.take() {
+            let Page::Resources { snapshots, next } = client.inspect(&Query::Resources(part.clone())).await?
+            else {
+                break;
+            };
+            snapshots.iter().for_each(|seen| note(seen, &mut ticks));
+            listing = next.map(|next| part.after(next));
+        }
+    }
+    let now = Instant::of(client.environment().wall());
+    Ok(ticks.into_iter().filter_map(|(job, ticks)| report(job, &ticks, now)).collect())
+}
+
+/// What ended overwrites what began.
+fn note(seen: &Snapshot, ticks: &mut Ticks) {
+    let id = seen.resource.id();
+    let Some((job, at)) = id.rsplit_once('@') else { return };
+    let (Ok(at), Some(by)) = (at.parse(), seen.holders.first()) else { return };
+    let Some(record) = by.note.as_deref().and_then(Record::read) else { return };
+    ticks.entry(job.to_owned()).or_default().insert(at, (record, by.holder.host.clone()));
+}
+
+fn report(job: String, ticks: &BTreeMap<Instant, (Record, String)>, now: Instant) -> Option<Report> {
+    let (tick, (record, host)) = ticks.last_key_value()?;
+    let succeeded = ticks.iter().filter(|(_, (record, _))| record.outcome == Outcome::Succeeded);
+    let last_success = succeeded.map(|(tick, _)| *tick).next_back();
+    let schedule =
+        Schedule::parse(&record.expression).and_then(|schedule| schedule.in_zone(&record.zone)).ok();
+    let after = |instant| schedule.as_ref().and_then(|schedule| schedule.next_after(instant));
+    let late_by = after(*tick).map(|due| due.until(now)).filter(|late| *late > GRACE);
+    let (tick, record, host, next) = (*tick, record.clone(), host.clone(), after(now.max(*tick)));
+    Some(Report { job, tick, record, host, last_success, next, late_by })
+}

@@ -1,0 +1,264 @@
+//! Durable jobs, on SQLite and on PostgreSQL: the same tests on both.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test is a program of its own")]
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use leasehold::{Client, ErrorKind, Memory};
+use leasehold_patterns::jobs::{Backoff, JobState, Jobs, NewJob, PostgresJobs, SqliteJobs, Worker};
+use leasehold_testkit::servers::PostgresServer;
+use tokio_postgres::NoTls;
+
+const HOLD: Duration = Duration::from_secs(30);
+/// Shorter than anyone needs, but not shorter than a busy machine takes.
+const SHORT: Duration = Duration::from_millis(50);
+
+async fn connection(url: &str) -> tokio_postgres::Client {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+/// A connection for each of so many workers, to an empty table.
+async fn stores(count: usize, test: impl AsyncFn(Vec<Arc<dyn Jobs>>)) {
+    let directory = tempfile::tempdir().unwrap();
+    let mut files: Vec<Arc<dyn Jobs>> = Vec::new();
+    for _ in 0..count {
+        files.push(Arc::new(SqliteJobs::open(directory.path().join("jobs.db")).await.unwrap()));
+    }
+    test(files).await;
+    let server = PostgresServer::start();
+    let mut clients: Vec<Arc<dyn Jobs>> = Vec::new();
+    for _ in 0..count {
+        let jobs = PostgresJobs::new(Arc::new(connection(&server.url()).await));
+        jobs.create().await.unwrap();
+        clients.push(Arc::new(jobs));
+    }
+    test(clients).await;
+}
+
+fn client() -> Client {
+    Client::new(Arc::new(Memory::new()))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_is_claimed_once_completed_once_and_remembered() {
+    stores(1, async |jobs| {
+        let jobs = &jobs[0];
+        let id = jobs.add(&NewJob::new("mail", b"order 42").key("42")).await.unwrap().unwrap();
+        assert_eq!(
+            jobs.add(&NewJob::new("mail", b"again").key("42")).await.unwrap(),
+            None,
+            "the key is taken"
+        );
+        assert!(
+            jobs.add(&NewJob::new("other", b"").key("42")).await.unwrap().is_some(),
+            "of that queue only"
+        );
+        let claim = jobs.claim("mail", "a", HOLD).await.unwrap().unwrap();
+        assert_eq!((claim.id, claim.attempt, claim.payload.as_slice()), (id, 1, &b"order 42"[..]));
+        assert!(jobs.claim("mail", "b", HOLD).await.unwrap().is_none());
+        assert!(jobs.heartbeat(&claim, HOLD).await.unwrap());
+        assert!(jobs.complete(&claim, b"sent").await.unwrap());
+        assert!(!jobs.complete(&claim, b"twice").await.unwrap());
+        assert!(!jobs.heartbeat(&claim, HOLD).await.unwrap());
+        let seen = jobs.look(id).await.unwrap().unwrap();
+        assert_eq!((seen.state, seen.result.as_deref()), (JobState::Done, Some(&b"sent"[..])));
+        assert!(jobs.look(id + 1000).await.unwrap().is_none());
+    })
+    .await;
+}
+
+/// The story of the fence: A stalls past its time, B takes over, A comes back.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_comes_back_too_late_changes_nothing() {
+    stores(2, async |jobs| {
+        let id = jobs[0].add(&NewJob::new("mail", b"x")).await.unwrap().unwrap();
+        let late = jobs[0].claim("mail", "a", SHORT).await.unwrap().unwrap();
+        tokio::time::sleep(2 * SHORT).await;
+        assert!(!jobs[0].heartbeat(&late, HOLD).await.unwrap(), "its time was over");
+        let next = jobs[1].claim("mail", "b", HOLD).await.unwrap().unwrap();
+        assert!(next.token > late.token && next.attempt == 2);
+        assert!(!jobs[0].complete(&late, b"late").await.unwrap());
+        assert!(!jobs[0].fail(&late, "late", HOLD).await.unwrap());
+        assert!(jobs[1].complete(&next, b"in time").await.unwrap());
+        assert_eq!(jobs[0].look(id).await.unwrap().unwrap().result.unwrap(), b"in time");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_fails_is_tried_again_and_dead_after_the_last_attempt() {
+    stores(1, async |jobs| {
+        let jobs = &jobs[0];
+        let id = jobs.add(&NewJob::new("mail", b"x").attempts(2)).await.unwrap().unwrap();
+        let first = jobs.claim("mail", "a", HOLD).await.unwrap().unwrap();
+        assert!(jobs.fail(&first, "no\0disk", HOLD).await.unwrap());
+        assert!(jobs.claim("mail", "a", HOLD).await.unwrap().is_none(), "not yet");
+        assert_eq!(jobs.look(id).await.unwrap().unwrap().state, JobState::Ready);
+        let hasty = jobs.add(&NewJob::new("mail", b"y").attempts(1)).await.unwrap().unwrap();
+        let claim = jobs.claim("mail", "a", HOLD).await.unwrap().unwrap();
+        assert!(jobs.fail(&claim, "no disk", Duration::ZERO).await.unwrap());
+        let dead = jobs.dead("mail", 10).await.unwrap();
+        assert_eq!(
+            dead.iter().map(|job| (job.id, job.error.as_deref())).collect::<Vec<_>>(),
+            [(hasty, Some("no disk"))]
+        );
+        assert!(!jobs.revive(id).await.unwrap(), "it is not dead");
+        assert!(jobs.revive(hasty).await.unwrap());
+        assert_eq!(jobs.claim("mail", "a", HOLD).await.unwrap().unwrap().attempt, 1);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_does_not_come_back_from_the_last_attempt_leaves_a_dead_job() {
+    stores(1, async |jobs| {
+        let jobs = &jobs[0];
+        let id = jobs.add(&NewJob::new("mail", b"x").attempts(1)).await.unwrap().unwrap();
+        jobs.claim("mail", "a", SHORT).await.unwrap().unwrap();
+        tokio::time::sleep(2 * SHORT).await;
+        assert!(jobs.claim("mail", "b", HOLD).await.unwrap().is_none());
+        assert!(jobs.claim_one(id, "b", HOLD).await.unwrap().is_none());
+        assert_eq!(jobs.dead("mail", 10).await.unwrap()[0].id, id);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_workers_do_every_job_once_with_and_without_the_filter() {
+    stores(8, async |stores| {
+        for filtered in [false, true] {
+            let memory = Arc::new(Memory::new());
+            let queue = format!("queue-{filtered}");
+            for n in 0..100_u32 {
+                stores[0].add(&NewJob::new(&queue, n.to_be_bytes())).await.unwrap();
+            }
+            let done: Arc<Mutex<Vec<Vec<u8>>>> = Arc::default();
+            let mut workers = tokio::task::JoinSet::new();
+            for (n, jobs) in stores.iter().enumerate() {
+                let worker =
+                    Worker::new(jobs.clone(), &Client::new(memory.clone()), &queue, &format!("w{n}"));
+                let (worker, done) = (if filtered { worker.filtered() } else { worker }, Arc::clone(&done));
+                workers.spawn(async move {
+                    let mut work = async |claim: leasehold_patterns::jobs::Claim| {
+                        done.lock().unwrap().push(claim.payload);
+                        Ok::<_, String>(vec![])
+                    };
+                    while worker.once(&mut work).await.unwrap() {}
+                });
+            }
+            workers.join_all().await;
+            let done = done.lock().unwrap();
+            assert_eq!(
+                (done.len(), done.iter().collect::<BTreeSet<_>>().len()),
+                (100, 100),
+                "filtered: {filtered}"
+            );
+        }
+    })
+    .await;
+}
+
+/// The heartbeat goes on while the work runs, and the work is dropped when the job is somebody else's.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_keeps_its_job_and_drops_the_work_when_it_is_taken() {
+    stores(2, async |jobs| {
+        let hold = Duration::from_secs(1);
+        jobs[0].add(&NewJob::new("mail", b"x")).await.unwrap();
+        let worker = Worker::new(jobs[0].clone(), &client(), "mail", "a").hold(hold);
+        let (other, started) = (jobs[1].clone(), tokio::sync::Notify::new());
+        let mut work = async |_| {
+            started.notify_one();
+            tokio::time::sleep(3 * hold).await;
+            Ok::<_, String>(b"done".to_vec())
+        };
+        let thief = async {
+            started.notified().await;
+            tokio::time::sleep(2 * hold).await;
+            other.claim("mail", "b", HOLD).await.unwrap()
+        };
+        let (done, stolen) = tokio::join!(worker.once(&mut work), thief);
+        assert!(done.unwrap() && stolen.is_none(), "kept for three times as long as it would last");
+        let id = jobs[0].add(&NewJob::new("mail", b"y")).await.unwrap().unwrap();
+        let mut frozen = async |claim: leasehold_patterns::jobs::Claim| {
+            // As if another worker had taken it over meanwhile.
+            assert!(other.fail(&claim, "taken", Duration::ZERO).await.unwrap());
+            std::future::pending::<Result<Vec<u8>, String>>().await
+        };
+        assert!(worker.once(&mut frozen).await.unwrap(), "and it came back");
+        assert_eq!(jobs[0].look(id).await.unwrap().unwrap().state, JobState::Ready);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failing_work_is_written_down_and_tried_later() {
+    stores(1, async |jobs| {
+        let id = jobs[0].add(&NewJob::new("mail", b"x")).await.unwrap().unwrap();
+        let backoff = Backoff { first: HOLD, most: HOLD };
+        let worker = Worker::new(jobs[0].clone(), &client(), "mail", "a").backoff(backoff);
+        let mut work = async |_| Err::<Vec<u8>, _>("no disk");
+        assert!(worker.once(&mut work).await.unwrap());
+        assert!(!worker.once(&mut work).await.unwrap(), "not before half of its pause");
+        let seen = jobs[0].look(id).await.unwrap().unwrap();
+        assert_eq!((seen.state, seen.attempts, seen.error.as_deref()), (JobState::Ready, 1, Some("no disk")));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_is_added_with_the_transaction_or_not_at_all() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("jobs.db");
+    let jobs = SqliteJobs::open(&path).await.unwrap();
+    let mut own = rusqlite::Connection::open(&path).unwrap();
+    let transaction = own.transaction().unwrap();
+    SqliteJobs::add_in(&transaction, &NewJob::new("mail", b"never")).unwrap().unwrap();
+    transaction.rollback().unwrap();
+    let transaction = own.transaction().unwrap();
+    SqliteJobs::add_in(&transaction, &NewJob::new("mail", b"yes")).unwrap().unwrap();
+    transaction.commit().unwrap();
+    assert_eq!(jobs.claim("mail", "a", HOLD).await.unwrap().unwrap().payload, b"yes");
+    assert!(jobs.claim("mail", "a", HOLD).await.unwrap().is_none());
+
+    let server = PostgresServer::start();
+    let jobs = PostgresJobs::new(Arc::new(connection(&server.url()).await));
+    assert_eq!(jobs.due("mail", 1).await.unwrap_err().kind(), ErrorKind::Invalid, "there is no table yet");
+    jobs.create().await.unwrap();
+    let mut own = connection(&server.url()).await;
+    let transaction = own.transaction().await.unwrap();
+    PostgresJobs::add_in(&transaction, &NewJob::new("mail", b"never")).await.unwrap().unwrap();
+    transaction.rollback().await.unwrap();
+    let transaction = own.transaction().await.unwrap();
+    PostgresJobs::add_in(&transaction, &NewJob::new("mail", b"yes")).await.unwrap().unwrap();
+    transaction.commit().await.unwrap();
+    assert_eq!(jobs.claim("mail", "a", HOLD).await.unwrap().unwrap().payload, b"yes");
+    server.stop();
+    let error = jobs.claim("mail", "a", HOLD).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bad_input_gets_a_clear_error() {
+    stores(1, async |jobs| {
+        let huge = vec![0; (1 << 20) + 1];
+        assert_eq!(jobs[0].add(&NewJob::new("mail", &huge)).await.unwrap_err().kind(), ErrorKind::Limit);
+        for queue in ["", "a\0b", &"x".repeat(257)] {
+            assert_eq!(jobs[0].add(&NewJob::new(queue, b"")).await.unwrap_err().kind(), ErrorKind::Invalid);
+        }
+        assert!(
+            jobs[0].add(&NewJob::new("Füße '; DROP TABLE jobs --", b"").key("k'")).await.unwrap().is_some()
+        );
+    })
+    .await;
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("no.db"), "this is not a database, but long enough to be looked at")
+        .unwrap();
+    let error = SqliteJobs::open(directory.path().join("no.db")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    assert!(SqliteJobs::open(directory.path().join("none/jobs.db")).await.is_err());
+}

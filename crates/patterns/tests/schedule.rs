@@ -1,0 +1,217 @@
+//! A tick runs once, whoever else is there, and what became of it is remembered.
+#![allow(clippy::unwrap_used, reason = "a test is a program of its own")]
+#![expect(clippy::disallowed_methods, reason = "tests spawn what a program would")]
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use leasehold::{Backend, Client, Clock as _, Memory, testing::ManualTime};
+use leasehold_patterns::schedule::{Cron, Instant, Missed, Outcome, Overlap, Schedule, reports};
+use tokio::task::JoinHandle;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Machines that share a store; what they run is written down.
+struct Fleet {
+    time: ManualTime,
+    memory: Arc<Memory>,
+    ran: Arc<Mutex<Vec<(&'static str, Instant)>>>,
+}
+
+impl Fleet {
+    fn new() -> Fleet {
+        let time = ManualTime::new();
+        let memory = Arc::new(Memory::in_environment(Arc::new(time.clone())));
+        Fleet { time, memory, ran: Arc::default() }
+    }
+
+    fn client(&self) -> Client {
+        let memory: Arc<dyn Backend> = self.memory.clone();
+        Client::builder(memory).environment(Arc::new(self.time.clone())).build()
+    }
+
+    fn cron(&self, expression: &str) -> Cron {
+        Cron::new(&self.client(), "cleanup", Schedule::parse(expression).unwrap())
+    }
+
+    /// A machine that runs the job, each run of which takes a while.
+    fn start(&self, name: &'static str, cron: Cron, takes: Duration) -> JoinHandle<()> {
+        let (ran, time) = (Arc::clone(&self.ran), self.time.clone());
+        tokio::spawn(async move {
+            let ended = cron.run(async |tick| {
+                ran.lock().unwrap().push((name, tick.at));
+                leasehold::Environment::sleep(&time, takes).await;
+                if name == "broken" { Err("no disk") } else { Ok(()) }
+            });
+            panic!("{name} ended: {:?}", ended.await.unwrap_err());
+        })
+    }
+
+    fn ticks(&self) -> Vec<Instant> {
+        self.ran.lock().unwrap().iter().map(|(_, at)| *at).collect()
+    }
+
+    fn now(&self) -> Instant {
+        Instant::of(self.time.wall())
+    }
+}
+
+fn is_strictly_rising(ticks: &[Instant]) -> bool {
+    ticks.windows(2).all(|pair| pair[0] < pair[1])
+}
+
+#[tokio::test]
+async fn of_many_machines_one_runs_each_tick() {
+    let fleet = Fleet::new();
+    let names = ["a", "b", "c", "d"];
+    let machines = names.map(|name| fleet.start(name, fleet.cron("*/5 * * * *"), Duration::from_secs(3)));
+    fleet.time.advance(60 * MINUTE).await;
+    let ticks = fleet.ticks();
+    assert_eq!(ticks.len(), 12);
+    assert!(is_strictly_rising(&ticks), "{ticks:?}");
+    machines.iter().for_each(JoinHandle::abort);
+}
+
+/// A machine whose clock is ahead runs the tick early; the others find it taken.
+#[tokio::test]
+async fn a_tick_is_claimed_once_whatever_the_clocks_show() {
+    let fleet = Fleet::new();
+    let cron = fleet.cron("*/5 * * * *");
+    let tick = cron.schedule().next_after(fleet.now()).unwrap();
+    let early = cron.claim(tick).await.unwrap().expect("the first");
+    early.finish(Outcome::Succeeded).await;
+    for late in [Duration::ZERO, 5 * MINUTE, 55 * MINUTE, 290 * MINUTE] {
+        fleet.time.advance(late).await;
+        assert!(fleet.cron("*/5 * * * *").claim(tick).await.unwrap().is_none(), "{late:?} later");
+    }
+}
+
+#[tokio::test]
+async fn a_run_that_was_killed_is_not_repeated() {
+    let fleet = Fleet::new();
+    let cron = fleet.cron("*/5 * * * *");
+    let machine = fleet.start("killed", cron.clone(), 2 * MINUTE);
+    fleet.time.advance(6 * MINUTE).await;
+    let tick = fleet.ticks()[0];
+    machine.abort();
+    assert!(machine.await.unwrap_err().is_cancelled());
+    fleet.time.advance(30 * MINUTE).await;
+    assert!(cron.claim(tick).await.unwrap().is_none());
+    let report = &reports(&fleet.client()).await.unwrap()[0];
+    assert_eq!((report.tick, &report.record.outcome), (tick, &Outcome::Running));
+    assert_eq!(report.last_success, None);
+    assert!(report.late_by.unwrap() > 20 * MINUTE, "{report:?}");
+}
+
+#[tokio::test]
+async fn the_next_tick_is_skipped_or_waits_while_a_run_is_at_work() {
+    let fleet = Fleet::new();
+    let long = fleet.start("long", fleet.cron("* * * * *"), 150 * Duration::from_secs(1));
+    let other = fleet.start("other", fleet.cron("* * * * *"), 150 * Duration::from_secs(1));
+    fleet.time.advance(2 * MINUTE + Duration::from_secs(30)).await;
+    assert_eq!(fleet.ticks().len(), 1);
+    let report = &reports(&fleet.client()).await.unwrap()[0];
+    assert_eq!(report.record.outcome, Outcome::Skipped, "the second, while the first is at work");
+    [long, other].iter().for_each(JoinHandle::abort);
+    let fleet = Fleet::new();
+    let patient = fleet.cron("* * * * *").overlap(Overlap::Wait(10 * MINUTE));
+    let machines = ["a", "b"].map(|name| fleet.start(name, patient.clone(), 90 * Duration::from_secs(1)));
+    fleet.time.advance(4 * MINUTE).await;
+    let ticks = fleet.ticks();
+    assert!(ticks.len() >= 2 && ticks.windows(2).all(|pair| pair[0].until(pair[1]) == MINUTE), "{ticks:?}");
+    machines.iter().for_each(JoinHandle::abort);
+}
+
+/// Every machine was down for an hour.
+#[tokio::test]
+async fn missed_ticks_are_skipped_or_run_as_told() {
+    for (missed, expected) in
+        [(Missed::Skip, 0), (Missed::Latest, 1), (Missed::Last(3), 3), (Missed::Last(100), 12)]
+    {
+        let fleet = Fleet::new();
+        // On a tick, and nobody sees the next ones.
+        let cron = fleet.cron("*/5 * * * *").missed(missed);
+        let first = cron.schedule().next_after(fleet.now()).unwrap();
+        fleet.time.advance(fleet.now().until(first)).await;
+        cron.claim(first).await.unwrap().unwrap().finish(Outcome::Succeeded).await;
+        fleet.time.advance(62 * MINUTE).await;
+        let machine = fleet.start("late", cron, Duration::ZERO);
+        fleet.time.advance(Duration::from_secs(1)).await;
+        let ticks = fleet.ticks();
+        assert_eq!(ticks.len(), expected, "{missed:?}: {ticks:?}");
+        assert!(is_strictly_rising(&ticks), "{ticks:?}");
+        machine.abort();
+    }
+}
+
+/// A suspended machine wakes up: its timers say nothing of the time that has passed.
+#[tokio::test]
+async fn a_machine_that_slept_goes_on_with_the_next_tick() {
+    let fleet = Fleet::new();
+    let machine = fleet.start("laptop", fleet.cron("*/5 * * * *"), Duration::ZERO);
+    fleet.time.advance(6 * MINUTE).await;
+    let before = fleet.ticks().len();
+    fleet.time.jump(3 * 60 * MINUTE);
+    fleet.time.advance(11 * MINUTE).await;
+    let after = fleet.ticks().split_off(before);
+    assert!((2..=3).contains(&after.len()), "none of the 36 that were missed: {after:?}");
+    machine.abort();
+}
+
+#[tokio::test]
+async fn what_became_of_it_is_remembered() {
+    let fleet = Fleet::new();
+    let machine = fleet.start("fine", fleet.cron("*/5 * * * *"), Duration::from_secs(7));
+    fleet.time.advance(6 * MINUTE).await;
+    machine.abort();
+    let good = fleet.ticks()[0];
+    let machine = fleet.start("broken", fleet.cron("*/5 * * * *"), Duration::from_secs(7));
+    fleet.time.advance(5 * MINUTE).await;
+    machine.abort();
+    let report = &reports(&fleet.client()).await.unwrap()[0];
+    assert_eq!(report.job, "cleanup");
+    assert_eq!(report.record.outcome, Outcome::Failed("no disk".into()));
+    assert_eq!((report.last_success, report.late_by), (Some(good), None));
+    assert_eq!(report.next, Schedule::parse("*/5 * * * *").unwrap().next_after(fleet.now()));
+    let took = report.record.ended.unwrap().as_micros() - report.record.began.as_micros();
+    assert_eq!(took, 7_000_000);
+    fleet.time.advance(400 * MINUTE).await;
+    assert!(reports(&fleet.client()).await.unwrap().is_empty(), "and forgotten, like the job");
+}
+
+/// The marks are kept, with their notes, by the real stores too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tick_is_claimed_once_on_real_stores() {
+    let directory = tempfile::tempdir().unwrap();
+    let redis = leasehold_testkit::servers::RedisServer::start();
+    let file = format!("sqlite:{}", directory.path().join("leases.db").display());
+    for url in [file, redis.url()] {
+        let racers = race(&url, 16).await;
+        assert_eq!(racers.iter().filter(|won| **won).count(), 1, "{url}");
+        let client = leasehold::connect(&url).await.unwrap();
+        let report = &reports(&client).await.unwrap()[0];
+        assert_eq!(report.record.outcome, Outcome::Succeeded, "{url}");
+    }
+}
+
+/// So many clients race for one tick.
+async fn race(url: &str, racers: usize) -> Vec<bool> {
+    let tick: Instant = "2026-11-15T02:30:00Z".parse().unwrap();
+    let racers = (0..racers).map(|_| {
+        let url = url.to_owned();
+        tokio::spawn(async move {
+            let client = leasehold::connect(&url).await.unwrap();
+            let cron = Cron::new(&client, "cleanup", Schedule::parse("30 2 * * *").unwrap());
+            let Some(claimed) = cron.claim(tick).await.unwrap() else { return false };
+            claimed.finish(Outcome::Succeeded).await;
+            true
+        })
+    });
+    let mut won = Vec::new();
+    for racer in racers.collect::<Vec<_>>() {
+        won.push(racer.await.unwrap());
+    }
+    won
+}
