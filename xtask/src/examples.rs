@@ -9,7 +9,8 @@ pub(crate) fn run_all(steps: &mut Steps) -> bool {
         Ok(names) => names,
         Err(why) => return steps.check("examples", || Err(why)),
     };
-    let mut build = cargo(["build", "--quiet", "-p", "leasehold", "-p", "leasehold-patterns"]);
+    let mut build =
+        cargo(["build", "--quiet", "-p", "leasehold", "-p", "leasehold-fence", "-p", "leasehold-patterns"]);
     for name in &names {
         build.args(["--example", name]);
     }

@@ -2,6 +2,7 @@
 
 mod audit;
 mod bench;
+mod build;
 mod examples;
 mod links;
 mod output;
@@ -16,6 +17,7 @@ use std::{
 };
 
 const USAGE: &str = "\
+cargo xtask build            the program with every backend, at target/release/leasehold; installs what that needs
 cargo xtask test [STEP…]     everything that must pass before a change is merged; some steps by name
 cargo xtask bench [NAME…]    what leasehold costs, in release (`bench --help` lists the parts), or a bench target by name
 cargo xtask audit            licences, duplicate and banned crates, sources (cargo-deny)
@@ -27,6 +29,7 @@ fn main() -> ExitCode {
     let mut args: Vec<String> = env::args().skip(1).collect();
     let chore = if args.is_empty() { String::new() } else { args.remove(0) };
     let outcome = match chore.as_str() {
+        "build" => build::run(&args),
         "test" => test::run(&args),
         "bench" => bench::run(&args),
         "audit" => audit::run(&args),

@@ -1,19 +1,28 @@
-//! What has to be installed on the machine before the tests can run.
+//! What has to be installed on the machine before the whole can be built, or the tests can run.
 
 use std::{
     io::IsTerminal,
     process::{Command, Stdio},
 };
 
-/// Packages of Debian, and why they are needed. A backend whose tests start a server adds a line.
-const PACKAGES: &[(&str, &str)] = &[
-    ("e2fsprogs", "makes the file system whose plug the tests of SQLite pull"),
-    ("mount", "mounts it, as root"),
+/// Packages of Debian that a build of everything needs, and why.
+const TO_BUILD: &[(&str, &str)] = &[
     ("gcc", "compiles SQLite, and links everything"),
     ("libc6-dev", "the headers that SQLite is compiled with"),
+    ("libprotobuf-dev", "the types that protoc knows; Debian only recommends it"),
+    ("protobuf-compiler", "protoc, which the client of etcd is built with"),
+];
+
+/// Packages of Debian that the tests need besides, and why. A backend whose tests start a server adds a line.
+const TO_TEST: &[(&str, &str)] = &[
+    ("e2fsprogs", "makes the file system whose plug the tests of SQLite pull"),
+    ("mount", "mounts it, as root"),
+    ("etcd-client", "etcdctl, which stands in line with us in the tests of etcd"),
+    ("etcd-server", "the server of the etcd tests, which they start themselves"),
     ("pgbouncer", "the pool in front of PostgreSQL, which the tests start themselves"),
     ("postgresql", "the server of the PostgreSQL tests, which they start themselves"),
     ("sqlite3", "the plain shell, which the tests of the fence write with"),
+    ("openssl", "makes the certificates of the tests of TLS"),
     ("default-jre-headless", "runs ZooKeeper, and Curator beside it"),
     ("libbsh-java", "runs the script by which the tests talk to Curator"),
     ("libcurator-recipes-java", "Curator itself, which must stand in one line with us"),
@@ -24,10 +33,20 @@ const PACKAGES: &[(&str, &str)] = &[
 /// Components of the Rust toolchain, and the cargo command that each brings.
 const COMPONENTS: &[(&str, &str)] = &[("rustfmt", "fmt"), ("clippy", "clippy")];
 
-/// Installs what is missing, if it may; says what to run, if it may not.
+/// Installs what the tests need.
 pub(crate) fn install() -> Result<(), String> {
     components()?;
-    let missing: Vec<_> = PACKAGES.iter().filter(|(name, _)| !is_installed(name)).collect();
+    install_missing(&[TO_BUILD, TO_TEST].concat())
+}
+
+/// Installs what a build of everything needs.
+pub(crate) fn install_to_build() -> Result<(), String> {
+    install_missing(TO_BUILD)
+}
+
+/// Installs what is missing, if it may; says what to run, if it may not.
+fn install_missing(packages: &[(&str, &str)]) -> Result<(), String> {
+    let missing: Vec<_> = packages.iter().filter(|(name, _)| !is_installed(name)).collect();
     if missing.is_empty() {
         return Ok(());
     }

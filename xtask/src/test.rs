@@ -1,14 +1,15 @@
 //! `cargo xtask test`: everything that must pass before a change is merged.
 
-use crate::{cargo, examples, links, packages, steps::Steps};
+use crate::{build, cargo, examples, links, packages, steps::Steps};
 
 /// How many runs the simulator makes. Each is a seed: a failure names the one that repeats it.
 const SEEDS: &str = "300";
 
 /// What the program has only on demand, and the tests of it need.
-const FEATURES: &str = "leasehold-cli/postgres";
+const FEATURES: &str = "leasehold-cli/full";
 
-const NAMES: &[&str] = &["format", "links", "lints", "docs", "tests", "examples", "simulator", "model"];
+const NAMES: &[&str] =
+    &["format", "links", "default", "lints", "docs", "tests", "examples", "simulator", "model"];
 
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let verbose = args.iter().any(|arg| arg == "-v" || arg == "--verbose");
@@ -25,6 +26,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         match name {
             "format" => steps.command(name, &mut cargo(["fmt", "--all", "--check"])),
             "links" => steps.check(name, links::check),
+            "default" => steps.check(name, build::check_default),
             "lints" => steps.command(
                 name,
                 &mut cargo([

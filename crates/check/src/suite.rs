@@ -88,7 +88,6 @@ pub fn deep() -> Vec<Setup> {
     use Clocks::{Sound, Wild};
     vec![
         Setup { rounds: 3, ..setup("tokens: two claims, three rounds each, clocks that jump", 3, 2, Wild) },
-        setup("tokens: four claims, clocks that jump", 3, 4, Wild),
         setup("tokens: three claims on five nodes, clocks that jump", 5, 3, Wild),
         Setup {
             losses: (ALL_LOSSES, 1),

@@ -107,3 +107,13 @@ fn on_a_cluster_commands_run_and_a_listing_covers_every_shard() {
     let busy = output(&["run", "-n", &names[3], "--", "echo", "ran"]);
     assert_eq!((busy.status.code(), text(&busy.stdout)), (Some(75), String::new()));
 }
+
+#[test]
+fn a_url_with_tls_is_taken() {
+    let store = Store::new();
+    let mut command = store.site.leasehold();
+    command.args(["--store", "rediss://127.0.0.1:1/", "run", "report/42", "--", "true"]);
+    let output = command.output().unwrap();
+    let why = text(&output.stderr);
+    assert!(why.contains("refused"), "it got as far as to the port: {why}");
+}

@@ -89,19 +89,16 @@ pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub trait Environment: Clock {
     /// Fills the bytes from a secure random source.
     fn fill(&self, bytes: &mut [u8]);
-    /// Resolves after this long. A prompt to look at the clock, not a promise that the time has passed on it.
-    fn sleep(&self, duration: Duration) -> Task;
-    /// Runs the task beside its caller. If nothing can run it any more it is dropped.
-    fn spawn(&self, task: Task);
-}
-
-impl dyn Environment {
-    /// A random number, for jitter.
-    pub fn random(&self) -> u64 {
+    /// A random number, for jitter: no secret, so it need not come from the secure source.
+    fn random(&self) -> u64 {
         let mut bytes = [0; 8];
         self.fill(&mut bytes);
         u64::from_ne_bytes(bytes)
     }
+    /// Resolves after this long. A prompt to look at the clock, not a promise that the time has passed on it.
+    fn sleep(&self, duration: Duration) -> Task;
+    /// Runs the task beside its caller. If nothing can run it any more it is dropped.
+    fn spawn(&self, task: Task);
 }
 
 /// The host's clocks.

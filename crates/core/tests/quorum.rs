@@ -277,3 +277,23 @@ fn what_is_no_set_is_refused() {
     let mixed = [healths[0].clone(), Some(other.health(at(1))), None, None, None];
     assert!(refusal(&mixed).contains("different sets"));
 }
+
+#[test]
+fn joining_a_grant_takes_the_lock_and_accepts_no_number() {
+    let mut node = set(3).remove(0);
+    let (now, token) = (at(3600), at(0).as_micros());
+    // However old the token is: the lease may have been held for hours.
+    assert_eq!(number(&node.join(now, &ballot(1, token)).choice), token);
+    assert_eq!(node.stored(now), (1, 0, 0), "there is a lock and no register");
+    assert!(matches!(node.join(now, &ballot(2, token)).choice, Choice::Held { .. }));
+    assert!(node.undo(now, &undo(1)));
+    let proposal = now.as_micros();
+    assert_eq!(number(&node.vote(now, &ballot(2, proposal)).choice), proposal);
+    assert_eq!(
+        number(&node.join(now, &ballot(2, proposal - 9)).choice),
+        proposal - 9,
+        "the grant's token is named"
+    );
+    assert!(node.undo(now, &undo(2)));
+    assert_eq!(number(&node.vote(now, &ballot(1, proposal)).choice), proposal + 1, "and the register stands");
+}

@@ -29,7 +29,7 @@
 
 pub mod observe;
 pub mod rule;
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "redis"))]
 mod tables;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod template;
@@ -44,8 +44,10 @@ pub mod redis;
 pub mod sqlite;
 
 pub use leasehold_core::{FencingToken, OwnerHash, Pass, Resource};
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "redis"))]
+pub use tables::Rebase;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub use {
-    tables::{Fenced, Rebase, Rebased},
+    tables::{Fenced, Rebased},
     template::Template,
 };

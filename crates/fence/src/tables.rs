@@ -1,10 +1,9 @@
-//! What the two databases share.
+//! What the databases share.
 
-use leasehold_core::{Error, ErrorKind, FencingToken, Resource, Result};
-
-use crate::rule::Mark;
+use leasehold_core::{Error, ErrorKind, FencingToken, Resource};
 
 /// A table that is fenced for every client.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Fenced {
@@ -30,6 +29,7 @@ pub struct Rebase {
 }
 
 /// A rebase that was done, as the audit has it.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Rebased {
@@ -53,9 +53,14 @@ pub(crate) fn unmarked(resource: &Resource) -> Error {
 }
 
 /// A stored mark.
-pub(crate) fn mark_of(token: i64, owner: Option<&str>, ceiling: Option<i64>) -> Result<Mark> {
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub(crate) fn mark_of(
+    token: i64,
+    owner: Option<&str>,
+    ceiling: Option<i64>,
+) -> leasehold_core::Result<crate::rule::Mark> {
     let corrupt = |_| Error::new(ErrorKind::Corrupt, "a mark of the fence is no token");
-    Ok(Mark {
+    Ok(crate::rule::Mark {
         highest: FencingToken::try_from(token).map_err(corrupt)?,
         // A transaction that showed no owner stands in for one: it is nobody's hash.
         owner: owner.and_then(|owner| owner.parse().ok()),
@@ -64,6 +69,7 @@ pub(crate) fn mark_of(token: i64, owner: Option<&str>, ceiling: Option<i64>) -> 
 }
 
 /// An identifier as SQL wants it, taken as it is.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(crate) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }

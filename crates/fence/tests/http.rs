@@ -1,4 +1,5 @@
 //! The layer, on the router that people use, and the headers that a client sends.
+#![allow(clippy::unwrap_used, reason = "a test")]
 
 mod common;
 
@@ -19,6 +20,8 @@ use tower::ServiceExt as _;
 fn run<T>(work: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
 }
+
+type Names = fn(&http::request::Parts) -> Result<Option<Resource>>;
 
 fn names(request: &http::request::Parts) -> Result<Option<Resource>> {
     request.uri.path().strip_prefix("/reports/").map(|id| Resource::new("report", id)).transpose()
@@ -84,10 +87,13 @@ fn whoever_comes_too_late_is_answered_412_with_both_numbers() {
     });
 }
 
+/// Headers, the answer, and what it says.
+type Case<'a> = (&'a [(&'a str, &'a str)], u16, &'a str);
+
 #[test]
 fn a_pass_that_makes_no_sense_is_refused_with_the_reason() {
     let hash = "0123456789abcdef0123456789abcdef";
-    let cases: &[(&[(&str, &str)], u16, &str)] = &[
+    let cases: &[Case<'_>] = &[
         (&[], 428, "Fencing-Token"),
         (&[("Fencing-Owner", hash)], 428, "Fencing-Token"),
         (&[("Fencing-Token", "")], 400, "in digits"),
@@ -164,7 +170,7 @@ fn a_fence_without_its_marks_is_closed() {
 }
 
 /// 33 is admitted and stalls in its handler; 34 comes.
-async fn stalled(layer: FenceLayer<fn(&http::request::Parts) -> Result<Option<Resource>>>) -> Vec<u64> {
+async fn stalled(layer: FenceLayer<Names>) -> Vec<u64> {
     let (inside, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let written = Arc::new(std::sync::Mutex::new(Vec::new()));
     let handler = {
@@ -186,17 +192,13 @@ async fn stalled(layer: FenceLayer<fn(&http::request::Parts) -> Result<Option<Re
         inside.notified().await;
         let mut second = Box::pin(app.clone().oneshot(shown("PUT", &pass(34, 2))));
         // As far as it gets without the first one.
-        let alone =
-            std::future::poll_fn(|context| std::task::Poll::Ready(second.as_mut().poll(context).is_ready()));
-        let mut done = alone.await;
+        let mut done = false;
         for _ in 0..200 {
-            if !done {
-                tokio::task::yield_now().await;
-                done = std::future::poll_fn(|context| {
-                    std::task::Poll::Ready(second.as_mut().poll(context).is_ready())
-                })
-                .await;
-            }
+            let poll = std::future::poll_fn(|context| {
+                std::task::Poll::Ready(second.as_mut().poll(context).is_ready())
+            });
+            done = done || poll.await;
+            tokio::task::yield_now().await;
         }
         go_on.notify_one();
         if !done {
@@ -205,8 +207,7 @@ async fn stalled(layer: FenceLayer<fn(&http::request::Parts) -> Result<Option<Re
     };
     let (first, ()) = tokio::join!(first, second);
     assert_eq!(first.unwrap().status(), 200);
-    let written = written.lock().unwrap().clone();
-    written
+    written.lock().unwrap().clone()
 }
 
 /// Marks that answer at once, for tests of order.
@@ -228,7 +229,7 @@ impl Marks for AtOnce {
 #[test]
 fn who_is_admitted_earlier_takes_effect_earlier_unless_told_otherwise() {
     run(async {
-        let names: fn(&http::request::Parts) -> Result<Option<Resource>> = names;
+        let names: Names = names;
         assert_eq!(stalled(FenceLayer::new(AtOnce::default(), names)).await, [33, 34]);
         // Side by side, the stale one is last: then the database has to check as well.
         assert_eq!(stalled(FenceLayer::new(AtOnce::default(), names).concurrent()).await, [34, 33]);

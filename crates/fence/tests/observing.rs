@@ -1,4 +1,5 @@
 //! A refusal is counted by kind and downstream, and logged without an id or an owner.
+#![allow(clippy::unwrap_used, reason = "a test")]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! The fence of Redis, on a real server.
+#![allow(clippy::unwrap_used, reason = "a test")]
 
 mod common;
 
@@ -7,10 +8,11 @@ use std::time::Duration;
 use common::{pass, stale, token};
 use leasehold_core::{Effect, ErrorKind};
 use leasehold_fence::{
+    Rebase,
     redis::Fence,
     rule::{self, Admission, Mark},
 };
-use leasehold_testkit::servers::RedisServer;
+use leasehold_testkit::servers::{RedisCluster, RedisServer};
 use redis::{Client, aio::MultiplexedConnection};
 
 fn run<T>(work: impl Future<Output = T>) -> T {
@@ -125,30 +127,33 @@ fn marks_end_when_nobody_shows_them_any_more() {
 
 #[test]
 fn a_cluster_finds_mark_and_data_in_one_slot() {
-    let server = RedisServer::with(&["--cluster-enabled", "yes"]);
-    server.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    let cluster = RedisCluster::without_replicas();
+    let nodes: Vec<_> = cluster.nodes.iter().map(RedisServer::url).collect();
     run(async {
-        let (mut connection, fence) = (connect(&server).await, Fence::new());
-        for key in ["report:42", "report:{42}:body", "a{b", "{x}{y}", "{é}", "plain key"] {
-            let mut call = async || fence.set(&pass(7, 1), key, "x").unwrap().run(&mut connection).await;
-            let mut answer = call().await;
-            for _ in 0..3000 {
-                if answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unavailable) {
-                    std::thread::sleep(Duration::from_millis(10)); // the cluster is not up yet, and tells nobody when
-                    answer = call().await;
-                }
-            }
-            answer.unwrap_or_else(|error| panic!("{key}: {error:?}"));
+        let client = redis::cluster::ClusterClient::new(nodes).unwrap();
+        let (mut connection, fence) = (client.get_async_connection().await.unwrap(), Fence::new());
+        for key in ["report:42", "report:{42}:body", "a{b", "{x}{y}", "{é}", "plain key", "1", "2", "3", "4"]
+        {
+            let mut set = async |number, owner| {
+                fence.set(&pass(number, owner), key, "x").unwrap().run(&mut connection).await
+            };
+            assert_eq!(set(34, 2).await.unwrap(), Admission::Raised, "{key}");
+            assert_eq!(stale(set(33, 1).await), (33, 34), "{key}");
         }
-        let crossed = server.command(&["EVAL", "return 1", "2", "a", "b"]);
-        assert!(crossed.contains("CROSSSLOT"), "the server does look: {crossed}");
+        let crossed = cluster.nodes[0].command(&["EVAL", "return 1", "2", "a", "b"]);
+        assert!(crossed.contains("CROSSSLOT"), "the servers do look: {crossed}");
     });
 }
 
 #[test]
 fn a_blocking_connection_and_a_server_that_forgot_its_scripts() {
     let server = RedisServer::start();
-    let mut connection = Client::open(server.url()).unwrap().get_connection().unwrap();
+    let client = Client::open(server.url()).unwrap();
+    run(async {
+        let mut managed = client.get_connection_manager().await.unwrap();
+        Fence::new().enter(&pass(6, 1), "report:42").unwrap().run(&mut managed).await.unwrap();
+    });
+    let mut connection = client.get_connection().unwrap();
     let call = Fence::new().set(&pass(7, 1), "report:42", "x").unwrap();
     assert_eq!(call.run_blocking(&mut connection).unwrap(), Admission::Raised);
     server.command(&["SCRIPT", "FLUSH"]);
@@ -213,5 +218,54 @@ fn the_rule_in_lua_is_the_rule() {
                 }
             }
         }
+    });
+}
+
+#[test]
+fn a_rebase_lets_smaller_numbers_in_keeps_the_former_out_and_is_recorded() {
+    let server = RedisServer::start();
+    run(async {
+        let (mut connection, fence) = (connect(&server).await, Fence::new());
+        let resource = pass(1, 1).resource;
+        let to = |to, ceiling: Option<u64>| Rebase {
+            to: token(to),
+            ceiling: ceiling.map(token),
+            by: "ann".into(),
+            why: "to \"etcd\"".into(),
+        };
+        let unknown = fence.rebase(&mut connection, &resource, "report:42", &to(1, None)).await.unwrap_err();
+        assert!(unknown.to_string().contains("nothing to move"), "{unknown}");
+        let high = 1_790_000_000_000_001;
+        fence.set(&pass(high, 1), "report:42", "redis").unwrap().run(&mut connection).await.unwrap();
+        let mark = Mark { highest: token(high), owner: None, ceiling: None };
+        for (number, ceiling) in [(400, Some(400)), (400, Some(high + 1)), (high, Some(high + 1))] {
+            let wish = to(number, ceiling);
+            let error = fence.rebase(&mut connection, &resource, "report:42", &wish).await.unwrap_err();
+            let pure = rule::rebase(&mark, wish.to, wish.ceiling).unwrap_err();
+            assert!(error.to_string().ends_with(&pure.to_string()), "{error}, {pure}");
+        }
+        let (before, after) =
+            fence.rebase(&mut connection, &resource, "report:42", &to(400, None)).await.unwrap();
+        assert_eq!(before, mark);
+        assert_eq!(
+            after,
+            rule::rebase(&mark, token(400), None).unwrap(),
+            "as the rule has it, to the last digit"
+        );
+        fence.set(&pass(401, 2), "report:42", "etcd").unwrap().run(&mut connection).await.unwrap();
+        let late = fence
+            .set(&pass(high + 1, 1), "report:42", "late")
+            .unwrap()
+            .run(&mut connection)
+            .await
+            .unwrap_err();
+        assert!(late.to_string().contains("before the rebase"), "{late}");
+        assert_eq!(server.command(&["GET", "report:42"]), "etcd");
+        let (_, up) = fence.rebase(&mut connection, &resource, "report:42", &to(high, None)).await.unwrap();
+        assert_eq!((up.highest, up.ceiling), (token(high), None));
+        let record = server.command(&["LINDEX", &format!("{MARK}:rebased"), "1"]);
+        let record: serde_json::Value = serde_json::from_str(&record).unwrap();
+        assert_eq!((&record["by"], &record["why"]), (&"ann".into(), &"to \"etcd\"".into()), "{record}");
+        assert_eq!((&record["was"], &record["now"]), (&high.to_string().into(), &"400".into()), "{record}");
     });
 }

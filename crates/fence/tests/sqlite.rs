@@ -1,4 +1,5 @@
 //! The fence of SQLite: in a program's transaction, in a column, and by triggers against any client.
+#![allow(clippy::unwrap_used, reason = "a test")]
 
 mod common;
 

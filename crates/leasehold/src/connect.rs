@@ -22,7 +22,9 @@ struct Opened {
 /// | `redis+sentinel://HOST,HOST/SERVICE` | whichever server the Sentinels say is the primary | `redis` |
 /// | `redis+cluster://HOST,HOST` | a Redis Cluster, found by some of its nodes | `redis` |
 /// | `redlock://HOST,HOST,HOST` | a majority of independent Redis servers | `redis` |
-/// | `postgres://USER@HOST/DATABASE` | a PostgreSQL server, or whichever of several hosts takes writes | `postgres`; with TLS, `postgres-tls` |
+/// | `postgres://USER@HOST/DATABASE` | PostgreSQL, whichever of several hosts takes writes | `postgres`; with TLS, `postgres-tls` |
+/// | `etcd://HOST,HOST` | an etcd cluster | `etcd`, which needs `protoc` to build |
+/// | `etcds://HOST,HOST` | the same with TLS | `etcd-tls` |
 /// | `zookeeper://HOST,HOST/CHROOT` | a ZooKeeper ensemble | `zookeeper` |
 /// | `memory:` | this process's memory: for tests, and for programs of one process | |
 ///
@@ -57,6 +59,7 @@ async fn opened(url: &str) -> Result<Opened> {
         "redis" | "rediss" | "redis+sentinel" | "redis+cluster" => redis(url).await,
         "redlock" => redlock(url).await,
         "postgres" | "postgresql" => postgres(url).await,
+        "etcd" | "etcds" => etcd(url).await,
         "zookeeper" => zookeeper(url).await,
         _ => {
             // The rest of the URL may hold a password: it is not repeated.
@@ -66,7 +69,8 @@ async fn opened(url: &str) -> Result<Opened> {
     }
 }
 
-const KNOWN: &str = "sqlite:PATH, redis://HOST, redlock://HOST,HOST,HOST, postgres://USER@HOST/DATABASE, zookeeper://HOST or memory:";
+const KNOWN: &str = "sqlite:PATH, redis://HOST, redlock://HOST,HOST,HOST, postgres://USER@HOST/DATABASE, etcd://HOST, \
+                     zookeeper://HOST or memory:";
 
 #[cfg(feature = "sqlite")]
 async fn sqlite(url: &str) -> Result<Opened> {
@@ -100,6 +104,7 @@ macro_rules! servers {
 
 servers! {
     postgres: "postgres", leasehold_postgres::Postgres;
+    etcd: "etcd", leasehold_etcd::Etcd;
     redis: "redis", leasehold_redis::Redis;
     zookeeper: "zookeeper", leasehold_zookeeper::ZooKeeper;
 }
@@ -117,7 +122,24 @@ macro_rules! absent {
 absent! {
     sqlite: "sqlite", "SQLite: build leasehold with the feature \"sqlite\"";
     redis: "redis", "Redis: build leasehold with the feature \"redis\"";
-    postgres: "postgres", "PostgreSQL: build leasehold with the feature \"postgres\"";
     redlock: "redis", "Redis: build leasehold with the feature \"redis\"";
-    zookeeper: "zookeeper", "ZooKeeper: build leasehold with the feature \"zookeeper\"";
+    etcd: "etcd", "etcd: install protoc (Debian: protobuf-compiler and libprotobuf-dev) and build leasehold with the \
+        feature \"etcd\", or run `cargo xtask build`";
+    zookeeper: "zookeeper", "ZooKeeper: build leasehold with the feature \"zookeeper\", or run `cargo xtask build`";
+}
+
+#[cfg(all(test, not(feature = "etcd")))]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_build_without_etcd_says_how_to_get_it() {
+        let error = connect("etcd://app:hunter2@127.0.0.1").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        let text = error.to_string();
+        assert!(
+            text.contains("protoc") && text.contains("cargo xtask build") && !text.contains("hunter2"),
+            "{text}"
+        );
+    }
 }

@@ -64,7 +64,7 @@
 //! |---|---|---|
 //! | | `memory:`, always there | |
 //! | `sqlite` | `sqlite:PATH`, a file for many processes of one host; needs a C compiler | yes |
-//! | `redis` | `redis://HOST`, one server; `redis+sentinel://HOST,HOST/SERVICE`; `redis+cluster://HOST,HOST` | yes |
+//! | `redis` | `redis://HOST`, one server; `redis+sentinel://HOST,HOST/SERVICE`; `redis+cluster://HOST,HOST`; `redlock://HOST,HOST,HOST` | yes |
 //! | `redis-tls` | `rediss://HOST`; the program installs a rustls crypto provider | no |
 
 pub mod advice;

@@ -40,7 +40,7 @@ async fn ticking(time: ManualTime) {
 /// Drops what `operation` makes at each of its await points in turn, until it is done before it is dropped; after
 /// each, someone else must get the resource without waiting for a ttl.
 async fn at_every_point<F: Future>(name: &str, mood: Mood, operation: impl Fn(Stage, Client) -> F) {
-    for polls in 0..200 {
+    for polls in 0..400 {
         let stage = Stage::new();
         stage.probe.yields.store(true, std::sync::atomic::Ordering::SeqCst);
         let client = stage.client();

@@ -1,4 +1,6 @@
 //! A quorum of nodes in memory, with faults, on a clock of its own.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test may spawn, and may panic")]
+#![allow(clippy::needless_pass_by_value, reason = "the answer of a call is passed on as it is")]
 
 mod common;
 

@@ -2,15 +2,31 @@
 //!
 //! | you want | module | the page |
 //! |---|---|---|
+//! | a value that is computed once for all who ask | `single_flight` | `docs/patterns/single-flight.md` |
+//! | what PostgreSQL itself offers: versions, row locks, advisory locks | `database` | `docs/patterns/database.md` |
 //! | jobs that are done, whoever dies over them | `jobs` | `docs/patterns/jobs.md` |
 //! | a job on a schedule, run once on all machines together | `schedule` | `docs/patterns/schedule.md` |
 
+#[cfg(feature = "postgres")]
+pub mod database;
 #[cfg(feature = "jobs")]
 pub mod jobs;
 #[cfg(feature = "schedule")]
 pub mod schedule;
+#[cfg(feature = "single-flight")]
+pub mod single_flight;
+
+#[cfg(all(feature = "postgres", any(feature = "jobs", feature = "single-flight")))]
+mod postgres;
+#[cfg(all(feature = "sqlite", any(feature = "jobs", feature = "single-flight")))]
+mod sqlite;
 
 /// The programs of the pages compile.
 #[cfg(all(doctest, feature = "jobs", feature = "sqlite"))]
 #[doc = include_str!("../../../docs/patterns/jobs.md")]
 pub struct JobsPage;
+
+/// As above.
+#[cfg(all(doctest, feature = "single-flight", feature = "sqlite"))]
+#[doc = include_str!("../../../docs/patterns/single-flight.md")]
+pub struct SingleFlightPage;

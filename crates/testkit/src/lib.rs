@@ -10,7 +10,6 @@
 //! | [`proxy`] | a network that can fail, between a client and a real server |
 //! | [`servers`] | real servers, started by the tests themselves |
 //! | [`taker`] | a process that holds a lease, to kill, stop and continue |
-//! | [`taking`] | what that process does |
 //! | [`verbs`] | a call of a verb as data |
 
 pub mod conformance;
@@ -21,7 +20,6 @@ pub mod proxy;
 pub mod servers;
 pub mod stage;
 pub mod taker;
-pub mod taking;
 pub mod verbs;
 
 pub use faulty::Faulty;

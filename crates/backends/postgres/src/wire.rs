@@ -77,6 +77,7 @@ impl Wire {
         let hosts = u32::try_from(config.hosts.len()).unwrap_or(1);
         let enough = environment.sleep(config.connect_timeout * hosts);
         let pulse = Arc::new(Pulse::default());
+        pulse.used_at.store(environment.now().as_nanos(), Ordering::Relaxed);
         let connecting = async {
             if config.tls {
                 let (client, connection) =

@@ -96,8 +96,13 @@ impl Cluster {
             follower: OnceLock::new(),
         });
         cluster.look().await?;
-        let first = cluster.primaries().into_iter().next();
-        first.ok_or_else(|| unavailable("no node of the cluster has a slot"))?.link.wire().await?;
+        let primaries = cluster.primaries();
+        // One of them will do: a dead one is no reason not to start.
+        let wires = primaries.iter().map(|node| node.link.wire()).collect();
+        let (reached, failure) = together::some(wires, 1).await;
+        if reached.is_empty() {
+            return Err(failure.unwrap_or_else(|| unavailable("no node of the cluster has a slot")));
+        }
         let keep = keep(Arc::downgrade(&cluster), Arc::clone(&cluster.stale));
         cluster.environment.spawn(Box::pin(keep));
         Ok(cluster)
@@ -213,7 +218,11 @@ impl Cluster {
         let questions = [Cmd::new().arg("CLUSTER").arg("SLOTS").to_owned(), cluster_info()];
         let mut answers = node.link.pipe(&wire, &questions).await.into_iter();
         if let (Some(Ok(slots)), Some(Ok(info))) = (answers.next(), answers.next()) {
-            self.believe(view(&slots, &info, &node.address.0));
+            let seen = view(&slots, &info, &node.address.0);
+            // One node alone may be behind the others.
+            if seen.epoch >= self.map().epoch {
+                self.believe(seen);
+            }
         } else {
             self.refresh(self.environment.now()).await;
         }
@@ -222,7 +231,7 @@ impl Cluster {
     fn believe(&self, view: View) {
         {
             let mut map = self.map();
-            if view.epoch < map.epoch || view.ranges.is_empty() {
+            if view.ranges.is_empty() {
                 return;
             }
             map.epoch = view.epoch;

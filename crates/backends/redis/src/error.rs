@@ -3,6 +3,8 @@
 use leasehold_core::{Effect, Error, ErrorKind};
 use redis::{ErrorKind as Driver, RedisError};
 
+use crate::script::Script;
+
 /// Why a call came to nothing, or why it is not known whether it did.
 #[derive(Clone, Debug)]
 pub(crate) enum Fault {
@@ -95,6 +97,23 @@ impl Fault {
         }
     }
 
+    /// The same fault of this script; if one of its commands is not permitted, with its name.
+    pub(crate) fn of_script(self, script: &Script) -> Fault {
+        let Fault::Command(source) = &self else { return self };
+        let Some((what, place)) = source.detail().and_then(|detail| detail.split_once(" script: ")) else {
+            return self;
+        };
+        let line =
+            place.split_once("@user_script:").and_then(|(_, line)| line.trim_end_matches('.').parse().ok());
+        match line.and_then(|line| script.commands_in(line)).filter(|_| what.starts_with(IN_A_SCRIPT)) {
+            None => self,
+            Some(commands) => {
+                let error = Error::new(ErrorKind::Denied, not_permitted(&format!("{commands}: {what}")));
+                Fault::Refused(error.with_effect(Effect::Unknown).because(source.clone()))
+            }
+        }
+    }
+
     /// As the caller sees it.
     pub(crate) fn into_error(self) -> Error {
         match self {
@@ -143,7 +162,10 @@ fn interpret(error: &RedisError) -> (ErrorKind, String, Effect) {
         }
         "NOAUTH" => (Denied, "the server wants a password".to_owned()),
         "WRONGPASS" => (Denied, "the server refused the user or the password".to_owned()),
-        "NOPERM" => (Denied, format!("the user may not do this: {detail:.200}")),
+        // A script may have done some of its work by then.
+        "NOPERM" if detail.contains("script") => return (Denied, not_permitted(detail), Effect::Unknown),
+        "ERR" if detail.starts_with(IN_A_SCRIPT) => return (Denied, not_permitted(detail), Effect::Unknown),
+        "NOPERM" => (Denied, not_permitted(detail)),
         "DENIED" => (Denied, "the server is in protected mode".to_owned()),
         "WRONGTYPE" => {
             return (Corrupt, "a key of ours holds something of another type".to_owned(), Effect::Unknown);
@@ -159,8 +181,18 @@ fn interpret(error: &RedisError) -> (ErrorKind, String, Effect) {
     (kind, what, None)
 }
 
+/// How Redis 7.0 begins to say that a command in a script is not permitted. It does not say which one.
+const IN_A_SCRIPT: &str = "The user executing the script";
+
+fn not_permitted(detail: &str) -> String {
+    format!("the user may not do this: {detail:.200}")
+}
+
 fn without_code(error: &RedisError) -> (ErrorKind, String, Effect) {
     use {Effect::*, ErrorKind::*};
+    if let Some(why) = distrust(error) {
+        return (Unavailable, why, Unknown);
+    }
     match error.kind() {
         Driver::AuthenticationFailed => {
             (Denied, "the server refused the user or the password".to_owned(), None)
@@ -172,6 +204,44 @@ fn without_code(error: &RedisError) -> (ErrorKind, String, Effect) {
         Driver::Io => (Unavailable, "the connection was lost".to_owned(), Unknown),
         _ => (Unavailable, "the answer could not be read".to_owned(), Unknown),
     }
+}
+
+/// Why TLS does not trust the server, if that is what happened. It may pass: a certificate can be renewed.
+#[cfg(feature = "tls")]
+fn distrust(error: &RedisError) -> Option<String> {
+    use rustls::CertificateError as Certificate;
+    use std::error::Error;
+    let source = error.source()?;
+    let shared = source.downcast_ref::<std::sync::Arc<dyn Error + Send + Sync>>();
+    let source = shared.map_or(source, |shared| &**shared);
+    let tls = source.downcast_ref::<std::io::Error>()?.get_ref()?.downcast_ref::<rustls::Error>()?;
+    let rustls::Error::InvalidCertificate(certificate) = tls else {
+        return Some(format!("no TLS with the server: {tls}"));
+    };
+    Some(match certificate {
+        // An issuer of the same name and another key has a signature that does not fit.
+        Certificate::UnknownIssuer | Certificate::BadSignature => {
+            "the server's certificate is of an issuer that is not trusted: name the \
+                                       issuer's with ca_file"
+                .to_owned()
+        }
+        Certificate::Expired | Certificate::ExpiredContext { .. } => {
+            "the server's certificate has expired".to_owned()
+        }
+        Certificate::NotValidYet | Certificate::NotValidYetContext { .. } => {
+            "the server's certificate is not valid yet".to_owned()
+        }
+        Certificate::NotValidForName | Certificate::NotValidForNameContext { .. } => {
+            "the server's certificate is for another host name".to_owned()
+        }
+        Certificate::Revoked => "the server's certificate was revoked".to_owned(),
+        other => format!("the server's certificate is not valid: {other}"),
+    })
+}
+
+#[cfg(not(feature = "tls"))]
+fn distrust(_: &RedisError) -> Option<String> {
+    None
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use crate::{
     backend::Redis,
     cluster::Node,
     error::Fault,
-    keys::{Keys, pattern, resource_of},
+    keys::{BIRTH, Keys, pattern, resource_of},
     link::Wire,
     reply::{Fields, number},
     script::INSPECT,
@@ -35,7 +35,8 @@ impl Redis {
             Query::Audit(listing) => self.audit(listing).await,
             Query::Leaks(listing) => self.leaks(&pattern(&listing.prefix, ""), listing, |_| true).await,
             Query::Foreign { pattern, listing } => {
-                self.leaks(pattern, listing, |key| resource_of(key).is_none()).await
+                // A node of a quorum has a mark that is meant to stay.
+                self.leaks(pattern, listing, |key| resource_of(key).is_none() && key != BIRTH).await
             }
             other => {
                 let message = format!("redis does not answer {other:?}");
@@ -50,6 +51,21 @@ impl Redis {
     }
 
     async fn look(&self, resources: &[Resource]) -> Result<Vec<Snapshot>, Fault> {
+        self.try_look(resources).await.into_iter().collect()
+    }
+
+    /// Leaves out what is on its way from one node of a cluster to another, and says so.
+    async fn look_at_what_rests(&self, resources: &[Resource]) -> Result<Vec<Snapshot>, Fault> {
+        let mut looks = self.try_look(resources).await;
+        let all = looks.len();
+        looks.retain(|look| !matches!(look, Err(fault) if fault.is_try_again()));
+        if looks.len() < all {
+            tracing::warn!(left_out = all - looks.len(), "resources are not listed while their slots move");
+        }
+        looks.into_iter().collect()
+    }
+
+    async fn try_look(&self, resources: &[Resource]) -> Vec<Result<Snapshot, Fault>> {
         let call = |resource| {
             let mut call = self.call(&INSPECT, resource, "none", 9);
             call.arg(resource.key()).arg("").arg(Snapshot::LISTED_MAX);
@@ -119,7 +135,7 @@ impl Redis {
         for some in found.chunks(TOGETHER) {
             let is_live =
                 |seen: &Snapshot| seen.holder_count > 0 || seen.line_length > 0 || seen.paused_for.is_some();
-            snapshots.extend(self.look(some).await?.into_iter().filter(is_live));
+            snapshots.extend(self.look_at_what_rests(some).await?.into_iter().filter(is_live));
             if snapshots.len() > size {
                 snapshots.truncate(size);
                 let next = snapshots.last().map(|last| last.resource.key().to_owned());

@@ -3,6 +3,8 @@
 //! Every verb is one script, run by the server in one step ([`scripts/`](https://github.com/leasehold/leasehold)).
 //! Redis acknowledges before its replicas know, so this is [best effort](leasehold_core::Guarantee::BestEffort):
 //! a failover can grant twice. Tokens go on growing through it; check them where the effect happens.
+//!
+//! [`RedisNode`] is one server of several that know nothing of each other: a node of a quorum, for `redlock://`.
 
 mod backend;
 mod cluster;

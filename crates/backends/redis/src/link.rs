@@ -169,7 +169,7 @@ impl Link {
             Err(fault) if fault.is_no_script() => wire.send(&script.spelled_out(call)).await,
             answer => answer,
         };
-        answer.inspect_err(|fault| self.noticed(wire, fault))
+        answer.inspect_err(|fault| self.noticed(wire, fault)).map_err(|fault| fault.of_script(script))
     }
 
     /// Calls one script many times, in one go; each has an answer of its own.
@@ -189,7 +189,7 @@ impl Link {
             let late = self.pipe(wire, &rest).await;
             again[1..].iter().zip(late).for_each(|(&index, answer)| answers[index] = answer);
         }
-        answers
+        answers.into_iter().map(|answer| answer.map_err(|fault| fault.of_script(script))).collect()
     }
 
     /// Sends commands in one go.

@@ -8,7 +8,8 @@
 use std::{borrow::Cow, time::Duration};
 
 use leasehold_core::{
-    Claim, Effect, Error, ErrorKind, Farewell, FencingToken, Grant, Held, Released, Resource, Share, Verdict,
+    Claim, Effect, Error, ErrorKind, Farewell, FencingToken, Grant, Held, Released, Renewal, Resource, Share,
+    Verdict,
 };
 use redis::{Cmd, Value};
 
@@ -19,7 +20,7 @@ use crate::{
     keys::Keys,
     renew::{plain_call, plainly_kept},
     reply::number,
-    script::{MOVING_ACQUIRE, MOVING_FENCE, MOVING_RELEASE, RENEW, Script},
+    script::{MOVING_ACQUIRE, MOVING_FENCE, MOVING_RELEASE, MOVING_RENEW, RENEW, Script},
     together,
 };
 
@@ -113,9 +114,32 @@ impl Redis {
         let Value::Array(tokens) = answer else { return Ok(None) };
         let kept = tokens.first().and_then(|token| plainly_kept(&held, token));
         Ok(match kept {
-            Some(leasehold_core::Renewal::Kept(kept)) => Some(Grant::new(kept.token, kept.remaining)),
+            Some(Renewal::Kept(kept)) => Some(Grant::new(kept.token, kept.remaining)),
             _ => None,
         })
+    }
+
+    /// Renews those whose slots move and who have the owner key, with or without something beside it.
+    pub(crate) async fn renew_moving(&self, held: &[Held], answers: &mut [Option<Result<Renewal, Fault>>]) {
+        let moves = |index: &usize| matches!(&answers[*index], Some(Err(fault)) if fault.is_try_again());
+        let moving: Vec<usize> =
+            (0..held.len()).filter(|index| held[*index].note.is_none() && moves(index)).collect();
+        if moving.is_empty() {
+            return;
+        }
+        let call = |&index: &usize| {
+            let mut call = MOVING_RENEW.call(1);
+            call.arg(Keys::of(&held[index].resource).owner());
+            call.arg(held[index].owner.reveal()).arg(at_least_a_milli(held[index].ttl));
+            (&held[index].resource, call)
+        };
+        let replies = self.route.run_all(Some(&MOVING_RENEW), moving.iter().map(call).collect()).await;
+        for (&index, reply) in moving.iter().zip(replies) {
+            // If it is not that simple, what was said before stands: nothing was done, try again.
+            if let Some(kept) = reply.ok().and_then(|token| plainly_kept(&held[index], &token)) {
+                answers[index] = Some(Ok(kept));
+            }
+        }
     }
 
     /// Takes back what was set.

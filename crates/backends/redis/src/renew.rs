@@ -133,6 +133,7 @@ impl Redis {
         for (&index, reply) in others.iter().zip(replies) {
             answers[index] = Some(reply.and_then(renewal));
         }
+        self.renew_moving(held, answers).await;
     }
 
     fn renew_call(&self, held: &Held) -> Cmd {

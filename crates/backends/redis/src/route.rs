@@ -20,7 +20,7 @@ use crate::{
 /// How often a call is sent on before the nodes are taken to be in disagreement.
 const HOPS_MAX: u32 = 8;
 /// How long a slot that is on its way is waited for. Most are there sooner.
-const MOVING_MAX: Duration = Duration::from_millis(150);
+const MOVING_MAX: Duration = Duration::from_millis(50);
 /// The first pause before a node is asked again; it doubles.
 const PAUSE: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
@@ -152,9 +152,8 @@ impl Route {
     pub(crate) fn learn(&self, resource: &Resource, node: &Node, fault: Fault) -> Fault {
         if let (Some(cluster), Some(Redirect::Moved(host, port))) = (self.cluster(), fault.redirect()) {
             cluster.moved(slot(resource), &cluster.node_at(&host, port, node));
-            return in_words(fault);
         }
-        fault
+        if self.cluster().is_some() { in_words(fault) } else { fault }
     }
 }
 
@@ -173,7 +172,13 @@ impl Journey {
 
 impl Cluster {
     async fn run(&self, slot: u16, script: Option<&Script>, make: Make<'_>) -> Answer {
-        let node = self.owner(slot)?;
+        let node = match self.owner(slot) {
+            Ok(node) => node,
+            Err(_) => {
+                self.refresh(self.environment.now()).await;
+                self.owner(slot)?
+            }
+        };
         match attempt(&node, script, make).await {
             // Boxed: the usual call need not carry it along.
             Err(fault) => Box::pin(self.follow(slot, script, make, node, fault)).await,

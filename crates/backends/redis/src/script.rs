@@ -34,6 +34,7 @@ scripts! {
     ORDER: " flags=allow-oom", "../scripts/resource.lua", "../scripts/order.lua";
     MOVING_ACQUIRE: "", "../scripts/moving_acquire.lua";
     MOVING_FENCE: " flags=allow-oom", "../scripts/moving_fence.lua";
+    MOVING_RENEW: " flags=allow-oom", "../scripts/moving_renew.lua";
     MOVING_RELEASE: " flags=allow-oom", "../scripts/moving_release.lua";
     INSPECT: " flags=no-writes", "../scripts/resource.lua", "../scripts/inspect.lua";
     NODE_VOTE: "", "../scripts/node.lua", "../scripts/node_vote.lua";
@@ -54,6 +55,14 @@ impl Script {
         let mut command = Cmd::with_capacity(20 + keys, 160 * (3 + keys));
         command.arg("EVALSHA").arg(&self.digest).arg(keys);
         command
+    }
+
+    /// The commands that a line of the script calls, counted from 1.
+    pub(crate) fn commands_in(&self, line: usize) -> Option<String> {
+        let line = self.text.lines().nth(line.checked_sub(1)?)?;
+        let calls = line.split("call('").skip(1).filter_map(|rest| Some(rest.split_once('\'')?.0));
+        let names: Vec<&str> = calls.collect();
+        (!names.is_empty()).then(|| names.join(" or "))
     }
 
     /// The same call with the script itself, which the server then knows. For when it has forgotten.
@@ -86,6 +95,45 @@ mod tests {
         assert_eq!(simple(0), b"EVAL");
         assert!(simple(1).starts_with(b"#!lua flags=allow-oom\n"));
         assert_eq!([simple(2), simple(3), simple(4), simple(5)].concat(), b"1keyowner7");
+    }
+
+    #[test]
+    fn the_commands_of_a_line_are_found() {
+        let script =
+            Script::new("#!lua\nlocal now = 1\nif redis.call('EXISTS', a) then redis.pcall('DEL', a) end");
+        assert_eq!(script.commands_in(3).as_deref(), Some("EXISTS or DEL"));
+        assert_eq!([0, 2, 4].map(|line| script.commands_in(line)), [None, None, None]);
+    }
+
+    /// A user who may run these may run every script; and no script needs more.
+    #[test]
+    fn the_documented_permissions_are_those_that_scripts_need() {
+        let document = include_str!("../../../../docs/backends/redis.md");
+        let acl = document.split("ACL SETUSER app").nth(1).unwrap().split("```").next().unwrap();
+        let mut documented: Vec<&str> =
+            acl.split_whitespace().filter_map(|word| word.strip_prefix('+')).collect();
+        let around = [
+            "evalsha",
+            "eval",
+            "subscribe",
+            "ping",
+            "scan",
+            "type",
+            "object|idletime",
+            "xrevrange",
+            "role",
+            "info",
+        ];
+        documented.retain(|command| !around.contains(command));
+        documented.sort_unstable();
+        let mut used: Vec<String> = all()
+            .iter()
+            .flat_map(|(_, script)| script.text.split("call('").skip(1))
+            .map(|rest| rest.split('\'').next().unwrap().to_lowercase())
+            .collect();
+        used.sort_unstable();
+        used.dedup();
+        assert_eq!(documented, used);
     }
 
     #[test]

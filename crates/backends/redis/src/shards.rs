@@ -12,7 +12,7 @@ use std::{
 };
 
 use leasehold_core::{
-    Environment, Moment, Resource,
+    Environment, Moment,
     race::{Either, first},
 };
 use redis::{Cmd, Pipeline, PushInfo, PushKind, Value, aio::MultiplexedConnection};
@@ -44,13 +44,8 @@ impl Shards {
     }
 
     /// Listens to what concerns this resource, from soon on.
-    pub(crate) fn attend(
-        self: &Arc<Shards>,
-        shared: &Arc<Shared>,
-        cluster: &Arc<Cluster>,
-        resource: &Resource,
-    ) {
-        let Ok(node) = cluster.owner(crate::slot::slot(resource)) else { return };
+    pub(crate) fn attend(self: &Arc<Shards>, shared: &Arc<Shared>, cluster: &Arc<Cluster>, resource: &str) {
+        let Ok(node) = cluster.owner(slot_of(resource)) else { return };
         let mut listeners = self.listeners();
         let sender = match listeners.entry(node.number) {
             Entry::Occupied(listener) => listener.into_mut(),
@@ -69,7 +64,7 @@ impl Shards {
                 nobody.insert(sender)
             }
         };
-        let _ = sender.send(resource.key().to_owned());
+        let _ = sender.send(resource.to_owned());
     }
 }
 
@@ -168,12 +163,11 @@ impl Listener {
         }
         let answers = self.send(connection, "SSUBSCRIBE", &fresh).await?;
         for (answer, resource) in answers.into_iter().zip(fresh) {
-            if let Err(error) = answer.extract_error() {
-                self.asked.remove(&resource);
-                if let Some(Redirect::Moved(host, port)) = Fault::Command(error).redirect() {
-                    let cluster = self.cluster.upgrade()?;
-                    cluster.moved(slot_of(&resource), &cluster.node_at(&host, port, &self.node));
-                }
+            let fault = answer.extract_error().err().map(Fault::Command);
+            if let Some(Redirect::Moved(host, port)) = fault.as_ref().and_then(Fault::redirect) {
+                let cluster = self.cluster.upgrade()?;
+                cluster.moved(slot_of(&resource), &cluster.node_at(&host, port, &self.node));
+                self.shards.upgrade()?.attend(&self.shared.upgrade()?, &cluster, &resource);
             }
         }
         Some(())

@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold_core::{Backoff, ClaimRef, Cursor, Environment, Moment, OwnerToken, Resource};
+use leasehold_core::{Backoff, ClaimRef, Cursor, Environment, ErrorKind, Moment, OwnerToken, Resource};
 use redis::{Cmd, PushInfo, PushKind, Value, aio::MultiplexedConnection};
 use tokio::sync::{Notify, mpsc, watch};
 
@@ -126,7 +126,7 @@ impl Ear {
         let config = route.config();
         if let (Some(shards), Some(cluster)) = (&self.shards, route.cluster()) {
             if self.is_deaf(resource) {
-                shards.attend(&self.shared, cluster, resource);
+                shards.attend(&self.shared, cluster, resource.key());
             }
         } else if !self.started.swap(true, Ordering::Relaxed) {
             let (shared, config) = (Arc::downgrade(&self.shared), config.clone());
@@ -232,6 +232,11 @@ impl Rooms {
 }
 
 impl Room {
+    fn deafen(&mut self) {
+        self.heard_at = None;
+        self.wake();
+    }
+
     fn wake(&self) {
         self.guests.iter().for_each(|guest| guest.bell.notify_one());
     }
@@ -242,12 +247,12 @@ impl Shared {
         &self.client
     }
 
-    /// From now on someone at this node listens for the resource.
+    /// From now on someone at this node listens for the resource. If nobody waits any more, that is noticed later.
     pub(crate) fn hears_of(&self, resource: &str, node: u32) {
-        if let Some(room) = self.rooms().room(resource) {
-            room.heard_at = Some(node);
-            room.listened.notify_waiters();
-        }
+        let mut rooms = self.rooms();
+        let room = rooms.by_resource.entry(resource.to_owned()).or_default();
+        room.heard_at = Some(node);
+        room.listened.notify_waiters();
     }
 
     /// Nobody listens at this node any more for the resource: wakes whoever waits for it. Whether someone had listened.
@@ -256,19 +261,22 @@ impl Shared {
         let Some(room) = rooms.room(resource).filter(|room| room.heard_at == Some(node)) else {
             return false;
         };
-        room.heard_at = None;
-        room.wake();
+        room.deafen();
+        if room.guests.is_empty() {
+            rooms.by_resource.remove(resource);
+        }
         true
     }
 
     /// Nobody listens any more for those resources of which `lost` says so: wakes whoever waits there.
     pub(crate) fn deafen(&self, lost: impl Fn(&str, u32) -> bool) {
-        for (resource, room) in &mut self.rooms().by_resource {
-            if room.heard_at.is_some_and(|heard_at| lost(resource, heard_at)) {
-                room.heard_at = None;
-                room.wake();
+        self.rooms().by_resource.retain(|resource, room| {
+            let deaf = room.heard_at.is_some_and(|heard_at| lost(resource, heard_at));
+            if deaf {
+                room.deafen();
             }
-        }
+            !deaf || !room.guests.is_empty()
+        });
     }
 
     /// The resources for which someone listens at this node though nobody waits: they are forgotten.
@@ -343,6 +351,10 @@ async fn listen(shared: Weak<Shared>, config: Config, environment: Arc<dyn Envir
                 if hear(&shared, connection, messages, &environment).await.is_none() {
                     return;
                 }
+            }
+            Err(fault) if fault.clone().into_error().kind() == ErrorKind::Denied => {
+                let error = fault.into_error();
+                tracing::warn!(%error, "may not listen for wake-ups: who waits asks twice a second");
             }
             Err(fault) => tracing::debug!(?fault, "cannot listen for wake-ups"),
         }

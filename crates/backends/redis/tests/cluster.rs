@@ -85,6 +85,36 @@ async fn while_a_slot_moves_a_plain_lease_is_granted_on_the_owner_key_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_a_slot_moves_whoever_leads_goes_on_leading() {
+    let cluster = blocking(RedisCluster::start);
+    let redis = open(&cluster.url()).await;
+    let leader = claim(&report(), LONG).noting(*b"host-a");
+    let token = granted(&redis, &leader).await.token;
+    let slot = cluster.slot("report/42");
+    let (from, to) = (cluster.owner(slot), cluster.other_than(slot));
+    blocking(|| cluster.begin_move(slot..=slot, from, to));
+    for moved in [false, true] {
+        if moved {
+            blocking(|| cluster.move_keys(slot..=slot, from, to));
+        }
+        match common::renew(&redis, leader.reference(), LONG * 2).await {
+            Renewal::Kept(kept) => assert_eq!((kept.token, kept.remaining), (token, LONG * 2)),
+            other => panic!("it leads: {other:?}"),
+        }
+        let rival = claim(&report(), LONG).noting(*b"host-b");
+        let error = redis.acquire(&rival).await.unwrap_err();
+        assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::None));
+    }
+    blocking(|| cluster.end_move(slot..=slot, from, to));
+    let Ok(leasehold::Page::Resources { snapshots, .. }) =
+        redis.inspect(&leasehold::Query::One(report())).await
+    else {
+        panic!("a resource was asked for")
+    };
+    assert_eq!(snapshots[0].holders[0].note.as_deref(), Some(&b"host-a"[..]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_a_slot_moves_nobody_is_let_in_beside_readers() {
     let cluster = blocking(RedisCluster::start);
     let redis = open(&cluster.url()).await;
@@ -106,6 +136,8 @@ async fn while_a_slot_moves_nobody_is_let_in_beside_readers() {
             let error = redis.acquire(&shared(share)).await.unwrap_err();
             assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::None), "{share:?}");
         }
+        let listing = leasehold::Query::Resources(leasehold::Listing::default());
+        redis.inspect(&listing).await.expect("a listing leaves it out");
         for node in &cluster.nodes {
             assert_eq!(node.command(&["KEYS", "*:owner"]), "", "nothing of it is left");
         }
@@ -165,28 +197,80 @@ async fn a_waiter_is_granted_though_its_slot_moves_while_it_waits() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_waits_asks_again_when_the_slot_has_moved() {
+async fn whoever_waits_asks_again_when_the_slot_has_moved_or_the_connection_is_lost() {
     let cluster = blocking(RedisCluster::start);
     let redis = std::sync::Arc::new(open(&cluster.url()).await);
     granted(&*redis, &claim(&report(), LONG)).await;
-    let waiting = claim(&report(), LONG).queued();
+    let mut waiting = claim(&report(), LONG).queued();
+    waiting.place_ttl = LONG;
     let Ok(Verdict::Blocked(blocked)) = redis.acquire(&waiting).await else { panic!("it is held") };
-    let wait = tokio::spawn({
-        let redis = std::sync::Arc::clone(&redis);
-        async move { redis.wait(&waiting.reference(), &blocked.cursor, LONG).await }
-    });
+    let cursor = blocked.cursor;
+    let wait = || {
+        let (redis, claim) = (std::sync::Arc::clone(&redis), waiting.reference());
+        tokio::spawn(async move { redis.wait(&claim, &cursor, LONG).await })
+    };
+    let slot = cluster.slot("report/42");
+    let (from, to) = (cluster.owner(slot), cluster.other_than(slot));
+    let listened =
+        |node: usize| cluster.nodes[node].command(&["PUBSUB", "SHARDCHANNELS"]).contains("report/42");
+    let soon = Duration::from_secs(8);
+
+    let first = wait();
+    eventually("the subscription", || async { listened(from) }).await;
+    assert!(!first.is_finished());
+    let moved = Instant::now();
+    blocking(|| cluster.move_slots(slot..=slot, to));
+    in_time("the hint", first).await.unwrap().unwrap();
+    println!("told {:?} after the move began", moved.elapsed());
+    assert!(moved.elapsed() < soon, "by the node, not by a look at the map");
+
+    let second = wait();
+    eventually("the subscription at the other node", || async { listened(to) }).await;
+    let lost = Instant::now();
+    cluster.nodes[to].command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    in_time("the hint", second).await.unwrap().unwrap();
+    assert!(lost.elapsed() < soon, "{:?}", lost.elapsed());
+}
+
+/// As `docs/backends/redis.md` lists them.
+const RIGHTS: &str = "~lock:v1:* resetchannels &lock:v1:* -@all +@scripting +@read +@write +@pubsub +@connection +info \
+                      +role +time +wait +cluster|slots +cluster|info +asking";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_with_the_documented_rights_can_do_everything() {
+    let cluster = blocking(RedisCluster::start);
+    for node in &cluster.nodes {
+        let mut words = vec!["ACL", "SETUSER", "app", "on", ">sesame"];
+        words.extend(RIGHTS.split_whitespace());
+        assert_eq!(node.command(&words), "OK");
+    }
+    let url = cluster.url().replace("://", "://app:sesame@");
+    let (first, second) = (client(&url).await, client(&url).await);
+    let held = first.lease("report", "42").acquire().await.unwrap();
+    let waiting = tokio::spawn(second.lease("report", "42").wait(PATIENCE).acquire());
     let slot = cluster.slot("report/42");
     let from = cluster.owner(slot);
-    eventually("the subscription", || async {
-        cluster.nodes[from].command(&["PUBSUB", "SHARDCHANNELS"]).contains("report/42")
-    })
-    .await;
-    assert!(!wait.is_finished());
-    let (to, moved) = (cluster.other_than(slot), Instant::now());
-    blocking(|| cluster.move_slots(slot..=slot, to));
-    in_time("the hint", wait).await.unwrap().unwrap();
-    println!("told {:?} after the move began", moved.elapsed());
-    assert!(moved.elapsed() < Duration::from_secs(8), "by the node, not by a look at the map");
+    let listened =
+        |node: usize| cluster.nodes[node].command(&["PUBSUB", "SHARDCHANNELS"]).contains("report/42");
+    eventually("the subscription", || async { listened(from) }).await;
+    held.release().await.unwrap();
+    let next = in_time("the wake-up", waiting).await.unwrap().unwrap();
+    let to = cluster.other_than(slot);
+    blocking(|| cluster.begin_move(slot..=slot, from, to));
+    blocking(|| cluster.move_keys(slot..=slot, from, to));
+    next.extend(LONG).await.unwrap();
+    next.release().await.unwrap();
+    first.lease("report", "42").acquire().await.unwrap().release().await.unwrap();
+    blocking(|| cluster.end_move(slot..=slot, from, to));
+    let index = first.rwlock("report", "42").write().acquire().await.unwrap();
+    index.release().await.unwrap();
+    let redis = open(&format!("{url}?replicas=1&replica_timeout=5s")).await;
+    granted(&redis, &claim(&report(), LONG)).await;
+    let order = leasehold::Order::new(report(), leasehold::Command::Resume, "ops", "test");
+    redis.order(&order).await.unwrap();
+    redis.inspect(&leasehold::Query::Resources(leasehold::Listing::default())).await.unwrap();
+    redis.inspect(&leasehold::Query::Leaks(leasehold::Listing::default())).await.unwrap();
+    redis.inspect(&leasehold::Query::Audit(leasehold::Listing::default())).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

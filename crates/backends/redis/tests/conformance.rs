@@ -1,4 +1,8 @@
-//! The whole suite, on a real server: two handles of it, as two processes would have them.
+//! The whole suite, on a real server: two handles of it, as two processes would have them. As the user that the
+//! documentation describes, who may do what is needed and nothing else.
+
+#[path = "common/acl.rs"]
+mod acl;
 
 use std::sync::{Arc, OnceLock};
 
@@ -8,9 +12,10 @@ use leasehold_testkit::{Stage, conformance, servers::RedisServer};
 
 fn main() {
     // One server for all: every test uses names of its own. It ends with this process.
-    static SERVER: OnceLock<RedisServer> = OnceLock::new();
+    static SERVER: OnceLock<(RedisServer, String)> = OnceLock::new();
     conformance::main("redis", || async {
-        let config = Config::parse(&SERVER.get_or_init(RedisServer::start).url()).expect("the URL is one");
+        let (_, url) = SERVER.get_or_init(acl::start);
+        let config = Config::parse(url).expect("the URL is one");
         let open = || Redis::connect(config.clone(), Arc::new(System::current()));
         let first = open().await.expect("the server is there");
         let second = open().await.expect("the server is there");

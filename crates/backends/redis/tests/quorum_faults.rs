@@ -1,12 +1,15 @@
 //! A quorum of five real servers, and what goes wrong with servers: killed, stopped, restarted empty, slow, and with a
 //! clock that jumps.
+#![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
 
 mod common;
 
 use std::{sync::Arc, time::Duration};
 
+use tokio::sync::Mutex;
+
 use common::{LONG, claim, eventually, granted, in_time, is_blocked, release, renew, report};
-use leasehold::{Backend, Client, ErrorKind, Renewal, Verdict};
+use leasehold::{Backend, Client, Cursor, ErrorKind, FencingToken, Renewal, Verdict};
 use leasehold_testkit::{
     Proxy,
     servers::{RedisNodes, RedisServer, ServerClock},
@@ -271,6 +274,64 @@ async fn a_slow_node_delays_nobody() {
     // Each would take up to 3 s there and back; all of them together take less on a machine that is not dead.
     let took = started.elapsed();
     assert!(took < slow * 3, "{rounds} rounds took {took:?}");
+}
+
+/// As many rivals as nodes, each with connections of its own: votes split, and are not split for ever.
+#[tokio::test]
+async fn rivals_take_turns_and_their_tokens_grow() {
+    let nodes = RedisNodes::long_lived(5, GATE);
+    let inside = Arc::new(Mutex::new(None::<FencingToken>));
+    let mut rivals = Vec::new();
+    for _ in 0..5 {
+        let client = Client::new(open(&nodes.url()).await);
+        let inside = Arc::clone(&inside);
+        rivals.push(tokio::spawn(async move {
+            for _ in 0..6 {
+                let request = client.lease("report", "42").ttl(Duration::from_secs(20));
+                let lease = request.wait(common::PATIENCE).acquire().await.expect("its turn comes");
+                let before = inside.try_lock().expect("nobody else is inside").replace(lease.token());
+                assert!(before < Some(lease.token()), "{before:?} was before {:?}", lease.token());
+                let mut holds = inside.try_lock().expect("nobody else is inside");
+                tokio::time::sleep(Duration::from_millis(2)).await;
+                *holds = Some(lease.token());
+                drop(holds);
+                lease.release().await.expect("a majority answers");
+            }
+        }));
+    }
+    for rival in rivals {
+        in_time("all turns", rival).await.expect("no rival fails");
+    }
+    for server in &nodes.servers {
+        eventually("nothing is left behind", || async { locks(server).is_empty() }).await;
+    }
+}
+
+#[tokio::test]
+async fn a_release_wakes_who_waits() {
+    let nodes = RedisNodes::long_lived(3, GATE);
+    let (ann, bob) = (open(&nodes.url()).await, open(&nodes.url()).await);
+    let rounds = 6;
+    let started = std::time::Instant::now();
+    for _ in 0..rounds {
+        let held = claim(&report(), LONG);
+        granted(&*ann, &held).await;
+        let waits = claim(&report(), LONG);
+        assert!(is_blocked(&*bob, &waits).await);
+        let waiting = tokio::spawn({
+            let bob = Arc::clone(&bob);
+            async move { bob.wait(&waits.reference(), &Cursor::default(), LONG).await }
+        });
+        eventually("someone listens", || async {
+            nodes.servers[0].command(&["PUBSUB", "NUMSUB", "lock:v1:{report/42}:news"]).ends_with(" 1")
+        })
+        .await;
+        release(&*ann, &held).await;
+        in_time("the wait", waiting).await.expect("no panic").expect("a hint is no error");
+    }
+    // Without a hint each would last a second at the least.
+    let took = started.elapsed();
+    assert!(took < Duration::from_secs(1) * rounds, "{rounds} hand-overs took {took:?}");
 }
 
 #[tokio::test]

@@ -1,11 +1,11 @@
 //! What the README says of this backend is what the backend says of itself.
 
-use std::{fs, path::Path, sync::Arc};
+use std::{fs, path::Path, sync::Arc, time::Duration};
 
 use leasehold::System;
 use leasehold_core::Backend as _;
 use leasehold_redis::{Config, Redis};
-use leasehold_testkit::servers::RedisServer;
+use leasehold_testkit::servers::{RedisNodes, RedisServer};
 
 #[tokio::test]
 async fn the_table_of_backends_is_true() {
@@ -13,6 +13,17 @@ async fn the_table_of_backends_is_true() {
     let config = Config::parse(&server.url()).expect("the URL is one");
     let redis = Redis::connect(config, Arc::new(System::current())).await.expect("the server is there");
     let info = redis.info();
+    let row = format!("| {} | {} | {} |", info.guarantee, info.because, info.tokens_break_when);
+    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../README.md");
+    let readme = fs::read_to_string(readme).expect("there is one");
+    assert!(readme.contains(&row), "{row}");
+}
+
+#[tokio::test]
+async fn so_it_is_for_redlock() {
+    let nodes = RedisNodes::long_lived(5, Duration::from_secs(60));
+    let redlock = leasehold::open(&nodes.url()).await.expect("the servers are there");
+    let info = redlock.info();
     let row = format!("| {} | {} | {} |", info.guarantee, info.because, info.tokens_break_when);
     let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../README.md");
     let readme = fs::read_to_string(readme).expect("there is one");

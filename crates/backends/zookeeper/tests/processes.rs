@@ -1,38 +1,52 @@
 //! Holders that are real processes: killed, stopped past their session, resumed.
+//!
+//! This program is also the holder: started with a URL, it is the taker of the testkit.
 
-use std::time::Duration;
+use std::{process::ExitCode, time::Duration};
 
-use leasehold_testkit::{Taker, servers::ZooKeeperServer, taking};
+use leasehold_testkit::{Taker, servers::ZooKeeperServer, taker};
+use libtest_mimic::{Arguments, Trial};
 
 const TTL: Duration = Duration::from_secs(30);
 
-/// The part of the other process. As a test of its own it has nothing to do.
-#[tokio::test]
-async fn the_other_process() {
-    taking::take_if_asked().await;
+fn main() -> ExitCode {
+    if std::env::args().nth(1).is_some_and(|first| first.starts_with("zookeeper://")) {
+        return taker::main();
+    }
+    let test = |name: &str, run: fn()| {
+        Trial::test(name, move || {
+            run();
+            Ok(())
+        })
+    };
+    let trials = vec![
+        test("a_killed_holder_is_followed_after_its_session_by_a_higher_token", killed),
+        test("a_holder_stopped_past_its_session_is_told_before_any_check_says_ok", stopped_past_its_session),
+        test("a_holder_stopped_for_less_than_its_session_keeps_lease_and_token", stopped_for_a_while),
+    ];
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
-fn taker(server: &ZooKeeperServer) -> Taker {
-    Taker::start_again("the_other_process", &server.url(), "report/42", TTL)
+fn start(url: &str) -> Taker {
+    let program = std::env::current_exe().expect("this program");
+    Taker::start(&program, url, "report/42", TTL)
 }
 
-#[test]
-fn a_killed_holder_is_followed_after_its_session_by_a_higher_token() {
+fn killed() {
     let server = ZooKeeperServer::start();
-    let first = taker(&server);
+    let first = start(&server.url());
     let token = first.granted();
-    let second = taker(&server);
+    let second = start(&server.url());
     first.kill();
     assert!(second.granted() > token);
 }
 
-#[test]
-fn a_holder_stopped_past_its_session_is_told_before_any_check_says_ok() {
+fn stopped_past_its_session() {
     let server = ZooKeeperServer::start();
-    let mut stopped = taker(&server);
+    let mut stopped = start(&server.url());
     let token = stopped.granted();
     stopped.signal("STOP");
-    let mut next = taker(&server);
+    let mut next = start(&server.url());
     let higher = next.granted();
     assert!(higher > token, "its late write is below the fence");
     stopped.signal("CONT");
@@ -49,14 +63,13 @@ fn a_holder_stopped_past_its_session_is_told_before_any_check_says_ok() {
     assert_eq!(next.hears("released"), "Now");
 }
 
-#[test]
-fn a_holder_stopped_for_less_than_its_session_keeps_lease_and_token() {
+fn stopped_for_a_while() {
     let server = ZooKeeperServer::start();
     // A session that outlasts the stop by far, on a loaded machine too.
     let url = server.url().replace("session_timeout=2s", "session_timeout=4s");
-    let mut holder = Taker::start_again("the_other_process", &url, "report/42", TTL);
+    let mut holder = start(&url);
     let token = holder.granted();
-    let waiting = taker(&server);
+    let waiting = start(&server.url());
     holder.signal("STOP");
     std::thread::sleep(Duration::from_millis(500));
     holder.signal("CONT");

@@ -207,6 +207,9 @@ fn ways(desk: &Desk, seen: &Snapshot, now: WallTime) -> Vec<Way> {
     }
     let if_it_stops = if held.kept || held.evicting { "" } else { ", if it stops renewing" };
     ways.push(Way { how: "expiry", say: format!("its end at {at} (in {left}){if_it_stops}"), command: None });
+    if desk.check_orders().is_err() {
+        return ways;
+    }
     if !held.kept {
         let words = ["ask", &name, "--token", &token, "--by", "30s", "--reason", "WHY"];
         let say = "asking it to finish:".to_owned();

@@ -5,7 +5,8 @@
 -- format  the version of all this
 --
 -- Its functions run as the role that made them, so whoever is fenced needs no right to the marks and cannot change them.
--- admit, enter and rebase are for the roles that they are granted to.
+-- admit, enter and guard are for the roles that they are granted to: whoever can call them can raise any mark, by a table
+-- and a trigger of their own if need be. rebase is for the role that made it all.
 --
 -- Errors: LH001 stale token   LH002 token of the backend before a rebase   LH003 no pass was shown
 --         LH004 this makes no sense   LH005 TRUNCATE of a fenced table
@@ -18,6 +19,7 @@ CREATE SCHEMA IF NOT EXISTS leasehold_fence;
 GRANT USAGE ON SCHEMA leasehold_fence TO PUBLIC;
 
 CREATE TABLE IF NOT EXISTS leasehold_fence.format (version int NOT NULL);
+GRANT SELECT ON leasehold_fence.format TO PUBLIC;
 INSERT INTO leasehold_fence.format (version) SELECT 1 WHERE NOT EXISTS (SELECT FROM leasehold_fence.format);
 
 -- Room on each page: a mark is updated in place, again and again.
@@ -198,4 +200,4 @@ BEGIN
 END $$;
 
 REVOKE ALL ON FUNCTION leasehold_fence.admit(text, bigint, text), leasehold_fence.enter(text, bigint, text),
-  leasehold_fence.demand(text, text), leasehold_fence.rebase(text, bigint, bigint, text, text) FROM PUBLIC;
+  leasehold_fence.guard(), leasehold_fence.demand(text, text), leasehold_fence.rebase(text, bigint, bigint, text, text) FROM PUBLIC;

@@ -3,7 +3,7 @@
 use leasehold_core::{Effect, Error, ErrorKind, Result};
 use tokio_postgres::{GenericClient, types::Type};
 
-use super::{error::interpret, setup};
+use super::{error::interpret, see_to_schema};
 use crate::{Fenced, template::Template};
 
 const GUARD: &str = include_str!("../../sql/postgres/guard.sql");
@@ -25,7 +25,7 @@ pub async fn install(
     for column in template.columns() {
         check_column(client, &target, column).await?;
     }
-    setup(client).await?;
+    see_to_schema(client).await?;
     client.batch_execute(&script(&target, template)).await.map_err(unknown)?;
     Ok(target)
 }

@@ -44,12 +44,29 @@ const FORMAT: i32 = 1;
 /// # Errors
 /// `Corrupt` if it was made by a newer leasehold; `Denied` if the role may not make schemas.
 pub async fn setup(client: &(impl GenericClient + Sync)) -> Result<()> {
-    if let Some(found) = format(client).await?.filter(|found| *found > FORMAT) {
-        let message =
-            format!("the fence has format {found}, this leasehold knows {FORMAT}: use the newer one");
-        return Err(Error::new(ErrorKind::Corrupt, message));
-    }
+    check_format(format(client).await?)?;
     client.batch_execute(SCHEMA).await.map_err(|error| interpret(error, Effect::Unknown))
+}
+
+/// Sees that there is a schema. One that is another role's is used as it is.
+async fn see_to_schema(client: &(impl GenericClient + Sync)) -> Result<()> {
+    let ours = "SELECT pg_has_role(nspowner, 'USAGE') FROM pg_namespace WHERE nspname = 'leasehold_fence'";
+    let rows = client.query_typed(ours, &[]).await.map_err(|error| interpret(error, Effect::None))?;
+    if rows.first().is_some_and(|row| !row.get::<_, bool>(0)) {
+        return check_format(format(client).await?);
+    }
+    setup(client).await
+}
+
+fn check_format(found: Option<i32>) -> Result<()> {
+    match found.filter(|found| *found > FORMAT) {
+        None => Ok(()),
+        Some(found) => {
+            let message =
+                format!("the fence has format {found}, this leasehold knows {FORMAT}: use the newer one");
+            Err(Error::new(ErrorKind::Corrupt, message))
+        }
+    }
 }
 
 /// The format of the fence, if there is one.
@@ -64,14 +81,14 @@ async fn format(client: &(impl GenericClient + Sync)) -> Result<Option<i32>> {
     Ok(rows.first().and_then(|row| row.get(0)))
 }
 
-/// Lets a role call `admit` and `enter`. Whoever made the schema may already.
+/// Lets a role call `admit` and `enter`, and fence tables that it owns. Whoever made the schema may already.
 ///
 /// # Errors
 /// `Invalid` if there is no such role.
 pub async fn grant(client: &(impl GenericClient + Sync), role: &str) -> Result<()> {
     let grant = format!(
         "GRANT EXECUTE ON FUNCTION leasehold_fence.admit(text, bigint, text), \
-         leasehold_fence.enter(text, bigint, text) TO {}",
+         leasehold_fence.enter(text, bigint, text), leasehold_fence.guard() TO {}",
         tables::quoted(role)
     );
     client.batch_execute(&grant).await.map_err(|error| interpret(error, Effect::Unknown))

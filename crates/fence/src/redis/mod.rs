@@ -22,12 +22,13 @@
 //! that was stale before. And only those who use these scripts are fenced; a plain `SET` is not.
 
 mod error;
+mod rebase;
 mod script;
 
 use std::time::Duration;
 
 use ::redis::{Cmd, ConnectionLike, RedisResult, ToRedisArgs, Value, aio};
-use leasehold_core::{Effect, Error, ErrorKind, FencingToken, Pass, Result};
+use leasehold_core::{Effect, Error, ErrorKind, FencingToken, Pass, Resource, Result};
 
 use crate::{
     observe,
@@ -123,7 +124,7 @@ impl Fence {
     }
 
     fn call(&self, script: &'static Script, pass: &Pass, key: &[u8]) -> Result<Call> {
-        let mark = mark_key(pass, key)?;
+        let mark = mark_key(&pass.resource, key)?;
         let kept = self.kept.map(millis).transpose()?.unwrap_or(0);
         let mut command = Cmd::new();
         command.arg("EVALSHA").arg(script.digest()).arg(2).arg(mark).arg(key);
@@ -136,13 +137,13 @@ impl Fence {
 }
 
 /// The key of the mark, in the slot of the data.
-fn mark_key(pass: &Pass, key: &[u8]) -> Result<Vec<u8>> {
+fn mark_key(resource: &Resource, key: &[u8]) -> Result<Vec<u8>> {
     let tag = tag(key).ok_or_else(|| {
         let message =
             "the key cannot share a slot with its mark: put a part of it in braces, as in report:{42}";
-        Error::new(ErrorKind::Invalid, message).on(&pass.resource)
+        Error::new(ErrorKind::Invalid, message).on(resource)
     })?;
-    Ok([b"fence:v1:{", tag, b"}:", pass.resource.key().as_bytes()].concat())
+    Ok([b"fence:v1:{", tag, b"}:", resource.key().as_bytes()].concat())
 }
 
 /// What a cluster hashes of the key, if that can stand in braces.
@@ -245,8 +246,9 @@ mod tests {
 
     #[test]
     fn the_mark_has_the_tag_of_the_data() {
-        let pass = Pass::new("acme:report/4 2".parse().unwrap(), FencingToken::new(1).unwrap());
-        let key = |data: &str| mark_key(&pass, data.as_bytes()).map(|key| String::from_utf8(key).unwrap());
+        let resource: Resource = "acme:report/4 2".parse().unwrap();
+        let key =
+            |data: &str| mark_key(&resource, data.as_bytes()).map(|key| String::from_utf8(key).unwrap());
         assert_eq!(key("report:42").unwrap(), "fence:v1:{report:42}:acme:report/4%202");
         assert_eq!(key("report:{42}:body").unwrap(), "fence:v1:{42}:acme:report/4%202");
         assert_eq!(key("a{b").unwrap(), "fence:v1:{a{b}:acme:report/4%202");

@@ -15,23 +15,23 @@ struct Loaded {
 }
 
 macro_rules! scripts {
-    ($($name:ident: $flags:literal, $file:literal;)+) => {
-        $(pub(super) static $name: Script = Script(LazyLock::new(|| load($flags, include_str!($file))));)+
+    ($($name:ident: $flags:literal, $($file:literal),+;)+) => {
+        $(pub(super) static $name: Script =
+            Script(LazyLock::new(|| load(concat!("#!lua", $flags, "\n", $(include_str!(concat!("../../scripts/", $file))),+))));)+
     };
 }
 
 // Whoever gives up room, or only shows a pass, must be able to when memory is full.
 scripts! {
-    SET: "", "../../scripts/set.lua";
-    HASH_SET: "", "../../scripts/hash_set.lua";
-    DELETE: " flags=allow-oom", "../../scripts/delete.lua";
-    ENTER: " flags=allow-oom", "../../scripts/enter.lua";
+    SET: "", "admit.lua", "set.lua";
+    HASH_SET: "", "admit.lua", "hash_set.lua";
+    DELETE: " flags=allow-oom", "admit.lua", "delete.lua";
+    ENTER: " flags=allow-oom", "admit.lua", "enter.lua";
+    REBASE: "", "rebase.lua";
 }
 
-fn load(flags: &str, effect: &str) -> Loaded {
-    let text = format!("#!lua{flags}\n{}{effect}", include_str!("../../scripts/admit.lua"));
-    let digest = ::redis::Script::new(&text).get_hash().to_owned();
-    Loaded { text, digest }
+fn load(text: &str) -> Loaded {
+    Loaded { text: text.to_owned(), digest: ::redis::Script::new(text).get_hash().to_owned() }
 }
 
 impl Script {

@@ -5,16 +5,16 @@ use leasehold_fence::{Rebase, postgres};
 
 use crate::{
     common::{pass, token},
-    site::{Site, connect},
+    site::{Site, Test, connect},
 };
 
-pub(crate) const TESTS: &[(&str, fn(Site))] = &[
+pub(crate) const TESTS: &[Test] = &[
     ("a_rebase_lets_smaller_numbers_in_keeps_the_former_out_and_is_audited", rebase),
     ("any_number_may_set_up_at_once", at_once),
     ("a_newer_format_is_refused", newer),
 ];
 
-fn rebase(site: Site) {
+fn rebase(site: &Site) {
     site.run(async {
         let client = site.client().await;
         postgres::setup(&client).await.unwrap();
@@ -58,7 +58,7 @@ fn rebase(site: Site) {
     assert_eq!(site.psql(audit).unwrap(), rows);
 }
 
-fn at_once(site: Site) {
+fn at_once(site: &Site) {
     site.run(async {
         let url = site.url();
         #[expect(clippy::disallowed_methods, reason = "a test has a runtime")]
@@ -75,7 +75,7 @@ fn at_once(site: Site) {
     });
 }
 
-fn newer(site: Site) {
+fn newer(site: &Site) {
     site.run(async {
         let client = site.client().await;
         postgres::setup(&client).await.unwrap();

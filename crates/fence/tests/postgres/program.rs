@@ -10,10 +10,10 @@ use tokio_postgres::{Client, Transaction};
 
 use crate::{
     common::{pass, stale, token},
-    site::{Site, connect},
+    site::{Site, Test, connect},
 };
 
-pub(crate) const TESTS: &[(&str, fn(Site))] = &[
+pub(crate) const TESTS: &[Test] = &[
     ("whoever_comes_too_late_is_refused_and_the_data_stays", too_late),
     ("without_an_owner_a_token_is_taken_by_one_transaction", without_an_owner),
     ("a_mark_is_as_durable_as_the_effect_and_no_more", rolled_back),
@@ -25,6 +25,7 @@ pub(crate) const TESTS: &[(&str, fn(Site))] = &[
     ("the_rule_in_sql_is_the_rule", same_rule),
     ("errors_say_what_to_do", errors),
     ("a_pool_that_shares_connections_leaks_no_pass", pooled),
+    ("a_service_keeps_its_marks_here", service),
 ];
 
 async fn ready(site: &Site) -> Client {
@@ -47,9 +48,9 @@ async fn body(client: &Client) -> String {
     client.query_one("SELECT body FROM report WHERE id = 42", &[]).await.unwrap().get(0)
 }
 
-fn too_late(site: Site) {
+fn too_late(site: &Site) {
     site.run(async {
-        let mut client = ready(&site).await;
+        let mut client = ready(site).await;
         assert_eq!(write(&mut client, &pass(33, 1), "A").await.unwrap(), Admission::Raised);
         assert_eq!(write(&mut client, &pass(34, 2), "B").await.unwrap(), Admission::Raised);
         let refused = write(&mut client, &pass(33, 1), "A, late").await;
@@ -61,9 +62,9 @@ fn too_late(site: Site) {
     });
 }
 
-fn without_an_owner(site: Site) {
+fn without_an_owner(site: &Site) {
     site.run(async {
-        let mut client = ready(&site).await;
+        let mut client = ready(site).await;
         let transaction = client.transaction().await.unwrap();
         assert_eq!(postgres::admit(&transaction, &pass(33, 0)).await.unwrap(), Admission::Raised);
         assert_eq!(postgres::admit(&transaction, &pass(33, 0)).await.unwrap(), Admission::Again);
@@ -72,9 +73,9 @@ fn without_an_owner(site: Site) {
     });
 }
 
-fn rolled_back(site: Site) {
+fn rolled_back(site: &Site) {
     site.run(async {
-        let mut client = ready(&site).await;
+        let mut client = ready(site).await;
         let transaction = client.transaction().await.unwrap();
         postgres::admit(&transaction, &pass(34, 1)).await.unwrap();
         transaction.rollback().await.unwrap();
@@ -84,9 +85,9 @@ fn rolled_back(site: Site) {
 }
 
 /// 33 reads and pauses, 34 reads, 33 writes, 34 writes: each adds one, in transactions of their own.
-fn read_modify_write(site: Site) {
+fn read_modify_write(site: &Site) {
     site.run(async {
-        let (mut client, mut other) = (ready(&site).await, site.client().await);
+        let (mut client, mut other) = (ready(site).await, site.client().await);
         for (enter, refusals) in [(false, 0), (true, 1)] {
             client
                 .batch_execute("UPDATE report SET body = '0'; DELETE FROM leasehold_fence.mark")
@@ -111,9 +112,9 @@ fn read_modify_write(site: Site) {
 }
 
 /// The same with one transaction each, at READ COMMITTED: sharing a transaction is not enough, the pass comes first.
-fn in_one_transaction(site: Site) {
+fn in_one_transaction(site: &Site) {
     site.run(async {
-        let (mut client, mut other) = (ready(&site).await, site.client().await);
+        let (mut client, mut other) = (ready(site).await, site.client().await);
         let look = site.client().await;
         let (pass_a, pass_b) = (pass(33, 1), pass(34, 2));
 
@@ -169,28 +170,33 @@ async fn waiting(client: &Client) {
     panic!("nobody waits for a lock");
 }
 
-fn waits(site: Site) {
+fn waits(site: &Site) {
     site.run(async {
-        let (mut client, mut other) = (ready(&site).await, site.client().await);
+        let (mut client, mut other) = (ready(site).await, site.client().await);
         let look = site.client().await;
-        let a = client.transaction().await.unwrap();
-        postgres::admit(&a, &pass(33, 1)).await.unwrap();
-        let pass_b = pass(34, 2);
-        let b = write(&mut other, &pass_b, "B");
-        let a = async {
-            waiting(&look).await;
-            a.execute("UPDATE report SET body = 'A' WHERE id = 42", &[]).await.unwrap();
-            a.commit().await.unwrap();
-        };
-        let ((), b) = tokio::join!(a, b);
-        b.unwrap();
-        assert_eq!(body(&look).await, "B", "B's write came after A's");
+        let (pass_a, pass_b) = (pass(33, 1), pass(34, 2));
+        for again in [false, true] {
+            look.batch_execute("DELETE FROM leasehold_fence.mark").await.unwrap();
+            if again {
+                write(&mut client, &pass_a, "A").await.unwrap(); // so that the next time changes nothing
+            }
+            let a = client.transaction().await.unwrap();
+            postgres::admit(&a, &pass_a).await.unwrap();
+            let first = async {
+                waiting(&look).await;
+                a.execute("UPDATE report SET body = 'A' WHERE id = 42", &[]).await.unwrap();
+                a.commit().await.unwrap();
+            };
+            let ((), second) = tokio::join!(first, write(&mut other, &pass_b, "B"));
+            second.unwrap();
+            assert_eq!(body(&look).await, "B", "B's write came after A's");
+        }
     });
 }
 
-fn crowd(site: Site) {
+fn crowd(site: &Site) {
     site.run(async {
-        let client = ready(&site).await;
+        let client = ready(site).await;
         client
             .batch_execute("CREATE TABLE log (at bigint GENERATED ALWAYS AS IDENTITY, token bigint)")
             .await
@@ -228,9 +234,9 @@ fn crowd(site: Site) {
     });
 }
 
-fn column(site: Site) {
+fn column(site: &Site) {
     site.run(async {
-        let mut client = ready(&site).await;
+        let mut client = ready(site).await;
         let make = "CREATE SCHEMA \"My Schema\"; CREATE TABLE \"My Schema\".\"Job\" (\"Id\" uuid PRIMARY KEY, last_fencing_token bigint NOT NULL DEFAULT 0); \
                     INSERT INTO \"My Schema\".\"Job\" VALUES ('00000000-0000-0000-0000-000000000001')";
         client.batch_execute(make).await.unwrap();
@@ -259,9 +265,9 @@ fn column(site: Site) {
 }
 
 /// Random passes, the server against the pure rule.
-fn same_rule(site: Site) {
+fn same_rule(site: &Site) {
     site.run(async {
-        let client = ready(&site).await;
+        let client = ready(site).await;
         let mut runner = proptest::test_runner::TestRunner::deterministic();
         let strategy = (
             proptest::collection::vec((1u64..8, 1u8..4, proptest::bool::ANY), 1..24),
@@ -300,7 +306,7 @@ fn same_rule(site: Site) {
     });
 }
 
-fn errors(site: Site) {
+fn errors(site: &Site) {
     site.run(async {
         let client = site.client().await;
         let error = postgres::enter(&client, &pass(1, 1)).await.unwrap_err();
@@ -334,11 +340,11 @@ fn errors(site: Site) {
     });
 }
 
-fn pooled(site: Site) {
+fn pooled(site: &Site) {
     let bouncer = PgBouncer::start(&site.server, 1);
     let url = bouncer.url().replace("/postgres", &format!("/{}", site.database));
     site.run(async {
-        let client = ready(&site).await;
+        let client = ready(site).await;
         postgres::install(&client, "report", &"report/{id}".parse().unwrap()).await.unwrap();
         let (mut one, two) = (connect(&url).await, connect(&url).await);
         let transaction = one.transaction().await.unwrap();
@@ -352,5 +358,33 @@ fn pooled(site: Site) {
             "the same connection of the server, and no pass: {error:?}"
         );
         assert_eq!(body(&client).await, "A");
+    });
+}
+
+fn service(site: &Site) {
+    use axum::{Router, body::Body, routing};
+    use leasehold_core::Resource;
+    use leasehold_fence::http::{FenceLayer, PostgresMarks, show};
+    use tower::ServiceExt as _;
+
+    site.run(async {
+        postgres::setup(&site.client().await).await.unwrap();
+        let marks = PostgresMarks::new(site.client().await);
+        let fence = FenceLayer::new(marks, |_| Resource::new("report", "42").map(Some));
+        let app = Router::new().fallback(routing::any(async || "done")).layer(fence);
+        let put = async |pass: &Pass| {
+            let mut request = http::Request::put("/").body(Body::empty()).unwrap();
+            show(request.headers_mut(), pass);
+            app.clone().oneshot(request).await.unwrap().status().as_u16()
+        };
+        assert_eq!(
+            [put(&pass(34, 2)).await, put(&pass(34, 2)).await, put(&pass(33, 1)).await],
+            [200, 200, 412]
+        );
+        let database = &site.database;
+        site.server.sql(&format!(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{database}'"
+        ));
+        assert_eq!(put(&pass(35, 2)).await, 503, "without its marks it is closed");
     });
 }

@@ -11,6 +11,9 @@ use std::{
 use leasehold_testkit::servers::PostgresServer;
 use tokio_postgres::{Client, NoTls};
 
+/// A test, and what it is called.
+pub(crate) type Test = (&'static str, fn(&Site));
+
 pub(crate) struct Site {
     pub(crate) server: Arc<PostgresServer>,
     pub(crate) database: String,

@@ -5,6 +5,7 @@
 //!
 //! A backend is a line in `LEASES`, a downstream one in `CHECKS`.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
 #![expect(clippy::disallowed_methods, reason = "a test has a runtime and processes")]
 
 mod downstream;

@@ -6,12 +6,13 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicU32, Ordering},
     },
+    time::Duration,
 };
 
 use axum::{Router, extract::Path, routing};
 use leasehold_core::Resource;
 use leasehold_fence::http::{FenceLayer, SqliteMarks};
-use leasehold_testkit::servers::{PostgresServer, RedisServer};
+use leasehold_testkit::servers::{PostgresServer, RedisCluster, RedisNodes, RedisServer};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
@@ -24,10 +25,15 @@ pub(crate) struct Lease {
 pub(crate) const LEASES: &[Lease] = &[
     Lease { name: "sqlite", url: |servers| servers.fresh_file("leases") },
     Lease { name: "redis", url: |servers| servers.redis.url() },
+    Lease { name: "redis cluster", url: |servers| servers.cluster.url() },
+    Lease { name: "redlock", url: |servers| servers.nodes.url() },
+    Lease { name: "postgres", url: |servers| servers.postgres.url() },
 ];
 
 pub(crate) struct Servers {
     pub(crate) redis: RedisServer,
+    cluster: RedisCluster,
+    nodes: RedisNodes,
     pub(crate) postgres: PostgresServer,
     pub(crate) folder: TempDir,
     /// What the HTTP service holds.
@@ -44,6 +50,9 @@ impl Servers {
         let address = runtime.block_on(serve(&folder, Arc::clone(&reports)));
         Servers {
             redis: RedisServer::start(),
+            cluster: RedisCluster::without_replicas(),
+            // As old as the default gate of the URL wants them.
+            nodes: RedisNodes::long_lived(3, Duration::from_secs(600)),
             postgres: PostgresServer::start(),
             folder,
             reports,

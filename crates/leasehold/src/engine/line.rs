@@ -162,7 +162,9 @@ impl Lines {
         let line = state.lines.get_mut(resource).filter(|line| line.holder == Some(owner))?;
         line.holder = None;
         let next = if line.head.is_none() { line.advance() } else { None };
-        state.forget_if_idle(resource);
+        if next.is_none() {
+            state.forget_if_idle(resource);
+        }
         next
     }
 

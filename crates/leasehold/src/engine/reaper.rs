@@ -1,7 +1,10 @@
 //! Gives back what was dropped, hands seats on, and buries what went unanswered: again and again until answered.
 
 use std::{
+    future::{Future, poll_fn},
+    pin::pin,
     sync::{Arc, atomic::Ordering},
+    task::Poll,
     time::Duration,
 };
 
@@ -111,27 +114,32 @@ impl Engine {
             return Ok(Released::AlreadyGone);
         }
         self.errands.fetch_add(1, Ordering::AcqRel);
-        let released = self.say_goodbye(tenure, at_least, false).await;
+        let (released, passed_on) = self.say_goodbye(tenure, at_least, false).await;
         self.errand_done();
+        if passed_on && released.is_ok() {
+            // Everyone behind waits for the one who has it now, nobody for the caller of this: that one goes first.
+            stand_aside().await;
+        }
         released
     }
 
-    /// Hands the seat to the next in the local line, or gives it back.
+    /// Hands the seat to the next in the local line, or gives it back. Also says whether it was handed on to someone
+    /// who has a request to send now, over a way that takes its time.
     async fn say_goodbye(
         self: &Arc<Engine>,
         tenure: &Arc<Tenure>,
         at_least: Option<Duration>,
         dropped: bool,
-    ) -> Result<Released> {
+    ) -> (Result<Released>, bool) {
         let goodbye = Goodbye { engine: self, tenure, at_least, said: false };
         let keep_for = tenure.keep_for(at_least);
         let next = self.lines.leaving(&tenure.resource, tenure.owner);
         let mut passing = next.as_deref().map(|waiter| Passing::begin(self, waiter));
-        let released = match &mut passing {
+        let (released, passed_on) = match &mut passing {
             Some(passing) if keep_for.is_none() && self.backend.info().capabilities.line => {
-                self.hand_over(tenure, passing).await
+                took_time(self.hand_over(tenure, passing)).await
             }
-            _ => self.give_back(tenure, keep_for).await,
+            _ => (self.give_back(tenure, keep_for).await, false),
         };
         drop(passing);
         goodbye.say();
@@ -147,7 +155,7 @@ impl Engine {
                 }
             }
         }
-        released
+        (released, passed_on)
     }
 
     async fn give_back(&self, tenure: &Tenure, keep_for: Option<Duration>) -> Result<Released> {
@@ -218,6 +226,34 @@ impl Engine {
     fn is_hopeless(&self, error: &Error) -> bool {
         matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Unsupported)
     }
+}
+
+/// The answer, and whether it took time to come.
+async fn took_time<T>(answer: impl Future<Output = T>) -> (T, bool) {
+    let (mut answer, mut took_time) = (pin!(answer), false);
+    poll_fn(|cx| match answer.as_mut().poll(cx) {
+        Poll::Ready(answer) => Poll::Ready((answer, took_time)),
+        Poll::Pending => {
+            took_time = true;
+            Poll::Pending
+        }
+    })
+    .await
+}
+
+/// Lets whoever was woken before have its turn, and then those whom that one wakes: what writes to the network is often
+/// a task of its own.
+async fn stand_aside() {
+    let mut turns = 0;
+    poll_fn(|cx| {
+        turns += 1;
+        if turns > 2 {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// A farewell under way. Dropped part-way, the reaper says it again.

@@ -3,8 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use leasehold_core::{
-    Blocked, Claim, Effect, Error, ErrorKind, Farewell, FencingToken, Grant, Limits, Moment, Result, Share,
-    Verdict,
+    Blocked, Claim, Effect, Error, ErrorKind, Farewell, FencingToken, Grant, Limits, Moment, Result, Verdict,
     backoff::jitter,
     clock::Task,
     quorum_node::{
@@ -14,7 +13,10 @@ use leasehold_core::{
     race::{Either, first},
 };
 
-use super::{Fan, Shared, unsupported};
+use super::{
+    Fan, Shared,
+    refuse::{too_long, unavailable},
+};
 
 /// How often a split vote is tried again before giving way.
 const CONTESTS_MAX: u32 = 6;
@@ -59,42 +61,6 @@ impl Shared {
             }
         }
     }
-
-    fn admit(&self, claim: &Claim, limits: &Limits) -> Result<()> {
-        if claim.share != Share::WHOLE {
-            let message = "a quorum has exclusive leases only: its nodes could not agree on who shares";
-            return Err(unsupported(message));
-        }
-        if claim.note.as_ref().is_some_and(|note| note.len() > limits.note) {
-            let message = format!("a note has at most {} bytes", limits.note);
-            return Err(Error::new(ErrorKind::Limit, message));
-        }
-        let gate = self.condition().gate;
-        if claim.ttl > gate { Err(too_long(gate)) } else { Ok(()) }
-    }
-
-    fn proposal(&self, claim: &Claim) -> Result<FencingToken> {
-        FencingToken::mint(None, self.environment.wall().as_micros(), claim.floor)
-    }
-
-    fn stopped(&self, abstain: usize) -> Error {
-        self.tending.notify_one();
-        let known = self.condition().stopped.clone();
-        let why = known.unwrap_or_else(|| {
-            format!(
-                "{abstain} of {} nodes have no vote: they may have forgotten what they granted",
-                self.size()
-            )
-        });
-        Error::new(ErrorKind::Unavailable, why)
-    }
-}
-
-pub(super) fn too_long(gate: Duration) -> Error {
-    let message = format!(
-        "a ttl is at most the uptime gate, {gate:?}: a node that forgot a longer one could grant it again"
-    );
-    Error::new(ErrorKind::Limit, message)
 }
 
 /// One call of `acquire` on its way.
@@ -103,7 +69,7 @@ struct Seek<'a> {
     claim: &'a Claim,
     ballot: Arc<Ballot>,
     answers: Vec<Answer>,
-    /// Which nodes may execute something that they have not answered.
+    /// Which nodes failed in a way that leaves open whether they executed it.
     unanswered: Vec<bool>,
     /// Which nodes were left alone.
     skipped: Vec<bool>,
@@ -112,6 +78,8 @@ struct Seek<'a> {
     /// From the first disagreement on, numbers are claimed.
     claims: u32,
     token: Option<FencingToken>,
+    /// What a node said that refuses us: worth more than that it did not vote.
+    refusal: Option<Error>,
 }
 
 impl<'a> Seek<'a> {
@@ -141,6 +109,7 @@ impl<'a> Seek<'a> {
             started,
             claims: 0,
             token: None,
+            refusal: None,
         };
         (0..size).for_each(|node| {
             if !seek.skipped[node] {
@@ -264,6 +233,9 @@ impl<'a> Seek<'a> {
                 self.unanswered[node] |= error.effect() == Effect::Unknown;
                 tracing::debug!(node = self.shared.slots[node].node.name(), %error, "a node did not vote");
                 self.answers[node] = Answer::Silent;
+                if error.kind() != ErrorKind::Unavailable {
+                    self.refusal = Some(error);
+                }
             }
         }
     }
@@ -273,7 +245,6 @@ impl<'a> Seek<'a> {
         for node in 0..self.answers.len() {
             if self.answers[node] == Answer::Pending {
                 self.answers[node] = Answer::Silent;
-                self.unanswered[node] = true;
                 self.shared.slots[node].failed(&*self.shared.environment);
             }
         }
@@ -334,20 +305,19 @@ impl<'a> Seek<'a> {
             attempt: Some(self.ballot.attempt),
             bury: None,
         };
-        let (mut taken, mut unknown) = (Vec::new(), Vec::new());
-        for (node, answer) in self.answers.iter().enumerate() {
-            match answer {
-                Answer::Vote(Vote { choice: Choice::Yours { .. }, .. }) => taken.push(node),
-                _ if *answer == Answer::Pending || self.unanswered[node] => unknown.push(node),
-                _ => {}
-            }
+        let is_taken = |node: &usize| {
+            matches!(&self.answers[*node], Answer::Vote(Vote { choice: Choice::Yours { .. }, .. }))
+        };
+        let nodes = || 0..self.answers.len();
+        let taken: Vec<usize> = nodes().filter(is_taken).collect();
+        let unknown: Vec<usize> = nodes().filter(|node| self.unanswered[*node] && !is_taken(node)).collect();
+        // A request that is executed late must find that it was given up.
+        let buried = Undo { bury: Some(Farewell::bury_for(self.claim.ttl)), ..undo.clone() };
+        let certain = unknown.is_empty() && self.fan.is_empty();
+        if !unknown.is_empty() {
+            self.shared.sweep(buried.clone(), unknown, self.claim.ttl);
         }
-        let certain = unknown.is_empty();
-        if !certain {
-            // A request that is executed late must find that it was given up.
-            let bury = Some(Farewell::bury_for(self.claim.ttl));
-            self.shared.sweep(Undo { bury, ..undo.clone() }, unknown, self.claim.ttl);
-        }
+        self.collect_late(undo.clone(), buried);
         let failed = self.shared.undo_now(&undo, &taken, Shared::patience(self.claim.ttl)).await;
         let clean = failed.is_empty();
         if !clean {
@@ -356,10 +326,38 @@ impl<'a> Seek<'a> {
         certain && clean
     }
 
+    /// Beside the caller, hears those out that have not answered, and gives back what they give.
+    fn collect_late(&mut self, undo: Undo, buried: Undo) {
+        let mut fan = std::mem::replace(&mut self.fan, Fan::new());
+        if fan.is_empty() {
+            return;
+        }
+        let (shared, ttl) = (Arc::clone(self.shared), self.claim.ttl);
+        self.shared.environment.spawn(Box::pin(async move {
+            while let Some((node, answer)) = fan.next().await {
+                shared.heard(node, &answer);
+                match answer {
+                    Ok(Vote { choice: Choice::Yours { .. }, .. }) => {
+                        shared.sweep(undo.clone(), vec![node], ttl);
+                    }
+                    Err(error) if error.effect() == Effect::Unknown => {
+                        shared.sweep(buried.clone(), vec![node], ttl);
+                    }
+                    _ => {}
+                }
+            }
+        }));
+    }
+
     fn unreachable(&self) -> Error {
         let silent = (0..self.answers.len()).filter(|&node| self.answers[node] == Answer::Silent);
         let names = self.shared.names(silent.clone());
         let (silent, size) = (silent.count(), self.shared.size());
+        if let Some(error) = &self.refusal {
+            let message =
+                format!("{silent} of {size} nodes did not vote, and the others are no majority: {error}");
+            return Error::new(error.kind(), message).because(error.clone());
+        }
         unavailable(format!(
             "{silent} of {size} nodes did not answer, and the others are no majority: {names}"
         ))
@@ -374,8 +372,4 @@ impl<'a> Seek<'a> {
         };
         unavailable(of.to_owned())
     }
-}
-
-pub(super) fn unavailable(message: String) -> Error {
-    Error::new(ErrorKind::Unavailable, message)
 }

@@ -18,7 +18,7 @@ use leasehold_core::{
 
 use super::{
     Fan, Quorum, Shared,
-    acquire::{too_long, unavailable},
+    refuse::{too_long, unavailable},
 };
 
 /// How long a farewell is repeated to a node that does not answer. Its lock ends by itself.
@@ -56,19 +56,22 @@ impl Grants {
     }
 
     /// The grant goes on, perhaps with another note.
-    fn renewed(&self, held: &Held, token: FencingToken, until: Moment) -> Option<Arc<Ballot>> {
+    fn renewed(&self, held: &Held, token: FencingToken, until: Moment) {
         let mut remembered = self.lock();
-        let (ballot, ends) = remembered.ballots.get_mut(&(held.resource.clone(), held.owner))?;
+        let known = remembered.ballots.get_mut(&(held.resource.clone(), held.owner));
+        let Some((ballot, ends)) = known else { return };
         *ends = (*ends).max(until);
         if held.note.is_some() || ballot.ttl != held.ttl || ballot.proposal != token {
             let note = held.note.clone().or_else(|| ballot.note.clone());
             *ballot = Arc::new(Ballot { note, ttl: held.ttl, proposal: token, ..(**ballot).clone() });
         }
-        Some(Arc::clone(ballot))
     }
 
-    fn is_known(&self, ballot: &Ballot) -> bool {
-        self.lock().ballots.contains_key(&(ballot.resource.clone(), ballot.owner))
+    /// The grant, while a majority surely has it.
+    fn live(&self, resource: &Resource, owner: OwnerToken, now: Moment) -> Option<Arc<Ballot>> {
+        let remembered = self.lock();
+        let (ballot, until) = remembered.ballots.get(&(resource.clone(), owner))?;
+        (*until > now).then(|| Arc::clone(ballot))
     }
 }
 
@@ -122,8 +125,32 @@ impl Shared {
             }
             undecided.retain(|&lease| tally::kept(&answers[lease]).is_none());
         }
-        self.finish(fan);
-        held.iter().zip(&answers).map(|(held, row)| self.renewal(held, row, started)).collect()
+        let renewals =
+            held.iter().zip(&answers).map(|(held, row)| self.renewal(held, row, started)).collect();
+        self.finish_renewals(fan, batch);
+        renewals
+    }
+
+    /// A majority has answered. What the others say decides nothing, but one of them may have lost a lease.
+    fn finish_renewals(
+        self: &Arc<Shared>,
+        mut fan: Fan<Result<Vec<Result<NodeRenewal>>>>,
+        batch: Arc<[Held]>,
+    ) {
+        if fan.is_empty() {
+            return;
+        }
+        let shared = Arc::clone(self);
+        self.environment.spawn(Box::pin(async move {
+            while let Some((node, rows)) = fan.next().await {
+                for (held, answer) in batch.iter().zip(rows.unwrap_or_default()) {
+                    shared.heard(node, &answer);
+                    if let Ok(NodeRenewal::Gone { .. }) = answer {
+                        shared.give_again(node, held).await;
+                    }
+                }
+            }
+        }));
     }
 
     fn take_renewals(
@@ -151,9 +178,8 @@ impl Shared {
         match tally::kept(row).unwrap_or(Kept::Unreachable) {
             Kept::Kept { token, remaining } => {
                 let until = started.after(remaining);
-                if let Some(ballot) = self.grants.renewed(held, token, until) {
-                    self.rejoin(&ballot, row);
-                }
+                self.grants.renewed(held, token, until);
+                self.rejoin(held, row);
                 Ok(Renewal::Kept(leasehold_core::Kept::new(token, remaining)))
             }
             Kept::Gone { why } => {
@@ -172,20 +198,13 @@ impl Shared {
 
     /// Gives the lease back to nodes that do not have it, while a majority has: one that was restarted, or was away
     /// when it was granted. Otherwise a lease that is held for long would lose one after the other.
-    fn rejoin(self: &Arc<Shared>, ballot: &Arc<Ballot>, row: &[Option<Option<NodeRenewal>>]) {
+    fn rejoin(self: &Arc<Shared>, held: &Held, row: &[Option<Option<NodeRenewal>>]) {
         let mut fan = Fan::new();
-        for (number, answer) in row.iter().enumerate() {
+        for (node, answer) in row.iter().enumerate() {
             if let Some(Some(NodeRenewal::Gone { .. })) = answer {
-                let (node, ballot, shared) =
-                    (Arc::clone(&self.slots[number].node), Arc::clone(ballot), Arc::clone(self));
-                fan.ask(number, async move {
-                    if !shared.grants.is_known(&ballot) {
-                        return Ok(());
-                    }
-                    let vote = node.join(&ballot).await?;
-                    if vote.choice == Choice::NoVote {
-                        shared.tending.notify_one();
-                    }
+                let (shared, held) = (Arc::clone(self), held.clone());
+                fan.ask(node, async move {
+                    shared.give_again(node, &held).await;
                     Ok(())
                 });
             }
@@ -193,11 +212,22 @@ impl Shared {
         self.finish(fan);
     }
 
+    /// Gives a lease back to one node, if it was granted here and a majority still has it.
+    async fn give_again(&self, node: usize, held: &Held) {
+        let now = self.environment.now();
+        let Some(ballot) = self.grants.live(&held.resource, held.owner, now) else { return };
+        match self.slots[node].node.join(&ballot).await {
+            Ok(vote) if vote.choice == Choice::NoVote => self.tending.notify_one(),
+            Ok(_) => {}
+            Err(error) => tracing::debug!(%error, "a node could not be given a lease again"),
+        }
+    }
+
     pub(super) async fn release(self: &Arc<Shared>, farewell: &Farewell) -> Result<Released> {
-        self.grants.forget(&farewell.resource, farewell.owner);
         if farewell.keep_for.is_some_and(|keep_for| !keep_for.is_zero()) {
             return Err(super::unsupported("a quorum has no way to stay closed after a release"));
         }
+        self.grants.forget(&farewell.resource, farewell.owner);
         let Farewell { resource, owner, bury, .. } = farewell.clone();
         let undo = Undo { resource, owner, attempt: None, bury };
         let mut fan = self.undo_fan(&undo, &(0..self.size()).collect::<Vec<_>>());
@@ -280,7 +310,8 @@ impl Shared {
         }
     }
 
-    /// A majority knows: the others are told beside the caller.
+    /// A majority knows: the others are told beside the caller. However late that is, it hurts nobody: an owner that has
+    /// said farewell does not ask again.
     fn finish_farewell(self: &Arc<Shared>, undo: Undo, mut fan: Fan<Result<bool>>, mut failed: Vec<usize>) {
         if fan.is_empty() && failed.is_empty() {
             return;

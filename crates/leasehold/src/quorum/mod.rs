@@ -6,6 +6,7 @@
 //! | [`keep`] | renews, releases, and gives a holder back to nodes that have lost it |
 //! | [`tend`] | founds the set, keeps nodes that forgot from voting, and makes them vote again |
 //! | [`look`] | what a majority sees |
+//! | [`refuse`] | what is refused before anything is sent |
 //! | [`memory`] | a node in memory, with faults |
 //!
 //! What is decided is pure, in [`leasehold_core::quorum_node`].
@@ -15,6 +16,7 @@ mod fan;
 mod keep;
 mod look;
 mod memory;
+mod refuse;
 mod slot;
 mod tend;
 

@@ -19,7 +19,7 @@ use leasehold_core::{
 };
 use tokio::sync::Notify;
 
-use super::{Condition, Fan, Shared, acquire::unavailable};
+use super::{Condition, Fan, Shared, refuse::unavailable};
 
 /// How long a node may take to say how it is.
 const HEALTH_MAX: Duration = Duration::from_secs(3);
@@ -84,7 +84,7 @@ impl Shared {
                 return Ok(plan.again_in);
             }
             for step in plan.steps {
-                if let Err(error) = self.take_step(&step).await {
+                if let Err(error) = self.take_step(&step, &healths).await {
                     tracing::debug!(%error, "a node could not be tended: it is tried again");
                     return Ok(Some(HEALTH_MAX));
                 }
@@ -121,7 +121,7 @@ impl Shared {
         Ok(healths)
     }
 
-    async fn take_step(&self, step: &Step) -> Result<()> {
+    async fn take_step(&self, step: &Step, healths: &[Option<Health>]) -> Result<()> {
         match step {
             Step::Mark { node, expected, new } => {
                 let node = &self.slots[*node].node;
@@ -129,7 +129,7 @@ impl Shared {
                 node.mark(expected.as_ref(), new).await.map(drop)
             }
             Step::Recover { node, from, expected, new } => {
-                self.copy_registers(*node, from).await?;
+                self.copy_registers(*node, from, healths).await?;
                 let node = &self.slots[*node].node;
                 tracing::info!(node = node.name(), "a node that may have forgotten votes again");
                 node.mark(Some(expected), new).await.map(drop)
@@ -138,7 +138,7 @@ impl Shared {
     }
 
     /// Raises the registers of a node to the greatest of a majority's.
-    async fn copy_registers(&self, node: usize, from: &[usize]) -> Result<()> {
+    async fn copy_registers(&self, node: usize, from: &[usize], healths: &[Option<Health>]) -> Result<()> {
         let mut greatest = BTreeMap::new();
         for &source in from {
             let mut after: Option<String> = None;
@@ -155,12 +155,23 @@ impl Shared {
                     break;
                 }
             }
+            self.is_still(source, healths[source].as_ref()).await?;
         }
         let greatest: Vec<_> = greatest.into_iter().collect();
         for some in greatest.chunks(TOGETHER) {
             self.slots[node].node.raise(some).await?;
         }
         Ok(())
+    }
+
+    /// A node that forgot while it was read has told nothing: its run or its mark is another one now.
+    async fn is_still(&self, node: usize, before: Option<&Health>) -> Result<()> {
+        let node = &self.slots[node].node;
+        let now = node.health().await?;
+        if before.is_some_and(|before| before.run == now.run && before.mark == now.mark) {
+            return Ok(());
+        }
+        Err(unavailable(format!("{} may have forgotten while it was read", node.name())))
     }
 }
 

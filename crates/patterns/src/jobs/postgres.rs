@@ -2,10 +2,11 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use leasehold::{Effect, Error, ErrorKind, Result, async_trait};
-use tokio_postgres::{Client, GenericClient, Row, error::SqlState, types::ToSql};
+use leasehold::{Result, async_trait};
+use tokio_postgres::{Client, GenericClient, Row, types::ToSql};
 
 use super::{Claim, JobRecord, JobState, Jobs, NewJob, VANISHED, millis, token};
+use crate::postgres::{create, interpret};
 
 /// Jobs in PostgreSQL, through a connection of yours. Workers pass over rows that another one is just taking
 /// (`SKIP LOCKED`). Each call is one statement, so a pool in transaction mode is fine.
@@ -37,13 +38,7 @@ impl PostgresJobs {
     /// # Errors
     /// `Denied` if the role may not.
     pub async fn create(&self) -> Result<()> {
-        // Two that make it at once would trip over each other, in spite of IF NOT EXISTS.
-        let sql = format!("BEGIN; SELECT pg_advisory_xact_lock(5498217431208); {}; COMMIT", Self::SCHEMA);
-        let made = self.client.batch_execute(&sql).await;
-        if made.is_err() {
-            drop(self.client.batch_execute("ROLLBACK").await);
-        }
-        made.map_err(|error| interpret(&error))
+        create(&self.client, Self::SCHEMA).await
     }
 
     /// Adds a job in a transaction of your own: it is there if, and only if, the rest of the transaction is.
@@ -199,21 +194,4 @@ fn record(row: &Row) -> Result<JobRecord> {
         result: row.get(5),
         error: row.get(6),
     })
-}
-
-fn interpret(error: &tokio_postgres::Error) -> Error {
-    let Some(refusal) = error.as_db_error() else {
-        // The connection ended before the answer came.
-        let message = format!("the database does not answer: {error}");
-        return Error::new(ErrorKind::Unavailable, message).with_effect(Effect::Unknown);
-    };
-    let message = format!("the database refused: {}", refusal.message());
-    let code = refusal.code();
-    if *code == SqlState::INSUFFICIENT_PRIVILEGE {
-        Error::new(ErrorKind::Denied, message)
-    } else if *code == SqlState::UNDEFINED_TABLE {
-        Error::new(ErrorKind::Invalid, format!("{message}: make the table with `create`"))
-    } else {
-        Error::new(ErrorKind::Unavailable, message)
-    }
 }

@@ -3,24 +3,23 @@
 use std::{
     fmt,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
-use leasehold::{Effect, Error, ErrorKind, Result, async_trait};
-use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, TransactionBehavior, params};
+use leasehold::{Result, async_trait};
+use rusqlite::{OptionalExtension as _, Row, Transaction, params};
 
 use super::{Claim, JobRecord, JobState, Jobs, NewJob, VANISHED, millis, token};
+use crate::sqlite::{File, NOW, interpret};
 
 /// Jobs in a SQLite file, for the processes of one host.
 #[derive(Clone)]
 pub struct SqliteJobs {
-    connection: Arc<Mutex<Connection>>,
+    file: File,
     path: PathBuf,
 }
 
-/// Milliseconds and microseconds since 1970, as SQLite has them.
-const NOW: &str = "CAST(unixepoch('subsec') * 1000 AS INTEGER)";
+/// Microseconds since 1970, as SQLite has them.
 const NOW_MICROS: &str = "CAST(unixepoch('subsec') * 1000000 AS INTEGER)";
 
 impl SqliteJobs {
@@ -30,16 +29,11 @@ impl SqliteJobs {
     /// `Unavailable` if the file cannot be opened; `Corrupt` if it is no database.
     pub async fn open(path: impl AsRef<Path>) -> Result<SqliteJobs> {
         let path = path.as_ref().to_owned();
-        let file = path.clone();
-        let connection = blocking(move || {
-            let connection = Connection::open(file)?;
-            connection.busy_timeout(Duration::from_secs(5))?;
-            connection.pragma_update(None, "journal_mode", "WAL")?;
-            connection.execute_batch(include_str!("../../sql/sqlite/jobs.sql"))?;
-            Ok(connection)
-        })
-        .await?;
-        Ok(SqliteJobs { connection: Arc::new(Mutex::new(connection)), path })
+        let prepare = |connection: &rusqlite::Connection| {
+            let made = connection.execute_batch(include_str!("../../sql/sqlite/jobs.sql"));
+            made.map_err(|error| interpret(&error))
+        };
+        Ok(SqliteJobs { file: File::open(&path, prepare).await?, path })
     }
 
     /// Adds a job in a transaction of your own: it is there if, and only if, the rest of the transaction is.
@@ -56,15 +50,7 @@ impl SqliteJobs {
         T: Send + 'static,
         F: FnOnce(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
     {
-        let connection = Arc::clone(&self.connection);
-        blocking(move || {
-            let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
-            let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let answer = work(&transaction)?;
-            transaction.commit()?;
-            Ok(answer)
-        })
-        .await
+        self.file.with(move |transaction| work(transaction).map_err(|error| interpret(&error))).await
     }
 }
 
@@ -238,27 +224,4 @@ fn record(row: &Row<'_>) -> rusqlite::Result<Result<JobRecord>> {
     let (id, key, attempts, worker) = (row.get(0)?, row.get(1)?, row.get(3)?, row.get(4)?);
     let (result, error) = (row.get(5)?, row.get(6)?);
     Ok(state.map(|state| JobRecord { id, key, state, attempts, worker, result, error }))
-}
-
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> rusqlite::Result<T> + Send + 'static,
-) -> Result<T> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(answer) => answer.map_err(|error| interpret(&error)),
-        Err(_) => Err(Error::new(ErrorKind::ShutDown, "the runtime has ended").with_effect(Effect::Unknown)),
-    }
-}
-
-fn interpret(error: &rusqlite::Error) -> Error {
-    use rusqlite::ErrorCode;
-    let message = format!("the jobs cannot be used: {error}");
-    match error.sqlite_error_code() {
-        Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => Error::new(ErrorKind::Corrupt, message),
-        Some(ErrorCode::PermissionDenied | ErrorCode::ReadOnly) => Error::new(ErrorKind::Denied, message),
-        // Nothing is committed when a statement fails; a commit that fails may have reached the disk.
-        Some(ErrorCode::SystemIoFailure) => {
-            Error::new(ErrorKind::Unavailable, message).with_effect(Effect::Unknown)
-        }
-        _ => Error::new(ErrorKind::Unavailable, message),
-    }
 }

@@ -30,6 +30,8 @@ pub struct Plan {
     pub steps: Option<usize>,
     /// Where chance starts; unless set, anywhere.
     pub seed: Option<u64>,
+    /// Plays one of so many parts of the cases; zero and one: all of them.
+    pub parts: u32,
 }
 
 impl Plan {
@@ -43,7 +45,15 @@ impl Plan {
             Some(text.parse::<u64>().unwrap_or_else(|_| panic!("{name} is not a number: {text:?}")))
         };
         let cases = number("LEASEHOLD_CASES").map(|cases| u32::try_from(cases).unwrap_or(u32::MAX));
-        Plan { cases, steps: None, seed: number("LEASEHOLD_SEED") }
+        Plan { cases, steps: None, seed: number("LEASEHOLD_SEED"), parts: 1 }
+    }
+
+    /// One part of this plan, to be played beside the others. The first one starts where the whole would.
+    #[must_use]
+    pub fn part(mut self, part: u32, parts: u32) -> Plan {
+        self.seed = self.seed.map(|seed| seed.wrapping_add(part.into()));
+        self.parts = parts;
+        self
     }
 }
 
@@ -81,6 +91,7 @@ where
     let stage = runtime.block_on(async { stage().await });
     let (cases, steps) = if stage.is_exact() { (400, 40) } else { (12, 24) };
     let (cases, steps) = (plan.cases.unwrap_or(cases), plan.steps.unwrap_or(steps));
+    let cases = cases.div_ceil(plan.parts.max(1));
     let seed = plan.seed.unwrap_or_else(|| runtime.block_on(async { fresh_seed() }));
 
     let max_shrink_iters = if stage.is_exact() { 4_000 } else { 100 };

@@ -135,7 +135,9 @@ impl<'a> Game<'a> {
     }
 
     fn tolerance(&self) -> Tolerance {
-        let apart = if self.stage.is_exact() { Duration::ZERO } else { self.slowest + self.stage.slack() };
+        // What may end late may also be told to last that much longer.
+        let real = self.slowest + self.stage.slack() + self.stage.lateness();
+        let apart = if self.stage.is_exact() { Duration::ZERO } else { real };
         Tolerance { apart, own_ttl: self.has.own_ttl, eager: self.has.eager, unsettled: false }
     }
 

@@ -84,9 +84,20 @@ impl Daemon {
         }
     }
 
-    /// Stops it: it is there and does not answer.
+    /// Stops it: it is there and does not answer. Returns when the last of its threads has stopped.
+    ///
+    /// # Panics
+    /// If it is not there to be stopped.
     pub fn freeze(&self) {
         kill_process(self.pid, Signal::STOP).expect("the server is there to be stopped");
+        eventually("the server does not stop", || {
+            let tasks = fs::read_dir(format!("/proc/{}/task", self.pid.as_raw_nonzero()))?;
+            let stats = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("stat")).ok());
+            let stopped =
+                |stat: &str| stat.rsplit(')').next().is_some_and(|rest| rest.trim().starts_with('T'));
+            let running = stats.filter(|stat| !stopped(stat)).count();
+            if running == 0 { Ok(()) } else { Err(io::Error::other(format!("{running} threads run"))) }
+        });
     }
 
     /// Lets it go on.

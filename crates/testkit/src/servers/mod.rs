@@ -6,6 +6,7 @@
 mod clock;
 mod cluster;
 mod daemon;
+mod etcd;
 mod nodes;
 mod postgres;
 mod redis;
@@ -14,6 +15,7 @@ mod zookeeper;
 pub use clock::ServerClock;
 pub use cluster::RedisCluster;
 pub use daemon::Daemon;
+pub use etcd::EtcdCluster;
 pub use nodes::RedisNodes;
 pub use postgres::{PgBouncer, PostgresServer};
 pub use redis::{RedisServer, Replication};

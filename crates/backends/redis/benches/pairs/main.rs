@@ -1,7 +1,7 @@
 //! What the backend and the engine cost on top of Redis itself, as ratios within one run.
 //!
 //! ```text
-//! cargo xtask bench redis [pairs] [cluster] [hand-over] [keep-alive] [--check]
+//! cargo xtask bench redis [pairs] [cluster] [hand-over] [keep-alive] [redlock] [--check]
 //! ```
 #![allow(clippy::disallowed_methods, reason = "benchmarks run in real time")]
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot run may panic")]
@@ -11,12 +11,13 @@ mod cluster;
 mod hand_over;
 mod keep_alive;
 mod pairs;
+mod redlock;
 
 use std::process::ExitCode;
 
 use leasehold_testkit::servers::RedisServer;
 
-const NAMES: [&str; 4] = ["pairs", "cluster", "hand-over", "keep-alive"];
+const NAMES: [&str; 5] = ["pairs", "cluster", "hand-over", "keep-alive", "redlock"];
 
 /// What was measured, beside what was asked for.
 #[derive(Default)]
@@ -56,6 +57,10 @@ fn main() -> ExitCode {
         println!("\n{name}");
         if name == "cluster" {
             runtime.block_on(cluster::measure(&mut table));
+            continue;
+        }
+        if name == "redlock" {
+            runtime.block_on(redlock::measure(&mut table));
             continue;
         }
         let server = RedisServer::start();

@@ -11,7 +11,7 @@ use leasehold_testkit::servers::RedisServer;
 use crate::{Table, bare::Bare, keep_alive::cpu_time};
 
 pub(crate) const TASKS: usize = 64;
-const ROUND: Duration = Duration::from_millis(400);
+pub(crate) const ROUND: Duration = Duration::from_millis(400);
 pub(crate) const ROUNDS: usize = 21;
 
 pub(crate) async fn measure(server: &RedisServer, table: &mut Table) {

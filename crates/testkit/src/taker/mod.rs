@@ -1,7 +1,11 @@
 //! A process that holds a lease, to kill, stop and continue. The program is `leasehold-taker`, of this package.
 
+mod program;
+
+pub use program::main;
+
 use std::{
-    io::{BufRead, BufReader, Read, Write},
+    io::{BufRead, BufReader, Write},
     path::Path,
     process::{Child, ChildStdin, Command, Stdio},
     sync::mpsc::{Receiver, channel},
@@ -9,8 +13,6 @@ use std::{
 };
 
 use leasehold_core::FencingToken;
-
-use crate::taking::{MARK, PART};
 
 /// How long anything that a taker is to say may take on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -37,35 +39,17 @@ impl Taker {
     /// # Panics
     /// If it cannot be started.
     pub fn start_with(path: &Path, arguments: &[&str]) -> Taker {
-        let mut command = Command::new(path);
-        command.args(arguments).stdout(Stdio::piped());
-        let mut child = command.stdin(Stdio::piped()).spawn().expect("the taker is built with this package");
-        let output = child.stdout.take().expect("piped");
-        Taker::hear(child, output, "")
-    }
-
-    /// Starts this very test program once more, to run the one test of this name, which must call
-    /// [`take_if_asked`](crate::taking::take_if_asked).
-    ///
-    /// # Panics
-    /// If it cannot be started.
-    pub fn start_again(test: &str, url: &str, resource: &str, ttl: Duration) -> Taker {
-        let mut command = Command::new(std::env::current_exe().expect("a test runs from a file"));
-        command.args([test, "--exact", "--nocapture"]);
-        command.env(PART, format!("{url}\n{resource}\n{}", ttl.as_millis()));
-        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = command.spawn().expect("a test program can be started");
-        let output = child.stderr.take().expect("piped");
-        Taker::hear(child, output, MARK)
-    }
-
-    fn hear(mut child: Child, output: impl Read + Send + 'static, mark: &'static str) -> Taker {
+        let mut child = Command::new(path)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the taker is built with this package");
         let input = child.stdin.take().expect("piped");
-        let output = BufReader::new(output);
+        let output = BufReader::new(child.stdout.take().expect("piped"));
         let (sender, lines) = channel();
         std::thread::spawn(move || {
-            let said = output.lines().map_while(Result::ok);
-            for line in said.filter_map(|line| line.strip_prefix(mark).map(str::to_owned)) {
+            for line in output.lines().map_while(Result::ok) {
                 if sender.send(line).is_err() {
                     return;
                 }

@@ -1,0 +1,83 @@
+//! What this process knows of its own claims: which etcd lease each has, and until when.
+//!
+//! Nothing depends on it but speed and what remains to the millisecond: a claim that is not known here is looked up.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use leasehold_core::{ClaimRef, Moment};
+
+use crate::pool::Lease;
+
+/// A claim of ours.
+#[derive(Clone, Debug)]
+pub(crate) struct Record {
+    /// Taken for this claim; its contender is named after it, as a rule.
+    pub(crate) named: Lease,
+    /// The contender's name.
+    pub(crate) name: String,
+    /// What the contender is under, as far as we know: a place's lease, or that of its ttl.
+    pub(crate) under: Option<Lease>,
+    /// The contender's creation revision; zero until an answer has told it.
+    pub(crate) created: i64,
+    /// Until when it was told that it holds or waits.
+    pub(crate) ends: Moment,
+    /// A request went out that was not answered: it may be executed yet.
+    pub(crate) unanswered: bool,
+}
+
+impl Record {
+    pub(crate) fn new(named: Lease) -> Record {
+        Record { named, name: named.name(), under: None, created: 0, ends: named.ends(), unanswered: false }
+    }
+
+    /// After this, nothing of it is left in etcd but by renewals that are recorded here.
+    fn over(&self) -> Moment {
+        self.under.map_or(self.named.ends(), |under| under.ends().max(self.named.ends()))
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Claims {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    records: HashMap<ClaimRef, Record>,
+    sweep_at: usize,
+}
+
+/// How many are kept before the first look for those that nobody asks for any more.
+const SWEEP_MIN: usize = 256;
+
+impl Claims {
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn get(&self, claim: &ClaimRef) -> Option<Record> {
+        self.inner().records.get(claim).cloned()
+    }
+
+    pub(crate) fn insert(&self, now: Moment, claim: ClaimRef, record: Record) {
+        let mut inner = self.inner();
+        inner.records.insert(claim, record);
+        if inner.records.len() > inner.sweep_at.max(SWEEP_MIN) {
+            inner.records.retain(|_, record| record.over() > now);
+            inner.sweep_at = inner.records.len() * 2;
+        }
+    }
+
+    pub(crate) fn change(&self, claim: &ClaimRef, change: impl FnOnce(&mut Record)) {
+        if let Some(record) = self.inner().records.get_mut(claim) {
+            change(record);
+        }
+    }
+
+    pub(crate) fn remove(&self, claim: &ClaimRef) -> Option<Record> {
+        self.inner().records.remove(claim)
+    }
+}

@@ -1,0 +1,257 @@
+//! The way to the members: one of them at a time, and the next one when it fails.
+//!
+//! A client that spreads its calls over all members has a part of them fail for as long as one member is down. One
+//! member at a time costs the same, and a failure is met once.
+
+use std::{
+    fmt,
+    future::Future,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicI64, Ordering},
+    },
+    time::Duration,
+};
+
+use etcd_client::{Client, ConnectOptions, Error as Driver};
+use leasehold_core::{
+    Environment, Error, ErrorKind, Moment,
+    race::{Either, first},
+};
+use tokio::sync::watch;
+
+use crate::{config::Config, error::Fault};
+
+/// How often a silent connection is asked whether it lives. etcd takes more often than every 5 s for an attack.
+const PING_EVERY: Duration = Duration::from_secs(10);
+const PING_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a member has for what may be asked of another one as well.
+const SOON: Duration = Duration::from_secs(1);
+/// A call that is dropped after this long was given up; before, its caller has other reasons.
+const GIVEN_UP: Duration = Duration::from_millis(300);
+/// A line of a thousand readers is some hundred kilobytes; more than this is not read at once.
+const MESSAGE_MAX: usize = 64 << 20;
+
+pub(crate) struct Link {
+    pub(crate) config: Config,
+    pub(crate) environment: Arc<dyn Environment>,
+    wires: Mutex<Vec<Option<Wire>>>,
+    /// Counts how often we moved on: the member is this modulo their number.
+    moves: watch::Sender<usize>,
+    /// The highest revision seen.
+    revision: AtomicI64,
+}
+
+/// A call under way. Its caller may have less patience than we have: given up after a while, it blames the member too,
+/// or a renewal would be sent to the same dead one again and again.
+struct Attempt<'a> {
+    link: &'a Link,
+    wire: &'a Wire,
+    began: Moment,
+    over: bool,
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        if !self.over && self.began.until(self.link.environment.now()) >= GIVEN_UP {
+            self.link.judge(self.wire, &Fault::Silent);
+        }
+    }
+}
+
+/// A way to one member.
+#[derive(Clone)]
+pub(crate) struct Wire {
+    pub(crate) client: Client,
+    move_number: usize,
+    /// It has answered before: a connection stands, or stood.
+    proven: Arc<AtomicBool>,
+}
+
+impl Link {
+    pub(crate) fn new(config: Config, environment: Arc<dyn Environment>) -> Link {
+        let wires = Mutex::new(vec![None; config.hosts.len()]);
+        Link { config, environment, wires, moves: watch::Sender::new(0), revision: AtomicI64::new(0) }
+    }
+
+    /// Tells whenever another member is used from now on.
+    pub(crate) fn moves(&self) -> watch::Receiver<usize> {
+        self.moves.subscribe()
+    }
+
+    fn wires(&self) -> MutexGuard<'_, Vec<Option<Wire>>> {
+        self.wires.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) async fn wire(&self) -> Result<Wire, Fault> {
+        let mut fault = Fault::NotSent("no member is known".to_owned());
+        for _ in &self.config.hosts {
+            let number = *self.moves.borrow();
+            let index = number % self.config.hosts.len();
+            let kept = self.wires()[index].clone();
+            if let Some(wire) = kept {
+                return Ok(Wire { move_number: number, ..wire });
+            }
+            match self.open(index).await {
+                Ok(client) => {
+                    let wire = Wire { client, move_number: number, proven: Arc::default() };
+                    self.wires()[index] = Some(wire.clone());
+                    return Ok(wire);
+                }
+                Err(refused @ Fault::Refused(_)) => return Err(refused),
+                Err(failed) => fault = failed,
+            }
+            self.move_on(number, false);
+        }
+        Err(fault)
+    }
+
+    async fn open(&self, index: usize) -> Result<Client, Fault> {
+        let (host, port) = &self.config.hosts[index];
+        let options = self.options()?;
+        let scheme = if self.config.tls { "https" } else { "http" };
+        let opening = Client::connect([format!("{scheme}://{host}:{port}")], Some(options));
+        let patience = self.config.connect_timeout + self.config.timeout;
+        match first(opening, self.environment.sleep(patience)).await {
+            Either::Left(opened) => opened.map_err(Fault::from),
+            // A login was sent at the most: it changes nothing.
+            Either::Right(()) => Err(Fault::NotSent("no answer in time".to_owned())),
+        }
+    }
+
+    fn options(&self) -> Result<ConnectOptions, Fault> {
+        let mut options = ConnectOptions::new()
+            .with_connect_timeout(self.config.connect_timeout)
+            .with_keep_alive(PING_EVERY, PING_TIMEOUT)
+            .with_require_leader(true);
+        if let Some(user) = &self.config.user {
+            let password = self.config.password().map_err(Fault::Refused)?;
+            options = options.with_user(user, password).with_auto_token_refresh(true);
+        }
+        if self.config.tls {
+            options = secure(options, &self.config)?;
+        }
+        Ok(options)
+    }
+
+    /// From now on another member is used, unless someone has moved on since.
+    fn move_on(&self, from: usize, forget: bool) {
+        let index = from % self.config.hosts.len();
+        self.moves.send_if_modified(|number| {
+            if *number != from {
+                return false;
+            }
+            if forget {
+                self.wires()[index] = None;
+            }
+            *number += 1;
+            true
+        });
+    }
+
+    /// What becomes of the way after a fault.
+    pub(crate) fn judge(&self, wire: &Wire, fault: &Fault) {
+        if fault.blames_member() {
+            tracing::debug!(?fault, "etcd: on to the next member");
+            self.move_on(wire.move_number, fault.breaks_connection());
+        }
+    }
+
+    /// Asks a member, or the next one if nothing could be sent.
+    pub(crate) async fn call<T, F>(&self, ask: impl Fn(Client) -> F) -> Result<T, Fault>
+    where
+        F: Future<Output = Result<T, Driver>>,
+    {
+        self.try_members(ask, self.config.timeout, Fault::was_not_sent).await
+    }
+
+    /// The same for what may be asked twice: the next member is asked if this one does not answer soon.
+    pub(crate) async fn call_again<T, F>(&self, ask: impl Fn(Client) -> F) -> Result<T, Fault>
+    where
+        F: Future<Output = Result<T, Driver>>,
+    {
+        let alone = self.config.hosts.len() == 1;
+        let patience = if alone { self.config.timeout } else { self.config.timeout.min(SOON) };
+        self.try_members(ask, patience, |fault| fault.blames_member() && !alone).await
+    }
+
+    async fn try_members<T, F>(
+        &self,
+        ask: impl Fn(Client) -> F,
+        patience: Duration,
+        again: impl Fn(&Fault) -> bool,
+    ) -> Result<T, Fault>
+    where
+        F: Future<Output = Result<T, Driver>>,
+    {
+        let mut fault = Fault::NotSent("no member is known".to_owned());
+        for _ in 0..=self.config.hosts.len() {
+            let wire = self.wire().await?;
+            let proven = wire.proven.load(Ordering::Relaxed);
+            let connecting = if proven { Duration::ZERO } else { self.config.connect_timeout };
+            let patience = self.environment.sleep(patience + connecting);
+            let mut attempt = Attempt { link: self, wire: &wire, began: self.environment.now(), over: false };
+            let outcome = first(ask(wire.client.clone()), patience).await;
+            attempt.over = true;
+            drop(attempt);
+            fault = match outcome {
+                Either::Left(Ok(answer)) => {
+                    wire.proven.store(true, Ordering::Relaxed);
+                    return Ok(answer);
+                }
+                Either::Left(Err(error)) => Fault::from(error),
+                Either::Right(()) => Fault::Silent,
+            };
+            self.judge(&wire, &fault);
+            if !again(&fault) {
+                break;
+            }
+        }
+        Err(fault)
+    }
+
+    /// Remembers the highest revision that an answer has shown.
+    pub(crate) fn saw(&self, revision: i64) {
+        self.revision.fetch_max(revision, Ordering::Relaxed);
+    }
+
+    pub(crate) fn highest_seen(&self) -> i64 {
+        self.revision.load(Ordering::Relaxed)
+    }
+
+    pub(crate) const MESSAGE_MAX: usize = MESSAGE_MAX;
+}
+
+#[cfg(feature = "tls")]
+fn secure(options: ConnectOptions, config: &Config) -> Result<ConnectOptions, Fault> {
+    use etcd_client::{Certificate, Identity, TlsOptions};
+    let read = |path: &std::path::Path| {
+        std::fs::read(path).map_err(|error| {
+            let message = format!("cannot read {}", path.display());
+            Fault::Refused(Error::new(ErrorKind::Invalid, message).because(error))
+        })
+    };
+    let mut tls = match &config.ca_file {
+        Some(path) => TlsOptions::new().ca_certificate(Certificate::from_pem(read(path)?)),
+        None => TlsOptions::new().with_webpki_roots(),
+    };
+    if let (Some(cert), Some(key)) = (&config.cert_file, &config.key_file) {
+        tls = tls.identity(Identity::from_pem(read(cert)?, read(key)?));
+    }
+    if let Some(name) = &config.server_name {
+        tls = tls.domain_name(name);
+    }
+    Ok(options.with_tls(tls))
+}
+
+#[cfg(not(feature = "tls"))]
+fn secure(_: ConnectOptions, _: &Config) -> Result<ConnectOptions, Fault> {
+    let message = "this build has no TLS for etcd: build leasehold with the feature \"etcd-tls\"";
+    Err(Fault::Refused(Error::new(ErrorKind::Unsupported, message)))
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link").field("config", &self.config).finish_non_exhaustive()
+    }
+}

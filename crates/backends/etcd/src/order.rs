@@ -1,0 +1,224 @@
+//! The verb `order`: the operator's word, and its record in the audit trail, in one step.
+
+use std::time::Duration;
+
+use leasehold_core::{
+    Command, Error, ErrorKind, Eviction, Farewell, FencingToken, Gone, Order, Ordered, WallTime,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    acquire::token,
+    backend::Etcd,
+    entry::Wish,
+    error::Fault,
+    keys::Keys,
+    line::Line,
+    pool::whole_seconds,
+    read::grave,
+    txn::{Change, Changes, Guard},
+};
+
+const ATTEMPTS: u32 = 40;
+/// How long a record stays.
+const AUDIT: Duration = Duration::from_secs(90 * 86_400);
+/// How many contenders a resize rewrites at the most: etcd takes 128 operations in one transaction.
+const RESIZED_MAX: usize = 100;
+
+/// A record of the audit trail.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Recorded {
+    pub(crate) at_us: u64,
+    pub(crate) resource: String,
+    pub(crate) command: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) token: Option<u64>,
+    pub(crate) by: String,
+    pub(crate) why: String,
+    pub(crate) done: bool,
+}
+
+impl Recorded {
+    fn of(order: &Order, at: WallTime, done: bool) -> Recorded {
+        Recorded {
+            at_us: at.as_micros(),
+            resource: order.resource.key().to_owned(),
+            command: order.command.as_str().to_owned(),
+            token: order.token.map(FencingToken::get),
+            by: order.by.clone(),
+            why: order.why.clone(),
+            done,
+        }
+    }
+}
+
+impl Etcd {
+    pub(crate) async fn try_order(&self, order: &Order) -> Result<Ordered, Fault> {
+        if order.command == (Command::Resize { capacity: 0 }) {
+            return Err(Fault::Refused(Error::new(ErrorKind::Invalid, "a capacity is at least 1")));
+        }
+        let keys = self.link.config.root.of(&order.resource);
+        let record = self.pool.grant(whole_seconds(AUDIT)).await?.id;
+        for attempt in 0..ATTEMPTS {
+            let line = self.link.read(&keys, &[], 0).await?.line;
+            let mut draft = Draft { guards: Vec::new(), changes: Changes::new() };
+            let ordered = self.draft(order, &keys, &line, &mut draft).await?;
+            let recorded = Recorded::of(order, self.environment.wall(), ordered == Ordered::Done);
+            let value = serde_json::to_string(&recorded).unwrap_or_default();
+            let key = format!("{}{record:x}", self.link.config.root.audit());
+            draft.changes.insert(key, Change::Put { value, lease: record });
+            let pause = line.pause.map_or(0, |pause| pause.modified);
+            draft.guards.push(Guard::Modified(keys.pause.clone(), pause));
+            draft.guards.push(Guard::NothingSince { lock: keys.lock.clone(), revision: line.revision });
+            if self.link.commit(&draft.guards, &draft.changes).await?.is_some() {
+                return Ok(ordered);
+            }
+            self.step_aside(attempt).await;
+        }
+        self.pool.revoke(record);
+        let message = "the line changes faster than the order can be carried out";
+        Err(Fault::Refused(Error::new(ErrorKind::Unavailable, message)))
+    }
+
+    async fn draft(
+        &self,
+        order: &Order,
+        keys: &Keys,
+        line: &Line,
+        draft: &mut Draft,
+    ) -> Result<Ordered, Fault> {
+        let newest = line.holders().max_by_key(|index| line.contenders[*index].created);
+        let meant = match order.token {
+            None => newest,
+            Some(token) => {
+                let is = |index: &usize| line.contenders[*index].created == token.as_i64();
+                match line.holders().find(is) {
+                    Some(index) => Some(index),
+                    None => return not_that_one(line, newest),
+                }
+            }
+        };
+        match (order.command, meant) {
+            (Command::Pause { lasting }, _) if !lasting.is_zero() => {
+                let lease = self.pool.grant(whole_seconds(lasting)).await?.id;
+                let value = format!("paused by {}: {}", order.by, order.why);
+                draft.changes.insert(keys.pause.clone(), Change::Put { value, lease });
+            }
+            (Command::Pause { .. } | Command::Resume, _) => {
+                draft.changes.insert(keys.pause.clone(), Change::Delete);
+            }
+            (Command::Resize { capacity }, _) if !line.contenders.is_empty() => {
+                draft.resize(keys, line, capacity)?;
+            }
+            (_, None) | (Command::Resize { .. }, _) => return not_that_one(line, newest),
+            (Command::Ask { within }, Some(index)) => {
+                self.draft_ask(order, keys, line, (index, within), draft)?;
+            }
+            (Command::Evict(Eviction::AtExpiry), Some(index)) => {
+                self.draft_eviction(keys, line, index, draft).await?;
+            }
+            (Command::Evict(Eviction::Now), Some(index)) => {
+                let contender = &line.contenders[index];
+                draft.guard(keys, line, index);
+                draft.changes.insert(keys.contender(&contender.name), Change::Delete);
+                // Its lease is not ours to revoke: a stranger's may hold more than this.
+                if let Some(entry) = &contender.entry {
+                    let left = self.left_of(contender).await;
+                    let lease = self.pool.grant(whole_seconds(Farewell::bury_for(left))).await?.id;
+                    let change = Change::Put { value: grave(Gone::Evicted), lease };
+                    draft.changes.insert(keys.own(&entry.owner), change);
+                }
+            }
+            (_, Some(_)) => {
+                let message = format!("etcd does not know the order {}", order.command.as_str());
+                return Err(Fault::Refused(Error::new(ErrorKind::Unsupported, message)));
+            }
+        }
+        Ok(Ordered::Done)
+    }
+
+    fn draft_ask(
+        &self,
+        order: &Order,
+        keys: &Keys,
+        line: &Line,
+        (index, within): (usize, Duration),
+        draft: &mut Draft,
+    ) -> Result<(), Fault> {
+        let Some(mut entry) = line.contenders[index].entry.clone() else {
+            let message = "a lock of another program holds it, which nobody can ask: evict it, or wait";
+            return Err(Fault::Refused(Error::new(ErrorKind::Unsupported, message)));
+        };
+        let until_us = self.environment.wall().after(within).as_micros();
+        entry.asked = Some(Wish { until_us, by: order.by.clone(), why: order.why.clone() });
+        draft.guard(keys, line, index);
+        let key = keys.contender(&line.contenders[index].name);
+        draft.changes.insert(key, Change::Rewrite { value: entry.write() });
+        Ok(())
+    }
+
+    /// Moves a holder to a lease that nobody keeps alive: whatever its client does, it runs out.
+    async fn draft_eviction(
+        &self,
+        keys: &Keys,
+        line: &Line,
+        index: usize,
+        draft: &mut Draft,
+    ) -> Result<(), Fault> {
+        let contender = &line.contenders[index];
+        let left = self.pool.left(contender.lease).await?.map_or(Duration::ZERO, |(left, _)| left);
+        // What is left is told in whole seconds, rounded down: one more, so that it is not ended early.
+        let lease = self.pool.grant(left.as_secs() + 1).await?.id;
+        draft.guard(keys, line, index);
+        let key = keys.contender(&contender.name);
+        match contender.entry.clone() {
+            Some(mut entry) => {
+                entry.evicting = true;
+                draft.changes.insert(key, Change::Put { value: entry.write(), lease });
+                if !entry.kept {
+                    let own = Change::Put { value: contender.name.clone(), lease };
+                    draft.changes.insert(keys.own(&entry.owner), own);
+                }
+            }
+            None => drop(draft.changes.insert(key, Change::Put { value: contender.text.clone(), lease })),
+        }
+        Ok(())
+    }
+}
+
+struct Draft {
+    guards: Vec<Guard>,
+    changes: Changes,
+}
+
+impl Draft {
+    fn guard(&mut self, keys: &Keys, line: &Line, index: usize) {
+        let contender = &line.contenders[index];
+        self.guards.push(Guard::Modified(keys.contender(&contender.name), contender.modified));
+    }
+
+    /// Every contender says the capacity: all are rewritten.
+    fn resize(&mut self, keys: &Keys, line: &Line, capacity: u32) -> Result<(), Fault> {
+        let refuse = |message: String| Err(Fault::Refused(Error::new(ErrorKind::Unsupported, message)));
+        if line.has_strangers() {
+            return refuse("a lock of another program is there, which is always a whole of one".to_owned());
+        }
+        if line.contenders.len() > RESIZED_MAX {
+            return refuse(format!(
+                "more than {RESIZED_MAX} hold it or wait: etcd cannot resize them in one step"
+            ));
+        }
+        for (index, contender) in line.contenders.iter().enumerate() {
+            let Some(mut entry) = contender.entry.clone() else { continue };
+            entry.capacity = capacity;
+            self.guard(keys, line, index);
+            self.changes.insert(keys.contender(&contender.name), Change::Rewrite { value: entry.write() });
+        }
+        Ok(())
+    }
+}
+
+fn not_that_one(line: &Line, newest: Option<usize>) -> Result<Ordered, Fault> {
+    let token = newest.map(|index| token(line.contenders[index].created)).transpose()?;
+    Ok(Ordered::NotThatOne { token })
+}

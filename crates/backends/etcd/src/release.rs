@@ -1,0 +1,128 @@
+//! The verb `release`: gives up a seat or leaves the line, and perhaps leaves a tombstone or stays closed.
+
+use std::time::Duration;
+
+use etcd_client::{Txn, TxnOp};
+use leasehold_core::{ClaimRef, Error, ErrorKind, Farewell, Gone, Released};
+
+use crate::{
+    backend::Etcd,
+    error::Fault,
+    keys::{Keys, mark},
+    line::{Contender, Own, OwnKey},
+    pool::whole_seconds,
+    read::{self, grave},
+    txn::{Change, Changes, Guard, compares, ops},
+};
+
+const ATTEMPTS: u32 = 40;
+
+impl Etcd {
+    pub(crate) async fn try_release(&self, farewell: &Farewell) -> Result<Released, Fault> {
+        let keys = self.link.config.root.of(&farewell.resource);
+        let claim = ClaimRef { resource: farewell.resource.clone(), owner: farewell.owner };
+        let me = mark(farewell.owner);
+        let keep_for = farewell.keep_for.filter(|keep_for| !keep_for.is_zero());
+        if farewell.bury.is_none()
+            && keep_for.is_none()
+            && let Some(released) = self.release_known(&keys, &claim, &me).await?
+        {
+            return Ok(released);
+        }
+        let grave = match farewell.bury {
+            Some(bury) => Some(self.pool.grant(whole_seconds(bury)).await?.id),
+            None => None,
+        };
+        for attempt in 0..ATTEMPTS {
+            let (own, contender) = self.find(&keys, &me).await?;
+            let ended = self.end(&keys, &me, (&own, contender.as_ref()), grave, keep_for).await?;
+            if let Some(released) = ended {
+                self.forget(&claim, grave.is_some());
+                return Ok(released);
+            }
+            self.step_aside(attempt).await;
+        }
+        let message = "the claim changes faster than it can be ended";
+        Err(Fault::Refused(Error::new(ErrorKind::Unavailable, message)))
+    }
+
+    /// The one transaction, of a claim that this process knows: compared on the creation revision, so that it can
+    /// never end another one.
+    async fn release_known(
+        &self,
+        keys: &Keys,
+        claim: &ClaimRef,
+        me: &str,
+    ) -> Result<Option<Released>, Fault> {
+        let Some(record) = self.claims.get(claim).filter(|record| record.created != 0) else {
+            return Ok(None);
+        };
+        let (name, own) = (record.name, keys.own(me));
+        let contender = keys.contender(&name);
+        let guards = [Guard::Created(contender.clone(), record.created), Guard::Value(own.clone(), name)];
+        let changes = Changes::from([(contender.clone(), Change::Delete), (own.clone(), Change::Delete)]);
+        let look = [TxnOp::get(own, None)];
+        let txn = Txn::new().when(compares(&guards)).and_then(ops(&changes)).or_else(look);
+        // A kept seat is nobody's, and is known here no longer.
+        let done = self.link.transact(txn).await?;
+        if done.succeeded {
+            self.forget(claim, false);
+            return Ok(Some(Released::Now));
+        }
+        Ok(None)
+    }
+
+    /// What the store has of an owner.
+    pub(crate) async fn find(&self, keys: &Keys, me: &str) -> Result<(OwnKey, Option<Contender>), Fault> {
+        let key = keys.own(me);
+        let asked = self.link.call_again(|mut client| {
+            let key = key.clone();
+            async move { client.get(key, None).await }
+        });
+        let own = read::own(&asked.await?);
+        let contender = match &own.own {
+            Own::Contender(name) => self.link.contender(keys, name).await?,
+            Own::Nothing | Own::Grave(_) => None,
+        };
+        let ours = |contender: &Contender| contender.entry.as_ref().is_some_and(|entry| entry.owner == me);
+        Ok((own, contender.filter(ours)))
+    }
+
+    /// Ends what was found; `None` if it has changed meanwhile.
+    async fn end(
+        &self,
+        keys: &Keys,
+        me: &str,
+        (own, contender): (&OwnKey, Option<&Contender>),
+        grave_lease: Option<i64>,
+        keep_for: Option<Duration>,
+    ) -> Result<Option<Released>, Fault> {
+        let mut guards = vec![Guard::Modified(keys.own(me), own.modified)];
+        let mut changes = Changes::new();
+        let live = contender.filter(|contender| contender.entry.as_ref().is_some_and(|entry| !entry.kept));
+        if let Some(contender) = live {
+            let key = keys.contender(&contender.name);
+            guards.push(Guard::Modified(key.clone(), contender.modified));
+            let holds = contender.entry.clone().filter(|entry| entry.held);
+            match keep_for.zip(holds) {
+                Some((keep_for, mut entry)) => {
+                    (entry.kept, entry.ttl_ms) =
+                        (true, u64::try_from(keep_for.as_millis()).unwrap_or(u64::MAX));
+                    let lease = self.pool.grant(whole_seconds(keep_for)).await?.id;
+                    changes.insert(key, Change::Put { value: entry.write(), lease });
+                    changes.insert(keys.own(me), Change::Put { value: contender.name.clone(), lease });
+                }
+                None => {
+                    changes.insert(key, Change::Delete);
+                    changes.insert(keys.own(me), Change::Delete);
+                }
+            }
+        }
+        if let Some(lease) = grave_lease {
+            changes.insert(keys.own(me), Change::Put { value: grave(Gone::Buried), lease });
+        }
+        let written = changes.is_empty() || self.link.commit(&guards, &changes).await?.is_some();
+        let released = if live.is_some() { Released::Now } else { Released::AlreadyGone };
+        Ok(written.then_some(released))
+    }
+}

@@ -1,0 +1,136 @@
+//! Logins and certificates.
+
+use std::{path::Path, process::Command, sync::Arc, time::Duration};
+
+use leasehold::{Effect, ErrorKind, Renewal, System};
+use leasehold_etcd::{Config, Etcd};
+use leasehold_testkit::servers::EtcdCluster;
+
+use crate::common::{LONG, claim, eventually, granted, open, release, renew, report, says};
+
+/// A cluster with a user `app` that may do what it needs, and no more.
+fn guarded(options: &[&str]) -> EtcdCluster {
+    let cluster = EtcdCluster::with(1, options);
+    for words in [
+        ["user", "add", "root:secret"].as_slice(),
+        &["role", "add", "leases"],
+        &["role", "grant-permission", "leases", "readwrite", "--prefix=true", "leasehold/"],
+        &["user", "add", "app:first"],
+        &["user", "grant-role", "app", "leases"],
+        &["user", "grant-role", "root", "root"],
+        &["auth", "enable"],
+    ] {
+        cluster.etcdctl(words);
+    }
+    cluster.log_in("root:secret");
+    cluster
+}
+
+fn url(cluster: &EtcdCluster, login: &str, options: &str) -> String {
+    format!("etcd://{login}127.0.0.1:{}{options}", cluster.ports()[0])
+}
+
+async fn refused(url: &str) -> leasehold::Error {
+    let config = Config::parse(url).unwrap();
+    let error = Etcd::connect(config, Arc::new(System::current())).await.unwrap_err();
+    assert!(!format!("{error:?}").contains("hunter2"), "{error:?}");
+    error
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_denied_and_a_rotated_one_is_read_anew() {
+    let cluster = guarded(&[]);
+    for login in ["", "app:hunter2@", "nobody:hunter2@"] {
+        let error = refused(&url(&cluster, login, "")).await;
+        assert_eq!(says(&error), (ErrorKind::Denied, Effect::None), "{login}: {error:?}");
+    }
+    let error = refused(&url(&cluster, "app:first@", "?root=elsewhere/")).await;
+    assert_eq!(says(&error), (ErrorKind::Denied, Effect::None), "keys that the user may not read: {error:?}");
+
+    let file = cluster.folder().join("password");
+    std::fs::write(&file, "first\n").unwrap();
+    let etcd = open(&url(&cluster, "app@", &format!("?password_file={}", file.display()))).await;
+    let ours = claim(&report(), LONG);
+    let token = granted(&etcd, &ours).await.token;
+    let mut child = cluster.command(&["user", "passwd", "--interactive=false", "app"]);
+    let mut child = child.stdin(std::process::Stdio::piped()).spawn().unwrap();
+    std::io::Write::write_all(child.stdin.as_mut().unwrap(), b"second\n").unwrap();
+    assert!(child.wait().unwrap().success());
+    std::fs::write(&file, "second").unwrap();
+    // Tokens of before the change are refused, and so is the password that the connection was made with.
+    eventually("the new password is taken", || async {
+        use leasehold::Backend as _;
+        let held = leasehold::Held::new(ours.reference(), LONG);
+        matches!(etcd.renew(&[held]).await.remove(0), Ok(Renewal::Kept(kept)) if kept.token == token)
+    })
+    .await;
+    release(&etcd, &ours).await;
+}
+
+fn openssl(folder: &Path, words: &str) {
+    let mut command = Command::new("openssl");
+    let done = command.current_dir(folder).args(words.split(' ')).output().expect("openssl is there");
+    assert!(done.status.success(), "openssl {words}: {}", String::from_utf8_lossy(&done.stderr));
+}
+
+#[tokio::test]
+async fn a_token_that_expired_is_fetched_anew_without_a_word() {
+    let folder = std::env::temp_dir().join(format!("leasehold-etcd-jwt-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    openssl(&folder, "genrsa -out key.pem 2048");
+    openssl(&folder, "rsa -in key.pem -pubout -out public.pem");
+    let file = |name: &str| folder.join(name).display().to_string();
+    let token =
+        format!("jwt,pub-key={},priv-key={},sign-method=RS256,ttl=1s", file("public.pem"), file("key.pem"));
+    let cluster = guarded(&["--auth-token", &token]);
+    let etcd = open(&url(&cluster, "app:first@", "")).await;
+    let ours = claim(&report(), LONG);
+    granted(&etcd, &ours).await;
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    let answer = renew(&etcd, ours.reference(), LONG).await;
+    assert!(matches!(answer, Renewal::Kept(_)), "{answer:?}");
+    release(&etcd, &ours).await;
+    let _ = std::fs::remove_dir_all(&folder);
+}
+
+#[tokio::test]
+async fn with_certificates_both_ways() {
+    let folder = std::env::temp_dir().join(format!("leasehold-etcd-tls-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    openssl(&folder, "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=ca -keyout ca.key -out ca.pem");
+    openssl(
+        &folder,
+        "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=other -keyout other.key -out other.pem",
+    );
+    std::fs::write(folder.join("ext"), "subjectAltName=DNS:localhost,IP:127.0.0.1").unwrap();
+    for name in ["server", "client"] {
+        openssl(
+            &folder,
+            &format!("req -newkey rsa:2048 -nodes -subj /CN={name} -keyout {name}.key -out {name}.csr"),
+        );
+        let sign = format!(
+            "x509 -req -days 2 -in {name}.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out {name}.pem"
+        );
+        openssl(&folder, &format!("{sign} -extfile ext"));
+    }
+    let cluster = EtcdCluster::with_tls(&folder);
+    let file = |name: &str| folder.join(name).display().to_string();
+    let own = format!("&cert_file={}&key_file={}", file("client.pem"), file("client.key"));
+    let etcd = open(&format!("{}?ca_file={}{own}", cluster.url(), file("ca.pem"))).await;
+    let ours = claim(&report(), LONG);
+    granted(&etcd, &ours).await;
+    release(&etcd, &ours).await;
+
+    let quick = "&timeout=2s&connect_timeout=2s";
+    for options in [
+        format!("?ca_file={}{own}", file("other.pem")),
+        format!("?ca_file={}", file("ca.pem")),
+        format!("?ca_file={}{own}&server_name=example.org", file("ca.pem")),
+    ] {
+        let error = refused(&format!("{}{options}{quick}", cluster.url())).await;
+        assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::None), "{options}: {error:?}");
+    }
+    let error = refused(&format!("{}?ca_file={}", cluster.url(), file("missing.pem"))).await;
+    assert_eq!(says(&error), (ErrorKind::Invalid, Effect::None), "{error:?}");
+    let _ = std::fs::remove_dir_all(&folder);
+}

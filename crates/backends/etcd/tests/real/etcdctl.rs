@@ -1,0 +1,149 @@
+//! `etcdctl lock` stands in the same line.
+
+use std::{
+    io::Read as _,
+    path::PathBuf,
+    process::{Child, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use leasehold::Backend;
+use leasehold_testkit::servers::EtcdCluster;
+
+use crate::common::{
+    LOCK, LONG, PATIENCE, blocked, claim, client, eventually, granted, in_time, open, release, report,
+};
+
+/// A lock of `etcdctl`, held until a file is gone. It says `held` when it holds.
+struct Ctl(Child, PathBuf);
+
+impl Ctl {
+    fn start(cluster: &EtcdCluster) -> Ctl {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let file = cluster.folder().join(format!("held-{}", NEXT.fetch_add(1, Ordering::Relaxed)));
+        std::fs::write(&file, "").expect("a file can be written");
+        let script = format!("echo held; while [ -e {} ]; do sleep 0.05; done", file.display());
+        let mut command = cluster.command(&["lock", "--", LOCK, "sh", "-c", &script]);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+        Ctl(child.expect("etcdctl is of the package etcd-client"), file)
+    }
+
+    /// Waits until it holds.
+    async fn holds(&mut self) {
+        let mut output = self.0.stdout.take().expect("piped");
+        let said = tokio::task::spawn_blocking(move || {
+            let mut bytes = [0; 5];
+            output.read_exact(&mut bytes).map(|()| (bytes, output))
+        });
+        let (bytes, output) = in_time("etcdctl's turn", said).await.unwrap().expect("it says that it holds");
+        assert_eq!(&bytes, b"held\n");
+        self.0.stdout = Some(output);
+    }
+
+    /// Ends the command, and with it the lock.
+    fn end(mut self) {
+        std::fs::remove_file(&self.1).expect("it is there");
+        assert!(self.0.wait().expect("it ends").success());
+    }
+}
+
+async fn contenders(cluster: &EtcdCluster, count: usize) {
+    eventually("they stand in line", || async { cluster.keys(&format!("{LOCK}/")).len() == count }).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn etcdctl_waits_for_us() {
+    let cluster = EtcdCluster::start(1);
+    let leases = client(&cluster.url()).await;
+    let lease = leases.lease("report", "42").ttl(LONG).acquire().await.unwrap();
+    let mut theirs = Ctl::start(&cluster);
+    contenders(&cluster, 2).await;
+    lease.check().unwrap();
+    assert!(theirs.0.try_wait().unwrap().is_none());
+    lease.release().await.unwrap();
+    theirs.holds().await;
+    theirs.end();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn we_wait_for_etcdctl_and_say_that_a_stranger_holds_it() {
+    let cluster = EtcdCluster::start(1);
+    let etcd = open(&cluster.url()).await;
+    let mut theirs = Ctl::start(&cluster);
+    theirs.holds().await;
+    let seen = blocked(&etcd, &claim(&report(), LONG)).await;
+    let stranger = &seen.holders[0];
+    assert!(stranger.holder.label.contains("another program"), "{stranger:?}");
+    let leases = client(&cluster.url()).await;
+    let waiting = tokio::spawn(leases.lease("report", "42").ttl(LONG).wait(PATIENCE).acquire());
+    contenders(&cluster, 2).await;
+    assert!(!waiting.is_finished());
+    theirs.end();
+    let lease = in_time("our turn", waiting).await.unwrap().unwrap();
+    assert!(lease.token() > stranger.token, "its token is above theirs");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn both_are_served_in_the_order_in_which_they_came() {
+    let cluster = EtcdCluster::start(1);
+    let etcd = open(&cluster.url()).await;
+    let (ours, ours_too) = (claim(&report(), LONG).queued(), claim(&report(), LONG).queued());
+    let mut first = Ctl::start(&cluster);
+    first.holds().await;
+    assert_eq!(blocked(&etcd, &ours).await.ahead, 0);
+    let mut third = Ctl::start(&cluster);
+    contenders(&cluster, 3).await;
+    assert_eq!(blocked(&etcd, &ours_too).await.ahead, 2);
+
+    first.end();
+    assert!(third.0.try_wait().unwrap().is_none());
+    let token = granted(&etcd, &ours).await.token;
+    blocked(&etcd, &ours_too).await;
+    release(&etcd, &ours).await;
+    third.holds().await;
+    assert_eq!(blocked(&etcd, &ours_too).await.ahead, 0, "a stranger is ahead, and holds");
+    third.end();
+    assert!(granted(&etcd, &ours_too).await.token > token);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_seat_is_not_handed_on_past_a_stranger_who_waits() {
+    let cluster = EtcdCluster::start(1);
+    let leases = client(&cluster.url()).await;
+    let lease = leases.lease("report", "42").ttl(LONG).acquire().await.unwrap();
+    let mut theirs = Ctl::start(&cluster);
+    contenders(&cluster, 2).await;
+    let next = tokio::spawn(leases.lease("report", "42").ttl(LONG).wait(PATIENCE).acquire());
+    tokio::task::yield_now().await;
+    lease.release().await.unwrap();
+    theirs.holds().await;
+    assert!(!next.is_finished(), "the stranger came before");
+    theirs.end();
+    let lease = in_time("our turn", next).await.unwrap().unwrap();
+    lease.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_layout_is_etcds_own_and_the_value_says_who_for_people() {
+    let cluster = EtcdCluster::start(1);
+    let etcd = open(&cluster.url()).await;
+    let ours = claim(&report(), LONG);
+    let token = granted(&etcd, &ours).await.token;
+    let keys = cluster.keys(&format!("{LOCK}/"));
+    let name = keys[0].strip_prefix(&format!("{LOCK}/")).unwrap();
+    let printed = cluster.etcdctl(&["get", &keys[0], "-w", "fields"]);
+    let field = |name: &str| {
+        let line = printed.lines().find(|line| line.starts_with(&format!("\"{name}\""))).unwrap();
+        line.split(" : ").nth(1).unwrap().trim().to_owned()
+    };
+    assert_eq!(format!("{:x}", field("Lease").parse::<i64>().unwrap()), name, "named after its lease");
+    assert_eq!(field("CreateRevision"), token.to_string(), "the token is the creation revision");
+    assert!(field("Value").contains("1@host test"), "{printed}");
+    assert!(
+        !cluster.etcdctl(&["get", "--prefix", "leasehold/"]).contains(&ours.owner.reveal()),
+        "no capability"
+    );
+    let etcd: &dyn Backend = &etcd;
+    release(etcd, &ours).await;
+    assert_eq!(cluster.keys("leasehold/"), Vec::<String>::new(), "nothing is left");
+}

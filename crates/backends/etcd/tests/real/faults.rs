@@ -1,0 +1,225 @@
+//! Faults, on a real server: the network through a proxy, the server killed, stopped, compacted.
+
+use std::{sync::Arc, time::Duration};
+
+use leasehold::{Backend, Effect, ErrorKind, Farewell, Released, Renewal, Verdict};
+use leasehold_testkit::{proxy::Way, servers::EtcdCluster};
+
+use crate::common::{
+    LOCK, LONG, PATIENCE, blocked, calls, claim, client, eventually, granted, in_time, open, proxied,
+    release, renew, report, says,
+};
+
+#[tokio::test]
+async fn a_partition_past_the_ttl_is_a_loss_told_in_time_and_healing_revives_nothing() {
+    let cluster = EtcdCluster::start(1);
+    let (proxy, through) = proxied(&cluster, 1).await;
+    let (ours, theirs) = (client(&through).await, client(&cluster.url()).await);
+    let lease = ours.lease("report", "42").ttl(Duration::from_secs(4)).acquire().await.unwrap();
+    proxy.black_hole();
+    let next = tokio::spawn(theirs.lease("report", "42").ttl(LONG).wait(PATIENCE).acquire());
+    in_time("the loss", lease.ended()).await;
+    assert!(!next.is_finished(), "told before anyone else is granted");
+    assert!(lease.check().is_err());
+    let next = in_time("the next grant", next).await.unwrap().unwrap();
+    assert!(next.token() > lease.token());
+    proxy.heal();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(lease.check().is_err(), "loss latches");
+    next.check().unwrap();
+    // Its late farewell harms nobody.
+    let _ = in_time("the late release", lease.release()).await;
+    next.check().unwrap();
+    assert_eq!(cluster.keys(&format!("{LOCK}/")).len(), 1);
+    next.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_reply_lost_after_execution_is_unknown_and_asking_again_returns_one_grant() {
+    let cluster = EtcdCluster::start(1);
+    let (proxy, through) = proxied(&cluster, 2).await;
+    let etcd = open(&through).await;
+    let ours = claim(&report(), LONG);
+    granted(&etcd, &ours).await;
+    release(&etcd, &ours).await;
+    proxy.hold(Way::Replies);
+    let ours = claim(&report(), LONG);
+    let before = calls(&cluster, "Txn");
+    let error = etcd.acquire(&ours).await.unwrap_err();
+    assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::Unknown));
+    assert!(calls(&cluster, "Txn") > before, "it was executed");
+    let keys = cluster.keys(&format!("{LOCK}/"));
+    assert_eq!(keys.len(), 1);
+    proxy.heal();
+    let grant = granted(&etcd, &ours).await;
+    assert_eq!(cluster.keys(&format!("{LOCK}/")), keys, "granted once");
+    let printed = cluster.etcdctl(&["get", &keys[0], "-w", "fields"]);
+    assert!(printed.contains(&format!("\"CreateRevision\" : {}", grant.token)), "{printed}");
+    assert_eq!(release(&etcd, &ours).await, Released::Now);
+}
+
+#[tokio::test]
+async fn a_request_executed_after_its_owner_gave_up_comes_to_nothing() {
+    let cluster = EtcdCluster::start(1);
+    let (proxy, through) = proxied(&cluster, 3).await;
+    let (slow, direct) = (open(&through).await, open(&cluster.url()).await);
+    granted(&slow, &claim(&"warm/up".parse().unwrap(), LONG)).await;
+    let ours = claim(&report(), LONG);
+    proxy.hold(Way::Requests);
+    let error = slow.acquire(&ours).await.unwrap_err();
+    assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::Unknown));
+    let farewell = Farewell::new(ours.reference()).burying(Farewell::bury_for(LONG));
+    assert_eq!(direct.release(&farewell).await.unwrap(), Released::AlreadyGone);
+    proxy.heal();
+    // What was held back arrives; then what was asked after it is answered.
+    eventually("an answer", || async { matches!(slow.acquire(&ours).await, Ok(Verdict::Buried)) }).await;
+    assert_eq!(cluster.keys(&format!("{LOCK}/")), Vec::<String>::new(), "the tombstone stopped it");
+    granted(&direct, &claim(&report(), LONG)).await;
+}
+
+#[tokio::test]
+async fn a_connection_cut_anywhere_never_makes_a_wrong_answer() {
+    let cluster = EtcdCluster::start(1);
+    let (proxy, through) = proxied(&cluster, 4).await;
+    let etcd = open(&through).await;
+    granted(&etcd, &claim(&"warm/up".parse().unwrap(), LONG)).await;
+    let cuts = [Way::Requests, Way::Replies].into_iter().flat_map(|way| [1, 20, 90, 300].map(|n| (way, n)));
+    for (way, bytes) in cuts {
+        let ours = claim(&report(), LONG);
+        proxy.cut_after(way, bytes);
+        match etcd.acquire(&ours).await {
+            Ok(Verdict::Granted(_)) => {}
+            Ok(other) => panic!("{way:?} after {bytes}: {other:?}"),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}"),
+        }
+        // Whatever became of it, asking again and releasing is safe.
+        eventually("an answer", || async { etcd.acquire(&ours).await.is_ok() }).await;
+        eventually("a farewell", || async {
+            let said = etcd.release(&Farewell::new(ours.reference())).await;
+            matches!(said, Ok(Released::Now | Released::AlreadyGone))
+        })
+        .await;
+        assert_eq!(cluster.keys(&format!("{LOCK}/")), Vec::<String>::new(), "{way:?} after {bytes}");
+    }
+}
+
+#[tokio::test]
+async fn a_refused_connection_has_no_effect_and_a_silent_one_is_replaced() {
+    let cluster = EtcdCluster::start(1);
+    let (proxy, through) = proxied(&cluster, 5).await;
+    let etcd = open(&through).await;
+    let ours = claim(&report(), LONG);
+    granted(&etcd, &ours).await;
+    let before = proxy.connections();
+    proxy.hold(Way::Replies);
+    assert!(etcd.acquire(&claim(&report(), LONG)).await.is_err());
+    proxy.heal();
+    eventually("an answer", || async { etcd.acquire(&claim(&report(), LONG)).await.is_ok() }).await;
+    assert!(proxy.connections() > before, "another connection was made");
+    drop(proxy);
+    eventually("nobody listens", || async {
+        let error = etcd.acquire(&claim(&report(), LONG)).await.unwrap_err();
+        says(&error) == (ErrorKind::Unavailable, Effect::None)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_frozen_server_costs_a_timeout_and_what_it_executes_late_does_no_harm() {
+    let cluster = EtcdCluster::start(1);
+    let etcd = open(&format!("{}?timeout=500ms&connect_timeout=500ms", cluster.url())).await;
+    granted(&etcd, &claim(&"warm/up".parse().unwrap(), LONG)).await;
+    let ours = claim(&report(), LONG);
+    cluster.freeze(0);
+    let error = in_time("the timeout", etcd.acquire(&ours)).await.unwrap_err();
+    assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::Unknown));
+    cluster.thaw(0);
+    let farewell = Farewell::new(ours.reference()).burying(Farewell::bury_for(LONG));
+    eventually("the farewell", || async { etcd.release(&farewell).await.is_ok() }).await;
+    assert!(matches!(etcd.acquire(&ours).await, Ok(Verdict::Buried)));
+    assert_eq!(cluster.keys(&format!("{LOCK}/")), Vec::<String>::new());
+    eventually("a grant", || async { etcd.acquire(&claim(&report(), LONG)).await.is_ok() }).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_stopped_for_a_while_and_one_killed_and_restarted_lose_nothing() {
+    let cluster = Arc::new(EtcdCluster::start(1));
+    let leases = client(&format!("{}?timeout=1s", cluster.url())).await;
+    let lease = leases.lease("report", "42").ttl(Duration::from_secs(20)).acquire().await.unwrap();
+    let waiting = tokio::spawn(leases.lease("report", "42").fair().ttl(LONG).wait_forever().acquire());
+    cluster.freeze(0);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    cluster.thaw(0);
+    lease.check().unwrap();
+    cluster.kill(0);
+    let again = Arc::clone(&cluster);
+    tokio::task::spawn_blocking(move || again.run_again(0)).await.unwrap();
+    let etcd = open(&cluster.url()).await;
+    eventually("the server knows who holds it", || async {
+        matches!(etcd.acquire(&claim(&report(), LONG)).await, Ok(Verdict::Blocked(seen))
+            if seen.holders.first().is_some_and(|by| by.token == lease.token()))
+    })
+    .await;
+    lease.check().unwrap();
+    let token = lease.token();
+    let _ = in_time("the release", lease.release()).await;
+    let next = in_time("the next grant", waiting).await.unwrap().unwrap();
+    assert!(next.token() > token, "tokens grow across a restart");
+}
+
+#[tokio::test]
+async fn a_waiter_whose_place_ran_out_is_never_granted_by_it() {
+    let cluster = EtcdCluster::start(1);
+    let etcd = open(&cluster.url()).await;
+    let ours = claim(&report(), LONG);
+    granted(&etcd, &ours).await;
+    let mut waiter = claim(&report(), LONG).queued();
+    waiter.place_ttl = Duration::from_secs(1);
+    blocked(&etcd, &waiter).await;
+    eventually("the place runs out", || async { cluster.keys(&format!("{LOCK}/")).len() == 1 }).await;
+    let next = claim(&report(), LONG).queued();
+    blocked(&etcd, &next).await;
+    release(&etcd, &ours).await;
+    assert_eq!(blocked(&etcd, &waiter).await.ahead, 1, "it came again, at the end");
+    granted(&etcd, &next).await;
+}
+
+#[tokio::test]
+async fn compaction_wakes_who_waits_from_before_it_and_loses_nothing() {
+    let cluster = EtcdCluster::start(1);
+    let etcd = open(&cluster.url()).await;
+    let ours = claim(&report(), LONG);
+    granted(&etcd, &ours).await;
+    let seen = blocked(&etcd, &claim(&report(), LONG)).await;
+    for number in 0..5 {
+        cluster.etcdctl(&["put", "other", &number.to_string()]);
+    }
+    let printed = cluster.etcdctl(&["get", "other", "-w", "fields"]);
+    let revision = printed.lines().find_map(|line| line.strip_prefix("\"ModRevision\" : ")).unwrap();
+    cluster.etcdctl(&["compact", revision]);
+    let observer = claim(&report(), LONG).reference();
+    in_time("the wait", etcd.wait(&observer, &seen.cursor, LONG)).await.unwrap();
+    let answer = renew(&etcd, ours.reference(), LONG).await;
+    assert!(matches!(answer, Renewal::Kept(_)), "{answer:?}");
+}
+
+#[tokio::test]
+async fn a_full_database_grants_nothing_and_holders_go_on() {
+    let cluster = EtcdCluster::with(1, &["--quota-backend-bytes", "100000"]);
+    let etcd = open(&cluster.url()).await;
+    let ours = claim(&report(), LONG);
+    granted(&etcd, &ours).await;
+    let big = "x".repeat(60_000);
+    for number in 0..8 {
+        let put = cluster.command(&["put", &format!("big{number}"), &big]).output().unwrap();
+        if !put.status.success() {
+            break;
+        }
+    }
+    eventually("the alarm", || async { cluster.etcdctl(&["alarm", "list"]).contains("NOSPACE") }).await;
+    let error = etcd.acquire(&claim(&"b/2".parse().unwrap(), LONG)).await.unwrap_err();
+    assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::None), "{error:?}");
+    let answer = renew(&etcd, ours.reference(), LONG).await;
+    assert!(matches!(answer, Renewal::Kept(_)), "{answer:?}");
+    assert_eq!(release(&etcd, &ours).await, Released::Now, "what only deletes is let through");
+}

@@ -1,0 +1,158 @@
+//! etcd leases: granted in advance, one for each claim, used again, revoked when in doubt.
+
+use std::{sync::Arc, time::Duration};
+
+use leasehold::{Backend, Effect, ErrorKind, Farewell, Released, Renewal};
+use leasehold_testkit::servers::EtcdCluster;
+
+use crate::common::{
+    LOCK, LONG, blocked, calls, claim, eventually, granted, open, release, renew, report, says,
+};
+
+#[tokio::test]
+async fn after_the_first_no_acquire_pays_for_a_grant_and_each_is_one_transaction() {
+    let cluster = EtcdCluster::start(1);
+    let etcd = open(&cluster.url()).await;
+    let pair = async || {
+        let ours = claim(&report(), LONG);
+        granted(&etcd, &ours).await;
+        release(&etcd, &ours).await;
+    };
+    pair().await;
+    // What lies ready is granted beside the first ones.
+    eventually("a quiet server", || async {
+        let before = calls(&cluster, "LeaseGrant");
+        pair().await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        calls(&cluster, "LeaseGrant") == before
+    })
+    .await;
+    let (grants, transactions) = (calls(&cluster, "LeaseGrant"), calls(&cluster, "Txn"));
+    for _ in 0..30 {
+        pair().await;
+    }
+    assert_eq!(calls(&cluster, "LeaseGrant"), grants, "no grants");
+    assert_eq!(calls(&cluster, "Txn"), transactions + 60, "one transaction to acquire, one to release");
+}
+
+#[tokio::test]
+async fn no_claim_keeps_another_alive() {
+    let cluster = EtcdCluster::start(1);
+    let etcd = open(&cluster.url()).await;
+    let (kept, dead) =
+        (claim(&report(), Duration::from_secs(3)), claim(&"b/2".parse().unwrap(), Duration::from_secs(3)));
+    granted(&etcd, &kept).await;
+    granted(&etcd, &dead).await;
+    let other = claim(&dead.resource, LONG);
+    eventually("the one that nobody renews ends", || async {
+        let answer = renew(&etcd, kept.reference(), kept.ttl).await;
+        assert!(matches!(answer, Renewal::Kept(_)), "the other goes on: {answer:?}");
+        matches!(etcd.acquire(&other).await, Ok(leasehold::Verdict::Granted(_)))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn burying_revokes_the_lease() {
+    let cluster = EtcdCluster::start(1);
+    let etcd = open(&cluster.url()).await;
+    let ours = claim(&report(), LONG);
+    granted(&etcd, &ours).await;
+    let key = cluster.keys(&format!("{LOCK}/")).remove(0);
+    let lease = key.rsplit('/').next().unwrap().to_owned();
+    assert!(cluster.etcdctl(&["lease", "list"]).contains(&lease));
+    let farewell = Farewell::new(ours.reference()).burying(LONG);
+    assert_eq!(etcd.release(&farewell).await.unwrap(), Released::Now);
+    eventually("the lease is revoked", || async { !cluster.etcdctl(&["lease", "list"]).contains(&lease) })
+        .await;
+    assert_eq!(cluster.keys("leasehold/v1/lock/"), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn leases_that_were_revoked_behind_our_back_cost_one_grant() {
+    let cluster = EtcdCluster::start(1);
+    let etcd = open(&cluster.url()).await;
+    let ours = claim(&report(), LONG);
+    granted(&etcd, &ours).await;
+    release(&etcd, &ours).await;
+    for lease in cluster.etcdctl(&["lease", "list"]).lines().skip(1) {
+        cluster.etcdctl(&["lease", "revoke", lease.trim()]);
+    }
+    let ours = claim(&report(), LONG).queued();
+    let token = granted(&etcd, &ours).await.token;
+    let answer = renew(&etcd, ours.reference(), LONG).await;
+    assert!(matches!(answer, Renewal::Kept(kept) if kept.token == token));
+    // And one that is held is gone, as soon as it is looked at.
+    for lease in cluster.etcdctl(&["lease", "list"]).lines().skip(1) {
+        cluster.etcdctl(&["lease", "revoke", lease.trim()]);
+    }
+    assert!(matches!(renew(&etcd, ours.reference(), LONG).await, Renewal::Gone { .. }));
+    assert!(granted(&etcd, &claim(&report(), LONG)).await.token > token);
+}
+
+#[tokio::test]
+async fn what_etcd_grants_may_be_more_and_what_was_asked_for_is_told() {
+    // The shortest lease is one and a half elections.
+    let cluster = EtcdCluster::with(1, &["--election-timeout", "4000"]);
+    let etcd = open(&cluster.url()).await;
+    let ours = claim(&report(), Duration::from_secs(1));
+    let grant = granted(&etcd, &ours).await;
+    assert_eq!(grant.remaining, Duration::from_secs(1));
+    let key = cluster.keys(&format!("{LOCK}/")).remove(0);
+    let lease = key.rsplit('/').next().unwrap();
+    let told = cluster.etcdctl(&["lease", "timetolive", lease]);
+    assert!(told.contains("granted with TTL(6s)"), "{told}");
+    let answer = renew(&etcd, ours.reference(), Duration::from_secs(1)).await;
+    let Renewal::Kept(kept) = answer else { panic!("it holds: {answer:?}") };
+    assert!(kept.remaining <= Duration::from_secs(1));
+}
+
+#[tokio::test]
+async fn a_release_wakes_the_next_one_in_line_and_nobody_else() {
+    let cluster = EtcdCluster::start(1);
+    let etcd = Arc::new(open(&cluster.url()).await);
+    let ours = claim(&report(), LONG);
+    granted(&*etcd, &ours).await;
+    let mut waits = Vec::new();
+    let mut places = Vec::new();
+    for _ in 0..8 {
+        let mut place = claim(&report(), LONG).queued();
+        place.place_ttl = LONG;
+        let cursor = blocked(&*etcd, &place).await.cursor;
+        let (etcd, reference) = (Arc::clone(&etcd), place.reference());
+        waits.push(tokio::spawn(async move { etcd.wait(&reference, &cursor, LONG).await }));
+        places.push(place);
+    }
+    release(&*etcd, &ours).await;
+    eventually("the head is woken", || async { waits[0].is_finished() }).await;
+    granted(&*etcd, &places[0]).await;
+    // That place has become a seat: nobody can move, so nobody is told.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(waits[1..].iter().all(|wait| !wait.is_finished()), "only the head was woken");
+    release(&*etcd, &places[0]).await;
+    eventually("the next is woken", || async { waits[1].is_finished() }).await;
+    waits.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+#[tokio::test]
+async fn what_a_newer_leasehold_wrote_is_refused_by_name() {
+    let cluster = EtcdCluster::start(1);
+    let etcd = open(&cluster.url()).await;
+    let key = format!("{LOCK}/abc");
+    cluster.etcdctl(&["put", &key, "00000001 {\"v\":9}"]);
+    let error = etcd.acquire(&claim(&report(), LONG)).await.unwrap_err();
+    assert_eq!(says(&error), (ErrorKind::Corrupt, Effect::None));
+    assert!(error.to_string().contains(&key), "{error}");
+}
+
+#[tokio::test]
+async fn a_key_without_a_lease_is_found() {
+    let cluster = EtcdCluster::start(1);
+    let etcd = open(&cluster.url()).await;
+    granted(&etcd, &claim(&report(), LONG)).await;
+    cluster.etcdctl(&["put", &format!("{LOCK}/abc"), "put by hand"]);
+    let query = leasehold::Query::Leaks(leasehold::Listing::of(""));
+    let leasehold::Page::Leaks { found, .. } = etcd.inspect(&query).await.unwrap() else { panic!("leaks") };
+    let keys: Vec<_> = found.into_iter().map(|leak| leak.key).collect();
+    assert_eq!(keys, [format!("{LOCK}/abc")]);
+}

@@ -1,0 +1,214 @@
+//! What the backend and the engine cost on top of PostgreSQL itself, as ratios within one run.
+//!
+//! ```text
+//! cargo xtask bench postgres [--check]
+//! ```
+#![allow(clippy::disallowed_methods, reason = "benchmarks run in real time")]
+#![allow(clippy::unwrap_used, reason = "a benchmark that cannot run may panic")]
+
+use std::{
+    future::Future,
+    process::ExitCode,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use leasehold::{Client, Held, Resource};
+use leasehold_testkit::servers::PostgresServer;
+use tokio_postgres::{
+    NoTls, Statement,
+    types::{ToSql, Type},
+};
+
+const TASKS: usize = 64;
+const CONNECTIONS: usize = 8;
+const ROUND: Duration = Duration::from_millis(500);
+const ROUNDS: usize = 11;
+const RENEWED: usize = 1000;
+
+const ACQUIRE: &str =
+    "SELECT * FROM leasehold.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)";
+const RELEASE: &str = "SELECT leasehold.release($1, $2, $3, $4)";
+
+/// The same statements through the same driver, prepared beforehand, with nothing of ours around them.
+struct Bare {
+    client: tokio_postgres::Client,
+    acquire: Statement,
+    release: Statement,
+}
+
+impl Bare {
+    async fn connect(port: u16) -> Bare {
+        let mut config = tokio_postgres::Config::new();
+        config.host("127.0.0.1").port(port).user("postgres").dbname("postgres");
+        let (client, connection) = config.connect(NoTls).await.unwrap();
+        tokio::spawn(connection);
+        use Type as T;
+        let types = [
+            T::TEXT,
+            T::BYTEA,
+            T::INT8,
+            T::INT8,
+            T::INT8,
+            T::INT8,
+            T::BOOL,
+            T::BYTEA,
+            T::INT8,
+            T::INT8,
+            T::BYTEA,
+            T::TEXT,
+            T::TEXT,
+            T::INT8,
+        ];
+        let acquire = client.prepare_typed(ACQUIRE, &types).await.unwrap();
+        let release = client.prepare_typed(RELEASE, &[T::TEXT, T::BYTEA, T::INT8, T::INT8]).await.unwrap();
+        Bare { client, acquire, release }
+    }
+
+    /// Acquires and releases once.
+    async fn pair(&self, resource: &str, number: u64) {
+        let mut owner = [7; 16];
+        owner[..8].copy_from_slice(&number.to_be_bytes());
+        let (owner, none): (&[u8], Option<&[u8]>) = (&owner, None);
+        let (one, ttl, place_ttl, no, zero) = (1i64, 30_000_000i64, 6_000_000i64, -1i64, 0i64);
+        let line_max = 1_000_000i64;
+        let parameters: [&(dyn ToSql + Sync); 14] = [
+            &resource,
+            &owner,
+            &one,
+            &one,
+            &ttl,
+            &place_ttl,
+            &false,
+            &none,
+            &no,
+            &zero,
+            &none,
+            &"1@host",
+            &"leasehold_0",
+            &line_max,
+        ];
+        let rows = self.client.query(&self.acquire, &parameters).await.unwrap();
+        assert_eq!(rows[0].get::<_, &str>(0), "granted");
+        let rows = self.client.query(&self.release, &[&resource, &owner, &no, &zero]).await.unwrap();
+        assert!(rows[0].get::<_, bool>(0));
+    }
+}
+
+async fn bare_pairs(bare: Arc<Vec<Bare>>, number: usize) -> u64 {
+    let resource = format!("bare/{number}");
+    let (started, mut done) = (Instant::now(), 0);
+    while started.elapsed() < ROUND {
+        bare[number % bare.len()].pair(&resource, number as u64).await;
+        done += 1;
+    }
+    done
+}
+
+async fn our_pairs(leases: Client, number: usize) -> u64 {
+    let id = number.to_string();
+    let (started, mut done) = (Instant::now(), 0);
+    while started.elapsed() < ROUND {
+        let lease = leases.lease("ours", &id).acquire().await.unwrap();
+        lease.release().await.unwrap();
+        done += 1;
+    }
+    done
+}
+
+/// Pairs a second.
+async fn rate<F: Future<Output = u64> + Send + 'static>(tasks: usize, work: impl Fn(usize) -> F) -> f64 {
+    let started = Instant::now();
+    let running: Vec<_> = (0..tasks).map(|number| tokio::spawn(work(number))).collect();
+    let mut done = 0;
+    for task in running {
+        done += task.await.unwrap();
+    }
+    done as f64 / started.elapsed().as_secs_f64()
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn row(name: &str, measured: &str) {
+    println!("  {name:<62} {measured:>16}");
+}
+
+async fn measure(server: &PostgresServer) -> bool {
+    let url = format!("{}?connections={CONNECTIONS}", server.url());
+    let leases = leasehold::connect(&url).await.unwrap();
+    let mut bare = Vec::new();
+    for _ in 0..CONNECTIONS {
+        bare.push(Bare::connect(server.port()).await);
+    }
+    let (bare, mut met) = (Arc::new(bare), true);
+    for (tasks, name) in [(TASKS, "64 tasks"), (1, "one after the other")] {
+        // Alternating, so that a machine that slows down slows both. Each round has a ratio of its own.
+        let (mut theirs, mut ours, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            let bare_rate = rate(tasks, |number| bare_pairs(Arc::clone(&bare), number)).await;
+            let our_rate = rate(tasks, |number| our_pairs(leases.clone(), number)).await;
+            theirs.push(bare_rate);
+            ours.push(our_rate);
+            ratios.push(our_rate / bare_rate);
+        }
+        let ratio = median(ratios);
+        row(&format!("{name}: prepared statements, bare, pairs a second"), &format!("{:.0}", median(theirs)));
+        row(&format!("{name}: leasehold, pairs a second"), &format!("{:.0}", median(ours)));
+        if tasks == TASKS {
+            met = ratio >= 0.8;
+            let mark = if met { '✓' } else { '✗' };
+            println!(
+                "  {:<62} {:>16}   ≥ 0.8    {mark}",
+                "64 tasks: pairs a second, to bare",
+                format!("{ratio:.3}")
+            );
+        } else {
+            row("one after the other: pairs a second, to bare", &format!("{ratio:.3}"));
+        }
+    }
+    renewals(server, &leases).await;
+    met
+}
+
+/// A batch of renewals is one statement.
+async fn renewals(server: &PostgresServer, leases: &Client) {
+    let mut held = Vec::new();
+    for number in 0..RENEWED {
+        held.push(
+            leases.lease("held", &number.to_string()).ttl(Duration::from_secs(600)).acquire().await.unwrap(),
+        );
+    }
+    let backend = leasehold::open(&server.url()).await.unwrap();
+    let batch: Vec<Held> = held
+        .iter()
+        .map(|lease| {
+            let resource: Resource = lease.resource().clone();
+            let claim = leasehold::ClaimRef { resource, owner: lease.owner_token() };
+            Held::new(claim, Duration::from_secs(600))
+        })
+        .collect();
+    let mut took = Vec::new();
+    for _ in 0..ROUNDS {
+        let started = Instant::now();
+        assert!(backend.renew(&batch).await.iter().all(Result::is_ok));
+        took.push(started.elapsed().as_secs_f64() * 1e3);
+    }
+    row(&format!("{RENEWED} renewals in one statement take"), &format!("{:.1} ms", median(took)));
+}
+
+fn main() -> ExitCode {
+    // `cargo bench` and `cargo test` add arguments of their own.
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    if args.iter().any(|arg| arg == "--test" || arg == "--list") || !args.iter().any(|arg| arg == "--bench") {
+        return ExitCode::SUCCESS; // run as a test: there is nothing to check
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let server = PostgresServer::durable();
+    println!("\npairs, {CONNECTIONS} connections, every commit waits for the disk");
+    let met = runtime.block_on(measure(&server));
+    let check = args.iter().any(|arg| arg == "--check");
+    if met || !check { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -1,0 +1,22 @@
+//! What the README says of this backend is what the backend says of itself.
+
+mod common;
+
+use std::{fs, path::Path};
+
+use leasehold_core::Backend as _;
+use leasehold_testkit::servers::PostgresServer;
+
+#[tokio::test]
+async fn the_table_of_backends_is_true() {
+    let server = PostgresServer::durable();
+    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../README.md");
+    let readme = fs::read_to_string(readme).expect("there is one");
+    for standby in [false, true] {
+        let _standby = standby.then(|| server.standby(true));
+        let postgres = common::open(&server.url()).await;
+        let info = postgres.info();
+        let row = format!("| {} | {} | {} |", info.guarantee, info.because, info.tokens_break_when);
+        assert!(readme.contains(&row), "{row}");
+    }
+}

@@ -1,0 +1,76 @@
+//! What the scripts of a node answer, read field by field.
+
+use std::sync::Arc;
+
+use leasehold_core::{
+    Gone, HeldBy, Holder, WallTime,
+    quorum_node::{AttemptId, Choice, NodeRenewal, Vote},
+};
+use redis::Value;
+
+use crate::{error::Fault, reply::Fields};
+
+pub(super) fn text(value: Value) -> Result<String, Fault> {
+    match value {
+        Value::BulkString(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+        Value::Nil => Ok(String::new()),
+        _ => Err(Fault::Strange("a text was due".to_owned())),
+    }
+}
+
+pub(super) fn time(value: Value) -> Result<WallTime, Fault> {
+    let mut fields = Fields::of(value)?;
+    let (seconds, micros) = (fields.int()?.unsigned_abs(), fields.int()?.unsigned_abs());
+    Ok(WallTime::from_micros(seconds * 1_000_000 + micros))
+}
+
+/// The value of a setting, if we may ask.
+pub(super) fn setting(answer: Result<Value, Fault>) -> Option<String> {
+    let mut fields = Fields::of(answer.ok()?).ok()?;
+    let _name = fields.text().ok()?;
+    fields.text().ok()
+}
+
+/// A holder, as `seen` in `node.lua` tells it.
+pub(super) fn holder(fields: &mut Fields) -> Result<(HeldBy, AttemptId), Fault> {
+    let token = fields.token()?;
+    let (held_for, remaining) = (fields.micros()?, fields.millis()?.unwrap_or_default());
+    let attempt = u64::from_str_radix(&fields.text()?, 16).unwrap_or(0);
+    let Ok(who) = fields.text()?.parse::<Holder>();
+    let mut by = HeldBy::new(Arc::new(who), token, 1);
+    (by.held_for, by.remaining) = (held_for, remaining);
+    by.note = fields.bytes()?.filter(|note| !note.is_empty()).map(|note| Arc::from(&note[1..]));
+    Ok((by, AttemptId(attempt)))
+}
+
+pub(super) fn vote(mut fields: Fields) -> Result<Vote, Fault> {
+    let now = WallTime::from_micros(fields.int()?.unsigned_abs());
+    let choice = match fields.text()?.as_str() {
+        "yours" => Choice::Yours { number: fields.token()?, remaining: fields.millis()?.unwrap_or_default() },
+        "held" => {
+            let (by, attempt) = holder(&mut fields)?;
+            Choice::Held { by: Box::new(by), attempt }
+        }
+        "free" => Choice::Free,
+        "buried" => Choice::Buried,
+        "far" => Choice::Far,
+        "long" => Choice::TooLong { gate: fields.millis()?.unwrap_or_default() },
+        "novote" => Choice::NoVote,
+        other => return Err(Fault::Strange(format!("a ballot was answered with {other:.20?}"))),
+    };
+    Ok(Vote { now, choice })
+}
+
+pub(super) fn renewal(mut fields: Fields) -> Result<NodeRenewal, Fault> {
+    match fields.text()?.as_str() {
+        "kept" => {
+            Ok(NodeRenewal::Kept { number: fields.token()?, remaining: fields.millis()?.unwrap_or_default() })
+        }
+        "gone" => {
+            let why = if fields.int()? == 1 { Gone::Buried } else { Gone::NotThere };
+            Ok(NodeRenewal::Gone { why })
+        }
+        "long" => Ok(NodeRenewal::TooLong { gate: fields.millis()?.unwrap_or_default() }),
+        other => Err(Fault::Strange(format!("a renewal was answered with {other:.20?}"))),
+    }
+}

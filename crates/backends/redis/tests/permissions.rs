@@ -1,0 +1,125 @@
+//! A user who may do too little, and a server that is set up badly: told clearly.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "tests on real servers run in real time")]
+
+#[path = "common/acl.rs"]
+mod acl;
+mod common;
+
+use std::{
+    io,
+    sync::{Arc, Mutex},
+};
+
+use common::{LONG, PATIENCE, claim, client, eventually, granted, in_time, open, renew, report};
+use leasehold::{
+    Backend, Command, Effect, Error, ErrorKind, Farewell, Listing, Order, Ordered, Page, Query, Renewal,
+};
+use leasehold_testkit::servers::RedisServer;
+
+fn check(error: &Error, word: &str, effect: Effect) {
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Denied, effect), "{error}");
+    assert!(error.to_string().contains(word), "{word}: {error}");
+}
+
+#[tokio::test]
+async fn what_is_not_permitted_is_denied_and_named() {
+    let (server, url) = acl::start();
+    let redis = open(&url).await;
+    let app = |permission: &str| assert_eq!(server.command(&["ACL", "SETUSER", "app", permission]), "OK");
+    let ours = claim(&report(), LONG);
+
+    app("-evalsha");
+    check(&redis.acquire(&ours).await.unwrap_err(), "'evalsha'", Effect::None);
+    app("+evalsha");
+
+    app("-time");
+    check(&redis.acquire(&ours).await.unwrap_err(), "TIME", Effect::Unknown);
+    app("+time");
+    granted(&redis, &ours).await;
+
+    app("-pexpire");
+    let refused = redis.renew(&[leasehold::Held::new(ours.reference(), LONG)]).await.remove(0);
+    check(&refused.unwrap_err(), "PEXPIRE", Effect::Unknown);
+    app("+pexpire");
+    assert!(matches!(renew(&redis, ours.reference(), LONG).await, Renewal::Kept(_)));
+
+    app("-del");
+    let farewell = Farewell::new(ours.reference());
+    check(&redis.release(&farewell).await.unwrap_err(), "DEL", Effect::Unknown);
+    app("+del");
+    redis.release(&farewell).await.unwrap();
+
+    app("resetkeys");
+    check(&redis.acquire(&ours).await.unwrap_err(), "keys", Effect::None);
+    app("~lock:v1:*");
+    granted(&redis, &ours).await;
+
+    app("-scan");
+    let error = redis.inspect(&Query::Resources(Listing::default())).await.unwrap_err();
+    check(&error, "'scan'", Effect::None);
+}
+
+#[tokio::test]
+async fn a_user_with_the_documented_permissions_can_give_orders_and_look() {
+    let (_server, url) = acl::start();
+    let redis = open(&url).await;
+    let ours = claim(&report(), LONG);
+    granted(&redis, &ours).await;
+    let order = Order::new(report(), Command::Pause { lasting: LONG }, "op", "test");
+    assert_eq!(redis.order(&order).await.unwrap(), Ordered::Done);
+    let Page::Audit { records, .. } = redis.inspect(&Query::Audit(Listing::default())).await.unwrap() else {
+        panic!("an audit trail was asked for")
+    };
+    assert_eq!(records.len(), 1);
+    let Page::Leaks { found, .. } = redis.inspect(&Query::Leaks(Listing::default())).await.unwrap() else {
+        panic!("leaks were asked for")
+    };
+    assert!(found.is_empty(), "{found:?}");
+}
+
+#[tokio::test]
+async fn who_may_not_listen_waits_all_the_same() {
+    let (server, url) = acl::start();
+    server.command(&["ACL", "SETUSER", "app", "-subscribe", "-role", "-info"]);
+    let (first, second) = (client(&url).await, client(&url).await);
+    let held = first.lease("report", "42").ttl(LONG).acquire().await.unwrap();
+    let next = tokio::spawn(second.lease("report", "42").ttl(LONG).wait(PATIENCE).acquire());
+    eventually("the other one waits", || async {
+        first.look("report", "42").await.unwrap().line_length == 1
+    })
+    .await;
+    held.release().await.unwrap();
+    in_time("the next grant", next).await.unwrap().unwrap().release().await.unwrap();
+}
+
+/// What was logged.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_may_evict_leases_is_warned_about() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let warned = || String::from_utf8_lossy(&log.0.lock().unwrap()).contains("maxmemory-policy");
+
+    let safe = RedisServer::start();
+    open(&safe.url()).await;
+    assert!(!warned());
+
+    let evicts = RedisServer::with(&["--maxmemory-policy", "allkeys-lru"]);
+    open(&evicts.url()).await;
+    let text = String::from_utf8_lossy(&log.0.lock().unwrap()).into_owned();
+    assert!(warned() && text.contains("WARN") && text.contains("allkeys-lru"), "{text}");
+}

@@ -1,0 +1,99 @@
+//! The same program on a majority of independent servers: what is different there, and what is not.
+#![allow(clippy::unwrap_used, reason = "a test is a program of its own")]
+
+mod support;
+
+use std::{
+    io::{BufRead as _, BufReader},
+    process::{Output, Stdio},
+    time::Duration,
+};
+
+use leasehold_testkit::servers::RedisNodes;
+use support::Site;
+
+struct Store {
+    site: Site,
+    nodes: RedisNodes,
+}
+
+impl Store {
+    fn new() -> Store {
+        Store { site: Site::new(), nodes: RedisNodes::long_lived(3, Duration::from_secs(600)) }
+    }
+
+    fn output(&self, arguments: &[&str]) -> Output {
+        self.site.leasehold().args(["--store", &self.nodes.url()]).args(arguments).output().unwrap()
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn a_run_with_one_server_down_passes_on_its_token_and_gives_it_back() {
+    let store = Store::new();
+    store.nodes.servers[0].kill();
+    let script = "echo $LEASEHOLD_RESOURCE $LEASEHOLD_TOKEN; exit 7";
+    let output = store.output(&["run", "report/42", "--", "sh", "-c", script]);
+    assert_eq!(output.status.code(), Some(7), "{}", text(&output.stderr));
+    let said = text(&output.stdout);
+    let token = said.trim().strip_prefix("report/42 ").unwrap();
+    for server in &store.nodes.servers[1..] {
+        assert!(server.command(&["GET", "lock:v1:{report/42}:register"]).starts_with(token));
+        assert_eq!(server.command(&["EXISTS", "lock:v1:{report/42}:owner"]), "0", "given back");
+    }
+}
+
+#[test]
+fn who_holds_it_is_what_a_majority_says() {
+    let store = Store::new();
+    let mut holder = store.site.leasehold();
+    holder.args([
+        "--store",
+        &store.nodes.url(),
+        "run",
+        "report/42",
+        "--",
+        "sh",
+        "-c",
+        "echo held; read -r _",
+    ]);
+    let mut holder = holder.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(holder.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "held\n");
+    for command in [&["ls"] as &[&str], &["show", "report/42"], &["why", "report/42"]] {
+        let output = store.output(command);
+        let (said, why) = (text(&output.stdout), text(&output.stderr));
+        assert!(said.contains("report/42") && said.contains("sh"), "{command:?}: {said}{why}");
+        assert!(!said.contains("evict"), "{command:?} offers what a quorum refuses: {said}");
+    }
+    let busy = store.output(&["run", "-n", "report/42", "--", "true"]);
+    assert_eq!(busy.status.code(), Some(75), "{}", text(&busy.stderr));
+    drop(holder.stdin.take());
+    holder.wait().unwrap();
+    assert_eq!(
+        store.output(&["run", "-n", "report/42", "--", "true"]).status.code(),
+        Some(0),
+        "it was given back"
+    );
+}
+
+#[test]
+fn what_a_quorum_has_not_is_refused_in_one_line_with_the_reason() {
+    let store = Store::new();
+    let table: [(&[&str], &str); 4] = [
+        (&["run", "--fair", "report/42", "--", "true"], "line"),
+        (&["run", "--permits", "1/3", "report/42", "--", "true"], "semaphores"),
+        (&["run", "--correctness", "report/42", "--", "true"], "quorum"),
+        (&["pause", "report/42", "--for", "1m", "--reason", "test"], "orders"),
+    ];
+    for (arguments, word) in table {
+        let output = store.output(arguments);
+        let why = text(&output.stderr);
+        assert_ne!(output.status.code(), Some(0), "{arguments:?}");
+        assert!(why.contains(word) && why.lines().count() == 1, "{arguments:?}: {why}");
+    }
+}

@@ -1,0 +1,31 @@
+-- Moves a mark to where another backend counts: up without a ceiling, down with one. Recorded in the same step.
+--
+-- KEYS  1 the mark  2 the record, a list, newest first
+-- ARGV  1 the new mark  2 the ceiling, or empty for half-way  3 by whom  4 why
+-- Reply moved, the mark that was, its ceiling or empty, the mark that is, its ceiling or empty
+--       nothing, when there is no mark
+--       up, what the new mark is not below: a ceiling was given, and moving up needs none
+--       outside, the old one: the ceiling is not between the marks
+
+local mark = redis.call('HMGET', KEYS[1], 'token', 'ceiling')
+if not mark[1] then return { 'nothing' } end
+local digits = function(number) return string.format('%.0f', number) end
+local to, old = tonumber(ARGV[1]), math.max(tonumber(mark[1]), tonumber(mark[2] or 0))
+local ceiling = ARGV[2]
+if to >= old then
+  if ceiling ~= '' then return { 'up', digits(old) } end
+  redis.call('HDEL', KEYS[1], 'ceiling')
+else
+  if ceiling == '' then ceiling = digits(to + math.ceil((old - to) / 2)) end
+  if tonumber(ceiling) <= to or tonumber(ceiling) > old then return { 'outside', digits(old) } end
+  redis.call('HSET', KEYS[1], 'ceiling', ceiling)
+end
+redis.call('HSET', KEYS[1], 'token', ARGV[1], 'owner', '')
+local at = redis.call('TIME')
+local record = { at = at[1], by = ARGV[3], why = ARGV[4], was = mark[1], now = ARGV[1], ceiling = ceiling }
+redis.call('LPUSH', KEYS[2], cjson.encode(record))
+redis.call('LTRIM', KEYS[2], 0, 99)
+-- As long as the mark: without it there is nothing to explain.
+local left = redis.call('PTTL', KEYS[1])
+if left > 0 then redis.call('PEXPIRE', KEYS[2], left) end
+return { 'moved', mark[1], mark[2] or '', ARGV[1], ceiling }

@@ -1,0 +1,50 @@
+//! Values in Redis.
+
+use std::{fmt, time::Duration};
+
+use ::redis::{AsyncCommands as _, aio::ConnectionLike};
+use leasehold::{Effect, Error, ErrorKind, Pass, Result, async_trait};
+use leasehold_fence::redis::Fence;
+
+use super::cache::{Cache, Entry};
+
+/// Values in Redis, through a connection of yours that can be cloned: a `MultiplexedConnection`, a `ConnectionManager`.
+#[derive(Clone)]
+pub struct RedisCache<C> {
+    connection: C,
+    fence: Fence,
+}
+
+impl<C> RedisCache<C> {
+    /// A key for each value, `flight:v1:{KEY}`, and its mark beside it, which stays for a day.
+    pub fn new(connection: C) -> RedisCache<C> {
+        RedisCache { connection, fence: Fence::new().keep_marks(Some(Duration::from_secs(86_400))) }
+    }
+}
+
+impl<C> fmt::Debug for RedisCache<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisCache").finish_non_exhaustive()
+    }
+}
+
+/// The name of a resource is encoded so that no part of it is a brace.
+fn name(key: &str) -> Result<String> {
+    Ok(format!("flight:v1:{{{}}}", leasehold::Resource::new("flight", key)?.key()))
+}
+
+#[async_trait]
+impl<C: ConnectionLike + Clone + Send + Sync> Cache for RedisCache<C> {
+    async fn get(&self, key: &str) -> Result<Option<Entry>> {
+        let found: Option<Vec<u8>> = self.connection.clone().get(name(key)?).await.map_err(|error| {
+            Error::new(ErrorKind::Unavailable, format!("the cache cannot be read: {error}"))
+                .with_effect(Effect::None)
+        })?;
+        found.as_deref().map(Entry::read).transpose()
+    }
+
+    async fn put(&self, key: &str, entry: &Entry, keep: Duration, pass: &Pass) -> Result<()> {
+        let call = self.fence.set_expiring(pass, name(key)?, entry.write(), keep)?;
+        call.run(&mut self.connection.clone()).await.map(drop)
+    }
+}

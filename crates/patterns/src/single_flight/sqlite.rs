@@ -1,0 +1,82 @@
+//! Values in a SQLite file.
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use leasehold::{Pass, Result, async_trait};
+use leasehold_fence::sqlite as fence;
+use rusqlite::{OptionalExtension as _, params};
+
+use super::cache::{Cache, Entry};
+use crate::sqlite::{File, NOW, interpret};
+
+/// Values in a SQLite file, for the processes of one host.
+#[derive(Clone)]
+pub struct SqliteCache {
+    file: File,
+    path: PathBuf,
+}
+
+/// How many values that are over are removed with each new one.
+const SWEPT: u32 = 16;
+
+impl SqliteCache {
+    /// Opens the file, and makes the tables if they are not there.
+    ///
+    /// # Errors
+    /// `Unavailable` if the file cannot be opened; `Corrupt` if it is no database.
+    pub async fn open(path: impl AsRef<Path>) -> Result<SqliteCache> {
+        let path = path.as_ref().to_owned();
+        let prepare = |connection: &rusqlite::Connection| {
+            let made = connection.execute_batch(include_str!("../../sql/sqlite/cache.sql"));
+            made.map_err(|error| interpret(&error))?;
+            fence::setup(connection)
+        };
+        Ok(SqliteCache { file: File::open(&path, prepare).await?, path })
+    }
+}
+
+impl fmt::Debug for SqliteCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteCache").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Cache for SqliteCache {
+    async fn get(&self, key: &str) -> Result<Option<Entry>> {
+        let key = key.to_owned();
+        let found = self.file.with(move |transaction| {
+            let sql = format!("SELECT entry FROM leasehold_cache WHERE key = ?1 AND ends > {NOW}");
+            let mut statement = transaction.prepare_cached(&sql).map_err(|error| interpret(&error))?;
+            let found = statement.query_row([key], |row| row.get::<_, Vec<u8>>(0)).optional();
+            found.map_err(|error| interpret(&error))
+        });
+        found.await?.as_deref().map(Entry::read).transpose()
+    }
+
+    async fn put(&self, key: &str, entry: &Entry, keep: Duration, pass: &Pass) -> Result<()> {
+        let (key, entry, pass) = (key.to_owned(), entry.write(), pass.clone());
+        let keep = i64::try_from(keep.as_millis()).unwrap_or(i64::MAX / 4).min(i64::MAX / 4);
+        let put = self.file.with(move |transaction| {
+            fence::admit(transaction, &pass)?;
+            let write = || {
+                let sweep = format!(
+                    "DELETE FROM leasehold_cache WHERE key IN
+                     (SELECT key FROM leasehold_cache WHERE ends <= {NOW} ORDER BY ends LIMIT ?1)"
+                );
+                transaction.prepare_cached(&sweep)?.execute([SWEPT])?;
+                let sql = format!(
+                    "INSERT INTO leasehold_cache (key, entry, ends) VALUES (?1, ?2, {NOW} + ?3)
+                     ON CONFLICT (key) DO UPDATE SET entry = excluded.entry, ends = excluded.ends"
+                );
+                transaction.prepare_cached(&sql)?.execute(params![key, entry, keep])
+            };
+            write().map(drop).map_err(|error| interpret(&error))
+        });
+        put.await
+    }
+}

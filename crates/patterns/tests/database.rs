@@ -1,0 +1,166 @@
+//! PostgreSQL's own means, on a real server.
+
+use std::sync::OnceLock;
+
+use leasehold::{ErrorKind, Resource};
+use leasehold_patterns::database::{Locked, Table, Versioned, advisory};
+use leasehold_testkit::servers::{PgBouncer, PostgresServer};
+use tokio_postgres::{Client, NoTls};
+
+fn server() -> &'static PostgresServer {
+    static SERVER: OnceLock<PostgresServer> = OnceLock::new();
+    SERVER.get_or_init(PostgresServer::start)
+}
+
+async fn client(url: &str) -> Client {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+/// A table of its own, with one account of 100 in it.
+async fn accounts(name: &str) -> (Client, Table) {
+    let client = client(&server().url()).await;
+    let quoted = name.replace('"', "\"\"");
+    let make = format!(
+        "CREATE TABLE \"{quoted}\" (id bigint PRIMARY KEY, \"the balance\" bigint NOT NULL, version bigint NOT NULL); \
+         INSERT INTO \"{quoted}\" VALUES (1, 100, 1)"
+    );
+    client.batch_execute(&make).await.unwrap();
+    (client, Table::new(name).unwrap())
+}
+
+fn versioned(table: &Table) -> Versioned {
+    Versioned::new(table, "id", "version", &["the balance"]).unwrap()
+}
+
+async fn balance(client: &Client, name: &str) -> (i64, i64) {
+    let row =
+        client.query_one(&format!("SELECT \"the balance\", version FROM \"{name}\""), &[]).await.unwrap();
+    (row.get(0), row.get(1))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_update_is_lost_among_many_writers() {
+    let (looker, table) = accounts("crowded").await;
+    let mut tasks = Vec::new();
+    for _ in 0..8 {
+        let (client, rows) = (client(&server().url()).await, versioned(&table).attempts(500));
+        tasks.push(tokio::spawn(async move {
+            for _ in 0..10 {
+                let add = |row: &tokio_postgres::Row| Some(vec![Box::new(row.get::<_, i64>(0) + 1) as _]);
+                assert!(rows.update(&client, &1i64, add).await.unwrap());
+            }
+        }));
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert_eq!(balance(&looker, "crowded").await, (180, 81));
+}
+
+#[tokio::test]
+async fn a_row_that_changes_every_time_is_given_up_with_the_name_of_what_helps() {
+    let (client, table) = accounts("restless \"one\"").await;
+    let other = server();
+    let mut calls = 0;
+    let outcome = versioned(&table)
+        .attempts(3)
+        .update(&client, &1i64, |row| {
+            calls += 1;
+            other.sql("UPDATE \"restless \"\"one\"\"\" SET version = version + 1");
+            Some(vec![Box::new(row.get::<_, i64>(0)) as _])
+        })
+        .await;
+    let error = outcome.unwrap_err();
+    assert_eq!((error.kind(), calls), (ErrorKind::Contended, 3));
+    assert!(error.to_string().contains("FOR UPDATE"), "{error}");
+}
+
+#[tokio::test]
+async fn a_row_may_be_left_alone_or_missing_and_wrong_columns_are_told() {
+    let (client, table) = accounts("calm").await;
+    let rows = versioned(&table);
+    assert!(!rows.update(&client, &1i64, |_| None).await.unwrap());
+    assert!(!rows.update(&client, &2i64, |_| unreachable!("there is no such row")).await.unwrap());
+    let error = rows.update(&client, &1i64, |_| Some(Vec::new())).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    let wrong = Versioned::new(&table, "id", "version", &["colour"]).unwrap();
+    let error = wrong.update(&client, &1i64, |_| None).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    assert!(error.to_string().contains("colour"), "{error}");
+    assert!(Versioned::new(&table, "id", "version", &[]).is_err());
+    assert_eq!(balance(&client, "calm").await, (100, 1));
+}
+
+#[tokio::test]
+async fn a_locked_row_is_busy_at_once_for_everyone_else() {
+    let (mut ours, table) = accounts("locked").await;
+    let mut theirs = client(&server().url()).await;
+    let transaction = ours.transaction().await.unwrap();
+    let Locked::Row(row) = table.lock_row(&transaction, "id", &1i64).await.unwrap() else {
+        panic!("nobody else has it");
+    };
+    assert_eq!(row.get::<_, i64>("the balance"), 100);
+    let other = theirs.transaction().await.unwrap();
+    assert!(matches!(table.lock_row(&other, "id", &1i64).await.unwrap(), Locked::Busy));
+    other.rollback().await.unwrap();
+    transaction.commit().await.unwrap();
+    let other = theirs.transaction().await.unwrap();
+    assert!(matches!(table.lock_row(&other, "id", &1i64).await.unwrap(), Locked::Row(_)));
+    assert!(matches!(table.lock_row(&other, "id", &9i64).await.unwrap(), Locked::Missing));
+}
+
+#[tokio::test]
+async fn an_advisory_lock_goes_with_its_transaction_or_its_session() {
+    let (mut ours, mut theirs) = (client(&server().url()).await, client(&server().url()).await);
+    let report: Resource = "report/42 */ SELECT 1; --".parse().unwrap();
+    let transaction = ours.transaction().await.unwrap();
+    assert!(advisory::try_transaction(&transaction, &report).await.unwrap());
+    assert!(advisory::try_session(&theirs, &report).await.unwrap().is_none());
+    transaction.commit().await.unwrap();
+    let lock = advisory::try_session(&ours, &report).await.unwrap().unwrap();
+    let transaction = theirs.transaction().await.unwrap();
+    assert!(!advisory::try_transaction(&transaction, &report).await.unwrap());
+    transaction.rollback().await.unwrap();
+    assert!(lock.release().await.unwrap());
+    // Dropped without a word, it is held until the session ends.
+    drop(advisory::try_session(&ours, &report).await.unwrap().unwrap());
+    assert!(advisory::try_session(&theirs, &report).await.unwrap().is_none());
+    drop(ours);
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while advisory::try_session(&theirs, &report).await.unwrap().is_none() {
+        assert!(std::time::Instant::now() < until, "the session has ended");
+    }
+}
+
+#[tokio::test]
+async fn resources_have_numbers_that_differ() {
+    let numbers: std::collections::HashSet<i64> =
+        (0..10_000).map(|n| advisory::key(&format!("report/{n}").parse().unwrap())).collect();
+    assert_eq!(numbers.len(), 10_000);
+    assert!(numbers.iter().all(|number| *number > 0));
+}
+
+/// What the page warns of, seen happening: the second session of the pool has no idea.
+#[tokio::test]
+async fn behind_a_pool_a_session_lock_stays_behind_and_a_transaction_s_does_not() {
+    let server = PostgresServer::start();
+    let pool = PgBouncer::start(&server, 1);
+    let report: Resource = "report/42".parse().unwrap();
+    let mut direct = client(&server.url()).await;
+    let pooled = pool.url();
+    server.sql("CREATE TABLE probe (a int)");
+    let lock = "SELECT pg_try_advisory_lock($1)";
+    let (one, connection) = tokio_postgres::connect(&pooled, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let key = advisory::key(&report);
+    let parameter: (&(dyn tokio_postgres::types::ToSql + Sync), _) =
+        (&key, tokio_postgres::types::Type::INT8);
+    assert!(one.query_typed(lock, &[parameter]).await.unwrap()[0].get::<_, bool>(0));
+    drop(one);
+    // Its client is gone, and it is still held: by the pool's connection, for nobody.
+    let transaction = direct.transaction().await.unwrap();
+    assert!(!advisory::try_transaction(&transaction, &report).await.unwrap());
+    transaction.rollback().await.unwrap();
+}
