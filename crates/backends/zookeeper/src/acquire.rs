@@ -83,8 +83,8 @@ impl ZooKeeper {
         if claim.ttl < least {
             let asked = claim.ttl;
             let message = format!(
-                "{name} keeps a lease as long as its session, which here is {least:?} at the least: a lease of \
-                 {asked:?} would outlive its holder. Connect with a shorter session_timeout"
+                "{name} keeps a lease as long as its session, which is {least:?} here: a dead holder would keep one of \
+                 {asked:?} for longer than it says. Connect with a shorter session_timeout"
             );
             return Err(Error::new(ErrorKind::Unsupported, message));
         }

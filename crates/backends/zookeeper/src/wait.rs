@@ -27,7 +27,9 @@ impl ZooKeeper {
             Err(Driver::NoNode) => return self.observe_nothing(session, &folder, since).await,
             Err(error) => return Err(Fault::of(error)),
         };
-        let line = Line::of(children)?;
+        let mut line = Line::of(children)?;
+        let all = line.contenders.len();
+        session.weigh(&claim.resource, &mut line, all).await?;
         let (mut watchers, mut newest) = (vec![watcher], stat.pzxid);
         let said = if line.has_control { session.control(&claim.resource, self.now()).await? } else { None };
         let first = line.contenders.iter().take(line.seating(said.as_ref()).seated.min(Blocked::HOLDERS_MAX));

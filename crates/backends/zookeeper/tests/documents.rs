@@ -174,18 +174,28 @@ async fn a_seat_passes_within_a_process_while_nobody_else_waits() {
 #[tokio::test]
 async fn a_holder_on_a_server_without_a_majority_is_told_by_its_own_clock() {
     let ensemble = Ensemble::start();
-    let follower = ensemble.follower().port();
+    let server = ensemble.follower();
+    let follower = server.port();
     let ours = client(&common::through(follower)).await;
     let lease = ours.lease("report", "42").wait(PATIENCE).acquire().await.unwrap();
     let others: Vec<_> = ensemble.servers().iter().filter(|server| server.port() != follower).collect();
     others.iter().for_each(|server| server.freeze());
     in_time("the loss", lease.ended()).await;
     assert!(lease.check().is_err());
+    assert!(server.ask("srvr").contains("Mode: follower"), "it has not noticed yet that it is alone");
     others.iter().for_each(|server| server.thaw());
-    let theirs = client(&ensemble.url()).await;
-    let next =
-        in_time("the next grant", theirs.lease("report", "42").wait(PATIENCE).acquire()).await.unwrap();
-    assert!(next.token() > lease.token());
+    let token = lease.token();
+    drop(lease);
+    let next = in_time("the next grant", async {
+        loop {
+            // Until they have found together again.
+            if let Ok(next) = ours.lease("report", "42").wait(PATIENCE).acquire().await {
+                return next;
+            }
+        }
+    })
+    .await;
+    assert!(next.token() > token);
 }
 
 #[tokio::test]

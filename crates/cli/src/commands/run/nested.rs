@@ -135,7 +135,10 @@ async fn ask(backend: &dyn Backend, entry: &Entry) -> Result<Standing, Error> {
     Ok(match answer {
         Some(Renewal::Kept(kept)) if kept.token.to_string() == entry.token => {
             let margin = entry.ttl / 100 + Duration::from_millis(2);
-            Standing::Until(sent.after(kept.remaining.saturating_sub(margin)))
+            // Where a session keeps it, only the run around this one can vouch for that; it stops this one in time.
+            let own = backend.info().capabilities.own_ttl;
+            let remaining = if own { kept.remaining } else { entry.ttl };
+            Standing::Until(sent.after(remaining.saturating_sub(margin)))
         }
         Some(Renewal::Gone { why: Gone::Evicted }) => Standing::Over(Ending::Evicted),
         _ => Standing::Over(Ending::NotOurs),
