@@ -11,6 +11,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("mount", "mounts it, as root"),
     ("gcc", "compiles SQLite, and links everything"),
     ("libc6-dev", "the headers that SQLite is compiled with"),
+    ("openssl", "makes the certificates that the tests of TLS use"),
     ("pgbouncer", "the pool in front of PostgreSQL, which the tests start themselves"),
     ("postgresql", "the server of the PostgreSQL tests, which they start themselves"),
     ("redis-server", "the server of the Redis tests, which they start themselves"),
