@@ -14,6 +14,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("openssl", "makes the certificates that the tests of TLS use"),
     ("pgbouncer", "the pool in front of PostgreSQL, which the tests start themselves"),
     ("postgresql", "the server of the PostgreSQL tests, which they start themselves"),
+    ("sqlite3", "the plain shell, which the tests of the fence write with"),
     ("redis-server", "the server of the Redis tests, which they start themselves"),
 ];
 

@@ -86,12 +86,14 @@ pub(crate) enum Command {
     Audit(commands::audit::Audit),
     /// Look for leases and locks that nobody will give back
     Leaks(commands::leaks::Leaks),
-    /// Print the tables that a database needs, to create them by hand
-    Schema(commands::schema::Schema),
     /// Say what to use, a lease or something else, and why: ten questions
     Advise(Box<commands::advise::Advise>),
     Cron(Box<commands::cron::Cron>),
     Elect(Box<commands::elect::Elect>),
+    /// Refuse whoever comes too late, in a database: install, status, remove, rebase
+    Fence(commands::fence::Fence),
+    /// Print the tables that a database needs, to create them by hand
+    Schema(commands::schema::Schema),
     /// Print completions for a shell
     Completions(commands::completions::Completions),
     /// Print the manual page, of the program or of one command

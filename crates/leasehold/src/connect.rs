@@ -22,7 +22,7 @@ struct Opened {
 /// | `redis+sentinel://HOST,HOST/SERVICE` | whichever server the Sentinels say is the primary | `redis` |
 /// | `redis+cluster://HOST,HOST` | a Redis Cluster, found by some of its nodes | `redis` |
 /// | `redlock://HOST,HOST,HOST` | a majority of independent Redis servers | `redis` |
-/// | `postgres://USER@HOST/DATABASE` | PostgreSQL, whichever of several hosts takes writes | `postgres`; with TLS, `postgres-tls` |
+/// | `postgres://USER@HOST/DATABASE` | a PostgreSQL server, or whichever of several hosts takes writes | `postgres`; with TLS, `postgres-tls` |
 /// | `memory:` | this process's memory: for tests, and for programs of one process | |
 ///
 /// # Errors
@@ -115,6 +115,6 @@ macro_rules! absent {
 absent! {
     sqlite: "sqlite", "SQLite: build leasehold with the feature \"sqlite\"";
     redis: "redis", "Redis: build leasehold with the feature \"redis\"";
-    redlock: "redis", "Redis: build leasehold with the feature \"redis\"";
     postgres: "postgres", "PostgreSQL: build leasehold with the feature \"postgres\"";
+    redlock: "redis", "Redis: build leasehold with the feature \"redis\"";
 }

@@ -7,6 +7,7 @@ pub(crate) mod completions;
 pub(crate) mod cron;
 pub(crate) mod elect;
 pub(crate) mod evict;
+pub(crate) mod fence;
 pub(crate) mod leaks;
 pub(crate) mod ls;
 pub(crate) mod man;
@@ -45,10 +46,11 @@ pub(crate) async fn run(cli: Cli, output: Output) -> Result<ExitCode, Failure> {
         Command::Resize(resize) => resize.run(&desk().await?).await,
         Command::Audit(audit) => audit.run(&desk().await?).await,
         Command::Leaks(leaks) => leaks.run(&desk().await?).await,
-        Command::Schema(schema) => schema.run(),
         Command::Advise(advise) => advise.run(output),
         Command::Cron(cron) => cron.run(&cli.global, output).await,
         Command::Elect(elect) => elect.run(&cli.global, output).await,
+        Command::Fence(fence) => fence.run(output).await,
+        Command::Schema(schema) => schema.run(),
         Command::Completions(completions) => completions.run(),
         Command::Man(man) => man.run(),
         Command::Run(run) => run.run(&cli.global, output).await,
