@@ -17,3 +17,8 @@ pub mod schedule;
 #[cfg(all(doctest, feature = "jobs", feature = "sqlite"))]
 #[doc = include_str!("../../../docs/patterns/jobs.md")]
 pub struct JobsPage;
+
+/// The programs of the page compile.
+#[cfg(all(doctest, feature = "postgres"))]
+#[doc = include_str!("../../../docs/patterns/database.md")]
+pub struct DatabasePage;

@@ -1,5 +1,6 @@
 //! The tables themselves: they do not grow without bound, and no verb reads more of them the longer the line is.
 #![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
+#![allow(clippy::unwrap_used, reason = "a test is a program of its own")]
 
 mod common;
 
