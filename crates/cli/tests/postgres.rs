@@ -44,7 +44,7 @@ fn a_run_passes_on_what_it_holds_and_how_it_ended_and_operators_look_and_order()
     assert_eq!(store.server.sql("SELECT last FROM leasehold.resource"), token);
     assert_eq!(store.server.sql("SELECT count(*) FROM leasehold.seat"), "0", "given back");
 
-    let output = store.output(&["pause", "report/42", "--for", "1m", "--why", "a test"]);
+    let output = store.output(&["pause", "report/42", "--for", "1m", "--reason", "a test"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let output = store.output(&["run", "-n", "report/42", "--", "true"]);
     assert_eq!(output.status.code(), Some(75), "{}", text(&output.stderr));

@@ -38,3 +38,8 @@ pub struct SingleFlightPage;
 #[cfg(all(doctest, feature = "http", feature = "sqlite"))]
 #[doc = include_str!("../../../docs/patterns/idempotency.md")]
 pub struct IdempotencyPage;
+
+/// The programs of the page compile.
+#[cfg(all(doctest, feature = "postgres"))]
+#[doc = include_str!("../../../docs/patterns/database.md")]
+pub struct DatabasePage;

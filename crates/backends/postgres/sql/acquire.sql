@@ -35,7 +35,8 @@ CREATE OR REPLACE FUNCTION leasehold.acquire(
     claim_place_ttl bigint, claim_queues boolean, from_owner bytea, from_bury bigint, claim_floor bigint,
     claim_note bytea, claim_holder text, claim_client text, line_max bigint
 ) RETURNS SETOF leasehold.verdict
-LANGUAGE plpgsql SET enable_seqscan = off AS $$
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
     was     leasehold.resource;
     r       leasehold.resource;
@@ -60,7 +61,7 @@ BEGIN
         RAISE EXCEPTION 'no fencing token is left: they end below 2^53' USING ERRCODE = 'LH001';
     END IF;
 
-    IF r.graves > 0 AND EXISTS (SELECT FROM leasehold.grave WHERE resource = r.id AND owner = claim_owner) THEN
+    IF r.graves > 0 AND EXISTS (SELECT FROM leasehold.grave WHERE owner = claim_owner AND resource + 0 = r.id) THEN
         -- The claim is dead, but whom it was to succeed wanted to go all the same.
         IF from_owner IS NOT NULL THEN
             r := leasehold.depart(r, from_owner, from_bury);
@@ -72,7 +73,7 @@ BEGIN
     END IF;
 
     IF r.seats > 0 THEN
-        SELECT * INTO seat FROM leasehold.seat WHERE resource = r.id AND owner = claim_owner;
+        SELECT * INTO seat FROM leasehold.seat WHERE owner = claim_owner AND resource + 0 = r.id;
         IF FOUND THEN
             PERFORM leasehold.close(was, r);
             -- A kept seat is nobody's: its owner has said farewell, so this is a request that comes late.
@@ -94,7 +95,7 @@ BEGIN
     END IF;
 
     IF claim_queues AND r.places >= line_max
-        AND NOT EXISTS (SELECT FROM leasehold.place WHERE resource = r.id AND owner = claim_owner)
+        AND NOT EXISTS (SELECT FROM leasehold.place WHERE owner = claim_owner AND resource + 0 = r.id)
     THEN
         RAISE EXCEPTION '% wait in line already', r.places USING ERRCODE = 'LH002';
     END IF;
@@ -103,7 +104,7 @@ BEGIN
     IF from_owner IS NOT NULL THEN
         IF r.seats > 0 THEN
             SELECT * INTO heir_of FROM leasehold.seat
-            WHERE resource = r.id AND owner = from_owner AND NOT kept AND weight >= claim_weight FOR UPDATE;
+            WHERE owner = from_owner AND resource + 0 = r.id AND NOT kept AND weight >= claim_weight FOR UPDATE;
         END IF;
         IF heir_of.owner IS NOT NULL THEN
             IF claim_weight < heir_of.weight THEN
@@ -117,11 +118,11 @@ BEGIN
                 until := r.seen + leasehold.span(claim_ttl);
             END IF;
         ELSIF r.places > 0 THEN
-            SELECT * INTO mine FROM leasehold.place WHERE resource = r.id AND owner = from_owner;
+            SELECT * INTO mine FROM leasehold.place WHERE owner = from_owner AND resource + 0 = r.id;
             IF FOUND THEN
                 r := leasehold.leave_line(r, from_owner, true);
                 IF claim_queues
-                    AND NOT EXISTS (SELECT FROM leasehold.place WHERE resource = r.id AND owner = claim_owner)
+                    AND NOT EXISTS (SELECT FROM leasehold.place WHERE owner = claim_owner AND resource + 0 = r.id)
                 THEN
                     until := r.seen + leasehold.span(claim_place_ttl);
                     INSERT INTO leasehold.place (resource, arrival, owner, ends, weight, since, holder, client)
@@ -139,7 +140,7 @@ BEGIN
         r.capacity := claim_capacity;
         turns := 0;
         IF r.places > 0 THEN
-            SELECT arrival INTO own FROM leasehold.place WHERE resource = r.id AND owner = claim_owner;
+            SELECT arrival INTO own FROM leasehold.place WHERE owner = claim_owner AND resource + 0 = r.id;
         END IF;
         IF r.paused_until IS NULL AND r.held + claim_weight <= claim_capacity THEN
             near := 0;
@@ -163,7 +164,7 @@ BEGIN
             -- What an operator said to it stands, or evicting would be in vain.
             UPDATE leasehold.seat SET evicting = heir_of.evicting, asked_until = heir_of.asked_until,
                 asked_by = heir_of.asked_by, asked_why = heir_of.asked_why
-            WHERE resource = r.id AND owner = claim_owner;
+            WHERE owner = claim_owner AND resource + 0 = r.id;
         END IF;
         r.seats := r.seats + 1;
         r.held := r.held + claim_weight;
@@ -185,9 +186,10 @@ BEGIN
         until := r.seen + leasehold.span(claim_place_ttl);
         IF own IS NOT NULL THEN
             UPDATE leasehold.place SET ends = greatest(ends, until), client = claim_client
-            WHERE resource = r.id AND arrival = own;
+            WHERE owner = claim_owner AND resource + 0 = r.id;
         ELSE
-            SELECT coalesce(max(arrival) + 1, 0) INTO own FROM leasehold.place WHERE resource = r.id;
+            SELECT arrival + 1 INTO own FROM leasehold.place WHERE resource = r.id ORDER BY arrival DESC LIMIT 1;
+            own := coalesce(own, 0);
             INSERT INTO leasehold.place (resource, arrival, owner, ends, weight, since, holder, client)
             VALUES (r.id, own, claim_owner, until, claim_weight, r.seen, claim_holder, claim_client);
             r.places := r.places + 1;
@@ -206,7 +208,8 @@ BEGIN
     answer.ahead := CASE WHEN own IS NULL THEN r.places WHEN near <= 64 THEN near ELSE r.places - 1 END;
     answer.paused := r.paused_until IS NOT NULL;
     answer.version := r.version;
-    next := least(next, r.paused_until, (SELECT min(ends) FROM leasehold.seat WHERE resource = r.id));
+    next := least(next, r.paused_until,
+        (SELECT ends FROM leasehold.seat WHERE resource = r.id ORDER BY ends LIMIT 1));
     answer.changes_in := leasehold.micros(next - r.seen);
     RETURN NEXT answer;
     RETURN QUERY

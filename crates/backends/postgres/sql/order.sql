@@ -7,7 +7,8 @@ CREATE OR REPLACE FUNCTION leasehold.command(
     order_key text, order_token bigint, order_by text, order_why text, order_command text, number bigint,
     OUT done boolean, OUT newest bigint
 )
-LANGUAGE plpgsql SET enable_seqscan = off AS $$
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
     was    leasehold.resource;
     r      leasehold.resource;
@@ -38,13 +39,13 @@ BEGIN
             WHEN 'ask' THEN
                 UPDATE leasehold.seat SET asked_until = r.seen + leasehold.span(number), asked_by = order_by,
                     asked_why = order_why
-                WHERE resource = r.id AND owner = meant.owner;
+                WHERE owner = meant.owner AND resource + 0 = r.id;
                 done := FOUND;
             WHEN 'evict' THEN
-                UPDATE leasehold.seat SET evicting = true WHERE resource = r.id AND owner = meant.owner;
+                UPDATE leasehold.seat SET evicting = true WHERE owner = meant.owner AND resource + 0 = r.id;
                 done := FOUND;
             WHEN 'evict-now' THEN
-                DELETE FROM leasehold.seat WHERE resource = r.id AND owner = meant.owner;
+                DELETE FROM leasehold.seat WHERE owner = meant.owner AND resource + 0 = r.id;
                 done := FOUND;
                 IF done THEN
                     r.seats := r.seats - 1;

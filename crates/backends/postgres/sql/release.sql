@@ -4,7 +4,8 @@
 -- gives  whether it held or waited
 CREATE OR REPLACE FUNCTION leasehold.release(claim_key text, claim_owner bytea, bury bigint, keep bigint)
 RETURNS boolean
-LANGUAGE plpgsql SET enable_seqscan = off AS $$
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
     was    leasehold.resource;
     r      leasehold.resource;
@@ -20,7 +21,7 @@ BEGIN
     IF keep > 0 AND r.seats > 0 THEN
         until := r.seen + leasehold.span(keep);
         UPDATE leasehold.seat SET kept = true, ends = until
-        WHERE resource = r.id AND owner = claim_owner AND NOT kept;
+        WHERE owner = claim_owner AND resource + 0 = r.id AND NOT kept;
         IF FOUND THEN
             r.version := r.version + 1;
             r.settle_at := least(r.settle_at, until);

@@ -20,7 +20,8 @@ END $$;
 
 CREATE OR REPLACE FUNCTION leasehold.renew(keys text[], owners bytea[], ttls bigint[], notes bytea[])
 RETURNS SETOF leasehold.renewal
-LANGUAGE plpgsql SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off
+SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
     moment timestamptz;
     noted  leasehold.resource;
@@ -47,7 +48,7 @@ BEGIN
             FROM asked a WHERE a.resource IS NOT NULL GROUP BY a.resource, a.owner
         ), locked AS (
             SELECT s.resource, s.owner, s.ends AS before, w.ttl, w.note FROM wished w
-            JOIN leasehold.seat s ON s.resource = w.resource AND s.owner = w.owner
+            JOIN leasehold.seat s ON s.owner = w.owner AND s.resource + 0 = w.resource
             WHERE NOT s.kept AND s.ends > moment
             ORDER BY s.resource, s.owner FOR NO KEY UPDATE OF s
         ), seats AS (
@@ -56,16 +57,16 @@ BEGIN
                 note = coalesce(l.note, s.note)
             FROM locked l
             -- Looked at once more: it may have ended while this waited.
-            WHERE s.resource = l.resource AND s.owner = l.owner AND NOT s.kept AND s.ends > clock_timestamp()
+            WHERE s.owner = l.owner AND s.resource + 0 = l.resource AND NOT s.kept AND s.ends > clock_timestamp()
             RETURNING s.resource, s.owner, s.token, l.before, s.evicting, s.asked_until, s.asked_by, s.asked_why
         ), kept_places AS (
-            SELECT p.resource, p.arrival, p.ends AS before, w.ttl FROM wished w
-            JOIN leasehold.place p ON p.resource = w.resource AND p.owner = w.owner
+            SELECT p.resource, p.owner, p.ends AS before, w.ttl FROM wished w
+            JOIN leasehold.place p ON p.owner = w.owner AND p.resource + 0 = w.resource
             WHERE p.ends > moment
-            ORDER BY p.resource, p.arrival FOR NO KEY UPDATE OF p
+            ORDER BY p.resource, p.owner FOR NO KEY UPDATE OF p
         ), places AS (
             UPDATE leasehold.place p SET ends = greatest(p.ends, moment + k.ttl) FROM kept_places k
-            WHERE p.resource = k.resource AND p.arrival = k.arrival AND p.ends > clock_timestamp()
+            WHERE p.owner = k.owner AND p.resource + 0 = k.resource AND p.ends > clock_timestamp()
             RETURNING p.resource, p.owner, k.before
         )
         SELECT a.number,
@@ -78,7 +79,7 @@ BEGIN
         FROM asked a
         LEFT JOIN seats s ON s.resource = a.resource AND s.owner = a.owner
         LEFT JOIN places p ON p.resource = a.resource AND p.owner = a.owner
-        LEFT JOIN leasehold.grave g ON g.resource = a.resource AND g.owner = a.owner AND g.ends > moment
+        LEFT JOIN leasehold.grave g ON g.owner = a.owner AND g.resource + 0 = a.resource AND g.ends > moment
         ORDER BY a.number;
     FOR noted IN SELECT * FROM leasehold.resource WHERE key = ANY (news) ORDER BY id LOOP
         r := noted;

@@ -43,7 +43,7 @@ CREATE TABLE IF NOT EXISTS leasehold.seat (
     asked_until timestamptz,
     asked_by    text,
     asked_why   text,
-    PRIMARY KEY (resource, owner)
+    PRIMARY KEY (owner, resource)
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05);
 CREATE INDEX IF NOT EXISTS seat_end ON leasehold.seat (resource, ends);
 
@@ -59,7 +59,7 @@ CREATE TABLE IF NOT EXISTS leasehold.place (
     client   text NOT NULL,                    -- the channel on which its owner hears; empty: it polls
     PRIMARY KEY (resource, arrival)
 ) WITH (autovacuum_vacuum_scale_factor = 0.05);
-CREATE UNIQUE INDEX IF NOT EXISTS place_owner ON leasehold.place (resource, owner);
+CREATE UNIQUE INDEX IF NOT EXISTS place_owner ON leasehold.place (owner, resource);
 CREATE INDEX IF NOT EXISTS place_end ON leasehold.place (resource, ends);
 
 -- Whose requests come to nothing.
@@ -68,7 +68,7 @@ CREATE TABLE IF NOT EXISTS leasehold.grave (
     owner    bytea NOT NULL,
     ends     timestamptz NOT NULL,
     evicted  boolean NOT NULL,                 -- by an operator; else buried
-    PRIMARY KEY (resource, owner)
+    PRIMARY KEY (owner, resource)
 );
 CREATE INDEX IF NOT EXISTS grave_end ON leasehold.grave (resource, ends);
 

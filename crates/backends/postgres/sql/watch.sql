@@ -6,7 +6,8 @@
 CREATE OR REPLACE FUNCTION leasehold.watch(
     claim_key text, claim_owner bytea, cursor bigint, at_most bigint, claim_client text
 ) RETURNS bigint
-LANGUAGE plpgsql SET enable_seqscan = off AS $$
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
     was   leasehold.resource;
     r     leasehold.resource;
@@ -23,7 +24,7 @@ BEGIN
     END IF;
     r := leasehold.settle(was);
     IF r.places > 0 THEN
-        SELECT * INTO mine FROM leasehold.place WHERE resource = r.id AND owner = claim_owner;
+        SELECT * INTO mine FROM leasehold.place WHERE owner = claim_owner AND resource + 0 = r.id;
     END IF;
     IF mine.owner IS NOT NULL THEN
         SELECT count(*), sum(weight) INTO near, taken
@@ -31,7 +32,7 @@ BEGIN
               WHERE resource = r.id AND arrival <= mine.arrival ORDER BY arrival LIMIT 65) head;
         news := r.paused_until IS NULL AND near <= 64 AND r.held + taken <= r.capacity;
         IF mine.client <> claim_client THEN
-            UPDATE leasehold.place SET client = claim_client WHERE resource = r.id AND arrival = mine.arrival;
+            UPDATE leasehold.place SET client = claim_client WHERE owner = claim_owner AND resource + 0 = r.id;
         END IF;
         PERFORM leasehold.close(was, r);
         RETURN CASE WHEN news THEN 1 ELSE 0 END;
