@@ -22,6 +22,7 @@ const TO_TEST: &[(&str, &str)] = &[
     ("openssl", "makes the certificates of the tests of TLS"),
     ("pgbouncer", "the pool in front of PostgreSQL, which the tests start themselves"),
     ("postgresql", "the server of the PostgreSQL tests, which they start themselves"),
+    ("sqlite3", "the plain shell, which the tests of the fence write with"),
     ("redis-server", "the server of the Redis tests, which they start themselves"),
 ];
 

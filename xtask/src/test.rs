@@ -5,6 +5,9 @@ use crate::{build, cargo, examples, links, packages, steps::Steps};
 /// How many runs the simulator makes. Each is a seed: a failure names the one that repeats it.
 const SEEDS: &str = "300";
 
+/// What the program has only on demand, and the tests of it need.
+const FEATURES: &str = "leasehold-cli/full";
+
 const NAMES: &[&str] =
     &["format", "links", "default", "lints", "docs", "tests", "examples", "simulator", "model"];
 
@@ -26,13 +29,24 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
             "default" => steps.check(name, build::check_default),
             "lints" => steps.command(
                 name,
-                &mut cargo(["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]),
+                &mut cargo([
+                    "clippy",
+                    "--workspace",
+                    "--features",
+                    FEATURES,
+                    "--all-targets",
+                    "--quiet",
+                    "--",
+                    "-D",
+                    "warnings",
+                ]),
             ),
             "docs" => steps.command(
                 name,
                 cargo(["doc", "--workspace", "--no-deps", "--quiet"]).env("RUSTDOCFLAGS", "-D warnings"),
             ),
-            "tests" => steps.command(name, &mut cargo(["test", "--workspace", "--no-fail-fast"])),
+            "tests" => steps
+                .command(name, &mut cargo(["test", "--workspace", "--features", FEATURES, "--no-fail-fast"])),
             "examples" => examples::run_all(&mut steps),
             "simulator" => steps.command(
                 name,

@@ -90,6 +90,10 @@ pub(crate) enum Command {
     Advise(Box<commands::advise::Advise>),
     Cron(Box<commands::cron::Cron>),
     Elect(Box<commands::elect::Elect>),
+    /// Refuse whoever comes too late, in a database: install, status, remove, rebase
+    Fence(commands::fence::Fence),
+    /// Print the tables that a database needs, to create them by hand
+    Schema(commands::schema::Schema),
     /// Print completions for a shell
     Completions(commands::completions::Completions),
     /// Print the manual page, of the program or of one command

@@ -198,7 +198,7 @@ pub(crate) fn who(held: &HeldBy) -> String {
 }
 
 /// `user@host`, and under sudo the user who called it.
-fn operator() -> String {
+pub(crate) fn operator() -> String {
     let named = ["SUDO_USER", "USER", "LOGNAME"]
         .into_iter()
         .find_map(|name| env::var(name).ok().filter(|n| !n.is_empty()));

@@ -110,6 +110,17 @@ fn the_environment_says_what_is_held() {
     let lines: Vec<_> = text.lines().collect();
     assert_eq!((lines[0], lines[3], lines[4]), ("acme:report/4 2", store.as_str(), "too"));
     let token: u64 = lines[1].parse().unwrap();
+    let shown = site.run([
+        "acme:report/4 2",
+        "--",
+        "sh",
+        "-c",
+        "echo $LEASEHOLD_PASS; echo $LEASEHOLD_TOKEN; printf %s \"$LEASEHOLD_OWNER\" | sha256sum",
+    ]);
+    let shown = self::text(&{ shown }.output().unwrap());
+    let shown: Vec<_> = shown.lines().collect();
+    let pass = format!("{} {} acme:report/4 2", shown[1], &shown[2][..32]);
+    assert_eq!(shown[0], pass, "and what to show at a fence");
     assert!(lines[2].len() == 32 && lines[2].bytes().all(|b| b.is_ascii_hexdigit()));
     let output = site.run(["acme:report/4 2", "--", "sh", "-c", "echo $LEASEHOLD_TOKEN"]).output().unwrap();
     assert!(self::text(&output).trim().parse::<u64>().unwrap() > token, "tokens grow");

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`resource`] | what is contended, and how its name is encoded |
 //! | [`token`] | fencing tokens, owner tokens, and how a token is minted |
+//! | [`pass`] | what a holder shows at a fence |
 //! | [`claim`] | what a backend is asked: claims, renewals, farewells, orders, queries |
 //! | [`verdict`] | what a backend answers |
 //! | [`backend`] | the trait, with its contract B1–B10 |
@@ -26,6 +27,7 @@ pub mod clock;
 pub mod error;
 pub mod event;
 pub mod model;
+pub mod pass;
 #[doc(hidden)]
 pub mod planted;
 pub mod quorum_node;
@@ -47,6 +49,7 @@ pub use clock::{Clock, Environment, Moment, SystemClock, WallTime};
 pub use error::{Busy, Effect, Error, ErrorKind, Result, Verb};
 pub use event::{Ending, Event, EventKind};
 pub use model::Model;
+pub use pass::{OwnerHash, Pass};
 pub use quorum_node::QuorumNode;
 pub use resource::Resource;
 pub use token::{FencingToken, OwnerToken, ShareNumber};

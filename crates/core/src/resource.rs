@@ -233,7 +233,7 @@ fn decode(encoded: &str) -> Option<String> {
 
 const HEX_UPPER: &[u8; 16] = b"0123456789ABCDEF";
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
         text.push(char::from(HEX_UPPER[usize::from(byte >> 4)].to_ascii_lowercase()));
         text.push(char::from(HEX_UPPER[usize::from(byte & 15)].to_ascii_lowercase()));

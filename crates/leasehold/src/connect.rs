@@ -24,6 +24,7 @@ struct Opened {
 /// | `redlock://HOST,HOST,HOST` | a majority of independent Redis servers | `redis` |
 /// | `etcd://HOST,HOST` | an etcd cluster | `etcd`, which needs `protoc` to build |
 /// | `etcds://HOST,HOST` | the same with TLS | `etcd-tls` |
+/// | `postgres://USER@HOST/DATABASE` | a PostgreSQL server, or whichever of several hosts takes writes | `postgres`; with TLS, `postgres-tls` |
 /// | `memory:` | this process's memory: for tests, and for programs of one process | |
 ///
 /// # Errors
@@ -57,6 +58,7 @@ async fn opened(url: &str) -> Result<Opened> {
         "redis" | "rediss" | "redis+sentinel" | "redis+cluster" => redis(url).await,
         "redlock" => redlock(url).await,
         "etcd" | "etcds" => etcd(url).await,
+        "postgres" | "postgresql" => postgres(url).await,
         _ => {
             // The rest of the URL may hold a password: it is not repeated.
             let message = format!("no backend is called {scheme:.20?}: write one of {KNOWN}");
@@ -65,7 +67,8 @@ async fn opened(url: &str) -> Result<Opened> {
     }
 }
 
-const KNOWN: &str = "sqlite:PATH, redis://HOST, redlock://HOST,HOST,HOST, etcd://HOST or memory:";
+const KNOWN: &str = "sqlite:PATH, redis://HOST, redlock://HOST,HOST,HOST, postgres://USER@HOST/DATABASE, \
+     etcd://HOST or memory:";
 
 #[cfg(feature = "sqlite")]
 async fn sqlite(url: &str) -> Result<Opened> {
@@ -99,6 +102,7 @@ macro_rules! servers {
 
 servers! {
     etcd: "etcd", leasehold_etcd::Etcd;
+    postgres: "postgres", leasehold_postgres::Postgres;
     redis: "redis", leasehold_redis::Redis;
 }
 
@@ -115,6 +119,7 @@ macro_rules! absent {
 absent! {
     sqlite: "sqlite", "SQLite: build leasehold with the feature \"sqlite\"";
     redis: "redis", "Redis: build leasehold with the feature \"redis\"";
+    postgres: "postgres", "PostgreSQL: build leasehold with the feature \"postgres\"";
     redlock: "redis", "Redis: build leasehold with the feature \"redis\"";
     etcd: "etcd", "etcd: install protoc (Debian: protobuf-compiler and libprotobuf-dev) and build leasehold with the \
         feature \"etcd\", or run `cargo xtask build`";

@@ -12,7 +12,7 @@ use std::{
 };
 
 use leasehold_core::{
-    Asked, Ending, Error, ErrorKind, FencingToken, Gone, Held, OwnerToken, Released, Renewal, Resource,
+    Asked, Ending, Error, ErrorKind, FencingToken, Gone, Held, OwnerToken, Pass, Released, Renewal, Resource,
     Result, Share, ShareNumber,
 };
 use tokio_util::sync::CancellationToken;
@@ -187,6 +187,15 @@ impl<T> Clone for LeaseView<T> {
 impl<T> fmt::Debug for LeaseView<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("LeaseView").field(&self.tenure).finish()
+    }
+}
+
+impl LeaseView {
+    /// What to show at a fence: the resource, the token, and a hash that stands for the owner. No secret.
+    ///
+    /// Only an exclusive lease has one: shared holders are there together, and no fence can order them.
+    pub fn pass(&self) -> Pass {
+        Pass::new(self.tenure.resource.clone(), self.token()).owned_by(self.tenure.owner)
     }
 }
 

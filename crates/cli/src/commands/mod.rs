@@ -7,12 +7,14 @@ pub(crate) mod completions;
 pub(crate) mod cron;
 pub(crate) mod elect;
 pub(crate) mod evict;
+pub(crate) mod fence;
 pub(crate) mod leaks;
 pub(crate) mod ls;
 pub(crate) mod man;
 pub(crate) mod pause;
 pub(crate) mod resize;
 pub(crate) mod run;
+pub(crate) mod schema;
 pub(crate) mod show;
 pub(crate) mod watch;
 pub(crate) mod why;
@@ -47,6 +49,8 @@ pub(crate) async fn run(cli: Cli, output: Output) -> Result<ExitCode, Failure> {
         Command::Advise(advise) => advise.run(output),
         Command::Cron(cron) => cron.run(&cli.global, output).await,
         Command::Elect(elect) => elect.run(&cli.global, output).await,
+        Command::Fence(fence) => fence.run(output).await,
+        Command::Schema(schema) => schema.run(),
         Command::Completions(completions) => completions.run(),
         Command::Man(man) => man.run(),
         Command::Run(run) => run.run(&cli.global, output).await,

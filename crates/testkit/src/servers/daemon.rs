@@ -17,6 +17,9 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Starts the program and tells its process id; when the other end of the pipe is gone, ends it.
 const KEEPER: &str = r#""$@" & echo $!; read -r _; kill -9 $! 2>/dev/null; wait; "#;
+/// The same for a program that must clean up after itself: it is asked to quit, and killed if it does not.
+const GENTLE_KEEPER: &str = r#""$@" & p=$!; echo $p; read -r _; kill -CONT $p 2>/dev/null; kill -QUIT $p 2>/dev/null
+(sleep 5; kill -9 $p 2>/dev/null) & k=$!; wait $p; kill $k 2>/dev/null; "#;
 /// The same, and removes the folder that `$0` names.
 const CLEANER: &str = r#"rm -rf -- "$0""#;
 
@@ -33,8 +36,20 @@ impl Daemon {
     /// # Panics
     /// If it cannot be started.
     pub fn start(program: &str, args: &[String], log: &Path, folder: Option<&Path>) -> Daemon {
+        Daemon::kept_by(KEEPER, program, args, log, folder)
+    }
+
+    /// The same for a program that leaves something behind when it is killed: at the end it is asked to quit.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    pub fn start_gently(program: &str, args: &[String], log: &Path, folder: Option<&Path>) -> Daemon {
+        Daemon::kept_by(GENTLE_KEEPER, program, args, log, folder)
+    }
+
+    fn kept_by(keeper: &str, program: &str, args: &[String], log: &Path, folder: Option<&Path>) -> Daemon {
         let log = fs::File::create(log).expect("a log can be written");
-        let script = if folder.is_some() { format!("{KEEPER}{CLEANER}") } else { KEEPER.to_owned() };
+        let script = if folder.is_some() { format!("{keeper}{CLEANER}") } else { keeper.to_owned() };
         let errors = log.try_clone().expect("a file can be opened twice");
         let mut keeper = Command::new("sh")
             .args(["-c", &script])

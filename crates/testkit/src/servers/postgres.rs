@@ -116,7 +116,9 @@ impl PostgresServer {
         set("shared_buffers=16MB".to_owned());
         self.settings.iter().for_each(|setting| set(setting.clone()));
         let (program, args) = words(&binary("postgres"), &args);
-        *self.lock() = Some(Daemon::start(&program, &args, &self.folder.join("log"), Some(&self.folder)));
+        // A killed one leaves a segment of shared memory behind.
+        *self.lock() =
+            Some(Daemon::start_gently(&program, &args, &self.folder.join("log"), Some(&self.folder)));
         eventually("postgres does not serve: is the package postgresql installed?", || {
             self.try_sql("SELECT 1").map_err(|error| {
                 let log = fs::read_to_string(self.folder.join("log")).unwrap_or_default();
@@ -201,13 +203,9 @@ impl PostgresServer {
     /// # Panics
     /// If it does not end.
     pub fn stop(&self) {
-        self.end(Signal::INT);
-    }
-
-    fn end(&self, signal: Signal) {
         let daemon = self.lock();
         let Some(daemon) = daemon.as_ref().filter(|daemon| daemon.is_running()) else { return };
-        let _ = kill_process(daemon.pid(), signal);
+        let _ = kill_process(daemon.pid(), Signal::INT);
         let until = Instant::now() + PATIENCE;
         while daemon.is_running() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(2));
@@ -266,8 +264,6 @@ impl PostgresServer {
 impl Drop for PostgresServer {
     fn drop(&mut self) {
         self.thaw();
-        // In haste, but by itself: a killed one leaves a segment of shared memory behind.
-        self.end(Signal::QUIT);
     }
 }
 

@@ -31,8 +31,16 @@ impl Taker {
     /// # Panics
     /// If it cannot be started.
     pub fn start(path: &Path, url: &str, resource: &str, ttl: Duration) -> Taker {
+        Taker::start_with(path, &[url, resource, &ttl.as_millis().to_string()])
+    }
+
+    /// Starts another program that talks like the taker: `waiting`, `granted TOKEN`, and a line for each command.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    pub fn start_with(path: &Path, arguments: &[&str]) -> Taker {
         let mut child = Command::new(path)
-            .args([url, resource, &ttl.as_millis().to_string()])
+            .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -38,7 +38,7 @@ use crate::{
 ///
 /// The exit code is the command's, 128+n if signal n killed it. It runs in a process group of its own. If the lease is
 /// lost, it and everything that it started is ended before anyone else can be granted: TERM, then KILL; the exit code
-/// is then 79. It finds what it holds in its environment, as `LEASEHOLD_RESOURCE`, `LEASEHOLD_TOKEN`, `LEASEHOLD_OWNER` and `LEASEHOLD_STORE`.
+/// is then 79. It finds what it holds in its environment, as `LEASEHOLD_RESOURCE`, `LEASEHOLD_TOKEN`, `LEASEHOLD_PASS`, `LEASEHOLD_OWNER` and `LEASEHOLD_STORE`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  leasehold run report/42 -- ./report.sh --all\n  leasehold run -n backup/db -c 'pg_dump app | gzip > app.gz'\n  leasehold run --once-per 1h mail/digest -- ./send-digest"

@@ -3,7 +3,7 @@
 
 use std::{ffi::OsString, time::Duration};
 
-use leasehold::{Asked, Clock as _, Ending, Moment, SystemClock};
+use leasehold::{Asked, Clock as _, Ending, Moment, Pass, Resource, SystemClock};
 
 use super::{Run, claim::Share, nested, ready::Ready, terms::Terms};
 use crate::{
@@ -174,6 +174,7 @@ impl Supervision<'_> {
             ("LEASEHOLD_RESOURCE", resource.to_string().into()),
             // Those who are there together are not in any order: their numbers fence nothing.
             ("LEASEHOLD_TOKEN", if share.is_exclusive() { hold.token() } else { String::new() }.into()),
+            ("LEASEHOLD_PASS", pass(resource, hold, share).unwrap_or_default().into()),
             ("LEASEHOLD_OWNER", hold.owner().reveal().into()),
             ("LEASEHOLD_STORE", self.context.store.shown().into()),
             (nested::HELD, entry.append().into()),
@@ -187,6 +188,12 @@ impl Supervision<'_> {
     fn say(&self, what: &str) {
         self.context.output.say(&format!("{}: {what}", self.run.resource));
     }
+}
+
+/// What the command shows at a fence, if it is the only holder.
+fn pass(resource: &Resource, hold: &dyn Hold, share: Share) -> Option<String> {
+    let token = hold.token().parse().ok().filter(|_| share.is_exclusive())?;
+    Some(Pass::new(resource.clone(), token).owned_by(hold.owner()).to_string())
 }
 
 /// A command that runs.

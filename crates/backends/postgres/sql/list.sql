@@ -1,0 +1,11 @@
+-- The keys of resources where someone is, or an operator has paused, in key order. Keys are printable ASCII.
+--
+-- takes  $1 prefix, $2 the key before the first, $3 how many
+-- gives  key
+WITH now AS MATERIALIZED (SELECT clock_timestamp() AS moment)
+SELECT r.key FROM leasehold.resource r, now
+WHERE r.key >= $1 AND r.key < $1 || chr(127) AND r.key > $2
+  AND (r.paused_until > now.moment
+       OR EXISTS (SELECT FROM leasehold.seat WHERE resource = r.id AND ends > now.moment)
+       OR EXISTS (SELECT FROM leasehold.place WHERE resource = r.id AND ends > now.moment))
+ORDER BY r.key LIMIT $3

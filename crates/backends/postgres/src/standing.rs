@@ -1,0 +1,168 @@
+//! How far this server can be trusted.
+
+use leasehold_core::{BackendInfo, Error, ErrorKind, Guarantee, Result};
+use tokio_postgres::{Client, Row};
+
+use crate::{NAME, error};
+
+/// The oldest version that is taken: the oldest that its makers keep.
+const VERSION_MIN: i64 = 13_00_00;
+
+/// What the server says about itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Standing {
+    version: i64,
+    is_standby: bool,
+    fsync: bool,
+    whole_pages: bool,
+    synchronous_names: String,
+    standbys: i64,
+    asynchronous: i64,
+    isolation: String,
+}
+
+impl Standing {
+    pub(crate) async fn of(client: &Client) -> Result<Standing> {
+        let rows = client.query_typed(include_str!("../sql/examine.sql"), &[]).await;
+        let rows = rows.map_err(|error| error::of_statement(&error))?;
+        let row = rows
+            .first()
+            .ok_or_else(|| Error::new(ErrorKind::Corrupt, "the server says nothing of itself"))?;
+        let standing = Standing::read(row);
+        standing.map_err(|error| error::of_statement(&error))
+    }
+
+    fn read(row: &Row) -> Result<Standing, tokio_postgres::Error> {
+        let on = |index| row.try_get::<_, String>(index).map(|setting| setting == "on");
+        Ok(Standing {
+            version: row.try_get(0)?,
+            is_standby: row.try_get(1)?,
+            fsync: on(2)?,
+            whole_pages: on(3)?,
+            synchronous_names: row.try_get(4)?,
+            standbys: row.try_get(5)?,
+            asynchronous: row.try_get(6)?,
+            isolation: row.try_get(7)?,
+        })
+    }
+
+    /// # Errors
+    /// `Unsupported` if it is too old; `Unavailable` if it is a standby.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.version < VERSION_MIN {
+            let version = self.version / 10_000;
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("PostgreSQL {version} is too old: 13 or later is needed"),
+            ));
+        }
+        if self.is_standby {
+            let message = "this server is a standby: name its primary, or all of them, as in postgres://user@a,b/database";
+            return Err(Error::new(ErrorKind::Unavailable, message));
+        }
+        Ok(())
+    }
+
+    /// Whether transactions see what others committed while they waited. Else every conflict would be an error.
+    pub(crate) fn reads_committed(&self) -> bool {
+        self.isolation == "read committed"
+    }
+
+    /// What the backend promises on this server. Looked at once, when it is connected to.
+    pub(crate) fn info(&self) -> BackendInfo {
+        let (level, because) = self.level();
+        let mut info = BackendInfo::new(NAME, level);
+        info.because = because.into();
+        info.tokens_break_when = match level {
+            Guarantee::BestEffort => {
+                "commits are lost, in a crash or a failover, and the clock that goes on is behind the last token"
+            }
+            _ => "the server's clock goes back and an older backup is restored",
+        }
+        .into();
+        info
+    }
+
+    fn level(&self) -> (Guarantee, &'static str) {
+        use Guarantee::{BestEffort, Database};
+        if !self.fsync {
+            return (BestEffort, "fsync is off: a crash of the host can lose or damage what was committed");
+        }
+        if !self.whole_pages {
+            return (
+                BestEffort,
+                "full_page_writes is off: a crash of the host can damage what was committed",
+            );
+        }
+        if self.synchronous_names.is_empty() && self.standbys > 0 {
+            return (
+                BestEffort,
+                "its standbys are asynchronous: a failover to one can forget a grant and give it again; set \
+                 synchronous_standby_names",
+            );
+        }
+        if self.synchronous_names.is_empty() {
+            return (Database, "one server that waits for its disk; it has no standby at the moment");
+        }
+        if self.asynchronous > 0 {
+            return (
+                Database,
+                "every commit waits for a synchronous standby; a failover to one of the asynchronous ones can grant twice",
+            );
+        }
+        (Database, "every commit waits for a synchronous standby")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn standing() -> Standing {
+        Standing {
+            version: 150_018,
+            is_standby: false,
+            fsync: true,
+            whole_pages: true,
+            synchronous_names: String::new(),
+            standbys: 0,
+            asynchronous: 0,
+            isolation: "read committed".to_owned(),
+        }
+    }
+
+    #[test]
+    fn the_level_says_what_can_be_lost() {
+        use Guarantee::{BestEffort, Database};
+        let names = || "*".to_owned();
+        let table = [
+            (standing(), Database, "no standby"),
+            (Standing { fsync: false, ..standing() }, BestEffort, "fsync"),
+            (Standing { whole_pages: false, ..standing() }, BestEffort, "full_page_writes"),
+            (Standing { standbys: 1, asynchronous: 1, ..standing() }, BestEffort, "asynchronous"),
+            // A role without pg_monitor sees that there are standbys, and not of which kind.
+            (Standing { standbys: 1, ..standing() }, BestEffort, "asynchronous"),
+            (Standing { standbys: 1, synchronous_names: names(), ..standing() }, Database, "waits for"),
+            (
+                Standing { standbys: 2, asynchronous: 1, synchronous_names: names(), ..standing() },
+                Database,
+                "asynchronous ones",
+            ),
+        ];
+        for (standing, level, word) in table {
+            let info = standing.info();
+            assert_eq!(info.guarantee, level, "{standing:?}");
+            assert!(info.because.contains(word), "{standing:?}: {}", info.because);
+        }
+    }
+
+    #[test]
+    fn an_old_server_and_a_standby_are_refused() {
+        let old = Standing { version: 120_020, ..standing() }.check().unwrap_err();
+        assert_eq!(old.kind(), ErrorKind::Unsupported);
+        assert!(old.to_string().contains("PostgreSQL 12"), "{old}");
+        let standby = Standing { is_standby: true, ..standing() }.check().unwrap_err();
+        assert_eq!(standby.kind(), ErrorKind::Unavailable);
+        standing().check().unwrap();
+    }
+}

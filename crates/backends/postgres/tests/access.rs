@@ -1,0 +1,253 @@
+//! Getting in: wrong passwords, missing rights, missing databases, a server that is full or read only; and the tables,
+//! whoever makes them.
+#![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
+
+mod common;
+
+use std::{
+    fs,
+    sync::{Arc, OnceLock},
+};
+
+use common::{LONG, claim, connect, eventually, granted, open, release, renew, report, says};
+use leasehold::{Backend as _, Effect, ErrorKind, Released, Renewal, System};
+use leasehold_postgres::{Config, Postgres};
+use leasehold_testkit::servers::PostgresServer;
+
+/// One for all: every test has a schema or a database of its own.
+fn server() -> &'static PostgresServer {
+    static SERVER: OnceLock<PostgresServer> = OnceLock::new();
+    SERVER.get_or_init(|| {
+        let server = PostgresServer::with(&["fsync=off", "max_connections=60"]);
+        server.require_passwords();
+        server
+    })
+}
+
+fn at(server: &PostgresServer, login: &str, rest: &str) -> String {
+    format!("postgres://{login}@127.0.0.1:{}/{rest}", server.port())
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_denied_and_a_rotated_one_is_read_anew() {
+    let server = server();
+    server.sql("CREATE ROLE app LOGIN PASSWORD 'first'; GRANT CREATE ON DATABASE postgres TO app");
+    for login in ["app:hunter2", "app", "nobody:hunter2"] {
+        let error = connect(&at(server, login, "postgres?schema=rotated")).await.unwrap_err();
+        assert_eq!(says(&error), (ErrorKind::Denied, Effect::None), "{login}: {error:?}");
+        assert!(!format!("{error:?}").contains("hunter2"), "{error:?}");
+    }
+    let file = server.folder().join("password");
+    fs::write(&file, "first\n").unwrap();
+    let url =
+        at(server, "app", &format!("postgres?schema=rotated&connections=1&password_file={}", file.display()));
+    let postgres = open(&url).await;
+    let ours = claim(&report(), LONG);
+    granted(&postgres, &ours).await;
+    server.sql("ALTER ROLE app PASSWORD 'second'");
+    assert!(matches!(renew(&postgres, ours.reference(), LONG).await, Renewal::Kept(_)), "a session stands");
+    server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app'");
+    let denied =
+        || async { postgres.acquire(&ours).await.is_err_and(|error| error.kind() == ErrorKind::Denied) };
+    eventually("the old password is refused", denied).await;
+    fs::write(&file, "second").unwrap();
+    eventually("the new one is taken", || async { postgres.acquire(&ours).await.is_ok() }).await;
+}
+
+#[tokio::test]
+async fn a_role_that_may_not_create_is_told_what_to_execute_and_that_is_enough() {
+    let server = server();
+    server.sql("CREATE ROLE guest LOGIN PASSWORD 'guest'");
+    let url = at(server, "guest:guest", "postgres?schema=by_hand");
+    let error = connect(&url).await.unwrap_err();
+    assert_eq!(says(&error), (ErrorKind::Denied, Effect::None), "{error:?}");
+    assert!(error.to_string().contains("leasehold schema postgres --schema by_hand"), "{error}");
+    server.sql(&leasehold_postgres::schema_sql("by_hand").unwrap());
+    let error = connect(&url).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error:?}");
+    assert!(error.to_string().contains("GRANT USAGE ON SCHEMA by_hand"), "{error}");
+    server.sql(
+        "GRANT USAGE ON SCHEMA by_hand TO guest; \
+         GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA by_hand TO guest",
+    );
+    let postgres = open(&url).await;
+    let ours = claim(&report(), LONG);
+    granted(&postgres, &ours).await;
+    assert_eq!(release(&postgres, &ours).await, Released::Now);
+    // Executed again, it changes nothing.
+    server.sql(&leasehold_postgres::schema_sql("by_hand").unwrap());
+    granted(&postgres, &claim(&report(), LONG)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_who_start_at_once_make_the_tables_once() {
+    let url = format!("{}?schema=crowd", server().url());
+    let starting: Vec<_> = (0..12)
+        .map(|_| {
+            let url = url.clone();
+            tokio::spawn(async move { connect(&url).await })
+        })
+        .collect();
+    for task in starting {
+        let postgres = task.await.unwrap().expect("it starts");
+        let ours = claim(&report(), LONG);
+        granted(&postgres, &ours).await;
+        release(&postgres, &ours).await;
+    }
+}
+
+#[tokio::test]
+async fn tables_of_a_newer_format_are_refused_and_a_stranger_s_are_not_touched() {
+    let server = server();
+    let url = format!("{}?schema=future", server.url());
+    open(&url).await;
+    server.sql("UPDATE future.meta SET value = 2 WHERE name = 'format'");
+    let error = connect(&url).await.unwrap_err();
+    assert_eq!(says(&error), (ErrorKind::Unsupported, Effect::None), "{error:?}");
+    assert!(error.to_string().contains("format 2"), "{error}");
+    server.sql("CREATE SCHEMA strange; CREATE TABLE strange.meta (name text, value bigint)");
+    let error = connect(&format!("{}?schema=strange", server.url())).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error:?}");
+    assert!(error.to_string().contains("strange.meta"), "{error}");
+}
+
+#[tokio::test]
+async fn a_database_that_is_not_there_is_named() {
+    let error = connect(&at(server(), "postgres", "nowhere")).await.unwrap_err();
+    assert_eq!(says(&error), (ErrorKind::Invalid, Effect::None), "{error:?}");
+    assert!(error.to_string().contains("nowhere"), "{error}");
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_unavailable_without_effect() {
+    let error = connect("postgres://u@127.0.0.1:1/x").await.unwrap_err();
+    assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::None), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_schema_that_is_dropped_is_named_and_made_anew_by_the_next_start() {
+    let server = server();
+    let url = format!("{}?schema=dropped", server.url());
+    let postgres = open(&url).await;
+    granted(&postgres, &claim(&report(), LONG)).await;
+    server.sql("DROP SCHEMA dropped CASCADE");
+    let error = postgres.acquire(&claim(&report(), LONG)).await.unwrap_err();
+    assert_eq!(says(&error), (ErrorKind::Corrupt, Effect::None), "{error:?}");
+    granted(&open(&url).await, &claim(&report(), LONG)).await;
+    granted(&postgres, &claim(&"report/43".parse().unwrap(), LONG)).await;
+}
+
+#[tokio::test]
+async fn a_database_set_to_read_only_is_unavailable_until_it_is_not() {
+    let server = server();
+    server.sql("CREATE DATABASE calm");
+    let url = at(server, "postgres", "calm?connections=1");
+    let postgres = open(&url).await;
+    let ours = claim(&report(), LONG);
+    granted(&postgres, &ours).await;
+    server.sql("ALTER DATABASE calm SET default_transaction_read_only = on");
+    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'calm'";
+    server.sql(end);
+    let refused = || async {
+        let Err(error) = postgres.acquire(&ours).await else { return false };
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+        error.to_string().contains("read only")
+    };
+    eventually("it says so", refused).await;
+    let error = connect(&url).await.unwrap_err();
+    assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::None), "{error:?}");
+    server.sql("ALTER DATABASE calm RESET default_transaction_read_only");
+    eventually("it goes on", || async { postgres.acquire(&ours).await.is_ok() }).await;
+}
+
+#[tokio::test]
+async fn a_transaction_that_turns_out_to_be_read_only_had_no_effect() {
+    // The session stands while the setting changes under it: the statement itself is refused.
+    let server = PostgresServer::start();
+    let postgres = open(&format!("{}?connections=1", server.url())).await;
+    server.sql("ALTER SYSTEM SET default_transaction_read_only = on");
+    server.sql("SELECT pg_reload_conf()");
+    let refused = || async {
+        let answer = postgres.acquire(&claim(&report(), LONG)).await;
+        answer.is_err_and(|error| says(&error) == (ErrorKind::Unavailable, Effect::None))
+    };
+    eventually("it is refused", refused).await;
+}
+
+#[tokio::test]
+async fn a_full_server_is_unavailable_and_says_what_to_do() {
+    let server =
+        PostgresServer::with(&["fsync=off", "max_connections=4", "superuser_reserved_connections=1"]);
+    server.sql("CREATE ROLE app LOGIN; GRANT CREATE ON DATABASE postgres TO app");
+    let url = at(&server, "app", "postgres?connections=1");
+    let mut open_ones = Vec::new();
+    let error = loop {
+        match connect(&url).await {
+            Ok(postgres) => open_ones.push(postgres),
+            Err(error) => break error,
+        }
+        assert!(open_ones.len() < 5, "there is a limit");
+    };
+    assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::None), "{error:?}");
+    assert!(error.to_string().contains("max_connections"), "{error}");
+    // Those who are in go on.
+    granted(&open_ones[0], &claim(&report(), LONG)).await;
+}
+
+#[tokio::test]
+async fn statement_and_lock_timeouts_are_unavailable_without_effect() {
+    let server = server();
+    server.sql("CREATE DATABASE hasty");
+    server.sql("ALTER DATABASE hasty SET statement_timeout = '300ms'");
+    let postgres = open(&at(server, "postgres", "hasty?connections=2")).await;
+    let ours = claim(&report(), LONG);
+    granted(&postgres, &ours).await;
+    let folder = server.folder().to_path_buf();
+    let port = server.port();
+    // Someone else has the row.
+    let blocker = tokio::task::spawn_blocking(move || {
+        let script = "BEGIN; SELECT 1 FROM leasehold.resource FOR UPDATE; SELECT pg_sleep(2); COMMIT";
+        let url = format!("postgres://postgres@127.0.0.1:{port}/hasty?options=-cstatement_timeout%3D0");
+        std::process::Command::new("psql")
+            .current_dir(folder)
+            .args(["-X", "-q", "-d", &url, "-c", script])
+            .output()
+    });
+    let refused = || async {
+        let Err(error) = postgres.acquire(&claim(&report(), LONG)).await else { return false };
+        assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::None), "{error:?}");
+        true
+    };
+    eventually("the timeout", refused).await;
+    assert!(blocker.await.unwrap().unwrap().status.success());
+    assert_eq!(release(&postgres, &ours).await, Released::Now);
+}
+
+#[tokio::test]
+async fn a_database_of_another_isolation_and_without_synchronous_commits_is_as_good() {
+    let server = server();
+    server.sql("CREATE DATABASE strict");
+    server.sql("ALTER DATABASE strict SET default_transaction_isolation = 'serializable'");
+    server.sql("ALTER DATABASE strict SET synchronous_commit = 'off'");
+    let postgres = Arc::new(open(&at(server, "postgres", "strict")).await);
+    let tasks: Vec<_> = (0..16)
+        .map(|_| {
+            let postgres = Arc::clone(&postgres);
+            tokio::spawn(async move {
+                for _ in 0..10 {
+                    postgres.acquire(&claim(&report(), LONG)).await.unwrap();
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn tls_that_cannot_be_had_is_an_error_and_not_a_panic() {
+    let config = Config::parse(&format!("{}?sslmode=require", server().url())).unwrap();
+    let error = Postgres::connect(config, Arc::new(System::current())).await.unwrap_err();
+    assert_eq!(says(&error), (ErrorKind::Unsupported, Effect::None), "{error:?}");
+}

@@ -1,0 +1,95 @@
+//! What the tests on real servers share.
+#![allow(dead_code, reason = "every test program uses some of it")]
+#![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use leasehold::{
+    Backend, Blocked, Claim, ClaimRef, Client, Effect, Error, ErrorKind, Farewell, FencingToken, Grant, Held,
+    Holder, OwnerToken, Released, Renewal, Resource, Share, System, Verdict,
+};
+use leasehold_postgres::{Config, Postgres};
+
+/// Long enough never to run out during a test.
+pub(crate) const LONG: Duration = Duration::from_secs(90);
+/// How long anything may take on a loaded machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+pub(crate) async fn connect(url: &str) -> leasehold::Result<Postgres> {
+    Postgres::connect(Config::parse(url)?, Arc::new(System::current())).await
+}
+
+pub(crate) async fn open(url: &str) -> Postgres {
+    connect(url).await.expect("the server is there")
+}
+
+pub(crate) async fn client(url: &str) -> Client {
+    Client::new(Arc::new(open(url).await))
+}
+
+pub(crate) fn report() -> Resource {
+    "report/42".parse().expect("a name")
+}
+
+pub(crate) fn owner() -> OwnerToken {
+    OwnerToken::fresh(&System::current())
+}
+
+pub(crate) fn claim(resource: &Resource, ttl: Duration) -> Claim {
+    let holder = Arc::new(Holder::new("host", 1, "test"));
+    Claim::new(resource.clone(), owner(), Share::WHOLE, ttl, holder)
+}
+
+/// A claim with a place that lasts.
+pub(crate) fn waiting(resource: &Resource) -> Claim {
+    let mut claim = claim(resource, LONG).queued();
+    claim.place_ttl = LONG;
+    claim
+}
+
+pub(crate) async fn granted(backend: &dyn Backend, claim: &Claim) -> Grant {
+    match backend.acquire(claim).await {
+        Ok(Verdict::Granted(grant)) => grant,
+        other => panic!("a grant was due, not {other:?}"),
+    }
+}
+
+pub(crate) async fn blocked(backend: &dyn Backend, claim: &Claim) -> Blocked {
+    match backend.acquire(claim).await {
+        Ok(Verdict::Blocked(blocked)) => blocked,
+        other => panic!("a place was due, not {other:?}"),
+    }
+}
+
+pub(crate) async fn release(backend: &dyn Backend, claim: &Claim) -> Released {
+    backend.release(&Farewell::new(claim.reference())).await.expect("release answers")
+}
+
+pub(crate) async fn renew(backend: &dyn Backend, claim: ClaimRef, ttl: Duration) -> Renewal {
+    backend.renew(&[Held::new(claim, ttl)]).await.remove(0).expect("renew answers")
+}
+
+pub(crate) async fn token_of(backend: &dyn Backend, resource: &Resource) -> FencingToken {
+    let claim = claim(resource, LONG);
+    let grant = granted(backend, &claim).await;
+    release(backend, &claim).await;
+    grant.token
+}
+
+pub(crate) fn says(error: &Error) -> (ErrorKind, Effect) {
+    (error.kind(), error.effect())
+}
+
+/// Tries until it is so.
+pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, mut attempt: impl FnMut() -> F) {
+    let until = std::time::Instant::now() + PATIENCE;
+    while !attempt().await {
+        assert!(std::time::Instant::now() < until, "{what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// With a bound, so that nothing hangs.
+pub(crate) async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("{what} takes too long"))
+}

@@ -1,0 +1,262 @@
+//! What goes wrong with networks and servers, and what must come of it.
+#![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
+
+mod common;
+
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use common::{
+    LONG, PATIENCE, claim, client, eventually, granted, in_time, open, release, renew, report, says,
+};
+use leasehold::{Backend as _, Effect, ErrorKind, Farewell, Held, Released, Renewal, Verdict};
+use leasehold_testkit::{Proxy, proxy::Way, servers::PostgresServer};
+
+/// One for all that neither kill nor stop it: each has a schema of its own.
+fn shared() -> &'static PostgresServer {
+    static SERVER: OnceLock<PostgresServer> = OnceLock::new();
+    SERVER.get_or_init(|| PostgresServer::with(&["fsync=off", "track_functions=all"]))
+}
+
+fn through(proxy: &Proxy, schema: &str) -> String {
+    let port = proxy.port();
+    format!("postgres://postgres@127.0.0.1:{port}/postgres?timeout=500ms&connections=1&schema={schema}")
+}
+
+fn direct(server: &PostgresServer, schema: &str) -> String {
+    format!("{}?schema={schema}", server.url())
+}
+
+fn holders(server: &PostgresServer, schema: &str) -> String {
+    server.sql(&format!("SELECT count(*) FROM {schema}.seat WHERE ends > clock_timestamp()"))
+}
+
+fn last_token(server: &PostgresServer, schema: &str) -> String {
+    server.sql(&format!("SELECT last FROM {schema}.resource WHERE key = 'report/42'"))
+}
+
+#[tokio::test]
+async fn a_partition_past_the_ttl_is_a_loss_told_in_time_and_healing_revives_nothing() {
+    let server = shared();
+    let proxy = Proxy::start(server.port(), 1).await;
+    let (ours, theirs) =
+        (client(&through(&proxy, "partition")).await, client(&direct(server, "partition")).await);
+    let ttl = Duration::from_secs(3);
+    let lease = ours.lease("report", "42").ttl(ttl).acquire().await.unwrap();
+    proxy.black_hole();
+    let next = tokio::spawn(theirs.lease("report", "42").ttl(LONG).wait(PATIENCE).acquire());
+    in_time("the loss", lease.ended()).await;
+    assert!(!next.is_finished(), "told before anyone else is granted");
+    assert!(lease.check().is_err());
+    let next = in_time("the next grant", next).await.unwrap().unwrap();
+    assert!(next.token() > lease.token());
+    proxy.heal();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(lease.check().is_err(), "loss latches");
+    next.check().unwrap();
+    assert_eq!(last_token(server, "partition"), next.token().to_string());
+    assert_eq!(lease.release().await.unwrap(), Released::AlreadyGone, "a late release harms nobody");
+    next.check().unwrap();
+    assert_eq!(
+        holders(server, "partition"),
+        "1",
+        "neither renewals nor farewells that come late change anything"
+    );
+}
+
+#[tokio::test]
+async fn a_reply_lost_after_execution_is_unknown_and_asking_again_returns_the_same_grant() {
+    let server = shared();
+    let proxy = Proxy::start(server.port(), 2).await;
+    let postgres = open(&through(&proxy, "lost_reply")).await;
+    proxy.lose_replies(1);
+    let ours = claim(&report(), LONG);
+    let error = postgres.acquire(&ours).await.unwrap_err();
+    assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::Unknown));
+    eventually("the execution", || async { holders(server, "lost_reply") == "1" }).await;
+    let token = last_token(server, "lost_reply");
+    let grant = granted(&postgres, &ours).await;
+    assert_eq!(grant.token.to_string(), token, "granted once");
+    assert_eq!(release(&postgres, &ours).await, Released::Now);
+}
+
+#[tokio::test]
+async fn a_request_executed_after_its_owner_gave_up_comes_to_nothing() {
+    let server = shared();
+    let proxy = Proxy::start(server.port(), 4).await;
+    let slow = open(&through(&proxy, "late")).await;
+    let prompt = open(&direct(server, "late")).await;
+    let calls = || -> u64 {
+        let calls = "SELECT coalesce(sum(calls), 0) FROM pg_stat_user_functions \
+                     WHERE funcname = 'acquire' AND schemaname = 'late'";
+        server.sql(calls).parse().unwrap()
+    };
+    proxy.hold(Way::Requests);
+    let ours = claim(&report(), LONG);
+    let error = slow.acquire(&ours).await.unwrap_err();
+    assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::Unknown));
+    let farewell = Farewell::new(ours.reference()).burying(Farewell::bury_for(LONG));
+    assert_eq!(prompt.release(&farewell).await.unwrap(), Released::AlreadyGone);
+    let before = calls();
+    proxy.heal();
+    eventually("the late execution", || async { calls() > before }).await;
+    assert_eq!(holders(server, "late"), "0", "the tombstone stopped it");
+    granted(&prompt, &claim(&report(), LONG)).await;
+}
+
+#[tokio::test]
+async fn a_connection_cut_anywhere_never_makes_a_wrong_answer() {
+    let server = shared();
+    let proxy = Proxy::start(server.port(), 5).await;
+    let postgres = open(&through(&proxy, "cut")).await;
+    for (way, bytes) in
+        [Way::Requests, Way::Replies].into_iter().flat_map(|way| [1, 7, 60, 300].map(|n| (way, n)))
+    {
+        let ours = claim(&report(), LONG);
+        proxy.cut_after(way, bytes);
+        match postgres.acquire(&ours).await {
+            Ok(Verdict::Granted(_)) => {}
+            Ok(other) => panic!("{way:?} after {bytes}: {other:?}"),
+            Err(error) => assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::Unknown)),
+        }
+        // Whatever became of it, asking again and releasing is safe.
+        eventually("an answer", || async { postgres.acquire(&ours).await.is_ok() }).await;
+        assert_eq!(release(&postgres, &ours).await, Released::Now, "{way:?} after {bytes}");
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_stays_silent_is_replaced() {
+    let server = shared();
+    let proxy = Proxy::start(server.port(), 6).await;
+    let postgres = open(&through(&proxy, "silent")).await;
+    let before = proxy.connections();
+    proxy.hold(Way::Replies);
+    eventually("another connection", || async {
+        postgres.acquire(&claim(&report(), LONG)).await.unwrap_err();
+        proxy.connections() > before
+    })
+    .await;
+    proxy.heal();
+    eventually("an answer", || async { postgres.acquire(&claim(&report(), LONG)).await.is_ok() }).await;
+}
+
+#[tokio::test]
+async fn a_slow_network_is_only_slow() {
+    let server = shared();
+    let proxy = Proxy::start(server.port(), 7).await;
+    let client = client(&through(&proxy, "slow").replace("500ms", "5s")).await;
+    proxy.delay(Duration::from_millis(60));
+    for _ in 0..5 {
+        let lease = client.lease("report", "42").ttl(LONG).acquire().await.unwrap();
+        lease.check().unwrap();
+        lease.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_stopped_server_costs_a_timeout_and_what_it_executes_late_does_no_harm() {
+    let server = PostgresServer::start();
+    let postgres = open(&format!("{}?timeout=300ms", server.url())).await;
+    let ours = claim(&report(), LONG);
+    server.freeze();
+    let error = in_time("the timeout", postgres.acquire(&ours)).await.unwrap_err();
+    assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::Unknown));
+    server.thaw();
+    eventually("an answer", || async { postgres.acquire(&ours).await.is_ok() }).await;
+    assert_eq!(release(&postgres, &ours).await, Released::Now);
+    assert_eq!(holders(&server, "leasehold"), "0");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_killed_comes_back_with_every_grant_and_every_token() {
+    let server = Arc::new(PostgresServer::durable());
+    let client = client(&format!("{}?timeout=1s", server.url())).await;
+    let lease = client.lease("report", "42").ttl(LONG).acquire().await.unwrap();
+    let postgres = open(&server.url()).await;
+    let other: leasehold::Resource = "report/43".parse().unwrap();
+    let (ours, before) = (claim(&other, LONG), common::token_of(&postgres, &other).await);
+    let grant = granted(&postgres, &ours).await;
+    assert!(grant.token > before);
+    server.kill();
+    let error = postgres.acquire(&ours).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+    server.run_again();
+    lease.check().expect("a restart is not a loss");
+    eventually("an answer", || async { postgres.acquire(&ours).await.is_ok() }).await;
+    assert_eq!(granted(&postgres, &ours).await.token, grant.token, "the same grant");
+    assert!(matches!(renew(&postgres, ours.reference(), LONG).await, Renewal::Kept(_)));
+    assert_eq!(release(&postgres, &ours).await, Released::Now);
+    assert!(common::token_of(&postgres, &other).await > grant.token);
+    assert_eq!(lease.release().await.unwrap(), Released::Now);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stopped_server_past_the_ttl_is_a_loss_told_in_time() {
+    let server = PostgresServer::start();
+    let ours = client(&format!("{}?timeout=500ms", server.url())).await;
+    let lease = ours.lease("report", "42").ttl(Duration::from_secs(2)).acquire().await.unwrap();
+    server.freeze();
+    in_time("the loss", lease.ended()).await;
+    assert!(lease.check().is_err());
+    server.thaw();
+    let theirs = client(&server.url()).await;
+    let next = theirs.lease("report", "42").wait(PATIENCE).acquire().await.unwrap();
+    assert!(next.token() > lease.token());
+}
+
+#[tokio::test]
+async fn a_session_that_is_ended_by_an_administrator_is_made_anew() {
+    let server = shared();
+    let postgres = open(&format!("{}&connections=1", direct(server, "ended"))).await;
+    let ours = claim(&report(), LONG);
+    granted(&postgres, &ours).await;
+    server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE '%ended.acquire%' AND pid <> pg_backend_pid()");
+    eventually("an answer", || async { postgres.acquire(&ours).await.is_ok() }).await;
+    assert!(matches!(renew(&postgres, ours.reference(), LONG).await, Renewal::Kept(_)));
+}
+
+#[tokio::test]
+async fn many_renewals_and_claims_at_once_do_not_deadlock() {
+    let server = shared();
+    let postgres = Arc::new(open(&direct(server, "crowd")).await);
+    let resources: Vec<leasehold::Resource> =
+        (0..40).map(|n| format!("report/{n}").parse().unwrap()).collect();
+    let mut held = Vec::new();
+    for resource in &resources {
+        let ours = claim(resource, LONG);
+        granted(&*postgres, &ours).await;
+        held.push(Held::new(ours.reference(), LONG));
+    }
+    let mut tasks = Vec::new();
+    for task in 0..8 {
+        let (postgres, mut held) = (Arc::clone(&postgres), held.clone());
+        let resources = resources.clone();
+        tasks.push(tokio::spawn(async move {
+            for round in 0..10 {
+                held.rotate_left((task * 7 + round) % 40);
+                // Some with a note, which locks the resource too.
+                let batch: Vec<Held> = held
+                    .iter()
+                    .enumerate()
+                    .map(
+                        |(n, held)| {
+                            if n % 3 == task % 3 { held.clone().noting(*b"x") } else { held.clone() }
+                        },
+                    )
+                    .collect();
+                for answer in postgres.renew(&batch).await {
+                    assert!(matches!(answer.as_ref().unwrap(), Renewal::Kept(_)), "{answer:?}");
+                }
+                let resource = &resources[(task * 5 + round) % 40];
+                postgres.acquire(&claim(resource, LONG)).await.unwrap();
+            }
+        }));
+    }
+    for task in tasks {
+        in_time("a task", task).await.unwrap();
+    }
+    assert_eq!(server.sql("SELECT deadlocks FROM pg_stat_database WHERE datname = 'postgres'"), "0");
+}

@@ -1,0 +1,108 @@
+//! Standbys: what survives a failover, and what is said when nobody can know.
+#![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
+
+mod common;
+
+use common::{
+    LONG, claim, client, connect, eventually, granted, in_time, open, release, renew, report, says,
+};
+use leasehold::{Backend as _, Effect, ErrorKind, Guarantee, Released, Renewal};
+use leasehold_testkit::servers::PostgresServer;
+
+fn both(primary: &PostgresServer, standby: &PostgresServer) -> String {
+    let hosts = format!("127.0.0.1:{},127.0.0.1:{}", primary.port(), standby.port());
+    format!("postgres://postgres@{hosts}/postgres?timeout=1s")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn grants_and_tokens_survive_a_failover_to_a_synchronous_standby() {
+    let primary = PostgresServer::durable();
+    let standby = primary.standby(true);
+    let postgres = open(&both(&primary, &standby)).await;
+    assert_eq!(postgres.info().guarantee, Guarantee::Database, "{}", postgres.info().because);
+    assert!(postgres.info().because.contains("synchronous standby"), "{}", postgres.info().because);
+    let client = client(&both(&primary, &standby)).await;
+    let lease = client.lease("index", "main").ttl(LONG).acquire().await.unwrap();
+    let ours = claim(&report(), LONG);
+    let grant = granted(&postgres, &ours).await;
+    primary.kill();
+    standby.promote();
+    eventually("an answer of the new primary", || async { postgres.acquire(&ours).await.is_ok() }).await;
+    assert_eq!(granted(&postgres, &ours).await.token, grant.token, "nothing that was granted is forgotten");
+    assert!(matches!(renew(&postgres, ours.reference(), LONG).await, Renewal::Kept(_)));
+    assert_eq!(release(&postgres, &ours).await, Released::Now);
+    assert!(granted(&postgres, &claim(&report(), LONG)).await.token > grant.token);
+    lease.check().expect("a failover is not a loss");
+    assert_eq!(lease.release().await.unwrap(), Released::Now);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_asynchronous_standby_makes_it_best_effort_and_tokens_still_grow() {
+    let primary = PostgresServer::durable();
+    let standby = primary.standby(false);
+    let postgres = open(&both(&primary, &standby)).await;
+    assert_eq!(postgres.info().guarantee, Guarantee::BestEffort);
+    assert!(postgres.info().because.contains("asynchronous"), "{}", postgres.info().because);
+    common::token_of(&postgres, &report()).await;
+    eventually("the standby has the tables", || async {
+        standby.sql("SELECT count(*) FROM leasehold.resource") == "1"
+    })
+    .await;
+    // What is granted from here on, the standby never hears of.
+    standby.sql("ALTER SYSTEM SET primary_conninfo = ''");
+    standby.sql("SELECT pg_reload_conf()");
+    eventually("it hears no more", || async {
+        standby.sql("SELECT count(*) FROM pg_stat_wal_receiver") == "0"
+    })
+    .await;
+    let lost = granted(&postgres, &claim(&report(), LONG)).await.token;
+    primary.kill();
+    standby.promote();
+    let again = claim(&report(), LONG);
+    eventually("an answer of the new primary", || async { postgres.acquire(&again).await.is_ok() }).await;
+    // Two hold it: that is what best-effort means. The fence knows who is the later one.
+    assert!(granted(&postgres, &again).await.token > lost);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_for_a_stopped_standby_ends_in_unknown_however_it_ends() {
+    let primary = PostgresServer::durable();
+    let standby = primary.standby(true);
+    let postgres = open(&format!("{}?timeout=1s&connections=1", primary.url())).await;
+    common::token_of(&postgres, &report()).await;
+    standby.freeze_part("walreceiver");
+    let ours = claim(&report(), LONG);
+    let error = in_time("the timeout", postgres.acquire(&ours)).await.unwrap_err();
+    assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::Unknown), "{error:?}");
+
+    // Cancelled, the server says yes and warns: it is committed here and perhaps nowhere else.
+    standby.thaw();
+    let patient = open(&format!("{}?timeout=20s&connections=1&schema=other", primary.url())).await;
+    standby.freeze_part("walreceiver");
+    let asking = tokio::spawn(async move { (patient.acquire(&claim(&report(), LONG)).await, patient) });
+    let waits = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query LIKE '%other.acquire%'";
+    eventually("the wait to be cancelled", || async { primary.sql(waits).contains('t') }).await;
+    let (answer, patient) = in_time("an answer", asking).await.unwrap();
+    let error = answer.unwrap_err();
+    assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::Unknown), "{error:?}");
+    assert!(error.to_string().contains("standby"), "{error}");
+    assert_eq!(primary.sql("SELECT count(*) FROM other.seat"), "1", "it is committed here");
+
+    standby.thaw();
+    eventually("an answer", || async { postgres.acquire(&ours).await.is_ok() }).await;
+    assert_eq!(release(&postgres, &ours).await, Released::Now);
+    drop(patient);
+}
+
+#[tokio::test]
+async fn a_standby_is_not_taken_for_a_primary() {
+    let primary = PostgresServer::start();
+    let standby = primary.standby(false);
+    let error = connect(&standby.url()).await.unwrap_err();
+    assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::None));
+    assert!(error.to_string().contains("standby"), "{error}");
+    // Whichever stands first, the one that takes writes is used.
+    let hosts = format!("127.0.0.1:{},127.0.0.1:{}", standby.port(), primary.port());
+    let postgres = open(&format!("postgres://postgres@{hosts}/postgres")).await;
+    granted(&postgres, &claim(&report(), LONG)).await;
+}

@@ -1,0 +1,107 @@
+//! `leasehold fence` on PostgreSQL, and commands under a lease that write with plain `psql`.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod support;
+
+use std::process::Output;
+
+use leasehold_testkit::servers::PostgresServer;
+use support::Site;
+
+fn ended(output: &Output) -> (i32, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
+}
+
+fn fence(site: &Site, url: &str, words: &[&str]) -> (i32, String, String) {
+    let mut command = site.leasehold();
+    ended(
+        &command.args(["fence", words[0]]).args(&words[1..]).env("LEASEHOLD_DATABASE", url).output().unwrap(),
+    )
+}
+
+/// What docs/fencing.md shows.
+const WRITE: &str = r#"psql -X -q -v ON_ERROR_STOP=1 -d "$SHOP" -c "
+    BEGIN;
+    SELECT set_config('leasehold.pass', '$LEASEHOLD_PASS', true);
+    UPDATE orders SET state = '$STATE' WHERE id = 7;
+    COMMIT" >/dev/null"#;
+
+#[test]
+fn one_server_one_story() {
+    let (site, server) = (Site::new(), PostgresServer::start());
+    let url = server.url();
+    server.sql("CREATE TABLE orders (id int PRIMARY KEY, state text); INSERT INTO orders VALUES (7, 'new')");
+    server.sql("CREATE ROLE app LOGIN; GRANT ALL ON orders TO app");
+
+    let words = ["install", "--table", "orders", "--resource", "order/{id}", "--grant", "app"];
+    let (code, said, error) = fence(&site, &url, &words);
+    assert_eq!(
+        (code, said.as_str()),
+        (0, "public.orders is fenced: a row is written only under the pass of order/{id}"),
+        "{error}"
+    );
+
+    // A command under a lease writes, as a role that has no right to the marks; one without a pass does not.
+    let app = url.replace("postgres@", "app@");
+    let run = |resource: &str, state: &str, script: &str| {
+        let mut run = site.run([resource, "--", "sh", "-c", script]);
+        ended(&run.env("SHOP", &app).env("STATE", state).output().unwrap())
+    };
+    assert_eq!(run("order/7", "paid", WRITE), (0, String::new(), String::new()));
+    assert_eq!(run("order/7", "shipped", WRITE).0, 0);
+    let (code, _, error) = run("order/8", "mine", WRITE);
+    assert!(code != 0 && error.contains("a write to order/7 needs its pass"), "another's lease: {error}");
+    assert!(
+        server.try_sql("UPDATE orders SET state = 'x'").unwrap_err().to_string().contains("needs its pass")
+    );
+
+    // A stale one: the pass of the first is kept, and shown after a second one was granted.
+    let keep = site.path("pass").display().to_string();
+    assert_eq!(run("order/7", "", &format!("printf %s \"$LEASEHOLD_PASS\" > {keep}")).0, 0);
+    assert_eq!(run("order/7", "delivered", WRITE).0, 0);
+    let late = format!("LEASEHOLD_PASS=$(cat {keep}); {WRITE}");
+    let (code, _, error) = run("order/9", "late", &late);
+    assert!(code != 0 && error.contains("is stale"), "{error}");
+    assert_eq!(server.sql("SELECT state FROM orders"), "delivered");
+
+    // Looking, moving, removing.
+    let (_, json, _) = fence(&site, &url, &["status", "--json"]);
+    assert_eq!(json, r#"{"tables":[{"active":true,"resource":"order/{id}","table":"public.orders"}]}"#);
+    let (code, said, error) = fence(&site, &url, &["rebase", "order/7", "--to", "10", "--reason", "to etcd"]);
+    assert!(code == 0 && said.contains("tokens above 10 are taken"), "{said} {error}");
+    let (code, _, error) = run("order/7", "late", WRITE);
+    assert!(code != 0 && error.contains("before the rebase"), "{error}");
+    let (_, said, _) = fence(&site, &url, &["status", "order/7"]);
+    assert!(said.contains("the highest token seen is 10; from ") && said.contains("to etcd"), "{said}");
+    assert_eq!(fence(&site, &url, &["remove", "--table", "orders"]).0, 0);
+    server.sql("UPDATE orders SET state = 'free'");
+
+    // Printed, it is the same.
+    let (code, sql, _) = fence(&site, &url, &["schema"]);
+    assert!(code == 0 && sql.contains("CREATE OR REPLACE FUNCTION leasehold_fence.admit"));
+    server.sql(&sql);
+
+    trouble(&site, &server);
+}
+
+fn trouble(site: &Site, server: &PostgresServer) {
+    let url = server.url();
+    let (code, _, error) = fence(site, &url.replace("/postgres", "/nothing"), &["status"]);
+    assert!(code == 78 && error.contains("does not exist"), "{error}");
+    let (code, _, error) = fence(site, &format!("{url}?sslmode=require"), &["status"]);
+    assert!(code == 78 && error.contains("TLS"), "{error}");
+    let (code, _, error) = fence(site, "postgres://u:sesame@127.0.0.1:1/db", &["status"]);
+    assert!(code == 69 && !error.contains("sesame"), "{error}");
+    server.sql("CREATE ROLE guest LOGIN PASSWORD 'open sesame'");
+    server.require_passwords();
+    let guest = url.replace("postgres@", "guest@");
+    let (code, _, error) = fence(site, &guest, &["status"]);
+    assert!(code != 0 && error.contains("password"), "{error}");
+    let mut with = site.leasehold();
+    with.args(["fence", "status", "order/7"])
+        .env("LEASEHOLD_DATABASE", &guest)
+        .env("PGPASSWORD", "open sesame");
+    let (code, _, error) = ended(&with.output().unwrap());
+    assert!(code == 78 && error.contains("permission denied"), "it got in, and may not look: {error}");
+}

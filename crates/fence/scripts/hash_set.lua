@@ -1,0 +1,8 @@
+-- Sets fields of a hash.
+--
+-- ARGV  4 and on: field, value
+
+for i = 4, #ARGV, 2 do
+  redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1])
+end
+return answer

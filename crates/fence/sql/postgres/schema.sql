@@ -1,0 +1,201 @@
+-- The fence of a PostgreSQL database, all of it in the schema leasehold_fence. Everything can be run again.
+--
+-- mark    the highest token admitted for each resource
+-- audit   who rebased what, when and why
+-- format  the version of all this
+--
+-- Its functions run as the role that made them, so whoever is fenced needs no right to the marks and cannot change them.
+-- admit, enter and rebase are for the roles that they are granted to.
+--
+-- Errors: LH001 stale token   LH002 token of the backend before a rebase   LH003 no pass was shown
+--         LH004 this makes no sense   LH005 TRUNCATE of a fenced table
+--         For LH001 and LH002 the DETAIL has the numbers: "presented=33 highest=34", "presented=99 ceiling=50".
+
+-- Two at once would trip over each other.
+SELECT pg_advisory_xact_lock(7378697629483820646);
+
+CREATE SCHEMA IF NOT EXISTS leasehold_fence;
+GRANT USAGE ON SCHEMA leasehold_fence TO PUBLIC;
+
+CREATE TABLE IF NOT EXISTS leasehold_fence.format (version int NOT NULL);
+INSERT INTO leasehold_fence.format (version) SELECT 1 WHERE NOT EXISTS (SELECT FROM leasehold_fence.format);
+
+-- Room on each page: a mark is updated in place, again and again.
+CREATE TABLE IF NOT EXISTS leasehold_fence.mark (
+  resource text COLLATE "C" PRIMARY KEY,
+  token bigint NOT NULL CHECK (token BETWEEN 1 AND 9007199254740991),
+  owner text,
+  ceiling bigint,
+  raised_at timestamptz NOT NULL DEFAULT clock_timestamp()
+) WITH (fillfactor = 70);
+
+CREATE TABLE IF NOT EXISTS leasehold_fence.audit (
+  id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  at timestamptz NOT NULL DEFAULT clock_timestamp(),
+  by text NOT NULL,
+  role text NOT NULL DEFAULT session_user,
+  why text NOT NULL,
+  resource text NOT NULL,
+  was bigint,
+  now bigint NOT NULL,
+  ceiling bigint
+);
+
+-- What is shown must make sense before it is compared with anything.
+CREATE OR REPLACE FUNCTION leasehold_fence.check_pass(resource text, token bigint, owner text) RETURNS void
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+  IF resource IS NULL OR resource !~ '^([a-z0-9._-]{1,64}:)?[a-z0-9._-]{1,64}/[^[:cntrl:]]+$'
+     OR octet_length(resource) - strpos(resource, '/') > 256 THEN
+    RAISE EXCEPTION '% is not a resource: write kind/id, as in order/42', coalesce(quote_literal(left(resource, 40)), 'null')
+      USING ERRCODE = 'LH004';
+  END IF;
+  IF token IS NULL OR token NOT BETWEEN 1 AND 9007199254740991 THEN
+    RAISE EXCEPTION '% is not a fencing token: 1 to 2^53 - 1', coalesce(token::text, 'null') USING ERRCODE = 'LH004';
+  END IF;
+  IF owner !~ '^[0-9a-f]{32}$' THEN
+    RAISE EXCEPTION 'an owner is shown as a hash of 32 lower-case hex digits' USING ERRCODE = 'LH004';
+  END IF;
+END $$;
+
+-- The rule: true if the token is the highest so far and was remembered, false if the same owner shows it again.
+--
+-- The row of the mark stays locked until the transaction ends: nobody with another token comes between the check and
+-- the effect. Without an owner, the transaction itself is the owner: it may go on, and a second one is refused.
+CREATE OR REPLACE FUNCTION leasehold_fence.admit(resource text, token bigint, owner text DEFAULT NULL) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  seen leasehold_fence.mark;
+  whose text := coalesce(admit.owner, 'transaction ' || pg_current_xact_id()::text);
+BEGIN
+  PERFORM leasehold_fence.check_pass(admit.resource, admit.token, admit.owner);
+  LOOP
+    SELECT m.* INTO seen FROM leasehold_fence.mark m WHERE m.resource = admit.resource FOR UPDATE;
+    EXIT WHEN FOUND;
+    INSERT INTO leasehold_fence.mark AS m (resource, token, owner) VALUES (admit.resource, admit.token, whose)
+    ON CONFLICT DO NOTHING;
+    IF FOUND THEN RETURN true; END IF;
+    -- Someone else was first: look at theirs.
+  END LOOP;
+  IF admit.token >= seen.ceiling THEN
+    RAISE EXCEPTION '%: token % is of the backend before the rebase: tokens from % on are refused', admit.resource, admit.token, seen.ceiling
+      USING ERRCODE = 'LH002', DETAIL = format('presented=%s ceiling=%s', admit.token, seen.ceiling);
+  ELSIF admit.token > seen.token THEN
+    UPDATE leasehold_fence.mark m SET token = admit.token, owner = whose, raised_at = clock_timestamp() WHERE m.resource = admit.resource;
+    RETURN true;
+  ELSIF admit.token = seen.token AND seen.owner = whose THEN
+    RETURN false;
+  END IF;
+  RAISE EXCEPTION '%: token % is stale: % has been seen', admit.resource, admit.token, seen.token
+    USING ERRCODE = 'LH001', DETAIL = format('presented=%s highest=%s', admit.token, seen.token),
+          HINT = 'Someone else was granted the resource since. Stop; do not try again with this token.';
+END $$;
+
+-- The same, and the pass is shown to the triggers of this transaction.
+CREATE OR REPLACE FUNCTION leasehold_fence.enter(resource text, token bigint, owner text DEFAULT NULL) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  raised boolean := leasehold_fence.admit(enter.resource, enter.token, enter.owner);
+  line text := format('%s %s %s', enter.token, coalesce(enter.owner, '-'), enter.resource);
+BEGIN
+  PERFORM set_config('leasehold.pass', concat_ws(E'\n', nullif(current_setting('leasehold.pass', true), ''), line), true);
+  RETURN raised;
+END $$;
+
+-- The resource of a row: the template with the row's columns in it.
+CREATE OR REPLACE FUNCTION leasehold_fence.resource_of(template text, fields jsonb) RETURNS text
+LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+  pieces text[] := string_to_array(template, '{');
+  name text := pieces[1];
+  field text;
+BEGIN
+  FOR i IN 2 .. cardinality(pieces) LOOP
+    field := split_part(pieces[i], '}', 1);
+    IF fields ->> field IS NULL THEN
+      RAISE EXCEPTION 'the column % of the row is %: it belongs to no resource', quote_ident(field),
+        CASE WHEN fields ? field THEN 'null' ELSE 'not there' END USING ERRCODE = 'LH004';
+    END IF;
+    name := name || (fields ->> field) || substr(pieces[i], length(field) + 2);
+  END LOOP;
+  RETURN name;
+END $$;
+
+-- A row of this resource is written: under its pass, and that must be admitted. The last one shown counts. Called by the
+-- guard alone, as the guard's role and with its search path.
+CREATE OR REPLACE FUNCTION leasehold_fence.demand(target text, resource text) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+  shown text[] := string_to_array(coalesce(current_setting('leasehold.pass', true), ''), E'\n');
+  words text[];
+BEGIN
+  FOR i IN REVERSE cardinality(shown) .. 1 LOOP
+    words := regexp_match(shown[i], '^\s*(\d{1,16}) (-|[0-9a-f]{32}) (.+)$');
+    IF words IS NULL AND trim(shown[i]) <> '' THEN
+      RAISE EXCEPTION 'leasehold.pass does not hold a pass: write TOKEN OWNER RESOURCE, as in 34 - order/42' USING ERRCODE = 'LH004';
+    END IF;
+    IF words[3] = demand.resource THEN
+      PERFORM leasehold_fence.admit(demand.resource, words[1]::bigint, nullif(words[2], '-'));
+      RETURN;
+    END IF;
+  END LOOP;
+  RAISE EXCEPTION '%: a write to % needs its pass, and none was shown', target, demand.resource
+    USING ERRCODE = 'LH003', HINT = format('In the same transaction, first: SELECT set_config(''leasehold.pass'', ''TOKEN OWNER %s'', true)', demand.resource);
+END $$;
+
+-- The trigger. Its one argument is the template; a row that moves to another resource is written under both.
+CREATE OR REPLACE FUNCTION leasehold_fence.guard() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  target text := format('%I.%I', TG_TABLE_SCHEMA, TG_TABLE_NAME);
+  old_name text;
+  new_name text;
+BEGIN
+  IF TG_OP = 'TRUNCATE' THEN
+    RAISE EXCEPTION '% is fenced, and TRUNCATE names no resource: delete its rows, or remove the fence first', target USING ERRCODE = 'LH005';
+  END IF;
+  IF TG_OP <> 'INSERT' THEN
+    old_name := leasehold_fence.resource_of(TG_ARGV[0], to_jsonb(OLD));
+    PERFORM leasehold_fence.demand(target, old_name);
+  END IF;
+  IF TG_OP = 'DELETE' THEN RETURN OLD; END IF;
+  new_name := leasehold_fence.resource_of(TG_ARGV[0], to_jsonb(NEW));
+  IF new_name IS DISTINCT FROM old_name THEN
+    PERFORM leasehold_fence.demand(target, new_name);
+  END IF;
+  RETURN NEW;
+END $$;
+
+-- Moves a mark to where another backend counts: up without a ceiling, down with one. Answers the mark that was.
+CREATE OR REPLACE FUNCTION leasehold_fence.rebase(resource text, highest bigint, ceiling bigint, by text, why text) RETURNS leasehold_fence.mark
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  seen leasehold_fence.mark;
+  former bigint;
+  edge bigint := rebase.ceiling;
+BEGIN
+  PERFORM leasehold_fence.check_pass(rebase.resource, rebase.highest, NULL);
+  SELECT m.* INTO seen FROM leasehold_fence.mark m WHERE m.resource = rebase.resource FOR UPDATE;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION '%: the fence has seen no token of it: there is nothing to move', rebase.resource USING ERRCODE = 'LH004';
+  END IF;
+  former := greatest(seen.token, seen.ceiling);
+  IF rebase.highest >= former THEN
+    IF edge IS NOT NULL THEN
+      RAISE EXCEPTION '% is not below %: moving up needs no ceiling', rebase.highest, former USING ERRCODE = 'LH004';
+    END IF;
+  ELSE
+    edge := coalesce(edge, rebase.highest + (former - rebase.highest + 1) / 2);
+    IF edge <= rebase.highest OR edge > former THEN
+      RAISE EXCEPTION 'a ceiling lies above %, the new mark, and not above %, the old one', rebase.highest, former USING ERRCODE = 'LH004';
+    END IF;
+  END IF;
+  UPDATE leasehold_fence.mark m SET token = rebase.highest, owner = NULL, ceiling = edge, raised_at = clock_timestamp()
+   WHERE m.resource = rebase.resource;
+  INSERT INTO leasehold_fence.audit (by, why, resource, was, now, ceiling)
+  VALUES (rebase.by, rebase.why, rebase.resource, seen.token, rebase.highest, edge);
+  RETURN seen;
+END $$;
+
+REVOKE ALL ON FUNCTION leasehold_fence.admit(text, bigint, text), leasehold_fence.enter(text, bigint, text),
+  leasehold_fence.demand(text, text), leasehold_fence.rebase(text, bigint, bigint, text, text) FROM PUBLIC;

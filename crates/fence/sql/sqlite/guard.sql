@@ -1,0 +1,23 @@
+-- The triggers on one table: a row is written only under the pass of its resource.
+--
+-- {table} {insert} {update} {delete}   the table and the triggers, quoted
+-- {old} {new}                           the resource of the row, as an expression
+--
+-- A row that moves to another resource is written under both. AFTER, because only then a new row has its rowid.
+
+CREATE TRIGGER {insert} AFTER INSERT ON {table}
+BEGIN
+  SELECT RAISE(ABORT, 'leasehold: no pass was shown for this row''s resource')
+   WHERE NOT EXISTS (SELECT 1 FROM leasehold_fence_pass WHERE resource = {new});
+END;
+CREATE TRIGGER {update} AFTER UPDATE ON {table}
+BEGIN
+  SELECT RAISE(ABORT, 'leasehold: no pass was shown for this row''s resource')
+   WHERE NOT EXISTS (SELECT 1 FROM leasehold_fence_pass WHERE resource = {old})
+      OR NOT EXISTS (SELECT 1 FROM leasehold_fence_pass WHERE resource = {new});
+END;
+CREATE TRIGGER {delete} AFTER DELETE ON {table}
+BEGIN
+  SELECT RAISE(ABORT, 'leasehold: no pass was shown for this row''s resource')
+   WHERE NOT EXISTS (SELECT 1 FROM leasehold_fence_pass WHERE resource = {old});
+END;

@@ -1,0 +1,69 @@
+//! What the two databases share.
+
+use leasehold_core::{Error, ErrorKind, FencingToken, Resource, Result};
+
+use crate::rule::Mark;
+
+/// A table that is fenced for every client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Fenced {
+    /// Its name; in PostgreSQL with its schema, quoted where it has to be.
+    pub table: String,
+    /// How the resource of a row is named.
+    pub template: String,
+    /// Whether its triggers fire. PostgreSQL can switch them off.
+    pub active: bool,
+}
+
+/// A resource moves to a backend that counts elsewhere: to what, by whom, and why. See [`rebase`](crate::rule::rebase).
+#[derive(Clone, Debug)]
+pub struct Rebase {
+    /// The new mark: the highest token that the new backend has given out, or 1.
+    pub to: FencingToken,
+    /// From here on, tokens are the former backend's. Half-way unless it is said.
+    pub ceiling: Option<FencingToken>,
+    /// By whom.
+    pub by: String,
+    /// Why.
+    pub why: String,
+}
+
+/// A rebase that was done, as the audit has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Rebased {
+    /// When, as RFC 3339 has it.
+    pub at: String,
+    /// By whom.
+    pub by: String,
+    /// Why.
+    pub why: String,
+    /// The mark before.
+    pub was: u64,
+    /// The mark after.
+    pub now: u64,
+    /// From where on tokens are refused, if it went down.
+    pub ceiling: Option<u64>,
+}
+
+/// Nothing is remembered of it.
+pub(crate) fn unmarked(resource: &Resource) -> Error {
+    Error::new(ErrorKind::Invalid, "the fence has seen no token of it: there is nothing to move").on(resource)
+}
+
+/// A stored mark.
+pub(crate) fn mark_of(token: i64, owner: Option<&str>, ceiling: Option<i64>) -> Result<Mark> {
+    let corrupt = |_| Error::new(ErrorKind::Corrupt, "a mark of the fence is no token");
+    Ok(Mark {
+        highest: FencingToken::try_from(token).map_err(corrupt)?,
+        // A transaction that showed no owner stands in for one: it is nobody's hash.
+        owner: owner.and_then(|owner| owner.parse().ok()),
+        ceiling: ceiling.map(FencingToken::try_from).transpose().map_err(corrupt)?,
+    })
+}
+
+/// An identifier as SQL wants it, taken as it is.
+pub(crate) fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}

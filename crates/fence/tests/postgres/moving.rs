@@ -1,0 +1,86 @@
+//! Rebase, and the format of the fence itself.
+
+use leasehold_core::{ErrorKind, Resource};
+use leasehold_fence::{Rebase, postgres};
+
+use crate::{
+    common::{pass, token},
+    site::{Site, connect},
+};
+
+pub(crate) const TESTS: &[(&str, fn(Site))] = &[
+    ("a_rebase_lets_smaller_numbers_in_keeps_the_former_out_and_is_audited", rebase),
+    ("any_number_may_set_up_at_once", at_once),
+    ("a_newer_format_is_refused", newer),
+];
+
+fn rebase(site: Site) {
+    site.run(async {
+        let client = site.client().await;
+        postgres::setup(&client).await.unwrap();
+        let resource: Resource = "report/42".parse().unwrap();
+        let to = |to, ceiling: Option<u64>| Rebase {
+            to: token(to),
+            ceiling: ceiling.map(token),
+            by: "ann".into(),
+            why: "to etcd".into(),
+        };
+        let unknown = postgres::rebase(&client, &resource, &to(1, None)).await.unwrap_err();
+        assert!(
+            unknown.kind() == ErrorKind::Invalid && unknown.to_string().contains("nothing to move"),
+            "{unknown}"
+        );
+        postgres::enter(&client, &pass(1_000_000, 1)).await.unwrap();
+        postgres::enter(&client, &pass(500, 2)).await.unwrap_err();
+        for (number, ceiling) in [(400, 400), (400, 1_000_001), (1_000_000, 1_000_001)] {
+            let error = postgres::rebase(&client, &resource, &to(number, Some(ceiling))).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        }
+        let (before, after) = postgres::rebase(&client, &resource, &to(400, None)).await.unwrap();
+        assert_eq!(
+            (before.highest, after.highest, after.ceiling),
+            (token(1_000_000), token(400), Some(token(500_200)))
+        );
+        postgres::enter(&client, &pass(500, 2)).await.unwrap();
+        for former in [500_200, 999_999, 1_000_000, 1_000_001] {
+            let error = postgres::enter(&client, &pass(former, 1)).await.unwrap_err();
+            assert!(
+                error.kind() == ErrorKind::StaleToken && error.to_string().contains("before the rebase"),
+                "{error}"
+            );
+        }
+        let (_, up) = postgres::rebase(&client, &resource, &to(600_000, None)).await.unwrap();
+        assert_eq!((up.highest, up.ceiling), (token(600_000), None), "up again, and the ceiling is gone");
+    });
+    let audit = "SELECT by, role, why, resource, was, now, ceiling FROM leasehold_fence.audit ORDER BY id";
+    let rows =
+        "ann|postgres|to etcd|report/42|1000000|400|500200\nann|postgres|to etcd|report/42|500|600000|";
+    assert_eq!(site.psql(audit).unwrap(), rows);
+}
+
+fn at_once(site: Site) {
+    site.run(async {
+        let url = site.url();
+        #[expect(clippy::disallowed_methods, reason = "a test has a runtime")]
+        let tasks: Vec<_> = (0..6)
+            .map(|_| {
+                let url = url.clone();
+                tokio::spawn(async move { postgres::setup(&connect(&url).await).await })
+            })
+            .collect();
+        for task in tasks {
+            task.await.unwrap().unwrap();
+        }
+        postgres::enter(&site.client().await, &pass(1, 1)).await.unwrap();
+    });
+}
+
+fn newer(site: Site) {
+    site.run(async {
+        let client = site.client().await;
+        postgres::setup(&client).await.unwrap();
+        client.batch_execute("UPDATE leasehold_fence.format SET version = 2").await.unwrap();
+        let error = postgres::setup(&client).await.unwrap_err();
+        assert!(error.kind() == ErrorKind::Corrupt && error.to_string().contains("format 2"), "{error}");
+    });
+}

@@ -1,0 +1,217 @@
+//! The fence of Redis, on a real server.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{pass, stale, token};
+use leasehold_core::{Effect, ErrorKind};
+use leasehold_fence::{
+    redis::Fence,
+    rule::{self, Admission, Mark},
+};
+use leasehold_testkit::servers::RedisServer;
+use redis::{Client, aio::MultiplexedConnection};
+
+fn run<T>(work: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
+}
+
+async fn connect(server: &RedisServer) -> MultiplexedConnection {
+    Client::open(server.url()).unwrap().get_multiplexed_async_connection().await.unwrap()
+}
+
+const MARK: &str = "fence:v1:{report:42}:report/42";
+
+#[test]
+fn whoever_comes_too_late_is_refused_and_the_data_stays() {
+    let server = RedisServer::start();
+    run(async {
+        let (mut connection, fence) = (connect(&server).await, Fence::new());
+        let mut set = async |number, owner, value: &str| {
+            fence.set(&pass(number, owner), "report:42", value).unwrap().run(&mut connection).await
+        };
+        assert_eq!(set(33, 1, "A").await.unwrap(), Admission::Raised);
+        assert_eq!(set(34, 2, "B").await.unwrap(), Admission::Raised);
+        let late = set(33, 1, "A, late").await;
+        assert_eq!(late.as_ref().unwrap_err().effect(), Effect::None);
+        assert_eq!(stale(late), (33, 34));
+        assert_eq!(set(34, 2, "B again").await.unwrap(), Admission::Again);
+        assert_eq!(stale(set(34, 3, "another 34").await), (34, 34));
+        assert_eq!(stale(set(34, 0, "nobody's 34").await), (34, 34));
+        assert_eq!(server.command(&["GET", "report:42"]), "B again");
+        set(35, 0, "once").await.unwrap();
+        assert_eq!(stale(set(35, 0, "twice").await), (35, 35));
+    });
+}
+
+#[test]
+fn hashes_and_deletes_are_fenced_by_the_same_mark() {
+    let server = RedisServer::start();
+    run(async {
+        let (mut connection, fence) = (connect(&server).await, Fence::new());
+        let (a, b) = (pass(33, 1), pass(34, 2));
+        let fields = [("state", "A"), ("pages", "3")];
+        fence.hash_set(&a, "report:{42}", &fields).unwrap().run(&mut connection).await.unwrap();
+        fence.delete(&b, "report:{42}").unwrap().run(&mut connection).await.unwrap();
+        let back = fence.hash_set(&a, "report:{42}", &fields).unwrap().run(&mut connection).await;
+        assert_eq!(stale(back), (33, 34), "the mark outlives the data");
+        let set = fence.set(&a, "report:{42}:body", "late").unwrap().run(&mut connection).await;
+        assert_eq!(stale(set), (33, 34), "keys with one tag have one mark");
+        fence.set(&a, "report:43", "x").unwrap().run(&mut connection).await.unwrap(); // another tag: for itself
+        let fields = [("state", "B"), ("pages", "4")];
+        fence.hash_set(&b, "report:{42}", &fields).unwrap().run(&mut connection).await.unwrap();
+        assert_eq!(stale(fence.delete(&a, "report:{42}").unwrap().run(&mut connection).await), (33, 34));
+        assert_eq!(server.command(&["HGETALL", "report:{42}"]), "state B pages 4");
+        let wrong = fence.hash_set(&b, "report:43", &fields).unwrap().run(&mut connection).await.unwrap_err();
+        assert_eq!(wrong.kind(), ErrorKind::Invalid, "{wrong:?}");
+    });
+}
+
+#[test]
+fn without_enter_an_update_is_lost_and_with_it_the_late_one_is_refused() {
+    let server = RedisServer::start();
+    run(async {
+        let (mut connection, fence) = (connect(&server).await, Fence::new());
+        for (enter, refusals) in [(false, 0), (true, 1)] {
+            server.command(&["FLUSHALL"]);
+            server.command(&["SET", "report:42", "0"]);
+            let passes = [pass(33, 1), pass(34, 2)];
+            let mut sums = Vec::new();
+            for pass in &passes {
+                if enter {
+                    fence.enter(pass, "report:42").unwrap().run(&mut connection).await.unwrap();
+                }
+                sums.push(server.command(&["GET", "report:42"]).parse::<u32>().unwrap() + 1);
+            }
+            let mut refused = 0;
+            for (pass, sum) in passes.iter().zip(sums) {
+                let set = fence.set(pass, "report:42", sum).unwrap().run(&mut connection).await;
+                refused += u32::from(set.is_err());
+            }
+            // Of two updates that went through one is gone; or one went through, and the other one knows.
+            assert_eq!(
+                (server.command(&["GET", "report:42"]).as_str(), refused),
+                ("1", refusals),
+                "with enter: {enter}"
+            );
+        }
+    });
+}
+
+#[test]
+fn marks_end_when_nobody_shows_them_any_more() {
+    let server = RedisServer::start();
+    run(async {
+        let mut connection = connect(&server).await;
+        let lives = || server.command(&["PTTL", MARK]).parse::<i64>().unwrap();
+        let day = 24 * 60 * 60 * 1000;
+        Fence::new().set(&pass(1, 1), "report:42", "x").unwrap().run(&mut connection).await.unwrap();
+        assert!((29 * day..=30 * day).contains(&lives()), "{}", lives());
+        assert_eq!(server.command(&["PTTL", "report:42"]), "-1", "the data is yours");
+        let week = Fence::new().keep_marks(Some(Duration::from_secs(7 * 24 * 60 * 60)));
+        week.enter(&pass(1, 1), "report:42").unwrap().run(&mut connection).await.unwrap();
+        assert!((6 * day..=7 * day).contains(&lives()), "showing it again counts: {}", lives());
+        let forever = Fence::new().keep_marks(None);
+        let call = forever.set_expiring(&pass(1, 1), "report:42", "x", Duration::from_secs(60)).unwrap();
+        call.run(&mut connection).await.unwrap();
+        assert_eq!(lives(), -1);
+        let data = server.command(&["PTTL", "report:42"]).parse::<i64>().unwrap();
+        assert!((1..=60_000).contains(&data), "{data}");
+        assert!(forever.set_expiring(&pass(1, 1), "k", "x", Duration::ZERO).is_err());
+        assert!(forever.set(&pass(1, 1), "k", &["two", "values"]).is_err());
+    });
+}
+
+#[test]
+fn a_cluster_finds_mark_and_data_in_one_slot() {
+    let server = RedisServer::with(&["--cluster-enabled", "yes"]);
+    server.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    run(async {
+        let (mut connection, fence) = (connect(&server).await, Fence::new());
+        for key in ["report:42", "report:{42}:body", "a{b", "{x}{y}", "{é}", "plain key"] {
+            let mut call = async || fence.set(&pass(7, 1), key, "x").unwrap().run(&mut connection).await;
+            let mut answer = call().await;
+            for _ in 0..3000 {
+                if answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unavailable) {
+                    std::thread::sleep(Duration::from_millis(10)); // the cluster is not up yet, and tells nobody when
+                    answer = call().await;
+                }
+            }
+            answer.unwrap_or_else(|error| panic!("{key}: {error:?}"));
+        }
+        let crossed = server.command(&["EVAL", "return 1", "2", "a", "b"]);
+        assert!(crossed.contains("CROSSSLOT"), "the server does look: {crossed}");
+    });
+}
+
+#[test]
+fn a_blocking_connection_and_a_server_that_forgot_its_scripts() {
+    let server = RedisServer::start();
+    let mut connection = Client::open(server.url()).unwrap().get_connection().unwrap();
+    let call = Fence::new().set(&pass(7, 1), "report:42", "x").unwrap();
+    assert_eq!(call.run_blocking(&mut connection).unwrap(), Admission::Raised);
+    server.command(&["SCRIPT", "FLUSH"]);
+    assert_eq!(call.run_blocking(&mut connection).unwrap(), Admission::Again);
+    server.kill();
+    let error = call.run_blocking(&mut connection).unwrap_err();
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown), "{error:?}");
+}
+
+#[test]
+fn one_round_trip_each() {
+    let server = RedisServer::start();
+    run(async {
+        let mut connection = connect(&server).await;
+        let call = Fence::new().set(&pass(7, 1), "report:42", "x").unwrap();
+        call.run(&mut connection).await.unwrap();
+        server.command(&["CONFIG", "RESETSTAT"]);
+        call.run(&mut connection).await.unwrap();
+        let stats = server.command(&["INFO", "commandstats"]);
+        // Those that a script calls are counted too; of those that arrive there is one.
+        assert!(stats.contains("cmdstat_evalsha:calls=1") && !stats.contains("cmdstat_eval:"), "{stats}");
+        server.command(&["CONFIG", "SET", "maxmemory", "1"]);
+        let full =
+            Fence::new().set(&pass(8, 1), "report:42", "y").unwrap().run(&mut connection).await.unwrap_err();
+        assert_eq!((full.kind(), full.effect()), (ErrorKind::Unavailable, Effect::None), "{full:?}");
+        let delete = Fence::new().delete(&pass(8, 1), "report:42").unwrap();
+        delete.run(&mut connection).await.expect("giving up room needs none");
+    });
+}
+
+#[test]
+fn the_rule_in_lua_is_the_rule() {
+    use proptest::strategy::{Strategy as _, ValueTree as _};
+    let server = RedisServer::start();
+    run(async {
+        let (mut connection, fence) = (connect(&server).await, Fence::new());
+        let mut runner = proptest::test_runner::TestRunner::deterministic();
+        let strategy = (proptest::collection::vec((1u64..8, 0u8..4), 1..24), proptest::option::of(4u64..8));
+        for _ in 0..100 {
+            let (shown, ceiling) = strategy.new_tree(&mut runner).unwrap().current();
+            server.command(&["FLUSHALL"]);
+            let mut model: Option<Mark> = None;
+            if let Some(ceiling) = ceiling {
+                model = Some(Mark { highest: token(1), owner: None, ceiling: Some(token(ceiling)) });
+                server.command(&["HSET", MARK, "token", "1", "owner", "", "ceiling", &ceiling.to_string()]);
+            }
+            for (number, owner) in &shown {
+                let pass = pass(*number, *owner);
+                let expected = rule::judge(model.as_ref(), &pass);
+                let answer = fence.enter(&pass, "report:42").unwrap().run(&mut connection).await;
+                match (answer, expected) {
+                    (Ok(admission), Ok(wanted)) => assert_eq!(admission, wanted),
+                    (Err(error), Err(refusal)) => {
+                        assert!(
+                            error.to_string().ends_with(&leasehold_core::Error::from(refusal).to_string())
+                        );
+                    }
+                    (answer, expected) => panic!("{shown:?} {ceiling:?}: {answer:?}, wanted {expected:?}"),
+                }
+                if expected == Ok(Admission::Raised) {
+                    model = Some(Mark::raised(model.as_ref(), &pass));
+                }
+            }
+        }
+    });
+}
