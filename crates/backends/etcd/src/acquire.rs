@@ -90,7 +90,7 @@ impl Etcd {
         let (reference, now) = (claim.reference(), self.environment.now());
         let known = self.claims.get(&reference);
         let fits = |lease: &Lease| lease.asked == seconds_for(claim.ttl) && lease.is_usable(now);
-        let reusable = known.as_ref().map(|record| record.named).filter(fits);
+        let reusable = known.as_ref().and_then(|record| record.leases().next()).filter(fits);
         let hold = match reusable {
             Some(lease) => lease,
             None => self.pool.take(claim.ttl).await?,

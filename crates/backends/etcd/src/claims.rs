@@ -33,6 +33,13 @@ impl Record {
         Record { named, name: named.name(), under: None, created: 0, ends: named.ends(), unanswered: false }
     }
 
+    /// The leases that it has, each as it was kept last.
+    pub(crate) fn leases(&self) -> impl Iterator<Item = Lease> {
+        let same = self.under.filter(|under| under.id == self.named.id);
+        let other = self.under.filter(|under| under.id != self.named.id);
+        std::iter::once(same.unwrap_or(self.named)).chain(other)
+    }
+
     /// After this, nothing of it is left in etcd but by renewals that are recorded here.
     fn over(&self) -> Moment {
         self.under.map_or(self.named.ends(), |under| under.ends().max(self.named.ends()))
@@ -79,5 +86,21 @@ impl Claims {
 
     pub(crate) fn remove(&self, claim: &ClaimRef) -> Option<Record> {
         self.inner().records.remove(claim)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_that_was_kept_goes_back_as_it_was_kept_last() {
+        let lease = |id, kept| Lease { id, asked: 31, seconds: 31, kept: Moment::from_nanos(kept) };
+        let mut record = Record::new(lease(1, 5));
+        assert_eq!(record.leases().collect::<Vec<_>>(), [lease(1, 5)]);
+        record.under = Some(lease(1, 9));
+        assert_eq!(record.leases().collect::<Vec<_>>(), [lease(1, 9)]);
+        record.under = Some(lease(2, 7));
+        assert_eq!(record.leases().collect::<Vec<_>>(), [lease(1, 5), lease(2, 7)]);
     }
 }

@@ -176,8 +176,7 @@ impl Etcd {
     }
 
     pub(crate) fn dispose(&self, record: &Record, bury: bool) {
-        let other = record.under.filter(|under| under.id != record.named.id);
-        for lease in [Some(record.named), other].into_iter().flatten() {
+        for lease in record.leases() {
             if bury || record.unanswered {
                 // A request that is still under way finds no lease to put anything under.
                 self.pool.revoke(lease.id);
