@@ -73,7 +73,7 @@ impl ZooKeeperServer {
             "org.apache.zookeeper.server.quorum.QuorumPeerMain",
         ];
         let args: Vec<String> = fixed.into_iter().map(str::to_owned).chain([config]).collect();
-        *self.lock() = Some(Daemon::start("java", &args, &self.folder.join("out"), None));
+        *self.lock() = Some(Daemon::start("java", &args, &self.folder.join("out"), Some(&self.folder)));
     }
 
     fn serves(&self) {
@@ -129,7 +129,12 @@ impl ZooKeeperServer {
     /// # Panics
     /// If it does not serve.
     pub fn run_again(&self) {
+        // The folder goes with the process that is down: its data steps aside meanwhile.
+        let kept = fresh_folder("zookeeper-kept").join("folder");
+        fs::rename(&self.folder, &kept).expect("a folder can be moved");
         *self.lock() = None;
+        fs::rename(&kept, &self.folder).expect("a folder can be moved back");
+        let _ = kept.parent().map(fs::remove_dir);
         self.run();
         self.serves();
     }
