@@ -32,6 +32,13 @@ fn locks(server: &RedisServer) -> String {
     keys(server, "lock:v1:{*:owner")
 }
 
+/// A grant or a farewell is decided by a majority: waits until the others have heard of it, too.
+async fn all_know(nodes: &RedisNodes, held: bool) {
+    for server in &nodes.servers {
+        eventually("every node has heard", || async { locks(server).is_empty() != held }).await;
+    }
+}
+
 fn mark(server: &RedisServer) -> String {
     server.command(&["GET", "lock:v1:birth"])
 }
@@ -89,6 +96,7 @@ async fn one_stopped_costs_nothing_and_what_it_executes_late_is_undone() {
     let warm = claim(&report(), LONG);
     granted(&*backend, &warm).await;
     release(&*backend, &warm).await;
+    all_know(&nodes, false).await;
     nodes.servers[0].freeze();
     let started = std::time::Instant::now();
     let first = claim(&report(), LONG);
@@ -214,6 +222,7 @@ async fn a_clock_jump_on_a_minority_changes_nothing() {
     let backend = open(&nodes.url()).await;
     let first = claim(&report(), LONG);
     let grant = granted(&*backend, &first).await;
+    all_know(&nodes, true).await;
     for jump in [LONG.as_secs() as i64 + 11, -3600] {
         clock.set_ahead(jump);
         // The lock has ended there, or will not end for an hour.
@@ -241,6 +250,7 @@ async fn a_clock_jump_on_a_majority_grants_twice_and_the_tokens_still_grow() {
     let backend = open(&nodes.url()).await;
     let first = claim(&report(), LONG);
     let grant = granted(&*backend, &first).await;
+    all_know(&nodes, true).await;
     clock.set_ahead(LONG.as_secs() as i64 + 11);
     let second = claim(&report(), LONG);
     eventually("the jump is seen", || async {
