@@ -27,12 +27,17 @@ async fn after_the_first_no_acquire_pays_for_a_grant_and_each_is_one_transaction
         calls(&cluster, "LeaseGrant") == before
     })
     .await;
+    // A lease is kept anew before its use once it is a second old, and not again soon after.
+    tokio::time::sleep(Duration::from_millis(1200)).await;
+    let kept = calls(&cluster, "LeaseKeepAlive");
     let (grants, transactions) = (calls(&cluster, "LeaseGrant"), calls(&cluster, "Txn"));
     for _ in 0..30 {
         pair().await;
     }
     assert_eq!(calls(&cluster, "LeaseGrant"), grants, "no grants");
     assert_eq!(calls(&cluster, "Txn"), transactions + 60, "one transaction to acquire, one to release");
+    let kept = calls(&cluster, "LeaseKeepAlive") - kept;
+    assert!(kept <= 10, "{kept} keep-alives for 30 acquires");
 }
 
 #[tokio::test]
