@@ -101,3 +101,8 @@ pub struct Readme;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/patterns/election.md")]
 pub struct ElectionPage;
+
+/// And that of the page on limits.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/patterns/limits.md")]
+pub struct LimitsPage;
