@@ -22,6 +22,7 @@ const TO_TEST: &[(&str, &str)] = &[
     ("pgbouncer", "the pool in front of PostgreSQL, which the tests start themselves"),
     ("postgresql", "the server of the PostgreSQL tests, which they start themselves"),
     ("sqlite3", "the plain shell, which the tests of the fence write with"),
+    ("ca-certificates", "whom TLS trusts unless it is told otherwise"),
     ("openssl", "makes the certificates of the tests of TLS"),
     ("default-jre-headless", "runs ZooKeeper, and Curator beside it"),
     ("libbsh-java", "runs the script by which the tests talk to Curator"),

@@ -12,7 +12,7 @@ pub(crate) type Connector = tokio_postgres_rustls::MakeRustlsConnect;
 pub(crate) type Connector = tokio_postgres::NoTls;
 
 /// # Errors
-/// `Unsupported` if this build has no TLS, or the program has not said whose cryptography to use.
+/// `Unsupported`: this build has no TLS.
 #[cfg(not(feature = "tls"))]
 pub(crate) fn connector(_: &Config) -> Result<Connector> {
     let message = "this build has no TLS for PostgreSQL: build leasehold with the feature \"postgres-tls\"";
@@ -20,21 +20,33 @@ pub(crate) fn connector(_: &Config) -> Result<Connector> {
 }
 
 /// # Errors
-/// `Unsupported` if the program has not said whose cryptography to use; `Invalid` if the certificates cannot be read.
+/// `Invalid` if the certificates cannot be read.
 #[cfg(feature = "tls")]
 pub(crate) fn connector(config: &Config) -> Result<Connector> {
-    // The first handshake would panic otherwise.
+    // Without a provider the first handshake would panic. If the program has chosen none, it is ring.
     if rustls::crypto::CryptoProvider::get_default().is_none() {
-        let message =
-            "no cryptography is installed: call rustls::crypto::CryptoProvider::install_default() first";
-        return Err(Error::new(ErrorKind::Unsupported, message));
+        // Fails only if someone else has just installed one.
+        let _ = rustls::crypto::ring::default_provider().install_default();
     }
     let roots = match &config.ca_file {
         Some(path) => read_roots(path)?,
-        None => rustls::RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() },
+        None => system_roots()?,
     };
     let client = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
     Ok(Connector::new(client))
+}
+
+/// Those of the host. What cannot be read of them is left out: a certificate that needs it is not trusted.
+#[cfg(feature = "tls")]
+fn system_roots() -> Result<rustls::RootCertStore> {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if roots.is_empty() {
+        let message =
+            "this host has no certificates to trust (Debian: ca-certificates): name a file with ca_file";
+        return Err(Error::new(ErrorKind::Invalid, message));
+    }
+    Ok(roots)
 }
 
 #[cfg(feature = "tls")]

@@ -41,10 +41,6 @@ async fn a_verified_connection_and_the_ways_not_to_have_one() {
         format!("postgres://postgres@{host}:{}/postgres?connections=1&{options}", server.port())
     };
     let trusted = format!("sslmode=require&ca_file={certificate}");
-    let error = connect(&url("localhost", &trusted)).await.unwrap_err();
-    assert_eq!(says(&error), (ErrorKind::Unsupported, Effect::None), "no cryptography yet: {error:?}");
-    rustls::crypto::ring::default_provider().install_default().unwrap();
-
     eventually("the server has read its settings", || async { server.sql("SHOW ssl") == "on" }).await;
     let postgres = open(&url("localhost", &trusted)).await;
     granted(&postgres, &claim(&report(), LONG)).await;
