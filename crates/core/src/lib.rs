@@ -19,6 +19,7 @@
 //! | [`race`] | two futures, the first of which decides |
 //! | [`event`] | what happened, in the words of this crate |
 //! | [`error`] | what went wrong, and whether it had an effect |
+//! | [`url`] | what the URLs of all backends have in common |
 
 pub mod backend;
 pub mod backoff;
@@ -36,6 +37,7 @@ pub mod resource;
 mod roster;
 pub mod seat;
 pub mod token;
+pub mod url;
 pub mod verdict;
 
 pub use async_trait::async_trait;

@@ -2,7 +2,10 @@
 
 use std::{fmt, path::PathBuf, time::Duration};
 
-use leasehold_core::{Error, ErrorKind, Result};
+use leasehold_core::{
+    Error, ErrorKind, Result,
+    url::{self, decode, invalid},
+};
 
 use crate::keys::Root;
 
@@ -167,10 +170,6 @@ impl Config {
     }
 }
 
-fn invalid(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
-    Error::new(ErrorKind::Invalid, message)
-}
-
 fn root(text: &str) -> Result<Root> {
     if text.len() < 2 || !text.ends_with('/') || text.len() > 256 || text.contains(char::is_control) {
         return Err(invalid("root is what all keys begin with, and ends with a slash: root=locks/"));
@@ -179,47 +178,15 @@ fn root(text: &str) -> Result<Root> {
 }
 
 fn parse_host(text: &str) -> Result<(String, u16)> {
-    // An address of IPv6 stands in brackets.
-    let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((host, port)) => (format!("[{host}]"), port.strip_prefix(':')),
-        None => {
-            text.split_once(':').map_or((text.to_owned(), None), |(host, port)| (host.to_owned(), Some(port)))
-        }
-    };
+    let (host, port) = url::host(text, PORT)?.ok_or_else(|| invalid(SHAPE))?;
+    // The client wants an address of IPv6 in its brackets.
+    let host = if text.starts_with('[') { format!("[{host}]") } else { host.to_owned() };
     let odd = |c: char| !(c.is_ascii_alphanumeric() || "-._[]:".contains(c));
-    if host.is_empty() || host.contains(odd) {
-        return Err(invalid(SHAPE));
-    }
-    let port = port.map_or(Ok(PORT), str::parse).map_err(|_| invalid("the port is a number up to 65535"))?;
-    Ok((host, port))
+    if host.contains(odd) { Err(invalid(SHAPE)) } else { Ok((host, port)) }
 }
 
 fn duration(name: &str, text: &str) -> Result<Duration> {
-    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-    let (number, unit) = text.split_at(digits);
-    let duration = match (number.parse::<u32>(), unit) {
-        (Ok(number), "ms") => Duration::from_millis(number.into()),
-        (Ok(number), "s") => Duration::from_secs(number.into()),
-        _ => return Err(invalid(format!("{name}={text:.40} is not a duration: write 500ms or 2s"))),
-    };
-    Ok(duration.clamp(SHORTEST, LONGEST))
-}
-
-fn decode(text: &str) -> Result<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        if byte != b'%' {
-            bytes.push(byte);
-            continue;
-        }
-        let mut digit = || rest.next().and_then(|b| char::from(b).to_digit(16));
-        match digit().zip(digit()).and_then(|(high, low)| u8::try_from(high * 16 + low).ok()) {
-            Some(byte) => bytes.push(byte),
-            None => return Err(invalid("a % is followed by two hex digits: write %25 for the sign itself")),
-        }
-    }
-    String::from_utf8(bytes).map_err(|_| invalid("what is percent-encoded is not UTF-8"))
+    Ok(url::duration(name, text)?.clamp(SHORTEST, LONGEST))
 }
 
 impl fmt::Debug for Config {

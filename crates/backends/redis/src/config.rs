@@ -2,7 +2,10 @@
 
 use std::{fmt, path::PathBuf, time::Duration};
 
-use leasehold_core::{Error, ErrorKind, Result};
+use leasehold_core::{
+    Error, ErrorKind, Result,
+    url::{self, decode, invalid},
+};
 
 /// Which server, as whom, and how patiently. Its `Debug` shows no password.
 ///
@@ -218,22 +221,13 @@ const LONGEST: Duration = Duration::from_secs(60);
 const SHAPE: &str = "write redis://host:port/0, rediss://host:port/0, redis+sentinel://host:port,host:port/service or \
      redis+cluster://host:port,host:port";
 
-fn invalid(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
-    Error::new(ErrorKind::Invalid, message)
+fn parse_host(text: &str, default_port: u16) -> Result<(String, u16)> {
+    let (host, port) = url::host(text, default_port)?.ok_or_else(|| invalid(SHAPE))?;
+    Ok((host.to_owned(), port))
 }
 
-fn parse_host(text: &str, default_port: u16) -> Result<(String, u16)> {
-    // An address of IPv6 stands in brackets.
-    let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((host, port)) => (host, port.strip_prefix(':')),
-        None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
-    };
-    if host.is_empty() {
-        return Err(invalid(SHAPE));
-    }
-    let port =
-        port.map_or(Ok(default_port), str::parse).map_err(|_| invalid("the port is a number up to 65535"))?;
-    Ok((host.to_owned(), port))
+fn duration(name: &str, text: &str) -> Result<Duration> {
+    Ok(url::duration(name, text)?.clamp(SHORTEST, LONGEST))
 }
 
 fn parse_login(text: &str) -> Result<Login> {
@@ -253,34 +247,6 @@ fn replicas(text: &str) -> Result<Replicas> {
             .map(Replicas::AtLeast)
             .map_err(|_| invalid("replicas is none, a number or majority")),
     }
-}
-
-fn duration(name: &str, text: &str) -> Result<Duration> {
-    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-    let (number, unit) = text.split_at(digits);
-    let duration = match (number.parse::<u32>(), unit) {
-        (Ok(number), "ms") => Duration::from_millis(number.into()),
-        (Ok(number), "s") => Duration::from_secs(number.into()),
-        _ => return Err(invalid(format!("{name}={text:.40} is not a duration: write 500ms or 2s"))),
-    };
-    Ok(duration.clamp(SHORTEST, LONGEST))
-}
-
-fn decode(text: &str) -> Result<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        if byte != b'%' {
-            bytes.push(byte);
-            continue;
-        }
-        let mut digit = || rest.next().and_then(|b| char::from(b).to_digit(16));
-        match digit().zip(digit()).and_then(|(high, low)| u8::try_from(high * 16 + low).ok()) {
-            Some(byte) => bytes.push(byte),
-            None => return Err(invalid("a % is followed by two hex digits: write %25 for the sign itself")),
-        }
-    }
-    String::from_utf8(bytes).map_err(|_| invalid("what is percent-encoded is not UTF-8"))
 }
 
 impl fmt::Debug for Config {

@@ -7,7 +7,10 @@ use std::{
     time::Duration,
 };
 
-use leasehold_core::{Error, ErrorKind, Limits, Result};
+use leasehold_core::{
+    Limits, Result,
+    url::{self, invalid},
+};
 
 /// Where the file is and how it is used.
 ///
@@ -94,7 +97,7 @@ impl Config {
             ("durability", "full") => Ok(self.durability(Durability::Full)),
             ("file_system", "local") => Ok(Config { any_file_system: false, ..self }),
             ("file_system", "any") => Ok(self.any_file_system()),
-            ("busy_timeout", value) => Ok(self.busy_timeout(duration(value)?)),
+            ("busy_timeout", value) => Ok(self.busy_timeout(url::duration("busy_timeout", value)?)),
             (name @ ("durability" | "file_system"), value) => {
                 let known = if name == "durability" { "normal or full" } else { "local or any" };
                 Err(invalid(format!("{name}={value:.40} is not known: write {known}")))
@@ -160,49 +163,14 @@ impl Config {
     }
 }
 
-fn invalid(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
-    Error::new(ErrorKind::Invalid, message)
-}
-
 fn decode(path: &str) -> Result<PathBuf> {
-    let mut bytes = Vec::with_capacity(path.len());
-    let mut rest = path.bytes();
-    while let Some(byte) = rest.next() {
-        if byte != b'%' {
-            bytes.push(byte);
-            continue;
-        }
-        let mut digit = || rest.next().and_then(|b| char::from(b).to_digit(16));
-        let decoded = digit().zip(digit()).and_then(|(high, low)| u8::try_from(high * 16 + low).ok());
-        match decoded.filter(|&byte| byte != 0) {
-            Some(byte) => bytes.push(byte),
-            None => {
-                return Err(invalid(
-                    "a % in the path is followed by two hex digits: write %25 for the sign itself",
-                ));
-            }
-        }
-    }
-    if bytes.contains(&0) {
-        return Err(invalid("a path has no zero bytes"));
-    }
-    Ok(PathBuf::from(OsString::from_vec(bytes)))
-}
-
-fn duration(text: &str) -> Result<Duration> {
-    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-    let (number, unit) = text.split_at(digits);
-    let number = number.parse::<u32>().ok();
-    match (number, unit) {
-        (Some(number), "ms") => Ok(Duration::from_millis(number.into())),
-        (Some(number), "s") => Ok(Duration::from_secs(number.into())),
-        _ => Err(invalid(format!("busy_timeout={text:.40} is not a duration: write 500ms or 5s"))),
-    }
+    Ok(PathBuf::from(OsString::from_vec(url::decode_bytes(path)?)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use leasehold_core::ErrorKind;
 
     #[test]
     fn paths_are_read_in_every_common_spelling() {
@@ -232,7 +200,7 @@ mod tests {
             ("x.db?colour=red", "colour"),
             ("x.db?file_system", "local or any"),
             ("x%2.db", "%25"),
-            ("x%00.db", "%25"),
+            ("x%00.db", "zero"),
             ("x\0.db", "zero"),
         ];
         for (text, word) in table {

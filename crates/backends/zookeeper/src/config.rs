@@ -2,7 +2,10 @@
 
 use std::{fmt, path::PathBuf, time::Duration};
 
-use leasehold_core::{Error, ErrorKind, Result};
+use leasehold_core::{
+    Error, ErrorKind, Result,
+    url::{self, decode, invalid},
+};
 
 /// Which ensemble, as whom, and how patiently. Its `Debug` shows no password.
 ///
@@ -150,21 +153,14 @@ impl Config {
     }
 }
 
-fn invalid(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
-    Error::new(ErrorKind::Invalid, message)
+fn parse_host(text: &str) -> Result<(String, u16)> {
+    let (host, port) = url::host(text, PORT)?.ok_or_else(|| invalid(SHAPE))?;
+    Ok((host.to_owned(), port))
 }
 
-fn parse_host(text: &str) -> Result<(String, u16)> {
-    // An address of IPv6 stands in brackets.
-    let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((host, port)) => (host, port.strip_prefix(':')),
-        None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
-    };
-    if host.is_empty() {
-        return Err(invalid(SHAPE));
-    }
-    let port = port.map_or(Ok(PORT), str::parse).map_err(|_| invalid("the port is a number up to 65535"))?;
-    Ok((host.to_owned(), port))
+fn duration(name: &str, text: &str) -> Result<Duration> {
+    let duration = url::duration(name, text)?;
+    Ok(if name == "tick" { duration } else { duration.clamp(SHORTEST, LONGEST) })
 }
 
 fn parse_chroot(text: &str) -> Result<String> {
@@ -178,34 +174,6 @@ fn parse_chroot(text: &str) -> Result<String> {
         return Err(invalid("the chroot is a path of ZooKeeper's: /app/locks"));
     }
     Ok(format!("/{text}"))
-}
-
-fn duration(name: &str, text: &str) -> Result<Duration> {
-    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-    let (number, unit) = text.split_at(digits);
-    let duration = match (number.parse::<u32>(), unit) {
-        (Ok(number), "ms") => Duration::from_millis(number.into()),
-        (Ok(number), "s") => Duration::from_secs(number.into()),
-        _ => return Err(invalid(format!("{name}={text:.40} is not a duration: write 500ms or 2s"))),
-    };
-    Ok(if name == "tick" { duration } else { duration.clamp(SHORTEST, LONGEST) })
-}
-
-fn decode(text: &str) -> Result<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        if byte != b'%' {
-            bytes.push(byte);
-            continue;
-        }
-        let mut digit = || rest.next().and_then(|b| char::from(b).to_digit(16));
-        match digit().zip(digit()).and_then(|(high, low)| u8::try_from(high * 16 + low).ok()) {
-            Some(byte) => bytes.push(byte),
-            None => return Err(invalid("a % is followed by two hex digits: write %25 for the sign itself")),
-        }
-    }
-    String::from_utf8(bytes).map_err(|_| invalid("what is percent-encoded is not UTF-8"))
 }
 
 impl fmt::Debug for Config {

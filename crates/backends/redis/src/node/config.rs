@@ -3,8 +3,9 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use leasehold_core::{
-    Environment, Error, ErrorKind, QuorumNode, Result,
+    Environment, QuorumNode, Result,
     quorum_node::care::{GATE, GATE_MIN, NODES_MIN},
+    url::{self, invalid},
 };
 
 use super::RedisNode;
@@ -30,10 +31,6 @@ pub struct Nodes {
 
 const SHAPE: &str = "write redlock://h1:port,h2:port,h3:port, all servers of the set";
 
-fn invalid(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
-    Error::new(ErrorKind::Invalid, message)
-}
-
 impl Nodes {
     /// Reads a URL: `redlock://[user[:password]@]h1[:port],h2[:port],h3…[/database][?option=value&…]`.
     ///
@@ -57,7 +54,7 @@ impl Nodes {
         let (mut gate, mut others) = (GATE, Vec::new());
         for option in options.split('&').filter(|option| !option.is_empty()) {
             match option.split_once('=') {
-                Some(("uptime_gate", value)) => gate = duration(value)?,
+                Some(("uptime_gate", value)) => gate = gate_of(value)?,
                 Some((
                     name @ ("replicas" | "replica_timeout" | "sentinel_user" | "sentinel_password_file"),
                     _,
@@ -106,17 +103,8 @@ impl Nodes {
     }
 }
 
-fn duration(text: &str) -> Result<Duration> {
-    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-    let (number, unit) = text.split_at(digits);
-    let number = number.parse::<u32>().ok().map(u64::from);
-    let duration = match (number, unit) {
-        (Some(number), "ms") => Duration::from_millis(number),
-        (Some(number), "s") => Duration::from_secs(number),
-        (Some(number), "m") => Duration::from_secs(number * 60),
-        (Some(number), "h") => Duration::from_secs(number * 3600),
-        _ => return Err(invalid(format!("uptime_gate={text:.40} is not a duration: write 30s, 10m or 1h"))),
-    };
+fn gate_of(text: &str) -> Result<Duration> {
+    let duration = url::duration("uptime_gate", text)?;
     if duration < GATE_MIN {
         return Err(invalid(format!("an uptime gate is at least {GATE_MIN:?}: no ttl is longer than it")));
     }
@@ -132,6 +120,7 @@ impl fmt::Debug for Nodes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use leasehold_core::ErrorKind;
 
     #[test]
     fn every_node_has_the_same_login_database_and_options() {
