@@ -108,6 +108,7 @@ fn on_a_cluster_commands_run_and_a_listing_covers_every_shard() {
     assert_eq!((busy.status.code(), text(&busy.stdout)), (Some(75), String::new()));
 }
 
+#[cfg(feature = "redis-tls")]
 #[test]
 fn a_url_with_tls_is_taken() {
     let store = Store::new();

@@ -65,7 +65,11 @@
 //! | | `memory:`, always there | |
 //! | `sqlite` | `sqlite:PATH`, a file for many processes of one host; needs a C compiler | yes |
 //! | `redis` | `redis://HOST`, one server; `redis+sentinel://HOST,HOST/SERVICE`; `redis+cluster://HOST,HOST`; `redlock://HOST,HOST,HOST` | yes |
-//! | `redis-tls` | `rediss://HOST`; the program installs a rustls crypto provider | no |
+//! | `redis-tls` | `rediss://HOST` | no |
+//! | `postgres`, `postgres-tls` | `postgres://USER@HOST/DATABASE` | no |
+//! | `etcd`, `etcd-tls` | `etcd://HOST,HOST`; needs `protoc` | no |
+//! | `zookeeper` | `zookeeper://HOST,HOST/CHROOT` | no |
+//! | `full` | all of them | no |
 
 pub mod advice;
 mod client;
