@@ -3,8 +3,10 @@
 use leasehold::Resource;
 use leasehold_fence::{Fenced, Rebase, Rebased, Template, rule::Mark};
 
+#[cfg(feature = "postgres")]
+use crate::exit::Exit;
 use crate::{
-    exit::{Exit, Failure},
+    exit::Failure,
     secret::{self, Parts},
 };
 
