@@ -1,8 +1,8 @@
 //! Where others were met: a hint, and no more.
 //!
-//! A transaction that would also take a place is three times as long as one that only takes what is free, and every
-//! member writes it down. So the long one is sent where somebody was in the way last time. A wrong hint costs one more
-//! transaction, or some bytes.
+//! A transaction that would also take a place and look is much longer than one that only takes what is free, and every
+//! member writes it down. So the long one is sent where somebody was in the way last time. A wrong hint costs a look and
+//! one more transaction, or some bytes.
 
 use std::{
     collections::HashSet,
