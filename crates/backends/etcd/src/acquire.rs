@@ -5,7 +5,7 @@ use std::time::Duration;
 use etcd_client::{Txn, TxnOp};
 use futures_util::future::join;
 use leasehold_core::{
-    Claim, ClaimRef, Effect, Error, ErrorKind, FencingToken, Grant, Moment, Verdict, WhenBlocked,
+    Claim, ClaimRef, Effect, Error, ErrorKind, FencingToken, Grant, Moment, Verdict, WallTime, WhenBlocked,
 };
 
 use crate::{
@@ -42,6 +42,8 @@ struct Grip {
     wrote: bool,
     /// What it wrote was its place, by the one transaction.
     joined: bool,
+    /// Others were met there last time.
+    crowded: bool,
 }
 
 /// What the first transaction came to.
@@ -50,6 +52,8 @@ enum First {
     Granted(i64, Lease),
     /// It was read, and perhaps a place was taken.
     Read(Reading),
+    /// Somebody is there, or a pause, or something of this claim.
+    NotFree,
 }
 
 impl Etcd {
@@ -61,7 +65,7 @@ impl Etcd {
         }
         let keys = self.link.config.root.of(&claim.resource);
         self.check_floor(&keys, claim).await?;
-        let mut grip = self.grip(claim).await?;
+        let mut grip = self.grip(claim, &keys).await?;
         let outcome = self.ask(claim, &keys, &mut grip).await;
         let Err(fault) = outcome else { return outcome };
         let error = fault.into_error();
@@ -86,7 +90,7 @@ impl Etcd {
     }
 
     /// Takes the leases in hand, and notes that a request is under way: if it is dropped, that stays noted.
-    async fn grip(&self, claim: &Claim) -> Result<Grip, Fault> {
+    async fn grip(&self, claim: &Claim, keys: &Keys) -> Result<Grip, Fault> {
         let (reference, now) = (claim.reference(), self.environment.now());
         let known = self.claims.get(&reference);
         let fits = |lease: &Lease| lease.asked == seconds_for(claim.ttl) && lease.is_usable(now);
@@ -108,7 +112,9 @@ impl Etcd {
         record.unanswered = true;
         self.claims.insert(now, reference.clone(), record.clone());
         let queues = claim.when_blocked == WhenBlocked::Queue;
-        let needs_place = queues && record.created == 0;
+        // What is free as a rule is asked for in few bytes: a place is taken along where others were met.
+        let crowded = self.crowds.expects(&keys.lock);
+        let needs_place = crowded && queues && record.created == 0;
         let place = if needs_place { self.pool.take_ready(claim.place_ttl) } else { None };
         let grave = match claim.succeeds.and_then(|from| from.bury) {
             Some(bury) => Some(self.pool.grant(whole_seconds(bury)).await?),
@@ -124,6 +130,7 @@ impl Etcd {
             tainted,
             wrote: false,
             joined: false,
+            crowded,
         })
     }
 
@@ -152,13 +159,16 @@ impl Etcd {
         if claim.succeeds.is_none() && is_new {
             match self.first(claim, keys, grip).await {
                 Ok(First::Granted(revision, hold)) => {
+                    self.crowds.gone(&keys.lock);
                     let name = grip.record.named.name();
                     return self.granted(claim, grip, name, (revision, sent, hold));
                 }
                 Ok(First::Read(reading)) => {
+                    self.crowds.met(&keys.lock);
                     self.note_place(claim, grip, &reading.line);
                     read = Some(self.link.with_deep(keys, reading).await?);
                 }
+                Ok(First::NotFree) => self.crowds.met(&keys.lock),
                 Err(fault) if fault.is_lease_gone() => self.regrip(claim, grip).await?,
                 Err(fault) => return Err(fault),
             }
@@ -229,46 +239,33 @@ impl Etcd {
         self.link.read(keys, &marks, limit(claim)).await
     }
 
-    /// The one transaction: granted if nobody is there; else a place, if there is a lease for one at hand; else a look.
+    /// The one transaction: granted if nobody is there. Where others were met, it else takes a place, if one is taken
+    /// along, and looks.
     async fn first(&self, claim: &Claim, keys: &Keys, grip: &Grip) -> Result<First, Fault> {
-        let (wall, name) = (self.environment.wall(), grip.record.named.name());
-        let write = |entry: &Entry, lease: i64| {
-            Changes::from([
-                (keys.contender(&name), Change::Put { value: entry.write(), lease }),
-                (keys.own(&grip.me), Change::Put { value: name.clone(), lease }),
-            ])
-        };
-        let unknown = Guard::Modified(keys.own(&grip.me), 0);
+        let wall = self.environment.wall();
         let free = [
-            unknown.clone(),
+            Guard::Modified(keys.own(&grip.me), 0),
             Guard::Nobody { lock: keys.lock.clone() },
             Guard::Modified(keys.pause.clone(), 0),
         ];
-        let look = reading(keys, &[&grip.me], limit(claim));
-        let otherwise = match grip.place {
-            Some(place) => {
-                let joins = [
-                    unknown,
-                    Guard::Created(keys.contender(&name), 0),
-                    Guard::Capacity { lock: keys.lock.clone(), capacity: claim.share.capacity() },
-                ];
-                let mut join = ops(&write(&Entry::waiting(claim, wall), place.id));
-                join.extend(look.iter().cloned());
-                TxnOp::txn(Txn::new().when(compares(&joins)).and_then(join).or_else(look))
-            }
-            None => TxnOp::txn(Txn::new().and_then(look)),
-        };
-        let txn = Txn::new()
-            .when(compares(&free))
-            .and_then(ops(&write(&Entry::holding(claim, wall), grip.hold.id)))
-            .or_else([otherwise]);
+        let seat = ops(&contending(keys, grip, &Entry::holding(claim, wall), grip.hold.id));
+        let mut txn = Txn::new().when(compares(&free)).and_then(seat);
+        if grip.crowded {
+            txn = txn.or_else(otherwise(claim, keys, grip, wall));
+        }
         let (done, hold) = join(self.link.transact(txn), self.freshened(grip.hold, claim.ttl)).await;
         let done = done?;
         if done.succeeded {
             return Ok(First::Granted(done.revision, hold));
         }
+        if !grip.crowded {
+            return Ok(First::NotFree);
+        }
+        if grip.place.is_none() {
+            return Reading::of(keys, &done, 0).map(First::Read);
+        }
         let inner = done.nested()?;
-        let written = if inner.succeeded && grip.place.is_some() { 2 } else { 0 };
+        let written = if inner.succeeded { 2 } else { 0 };
         Reading::of(keys, &inner, written).map(First::Read)
     }
 
@@ -515,6 +512,29 @@ impl Etcd {
             self.pool.put_back(grip.hold);
         }
     }
+}
+
+/// A new contender, named after the lease that was taken for it.
+fn contending(keys: &Keys, grip: &Grip, entry: &Entry, lease: i64) -> Changes {
+    let name = grip.record.named.name();
+    Changes::from([
+        (keys.contender(&name), Change::Put { value: entry.write(), lease }),
+        (keys.own(&grip.me), Change::Put { value: name, lease }),
+    ])
+}
+
+/// What the one transaction does if it is not free: takes the place, unless others share it differently, and looks.
+fn otherwise(claim: &Claim, keys: &Keys, grip: &Grip, wall: WallTime) -> Vec<TxnOp> {
+    let look = reading(keys, &[&grip.me], limit(claim));
+    let Some(place) = grip.place else { return look };
+    let joins = [
+        Guard::Modified(keys.own(&grip.me), 0),
+        Guard::Created(keys.contender(&grip.record.named.name()), 0),
+        Guard::Capacity { lock: keys.lock.clone(), capacity: claim.share.capacity() },
+    ];
+    let mut join = ops(&contending(keys, grip, &Entry::waiting(claim, wall), place.id));
+    join.extend(look.iter().cloned());
+    vec![TxnOp::txn(Txn::new().when(compares(&joins)).and_then(join).or_else(look))]
 }
 
 /// How much of the line is read: those who share must all be counted.

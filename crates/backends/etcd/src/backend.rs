@@ -8,7 +8,9 @@ use leasehold_core::{
     race::{Either, first},
 };
 
-use crate::{NAME, claims::Claims, config::Config, error::Fault, link::Link, pool::Pool, wait::Ear};
+use crate::{
+    NAME, claims::Claims, config::Config, crowds::Crowds, error::Fault, link::Link, pool::Pool, wait::Ear,
+};
 
 /// Leases in etcd.
 ///
@@ -30,6 +32,7 @@ pub struct Etcd {
     pub(crate) link: Arc<Link>,
     pub(crate) pool: Arc<Pool>,
     pub(crate) claims: Claims,
+    pub(crate) crowds: Crowds,
     pub(crate) ear: Ear,
     pub(crate) environment: Arc<dyn Environment>,
 }
@@ -53,6 +56,7 @@ impl Etcd {
             info: info(),
             pool: Pool::new(Arc::clone(&link)),
             claims: Claims::default(),
+            crowds: Crowds::default(),
             ear: Ear::new(Arc::clone(&link)),
             link,
             environment,

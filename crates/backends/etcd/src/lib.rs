@@ -9,6 +9,7 @@ mod acquire;
 mod backend;
 mod claims;
 mod config;
+mod crowds;
 mod entry;
 mod error;
 mod inspect;

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use etcd_client::{Client, ConnectOptions, Error as Driver};
+use etcd_client::{Client, ConnectOptions, Error as Driver, KvClient};
 use leasehold_core::{
     Environment, Error, ErrorKind, Moment,
     race::{Either, first},
@@ -35,7 +35,7 @@ const MESSAGE_MAX: usize = 64 << 20;
 pub(crate) struct Link {
     pub(crate) config: Config,
     pub(crate) environment: Arc<dyn Environment>,
-    wires: Mutex<Vec<Option<Wire>>>,
+    members: Mutex<Vec<Option<Arc<Member>>>>,
     /// Counts how often we moved on: the member is this modulo their number.
     moves: watch::Sender<usize>,
     /// The highest revision seen.
@@ -62,16 +62,31 @@ impl Drop for Attempt<'_> {
 /// A way to one member.
 #[derive(Clone)]
 pub(crate) struct Wire {
-    pub(crate) client: Client,
+    pub(crate) member: Arc<Member>,
     move_number: usize,
+}
+
+/// A member, as it is talked to.
+pub(crate) struct Member {
+    pub(crate) client: Client,
+    /// The part of the client that reads and writes: the whole one is a dozen parts, and every call clones what it uses.
+    kv: KvClient,
     /// It has answered before: a connection stands, or stood.
-    proven: Arc<AtomicBool>,
+    proven: AtomicBool,
+}
+
+impl Member {
+    fn new(client: Client) -> Arc<Member> {
+        let kv = client.kv_client().max_decoding_message_size(MESSAGE_MAX);
+        let kv = kv.max_encoding_message_size(MESSAGE_MAX);
+        Arc::new(Member { client, kv, proven: AtomicBool::new(false) })
+    }
 }
 
 impl Link {
     pub(crate) fn new(config: Config, environment: Arc<dyn Environment>) -> Link {
-        let wires = Mutex::new(vec![None; config.hosts.len()]);
-        Link { config, environment, wires, moves: watch::Sender::new(0), revision: AtomicI64::new(0) }
+        let members = Mutex::new(vec![None; config.hosts.len()]);
+        Link { config, environment, members, moves: watch::Sender::new(0), revision: AtomicI64::new(0) }
     }
 
     /// Tells whenever another member is used from now on.
@@ -79,8 +94,8 @@ impl Link {
         self.moves.subscribe()
     }
 
-    fn wires(&self) -> MutexGuard<'_, Vec<Option<Wire>>> {
-        self.wires.lock().unwrap_or_else(PoisonError::into_inner)
+    fn members(&self) -> MutexGuard<'_, Vec<Option<Arc<Member>>>> {
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) async fn wire(&self) -> Result<Wire, Fault> {
@@ -88,15 +103,15 @@ impl Link {
         for _ in &self.config.hosts {
             let number = *self.moves.borrow();
             let index = number % self.config.hosts.len();
-            let kept = self.wires()[index].clone();
-            if let Some(wire) = kept {
-                return Ok(Wire { move_number: number, ..wire });
+            let kept = self.members()[index].clone();
+            if let Some(member) = kept {
+                return Ok(Wire { member, move_number: number });
             }
             match self.open(index).await {
                 Ok(client) => {
-                    let wire = Wire { client, move_number: number, proven: Arc::default() };
-                    self.wires()[index] = Some(wire.clone());
-                    return Ok(wire);
+                    let member = Member::new(client);
+                    self.members()[index] = Some(Arc::clone(&member));
+                    return Ok(Wire { member, move_number: number });
                 }
                 Err(refused @ Fault::Refused(_)) => return Err(refused),
                 Err(failed) => fault = failed,
@@ -142,7 +157,7 @@ impl Link {
                 return false;
             }
             if forget {
-                self.wires()[index] = None;
+                self.members()[index] = None;
             }
             *number += 1;
             true
@@ -162,11 +177,36 @@ impl Link {
     where
         F: Future<Output = Result<T, Driver>>,
     {
+        let ask = |member: &Member| ask(member.client.clone());
+        self.try_members(ask, self.config.timeout, Fault::was_not_sent).await
+    }
+
+    /// The same for a transaction.
+    pub(crate) async fn call_kv<T, F>(&self, ask: impl Fn(KvClient) -> F) -> Result<T, Fault>
+    where
+        F: Future<Output = Result<T, Driver>>,
+    {
+        let ask = |member: &Member| ask(member.kv.clone());
         self.try_members(ask, self.config.timeout, Fault::was_not_sent).await
     }
 
     /// The same for what may be asked twice: the next member is asked if this one does not answer soon.
     pub(crate) async fn call_again<T, F>(&self, ask: impl Fn(Client) -> F) -> Result<T, Fault>
+    where
+        F: Future<Output = Result<T, Driver>>,
+    {
+        self.ask_again(|member| ask(member.client.clone())).await
+    }
+
+    /// The same for a transaction that only reads.
+    pub(crate) async fn call_kv_again<T, F>(&self, ask: impl Fn(KvClient) -> F) -> Result<T, Fault>
+    where
+        F: Future<Output = Result<T, Driver>>,
+    {
+        self.ask_again(|member| ask(member.kv.clone())).await
+    }
+
+    async fn ask_again<T, F>(&self, ask: impl Fn(&Member) -> F) -> Result<T, Fault>
     where
         F: Future<Output = Result<T, Driver>>,
     {
@@ -177,7 +217,7 @@ impl Link {
 
     async fn try_members<T, F>(
         &self,
-        ask: impl Fn(Client) -> F,
+        ask: impl Fn(&Member) -> F,
         patience: Duration,
         again: impl Fn(&Fault) -> bool,
     ) -> Result<T, Fault>
@@ -187,16 +227,16 @@ impl Link {
         let mut fault = Fault::NotSent("no member is known".to_owned());
         for _ in 0..=self.config.hosts.len() {
             let wire = self.wire().await?;
-            let proven = wire.proven.load(Ordering::Relaxed);
+            let proven = wire.member.proven.load(Ordering::Relaxed);
             let connecting = if proven { Duration::ZERO } else { self.config.connect_timeout };
             let patience = self.environment.sleep(patience + connecting);
             let mut attempt = Attempt { link: self, wire: &wire, began: self.environment.now(), over: false };
-            let outcome = first(ask(wire.client.clone()), patience).await;
+            let outcome = first(ask(&wire.member), patience).await;
             attempt.over = true;
             drop(attempt);
             fault = match outcome {
                 Either::Left(Ok(answer)) => {
-                    wire.proven.store(true, Ordering::Relaxed);
+                    wire.member.proven.store(true, Ordering::Relaxed);
                     return Ok(answer);
                 }
                 Either::Left(Err(error)) => Fault::from(error),
@@ -218,8 +258,6 @@ impl Link {
     pub(crate) fn highest_seen(&self) -> i64 {
         self.revision.load(Ordering::Relaxed)
     }
-
-    pub(crate) const MESSAGE_MAX: usize = MESSAGE_MAX;
 }
 
 #[cfg(feature = "tls")]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use etcd_client::{
-    Client, Compare, CompareOp, GetOptions, PutOptions, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse,
+    Compare, CompareOp, GetOptions, KvClient, PutOptions, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse,
     TxnResponse,
 };
 
@@ -137,14 +137,14 @@ impl Done {
 
 impl Link {
     pub(crate) async fn transact(&self, txn: Txn) -> Result<Done, Fault> {
-        let response = self.call(|client| send(client, txn.clone())).await?;
+        let response = self.call_kv(|kv| send(kv, txn.clone())).await?;
         Ok(Done::of(&response, self))
     }
 
     /// A transaction that only reads.
     pub(crate) async fn look(&self, gets: Vec<TxnOp>) -> Result<Done, Fault> {
         let txn = Txn::new().and_then(gets);
-        let response = self.call_again(|client| send(client, txn.clone())).await?;
+        let response = self.call_kv_again(|kv| send(kv, txn.clone())).await?;
         Ok(Done::of(&response, self))
     }
 
@@ -156,8 +156,6 @@ impl Link {
     }
 }
 
-async fn send(client: Client, txn: Txn) -> Result<TxnResponse, etcd_client::Error> {
-    let kv = client.kv_client();
-    let kv = kv.max_decoding_message_size(Link::MESSAGE_MAX);
-    kv.max_encoding_message_size(Link::MESSAGE_MAX).txn(txn).await
+async fn send(mut kv: KvClient, txn: Txn) -> Result<TxnResponse, etcd_client::Error> {
+    kv.txn(txn).await
 }

@@ -163,7 +163,7 @@ impl Listener {
 
     async fn open(&self) -> Result<WatchStream, Fault> {
         let wire = self.link.wire().await?;
-        let mut client = wire.client.clone();
+        let mut client = wire.member.client.clone();
         // Nobody writes this key: a stream begins with a watch, and this one stays.
         let key = format!("{}ear", self.link.config.root.all());
         let opening = client.watch(key, Some(WatchOptions::new().with_watch_id(1)));

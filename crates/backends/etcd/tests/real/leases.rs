@@ -41,6 +41,28 @@ async fn after_the_first_no_acquire_pays_for_a_grant_and_each_is_one_transaction
 }
 
 #[tokio::test]
+async fn where_others_were_met_the_same_transaction_takes_the_place() {
+    let cluster = EtcdCluster::start(1);
+    let etcd = open(&cluster.url()).await;
+    let holder = claim(&report(), LONG);
+    granted(&etcd, &holder).await;
+    let wait = async || {
+        let waiting = claim(&report(), LONG).queued();
+        let before = calls(&cluster, "Txn");
+        assert!(blocked(&etcd, &waiting).await.placed);
+        let took = calls(&cluster, "Txn") - before;
+        assert_eq!(release(&etcd, &waiting).await, Released::Now);
+        took
+    };
+    assert_eq!(wait().await, 3, "nobody was expected: a try, a look, and the place");
+    eventually("a lease for a place lies ready", || async { wait().await == 1 }).await;
+    release(&etcd, &holder).await;
+    let before = calls(&cluster, "Txn");
+    granted(&etcd, &claim(&report(), LONG).queued()).await;
+    assert_eq!(calls(&cluster, "Txn"), before + 1, "others were expected, and it is free");
+}
+
+#[tokio::test]
 async fn no_claim_keeps_another_alive() {
     let cluster = EtcdCluster::start(1);
     let etcd = open(&cluster.url()).await;
