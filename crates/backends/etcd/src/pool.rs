@@ -67,8 +67,8 @@ pub(crate) fn whole_seconds(duration: Duration) -> u64 {
 const SECONDS_MAX: u64 = 9_000_000_000;
 /// How many lie ready at first, and at the most.
 const READY: (usize, usize) = (2, 32);
-/// How many that came back are kept.
-const SHELF_MAX: usize = 64;
+/// How many that came back are kept: after a burst of many at once the next one finds them.
+const SHELF_MAX: usize = 128;
 /// A length that nobody asked for in this time is given up.
 const IDLE: Duration = Duration::from_secs(60);
 

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use etcd_client::{Txn, TxnOp};
 use leasehold_core::{ClaimRef, Error, ErrorKind, Farewell, Gone, Released};
 
 use crate::{
@@ -12,7 +11,7 @@ use crate::{
     line::{Contender, Own, OwnKey},
     pool::whole_seconds,
     read::{self, grave},
-    txn::{Change, Changes, Guard, compares, ops},
+    txn::{Change, Changes, Guard},
 };
 
 const ATTEMPTS: u32 = 40;
@@ -60,12 +59,9 @@ impl Etcd {
         let (name, own) = (record.name, keys.own(me));
         let contender = keys.contender(&name);
         let guards = [Guard::Created(contender.clone(), record.created), Guard::Value(own.clone(), name)];
-        let changes = Changes::from([(contender.clone(), Change::Delete), (own.clone(), Change::Delete)]);
-        let look = [TxnOp::get(own, None)];
-        let txn = Txn::new().when(compares(&guards)).and_then(ops(&changes)).or_else(look);
+        let changes = Changes::from([(contender, Change::Delete), (own, Change::Delete)]);
         // A kept seat is nobody's, and is known here no longer.
-        let done = self.link.transact(txn).await?;
-        if done.succeeded {
+        if self.link.commit(&guards, &changes).await?.is_some() {
             self.forget(claim, false);
             return Ok(Some(Released::Now));
         }
