@@ -54,17 +54,7 @@ impl Desk {
 
     /// All that begin so, in key order.
     pub(crate) async fn all(&self, prefix: &str) -> Result<Vec<Snapshot>, Failure> {
-        let mut all = Vec::new();
-        let mut listing = Some(Listing::of(prefix));
-        while let Some(part) = listing.take() {
-            let Page::Resources { snapshots, next } = self.client.inspect(&Query::Resources(part)).await?
-            else {
-                return Err(unexpected());
-            };
-            all.extend(snapshots);
-            listing = next.map(|next| Listing::of(prefix).after(next));
-        }
-        Ok(all)
+        Ok(self.client.list(prefix).await?)
     }
 
     pub(crate) async fn within(&self, scope: &Scope) -> Result<Vec<Snapshot>, Failure> {

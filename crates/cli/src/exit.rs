@@ -34,6 +34,11 @@ impl Exit {
     }
 }
 
+/// The code of a process that a signal ended, as shells have it.
+pub(crate) fn by_signal(signal: i32) -> u8 {
+    128 | u8::try_from(signal & 0x7f).unwrap_or(0)
+}
+
 /// Why a command came to nothing: for people in one line, for programs by kind.
 #[derive(Debug)]
 pub(crate) struct Failure {

@@ -3,39 +3,16 @@
 
 mod support;
 
-use std::process::{Command, Output};
-
 use leasehold_testkit::servers::PostgresServer;
-use support::Site;
+use support::{Site, Store, said as text};
 
-struct Store {
-    site: Site,
-    server: PostgresServer,
-}
-
-impl Store {
-    fn new() -> Store {
-        Store { site: Site::new(), server: PostgresServer::start() }
-    }
-
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = self.site.leasehold();
-        command.args(["--store", &self.server.url()]).args(arguments);
-        command
-    }
-
-    fn output(&self, arguments: &[&str]) -> Output {
-        self.command(arguments).output().unwrap()
-    }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
+fn store() -> Store<PostgresServer> {
+    Store::on(PostgresServer::start(), PostgresServer::url)
 }
 
 #[test]
 fn a_run_passes_on_what_it_holds_and_how_it_ended_and_operators_look_and_order() {
-    let store = Store::new();
+    let store = store();
     let script = "echo $LEASEHOLD_RESOURCE $LEASEHOLD_TOKEN; exit 7";
     let output = store.output(&["run", "report/42", "--", "sh", "-c", script]);
     assert_eq!(output.status.code(), Some(7), "{}", text(&output.stderr));
@@ -54,7 +31,7 @@ fn a_run_passes_on_what_it_holds_and_how_it_ended_and_operators_look_and_order()
 
 #[test]
 fn a_store_that_cannot_be_used_is_one_clear_line() {
-    let store = Store::new();
+    let store = store();
     store.server.sql("CREATE ROLE guest LOGIN");
     let port = store.server.port();
     let table = [

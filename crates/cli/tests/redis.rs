@@ -3,39 +3,16 @@
 
 mod support;
 
-use std::process::{Command, Output};
-
 use leasehold_testkit::servers::{RedisCluster, RedisServer};
-use support::Site;
+use support::{Site, Store, said as text};
 
-struct Store {
-    site: Site,
-    server: RedisServer,
-}
-
-impl Store {
-    fn new() -> Store {
-        Store { site: Site::new(), server: RedisServer::start() }
-    }
-
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = self.site.leasehold();
-        command.args(["--store", &self.server.url()]).args(arguments);
-        command
-    }
-
-    fn output(&self, arguments: &[&str]) -> Output {
-        self.command(arguments).output().unwrap()
-    }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
+fn store() -> Store<RedisServer> {
+    Store::on(RedisServer::start(), RedisServer::url)
 }
 
 #[test]
 fn a_run_passes_on_what_it_holds_and_how_it_ended() {
-    let store = Store::new();
+    let store = store();
     let script = "echo $LEASEHOLD_RESOURCE $LEASEHOLD_TOKEN; exit 7";
     let output = store.output(&["run", "report/42", "--", "sh", "-c", script]);
     assert_eq!(output.status.code(), Some(7), "{}", text(&output.stderr));
@@ -47,7 +24,7 @@ fn a_run_passes_on_what_it_holds_and_how_it_ended() {
 
 #[test]
 fn work_that_must_be_right_is_refused_unless_its_effect_is_fenced() {
-    let store = Store::new();
+    let store = store();
     let refused = store.output(&["run", "--correctness", "payment/1", "--", "echo", "ran"]);
     assert_eq!((refused.status.code(), text(&refused.stdout)), (Some(78), String::new()));
     let why = text(&refused.stderr);
@@ -58,7 +35,7 @@ fn work_that_must_be_right_is_refused_unless_its_effect_is_fenced() {
 
 #[test]
 fn leaks_finds_what_other_libraries_left_without_an_end() {
-    let store = Store::new();
+    let store = store();
     assert_eq!(store.output(&["leaks", "--pattern", "lock:*"]).status.code(), Some(0));
     store.server.command(&["SET", "lock:orders", "someone"]);
     store.server.command(&["HSET", "lock:stock", "owner", "1"]);
@@ -72,7 +49,7 @@ fn leaks_finds_what_other_libraries_left_without_an_end() {
 
 #[test]
 fn a_server_that_is_gone_is_one_clear_line() {
-    let store = Store::new();
+    let store = store();
     let url = store.server.url();
     drop(store.server);
     let mut command = store.site.leasehold();
@@ -111,7 +88,7 @@ fn on_a_cluster_commands_run_and_a_listing_covers_every_shard() {
 #[cfg(feature = "redis-tls")]
 #[test]
 fn a_url_with_tls_is_taken() {
-    let store = Store::new();
+    let store = store();
     let mut command = store.site.leasehold();
     command.args(["--store", "rediss://127.0.0.1:1/", "run", "report/42", "--", "true"]);
     let output = command.output().unwrap();

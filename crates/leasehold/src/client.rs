@@ -3,8 +3,8 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use leasehold_core::{
-    Backend, BackendInfo, Environment, Error, ErrorKind, Event, FencingToken, Holder, Order, Ordered, Page,
-    Query, Resource, Result, ShareNumber, Snapshot, Verb,
+    Backend, BackendInfo, Environment, Error, ErrorKind, Event, FencingToken, Holder, Listing, Order,
+    Ordered, Page, Query, Resource, Result, ShareNumber, Snapshot, Verb,
 };
 use tokio::sync::broadcast;
 
@@ -114,6 +114,23 @@ impl Client {
         let resource = self.resource(kind, id)?;
         let page = self.inspect(&Query::One(resource.clone())).await?;
         Ok(page.into_snapshots().pop().unwrap_or_else(|| Snapshot::empty(resource)))
+    }
+
+    /// All resources whose [keys](Resource::key) begin so, page after page, in key order.
+    ///
+    /// # Errors
+    /// Whatever the backend says.
+    pub async fn list(&self, prefix: &str) -> Result<Vec<Snapshot>> {
+        let mut all = Vec::new();
+        let mut listing = Some(Listing::of(prefix));
+        while let Some(part) = listing.take() {
+            let Page::Resources { snapshots, next } = self.inspect(&Query::Resources(part)).await? else {
+                return Err(Error::new(ErrorKind::Corrupt, "the backend answered another question"));
+            };
+            all.extend(snapshots);
+            listing = next.map(|next| Listing::of(prefix).after(next));
+        }
+        Ok(all)
     }
 
     /// Resources or the audit trail, a page at a time.

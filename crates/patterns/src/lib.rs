@@ -19,6 +19,11 @@ pub mod schedule;
 #[cfg(feature = "single-flight")]
 pub mod single_flight;
 
+#[cfg(all(
+    any(feature = "postgres", feature = "redis", feature = "sqlite"),
+    any(feature = "idempotency", feature = "jobs", feature = "single-flight")
+))]
+mod numbers;
 #[cfg(all(feature = "postgres", any(feature = "idempotency", feature = "jobs", feature = "single-flight")))]
 mod postgres;
 #[cfg(all(feature = "sqlite", any(feature = "idempotency", feature = "jobs", feature = "single-flight")))]

@@ -6,25 +6,17 @@
 use std::{process::ExitCode, time::Duration};
 
 use leasehold_testkit::{Taker, servers::EtcdCluster, taker};
-use libtest_mimic::{Arguments, Trial};
 
 fn main() -> ExitCode {
-    if std::env::args().nth(1).is_some_and(|first| first.starts_with("etcd://")) {
-        return taker::main();
-    }
-    let test = |name: &str, run: fn()| {
-        Trial::test(name, move || {
-            run();
-            Ok(())
-        })
-    };
-    let trials = vec![
-        test("a_holder_stopped_for_a_while_keeps_lease_and_token", stopped_for_a_while),
-        test("a_holder_stopped_past_its_ttl_is_told_before_any_check_says_ok", stopped_past_its_ttl),
-        test("a_killed_holder_is_followed_after_its_ttl_by_a_higher_token", killed),
-        test("a_killed_waiter_costs_seconds", killed_waiter),
-    ];
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+    taker::main_with_tests(
+        "etcd://",
+        &[
+            ("a_holder_stopped_for_a_while_keeps_lease_and_token", stopped_for_a_while),
+            ("a_holder_stopped_past_its_ttl_is_told_before_any_check_says_ok", stopped_past_its_ttl),
+            ("a_killed_holder_is_followed_after_its_ttl_by_a_higher_token", killed),
+            ("a_killed_waiter_costs_seconds", killed_waiter),
+        ],
+    )
 }
 
 fn start(cluster: &EtcdCluster, ttl: u64) -> Taker {

@@ -5,26 +5,18 @@
 use std::{process::ExitCode, time::Duration};
 
 use leasehold_testkit::{Taker, servers::ZooKeeperServer, taker};
-use libtest_mimic::{Arguments, Trial};
 
 const TTL: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
-    if std::env::args().nth(1).is_some_and(|first| first.starts_with("zookeeper://")) {
-        return taker::main();
-    }
-    let test = |name: &str, run: fn()| {
-        Trial::test(name, move || {
-            run();
-            Ok(())
-        })
-    };
-    let trials = vec![
-        test("a_killed_holder_is_followed_after_its_session_by_a_higher_token", killed),
-        test("a_holder_stopped_past_its_session_is_told_before_any_check_says_ok", stopped_past_its_session),
-        test("a_holder_stopped_for_less_than_its_session_keeps_lease_and_token", stopped_for_a_while),
-    ];
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+    taker::main_with_tests(
+        "zookeeper://",
+        &[
+            ("a_killed_holder_is_followed_after_its_session_by_a_higher_token", killed),
+            ("a_holder_stopped_past_its_session_is_told_before_any_check_says_ok", stopped_past_its_session),
+            ("a_holder_stopped_for_less_than_its_session_keeps_lease_and_token", stopped_for_a_while),
+        ],
+    )
 }
 
 fn start(url: &str) -> Taker {

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use super::Context;
 use crate::{
     args::{Global, duration},
-    exit::{Exit, Failure},
+    exit::{self, Exit, Failure},
     output::Output,
     relaunch,
     screen::Screen,
@@ -68,7 +68,7 @@ impl Elect {
             let again = lost || (has_led && code == Some(Exit::Unavailable.code()));
             if !again || self.once || told.is_some() {
                 return Ok(ExitCode::from(
-                    code.unwrap_or_else(|| told.map_or(Exit::Internal.code(), code_of)),
+                    code.unwrap_or_else(|| told.map_or(Exit::Internal.code(), by_signal)),
                 ));
             }
             has_led |= lost;
@@ -77,7 +77,7 @@ impl Elect {
             let pause = Backoff::FIRST.saturating_mul(1 << failures.min(9)); // at most half a minute
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
-                signal = signals.next() => return Ok(ExitCode::from(code_of(signal))),
+                signal = signals.next() => return Ok(ExitCode::from(by_signal(signal))),
             }
         }
     }
@@ -108,7 +108,7 @@ impl Elect {
         loop {
             let seen = tokio::select! {
                 seen = observer.next() => seen,
-                signal = signals.next() => return Ok(ExitCode::from(code_of(signal))),
+                signal = signals.next() => return Ok(ExitCode::from(by_signal(signal))),
             };
             match seen {
                 Ok(leader) => {
@@ -142,6 +142,6 @@ fn show(leader: Option<&Leader>, output: Output) -> Result<bool, Failure> {
     screen.print(&format!("{at} {line}\n"))
 }
 
-fn code_of(signal: Signal) -> u8 {
-    128 | u8::try_from(signal.as_raw() & 0x7f).unwrap_or(0)
+fn by_signal(signal: Signal) -> u8 {
+    exit::by_signal(signal.as_raw())
 }

@@ -202,16 +202,6 @@ impl Seen {
     }
 }
 
-#[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
-fn token(number: i64) -> Result<FencingToken> {
-    FencingToken::new(u64::try_from(number).unwrap_or(0))
-}
-
-#[cfg(any(feature = "redis", feature = "sqlite"))]
-fn millis(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX / 4).min(i64::MAX / 4)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

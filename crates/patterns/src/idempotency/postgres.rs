@@ -5,7 +5,8 @@ use std::{fmt, sync::Arc, time::Duration};
 use leasehold::{Result, async_trait};
 use tokio_postgres::Client;
 
-use super::{Begun, Fingerprint, Keys, Run, Seen, Terms, check_answer, check_key, token};
+use super::{Begun, Fingerprint, Keys, Run, Seen, Terms, check_answer, check_key};
+use crate::numbers::token;
 use crate::postgres::{create, interpret};
 
 /// Keys in PostgreSQL, through a connection of yours. Each call is one statement or two, so a pool in transaction mode is

@@ -5,7 +5,8 @@ use std::{fmt, sync::LazyLock, time::Duration};
 use ::redis::{Script, Value, aio::ConnectionLike, from_redis_value};
 use leasehold::{Effect, Error, ErrorKind, Result, async_trait};
 
-use super::{Begun, Fingerprint, Keys, Run, Terms, check_answer, check_key, millis, token};
+use super::{Begun, Fingerprint, Keys, Run, Terms, check_answer, check_key};
+use crate::numbers::{millis, token};
 
 /// Keys in Redis, through a connection of yours that can be cloned: a `MultiplexedConnection`, a `ConnectionManager`.
 ///

@@ -9,7 +9,8 @@ use std::{
 use leasehold::{Result, async_trait};
 use rusqlite::{OptionalExtension as _, Row, Transaction, params};
 
-use super::{Begun, Fingerprint, Keys, Run, Seen, Terms, check_answer, check_key, millis, token};
+use super::{Begun, Fingerprint, Keys, Run, Seen, Terms, check_answer, check_key};
+use crate::numbers::{millis, token};
 use crate::sqlite::{File, NOW, interpret};
 
 /// Keys in a SQLite file, for the processes of one host.

@@ -194,11 +194,3 @@ pub struct JobRecord {
 
 /// The reason that is written down for a job whose worker did not come back from the last attempt.
 const VANISHED: &str = "its worker did not come back";
-
-fn token(number: i64) -> Result<FencingToken> {
-    FencingToken::new(u64::try_from(number).unwrap_or(0))
-}
-
-fn millis(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX / 4).min(i64::MAX / 4)
-}

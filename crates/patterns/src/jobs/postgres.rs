@@ -5,7 +5,8 @@ use std::{fmt, sync::Arc, time::Duration};
 use leasehold::{Result, async_trait};
 use tokio_postgres::{Client, GenericClient, Row, types::ToSql};
 
-use super::{Claim, JobRecord, JobState, Jobs, NewJob, VANISHED, millis, token};
+use super::{Claim, JobRecord, JobState, Jobs, NewJob, VANISHED};
+use crate::numbers::{millis, token};
 use crate::postgres::{create, interpret};
 
 /// Jobs in PostgreSQL, through a connection of yours. Workers pass over rows that another one is just taking

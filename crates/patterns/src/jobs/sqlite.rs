@@ -9,7 +9,8 @@ use std::{
 use leasehold::{Result, async_trait};
 use rusqlite::{OptionalExtension as _, Row, Transaction, params};
 
-use super::{Claim, JobRecord, JobState, Jobs, NewJob, VANISHED, millis, token};
+use super::{Claim, JobRecord, JobState, Jobs, NewJob, VANISHED};
+use crate::numbers::{millis, token};
 use crate::sqlite::{File, NOW, interpret};
 
 /// Jobs in a SQLite file, for the processes of one host.

@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, fmt, time::Duration};
 
-use leasehold::{Client, Error, ErrorKind, LeaseRequest, LeaseView, Listing, Page, Query, Result};
+use leasehold::{Client, Error, ErrorKind, LeaseRequest, LeaseView, Result};
 
 use super::{
     expression::Schedule,
@@ -142,19 +142,9 @@ impl Cron {
         if self.missed == Missed::Skip {
             return Ok(now);
         }
-        let mut last = None;
-        let mut listing = Some(Listing::of(self.mark(CLAIMED, "")?.resource()?.key()));
-        while let Some(part) = listing.take() {
-            let Page::Resources { snapshots, next } =
-                self.client.inspect(&Query::Resources(part.clone())).await?
-            else {
-                break;
-            };
-            let ticks =
-                snapshots.iter().filter_map(|seen| seen.resource.id().rsplit_once('@')?.1.parse().ok());
-            last = last.max(ticks.filter(|tick| *tick <= now).max());
-            listing = next.map(|next| part.after(next));
-        }
+        let claimed = self.client.list(self.mark(CLAIMED, "")?.resource()?.key()).await?;
+        let ticks = claimed.iter().filter_map(|seen| seen.resource.id().rsplit_once('@')?.1.parse().ok());
+        let last = ticks.filter(|tick| *tick <= now).max();
         Ok(last.unwrap_or(now))
     }
 

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use leasehold::{Client, Listing, Page, Query, Result, Snapshot};
+use leasehold::{Client, Result, Snapshot};
 
 use super::{
     cron::{CLAIMED, ENDED},
@@ -44,15 +44,8 @@ pub async fn reports(client: &Client) -> Result<Vec<Report>> {
     let mut ticks = Ticks::new();
     for kind in [CLAIMED, ENDED] {
         let any = client.lease(kind, "x");
-        let mut listing = Some(Listing::of(any.resource()?.key().trim_end_matches('x')));
-        while let Some(part) = listing.take() {
-            let Page::Resources { snapshots, next } = client.inspect(&Query::Resources(part.clone())).await?
-            else {
-                break;
-            };
-            snapshots.iter().for_each(|seen| note(seen, &mut ticks));
-            listing = next.map(|next| part.after(next));
-        }
+        let seen = client.list(any.resource()?.key().trim_end_matches('x')).await?;
+        seen.iter().for_each(|seen| note(seen, &mut ticks));
     }
     let now = Instant::of(client.environment().wall());
     Ok(ticks.into_iter().filter_map(|(job, ticks)| report(job, &ticks, now)).collect())

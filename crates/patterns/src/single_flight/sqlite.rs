@@ -11,6 +11,7 @@ use leasehold_fence::sqlite as fence;
 use rusqlite::{OptionalExtension as _, params};
 
 use super::cache::{Cache, Entry};
+use crate::numbers::millis;
 use crate::sqlite::{File, NOW, interpret};
 
 /// Values in a SQLite file, for the processes of one host.
@@ -60,7 +61,7 @@ impl Cache for SqliteCache {
 
     async fn put(&self, key: &str, entry: &Entry, keep: Duration, pass: &Pass) -> Result<()> {
         let (key, entry, pass) = (key.to_owned(), entry.write(), pass.clone());
-        let keep = i64::try_from(keep.as_millis()).unwrap_or(i64::MAX / 4).min(i64::MAX / 4);
+        let keep = millis(keep);
         let put = self.file.with(move |transaction| {
             fence::admit(transaction, &pass)?;
             let write = || {

@@ -85,3 +85,20 @@ pub fn main() -> ExitCode {
         }
     }
 }
+
+/// The main of a test program that is also its own taker: started with a URL of this scheme, it is the taker; otherwise
+/// it runs the tests.
+pub fn main_with_tests(scheme: &str, tests: &[(&str, fn())]) -> ExitCode {
+    if std::env::args().nth(1).is_some_and(|first| first.starts_with(scheme)) {
+        return main();
+    }
+    let trial = |(name, run): &(&str, fn())| {
+        let run = *run;
+        libtest_mimic::Trial::test(*name, move || {
+            run();
+            Ok(())
+        })
+    };
+    let trials = tests.iter().map(trial).collect();
+    libtest_mimic::run(&libtest_mimic::Arguments::from_args(), trials).exit_code()
+}

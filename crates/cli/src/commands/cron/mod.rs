@@ -14,7 +14,7 @@ use rustix::process::Signal;
 use super::Context;
 use crate::{
     args::{Global, duration},
-    exit::Failure,
+    exit::{self, Failure},
     output::Output,
     signals::Signals,
 };
@@ -109,7 +109,7 @@ impl Cron {
         let ended = self.ticks(&cron, &work, &mut signals).await;
         let _ = tokio::time::timeout(Duration::from_secs(2), client.shutdown()).await;
         context.write_metrics();
-        ended.map(|signal| ExitCode::from(128 | u8::try_from(signal.as_raw() & 0x7f).unwrap_or(0)))
+        ended.map(|signal| ExitCode::from(exit::by_signal(signal.as_raw())))
     }
 
     async fn ticks(

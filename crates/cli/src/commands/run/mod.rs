@@ -26,7 +26,7 @@ use self::{
 use super::Context;
 use crate::{
     args::{Global, duration},
-    exit::{Exit, Failure},
+    exit::{self, Exit, Failure},
     hold::Hold,
     output::Output,
     relaunch,
@@ -268,5 +268,5 @@ fn ended_by(signal: Signal) -> ExitCode {
 }
 
 fn code_of(signal: i32) -> ExitCode {
-    ExitCode::from(128 | u8::try_from(signal & 0x7f).unwrap_or(0))
+    ExitCode::from(exit::by_signal(signal))
 }
