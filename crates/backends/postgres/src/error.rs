@@ -31,6 +31,8 @@ fn kind_of_connect(error: &tokio_postgres::Error) -> ErrorKind {
     if text.contains("authentication") || text.contains("invalid configuration") {
         // "password missing": the server wants one, and none was given.
         ErrorKind::Denied
+    } else if why(error).contains("does not support TLS") {
+        ErrorKind::Unsupported
     } else {
         ErrorKind::Unavailable
     }

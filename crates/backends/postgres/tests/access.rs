@@ -10,8 +10,7 @@ use std::{
 };
 
 use common::{LONG, claim, connect, eventually, granted, open, release, renew, report, says};
-use leasehold::{Backend as _, Effect, ErrorKind, Released, Renewal, System};
-use leasehold_postgres::{Config, Postgres};
+use leasehold::{Backend as _, Effect, ErrorKind, Released, Renewal};
 use leasehold_testkit::servers::PostgresServer;
 
 /// One for all: every test has a schema or a database of its own.
@@ -243,11 +242,4 @@ async fn a_database_of_another_isolation_and_without_synchronous_commits_is_as_g
     for task in tasks {
         task.await.unwrap();
     }
-}
-
-#[tokio::test]
-async fn tls_that_cannot_be_had_is_an_error_and_not_a_panic() {
-    let config = Config::parse(&format!("{}?sslmode=require", server().url())).unwrap();
-    let error = Postgres::connect(config, Arc::new(System::current())).await.unwrap_err();
-    assert_eq!(says(&error), (ErrorKind::Unsupported, Effect::None), "{error:?}");
 }
