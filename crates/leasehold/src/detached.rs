@@ -73,7 +73,8 @@ impl Detached {
             return Err(lost(Ending::NotOurs));
         }
         let times = Times::of(sent.at, kept.remaining, self.ttl);
-        if engine.environment.now() >= times.stop_at {
+        let now = engine.environment.now();
+        if now >= times.stop_at {
             return Err(if kept.evicting {
                 lost(Ending::Evicted)
             } else {
@@ -85,6 +86,7 @@ impl Detached {
         let tenure = Tenure::begin(
             engine,
             Beginning { claim, share, token, ttl, times, sent, uncertain: false, terms },
+            now,
         );
         engine.watch_tenure(&tenure, times, ttl, true);
         engine.heed(&tenure, kept);

@@ -217,11 +217,10 @@ impl<T: TokenKind> LeaseRequest<T> {
     /// lease.release().await?;
     /// # Ok(()) }
     /// ```
-    pub async fn acquire(self) -> Result<Lease<T>> {
-        let resource = self.resource.clone();
+    pub async fn acquire(mut self) -> Result<Lease<T>> {
         match self.seek().await? {
             Attempt::Granted(lease) => Ok(lease),
-            Attempt::Busy(busy) => Err(Error::contended(busy).on(&resource?)),
+            Attempt::Busy(busy) => Err(Error::contended(busy).on(self.resource()?)),
         }
     }
 
@@ -262,8 +261,9 @@ impl<T: TokenKind> LeaseRequest<T> {
     /// }
     /// # Ok(()) }
     /// ```
-    pub async fn attempt(self) -> Result<Attempt<T>> {
-        self.attempts(1).seek().await
+    pub async fn attempt(mut self) -> Result<Attempt<T>> {
+        self.patience = Patience::Attempts(1);
+        self.seek().await
     }
 
     /// Acquires, works and releases: the form that most programs want.
@@ -296,14 +296,20 @@ impl<T: TokenKind> LeaseRequest<T> {
         Ok(output)
     }
 
-    async fn seek(mut self) -> Result<Attempt<T>> {
+    async fn seek(&mut self) -> Result<Attempt<T>> {
         let resource = self.resource.clone()?;
         self.check(&resource).map_err(|error| error.on(&resource))?;
         if let Patience::AtMost(Duration::ZERO) = self.patience {
             self.patience = Patience::Attempts(1);
         }
-        let Some(scope) = self.scope.take() else { return self.seek_anew(&resource).await };
-        let entering = scope.enter(&resource, self.share);
+        match self.scope.take() {
+            None => self.seek_anew(&resource).await,
+            Some(scope) => Box::pin(self.seek_within(scope, &resource)).await,
+        }
+    }
+
+    async fn seek_within(&mut self, scope: Scope, resource: &Resource) -> Result<Attempt<T>> {
+        let entering = scope.enter(resource, self.share);
         // Another task of the scope may just be acquiring: an attempt does not wait for that.
         let limit = match self.patience {
             Patience::Attempts(_) => Duration::ZERO,
@@ -316,11 +322,10 @@ impl<T: TokenKind> LeaseRequest<T> {
             limit => first(entering, self.client.engine.environment.sleep(limit)).await,
         };
         let Either::Left(reentry) = reentry else { return Ok(Attempt::Busy(Busy::default())) };
-        let reentry = reentry?;
-        match reentry {
+        match reentry? {
             Reentry::Again(handle) => Ok(Attempt::Granted(Lease::new(handle))),
             Reentry::First(mut seat) => {
-                let attempt = self.seek_anew(&resource).await?;
+                let attempt = self.seek_anew(resource).await?;
                 if let Attempt::Granted(lease) = &attempt {
                     seat.remember(lease.tenure());
                 }
@@ -329,7 +334,7 @@ impl<T: TokenKind> LeaseRequest<T> {
         }
     }
 
-    async fn seek_anew(self, resource: &Resource) -> Result<Attempt<T>> {
+    async fn seek_anew(&mut self, resource: &Resource) -> Result<Attempt<T>> {
         let engine = &self.client.engine;
         let holder = match &self.label {
             None => Arc::clone(&engine.holder),
@@ -339,8 +344,9 @@ impl<T: TokenKind> LeaseRequest<T> {
         // Where a session keeps what it holds, nobody can vouch for longer than the session lasts.
         let ttl = self.ttl.min(engine.backend.info().limits.ttl);
         let mut claim = Claim::new(resource.clone(), owner, self.share, ttl, holder);
-        claim.note = self.note;
-        let ask = Ask { claim, terms: self.terms, patience: self.patience, fair: self.fair };
+        claim.note = self.note.take();
+        let terms = std::mem::take(&mut self.terms);
+        let ask = Ask { claim, terms, patience: self.patience, fair: self.fair };
         let outcome = engine.acquire(ask).await.map_err(|error| error.on(resource))?;
         Ok(match outcome {
             Outcome::Granted(handle) => Attempt::Granted(Lease::new(handle)),

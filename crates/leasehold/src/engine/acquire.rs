@@ -14,7 +14,7 @@ use super::{
     Engine, Terms,
     driver::{PlaceKeeper, Watch},
     line::{Headship, Joined, Ticket, Turn, Waiter, farewell_to},
-    observe::How,
+    observe::{How, KindMetrics},
     tenure::{Beginning, Handle, Sent, Tenure},
     watchdog::Times,
 };
@@ -61,11 +61,11 @@ impl Engine {
         let started = self.environment.now();
         let (resource, owner) = (ask.claim.resource.clone(), ask.claim.owner);
         let outcome = self.seek(ask, started).await;
-        let waited = started.until(self.environment.now());
+        let waited = || started.until(self.environment.now());
         match &outcome {
             Ok(Outcome::Granted(_)) => {}
-            Ok(Outcome::Busy(_)) => self.observer.contended(&resource, owner, waited),
-            Err(error) => self.observer.failed(&resource, owner, waited, error),
+            Ok(Outcome::Busy(_)) => self.observer.contended(&resource, owner, waited()),
+            Err(error) => self.observer.failed(&resource, owner, waited(), error),
         }
         outcome
     }
@@ -76,25 +76,38 @@ impl Engine {
         if waits && self.backend.info().capabilities.line {
             ask.claim.when_blocked = WhenBlocked::Queue;
         }
-        if !exclusive || ask.fair || !waits {
-            return Seeker::new(self, ask, started, None, Headship::default()).seek().await;
-        }
-        let waiter = match self.lines.join(&ask.claim, &ask.terms, started) {
-            Joined::Head(ticket) => {
-                return Seeker::new(self, ask, started, Some(ticket), Headship::default()).seek().await;
+        let ticket = if !exclusive || ask.fair || !waits {
+            None
+        } else {
+            match self.lines.join(&ask.claim, &ask.terms, started) {
+                Joined::Head(ticket) => Some(ticket),
+                // Boxed, like all that only those who wait need: what is free is had without it.
+                Joined::Waiting(waiter) => {
+                    let in_line = InLine { engine: self, waiter };
+                    return Box::pin(self.stand_in_line(in_line, ask, started)).await;
+                }
             }
-            Joined::Waiting(waiter) => InLine { engine: self, waiter },
         };
-        match self.turn(&waiter.waiter, ask.patience).await {
+        Seeker::new(self, ask, started, ticket, Headship::default()).seek().await
+    }
+
+    /// Waits until it is granted by the one before, or is the one to ask.
+    async fn stand_in_line(
+        self: &Arc<Engine>,
+        in_line: InLine<'_>,
+        ask: Ask,
+        started: Moment,
+    ) -> Result<Outcome> {
+        match self.turn(&in_line.waiter, ask.patience).await {
             Either::Left(Turn::Granted(handle)) => Ok(Outcome::Granted(handle)),
             Either::Left(Turn::Failed(error)) => Err(error),
             Either::Left(Turn::Head(headship)) => {
-                let ticket = waiter.waiter.ticket;
+                let ticket = in_line.waiter.ticket;
                 Seeker::new(self, ask, started, Some(ticket), headship).seek().await
             }
             Either::Left(Turn::NotYet | Turn::Gone) => unreachable!("a turn that came is one of the others"),
             Either::Right(()) => {
-                Ok(Outcome::Busy(self.lines.busy(&ask.claim.resource, waiter.waiter.ticket)))
+                Ok(Outcome::Busy(self.lines.busy(&ask.claim.resource, in_line.waiter.ticket)))
             }
         }
     }
@@ -110,18 +123,18 @@ impl Engine {
         }
     }
 
-    /// Makes a tenure of a grant, unless so much of it has passed that it would have to stop at once.
+    /// Makes a tenure of a grant, unless so much of it has passed by now that it would have to stop at once.
     pub(crate) fn grant(
         self: &Arc<Engine>,
         claim: &Claim,
         terms: &Terms,
         grant: Grant,
-        sent: Sent,
+        (sent, now): (Sent, Moment),
         uncertain: bool,
     ) -> Option<Handle> {
         let sent = if planted::is(Bug::DeadlineFromReply) { self.sending() } else { sent };
         let times = Times::of(sent.at, grant.remaining, claim.ttl);
-        if self.environment.now() >= times.stop_at {
+        if now >= times.stop_at {
             return None;
         }
         if claim.share.is_exclusive() {
@@ -137,7 +150,7 @@ impl Engine {
             uncertain,
             terms: terms.clone(),
         };
-        let tenure = Tenure::begin(self, beginning);
+        let tenure = Tenure::begin(self, beginning, now);
         self.watch_tenure(&tenure, times, claim.ttl, !terms.fixed);
         Some(Handle::of(tenure))
     }
@@ -191,7 +204,7 @@ impl Engine {
         (unclaimed.in_flight, unclaimed.inherited) = (false, None);
         let Verdict::Granted(grant) = verdict else { return Err(tenure.lost(Ending::NotOurs)) };
         unclaimed.there = true;
-        let handle = self.grant(&claim, &tenure.terms(), grant, sent, false);
+        let handle = self.grant(&claim, &tenure.terms(), grant, (sent, self.environment.now()), false);
         let handle = handle.ok_or_else(|| tenure.lost(Ending::Expired))?;
         unclaimed.there = false;
         self.observer.acquired(
@@ -229,6 +242,7 @@ struct Seeker<'a> {
     asked: u32,
     behind: Option<u32>,
     back_off: bool,
+    metrics: Arc<KindMetrics>,
 }
 
 impl<'a> Seeker<'a> {
@@ -256,11 +270,22 @@ impl<'a> Seeker<'a> {
         };
         let (backoff, blocked) = (Backoff::new(), from.blocked);
         let behind = blocked.as_ref().map(|blocked| blocked.ahead);
-        let (outage_since, asked, back_off) = (None, 0, from.back_off);
-        Seeker { engine, ask, started, unclaimed, blocked, backoff, outage_since, asked, behind, back_off }
+        Seeker {
+            engine,
+            started,
+            unclaimed,
+            blocked,
+            backoff,
+            outage_since: None,
+            asked: 0,
+            behind,
+            back_off: from.back_off,
+            metrics: engine.observer.metrics(&ask.claim.resource),
+            ask,
+        }
     }
 
-    async fn seek(mut self) -> Result<Outcome> {
+    async fn seek(&mut self) -> Result<Outcome> {
         if self.back_off {
             let pause = self.backoff.next(self.engine.environment.random());
             let left = self.left(self.engine.environment.now());
@@ -271,12 +296,15 @@ impl<'a> Seeker<'a> {
                 if self.out_of_patience() {
                     return Ok(Outcome::Busy(blocked.into_busy()));
                 }
-                self.wait(&blocked).await;
+                Box::pin(self.wait(&blocked)).await;
             }
             let sent = self.engine.sending();
-            match self.request().await {
+            let verdict = self.request(sent.at).await;
+            let answered = self.engine.environment.now();
+            self.metrics.acquire.record(sent.at.until(answered));
+            match verdict {
                 Ok(Verdict::Granted(grant)) => {
-                    if let Some(handle) = self.granted(grant, sent) {
+                    if let Some(handle) = self.granted(grant, sent, answered) {
                         return Ok(Outcome::Granted(handle));
                     }
                     self.give_up_stale_grant();
@@ -288,24 +316,21 @@ impl<'a> Seeker<'a> {
                     let ours = self.ask.claim.share.capacity();
                     return Err(Error::mismatch(capacity, ours).on(&self.ask.claim.resource));
                 }
-                Err(error) => self.was_refused(error).await?,
+                Err(error) => Box::pin(self.was_refused(error)).await?,
             }
         }
     }
 
-    async fn request(&mut self) -> Result<Verdict> {
+    async fn request(&mut self, sent: Moment) -> Result<Verdict> {
         let (engine, claim) = (self.engine, &self.ask.claim);
         if self.asked > 0 {
-            engine.observer.metrics(&claim.resource).retries.increment(1);
+            self.metrics.retries.increment(1);
         }
         self.asked = self.asked.saturating_add(1);
         self.unclaimed.in_flight = true;
-        let sent = engine.environment.now();
         let request = engine.backend.acquire(claim);
         let at_most = Engine::request_limit(claim.ttl).min(self.left(sent).max(ANSWER_MIN));
         let verdict = engine.call(Verb::Acquire, Some(&claim.resource), at_most, request).await;
-        let took = sent.until(engine.environment.now());
-        engine.observer.metrics(&claim.resource).acquire.record(took);
         self.unclaimed.in_flight = false;
         match &verdict {
             Ok(_) => {
@@ -317,11 +342,11 @@ impl<'a> Seeker<'a> {
         verdict
     }
 
-    fn granted(&mut self, grant: Grant, sent: Sent) -> Option<Handle> {
+    fn granted(&mut self, grant: Grant, sent: Sent, answered: Moment) -> Option<Handle> {
         let engine = self.engine;
         let (claim, uncertain) = (&self.ask.claim, self.unclaimed.unanswered);
         self.unclaimed.there = true;
-        let handle = engine.grant(claim, &self.ask.terms, grant, sent, uncertain)?;
+        let handle = engine.grant(claim, &self.ask.terms, grant, (sent, answered), uncertain)?;
         // From here on the tenure answers for the claim, and buries it when it goes.
         (self.unclaimed.there, self.unclaimed.unanswered) =
             (false, uncertain && planted::is(Bug::BuriesItsOwn));
@@ -329,7 +354,7 @@ impl<'a> Seeker<'a> {
         if claim.share.capacity() == 1 && !self.ask.fair {
             engine.lines.granted(&claim.resource, head, claim.owner);
         }
-        let waited = self.started.until(engine.environment.now());
+        let waited = self.started.until(answered);
         let how = How { handed_over: false, acks: grant.acks };
         engine.observer.acquired(handle.tenure(), waited, self.behind.unwrap_or(0), how);
         Some(handle)
@@ -338,7 +363,7 @@ impl<'a> Seeker<'a> {
     fn was_blocked(&mut self, blocked: Blocked) {
         let engine = self.engine;
         if self.behind.is_none() {
-            engine.observer.metrics(&self.ask.claim.resource).contention.increment(1);
+            self.metrics.contention.increment(1);
             self.behind = Some(blocked.ahead);
         }
         self.unclaimed.there = blocked.placed;
@@ -404,7 +429,7 @@ impl<'a> Seeker<'a> {
     /// Until something changed, a place was lost, an expiry passed, or it is time to look anyway.
     async fn wait(&mut self, blocked: &Blocked) {
         let engine = self.engine;
-        let metrics = engine.observer.metrics(&self.ask.claim.resource);
+        let metrics = Arc::clone(&self.metrics);
         let _waiting = Waiting::count(&metrics.waiting);
         let environment = &engine.environment;
         let (now, random) = (environment.now(), environment.random());

@@ -71,7 +71,7 @@ impl Observer {
     }
 
     pub(crate) fn acquired(&self, tenure: &Tenure, waited: Duration, behind: u32, how: How) {
-        let metrics = self.metrics(&tenure.resource);
+        let metrics = &tenure.metrics;
         metrics.granted.increment(1);
         metrics.wait.record(waited);
         metrics.held.increment(1);
@@ -94,7 +94,7 @@ impl Observer {
     }
 
     pub(crate) fn lost(&self, tenure: &Tenure, why: Ending) {
-        let metrics = self.metrics(&tenure.resource);
+        let metrics = &tenure.metrics;
         metrics.lost(why).increment(1);
         metrics.held.decrement(1);
         let held_for = tenure.held_for();
@@ -104,13 +104,13 @@ impl Observer {
 
     /// Its time as a holder is over by its own wish; what the backend says of it comes later.
     pub(crate) fn ended(&self, tenure: &Tenure) {
-        let metrics = self.metrics(&tenure.resource);
+        let metrics = &tenure.metrics;
         metrics.held.decrement(1);
         metrics.hold.record(tenure.held_for());
     }
 
     pub(crate) fn released(&self, tenure: &Tenure, answer: Released, dropped: bool) {
-        let metrics = self.metrics(&tenure.resource);
+        let metrics = &tenure.metrics;
         match answer {
             Released::AlreadyGone => {
                 metrics.released_gone.increment(1);
@@ -118,7 +118,11 @@ impl Observer {
             }
             Released::Now | Released::StillHeld => metrics.released.increment(1),
         }
-        self.event(tenure, EventKind::Released { answer, dropped, held_for: tenure.held_for() });
+        self.emit(&About::tenure(tenure), || EventKind::Released {
+            answer,
+            dropped,
+            held_for: tenure.held_for(),
+        });
     }
 
     pub(crate) fn release_failed(&self, resource: &Resource) {
@@ -126,14 +130,14 @@ impl Observer {
     }
 
     pub(crate) fn renewed(&self, tenure: &Tenure, margin: Duration, late: bool) {
-        let metrics = self.metrics(&tenure.resource);
+        let metrics = &tenure.metrics;
         metrics.extended.increment(1);
         metrics.renewal_margin.record(margin);
         self.event(tenure, EventKind::Renewed { margin, late });
     }
 
     pub(crate) fn renewal_failed(&self, tenure: &Tenure, error: ErrorKind, failures: u32, left: Duration) {
-        self.metrics(&tenure.resource).extend_failed.increment(1);
+        tenure.metrics.extend_failed.increment(1);
         self.event(tenure, EventKind::RenewalFailed { error, failures, left });
     }
 
@@ -162,13 +166,7 @@ impl Observer {
     }
 
     pub(crate) fn event(&self, tenure: &Tenure, kind: EventKind) {
-        let about = About {
-            resource: &tenure.resource,
-            owner: tenure.owner,
-            token: Some(tenure.token),
-            ttl: Some(tenure.ttl()),
-        };
-        self.emit(&about, || kind);
+        self.emit(&About::tenure(tenure), || kind);
     }
 
     fn emit(&self, about: &About<'_>, kind: impl FnOnce() -> EventKind) {
@@ -226,6 +224,11 @@ struct About<'a> {
 impl<'a> About<'a> {
     fn claim(resource: &'a Resource, owner: OwnerToken) -> About<'a> {
         About { resource, owner, token: None, ttl: None }
+    }
+
+    fn tenure(tenure: &'a Tenure) -> About<'a> {
+        let (token, ttl) = (Some(tenure.token), Some(tenure.ttl()));
+        About { resource: &tenure.resource, owner: tenure.owner, token, ttl }
     }
 }
 

@@ -185,7 +185,8 @@ impl Engine {
         passing.unanswered = verdict.as_ref().is_err_and(|error| error.effect() == Effect::Unknown);
         match verdict {
             Ok(Verdict::Granted(grant)) => {
-                match self.grant(&claim, &waiter.terms, grant, sent, false) {
+                let now = self.environment.now();
+                match self.grant(&claim, &waiter.terms, grant, (sent, now), false) {
                     Some(handle) => passing.granted(handle, grant.acks),
                     None => self.reap_claim(Farewell::new(claim.reference())),
                 }

@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Engine, Terms,
     driver::Watch,
+    observe::KindMetrics,
     watchdog::{Key, Times},
 };
 use leasehold_core::race::first;
@@ -27,6 +28,7 @@ use leasehold_core::race::first;
 /// One grant, from its beginning to its end.
 pub(crate) struct Tenure {
     pub(crate) engine: Arc<Engine>,
+    pub(crate) metrics: Arc<KindMetrics>,
     pub(crate) resource: Resource,
     pub(crate) owner: OwnerToken,
     pub(crate) share: Share,
@@ -88,16 +90,16 @@ pub(crate) struct Beginning {
 }
 
 impl Tenure {
-    pub(crate) fn begin(engine: &Arc<Engine>, from: Beginning) -> Arc<Tenure> {
-        let (now, wall) = (engine.environment.now(), engine.environment.wall());
+    pub(crate) fn begin(engine: &Arc<Engine>, from: Beginning, now: Moment) -> Arc<Tenure> {
         let tenure = Tenure {
+            metrics: engine.observer.metrics(&from.claim.resource),
             engine: Arc::clone(engine),
             resource: from.claim.resource,
             owner: from.claim.owner,
             share: from.share,
             token: from.token,
             acquired: from.sent.at,
-            acquired_wall: wall,
+            acquired_wall: from.sent.wall,
             uncertain: from.uncertain,
             terms: (!from.terms.is_plain()).then(|| Box::new(from.terms)),
             ttl_nanos: AtomicU64::new(nanos(from.ttl)),
