@@ -7,7 +7,7 @@ use leasehold_core::{
     Farewell, Grant, Guarantee, Held, Lane, Order, Ordered, OwnerToken, Page, Query, Released, Renewal,
     Resource, Result, Verb, Verdict, WhenBlocked, async_trait,
 };
-use redis::{Cmd, Value};
+use redis::{Cmd, RedisWrite as _, Value};
 
 use crate::{
     NAME,
@@ -109,7 +109,7 @@ impl Redis {
         self.common(&mut call, resource);
         call.arg(&owner).arg(claim.share.weight()).arg(claim.share.capacity());
         call.arg(millis(claim.ttl)).arg(millis(claim.place_ttl));
-        call.arg(u8::from(claim.when_blocked == WhenBlocked::Queue)).arg(claim.holder.to_string());
+        call.arg(u8::from(claim.when_blocked == WhenBlocked::Queue)).write_arg_fmt(&claim.holder);
         match &claim.note {
             None => call.arg(""),
             Some(note) => call.arg([b"n", &**note].concat()),

@@ -71,9 +71,14 @@ impl Link {
 
     /// The connection; made if there is none. One at a time: who comes meanwhile waits for it.
     pub(crate) async fn wire(&self) -> Result<Arc<Wire>, Fault> {
-        if let Some(wire) = self.live_wire() {
-            return Ok(wire);
+        match self.live_wire() {
+            Some(wire) => Ok(wire),
+            // Boxed: the usual call need not carry it along.
+            None => Box::pin(self.make_wire()).await,
         }
+    }
+
+    async fn make_wire(&self) -> Result<Arc<Wire>, Fault> {
         let _one_at_a_time = self.connecting.lock().await;
         if let Some(wire) = self.live_wire() {
             return Ok(wire);
@@ -88,7 +93,7 @@ impl Link {
     /// been silent for longer than an answer may take is dead.
     pub(crate) fn live_wire(&self) -> Option<Arc<Wire>> {
         let mut slot = self.slot();
-        if slot.as_ref()?.is_silent(self.environment.now(), self.config.timeout) {
+        if slot.as_ref()?.is_silent(self.config.timeout) {
             *slot = None;
         }
         slot.clone()
@@ -166,7 +171,7 @@ impl Link {
     /// Calls a script; once more with its text, if the server does not know it.
     pub(crate) async fn run(&self, wire: &Arc<Wire>, script: &Script, call: &Cmd) -> Result<Value, Fault> {
         let answer = match wire.send(call).await {
-            Err(fault) if fault.is_no_script() => wire.send(&script.spelled_out(call)).await,
+            Err(fault) if fault.is_no_script() => Box::pin(wire.send(&script.spelled_out(call))).await,
             answer => answer,
         };
         answer.inspect_err(|fault| self.noticed(wire, fault)).map_err(|fault| fault.of_script(script))
@@ -262,8 +267,10 @@ impl Wire {
     }
 
     fn asks(&self) {
-        let now = self.environment.now().as_nanos().max(1);
-        let _ = self.silent_since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
+        if self.silent_since.load(Ordering::Relaxed) == 0 {
+            let now = self.environment.now().as_nanos().max(1);
+            let _ = self.silent_since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
+        }
     }
 
     fn heard(&self, error: Option<&redis::RedisError>) {
@@ -272,10 +279,10 @@ impl Wire {
         }
     }
 
-    fn is_silent(&self, now: Moment, timeout: Duration) -> bool {
+    fn is_silent(&self, timeout: Duration) -> bool {
         match self.silent_since.load(Ordering::Relaxed) {
             0 => false,
-            since => Moment::from_nanos(since).after(timeout) <= now,
+            since => Moment::from_nanos(since).after(timeout) <= self.environment.now(),
         }
     }
 }

@@ -52,7 +52,8 @@ impl Script {
 
     /// A call by digest; the keys and the arguments follow.
     pub(crate) fn call(&self, keys: usize) -> Cmd {
-        let mut command = Cmd::with_capacity(20 + keys, 160 * (3 + keys));
+        // Enough for most names, and small enough that the allocator has such a piece at hand.
+        let mut command = Cmd::with_capacity(20 + keys, 72 * (3 + keys));
         command.arg("EVALSHA").arg(&self.digest).arg(keys);
         command
     }

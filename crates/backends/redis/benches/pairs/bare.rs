@@ -1,6 +1,10 @@
 //! The same scripts through the same driver, with nothing of ours around them.
 
-use redis::{Cmd, Value, aio::MultiplexedConnection};
+use redis::{
+    Cmd, RedisResult, Value,
+    aio::{ConnectionLike as _, MultiplexedConnection},
+    cluster_async::ClusterConnection,
+};
 
 const ACQUIRE: &str = concat!(
     "#!lua\n",
@@ -15,12 +19,29 @@ const RELEASE: &str = concat!(
     include_str!("../../scripts/release.lua")
 );
 
-/// A connection that knows the scripts.
+/// A connection to servers that know the scripts.
 #[derive(Clone)]
-pub(crate) struct Bare {
-    connection: MultiplexedConnection,
+pub(crate) struct Bare<C = MultiplexedConnection> {
+    connection: C,
     acquire: String,
     release: String,
+}
+
+/// What a connection of the driver is used for here.
+pub(crate) trait Sends: Clone + Send + 'static {
+    fn send(&mut self, call: &Cmd) -> impl Future<Output = RedisResult<Value>> + Send;
+}
+
+impl Sends for MultiplexedConnection {
+    async fn send(&mut self, call: &Cmd) -> RedisResult<Value> {
+        self.send_packed_command(call).await
+    }
+}
+
+impl Sends for ClusterConnection {
+    async fn send(&mut self, call: &Cmd) -> RedisResult<Value> {
+        self.req_packed_command(call).await
+    }
 }
 
 impl Bare {
@@ -37,6 +58,16 @@ impl Bare {
         Bare { connection, acquire, release }
     }
 
+    /// The same scripts through the driver's own client of a cluster, whose nodes know them.
+    pub(crate) async fn on_cluster(&self, ports: &[u16]) -> Bare<ClusterConnection> {
+        let nodes = ports.iter().map(|port| format!("redis://127.0.0.1:{port}/"));
+        let client = redis::cluster::ClusterClient::new(nodes).unwrap();
+        let connection = client.get_async_connection().await.unwrap();
+        Bare { connection, acquire: self.acquire.clone(), release: self.release.clone() }
+    }
+}
+
+impl<C: Sends> Bare<C> {
     fn call(digest: &str, keys: usize, resource: &str, owner: &str) -> Cmd {
         let mut call = redis::cmd("EVALSHA");
         call.arg(digest).arg(keys);
@@ -52,7 +83,7 @@ impl Bare {
 
     /// Acquires and releases once.
     pub(crate) async fn pair(&mut self, resource: &str, owner: &str) {
-        let mut acquire = Bare::call(&self.acquire, 10, resource, owner);
+        let mut acquire = Self::call(&self.acquire, 10, resource, owner);
         acquire
             .arg(1)
             .arg(1)
@@ -66,11 +97,11 @@ impl Bare {
             .arg("")
             .arg(-1);
         acquire.arg(1_000_000);
-        let granted = self.connection.send_packed_command(&acquire).await.unwrap();
+        let granted = self.connection.send(&acquire).await.unwrap();
         let Value::Array(fields) = granted else { panic!("{granted:?}") };
         assert_eq!(fields[0], Value::BulkString(b"granted".to_vec()));
-        let mut release = Bare::call(&self.release, 9, resource, owner);
+        let mut release = Self::call(&self.release, 9, resource, owner);
         release.arg(-1).arg(0);
-        assert_eq!(self.connection.send_packed_command(&release).await.unwrap(), Value::Int(1));
+        assert_eq!(self.connection.send(&release).await.unwrap(), Value::Int(1));
     }
 }

@@ -8,7 +8,11 @@ use std::{
 use leasehold::Client;
 use leasehold_testkit::servers::RedisServer;
 
-use crate::{Table, bare::Bare, keep_alive::cpu_time};
+use crate::{
+    Table,
+    bare::{Bare, Sends},
+    keep_alive::cpu_time,
+};
 
 pub(crate) const TASKS: usize = 64;
 pub(crate) const ROUND: Duration = Duration::from_millis(400);
@@ -60,7 +64,7 @@ pub(crate) async fn measure(server: &RedisServer, table: &mut Table) {
     }
 }
 
-pub(crate) async fn bare_pairs(mut bare: Bare, number: usize) -> u64 {
+pub(crate) async fn bare_pairs<C: Sends>(mut bare: Bare<C>, number: usize) -> u64 {
     let (resource, owner) = (format!("bare/{number}"), format!("{number:032x}"));
     let (started, mut done) = (Instant::now(), 0);
     while started.elapsed() < ROUND {
