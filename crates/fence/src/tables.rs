@@ -11,7 +11,7 @@ pub struct Fenced {
     pub table: String,
     /// How the resource of a row is named.
     pub template: String,
-    /// Whether its triggers fire. PostgreSQL can switch them off.
+    /// Whether its triggers fire: PostgreSQL can switch them off, and in SQLite one may have been dropped.
     pub active: bool,
 }
 
@@ -72,4 +72,31 @@ pub(crate) fn mark_of(
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(crate) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+/// A script with its places filled in. What is put in is not looked at again: a column may be called `table`.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub(crate) fn filled(script: &str, places: &[(&str, &str)]) -> String {
+    let (mut filled, mut rest) = (String::with_capacity(script.len()), script);
+    let next = |rest: &str| {
+        let found = places.iter().filter_map(|place| rest.find(place.0).map(|at| (at, *place)));
+        found.min_by_key(|(at, _)| *at)
+    };
+    while let Some((at, (place, text))) = next(rest) {
+        filled.push_str(&rest[..at]);
+        filled.push_str(text);
+        rest = &rest[at + place.len()..];
+    }
+    filled + rest
+}
+
+#[cfg(all(test, any(feature = "sqlite", feature = "postgres")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_put_in_is_not_looked_at_again() {
+        let places = [("{a}", "{b}"), ("{b}", "{a}{b}")];
+        assert_eq!(filled("x{a}y{b}z{a}{c}", &places), "x{b}y{a}{b}z{b}{c}");
+    }
 }

@@ -147,7 +147,7 @@ BEGIN
     RAISE EXCEPTION 'leasehold.pass does not hold a pass: write TOKEN OWNER RESOURCE, as in 34 - order/42' USING ERRCODE = 'LH004';
   END IF;
   RAISE EXCEPTION '%: a write to % needs its pass, and none was shown', target, demand.resource
-    USING ERRCODE = 'LH003', HINT = format('In the same transaction, first: SELECT set_config(''leasehold.pass'', ''TOKEN OWNER %s'', true)', demand.resource);
+    USING ERRCODE = 'LH003', HINT = format('In the same transaction, first: SELECT set_config(''leasehold.pass'', %L, true)', 'TOKEN OWNER ' || demand.resource);
 END $$;
 
 -- The trigger. Its one argument is the template; a row that moves to another resource is written under both.
