@@ -45,9 +45,6 @@ pub mod sqlite;
 
 pub use leasehold_core::{FencingToken, OwnerHash, Pass, Resource};
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "redis"))]
-pub use tables::Rebase;
+pub use tables::{Rebase, Rebased};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
-pub use {
-    tables::{Fenced, Rebased},
-    template::Template,
-};
+pub use {tables::Fenced, template::Template};

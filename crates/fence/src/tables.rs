@@ -29,7 +29,6 @@ pub struct Rebase {
 }
 
 /// A rebase that was done, as the audit has it.
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Rebased {
