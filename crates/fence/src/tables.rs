@@ -1,9 +1,10 @@
 //! What the databases share.
 
-use leasehold_core::{Error, ErrorKind, FencingToken, Resource};
+use leasehold_core::FencingToken;
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "redis"))]
+use leasehold_core::{Error, ErrorKind, Resource};
 
 /// A table that is fenced for every client.
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Fenced {
@@ -47,6 +48,7 @@ pub struct Rebased {
 }
 
 /// Nothing is remembered of it.
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "redis"))]
 pub(crate) fn unmarked(resource: &Resource) -> Error {
     Error::new(ErrorKind::Invalid, "the fence has seen no token of it: there is nothing to move").on(resource)
 }

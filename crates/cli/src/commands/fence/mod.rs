@@ -73,7 +73,7 @@ enum Verb {
 #[derive(Debug, Args)]
 struct Database {
     /// What is fenced: `postgres://USER@HOST/NAME` (with `?sslmode=require` and all that a store's URL takes), `sqlite:PATH`
-    /// or `redis://HOST`; a password may be in PGPASSWORD or REDISCLI_AUTH
+    /// or `redis://HOST`; a password may be in `PGPASSWORD` or `REDISCLI_AUTH`
     #[arg(long, value_name = "URL", env = "LEASEHOLD_DATABASE", hide_env_values = true)]
     database: String,
 }

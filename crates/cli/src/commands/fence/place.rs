@@ -1,4 +1,8 @@
 //! The database that is fenced.
+#![cfg_attr(
+    not(all(feature = "sqlite", feature = "postgres", feature = "redis")),
+    allow(dead_code, unused_variables, reason = "a build need not have all of them")
+)]
 
 use leasehold::{Error, ErrorKind, Resource};
 use leasehold_fence::{Fenced, Rebase, Rebased, Template, rule::Mark};
@@ -18,6 +22,9 @@ pub(super) enum Place {
     Postgres(tokio_postgres::Client),
     #[cfg(feature = "redis")]
     Redis(Keys),
+    /// This build has none of them.
+    #[cfg(not(any(feature = "sqlite", feature = "postgres", feature = "redis")))]
+    Nowhere(std::convert::Infallible),
 }
 
 /// Does the same to each.
@@ -30,6 +37,8 @@ macro_rules! at {
             Place::Postgres($postgres) => $on_postgres,
             #[cfg(feature = "redis")]
             Place::Redis($redis) => $on_redis,
+            #[cfg(not(any(feature = "sqlite", feature = "postgres", feature = "redis")))]
+            Place::Nowhere(never) => match *never {},
         }
     };
 }
