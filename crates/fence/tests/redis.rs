@@ -139,6 +139,17 @@ fn a_cluster_finds_mark_and_data_in_one_slot() {
             };
             assert_eq!(set(34, 2).await.unwrap(), Admission::Raised, "{key}");
             assert_eq!(stale(set(33, 1).await), (33, 34), "{key}");
+            let fields = [("state", "late")];
+            for late in [fence.hash_set(&pass(33, 1), key, &fields), fence.delete(&pass(33, 1), key)] {
+                assert_eq!(stale(late.unwrap().run(&mut connection).await), (33, 34), "{key}");
+            }
+            fence.delete(&pass(34, 2), key).unwrap().run(&mut connection).await.unwrap();
+            fence.hash_set(&pass(34, 2), key, &fields).unwrap().run(&mut connection).await.unwrap();
+            let resource = pass(1, 1).resource;
+            let down = Rebase { to: token(2), ceiling: None, by: "ann".into(), why: "to etcd".into() };
+            let (_, after) = fence.rebase(&mut connection, &resource, key, &down).await.unwrap();
+            assert_eq!(fence.mark(&mut connection, &resource, key).await.unwrap(), Some(after), "{key}");
+            assert_eq!(fence.rebases(&mut connection, &resource, key).await.unwrap().len(), 1, "{key}");
         }
         let crossed = cluster.nodes[0].command(&["EVAL", "return 1", "2", "a", "b"]);
         assert!(crossed.contains("CROSSSLOT"), "the servers do look: {crossed}");
