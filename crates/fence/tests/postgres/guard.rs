@@ -22,6 +22,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("what_the_page_says_is_not_covered_is_not", not_covered),
     ("bad_tables_and_templates_are_refused", refused),
     ("a_role_needs_no_right_to_the_marks_and_has_none", roles),
+    ("what_another_role_wrote_does_not_run_as_the_fence", no_foreign_code),
     ("a_fence_is_seen_replaced_and_removed", lifecycle),
     ("a_program_enters_and_writes", program),
 ];
@@ -383,6 +384,41 @@ fn roles(site: &Site) {
     assert_eq!(code(psql(&url, "INSERT INTO mine VALUES (1)")), "LH003");
     let error = site.run(async { postgres::grant(&site.client().await, "no\"body").await.unwrap_err() });
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+}
+
+fn no_foreign_code(site: &Site) {
+    let role = format!("other_{}", site.database);
+    site.psql(&format!("CREATE ROLE {role} LOGIN; GRANT CREATE ON SCHEMA public TO {role}")).unwrap();
+    let url = site.url_of(&role);
+    psql(&url, "CREATE TABLE orders (id int, state text, paid boolean)").unwrap();
+    install(site, "orders", "order/{id}").unwrap();
+    // Whoever has a type can say how it becomes JSON. That must not be asked by a function of another role.
+    let own_type = "CREATE TYPE colour AS ENUM ('red', 'blue'); \
+        CREATE FUNCTION paint(colour) RETURNS json LANGUAGE plpgsql AS $$ BEGIN RAISE 'ran as %', current_user; END $$; \
+        CREATE CAST (colour AS json) WITH FUNCTION paint(colour); \
+        CREATE DOMAIN shade AS colour; CREATE DOMAIN yes AS boolean; CREATE TYPE pair AS (a colour, b int)";
+    psql(&url, own_type).unwrap();
+    psql(&url, "ALTER TABLE orders ADD c colour, ADD s shade, ADD y yes, ADD p pair, ADD many colour[]")
+        .unwrap();
+    let row = "(1, 'x', true, 'red', 'blue', true, ('red', 1), '{red}')";
+    under(site, "1 - order/1", &format!("INSERT INTO orders VALUES {row}")).unwrap();
+    assert_eq!(code(under(site, "0 - order/1", "DELETE FROM orders")), "LH004");
+    for (template, resource) in [
+        ("order/{c}-{s}", "order/red-blue"),
+        ("order/{y}-{paid}", "order/true-true"),
+        ("order/{id} {many}", "order/1 {red}"),
+        ("order/{p}", "order/(red,1)"),
+    ] {
+        install(site, "orders", template).unwrap();
+        assert_eq!(code(site.psql("DELETE FROM orders")), "LH003", "{template}");
+        under(site, &format!("1 - {resource}"), "UPDATE orders SET state = 'y'").expect(template);
+    }
+    install(site, "orders", "order/{c}").unwrap();
+    let error = under(site, "2 - order/red", "UPDATE orders SET c = NULL").unwrap_err();
+    assert!(error.contains("the column c of the row is null"), "{error}");
+    psql(&url, "ALTER TABLE orders RENAME c TO tint").unwrap();
+    let error = under(site, "2 - order/red", "DELETE FROM orders").unwrap_err();
+    assert!(error.contains("the column c of the row is not there"), "{error}");
 }
 
 fn lifecycle(site: &Site) {
