@@ -12,7 +12,8 @@ pub struct Fenced {
     pub table: String,
     /// How the resource of a row is named.
     pub template: String,
-    /// Whether its triggers fire: PostgreSQL can switch them off, and in SQLite one may have been dropped.
+    /// Whether every write fires them: PostgreSQL can switch them off, one of SQLite's may have been dropped, and one of
+    /// your own may be for inserts alone.
     pub active: bool,
 }
 

@@ -4,6 +4,5 @@
 -- {table}     the table with its schema, quoted
 -- {template}  how the resource of a row is named, as a literal
 
-DROP TRIGGER IF EXISTS zz_leasehold_fence ON {table};
 CREATE TRIGGER zz_leasehold_fence BEFORE INSERT OR UPDATE OR DELETE ON {table}
   FOR EACH ROW EXECUTE FUNCTION leasehold_fence.guard({template});

@@ -3,6 +3,5 @@
 -- {table}     the table with its schema, quoted
 -- {template}  how the resource of a row is named, as a literal
 
-DROP TRIGGER IF EXISTS zz_leasehold_fence_truncate ON {table};
 CREATE TRIGGER zz_leasehold_fence_truncate BEFORE TRUNCATE ON {table}
   FOR EACH STATEMENT EXECUTE FUNCTION leasehold_fence.guard({template});

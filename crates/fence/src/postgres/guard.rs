@@ -9,6 +9,10 @@ use crate::{Fenced, tables::filled, template::Template};
 const GUARD: &str = include_str!("../../sql/postgres/guard.sql");
 const TRUNCATE: &str = include_str!("../../sql/postgres/truncate.sql");
 const KIN: &str = include_str!("../../sql/postgres/kin.sql");
+/// The fence's triggers `t`, on tables `c` in schemas `s`.
+const TRIGGERS: &str = "pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_namespace s ON s.oid = c.relnamespace \
+     JOIN pg_proc p ON p.oid = t.tgfoid JOIN pg_namespace n ON n.oid = p.pronamespace \
+     WHERE n.nspname = 'leasehold_fence' AND p.proname = 'guard'";
 
 /// Fences a table: from now on a row is inserted, updated or deleted only under the pass of its resource, whoever does
 /// it. The table is named as in SQL: `orders`, `sales.orders`, `"Odd name"`.
@@ -52,8 +56,10 @@ pub async fn install(
     // A literal that means the same whatever `standard_conforming_strings` says.
     let literal = format!("E'{}'", template.to_string().replace('\\', "\\\\").replace('\'', "''"));
     let on = |script: &str, table: &str| filled(script, &[("{template}", &literal), ("{table}", table)]);
-    let truncate = with_parts(&target, &kin).map(|table| on(TRUNCATE, table));
-    let script: String = [on(GUARD, &target)].into_iter().chain(truncate).collect();
+    let tables = with_parts(&target, &kin);
+    let mut script = drop_triggers(client, &tables).await?;
+    script += &on(GUARD, &target);
+    script.extend(tables.iter().map(|table| on(TRUNCATE, table)));
     client.batch_execute(&script).await.map_err(unknown)?;
     Ok(target)
 }
@@ -74,11 +80,20 @@ pub async fn remove(client: &(impl GenericClient + Sync), table: &str) -> Result
             None => invalid(format!("{target} is not fenced")),
         });
     }
-    let drop = |name: &str, table: &str| format!("DROP TRIGGER IF EXISTS {name} ON {table};");
-    let truncate = with_parts(&target, &kin).map(|table| drop("zz_leasehold_fence_truncate", table));
-    let script: String = [drop("zz_leasehold_fence", &target)].into_iter().chain(truncate).collect();
+    let script = drop_triggers(client, &with_parts(&target, &kin)).await?;
     client.batch_execute(&script).await.map_err(unknown)?;
     Ok(target)
+}
+
+/// What takes the triggers off these tables, those too that a migration made by another name.
+async fn drop_triggers(client: &(impl GenericClient + Sync), tables: &[&str]) -> Result<String> {
+    let select = format!(
+        "SELECT format('DROP TRIGGER %I ON %I.%I;', t.tgname, s.nspname, c.relname) \
+         FROM {TRIGGERS} AND t.tgparentid = 0 AND format('%I.%I', s.nspname, c.relname) = ANY ($1)"
+    );
+    let rows = client.query_typed(&select, &[(&tables, Type::TEXT_ARRAY)]).await;
+    let rows = rows.map_err(|error| interpret(error, Effect::None))?;
+    Ok(rows.iter().map(|row| row.get::<_, &str>(0)).collect())
 }
 
 /// How another table stands to this one.
@@ -103,9 +118,9 @@ async fn kin(client: &(impl GenericClient + Sync), target: &str) -> Result<Vec<(
     Ok(rows.iter().map(|row| (row.get(0), kinship(row))).collect())
 }
 
-fn with_parts<'a>(target: &'a str, kin: &'a [(String, Kinship)]) -> impl Iterator<Item = &'a str> {
+fn with_parts<'a>(target: &'a str, kin: &'a [(String, Kinship)]) -> Vec<&'a str> {
     let parts = kin.iter().filter(|(_, kinship)| *kinship == Kinship::Part).map(|(name, _)| name.as_str());
-    [target].into_iter().chain(parts)
+    [target].into_iter().chain(parts).collect()
 }
 
 fn part_of(target: &str, whole: &str) -> Error {
@@ -117,15 +132,14 @@ fn part_of(target: &str, whole: &str) -> Error {
 /// # Errors
 /// Whatever the server says.
 pub async fn status(client: &(impl GenericClient + Sync)) -> Result<Vec<Fenced>> {
-    // For each row, and not a partition's copy of its parent's trigger.
-    let select = "SELECT format('%I.%I', s.nspname, c.relname), \
-                         convert_from(substr(t.tgargs, 1, length(t.tgargs) - 1), getdatabaseencoding()), \
-                         t.tgenabled IN ('O', 'A') \
-                    FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_namespace s ON s.oid = c.relnamespace \
-                    JOIN pg_proc p ON p.oid = t.tgfoid JOIN pg_namespace n ON n.oid = p.pronamespace \
-                   WHERE n.nspname = 'leasehold_fence' AND p.proname = 'guard' AND t.tgnargs = 1 \
-                     AND t.tgtype & 1 = 1 AND t.tgparentid = 0 ORDER BY 1";
-    let rows = client.query_typed(select, &[]).await.map_err(|error| interpret(error, Effect::None))?;
+    // For each row, and not a partition's copy of its parent's trigger. Active: for inserts, updates and deletes, all of them.
+    let select = format!(
+        "SELECT format('%I.%I', s.nspname, c.relname), \
+                convert_from(substr(t.tgargs, 1, length(t.tgargs) - 1), getdatabaseencoding()), \
+                t.tgenabled IN ('O', 'A') AND t.tgtype & 28 = 28 AND t.tgqual IS NULL AND t.tgattr = ''::int2vector \
+           FROM {TRIGGERS} AND t.tgnargs = 1 AND t.tgtype & 1 = 1 AND t.tgparentid = 0 ORDER BY 1"
+    );
+    let rows = client.query_typed(&select, &[]).await.map_err(|error| interpret(error, Effect::None))?;
     let fenced =
         |row: &tokio_postgres::Row| Fenced { table: row.get(0), template: row.get(1), active: row.get(2) };
     Ok(rows.iter().map(fenced).collect())

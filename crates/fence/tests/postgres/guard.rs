@@ -434,6 +434,17 @@ fn lifecycle(site: &Site) {
     remove("orders").unwrap();
     assert_eq!(remove("orders").unwrap_err().kind(), ErrorKind::Invalid);
     site.psql("INSERT INTO orders VALUES (1, 'free'); TRUNCATE orders").unwrap();
+    // One that a migration made, by whatever name.
+    let own = "CREATE TRIGGER mine BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION leasehold_fence.guard('old/{id}')";
+    site.psql(own).unwrap();
+    let status = site.run(async { postgres::status(&site.client().await).await.unwrap() });
+    assert!(!status[0].active, "it lets updates through: {status:?}");
+    install(site, "orders", "order/{id}").unwrap();
+    under(site, "1 - order/1", "INSERT INTO orders VALUES (1, 'x')").expect("it is replaced");
+    remove("orders").unwrap();
+    site.psql(own).unwrap();
+    remove("orders").unwrap();
+    site.psql("INSERT INTO orders VALUES (2, 'free')").unwrap();
 }
 
 fn program(site: &Site) {
