@@ -83,6 +83,8 @@ fn what_makes_no_sense_is_refused_with_the_reason() {
     }
     let (code, _, said) = beside(&format!("{url}?password_file=x"));
     assert!(code == 78 && said.contains("takes no options"), "{said}");
+    let (code, _, said) = beside("redis+sentinel://127.0.0.1:1/primary");
+    assert!(code == 64 && said.contains("the primary behind Sentinel"), "{said}");
     let (code, _, said) = beside("redis://u:sesame@127.0.0.1:1");
     assert!(code == 69 && !said.contains("sesame"), "{said}");
     server.command(&["CONFIG", "SET", "requirepass", "open sesame"]);

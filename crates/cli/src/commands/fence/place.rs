@@ -50,13 +50,16 @@ impl Place {
             parts.secrets().for_each(secret::keep);
         }
         let (scheme, path) = url.split_once(':').unwrap_or_default();
-        if key.is_some() && !matches!(scheme, "redis" | "rediss") {
-            return Err(Failure::usage("only in Redis a mark stands beside a key: leave --key out"));
-        }
         match (scheme, path.strip_prefix("//").unwrap_or(path)) {
+            ("redis" | "rediss", _) => redis(&with_password(url, "REDISCLI_AUTH"), key),
+            ("redis+sentinel" | "redis+cluster" | "redlock", _) => Err(Failure::usage(
+                "name one server, as redis://HOST: any node of a cluster, the primary behind Sentinel",
+            )),
+            _ if key.is_some() => {
+                Err(Failure::usage("only in Redis a mark stands beside a key: leave --key out"))
+            }
             ("sqlite", path) if !path.is_empty() => sqlite(path),
             ("postgres" | "postgresql", _) => postgres(&with_password(url, "PGPASSWORD")).await,
-            ("redis" | "rediss", _) => redis(&with_password(url, "REDISCLI_AUTH"), key),
             _ => Err(Failure::usage(
                 "a database is named as postgres://USER@HOST/NAME, sqlite:PATH or redis://HOST",
             )),
