@@ -221,6 +221,10 @@ async fn postgres(_: &str) -> Result<Place, Failure> {
 
 #[cfg(feature = "redis")]
 fn redis(url: &str, key: Option<&str>) -> Result<Place, Failure> {
+    #[cfg(not(feature = "redis-tls"))]
+    if url.starts_with("rediss:") {
+        return Err(missing("TLS for Redis", "redis-tls"));
+    }
     Keys::of(url, key).map(Place::Redis)
 }
 
@@ -239,7 +243,7 @@ pub(super) fn schema() -> Result<&'static str, Failure> {
     Err(missing("PostgreSQL", "postgres"))
 }
 
-#[cfg(not(all(feature = "sqlite", feature = "postgres", feature = "redis")))]
+#[cfg(not(all(feature = "sqlite", feature = "postgres", feature = "redis-tls")))]
 fn missing(name: &str, feature: &str) -> Failure {
     Failure::config(format!("this build has no {name}"))
         .hint(format!("build it with: cargo build --release -p leasehold-cli --features {feature}"))
