@@ -8,6 +8,7 @@ use std::error::Error;
 
 use axum::{Extension, Router, body::Body, routing};
 use http::{Request, StatusCode};
+use leasehold::url::decode;
 use leasehold_fence::{
     Pass, Resource,
     http::{FenceLayer, SqliteMarks, show},
@@ -23,7 +24,7 @@ async fn update(Extension(pass): Extension<Pass>, body: String) -> String {
 fn service() -> Result<Router, Box<dyn Error>> {
     let marks = SqliteMarks::new(Connection::open_in_memory()?)?; // a file, in earnest: it has to outlive the process
     let fence = FenceLayer::new(marks, |request| match request.uri.path().strip_prefix("/orders/") {
-        Some(id) => Resource::new("order", id).map(Some),
+        Some(id) => Resource::new("order", &decode(id)?).map(Some), // it comes as it was sent
         None => Ok(None),
     });
     Ok(Router::new().route("/orders/{id}", routing::put(update)).layer(fence))

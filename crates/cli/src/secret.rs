@@ -119,9 +119,11 @@ fn userinfo_end(rest: &str) -> Option<usize> {
 
 fn is_secret(option: &str) -> bool {
     let name = option.split_once('=').map_or(option, |(name, _)| name).to_ascii_lowercase();
-    ["pass", "secret", "token", "auth", "credential", "apikey", "api_key"]
-        .iter()
-        .any(|word| name.contains(word))
+    // Where a password is, is not the password.
+    !name.ends_with("_file")
+        && ["pass", "secret", "token", "auth", "credential", "apikey", "api_key"]
+            .iter()
+            .any(|word| name.contains(word))
 }
 
 fn encode(text: &str) -> String {
@@ -175,6 +177,11 @@ mod tests {
             ("etcd://h1:2379,h2:2379/a@b", None, "etcd://h1:2379,h2:2379/a@b"),
             ("redis://[::1]:6379/a@b", None, "redis://[::1]:6379/a@b"),
             ("http://h/?x=1&auth_token=sesame&y=2", None, "http://h/?x=1&y=2"),
+            (
+                "postgres://u@h/db?password_file=/run/secret&password=sesame",
+                None,
+                "postgres://u@h/db?password_file=/run/secret",
+            ),
             ("sqlite:///tmp/a.db?durability=full", None, "sqlite:///tmp/a.db?durability=full"),
         ];
         for (url, password, stripped) in table {

@@ -108,7 +108,9 @@ fn what_makes_no_sense_is_refused_with_the_reason() {
         (&["install", "--table", "orders", "--resource", "order/{nope}"], 64, "has no column \"nope\""),
         (&["install", "--table", "nothing", "--resource", "order/{id}"], 64, "there is no table"),
         (&["install", "--table", "orders", "--resource", "order/{id}", "--grant", "app"], 64, "no roles"),
+        (&["install", "--table", "leasehold_fence_mark", "--resource", "x/1"], 64, "the fence's own"),
         (&["remove", "--table", "orders"], 64, "is not fenced"),
+        (&["status", "order/7", "--key", "k"], 64, "leave --key out"),
         (&["rebase", "order/7", "--to", "0", "--reason", "x"], 64, "not a fencing token"),
         (&["rebase", "order/7", "--to", "1", "--reason", " "], 64, "--reason has 1 to"),
         (&["status", "order"], 64, "kind/id"),
@@ -120,6 +122,12 @@ fn what_makes_no_sense_is_refused_with_the_reason() {
     }
     let (code, _, said) = fence(&site, "/nowhere/shop.db", &["status"]);
     assert!(code == 78 && said.contains("cannot be opened"), "a name that is wrong makes no file: {said}");
+    std::fs::write(site.path("text"), "this is not a database, but it is long enough to be looked at")
+        .unwrap();
+    let (code, _, said) = fence(&site, "text", &["status"]);
+    assert!(code == 78 && said.contains("not a database") && said.contains("--database"), "{said}");
+    let (code, _, said) = fence(&site, "", &["status"]);
+    assert!(code == 64 && said.contains("sqlite:PATH"), "{said}");
     let output =
         site.leasehold().args(["fence", "status", "--database", "mysql://u:sesame@h/db"]).output().unwrap();
     let (code, _, said) = ended(&output);

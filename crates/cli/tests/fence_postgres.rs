@@ -89,8 +89,11 @@ fn trouble(site: &Site, server: &PostgresServer) {
     let url = server.url();
     let (code, _, error) = fence(site, &url.replace("/postgres", "/nothing"), &["status"]);
     assert!(code == 78 && error.contains("does not exist"), "{error}");
-    let (code, _, error) = fence(site, &format!("{url}?sslmode=require"), &["status"]);
-    assert!(code == 78 && error.contains("TLS"), "{error}");
+    let (_, trusted) = server.certificate("nobody");
+    let (code, _, error) = fence(site, &format!("{url}?sslmode=require&ca_file={trusted}"), &["status"]);
+    assert!(code == 78 && error.contains("does not support TLS"), "{error}");
+    let (code, _, error) = fence(site, &format!("{url}?sslmode=prefer"), &["status"]);
+    assert!(code == 78 && error.contains("sslmode is disable or require"), "{error}");
     let (code, _, error) = fence(site, "postgres://u:sesame@127.0.0.1:1/db", &["status"]);
     assert!(code == 69 && !error.contains("sesame"), "{error}");
     server.sql("CREATE ROLE guest LOGIN PASSWORD 'open sesame'");
@@ -104,4 +107,88 @@ fn trouble(site: &Site, server: &PostgresServer) {
         .env("PGPASSWORD", "open sesame");
     let (code, _, error) = ended(&with.output().unwrap());
     assert!(code == 78 && error.contains("permission denied"), "it got in, and may not look: {error}");
+}
+
+#[test]
+fn it_connects_as_a_store_does_with_tls_and_a_password() {
+    let (site, server) = (Site::new(), PostgresServer::start());
+    let certificate = server.speak_tls();
+    server.sql("CREATE ROLE guest LOGIN PASSWORD 'open sesame'");
+    server.require_passwords();
+    let url = |user: &str, host: &str, options: &str| {
+        format!("postgres://{user}@{host}:{}/postgres?{options}", server.port())
+    };
+    let trusted = format!("sslmode=require&ca_file={certificate}");
+    let says = |url: &str, environment: &[(&str, &str)]| {
+        let mut status = site.leasehold();
+        status.args(["fence", "status", "--database", url]).envs(environment.iter().copied());
+        let (code, _, error) = ended(&status.output().unwrap());
+        assert!(!error.contains("sesame"), "{error}");
+        (code, error)
+    };
+    let file = site.path("password");
+    std::fs::write(&file, "open sesame\n").unwrap();
+    let from_file = format!("{trusted}&password_file={}", file.display());
+    let in_env = [("PGPASSWORD", "open sesame")];
+    let none = (0, "leasehold: no table is fenced: leasehold fence install".to_owned());
+    assert_eq!(says(&url("guest:open%20sesame", "localhost", &trusted), &[]), none);
+    assert_eq!(says(&url("guest", "localhost", &from_file), &[("PGPASSWORD", "another sesame")]), none);
+    assert_eq!(says(&url("guest", "localhost", &trusted), &in_env), none);
+    let table: &[(&str, &str, &str, i32, &str)] = &[
+        ("guest", "localhost", &trusted, 78, "password missing"),
+        ("guest:another%20sesame", "localhost", &trusted, 78, "password authentication failed"),
+        ("guest:open%20sesame", "127.0.0.1", &trusted, 69, "not valid for name"),
+        ("guest", "localhost", "sslmode=require&ca_file=/no/such/file", 78, "/no/such/file"),
+        ("guest", "localhost", "password_file=/no/such/file", 78, "/no/such/file"),
+        ("guest", "localhost", "colour=red", 78, "colour is not known"),
+    ];
+    for (user, host, options, wanted, why) in table {
+        let (code, error) = says(&url(user, host, options), &[]);
+        assert!(code == *wanted && error.contains(why), "{user} {host} {options}: {code} {error}");
+    }
+}
+
+#[test]
+fn an_install_is_all_or_nothing_and_stands_in_nobodys_way() {
+    let (site, server) = (Site::new(), PostgresServer::start());
+    let url = server.url();
+    server.sql("CREATE TABLE orders (id int PRIMARY KEY, state text); CREATE ROLE owner LOGIN");
+    let install = |url: &str, more: &[&str]| {
+        let words = ["install", "--table", "orders", "--resource", "order/{id}"];
+        fence(&site, url, &[&words, more].concat())
+    };
+    let (code, _, error) = install(&url, &["--grant", "nobody"]);
+    assert!(code == 64 && error.contains("nobody"), "{error}");
+    server.sql("INSERT INTO orders VALUES (1, 'still free')");
+    // A role that may not make the schema.
+    let owner = url.replace("postgres@", "owner@");
+    let (code, _, error) = install(&owner, &[]);
+    assert!(code == 78 && error.contains("permission denied"), "{error}");
+    // Someone has the table: it gives up, so that those who come later do not wait behind it.
+    let mut reader = std::process::Command::new("psql")
+        .args(["-X", "-q", "-A", "-t", "-d", &url])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut orders = reader.stdin.take().unwrap();
+    std::io::Write::write_all(
+        &mut orders,
+        b"BEGIN; SELECT state FROM orders; LOCK TABLE orders IN SHARE MODE; SELECT 'locked';\n",
+    )
+    .unwrap();
+    let lines = std::io::BufRead::lines(std::io::BufReader::new(reader.stdout.take().unwrap()));
+    assert!(lines.map(Result::unwrap).any(|line| line == "locked"));
+    let (code, _, error) = install(&url, &[]);
+    assert!(code == 69 && error.contains("another transaction was in the way"), "{error}");
+    drop(orders);
+    reader.wait().unwrap();
+    assert_eq!(install(&url, &["--grant", "owner"]).0, 0);
+    assert_eq!(install(&url, &["--grant", "owner"]).0, 0, "twice is as good as once");
+    let (code, _, error) = install(&owner, &[]);
+    assert!(
+        code == 78 && error.contains("must be owner"),
+        "it may call the fence, but has no such table: {error}"
+    );
+    assert!(server.try_sql("INSERT INTO orders VALUES (2, 'x')").is_err());
 }

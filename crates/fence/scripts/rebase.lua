@@ -1,4 +1,5 @@
--- Moves a mark to where another backend counts: up without a ceiling, down with one. Recorded in the same step.
+-- Moves a mark to where another backend counts: up without a ceiling, down with one. Recorded in the same step. The record
+-- stays: the mark is shown again and lives on, and what was done to it must be found then.
 --
 -- KEYS  1 the mark  2 the record, a list, newest first
 -- ARGV  1 the new mark  2 the ceiling, or empty for half-way  3 by whom  4 why
@@ -25,7 +26,4 @@ local at = redis.call('TIME')
 local record = { at = at[1], by = ARGV[3], why = ARGV[4], was = mark[1], now = ARGV[1], ceiling = ceiling }
 redis.call('LPUSH', KEYS[2], cjson.encode(record))
 redis.call('LTRIM', KEYS[2], 0, 99)
--- As long as the mark: without it there is nothing to explain.
-local left = redis.call('PTTL', KEYS[1])
-if left > 0 then redis.call('PEXPIRE', KEYS[2], left) end
 return { 'moved', mark[1], mark[2] or '', ARGV[1], ceiling }

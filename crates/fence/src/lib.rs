@@ -29,9 +29,7 @@
 
 pub mod observe;
 pub mod rule;
-#[cfg(any(feature = "sqlite", feature = "postgres", feature = "redis"))]
 mod tables;
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod template;
 
 #[cfg(feature = "http")]
@@ -44,10 +42,5 @@ pub mod redis;
 pub mod sqlite;
 
 pub use leasehold_core::{FencingToken, OwnerHash, Pass, Resource};
-#[cfg(any(feature = "sqlite", feature = "postgres", feature = "redis"))]
-pub use tables::Rebase;
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
-pub use {
-    tables::{Fenced, Rebased},
-    template::Template,
-};
+pub use tables::{Fenced, Rebase, Rebased};
+pub use template::Template;

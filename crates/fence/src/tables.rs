@@ -1,9 +1,10 @@
 //! What the databases share.
 
-use leasehold_core::{Error, ErrorKind, FencingToken, Resource};
+use leasehold_core::FencingToken;
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "redis"))]
+use leasehold_core::{Error, ErrorKind, Resource};
 
 /// A table that is fenced for every client.
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Fenced {
@@ -11,7 +12,8 @@ pub struct Fenced {
     pub table: String,
     /// How the resource of a row is named.
     pub template: String,
-    /// Whether its triggers fire. PostgreSQL can switch them off.
+    /// Whether every write fires them: PostgreSQL can switch them off, one of SQLite's may have been dropped, and one of
+    /// your own may be for inserts alone.
     pub active: bool,
 }
 
@@ -29,7 +31,6 @@ pub struct Rebase {
 }
 
 /// A rebase that was done, as the audit has it.
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Rebased {
@@ -48,6 +49,7 @@ pub struct Rebased {
 }
 
 /// Nothing is remembered of it.
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "redis"))]
 pub(crate) fn unmarked(resource: &Resource) -> Error {
     Error::new(ErrorKind::Invalid, "the fence has seen no token of it: there is nothing to move").on(resource)
 }
@@ -72,4 +74,31 @@ pub(crate) fn mark_of(
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(crate) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+/// A script with its places filled in. What is put in is not looked at again: a column may be called `table`.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub(crate) fn filled(script: &str, places: &[(&str, &str)]) -> String {
+    let (mut filled, mut rest) = (String::with_capacity(script.len()), script);
+    let next = |rest: &str| {
+        let found = places.iter().filter_map(|place| rest.find(place.0).map(|at| (at, *place)));
+        found.min_by_key(|(at, _)| *at)
+    };
+    while let Some((at, (place, text))) = next(rest) {
+        filled.push_str(&rest[..at]);
+        filled.push_str(text);
+        rest = &rest[at + place.len()..];
+    }
+    filled + rest
+}
+
+#[cfg(all(test, any(feature = "sqlite", feature = "postgres")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_put_in_is_not_looked_at_again() {
+        let places = [("{a}", "{b}"), ("{b}", "{a}{b}")];
+        assert_eq!(filled("x{a}y{b}z{a}{c}", &places), "x{b}y{a}{b}z{b}{c}");
+    }
 }

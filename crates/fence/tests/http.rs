@@ -11,7 +11,7 @@ use std::sync::{
 use axum::{Extension, Router, body::Body, routing};
 use common::{pass, pass_for};
 use http::{Request, Response, StatusCode};
-use leasehold_core::{Error, ErrorKind, Pass, Resource, Result, async_trait};
+use leasehold_core::{Error, ErrorKind, Pass, Resource, Result, async_trait, url::decode};
 use leasehold_fence::http::{FenceLayer, Marks, SqliteMarks, Verdict, show};
 use rusqlite::Connection;
 use tokio::sync::Notify;
@@ -24,7 +24,8 @@ fn run<T>(work: impl Future<Output = T>) -> T {
 type Names = fn(&http::request::Parts) -> Result<Option<Resource>>;
 
 fn names(request: &http::request::Parts) -> Result<Option<Resource>> {
-    request.uri.path().strip_prefix("/reports/").map(|id| Resource::new("report", id)).transpose()
+    let id = request.uri.path().strip_prefix("/reports/");
+    id.map(|id| Resource::new("report", &decode(id)?)).transpose()
 }
 
 /// Answers who was admitted.
@@ -119,6 +120,22 @@ fn a_pass_that_makes_no_sense_is_refused_with_the_reason() {
         let (status, body) =
             send(&app, put(&format!("/reports/{}", "x".repeat(300)), &[("Fencing-Token", "1")])).await;
         assert!(status == 400 && body.contains("1 to 256"), "a name that is none is not let through: {body}");
+    });
+}
+
+#[test]
+fn a_path_is_decoded_by_whoever_names_the_resource() {
+    run(async {
+        let app = in_memory();
+        let token = |number| [("Fencing-Token", number)];
+        assert_eq!(send(&app, put("/reports/42", &token("34"))).await.0, 200);
+        assert_eq!(send(&app, put("/reports/%34%32", &token("33"))).await.0, 412, "the same report");
+        let odd = pass_for("report/4 2/é", 34, 1);
+        let mut request = put("/reports/4%202/%C3%A9", &[]);
+        show(request.headers_mut(), &odd);
+        assert_eq!(send(&app, request).await, (200, odd.to_string()), "as the client names it");
+        let (status, body) = send(&app, put("/reports/4%2", &token("1"))).await;
+        assert!(status == 400 && body.contains("hex digits"), "{body}");
     });
 }
 

@@ -139,6 +139,17 @@ fn a_cluster_finds_mark_and_data_in_one_slot() {
             };
             assert_eq!(set(34, 2).await.unwrap(), Admission::Raised, "{key}");
             assert_eq!(stale(set(33, 1).await), (33, 34), "{key}");
+            let fields = [("state", "late")];
+            for late in [fence.hash_set(&pass(33, 1), key, &fields), fence.delete(&pass(33, 1), key)] {
+                assert_eq!(stale(late.unwrap().run(&mut connection).await), (33, 34), "{key}");
+            }
+            fence.delete(&pass(34, 2), key).unwrap().run(&mut connection).await.unwrap();
+            fence.hash_set(&pass(34, 2), key, &fields).unwrap().run(&mut connection).await.unwrap();
+            let resource = pass(1, 1).resource;
+            let down = Rebase { to: token(2), ceiling: None, by: "ann".into(), why: "to etcd".into() };
+            let (_, after) = fence.rebase(&mut connection, &resource, key, &down).await.unwrap();
+            assert_eq!(fence.mark(&mut connection, &resource, key).await.unwrap(), Some(after), "{key}");
+            assert_eq!(fence.rebases(&mut connection, &resource, key).await.unwrap().len(), 1, "{key}");
         }
         let crossed = cluster.nodes[0].command(&["EVAL", "return 1", "2", "a", "b"]);
         assert!(crossed.contains("CROSSSLOT"), "the servers do look: {crossed}");
@@ -267,5 +278,18 @@ fn a_rebase_lets_smaller_numbers_in_keeps_the_former_out_and_is_recorded() {
         let record: serde_json::Value = serde_json::from_str(&record).unwrap();
         assert_eq!((&record["by"], &record["why"]), (&"ann".into(), &"to \"etcd\"".into()), "{record}");
         assert_eq!((&record["was"], &record["now"]), (&high.to_string().into(), &"400".into()), "{record}");
+        // As a program reads it.
+        assert_eq!(fence.mark(&mut connection, &resource, "report:42").await.unwrap(), Some(up));
+        let rebases = fence.rebases(&mut connection, &resource, "report:42").await.unwrap();
+        let numbers: Vec<_> = rebases.iter().map(|it| (it.was, it.now, it.ceiling)).collect();
+        assert_eq!(numbers, [(401, high, None), (high, 400, Some(after.ceiling.unwrap().get()))]);
+        assert_eq!((rebases[1].by.as_str(), rebases[1].why.as_str()), ("ann", "to \"etcd\""));
+        assert!(rebases[1].at.starts_with("20") && rebases[1].at.ends_with('Z'), "{}", rebases[1].at);
+        assert_eq!(server.command(&["PTTL", &format!("{MARK}:rebased")]), "-1", "it outlives a mark");
+        assert_eq!(fence.mark(&mut connection, &resource, "report:43").await.unwrap(), None);
+        assert_eq!(fence.rebases(&mut connection, &resource, "report:43").await.unwrap(), []);
+        server.command(&["SET", "fence:v1:{report:43}:report/42", "not ours"]);
+        let strange = fence.mark(&mut connection, &resource, "report:43").await.unwrap_err();
+        assert_eq!((strange.kind(), strange.effect()), (ErrorKind::Corrupt, Effect::None), "{strange}");
     });
 }

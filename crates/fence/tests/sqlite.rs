@@ -262,6 +262,7 @@ fn a_fence_is_installed_seen_replaced_and_removed() {
         ("nothing", "x/{id}", "no table"),
         ("v", "x/y", "is a view"),
         ("report", "x/{nope}", "no column \"nope\""),
+        ("leasehold_fence_mark", "x/{resource}", "is the fence's own"),
     ] {
         let error = sqlite::install(&database, table, &template(of)).unwrap_err();
         assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains(why), "{error}");
@@ -269,6 +270,95 @@ fn a_fence_is_installed_seen_replaced_and_removed() {
     sqlite::remove(&database, odd).unwrap();
     assert_eq!(sqlite::remove(&database, odd).unwrap_err().kind(), ErrorKind::Invalid);
     insert(&database).unwrap();
+}
+
+#[test]
+fn every_way_to_write_is_fenced() {
+    let database = database();
+    database.execute_batch("CREATE TABLE orders (id INTEGER PRIMARY KEY, state TEXT)").unwrap();
+    sqlite::install(&database, "orders", &template("order/{id}")).unwrap();
+    let under = |pass: Pass, statement: &str| {
+        database.execute_batch("BEGIN").unwrap();
+        let done = sqlite::under(&database, &pass, |it| it.execute_batch(statement)).unwrap();
+        database.execute_batch(if done.is_ok() { "COMMIT" } else { "ROLLBACK" }).unwrap();
+        done
+    };
+    under(pass_for("order/1", 1, 1), "INSERT INTO orders VALUES (1, 'x')").unwrap();
+    let ways = [
+        "INSERT OR IGNORE INTO orders VALUES (2, 'y')",
+        "INSERT OR REPLACE INTO orders VALUES (1, 'y')",
+        "REPLACE INTO orders VALUES (1, 'y')",
+        "INSERT INTO orders VALUES (1, 'y') ON CONFLICT (id) DO UPDATE SET state = 'y'",
+        "INSERT INTO orders SELECT id + 1, state FROM orders",
+        "UPDATE OR IGNORE orders SET state = 'y'",
+        "UPDATE OR REPLACE orders SET id = 3",
+        "UPDATE orders SET id = 8",
+        "WITH one AS (SELECT 1) DELETE FROM orders WHERE id IN one",
+        // Without a condition SQLite empties the table at once, unless there are triggers.
+        "DELETE FROM orders",
+    ];
+    for way in ways {
+        let bare = database.execute_batch(way).expect_err(way).to_string();
+        assert!(bare.contains("no pass was shown"), "{way}: {bare}");
+        under(pass_for("order/8", 9, 1), way).expect_err(way);
+    }
+    let all = || database.query_row("SELECT group_concat(id || state) FROM orders", [], |row| row.get(0));
+    assert_eq!(all(), Ok("1x".to_owned()));
+    // A pass that is stale is not let in by how it is shown.
+    for or in ["OR IGNORE", "OR REPLACE"] {
+        let show =
+            format!("BEGIN; INSERT {or} INTO leasehold_fence_pass (resource, token) VALUES ('order/1', 1)");
+        let late = database.execute_batch(&show).expect_err(or).to_string();
+        database.execute_batch("ROLLBACK").unwrap();
+        assert!(late.contains("stale token"), "{or}: {late}");
+    }
+}
+
+#[test]
+fn a_fence_stays_with_its_table_whatever_that_is_called() {
+    let database = database();
+    sqlite::install(&database, "report", &template("report/{id}")).unwrap();
+    database.execute_batch("ALTER TABLE report RENAME TO former; CREATE TABLE report (id INT)").unwrap();
+    sqlite::install(&database, "report", &template("report/{id}")).unwrap();
+    let fenced = |database: &Connection| -> Vec<_> {
+        sqlite::status(database).unwrap().into_iter().map(|it| (it.table, it.active)).collect()
+    };
+    assert_eq!(fenced(&database), [("former".into(), true), ("report".into(), true)]);
+    for table in ["former", "report"] {
+        database.execute(&format!("INSERT INTO {table} (id) VALUES (1)"), []).expect_err(table);
+    }
+    sqlite::install(&database, "former", &template("former/{id}")).unwrap();
+    sqlite::remove(&database, "former").unwrap();
+    database.execute("INSERT INTO former (id) VALUES (1)", []).unwrap();
+    assert_eq!(fenced(&database), [("report".into(), true)]);
+    database.execute_batch("DROP TRIGGER leasehold_fence_guard_report_update_2").unwrap();
+    assert_eq!(fenced(&database), [("report".into(), false)], "a trigger is missing");
+    // A table that is made anew, as many migrations do, has no fence.
+    database.execute_batch("DROP TABLE report; ALTER TABLE former RENAME TO report").unwrap();
+    assert_eq!(fenced(&database), []);
+}
+
+#[test]
+fn columns_may_have_any_name_and_be_computed() {
+    let database = database();
+    database
+        .execute_batch(
+            "CREATE TABLE seat (\"table\" INT, old INT, name TEXT AS (\"table\" || '.' || old), kept TEXT AS ('k' || old) STORED)",
+        )
+        .unwrap();
+    let insert = |it: &Connection| it.execute("INSERT INTO seat (\"table\", old) VALUES (7, 2)", []);
+    for (of, resource) in [
+        ("seat/{table}-{old}", "seat/7-2"),
+        ("seat/{name} {kept}", "seat/7.2 k2"),
+        ("seat/{old} */ {table}", "seat/2 */ 7"),
+    ] {
+        sqlite::install(&database, "seat", &template(of)).unwrap();
+        assert_eq!(sqlite::status(&database).unwrap()[0].template, of.replace("*/", "* /"));
+        insert(&database).expect_err("without a pass");
+        database.execute_batch("BEGIN").unwrap();
+        sqlite::under(&database, &pass_for(resource, 1, 1), insert).unwrap().expect(resource);
+        database.execute_batch("COMMIT").unwrap();
+    }
 }
 
 #[test]

@@ -30,6 +30,8 @@ mod wire;
 
 pub use backend::Postgres;
 pub use config::{Config, schema_sql};
+#[doc(hidden)]
+pub use wire::connect;
 
 /// The backend's name in errors and metrics.
 const NAME: &str = "postgres";

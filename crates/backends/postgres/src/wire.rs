@@ -182,6 +182,13 @@ impl Wire {
     }
 }
 
+/// A connection as the backend makes its own: the same hosts, TLS and patience. For leasehold's program, which looks after
+/// the fences of a database; no part of the contract.
+#[doc(hidden)]
+pub async fn connect(config: &Config, environment: &Arc<dyn Environment>) -> Result<Client> {
+    Ok(Wire::open(config, environment, None).await?.client)
+}
+
 #[expect(clippy::needless_pass_by_value, reason = "it is the end of a chain")]
 fn of_connect(error: tokio_postgres::Error) -> Error {
     error::of_connect(&error)

@@ -125,6 +125,34 @@ BEGIN
   RETURN name;
 END $$;
 
+-- The columns of a row that a template names, as JSON. For rows with types that are not PostgreSQL's own: to_jsonb would
+-- call a cast that another role wrote, as the role that made all this. Such a type is taken as it is shown.
+CREATE OR REPLACE FUNCTION leasehold_fence.fields_of(template text, target oid, fields anyelement) RETURNS jsonb
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+  found jsonb := '{}';
+  col name;
+  own boolean;
+  field jsonb;
+BEGIN
+  FOR col, own IN
+    SELECT a.attname, (
+      WITH RECURSIVE base AS (
+        SELECT t.oid, t.typbasetype FROM pg_type t WHERE t.oid = a.atttypid
+        UNION ALL
+        SELECT t.oid, t.typbasetype FROM pg_type t JOIN base ON t.oid = base.typbasetype
+      ) SELECT base.oid < 16384 FROM base WHERE base.typbasetype = 0)
+      FROM pg_attribute a
+     WHERE a.attrelid = target AND a.attnum > 0 AND NOT a.attisdropped AND strpos(template, '{' || a.attname || '}') > 0
+  LOOP
+    EXECUTE format(CASE WHEN own THEN 'SELECT to_jsonb(($1).%1$I)'
+                        ELSE 'SELECT CASE WHEN ($1).%1$I IS NOT NULL THEN to_jsonb(format(''%%s'', ($1).%1$I)) END' END, col)
+      INTO field USING fields;
+    found := found || jsonb_build_object(col, field);
+  END LOOP;
+  RETURN found;
+END $$;
+
 -- A row of this resource is written: under its pass, and that must be admitted. The last one shown counts. Called by the
 -- guard alone, as the guard's role and with its search path.
 CREATE OR REPLACE FUNCTION leasehold_fence.demand(target text, resource text) RETURNS void
@@ -147,7 +175,7 @@ BEGIN
     RAISE EXCEPTION 'leasehold.pass does not hold a pass: write TOKEN OWNER RESOURCE, as in 34 - order/42' USING ERRCODE = 'LH004';
   END IF;
   RAISE EXCEPTION '%: a write to % needs its pass, and none was shown', target, demand.resource
-    USING ERRCODE = 'LH003', HINT = format('In the same transaction, first: SELECT set_config(''leasehold.pass'', ''TOKEN OWNER %s'', true)', demand.resource);
+    USING ERRCODE = 'LH003', HINT = format('In the same transaction, first: SELECT set_config(''leasehold.pass'', %L, true)', 'TOKEN OWNER ' || demand.resource);
 END $$;
 
 -- The trigger. Its one argument is the template; a row that moves to another resource is written under both.
@@ -155,6 +183,8 @@ CREATE OR REPLACE FUNCTION leasehold_fence.guard() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   target text := format('%I.%I', TG_TABLE_SCHEMA, TG_TABLE_NAME);
+  -- From 16384 on, types are someone's own.
+  plain boolean := NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = TG_RELID AND attnum > 0 AND atttypid >= 16384);
   old_name text;
   new_name text;
 BEGIN
@@ -162,11 +192,13 @@ BEGIN
     RAISE EXCEPTION '% is fenced, and TRUNCATE names no resource: delete its rows, or remove the fence first', target USING ERRCODE = 'LH005';
   END IF;
   IF TG_OP <> 'INSERT' THEN
-    old_name := leasehold_fence.resource_of(TG_ARGV[0], to_jsonb(OLD));
+    old_name := leasehold_fence.resource_of(TG_ARGV[0],
+      CASE WHEN plain THEN to_jsonb(OLD) ELSE leasehold_fence.fields_of(TG_ARGV[0], TG_RELID, OLD) END);
     PERFORM leasehold_fence.demand(target, old_name);
   END IF;
   IF TG_OP = 'DELETE' THEN RETURN OLD; END IF;
-  new_name := leasehold_fence.resource_of(TG_ARGV[0], to_jsonb(NEW));
+  new_name := leasehold_fence.resource_of(TG_ARGV[0],
+      CASE WHEN plain THEN to_jsonb(NEW) ELSE leasehold_fence.fields_of(TG_ARGV[0], TG_RELID, NEW) END);
   IF new_name IS DISTINCT FROM old_name THEN
     PERFORM leasehold_fence.demand(target, new_name);
   END IF;

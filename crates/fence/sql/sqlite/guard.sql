@@ -2,21 +2,22 @@
 --
 -- {table} {insert} {update} {delete}   the table and the triggers, quoted
 -- {old} {new}                           the resource of the row, as an expression
+-- {template}                            how it is named, as `status` shows it
 --
 -- A row that moves to another resource is written under both. AFTER, because only then a new row has its rowid.
 
-CREATE TRIGGER {insert} AFTER INSERT ON {table}
+CREATE TRIGGER {insert} AFTER INSERT ON {table} /* leasehold fence: {template} */
 BEGIN
   SELECT RAISE(ABORT, 'leasehold: no pass was shown for this row''s resource')
    WHERE NOT EXISTS (SELECT 1 FROM leasehold_fence_pass WHERE resource = {new});
 END;
-CREATE TRIGGER {update} AFTER UPDATE ON {table}
+CREATE TRIGGER {update} AFTER UPDATE ON {table} /* leasehold fence: {template} */
 BEGIN
   SELECT RAISE(ABORT, 'leasehold: no pass was shown for this row''s resource')
    WHERE NOT EXISTS (SELECT 1 FROM leasehold_fence_pass WHERE resource = {old})
       OR NOT EXISTS (SELECT 1 FROM leasehold_fence_pass WHERE resource = {new});
 END;
-CREATE TRIGGER {delete} AFTER DELETE ON {table}
+CREATE TRIGGER {delete} AFTER DELETE ON {table} /* leasehold fence: {template} */
 BEGIN
   SELECT RAISE(ABORT, 'leasehold: no pass was shown for this row''s resource')
    WHERE NOT EXISTS (SELECT 1 FROM leasehold_fence_pass WHERE resource = {old});

@@ -22,8 +22,9 @@ use crate::observe;
 
 /// Checks the fencing token of each request before its handler.
 ///
-/// `names` says which resource a request is for: `None` lets it through unfenced, an error is answered with 400. The
-/// admitted [`Pass`] is put among the request's extensions, for a handler whose own database has a fence.
+/// `names` says which resource a request is for: `None` lets it through unfenced, an error is answered with 400. It sees the
+/// path as it was sent: decode it, as your router does, or `/orders/7` and `/orders/%37` are two resources. The admitted
+/// [`Pass`] is put among the request's extensions, for a handler whose own database has a fence.
 ///
 /// # Guarantees
 /// A request with a stale token does not reach the handler. Requests of one resource are handled one after the other, by
@@ -32,11 +33,12 @@ use crate::observe;
 /// database check as well.
 ///
 /// ```
+/// use leasehold_core::url::decode;
 /// use leasehold_fence::{Resource, http::{FenceLayer, SqliteMarks}};
 ///
 /// let marks = SqliteMarks::new(rusqlite::Connection::open_in_memory()?)?; // a file, in earnest
 /// let fence = FenceLayer::new(marks, |request| match request.uri.path().strip_prefix("/orders/") {
-///     Some(id) => Resource::new("order", id).map(Some),
+///     Some(id) => Resource::new("order", &decode(id)?).map(Some),
 ///     None => Ok(None),
 /// });
 /// let app: axum::Router = axum::Router::new()

@@ -1,7 +1,7 @@
 //! What PostgreSQL says, in our words.
 
 use leasehold_core::{Effect, Error, ErrorKind, FencingToken, Pass};
-use tokio_postgres::error::DbError;
+use tokio_postgres::{error::DbError, types::WrongType};
 
 use super::DOWNSTREAM;
 use crate::{observe, rule::Refusal};
@@ -47,14 +47,23 @@ fn refusal(code: &str, detail: &str) -> Option<Refusal> {
 }
 
 pub(super) fn interpret(error: tokio_postgres::Error, unanswered: Effect) -> Error {
-    let (kind, text, effect) = match error.as_db_error() {
-        Some(said) => answered(said),
-        None if error.is_closed() => {
+    let (kind, text, effect) = match (error.as_db_error(), wrong_type(&error)) {
+        (Some(said), _) => answered(said),
+        (None, Some(wrong)) => {
+            let text = format!("a value is of another type than its column: {wrong}");
+            (ErrorKind::Invalid, text, Effect::None)
+        }
+        (None, None) if error.is_closed() => {
             (ErrorKind::Unavailable, "the connection is closed".to_owned(), unanswered)
         }
-        None => (ErrorKind::Unavailable, format!("the server did not answer: {error}"), unanswered),
+        (None, None) => (ErrorKind::Unavailable, format!("the server did not answer: {error}"), unanswered),
     };
     Error::new(kind, text).with_effect(effect).because(error)
+}
+
+/// What the driver found before anything was sent.
+fn wrong_type(error: &tokio_postgres::Error) -> Option<&WrongType> {
+    std::error::Error::source(error).and_then(|cause| cause.downcast_ref())
 }
 
 /// A statement that the server answered with an error did nothing.

@@ -6,13 +6,15 @@ use rusqlite::{Connection, OptionalExtension as _, params};
 use super::{error::interpret, setup};
 use crate::{
     Fenced,
-    tables::quoted,
+    tables::{filled, quoted},
     template::{Part, Template},
 };
 
 const GUARD: &str = include_str!("../../sql/sqlite/guard.sql");
 const PREFIX: &str = "leasehold_fence_guard_";
 const VERBS: [&str; 3] = ["insert", "update", "delete"];
+/// Our triggers on tables, whatever the tables are called by now.
+const TRIGGERS: &str = "main.sqlite_schema WHERE type = 'trigger' AND substr(name, 1, length(?1)) = ?1";
 
 /// Fences a table: from now on a row is written only under the pass of its resource, whoever writes it.
 ///
@@ -29,30 +31,44 @@ pub fn install(connection: &Connection, table: &str, template: &Template) -> Res
         check_column(connection, table, column)?;
     }
     setup(connection)?;
-    let script = script(table, template);
     in_savepoint(connection, |connection| {
         drop_triggers(connection, table)?;
+        let script = script(table, template, &free_names(connection, table)?);
         connection.execute_batch(&script).map_err(interpret)
     })
 }
 
-/// The triggers as SQL, to read or to run by other means.
-pub(crate) fn script(table: &str, template: &Template) -> String {
-    let name = |verb: &str| quoted(&format!("{PREFIX}{table}_{verb}"));
-    // The template is kept in a comment of the trigger, where `status` finds it.
-    let header = format!("/* leasehold fence: {} */ BEGIN", template.to_string().replace("*/", "* /"));
-    GUARD
-        .lines()
-        .filter(|line| !line.starts_with("--"))
-        .map(|line| if line == "BEGIN" { header.as_str() } else { line })
-        .collect::<Vec<_>>()
-        .join("\n")
-        .replace("{insert}", &name("insert"))
-        .replace("{update}", &name("update"))
-        .replace("{delete}", &name("delete"))
-        .replace("{table}", &quoted(table))
-        .replace("{old}", &expression(template, "OLD"))
-        .replace("{new}", &expression(template, "NEW"))
+/// Names for the triggers. Those of a table that was renamed since have its old name.
+fn free_names(connection: &Connection, table: &str) -> Result<[String; 3]> {
+    let select = "SELECT count(*) FROM main.sqlite_schema WHERE name COLLATE NOCASE IN (?1, ?2, ?3)";
+    let mut number = 1;
+    loop {
+        let end = if number == 1 { String::new() } else { format!("_{number}") };
+        let names = VERBS.map(|verb| format!("{PREFIX}{table}_{verb}{end}"));
+        let taken: u32 =
+            connection.query_row(select, names.each_ref(), |row| row.get(0)).map_err(interpret)?;
+        if taken == 0 {
+            return Ok(names);
+        }
+        number += 1;
+    }
+}
+
+/// The triggers as SQL.
+fn script(table: &str, template: &Template, names: &[String; 3]) -> String {
+    let [insert, update, delete] = names.each_ref().map(|name| quoted(name));
+    let [old, new] = ["OLD", "NEW"].map(|row| expression(template, row));
+    let places = [
+        ("{insert}", insert.as_str()),
+        ("{update}", &update),
+        ("{delete}", &delete),
+        ("{table}", &quoted(table)),
+        ("{old}", &old),
+        ("{new}", &new),
+        ("{template}", &template.to_string().replace("*/", "* /")),
+    ];
+    let lines: Vec<_> = GUARD.lines().filter(|line| !line.starts_with("--")).collect();
+    filled(&lines.join("\n"), &places)
 }
 
 fn expression(template: &Template, row: &str) -> String {
@@ -79,23 +95,25 @@ pub fn remove(connection: &Connection, table: &str) -> Result<()> {
 /// # Errors
 /// Whatever SQLite says.
 pub fn status(connection: &Connection) -> Result<Vec<Fenced>> {
-    let select = "SELECT tbl_name, sql FROM main.sqlite_schema WHERE type = 'trigger' AND name = ?1 || tbl_name || '_insert' ORDER BY 1";
-    let mut select = connection.prepare(select).map_err(interpret)?;
-    let rows = select.query_map([PREFIX], |row| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?)));
-    let mut all = Vec::new();
-    for row in rows.map_err(interpret)? {
-        let (table, sql) = row.map_err(interpret)?;
+    let select =
+        format!("SELECT tbl_name, max(sql), count(*) = 3 FROM {TRIGGERS} GROUP BY tbl_name ORDER BY 1");
+    let mut select = connection.prepare(&select).map_err(interpret)?;
+    let rows = select.query_map([PREFIX], |row| {
+        let (table, sql, whole): (_, String, _) = (row.get(0)?, row.get(1)?, row.get(2)?);
         let template = sql.split_once("/* leasehold fence: ").and_then(|(_, rest)| rest.split_once(" */"));
         let template = template.map_or_else(String::new, |(template, _)| template.to_owned());
-        all.push(Fenced { table, template, active: true });
-    }
-    Ok(all)
+        Ok(Fenced { table, template, active: whole })
+    });
+    rows.map_err(interpret)?.map(|row| row.map_err(interpret)).collect()
 }
 
 fn drop_triggers(connection: &Connection, table: &str) -> Result<()> {
-    for verb in VERBS {
-        let name = quoted(&format!("{PREFIX}{table}_{verb}"));
-        connection.execute_batch(&format!("DROP TRIGGER IF EXISTS main.{name}")).map_err(interpret)?;
+    let select = format!("SELECT name FROM {TRIGGERS} AND tbl_name = ?2");
+    let mut select = connection.prepare(&select).map_err(interpret)?;
+    let names = select.query_map([PREFIX, table], |row| row.get::<_, String>(0)).map_err(interpret)?;
+    for name in names.collect::<Result<Vec<_>, _>>().map_err(interpret)? {
+        let drop = format!("DROP TRIGGER main.{}", quoted(&name));
+        connection.execute_batch(&drop).map_err(interpret)?;
     }
     Ok(())
 }
@@ -114,6 +132,9 @@ fn in_savepoint(connection: &Connection, work: impl FnOnce(&Connection) -> Resul
 }
 
 fn check_table(connection: &Connection, table: &str) -> Result<()> {
+    if table.to_ascii_lowercase().starts_with("leasehold_fence_") {
+        return Err(invalid(format!("{table:?} is the fence's own")));
+    }
     let select = "SELECT type FROM main.sqlite_schema WHERE name = ?1 AND type IN ('table', 'view')";
     let found: Option<String> =
         connection.query_row(select, [table], |row| row.get(0)).optional().map_err(interpret)?;
@@ -125,7 +146,8 @@ fn check_table(connection: &Connection, table: &str) -> Result<()> {
 }
 
 fn check_column(connection: &Connection, table: &str, column: &str) -> Result<()> {
-    let select = "SELECT 1 FROM pragma_table_info(?1) WHERE name = ?2";
+    // The computed ones too, and not what a virtual table hides.
+    let select = "SELECT 1 FROM pragma_table_xinfo(?1) WHERE name = ?2 AND hidden <> 1";
     let found =
         connection.query_row(select, params![table, column], |_| Ok(())).optional().map_err(interpret)?;
     found.ok_or_else(|| invalid(format!("the table {table:?} has no column {column:?}")))

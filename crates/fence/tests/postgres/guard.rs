@@ -14,9 +14,15 @@ pub(crate) const TESTS: &[Test] = &[
     ("a_row_is_written_under_its_own_pass_and_no_other", own_pass),
     ("what_is_no_pass_is_refused_with_the_reason", malformed),
     ("names_are_what_sql_makes_of_them", names),
+    ("a_statement_over_many_rows_is_under_the_pass_of_each", bulk),
+    ("what_other_tables_do_to_a_fenced_one_is_fenced", from_elsewhere),
     ("a_partitioned_table_is_fenced_as_one", partitions),
+    ("a_partition_and_its_whole_are_not_fenced_twice", partition_alone),
+    ("a_table_with_children_is_fenced_after_them", children),
+    ("what_the_page_says_is_not_covered_is_not", not_covered),
     ("bad_tables_and_templates_are_refused", refused),
     ("a_role_needs_no_right_to_the_marks_and_has_none", roles),
+    ("what_another_role_wrote_does_not_run_as_the_fence", no_foreign_code),
     ("a_fence_is_seen_replaced_and_removed", lifecycle),
     ("a_program_enters_and_writes", program),
 ];
@@ -175,10 +181,52 @@ fn names(site: &Site) {
     // A name without quotes is folded, as everywhere in SQL.
     site.psql("CREATE TABLE Plain (Id int)").unwrap();
     assert_eq!(install(site, "PLAIN", "plain/{id}").unwrap(), "public.plain");
+    // Words that stand for something in our own scripts.
+    site.psql("CREATE TABLE seat (\"table\" int, \"template\" int)").unwrap();
+    install(site, "seat", "seat/{table}-{template}").unwrap();
+    under(site, "1 - seat/7-2", "INSERT INTO seat VALUES (7, 2)").unwrap();
     // As a user of this program would, in a migration.
     site.psql("CREATE TABLE own (id int); CREATE TRIGGER mine BEFORE INSERT ON own FOR EACH ROW EXECUTE FUNCTION leasehold_fence.guard('own/{id}')").unwrap();
     assert_eq!(code(site.psql("INSERT INTO own VALUES (1)")), "LH003");
     under(site, "1 - own/1", "INSERT INTO own VALUES (1)").unwrap();
+}
+
+fn bulk(site: &Site) {
+    site.psql("CREATE UNLOGGED TABLE orders (id int PRIMARY KEY, state text, shop int)").unwrap();
+    install(site, "orders", "shop/{shop}").unwrap();
+    let fill = "INSERT INTO orders SELECT i, 'x', i / 1000 FROM generate_series(0, 1999) i";
+    assert_eq!(code(under(site, "5 - shop/0", fill)), "LH003", "half of them are of another shop");
+    under(site, "5 - shop/0\\n5 - shop/1", fill).unwrap();
+    assert_eq!(
+        code(under(site, "6 - shop/0", "UPDATE orders SET state = 'y'")),
+        "LH003",
+        "one row in two thousand is enough"
+    );
+    under(site, "6 - shop/0", "UPDATE orders SET state = 'y' WHERE shop = 0").unwrap();
+    assert_eq!(code(under(site, "5 - shop/0", "DELETE FROM orders WHERE shop = 0")), "LH001");
+    let changed = "SELECT count(*) FILTER (WHERE state = 'y'), count(*) FROM orders";
+    assert_eq!(site.psql(changed).unwrap(), "1000|2000", "a statement is refused as a whole");
+}
+
+fn from_elsewhere(site: &Site) {
+    site.psql("CREATE TABLE shop (id int PRIMARY KEY); INSERT INTO shop VALUES (1)").unwrap();
+    site.psql(
+        "CREATE TABLE orders (id int PRIMARY KEY, state text, number int UNIQUE, shop int REFERENCES shop ON DELETE CASCADE)",
+    )
+    .unwrap();
+    site.psql("CREATE VIEW seen AS SELECT * FROM orders").unwrap();
+    install(site, "orders", "order/{id}").unwrap();
+    under(site, "1 - order/1", "INSERT INTO orders VALUES (1, 'x', 10, 1)").unwrap();
+    assert_eq!(code(site.psql("DELETE FROM shop")), "LH003", "a cascade");
+    assert_eq!(code(site.psql("TRUNCATE shop CASCADE")), "LH005");
+    assert_eq!(code(site.psql("UPDATE seen SET state = 'y'")), "LH003", "a view");
+    // The row that is in the way is another's, and so is its pass.
+    let other = "INSERT INTO orders VALUES (2, 'y', 10, 1) ON CONFLICT (number) DO UPDATE SET state = 'y'";
+    assert_eq!(code(under(site, "2 - order/2", other)), "LH003");
+    under(site, "2 - order/2\\n2 - order/1", other).unwrap();
+    assert_eq!(state(site), "1 y");
+    under(site, "3 - order/1", "DELETE FROM shop").unwrap();
+    assert_eq!(state(site), "");
 }
 
 fn partitions(site: &Site) {
@@ -193,13 +241,80 @@ fn partitions(site: &Site) {
     assert_eq!(state(site), "1 b");
     let status = site.run(async { postgres::status(&site.client().await).await.unwrap() });
     assert_eq!(status.len(), 1, "not once for each partition: {status:?}");
+    for table in ["orders", "a", "b"] {
+        assert_eq!(code(site.psql(&format!("TRUNCATE {table}"))), "LH005", "{table}");
+    }
+    // One that comes later.
+    site.psql("CREATE TABLE c PARTITION OF orders FOR VALUES IN ('c')").unwrap();
+    assert_eq!(code(site.psql("INSERT INTO c VALUES (1, 'c')")), "LH003");
+    install(site, "orders", "order/{id}").unwrap();
+    assert_eq!(code(site.psql("TRUNCATE c")), "LH005", "installed again, it sees the new one");
+    site.run(async { postgres::remove(&site.client().await, "orders").await.unwrap() });
+    site.psql("TRUNCATE a; INSERT INTO orders VALUES (1, 'c')").unwrap();
+}
+
+fn partition_alone(site: &Site) {
+    site.psql("CREATE TABLE orders (id int, state text) PARTITION BY LIST (state); CREATE TABLE a PARTITION OF orders FOR VALUES IN ('a')").unwrap();
+    install(site, "a", "order/{id}").unwrap();
+    assert_eq!(code(site.psql("INSERT INTO orders VALUES (1, 'a')")), "LH003");
+    let twice = install(site, "orders", "order/{id}").unwrap_err();
+    assert_eq!(twice.kind(), ErrorKind::Invalid, "{twice}");
+    assert!(twice.to_string().contains("public.a, a part of it, is fenced by itself"), "{twice}");
+    site.run(async { postgres::remove(&site.client().await, "a").await.unwrap() });
+    install(site, "orders", "order/{id}").unwrap();
+    for change in [
+        install(site, "a", "order/{id}"),
+        site.run(async { postgres::remove(&site.client().await, "a").await }),
+    ] {
+        let error = change.unwrap_err();
+        assert!(
+            error.to_string().contains("public.a is a part of public.orders, which is fenced"),
+            "{error}"
+        );
+    }
+}
+
+fn children(site: &Site) {
+    site.psql("CREATE TABLE orders (id int, state text); CREATE TABLE old () INHERITS (orders); CREATE TABLE older () INHERITS (old)").unwrap();
+    for child in ["older", "old"] {
+        let open = install(site, "orders", "order/{id}").unwrap_err();
+        assert_eq!(open.kind(), ErrorKind::Invalid, "{open}");
+        assert!(open.to_string().contains("inherits from it, and is not fenced"), "{open}");
+        install(site, child, "order/{id}").unwrap();
+    }
+    install(site, "orders", "order/{id}").unwrap();
+    under(site, "1 - order/1", "INSERT INTO older VALUES (1, 'x')").unwrap();
+    assert_eq!(code(site.psql("UPDATE orders SET state = 'y'")), "LH003", "a statement on all three");
+    assert_eq!(code(site.psql("TRUNCATE orders")), "LH005");
+}
+
+fn not_covered(site: &Site) {
+    fenced(site);
+    under(site, "34 - order/1", "INSERT INTO orders VALUES (1, 'x')").unwrap();
+    site.psql("SET session_replication_role = replica; UPDATE orders SET state = 'replicated'").unwrap();
+    assert_eq!(state(site), "1 replicated");
+    site.psql("ALTER TABLE orders ALTER state TYPE text USING 'rewritten'").unwrap();
+    assert_eq!(state(site), "1 rewritten");
+    // A pass for the session outlives the transaction, and with a pool its owner.
+    let session =
+        "SELECT set_config('leasehold.pass', '35 - order/1', false); UPDATE orders SET state = 'late'";
+    site.psql(session).unwrap();
+    // Another trigger has the last word if its name sorts behind.
+    site.psql(
+        "CREATE FUNCTION move() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.id := 2; RETURN NEW; END'",
+    )
+    .unwrap();
+    site.psql("CREATE TRIGGER zzz BEFORE UPDATE ON orders FOR EACH ROW EXECUTE FUNCTION move()").unwrap();
+    under(site, "36 - order/1", "UPDATE orders SET state = 'moved'").unwrap();
+    assert_eq!(state(site), "2 moved");
 }
 
 fn refused(site: &Site) {
     site.psql(
-        "CREATE TABLE orders (id int); CREATE VIEW seen AS SELECT * FROM orders; CREATE SEQUENCE numbers",
+        "CREATE TABLE orders (id int, twice int GENERATED ALWAYS AS (id * 2) STORED); CREATE VIEW seen AS SELECT * FROM orders; CREATE SEQUENCE numbers",
     )
     .unwrap();
+    site.run(async { postgres::setup(&site.client().await).await.unwrap() });
     let cases = [
         ("nothing", "x/{id}", "there is no table nothing"),
         ("nowhere.orders", "x/{id}", "there is no table"),
@@ -210,6 +325,9 @@ fn refused(site: &Site) {
         ("orders", "x/{nope}", "has no column \"nope\""),
         ("orders", "x/{ID}", "has no column \"ID\""),
         ("orders", "x/{id", "not closed"),
+        ("orders", "x/{ctid}", "has no column \"ctid\""),
+        ("orders", "x/{twice}", "is computed"),
+        ("leasehold_fence.mark", "x/{resource}", "is the fence's own"),
     ];
     for (table, template, why) in cases {
         let error = install(site, table, template).unwrap_err();
@@ -268,6 +386,41 @@ fn roles(site: &Site) {
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
 }
 
+fn no_foreign_code(site: &Site) {
+    let role = format!("other_{}", site.database);
+    site.psql(&format!("CREATE ROLE {role} LOGIN; GRANT CREATE ON SCHEMA public TO {role}")).unwrap();
+    let url = site.url_of(&role);
+    psql(&url, "CREATE TABLE orders (id int, state text, paid boolean)").unwrap();
+    install(site, "orders", "order/{id}").unwrap();
+    // Whoever has a type can say how it becomes JSON. That must not be asked by a function of another role.
+    let own_type = "CREATE TYPE colour AS ENUM ('red', 'blue'); \
+        CREATE FUNCTION paint(colour) RETURNS json LANGUAGE plpgsql AS $$ BEGIN RAISE 'ran as %', current_user; END $$; \
+        CREATE CAST (colour AS json) WITH FUNCTION paint(colour); \
+        CREATE DOMAIN shade AS colour; CREATE DOMAIN yes AS boolean; CREATE TYPE pair AS (a colour, b int)";
+    psql(&url, own_type).unwrap();
+    psql(&url, "ALTER TABLE orders ADD c colour, ADD s shade, ADD y yes, ADD p pair, ADD many colour[]")
+        .unwrap();
+    let row = "(1, 'x', true, 'red', 'blue', true, ('red', 1), '{red}')";
+    under(site, "1 - order/1", &format!("INSERT INTO orders VALUES {row}")).unwrap();
+    assert_eq!(code(under(site, "0 - order/1", "DELETE FROM orders")), "LH004");
+    for (template, resource) in [
+        ("order/{c}-{s}", "order/red-blue"),
+        ("order/{y}-{paid}", "order/true-true"),
+        ("order/{id} {many}", "order/1 {red}"),
+        ("order/{p}", "order/(red,1)"),
+    ] {
+        install(site, "orders", template).unwrap();
+        assert_eq!(code(site.psql("DELETE FROM orders")), "LH003", "{template}");
+        under(site, &format!("1 - {resource}"), "UPDATE orders SET state = 'y'").expect(template);
+    }
+    install(site, "orders", "order/{c}").unwrap();
+    let error = under(site, "2 - order/red", "UPDATE orders SET c = NULL").unwrap_err();
+    assert!(error.contains("the column c of the row is null"), "{error}");
+    psql(&url, "ALTER TABLE orders RENAME c TO tint").unwrap();
+    let error = under(site, "2 - order/red", "DELETE FROM orders").unwrap_err();
+    assert!(error.contains("the column c of the row is not there"), "{error}");
+}
+
 fn lifecycle(site: &Site) {
     fenced(site);
     site.psql("CREATE TABLE other (id int)").unwrap();
@@ -281,6 +434,17 @@ fn lifecycle(site: &Site) {
     remove("orders").unwrap();
     assert_eq!(remove("orders").unwrap_err().kind(), ErrorKind::Invalid);
     site.psql("INSERT INTO orders VALUES (1, 'free'); TRUNCATE orders").unwrap();
+    // One that a migration made, by whatever name.
+    let own = "CREATE TRIGGER mine BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION leasehold_fence.guard('old/{id}')";
+    site.psql(own).unwrap();
+    let status = site.run(async { postgres::status(&site.client().await).await.unwrap() });
+    assert!(!status[0].active, "it lets updates through: {status:?}");
+    install(site, "orders", "order/{id}").unwrap();
+    under(site, "1 - order/1", "INSERT INTO orders VALUES (1, 'x')").expect("it is replaced");
+    remove("orders").unwrap();
+    site.psql(own).unwrap();
+    remove("orders").unwrap();
+    site.psql("INSERT INTO orders VALUES (2, 'free')").unwrap();
 }
 
 fn program(site: &Site) {

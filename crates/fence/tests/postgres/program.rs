@@ -261,6 +261,13 @@ fn column(site: &Site) {
         let transaction = client.transaction().await.unwrap();
         let missing = fence.raise(&transaction, &"nobody", &pass(36, 1)).await.unwrap_err();
         assert!(missing.kind() == ErrorKind::Invalid && missing.to_string().contains("no such row"), "{missing}");
+        // A key of another type than the column's, and a column that is too small for a token.
+        let wrong = fence.raise(&transaction, &7i32, &pass(36, 1)).await.unwrap_err();
+        assert_eq!((wrong.kind(), wrong.effect()), (ErrorKind::Invalid, Effect::None), "{wrong}");
+        transaction.batch_execute("ALTER TABLE report ADD last_fencing_token int").await.unwrap();
+        let small = postgres::Column::new(["report"], "id");
+        let wrong = small.raise(&transaction, &42i32, &pass(36, 1)).await.unwrap_err();
+        assert!(wrong.kind() == ErrorKind::Invalid && wrong.to_string().contains("another type"), "{wrong}");
     });
 }
 

@@ -165,7 +165,7 @@ fn write_sqlite(check: &str, file: &str, id: &str, pass: &Pass, body: &str) -> R
 }
 
 /// A client of no library at all: only the headers are ours.
-fn write_http(place: &str, id: &str, pass: &Pass, body: &str) -> Result<(), Error> {
+pub(crate) fn write_http(place: &str, id: &str, pass: &Pass, body: &str) -> Result<(), Error> {
     let mut headers = ::http::HeaderMap::new();
     http::show(&mut headers, pass);
     let mut request = format!(

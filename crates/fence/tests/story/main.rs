@@ -10,6 +10,7 @@
 
 mod downstream;
 mod servers;
+mod service;
 mod writer;
 
 use std::{env, process::ExitCode, sync::Arc, time::Duration};
@@ -24,10 +25,10 @@ const TTL: Duration = Duration::from_millis(1500);
 
 fn main() -> ExitCode {
     let words: Vec<String> = env::args().skip(1).collect();
-    if let [mode, rest @ ..] = words.as_slice()
-        && mode == writer::MODE
-    {
-        return writer::main(rest);
+    match words.split_first() {
+        Some((mode, rest)) if mode == writer::MODE => return writer::main(rest),
+        Some((mode, rest)) if mode == service::MODE => return service::main(rest),
+        _ => {}
     }
     let mut arguments = Arguments::from_args();
     // They wait most of the time, for a lease to run out.
@@ -47,6 +48,10 @@ fn main() -> ExitCode {
             ));
         }
     }
+    trials.push(Trial::test("a service is killed, and remembers what it saw", || {
+        service::is_killed_and_remembers();
+        Ok(())
+    }));
     let conclusion = libtest_mimic::run(&arguments, trials);
     drop(servers);
     conclusion.exit_code()

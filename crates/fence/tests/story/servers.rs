@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    path::Path as FilePath,
     sync::{
         Arc, Mutex,
         atomic::{AtomicU32, Ordering},
@@ -53,7 +54,7 @@ impl Servers {
         let (folder, reports) = (tempfile::tempdir().unwrap(), Arc::default());
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let address = runtime.block_on(serve(&folder, Arc::clone(&reports)));
+        let address = runtime.block_on(serve(&folder.path().join("marks.db"), Arc::clone(&reports)));
         Servers {
             redis: RedisServer::start(),
             cluster: RedisCluster::without_replicas(),
@@ -82,8 +83,8 @@ impl Servers {
 }
 
 /// A service that keeps reports, behind the fence.
-async fn serve(folder: &TempDir, reports: Arc<Mutex<HashMap<String, String>>>) -> String {
-    let marks = rusqlite::Connection::open(folder.path().join("marks.db")).unwrap();
+pub(crate) async fn serve(marks: &FilePath, reports: Arc<Mutex<HashMap<String, String>>>) -> String {
+    let marks = rusqlite::Connection::open(marks).unwrap();
     let fence = FenceLayer::new(SqliteMarks::new(marks).unwrap(), |request| {
         request.uri.path().strip_prefix("/reports/").map(|id| Resource::new("report", id)).transpose()
     });

@@ -1,8 +1,9 @@
 //! PostgreSQL: one server; a primary with a standby; PgBouncer in front of it.
 
 use std::{
-    fs,
+    fs::{self, Permissions},
     io::{self, Write as _},
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::{Command, Output},
     sync::Mutex,
@@ -181,6 +182,51 @@ impl PostgresServer {
         let path = Path::new(&self.data()).join("pg_hba.conf");
         fs::write(path, rules).expect("its configuration can be written");
         self.sql("SELECT pg_reload_conf()");
+    }
+
+    /// A key and a certificate for `localhost` in its folder, which is also the one to trust.
+    ///
+    /// # Panics
+    /// If the package `openssl` is not installed.
+    pub fn certificate(&self, name: &str) -> (String, String) {
+        let file = |end: &str| self.folder.join(format!("{name}.{end}")).to_string_lossy().into_owned();
+        let (key, certificate) = (file("key"), file("crt"));
+        let mut openssl = Command::new("openssl");
+        openssl.args([
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-days",
+            "2",
+            "-subj",
+            "/CN=localhost",
+        ]);
+        openssl.args(["-keyout", &key, "-out", &certificate, "-addext", "subjectAltName=DNS:localhost"]);
+        succeed(openssl.args(["-addext", "basicConstraints=CA:FALSE"]));
+        (key, certificate)
+    }
+
+    /// Lets it speak TLS from now on, to who comes as `localhost`. Answers the certificate to trust.
+    ///
+    /// # Panics
+    /// If that cannot be set.
+    pub fn speak_tls(&self) -> String {
+        let (key, certificate) = self.certificate("server");
+        // It wants its key to itself.
+        fs::set_permissions(&key, Permissions::from_mode(0o600)).expect("it is ours");
+        for file in [&key, &certificate] {
+            give(Path::new(file));
+        }
+        self.sql(&format!("ALTER SYSTEM SET ssl_cert_file = '{certificate}'"));
+        self.sql(&format!("ALTER SYSTEM SET ssl_key_file = '{key}'"));
+        self.sql("ALTER SYSTEM SET ssl = on");
+        self.sql("SELECT pg_reload_conf()");
+        eventually("the server does not read its settings", || {
+            if self.try_sql("SHOW ssl")? == "on" { Ok(()) } else { Err(io::Error::other("it is off")) }
+        });
+        certificate
     }
 
     /// Kills it and all that belongs to it at once. It stays down until [`run_again`](PostgresServer::run_again).

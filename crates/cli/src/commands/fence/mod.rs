@@ -1,5 +1,7 @@
 //! `leasehold fence install | status | remove | rebase | schema`
 
+#[cfg(feature = "redis")]
+mod keys;
 mod place;
 mod report;
 
@@ -48,6 +50,8 @@ enum Verb {
         /// A resource, as kind/id or namespace:kind/id
         #[arg(value_parser = names::resource)]
         resource: Option<Resource>,
+        #[command(flatten)]
+        beside: Beside,
     },
     /// Take the fence off a table. What was seen is kept
     Remove {
@@ -68,9 +72,17 @@ enum Verb {
 
 #[derive(Debug, Args)]
 struct Database {
-    /// The database whose tables are fenced: `postgres://USER@HOST/NAME` or `sqlite:PATH`; a password may be in PGPASSWORD
+    /// What is fenced: `postgres://USER@HOST/NAME` (with `?sslmode=require` and all that a store's URL takes), `sqlite:PATH`
+    /// or `redis://HOST`; a password may be in `PGPASSWORD` or `REDISCLI_AUTH`
     #[arg(long, value_name = "URL", env = "LEASEHOLD_DATABASE", hide_env_values = true)]
     database: String,
+}
+
+#[derive(Debug, Args)]
+struct Beside {
+    /// In Redis, the key that is fenced: its mark stands beside it
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -80,6 +92,8 @@ struct Move {
     /// Which, as kind/id or namespace:kind/id
     #[arg(value_parser = names::resource)]
     resource: Resource,
+    #[command(flatten)]
+    beside: Beside,
     /// The new mark: the highest token that the new backend has given out, or 1
     #[arg(long, value_name = "TOKEN")]
     to: FencingToken,
@@ -103,11 +117,11 @@ impl Fence {
                 let table = database.open().await?.install(table, &template, grant).await?;
                 report::installed(output, &table, resource)
             }
-            Verb::Status { database, resource: None } => {
-                report::tables(output, &database.open().await?.status().await?)
+            Verb::Status { database, resource: None, beside } => {
+                report::tables(output, &database.open_beside(beside).await?.status().await?)
             }
-            Verb::Status { database, resource: Some(resource) } => {
-                let place = database.open().await?;
+            Verb::Status { database, resource: Some(resource), beside } => {
+                let place = database.open_beside(beside).await?;
                 report::mark(output, resource, place.mark(resource).await?, &place.rebases(resource).await?)
             }
             Verb::Remove { database, table } => {
@@ -121,7 +135,11 @@ impl Fence {
 
 impl Database {
     async fn open(&self) -> Result<Place, Failure> {
-        Place::open(&self.database).await
+        Place::open(&self.database, None).await
+    }
+
+    async fn open_beside(&self, beside: &Beside) -> Result<Place, Failure> {
+        Place::open(&self.database, beside.key.as_deref()).await
     }
 }
 
@@ -134,7 +152,8 @@ impl Move {
             }
         }
         let rebase = Rebase { to: self.to, ceiling: self.ceiling, by, why: self.reason.clone() };
-        let (before, after) = self.database.open().await?.rebase(&self.resource, &rebase).await?;
+        let (before, after) =
+            self.database.open_beside(&self.beside).await?.rebase(&self.resource, &rebase).await?;
         report::rebased(output, &self.resource, &before, &after)
     }
 }

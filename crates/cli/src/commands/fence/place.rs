@@ -1,12 +1,16 @@
 //! The database that is fenced.
+#![cfg_attr(
+    not(all(feature = "sqlite", feature = "postgres", feature = "redis")),
+    allow(dead_code, unused_variables, reason = "a build need not have all of them")
+)]
 
-use leasehold::Resource;
+use leasehold::{Error, ErrorKind, Resource};
 use leasehold_fence::{Fenced, Rebase, Rebased, Template, rule::Mark};
 
-#[cfg(feature = "postgres")]
-use crate::exit::Exit;
+#[cfg(feature = "redis")]
+use super::keys::Keys;
 use crate::{
-    exit::Failure,
+    exit::{Exit, Failure},
     secret::{self, Parts},
 };
 
@@ -16,29 +20,49 @@ pub(super) enum Place {
     Sqlite(std::cell::RefCell<rusqlite::Connection>),
     #[cfg(feature = "postgres")]
     Postgres(tokio_postgres::Client),
+    #[cfg(feature = "redis")]
+    Redis(Keys),
+    /// This build has none of them.
+    #[cfg(not(any(feature = "sqlite", feature = "postgres", feature = "redis")))]
+    Nowhere(std::convert::Infallible),
 }
 
-/// Does the same to either.
+/// Does the same to each.
 macro_rules! at {
-    ($self:expr, $sqlite:ident => $on_sqlite:expr, $postgres:ident => $on_postgres:expr) => {
+    ($self:expr, $sqlite:pat => $on_sqlite:expr, $postgres:pat => $on_postgres:expr, $redis:pat => $on_redis:expr) => {
         match $self {
             #[cfg(feature = "sqlite")]
             Place::Sqlite($sqlite) => $on_sqlite,
             #[cfg(feature = "postgres")]
             Place::Postgres($postgres) => $on_postgres,
+            #[cfg(feature = "redis")]
+            Place::Redis($redis) => $on_redis,
+            #[cfg(not(any(feature = "sqlite", feature = "postgres", feature = "redis")))]
+            Place::Nowhere(never) => match *never {},
         }
     };
 }
 
 impl Place {
-    pub(super) async fn open(url: &str) -> Result<Place, Failure> {
+    /// `key` is the one whose mark is meant, in Redis.
+    pub(super) async fn open(url: &str, key: Option<&str>) -> Result<Place, Failure> {
         if let Some(parts) = Parts::of(url) {
             parts.secrets().for_each(secret::keep);
         }
-        match url.split_once(':') {
-            Some(("sqlite", path)) => sqlite(path.strip_prefix("//").unwrap_or(path)),
-            Some(("postgres" | "postgresql", _)) => postgres(url).await,
-            _ => Err(Failure::usage("a database is named as postgres://USER@HOST/NAME or sqlite:PATH")),
+        let (scheme, path) = url.split_once(':').unwrap_or_default();
+        match (scheme, path.strip_prefix("//").unwrap_or(path)) {
+            ("redis" | "rediss", _) => redis(&with_password(url, "REDISCLI_AUTH"), key),
+            ("redis+sentinel" | "redis+cluster" | "redlock", _) => Err(Failure::usage(
+                "name one server, as redis://HOST: any node of a cluster, the primary behind Sentinel",
+            )),
+            _ if key.is_some() => {
+                Err(Failure::usage("only in Redis a mark stands beside a key: leave --key out"))
+            }
+            ("sqlite", path) if !path.is_empty() => sqlite(path),
+            ("postgres" | "postgresql", _) => postgres(&with_password(url, "PGPASSWORD")).await,
+            _ => Err(Failure::usage(
+                "a database is named as postgres://USER@HOST/NAME, sqlite:PATH or redis://HOST",
+            )),
         }
     }
 
@@ -53,52 +77,99 @@ impl Place {
                 if !grants.is_empty() {
                     return Err(Failure::usage("SQLite has no roles: leave --grant out"));
                 }
-                leasehold_fence::sqlite::install(&it.borrow(), table, template)?;
+                leasehold_fence::sqlite::install(&it.borrow(), table, template).map_err(failed)?;
                 Ok(table.to_owned())
             },
             it => {
-                let table = leasehold_fence::postgres::install(it, table, template).await?;
-                for role in grants {
-                    leasehold_fence::postgres::grant(it, role).await?;
-                }
-                Ok(table)
-            }
+                let install = async {
+                    let table = leasehold_fence::postgres::install(it, table, template).await?;
+                    for role in grants {
+                        leasehold_fence::postgres::grant(it, role).await?;
+                    }
+                    Ok(table)
+                };
+                at_once(it, install).await
+            },
+            _ => Err(no_triggers())
         )
     }
 
     pub(super) async fn remove(&self, table: &str) -> Result<String, Failure> {
         at!(self,
-            it => Ok(leasehold_fence::sqlite::remove(&it.borrow(), table).map(|()| table.to_owned())?),
-            it => Ok(leasehold_fence::postgres::remove(it, table).await?)
+            it => {
+                let removed = leasehold_fence::sqlite::remove(&it.borrow(), table);
+                removed.map(|()| table.to_owned()).map_err(failed)
+            },
+            it => at_once(it, leasehold_fence::postgres::remove(it, table)).await,
+            _ => Err(no_triggers())
         )
     }
 
     pub(super) async fn status(&self) -> Result<Vec<Fenced>, Failure> {
         at!(self,
-            it => Ok(leasehold_fence::sqlite::status(&it.borrow())?),
-            it => Ok(leasehold_fence::postgres::status(it).await?)
+            it => leasehold_fence::sqlite::status(&it.borrow()).map_err(failed),
+            it => leasehold_fence::postgres::status(it).await.map_err(failed),
+            _ => Err(no_triggers())
         )
     }
 
     pub(super) async fn mark(&self, resource: &Resource) -> Result<Option<Mark>, Failure> {
         at!(self,
-            it => Ok(leasehold_fence::sqlite::mark(&it.borrow(), resource)?),
-            it => Ok(leasehold_fence::postgres::mark(it, resource).await?)
+            it => leasehold_fence::sqlite::mark(&it.borrow(), resource).map_err(failed),
+            it => leasehold_fence::postgres::mark(it, resource).await.map_err(failed),
+            it => it.mark(resource).await
         )
     }
 
     pub(super) async fn rebases(&self, resource: &Resource) -> Result<Vec<Rebased>, Failure> {
         at!(self,
-            it => Ok(leasehold_fence::sqlite::rebases(&it.borrow(), resource)?),
-            it => Ok(leasehold_fence::postgres::rebases(it, resource).await?)
+            it => leasehold_fence::sqlite::rebases(&it.borrow(), resource).map_err(failed),
+            it => leasehold_fence::postgres::rebases(it, resource).await.map_err(failed),
+            it => it.rebases(resource).await
         )
     }
 
     pub(super) async fn rebase(&self, resource: &Resource, rebase: &Rebase) -> Result<(Mark, Mark), Failure> {
         at!(self,
-            it => Ok(leasehold_fence::sqlite::rebase(&mut it.borrow_mut(), resource, rebase)?),
-            it => Ok(leasehold_fence::postgres::rebase(it, resource, rebase).await?)
+            it => leasehold_fence::sqlite::rebase(&mut it.borrow_mut(), resource, rebase).map_err(failed),
+            it => at_once(it, leasehold_fence::postgres::rebase(it, resource, rebase)).await,
+            it => it.rebase(resource, rebase).await
         )
+    }
+}
+
+/// An error about the database, which is not the store.
+pub(super) fn failed(error: Error) -> Failure {
+    let kind = error.kind();
+    let failure = Failure::from(error);
+    match kind {
+        ErrorKind::Unavailable => failure.hint("see that the database works, then try again"),
+        ErrorKind::Corrupt => failure.hint("check that --database names the right one"),
+        _ => failure,
+    }
+}
+
+/// The same of one that cannot be opened: a URL that makes no sense is the configuration's fault.
+pub(super) fn not_opened(error: Error) -> Failure {
+    let kind = error.kind();
+    let failure = failed(error);
+    if kind == ErrorKind::Invalid { failure.with_code(Exit::Config.code()) } else { failure }
+}
+
+fn no_triggers() -> Failure {
+    Failure::usage("Redis has no triggers: whoever writes runs the fence's scripts")
+        .hint("to see or move a mark, name a resource and --key")
+}
+
+/// The URL with the password that other programs find in this variable, if it has none itself.
+fn with_password(url: &str, variable: &str) -> String {
+    let said = std::env::var(variable).ok().filter(|password| !password.is_empty());
+    match (Parts::of(url), said) {
+        (Some(parts), Some(password)) if parts.password.is_none() => {
+            secret::keep(&password);
+            parts.with_password(&password)
+        }
+        _ => url.to_owned(),
     }
 }
 
@@ -120,44 +191,46 @@ fn sqlite(_: &str) -> Result<Place, Failure> {
 
 #[cfg(feature = "postgres")]
 async fn postgres(url: &str) -> Result<Place, Failure> {
-    use tokio_postgres::{Config, NoTls, config::SslMode};
-    let cannot_read =
-        |error: tokio_postgres::Error| Failure::usage(format!("the URL of the database: {error}"));
-    let mut config: Config = url.parse().map_err(cannot_read)?;
-    if let Some(password) = std::env::var("PGPASSWORD").ok().filter(|_| config.get_password().is_none()) {
-        secret::keep(&password);
-        config.password(password);
-    }
-    if config.get_ssl_mode() == SslMode::Require {
-        let hint = "connect on the database's own host or through a tunnel, or run what `leasehold fence schema` prints";
-        return Err(Failure::config("this command does not speak TLS").hint(hint));
-    }
-    config.connect_timeout(std::time::Duration::from_secs(10)).application_name("leasehold fence");
-    let (client, connection) = config.connect(NoTls).await.map_err(|error| unreachable(&error))?;
-    // It ends with the client, and what it has to say the client says as well.
-    tokio::spawn(connection);
-    Ok(Place::Postgres(client))
+    let config = leasehold_postgres::Config::parse(url).map_err(not_opened)?;
+    let environment: std::sync::Arc<dyn leasehold::Environment> =
+        std::sync::Arc::new(leasehold::System::current());
+    leasehold_postgres::connect(&config, &environment).await.map(Place::Postgres).map_err(not_opened)
 }
 
+/// In one transaction, which does not wait for long: whoever waits for a table stands in the way of all that come later.
 #[cfg(feature = "postgres")]
-fn unreachable(error: &tokio_postgres::Error) -> Failure {
-    use std::error::Error as _;
-    let why = error.source().map_or_else(|| error.to_string(), ToString::to_string);
-    // The driver has no kind for it.
-    let wants_password = why.contains("password missing");
-    match error.as_db_error().map(|said| said.message()).or(wants_password.then_some("it wants a password")) {
-        Some(said) => Failure::config(format!("the database refuses: {said}"))
-            .hint("check the user, the password (PGPASSWORD) and the name of the database"),
-        None => {
-            Failure::new(Exit::Unavailable, "unavailable", format!("the database cannot be reached: {why}"))
-                .hint("see that it runs, then try again")
-        }
-    }
+async fn at_once<T>(
+    client: &tokio_postgres::Client,
+    work: impl Future<Output = leasehold::Result<T>>,
+) -> Result<T, Failure> {
+    let lost = |error: tokio_postgres::Error| {
+        let message = format!("the database did not answer: {error}");
+        failed(Error::new(ErrorKind::Unavailable, message).with_effect(leasehold::Effect::Unknown))
+    };
+    client.batch_execute("BEGIN; SET LOCAL lock_timeout = '5s'").await.map_err(lost)?;
+    // On an error the connection ends, and the transaction with it.
+    let done = work.await.map_err(failed)?;
+    client.batch_execute("COMMIT").await.map_err(lost)?;
+    Ok(done)
 }
 
 #[cfg(not(feature = "postgres"))]
 async fn postgres(_: &str) -> Result<Place, Failure> {
     Err(missing("PostgreSQL", "postgres"))
+}
+
+#[cfg(feature = "redis")]
+fn redis(url: &str, key: Option<&str>) -> Result<Place, Failure> {
+    #[cfg(not(feature = "redis-tls"))]
+    if url.starts_with("rediss:") {
+        return Err(missing("TLS for Redis", "redis-tls"));
+    }
+    Keys::of(url, key).map(Place::Redis)
+}
+
+#[cfg(not(feature = "redis"))]
+fn redis(_: &str, _: Option<&str>) -> Result<Place, Failure> {
+    Err(missing("Redis", "redis"))
 }
 
 #[cfg(feature = "postgres")]
@@ -170,7 +243,7 @@ pub(super) fn schema() -> Result<&'static str, Failure> {
     Err(missing("PostgreSQL", "postgres"))
 }
 
-#[cfg(not(all(feature = "sqlite", feature = "postgres")))]
+#[cfg(not(all(feature = "sqlite", feature = "postgres", feature = "redis-tls")))]
 fn missing(name: &str, feature: &str) -> Failure {
     Failure::config(format!("this build has no {name}"))
         .hint(format!("build it with: cargo build --release -p leasehold-cli --features {feature}"))
