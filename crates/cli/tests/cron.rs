@@ -89,9 +89,27 @@ fn what_failed_or_stopped_is_seen() {
     let table = text(&site.leasehold().args(["cron", "ls"]).output().unwrap());
     assert!(table.contains("failed: exit code 3") && table.contains("late by "), "{table}");
     assert_eq!(stop(machine), 128 + 15);
+    let (_, named) = listed(&site, &["stopped"]);
+    assert_eq!((named.len(), &named[0]["job"]), (1, &Value::from("stopped")));
     // Marks are held by nobody: they are not what `ls` is asked for.
     let (code, said) = ended(&site.leasehold().args(["ls"]).output().unwrap());
     assert_eq!((code, said), (0, vec!["leasehold: nothing is held, waited for or paused".to_owned()]));
+}
+
+/// A monitor that looks into the wrong store, or for a job that never ran, must not be told that all is well.
+#[test]
+fn what_nothing_is_known_of_is_not_well() {
+    let site = Site::new();
+    let check =
+        |jobs: &[&str]| ended(&site.leasehold().args(["cron", "ls", "--check"]).args(jobs).output().unwrap());
+    assert_eq!(check(&[]), (1, vec!["leasehold: no job has run lately".to_owned()]));
+    minutes_ago(&site, "cleanup", 0);
+    assert_eq!(check(&["cleanup"]).0, 0);
+    assert_eq!(
+        check(&["cleanup", "other"]),
+        (1, vec!["leasehold: nothing is known of the job other".to_owned()])
+    );
+    assert_eq!(listed(&site, &["other"]), (0, Vec::new()));
 }
 
 #[test]

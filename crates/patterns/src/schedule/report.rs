@@ -36,7 +36,8 @@ const GRACE: Duration = Duration::from_secs(60);
 
 type Ticks = BTreeMap<String, BTreeMap<Instant, (Record, String)>>;
 
-/// What is known of every job in the client's namespace, by name. A job is forgotten ten ticks after its last one, and six hours at the earliest.
+/// What is known of every job in the client's namespace, by name. A job is forgotten a hundred ticks after its last one, and
+/// three days at the earliest; after ten years at the latest.
 ///
 /// # Errors
 /// Whatever the backend says.
