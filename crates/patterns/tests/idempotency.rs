@@ -24,17 +24,28 @@ const SHORT: Duration = Duration::from_millis(50);
 /// The same test on every store.
 async fn stores(test: impl AsyncFn(Arc<dyn Keys>)) {
     let directory = tempfile::tempdir().unwrap();
-    test(Arc::new(SqliteKeys::open(directory.path().join("keys.db")).await.unwrap())).await;
+    test(Arc::new(sqlite(&directory).await)).await;
     let redis = RedisServer::start();
-    let connection =
-        redis::Client::open(redis.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
-    test(Arc::new(RedisKeys::new(connection))).await;
+    test(Arc::new(in_redis(&redis).await)).await;
     let postgres = PostgresServer::start();
-    let (client, connection) = tokio_postgres::connect(&postgres.url(), NoTls).await.unwrap();
+    test(Arc::new(in_postgres(&postgres).await)).await;
+}
+
+async fn sqlite(directory: &tempfile::TempDir) -> SqliteKeys {
+    SqliteKeys::open(directory.path().join("keys.db")).await.unwrap()
+}
+
+async fn in_redis(server: &RedisServer) -> RedisKeys<redis::aio::MultiplexedConnection> {
+    let client = redis::Client::open(server.url()).unwrap();
+    RedisKeys::new(client.get_multiplexed_async_connection().await.unwrap())
+}
+
+async fn in_postgres(server: &PostgresServer) -> PostgresKeys {
+    let (client, connection) = tokio_postgres::connect(&server.url(), NoTls).await.unwrap();
     tokio::spawn(connection);
     let keys = PostgresKeys::new(Arc::new(client));
     keys.create().await.unwrap();
-    test(Arc::new(keys)).await;
+    keys
 }
 
 fn payload(text: &str) -> Fingerprint {
@@ -128,12 +139,16 @@ struct Shop {
     served: Arc<AtomicUsize>,
     open: Arc<Notify>,
     begun: Arc<Notify>,
-    _directory: tempfile::TempDir,
+    _directory: Option<tempfile::TempDir>,
 }
 
 async fn shop(change: impl FnOnce(IdempotencyLayer) -> IdempotencyLayer) -> Shop {
     let directory = tempfile::tempdir().unwrap();
-    let keys = SqliteKeys::open(directory.path().join("keys.db")).await.unwrap();
+    let keys = IdempotencyLayer::new(sqlite(&directory).await);
+    Shop { _directory: Some(directory), ..behind(change(keys)) }
+}
+
+fn behind(layer: IdempotencyLayer) -> Shop {
     let (served, open, begun) =
         (Arc::<AtomicUsize>::default(), Arc::<Notify>::default(), Arc::<Notify>::default());
     let handler = {
@@ -144,6 +159,7 @@ async fn shop(change: impl FnOnce(IdempotencyLayer) -> IdempotencyLayer) -> Shop
                 begun.notify_one();
                 open.notified().await;
             }
+            let body = if body == "large" { "x".repeat(1 << 20) } else { body };
             let status = if body == "broken" { 500 } else { 201 };
             axum::http::Response::builder()
                 .status(status)
@@ -154,9 +170,9 @@ async fn shop(change: impl FnOnce(IdempotencyLayer) -> IdempotencyLayer) -> Shop
         }
     };
     let app = Router::new()
-        .route("/payments", post(handler.clone()).get(handler))
-        .layer(change(IdempotencyLayer::new(keys)));
-    Shop { app, served, open, begun, _directory: directory }
+        .route("/payments", post(handler.clone()).patch(handler.clone()).get(handler))
+        .layer(layer);
+    Shop { app, served, open, begun, _directory: None }
 }
 
 impl Shop {
@@ -180,9 +196,21 @@ impl Shop {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_repeated_request_is_answered_as_the_first_time() {
-    let shop = shop(|layer| layer).await;
+    let directory = tempfile::tempdir().unwrap();
+    let (redis, postgres) = (RedisServer::start(), PostgresServer::start());
+    let layers = [
+        IdempotencyLayer::new(sqlite(&directory).await),
+        IdempotencyLayer::new(in_redis(&redis).await),
+        IdempotencyLayer::new(in_postgres(&postgres).await),
+    ];
+    for layer in layers {
+        answers_as_the_first_time(&behind(layer)).await;
+    }
+}
+
+async fn answers_as_the_first_time(shop: &Shop) {
     let first = shop.ask("POST", Some("\"k1\""), "pay 10").await;
     assert_eq!(first, (201, "pay 10 #0".to_owned(), false));
     for key in ["\"k1\"", "k1"] {
@@ -195,6 +223,18 @@ async fn a_repeated_request_is_answered_as_the_first_time() {
     assert_eq!(shop.ask("POST", Some("\"open"), "x").await.0, 400);
     assert_eq!(shop.ask("POST", Some("k3"), &"x".repeat((1 << 20) + 1)).await.0, 413);
     assert_eq!(shop.served(), 4);
+}
+
+/// What it did is done, though nobody can be told: it must not be done again when its time is over.
+#[tokio::test]
+async fn a_request_whose_answer_is_too_large_is_not_carried_out_again() {
+    let shop = shop(|layer| layer.terms(Terms::default().hold(SHORT)).retry_failures()).await;
+    let (status, said, _) = shop.ask("POST", Some("k"), "large").await;
+    assert_eq!(status, 500);
+    assert!(said.contains("cannot be stored"), "{said}");
+    tokio::time::sleep(4 * SHORT).await;
+    assert_eq!(shop.ask("POST", Some("k"), "large").await, (500, said, true));
+    assert_eq!(shop.served(), 1);
 }
 
 #[tokio::test]
@@ -225,4 +265,6 @@ async fn a_failure_is_stored_unless_told_otherwise_and_keys_belong_to_somebody()
     let owned = shop(|layer| layer.scope(|parts| Some(parts.method.to_string()))).await;
     assert_eq!(owned.ask("POST", Some("k"), "x").await.1, "x #0");
     assert_eq!(owned.ask("POST", Some("k"), "y").await.0, 422);
+    assert_eq!(owned.ask("PATCH", Some("k"), "y").await.1, "y #1", "the same key of somebody else");
+    assert_eq!(strict.ask("PATCH", Some("k"), "broken").await.0, 422, "everyone's, and for another request");
 }

@@ -39,6 +39,11 @@ impl Schedule {
         if expression.len() > LENGTH_MAX {
             return Err(invalid(format!("it has more than {LENGTH_MAX} bytes")));
         }
+        let fields = expression.split_whitespace().count();
+        if fields != 5 && !expression.trim_start().starts_with('@') {
+            let five = "minute, hour, day of the month, month, day of the week";
+            return Err(invalid(format!("it has {fields} fields, and should have five: {five}")));
+        }
         let parser = CronParser::builder().seconds(Seconds::Disallowed).year(Year::Disallowed).build();
         let read = parser.parse(expression).map_err(|error| invalid(error.to_string()))?;
         let written = expression.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -75,7 +80,7 @@ impl Schedule {
 
     /// In words, in English: "At 02:30".
     pub fn described(&self) -> String {
-        self.expression.describe()
+        self.expression.describe().trim_end_matches('.').to_owned()
     }
 
     /// The first tick after an instant; `None` if there is none any more.
@@ -253,7 +258,10 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::Invalid, "{wrong:?}");
             assert!(error.to_string().contains("no schedule"), "{error}");
         }
+        let error = Schedule::parse("*/10 * * * * *").unwrap_err().to_string();
+        assert!(error.contains("6 fields, and should have five: minute"), "{error}");
         let schedule = Schedule::parse("@daily").unwrap();
+        assert_eq!(schedule.described(), "At 00:00");
         assert!(schedule.in_zone("Mars/Olympus").unwrap_err().to_string().contains("no time zone"));
     }
 }
