@@ -11,7 +11,7 @@ use leasehold::{Client, ErrorKind, Memory, Result, async_trait, testing::ManualT
 use leasehold_patterns::jobs::{
     Backoff, Claim, JobRecord, JobState, Jobs, NewJob, PostgresJobs, SqliteJobs, Worker,
 };
-use leasehold_testkit::servers::PostgresServer;
+use leasehold_testkit::servers::{PostgresServer, RedisServer};
 use tokio_postgres::NoTls;
 
 const HOLD: Duration = Duration::from_secs(30);
@@ -195,6 +195,23 @@ async fn a_worker_keeps_its_job_and_drops_the_work_when_it_is_taken() {
         assert_eq!(jobs[0].look(id).await.unwrap().unwrap().state, JobState::Ready);
     })
     .await;
+}
+
+/// The filter saves work: it must not be what all work depends on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_filter_that_does_not_answer_stops_no_work() {
+    let directory = tempfile::tempdir().unwrap();
+    let jobs = Arc::new(SqliteJobs::open(directory.path().join("jobs.db")).await.unwrap());
+    let redis = RedisServer::start();
+    let client = leasehold::connect(&redis.url()).await.unwrap();
+    let worker = Worker::new(jobs.clone(), &client, "mail", "a").filtered();
+    let mut work = async |_| Ok::<_, String>(Vec::new());
+    jobs.add(&NewJob::new("mail", b"x")).await.unwrap();
+    assert!(worker.once(&mut work).await.unwrap());
+    drop(redis);
+    let id = jobs.add(&NewJob::new("mail", b"y")).await.unwrap().unwrap();
+    assert!(worker.once(&mut work).await.unwrap());
+    assert_eq!(jobs.look(id).await.unwrap().unwrap().state, JobState::Done);
 }
 
 /// A table that has stopped to answer after the claim: no error, nothing.

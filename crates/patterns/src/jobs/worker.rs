@@ -3,7 +3,7 @@
 use std::{convert::Infallible, fmt, sync::Arc, time::Duration};
 
 use leasehold::{
-    Client, Lease, Moment, Result,
+    Client, Error, ErrorKind, Lease, Moment, Result,
     race::{Either, first},
 };
 
@@ -51,6 +51,8 @@ pub struct Worker {
 
 /// How many of the due jobs a filtered worker looks at before it takes none.
 const LOOKED_AT: u32 = 16;
+/// How long the filter may take to answer.
+const FILTER_WITHIN: Duration = Duration::from_secs(1);
 
 impl Worker {
     /// A worker of this queue. The client's clock and chance are used; its leases only with [`Worker::filtered`].
@@ -140,8 +142,14 @@ impl Worker {
         let now = || self.client.environment().now();
         let due = if self.filter { self.jobs.due(&self.queue, LOOKED_AT).await? } else { Vec::new() };
         for id in due {
-            let Some(lease) = self.client.lease("job", &id.to_string()).try_acquire().await? else {
-                continue;
+            let lease = match self.pass_filter(id).await {
+                Ok(Some(lease)) => lease,
+                Ok(None) => continue,
+                Err(error) if error.is_retryable() => {
+                    tracing::warn!(target: "leasehold", queue = self.queue, %error, "the filter does not answer");
+                    break;
+                }
+                Err(error) => return Err(error),
             };
             let sent = now();
             if let Some(claim) = self.jobs.claim_one(id, &self.name, self.hold).await? {
@@ -153,6 +161,15 @@ impl Worker {
         let sent = now();
         let claim = self.jobs.claim(&self.queue, &self.name, self.hold).await?;
         Ok(claim.map(|claim| (claim, sent, None)))
+    }
+
+    /// A lease in front of the table. It saves work, so it must not hold work up.
+    async fn pass_filter(&self, id: i64) -> Result<Option<Lease>> {
+        let request = self.client.lease("job", &id.to_string());
+        match first(request.try_acquire(), self.client.environment().sleep(FILTER_WITHIN)).await {
+            Either::Left(answer) => answer,
+            Either::Right(()) => Err(Error::new(ErrorKind::Unavailable, "no lease within a second")),
+        }
     }
 
     /// Ends when the job is not ours any more, by the answer or by the clock: it was ours for a hold from when it was asked
