@@ -96,6 +96,27 @@ fn what_failed_or_stopped_is_seen() {
     assert_eq!((code, said), (0, vec!["leasehold: nothing is held, waited for or paused".to_owned()]));
 }
 
+#[test]
+fn missed_ticks_are_run_and_none_within_at_least_of_another() {
+    let site = Site::new();
+    for (job, options, outcomes) in [("often", &[][..], 3), ("seldom", &["--at-least", "1h"], 1)] {
+        minutes_ago(&site, job, 10);
+        let mut command = site.leasehold();
+        command.args(["cron", "--missed", "3"]).args(options).args([EVERY_MINUTE, job, "--", "sh", "-c"]);
+        let machine = command.arg(format!("echo $LEASEHOLD_TICK >> {job}")).start();
+        let newest = |job: &str| listed(&site, &[job]).1[0].clone();
+        let now = || Instant::of(SystemClock.wall()).to_string();
+        eventually("all that were missed are over", || {
+            let seen = newest(job);
+            seen["ended"].is_string() && seen["tick"].as_str().unwrap()[..16] == now()[..16]
+        });
+        stop(machine);
+        let ran = fs::read_to_string(site.path(job)).unwrap();
+        let ticks: Vec<_> = ran.lines().collect();
+        assert!(ticks.is_sorted() && (outcomes..=outcomes + 1).contains(&ticks.len()), "{job}: {ran}");
+    }
+}
+
 /// A monitor that looks into the wrong store, or for a job that never ran, must not be told that all is well.
 #[test]
 fn what_nothing_is_known_of_is_not_well() {

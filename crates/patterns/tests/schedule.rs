@@ -219,6 +219,19 @@ async fn the_next_tick_is_skipped_or_waits_while_a_run_is_at_work() {
     machines.iter().for_each(JoinHandle::abort);
 }
 
+/// From the beginning of a run, whoever ran it and however short it was.
+#[tokio::test]
+async fn no_run_begins_within_at_least_of_another() {
+    let fleet = Fleet::new();
+    let cron = fleet.cron("* * * * *").at_least(150 * Duration::from_secs(1));
+    let machines = ["a", "b"].map(|name| fleet.start(name, cron.clone(), Duration::from_secs(1)));
+    fleet.time.advance(10 * MINUTE).await;
+    let ticks = fleet.ticks();
+    assert_eq!(ticks.len(), 4, "{ticks:?}");
+    assert!(ticks.windows(2).all(|pair| pair[0].until(pair[1]) == 3 * MINUTE), "{ticks:?}");
+    machines.iter().for_each(JoinHandle::abort);
+}
+
 /// Every machine was down for an hour.
 #[tokio::test]
 async fn missed_ticks_are_skipped_or_run_as_told() {
