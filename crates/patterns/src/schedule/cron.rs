@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, fmt, time::Duration};
 
-use leasehold::{Client, ErrorKind, LeaseRequest, LeaseView, Result};
+use leasehold::{Client, Error, ErrorKind, LeaseRequest, LeaseView, Result};
 
 use super::{
     expression::Schedule,
@@ -137,6 +137,12 @@ impl Cron {
     pub async fn ticks(&self) -> Result<Ticks> {
         let now = self.now();
         let mark = self.mark(CLAIMED, "")?;
+        // Now, not when the first tick is due: that may be in a month.
+        let info = self.client.info();
+        if !info.capabilities.keep_for {
+            let message = format!("{} cannot remember that a tick was run: keep leases elsewhere", info.name);
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
         let mut last = None;
         if self.missed != Missed::Skip {
             let claimed = self.client.list(mark.resource()?.key()).await?;
