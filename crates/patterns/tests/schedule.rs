@@ -11,8 +11,11 @@ use std::{
     time::Duration,
 };
 
-use leasehold::{Backend, Client, Clock, Environment, Memory, Moment, WallTime, testing::ManualTime};
+use leasehold::{
+    Backend, Client, Clock, Environment, ErrorKind, Memory, Moment, WallTime, testing::ManualTime,
+};
 use leasehold_patterns::schedule::{Cron, Instant, Missed, Outcome, Overlap, Schedule, reports};
+use leasehold_testkit::servers::{PostgresServer, RedisServer};
 use tokio::task::JoinHandle;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -361,29 +364,52 @@ async fn a_job_that_stopped_is_seen_for_long() {
     }
 }
 
+/// Its name is a part of the names of its ticks.
+#[tokio::test]
+async fn a_job_with_a_bad_name_is_refused_at_the_start() {
+    let client = Fleet::new().client();
+    let schedule = || Schedule::parse("@yearly").unwrap();
+    for name in ["", "a\nb", &"x".repeat(236)] {
+        let refused = Cron::new(&client, name, schedule()).ticks().await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Invalid, "{name:?}");
+    }
+    for name in ["a@b/c d", &"x".repeat(235)] {
+        let cron = Cron::new(&client, name, schedule());
+        cron.ticks().await.unwrap();
+        let tick = "2027-01-01T00:00:00Z".parse().unwrap();
+        cron.claim(tick).await.unwrap().expect("it is new").finish(Outcome::Succeeded).await;
+        assert!(reports(&client).await.unwrap().iter().any(|report| report.job == name), "{name:?}");
+    }
+}
+
 /// The marks are kept, with their notes, by the real stores too.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tick_is_claimed_once_on_real_stores() {
     let directory = tempfile::tempdir().unwrap();
-    let redis = leasehold_testkit::servers::RedisServer::start();
+    let (redis, postgres) = (RedisServer::start(), PostgresServer::start());
     let file = format!("sqlite:{}", directory.path().join("leases.db").display());
-    for url in [file, redis.url()] {
-        let racers = race(&url, 16).await;
-        assert_eq!(racers.iter().filter(|won| **won).count(), 1, "{url}");
-        let client = leasehold::connect(&url).await.unwrap();
-        let report = &reports(&client).await.unwrap()[0];
-        assert_eq!(report.record.outcome, Outcome::Succeeded, "{url}");
+    for url in [file, redis.url(), postgres.url()] {
+        // Also one whose claims stay for ten years.
+        for (expression, tick) in
+            [("30 2 * * *", "2026-11-15T02:30:00Z"), ("@yearly", "2026-01-01T00:00:00Z")]
+        {
+            let racers = race(&url, 16, expression, tick).await;
+            assert_eq!(racers.iter().filter(|won| **won).count(), 1, "{url}");
+            let client = leasehold::connect(&url).await.unwrap();
+            let report = reports(&client).await.unwrap().into_iter().find(|report| report.job == expression);
+            assert_eq!(report.unwrap().record.outcome, Outcome::Succeeded, "{url}");
+        }
     }
 }
 
 /// So many clients race for one tick.
-async fn race(url: &str, racers: usize) -> Vec<bool> {
-    let tick: Instant = "2026-11-15T02:30:00Z".parse().unwrap();
+async fn race(url: &str, racers: usize, expression: &'static str, tick: &str) -> Vec<bool> {
+    let tick: Instant = tick.parse().unwrap();
     let racers = (0..racers).map(|_| {
         let url = url.to_owned();
         tokio::spawn(async move {
             let client = leasehold::connect(&url).await.unwrap();
-            let cron = Cron::new(&client, "cleanup", Schedule::parse("30 2 * * *").unwrap());
+            let cron = Cron::new(&client, expression, Schedule::parse(expression).unwrap());
             let Some(claimed) = cron.claim(tick).await.unwrap() else { return false };
             claimed.finish(Outcome::Succeeded).await;
             true

@@ -136,8 +136,10 @@ impl Cron {
     /// As [`Cron::run`].
     pub async fn ticks(&self) -> Result<Ticks> {
         let now = self.now();
+        // What cannot be is told now, not when the first tick is due: that may be in a month.
         let mark = self.mark(CLAIMED, "")?;
-        // Now, not when the first tick is due: that may be in a month.
+        drop(self.mark(ENDED, &now.to_string())?);
+        self.client.lease(RUNNING, &self.job).resource()?;
         let info = self.client.info();
         if !info.capabilities.keep_for {
             let message = format!("{} cannot remember that a tick was run: keep leases elsewhere", info.name);

@@ -15,7 +15,7 @@ use super::{instant::Instant, stretch::Stretch};
 ///
 /// Clocks that are put forward skip no job: one that was due in the missing hour is due when it is over. Clocks that are
 /// put back repeat none. Jobs that are due in every hour have no need of that: they go on as if clocks were left alone.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Schedule {
     expression: Expression,
     zone: TimeZone,
@@ -145,6 +145,12 @@ impl Schedule {
     pub fn between(&self, after: Instant, until: Instant) -> impl Iterator<Item = Instant> + '_ {
         let next = move |last: &Instant| self.next_after(*last);
         std::iter::successors(self.next_after(after), next).take_while(move |tick| *tick <= until)
+    }
+}
+
+impl fmt::Debug for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Schedule({self})")
     }
 }
 
