@@ -197,10 +197,25 @@ async fn a_run_that_was_killed_is_not_repeated() {
     assert!(machine.await.unwrap_err().is_cancelled());
     fleet.time.advance(30 * MINUTE).await;
     assert!(cron.claim(tick).await.unwrap().is_none());
-    let report = &reports(&fleet.client()).await.unwrap()[0];
-    assert_eq!((report.tick, &report.record.outcome), (tick, &Outcome::Running));
+    let looked = tokio::spawn({
+        let client = fleet.client();
+        async move { reports(&client).await.unwrap() }
+    });
+    fleet.time.advance(Duration::from_secs(1)).await;
+    let report = &looked.await.unwrap()[0];
+    assert_eq!((report.tick, &report.record.outcome), (tick, &Outcome::Vanished));
     assert_eq!(report.last_success, None);
     assert!(report.late_by.unwrap() > 20 * MINUTE, "{report:?}");
+}
+
+#[tokio::test]
+async fn a_long_run_is_running_while_it_runs() {
+    let fleet = Fleet::new();
+    let machine = fleet.start("long", fleet.cron("@hourly"), 30 * MINUTE);
+    fleet.time.advance(80 * MINUTE).await;
+    let report = &reports(&fleet.client()).await.unwrap()[0];
+    assert_eq!((&report.record.outcome, report.late_by), (&Outcome::Running, None));
+    machine.abort();
 }
 
 #[tokio::test]

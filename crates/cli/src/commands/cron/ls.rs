@@ -127,7 +127,7 @@ fn outcome(outcome: &Outcome) -> Cell {
     match outcome {
         Outcome::Succeeded => Cell::styled("succeeded", Style::Good),
         Outcome::Failed(why) => Cell::styled(format!("failed: {why}"), Style::Bad),
-        Outcome::Lost => Cell::styled("lost", Style::Bad),
+        Outcome::Lost | Outcome::Vanished => Cell::styled(outcome.as_str(), Style::Bad),
         other => Cell::styled(other.as_str(), Style::Warn),
     }
 }
