@@ -267,4 +267,6 @@ async fn a_failure_is_stored_unless_told_otherwise_and_keys_belong_to_somebody()
     assert_eq!(owned.ask("POST", Some("k"), "y").await.0, 422);
     assert_eq!(owned.ask("PATCH", Some("k"), "y").await.1, "y #1", "the same key of somebody else");
     assert_eq!(strict.ask("PATCH", Some("k"), "broken").await.0, 422, "everyone's, and for another request");
+    let endless = shop(|layer| layer.scope(|_| Some("x".repeat(2000)))).await;
+    assert_eq!((endless.ask("POST", Some("k"), "x").await.0, endless.served()), (400, 0));
 }

@@ -12,10 +12,13 @@ use std::{
 };
 
 use leasehold::{
-    Backend, Client, Clock, Environment, ErrorKind, Memory, Moment, WallTime, testing::ManualTime,
+    Backend, Client, Clock, Environment, ErrorKind, Memory, Moment, Verb, WallTime, testing::ManualTime,
 };
 use leasehold_patterns::schedule::{Cron, Instant, Missed, Outcome, Overlap, Schedule, reports};
-use leasehold_testkit::servers::{PostgresServer, RedisServer};
+use leasehold_testkit::{
+    faulty::{Fault, Faulty},
+    servers::{PostgresServer, RedisServer},
+};
 use tokio::task::JoinHandle;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -206,6 +209,28 @@ async fn a_run_that_was_killed_is_not_repeated() {
     assert_eq!((report.tick, &report.record.outcome), (tick, &Outcome::Vanished));
     assert_eq!(report.last_success, None);
     assert!(report.late_by.unwrap() > 20 * MINUTE, "{report:?}");
+}
+
+/// It is claimed, and whoever claimed it does not know: then it is not run, and that is told and seen.
+#[tokio::test]
+async fn a_tick_whose_claim_went_unanswered_is_not_run_and_seen() {
+    let fleet = Fleet::new();
+    let faulty = Arc::new(Faulty::new(fleet.memory.clone(), Arc::new(fleet.time.clone()), 1));
+    let client = Client::builder(faulty.clone()).environment(Arc::new(fleet.time.clone())).build();
+    let cron = Cron::new(&client, "cleanup", Schedule::parse("@hourly").unwrap());
+    let tick = cron.schedule().next_after(fleet.now()).unwrap();
+    fleet.time.advance(fleet.now().until(tick)).await;
+    faulty.next(Verb::Release, Fault::LoseReply);
+    let claimed = tokio::spawn(async move { cron.claim(tick).await.map(|claimed| claimed.is_some()) });
+    fleet.time.advance(2 * MINUTE).await;
+    assert!(claimed.is_finished());
+    let error = claimed.await.unwrap().unwrap_err();
+    assert!(error.is_retryable() && error.to_string().contains("perhaps by us"), "{error}");
+    assert!(fleet.cron("@hourly").claim(tick).await.unwrap().is_none(), "nobody runs it");
+    let client = fleet.client();
+    let looked = tokio::spawn(async move { reports(&client).await.unwrap() });
+    fleet.time.advance(Duration::from_secs(1)).await;
+    assert_eq!(looked.await.unwrap()[0].record.outcome, Outcome::Vanished);
 }
 
 #[tokio::test]

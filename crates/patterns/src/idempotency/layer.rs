@@ -14,7 +14,7 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
 use http_body::Body;
 use http_body_util::{BodyExt as _, Limited};
-use leasehold::Error;
+use leasehold::{Error, ErrorKind};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -218,6 +218,9 @@ impl Rules {
                 refuse(StatusCode::UNPROCESSABLE_ENTITY, "this Idempotency-Key was used for another request")
             }
             Ok(Begun::Running { again_in }) => running(again_in),
+            Err(error) if error.kind() == ErrorKind::Invalid => {
+                refuse(StatusCode::BAD_REQUEST, "this Idempotency-Key is too long for whom it is from")
+            }
             Err(error) => unavailable(&error),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, fmt, time::Duration};
 
-use leasehold::{Client, Error, ErrorKind, LeaseRequest, LeaseView, Result};
+use leasehold::{Client, Effect, Error, ErrorKind, LeaseRequest, LeaseView, Result};
 
 use super::{
     expression::Schedule,
@@ -164,7 +164,8 @@ impl Cron {
     /// Dropped part-way, the tick may be claimed and never run.
     ///
     /// # Errors
-    /// As [`Cron::run`]; `Unavailable` if the backend has not answered when the next tick is due.
+    /// As [`Cron::run`]; `Unavailable` if the backend has not answered when the next tick is due, or if it is not known
+    /// whether a claim that went unanswered is the one that stands. Then nobody may run it.
     pub async fn claim(&self, at: Instant) -> Result<Option<Claimed>> {
         let record = Record {
             expression: self.schedule.expression().to_owned(),
@@ -174,11 +175,17 @@ impl Cron {
             outcome: Outcome::Running,
         };
         let until = self.schedule.next_after(at).unwrap_or(at);
+        let mut may_be_ours = false;
         loop {
             match self.stamp(CLAIMED, at, &record).await {
                 Err(error) if error.is_retryable() && self.now() < until => {
                     tracing::warn!(target: "leasehold", job = self.job, tick = %at, %error, "cannot claim the tick");
+                    may_be_ours |= error.effect() == Effect::Unknown;
                     self.client.environment().sleep(PAUSE).await;
+                }
+                Ok(false) if may_be_ours => {
+                    let message = "a claim was not answered, and now the tick is claimed: perhaps by us, so it is not run";
+                    return Err(Error::new(ErrorKind::Unavailable, message));
                 }
                 stamped => return Ok(stamped?.then(|| Claimed { cron: self.clone(), at, record })),
             }
