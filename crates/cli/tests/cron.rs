@@ -3,7 +3,7 @@
 
 mod support;
 
-use std::{fs, process::Command, time::Duration};
+use std::{fs, path::Path, process::Command, time::Duration};
 
 use leasehold::{Client, Clock as _, SystemClock};
 use leasehold_patterns::schedule::{Cron, Instant, Outcome, Schedule};
@@ -145,22 +145,35 @@ fn a_signal_is_passed_on_and_the_command_waited_for() {
     assert!(site.look("cron", "cleanup").holders.is_empty());
 }
 
+fn last_success(file: &Path) -> Option<f64> {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let line = text.lines().find(|line| line.starts_with("leasehold_cron_last_success_timestamp_seconds{"));
+    line?.rsplit(' ').next()?.parse().ok()
+}
+
 #[test]
 fn the_last_success_is_a_metric() {
     let site = Site::new();
     minutes_ago(&site, "cleanup", 2);
     let file = site.path("metrics.prom");
     let running = cron(&site, &["--metrics-file", file.to_str().unwrap()], "true").start();
-    let metric = || {
-        let text = fs::read_to_string(&file).unwrap_or_default();
-        let line =
-            text.lines().find(|line| line.starts_with("leasehold_cron_last_success_timestamp_seconds{"));
-        line.and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
-    };
-    eventually("it is written", || metric().is_some());
+    eventually("it is written", || last_success(&file).is_some());
     #[expect(clippy::cast_precision_loss, reason = "seconds are enough")]
     let now = SystemClock.wall().as_micros() as f64 / 1e6;
-    assert!((now - metric().unwrap()).abs() < Duration::from_secs(120).as_secs_f64());
+    assert!((now - last_success(&file).unwrap()).abs() < Duration::from_secs(120).as_secs_f64());
+    stop(running);
+}
+
+/// It was restarted, and its next tick is a year away.
+#[test]
+fn the_last_success_is_a_metric_from_the_start() {
+    let site = Site::new();
+    minutes_ago(&site, "audit", 2);
+    let file = site.path("metrics.prom");
+    let mut command = site.leasehold();
+    command.arg("--metrics-file").arg(&file).args(["cron", "0 0 29 2 *", "audit", "--", "true"]);
+    let running = command.start();
+    eventually("it is written", || last_success(&file).is_some());
     stop(running);
 }
 

@@ -118,6 +118,37 @@ async fn what_had_no_effect_is_given_up_and_what_is_old_forgotten() {
     .await;
 }
 
+/// What is forgotten is gone, without anyone who cleans up.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_over_is_removed_by_what_is_new() {
+    let directory = tempfile::tempdir().unwrap();
+    let (redis, postgres) = (RedisServer::start(), PostgresServer::start());
+    let stores: [Box<dyn Keys>; 3] = [
+        Box::new(sqlite(&directory).await),
+        Box::new(in_redis(&redis).await),
+        Box::new(in_postgres(&postgres).await),
+    ];
+    let terms = Terms::default();
+    for keys in &stores {
+        for number in 0..20 {
+            let old = run(keys.begin(&format!("old-{number}"), &payload("x"), &terms).await.unwrap());
+            assert!(keys.finish(&old, b"done", &terms.keep(SHORT)).await.unwrap());
+        }
+        tokio::time::sleep(4 * SHORT).await;
+        for number in 0..2 {
+            let new = run(keys.begin(&format!("new-{number}"), &payload("x"), &terms).await.unwrap());
+            assert!(keys.finish(&new, b"done", &terms).await.unwrap());
+        }
+    }
+    let count = "SELECT count(*) FROM leasehold_keys";
+    let file = rusqlite::Connection::open(directory.path().join("keys.db")).unwrap();
+    assert_eq!(file.query_row(count, [], |row| row.get::<_, i64>(0)).unwrap(), 2);
+    assert_eq!(redis.command(&["KEYS", "*old-*"]).trim(), "");
+    let (client, connection) = tokio_postgres::connect(&postgres.url(), NoTls).await.unwrap();
+    tokio::spawn(connection);
+    assert_eq!(client.query_one(count, &[]).await.unwrap().get::<_, i64>(0), 2);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn bad_input_gets_a_clear_error() {
     stores(async |keys| {

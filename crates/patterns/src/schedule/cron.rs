@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, fmt, time::Duration};
 
-use leasehold::{Client, Effect, Error, ErrorKind, LeaseRequest, LeaseView, Result};
+use leasehold::{Client, Effect, Error, ErrorKind, LeaseRequest, LeaseView, Result, WallTime};
 
 use super::{
     expression::Schedule,
@@ -152,7 +152,30 @@ impl Cron {
                 claimed.iter().filter_map(|seen| seen.resource.id().rsplit_once('@')?.1.parse().ok());
             last = claimed.filter(|tick| *tick <= now).max();
         }
+        if let Err(error) = self.recall_success().await {
+            tracing::warn!(target: "leasehold", job = self.job, %error, "its last success is not known");
+        }
         Ok(Ticks::new(&self.client, &self.schedule, self.missed, last.unwrap_or(now)))
+    }
+
+    /// A job that is due once a month would have no last success for a month after each start, and could stop unseen.
+    async fn recall_success(&self) -> Result<()> {
+        let ended = self.client.list(self.mark(ENDED, "")?.resource()?.key()).await?;
+        let records = ended.iter().filter_map(|seen| Record::read(seen.holders.first()?.note.as_deref()?));
+        let succeeded = records.filter(|record| record.outcome == Outcome::Succeeded);
+        if let Some(at) = succeeded.filter_map(|record| record.ended).max() {
+            self.count_success(at);
+        }
+        Ok(())
+    }
+
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "a gauge is a float; a microsecond more or less is nothing"
+    )]
+    fn count_success(&self, at: WallTime) {
+        metrics::gauge!("leasehold_cron_last_success_timestamp_seconds", "job" => self.job.clone())
+            .set(at.as_micros() as f64 / 1e6);
     }
 
     /// Claims a tick: `None` if it was claimed before, by anyone.
@@ -273,12 +296,7 @@ impl Claimed {
         metrics::counter!("leasehold_cron_ticks_total", "job" => cron.job.clone(), "outcome" => outcome.as_str())
             .increment(1);
         if outcome == Outcome::Succeeded {
-            #[expect(
-                clippy::cast_precision_loss,
-                reason = "a gauge is a float; a microsecond more or less is nothing"
-            )]
-            metrics::gauge!("leasehold_cron_last_success_timestamp_seconds", "job" => cron.job.clone())
-                .set(ended.as_micros() as f64 / 1e6);
+            cron.count_success(ended);
         }
         let record = Record { ended: Some(ended), outcome, ..record };
         tracing::info!(target: "leasehold", job = cron.job, tick = %at, outcome = record.outcome.as_str(), "tick ended");

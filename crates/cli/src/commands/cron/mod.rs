@@ -122,6 +122,7 @@ impl Cron {
             ticks = cron.ticks() => ticks?,
             signal = signals.next() => return Ok(signal),
         };
+        work.context.write_metrics();
         loop {
             let at = tokio::select! {
                 at = ticks.next() => at?,
