@@ -6,7 +6,14 @@
 
 #![expect(clippy::disallowed_methods, reason = "a program may sleep")]
 
-use std::{env, time::Duration};
+use std::{
+    env,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
 
 use leasehold::{Client, Error};
 use tokio::task::JoinSet;
@@ -16,14 +23,17 @@ async fn main() -> Result<(), Error> {
     let url = env::args().nth(1).unwrap_or_else(|| "memory:".to_owned());
     let backend = leasehold::open(&url).await?;
 
-    let mut candidates = JoinSet::new();
+    let (mut candidates, leaders) = (JoinSet::new(), Arc::new(AtomicU32::new(0)));
     for address in ["http://host-a:8080", "http://host-b:8080"] {
         let election = Client::new(backend.clone()).election("scheduler", "eu");
+        let leaders = Arc::clone(&leaders);
         candidates.spawn(async move {
             let lead = election.candidate(address).acquire().await?; // waits until it leads
+            assert_eq!(leaders.fetch_add(1, Ordering::SeqCst), 0, "nobody else leads");
             lead.hold(tokio::time::sleep(Duration::from_millis(200))).await?; // does what leaders do
             lead.set_note(format!("{address} (leaving)")).await?; // the value may change while it leads
             tokio::time::sleep(Duration::from_millis(100)).await;
+            leaders.fetch_sub(1, Ordering::SeqCst);
             lead.release().await
         });
     }

@@ -56,6 +56,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!("{schedule} means: {}", schedule.described());
 
     // `Cron::run` does this at every tick. Here three machines come to the same one, one after the other.
+    let mut runs = 0;
     for machine in ["host-a", "host-b", "host-c"] {
         let client = Client::builder(backend.clone()).label(machine).build();
         let Some(claimed) = Cron::new(&client, "cleanup", schedule.clone()).claim(tick).await? else {
@@ -67,13 +68,18 @@ async fn main() -> Result<(), Box<dyn Error>> {
         lease.release().await?;
         claimed.finish(Outcome::Succeeded).await;
         println!("  {machine}: ran, {cleaned} records erased");
+        runs += 1;
+    }
+    if runs == 0 {
+        println!("this program ran before, on the same store");
+        return Ok(());
     }
 
     let again = clean_up(&mut database, "somebody by hand", tick)?;
     println!("a second run finds {again} records to erase");
     let rows: i64 = database.query_row("SELECT count(*) FROM audit", [], |row| row.get(0))?;
     println!("the audit has {rows} rows");
-    assert_eq!((again, rows), (0, 3));
+    assert_eq!((runs, again, rows), (1, 0, 3));
 
     let report = &reports(&Client::new(backend)).await?[0];
     println!("{} last succeeded for {:?}", report.job, report.last_success.map(|tick| tick.to_string()));

@@ -56,5 +56,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
         hall.query_row("SELECT buyer FROM bookings WHERE seat = '12A'", [], |row| row.get(0))?;
     println!("12A is {buyer}'s");
     assert_eq!(buyer, "berta");
+    third.release().await?;
     Ok(())
 }

@@ -117,6 +117,59 @@ mod tests {
         Cli::command().debug_assert();
     }
 
+    /// The words of the first command in a piece of shell: up to the end of its line, a comment, a pipe or the like.
+    fn words(shell: &str) -> Vec<String> {
+        let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
+        let mut letters = shell.chars().peekable();
+        while let Some(letter) = letters.next() {
+            match (quote, letter) {
+                (None, '\\') if letters.next_if_eq(&'\n').is_some() => {}
+                (None, '\'' | '"') => {
+                    quote = Some(letter);
+                    word.get_or_insert_default();
+                }
+                (None, '\n' | '|' | ';' | '>' | '<' | '&') => break,
+                (None, '#') if word.is_none() => break,
+                (None, ' ') => words.extend(word.take()),
+                (Some(open), _) if letter == open => quote = None,
+                _ => word.get_or_insert_default().push(letter),
+            }
+        }
+        words.extend(word);
+        words
+    }
+
+    fn pages(directory: &std::path::Path) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+        let (directories, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
+        let mut pages: Vec<_> = directories.iter().flat_map(|directory| pages(directory)).collect();
+        pages.extend(files.into_iter().filter(|path| path.extension().is_some_and(|end| end == "md")));
+        pages
+    }
+
+    #[test]
+    fn what_the_pages_show_can_be_typed() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let mut typed = 0;
+        for page in pages(&root.join("docs")).into_iter().chain([root.join("README.md")]) {
+            let text = std::fs::read_to_string(&page).unwrap();
+            let blocks = text.split("\n```").skip(1).step_by(2);
+            for block in blocks {
+                for (at, _) in block.match_indices("leasehold ") {
+                    let prompt = if block.starts_with("sh\n") { "\n" } else { "\n$ " };
+                    if !block[..at].ends_with(prompt) {
+                        continue;
+                    }
+                    let words = words(&block[at..]);
+                    let read = Cli::try_parse_from(&words);
+                    assert!(read.is_ok(), "{}: {words:?}: {}", page.display(), read.unwrap_err());
+                    typed += 1;
+                }
+            }
+        }
+        assert!(typed > 20, "only {typed} were found");
+    }
+
     #[test]
     fn durations_are_seconds_or_have_units() {
         let table = [

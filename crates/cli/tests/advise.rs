@@ -10,7 +10,7 @@ use std::{
 };
 
 use serde_json::Value;
-use support::{Site, ended, text};
+use support::{Site, ended, pty::Terminal, text};
 
 fn advise(arguments: &[&str]) -> Output {
     Site::new().leasehold().arg("advise").args(arguments).stdin(Stdio::null()).output().unwrap()
@@ -89,6 +89,21 @@ fn what_no_flag_answers_is_asked() {
 }
 
 #[test]
+fn in_a_terminal_the_ten_questions_are_asked() {
+    let site = Site::new();
+    let mut terminal = Terminal::open(&site);
+    terminal.enter("\"$L\" advise; echo code=$?");
+    let answers = ["job", "damage", "no", "n", "YES", "no", "5m", "y", "no", "no"];
+    for (number, answer) in (1..).zip(answers) {
+        terminal.sees(&format!("{number} of 10"));
+        terminal.sees("] ");
+        terminal.enter(answer);
+    }
+    terminal.sees("A lease with fencing, and durable job state");
+    terminal.sees("code=0");
+}
+
+#[test]
 fn without_answers_the_missing_flags_are_named() {
     let (code, errors) = ended(&advise(&ANSWERS[..14]));
     let last = errors.last().unwrap();
@@ -104,6 +119,8 @@ fn a_ttl_is_advised_from_a_percentile_or_from_samples() {
     let said = json(&["ttl", "--p999", "24s"]);
     let millis = ["ttl_ms", "renew_every_ms", "stop_below_ms"].map(|field| said[field].as_u64().unwrap());
     assert_eq!(millis, [30_000, 10_000, 5_000]);
+    let short = text(&advise(&["ttl", "--p999", "1ms", "--pause", "0", "--network", "0"]));
+    assert!(short.contains("300ms is the shortest") && short.contains("run --ttl 1s "), "{short}");
     let site = Site::new();
     let lines: String = (1..=2000).map(|millis| format!("{millis}ms\n")).collect();
     fs::write(site.path("samples"), format!("# measured\n\n{lines}")).unwrap();

@@ -3,7 +3,7 @@
 
 mod support;
 
-use std::{fs, process::Command, time::Duration};
+use std::{fs, path::Path, process::Command, time::Duration};
 
 use leasehold::{Client, Clock as _, SystemClock};
 use leasehold_patterns::schedule::{Cron, Instant, Outcome, Schedule};
@@ -89,9 +89,48 @@ fn what_failed_or_stopped_is_seen() {
     let table = text(&site.leasehold().args(["cron", "ls"]).output().unwrap());
     assert!(table.contains("failed: exit code 3") && table.contains("late by "), "{table}");
     assert_eq!(stop(machine), 128 + 15);
+    let (_, named) = listed(&site, &["stopped"]);
+    assert_eq!((named.len(), &named[0]["job"]), (1, &Value::from("stopped")));
     // Marks are held by nobody: they are not what `ls` is asked for.
     let (code, said) = ended(&site.leasehold().args(["ls"]).output().unwrap());
     assert_eq!((code, said), (0, vec!["leasehold: nothing is held, waited for or paused".to_owned()]));
+}
+
+#[test]
+fn missed_ticks_are_run_and_none_within_at_least_of_another() {
+    let site = Site::new();
+    for (job, options, outcomes) in [("often", &[][..], 3), ("seldom", &["--at-least", "1h"], 1)] {
+        minutes_ago(&site, job, 10);
+        let mut command = site.leasehold();
+        command.args(["cron", "--missed", "3"]).args(options).args([EVERY_MINUTE, job, "--", "sh", "-c"]);
+        let machine = command.arg(format!("echo $LEASEHOLD_TICK >> {job}")).start();
+        let newest = |job: &str| listed(&site, &[job]).1[0].clone();
+        let now = || Instant::of(SystemClock.wall()).to_string();
+        eventually("all that were missed are over", || {
+            let seen = newest(job);
+            seen["ended"].is_string() && seen["tick"].as_str().unwrap()[..16] == now()[..16]
+        });
+        stop(machine);
+        let ran = fs::read_to_string(site.path(job)).unwrap();
+        let ticks: Vec<_> = ran.lines().collect();
+        assert!(ticks.is_sorted() && (outcomes..=outcomes + 1).contains(&ticks.len()), "{job}: {ran}");
+    }
+}
+
+/// A monitor that looks into the wrong store, or for a job that never ran, must not be told that all is well.
+#[test]
+fn what_nothing_is_known_of_is_not_well() {
+    let site = Site::new();
+    let check =
+        |jobs: &[&str]| ended(&site.leasehold().args(["cron", "ls", "--check"]).args(jobs).output().unwrap());
+    assert_eq!(check(&[]), (1, vec!["leasehold: no job has run lately".to_owned()]));
+    minutes_ago(&site, "cleanup", 0);
+    assert_eq!(check(&["cleanup"]).0, 0);
+    assert_eq!(
+        check(&["cleanup", "other"]),
+        (1, vec!["leasehold: nothing is known of the job other".to_owned()])
+    );
+    assert_eq!(listed(&site, &["other"]), (0, Vec::new()));
 }
 
 #[test]
@@ -106,22 +145,35 @@ fn a_signal_is_passed_on_and_the_command_waited_for() {
     assert!(site.look("cron", "cleanup").holders.is_empty());
 }
 
+fn last_success(file: &Path) -> Option<f64> {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let line = text.lines().find(|line| line.starts_with("leasehold_cron_last_success_timestamp_seconds{"));
+    line?.rsplit(' ').next()?.parse().ok()
+}
+
 #[test]
 fn the_last_success_is_a_metric() {
     let site = Site::new();
     minutes_ago(&site, "cleanup", 2);
     let file = site.path("metrics.prom");
     let running = cron(&site, &["--metrics-file", file.to_str().unwrap()], "true").start();
-    let metric = || {
-        let text = fs::read_to_string(&file).unwrap_or_default();
-        let line =
-            text.lines().find(|line| line.starts_with("leasehold_cron_last_success_timestamp_seconds{"));
-        line.and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
-    };
-    eventually("it is written", || metric().is_some());
+    eventually("it is written", || last_success(&file).is_some());
     #[expect(clippy::cast_precision_loss, reason = "seconds are enough")]
     let now = SystemClock.wall().as_micros() as f64 / 1e6;
-    assert!((now - metric().unwrap()).abs() < Duration::from_secs(120).as_secs_f64());
+    assert!((now - last_success(&file).unwrap()).abs() < Duration::from_secs(120).as_secs_f64());
+    stop(running);
+}
+
+/// It was restarted, and its next tick is a year away.
+#[test]
+fn the_last_success_is_a_metric_from_the_start() {
+    let site = Site::new();
+    minutes_ago(&site, "audit", 2);
+    let file = site.path("metrics.prom");
+    let mut command = site.leasehold();
+    command.arg("--metrics-file").arg(&file).args(["cron", "0 0 29 2 *", "audit", "--", "true"]);
+    let running = command.start();
+    eventually("it is written", || last_success(&file).is_some());
     stop(running);
 }
 

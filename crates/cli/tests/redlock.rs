@@ -47,6 +47,15 @@ fn a_run_with_one_server_down_passes_on_its_token_and_gives_it_back() {
 }
 
 #[test]
+fn a_schedule_is_refused_at_the_start_and_not_at_its_first_tick() {
+    let store = Store::new();
+    let output = store.output(&["cron", "@yearly", "audit", "--", "true"]);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(78), "{said}");
+    assert!(said.contains("redlock cannot remember that a tick was run"), "{said}");
+}
+
+#[test]
 fn who_holds_it_is_what_a_majority_says() {
     let store = Store::new();
     let mut holder = store.site.leasehold();

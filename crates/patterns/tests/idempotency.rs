@@ -24,17 +24,28 @@ const SHORT: Duration = Duration::from_millis(50);
 /// The same test on every store.
 async fn stores(test: impl AsyncFn(Arc<dyn Keys>)) {
     let directory = tempfile::tempdir().unwrap();
-    test(Arc::new(SqliteKeys::open(directory.path().join("keys.db")).await.unwrap())).await;
+    test(Arc::new(sqlite(&directory).await)).await;
     let redis = RedisServer::start();
-    let connection =
-        redis::Client::open(redis.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
-    test(Arc::new(RedisKeys::new(connection))).await;
+    test(Arc::new(in_redis(&redis).await)).await;
     let postgres = PostgresServer::start();
-    let (client, connection) = tokio_postgres::connect(&postgres.url(), NoTls).await.unwrap();
+    test(Arc::new(in_postgres(&postgres).await)).await;
+}
+
+async fn sqlite(directory: &tempfile::TempDir) -> SqliteKeys {
+    SqliteKeys::open(directory.path().join("keys.db")).await.unwrap()
+}
+
+async fn in_redis(server: &RedisServer) -> RedisKeys<redis::aio::MultiplexedConnection> {
+    let client = redis::Client::open(server.url()).unwrap();
+    RedisKeys::new(client.get_multiplexed_async_connection().await.unwrap())
+}
+
+async fn in_postgres(server: &PostgresServer) -> PostgresKeys {
+    let (client, connection) = tokio_postgres::connect(&server.url(), NoTls).await.unwrap();
     tokio::spawn(connection);
     let keys = PostgresKeys::new(Arc::new(client));
     keys.create().await.unwrap();
-    test(Arc::new(keys)).await;
+    keys
 }
 
 fn payload(text: &str) -> Fingerprint {
@@ -107,6 +118,37 @@ async fn what_had_no_effect_is_given_up_and_what_is_old_forgotten() {
     .await;
 }
 
+/// What is forgotten is gone, without anyone who cleans up.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_over_is_removed_by_what_is_new() {
+    let directory = tempfile::tempdir().unwrap();
+    let (redis, postgres) = (RedisServer::start(), PostgresServer::start());
+    let stores: [Box<dyn Keys>; 3] = [
+        Box::new(sqlite(&directory).await),
+        Box::new(in_redis(&redis).await),
+        Box::new(in_postgres(&postgres).await),
+    ];
+    let terms = Terms::default();
+    for keys in &stores {
+        for number in 0..20 {
+            let old = run(keys.begin(&format!("old-{number}"), &payload("x"), &terms).await.unwrap());
+            assert!(keys.finish(&old, b"done", &terms.keep(SHORT)).await.unwrap());
+        }
+        tokio::time::sleep(4 * SHORT).await;
+        for number in 0..2 {
+            let new = run(keys.begin(&format!("new-{number}"), &payload("x"), &terms).await.unwrap());
+            assert!(keys.finish(&new, b"done", &terms).await.unwrap());
+        }
+    }
+    let count = "SELECT count(*) FROM leasehold_keys";
+    let file = rusqlite::Connection::open(directory.path().join("keys.db")).unwrap();
+    assert_eq!(file.query_row(count, [], |row| row.get::<_, i64>(0)).unwrap(), 2);
+    assert_eq!(redis.command(&["KEYS", "*old-*"]).trim(), "");
+    let (client, connection) = tokio_postgres::connect(&postgres.url(), NoTls).await.unwrap();
+    tokio::spawn(connection);
+    assert_eq!(client.query_one(count, &[]).await.unwrap().get::<_, i64>(0), 2);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn bad_input_gets_a_clear_error() {
     stores(async |keys| {
@@ -128,12 +170,16 @@ struct Shop {
     served: Arc<AtomicUsize>,
     open: Arc<Notify>,
     begun: Arc<Notify>,
-    _directory: tempfile::TempDir,
+    _directory: Option<tempfile::TempDir>,
 }
 
 async fn shop(change: impl FnOnce(IdempotencyLayer) -> IdempotencyLayer) -> Shop {
     let directory = tempfile::tempdir().unwrap();
-    let keys = SqliteKeys::open(directory.path().join("keys.db")).await.unwrap();
+    let keys = IdempotencyLayer::new(sqlite(&directory).await);
+    Shop { _directory: Some(directory), ..behind(change(keys)) }
+}
+
+fn behind(layer: IdempotencyLayer) -> Shop {
     let (served, open, begun) =
         (Arc::<AtomicUsize>::default(), Arc::<Notify>::default(), Arc::<Notify>::default());
     let handler = {
@@ -144,6 +190,7 @@ async fn shop(change: impl FnOnce(IdempotencyLayer) -> IdempotencyLayer) -> Shop
                 begun.notify_one();
                 open.notified().await;
             }
+            let body = if body == "large" { "x".repeat(1 << 20) } else { body };
             let status = if body == "broken" { 500 } else { 201 };
             axum::http::Response::builder()
                 .status(status)
@@ -154,9 +201,9 @@ async fn shop(change: impl FnOnce(IdempotencyLayer) -> IdempotencyLayer) -> Shop
         }
     };
     let app = Router::new()
-        .route("/payments", post(handler.clone()).get(handler))
-        .layer(change(IdempotencyLayer::new(keys)));
-    Shop { app, served, open, begun, _directory: directory }
+        .route("/payments", post(handler.clone()).patch(handler.clone()).get(handler))
+        .layer(layer);
+    Shop { app, served, open, begun, _directory: None }
 }
 
 impl Shop {
@@ -180,9 +227,21 @@ impl Shop {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_repeated_request_is_answered_as_the_first_time() {
-    let shop = shop(|layer| layer).await;
+    let directory = tempfile::tempdir().unwrap();
+    let (redis, postgres) = (RedisServer::start(), PostgresServer::start());
+    let layers = [
+        IdempotencyLayer::new(sqlite(&directory).await),
+        IdempotencyLayer::new(in_redis(&redis).await),
+        IdempotencyLayer::new(in_postgres(&postgres).await),
+    ];
+    for layer in layers {
+        answers_as_the_first_time(&behind(layer)).await;
+    }
+}
+
+async fn answers_as_the_first_time(shop: &Shop) {
     let first = shop.ask("POST", Some("\"k1\""), "pay 10").await;
     assert_eq!(first, (201, "pay 10 #0".to_owned(), false));
     for key in ["\"k1\"", "k1"] {
@@ -195,6 +254,18 @@ async fn a_repeated_request_is_answered_as_the_first_time() {
     assert_eq!(shop.ask("POST", Some("\"open"), "x").await.0, 400);
     assert_eq!(shop.ask("POST", Some("k3"), &"x".repeat((1 << 20) + 1)).await.0, 413);
     assert_eq!(shop.served(), 4);
+}
+
+/// What it did is done, though nobody can be told: it must not be done again when its time is over.
+#[tokio::test]
+async fn a_request_whose_answer_is_too_large_is_not_carried_out_again() {
+    let shop = shop(|layer| layer.terms(Terms::default().hold(SHORT)).retry_failures()).await;
+    let (status, said, _) = shop.ask("POST", Some("k"), "large").await;
+    assert_eq!(status, 500);
+    assert!(said.contains("cannot be stored"), "{said}");
+    tokio::time::sleep(4 * SHORT).await;
+    assert_eq!(shop.ask("POST", Some("k"), "large").await, (500, said, true));
+    assert_eq!(shop.served(), 1);
 }
 
 #[tokio::test]
@@ -225,4 +296,8 @@ async fn a_failure_is_stored_unless_told_otherwise_and_keys_belong_to_somebody()
     let owned = shop(|layer| layer.scope(|parts| Some(parts.method.to_string()))).await;
     assert_eq!(owned.ask("POST", Some("k"), "x").await.1, "x #0");
     assert_eq!(owned.ask("POST", Some("k"), "y").await.0, 422);
+    assert_eq!(owned.ask("PATCH", Some("k"), "y").await.1, "y #1", "the same key of somebody else");
+    assert_eq!(strict.ask("PATCH", Some("k"), "broken").await.0, 422, "everyone's, and for another request");
+    let endless = shop(|layer| layer.scope(|_| Some("x".repeat(2000)))).await;
+    assert_eq!((endless.ask("POST", Some("k"), "x").await.0, endless.served()), (400, 0));
 }

@@ -7,9 +7,11 @@ use std::{
     time::Duration,
 };
 
-use leasehold::{Client, ErrorKind, Memory};
-use leasehold_patterns::jobs::{Backoff, JobState, Jobs, NewJob, PostgresJobs, SqliteJobs, Worker};
-use leasehold_testkit::servers::PostgresServer;
+use leasehold::{Client, ErrorKind, Memory, Result, async_trait, testing::ManualTime};
+use leasehold_patterns::jobs::{
+    Backoff, Claim, JobRecord, JobState, Jobs, NewJob, PostgresJobs, SqliteJobs, Worker,
+};
+use leasehold_testkit::servers::{PostgresServer, RedisServer};
 use tokio_postgres::NoTls;
 
 const HOLD: Duration = Duration::from_secs(30);
@@ -144,7 +146,7 @@ async fn many_workers_do_every_job_once_with_and_without_the_filter() {
                     Worker::new(jobs.clone(), &Client::new(memory.clone()), &queue, &format!("w{n}"));
                 let (worker, done) = (if filtered { worker.filtered() } else { worker }, Arc::clone(&done));
                 workers.spawn(async move {
-                    let mut work = async |claim: leasehold_patterns::jobs::Claim| {
+                    let mut work = async |claim: Claim| {
                         done.lock().unwrap().push(claim.payload);
                         Ok::<_, String>(vec![])
                     };
@@ -184,7 +186,7 @@ async fn a_worker_keeps_its_job_and_drops_the_work_when_it_is_taken() {
         let (done, stolen) = tokio::join!(worker.once(&mut work), thief);
         assert!(done.unwrap() && stolen.is_none(), "kept for three times as long as it would last");
         let id = jobs[0].add(&NewJob::new("mail", b"y")).await.unwrap().unwrap();
-        let mut frozen = async |claim: leasehold_patterns::jobs::Claim| {
+        let mut frozen = async |claim: Claim| {
             // As if another worker had taken it over meanwhile.
             assert!(other.fail(&claim, "taken", Duration::ZERO).await.unwrap());
             std::future::pending::<Result<Vec<u8>, String>>().await
@@ -193,6 +195,95 @@ async fn a_worker_keeps_its_job_and_drops_the_work_when_it_is_taken() {
         assert_eq!(jobs[0].look(id).await.unwrap().unwrap().state, JobState::Ready);
     })
     .await;
+}
+
+/// The filter saves work: it must not be what all work depends on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_filter_that_does_not_answer_stops_no_work() {
+    let directory = tempfile::tempdir().unwrap();
+    let jobs = Arc::new(SqliteJobs::open(directory.path().join("jobs.db")).await.unwrap());
+    let redis = RedisServer::start();
+    let client = leasehold::connect(&redis.url()).await.unwrap();
+    let worker = Worker::new(jobs.clone(), &client, "mail", "a").filtered();
+    let mut work = async |_| Ok::<_, String>(Vec::new());
+    jobs.add(&NewJob::new("mail", b"x")).await.unwrap();
+    assert!(worker.once(&mut work).await.unwrap());
+    drop(redis);
+    let id = jobs.add(&NewJob::new("mail", b"y")).await.unwrap().unwrap();
+    assert!(worker.once(&mut work).await.unwrap());
+    assert_eq!(jobs.look(id).await.unwrap().unwrap().state, JobState::Done);
+}
+
+/// A table that has stopped to answer after the claim: no error, nothing.
+#[derive(Debug)]
+struct Silent(SqliteJobs);
+
+#[async_trait]
+impl Jobs for Silent {
+    async fn claim(&self, queue: &str, worker: &str, hold: Duration) -> Result<Option<Claim>> {
+        self.0.claim(queue, worker, hold).await
+    }
+
+    async fn heartbeat(&self, _: &Claim, _: Duration) -> Result<bool> {
+        std::future::pending().await
+    }
+
+    async fn add(&self, _: &NewJob) -> Result<Option<i64>> {
+        unreachable!()
+    }
+
+    async fn claim_one(&self, _: i64, _: &str, _: Duration) -> Result<Option<Claim>> {
+        unreachable!()
+    }
+
+    async fn due(&self, _: &str, _: u32) -> Result<Vec<i64>> {
+        unreachable!()
+    }
+
+    async fn complete(&self, _: &Claim, _: &[u8]) -> Result<bool> {
+        unreachable!()
+    }
+
+    async fn fail(&self, _: &Claim, _: &str, _: Duration) -> Result<bool> {
+        unreachable!()
+    }
+
+    async fn look(&self, _: i64) -> Result<Option<JobRecord>> {
+        unreachable!()
+    }
+
+    async fn dead(&self, _: &str, _: u32) -> Result<Vec<JobRecord>> {
+        unreachable!()
+    }
+
+    async fn revive(&self, _: i64) -> Result<bool> {
+        unreachable!()
+    }
+}
+
+#[tokio::test]
+async fn work_is_dropped_at_the_end_of_its_hold_if_the_table_says_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let jobs = SqliteJobs::open(directory.path().join("jobs.db")).await.unwrap();
+    jobs.add(&NewJob::new("mail", b"x")).await.unwrap();
+    let time = ManualTime::new();
+    let client = Client::builder(Arc::new(Memory::new())).environment(Arc::new(time.clone())).build();
+    let worker = Worker::new(Arc::new(Silent(jobs)), &client, "mail", "a").hold(HOLD);
+    let started = Arc::new(tokio::sync::Notify::new());
+    let begun = Arc::clone(&started);
+    let once = tokio::spawn(async move {
+        let mut work = async |_| {
+            begun.notify_one();
+            std::future::pending::<Result<Vec<u8>, String>>().await
+        };
+        worker.once(&mut work).await
+    });
+    started.notified().await;
+    time.advance(HOLD - Duration::from_secs(1)).await;
+    assert!(!once.is_finished(), "it is still ours");
+    time.advance(Duration::from_secs(1)).await;
+    assert!(once.is_finished(), "and now it may be somebody else's");
+    assert!(once.await.unwrap().unwrap());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,12 +3,22 @@
 #![expect(clippy::disallowed_methods, reason = "tests spawn what a program would")]
 
 use std::{
-    sync::{Arc, Mutex},
+    pin::Pin,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicI64, Ordering},
+    },
     time::Duration,
 };
 
-use leasehold::{Backend, Client, Clock as _, Memory, testing::ManualTime};
+use leasehold::{
+    Backend, Client, Clock, Environment, ErrorKind, Memory, Moment, Verb, WallTime, testing::ManualTime,
+};
 use leasehold_patterns::schedule::{Cron, Instant, Missed, Outcome, Overlap, Schedule, reports};
+use leasehold_testkit::{
+    faulty::{Fault, Faulty},
+    servers::{PostgresServer, RedisServer},
+};
 use tokio::task::JoinHandle;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -28,12 +38,27 @@ impl Fleet {
     }
 
     fn client(&self) -> Client {
+        self.client_in(Arc::new(self.time.clone()))
+    }
+
+    fn client_in(&self, environment: Arc<dyn Environment>) -> Client {
         let memory: Arc<dyn Backend> = self.memory.clone();
-        Client::builder(memory).environment(Arc::new(self.time.clone())).build()
+        Client::builder(memory).environment(environment).build()
     }
 
     fn cron(&self, expression: &str) -> Cron {
         Cron::new(&self.client(), "cleanup", Schedule::parse(expression).unwrap())
+    }
+
+    /// The same on a machine whose clock is ahead by so many minutes, or behind.
+    fn skewed_cron(&self, expression: &str, skew: &Skewed) -> Cron {
+        Cron::new(&self.client_in(Arc::new(skew.clone())), "cleanup", Schedule::parse(expression).unwrap())
+    }
+
+    fn skewed(&self, minutes: i64) -> Skewed {
+        let skew = Skewed { time: self.time.clone(), minutes: Arc::default() };
+        skew.set(minutes);
+        skew
     }
 
     /// A machine that runs the job, each run of which takes a while.
@@ -55,6 +80,46 @@ impl Fleet {
 
     fn now(&self) -> Instant {
         Instant::of(self.time.wall())
+    }
+}
+
+type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A machine whose calendar clock is wrong.
+#[derive(Clone, Debug)]
+struct Skewed {
+    time: ManualTime,
+    minutes: Arc<AtomicI64>,
+}
+
+impl Skewed {
+    fn set(&self, minutes: i64) {
+        self.minutes.store(minutes, Ordering::SeqCst);
+    }
+}
+
+impl Clock for Skewed {
+    fn now(&self) -> Moment {
+        self.time.now()
+    }
+
+    fn wall(&self) -> WallTime {
+        let micros = self.minutes.load(Ordering::SeqCst) * 60_000_000;
+        WallTime::from_micros(self.time.wall().as_micros().saturating_add_signed(micros))
+    }
+}
+
+impl Environment for Skewed {
+    fn fill(&self, bytes: &mut [u8]) {
+        self.time.fill(bytes);
+    }
+
+    fn sleep(&self, duration: Duration) -> Task {
+        self.time.sleep(duration)
+    }
+
+    fn spawn(&self, task: Task) {
+        self.time.spawn(task);
     }
 }
 
@@ -89,6 +154,42 @@ async fn a_tick_is_claimed_once_whatever_the_clocks_show() {
 }
 
 #[tokio::test]
+async fn machines_whose_clocks_are_hours_apart_run_each_tick_once() {
+    for missed in [Missed::Skip, Missed::Last(100)] {
+        let fleet = Fleet::new();
+        let began = fleet.now();
+        let machines = [("slow", -170), ("right", 0), ("fast", 170)].map(|(name, minutes)| {
+            let cron = fleet.skewed_cron("*/5 * * * *", &fleet.skewed(minutes)).missed(missed);
+            fleet.start(name, cron.overlap(Overlap::Wait(MINUTE)), Duration::from_secs(3))
+        });
+        fleet.time.advance(7 * 60 * MINUTE).await;
+        let mut ticks = fleet.ticks();
+        ticks.sort_unstable();
+        assert!(is_strictly_rising(&ticks), "{missed:?}: one was run twice: {ticks:?}");
+        let lived: Vec<_> = fleet.cron("*/5 * * * *").schedule().between(began, fleet.now()).collect();
+        assert!(lived.iter().all(|tick| ticks.contains(tick)), "{missed:?}: and all are run");
+        machines.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// Somebody sets the clock to next year, notices, and sets it right.
+#[tokio::test]
+async fn a_clock_that_was_set_wrong_for_a_while_stops_no_job() {
+    let fleet = Fleet::new();
+    let clock = fleet.skewed(0);
+    let machine = fleet.start("a", fleet.skewed_cron("*/5 * * * *", &clock), Duration::ZERO);
+    fleet.time.advance(6 * MINUTE).await;
+    clock.set(365 * 24 * 60);
+    fleet.time.advance(10 * MINUTE).await;
+    clock.set(0);
+    let (now, before) = (fleet.now(), fleet.ticks().len());
+    fleet.time.advance(30 * MINUTE).await;
+    let ticks = fleet.ticks().split_off(before);
+    assert!(ticks.len() >= 5 && ticks.iter().all(|tick| *tick > now), "{ticks:?}");
+    machine.abort();
+}
+
+#[tokio::test]
 async fn a_run_that_was_killed_is_not_repeated() {
     let fleet = Fleet::new();
     let cron = fleet.cron("*/5 * * * *");
@@ -99,10 +200,47 @@ async fn a_run_that_was_killed_is_not_repeated() {
     assert!(machine.await.unwrap_err().is_cancelled());
     fleet.time.advance(30 * MINUTE).await;
     assert!(cron.claim(tick).await.unwrap().is_none());
-    let report = &reports(&fleet.client()).await.unwrap()[0];
-    assert_eq!((report.tick, &report.record.outcome), (tick, &Outcome::Running));
+    let looked = tokio::spawn({
+        let client = fleet.client();
+        async move { reports(&client).await.unwrap() }
+    });
+    fleet.time.advance(Duration::from_secs(1)).await;
+    let report = &looked.await.unwrap()[0];
+    assert_eq!((report.tick, &report.record.outcome), (tick, &Outcome::Vanished));
     assert_eq!(report.last_success, None);
     assert!(report.late_by.unwrap() > 20 * MINUTE, "{report:?}");
+}
+
+/// It is claimed, and whoever claimed it does not know: then it is not run, and that is told and seen.
+#[tokio::test]
+async fn a_tick_whose_claim_went_unanswered_is_not_run_and_seen() {
+    let fleet = Fleet::new();
+    let faulty = Arc::new(Faulty::new(fleet.memory.clone(), Arc::new(fleet.time.clone()), 1));
+    let client = Client::builder(faulty.clone()).environment(Arc::new(fleet.time.clone())).build();
+    let cron = Cron::new(&client, "cleanup", Schedule::parse("@hourly").unwrap());
+    let tick = cron.schedule().next_after(fleet.now()).unwrap();
+    fleet.time.advance(fleet.now().until(tick)).await;
+    faulty.next(Verb::Release, Fault::LoseReply);
+    let claimed = tokio::spawn(async move { cron.claim(tick).await.map(|claimed| claimed.is_some()) });
+    fleet.time.advance(2 * MINUTE).await;
+    assert!(claimed.is_finished());
+    let error = claimed.await.unwrap().unwrap_err();
+    assert!(error.is_retryable() && error.to_string().contains("perhaps by us"), "{error}");
+    assert!(fleet.cron("@hourly").claim(tick).await.unwrap().is_none(), "nobody runs it");
+    let client = fleet.client();
+    let looked = tokio::spawn(async move { reports(&client).await.unwrap() });
+    fleet.time.advance(Duration::from_secs(1)).await;
+    assert_eq!(looked.await.unwrap()[0].record.outcome, Outcome::Vanished);
+}
+
+#[tokio::test]
+async fn a_long_run_is_running_while_it_runs() {
+    let fleet = Fleet::new();
+    let machine = fleet.start("long", fleet.cron("@hourly"), 30 * MINUTE);
+    fleet.time.advance(80 * MINUTE).await;
+    let report = &reports(&fleet.client()).await.unwrap()[0];
+    assert_eq!((&report.record.outcome, report.late_by), (&Outcome::Running, None));
+    machine.abort();
 }
 
 #[tokio::test]
@@ -121,6 +259,19 @@ async fn the_next_tick_is_skipped_or_waits_while_a_run_is_at_work() {
     fleet.time.advance(4 * MINUTE).await;
     let ticks = fleet.ticks();
     assert!(ticks.len() >= 2 && ticks.windows(2).all(|pair| pair[0].until(pair[1]) == MINUTE), "{ticks:?}");
+    machines.iter().for_each(JoinHandle::abort);
+}
+
+/// From the beginning of a run, whoever ran it and however short it was.
+#[tokio::test]
+async fn no_run_begins_within_at_least_of_another() {
+    let fleet = Fleet::new();
+    let cron = fleet.cron("* * * * *").at_least(150 * Duration::from_secs(1));
+    let machines = ["a", "b"].map(|name| fleet.start(name, cron.clone(), Duration::from_secs(1)));
+    fleet.time.advance(10 * MINUTE).await;
+    let ticks = fleet.ticks();
+    assert_eq!(ticks.len(), 4, "{ticks:?}");
+    assert!(ticks.windows(2).all(|pair| pair[0].until(pair[1]) == 3 * MINUTE), "{ticks:?}");
     machines.iter().for_each(JoinHandle::abort);
 }
 
@@ -144,6 +295,55 @@ async fn missed_ticks_are_skipped_or_run_as_told() {
         assert!(is_strictly_rising(&ticks), "{ticks:?}");
         machine.abort();
     }
+}
+
+/// A run took longer than to the next tick, and that one is too late to be run. The one after it has to be awaited.
+#[tokio::test]
+async fn after_a_long_run_the_next_tick_is_awaited() {
+    let fleet = Fleet::new();
+    let mut ticks = fleet.cron("*/5 * * * *").ticks().await.unwrap();
+    fleet.time.advance(5 * MINUTE).await;
+    let first = ticks.next().await.unwrap();
+    fleet.time.advance(7 * MINUTE).await;
+    let next = tokio::spawn(async move { ticks.next().await.unwrap() });
+    fleet.time.advance(Duration::ZERO).await;
+    assert!(!next.is_finished(), "none is due");
+    fleet.time.advance(5 * MINUTE).await;
+    assert!(next.is_finished());
+    assert_eq!(first.until(next.await.unwrap()), 10 * MINUTE);
+}
+
+/// Longer than all of its last ticks are remembered.
+#[tokio::test]
+async fn the_latest_missed_tick_is_run_even_after_days() {
+    let fleet = Fleet::new();
+    let machine = fleet.start("before", fleet.cron("*/5 * * * *"), Duration::ZERO);
+    fleet.time.advance(20 * 60 * MINUTE).await;
+    machine.abort();
+    fleet.time.advance(3 * 24 * 60 * MINUTE + MINUTE).await;
+    let before = fleet.ticks().len();
+    let machine = fleet.start("late", fleet.cron("*/5 * * * *").missed(Missed::Latest), Duration::ZERO);
+    fleet.time.advance(Duration::from_secs(1)).await;
+    assert_eq!(fleet.ticks().len() - before, 1);
+    machine.abort();
+}
+
+/// Those of a burst are close together, and the next burst is far: none of them may be forgotten while it could be run late.
+#[tokio::test]
+async fn ticks_in_bursts_are_run_once_too() {
+    let fleet = Fleet::new();
+    let cron = fleet.cron("*/5 9 * * *").missed(Missed::Last(100));
+    let machine = fleet.start("before", cron.clone(), Duration::ZERO);
+    // From 8 o'clock to half past nine on the next day.
+    fleet.time.advance((25 * 60 + 32) * MINUTE).await;
+    machine.abort();
+    assert_eq!(fleet.ticks().len(), 12 + 7);
+    fleet.time.advance(8 * 60 * MINUTE).await;
+    let machine = fleet.start("late", cron, Duration::ZERO);
+    fleet.time.advance(Duration::from_secs(1)).await;
+    let ticks = fleet.ticks();
+    assert_eq!((ticks.len(), is_strictly_rising(&ticks)), (24, true), "{ticks:?}");
+    machine.abort();
 }
 
 /// A suspended machine wakes up: its timers say nothing of the time that has passed.
@@ -177,33 +377,79 @@ async fn what_became_of_it_is_remembered() {
     assert_eq!(report.next, Schedule::parse("*/5 * * * *").unwrap().next_after(fleet.now()));
     let took = report.record.ended.unwrap().as_micros() - report.record.began.as_micros();
     assert_eq!(took, 7_000_000);
-    fleet.time.advance(400 * MINUTE).await;
-    assert!(reports(&fleet.client()).await.unwrap().is_empty(), "and forgotten, like the job");
+}
+
+/// Whatever its schedule, it is seen for days that it has stopped, and for several times its period.
+#[tokio::test]
+async fn a_job_that_stopped_is_seen_for_long() {
+    const DAY: u32 = 24 * 60;
+    for (expression, seen, forgotten) in [
+        ("* * * * *", 2 * DAY, 4 * DAY),
+        ("30 2 * * *", 60 * DAY, 110 * DAY),
+        ("0 0 1 * *", 800 * DAY, 3100 * DAY),
+        ("@yearly", 3000 * DAY, 4100 * DAY),
+    ] {
+        let fleet = Fleet::new();
+        let cron = fleet.cron(expression);
+        let until = "2029-01-02T00:00:00Z".parse().unwrap();
+        for tick in cron.schedule().between(fleet.now(), until).take(125) {
+            fleet.time.jump(fleet.now().until(tick));
+            cron.claim(tick).await.unwrap().expect("nobody else is there").finish(Outcome::Succeeded).await;
+        }
+        fleet.time.jump(seen * MINUTE);
+        let report = &reports(&fleet.client()).await.unwrap()[0];
+        assert!(report.late_by.is_some() && report.last_success.is_some(), "{expression}: {report:?}");
+        fleet.time.jump((forgotten - seen) * MINUTE);
+        assert!(reports(&fleet.client()).await.unwrap().is_empty(), "{expression}: forgotten in the end");
+    }
+}
+
+/// Its name is a part of the names of its ticks.
+#[tokio::test]
+async fn a_job_with_a_bad_name_is_refused_at_the_start() {
+    let client = Fleet::new().client();
+    let schedule = || Schedule::parse("@yearly").unwrap();
+    for name in ["", "a\nb", &"x".repeat(236)] {
+        let refused = Cron::new(&client, name, schedule()).ticks().await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Invalid, "{name:?}");
+    }
+    for name in ["a@b/c d", &"x".repeat(235)] {
+        let cron = Cron::new(&client, name, schedule());
+        cron.ticks().await.unwrap();
+        let tick = "2027-01-01T00:00:00Z".parse().unwrap();
+        cron.claim(tick).await.unwrap().expect("it is new").finish(Outcome::Succeeded).await;
+        assert!(reports(&client).await.unwrap().iter().any(|report| report.job == name), "{name:?}");
+    }
 }
 
 /// The marks are kept, with their notes, by the real stores too.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tick_is_claimed_once_on_real_stores() {
     let directory = tempfile::tempdir().unwrap();
-    let redis = leasehold_testkit::servers::RedisServer::start();
+    let (redis, postgres) = (RedisServer::start(), PostgresServer::start());
     let file = format!("sqlite:{}", directory.path().join("leases.db").display());
-    for url in [file, redis.url()] {
-        let racers = race(&url, 16).await;
-        assert_eq!(racers.iter().filter(|won| **won).count(), 1, "{url}");
-        let client = leasehold::connect(&url).await.unwrap();
-        let report = &reports(&client).await.unwrap()[0];
-        assert_eq!(report.record.outcome, Outcome::Succeeded, "{url}");
+    for url in [file, redis.url(), postgres.url()] {
+        // Also one whose claims stay for ten years.
+        for (expression, tick) in
+            [("30 2 * * *", "2026-11-15T02:30:00Z"), ("@yearly", "2026-01-01T00:00:00Z")]
+        {
+            let racers = race(&url, 16, expression, tick).await;
+            assert_eq!(racers.iter().filter(|won| **won).count(), 1, "{url}");
+            let client = leasehold::connect(&url).await.unwrap();
+            let report = reports(&client).await.unwrap().into_iter().find(|report| report.job == expression);
+            assert_eq!(report.unwrap().record.outcome, Outcome::Succeeded, "{url}");
+        }
     }
 }
 
 /// So many clients race for one tick.
-async fn race(url: &str, racers: usize) -> Vec<bool> {
-    let tick: Instant = "2026-11-15T02:30:00Z".parse().unwrap();
+async fn race(url: &str, racers: usize, expression: &'static str, tick: &str) -> Vec<bool> {
+    let tick: Instant = tick.parse().unwrap();
     let racers = (0..racers).map(|_| {
         let url = url.to_owned();
         tokio::spawn(async move {
             let client = leasehold::connect(&url).await.unwrap();
-            let cron = Cron::new(&client, "cleanup", Schedule::parse("30 2 * * *").unwrap());
+            let cron = Cron::new(&client, expression, Schedule::parse(expression).unwrap());
             let Some(claimed) = cron.claim(tick).await.unwrap() else { return false };
             claimed.finish(Outcome::Succeeded).await;
             true

@@ -12,11 +12,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Client, ErrorKind, FencingToken, Memory, Pass, Resource};
+use leasehold::{Client, ErrorKind, FencingToken, Memory, Pass, Resource, testing::ManualTime};
 use leasehold_patterns::single_flight::{
     Cache, Entry, Failure, PostgresCache, RedisCache, SingleFlight, SqliteCache,
 };
 use leasehold_testkit::servers::{PostgresServer, RedisServer};
+use tokio::sync::Notify;
 use tokio_postgres::NoTls;
 
 /// Longer than anything takes: a test that gets here has failed.
@@ -38,8 +39,12 @@ async fn caches(test: impl AsyncFn(Arc<dyn Cache>)) {
     test(Arc::new(cache)).await;
 }
 
+fn home() -> Resource {
+    Resource::new("flight", "home").unwrap()
+}
+
 fn pass(token: u64) -> Pass {
-    Pass::new(Resource::new("flight", "home").unwrap(), FencingToken::new(token).unwrap())
+    Pass::new(home(), FencingToken::new(token).unwrap())
 }
 
 fn value(text: &str) -> Entry {
@@ -50,19 +55,20 @@ fn value(text: &str) -> Entry {
 async fn a_ghost_cannot_overwrite_a_newer_value_even_after_its_end() {
     caches(async |cache| {
         let short = Duration::from_millis(50);
-        assert_eq!(cache.get("home").await.unwrap(), None);
-        cache.put("home", &value("34"), PATIENCE, &pass(34)).await.unwrap();
-        let error = cache.put("home", &value("33"), PATIENCE, &pass(33)).await.unwrap_err();
+        let hostile = Resource::new("flight", "hostile '{}' key").unwrap();
+        assert_eq!(cache.get(&home()).await.unwrap(), None);
+        cache.put(&value("34"), PATIENCE, &pass(34)).await.unwrap();
+        let error = cache.put(&value("33"), PATIENCE, &pass(33)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::StaleToken, "{cache:?}");
-        assert_eq!(cache.get("home").await.unwrap(), Some(value("34")));
-        cache.put("home", &value("35"), short, &pass(35)).await.unwrap();
+        assert_eq!(cache.get(&home()).await.unwrap(), Some(value("34")));
+        cache.put(&value("35"), short, &pass(35)).await.unwrap();
         tokio::time::sleep(4 * short).await;
-        assert_eq!(cache.get("home").await.unwrap(), None, "it was good for a moment");
-        let error = cache.put("home", &value("34 again"), PATIENCE, &pass(34)).await.unwrap_err();
+        assert_eq!(cache.get(&home()).await.unwrap(), None, "it was good for a moment");
+        let error = cache.put(&value("34 again"), PATIENCE, &pass(34)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::StaleToken, "the mark outlives the value: {cache:?}");
-        cache.put("home", &Entry::Failed("no disk".into()), PATIENCE, &pass(36)).await.unwrap();
-        assert_eq!(cache.get("home").await.unwrap(), Some(Entry::Failed("no disk".into())));
-        assert_eq!(cache.get("hostile '{}' key").await.unwrap(), None, "{cache:?}");
+        cache.put(&Entry::Failed("no disk".into()), PATIENCE, &pass(36)).await.unwrap();
+        assert_eq!(cache.get(&home()).await.unwrap(), Some(Entry::Failed("no disk".into())));
+        assert_eq!(cache.get(&hostile).await.unwrap(), None, "{cache:?}");
     })
     .await;
 }
@@ -138,15 +144,84 @@ async fn one_that_is_dropped_while_it_computes_is_replaced() {
     assert_eq!(&tokio::time::timeout(PATIENCE, second).await.unwrap().unwrap().unwrap()[..], b"second");
 }
 
+/// No timer fires in this test: whoever gets the value was woken when the lease was given back.
 #[tokio::test]
-async fn what_is_too_large_or_badly_named_gets_a_clear_error() {
+async fn whoever_waits_is_woken_with_the_value() {
+    let directory = tempfile::tempdir().unwrap();
+    let cache = Arc::new(SqliteCache::open(directory.path().join("cache.db")).await.unwrap());
+    let time = ManualTime::new();
+    let memory = Arc::new(Memory::in_environment(Arc::new(time.clone())));
+    let flights = [(); 4].map(|()| {
+        let client = Client::builder(memory.clone()).environment(Arc::new(time.clone())).build();
+        Arc::new(SingleFlight::new(&client, cache.clone()))
+    });
+    let (begun, ready) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let ask = |flight: &Arc<SingleFlight>| {
+        let (flight, begun, ready) = (Arc::clone(flight), Arc::clone(&begun), Arc::clone(&ready));
+        tokio::spawn(async move {
+            let compute = async || {
+                begun.notify_one();
+                ready.notified().await;
+                Ok::<_, String>(b"value".to_vec())
+            };
+            flight.get("home", compute).await.unwrap()
+        })
+    };
+    let first = ask(&flights[0]);
+    begun.notified().await;
+    let others: Vec<_> = flights.iter().cycle().take(100).map(ask).collect();
+    let watcher = Client::builder(memory.clone()).environment(Arc::new(time.clone())).build();
+    while watcher.look("flight", "home").await.unwrap().line_length < 3 {
+        tokio::task::yield_now().await;
+    }
+    ready.notify_one();
+    for asker in others.into_iter().chain([first]) {
+        let value = tokio::time::timeout(PATIENCE, asker).await.expect("woken").unwrap();
+        assert_eq!(&value[..], b"value");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_value_has_at_most_a_mebibyte_and_what_is_larger_is_an_error_for_all() {
+    caches(async |cache| {
+        let memory = Arc::new(Memory::new());
+        let flights = [(); 2].map(|()| SingleFlight::new(&Client::new(memory.clone()), cache.clone()));
+        let most = flights[0].get("most", async || Ok::<_, String>(vec![7; 1 << 20])).await;
+        assert_eq!(most.unwrap().len(), 1 << 20);
+        let most = flights[1].get("most", async || Err::<Vec<u8>, _>("it is there")).await;
+        assert_eq!(most.unwrap().len(), 1 << 20, "{cache:?}");
+        let began = Instant::now();
+        for flight in &flights {
+            let large = flight.get("large", async || Ok::<_, String>(vec![0; (1 << 20) + 1])).await;
+            assert!(matches!(large, Err(Failure::Computing(why)) if why.contains("at most 1048576 bytes")));
+        }
+        let shared = flights[1].get("large", async || Ok::<_, String>(Vec::new())).await;
+        // On a machine that is very busy the second may be over.
+        assert!(shared.is_err() || began.elapsed() > Duration::from_millis(900), "{cache:?}");
+        let long = flights[0].get("long", async || Err::<Vec<u8>, _>("é".repeat(1 << 20))).await;
+        assert!(matches!(long, Err(Failure::Computing(why)) if why.chars().count() == 4096));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tenants_do_not_share_values() {
+    caches(async |cache| {
+        let client = Client::new(Arc::new(Memory::new()));
+        for tenant in ["acme", "zenith"] {
+            let flight = SingleFlight::new(&client.namespace(tenant), cache.clone());
+            let value = flight.get("home", async || Ok::<_, String>(tenant.into())).await.unwrap();
+            assert_eq!(&value[..], tenant.as_bytes(), "{cache:?}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_badly_named_gets_a_clear_error() {
     let directory = tempfile::tempdir().unwrap();
     let cache = Arc::new(SqliteCache::open(directory.path().join("cache.db")).await.unwrap());
     let flight = SingleFlight::new(&Client::new(Arc::new(Memory::new())), cache);
-    let large = flight.get("large", async || Ok::<_, String>(vec![0; (1 << 20) + 1])).await;
-    assert!(matches!(large, Err(Failure::Leasehold(error)) if error.kind() == ErrorKind::Limit));
-    let most = flight.get("most", async || Ok::<_, String>(vec![0; 1 << 20])).await;
-    assert_eq!(most.unwrap().len(), 1 << 20);
     for key in ["", "a\nb", &"x".repeat(257)] {
         let answer = flight.get(key, async || Ok::<_, String>(vec![])).await;
         assert!(matches!(answer, Err(Failure::Leasehold(error)) if error.kind() == ErrorKind::Invalid));

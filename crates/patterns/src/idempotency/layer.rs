@@ -14,7 +14,7 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
 use http_body::Body;
 use http_body_util::{BodyExt as _, Limited};
-use leasehold::Error;
+use leasehold::{Error, ErrorKind};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -218,6 +218,9 @@ impl Rules {
                 refuse(StatusCode::UNPROCESSABLE_ENTITY, "this Idempotency-Key was used for another request")
             }
             Ok(Begun::Running { again_in }) => running(again_in),
+            Err(error) if error.kind() == ErrorKind::Invalid => {
+                refuse(StatusCode::BAD_REQUEST, "this Idempotency-Key is too long for whom it is from")
+            }
             Err(error) => unavailable(&error),
         }
     }
@@ -231,26 +234,37 @@ impl Rules {
         let (parts, body) = response.into_parts();
         let collected = Limited::new(body, super::ANSWER_MAX - 8192).collect().await;
         let Ok(body) = collected.map(http_body_util::Collected::to_bytes) else {
-            // It cannot be given again, so it is not given at all: the effect may have happened, and the row says so.
+            // It cannot be given again, so it is not given at all. The effect may have happened: nobody takes this over.
             tracing::error!(target: "leasehold", "an answer to a request with an idempotency key is broken or has over 1 MiB");
-            return problem(StatusCode::INTERNAL_SERVER_ERROR, "the answer cannot be stored");
+            let problem = problem(StatusCode::INTERNAL_SERVER_ERROR, "the answer cannot be stored");
+            self.store(run, &problem).await;
+            return problem;
         };
-        let stored = if self.retries_failures && parts.status.is_server_error() {
-            self.keys.abandon(run).await
+        let response = Response::from_parts(parts, body);
+        if self.retries_failures && response.status().is_server_error() {
+            told(self.keys.abandon(run).await);
         } else {
-            let answer = answer::write(parts.status, &parts.headers, &body);
-            self.keys.finish(run, &answer, &self.terms).await
-        };
-        match stored {
-            Ok(true) => {}
-            Ok(false) => {
-                tracing::warn!(target: "leasehold", "a request with an idempotency key ended late: another one took it over");
-            }
-            Err(error) => {
-                tracing::error!(target: "leasehold", %error, "an answer to a request with an idempotency key is not stored");
-            }
+            self.store(run, &response).await;
         }
-        Response::from_parts(parts, body)
+        response
+    }
+
+    async fn store(&self, run: &super::Run, response: &Response<Bytes>) {
+        let answer = answer::write(response.status(), response.headers(), response.body());
+        told(self.keys.finish(run, &answer, &self.terms).await);
+    }
+}
+
+/// The client gets its answer all the same.
+fn told(stored: Result<bool, Error>) {
+    match stored {
+        Ok(true) => {}
+        Ok(false) => {
+            tracing::warn!(target: "leasehold", "a request with an idempotency key ended late: another one took it over");
+        }
+        Err(error) => {
+            tracing::error!(target: "leasehold", %error, "an answer to a request with an idempotency key is not stored");
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{convert::Infallible, fmt, sync::Arc, time::Duration};
 
 use leasehold::{
-    Client, Lease, Result,
+    Client, Error, ErrorKind, Lease, Moment, Result,
     race::{Either, first},
 };
 
@@ -51,6 +51,8 @@ pub struct Worker {
 
 /// How many of the due jobs a filtered worker looks at before it takes none.
 const LOOKED_AT: u32 = 16;
+/// How long the filter may take to answer.
+const FILTER_WITHIN: Duration = Duration::from_secs(1);
 
 impl Worker {
     /// A worker of this queue. The client's clock and chance are used; its leases only with [`Worker::filtered`].
@@ -117,8 +119,8 @@ impl Worker {
         W: Future<Output = Result<Vec<u8>, E>>,
         E: fmt::Display,
     {
-        let Some((claim, lease)) = self.claim().await? else { return Ok(false) };
-        let done = match first(work(claim.clone()), self.heartbeats(&claim)).await {
+        let Some((claim, sent, lease)) = self.claim().await? else { return Ok(false) };
+        let done = match first(work(claim.clone()), self.heartbeats(&claim, sent)).await {
             Either::Left(Ok(result)) => self.jobs.complete(&claim, &result).await,
             Either::Left(Err(error)) => {
                 let again_in = self.backoff.after(claim.attempt, self.client.environment().random());
@@ -135,41 +137,58 @@ impl Worker {
         Ok(true)
     }
 
-    async fn claim(&self) -> Result<Option<(Claim, Option<Lease>)>> {
-        if !self.filter {
-            let claim = self.jobs.claim(&self.queue, &self.name, self.hold).await?;
-            return Ok(claim.map(|claim| (claim, None)));
-        }
-        for id in self.jobs.due(&self.queue, LOOKED_AT).await? {
-            let Some(lease) = self.client.lease("job", &id.to_string()).try_acquire().await? else {
-                continue;
+    /// A job, when it was asked for, and the lease of the filter.
+    async fn claim(&self) -> Result<Option<(Claim, Moment, Option<Lease>)>> {
+        let now = || self.client.environment().now();
+        let due = if self.filter { self.jobs.due(&self.queue, LOOKED_AT).await? } else { Vec::new() };
+        for id in due {
+            let lease = match self.pass_filter(id).await {
+                Ok(Some(lease)) => lease,
+                Ok(None) => continue,
+                Err(error) if error.is_retryable() => {
+                    tracing::warn!(target: "leasehold", queue = self.queue, %error, "the filter does not answer");
+                    break;
+                }
+                Err(error) => return Err(error),
             };
+            let sent = now();
             if let Some(claim) = self.jobs.claim_one(id, &self.name, self.hold).await? {
-                return Ok(Some((claim, Some(lease))));
+                return Ok(Some((claim, sent, Some(lease))));
             }
             drop(lease.release().await); // somebody was there before us, or the table says no
         }
         // Whoever holds a lease may have died with it: the table has the last word. And it buries the dead.
+        let sent = now();
         let claim = self.jobs.claim(&self.queue, &self.name, self.hold).await?;
-        Ok(claim.map(|claim| (claim, None)))
+        Ok(claim.map(|claim| (claim, sent, None)))
     }
 
-    /// Ends when the job is not ours any more, by the answer or by the clock.
-    async fn heartbeats(&self, claim: &Claim) {
+    /// A lease in front of the table. It saves work, so it must not hold work up.
+    async fn pass_filter(&self, id: i64) -> Result<Option<Lease>> {
+        let request = self.client.lease("job", &id.to_string());
+        match first(request.try_acquire(), self.client.environment().sleep(FILTER_WITHIN)).await {
+            Either::Left(answer) => answer,
+            Either::Right(()) => Err(Error::new(ErrorKind::Unavailable, "no lease within a second")),
+        }
+    }
+
+    /// Ends when the job is not ours any more, by the answer or by the clock: it was ours for a hold from when it was asked
+    /// for. A heartbeat that is never answered does not keep it from looking at the clock.
+    async fn heartbeats(&self, claim: &Claim, asked: Moment) {
         let environment = self.client.environment();
-        let mut ours_until = environment.now().after(self.hold);
-        loop {
-            environment.sleep(self.hold / 3).await;
+        let mut ours_until = asked.after(self.hold);
+        let left = |ours_until| environment.now().until(ours_until);
+        while !left(ours_until).is_zero() {
+            environment.sleep(left(ours_until).min(self.hold / 3)).await;
             let sent = environment.now();
-            if sent >= ours_until {
-                return;
-            }
-            match self.jobs.heartbeat(claim, self.hold).await {
-                Ok(true) => ours_until = sent.after(self.hold),
-                Ok(false) => return,
-                Err(error) => {
+            let answer = self.jobs.heartbeat(claim, self.hold);
+            match first(answer, environment.sleep(left(ours_until))).await {
+                Either::Left(Ok(true)) => ours_until = sent.after(self.hold),
+                Either::Left(Ok(false)) => return,
+                Either::Left(Err(error)) => {
                     tracing::warn!(target: "leasehold", queue = self.queue, job = claim.id, %error, "a heartbeat failed");
                 }
+                Either::Right(()) => {}
             }
         }
     }

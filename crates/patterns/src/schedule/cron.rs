@@ -2,12 +2,14 @@
 
 use std::{convert::Infallible, fmt, time::Duration};
 
-use leasehold::{Client, Error, ErrorKind, LeaseRequest, LeaseView, Result};
+use leasehold::{Client, Effect, Error, ErrorKind, LeaseRequest, LeaseView, Result, WallTime};
 
 use super::{
     expression::Schedule,
     instant::Instant,
+    memory::remembered,
     record::{Outcome, Record},
+    ticks::Ticks,
 };
 
 /// What to do about ticks that nobody ran: every machine was down, or asleep.
@@ -18,7 +20,7 @@ pub enum Missed {
     Skip,
     /// Run the latest of them, once.
     Latest,
-    /// Run the latest so many of them, in order.
+    /// Run the latest so many of them, in order: at most 100.
     Last(u32),
 }
 
@@ -57,10 +59,8 @@ pub struct Cron {
     at_least: Option<Duration>,
 }
 
-/// What is later than this is missed.
-const LATE: Duration = Duration::from_secs(60);
-/// Longer naps would not notice that the clock was set, or that the machine slept.
-const NAP: Duration = Duration::from_secs(20);
+/// The lease that becomes a mark. Whoever dies before it is one leaves the tick to the others, who are late by then.
+const TTL: Duration = Duration::from_secs(60);
 /// Between two tries to reach a backend that does not answer.
 const PAUSE: Duration = Duration::from_secs(2);
 
@@ -102,7 +102,7 @@ impl Cron {
     ///
     /// # Guarantees
     /// A tick runs at most once on all machines together, as far as the backend's promise goes and clocks are apart by
-    /// less than ten ticks and six hours. A machine whose clock is ahead runs its ticks early.
+    /// less than six hours. A machine whose clock is ahead runs its ticks early.
     ///
     /// # Cancel safety
     /// Dropped while a tick runs, the work is dropped, and the tick is not run again.
@@ -116,71 +116,66 @@ impl Cron {
         W: Future<Output = Result<(), E>>,
         E: fmt::Display,
     {
-        let mut done = self.begin().await?;
+        let mut ticks = self.ticks().await?;
         loop {
-            for at in self.due(done) {
-                done = done.max(at);
-                match self.claim(at).await {
-                    Ok(Some(claimed)) => claimed.finish(self.under_lease(at, &mut work).await).await,
-                    Ok(None) => {}
-                    Err(error) if error.is_retryable() => {
-                        tracing::error!(target: "leasehold", job = self.job, tick = %at, %error, "the tick is lost");
-                    }
-                    Err(error) => return Err(error),
+            let at = ticks.next().await?;
+            match self.claim(at).await {
+                Ok(Some(claimed)) => claimed.finish(self.under_lease(at, &mut work).await).await,
+                Ok(None) => {}
+                Err(error) if error.is_retryable() => {
+                    tracing::error!(target: "leasehold", job = self.job, tick = %at, %error, "the tick is lost");
                 }
+                Err(error) => return Err(error),
             }
-            self.sleep_until_next(done.max(self.now())).await?;
         }
     }
 
-    /// Ticks up to here are not looked at any more: now, or the last that was claimed if missed ones are to be run.
+    /// The ticks from now on; and those since the last that was claimed, if missed ones are to be run.
     ///
     /// # Errors
     /// As [`Cron::run`].
-    pub async fn begin(&self) -> Result<Instant> {
+    pub async fn ticks(&self) -> Result<Ticks> {
         let now = self.now();
-        if self.missed == Missed::Skip {
-            return Ok(now);
+        // What cannot be is told now, not when the first tick is due: that may be in a month.
+        let mark = self.mark(CLAIMED, "")?;
+        drop(self.mark(ENDED, &now.to_string())?);
+        self.client.lease(RUNNING, &self.job).resource()?;
+        let info = self.client.info();
+        if !info.capabilities.keep_for {
+            let message = format!("{} cannot remember that a tick was run: keep leases elsewhere", info.name);
+            return Err(Error::new(ErrorKind::Unsupported, message));
         }
-        let claimed = self.client.list(self.mark(CLAIMED, "")?.resource()?.key()).await?;
-        let ticks = claimed.iter().filter_map(|seen| seen.resource.id().rsplit_once('@')?.1.parse().ok());
-        let last = ticks.filter(|tick| *tick <= now).max();
-        Ok(last.unwrap_or(now))
+        let mut last = None;
+        if self.missed != Missed::Skip {
+            let claimed = self.client.list(mark.resource()?.key()).await?;
+            let claimed =
+                claimed.iter().filter_map(|seen| seen.resource.id().rsplit_once('@')?.1.parse().ok());
+            last = claimed.filter(|tick| *tick <= now).max();
+        }
+        if let Err(error) = self.recall_success().await {
+            tracing::warn!(target: "leasehold", job = self.job, %error, "its last success is not known");
+        }
+        Ok(Ticks::new(&self.client, &self.schedule, self.missed, last.unwrap_or(now)))
     }
 
-    /// The ticks after this one that are to be run now, in order.
-    pub fn due(&self, done: Instant) -> Vec<Instant> {
-        let now = self.now();
-        let most = match self.missed {
-            Missed::Skip | Missed::Latest => 1,
-            Missed::Last(most) => most as usize,
-        };
-        let before = |tick: &Instant| self.schedule.last_until(tick.second_before());
-        let ticks =
-            std::iter::successors(self.schedule.last_until(now), before).take_while(|tick| *tick > done);
-        let mut ticks: Vec<_> = ticks.take(most).collect();
-        ticks.retain(|tick| self.missed != Missed::Skip || tick.until(now) <= LATE);
-        ticks.reverse();
-        ticks
+    /// A job that is due once a month would have no last success for a month after each start, and could stop unseen.
+    async fn recall_success(&self) -> Result<()> {
+        let ended = self.client.list(self.mark(ENDED, "")?.resource()?.key()).await?;
+        let records = ended.iter().filter_map(|seen| Record::read(seen.holders.first()?.note.as_deref()?));
+        let succeeded = records.filter(|record| record.outcome == Outcome::Succeeded);
+        if let Some(at) = succeeded.filter_map(|record| record.ended).max() {
+            self.count_success(at);
+        }
+        Ok(())
     }
 
-    /// Sleeps until the first tick after this instant is due.
-    ///
-    /// # Errors
-    /// `Invalid` if there is none any more.
-    pub async fn sleep_until_next(&self, after: Instant) -> Result<Instant> {
-        let next = self
-            .schedule
-            .next_after(after)
-            .ok_or_else(|| Error::new(ErrorKind::Invalid, format!("{} is never due again", self.schedule)))?;
-        loop {
-            let now = self.client.environment().wall();
-            let left = next.wall().as_micros().saturating_sub(now.as_micros());
-            if left == 0 {
-                return Ok(next);
-            }
-            self.client.environment().sleep(Duration::from_micros(left).min(NAP)).await;
-        }
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "a gauge is a float; a microsecond more or less is nothing"
+    )]
+    fn count_success(&self, at: WallTime) {
+        metrics::gauge!("leasehold_cron_last_success_timestamp_seconds", "job" => self.job.clone())
+            .set(at.as_micros() as f64 / 1e6);
     }
 
     /// Claims a tick: `None` if it was claimed before, by anyone.
@@ -192,7 +187,8 @@ impl Cron {
     /// Dropped part-way, the tick may be claimed and never run.
     ///
     /// # Errors
-    /// As [`Cron::run`]; `Unavailable` if the backend has not answered when the next tick is due.
+    /// As [`Cron::run`]; `Unavailable` if the backend has not answered when the next tick is due, or if it is not known
+    /// whether a claim that went unanswered is the one that stands. Then nobody may run it.
     pub async fn claim(&self, at: Instant) -> Result<Option<Claimed>> {
         let record = Record {
             expression: self.schedule.expression().to_owned(),
@@ -202,11 +198,17 @@ impl Cron {
             outcome: Outcome::Running,
         };
         let until = self.schedule.next_after(at).unwrap_or(at);
+        let mut may_be_ours = false;
         loop {
             match self.stamp(CLAIMED, at, &record).await {
                 Err(error) if error.is_retryable() && self.now() < until => {
                     tracing::warn!(target: "leasehold", job = self.job, tick = %at, %error, "cannot claim the tick");
+                    may_be_ours |= error.effect() == Effect::Unknown;
                     self.client.environment().sleep(PAUSE).await;
+                }
+                Ok(false) if may_be_ours => {
+                    let message = "a claim was not answered, and now the tick is claimed: perhaps by us, so it is not run";
+                    return Err(Error::new(ErrorKind::Unavailable, message));
                 }
                 stamped => return Ok(stamped?.then(|| Claimed { cron: self.clone(), at, record })),
             }
@@ -216,7 +218,8 @@ impl Cron {
     /// Leaves a mark that nobody can leave twice, and that stays.
     async fn stamp(&self, kind: &str, at: Instant, record: &Record) -> Result<bool> {
         let mark = self.mark(kind, &at.to_string())?.note(record.write());
-        let Some(lease) = mark.ttl(LATE).renew(false).at_least(self.remembered(at)).try_acquire().await?
+        let Some(lease) =
+            mark.ttl(TTL).renew(false).at_least(remembered(&self.schedule, at)).try_acquire().await?
         else {
             return Ok(false);
         };
@@ -229,12 +232,6 @@ impl Cron {
         let mark = self.client.lease(kind, &format!("{}@{at}", self.job));
         mark.resource()?;
         Ok(mark)
-    }
-
-    /// For ten ticks, so that a job which has stopped is seen; at least for as long as clocks may be apart.
-    fn remembered(&self, at: Instant) -> Duration {
-        let gap = self.schedule.next_after(at).map_or(Duration::ZERO, |next| at.until(next));
-        gap.saturating_mul(10).clamp(Duration::from_secs(6 * 3600), Duration::from_secs(400 * 86_400))
     }
 
     fn now(&self) -> Instant {
@@ -299,12 +296,7 @@ impl Claimed {
         metrics::counter!("leasehold_cron_ticks_total", "job" => cron.job.clone(), "outcome" => outcome.as_str())
             .increment(1);
         if outcome == Outcome::Succeeded {
-            #[expect(
-                clippy::cast_precision_loss,
-                reason = "a gauge is a float; a microsecond more or less is nothing"
-            )]
-            metrics::gauge!("leasehold_cron_last_success_timestamp_seconds", "job" => cron.job.clone())
-                .set(ended.as_micros() as f64 / 1e6);
+            cron.count_success(ended);
         }
         let record = Record { ended: Some(ended), outcome, ..record };
         tracing::info!(target: "leasehold", job = cron.job, tick = %at, outcome = record.outcome.as_str(), "tick ended");

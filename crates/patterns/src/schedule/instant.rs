@@ -31,6 +31,24 @@ impl Instant {
         Instant(self.0.saturating_sub(1))
     }
 
+    pub(super) fn after(self, duration: Duration) -> Instant {
+        Instant(self.0.saturating_add_unsigned(duration.as_secs()).min(LAST))
+    }
+
+    /// The number of the hour, or of the day, that it falls into.
+    pub(super) fn which(self, span: Duration) -> i64 {
+        self.0.div_euclid(i64::try_from(span.as_secs()).unwrap_or(i64::MAX))
+    }
+
+    /// Since 1970.
+    pub(super) fn seconds(self) -> i64 {
+        self.0
+    }
+
+    pub(super) fn of_seconds(seconds: i64) -> Instant {
+        Instant(seconds.min(LAST))
+    }
+
     pub(crate) fn timestamp(self) -> Timestamp {
         Timestamp::from_second(self.0).unwrap_or(Timestamp::MAX)
     }

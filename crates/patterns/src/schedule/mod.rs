@@ -30,8 +30,11 @@
 mod cron;
 mod expression;
 mod instant;
+mod memory;
 mod record;
 mod report;
+mod stretch;
+mod ticks;
 
 pub use self::{
     cron::{Claimed, Cron, Missed, Overlap, Tick},
@@ -39,4 +42,5 @@ pub use self::{
     instant::Instant,
     record::{Outcome, Record},
     report::{Report, reports},
+    ticks::Ticks,
 };

@@ -6,7 +6,7 @@ use leasehold::WallTime;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outcome {
-    /// It is running, or whoever ran it is gone.
+    /// It is running.
     Running,
     /// The work is done.
     Succeeded,
@@ -16,6 +16,8 @@ pub enum Outcome {
     Lost,
     /// The run before it was still at work.
     Skipped,
+    /// Whoever ran it is gone, and nobody knows how it ended. Never written down: it is found when somebody looks.
+    Vanished,
 }
 
 impl Outcome {
@@ -27,6 +29,7 @@ impl Outcome {
             Outcome::Failed(_) => "failed",
             Outcome::Lost => "lost",
             Outcome::Skipped => "skipped",
+            Outcome::Vanished => "vanished",
         }
     }
 }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use leasehold::{Client, Result, Snapshot};
 
 use super::{
-    cron::{CLAIMED, ENDED},
+    cron::{CLAIMED, ENDED, RUNNING},
     expression::Schedule,
     instant::Instant,
     record::{Outcome, Record},
@@ -33,10 +33,13 @@ pub struct Report {
 
 /// A minute is not late: machines are busy, clocks differ.
 const GRACE: Duration = Duration::from_secs(60);
+/// Far longer than from the release of a run's lease until its end is written down.
+const MOMENT: Duration = Duration::from_secs(1);
 
 type Ticks = BTreeMap<String, BTreeMap<Instant, (Record, String)>>;
 
-/// What is known of every job in the client's namespace, by name. A job is forgotten ten ticks after its last one, and six hours at the earliest.
+/// What is known of every job in the client's namespace, by name. A job is forgotten a hundred ticks after its last one, and
+/// three days at the earliest; after ten years at the latest.
 ///
 /// # Errors
 /// Whatever the backend says.
@@ -48,7 +51,32 @@ pub async fn reports(client: &Client) -> Result<Vec<Report>> {
         seen.iter().for_each(|seen| note(seen, &mut ticks));
     }
     let now = Instant::of(client.environment().wall());
-    Ok(ticks.into_iter().filter_map(|(job, ticks)| report(job, &ticks, now)).collect())
+    let mut reports: Vec<_> = ticks.into_iter().filter_map(|(job, ticks)| report(job, &ticks, now)).collect();
+    find_vanished(client, &mut reports).await?;
+    Ok(reports)
+}
+
+/// A run that is said to go on, and holds no lease, has ended in this moment, or its machine did.
+async fn find_vanished(client: &Client, reports: &mut [Report]) -> Result<()> {
+    let mut doubtful = Vec::new();
+    for report in reports {
+        let age = Instant::of(report.record.began).until(Instant::of(client.environment().wall()));
+        let is_old = report.record.outcome == Outcome::Running && age > GRACE;
+        if is_old && client.look(RUNNING, &report.job).await?.holders.iter().all(|by| by.kept) {
+            doubtful.push(report);
+        }
+    }
+    if !doubtful.is_empty() {
+        client.environment().sleep(MOMENT).await;
+    }
+    for report in doubtful {
+        let ended = client.look(ENDED, &format!("{}@{}", report.job, report.tick)).await?;
+        match ended.holders.first().and_then(|by| by.note.as_deref()).and_then(Record::read) {
+            Some(record) => report.record = record,
+            None => report.record.outcome = Outcome::Vanished,
+        }
+    }
+    Ok(())
 }
 
 /// What ended overwrites what began.

@@ -2,19 +2,19 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use leasehold::{Error, ErrorKind, Pass, Result, async_trait};
+use leasehold::{Error, ErrorKind, Pass, Resource, Result, async_trait};
 
 use super::{Answer, Failure};
 
-/// Where values are kept.
+/// Where values are kept, each under the resource whose lease its computation holds: so tenants do not share them.
 #[async_trait]
 pub trait Cache: fmt::Debug + Send + Sync {
     /// What is there, if it is still good.
-    async fn get(&self, key: &str) -> Result<Option<Entry>>;
+    async fn get(&self, resource: &Resource) -> Result<Option<Entry>>;
 
     /// Keeps it for so long, unless a newer one has been kept: then `StaleToken`, and nothing is changed. The token is
     /// checked and remembered in the same step, and remembered for longer than the value.
-    async fn put(&self, key: &str, entry: &Entry, keep: Duration, pass: &Pass) -> Result<()>;
+    async fn put(&self, entry: &Entry, keep: Duration, pass: &Pass) -> Result<()>;
 }
 
 /// A value, or why there is none.

@@ -100,6 +100,8 @@ type Flight = tokio::sync::Mutex<Option<Answer>>;
 const ERROR_FOR: Duration = Duration::from_secs(1);
 /// Bytes of a value.
 const VALUE_MAX: usize = 1 << 20;
+/// Letters of an error's text: it is kept, and read by all who ask.
+const WHY_MAX: usize = 4096;
 /// How often a computation is begun again after its lease was lost.
 const TRIES: usize = 3;
 
@@ -136,8 +138,8 @@ impl SingleFlight {
     /// Dropped while it computes, the computation is dropped, and the next one who asks computes.
     ///
     /// # Errors
-    /// [`Failure::Computing`] with the text of the computation's error; [`Failure::Leasehold`] if leases or cache fail, if
-    /// nobody has computed it within [`wait`](SingleFlight::wait), or if it is larger than 1 MiB (`Limit`).
+    /// [`Failure::Computing`] with the text of the computation's error, or if the value is larger than 1 MiB;
+    /// [`Failure::Leasehold`] if leases or cache fail, or if nobody has computed it within [`wait`](SingleFlight::wait).
     pub async fn get<F, W, E>(&self, key: &str, compute: F) -> Answer
     where
         F: Fn() -> W,
@@ -145,8 +147,7 @@ impl SingleFlight {
         E: fmt::Display,
     {
         let request = self.client.lease("flight", key).ttl(self.ttl).wait(self.wait);
-        request.resource()?;
-        if let Some(entry) = self.cache.get(key).await? {
+        if let Some(entry) = self.cache.get(request.resource()?).await? {
             return entry.into();
         }
         let joined = Joined::new(self, key);
@@ -154,13 +155,13 @@ impl SingleFlight {
         if let Some(outcome) = &*outcome {
             return outcome.clone();
         }
-        let answer = self.fly(key, &request, compute).await;
+        let answer = self.fly(&request, compute).await;
         *outcome = Some(answer.clone());
         joined.land();
         answer
     }
 
-    async fn fly<F, W, E>(&self, key: &str, request: &LeaseRequest, compute: F) -> Answer
+    async fn fly<F, W, E>(&self, request: &LeaseRequest, compute: F) -> Answer
     where
         F: Fn() -> W,
         W: Future<Output = Result<Vec<u8>, E>>,
@@ -170,12 +171,10 @@ impl SingleFlight {
         for _ in 0..TRIES {
             let lease = request.clone().acquire().await?;
             // Whoever held it before us has computed it, most likely.
-            let answer = match self.cache.get(key).await? {
+            let answer = match self.cache.get(lease.resource()).await? {
                 Some(entry) => entry.into(),
                 None => match lease.hold(compute()).await {
-                    Ok(computed) => {
-                        self.store(key, &lease, computed.map_err(|error| error.to_string())).await
-                    }
+                    Ok(computed) => self.store(&lease, computed.map_err(|error| error.to_string())).await,
                     Err(error) => {
                         lost = Some(error);
                         continue;
@@ -188,20 +187,20 @@ impl SingleFlight {
         Err(lost.unwrap_or_else(|| Error::new(ErrorKind::Lost, "the lease was lost")).into())
     }
 
-    async fn store(&self, key: &str, lease: &Lease, computed: Result<Vec<u8>, String>) -> Answer {
-        let (entry, keep) = match computed {
-            Ok(value) if value.len() > VALUE_MAX => {
-                let message = format!("a value has at most {VALUE_MAX} bytes, this one has {}", value.len());
-                return Err(Error::new(ErrorKind::Limit, message).into());
-            }
+    async fn store(&self, lease: &Lease, computed: Result<Vec<u8>, String>) -> Answer {
+        let checked = computed.and_then(|value| match value.len() {
+            0..=VALUE_MAX => Ok(value),
+            size => Err(format!("a value has at most {VALUE_MAX} bytes, this one has {size}")),
+        });
+        let (entry, keep) = match checked {
             Ok(value) => (Entry::Value(value.into()), self.fresh_for),
-            Err(why) => (Entry::Failed(why), ERROR_FOR),
+            Err(why) => (Entry::Failed(why.chars().take(WHY_MAX).collect()), ERROR_FOR),
         };
         let pass = Pass::new(lease.resource().clone(), lease.token()).owned_by(lease.owner_token());
-        match self.cache.put(key, &entry, keep, &pass).await {
+        match self.cache.put(&entry, keep, &pass).await {
             // Somebody newer was here: theirs counts, if it is still there.
             Err(error) if error.kind() == ErrorKind::StaleToken => {
-                let newer = self.cache.get(key).await?;
+                let newer = self.cache.get(lease.resource()).await?;
                 newer.map_or_else(|| Err(error.into()), Into::into)
             }
             Err(error) => Err(error.into()),

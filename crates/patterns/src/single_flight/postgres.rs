@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use leasehold::{Pass, Result, async_trait};
+use leasehold::{Pass, Resource, Result, async_trait};
 use leasehold_fence::postgres as fence;
 use tokio::sync::Mutex;
 use tokio_postgres::Client;
@@ -47,14 +47,14 @@ impl fmt::Debug for PostgresCache {
 
 #[async_trait]
 impl Cache for PostgresCache {
-    async fn get(&self, key: &str) -> Result<Option<Entry>> {
+    async fn get(&self, resource: &Resource) -> Result<Option<Entry>> {
         let sql = "SELECT entry FROM leasehold_cache WHERE key = $1 AND ends > clock_timestamp()";
-        let row =
-            self.client.lock().await.query_opt(sql, &[&key]).await.map_err(|error| interpret(&error))?;
+        let row = self.client.lock().await.query_opt(sql, &[&resource.key()]).await;
+        let row = row.map_err(|error| interpret(&error))?;
         row.map(|row| Entry::read(row.get(0))).transpose()
     }
 
-    async fn put(&self, key: &str, entry: &Entry, keep: Duration, pass: &Pass) -> Result<()> {
+    async fn put(&self, entry: &Entry, keep: Duration, pass: &Pass) -> Result<()> {
         let (entry, keep) = (entry.write(), keep.as_secs_f64() * 1000.0);
         let mut client = self.client.lock().await;
         let transaction = client.transaction().await.map_err(|error| interpret(&error))?;
@@ -66,7 +66,7 @@ impl Cache for PostgresCache {
             let sql = "INSERT INTO leasehold_cache (key, entry, ends)
                        VALUES ($1, $2, clock_timestamp() + $3 * interval '1 millisecond')
                        ON CONFLICT (key) DO UPDATE SET entry = excluded.entry, ends = excluded.ends";
-            transaction.execute(sql, &[&key, &entry, &keep]).await?;
+            transaction.execute(sql, &[&pass.resource.key(), &entry, &keep]).await?;
             transaction.commit().await
         };
         write.await.map_err(|error| interpret(&error))

@@ -3,7 +3,7 @@
 use std::{fmt, time::Duration};
 
 use ::redis::{AsyncCommands as _, aio::ConnectionLike};
-use leasehold::{Effect, Error, ErrorKind, Pass, Result, async_trait};
+use leasehold::{Effect, Error, ErrorKind, Pass, Resource, Result, async_trait};
 use leasehold_fence::redis::Fence;
 
 use super::cache::{Cache, Entry};
@@ -16,7 +16,7 @@ pub struct RedisCache<C> {
 }
 
 impl<C> RedisCache<C> {
-    /// A key for each value, `flight:v1:{KEY}`, and its mark beside it, which stays for a day.
+    /// A key for each value, `flight:v1:{flight/KEY}`, and its mark beside it, which stays for a day.
     pub fn new(connection: C) -> RedisCache<C> {
         RedisCache { connection, fence: Fence::new().keep_marks(Some(Duration::from_secs(86_400))) }
     }
@@ -29,22 +29,22 @@ impl<C> fmt::Debug for RedisCache<C> {
 }
 
 /// The name of a resource is encoded so that no part of it is a brace.
-fn name(key: &str) -> Result<String> {
-    Ok(format!("flight:v1:{{{}}}", leasehold::Resource::new("flight", key)?.key()))
+fn name(resource: &Resource) -> String {
+    format!("flight:v1:{{{}}}", resource.key())
 }
 
 #[async_trait]
 impl<C: ConnectionLike + Clone + Send + Sync> Cache for RedisCache<C> {
-    async fn get(&self, key: &str) -> Result<Option<Entry>> {
-        let found: Option<Vec<u8>> = self.connection.clone().get(name(key)?).await.map_err(|error| {
+    async fn get(&self, resource: &Resource) -> Result<Option<Entry>> {
+        let found: Option<Vec<u8>> = self.connection.clone().get(name(resource)).await.map_err(|error| {
             Error::new(ErrorKind::Unavailable, format!("the cache cannot be read: {error}"))
                 .with_effect(Effect::None)
         })?;
         found.as_deref().map(Entry::read).transpose()
     }
 
-    async fn put(&self, key: &str, entry: &Entry, keep: Duration, pass: &Pass) -> Result<()> {
-        let call = self.fence.set_expiring(pass, name(key)?, entry.write(), keep)?;
+    async fn put(&self, entry: &Entry, keep: Duration, pass: &Pass) -> Result<()> {
+        let call = self.fence.set_expiring(pass, name(&pass.resource), entry.write(), keep)?;
         call.run(&mut self.connection.clone()).await.map(drop)
     }
 }

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold::{Pass, Result, async_trait};
+use leasehold::{Pass, Resource, Result, async_trait};
 use leasehold_fence::sqlite as fence;
 use rusqlite::{OptionalExtension as _, params};
 
@@ -48,8 +48,8 @@ impl fmt::Debug for SqliteCache {
 
 #[async_trait]
 impl Cache for SqliteCache {
-    async fn get(&self, key: &str) -> Result<Option<Entry>> {
-        let key = key.to_owned();
+    async fn get(&self, resource: &Resource) -> Result<Option<Entry>> {
+        let key = resource.key().to_owned();
         let found = self.file.with(move |transaction| {
             let sql = format!("SELECT entry FROM leasehold_cache WHERE key = ?1 AND ends > {NOW}");
             let mut statement = transaction.prepare_cached(&sql).map_err(|error| interpret(&error))?;
@@ -59,8 +59,8 @@ impl Cache for SqliteCache {
         found.await?.as_deref().map(Entry::read).transpose()
     }
 
-    async fn put(&self, key: &str, entry: &Entry, keep: Duration, pass: &Pass) -> Result<()> {
-        let (key, entry, pass) = (key.to_owned(), entry.write(), pass.clone());
+    async fn put(&self, entry: &Entry, keep: Duration, pass: &Pass) -> Result<()> {
+        let (entry, pass) = (entry.write(), pass.clone());
         let keep = millis(keep);
         let put = self.file.with(move |transaction| {
             fence::admit(transaction, &pass)?;
@@ -74,7 +74,7 @@ impl Cache for SqliteCache {
                     "INSERT INTO leasehold_cache (key, entry, ends) VALUES (?1, ?2, {NOW} + ?3)
                      ON CONFLICT (key) DO UPDATE SET entry = excluded.entry, ends = excluded.ends"
                 );
-                transaction.prepare_cached(&sql)?.execute(params![key, entry, keep])
+                transaction.prepare_cached(&sql)?.execute(params![pass.resource.key(), entry, keep])
             };
             write().map(drop).map_err(|error| interpret(&error))
         });

@@ -12,7 +12,9 @@ use clap::Args;
 use leasehold::advice;
 use serde::Serialize;
 
-use crate::{args, exit::Failure, output::Output, screen::Screen, table::Style, view};
+use crate::{
+    args, commands::run::terms::TTL_MIN, exit::Failure, output::Output, screen::Screen, table::Style, view,
+};
 
 /// Fewer samples say little about the one in a thousand.
 const ENOUGH: usize = 1000;
@@ -95,7 +97,8 @@ impl Ttl {
         ];
         lines.extend(shown.remarks.iter().map(|remark| Style::Warn.paint(remark, screen.colour)));
         lines.push(String::new());
-        lines.push(format!("    leasehold run --ttl {} …", spelled(shown.ttl_ms).replace(' ', "")));
+        let command = shown.ttl_ms.max(view::millis(TTL_MIN));
+        lines.push(format!("    leasehold run --ttl {} …", spelled(command).replace(' ', "")));
         lines.push(format!("    .ttl(Duration::from_millis({}))", shown.ttl_ms));
         lines
     }

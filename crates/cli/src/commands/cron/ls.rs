@@ -19,13 +19,16 @@ use crate::{
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A job is remembered for ten ticks after its last one, and for six hours at the least."
+    after_help = "A job that has stopped is remembered for a hundred of its ticks, and for three days at the least.\nA monitor had better name the jobs: one that was forgotten, or never ran, is seen only then."
 )]
 pub(super) struct Ls {
+    /// These jobs alone
+    #[arg(value_name = "JOB")]
+    jobs: Vec<String>,
     /// Of this namespace
     #[arg(long)]
     namespace: Option<String>,
-    /// Exit with 1 if a job is late, or its last tick did not succeed: for a monitor
+    /// Exit with 1 if a job is late, its last tick did not succeed, or nothing is known of it: for a monitor
     #[arg(long)]
     check: bool,
 }
@@ -72,20 +75,27 @@ impl Ls {
         let context = Context::new(global, output)?;
         let client = Client::new(context.store.open().await?);
         let client = self.namespace.as_ref().map_or(client.clone(), |namespace| client.namespace(namespace));
-        let found = reports(&client).await?;
+        let mut found = reports(&client).await?;
+        if !self.jobs.is_empty() {
+            found.retain(|report| self.jobs.contains(&report.job));
+        }
         let screen = Screen::now();
         if output.json {
             screen.print_json(&found.iter().map(Listed::of).collect::<Vec<_>>())?;
-        } else if found.is_empty() {
-            output.say("no job has run lately");
-        } else {
+        } else if !found.is_empty() {
             screen.print_lines(&screen.lines(&table(&found)))?;
+        }
+        let is_unknown = |job: &&String| !found.iter().any(|report| report.job == **job);
+        let unknown: Vec<_> = self.jobs.iter().filter(is_unknown).collect();
+        unknown.iter().for_each(|job| output.say(&format!("nothing is known of the job {job}")));
+        if found.is_empty() && unknown.is_empty() {
+            output.say("no job has run lately");
         }
         let is_well = |report: &Report| {
             report.late_by.is_none() && matches!(report.record.outcome, Outcome::Succeeded | Outcome::Running)
         };
-        let ill = self.check && !found.iter().all(is_well);
-        Ok(if ill { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+        let all_well = unknown.is_empty() && !found.is_empty() && found.iter().all(is_well);
+        Ok(if self.check && !all_well { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
 }
 
@@ -117,7 +127,7 @@ fn outcome(outcome: &Outcome) -> Cell {
     match outcome {
         Outcome::Succeeded => Cell::styled("succeeded", Style::Good),
         Outcome::Failed(why) => Cell::styled(format!("failed: {why}"), Style::Bad),
-        Outcome::Lost => Cell::styled("lost", Style::Bad),
+        Outcome::Lost | Outcome::Vanished => Cell::styled(outcome.as_str(), Style::Bad),
         other => Cell::styled(other.as_str(), Style::Warn),
     }
 }

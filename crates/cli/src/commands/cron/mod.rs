@@ -74,8 +74,8 @@ fn missed(text: &str) -> Result<Missed, String> {
     match (text, text.parse::<u32>()) {
         ("skip", _) => Ok(Missed::Skip),
         ("latest", _) => Ok(Missed::Latest),
-        (_, Ok(most @ 1..=1000)) => Ok(Missed::Last(most)),
-        _ => Err("write skip, latest, or how many of the last ones: 1 to 1000".to_owned()),
+        (_, Ok(most @ 1..=100)) => Ok(Missed::Last(most)),
+        _ => Err("write skip, latest, or how many of the last ones: 1 to 100".to_owned()),
     }
 }
 
@@ -118,26 +118,23 @@ impl Cron {
         work: &tick::Work<'_>,
         signals: &mut Signals,
     ) -> Result<Signal, Failure> {
-        let mut done = tokio::select! {
-            done = cron.begin() => done?,
+        let mut ticks = tokio::select! {
+            ticks = cron.ticks() => ticks?,
             signal = signals.next() => return Ok(signal),
         };
+        work.context.write_metrics();
         loop {
-            for at in cron.due(done) {
-                done = at;
-                let claimed = tokio::select! {
-                    claimed = cron.claim(at) => claimed,
-                    signal = signals.next() => return Ok(signal),
-                };
-                let claimed = match claimed {
-                    Ok(claimed) => claimed,
-                    Err(error) if error.is_retryable() => {
-                        work.context.output.say(&format!("{}: the tick of {at} is lost: {error}", work.job));
-                        continue;
-                    }
-                    Err(error) => return Err(error.into()),
-                };
-                if let Some(claimed) = claimed {
+            let at = tokio::select! {
+                at = ticks.next() => at?,
+                signal = signals.next() => return Ok(signal),
+            };
+            let claimed = tokio::select! {
+                claimed = cron.claim(at) => claimed,
+                signal = signals.next() => return Ok(signal),
+            };
+            match claimed {
+                Ok(None) => {}
+                Ok(Some(claimed)) => {
                     let (outcome, signal) = work.run(at, signals).await?;
                     claimed.finish(outcome).await;
                     work.context.write_metrics();
@@ -145,10 +142,10 @@ impl Cron {
                         return Ok(signal);
                     }
                 }
-            }
-            tokio::select! {
-                next = cron.sleep_until_next(done) => { next?; }
-                signal = signals.next() => return Ok(signal),
+                Err(error) if error.is_retryable() => {
+                    work.context.output.say(&format!("{}: the tick of {at} is lost: {error}", work.job));
+                }
+                Err(error) => return Err(error.into()),
             }
         }
     }

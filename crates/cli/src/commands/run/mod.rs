@@ -4,7 +4,7 @@ mod claim;
 mod nested;
 mod ready;
 mod supervise;
-mod terms;
+pub(crate) mod terms;
 mod waiting;
 
 use std::{

@@ -37,7 +37,7 @@ impl FromStr for Permits {
 }
 
 const TTL: Duration = Duration::from_secs(30);
-const TTL_MIN: Duration = Duration::from_secs(1);
+pub(crate) const TTL_MIN: Duration = Duration::from_secs(1);
 const TTL_MAX: Duration = Duration::from_secs(24 * 3600);
 const GRACE_MAX: Duration = Duration::from_secs(10);
 /// For the KILL to be sent and to do its work.
