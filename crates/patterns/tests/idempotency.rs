@@ -104,6 +104,29 @@ async fn a_request_that_did_not_come_back_is_taken_over_and_its_late_answer_refu
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_still_runs_can_say_so() {
+    stores(async |keys| {
+        let (moment, terms) = (Terms::default().hold(Duration::from_millis(1)), Terms::default());
+        let slow = run(keys.begin("k", &payload("pay 10"), &moment).await.unwrap());
+        assert!(keys.renew(&slow, &terms).await.unwrap(), "{keys:?}");
+        assert!(keys.renew(&slow, &moment).await.unwrap(), "what was promised is not taken back");
+        let begun = keys.begin("k", &payload("pay 10"), &terms).await.unwrap();
+        assert!(
+            matches!(begun, Begun::Running { again_in } if again_in > Duration::from_secs(30)),
+            "{begun:?}"
+        );
+        assert!(keys.finish(&slow, b"paid", &terms).await.unwrap());
+        assert!(!keys.renew(&slow, &terms).await.unwrap(), "it has ended");
+        let given_up = run(keys.begin("another", &payload("pay 10"), &terms).await.unwrap());
+        assert!(keys.abandon(&given_up).await.unwrap());
+        let next = run(keys.begin("another", &payload("pay 10"), &terms).await.unwrap());
+        assert!(!keys.renew(&given_up, &terms).await.unwrap(), "somebody else runs it now: {keys:?}");
+        assert!(keys.renew(&next, &terms).await.unwrap());
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_had_no_effect_is_given_up_and_what_is_old_forgotten() {
     stores(async |keys| {
         let terms = Terms::default();
@@ -283,6 +306,53 @@ async fn while_the_first_runs_the_others_are_told_so() {
     shop.open.notify_one();
     assert_eq!(slow.await.unwrap(), (201, "slow #0".to_owned(), false));
     assert_eq!(shop.ask("POST", Some("k"), "slow").await, (201, "slow #0".to_owned(), true));
+}
+
+/// Keys that tell when a request has said that it still runs.
+#[derive(Debug)]
+struct Telling(SqliteKeys, Arc<Notify>);
+
+#[leasehold::async_trait]
+impl Keys for Telling {
+    async fn begin(&self, key: &str, payload: &Fingerprint, terms: &Terms) -> leasehold::Result<Begun> {
+        self.0.begin(key, payload, terms).await
+    }
+
+    async fn renew(&self, run: &Run, terms: &Terms) -> leasehold::Result<bool> {
+        let renewed = self.0.renew(run, terms).await;
+        self.1.notify_one();
+        renewed
+    }
+
+    async fn finish(&self, run: &Run, answer: &[u8], terms: &Terms) -> leasehold::Result<bool> {
+        self.0.finish(run, answer, terms).await
+    }
+
+    async fn abandon(&self, run: &Run) -> leasehold::Result<bool> {
+        self.0.abandon(run).await
+    }
+}
+
+#[tokio::test]
+async fn a_slow_request_is_not_taken_over() {
+    let (directory, renewed) = (tempfile::tempdir().unwrap(), Arc::<Notify>::default());
+    let hold = Duration::from_millis(1500);
+    let layer = IdempotencyLayer::new(Telling(sqlite(&directory).await, Arc::clone(&renewed)));
+    let shop = Arc::new(behind(layer.terms(Terms::default().hold(hold))));
+    let started = std::time::Instant::now();
+    let slow = tokio::spawn({
+        let shop = Arc::clone(&shop);
+        async move { shop.ask("POST", Some("k"), "slow").await }
+    });
+    shop.begun.notified().await;
+    while started.elapsed() < hold {
+        tokio::time::timeout(40 * hold, renewed.notified()).await.expect("it says that it still runs");
+    }
+    assert_eq!(shop.ask("POST", Some("k"), "slow").await.0, 409);
+    shop.open.notify_one();
+    assert_eq!(slow.await.unwrap(), (201, "slow #0".to_owned(), false));
+    assert_eq!(shop.ask("POST", Some("k"), "slow").await, (201, "slow #0".to_owned(), true));
+    assert_eq!(shop.served(), 1);
 }
 
 #[tokio::test]

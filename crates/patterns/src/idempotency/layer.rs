@@ -4,7 +4,7 @@ use std::{
     error::Error as StdError,
     fmt,
     future::Future,
-    pin::Pin,
+    pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
@@ -14,7 +14,10 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
 use http_body::Body;
 use http_body_util::{BodyExt as _, Limited};
-use leasehold::{Error, ErrorKind};
+use leasehold::{
+    Environment as _, Error, ErrorKind, System,
+    race::{Either, first},
+};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -22,6 +25,9 @@ use super::{Begun, Fingerprint, Keys, Terms, answer, header as key_header};
 
 /// Stands on an answer that was given before: `Idempotency-Replayed: true`.
 pub const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
+
+/// How soon after one another a request says that it still runs.
+const RENEW_MIN: Duration = Duration::from_millis(10);
 
 /// Bytes of a request's body.
 const BODY_MAX: usize = 1 << 20;
@@ -40,6 +46,8 @@ type Scope = dyn Fn(&Parts) -> Option<String> + Send + Sync;
 ///
 /// What is stored: the key, a hash of method, path and body, and of the answer its status, body and a few headers
 /// (type, language, encoding, `ETag`, `Last-Modified`, `Location`). Never the request, and never cookies.
+///
+/// It runs on tokio, as the stores do: the layer renews what it holds while the handler runs.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
@@ -83,7 +91,7 @@ impl IdempotencyLayer {
         IdempotencyLayer { rules: Rules { keys, terms, required: false, retries_failures: false, scope } }
     }
 
-    /// How long requests may run, and answers are kept. Default: a minute, and a day.
+    /// How long nothing may be heard of a request, and how long answers are kept. Default: a minute, and a day.
     #[must_use]
     pub fn terms(mut self, terms: Terms) -> IdempotencyLayer {
         self.rules.terms = terms;
@@ -147,6 +155,7 @@ impl<S, B, R> Service<Request<B>> for Idempotent<S>
 where
     S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
     S::Future: Send,
+    S::Error: Send,
     B: Body + From<Bytes> + Send + 'static,
     B::Data: Send,
     B::Error: Into<Box<dyn StdError + Send + Sync>>,
@@ -173,8 +182,11 @@ where
                 Judged::Answered(answer) => Ok(answer.map(R::from)),
                 Judged::Keyed(run, parts, body) => {
                     let request = Request::from_parts(parts, B::from(body));
-                    let response = inner.call(request).await?;
-                    Ok(rules.remember(&run, response).await.map(R::from))
+                    let carry_out = async {
+                        let response = inner.call(request).await?;
+                        Ok(rules.remember(&run, response).await.map(R::from))
+                    };
+                    rules.hold(&run, carry_out).await
                 }
             }
         })
@@ -222,6 +234,26 @@ impl Rules {
                 refuse(StatusCode::BAD_REQUEST, "this Idempotency-Key is too long for whom it is from")
             }
             Err(error) => unavailable(&error),
+        }
+    }
+
+    /// Says that the request still runs, until it has ended: it may well take longer than a dead one is waited for.
+    async fn hold<T>(&self, run: &super::Run, carry_out: impl Future<Output = T>) -> T {
+        let (environment, every) = (System::current(), (self.terms.hold / 3).max(RENEW_MIN));
+        let mut carry_out = pin!(carry_out);
+        loop {
+            if let Either::Left(done) = first(carry_out.as_mut(), environment.sleep(every)).await {
+                return done;
+            }
+            match first(carry_out.as_mut(), self.keys.renew(run, &self.terms)).await {
+                Either::Left(done) => return done,
+                Either::Right(Ok(true)) => {}
+                // Its answer will not be stored. What it does may be half done: it is not stopped.
+                Either::Right(Ok(false)) => return carry_out.await,
+                Either::Right(Err(error)) => {
+                    tracing::warn!(target: "leasehold", %error, "a request with an idempotency key cannot say that it still runs");
+                }
+            }
         }
     }
 

@@ -23,8 +23,8 @@
 //!
 //! - Of all requests with a key, one runs. While it runs, the others are told so; when it has ended, they get its answer.
 //! - A key that comes with another payload is refused: it is a mistake of the client, or somebody guesses keys.
-//! - A request whose process died is taken over by the next one with its key, after [`Terms::hold`]. That is fenced: if the
-//!   first one is not dead but late, its answer is not stored, and it is told.
+//! - A request of which nothing was heard for [`Terms::hold`], because its process died, is taken over by the next one with
+//!   its key. That is fenced: if the first one is not dead but late, its answer is not stored, and it is told.
 //! - Answers are kept for [`Terms::keep`], and then forgotten: a request that comes later is a new one.
 //!
 //! What it cannot promise is that the *effect* of a request that was taken over happened once: the first one may have got as
@@ -68,6 +68,9 @@ pub trait Keys: fmt::Debug + Send + Sync {
     /// A request with this key and payload has come: what to do about it.
     async fn begin(&self, key: &str, payload: &Fingerprint, terms: &Terms) -> Result<Begun>;
 
+    /// It still runs: nobody takes it over for another [`Terms::hold`]. False: somebody has.
+    async fn renew(&self, run: &Run, terms: &Terms) -> Result<bool>;
+
     /// It has ended, with this answer. False: another one took it over, and nothing is stored.
     async fn finish(&self, run: &Run, answer: &[u8], terms: &Terms) -> Result<bool>;
 
@@ -79,21 +82,22 @@ pub trait Keys: fmt::Debug + Send + Sync {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Terms {
-    /// How long a request may run before another one with its key takes it over.
+    /// How long nothing may be heard of a request before another one with its key takes it over. `IdempotencyLayer`
+    /// renews it while the handler runs; whoever has no layer calls [`Keys::renew`], or takes longer than the request can.
     pub hold: Duration,
     /// How long an answer is kept.
     pub keep: Duration,
 }
 
 impl Default for Terms {
-    /// A minute to run, and a day to be kept.
+    /// A minute without news, and a day to be kept.
     fn default() -> Terms {
         Terms { hold: Duration::from_secs(60), keep: Duration::from_secs(86_400) }
     }
 }
 
 impl Terms {
-    /// How long a request may run before another one takes it over. Default: a minute.
+    /// How long nothing may be heard of a request before another one takes it over. Default: a minute.
     #[must_use]
     pub fn hold(self, hold: Duration) -> Terms {
         Terms { hold, ..self }

@@ -85,6 +85,15 @@ impl Keys for PostgresKeys {
         Ok(Begun::Running { again_in: Duration::from_secs(1) })
     }
 
+    async fn renew(&self, run: &Run, terms: &Terms) -> Result<bool> {
+        let sql = "UPDATE leasehold_keys
+                   SET until = greatest(until, clock_timestamp() + $3 * interval '1 millisecond')
+                   WHERE key = $1 AND token = $2 AND answer IS NULL";
+        let hold = terms.hold.as_secs_f64() * 1000.0;
+        let renewed = self.client.execute(sql, &[&run.key, &run.token.get().cast_signed(), &hold]).await;
+        Ok(renewed.map_err(|error| interpret(&error))? == 1)
+    }
+
     async fn finish(&self, run: &Run, answer: &[u8], terms: &Terms) -> Result<bool> {
         check_answer(answer)?;
         let sql =

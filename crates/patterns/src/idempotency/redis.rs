@@ -17,6 +17,7 @@ pub struct RedisKeys<C> {
 }
 
 static BEGIN: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../scripts/key_begin.lua")));
+static RENEW: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../scripts/key_renew.lua")));
 static END: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../scripts/key_end.lua")));
 
 /// How long a request that was never ended is remembered after its time, for whoever repeats it.
@@ -48,6 +49,12 @@ impl<C: ConnectionLike + Clone + Send + Sync> Keys for RedisKeys<C> {
         let reply: Vec<Value> = call.invoke_async(&mut self.connection.clone()).await.map_err(interpret)?;
         read(reply, key)
             .ok_or_else(|| Error::new(ErrorKind::Corrupt, "the script answered something else"))?
+    }
+
+    async fn renew(&self, run: &Run, terms: &Terms) -> Result<bool> {
+        let mut call = RENEW.key(name(&run.key));
+        call.arg(run.token.get()).arg(millis(terms.hold)).arg(millis(OUTLIVES));
+        call.invoke_async(&mut self.connection.clone()).await.map_err(interpret)
     }
 
     async fn finish(&self, run: &Run, answer: &[u8], terms: &Terms) -> Result<bool> {

@@ -70,6 +70,19 @@ impl Keys for SqliteKeys {
         }
     }
 
+    async fn renew(&self, run: &Run, terms: &Terms) -> Result<bool> {
+        let (run, hold) = (run.clone(), millis(terms.hold));
+        self.with(move |transaction| {
+            let sql = format!(
+                "UPDATE leasehold_keys SET until = max(until, {NOW} + ?3)
+                 WHERE key = ?1 AND token = ?2 AND answer IS NULL"
+            );
+            let values = params![run.key, run.token.get().cast_signed(), hold];
+            Ok(transaction.prepare_cached(&sql)?.execute(values)? == 1)
+        })
+        .await
+    }
+
     async fn finish(&self, run: &Run, answer: &[u8], terms: &Terms) -> Result<bool> {
         check_answer(answer)?;
         let (run, answer, keep) = (run.clone(), answer.to_owned(), millis(terms.keep));
