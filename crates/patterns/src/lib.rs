@@ -7,6 +7,10 @@
 //! | a request that is repeated, answered as the first time | `idempotency` | `docs/patterns/idempotency.md` |
 //! | jobs that are done, whoever dies over them | `jobs` | `docs/patterns/jobs.md` |
 //! | a job on a schedule, run once on all machines together | `schedule` | `docs/patterns/schedule.md` |
+#![cfg_attr(
+    not(all(feature = "postgres", feature = "redis", feature = "sqlite")),
+    allow(dead_code, reason = "what the stores share is used by those that are built")
+)]
 
 #[cfg(feature = "postgres")]
 pub mod database;
@@ -19,10 +23,7 @@ pub mod schedule;
 #[cfg(feature = "single-flight")]
 pub mod single_flight;
 
-#[cfg(all(
-    any(feature = "postgres", feature = "redis", feature = "sqlite"),
-    any(feature = "idempotency", feature = "jobs", feature = "single-flight")
-))]
+#[cfg(any(feature = "idempotency", feature = "jobs", feature = "single-flight"))]
 mod numbers;
 #[cfg(all(feature = "postgres", any(feature = "idempotency", feature = "jobs", feature = "single-flight")))]
 mod postgres;
