@@ -7,7 +7,18 @@ use common::{
     LONG, claim, client, connect, eventually, granted, in_time, open, release, renew, report, says,
 };
 use leasehold::{Backend as _, Effect, ErrorKind, Guarantee, Released, Renewal};
-use leasehold_testkit::servers::PostgresServer;
+use leasehold_postgres::Postgres;
+use leasehold_testkit::servers::{Daemon, PostgresServer};
+
+/// Uses it, until it says of itself that it stands so.
+async fn comes_to(postgres: &Postgres, level: Guarantee, because: &str) {
+    eventually(because, || async {
+        common::token_of(postgres, &report()).await;
+        let info = postgres.info();
+        info.guarantee == level && info.because.contains(because)
+    })
+    .await;
+}
 
 fn both(primary: &PostgresServer, standby: &PostgresServer) -> String {
     let hosts = format!("127.0.0.1:{},127.0.0.1:{}", primary.port(), standby.port());
@@ -105,4 +116,41 @@ async fn a_standby_is_not_taken_for_a_primary() {
     let hosts = format!("127.0.0.1:{},127.0.0.1:{}", standby.port(), primary.port());
     let postgres = open(&format!("postgres://postgres@{hosts}/postgres")).await;
     granted(&postgres, &claim(&report(), LONG)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_promised_follows_the_server_while_it_is_used() {
+    let primary = PostgresServer::durable();
+    let postgres = open(&primary.url()).await;
+    comes_to(&postgres, Guarantee::Database, "no standby").await;
+    let standby = primary.standby(false);
+    comes_to(&postgres, Guarantee::BestEffort, "asynchronous").await;
+    drop(standby);
+    // A connection that is made anew looks at once: the server may be another one.
+    primary.stop();
+    primary.run_again();
+    eventually("an answer", || async { postgres.acquire(&claim(&report(), LONG)).await.is_ok() }).await;
+    assert_eq!(postgres.info().guarantee, Guarantee::Database, "{}", postgres.info().because);
+}
+
+#[tokio::test]
+async fn who_only_receives_the_log_is_no_standby() {
+    let primary = PostgresServer::with(&["wal_level=logical"]);
+    let start = |program: &str, args: &[&str]| {
+        let port = primary.port().to_string();
+        let args = [&["-h", "127.0.0.1", "-p", &port, "-U", "postgres"], args].concat();
+        let args: Vec<String> = args.into_iter().map(str::to_owned).collect();
+        Daemon::start(program, &args, &primary.folder().join(program), None)
+    };
+    primary.sql("SELECT pg_create_logical_replication_slot('feed', 'test_decoding')");
+    let archive = primary.folder().join("archive");
+    std::fs::create_dir(&archive).unwrap();
+    let _archive = start("pg_receivewal", &["-D", &archive.to_string_lossy()]);
+    let _feed = start("pg_recvlogical", &["-d", "postgres", "--slot=feed", "--start", "-f", "-"]);
+    eventually("both receive", || async {
+        primary.sql("SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'") == "2"
+    })
+    .await;
+    let postgres = open(&primary.url()).await;
+    assert!(postgres.info().because.contains("no standby"), "{}", postgres.info().because);
 }
