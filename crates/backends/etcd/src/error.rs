@@ -8,7 +8,7 @@ use leasehold_core::{Effect, Error, ErrorKind};
 /// Why a call came to nothing, or why it is not known whether it did.
 #[derive(Clone, Debug)]
 pub(crate) enum Fault {
-    /// No connection could be made: nothing was sent.
+    /// No connection could be made: nothing was sent. To whom, and why.
     NotSent(String),
     /// A member answered with this status: a number of gRPC, and etcd's own words.
     Status(i32, String),
@@ -44,47 +44,39 @@ impl From<Driver> for Fault {
         match error {
             Driver::GRpcStatus(status) => {
                 let (number, message) = (status.code() as i32, status.message().to_owned());
-                let causes = causes(&status);
-                let ours = status.source().is_some();
-                if ours && could_not_connect(&causes) {
-                    Fault::NotSent(causes)
-                } else if ours {
-                    Fault::Broken(causes)
-                } else {
-                    Fault::Status(number, message)
-                }
+                // One that has a cause was made here, not by a member.
+                if status.source().is_some() { of_transport(&status) } else { Fault::Status(number, message) }
             }
             Driver::LeaseKeepAliveError(message) if message.contains("not found") => {
                 Fault::Status(code::NOT_FOUND, "etcdserver: requested lease not found".to_owned())
             }
-            Driver::TransportError(error) => {
-                let causes = causes(&error);
-                if could_not_connect(&causes) { Fault::NotSent(causes) } else { Fault::Broken(causes) }
-            }
+            Driver::TransportError(error) => of_transport(&error),
             Driver::InvalidUri(_) | Driver::InvalidArgs(_) => Fault::NotSent(error.to_string()),
             other => Fault::Broken(other.to_string()),
         }
     }
 }
 
-/// All that a driver's error says of its causes.
-fn causes(error: &dyn StdError) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
-}
-
-fn could_not_connect(causes: &str) -> bool {
+/// What the network did. The driver has no kinds to ask for: its words are all there is, and the last of them are those
+/// that people understand.
+fn of_transport(error: &(dyn StdError + 'static)) -> Fault {
+    let causes: Vec<String> =
+        std::iter::successors(Some(error), |&error| error.source()).map(ToString::to_string).collect();
     let marks = ["connect error", "dns error", "Connection refused", "invalid peer certificate", "handshake"];
-    marks.iter().any(|mark| causes.contains(mark))
+    let could_not_connect = causes.iter().any(|cause| marks.iter().any(|mark| cause.contains(mark)));
+    let why = causes.last().cloned().unwrap_or_default();
+    if could_not_connect { Fault::NotSent(why) } else { Fault::Broken(why) }
 }
 
 impl Fault {
+    /// Says to whom no connection could be made.
+    pub(crate) fn of_member(self, host: &str, port: u16) -> Fault {
+        match self {
+            Fault::NotSent(why) => Fault::NotSent(format!("{host}:{port}: {why}")),
+            other => other,
+        }
+    }
+
     /// Whether the same may be asked of another member: nothing was sent.
     pub(crate) fn was_not_sent(&self) -> bool {
         matches!(self, Fault::NotSent(_))
@@ -120,7 +112,7 @@ impl Fault {
         let (kind, what, effect) = match self {
             Fault::Refused(error) => return error,
             Fault::NotSent(why) => {
-                (ErrorKind::Unavailable, format!("cannot connect: {why:.300}"), Effect::None)
+                (ErrorKind::Unavailable, format!("cannot connect to {why:.300}"), Effect::None)
             }
             Fault::Silent => (ErrorKind::Unavailable, "no answer in time".to_owned(), Effect::Unknown),
             Fault::Broken(why) => {
@@ -229,6 +221,30 @@ mod tests {
             let error = fault.into_error();
             assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, effect), "{error:?}");
         }
+    }
+
+    #[test]
+    fn what_the_network_did_is_said_in_its_own_words() {
+        #[derive(Debug)]
+        struct Told(&'static str, Option<std::io::Error>);
+        impl std::fmt::Display for Told {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.0)
+            }
+        }
+        impl StdError for Told {
+            fn source(&self) -> Option<&(dyn StdError + 'static)> {
+                self.1.as_ref().map(|error| error as _)
+            }
+        }
+        let refused = Told("tcp connect error", Some(std::io::ErrorKind::ConnectionRefused.into()));
+        let error = of_transport(&refused).of_member("e1", 2379).into_error();
+        assert_eq!(error.effect(), Effect::None);
+        assert_eq!(error.to_string(), "cannot connect to e1:2379: connection refused");
+        let reset = Told("transport error", Some(std::io::ErrorKind::ConnectionReset.into()));
+        let error = of_transport(&reset).of_member("e1", 2379).into_error();
+        assert_eq!(error.effect(), Effect::Unknown);
+        assert_eq!(error.to_string(), "the connection was lost: connection reset");
     }
 
     #[test]

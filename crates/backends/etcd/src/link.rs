@@ -99,7 +99,7 @@ impl Link {
     }
 
     pub(crate) async fn wire(&self) -> Result<Wire, Fault> {
-        let mut fault = Fault::NotSent("no member is known".to_owned());
+        let mut fault = Fault::Strange("no member is known".to_owned());
         for _ in &self.config.hosts {
             let number = *self.moves.borrow();
             let index = number % self.config.hosts.len();
@@ -132,6 +132,7 @@ impl Link {
             // A login was sent at the most: it changes nothing.
             Either::Right(()) => Err(Fault::NotSent("no answer in time".to_owned())),
         }
+        .map_err(|fault| fault.of_member(host, *port))
     }
 
     fn options(&self) -> Result<ConnectOptions, Fault> {
@@ -224,7 +225,7 @@ impl Link {
     where
         F: Future<Output = Result<T, Driver>>,
     {
-        let mut fault = Fault::NotSent("no member is known".to_owned());
+        let mut fault = Fault::Strange("no member is known".to_owned());
         for _ in 0..=self.config.hosts.len() {
             let wire = self.wire().await?;
             let proven = wire.member.proven.load(Ordering::Relaxed);
@@ -239,7 +240,10 @@ impl Link {
                     wire.member.proven.store(true, Ordering::Relaxed);
                     return Ok(answer);
                 }
-                Either::Left(Err(error)) => Fault::from(error),
+                Either::Left(Err(error)) => {
+                    let (host, port) = &self.config.hosts[wire.move_number % self.config.hosts.len()];
+                    Fault::from(error).of_member(host, *port)
+                }
                 Either::Right(()) => Fault::Silent,
             };
             self.judge(&wire, &fault);

@@ -37,7 +37,6 @@ use crate::{
 /// # Ok(()) }
 /// ```
 pub struct Postgres {
-    pub(crate) info: BackendInfo,
     pub(crate) link: Arc<Link>,
     pub(crate) sql: Statements,
     ear: Ear,
@@ -89,17 +88,15 @@ impl Postgres {
     /// # Cancel safety
     /// Dropped part-way, the tables may still be made.
     pub async fn connect(config: Config, environment: Arc<dyn Environment>) -> Result<Postgres> {
-        let (sql, line_max) = (Statements::of(&config.schema), config.line_max);
+        let sql = Statements::of(&config.schema);
         let link = Arc::new(Link::new(config, Arc::clone(&environment)));
-        let standing = link.begin().await.map_err(|error| error.with_effect(Effect::None))?;
-        let mut info = standing.info();
-        info.limits.line = line_max;
+        link.begin().await.map_err(|error| error.with_effect(Effect::None))?;
         let ear = Ear::new(environment.random());
-        Ok(Postgres { info, link, sql, ear, environment })
+        Ok(Postgres { link, sql, ear, environment })
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Verdict> {
-        let most = self.info.limits.note;
+        let most = self.link.info().limits.note;
         if claim.note.as_ref().is_some_and(|note| note.len() > most) {
             return Err(Error::new(ErrorKind::Limit, format!("a note has at most {most} bytes")));
         }
@@ -111,7 +108,7 @@ impl Postgres {
         let bury = claim.succeeds.and_then(|from| from.bury).map_or(-1, micros);
         let floor = claim.floor.map_or(0, leasehold_core::FencingToken::as_i64);
         let (note, holder) = (claim.note.as_deref(), claim.holder.to_string());
-        let (channel, line_max) = (self.ear.channel(), i64::from(self.info.limits.line));
+        let (channel, line_max) = (self.ear.channel(), i64::from(self.link.info().limits.line));
         let parameters: [Parameter<'_>; 14] = [
             (&key, Type::TEXT),
             (&owner.as_slice(), Type::BYTEA),
@@ -239,7 +236,7 @@ impl fmt::Debug for Postgres {
 #[async_trait]
 impl Backend for Postgres {
     fn info(&self) -> &BackendInfo {
-        &self.info
+        self.link.info()
     }
 
     fn lane(&self, _: &Resource) -> Lane {

@@ -47,7 +47,7 @@ impl Postgres {
     }
 
     fn page_size(&self, listing: &Listing) -> usize {
-        let most = self.info.limits.page;
+        let most = self.link.info().limits.page;
         let limit = if listing.limit == 0 { most } else { listing.limit.min(most) };
         limit as usize
     }

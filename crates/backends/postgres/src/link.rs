@@ -11,13 +11,13 @@ use std::{
     time::Duration,
 };
 
-use leasehold_core::{Environment, Error, Moment, Result};
+use leasehold_core::{BackendInfo, Effect, Environment, Error, Moment, Result};
 use tokio_postgres::Row;
 
 use crate::{
     config::Config,
-    error, schema,
-    standing::Standing,
+    schema,
+    standing::{EXAMINE, Promise, Standing},
     wire::{Parameter, Wire},
 };
 
@@ -29,6 +29,8 @@ const IDLE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_secs(10);
 /// Silent for this many times the timeout, a connection is dead, whatever the network says.
 const SILENT_TIMES: u32 = 3;
+/// How often a server that is used is asked how it stands.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
 
 /// The way to the server.
 pub(crate) struct Link {
@@ -40,13 +42,15 @@ pub(crate) struct Link {
     attempts: AtomicU64,
     growing: AtomicBool,
     grow_at: AtomicU64,
-    /// Transactions would be of another isolation unless told.
-    sets_isolation: AtomicBool,
+    promise: Promise,
+    /// When to look at the server again.
+    look_at: AtomicU64,
 }
 
 impl Link {
     pub(crate) fn new(config: Config, environment: Arc<dyn Environment>) -> Link {
         Link {
+            promise: Promise::new(config.line_max),
             config,
             environment,
             wires: Mutex::default(),
@@ -55,20 +59,21 @@ impl Link {
             attempts: AtomicU64::new(0),
             growing: AtomicBool::new(false),
             grow_at: AtomicU64::new(0),
-            sets_isolation: AtomicBool::new(false),
+            look_at: AtomicU64::new(0),
         }
     }
 
-    /// The first connection: looks at the server, and makes the tables if they are not there.
-    pub(crate) async fn begin(&self) -> Result<Standing> {
-        let wire = Wire::open(&self.config, &self.environment, None).await?;
-        let standing = Standing::of(wire.client()).await?;
-        standing.check()?;
-        self.sets_isolation.store(!standing.reads_committed(), Ordering::Relaxed);
-        self.prepare(&wire).await?;
+    /// The first connection: makes the tables if they are not there.
+    pub(crate) async fn begin(&self) -> Result<()> {
+        let wire = self.open().await?;
         schema::establish(wire.client(), &self.config.schema).await?;
         self.wires().push(Arc::new(wire));
-        Ok(standing)
+        Ok(())
+    }
+
+    /// What the backend promises on the server as it was last seen.
+    pub(crate) fn info(&self) -> &BackendInfo {
+        self.promise.info()
     }
 
     fn wires(&self) -> MutexGuard<'_, Vec<Arc<Wire>>> {
@@ -114,20 +119,52 @@ impl Link {
     }
 
     async fn connect(&self) -> Result<Arc<Wire>> {
-        let wire = Wire::open(&self.config, &self.environment, None).await?;
-        self.prepare(&wire).await?;
-        let wire = Arc::new(wire);
+        let wire = Arc::new(self.open().await?);
         self.wires().push(Arc::clone(&wire));
         Ok(wire)
     }
 
-    async fn prepare(&self, wire: &Wire) -> Result<()> {
-        if self.sets_isolation.load(Ordering::Relaxed) {
-            let set =
-                wire.client().batch_execute("SET default_transaction_isolation = 'read committed'").await;
-            set.map_err(|error| error::of_statement(&error))?;
+    /// A connection to a server that was looked at: it need not be the one of before.
+    async fn open(&self) -> Result<Wire> {
+        let wire = Wire::open(&self.config, &self.environment, None).await?;
+        let prepared = async {
+            let standing = self.look(&wire).await?;
+            standing.check()?;
+            if !standing.reads_committed() {
+                let set = "SET default_transaction_isolation = 'read committed'";
+                wire.ask(set, &[], self.config.timeout).await.map_err(|failure| failure.error)?;
+            }
+            Ok(())
+        };
+        // Nothing that matters was asked of it yet.
+        prepared.await.map_err(|error: Error| error.with_effect(Effect::None))?;
+        Ok(wire)
+    }
+
+    /// How the server stands, which is from then on what is promised.
+    async fn look(&self, wire: &Wire) -> Result<Standing> {
+        self.look_at.store(self.environment.now().after(LOOK_EVERY).as_nanos(), Ordering::Relaxed);
+        let rows = wire.ask(EXAMINE, &[], self.config.timeout).await.map_err(|failure| failure.error)?;
+        let standing = Standing::of(&rows)?;
+        self.promise.follow(&standing);
+        Ok(standing)
+    }
+
+    /// Looks again, beside whoever is at work, if the last time was a while ago.
+    fn look_again(self: &Arc<Link>, wire: &Arc<Wire>, now: Moment) {
+        let due = self.look_at.load(Ordering::Relaxed);
+        let next = now.after(LOOK_EVERY).as_nanos();
+        if now < Moment::from_nanos(due)
+            || self.look_at.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_err()
+        {
+            return;
         }
-        Ok(())
+        let (link, wire) = (Arc::clone(self), Arc::clone(wire));
+        self.environment.spawn(Box::pin(async move {
+            if let Err(error) = link.look(&wire).await {
+                tracing::debug!(%error, "the server was not looked at again");
+            }
+        }));
     }
 
     fn pick(self: &Arc<Link>) -> Option<Arc<Wire>> {
@@ -151,6 +188,7 @@ impl Link {
         if wire.in_flight() >= BUSY && count < self.config.connections {
             self.grow(now);
         }
+        self.look_again(&wire, now);
         Some(wire)
     }
 

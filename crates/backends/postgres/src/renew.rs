@@ -27,7 +27,7 @@ impl Postgres {
 
     /// Nothing is known of it yet, but that it may be asked.
     fn refused(&self, held: &Held) -> Result<Renewal> {
-        let most = self.info.limits.note;
+        let most = self.link.info().limits.note;
         if held.note.as_ref().is_some_and(|note| note.len() > most) {
             return Err(Error::new(ErrorKind::Limit, format!("a note has at most {most} bytes")));
         }
@@ -35,7 +35,7 @@ impl Postgres {
     }
 
     async fn renew_some(&self, held: &[Held], which: &[usize], answers: &mut [Result<Renewal>]) {
-        for chunk in which.chunks(self.info.limits.batch) {
+        for chunk in which.chunks(self.link.info().limits.batch) {
             match self.renew_chunk(held, chunk).await {
                 Ok(renewals) => {
                     chunk.iter().zip(renewals).for_each(|(&index, answer)| answers[index] = answer);

@@ -1,12 +1,17 @@
 //! How far this server can be trusted.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use leasehold_core::{BackendInfo, Error, ErrorKind, Guarantee, Result};
-use tokio_postgres::{Client, Row};
+use tokio_postgres::Row;
 
 use crate::{NAME, error};
 
 /// The oldest version that is taken: the oldest that its makers keep.
 const VERSION_MIN: i64 = 13_00_00;
+
+/// What to ask it.
+pub(crate) const EXAMINE: &str = include_str!("../sql/examine.sql");
 
 /// What the server says about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,14 +27,12 @@ pub(crate) struct Standing {
 }
 
 impl Standing {
-    pub(crate) async fn of(client: &Client) -> Result<Standing> {
-        let rows = client.query_typed(include_str!("../sql/examine.sql"), &[]).await;
-        let rows = rows.map_err(|error| error::of_statement(&error))?;
+    /// From the answer to [`EXAMINE`].
+    pub(crate) fn of(rows: &[Row]) -> Result<Standing> {
         let row = rows
             .first()
             .ok_or_else(|| Error::new(ErrorKind::Corrupt, "the server says nothing of itself"))?;
-        let standing = Standing::read(row);
-        standing.map_err(|error| error::of_statement(&error))
+        Standing::read(row).map_err(|error| error::of_statement(&error))
     }
 
     fn read(row: &Row) -> Result<Standing, tokio_postgres::Error> {
@@ -68,8 +71,69 @@ impl Standing {
         self.isolation == "read committed"
     }
 
-    /// What the backend promises on this server. Looked at once, when it is connected to.
-    pub(crate) fn info(&self) -> BackendInfo {
+    fn footing(&self) -> Footing {
+        if !self.fsync {
+            Footing::NoFsync
+        } else if !self.whole_pages {
+            Footing::TornPages
+        } else if self.synchronous_names.is_empty() {
+            if self.standbys > 0 { Footing::Asynchronous } else { Footing::Alone }
+        } else if self.asynchronous > 0 {
+            Footing::Mixed
+        } else {
+            Footing::Synchronous
+        }
+    }
+}
+
+/// What a standing comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Footing {
+    NoFsync,
+    TornPages,
+    Asynchronous,
+    Alone,
+    Mixed,
+    Synchronous,
+}
+
+impl Footing {
+    /// All of them, each at the index that it has as a number.
+    const ALL: [Footing; 6] = [
+        Footing::NoFsync,
+        Footing::TornPages,
+        Footing::Asynchronous,
+        Footing::Alone,
+        Footing::Mixed,
+        Footing::Synchronous,
+    ];
+
+    fn level(self) -> (Guarantee, &'static str) {
+        use Guarantee::{BestEffort, Database};
+        match self {
+            Footing::NoFsync => {
+                (BestEffort, "fsync is off: a crash of the host can lose or damage what was committed")
+            }
+            Footing::TornPages => {
+                (BestEffort, "full_page_writes is off: a crash of the host can damage what was committed")
+            }
+            Footing::Asynchronous => (
+                BestEffort,
+                "its standbys are asynchronous: a failover to one can forget a grant and give it again; set \
+                 synchronous_standby_names",
+            ),
+            Footing::Alone => {
+                (Database, "one server that waits for its disk; it has no standby at the moment")
+            }
+            Footing::Mixed => (
+                Database,
+                "every commit waits for a synchronous standby; a failover to one of the asynchronous ones can grant twice",
+            ),
+            Footing::Synchronous => (Database, "every commit waits for a synchronous standby"),
+        }
+    }
+
+    fn info(self, line_max: u32) -> BackendInfo {
         let (level, because) = self.level();
         let mut info = BackendInfo::new(NAME, level);
         info.because = because.into();
@@ -80,37 +144,38 @@ impl Standing {
             _ => "the server's clock goes back and an older backup is restored",
         }
         .into();
+        info.limits.line = line_max;
         info
     }
+}
 
-    fn level(&self) -> (Guarantee, &'static str) {
-        use Guarantee::{BestEffort, Database};
-        if !self.fsync {
-            return (BestEffort, "fsync is off: a crash of the host can lose or damage what was committed");
+/// What the backend promises on the server as it was last seen. It may get a standby, be configured anew, or have been
+/// followed by another one.
+#[derive(Debug)]
+pub(crate) struct Promise {
+    /// One for each footing: whoever asks gets a reference.
+    infos: [BackendInfo; Footing::ALL.len()],
+    now: AtomicUsize,
+}
+
+impl Promise {
+    /// Until the server was seen: the least.
+    pub(crate) fn new(line_max: u32) -> Promise {
+        Promise { infos: Footing::ALL.map(|footing| footing.info(line_max)), now: AtomicUsize::new(0) }
+    }
+
+    pub(crate) fn info(&self) -> &BackendInfo {
+        &self.infos[self.now.load(Ordering::Relaxed)]
+    }
+
+    /// The server was seen to stand so.
+    pub(crate) fn follow(&self, standing: &Standing) {
+        let index = standing.footing() as usize;
+        let before = &self.infos[self.now.swap(index, Ordering::Relaxed)];
+        let info = &self.infos[index];
+        if info.guarantee < before.guarantee {
+            tracing::warn!(guarantee = %info.guarantee, because = %info.because, "the server promises less than before");
         }
-        if !self.whole_pages {
-            return (
-                BestEffort,
-                "full_page_writes is off: a crash of the host can damage what was committed",
-            );
-        }
-        if self.synchronous_names.is_empty() && self.standbys > 0 {
-            return (
-                BestEffort,
-                "its standbys are asynchronous: a failover to one can forget a grant and give it again; set \
-                 synchronous_standby_names",
-            );
-        }
-        if self.synchronous_names.is_empty() {
-            return (Database, "one server that waits for its disk; it has no standby at the moment");
-        }
-        if self.asynchronous > 0 {
-            return (
-                Database,
-                "every commit waits for a synchronous standby; a failover to one of the asynchronous ones can grant twice",
-            );
-        }
-        (Database, "every commit waits for a synchronous standby")
     }
 }
 
@@ -149,10 +214,21 @@ mod tests {
                 "asynchronous ones",
             ),
         ];
+        // As one server that changes over time: each is believed as it was seen last.
+        let promise = Promise::new(100);
         for (standing, level, word) in table {
-            let info = standing.info();
+            promise.follow(&standing);
+            let info = promise.info();
             assert_eq!(info.guarantee, level, "{standing:?}");
             assert!(info.because.contains(word), "{standing:?}: {}", info.because);
+            assert_eq!(info.limits.line, 100);
+        }
+    }
+
+    #[test]
+    fn every_footing_is_found_by_its_number() {
+        for (index, footing) in Footing::ALL.into_iter().enumerate() {
+            assert_eq!(footing as usize, index);
         }
     }
 

@@ -3,11 +3,24 @@
 
 mod common;
 
+use std::time::{Duration, Instant};
+
 use common::{
     LONG, claim, client, connect, eventually, granted, in_time, open, release, renew, report, says,
 };
-use leasehold::{Backend as _, Effect, ErrorKind, Guarantee, Released, Renewal};
-use leasehold_testkit::servers::PostgresServer;
+use leasehold::{Backend as _, Effect, ErrorKind, Farewell, Guarantee, Released, Renewal};
+use leasehold_postgres::Postgres;
+use leasehold_testkit::servers::{Daemon, PostgresServer};
+
+/// Uses it, until it says of itself that it stands so.
+async fn comes_to(postgres: &Postgres, level: Guarantee, because: &str) {
+    eventually(because, || async {
+        common::token_of(postgres, &report()).await;
+        let info = postgres.info();
+        info.guarantee == level && info.because.contains(because)
+    })
+    .await;
+}
 
 fn both(primary: &PostgresServer, standby: &PostgresServer) -> String {
     let hosts = format!("127.0.0.1:{},127.0.0.1:{}", primary.port(), standby.port());
@@ -34,6 +47,47 @@ async fn grants_and_tokens_survive_a_failover_to_a_synchronous_standby() {
     assert!(granted(&postgres, &claim(&report(), LONG)).await.token > grant.token);
     lease.check().expect("a failover is not a loss");
     assert_eq!(lease.release().await.unwrap(), Released::Now);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_three_servers_a_standby_and_then_the_primary_die_and_no_lease_is_lost() {
+    let primary = PostgresServer::durable();
+    let (first, second) = (primary.standby(false), primary.standby(true));
+    let hosts = [&primary, &first, &second].map(|server| format!("127.0.0.1:{}", server.port())).join(",");
+    let url = format!("postgres://postgres@{hosts}/postgres?timeout=1s");
+    let (ours, theirs) = (client(&url).await, client(&url).await);
+    // Long enough for a failover on a busy machine, and short enough to be outlived.
+    let (ttl, taken) = (Duration::from_secs(24), Instant::now());
+    let lease = ours.lease("report", "42").ttl(ttl).acquire().await.unwrap();
+    let waiting = tokio::spawn(theirs.lease("report", "42").ttl(LONG).wait(LONG).acquire());
+    let postgres = open(&url).await;
+    let other: leasehold::Resource = "report/43".parse().unwrap();
+    let mut last = common::token_of(&postgres, &other).await;
+    for fault in ["a standby", "the primary"] {
+        if fault == "a standby" {
+            first.kill();
+        } else {
+            primary.kill();
+            second.promote();
+        }
+        let next = claim(&other, LONG);
+        eventually("an answer", || async { postgres.acquire(&next).await.is_ok() }).await;
+        let token = granted(&postgres, &next).await.token;
+        assert!(token > last, "tokens grow after the loss of {fault}");
+        last = token;
+        eventually("a farewell", || async {
+            postgres.release(&Farewell::new(next.reference())).await.is_ok()
+        })
+        .await;
+        lease.check().expect("a failover is not a loss");
+        assert!(!waiting.is_finished(), "nobody else was granted after the loss of {fault}");
+    }
+    tokio::time::sleep((ttl + Duration::from_secs(2)).saturating_sub(taken.elapsed())).await;
+    lease.check().expect("it was renewed at the new primary");
+    assert!(!waiting.is_finished());
+    let token = lease.token();
+    in_time("the release", lease.release()).await.unwrap();
+    assert!(in_time("the next grant", waiting).await.unwrap().unwrap().token() > token);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -105,4 +159,41 @@ async fn a_standby_is_not_taken_for_a_primary() {
     let hosts = format!("127.0.0.1:{},127.0.0.1:{}", standby.port(), primary.port());
     let postgres = open(&format!("postgres://postgres@{hosts}/postgres")).await;
     granted(&postgres, &claim(&report(), LONG)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_promised_follows_the_server_while_it_is_used() {
+    let primary = PostgresServer::durable();
+    let postgres = open(&primary.url()).await;
+    comes_to(&postgres, Guarantee::Database, "no standby").await;
+    let standby = primary.standby(false);
+    comes_to(&postgres, Guarantee::BestEffort, "asynchronous").await;
+    drop(standby);
+    // A connection that is made anew looks at once: the server may be another one.
+    primary.stop();
+    primary.run_again();
+    eventually("an answer", || async { postgres.acquire(&claim(&report(), LONG)).await.is_ok() }).await;
+    assert_eq!(postgres.info().guarantee, Guarantee::Database, "{}", postgres.info().because);
+}
+
+#[tokio::test]
+async fn who_only_receives_the_log_is_no_standby() {
+    let primary = PostgresServer::with(&["wal_level=logical"]);
+    let start = |program: &str, args: &[&str]| {
+        let port = primary.port().to_string();
+        let args = [&["-h", "127.0.0.1", "-p", &port, "-U", "postgres"], args].concat();
+        let args: Vec<String> = args.into_iter().map(str::to_owned).collect();
+        Daemon::start(program, &args, &primary.folder().join(program), None)
+    };
+    primary.sql("SELECT pg_create_logical_replication_slot('feed', 'test_decoding')");
+    let archive = primary.folder().join("archive");
+    std::fs::create_dir(&archive).unwrap();
+    let _archive = start("pg_receivewal", &["-D", &archive.to_string_lossy()]);
+    let _feed = start("pg_recvlogical", &["-d", "postgres", "--slot=feed", "--start", "-f", "-"]);
+    eventually("both receive", || async {
+        primary.sql("SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'") == "2"
+    })
+    .await;
+    let postgres = open(&primary.url()).await;
+    assert!(postgres.info().because.contains("no standby"), "{}", postgres.info().because);
 }

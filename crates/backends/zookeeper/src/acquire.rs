@@ -54,7 +54,7 @@ impl ZooKeeper {
             }
             let fresh = known.is_none();
             if fresh {
-                let record = Record::new(&claim.holder, session.lease, claim.note.as_deref());
+                let record = Record::new(&claim.holder, session.silence, claim.note.as_deref());
                 match self.make(&session, claim, record, |_, _| Ok(())).await? {
                     Made::Done => {}
                     Made::Buried => return Ok(Verdict::Buried),

@@ -14,9 +14,9 @@ const REVOKE: &[u8] = b"__REVOKE__";
 pub(crate) struct Record {
     /// `pid@host label`.
     pub(crate) holder: String,
-    /// How long its session may be silent, in milliseconds.
-    #[serde(default)]
-    pub(crate) lease_ms: u64,
+    /// How long its session may be silent until everyone sees that it is over, in milliseconds. A stranger does not say.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    silence_ms: Option<u64>,
     /// In hex.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     note: Option<String>,
@@ -54,9 +54,9 @@ fn is_false(flag: &bool) -> bool {
 }
 
 impl Record {
-    pub(crate) fn new(holder: &Holder, lease: Duration, note: Option<&[u8]>) -> Record {
-        let lease_ms = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX);
-        let mut record = Record { holder: holder.to_string(), lease_ms, ..Record::default() };
+    pub(crate) fn new(holder: &Holder, silence: Duration, note: Option<&[u8]>) -> Record {
+        let silence_ms = u64::try_from(silence.as_millis()).ok();
+        let mut record = Record { holder: holder.to_string(), silence_ms, ..Record::default() };
         record.set_note(note);
         record
     }
@@ -102,12 +102,24 @@ impl Record {
         Some(Asked::new(Duration::from_millis(left), by.as_str(), why.as_str()))
     }
 
-    /// As others see the holder.
-    pub(crate) fn seen(&self, stat: &Stat, token: FencingToken, weight: u32, server_now: i64) -> HeldBy {
+    /// How long its session may be silent; of a stranger's, at the most.
+    fn silence(&self, most: Duration) -> Duration {
+        self.silence_ms.map_or(most, Duration::from_millis)
+    }
+
+    /// As others see the holder. What remains is counted from now: nobody can tell when its session was last heard.
+    pub(crate) fn seen(
+        &self,
+        stat: &Stat,
+        token: FencingToken,
+        weight: u32,
+        server_now: i64,
+        silence_max: Duration,
+    ) -> HeldBy {
         let holder = self.holder.parse().unwrap_or_else(|never: std::convert::Infallible| match never {});
         let mut by = HeldBy::new(Arc::new(holder), token, weight);
         by.held_for = Duration::from_millis(u64::try_from(server_now - stat.ctime).unwrap_or(0));
-        by.remaining = Duration::from_millis(self.lease_ms);
+        by.remaining = self.silence(silence_max);
         (by.note, by.turns, by.evicting) = (self.note(), self.turns, self.evicting);
         by.asked = self.asked(server_now);
         by
@@ -141,6 +153,7 @@ mod tests {
         assert_eq!((&read, read.heir()), (&record, Some(OwnerToken::from_bytes([9; 16]))));
         assert_eq!(read.note().as_deref(), Some([0, 255].as_slice()));
         assert_eq!(read.asked(1_000).unwrap().within, Duration::from_millis(500));
+        assert_eq!(read.silence(Duration::MAX), Duration::from_secs(6));
         assert_eq!(read.asked(9_000).unwrap().within, Duration::ZERO);
     }
 
@@ -150,6 +163,7 @@ mod tests {
         assert!(Record::read(&[0xff, 0xfe]).heir().is_none());
         assert_eq!(Record::read(b"__REVOKE__").asked(0).unwrap().by.as_ref(), "curator");
         assert!(Record::read(b"").asked.is_none());
+        assert_eq!(Record::read(b"192.168.0.7").silence(Duration::from_secs(42)), Duration::from_secs(42));
     }
 
     #[test]

@@ -22,6 +22,10 @@ pub(crate) struct Session {
     pub(crate) id: i64,
     /// How long after the *sending* of a write that the ensemble committed nobody else can have what we hold.
     pub(crate) lease: Duration,
+    /// How long after we fall silent everyone else has it at the latest.
+    pub(crate) silence: Duration,
+    /// The same for any session that the servers grant.
+    pub(crate) silence_max: Duration,
     private: bool,
     clock: Mutex<Clock>,
     entries: Mutex<HashMap<ClaimRef, Entry>>,
@@ -34,6 +38,9 @@ struct Clock {
     /// The servers' calendar clock, in milliseconds, and when it was so.
     server: (i64, Moment),
 }
+
+/// The longest session that servers grant unless they are told otherwise, in ticks.
+const SESSION_TICKS_MAX: u32 = 20;
 
 /// How long a session of this timeout may be vouched for, counted from the sending of a write.
 ///
@@ -55,6 +62,8 @@ impl Session {
             id: client.session_id().0,
             client,
             lease,
+            silence: timeout + config.tick,
+            silence_max: config.tick * (SESSION_TICKS_MAX + 1),
             private: config.is_private(),
             clock,
             entries: Mutex::new(HashMap::new()),

@@ -124,7 +124,7 @@ impl ZooKeeper {
         began: Moment,
     ) -> Result<Option<Verdict>, Fault> {
         let (folder, reference, sent) = (folder(&claim.resource), claim.reference(), self.now());
-        let mut record = Record::new(&claim.holder, session.lease, claim.note.as_deref());
+        let mut record = Record::new(&claim.holder, session.silence, claim.note.as_deref());
         record.set_heir(claim.owner);
         let weight = claim.share.weight();
         record.weight = (weight < from.named_weight).then_some(weight);
@@ -201,7 +201,7 @@ impl ZooKeeper {
             self.count_turns(session, &claim.reference(), turns).await?;
             return self.settle(session, claim, false, began).await;
         }
-        let mut record = Record::new(&claim.holder, session.lease, claim.note.as_deref());
+        let mut record = Record::new(&claim.holder, session.silence, claim.note.as_deref());
         record.turns = turns;
         let folder = folder(&claim.resource);
         let made = self.make(session, claim, record, |writer, _| {

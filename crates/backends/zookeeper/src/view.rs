@@ -132,7 +132,8 @@ impl Session {
         let token = self.token_of(resource, &seen.record, &seen.stat).await?;
         let named = line.contenders[seen.position].share.weight();
         let weight = seen.record.weight.map_or(named, |weight| weight.min(named));
-        Ok(seen.record.seen(&seen.stat, token, weight, self.server_millis(now)))
+        let now = self.server_millis(now);
+        Ok(seen.record.seen(&seen.stat, token, weight, now, self.silence_max))
     }
 
     /// A few of the holders, and the newest change among those that are looked at.

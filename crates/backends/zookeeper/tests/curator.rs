@@ -98,6 +98,7 @@ async fn curator_waits_for_us_and_we_for_curator() {
     assert_eq!((blocked.ahead, blocked.holders.len()), (0, 1), "and is seen as a holder");
     let theirs = blocked.holders[0].token;
     assert!(theirs > first.token, "Curator's node has a token too");
+    assert!(blocked.holders[0].remaining > Duration::from_secs(4), "it may be silent for that long");
 
     curator.tell("release");
     assert_eq!(curator.hears(), "released");

@@ -39,6 +39,17 @@ async fn a_contender_stands_where_curator_looks_and_its_czxid_is_the_token() {
 }
 
 #[tokio::test]
+async fn others_are_told_when_a_dead_holder_is_followed_at_the_latest() {
+    let server = ZooKeeperServer::start();
+    let (ours, theirs) = (open(&server.url()).await, open(&server.url()).await);
+    granted(&ours, &claim(&report())).await;
+    let Ok(Verdict::Blocked(blocked)) = theirs.acquire(&claim(&report())).await else { panic!("it is held") };
+    let (session, by) = (Duration::from_secs(2), &blocked.holders[0]);
+    assert!(by.remaining > session && by.remaining < session * 2, "{by:?}");
+    assert!(by.remaining > theirs.info().limits.ttl, "more than the holder itself counts on");
+}
+
+#[tokio::test]
 async fn a_user_s_nodes_are_that_user_s_alone() {
     let server = ZooKeeperServer::start();
     let as_user =

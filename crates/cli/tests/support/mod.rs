@@ -112,29 +112,6 @@ impl Site {
     }
 }
 
-/// A directory, and a server that leases are kept on instead of in it.
-pub struct Store<S> {
-    pub site: Site,
-    pub server: S,
-    url: String,
-}
-
-impl<S> Store<S> {
-    pub fn on(server: S, url: impl FnOnce(&S) -> String) -> Store<S> {
-        Store { site: Site::new(), url: url(&server), server }
-    }
-
-    pub fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = self.site.leasehold();
-        command.args(["--store", &self.url]).args(arguments);
-        command
-    }
-
-    pub fn output(&self, arguments: &[&str]) -> Output {
-        self.command(arguments).output().unwrap()
-    }
-}
-
 /// What was written, as text.
 pub fn said(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()

@@ -89,11 +89,17 @@ impl PostgresServer {
             self.sql("ALTER SYSTEM SET synchronous_standby_names = '*'");
             self.sql("SELECT pg_reload_conf()");
         }
-        let wanted = if synchronous { "sync" } else { "async" };
+        // Of several synchronous ones, one is waited for and the others are ready to be.
+        let others = if synchronous { "'sync', 'potential', 'quorum'" } else { "'async'" };
+        let lagging = format!(
+            "SELECT pid, state, sync_state FROM pg_stat_replication \
+             WHERE state <> 'streaming' OR sync_state NOT IN ({others})"
+        );
         eventually("the standby does not follow", || {
-            let state = self.try_sql("SELECT state || ' ' || sync_state FROM pg_stat_replication")?;
-            let follows = state == format!("streaming {wanted}");
-            if follows { Ok(()) } else { Err(io::Error::other(state)) }
+            let status = standby.try_sql("SELECT status FROM pg_stat_wal_receiver")?;
+            let lagging = self.try_sql(&lagging)?;
+            let follows = status == "streaming" && lagging.is_empty();
+            if follows { Ok(()) } else { Err(io::Error::other(format!("{status} {lagging}"))) }
         });
         standby
     }

@@ -9,8 +9,7 @@ use leasehold_testkit::servers::EtcdCluster;
 use crate::common::{LONG, claim, eventually, granted, open, release, renew, report, says};
 
 /// A cluster with a user `app` that may do what it needs, and no more.
-fn guarded(options: &[&str]) -> EtcdCluster {
-    let cluster = EtcdCluster::with(1, options);
+fn guarded(cluster: EtcdCluster) -> EtcdCluster {
     for words in [
         ["user", "add", "root:secret"].as_slice(),
         &["role", "add", "leases"],
@@ -39,7 +38,7 @@ async fn refused(url: &str) -> leasehold::Error {
 
 #[tokio::test]
 async fn a_wrong_password_is_denied_and_a_rotated_one_is_read_anew() {
-    let cluster = guarded(&[]);
+    let cluster = guarded(EtcdCluster::start(1));
     for login in ["", "app:hunter2@", "nobody:hunter2@"] {
         let error = refused(&url(&cluster, login, "")).await;
         assert_eq!(says(&error), (ErrorKind::Denied, Effect::None), "{login}: {error:?}");
@@ -82,7 +81,7 @@ async fn a_token_that_expired_is_fetched_anew_without_a_word() {
     let file = |name: &str| folder.join(name).display().to_string();
     let token =
         format!("jwt,pub-key={},priv-key={},sign-method=RS256,ttl=1s", file("public.pem"), file("key.pem"));
-    let cluster = guarded(&["--auth-token", &token]);
+    let cluster = guarded(EtcdCluster::with(1, &["--auth-token", &token]));
     let etcd = open(&url(&cluster, "app:first@", "")).await;
     let ours = claim(&report(), LONG);
     granted(&etcd, &ours).await;
@@ -94,7 +93,7 @@ async fn a_token_that_expired_is_fetched_anew_without_a_word() {
 }
 
 #[tokio::test]
-async fn with_certificates_both_ways() {
+async fn with_certificates_both_ways_and_with_a_login_besides() {
     let folder = std::env::temp_dir().join(format!("leasehold-etcd-tls-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     openssl(&folder, "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=ca -keyout ca.key -out ca.pem");
@@ -132,5 +131,18 @@ async fn with_certificates_both_ways() {
     }
     let error = refused(&format!("{}?ca_file={}", cluster.url(), file("missing.pem"))).await;
     assert_eq!(says(&error), (ErrorKind::Invalid, Effect::None), "{error:?}");
+
+    let cluster = guarded(cluster);
+    let login = |login: &str| {
+        let url = cluster.url().replace("://", &format!("://{login}@"));
+        format!("{url}?ca_file={}{own}", file("ca.pem"))
+    };
+    let error = refused(&login("app:hunter2")).await;
+    assert_eq!(says(&error), (ErrorKind::Denied, Effect::None), "{error:?}");
+    let etcd = open(&login("app:first")).await;
+    let ours = claim(&report(), LONG);
+    granted(&etcd, &ours).await;
+    assert!(matches!(renew(&etcd, ours.reference(), LONG).await, Renewal::Kept(_)));
+    release(&etcd, &ours).await;
     let _ = std::fs::remove_dir_all(&folder);
 }
