@@ -193,7 +193,7 @@ fn median(clocks: &[WallTime], needed: usize) -> Option<WallTime> {
 pub enum Kept {
     /// A majority has it.
     Kept {
-        /// Of the grant.
+        /// Of the grant, as most nodes name it.
         token: FencingToken,
         /// How long a majority has it, at least.
         remaining: Duration,
@@ -237,7 +237,11 @@ pub fn kept(answers: &[Option<Option<NodeRenewal>>]) -> Option<Kept> {
     (pending == 0).then_some(Kept::Unreachable)
 }
 
-/// The token that most nodes name; the lowest of those that as many name: the one that a majority accepted.
+/// The token that most nodes name; the lowest of those that as many name.
+///
+/// A guess, for whoever did not see the grant. Its majority has accepted one number; a node that has not heard of that
+/// yet may name another, lower or higher, and it may be that too few others answer to outvote it. Whoever was granted the
+/// lease knows its token, and tells such nodes with each renewal.
 fn plurality(numbers: impl Iterator<Item = FencingToken>) -> Option<FencingToken> {
     let mut counts: BTreeMap<FencingToken, usize> = BTreeMap::new();
     numbers.for_each(|number| *counts.entry(number).or_default() += 1);

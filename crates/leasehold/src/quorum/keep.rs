@@ -56,16 +56,17 @@ impl Grants {
         self.lock().ballots.remove(&(resource.clone(), owner));
     }
 
-    /// The grant goes on, perhaps with another note.
-    fn renewed(&self, held: &Held, token: FencingToken, until: Moment) {
+    /// The grant goes on, perhaps with another note. Its token, if it was granted here: a node that has not heard of it
+    /// yet names another.
+    fn renewed(&self, held: &Held, until: Moment) -> Option<FencingToken> {
         let mut remembered = self.lock();
-        let known = remembered.ballots.get_mut(&(held.resource.clone(), held.owner));
-        let Some((ballot, ends)) = known else { return };
+        let (ballot, ends) = remembered.ballots.get_mut(&(held.resource.clone(), held.owner))?;
         *ends = (*ends).max(until);
-        if held.note.is_some() || ballot.ttl != held.ttl || ballot.proposal != token {
+        if held.note.is_some() || ballot.ttl != held.ttl {
             let note = held.note.clone().or_else(|| ballot.note.clone());
-            *ballot = Arc::new(Ballot { note, ttl: held.ttl, proposal: token, ..(**ballot).clone() });
+            *ballot = Arc::new(Ballot { note, ttl: held.ttl, ..(**ballot).clone() });
         }
+        Some(ballot.proposal)
     }
 
     /// It was granted here, and neither given back nor lost since.
@@ -78,6 +79,15 @@ impl Grants {
         let remembered = self.lock();
         let (ballot, until) = remembered.ballots.get(&(resource.clone(), owner))?;
         (*until > now).then(|| Arc::clone(ballot))
+    }
+}
+
+/// Whether a node does not have the grant of this token, or has it with another number.
+fn is_astray(answer: NodeRenewal, token: FencingToken) -> bool {
+    match answer {
+        NodeRenewal::Kept { number, .. } => number != token,
+        NodeRenewal::Gone { .. } => true,
+        NodeRenewal::TooLong { .. } => false,
     }
 }
 
@@ -151,7 +161,9 @@ impl Shared {
             while let Some((node, rows)) = fan.next().await {
                 for (held, answer) in batch.iter().zip(rows.unwrap_or_default()) {
                     shared.heard(node, &answer);
-                    if let Ok(NodeRenewal::Gone { .. }) = answer {
+                    let known = shared.grants.live(&held.resource, held.owner, shared.environment.now());
+                    let astray = |ballot: Arc<Ballot>| answer.is_ok_and(|it| is_astray(it, ballot.proposal));
+                    if known.is_some_and(astray) {
                         shared.give_again(node, held).await;
                     }
                 }
@@ -182,10 +194,9 @@ impl Shared {
         started: Moment,
     ) -> Result<Renewal> {
         match tally::kept(row).unwrap_or(Kept::Unreachable) {
-            Kept::Kept { token, remaining } => {
-                let until = started.after(remaining);
-                self.grants.renewed(held, token, until);
-                self.rejoin(held, row);
+            Kept::Kept { token: named, remaining } => {
+                let token = self.grants.renewed(held, started.after(remaining)).unwrap_or(named);
+                self.rejoin(held, token, row);
                 Ok(Renewal::Kept(leasehold_core::Kept::new(token, remaining)))
             }
             Kept::Gone { why } => {
@@ -203,11 +214,12 @@ impl Shared {
     }
 
     /// Gives the lease back to nodes that do not have it, while a majority has: one that was restarted, or was away
-    /// when it was granted. Otherwise a lease that is held for long would lose one after the other.
-    fn rejoin(self: &Arc<Shared>, held: &Held, row: &[Option<Option<NodeRenewal>>]) {
+    /// when it was granted. Otherwise a lease that is held for long would lose one after the other. Those that have it
+    /// with another number are told the token.
+    fn rejoin(self: &Arc<Shared>, held: &Held, token: FencingToken, row: &[Option<Option<NodeRenewal>>]) {
         let mut fan = Fan::new();
         for (node, answer) in row.iter().enumerate() {
-            if let Some(Some(NodeRenewal::Gone { .. })) = answer {
+            if answer.flatten().is_some_and(|answer| is_astray(answer, token)) {
                 let (shared, held) = (Arc::clone(self), held.clone());
                 fan.ask(node, async move {
                     shared.give_again(node, &held).await;
