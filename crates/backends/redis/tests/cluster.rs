@@ -1,6 +1,8 @@
 //! On a cluster: slots that move, nodes that fail, and what becomes of those who hold and wait.
 #![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
 
+#[path = "common/acl.rs"]
+mod acl;
 mod common;
 
 use std::time::{Duration, Instant};
@@ -232,19 +234,9 @@ async fn whoever_waits_asks_again_when_the_slot_has_moved_or_the_connection_is_l
     assert!(lost.elapsed() < soon, "{:?}", lost.elapsed());
 }
 
-/// As `docs/backends/redis.md` lists them.
-const RIGHTS: &str = "~lock:v1:* resetchannels &lock:v1:* -@all +@scripting +@read +@write +@pubsub +@connection +info \
-                      +role +time +wait +cluster|slots +cluster|info +asking";
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_user_with_the_documented_rights_can_do_everything() {
-    let cluster = blocking(RedisCluster::start);
-    for node in &cluster.nodes {
-        let mut words = vec!["ACL", "SETUSER", "app", "on", ">sesame"];
-        words.extend(RIGHTS.split_whitespace());
-        assert_eq!(node.command(&words), "OK");
-    }
-    let url = cluster.url().replace("://", "://app:sesame@");
+async fn a_user_with_the_documented_permissions_can_do_everything() {
+    let (cluster, url) = blocking(|| acl::start_cluster(&["+wait", "%R~*"]));
     let (first, second) = (client(&url).await, client(&url).await);
     let held = first.lease("report", "42").acquire().await.unwrap();
     let waiting = tokio::spawn(second.lease("report", "42").wait(PATIENCE).acquire());
