@@ -8,8 +8,8 @@ use std::{sync::Arc, time::Duration};
 
 use common::{millis, seconds};
 use leasehold::{
-    Backend, Claim, ClaimRef, Client, Effect, ErrorKind, Farewell, FencingToken, Grant, Held, Holder,
-    MemoryNode, OwnerToken, Query, Quorum, QuorumNode, Released, Renewal, Resource, Share, Verdict,
+    Backend, Claim, ClaimRef, Client, Clock as _, Effect, ErrorKind, Farewell, FencingToken, Grant, Held,
+    Holder, MemoryNode, OwnerToken, Query, Quorum, QuorumNode, Released, Renewal, Resource, Share, Verdict,
     testing::ManualTime,
 };
 
@@ -141,6 +141,37 @@ async fn a_slow_node_costs_nothing_once_a_majority_has_answered() {
     assert_eq!(release(&quorum, 1).await, Released::Now);
     set.time.advance(seconds(5)).await;
     assert_eq!(set.left_behind(), [0; 5], "the slow ones were told, too");
+}
+
+/// Two hear of a farewell a moment late, and a third freezes right after it: the two are asked again, not waited past.
+#[tokio::test]
+async fn a_node_that_freezes_right_after_a_release_does_not_keep_the_next_one_waiting() {
+    let set = Set::of(5).await;
+    let quorum = set.open().await;
+    granted(quorum.acquire(&claim(1)).await);
+    set.time.advance(millis(10)).await;
+    set.nodes[3..].iter().for_each(|node| node.slow_down(millis(300)));
+    assert_eq!(release(&quorum, 1).await, Released::Now);
+    set.nodes[3..].iter().for_each(|node| node.slow_down(Duration::ZERO));
+    set.nodes[2].freeze();
+    let before = set.time.now();
+    granted(set.passing(quorum.acquire(&claim(2))).await);
+    let took = before.until(set.time.now());
+    assert!(took < TTL / 30, "not a tenth of the ttl, as long as a node may take: {took:?}");
+}
+
+#[tokio::test]
+async fn four_nodes_outlive_the_loss_of_one_as_three_do_and_not_of_two() {
+    let set = Set::of(4).await;
+    let quorum = set.open().await;
+    set.nodes[0].stop();
+    let first = granted(quorum.acquire(&claim(1)).await);
+    assert!(matches!(renewed(&quorum, 1).await, Ok(Renewal::Kept(kept)) if kept.token == first.token));
+    release(&quorum, 1).await;
+    set.nodes[1].stop();
+    let error = set.passing(quorum.acquire(&claim(2))).await.expect_err("two of four are no majority");
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert_eq!(set.left_behind()[2..], [0, 0]);
 }
 
 /// The classic double grant: one of the three that granted restarts empty and votes for the next one.

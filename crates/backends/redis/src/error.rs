@@ -3,7 +3,7 @@
 use leasehold_core::{Effect, Error, ErrorKind};
 use redis::{ErrorKind as Driver, RedisError};
 
-use crate::script::Script;
+use crate::{script::Script, site::IS_CLUSTERED};
 
 /// Why a call came to nothing, or why it is not known whether it did.
 #[derive(Clone, Debug)]
@@ -157,9 +157,7 @@ fn interpret(error: &RedisError) -> (ErrorKind, String, Effect) {
         "BUSY" | "UNKILLABLE" => (Unavailable, "the server is busy with someone's script".to_owned()),
         "NOSCRIPT" => (Unavailable, "the server forgot the script".to_owned()),
         "TRYAGAIN" | "CLUSTERDOWN" => (Unavailable, "the cluster cannot serve this slot now".to_owned()),
-        "MOVED" | "ASK" | "CROSSSLOT" => {
-            (Unsupported, "the server is a node of a cluster: a URL of one server does not do".to_owned())
-        }
+        "MOVED" | "ASK" | "CROSSSLOT" => (Unsupported, IS_CLUSTERED.to_owned()),
         "NOAUTH" => (Denied, "the server wants a password".to_owned()),
         "WRONGPASS" => (Denied, "the server refused the user or the password".to_owned()),
         // A script may have done some of its work by then.

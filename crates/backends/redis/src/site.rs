@@ -212,7 +212,7 @@ pub(crate) async fn examine(
         let message = if config.cluster {
             "the server is no node of a cluster: write redis://host"
         } else {
-            "the server is a node of a cluster: a URL of one server does not do"
+            IS_CLUSTERED
         };
         return Err(Fault::Refused(Error::new(ErrorKind::Unsupported, message)));
     }
@@ -241,6 +241,8 @@ pub(crate) fn epoch_of(answer: &Value) -> u64 {
     epoch.and_then(|(_, epoch)| epoch.parse().ok()).unwrap_or(0)
 }
 
+/// Why a server is refused that is part of a cluster, where one by itself is meant.
+pub(crate) const IS_CLUSTERED: &str = "the server is a node of a cluster: a URL of one server does not do";
 /// Why a server is refused that follows another.
 pub(crate) const IS_REPLICA: &str = "the server is a replica, not the primary";
 
