@@ -143,6 +143,35 @@ async fn a_slow_node_costs_nothing_once_a_majority_has_answered() {
     assert_eq!(set.left_behind(), [0; 5], "the slow ones were told, too");
 }
 
+#[tokio::test]
+async fn a_grant_takes_one_round_trip_and_is_good_for_what_is_left_less_the_drift() {
+    let set = Set::of(5).await;
+    let client = set.client().await;
+    let trip = seconds(1);
+    set.nodes.iter().for_each(|node| node.slow_down(trip));
+    let before = set.time.now();
+    let lease = set.passing(client.lease("report", "42").ttl(TTL).acquire()).await.expect("it is free");
+    let took = before.until(set.time.now());
+    assert!(took >= trip && took < trip + millis(50), "one round trip: {took:?}");
+    let good_for = TTL - trip - (TTL / 100 + millis(2));
+    assert!(lease.remaining() <= good_for, "{:?} of {good_for:?}", lease.remaining());
+    assert!(lease.remaining() > good_for - millis(50), "{:?} of {good_for:?}", lease.remaining());
+}
+
+#[tokio::test]
+async fn a_node_has_a_tenth_of_the_ttl_to_answer() {
+    let set = Set::of(5).await;
+    let quorum = set.open().await;
+    set.nodes[..3].iter().for_each(|node| node.slow_down(TTL / 10 + seconds(1)));
+    let before = set.time.now();
+    let error = set.passing(quorum.acquire(&claim(1))).await.expect_err("three of five are too slow");
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    let took = before.until(set.time.now());
+    assert!(took >= TTL / 10 && took < TTL / 10 + millis(200), "{took:?}");
+    set.time.advance(seconds(10)).await;
+    assert_eq!(set.left_behind(), [0; 5], "what came late was undone");
+}
+
 /// Two hear of a farewell a moment late, and a third freezes right after it: the two are asked again, not waited past.
 #[tokio::test]
 async fn a_node_that_freezes_right_after_a_release_does_not_keep_the_next_one_waiting() {
