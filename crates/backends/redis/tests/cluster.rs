@@ -266,6 +266,39 @@ async fn a_user_with_the_documented_permissions_can_do_everything() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wrong_password_is_denied_and_one_that_changed_is_read_anew_on_every_shard() {
+    let (cluster, url) = blocking(|| acl::start_cluster(&[]));
+    let connect = async |url: &str| {
+        let config = leasehold_redis::Config::parse(url).unwrap();
+        leasehold_redis::Redis::connect(config, std::sync::Arc::new(leasehold::System::current())).await
+    };
+    let error = connect(&url.replace("PASSWORD", "hunter2")).await.unwrap_err();
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Denied, Effect::None), "{error}");
+    assert!(!format!("{error:?}").contains("hunter2"));
+
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "PASSWORD").unwrap();
+    let url = format!("{}?password_file={}", url.replace(":PASSWORD", ""), file.path().display());
+    let redis = connect(&url).await.unwrap();
+    let held: Vec<_> = (0..20).map(|id| claim(&format!("report/{id}").parse().unwrap(), LONG)).collect();
+    for ours in &held {
+        granted(&redis, ours).await;
+    }
+    for node in &cluster.nodes {
+        node.command(&["ACL", "SETUSER", "app", "resetpass", ">another"]);
+        node.command(&["CLIENT", "KILL", "USER", "app"]);
+    }
+    eventually("the old password is refused", || async {
+        redis.acquire(&held[0]).await.is_err_and(|error| error.kind() == ErrorKind::Denied)
+    })
+    .await;
+    std::fs::write(file.path(), "another").unwrap();
+    for ours in &held {
+        eventually("the new one is taken", || async { redis.acquire(ours).await.is_ok() }).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_resharding_loses_none_of_a_thousand_leases() {
     const TTL: Duration = Duration::from_secs(9);
     let cluster = blocking(RedisCluster::start);
