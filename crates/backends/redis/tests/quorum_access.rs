@@ -125,6 +125,22 @@ async fn a_user_with_the_documented_permissions_can_found_a_set_and_bring_a_node
 }
 
 #[tokio::test]
+async fn what_is_not_permitted_is_denied_with_the_names_of_the_nodes_and_of_the_command() {
+    let nodes = RedisNodes::long_lived(3, GATE);
+    let backend = open(&acl::let_in(&nodes)).await;
+    let forbid = |server: &RedisServer| server.command(&["ACL", "SETUSER", "app", "-evalsha"]);
+    forbid(&nodes.servers[0]);
+    let ours = claim(&report(), LONG);
+    granted(&*backend, &ours).await;
+    release(&*backend, &ours).await;
+    forbid(&nodes.servers[1]);
+    let error = backend.acquire(&claim(&report(), LONG)).await.expect_err("two of three refuse");
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    let name = format!("127.0.0.1:{}", nodes.servers[1].port());
+    assert!(error.to_string().contains(&name) && error.to_string().contains("'evalsha'"), "{error}");
+}
+
+#[tokio::test]
 async fn a_wrong_password_is_denied_at_the_start_and_one_that_changed_is_read_anew() {
     let nodes = RedisNodes::long_lived(3, GATE);
     let url = acl::let_in(&nodes);

@@ -81,8 +81,8 @@ struct Seek<'a> {
     /// From the first disagreement on, numbers are claimed.
     claims: u32,
     token: Option<FencingToken>,
-    /// What a node said that refuses us: worth more than that it did not vote.
-    refusal: Option<Error>,
+    /// Why a node did not vote: that it refuses us is worth more than that it is not there.
+    failure: Option<Error>,
 }
 
 impl<'a> Seek<'a> {
@@ -112,7 +112,7 @@ impl<'a> Seek<'a> {
             started,
             claims: 0,
             token: None,
-            refusal: None,
+            failure: None,
         };
         (0..size).for_each(|node| {
             if !seek.skipped[node] {
@@ -257,8 +257,9 @@ impl<'a> Seek<'a> {
                 self.unanswered[node] |= error.effect() == Effect::Unknown;
                 tracing::debug!(node = self.shared.slots[node].node.name(), %error, "a node did not vote");
                 self.answers[node] = Answer::Silent;
-                if error.kind() != ErrorKind::Unavailable {
-                    self.refusal = Some(error);
+                let refuses = |error: &Error| error.kind() != ErrorKind::Unavailable;
+                if refuses(&error) || !self.failure.as_ref().is_some_and(refuses) {
+                    self.failure = Some(error);
                 }
             }
         }
@@ -378,16 +379,15 @@ impl<'a> Seek<'a> {
 
     fn unreachable(&self) -> Error {
         let silent = (0..self.answers.len()).filter(|&node| self.answers[node] == Answer::Silent);
-        let names = self.shared.names(silent.clone());
-        let (silent, size) = (silent.count(), self.shared.size());
-        if let Some(error) = &self.refusal {
-            let message =
-                format!("{silent} of {size} nodes did not vote, and the others are no majority: {error}");
-            return Error::new(error.kind(), message).because(error.clone());
+        let (names, size) = (self.shared.names(silent.clone()), self.shared.size());
+        let message = format!(
+            "{} of {size} nodes did not vote, and the others are no majority: {names}",
+            silent.count()
+        );
+        match &self.failure {
+            Some(why) => Error::new(why.kind(), format!("{message}: {why}")).because(why.clone()),
+            None => unavailable(message),
         }
-        unavailable(format!(
-            "{silent} of {size} nodes did not answer, and the others are no majority: {names}"
-        ))
     }
 
     fn far(&self) -> Error {
