@@ -79,7 +79,8 @@ fn patience(config: &Config) -> AsyncConnectionConfig {
 }
 
 /// Whether a server that does not answer by TLS does so without: one that expects a command takes a handshake for the
-/// beginning of one, and waits for the rest. It is told nothing that is secret.
+/// beginning of one, and waits for the rest. It is told nothing that is secret. A server that is stopped keeps whoever
+/// asks waiting twice as long for it; that connection had failed already.
 async fn answers_plainly(config: &Config, host: &str, port: u16) -> bool {
     let Ok(client) = Client::open(ConnectionAddr::Tcp(host.to_owned(), port)) else { return false };
     client.get_multiplexed_async_connection_with_config(&patience(config)).await.is_ok()
