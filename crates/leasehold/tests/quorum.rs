@@ -324,6 +324,19 @@ async fn a_renewal_names_the_token_of_the_grant_whatever_a_straggler_says() {
 }
 
 #[tokio::test]
+async fn a_client_that_remembers_an_earlier_grant_of_the_same_owner_names_the_one_that_is() {
+    let set = Set::of(3).await;
+    let (quorum, other) = (set.open().await, set.open().await);
+    let first = granted(quorum.acquire(&claim(1)).await).token;
+    set.time.advance(TTL + seconds(1)).await;
+    let second = granted(other.acquire(&claim(1)).await).token;
+    assert!(second > first);
+    assert_eq!(token_of(renewed(&quorum, 1).await), second);
+    set.time.advance(millis(1)).await;
+    assert_eq!(token_of(renewed(&other, 1).await), second, "and nobody was told the old one");
+}
+
+#[tokio::test]
 async fn a_straggler_is_told_the_token_with_the_next_renewal() {
     let set = Set::of(3).await;
     let (quorum, adopter) = (set.open().await, set.open().await);

@@ -56,17 +56,23 @@ impl Grants {
         self.lock().ballots.remove(&(resource.clone(), owner));
     }
 
-    /// The grant goes on, perhaps with another note. Its token, if it was granted here: a node that has not heard of it
-    /// yet names another.
-    fn renewed(&self, held: &Held, until: Moment) -> Option<FencingToken> {
+    /// The token that was granted here.
+    fn token(&self, held: &Held) -> Option<FencingToken> {
+        let remembered = self.lock();
+        let known = remembered.ballots.get(&(held.resource.clone(), held.owner));
+        known.map(|(ballot, _)| ballot.proposal)
+    }
+
+    /// The grant goes on, perhaps with another note.
+    fn renewed(&self, held: &Held, token: FencingToken, until: Moment) {
         let mut remembered = self.lock();
-        let (ballot, ends) = remembered.ballots.get_mut(&(held.resource.clone(), held.owner))?;
+        let known = remembered.ballots.get_mut(&(held.resource.clone(), held.owner));
+        let Some((ballot, ends)) = known else { return };
         *ends = (*ends).max(until);
-        if held.note.is_some() || ballot.ttl != held.ttl {
+        if held.note.is_some() || ballot.ttl != held.ttl || ballot.proposal != token {
             let note = held.note.clone().or_else(|| ballot.note.clone());
-            *ballot = Arc::new(Ballot { note, ttl: held.ttl, ..(**ballot).clone() });
+            *ballot = Arc::new(Ballot { note, ttl: held.ttl, proposal: token, ..(**ballot).clone() });
         }
-        Some(ballot.proposal)
     }
 
     /// It was granted here, and neither given back nor lost since.
@@ -139,7 +145,7 @@ impl Shared {
                     break;
                 }
             }
-            undecided.retain(|&lease| tally::kept(&answers[lease]).is_none());
+            undecided.retain(|&lease| tally::kept(&answers[lease], None).is_none());
         }
         let renewals =
             held.iter().zip(&answers).map(|(held, row)| self.renewal(held, row, started)).collect();
@@ -193,9 +199,9 @@ impl Shared {
         row: &[Option<Option<NodeRenewal>>],
         started: Moment,
     ) -> Result<Renewal> {
-        match tally::kept(row).unwrap_or(Kept::Unreachable) {
-            Kept::Kept { token: named, remaining } => {
-                let token = self.grants.renewed(held, started.after(remaining)).unwrap_or(named);
+        match tally::kept(row, self.grants.token(held)).unwrap_or(Kept::Unreachable) {
+            Kept::Kept { token, remaining } => {
+                self.grants.renewed(held, token, started.after(remaining));
                 self.rejoin(held, token, row);
                 Ok(Renewal::Kept(leasehold_core::Kept::new(token, remaining)))
             }
