@@ -207,7 +207,7 @@ impl Setup {
         link.renewal = Renewal::Heard(kept);
         let answers: Vec<_> =
             state.columns.iter().map(|column| renewed(column.links[claim].renewal)).collect();
-        match tally::kept(&answers) {
+        match tally::kept(&answers, Some(token(state.claims[claim].token))) {
             None => return,
             Some(Kept::Kept { remaining, .. }) => {
                 let attempt = &mut state.claims[claim];

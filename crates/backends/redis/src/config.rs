@@ -24,6 +24,8 @@ pub struct Config {
     pub(crate) cluster: bool,
     pub(crate) tls: bool,
     pub(crate) ca_file: Option<PathBuf>,
+    pub(crate) cert_file: Option<PathBuf>,
+    pub(crate) key_file: Option<PathBuf>,
     pub(crate) login: Login,
     pub(crate) sentinel_login: Login,
     pub(crate) database: u32,
@@ -66,6 +68,8 @@ impl Config {
             cluster: false,
             tls: false,
             ca_file: None,
+            cert_file: None,
+            key_file: None,
             login: Login::default(),
             sentinel_login: Login::default(),
             database: 0,
@@ -94,6 +98,7 @@ impl Config {
     /// | `namespace` | for all requests of the client | none |
     /// | `tls` | `true`: with TLS, behind Sentinel or on a cluster | `false` |
     /// | `ca_file` | certificates to trust instead of the system's, in PEM | |
+    /// | `cert_file`, `key_file` | the client's own certificate and its key, in PEM | |
     /// | `sentinel_user`, `sentinel_password_file` | for the Sentinels | |
     ///
     /// # Errors
@@ -140,7 +145,11 @@ impl Config {
             config.database =
                 path.parse().map_err(|_| invalid("the database after the host is a number: /0"))?;
         }
-        options.split('&').filter(|option| !option.is_empty()).try_fold(config, Config::set)
+        let config = options.split('&').filter(|option| !option.is_empty()).try_fold(config, Config::set)?;
+        if config.cert_file.is_some() != config.key_file.is_some() {
+            return Err(invalid("a certificate needs its key: give both cert_file and key_file"));
+        }
+        Ok(config)
     }
 
     fn set(mut self, option: &str) -> Result<Config> {
@@ -155,13 +164,15 @@ impl Config {
             "replicas" => self.replicas = replicas(value)?,
             "namespace" => self.namespace = Some(decode(value)?),
             "ca_file" => self.ca_file = Some(decode(value)?.into()),
+            "cert_file" => self.cert_file = Some(decode(value)?.into()),
+            "key_file" => self.key_file = Some(decode(value)?.into()),
             "tls" if value == "true" => self.tls = true,
             "tls" if value == "false" => self.tls = false,
             "tls" => return Err(invalid("tls is true or false")),
             _ => {
                 return Err(invalid(format!(
                     "the option {name:.40} is not known: timeout, connect_timeout, password_file, namespace, replicas, \
-                     replica_timeout, tls, ca_file, sentinel_user and sentinel_password_file are"
+                     replica_timeout, tls, ca_file, cert_file, key_file, sentinel_user and sentinel_password_file are"
                 )));
             }
         }
@@ -317,6 +328,7 @@ mod tests {
             ("redis://a?colour=red", "colour"),
             ("redis://a?replicas=some", "majority"),
             ("redis://a?tls=yes", "true or false"),
+            ("rediss://a?cert_file=/hunter2", "key_file"),
         ];
         for (url, word) in table {
             let error = Config::parse(url).unwrap_err();

@@ -3,7 +3,7 @@
 use leasehold_core::{Effect, Error, ErrorKind};
 use redis::{ErrorKind as Driver, RedisError};
 
-use crate::script::Script;
+use crate::{script::Script, site::IS_CLUSTERED};
 
 /// Why a call came to nothing, or why it is not known whether it did.
 #[derive(Clone, Debug)]
@@ -157,9 +157,7 @@ fn interpret(error: &RedisError) -> (ErrorKind, String, Effect) {
         "BUSY" | "UNKILLABLE" => (Unavailable, "the server is busy with someone's script".to_owned()),
         "NOSCRIPT" => (Unavailable, "the server forgot the script".to_owned()),
         "TRYAGAIN" | "CLUSTERDOWN" => (Unavailable, "the cluster cannot serve this slot now".to_owned()),
-        "MOVED" | "ASK" | "CROSSSLOT" => {
-            (Unsupported, "the server is a node of a cluster: a URL of one server does not do".to_owned())
-        }
+        "MOVED" | "ASK" | "CROSSSLOT" => (Unsupported, IS_CLUSTERED.to_owned()),
         "NOAUTH" => (Denied, "the server wants a password".to_owned()),
         "WRONGPASS" => (Denied, "the server refused the user or the password".to_owned()),
         // A script may have done some of its work by then.
@@ -215,8 +213,14 @@ fn distrust(error: &RedisError) -> Option<String> {
     let shared = source.downcast_ref::<std::sync::Arc<dyn Error + Send + Sync>>();
     let source = shared.map_or(source, |shared| &**shared);
     let tls = source.downcast_ref::<std::io::Error>()?.get_ref()?.downcast_ref::<rustls::Error>()?;
-    let rustls::Error::InvalidCertificate(certificate) = tls else {
-        return Some(format!("no TLS with the server: {tls}"));
+    let certificate = match tls {
+        rustls::Error::InvalidCertificate(certificate) => certificate,
+        rustls::Error::AlertReceived(rustls::AlertDescription::CertificateRequired) => {
+            let wanted = "the server wants a certificate of the client: name one with cert_file and key_file, or set \
+                          tls-auth-clients to no there";
+            return Some(wanted.to_owned());
+        }
+        other => return Some(format!("no TLS with the server: {other}")),
     };
     Some(match certificate {
         // An issuer of the same name and another key has a signature that does not fit.
@@ -231,12 +235,22 @@ fn distrust(error: &RedisError) -> Option<String> {
         Certificate::NotValidYet | Certificate::NotValidYetContext { .. } => {
             "the server's certificate is not valid yet".to_owned()
         }
-        Certificate::NotValidForName | Certificate::NotValidForNameContext { .. } => {
-            "the server's certificate is for another host name".to_owned()
+        Certificate::NotValidForName => "the server's certificate is for another host name".to_owned(),
+        Certificate::NotValidForNameContext { expected, presented } => {
+            let names: Vec<&str> = presented.iter().map(|name| bare(name)).collect();
+            let (asked, names) = (expected.to_str(), names.join(", "));
+            format!("the server's certificate is for another host name: not for {asked}, only for {names}")
         }
         Certificate::Revoked => "the server's certificate was revoked".to_owned(),
         other => format!("the server's certificate is not valid: {other}"),
     })
+}
+
+/// A name without its kind: `DnsName("cache.internal")`, `IpAddress(10.0.0.7)`.
+#[cfg(feature = "tls")]
+fn bare(name: &str) -> &str {
+    let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
+    inner.unwrap_or(name).trim_matches('"')
 }
 
 #[cfg(not(feature = "tls"))]

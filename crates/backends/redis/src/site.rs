@@ -55,13 +55,35 @@ pub(crate) async fn open(
 ) -> Result<MultiplexedConnection, Fault> {
     let login = if role == Role::Server { &config.login } else { &config.sentinel_login };
     let client = client(config, host, port, role, login, pushes.is_some())?;
-    let mut settings = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(config.connect_timeout))
-        .set_response_timeout(Some(config.timeout));
+    let mut settings = patience(config);
     if let Some(pushes) = pushes {
         settings = settings.set_push_sender(pushes);
     }
-    client.get_multiplexed_async_connection_with_config(&settings).await.map_err(Fault::Connect)
+    match client.get_multiplexed_async_connection_with_config(&settings).await {
+        Err(error) if config.tls && error.is_timeout() && answers_plainly(config, host, port).await => {
+            let message = format!("{host}:{port} answers without TLS: name its tls-port, or leave TLS out");
+            Err(Fault::Refused(Error::new(ErrorKind::Unavailable, message).because(error)))
+        }
+        Err(error) if !config.tls && error.is_connection_dropped() => {
+            let message = "the server hung up at once: if it wants TLS, write rediss://, or tls=true";
+            Err(Fault::Refused(Error::new(ErrorKind::Unavailable, message).because(error)))
+        }
+        outcome => outcome.map_err(Fault::Connect),
+    }
+}
+
+fn patience(config: &Config) -> AsyncConnectionConfig {
+    AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(config.connect_timeout))
+        .set_response_timeout(Some(config.timeout))
+}
+
+/// Whether a server that does not answer by TLS does so without: one that expects a command takes a handshake for the
+/// beginning of one, and waits for the rest. It is told nothing that is secret. A server that is stopped keeps whoever
+/// asks waiting twice as long for it; that connection had failed already.
+async fn answers_plainly(config: &Config, host: &str, port: u16) -> bool {
+    let Ok(client) = Client::open(ConnectionAddr::Tcp(host.to_owned(), port)) else { return false };
+    client.get_multiplexed_async_connection_with_config(&patience(config)).await.is_ok()
 }
 
 fn client(
@@ -126,19 +148,33 @@ fn tls_address(_: &Config, _: &str, _: u16) -> Result<ConnectionAddr, Fault> {
 
 #[cfg(feature = "tls")]
 fn open_client(config: &Config, info: redis::ConnectionInfo) -> Result<Client, Fault> {
-    let Some(path) = config.ca_file.as_ref().filter(|_| config.tls) else {
+    if !config.tls || (config.ca_file.is_none() && config.cert_file.is_none()) {
         return Client::open(info).map_err(Fault::Connect);
-    };
-    let root_cert = std::fs::read(path).map_err(|error| {
-        let message = format!("cannot read the certificates in {}", path.display());
-        Fault::Refused(Error::new(ErrorKind::Invalid, message).because(error))
-    })?;
-    if !root_cert.windows(5).any(|word| word == b"-----") {
-        let message = format!("there are no certificates in {}: they are in PEM", path.display());
-        return Err(Fault::Refused(Error::new(ErrorKind::Invalid, message)));
     }
-    let certificates = redis::TlsCertificates { client_tls: None, root_cert: Some(root_cert) };
-    Client::build_with_tls(info, certificates).map_err(Fault::Connect)
+    let client_tls = match (&config.cert_file, &config.key_file) {
+        (Some(cert), Some(key)) => {
+            Some(redis::ClientTlsConfig { client_cert: read_pem(cert)?, client_key: read_pem(key)? })
+        }
+        _ => None,
+    };
+    let root_cert = config.ca_file.as_deref().map(read_pem).transpose()?;
+    let certificates = redis::TlsCertificates { client_tls, root_cert };
+    Client::build_with_tls(info, certificates).map_err(|error| {
+        let message = "the certificates or the key cannot be used: they are in PEM, and belong together";
+        Fault::Refused(Error::new(ErrorKind::Invalid, message).because(error))
+    })
+}
+
+/// A file of certificates or a key. Read anew for every connection, so that it can be replaced.
+#[cfg(feature = "tls")]
+fn read_pem(path: &std::path::Path) -> Result<Vec<u8>, Fault> {
+    let invalid = |what: &str| Error::new(ErrorKind::Invalid, format!("{what} {}", path.display()));
+    let text = std::fs::read(path).map_err(|error| Fault::Refused(invalid("cannot read").because(error)))?;
+    if text.windows(5).any(|word| word == b"-----") {
+        Ok(text)
+    } else {
+        Err(Fault::Refused(invalid("what is needed is in PEM, and not in")))
+    }
 }
 
 #[cfg(not(feature = "tls"))]
@@ -177,7 +213,7 @@ pub(crate) async fn examine(
         let message = if config.cluster {
             "the server is no node of a cluster: write redis://host"
         } else {
-            "the server is a node of a cluster: a URL of one server does not do"
+            IS_CLUSTERED
         };
         return Err(Fault::Refused(Error::new(ErrorKind::Unsupported, message)));
     }
@@ -206,6 +242,8 @@ pub(crate) fn epoch_of(answer: &Value) -> u64 {
     epoch.and_then(|(_, epoch)| epoch.parse().ok()).unwrap_or(0)
 }
 
+/// Why a server is refused that is part of a cluster, where one by itself is meant.
+pub(crate) const IS_CLUSTERED: &str = "the server is a node of a cluster: a URL of one server does not do";
 /// Why a server is refused that follows another.
 pub(crate) const IS_REPLICA: &str = "the server is a replica, not the primary";
 

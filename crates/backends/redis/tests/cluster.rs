@@ -1,6 +1,8 @@
 //! On a cluster: slots that move, nodes that fail, and what becomes of those who hold and wait.
 #![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
 
+#[path = "common/acl.rs"]
+mod acl;
 mod common;
 
 use std::time::{Duration, Instant};
@@ -232,19 +234,9 @@ async fn whoever_waits_asks_again_when_the_slot_has_moved_or_the_connection_is_l
     assert!(lost.elapsed() < soon, "{:?}", lost.elapsed());
 }
 
-/// As `docs/backends/redis.md` lists them.
-const RIGHTS: &str = "~lock:v1:* resetchannels &lock:v1:* -@all +@scripting +@read +@write +@pubsub +@connection +info \
-                      +role +time +wait +cluster|slots +cluster|info +asking";
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_user_with_the_documented_rights_can_do_everything() {
-    let cluster = blocking(RedisCluster::start);
-    for node in &cluster.nodes {
-        let mut words = vec!["ACL", "SETUSER", "app", "on", ">sesame"];
-        words.extend(RIGHTS.split_whitespace());
-        assert_eq!(node.command(&words), "OK");
-    }
-    let url = cluster.url().replace("://", "://app:sesame@");
+async fn a_user_with_the_documented_permissions_can_do_everything() {
+    let (cluster, url) = blocking(|| acl::start_cluster(&["+wait", "%R~*"]));
     let (first, second) = (client(&url).await, client(&url).await);
     let held = first.lease("report", "42").acquire().await.unwrap();
     let waiting = tokio::spawn(second.lease("report", "42").wait(PATIENCE).acquire());
@@ -271,6 +263,39 @@ async fn a_user_with_the_documented_rights_can_do_everything() {
     redis.inspect(&leasehold::Query::Resources(leasehold::Listing::default())).await.unwrap();
     redis.inspect(&leasehold::Query::Leaks(leasehold::Listing::default())).await.unwrap();
     redis.inspect(&leasehold::Query::Audit(leasehold::Listing::default())).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wrong_password_is_denied_and_one_that_changed_is_read_anew_on_every_shard() {
+    let (cluster, url) = blocking(|| acl::start_cluster(&[]));
+    let connect = async |url: &str| {
+        let config = leasehold_redis::Config::parse(url).unwrap();
+        leasehold_redis::Redis::connect(config, std::sync::Arc::new(leasehold::System::current())).await
+    };
+    let error = connect(&url.replace("PASSWORD", "hunter2")).await.unwrap_err();
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Denied, Effect::None), "{error}");
+    assert!(!format!("{error:?}").contains("hunter2"));
+
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "PASSWORD").unwrap();
+    let url = format!("{}?password_file={}", url.replace(":PASSWORD", ""), file.path().display());
+    let redis = connect(&url).await.unwrap();
+    let held: Vec<_> = (0..20).map(|id| claim(&format!("report/{id}").parse().unwrap(), LONG)).collect();
+    for ours in &held {
+        granted(&redis, ours).await;
+    }
+    for node in &cluster.nodes {
+        node.command(&["ACL", "SETUSER", "app", "resetpass", ">another"]);
+        node.command(&["CLIENT", "KILL", "USER", "app"]);
+    }
+    eventually("the old password is refused", || async {
+        redis.acquire(&held[0]).await.is_err_and(|error| error.kind() == ErrorKind::Denied)
+    })
+    .await;
+    std::fs::write(file.path(), "another").unwrap();
+    for ours in &held {
+        eventually("the new one is taken", || async { redis.acquire(ours).await.is_ok() }).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,4 +1,8 @@
-//! The whole suite, on a real cluster: two handles of it, as two processes would have them.
+//! The whole suite, on a real cluster: two handles of it, as two processes would have them. As the user that the
+//! documentation describes.
+
+#[path = "common/acl.rs"]
+mod acl;
 
 use std::sync::{Arc, OnceLock};
 
@@ -8,9 +12,10 @@ use leasehold_testkit::{Stage, conformance, servers::RedisCluster};
 
 fn main() {
     // One cluster for all: every test uses names of its own. It ends with this process.
-    static CLUSTER: OnceLock<RedisCluster> = OnceLock::new();
+    static CLUSTER: OnceLock<(RedisCluster, String)> = OnceLock::new();
     conformance::main("redis-cluster", || async {
-        let config = Config::parse(&CLUSTER.get_or_init(RedisCluster::start).url()).expect("the URL is one");
+        let (_, url) = CLUSTER.get_or_init(|| acl::start_cluster(&[]));
+        let config = Config::parse(url).expect("the URL is one");
         let open = || Redis::connect(config.clone(), Arc::new(System::current()));
         let first = open().await.expect("the cluster is there");
         let second = open().await.expect("the cluster is there");

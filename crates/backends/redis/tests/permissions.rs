@@ -123,3 +123,36 @@ async fn a_server_that_may_evict_leases_is_warned_about() {
     let text = String::from_utf8_lossy(&log.0.lock().unwrap()).into_owned();
     assert!(warned() && text.contains("WARN") && text.contains("allkeys-lru"), "{text}");
 }
+
+/// A server of this version that answers what is asked of it first, and to one client. Returns its port.
+async fn server_of_version(version: &'static str) -> u16 {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut asked = vec![0; 4096];
+        while let Ok(length @ 1..) = stream.read(&mut asked).await {
+            for command in String::from_utf8_lossy(&asked[..length]).split('*').skip(1) {
+                let info = format!("redis_version:{version}\r\n");
+                let answer = match command {
+                    it if it.contains("ROLE") => "*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n".to_owned(),
+                    it if it.contains("INFO") => format!("${}\r\n{info}\r\n", info.len()),
+                    _ => "+OK\r\n".to_owned(),
+                };
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            }
+        }
+    });
+    port
+}
+
+#[tokio::test]
+async fn a_server_that_is_too_old_is_unsupported_and_the_error_says_which_would_do() {
+    let url = format!("redis://127.0.0.1:{}/", server_of_version("6.2.14").await);
+    let config = leasehold_redis::Config::parse(&url).unwrap();
+    let environment = Arc::new(leasehold::System::current());
+    let error = leasehold_redis::Redis::connect(config, environment).await.unwrap_err();
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Unsupported, Effect::None), "{error}");
+    assert!(error.to_string().contains("Redis 6.2.14: 7.0 or later"), "{error}");
+}

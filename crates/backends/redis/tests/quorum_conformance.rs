@@ -1,4 +1,8 @@
-//! The suite on a quorum of five real servers: all that its capabilities allow, on two clients of them.
+//! The suite on a quorum of five real servers: all that its capabilities allow, on two clients of them. As the user that
+//! the documentation describes.
+
+#[path = "common/acl.rs"]
+mod acl;
 
 use std::{
     sync::{Arc, OnceLock},
@@ -10,10 +14,13 @@ use leasehold_testkit::{Stage, conformance, servers::RedisNodes};
 
 fn main() {
     // All tests share them: every test uses names of its own. They end with this process.
-    static NODES: OnceLock<RedisNodes> = OnceLock::new();
+    static NODES: OnceLock<(RedisNodes, String)> = OnceLock::new();
     conformance::main("redlock", || async {
-        let nodes = NODES.get_or_init(|| RedisNodes::long_lived(5, Duration::from_secs(600)));
-        let url = nodes.url();
+        let (_, url) = NODES.get_or_init(|| {
+            let nodes = RedisNodes::long_lived(5, Duration::from_secs(600));
+            let url = acl::let_in(&nodes);
+            (nodes, url)
+        });
         let open = move || {
             let url = url.clone();
             async move { leasehold::open(&url).await.expect("the servers are there") as Arc<dyn Backend> }

@@ -349,6 +349,7 @@ async fn what_is_no_quorum_is_refused_with_the_reason() {
     let nodes = RedisNodes::long_lived(3, GATE);
     let of = format!("127.0.0.1 {}", nodes.servers[0].port());
     let replica = RedisServer::with(&["--replicaof", &of]);
+    let clustered = RedisServer::with(&["--cluster-enabled", "yes", "--cluster-port", "0"]);
     let port = |index: usize| nodes.servers[index].port();
     let table = [
         (format!("redlock://127.0.0.1:{},127.0.0.1:{}", port(0), port(1)), "at least 3"),
@@ -357,6 +358,7 @@ async fn what_is_no_quorum_is_refused_with_the_reason() {
             "same server",
         ),
         (RedisNodes::url_of([port(0), port(1), replica.port()]), "replica"),
+        (RedisNodes::url_of([port(0), port(1), clustered.port()]), "node of a cluster: a quorum needs"),
         (format!("{},127.0.0.1:1,127.0.0.1:2", nodes.url()), "a set of 3"),
     ];
     for (url, word) in table {

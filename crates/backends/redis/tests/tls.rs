@@ -1,111 +1,40 @@
 //! TLS: a real handshake, certificates that are refused, and certificates that change under way.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "tests on real servers run in real time")]
 
+#[path = "common/authority.rs"]
+mod authority;
 mod common;
 
-use std::{
-    net::TcpListener,
-    path::{Path, PathBuf},
-    process::Command,
-    sync::Arc,
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
+use authority::Authority;
 use common::{LONG, PATIENCE, claim, client, eventually, granted, in_time, open, release, renew, report};
 use leasehold::{Backend, Effect, Error, ErrorKind, Released, Renewal, System};
 use leasehold_redis::{Config, Redis};
-use leasehold_testkit::servers::RedisServer;
+use leasehold_testkit::servers::{RedisServer, TlsFiles};
 
-/// An authority, and what it has signed.
-struct Authority {
-    folder: tempfile::TempDir,
-}
-
-impl Authority {
-    fn new() -> Authority {
-        let authority = Authority { folder: tempfile::tempdir().unwrap() };
-        authority.openssl(
-            "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout ca.key -out ca.pem -days 2 -subj \
-             /CN=authority",
-        );
-        authority
-    }
-
-    fn openssl(&self, args: &str) {
-        let output = Command::new("openssl")
-            .args(args.split_whitespace())
-            .current_dir(self.folder.path())
-            .output()
-            .expect("the package openssl is installed");
-        assert!(output.status.success(), "openssl {args}: {}", String::from_utf8_lossy(&output.stderr));
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    /// A certificate for these names, valid for so many days; if that is negative, it has expired.
-    fn sign(&self, name: &str, names: &str, days: i32) -> Certificate {
-        std::fs::write(self.path("extensions"), format!("subjectAltName={names}\n")).unwrap();
-        self.openssl(&format!(
-            "req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout {name}.key -out {name}.csr -subj /CN=server"
-        ));
-        self.openssl(&format!(
-            "x509 -req -in {name}.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out {name}.pem -days {days} -extfile \
-             extensions"
-        ));
-        Certificate { file: self.path(&format!("{name}.pem")), key: self.path(&format!("{name}.key")) }
-    }
-
-    fn good(&self) -> Certificate {
-        self.sign("good", "DNS:localhost,IP:127.0.0.1", 2)
-    }
-}
-
-struct Certificate {
-    file: PathBuf,
-    key: PathBuf,
-}
-
-/// A server that speaks TLS on one port, and plainly to the test on another.
-struct Server {
-    plain: RedisServer,
-    port: u16,
-}
+/// A server that speaks TLS.
+struct Server(RedisServer);
 
 impl Server {
-    fn start(authority: &Authority, shows: &Certificate) -> Server {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let text = |path: &Path| path.display().to_string();
-        let plain = RedisServer::with(&[
-            "--tls-port",
-            &port.to_string(),
-            "--tls-cert-file",
-            &text(&shows.file),
-            "--tls-key-file",
-            &text(&shows.key),
-            "--tls-ca-cert-file",
-            &text(&authority.path("ca.pem")),
-            "--tls-auth-clients",
-            "no",
-        ]);
-        Server { plain, port }
+    fn start(shows: &TlsFiles) -> Server {
+        Server(RedisServer::with_tls(shows, &[]))
     }
 
     fn url(&self, host: &str, trusts: &Authority) -> String {
-        format!("rediss://{host}:{}/?ca_file={}", self.port, trusts.path("ca.pem").display())
+        format!("rediss://{host}:{}/?{}", self.0.tls_port(), trusts.option())
     }
 
     /// Shows another certificate from now on.
-    fn show(&self, certificate: &Certificate) {
-        let (file, key) = (certificate.file.to_str().unwrap(), certificate.key.to_str().unwrap());
-        let changed = self.plain.command(&["CONFIG", "SET", "tls-cert-file", file, "tls-key-file", key]);
+    fn show(&self, files: &TlsFiles) {
+        let (file, key) = (files.certificate.to_str().unwrap(), files.key.to_str().unwrap());
+        let changed = self.0.command(&["CONFIG", "SET", "tls-cert-file", file, "tls-key-file", key]);
         assert_eq!(changed, "OK");
     }
 
     fn hang_up(&self) {
-        self.plain.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
-        self.plain.command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+        self.0.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        self.0.command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     }
 }
 
@@ -119,7 +48,7 @@ async fn refused(url: &str) -> Error {
 #[tokio::test]
 async fn everything_travels_by_tls_and_wake_ups_do_too() {
     let authority = Authority::new();
-    let server = Server::start(&authority, &authority.good());
+    let server = Server::start(&authority.good());
     for host in ["localhost", "127.0.0.1"] {
         let redis = open(&server.url(host, &authority)).await;
         let ours = claim(&report(), LONG);
@@ -133,7 +62,7 @@ async fn everything_travels_by_tls_and_wake_ups_do_too() {
     let next = tokio::spawn(second.lease("report", "42").ttl(LONG).wait(PATIENCE).acquire());
     eventually("the other one waits, and listens", || async {
         let line = first.look("report", "42").await.unwrap().line_length;
-        line == 1 && !server.plain.command(&["CLIENT", "LIST", "TYPE", "pubsub"]).is_empty()
+        line == 1 && !server.0.command(&["CLIENT", "LIST", "TYPE", "pubsub"]).is_empty()
     })
     .await;
     held.release().await.unwrap();
@@ -143,19 +72,21 @@ async fn everything_travels_by_tls_and_wake_ups_do_too() {
 #[tokio::test]
 async fn a_server_that_is_not_to_be_trusted_is_refused_and_the_error_says_why() {
     let (authority, other) = (Authority::new(), Authority::new());
-    let server = Server::start(&authority, &authority.good());
+    let server = Server::start(&authority.good());
     let expects = async |url: &str, word: &str| {
         let error = refused(url).await;
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         assert!(error.to_string().contains(word), "{word}: {error}");
     };
     expects(&server.url("localhost", &other), "issuer that is not trusted").await;
-    expects(&format!("rediss://localhost:{}/", server.port), "issuer that is not trusted").await;
-    // A server without TLS waits for the rest of a command.
-    let plain = format!("rediss://localhost:{}/?connect_timeout=300ms", server.plain.port());
-    expects(&plain, "no answer in time").await;
-    server.show(&authority.sign("elsewhere", "DNS:cache.internal", 2));
-    expects(&server.url("localhost", &authority), "for another host name").await;
+    expects(&format!("rediss://localhost:{}/", server.0.tls_port()), "issuer that is not trusted").await;
+    let plain = format!("rediss://localhost:{}/?connect_timeout=300ms", server.0.port());
+    expects(&plain, "answers without TLS").await;
+    let plain = format!("redis://localhost:{}/", server.0.tls_port());
+    expects(&plain, "if it wants TLS").await;
+    server.show(&authority.sign("elsewhere", "DNS:cache.internal,IP:10.0.0.7", 2));
+    expects(&server.url("localhost", &authority), "not for localhost, only for cache.internal, 10.0.0.7")
+        .await;
     server.show(&authority.sign("old", "DNS:localhost", -1));
     expects(&server.url("localhost", &authority), "has expired").await;
 }
@@ -173,10 +104,33 @@ async fn a_file_of_certificates_that_is_none_is_named() {
 }
 
 #[tokio::test]
+async fn a_server_that_wants_a_certificate_of_the_client_is_shown_one() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    let server = Server::start(&authority.good());
+    server.0.command(&["CONFIG", "SET", "tls-auth-clients", "yes"]);
+    let url = server.url("localhost", &authority);
+    let error = refused(&url).await;
+    assert!(error.to_string().contains("wants a certificate of the client"), "{error}");
+
+    let showing = |files: &TlsFiles, key: &TlsFiles| {
+        format!("{url}&cert_file={}&key_file={}", files.certificate.display(), key.key.display())
+    };
+    let ours = authority.sign("client", "DNS:client.internal", 2);
+    let redis = open(&showing(&ours, &ours)).await;
+    granted(&redis, &claim(&report(), LONG)).await;
+
+    let strange = other.good();
+    let error = refused(&showing(&strange, &strange)).await;
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    let error = refused(&showing(&ours, &strange)).await;
+    assert_eq!(error.kind(), ErrorKind::Invalid, "they do not belong together: {error}");
+}
+
+#[tokio::test]
 async fn a_certificate_that_expires_harms_only_new_connections_and_a_new_one_heals() {
     let authority = Authority::new();
     let (good, old) = (authority.good(), authority.sign("old", "DNS:localhost", -1));
-    let server = Server::start(&authority, &good);
+    let server = Server::start(&good);
     let url = server.url("localhost", &authority);
     let (redis, leases) = (open(&url).await, client(&url).await);
     let ours = claim(&report(), LONG);

@@ -1,6 +1,6 @@
 //! What a client makes of the answers so far. Pure: asked again after each answer.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{cmp::Reverse, collections::BTreeMap, time::Duration};
 
 use super::{AttemptId, Choice, NodeRenewal, View, Vote};
 use crate::{
@@ -157,12 +157,12 @@ impl Count {
     /// Votes are split. Whoever has the most keeps them, the others give theirs back: so one of them wins soon.
     fn contest(self, ours: AttemptId, needed: usize) -> Decision {
         let unseen = self.silent + self.pending + self.abstain;
-        let leader = self.rivals.into_iter().max_by_key(|(id, (votes, _))| (*votes, std::cmp::Reverse(*id)));
+        let leader = self.rivals.into_iter().max_by_key(|(id, (votes, _))| (*votes, Reverse(*id)));
         let Some((id, (votes, by))) = leader else {
             // Locks of ours have ended while we asked.
             return if self.yours.is_empty() { Decision::Blocked { by: None } } else { Decision::Contested };
         };
-        let ahead = (self.yours.len(), std::cmp::Reverse(ours)) > (votes, std::cmp::Reverse(id));
+        let ahead = (self.yours.len(), Reverse(ours)) > (votes, Reverse(id));
         if ahead && votes + unseen < needed { Decision::Contested } else { Decision::Blocked { by } }
     }
 }
@@ -213,8 +213,8 @@ pub enum Kept {
 }
 
 /// Decides after some answers to a renewal; `None` for a node that has not answered, and `Some(None)` for one that
-/// will not. `None` while more answers could change the outcome.
-pub fn kept(answers: &[Option<Option<NodeRenewal>>]) -> Option<Kept> {
+/// will not. `None` while more answers could change the outcome. `known` is the token that this client remembers.
+pub fn kept(answers: &[Option<Option<NodeRenewal>>], known: Option<FencingToken>) -> Option<Kept> {
     let needed = majority(answers.len());
     let (mut kept, mut gone, mut why) = (Vec::new(), 0, Gone::NotThere);
     let pending = answers.iter().filter(|answer| answer.is_none()).count();
@@ -228,8 +228,8 @@ pub fn kept(answers: &[Option<Option<NodeRenewal>>]) -> Option<Kept> {
     }
     if kept.len() >= needed {
         let remaining = nth_longest(kept.iter().map(|(_, remaining)| *remaining).collect(), needed);
-        return plurality(kept.iter().map(|(number, _)| *number))
-            .map(|token| Kept::Kept { token, remaining });
+        let token = token(kept.iter().map(|(number, _)| *number), known, needed);
+        return token.map(|token| Kept::Kept { token, remaining });
     }
     if gone > answers.len() - needed {
         return Some(Kept::Gone { why });
@@ -237,11 +237,22 @@ pub fn kept(answers: &[Option<Option<NodeRenewal>>]) -> Option<Kept> {
     (pending == 0).then_some(Kept::Unreachable)
 }
 
-/// The token that most nodes name; the lowest of those that as many name: the one that a majority accepted.
-fn plurality(numbers: impl Iterator<Item = FencingToken>) -> Option<FencingToken> {
+/// The token of a grant, of the numbers that nodes name: one that a majority names; else the one that this client
+/// remembers, if it is among them; else the one that most name, and the lowest of those that as many name.
+///
+/// A majority has accepted the token, but a node that has not heard of it yet may name another, lower or higher, and it
+/// may be that too few others answer to outvote it. Whoever was granted the lease then knows better, and tells such nodes
+/// with each renewal. Whoever was not has to guess.
+fn token(
+    numbers: impl Iterator<Item = FencingToken>,
+    known: Option<FencingToken>,
+    needed: usize,
+) -> Option<FencingToken> {
     let mut counts: BTreeMap<FencingToken, usize> = BTreeMap::new();
     numbers.for_each(|number| *counts.entry(number).or_default() += 1);
-    counts.into_iter().max_by_key(|(number, count)| (*count, std::cmp::Reverse(*number))).map(|(it, _)| it)
+    let known = known.filter(|known| counts.contains_key(known));
+    let (most, count) = counts.into_iter().max_by_key(|(number, count)| (*count, Reverse(*number)))?;
+    Some(if count < needed { known.unwrap_or(most) } else { most })
 }
 
 /// Whether an owner that said farewell was there: on a majority, if those that did not answer had it.
@@ -264,7 +275,7 @@ pub fn majority_view(views: &[Option<View>]) -> (Option<HeldBy>, Option<FencingT
     });
     let holder = by_attempt.into_values().find(|all| all.len() >= needed).map(|all| {
         let mut by = all[0].clone();
-        by.token = plurality(all.iter().map(|by| by.token)).unwrap_or(by.token);
+        by.token = token(all.iter().map(|by| by.token), None, needed).unwrap_or(by.token);
         by.remaining = nth_longest(all.iter().map(|by| by.remaining).collect(), needed);
         by.held_for = all.iter().map(|by| by.held_for).max().unwrap_or_default();
         by
@@ -357,11 +368,24 @@ mod tests {
             Some(Some(NodeRenewal::Kept { number, remaining: Duration::from_secs(seconds) }))
         };
         let gone = Some(Some(NodeRenewal::Gone { why: Gone::NotThere }));
-        let outcome = kept(&[keeps(9), keeps(5), keeps(7), gone, None]);
+        let outcome = kept(&[keeps(9), keeps(5), keeps(7), gone, None], None);
         assert!(matches!(outcome, Some(Kept::Kept { remaining, .. }) if remaining == Duration::from_secs(5)));
-        assert_eq!(kept(&[gone, gone, gone, None, None]), Some(Kept::Gone { why: Gone::NotThere }));
-        assert_eq!(kept(&[keeps(1), gone, gone, None, None]), None);
-        assert_eq!(kept(&[keeps(1), gone, gone, Some(None), Some(None)]), Some(Kept::Unreachable));
+        assert_eq!(kept(&[gone, gone, gone, None, None], None), Some(Kept::Gone { why: Gone::NotThere }));
+        assert_eq!(kept(&[keeps(1), gone, gone, None, None], None), None);
+        assert_eq!(kept(&[keeps(1), gone, gone, Some(None), Some(None)], None), Some(Kept::Unreachable));
+    }
+
+    #[test]
+    fn the_token_is_what_a_majority_names_else_what_is_remembered_else_what_most_name() {
+        let named = |numbers: &[u64], known: Option<u64>| {
+            let number = |it: u64| FencingToken::new(it).unwrap();
+            token(numbers.iter().map(|it| number(*it)), known.map(number), 3).unwrap().get()
+        };
+        assert_eq!(named(&[7, 7, 7], Some(5)), 7, "what is remembered is of an earlier grant");
+        assert_eq!(named(&[5, 7, 7], Some(5)), 5, "two have not heard of it yet");
+        assert_eq!(named(&[7, 7, 8], Some(5)), 7, "nobody has it any more");
+        assert_eq!(named(&[5, 7, 7], None), 7);
+        assert_eq!(named(&[5, 5, 7, 7], None), 5);
     }
 
     #[test]

@@ -26,6 +26,8 @@ const CLAIMS_MAX: u32 = 8;
 /// The first pause in a split vote: about a round trip, for the others to give way.
 const CONTEST_PAUSE: Duration = Duration::from_millis(4);
 
+/// How soon nodes that are held are asked again while others keep us waiting: they may have heard of a farewell by then.
+const ASK_AGAIN: Duration = Duration::from_millis(50);
 /// How long answers are waited for that cannot change the outcome.
 const HEAR_OUT: Duration = Duration::from_millis(100);
 
@@ -79,8 +81,8 @@ struct Seek<'a> {
     /// From the first disagreement on, numbers are claimed.
     claims: u32,
     token: Option<FencingToken>,
-    /// What a node said that refuses us: worth more than that it did not vote.
-    refusal: Option<Error>,
+    /// Why a node did not vote: that it refuses us is worth more than that it is not there.
+    failure: Option<Error>,
 }
 
 impl<'a> Seek<'a> {
@@ -110,7 +112,7 @@ impl<'a> Seek<'a> {
             started,
             claims: 0,
             token: None,
-            refusal: None,
+            failure: None,
         };
         (0..size).for_each(|node| {
             if !seek.skipped[node] {
@@ -140,9 +142,9 @@ impl<'a> Seek<'a> {
         let (mut timer, mut contests, mut proposals) = (self.timer(), 0, 0);
         loop {
             match tally::decide(&self.answers, self.ballot.attempt) {
-                Decision::Wait => match first(self.fan.next(), &mut timer).await {
-                    Either::Left(Some((node, answer))) => self.take(node, answer),
-                    Either::Left(None) | Either::Right(()) => self.silence(),
+                Decision::Wait => match first(self.hear(), &mut timer).await {
+                    Either::Left(true) => {}
+                    Either::Left(false) | Either::Right(()) => self.silence(),
                 },
                 Decision::Granted { token, remaining } => return self.in_time(token, remaining),
                 Decision::Claim { number } => {
@@ -181,6 +183,27 @@ impl<'a> Seek<'a> {
                 Decision::Unreachable { .. } => return Err(self.unreachable()),
             }
         }
+    }
+
+    /// Takes the next answer; says whether there is one to come. If nobody answers for a while, asks those again that
+    /// someone else has: a farewell reaches one node before the other.
+    async fn hear(&mut self) -> bool {
+        let is_held = |choice: &Choice| matches!(choice, Choice::Held { .. });
+        let held = |answer: &Answer| matches!(answer, Answer::Vote(vote) if is_held(&vote.choice));
+        let next = if self.answers.iter().any(held) {
+            match first(self.fan.next(), self.shared.environment.sleep(ASK_AGAIN)).await {
+                Either::Left(next) => next,
+                Either::Right(()) => {
+                    self.ask_again(is_held);
+                    return true;
+                }
+            }
+        } else {
+            self.fan.next().await
+        };
+        let Some((node, answer)) = next else { return false };
+        self.take(node, answer);
+        true
     }
 
     /// In a split vote, for the others to give way. No longer than a node may take to answer.
@@ -234,8 +257,9 @@ impl<'a> Seek<'a> {
                 self.unanswered[node] |= error.effect() == Effect::Unknown;
                 tracing::debug!(node = self.shared.slots[node].node.name(), %error, "a node did not vote");
                 self.answers[node] = Answer::Silent;
-                if error.kind() != ErrorKind::Unavailable {
-                    self.refusal = Some(error);
+                let refuses = |error: &Error| error.kind() != ErrorKind::Unavailable;
+                if refuses(&error) || !self.failure.as_ref().is_some_and(refuses) {
+                    self.failure = Some(error);
                 }
             }
         }
@@ -355,16 +379,15 @@ impl<'a> Seek<'a> {
 
     fn unreachable(&self) -> Error {
         let silent = (0..self.answers.len()).filter(|&node| self.answers[node] == Answer::Silent);
-        let names = self.shared.names(silent.clone());
-        let (silent, size) = (silent.count(), self.shared.size());
-        if let Some(error) = &self.refusal {
-            let message =
-                format!("{silent} of {size} nodes did not vote, and the others are no majority: {error}");
-            return Error::new(error.kind(), message).because(error.clone());
+        let (names, size) = (self.shared.names(silent.clone()), self.shared.size());
+        let message = format!(
+            "{} of {size} nodes did not vote, and the others are no majority: {names}",
+            silent.count()
+        );
+        match &self.failure {
+            Some(why) => Error::new(why.kind(), format!("{message}: {why}")).because(why.clone()),
+            None => unavailable(message),
         }
-        unavailable(format!(
-            "{silent} of {size} nodes did not answer, and the others are no majority: {names}"
-        ))
     }
 
     fn far(&self) -> Error {

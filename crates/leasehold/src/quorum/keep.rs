@@ -56,6 +56,13 @@ impl Grants {
         self.lock().ballots.remove(&(resource.clone(), owner));
     }
 
+    /// The token that was granted here.
+    fn token(&self, held: &Held) -> Option<FencingToken> {
+        let remembered = self.lock();
+        let known = remembered.ballots.get(&(held.resource.clone(), held.owner));
+        known.map(|(ballot, _)| ballot.proposal)
+    }
+
     /// The grant goes on, perhaps with another note.
     fn renewed(&self, held: &Held, token: FencingToken, until: Moment) {
         let mut remembered = self.lock();
@@ -78,6 +85,15 @@ impl Grants {
         let remembered = self.lock();
         let (ballot, until) = remembered.ballots.get(&(resource.clone(), owner))?;
         (*until > now).then(|| Arc::clone(ballot))
+    }
+}
+
+/// Whether a node does not have the grant of this token, or has it with another number.
+fn is_astray(answer: NodeRenewal, token: FencingToken) -> bool {
+    match answer {
+        NodeRenewal::Kept { number, .. } => number != token,
+        NodeRenewal::Gone { .. } => true,
+        NodeRenewal::TooLong { .. } => false,
     }
 }
 
@@ -129,7 +145,7 @@ impl Shared {
                     break;
                 }
             }
-            undecided.retain(|&lease| tally::kept(&answers[lease]).is_none());
+            undecided.retain(|&lease| tally::kept(&answers[lease], None).is_none());
         }
         let renewals =
             held.iter().zip(&answers).map(|(held, row)| self.renewal(held, row, started)).collect();
@@ -151,7 +167,9 @@ impl Shared {
             while let Some((node, rows)) = fan.next().await {
                 for (held, answer) in batch.iter().zip(rows.unwrap_or_default()) {
                     shared.heard(node, &answer);
-                    if let Ok(NodeRenewal::Gone { .. }) = answer {
+                    let known = shared.grants.live(&held.resource, held.owner, shared.environment.now());
+                    let astray = |ballot: Arc<Ballot>| answer.is_ok_and(|it| is_astray(it, ballot.proposal));
+                    if known.is_some_and(astray) {
                         shared.give_again(node, held).await;
                     }
                 }
@@ -181,11 +199,10 @@ impl Shared {
         row: &[Option<Option<NodeRenewal>>],
         started: Moment,
     ) -> Result<Renewal> {
-        match tally::kept(row).unwrap_or(Kept::Unreachable) {
+        match tally::kept(row, self.grants.token(held)).unwrap_or(Kept::Unreachable) {
             Kept::Kept { token, remaining } => {
-                let until = started.after(remaining);
-                self.grants.renewed(held, token, until);
-                self.rejoin(held, row);
+                self.grants.renewed(held, token, started.after(remaining));
+                self.rejoin(held, token, row);
                 Ok(Renewal::Kept(leasehold_core::Kept::new(token, remaining)))
             }
             Kept::Gone { why } => {
@@ -203,11 +220,12 @@ impl Shared {
     }
 
     /// Gives the lease back to nodes that do not have it, while a majority has: one that was restarted, or was away
-    /// when it was granted. Otherwise a lease that is held for long would lose one after the other.
-    fn rejoin(self: &Arc<Shared>, held: &Held, row: &[Option<Option<NodeRenewal>>]) {
+    /// when it was granted. Otherwise a lease that is held for long would lose one after the other. Those that have it
+    /// with another number are told the token.
+    fn rejoin(self: &Arc<Shared>, held: &Held, token: FencingToken, row: &[Option<Option<NodeRenewal>>]) {
         let mut fan = Fan::new();
         for (node, answer) in row.iter().enumerate() {
-            if let Some(Some(NodeRenewal::Gone { .. })) = answer {
+            if answer.flatten().is_some_and(|answer| is_astray(answer, token)) {
                 let (shared, held) = (Arc::clone(self), held.clone());
                 fan.ask(node, async move {
                     shared.give_again(node, &held).await;

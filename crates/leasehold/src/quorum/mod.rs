@@ -34,7 +34,7 @@ use leasehold_core::{
     Lane, Order, Ordered, OwnerToken, Page, Query, QuorumNode, Released, Renewal, Resource, Result, Verdict,
     async_trait,
     backoff::jitter,
-    quorum_node::{AttemptId, SKEW_MAX, care, tally::majority},
+    quorum_node::{AttemptId, RETENTION, SKEW_MAX, care, tally::majority},
     race::first,
 };
 use tokio::sync::Notify;
@@ -145,8 +145,10 @@ fn info(size: usize) -> BackendInfo {
     )
     .into();
     info.tokens_break_when = format!(
-        "a majority of the nodes forgets, or a majority of their clocks is wrong by more than {} minutes",
-        SKEW_MAX.as_secs() / 60
+        "a majority of the nodes forgets, a majority of their clocks is wrong by more than {} minutes, or one leaps \
+         ahead by more than {} hours and is set back",
+        SKEW_MAX.as_secs() / 60,
+        RETENTION.as_secs() / 3600
     )
     .into();
     let can = &mut info.capabilities;

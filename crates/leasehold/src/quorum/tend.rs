@@ -71,11 +71,15 @@ impl Shared {
     /// and a node that refuses us is an error.
     pub(super) async fn tend(self: &Arc<Shared>, starting: bool) -> Result<Option<Duration>> {
         for _ in 0..PLANS_MAX {
-            let healths = self.healths(starting).await?;
+            let (healths, failure) = self.healths(starting).await?;
             let silent = healths.iter().filter(|health| health.is_none()).count();
             if silent > self.size() - majority(self.size()) {
                 let names = self.names((0..self.size()).filter(|&node| healths[node].is_none()));
-                let error = unavailable(format!("{silent} of {} nodes do not answer: {names}", self.size()));
+                let message = format!("{silent} of {} nodes do not answer: {names}", self.size());
+                let error = match failure {
+                    Some(failure) => unavailable(format!("{message}: {failure}")).because(failure),
+                    None => unavailable(message),
+                };
                 return if starting { Err(error) } else { Ok(Some(HEALTH_MAX)) };
             }
             let plan = care::plan(&healths, self.gate)?;
@@ -100,13 +104,14 @@ impl Shared {
         }
     }
 
-    async fn healths(&self, starting: bool) -> Result<Vec<Option<Health>>> {
+    /// How the nodes are; and why one of those does not answer that do not.
+    async fn healths(&self, starting: bool) -> Result<(Vec<Option<Health>>, Option<Error>)> {
         let mut fan = Fan::new();
         for (number, slot) in self.slots.iter().enumerate() {
             let node = Arc::clone(&slot.node);
             fan.ask(number, async move { node.health().await });
         }
-        let mut healths = vec![None; self.size()];
+        let (mut healths, mut failure) = (vec![None; self.size()], None);
         let mut timer = self.environment.sleep(HEALTH_MAX);
         while let Either::Left(Some((node, answer))) = first(fan.next(), &mut timer).await {
             match answer {
@@ -116,10 +121,11 @@ impl Shared {
                 }
                 Err(error) => {
                     tracing::debug!(node = self.slots[node].node.name(), %error, "a node does not answer");
+                    failure = Some(error);
                 }
             }
         }
-        Ok(healths)
+        Ok((healths, failure))
     }
 
     /// A node that is silent must not keep the others waiting for good.

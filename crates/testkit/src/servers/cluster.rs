@@ -4,7 +4,7 @@ use std::{io, ops::RangeInclusive};
 
 use super::{
     daemon::{eventually, free_port},
-    redis::{RedisServer, ask, ask_all},
+    redis::{RedisServer, TlsFiles, ask, ask_all},
 };
 
 const SLOTS: u16 = 16384;
@@ -35,7 +35,7 @@ impl RedisCluster {
     /// # Panics
     /// If `redis-server` is not installed or the nodes do not find together.
     pub fn start() -> RedisCluster {
-        RedisCluster::of(2 * PRIMARIES)
+        RedisCluster::of(2 * PRIMARIES, &RedisServer::with)
     }
 
     /// Three primaries, and no replicas.
@@ -43,10 +43,21 @@ impl RedisCluster {
     /// # Panics
     /// As [`start`](RedisCluster::start).
     pub fn without_replicas() -> RedisCluster {
-        RedisCluster::of(PRIMARIES)
+        RedisCluster::of(PRIMARIES, &RedisServer::with)
     }
 
-    fn of(count: usize) -> RedisCluster {
+    /// One whose nodes talk to each other by TLS and name their TLS ports to whoever asks by TLS; with options more.
+    ///
+    /// # Panics
+    /// As [`start`](RedisCluster::start).
+    pub fn with_tls(files: &TlsFiles, more: &[&str]) -> RedisCluster {
+        RedisCluster::of(2 * PRIMARIES, &|options| {
+            let tls = ["--tls-cluster", "yes", "--tls-replication", "yes"];
+            RedisServer::with_tls(files, &[options, &tls, more].concat())
+        })
+    }
+
+    fn of(count: usize, run: &dyn Fn(&[&str]) -> RedisServer) -> RedisCluster {
         let start = |_| {
             let bus = free_port().to_string();
             let mut options = vec!["--cluster-enabled", "yes", "--cluster-port", &bus];
@@ -55,7 +66,7 @@ impl RedisCluster {
             options.extend(["--cluster-replica-validity-factor", "0"]);
             // A primary whose last slot is moved away stays one.
             options.extend(["--cluster-allow-replica-migration", "no"]);
-            (RedisServer::with(&options), bus)
+            (run(&options), bus)
         };
         let (nodes, buses): (Vec<_>, Vec<_>) = (0..count).map(start).unzip();
         let ids = nodes.iter().map(|node| node.command(&["CLUSTER", "MYID"])).collect();
@@ -73,7 +84,7 @@ impl RedisCluster {
                 let (first, last) = (slots.start().to_string(), slots.end().to_string());
                 node.command(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
             }
-            let port = node.port().to_string();
+            let port = node.peer_port().to_string();
             self.nodes[0].command(&["CLUSTER", "MEET", "127.0.0.1", &port, &buses[number]]);
         }
         for (number, node) in self.nodes.iter().enumerate() {
@@ -186,7 +197,7 @@ impl RedisCluster {
     /// # Panics
     /// If a node refuses.
     pub fn move_keys(&self, slots: RangeInclusive<u16>, from: usize, to: usize) {
-        let (source, port) = (self.nodes[from].port(), self.nodes[to].port().to_string());
+        let (source, port) = (self.nodes[from].port(), self.nodes[to].peer_port().to_string());
         let list = |slot: u16| question(&["CLUSTER", "GETKEYSINSLOT", &slot.to_string(), "1000"]);
         let lists = ask_all(source, &slots.map(list).collect::<Vec<_>>()).expect("the node lists its keys");
         let full = lists.iter().filter(|keys| !keys.is_empty());

@@ -18,5 +18,5 @@ pub use daemon::Daemon;
 pub use etcd::EtcdCluster;
 pub use nodes::RedisNodes;
 pub use postgres::{PgBouncer, PostgresServer};
-pub use redis::{RedisServer, Replication};
+pub use redis::{RedisServer, Replication, TlsFiles};
 pub use zookeeper::{Ensemble, ZooKeeperServer};

@@ -20,6 +20,7 @@ use super::daemon::{Daemon, dial, eventually, free_port, fresh_folder};
 #[derive(Debug)]
 pub struct RedisServer {
     port: u16,
+    tls_port: Option<u16>,
     folder: PathBuf,
     options: Vec<String>,
     environment: Vec<String>,
@@ -48,9 +49,27 @@ impl RedisServer {
     /// # Panics
     /// As [`start`](RedisServer::start).
     pub fn in_environment(options: &[&str], environment: Vec<String>) -> RedisServer {
-        let options = options.iter().map(|&option| option.to_owned()).collect();
+        RedisServer::new(options, environment, None)
+    }
+
+    /// One that speaks TLS as well, on a port of its own; and plainly to the test.
+    ///
+    /// # Panics
+    /// As [`start`](RedisServer::start).
+    pub fn with_tls(files: &TlsFiles, options: &[&str]) -> RedisServer {
+        RedisServer::new(options, Vec::new(), Some(files))
+    }
+
+    fn new(options: &[&str], environment: Vec<String>, tls: Option<&TlsFiles>) -> RedisServer {
+        let mut options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
+        let tls_port = tls.map(|files| {
+            let port = free_port();
+            options.extend(files.options(port));
+            port
+        });
         let server = RedisServer {
             port: free_port(),
+            tls_port,
             folder: fresh_folder("redis"),
             options,
             environment,
@@ -97,6 +116,19 @@ impl RedisServer {
     /// Where it listens.
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    /// Where it listens for TLS.
+    ///
+    /// # Panics
+    /// If it was not started [with it](RedisServer::with_tls).
+    pub fn tls_port(&self) -> u16 {
+        self.tls_port.expect("it speaks TLS")
+    }
+
+    /// Where other servers find it: by TLS, if it speaks that.
+    pub(super) fn peer_port(&self) -> u16 {
+        self.tls_port.unwrap_or(self.port)
     }
 
     /// Its URL.
@@ -156,6 +188,31 @@ impl RedisServer {
         if let Some(daemon) = &*self.lock() {
             daemon.thaw();
         }
+    }
+}
+
+/// What a server that speaks TLS shows, and whose signature it trusts: files in PEM.
+#[derive(Clone, Debug)]
+pub struct TlsFiles {
+    /// Its certificate.
+    pub certificate: PathBuf,
+    /// The key of that.
+    pub key: PathBuf,
+    /// Whoever signed the certificates of its peers.
+    pub authority: PathBuf,
+}
+
+impl TlsFiles {
+    fn options(&self, port: u16) -> Vec<String> {
+        let text = |path: &Path| path.display().to_string();
+        let options = [
+            ("--tls-port", port.to_string()),
+            ("--tls-cert-file", text(&self.certificate)),
+            ("--tls-key-file", text(&self.key)),
+            ("--tls-ca-cert-file", text(&self.authority)),
+            ("--tls-auth-clients", "no".to_owned()),
+        ];
+        options.into_iter().flat_map(|(name, value)| [name.to_owned(), value]).collect()
     }
 }
 

@@ -249,14 +249,17 @@ fn noted(note: Option<&[u8]>) -> Vec<u8> {
     note.map(|note| [b"n", note].concat()).unwrap_or_default()
 }
 
-/// A replica is no node, and will not become one by waiting: its primary already has a vote.
+/// A replica or a part of a cluster is no node, and will not become one by waiting: another server has its vote, or may
+/// take it over.
 fn refused(fault: Fault) -> Error {
     let error = fault.into_error();
-    if error.to_string() == site::IS_REPLICA {
-        let message = "it is a replica: a quorum needs servers that know nothing of each other";
-        return Error::new(ErrorKind::Invalid, message);
-    }
-    error
+    let what = match error.to_string().as_str() {
+        site::IS_REPLICA => "replica",
+        site::IS_CLUSTERED => "node of a cluster",
+        _ => return error,
+    };
+    let message = format!("it is a {what}: a quorum needs servers that know nothing of each other");
+    Error::new(ErrorKind::Invalid, message)
 }
 
 #[async_trait]

@@ -1,16 +1,47 @@
-//! The user that the documentation describes.
+//! The users that the documentation describes.
+#![allow(dead_code, reason = "every test program uses some of it")]
 
-use leasehold_testkit::servers::RedisServer;
+use leasehold_testkit::servers::{RedisCluster, RedisNodes, RedisServer};
 
-const DOCUMENT: &str = include_str!("../../../../../docs/backends/redis.md");
+const REDIS: &str = include_str!("../../../../../docs/backends/redis.md");
+const REDLOCK: &str = include_str!("../../../../../docs/backends/redlock.md");
 
-/// A server that knows the user `app`, with exactly the permissions that are documented; and its URL as that user.
+/// The command that makes the user `app`, with exactly the permissions that are documented.
+fn command(document: &'static str) -> Vec<&'static str> {
+    let from = document.find("ACL SETUSER app").expect("the permissions are documented");
+    document[from..].split("```").next().expect("in a block").split_whitespace().collect()
+}
+
+fn make(server: &RedisServer, command: &[&str]) {
+    assert_eq!(server.command(command), "OK");
+}
+
+fn as_app(url: &str) -> String {
+    url.replace("://", "://app:PASSWORD@")
+}
+
+/// A server that knows the user; and its URL as that user.
 pub(crate) fn start() -> (RedisServer, String) {
     let server = RedisServer::start();
-    let from = DOCUMENT.find("ACL SETUSER app").expect("the permissions are documented");
-    let command = DOCUMENT[from..].split("```").next().expect("in a block");
-    let words: Vec<&str> = command.split_whitespace().collect();
-    assert_eq!(server.command(&words), "OK");
-    let url = format!("redis://app:PASSWORD@127.0.0.1:{}/", server.port());
+    make(&server, &command(REDIS));
+    let url = as_app(&server.url());
     (server, url)
+}
+
+/// A cluster whose nodes know the user; and its URL as that user. With permissions more.
+pub(crate) fn start_cluster(more: &[&str]) -> (RedisCluster, String) {
+    let cluster = RedisCluster::start();
+    let (_, added) = REDIS.split_once("On a cluster add `").expect("what is to be added is documented");
+    let mut command = command(REDIS);
+    command.extend(added.split('`').next().expect("it ends").split_whitespace());
+    command.extend(more);
+    cluster.nodes.iter().for_each(|node| make(node, &command));
+    let url = as_app(&cluster.url());
+    (cluster, url)
+}
+
+/// Lets the user use the nodes of a quorum; and their URL as that user.
+pub(crate) fn let_in(nodes: &RedisNodes) -> String {
+    nodes.servers.iter().for_each(|node| make(node, &command(REDLOCK)));
+    as_app(&nodes.url())
 }
