@@ -99,6 +99,10 @@ async fn an_asynchronous_standby_makes_it_best_effort_and_tokens_still_grow() {
     assert!(postgres.info().because.contains("asynchronous"), "{}", postgres.info().because);
     common::token_of(&postgres, &report()).await;
     eventually("the standby has the tables", || async {
+        standby.sql("SELECT to_regclass('leasehold.resource') IS NOT NULL") == "t"
+    })
+    .await;
+    eventually("and what is in them", || async {
         standby.sql("SELECT count(*) FROM leasehold.resource") == "1"
     })
     .await;

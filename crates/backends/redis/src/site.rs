@@ -64,7 +64,7 @@ pub(crate) async fn open(
             let message = format!("{host}:{port} answers without TLS: name its tls-port, or leave TLS out");
             Err(Fault::Refused(Error::new(ErrorKind::Unavailable, message).because(error)))
         }
-        Err(error) if !config.tls && error.is_connection_dropped() => {
+        Err(error) if !config.tls && error.is_connection_dropped() && !error.is_connection_refusal() => {
             let message = "the server hung up at once: if it wants TLS, write rediss://, or tls=true";
             Err(Fault::Refused(Error::new(ErrorKind::Unavailable, message).because(error)))
         }
