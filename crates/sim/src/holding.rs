@@ -13,9 +13,10 @@ use leasehold_core::race::{Either, first};
 use crate::{
     clock::Time,
     ledger::{self, BeliefPage},
+    progress::Phase,
     random::{Random, nanos},
     register,
-    stage::{Op, Phase},
+    stage::Op,
     workload::{Numbered, Worker},
 };
 
@@ -134,8 +135,8 @@ fn judge_end(worker: &Worker, grip: &Grip, ending: Ending, by_driver: bool) {
         Ending::MaxHold => grip.terms.max_hold.is_some(),
         Ending::NoProgress => grip.terms.progress_within.is_some(),
         Ending::Evicted => stage.plan.orders,
-        Ending::Expired => fixed || !stage.is_strict() || !undisturbed || !stage.plan.inside,
-        _ => !stage.is_strict() || !stage.plan.inside,
+        Ending::Expired => fixed || !stage.progress.is_strict() || !undisturbed || !stage.plan.inside,
+        _ => !stage.progress.is_strict() || !stage.plan.inside,
     };
     if !expected {
         world.fail("lost for nothing", format!("{name} is told, with nothing in its way: {ending}"));
@@ -184,7 +185,7 @@ async fn labour<T: Numbered>(worker: &mut Worker, view: LeaseView<T>, grip: &Gri
             worker.stage.world.fail("extend", message);
         }
         if worker.now() >= until
-            || worker.stage.phase() == Phase::Drain
+            || worker.stage.progress.phase() == Phase::Drain
             || (!holds && worker.random.chance(300))
         {
             return;
@@ -244,7 +245,7 @@ fn use_register(worker: &Worker, grip: &Grip, token: u64, holds: bool, computed:
 pub(crate) async fn part<T: Numbered>(worker: &mut Worker, lease: Lease<T>, grip: Grip) {
     let held = grip.page.holds();
     let least = grip.terms.at_least.filter(|_| held && T::FENCES);
-    if let Some(least) = least.filter(|_| worker.stage.is_strict()) {
+    if let Some(least) = least.filter(|_| worker.stage.progress.is_strict()) {
         close(worker, &grip, least);
     }
     worker.trace(|| format!("{} gives back {:?}, {held}", grip.name, grip.owner));
@@ -258,7 +259,9 @@ pub(crate) async fn part<T: Numbered>(worker: &mut Worker, lease: Lease<T>, grip
         }
         _ => match lease.release().await {
             Err(error) => worker.expect(&error, &[ErrorKind::Unavailable]),
-            Ok(Released::AlreadyGone) if held && worker.stage.is_strict() && worker.stage.plan.inside => {
+            Ok(Released::AlreadyGone)
+                if held && worker.stage.progress.is_strict() && worker.stage.plan.inside =>
+            {
                 let message = format!("{} vouched for its lease, and the server had it no more", grip.name);
                 worker.stage.world.fail("record", message);
             }
@@ -305,7 +308,7 @@ pub(crate) async fn hold_set(worker: &mut Worker, op: &Op, set: LeaseSet) {
     let most = worker.random.spread(Duration::from_millis(1), Duration::from_secs(2));
     let labour = async {
         let until = worker.now().after(most);
-        while worker.now() < until && worker.stage.phase() < Phase::Drain {
+        while worker.now() < until && worker.stage.progress.phase() < Phase::Drain {
             let step = worker.random.spread(Duration::from_millis(1), Duration::from_millis(300));
             worker.pause(step).await;
             for page in &pages {

@@ -24,6 +24,7 @@ mod network;
 mod plan;
 #[cfg(feature = "planted")]
 mod planted;
+mod progress;
 mod quorum;
 mod random;
 mod referee;

@@ -7,18 +7,19 @@ use leasehold::{Client, Command, Eviction, Order, Resource};
 use crate::{
     network::Cut,
     plan::Fault,
+    progress::Phase,
     random::Random,
-    stage::{Phase, Stage},
+    stage::Stage,
     workload::SEATS,
     world::{Health, SERVER},
 };
 
 /// Throws faults until the storm is over.
 pub(crate) async fn rage(stage: Arc<Stage>, mut random: Random) {
-    while stage.phase() == Phase::Storm && !stage.plan.faults.is_empty() {
+    while stage.progress.phase() == Phase::Storm && !stage.plan.faults.is_empty() {
         let pause = random.spread(stage.plan.fault_every / 8, stage.plan.fault_every * 2);
         stage.world.pause(pause).await;
-        if stage.phase() != Phase::Storm {
+        if stage.progress.phase() != Phase::Storm {
             return;
         }
         let fault = *random.pick(&stage.plan.faults);
@@ -137,7 +138,7 @@ pub(crate) fn heal(stage: &Arc<Stage>) {
 
 /// An operator with too much time.
 pub(crate) async fn operate(stage: Arc<Stage>, client: Client, mut random: Random) {
-    while stage.phase() < Phase::Strict {
+    while stage.progress.phase() < Phase::Strict {
         let pause = random.spread(Duration::from_millis(100), Duration::from_secs(6));
         stage.world.pause(pause).await;
         let kind = *random.pick(&["lease", "fair", "semaphore", "index", "election", "scope"]);

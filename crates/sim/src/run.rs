@@ -9,11 +9,12 @@ use crate::{
     nemesis,
     network::Network,
     plan::Plan,
+    progress::Phase,
     random::{Random, nanos},
     referee::Referee,
     report::{Report, Tally},
     server::Server,
-    stage::{Phase, Stage},
+    stage::Stage,
     world::{DIRECTOR, NodeId, SERVER, World},
 };
 
@@ -73,20 +74,21 @@ fn play(stage: &Arc<Stage>) -> Duration {
     let world = &stage.world;
     let never = || false;
     world.run(nanos(stage.plan.storm), never);
-    stage.enter(Phase::Calm);
+    stage.progress.enter(world, Phase::Calm);
     nemesis::heal(stage);
     let strict_from = world.now() + nanos(stage.plan.settling());
     world.run(strict_from, never);
-    stage.enter(Phase::Strict);
+    stage.progress.enter(world, Phase::Strict);
     stage.server.referee().strict = true;
     let watching = Arc::clone(stage);
     world.spawn(DIRECTOR, Box::pin(async move { watch(&watching).await }));
     world.run(world.now() + nanos(STRICT_FOR), never);
-    stage.enter(Phase::Drain);
+    stage.progress.enter(world, Phase::Drain);
     let goal = world.now() + nanos(DRAIN_MAX);
-    world.run(goal, || stage.busy() == 0);
-    if stage.busy() > 0 {
-        let message = format!("{} tasks still wait {DRAIN_MAX:?} after everyone gave back", stage.busy());
+    world.run(goal, || stage.progress.busy() == 0);
+    if stage.progress.busy() > 0 {
+        let message =
+            format!("{} tasks still wait {DRAIN_MAX:?} after everyone gave back", stage.progress.busy());
         world.fail("asleep", message);
     }
     let simulated = Duration::from_nanos(world.now());
@@ -98,7 +100,7 @@ fn play(stage: &Arc<Stage>) -> Duration {
 
 /// Looks around every half second while nothing may go wrong.
 async fn watch(stage: &Arc<Stage>) {
-    while stage.phase() == Phase::Strict {
+    while stage.progress.phase() == Phase::Strict {
         stage.world.pause(Duration::from_millis(500)).await;
         stage.server.tick();
         find_orphans(stage).await;

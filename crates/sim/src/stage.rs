@@ -3,10 +3,7 @@
 use std::{
     collections::BTreeMap,
     fmt,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU8, AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -18,6 +15,7 @@ use crate::{
     ledger::Ledger,
     network::{Link, Network},
     plan::Plan,
+    progress::Progress,
     random::Random,
     register::Registers,
     report::Tally,
@@ -25,20 +23,6 @@ use crate::{
     workload,
     world::{NodeId, World},
 };
-
-/// How far the run is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
-pub(crate) enum Phase {
-    /// Faults.
-    Storm,
-    /// No new faults; old ones may still be in the way.
-    Calm,
-    /// Nothing may go wrong any more.
-    Strict,
-    /// Nothing new is begun.
-    Drain,
-}
 
 /// One computer.
 #[derive(Clone, Debug)]
@@ -60,8 +44,7 @@ pub(crate) struct Stage {
     registers: Mutex<Registers>,
     ops: Mutex<BTreeMap<u64, Option<Time>>>,
     next_op: Mutex<u64>,
-    phase: AtomicU8,
-    busy: AtomicUsize,
+    pub(crate) progress: Progress,
 }
 
 impl Stage {
@@ -85,28 +68,8 @@ impl Stage {
             registers: Mutex::default(),
             ops: Mutex::default(),
             next_op: Mutex::default(),
-            phase: AtomicU8::new(Phase::Storm as u8),
-            busy: AtomicUsize::new(0),
+            progress: Progress::default(),
         })
-    }
-
-    pub(crate) fn phase(&self) -> Phase {
-        match self.phase.load(Ordering::Acquire) {
-            0 => Phase::Storm,
-            1 => Phase::Calm,
-            2 => Phase::Strict,
-            _ => Phase::Drain,
-        }
-    }
-
-    pub(crate) fn enter(&self, phase: Phase) {
-        self.world.trace(|| format!("--- {phase:?}"));
-        self.phase.store(phase as u8, Ordering::Release);
-    }
-
-    /// Nothing may go wrong any more.
-    pub(crate) fn is_strict(&self) -> bool {
-        self.phase() >= Phase::Strict
     }
 
     pub(crate) fn registers(&self) -> MutexGuard<'_, Registers> {
@@ -151,7 +114,7 @@ impl Stage {
         for task in 0..self.plan.tasks {
             let salt = 0xbeef_0000 + ((node.0 as u64) << 8) + task;
             let random = Random::new(self.plan.seed, salt);
-            let guard = Busy::begin(self);
+            let guard = self.progress.begin();
             let work = workload::work(Arc::clone(self), host.clone(), random);
             self.world.spawn(
                 node,
@@ -161,11 +124,6 @@ impl Stage {
                 }),
             );
         }
-    }
-
-    /// How many tasks are at work.
-    pub(crate) fn busy(&self) -> usize {
-        self.busy.load(Ordering::Acquire)
     }
 
     /// Something new is done, under a name that the server will show.
@@ -199,23 +157,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl fmt::Debug for Stage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stage").field("phase", &self.phase()).finish_non_exhaustive()
-    }
-}
-
-/// Counts a task while it lives.
-struct Busy(Arc<Stage>);
-
-impl Busy {
-    fn begin(stage: &Arc<Stage>) -> Busy {
-        stage.busy.fetch_add(1, Ordering::AcqRel);
-        Busy(Arc::clone(stage))
-    }
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        self.0.busy.fetch_sub(1, Ordering::AcqRel);
+        f.debug_struct("Stage").field("phase", &self.progress.phase()).finish_non_exhaustive()
     }
 }
 

@@ -11,15 +11,16 @@ use leasehold_core::race::{Either, first};
 use crate::{
     holding::{self, Grip, Terms},
     plan::Kind,
+    progress::Phase,
     random::Random,
-    stage::{Host, Op, Phase, Stage},
+    stage::{Host, Op, Stage},
     world::NodeId,
 };
 
 /// One task: operation after operation until the run drains.
 pub(crate) async fn work(stage: Arc<Stage>, host: Host, random: Random) {
     let mut worker = Worker { node: host.node, client: host.client, stage, random, scope: Scope::new() };
-    while worker.stage.phase() < Phase::Drain {
+    while worker.stage.progress.phase() < Phase::Drain {
         let pause = worker.random.spread(Duration::from_millis(1), Duration::from_millis(600));
         worker.pause(pause).await;
         worker.operate().await;
@@ -121,7 +122,7 @@ impl Worker {
         let Some((lease, terms)) = self.acquire(&op, request).await else { return };
         let grip = Grip::new(self, &lease, op.label(), weight, terms);
         let lease = holding::hold(self, lease, &grip).await;
-        if weight == 1 && self.stage.phase() == Phase::Storm && self.random.chance(60) {
+        if weight == 1 && self.stage.progress.phase() == Phase::Storm && self.random.chance(60) {
             if let Ok(detached) = lease.detach() {
                 self.stage.tally.count("detached");
                 let id = op.hand_on();
@@ -358,7 +359,7 @@ impl Worker {
 
     /// Nothing but these may go wrong, and the backend always answers once the weather is calm.
     pub(crate) fn expect(&self, error: &Error, kinds: &[ErrorKind]) {
-        let calm = error.kind() != ErrorKind::Unavailable || !self.stage.is_strict();
+        let calm = error.kind() != ErrorKind::Unavailable || !self.stage.progress.is_strict();
         if !kinds.contains(&error.kind()) || !calm {
             self.stage.world.fail("unexpected error", format!("{error:?}"));
         }

@@ -17,9 +17,9 @@ use leasehold_core::QuorumNode;
 
 use self::{plan::Plan, theatre::Theatre};
 use crate::{
+    progress::Phase,
     random::{Random, nanos},
     report::Report,
-    stage::Phase,
     world::{DIRECTOR, World},
 };
 
@@ -55,28 +55,28 @@ fn play(theatre: &Arc<Theatre>) {
     let watching = Arc::clone(theatre);
     world.spawn(DIRECTOR, Box::pin(async move { watch(&watching).await }));
     world.run(nanos(Plan::GATE + theatre.plan.storm + Duration::from_secs(2)), || false);
-    theatre.enter(Phase::Calm);
+    theatre.progress.enter(world, Phase::Calm);
     nemesis::heal(theatre);
     // Old locks end, nodes that forgot wait out the gate, late messages arrive, and whoever backed off comes back.
     let settling = Plan::TTL.1 + Plan::GATE * 2 + Duration::from_secs(8);
     world.run(world.now() + nanos(settling), || false);
-    theatre.enter(Phase::Strict);
+    theatre.progress.enter(world, Phase::Strict);
     world.run(world.now() + nanos(STRICT_FOR), || false);
-    theatre.enter(Phase::Drain);
-    world.run(world.now() + nanos(DRAIN_MAX), || theatre.busy() == 0);
-    if theatre.busy() > 0 {
-        world.fail("asleep", format!("{} tasks have not ended after {DRAIN_MAX:?}", theatre.busy()));
+    theatre.progress.enter(world, Phase::Drain);
+    world.run(world.now() + nanos(DRAIN_MAX), || theatre.progress.busy() == 0);
+    if theatre.progress.busy() > 0 {
+        world.fail("asleep", format!("{} tasks have not ended after {DRAIN_MAX:?}", theatre.progress.busy()));
     }
     look_for_locks(theatre);
 }
 
 /// Looks around while the run lasts.
 async fn watch(theatre: &Arc<Theatre>) {
-    while theatre.phase() < Phase::Drain {
+    while theatre.progress.phase() < Phase::Drain {
         theatre.world.pause(Duration::from_millis(50)).await;
         theatre.judge.look();
         // A clock that was set back keeps a lock for longer: that costs time, and is no leak.
-        if theatre.phase() == Phase::Strict && theatre.plan.excludes() {
+        if theatre.progress.phase() == Phase::Strict && theatre.plan.excludes() {
             find_orphans(theatre).await;
         }
     }

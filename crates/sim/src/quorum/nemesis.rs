@@ -10,8 +10,8 @@ use super::{
 };
 use crate::{
     network::Cut,
+    progress::Phase,
     random::Random,
-    stage::Phase,
     world::{DIRECTOR, Health, NodeId},
 };
 
@@ -26,7 +26,7 @@ pub(crate) async fn rage(theatre: Arc<Theatre>, mut random: Random) {
     while !theatre.plan.faults.is_empty() {
         let pause = random.spread(theatre.plan.fault_every / 8, theatre.plan.fault_every * 2);
         theatre.world.pause(pause).await;
-        if theatre.phase() != Phase::Storm {
+        if theatre.progress.phase() != Phase::Storm {
             return;
         }
         let fault = *random.pick(&theatre.plan.faults);

@@ -5,7 +5,7 @@ use std::{
     fmt,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU8, AtomicUsize, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -18,9 +18,9 @@ use crate::{
     clock::{HostClock, Time},
     environment::NodeEnvironment,
     network::Network,
+    progress::{Phase, Progress},
     random::{Random, nanos},
     report::Tally,
-    stage::Phase,
     world::{NodeId, World},
 };
 
@@ -33,8 +33,7 @@ pub(crate) struct Theatre {
     pub(crate) judge: Arc<Judge>,
     hosts: Mutex<Vec<NodeId>>,
     ended: Mutex<BTreeMap<String, Time>>,
-    phase: AtomicU8,
-    busy: AtomicUsize,
+    pub(crate) progress: Progress,
     labels: AtomicUsize,
 }
 
@@ -65,25 +64,10 @@ impl Theatre {
             judge,
             hosts: Mutex::default(),
             ended: Mutex::default(),
-            phase: AtomicU8::new(Phase::Storm as u8),
-            busy: AtomicUsize::new(0),
+            progress: Progress::default(),
             labels: AtomicUsize::new(0),
             plan,
         })
-    }
-
-    pub(crate) fn phase(&self) -> Phase {
-        match self.phase.load(Ordering::Acquire) {
-            0 => Phase::Storm,
-            1 => Phase::Calm,
-            2 => Phase::Strict,
-            _ => Phase::Drain,
-        }
-    }
-
-    pub(crate) fn enter(&self, phase: Phase) {
-        self.world.trace(|| format!("--- {phase:?}"));
-        self.phase.store(phase as u8, Ordering::Release);
     }
 
     pub(crate) fn resource() -> Resource {
@@ -108,7 +92,7 @@ impl Theatre {
             let at = usize::try_from(at).expect("few hosts");
             if at < hosts.len() { hosts[at] = node } else { hosts.push(node) }
         }
-        let (theatre, guard) = (Arc::clone(self), Busy::begin(self));
+        let (theatre, guard) = (Arc::clone(self), self.progress.begin());
         self.world.spawn(
             node,
             Box::pin(async move {
@@ -116,7 +100,7 @@ impl Theatre {
                 let elsewhere = theatre.plan.lopsided && at > 1;
                 for task in 0..theatre.plan.tasks {
                     let random = Random::new(theatre.plan.seed, 0xbeef_0000 + ((node.0 as u64) << 8) + task);
-                    let guard = Busy::begin(&theatre);
+                    let guard = theatre.progress.begin();
                     let work = work::work(Arc::clone(&theatre), node, client.clone(), random, elsewhere);
                     let task = async move {
                         work.await;
@@ -132,7 +116,7 @@ impl Theatre {
     /// Until it succeeds, or the run ends.
     async fn connect(self: &Arc<Theatre>, at: u64, node: NodeId) -> Option<Client> {
         let environment = NodeEnvironment::new(&self.world, node, self.plan.seed);
-        while self.phase() < Phase::Drain {
+        while self.progress.phase() < Phase::Drain {
             let wire = |(number, (to, server)): (usize, &(NodeId, Arc<MemoryNode>))| {
                 let key = self.key(at, number);
                 Arc::new(Wire::new(&self.network, node, key, (*to, server))) as Arc<dyn QuorumNode>
@@ -147,10 +131,6 @@ impl Theatre {
             self.world.sleep(node, nanos(Duration::from_millis(300))).await;
         }
         None
-    }
-
-    pub(crate) fn busy(&self) -> usize {
-        self.busy.load(Ordering::Acquire)
     }
 
     /// Names an operation.
@@ -170,22 +150,6 @@ impl Theatre {
 
 impl fmt::Debug for Theatre {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Theatre").field("phase", &self.phase()).finish_non_exhaustive()
-    }
-}
-
-/// Counts a task while it lives.
-struct Busy(Arc<Theatre>);
-
-impl Busy {
-    fn begin(theatre: &Arc<Theatre>) -> Busy {
-        theatre.busy.fetch_add(1, Ordering::AcqRel);
-        Busy(Arc::clone(theatre))
-    }
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        self.0.busy.fetch_sub(1, Ordering::AcqRel);
+        f.debug_struct("Theatre").field("phase", &self.progress.phase()).finish_non_exhaustive()
     }
 }

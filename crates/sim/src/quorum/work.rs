@@ -6,7 +6,7 @@ use leasehold::{Client, Error, ErrorKind, Lease};
 use leasehold_core::race::first;
 
 use super::{plan::Plan, theatre::Theatre};
-use crate::{random::Random, stage::Phase, world::NodeId};
+use crate::{progress::Phase, random::Random, world::NodeId};
 
 struct Worker {
     theatre: Arc<Theatre>,
@@ -24,9 +24,9 @@ pub(crate) async fn work(
     elsewhere: bool,
 ) {
     let mut worker = Worker { theatre, node, client, random };
-    while worker.theatre.phase() < Phase::Drain {
+    while worker.theatre.progress.phase() < Phase::Drain {
         worker.pause(Duration::from_millis(1), Duration::from_millis(700)).await;
-        if elsewhere && worker.theatre.phase() < Phase::Strict {
+        if elsewhere && worker.theatre.progress.phase() < Phase::Strict {
             // Whoever uses the set sees to its nodes.
             drop(worker.client.lease("lease", "elsewhere").ttl(Plan::TTL.0).try_acquire().await);
         } else {
@@ -120,7 +120,7 @@ impl Worker {
         });
         let expected =
             matches!(error.kind(), ErrorKind::Contended | ErrorKind::Unavailable | ErrorKind::Lost);
-        let calm = error.kind() != ErrorKind::Unavailable || self.theatre.phase() < Phase::Strict;
+        let calm = error.kind() != ErrorKind::Unavailable || self.theatre.progress.phase() < Phase::Strict;
         if !expected || !calm {
             self.theatre.world.fail("unexpected error", format!("{error:?}"));
         }
