@@ -28,16 +28,19 @@ cargo xtask audit            licences, duplicate and banned crates, sources (car
 fn main() -> ExitCode {
     let mut args: Vec<String> = env::args().skip(1).collect();
     let chore = if args.is_empty() { String::new() } else { args.remove(0) };
-    let outcome = match chore.as_str() {
-        "build" => build::run(&args),
-        "test" => test::run(&args),
-        "bench" => bench::run(&args),
-        "audit" => audit::run(&args),
-        "" | "help" | "-h" | "--help" => {
+    let option = |arg: &&String| arg.starts_with('-') && !["-v", "--verbose"].contains(&arg.as_str());
+    let outcome = match (chore.as_str(), args.iter().find(option).map(String::as_str)) {
+        // It has options of its own.
+        ("bench", _) => bench::run(&args),
+        ("build", None) => build::run(&args),
+        ("test", None) => test::run(&args),
+        ("audit", None) => audit::run(&args),
+        ("" | "help" | "-h" | "--help", _) | ("build" | "test" | "audit", Some("-h" | "--help")) => {
             print!("{USAGE}");
             Ok(())
         }
-        other => Err(format!("there is no chore called {other:?}\n\n{USAGE}")),
+        ("build" | "test" | "audit", Some(option)) => Err(format!("{option} means nothing here\n\n{USAGE}")),
+        (other, _) => Err(format!("there is no chore called {other:?}\n\n{USAGE}")),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

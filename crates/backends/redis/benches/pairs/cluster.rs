@@ -62,9 +62,9 @@ pub(crate) async fn measure(table: &mut Table) {
         let rated = rate(TASKS, |number| our_pairs(leases.clone(), number)).await;
         ours.add(rated, server_time(&cluster) - two);
     }
-    by_driver.print(table, "bare scripts on three primaries, the driver's client");
-    by_map.print(table, "bare scripts, a connection a node and the map known");
-    ours.print(table, "leasehold on three primaries");
+    by_driver.print(table, "bare scripts, the driver's client");
+    by_map.print(table, "bare scripts, the map known");
+    ours.print(table, "leasehold");
     let (ratio, to_known) = (ours.to(&by_driver), ours.to(&by_map));
     table.row("pairs a second, to bare with the map known", &format!("{to_known:.3}"));
     let name = "pairs a second, to bare with the driver's client";
