@@ -111,9 +111,9 @@ pub fn decide(answers: &[Answer], ours: AttemptId) -> Decision {
 }
 
 #[derive(Default)]
-struct Count {
+struct Count<'a> {
     yours: Vec<(FencingToken, Duration)>,
-    rivals: BTreeMap<AttemptId, (usize, Option<Box<HeldBy>>)>,
+    rivals: BTreeMap<AttemptId, Vec<&'a HeldBy>>,
     clocks: Vec<WallTime>,
     gate: Option<Duration>,
     buried: bool,
@@ -124,8 +124,8 @@ struct Count {
     pending: usize,
 }
 
-impl Count {
-    fn of(answers: &[Answer]) -> Count {
+impl<'a> Count<'a> {
+    fn of(answers: &'a [Answer]) -> Count<'a> {
         let mut count = Count::default();
         for answer in answers {
             match answer {
@@ -137,15 +137,11 @@ impl Count {
         count
     }
 
-    fn add(&mut self, vote: &Vote) {
+    fn add(&mut self, vote: &'a Vote) {
         self.clocks.push(vote.now);
         match &vote.choice {
             Choice::Yours { number, remaining } => self.yours.push((*number, *remaining)),
-            Choice::Held { by, attempt } => {
-                let rival = self.rivals.entry(*attempt).or_default();
-                rival.0 += 1;
-                rival.1.get_or_insert_with(|| by.clone());
-            }
+            Choice::Held { by, attempt } => self.rivals.entry(*attempt).or_default().push(by),
             Choice::Free => self.free += 1,
             Choice::Buried => self.buried = true,
             Choice::Far => self.far += 1,
@@ -157,13 +153,16 @@ impl Count {
     /// Votes are split. Whoever has the most keeps them, the others give theirs back: so one of them wins soon.
     fn contest(self, ours: AttemptId, needed: usize) -> Decision {
         let unseen = self.silent + self.pending + self.abstain;
-        let leader = self.rivals.into_iter().max_by_key(|(id, (votes, _))| (*votes, Reverse(*id)));
-        let Some((id, (votes, by))) = leader else {
+        let leader = self.rivals.into_iter().max_by_key(|(id, votes)| (votes.len(), Reverse(*id)));
+        let Some((id, votes)) = leader else {
             // Locks of ours have ended while we asked.
             return if self.yours.is_empty() { Decision::Blocked { by: None } } else { Decision::Contested };
         };
-        let ahead = (self.yours.len(), Reverse(ours)) > (votes, Reverse(id));
-        if ahead && votes + unseen < needed { Decision::Contested } else { Decision::Blocked { by } }
+        let ahead = (self.yours.len(), Reverse(ours)) > (votes.len(), Reverse(id));
+        if ahead && votes.len() + unseen < needed {
+            return Decision::Contested;
+        }
+        Decision::Blocked { by: together(&votes, needed).map(Box::new) }
     }
 }
 
@@ -273,14 +272,18 @@ pub fn majority_view(views: &[Option<View>]) -> (Option<HeldBy>, Option<FencingT
     seen().filter_map(|view| view.held.as_ref()).for_each(|(by, attempt)| {
         by_attempt.entry(*attempt).or_default().push(by);
     });
-    let holder = by_attempt.into_values().find(|all| all.len() >= needed).map(|all| {
-        let mut by = all[0].clone();
-        by.token = token(all.iter().map(|by| by.token), None, needed).unwrap_or(by.token);
-        by.remaining = nth_longest(all.iter().map(|by| by.remaining).collect(), needed);
-        by.held_for = all.iter().map(|by| by.held_for).max().unwrap_or_default();
-        by
-    });
-    (holder, last)
+    let holder = by_attempt.into_values().find(|all| all.len() >= needed);
+    (holder.and_then(|all| together(&all, needed)), last)
+}
+
+/// One holder as these nodes see it together. A node that was away when the others granted it may have it since later
+/// and for longer: it is there for as long as `needed` of them have it, or all, if there are fewer.
+fn together(seen: &[&HeldBy], needed: usize) -> Option<HeldBy> {
+    let mut by = (*seen.first()?).clone();
+    by.token = token(seen.iter().map(|by| by.token), None, needed).unwrap_or(by.token);
+    by.remaining = nth_longest(seen.iter().map(|by| by.remaining).collect(), needed.min(seen.len()));
+    by.held_for = seen.iter().map(|by| by.held_for).max().unwrap_or_default();
+    Some(by)
 }
 
 #[cfg(test)]
@@ -340,6 +343,28 @@ mod tests {
         // Two of five, two of a rival, one that does not answer: the rival may have that one.
         let answers = [yours(7), yours(7), held(9), held(9), Answer::Silent];
         assert!(matches!(decided(&answers), Decision::Blocked { .. }));
+    }
+
+    #[test]
+    fn whoever_is_blocked_hears_how_long_a_majority_holds_not_what_one_node_says() {
+        let since = |held_for: u64, remaining: u64| {
+            let mut answer = held(3);
+            if let Answer::Vote(Vote { choice: Choice::Held { by, .. }, .. }) = &mut answer {
+                by.held_for = Duration::from_secs(held_for);
+                by.remaining = Duration::from_secs(remaining);
+            }
+            answer
+        };
+        // The first was away when the others granted it, and has it since the claim was repeated, with a longer ttl.
+        let (late, other) = (since(1, 90), since(8, 2));
+        let two_silent = [vec![Answer::Silent; 2], vec![late.clone(), other.clone(), other.clone()]].concat();
+        let all_answer = [vec![late.clone()], vec![other.clone(); 4]].concat();
+        for answers in [two_silent, all_answer, vec![late, other, Answer::Pending]] {
+            let Decision::Blocked { by: Some(by) } = decided(&answers) else {
+                panic!("{answers:?} is blocked")
+            };
+            assert_eq!((by.held_for, by.remaining), (Duration::from_secs(8), Duration::from_secs(2)));
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::{
     net::{TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicU32, AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 
@@ -130,10 +130,19 @@ impl Drop for Daemon {
     }
 }
 
-/// A port that nobody listens on at the moment.
+/// A port that nobody listens on at the moment, and that this process has not handed out before. It is below those from
+/// which connections go out: one of those would have taken it by the time the server listens.
 pub(super) fn free_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port is free");
-    listener.local_addr().expect("it has an address").port()
+    const FIRST: u32 = 10_000;
+    const COUNT: u32 = 22_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    // Processes that run side by side look in different places.
+    let start = std::process::id().wrapping_mul(7919);
+    let ports = std::iter::repeat_with(|| start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)))
+        .take(COUNT as usize)
+        .map(|number| (FIRST + number % COUNT) as u16);
+    let mut free = ports.filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
+    free.next().expect("a port is free")
 }
 
 /// A fresh folder.
