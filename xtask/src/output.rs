@@ -58,6 +58,10 @@ const SHOWN: (usize, usize) = (100, 30);
 
 /// The part of a long log that says what went wrong.
 pub(crate) fn excerpt(text: &str) -> String {
+    let stories = stories(text);
+    if !stories.is_empty() {
+        return stories.join("\n\n");
+    }
     let lines: Vec<&str> = text.lines().collect();
     let wrong = |line: &&str| {
         let said = line.trim_start_matches(|c: char| !c.is_ascii_alphabetic());
@@ -69,6 +73,43 @@ pub(crate) fn excerpt(text: &str) -> String {
     let until = (from + SHOWN.0).min(end);
     let gap = if until < end { "\n…\n" } else { "\n" };
     format!("{}{gap}{}", lines[from..until].join("\n"), lines[until.max(end)..].join("\n"))
+}
+
+/// The names of the tests that failed, of everything that ran.
+pub(crate) fn failed_tests(text: &str) -> Vec<String> {
+    stories(text).iter().filter_map(|story| test_of(story.lines().next()?)).map(str::to_owned).collect()
+}
+
+/// What each test that failed printed, without the backtrace, and not more of it than one wants to read.
+fn stories(text: &str) -> Vec<String> {
+    let mut stories: Vec<Vec<&str>> = Vec::new();
+    let mut within = false;
+    for line in text.lines() {
+        if test_of(line).is_some() {
+            stories.push(Vec::new());
+            within = true;
+        }
+        // Test binaries name those that failed once more after their stories.
+        within &= line != "failures:" && line.trim() != "stack backtrace:";
+        if let Some(story) = stories.last_mut().filter(|_| within) {
+            story.push(line);
+        }
+    }
+    let shortened = |story: Vec<&str>| {
+        let lines: Vec<&str> = story.into_iter().filter(|line| !line.trim().is_empty()).collect();
+        let (head, tail) = (SHOWN.1, SHOWN.1);
+        if lines.len() <= head + tail {
+            return lines.join("\n");
+        }
+        format!("{}\n…\n{}", lines[..head].join("\n"), lines[lines.len() - tail..].join("\n"))
+    };
+    stories.into_iter().map(shortened).collect()
+}
+
+/// The test whose story begins with this line.
+fn test_of(line: &str) -> Option<&str> {
+    let name = line.strip_prefix("---- ")?.strip_suffix(" ----")?;
+    Some(name.strip_suffix(" stdout").unwrap_or(name))
 }
 
 #[cfg(test)]
@@ -99,5 +140,22 @@ mod tests {
         assert!(shown.starts_with("test 48 ... ok\ntest 49 ... ok\nthread 'x' panicked"), "{shown}");
         assert!(shown.contains("\n…\n") && shown.ends_with("test 499 ... ok"), "{shown}");
         assert_eq!(excerpt("one\ntwo").trim(), "one\ntwo");
+    }
+
+    #[test]
+    fn every_test_that_failed_tells_its_story() {
+        let text = "test a ... FAILED\n\nfailures:\n\n---- a stdout ----\n\nthread 'a' panicked at x:1:2:\nboom\n\
+                    stack backtrace:\n   0: rust_begin_unwind\n\n\nfailures:\n    a\n\ntest result: FAILED. 1 failed\n\
+                    test redis::b ... ok\nfailures:\n\n---- redis::c ----\nthey differ\n\n\nfailures:\n    redis::c\n\
+                    error: 2 targets failed\n";
+        assert_eq!(failed_tests(text), ["a", "redis::c"]);
+        let shown = excerpt(text);
+        assert_eq!(
+            shown,
+            "---- a stdout ----\nthread 'a' panicked at x:1:2:\nboom\n\n---- redis::c ----\nthey differ"
+        );
+        let long: String = (0..500).map(|n| format!("line {n}\n")).collect();
+        let shown = excerpt(&format!("---- a ----\n{long}failures:\n"));
+        assert!(shown.lines().count() < 70 && shown.ends_with("line 499"), "{shown}");
     }
 }

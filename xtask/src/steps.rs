@@ -25,7 +25,21 @@ pub(crate) struct Steps {
 struct Done {
     name: String,
     took: Duration,
-    failure: Option<String>,
+    failure: Option<Failure>,
+}
+
+/// Why a step failed.
+struct Failure {
+    /// In full.
+    why: String,
+    /// Which tests, if it runs tests.
+    tests: Vec<String>,
+}
+
+impl From<String> for Failure {
+    fn from(why: String) -> Failure {
+        Failure { why, tests: Vec::new() }
+    }
 }
 
 impl Steps {
@@ -37,7 +51,11 @@ impl Steps {
     /// A step that is a command.
     pub(crate) fn command(&mut self, name: &str, command: &mut Command) -> bool {
         let started = self.begin(name);
-        let outcome = if self.verbose { stream(command) } else { self.capture(name, command, started) };
+        let outcome = if self.verbose {
+            stream(command).map_err(Failure::from)
+        } else {
+            self.capture(name, command, started)
+        };
         self.end(name, started, outcome)
     }
 
@@ -45,7 +63,7 @@ impl Steps {
     pub(crate) fn check(&mut self, name: &str, check: impl FnOnce() -> Result<(), String>) -> bool {
         let started = self.begin(name);
         let outcome = check();
-        self.end(name, started, outcome)
+        self.end(name, started, outcome.map_err(Failure::from))
     }
 
     fn begin(&self, name: &str) -> Instant {
@@ -55,13 +73,13 @@ impl Steps {
         Instant::now()
     }
 
-    fn end(&mut self, name: &str, started: Instant, outcome: Result<(), String>) -> bool {
+    fn end(&mut self, name: &str, started: Instant, outcome: Result<(), Failure>) -> bool {
         let took = started.elapsed();
         if self.terminal && !self.verbose {
             say("\r\x1b[K");
         }
-        if let Err(why) = &outcome {
-            say(&format!("{why}\n"));
+        if let Err(failure) = &outcome {
+            say(&format!("{}\n", failure.why));
         }
         let done = Done { name: name.to_owned(), took, failure: outcome.err() };
         say(&format!("{}\n", self.line(&done)));
@@ -76,7 +94,7 @@ impl Steps {
         format!("{mark} {:<28} {:>7.1} s", done.name, done.took.as_secs_f64())
     }
 
-    fn capture(&self, name: &str, command: &mut Command, started: Instant) -> Result<(), String> {
+    fn capture(&self, name: &str, command: &mut Command, started: Instant) -> Result<(), Failure> {
         let path = self.logs.join(format!("{}.log", name.replace([' ', '/'], "-")));
         let cannot = |error: std::io::Error| format!("cannot write {}: {error}", path.display());
         fs::create_dir_all(&self.logs).map_err(cannot)?;
@@ -109,7 +127,8 @@ impl Steps {
             return Ok(());
         }
         let excerpt = output::excerpt(&text);
-        Err(format!("{excerpt}\n\n{command:?}\n{status}; all of it is in {}", path.display()))
+        let why = format!("{excerpt}\n\n{command:?}\n{status}; all of it is in {}", path.display());
+        Err(Failure { why, tests: output::failed_tests(&text) })
     }
 
     /// The closing summary: an error if any step failed.
@@ -124,7 +143,11 @@ impl Steps {
             }
             some => {
                 // What failed stands far above, each with its output: here they are side by side.
-                self.done.iter().for_each(|done| println!("{}", self.line(done)));
+                for done in &self.done {
+                    println!("{}", self.line(done));
+                    let tests = done.failure.iter().flat_map(|failure| &failure.tests);
+                    tests.for_each(|test| println!("           {test}"));
+                }
                 println!();
                 let names: Vec<_> = some.iter().map(|done| done.name.as_str()).collect();
                 Err(format!("{} of {} steps failed: {}", some.len(), self.done.len(), names.join(", ")))
