@@ -10,6 +10,7 @@
 use std::{
     fmt,
     ops::Deref,
+    path::Path,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -63,6 +64,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 pub struct Link {
     shared: Arc<Shared>,
     timeout: Duration,
+    password_file: Option<Arc<Path>>,
 }
 
 struct Shared {
@@ -106,13 +108,20 @@ impl Link {
         let server = Box::new(Named { settings, tls });
         let shared =
             Shared { server, patience, wire: Mutex::default(), connecting: tokio::sync::Mutex::default() };
-        Link { shared: Arc::new(shared), timeout: PATIENCE }
+        Link { shared: Arc::new(shared), timeout: PATIENCE, password_file: None }
     }
 
     /// How long to wait for an answer. Five seconds unless told; from 10 ms to a minute.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Link {
         self.timeout = timeout.clamp(PATIENCE_BOUNDS.0, PATIENCE_BOUNDS.1);
+        self
+    }
+
+    /// Where the password is, read anew for every connection: it may change. That of the settings unless told.
+    #[must_use]
+    pub fn password_file(mut self, path: impl AsRef<Path>) -> Link {
+        self.password_file = Some(path.as_ref().into());
         self
     }
 
@@ -162,20 +171,33 @@ impl Link {
         {
             return Err(error.clone());
         }
-        let patience = self.shared.patience;
-        let outcome = match timeout(patience, self.shared.server.connect()).await {
-            Ok(outcome) => outcome.map_err(no_connection),
-            Err(_) => {
-                let message = format!("cannot connect to the database within {patience:?}");
-                Err(Error::new(ErrorKind::Unavailable, message))
-            }
-        };
+        let outcome = self.attempt().await;
         *vain = outcome.as_ref().err().map(|error| (Instant::now(), error.clone()));
         let (client, driver) = outcome?;
         let (retired, pulse, timeout) = (AtomicBool::new(false), Mutex::default(), self.timeout);
         let wire = Arc::new(Wire { client, driver, retired, pulse, timeout });
         *self.slot() = Some(Arc::clone(&wire));
         Ok(wire)
+    }
+
+    async fn attempt(&self) -> Result<(Client, AbortHandle)> {
+        let patience = self.shared.patience;
+        match timeout(patience, self.shared.server.connect(self.password()?)).await {
+            Ok(outcome) => outcome.map_err(no_connection),
+            Err(_) => {
+                let message = format!("cannot connect to the database within {patience:?}");
+                Err(Error::new(ErrorKind::Unavailable, message))
+            }
+        }
+    }
+
+    fn password(&self) -> Result<Option<String>> {
+        let Some(path) = &self.password_file else { return Ok(None) };
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            let message = format!("cannot read the password file {}", path.display());
+            Error::new(ErrorKind::Denied, message).because(error)
+        })?;
+        Ok(Some(text.trim_end_matches(['\r', '\n']).to_owned()))
     }
 
     /// Ends it at once, at the server too: one that waits for a lock or a standby would not notice that nobody waits for it.
@@ -263,7 +285,9 @@ impl fmt::Debug for Link {
 /// Where connections lead, whatever kind of TLS they speak.
 #[async_trait]
 trait Server: Send + Sync {
-    async fn connect(&self) -> Result<(Client, AbortHandle), tokio_postgres::Error>;
+    /// With this password, or that of the settings.
+    async fn connect(&self, password: Option<String>)
+    -> Result<(Client, AbortHandle), tokio_postgres::Error>;
     async fn cancel(&self, token: CancelToken);
 }
 
@@ -280,8 +304,15 @@ where
     T::TlsConnect: Send,
     <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
 {
-    async fn connect(&self) -> Result<(Client, AbortHandle), tokio_postgres::Error> {
-        let (client, connection) = self.settings.connect(self.tls.clone()).await?;
+    async fn connect(
+        &self,
+        password: Option<String>,
+    ) -> Result<(Client, AbortHandle), tokio_postgres::Error> {
+        let mut settings = self.settings.clone();
+        if let Some(password) = password {
+            settings.password(password);
+        }
+        let (client, connection) = settings.connect(self.tls.clone()).await?;
         let driver = tokio::spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(target: "leasehold", %error, "a connection to the database ended");

@@ -9,11 +9,10 @@ use std::{
 };
 
 use axum::{Router, body::Body, routing};
-use leasehold_core::{Effect, Error, ErrorKind, Pass, Resource};
+use leasehold_core::{Effect, ErrorKind, Pass, Resource};
 use leasehold_fence::{
     http::{FenceLayer, Marks as _, PostgresMarks, Verdict, show},
     postgres::{self, Link},
-    rule::Admission,
 };
 use leasehold_testkit::{proxy::Proxy, servers::PostgresServer};
 use tokio_postgres::{Config, NoTls};
@@ -31,6 +30,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("the_impatient_find_a_way_out_of_a_black_hole", black_hole),
     ("a_connection_is_made_although_who_asked_for_it_is_gone", nobody_stayed),
     ("a_session_that_waits_for_a_lock_does_not_keep_the_others", behind_a_lock),
+    ("a_password_that_changes_is_read_again", password),
     ("who_is_refused_by_the_server_is_told_why", refused),
 ];
 
@@ -41,12 +41,12 @@ fn link(url: &str) -> Link {
     Link::new(url.parse().unwrap(), NoTls)
 }
 
-/// By way of a proxy, and with little patience.
+/// By way of a proxy.
 fn link_by(proxy: &Proxy, site: &Site, connect_timeout: Duration) -> Link {
     let mut settings = Config::new();
     settings.host("127.0.0.1").port(proxy.port()).user("postgres").dbname(&site.database);
     settings.connect_timeout(connect_timeout);
-    Link::new(settings, NoTls).timeout(Duration::from_millis(200))
+    Link::new(settings, NoTls)
 }
 
 /// A service behind a fence, and how often its handler ran.
@@ -139,8 +139,7 @@ fn crowd(site: &Site) {
         postgres::setup(&site.client().await).await.unwrap();
         let proxy = Proxy::start(site.server.port(), 1).await;
         let marks = PostgresMarks::new(link_by(&proxy, site, Duration::from_millis(500)));
-        admitted(marks.judge(&pass(34, 2)).await);
-        assert_eq!(proxy.connections(), 1);
+        admitted(&marks, &pass(34, 2)).await;
         // Accepted, and then nothing: the attempt lasts as long as it may.
         proxy.reset();
         proxy.black_hole();
@@ -169,10 +168,7 @@ fn crowd(site: &Site) {
         }
         few(before, began);
         proxy.heal();
-        while let Err(error) = marks.judge(&pass(34, 2)).await {
-            assert!(Instant::now() < until, "{error}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        admitted(&marks, &pass(34, 2)).await;
         let before = proxy.connections();
         let crowd: Vec<_> = (35..135).map(|token| judging(&marks, token)).collect();
         for one in crowd {
@@ -188,16 +184,26 @@ fn judging(marks: &PostgresMarks, token: u64) -> tokio::task::JoinHandle<leaseho
     tokio::spawn(async move { marks.judge(&pass(token, 2)).await })
 }
 
-fn admitted(answer: Result<Verdict, Error>) {
-    assert!(matches!(answer, Ok(Ok(Admission::Raised | Admission::Again))), "{answer:?}");
+/// Admitted, however slow the machine is.
+async fn admitted(marks: &PostgresMarks, pass: &Pass) {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match marks.judge(pass).await {
+            Ok(verdict) => return assert!(verdict.is_ok(), "{verdict:?}"),
+            Err(error) => assert!(Instant::now() < until, "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 fn black_hole(site: &Site) {
     site.run(async {
         postgres::setup(&site.client().await).await.unwrap();
         let proxy = Proxy::start(site.server.port(), 1).await;
-        let marks = PostgresMarks::new(link_by(&proxy, site, Duration::from_millis(500)));
-        admitted(marks.judge(&pass(34, 2)).await);
+        let marks = PostgresMarks::new(
+            link_by(&proxy, site, Duration::from_millis(500)).timeout(Duration::from_millis(200)),
+        );
+        admitted(&marks, &pass(34, 2)).await;
         proxy.black_hole();
         let began = Instant::now();
         let error = marks.judge(&pass(34, 2)).await.unwrap_err();
@@ -210,9 +216,7 @@ fn black_hole(site: &Site) {
             drop(impatient(marks.judge(&pass(35, 2))).await);
         }
         proxy.heal();
-        while !matches!(impatient(marks.judge(&pass(35, 2))).await, Some(Ok(Ok(_)))) {
-            assert!(Instant::now() < until, "there is no way out");
-        }
+        admitted(&marks, &pass(35, 2)).await;
     });
 }
 
@@ -246,9 +250,7 @@ fn behind_a_lock(site: &Site) {
         let error = marks.judge(&pass(35, 2)).await.unwrap_err();
         assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown), "{error}");
         let until = Instant::now() + PATIENCE;
-        while let Err(error) = marks.judge(&pass_for("report/43", 1, 1)).await {
-            assert!(Instant::now() < until, "{error}");
-        }
+        admitted(&marks, &pass_for("report/43", 1, 1)).await;
         // What waited was cancelled: the next holder does not find a mark that was raised behind its back.
         let waiting = format!(
             "SELECT count(*) FROM pg_stat_activity WHERE datname = '{}' AND wait_event_type = 'Lock'",
@@ -258,7 +260,39 @@ fn behind_a_lock(site: &Site) {
             assert!(Instant::now() < until, "a session is left behind");
         }
         transaction.commit().await.unwrap();
-        admitted(marks.judge(&pass(34, 2)).await);
+        admitted(&marks, &pass(34, 2)).await;
+    });
+}
+
+fn password(site: &Site) {
+    // Its own: the others come without a password.
+    let server = PostgresServer::start();
+    let file = server.folder().join("password");
+    let set = |password: &str| {
+        server.sql(&format!("ALTER ROLE app PASSWORD '{password}'"));
+        std::fs::write(&file, format!("{password}\n")).unwrap();
+    };
+    server.sql("CREATE ROLE app LOGIN");
+    server.require_passwords();
+    set("first");
+    site.run(async {
+        let link = link(&server.url().replace("postgres@", "app@")).password_file(&file);
+        let end = async || {
+            let wire = link.wire().await.unwrap();
+            server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app'");
+            let until = Instant::now() + PATIENCE;
+            while !wire.is_closed() {
+                assert!(Instant::now() < until, "it is noticed");
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        set("second");
+        end().await;
+        link.wire().await.unwrap();
+        std::fs::remove_file(&file).unwrap();
+        end().await;
+        let error = link.wire().await.unwrap_err();
+        assert!(error.kind() == ErrorKind::Denied && error.to_string().contains("password"), "{error}");
     });
 }
 
