@@ -1,5 +1,5 @@
 //! The fence of Redis, on a real server.
-#![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test is a program of its own")]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! Marks whose connection is lost: nothing passes without the check, and it goes on by itself.
+#![allow(clippy::disallowed_methods, reason = "a test is a program of its own")]
 
 use std::{
     sync::{
@@ -180,7 +181,6 @@ fn crowd(site: &Site) {
 
 fn judging(marks: &PostgresMarks, token: u64) -> tokio::task::JoinHandle<leasehold_core::Result<Verdict>> {
     let marks = marks.clone();
-    #[expect(clippy::disallowed_methods, reason = "a test has a runtime")]
     tokio::spawn(async move { marks.judge(&pass(token, 2)).await })
 }
 
@@ -236,7 +236,6 @@ fn nobody_stayed(site: &Site) {
 
 /// What comes of it in a moment.
 async fn impatient<T>(work: impl Future<Output = T>) -> Option<T> {
-    #[expect(clippy::disallowed_methods, reason = "a test has a runtime")]
     tokio::time::timeout(Duration::from_millis(10), work).await.ok()
 }
 
