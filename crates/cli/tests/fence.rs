@@ -74,7 +74,10 @@ fn a_fence_is_listed_moved_and_removed() {
     assert!(code == 0 && said.contains("no table is fenced"), "{said}");
     fence(&site, &shop, &["install", "--table", "orders", "--resource", "order/{id}"]);
     let (_, json, _) = fence(&site, &shop, &["status", "--json"]);
-    assert_eq!(json, r#"{"tables":[{"active":true,"resource":"order/{id}","table":"orders"}]}"#);
+    assert_eq!(
+        json,
+        r#"{"tables":[{"active":true,"resource":"order/{id}","table":"orders","truncatable":[]}]}"#
+    );
     let (code, _, said) = fence(&site, &shop, &["rebase", "order/7", "--to", "5", "--reason", "to etcd"]);
     assert!(code == 64 && said.contains("nothing to move"), "{said}");
     sqlite3(&shop, "INSERT INTO leasehold_fence_mark (resource, token) VALUES ('order/7', 1000)").unwrap();

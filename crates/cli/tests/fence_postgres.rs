@@ -67,7 +67,10 @@ fn one_server_one_story() {
 
     // Looking, moving, removing.
     let (_, json, _) = fence(&site, &url, &["status", "--json"]);
-    assert_eq!(json, r#"{"tables":[{"active":true,"resource":"order/{id}","table":"public.orders"}]}"#);
+    assert_eq!(
+        json,
+        r#"{"tables":[{"active":true,"resource":"order/{id}","table":"public.orders","truncatable":[]}]}"#
+    );
     let (code, said, error) = fence(&site, &url, &["rebase", "order/7", "--to", "10", "--reason", "to etcd"]);
     assert!(code == 0 && said.contains("tokens above 10 are taken"), "{said} {error}");
     let (code, _, error) = run("order/7", "late", WRITE);
@@ -76,6 +79,27 @@ fn one_server_one_story() {
     assert!(said.contains("the highest token seen is 10; from ") && said.contains("to etcd"), "{said}");
     assert_eq!(fence(&site, &url, &["remove", "--table", "orders"]).0, 0);
     server.sql("UPDATE orders SET state = 'free'");
+
+    // A partition that comes later is named, and installing it again is what is said to help.
+    server.sql("CREATE TABLE bills (id int) PARTITION BY LIST (id); CREATE TABLE bills_1 PARTITION OF bills FOR VALUES IN (1)");
+    let install = ["install", "--table", "bills", "--resource", "bill/{id}"];
+    assert_eq!(fence(&site, &url, &install).0, 0);
+    server.sql("CREATE TABLE bills_2 PARTITION OF bills FOR VALUES IN (2)");
+    let (code, said, error) = fence(&site, &url, &["status"]);
+    let hint = "public.bills: TRUNCATE of public.bills_2 is not refused: run leasehold fence install";
+    assert!(code == 0 && format!("{said}{error}").contains(hint), "{said} {error}");
+    let (_, json, _) = fence(&site, &url, &["status", "--json"]);
+    assert!(json.contains(r#""truncatable":["public.bills_2"]"#), "{json}");
+    assert_eq!(fence(&site, &url, &install).0, 0);
+    assert_eq!(fence(&site, &url, &["status"]).2, "");
+    server.try_sql("TRUNCATE bills_2").unwrap_err();
+
+    // The namespace of the URL is that of the resource.
+    server.sql("SELECT leasehold_fence.admit('acme:bill/1', 34)");
+    let (code, said, error) = fence(&site, &format!("{url}?namespace=acme"), &["status", "bill/1"]);
+    assert_eq!((code, said.as_str()), (0, "acme:bill/1: the highest token seen is 34"), "{error}");
+    let (code, _, error) = fence(&site, &format!("{url}?namespace=acme"), &install);
+    assert!(code == 64 && error.contains("write it in --resource"), "{error}");
 
     // Printed, it is the same.
     let (code, sql, _) = fence(&site, &url, &["schema"]);

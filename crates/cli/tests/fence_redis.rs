@@ -1,9 +1,11 @@
-//! `leasehold fence` on Redis: marks are seen and moved, on one server and on a cluster.
+//! `leasehold fence` on Redis: marks are seen and moved, wherever a store's URL leads to.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod support;
 
-use leasehold_testkit::servers::{RedisCluster, RedisServer};
+use std::{fs, time::Instant};
+
+use leasehold_testkit::servers::{RedisCluster, RedisServer, Replication};
 use support::{Site, said as text};
 
 fn fence(site: &Site, url: &str, words: &[&str]) -> (i32, String, String) {
@@ -49,19 +51,126 @@ fn a_mark_is_seen_and_moved_and_that_is_recorded() {
 }
 
 #[test]
-fn any_node_of_a_cluster_finds_the_mark() {
+fn on_a_cluster_the_mark_is_found_wherever_its_slot_is() {
     let (site, cluster) = (Site::new(), RedisCluster::without_replicas());
-    for (number, key) in ["report:1", "report:2", "report:3", "report:4"].into_iter().enumerate() {
-        let mark = format!("fence:v1:{{{key}}}:report/42");
+    for key in ["report:1", "report:2", "report:3", "report:{4}:body"] {
+        let tag = key.trim_start_matches("report:{").trim_end_matches("}:body");
+        let mark = format!("fence:v1:{{{tag}}}:report/42");
         let set = ["HSET", mark.as_str(), "token", "1000", "owner", ""];
         assert!(cluster.nodes.iter().any(|node| node.command(&set) == "2"), "one of them has the slot");
-        let url = cluster.nodes[number % cluster.nodes.len()].url();
         let words = ["rebase", "report/42", "--key", key, "--to", "10", "--reason", "to etcd"];
-        let (code, said, error) = fence(&site, &url, &words);
+        let (code, said, error) = fence(&site, &cluster.url(), &words);
         assert!(code == 0 && said.contains("below 505"), "{said} {error}");
-        let (_, said, error) = fence(&site, &url, &["status", "report/42", "--key", key]);
+        let slot = cluster.slot(tag);
+        cluster.move_slots(slot..=slot, cluster.other_than(slot));
+        // One of its nodes will do to find the others.
+        let one = format!("redis+cluster://127.0.0.1:{}", cluster.nodes[0].port());
+        let (_, said, error) = fence(&site, &one, &["status", "report/42", "--key", key]);
         assert!(said.contains("the highest token seen is 10") && said.contains("to etcd"), "{said} {error}");
     }
+    let (code, _, said) =
+        fence(&site, &cluster.nodes[0].url(), &["status", "report/42", "--key", "report:1"]);
+    assert!(code == 78 && said.contains("a node of a cluster"), "{code} {said}");
+}
+
+#[test]
+fn behind_sentinel_the_mark_is_found_before_and_after_a_failover() {
+    let (site, servers) = (Site::new(), Replication::start(1));
+    let url = servers.url();
+    let status = || fence(&site, &url, &["status", "report/42", "--key", "report:42"]);
+    let set = ["HSET", "fence:v1:{report:42}:report/42", "token", "1000", "owner", ""];
+    servers.servers[0].command(&set);
+    assert!(status().1.contains("the highest token seen is 1000"), "{:?}", status());
+    let rebase = |to: &str, url: &str| {
+        let words = ["rebase", "report/42", "--key", "report:42", "--to", to, "--reason", "to etcd"];
+        fence(&site, url, &words)
+    };
+    // As many replicas as the URL asks for have it, or it is said that they have not.
+    let (code, _, said) = rebase("300", &format!("{url}?replicas=2&replica_timeout=200ms"));
+    assert!(
+        code == 69 && said.contains("1 replicas acknowledged in time, 2 were asked for"),
+        "{code} {said}"
+    );
+    let (code, _, said) = rebase("200", &format!("{url}?replicas=majority&replica_timeout=30s"));
+    assert_eq!(code, 0, "{said}");
+    // A replica may be behind: it is not asked.
+    let (code, _, said) =
+        fence(&site, &servers.servers[1].url(), &["status", "report/42", "--key", "report:42"]);
+    assert!(code == 69 && said.contains("a replica, not the primary"), "{code} {said}");
+
+    servers.servers[0].kill();
+    servers.await_failover(servers.servers[0].port());
+    let (code, said, error) = status();
+    assert!(code == 0 && said.contains("the highest token seen is 200"), "{said} {error}");
+    assert_eq!(rebase("100", &url).0, 0);
+    assert!(status().1.contains("the highest token seen is 100"), "{:?}", status());
+}
+
+#[test]
+fn what_a_stores_url_says_is_taken() {
+    let (site, server) = (Site::new(), RedisServer::with(&["--requirepass", "open sesame"]));
+    let file = site.path("password");
+    fs::write(&file, "open sesame\n").unwrap();
+    let url = format!("{}3?password_file={}", server.url(), file.display());
+    let mark = "fence:v1:{report:42}:acme:report/42";
+    let shell =
+        format!("redis.call('SELECT', 3) return redis.call('HSET', '{mark}', 'token', '34', 'owner', '')");
+    let beside = |url: &str, resource: &str| fence(&site, url, &["status", resource, "--key", "report:42"]);
+    let (code, said, error) = beside(&url, "report/42");
+    assert_eq!((code, said.as_str()), (0, "report/42: no token has been seen"), "{error}");
+    let output = site
+        .command("redis-cli")
+        .env("REDISCLI_AUTH", "open sesame")
+        .args(["-p", &server.port().to_string(), "EVAL", &shell, "0"])
+        .output()
+        .unwrap();
+    assert_eq!(text(&output.stdout).trim(), "2", "{}", text(&output.stderr));
+    // The namespace is that of the leases, and one that is typed comes first.
+    let seen = (0, "acme:report/42: the highest token seen is 34".to_owned());
+    let tenant = format!("{url}&namespace=acme");
+    for (url, resource) in [(&tenant, "report/42"), (&url, "acme:report/42"), (&tenant, "acme:report/42")] {
+        let (code, said, error) = beside(url, resource);
+        assert_eq!((code, said), seen, "{error}");
+    }
+    assert_eq!(beside(&tenant, "other:report/42").1, "other:report/42: no token has been seen");
+
+    fs::write(&file, "another sesame\n").unwrap();
+    let (code, _, said) = beside(&url, "report/42");
+    assert!(code == 78 && !said.contains("sesame"), "{code} {said}");
+    fs::remove_file(&file).unwrap();
+    let (code, _, said) = beside(&url, "report/42");
+    assert!(code == 78 && said.contains(&file.display().to_string()), "{code} {said}");
+
+    let frozen = RedisServer::start();
+    frozen.freeze();
+    let began = Instant::now();
+    let (code, _, said) = beside(&format!("{}?timeout=50ms&connect_timeout=50ms", frozen.url()), "report/42");
+    assert!(code == 69 && began.elapsed() < support::PATIENCE / 2, "{code} {said}");
+}
+
+#[cfg(feature = "redis-tls")]
+#[test]
+fn a_mark_is_found_by_tls() {
+    let site = Site::new();
+    let file = |name: &str| site.path(name);
+    let mut openssl = std::process::Command::new("openssl");
+    openssl.args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]);
+    openssl.args(["-addext", "subjectAltName=DNS:localhost", "-addext", "basicConstraints=CA:FALSE"]);
+    let made = openssl.arg("-keyout").arg(file("key")).arg("-out").arg(file("crt")).output().unwrap();
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    let files = leasehold_testkit::servers::TlsFiles {
+        certificate: file("crt"),
+        key: file("key"),
+        authority: file("crt"),
+    };
+    let server = RedisServer::with_tls(&files, &[]);
+    server.command(&["HSET", "fence:v1:{report:42}:report/42", "token", "34", "owner", ""]);
+    let status = |url: &str| fence(&site, url, &["status", "report/42", "--key", "report:42"]);
+    let trusting = format!("rediss://localhost:{}/?ca_file={}", server.tls_port(), file("crt").display());
+    let (code, said, error) = status(&trusting);
+    assert_eq!((code, said.as_str()), (0, "report/42: the highest token seen is 34"), "{error}");
+    let (code, _, said) = status(&format!("rediss://localhost:{}/", server.tls_port()));
+    assert!(code != 0, "nobody vouches for it: {said}");
 }
 
 #[test]
@@ -81,17 +190,21 @@ fn what_makes_no_sense_is_refused_with_the_reason() {
         let (ended, _, said) = fence(&site, &url, words);
         assert!(ended == *code && said.contains(why), "{words:?}: {ended} {said}");
     }
-    let (code, _, said) = beside(&format!("{url}?password_file=x"));
-    assert!(code == 78 && said.contains("takes no options"), "{said}");
-    let (code, _, said) = beside("redis+sentinel://127.0.0.1:1/primary");
-    assert!(code == 64 && said.contains("the primary behind Sentinel"), "{said}");
+    let (code, _, said) = beside(&format!("{url}?colour=red"));
+    assert!(code == 78 && said.contains("the option colour is not known"), "{said}");
+    let (code, _, said) = beside("redis+sentinel://127.0.0.1:1");
+    assert!(code == 78 && said.contains("name the service"), "{said}");
+    let (code, _, said) = beside("redis+sentinel://127.0.0.1:1/primary?connect_timeout=50ms&timeout=50ms");
+    assert!(code == 69 && said.contains("cannot connect"), "{said}");
+    let (code, _, said) = beside("redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3");
+    assert!(code == 64 && said.contains("name the server that has the key"), "{said}");
     let (code, _, said) = beside("redis://u:sesame@127.0.0.1:1");
     assert!(code == 69 && !said.contains("sesame"), "{said}");
     server.command(&["CONFIG", "SET", "requirepass", "open sesame"]);
     let (code, _, said) = beside(&url);
-    assert!(code == 78 && said.contains("Authentication required"), "{said}");
+    assert!(code == 78 && said.contains("password"), "{said}");
     let (code, _, said) = beside(&url.replace("redis://", "redis://:another%20sesame@"));
-    assert!(code == 78 && said.contains("authentication failed") && !said.contains("sesame"), "{said}");
+    assert!(code == 78 && said.contains("password") && !said.contains("sesame"), "{said}");
     let mut with = site.leasehold();
     with.args(["fence", "status", "report/42", "--key", "report:42"]);
     let output = with.env("LEASEHOLD_DATABASE", &url).env("REDISCLI_AUTH", "open sesame").output().unwrap();

@@ -12,9 +12,12 @@ pub struct Fenced {
     pub table: String,
     /// How the resource of a row is named.
     pub template: String,
-    /// Whether every write fires them: PostgreSQL can switch them off, one of SQLite's may have been dropped, and one of
-    /// your own may be for inserts alone.
+    /// Whether every write fires them: PostgreSQL can switch them off, on one partition too, one of SQLite's may have been
+    /// dropped, and one of your own may be for inserts alone.
     pub active: bool,
+    /// Of the table and its partitions, those that TRUNCATE empties without being refused: partitions of PostgreSQL that came
+    /// after the fence. Installed again, it covers them.
+    pub truncatable: Vec<String>,
 }
 
 /// A resource moves to a backend that counts elsewhere: to what, by whom, and why. See [`rebase`](crate::rule::rebase).

@@ -3,9 +3,12 @@
 
 mod common;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
 use axum::{Extension, Router, body::Body, routing};
@@ -149,6 +152,23 @@ fn a_read_needs_no_token_and_with_one_it_enters() {
         assert_eq!(send(&app, shown("GET", &pass(34, 2))).await.0, 200);
         assert_eq!(send(&app, shown("PUT", &pass(33, 1))).await.0, 412, "34 has read: what 33 read is old");
         assert_eq!(send(&app, shown("GET", &pass(33, 1))).await.0, 412);
+    });
+}
+
+#[test]
+fn while_the_file_of_marks_is_locked_nothing_passes_and_then_it_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = || Connection::open(folder.path().join("marks.db")).unwrap();
+    let (marks, other) = (open(), open());
+    marks.busy_timeout(Duration::from_millis(10)).unwrap();
+    run(async {
+        let app = app(SqliteMarks::new(marks).unwrap());
+        assert_eq!(send(&app, shown("PUT", &pass(34, 1))).await.0, 200);
+        other.execute_batch("BEGIN EXCLUSIVE").unwrap();
+        assert_eq!(send(&app, shown("PUT", &pass(35, 1))).await.0, 503);
+        other.execute_batch("ROLLBACK").unwrap();
+        assert_eq!(send(&app, shown("PUT", &pass(36, 1))).await.0, 200);
+        assert_eq!(send(&app, shown("PUT", &pass(34, 1))).await.0, 412);
     });
 }
 

@@ -1,9 +1,9 @@
 //! The fence of Redis, on a real server.
-#![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test is a program of its own")]
 
 mod common;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{pass, stale, token};
 use leasehold_core::{Effect, ErrorKind};
@@ -13,7 +13,10 @@ use leasehold_fence::{
     rule::{self, Admission, Mark},
 };
 use leasehold_testkit::servers::{RedisCluster, RedisServer};
-use redis::{Client, aio::MultiplexedConnection};
+use redis::{
+    Client,
+    aio::{ConnectionManager, MultiplexedConnection},
+};
 
 fn run<T>(work: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
@@ -98,6 +101,29 @@ fn without_enter_an_update_is_lost_and_with_it_the_late_one_is_refused() {
                 "with enter: {enter}"
             );
         }
+    });
+}
+
+#[test]
+fn a_managed_connection_goes_on_when_the_server_comes_back_and_a_plain_one_is_over() {
+    let server = RedisServer::with(&["--appendonly", "yes", "--appendfsync", "always"]);
+    run(async {
+        let (mut plain, fence) = (connect(&server).await, Fence::new());
+        let mut managed = ConnectionManager::new(Client::open(server.url()).unwrap()).await.unwrap();
+        let set = |number| fence.set(&pass(number, 1), "report:42", "x").unwrap();
+        set(34).run(&mut managed).await.unwrap();
+        set(34).run(&mut plain).await.unwrap();
+        server.kill();
+        assert_eq!(set(35).run(&mut managed).await.unwrap_err().kind(), ErrorKind::Unavailable);
+        server.run_again();
+        let until = Instant::now() + Duration::from_secs(60);
+        while let Err(error) = set(36).run(&mut managed).await {
+            assert!(error.kind() == ErrorKind::Unavailable && Instant::now() < until, "{error}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert_eq!(stale(set(34).run(&mut managed).await), (34, 36), "the mark has outlived it");
+        // The page says to take a managed one.
+        assert_eq!(set(36).run(&mut plain).await.unwrap_err().kind(), ErrorKind::Unavailable);
     });
 }
 

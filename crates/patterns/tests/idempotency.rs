@@ -6,11 +6,12 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use axum::{Router, body::Body, http::Request, routing::post};
 use leasehold::ErrorKind;
+use leasehold_fence::postgres::Link;
 use leasehold_patterns::idempotency::{
     Begun, Fingerprint, IdempotencyLayer, Keys, PostgresKeys, RedisKeys, Run, SqliteKeys, Terms,
 };
@@ -41,9 +42,7 @@ async fn in_redis(server: &RedisServer) -> RedisKeys<redis::aio::MultiplexedConn
 }
 
 async fn in_postgres(server: &PostgresServer) -> PostgresKeys {
-    let (client, connection) = tokio_postgres::connect(&server.url(), NoTls).await.unwrap();
-    tokio::spawn(connection);
-    let keys = PostgresKeys::new(Arc::new(client));
+    let keys = PostgresKeys::new(Link::new(server.url().parse().unwrap(), NoTls));
     keys.create().await.unwrap();
     keys
 }
@@ -170,6 +169,32 @@ async fn what_is_over_is_removed_by_what_is_new() {
     let (client, connection) = tokio_postgres::connect(&postgres.url(), NoTls).await.unwrap();
     tokio::spawn(connection);
     assert_eq!(client.query_one(count, &[]).await.unwrap().get::<_, i64>(0), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_go_on_when_the_connection_or_the_database_was_lost() {
+    let server = PostgresServer::start();
+    let keys = in_postgres(&server).await;
+    let terms = Terms::default();
+    for (key, kill) in [("a", false), ("b", true)] {
+        let begun = run(keys.begin(key, &payload("x"), &terms).await.unwrap());
+        if kill {
+            server.kill();
+            assert_eq!(keys.renew(&begun, &terms).await.unwrap_err().kind(), ErrorKind::Unavailable);
+            server.run_again();
+        } else {
+            let others = "FROM pg_stat_activity WHERE pid <> pg_backend_pid()";
+            server.sql(&format!("SELECT pg_terminate_backend(pid) {others}"));
+        }
+        let until = Instant::now() + Duration::from_secs(60);
+        // That the connection is over is noticed by a statement, or shortly before.
+        while let Err(error) = keys.renew(&begun, &terms).await {
+            assert!(error.kind() == ErrorKind::Unavailable && Instant::now() < until, "{error}");
+            tokio::time::sleep(SHORT).await;
+        }
+        assert!(keys.finish(&begun, b"done", &terms).await.unwrap(), "the run is still ours");
+        assert!(matches!(keys.begin(key, &payload("x"), &terms).await.unwrap(), Begun::Done(_)));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

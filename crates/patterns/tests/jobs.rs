@@ -4,10 +4,11 @@
 use std::{
     collections::BTreeSet,
     sync::{Arc, Mutex},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use leasehold::{Client, ErrorKind, Memory, Result, async_trait, testing::ManualTime};
+use leasehold_fence::postgres::Link;
 use leasehold_patterns::jobs::{
     Backoff, Claim, JobRecord, JobState, Jobs, NewJob, PostgresJobs, SqliteJobs, Worker,
 };
@@ -17,6 +18,10 @@ use tokio_postgres::NoTls;
 const HOLD: Duration = Duration::from_secs(30);
 /// Shorter than anyone needs, but not shorter than a busy machine takes.
 const SHORT: Duration = Duration::from_millis(50);
+
+fn link(server: &PostgresServer) -> Link {
+    Link::new(server.url().parse().unwrap(), NoTls)
+}
 
 async fn connection(url: &str) -> tokio_postgres::Client {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
@@ -35,7 +40,7 @@ async fn stores(count: usize, test: impl AsyncFn(Vec<Arc<dyn Jobs>>)) {
     let server = PostgresServer::start();
     let mut clients: Vec<Arc<dyn Jobs>> = Vec::new();
     for _ in 0..count {
-        let jobs = PostgresJobs::new(Arc::new(connection(&server.url()).await));
+        let jobs = PostgresJobs::new(link(&server));
         jobs.create().await.unwrap();
         clients.push(Arc::new(jobs));
     }
@@ -317,7 +322,7 @@ async fn a_job_is_added_with_the_transaction_or_not_at_all() {
     assert!(jobs.claim("mail", "a", HOLD).await.unwrap().is_none());
 
     let server = PostgresServer::start();
-    let jobs = PostgresJobs::new(Arc::new(connection(&server.url()).await));
+    let jobs = PostgresJobs::new(link(&server));
     assert_eq!(jobs.due("mail", 1).await.unwrap_err().kind(), ErrorKind::Invalid, "there is no table yet");
     jobs.create().await.unwrap();
     let mut own = connection(&server.url()).await;
@@ -331,6 +336,35 @@ async fn a_job_is_added_with_the_transaction_or_not_at_all() {
     server.stop();
     let error = jobs.claim("mail", "a", HOLD).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_go_on_when_the_connection_or_the_database_was_lost() {
+    let server = PostgresServer::start();
+    let jobs = PostgresJobs::new(link(&server));
+    jobs.create().await.unwrap();
+    for lose in [end_sessions, PostgresServer::kill] {
+        let id = jobs.add(&NewJob::new("mail", b"order 42")).await.unwrap().unwrap();
+        let claim = jobs.claim("mail", "a", HOLD).await.unwrap().unwrap();
+        lose(&server);
+        if server.try_sql("SELECT 1").is_err() {
+            let error = jobs.heartbeat(&claim, HOLD).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+            server.run_again();
+        }
+        let until = Instant::now() + Duration::from_secs(60);
+        // That the connection is over is noticed by a statement, or shortly before.
+        while let Err(error) = jobs.heartbeat(&claim, HOLD).await {
+            assert!(error.kind() == ErrorKind::Unavailable && Instant::now() < until, "{error}");
+            tokio::time::sleep(SHORT).await;
+        }
+        assert!(jobs.complete(&claim, b"sent").await.unwrap(), "the claim is still ours");
+        assert_eq!(jobs.look(id).await.unwrap().unwrap().state, JobState::Done);
+    }
+}
+
+fn end_sessions(server: &PostgresServer) {
+    server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -13,6 +13,7 @@ use std::{
 };
 
 use leasehold::{Client, ErrorKind, FencingToken, Memory, Pass, Resource, testing::ManualTime};
+use leasehold_fence::postgres::Link;
 use leasehold_patterns::single_flight::{
     Cache, Entry, Failure, PostgresCache, RedisCache, SingleFlight, SqliteCache,
 };
@@ -32,9 +33,7 @@ async fn caches(test: impl AsyncFn(Arc<dyn Cache>)) {
         redis::Client::open(redis.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
     test(Arc::new(RedisCache::new(connection))).await;
     let postgres = PostgresServer::start();
-    let (client, connection) = tokio_postgres::connect(&postgres.url(), NoTls).await.unwrap();
-    tokio::spawn(connection);
-    let cache = PostgresCache::new(client);
+    let cache = PostgresCache::new(Link::new(postgres.url().parse().unwrap(), NoTls));
     cache.create().await.unwrap();
     test(Arc::new(cache)).await;
 }
@@ -49,6 +48,34 @@ fn pass(token: u64) -> Pass {
 
 fn value(text: &str) -> Entry {
     Entry::Value(text.as_bytes().into())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cache_goes_on_when_the_connection_or_the_database_was_lost() {
+    let server = PostgresServer::start();
+    let cache = PostgresCache::new(Link::new(server.url().parse().unwrap(), NoTls));
+    cache.create().await.unwrap();
+    for (token, kill) in [(34, false), (36, true)] {
+        cache.put(&value("before"), PATIENCE, &pass(token)).await.unwrap();
+        if kill {
+            server.kill();
+            let error = cache.put(&value("away"), PATIENCE, &pass(token + 1)).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+            server.run_again();
+        } else {
+            let others = "FROM pg_stat_activity WHERE pid <> pg_backend_pid()";
+            server.sql(&format!("SELECT pg_terminate_backend(pid) {others}"));
+        }
+        let until = Instant::now() + PATIENCE;
+        // That the connection is over is noticed by a statement, or shortly before.
+        while let Err(error) = cache.get(&home()).await {
+            assert!(error.kind() == ErrorKind::Unavailable && Instant::now() < until, "{error}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let error = cache.put(&value("late"), PATIENCE, &pass(token - 1)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::StaleToken, "the mark has outlived it: {error}");
+        assert_eq!(cache.get(&home()).await.unwrap(), Some(value("before")));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -25,11 +25,14 @@ mod shards;
 mod site;
 mod slot;
 mod together;
+mod visit;
 mod wait;
 
 pub use backend::Redis;
 pub use config::{Config, Replicas};
 pub use node::{Nodes, RedisNode};
+#[doc(hidden)]
+pub use visit::Visit;
 
 /// The backend's name in errors and metrics.
 const NAME: &str = "redis";

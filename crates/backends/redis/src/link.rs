@@ -237,6 +237,11 @@ impl Link {
 }
 
 impl Wire {
+    /// The driver's own handle.
+    pub(crate) fn connection(&self) -> MultiplexedConnection {
+        self.connection.clone()
+    }
+
     /// By how much tokens of this primary are ahead of its clock, in microseconds.
     pub(crate) fn lead(&self) -> u64 {
         self.epoch.load(Ordering::Relaxed).saturating_mul(EPOCH_MICROS)

@@ -10,6 +10,12 @@ pub(crate) fn slot(resource: &Resource) -> u16 {
     slot_of(resource.key())
 }
 
+/// The slot of any key: of what stands in its first braces, if there is something.
+pub(crate) fn slot_of_key(key: &str) -> u16 {
+    let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
+    slot_of(tag.filter(|tag| !tag.is_empty()).unwrap_or(key))
+}
+
 /// The slot of a hash tag.
 pub(crate) fn slot_of(tag: &str) -> u16 {
     let step = |sum: u16, &byte: &u8| (sum << 8) ^ TABLE[usize::from((sum >> 8) ^ u16::from(byte))];
@@ -42,6 +48,11 @@ mod tests {
         let table = [("123456789", 0x31C3), ("report/42", 4854), ("acme:report/42", 8168), ("a", 15495)];
         for (tag, slot) in table {
             assert_eq!(slot_of(tag), slot, "{tag}");
+        }
+        for (key, tag) in
+            [("x{a}y{b}", "a"), ("{}a", "{}a"), ("a}b", "a}b"), ("a{b", "a{b"), ("{{a}}", "{a"), ("", "")]
+        {
+            assert_eq!(slot_of_key(key), slot_of(tag), "{key}");
         }
     }
 }

@@ -58,17 +58,17 @@ impl Marks for SqliteMarks {
 
 /// Marks in a PostgreSQL database, for any number of hosts.
 ///
-/// It has one connection, and is closed for good when that is gone; a pool of yours that implements [`Marks`] is better
-/// where that matters.
+/// It has one connection, which is made anew when it is lost: see [`Link`](crate::postgres::Link). Until then nothing
+/// passes. Where one connection is not enough, a pool of yours that implements [`Marks`] is better.
 #[cfg(feature = "postgres")]
 #[derive(Clone, Debug)]
-pub struct PostgresMarks(std::sync::Arc<tokio_postgres::Client>);
+pub struct PostgresMarks(crate::postgres::Link);
 
 #[cfg(feature = "postgres")]
 impl PostgresMarks {
-    /// Keeps them by this connection, in the schema that [`setup`](crate::postgres::setup) made.
-    pub fn new(client: tokio_postgres::Client) -> PostgresMarks {
-        PostgresMarks(std::sync::Arc::new(client))
+    /// Keeps them there, in the schema that [`setup`](crate::postgres::setup) made.
+    pub fn new(link: crate::postgres::Link) -> PostgresMarks {
+        PostgresMarks(link)
     }
 }
 
@@ -76,6 +76,6 @@ impl PostgresMarks {
 #[async_trait]
 impl Marks for PostgresMarks {
     async fn judge(&self, pass: &Pass) -> Result<Verdict> {
-        crate::postgres::weigh(&*self.0, pass).await
+        crate::postgres::weigh(&self.0, pass).await
     }
 }

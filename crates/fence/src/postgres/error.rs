@@ -1,7 +1,10 @@
 //! What PostgreSQL says, in our words.
 
 use leasehold_core::{Effect, Error, ErrorKind, FencingToken, Pass};
-use tokio_postgres::{error::DbError, types::WrongType};
+use tokio_postgres::{
+    error::{DbError, Severity},
+    types::WrongType,
+};
 
 use super::DOWNSTREAM;
 use crate::{observe, rule::Refusal};
@@ -48,7 +51,11 @@ fn refusal(code: &str, detail: &str) -> Option<Refusal> {
 
 pub(super) fn interpret(error: tokio_postgres::Error, unanswered: Effect) -> Error {
     let (kind, text, effect) = match (error.as_db_error(), wrong_type(&error)) {
-        (Some(said), _) => answered(said),
+        (Some(said), _) => {
+            let (kind, text) = meaning(said.code().code(), said.message());
+            // What the server answered with an error did nothing; but with its last words it may have been committed.
+            (kind, text, if is_last_word(said) { unanswered } else { Effect::None })
+        }
         (None, Some(wrong)) => {
             let text = format!("a value is of another type than its column: {wrong}");
             (ErrorKind::Invalid, text, Effect::None)
@@ -66,10 +73,28 @@ fn wrong_type(error: &tokio_postgres::Error) -> Option<&WrongType> {
     std::error::Error::source(error).and_then(|cause| cause.downcast_ref())
 }
 
-/// A statement that the server answered with an error did nothing.
-fn answered(said: &DbError) -> (ErrorKind, String, Effect) {
-    let (kind, text) = meaning(said.code().code(), said.message());
-    (kind, text, Effect::None)
+/// Whether the server ends the connection with this, or a pool says that it lost its own.
+fn is_last_word(said: &DbError) -> bool {
+    // Without a severity that can be read: the worse.
+    !matches!(said.parsed_severity(), Some(Severity::Error)) || said.code().code().starts_with("08")
+}
+
+/// Whether the connection is of no more use: it is over, or the server is about to end, or takes no writes any more.
+pub(super) fn ends_connection(error: &tokio_postgres::Error) -> bool {
+    match error.as_db_error() {
+        None => wrong_type(error).is_none(),
+        Some(said) => said.code().code() == "25006" || is_last_word(said),
+    }
+}
+
+/// Why there is no connection. Nothing was sent.
+pub(super) fn no_connection(error: tokio_postgres::Error) -> Error {
+    let (kind, why) = match (error.as_db_error(), std::error::Error::source(&error)) {
+        (Some(said), _) => meaning(said.code().code(), said.message()),
+        (None, Some(cause)) => (ErrorKind::Unavailable, format!("{error}: {cause}")),
+        (None, None) => (ErrorKind::Unavailable, error.to_string()),
+    };
+    Error::new(kind, format!("cannot connect to the database: {why}")).because(error)
 }
 
 fn meaning(code: &str, message: &str) -> (ErrorKind, String) {

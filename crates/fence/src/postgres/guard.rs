@@ -9,6 +9,7 @@ use crate::{Fenced, tables::filled, template::Template};
 const GUARD: &str = include_str!("../../sql/postgres/guard.sql");
 const TRUNCATE: &str = include_str!("../../sql/postgres/truncate.sql");
 const KIN: &str = include_str!("../../sql/postgres/kin.sql");
+const STATUS: &str = include_str!("../../sql/postgres/status.sql");
 /// The fence's triggers `t`, on tables `c` in schemas `s`.
 const TRIGGERS: &str = "pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_namespace s ON s.oid = c.relnamespace \
      JOIN pg_proc p ON p.oid = t.tgfoid JOIN pg_namespace n ON n.oid = p.pronamespace \
@@ -21,7 +22,7 @@ const TRIGGERS: &str = "pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid JOIN p
 /// Installed again, the new template replaces the old one. Takes a lock on the table for a moment.
 ///
 /// A partitioned table is fenced with its partitions, later ones too; but TRUNCATE of a later one is refused only once this
-/// has been called again. Tables that inherit from it are fenced for themselves, and first.
+/// has been called again: [`status`] names those. Tables that inherit from it are fenced for themselves, and first.
 ///
 /// # Errors
 /// `Invalid` if there is no such table, or no such column, or one that is computed from others; if a part of the table is
@@ -132,16 +133,13 @@ fn part_of(target: &str, whole: &str) -> Error {
 /// # Errors
 /// Whatever the server says.
 pub async fn status(client: &(impl GenericClient + Sync)) -> Result<Vec<Fenced>> {
-    // For each row, and not a partition's copy of its parent's trigger. Active: for inserts, updates and deletes, all of them.
-    let select = format!(
-        "SELECT format('%I.%I', s.nspname, c.relname), \
-                convert_from(substr(t.tgargs, 1, length(t.tgargs) - 1), getdatabaseencoding()), \
-                t.tgenabled IN ('O', 'A') AND t.tgtype & 28 = 28 AND t.tgqual IS NULL AND t.tgattr = ''::int2vector \
-           FROM {TRIGGERS} AND t.tgnargs = 1 AND t.tgtype & 1 = 1 AND t.tgparentid = 0 ORDER BY 1"
-    );
-    let rows = client.query_typed(&select, &[]).await.map_err(|error| interpret(error, Effect::None))?;
-    let fenced =
-        |row: &tokio_postgres::Row| Fenced { table: row.get(0), template: row.get(1), active: row.get(2) };
+    let rows = client.query_typed(STATUS, &[]).await.map_err(|error| interpret(error, Effect::None))?;
+    let fenced = |row: &tokio_postgres::Row| Fenced {
+        table: row.get(0),
+        template: row.get(1),
+        active: row.get(2),
+        truncatable: row.get(3),
+    };
     Ok(rows.iter().map(fenced).collect())
 }
 

@@ -13,6 +13,7 @@
 mod column;
 mod error;
 mod guard;
+mod link;
 
 use leasehold_core::{Effect, Error, ErrorKind, FencingToken, Pass, Resource, Result};
 use tokio_postgres::{
@@ -23,6 +24,7 @@ use tokio_postgres::{
 pub use column::Column;
 pub use error::explain;
 pub use guard::{install, remove, status};
+pub use link::{Link, Wire};
 
 use crate::{
     Rebase, Rebased,
@@ -147,11 +149,10 @@ async fn call(
 
 /// A verdict in a transaction of its own, neither counted nor logged.
 #[cfg(feature = "http")]
-pub(crate) async fn weigh(
-    client: &(impl GenericClient + Sync),
-    pass: &Pass,
-) -> Result<Result<Admission, crate::rule::Refusal>> {
-    match ask(client, "SELECT leasehold_fence.admit($1, $2, $3)", pass).await {
+pub(crate) async fn weigh(link: &Link, pass: &Pass) -> Result<Result<Admission, crate::rule::Refusal>> {
+    let wire = link.wire().await?;
+    let client: &tokio_postgres::Client = &wire;
+    match wire.answer(ask(client, "SELECT leasehold_fence.admit($1, $2, $3)", pass)).await? {
         Ok(admission) => Ok(Ok(admission)),
         Err(error) => match error::refusal_in(&error) {
             Some(refusal) => Ok(Err(refusal)),

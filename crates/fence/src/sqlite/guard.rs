@@ -102,7 +102,7 @@ pub fn status(connection: &Connection) -> Result<Vec<Fenced>> {
         let (table, sql, whole): (_, String, _) = (row.get(0)?, row.get(1)?, row.get(2)?);
         let template = sql.split_once("/* leasehold fence: ").and_then(|(_, rest)| rest.split_once(" */"));
         let template = template.map_or_else(String::new, |(template, _)| template.to_owned());
-        Ok(Fenced { table, template, active: whole })
+        Ok(Fenced { table, template, active: whole, truncatable: Vec::new() })
     });
     rows.map_err(interpret)?.map(|row| row.map_err(interpret)).collect()
 }

@@ -17,6 +17,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("a_statement_over_many_rows_is_under_the_pass_of_each", bulk),
     ("what_other_tables_do_to_a_fenced_one_is_fenced", from_elsewhere),
     ("a_partitioned_table_is_fenced_as_one", partitions),
+    ("partitions_that_come_later_are_fenced_and_status_names_those_that_truncate_empties", later_partitions),
     ("a_partition_and_its_whole_are_not_fenced_twice", partition_alone),
     ("a_table_with_children_is_fenced_after_them", children),
     ("what_the_page_says_is_not_covered_is_not", not_covered),
@@ -244,13 +245,51 @@ fn partitions(site: &Site) {
     for table in ["orders", "a", "b"] {
         assert_eq!(code(site.psql(&format!("TRUNCATE {table}"))), "LH005", "{table}");
     }
-    // One that comes later.
-    site.psql("CREATE TABLE c PARTITION OF orders FOR VALUES IN ('c')").unwrap();
-    assert_eq!(code(site.psql("INSERT INTO c VALUES (1, 'c')")), "LH003");
-    install(site, "orders", "order/{id}").unwrap();
-    assert_eq!(code(site.psql("TRUNCATE c")), "LH005", "installed again, it sees the new one");
     site.run(async { postgres::remove(&site.client().await, "orders").await.unwrap() });
-    site.psql("TRUNCATE a; INSERT INTO orders VALUES (1, 'c')").unwrap();
+    site.psql("TRUNCATE a; INSERT INTO orders VALUES (1, 'a')").unwrap();
+}
+
+fn later_partitions(site: &Site) {
+    site.psql("CREATE TABLE orders (id int, state text) PARTITION BY LIST (state); CREATE TABLE a PARTITION OF orders FOR VALUES IN ('a')").unwrap();
+    install(site, "orders", "order/{id}").unwrap();
+    let status = || {
+        let status = site.run(async { postgres::status(&site.client().await).await.unwrap() });
+        let [orders] = status.try_into().unwrap();
+        (orders.active, orders.truncatable.join(" "))
+    };
+    assert_eq!(status(), (true, String::new()));
+    // One that is made, one that is attached, one with a partition of its own, and one that is another role's to empty.
+    site.psql("CREATE TABLE b PARTITION OF orders FOR VALUES IN ('b')").unwrap();
+    site.psql(
+        "CREATE TABLE c (id int, state text); ALTER TABLE orders ATTACH PARTITION c FOR VALUES IN ('c')",
+    )
+    .unwrap();
+    site.psql("CREATE TABLE d PARTITION OF orders FOR VALUES IN ('d') PARTITION BY LIST (id); CREATE TABLE \"D 1\" PARTITION OF d FOR VALUES IN (1)").unwrap();
+    let open = ["b", "c", "d", "\"D 1\""];
+    for (token, (table, state)) in (1..).zip(open.into_iter().zip(["b", "c", "d", "d"])) {
+        let insert = format!("INSERT INTO {table} VALUES (1, '{state}')");
+        assert_eq!(code(site.psql(&insert)), "LH003", "rows are fenced: {table}");
+        under(site, &format!("{token} - order/1"), &insert).unwrap();
+    }
+    assert_eq!(status(), (true, "public.\"D 1\" public.b public.c public.d".to_owned()));
+    // Meanwhile: all of it is not emptied, nor a part by whoever is no more than a user of the whole.
+    assert_eq!(code(site.psql("TRUNCATE orders")), "LH005");
+    let role = format!("user_of_{}", site.database);
+    site.psql(&format!("CREATE ROLE {role}; GRANT ALL ON orders TO {role}")).unwrap();
+    assert_eq!(code(site.psql(&format!("SET ROLE {role}; TRUNCATE b"))), "42501");
+    site.psql("TRUNCATE b").unwrap();
+    install(site, "orders", "order/{id}").unwrap();
+    assert_eq!(status(), (true, String::new()));
+    for table in open {
+        assert_eq!(code(site.psql(&format!("TRUNCATE {table}"))), "LH005", "{table}");
+    }
+    // What is switched off on one partition is seen.
+    site.psql("ALTER TABLE b DISABLE TRIGGER zz_leasehold_fence_truncate").unwrap();
+    assert_eq!(status(), (true, "public.b".to_owned()));
+    site.psql("ALTER TABLE \"D 1\" DISABLE TRIGGER zz_leasehold_fence").unwrap();
+    assert_eq!(status(), (false, "public.b".to_owned()));
+    install(site, "orders", "order/{id}").unwrap();
+    assert_eq!(status(), (true, String::new()), "installed again, all of it is on");
 }
 
 fn partition_alone(site: &Site) {

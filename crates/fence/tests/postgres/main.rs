@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod guard;
+mod lost;
 mod moving;
 mod program;
 mod site;
@@ -16,7 +17,7 @@ use site::{Site, Test};
 
 fn main() {
     let arguments = Arguments::from_args();
-    let tests: Vec<Test> = [program::TESTS, guard::TESTS, moving::TESTS].concat();
+    let tests: Vec<Test> = [program::TESTS, guard::TESTS, moving::TESTS, lost::TESTS].concat();
     // No server for a list of names.
     let server = (!arguments.list).then(|| Arc::new(PostgresServer::start()));
     let trials = tests.into_iter().map(|(name, test)| {

@@ -25,7 +25,6 @@ pub(crate) const TESTS: &[Test] = &[
     ("the_rule_in_sql_is_the_rule", same_rule),
     ("errors_say_what_to_do", errors),
     ("a_pool_that_shares_connections_leaks_no_pass", pooled),
-    ("a_service_keeps_its_marks_here", service),
 ];
 
 async fn ready(site: &Site) -> Client {
@@ -365,33 +364,5 @@ fn pooled(site: &Site) {
             "the same connection of the server, and no pass: {error:?}"
         );
         assert_eq!(body(&client).await, "A");
-    });
-}
-
-fn service(site: &Site) {
-    use axum::{Router, body::Body, routing};
-    use leasehold_core::Resource;
-    use leasehold_fence::http::{FenceLayer, PostgresMarks, show};
-    use tower::ServiceExt as _;
-
-    site.run(async {
-        postgres::setup(&site.client().await).await.unwrap();
-        let marks = PostgresMarks::new(site.client().await);
-        let fence = FenceLayer::new(marks, |_| Resource::new("report", "42").map(Some));
-        let app = Router::new().fallback(routing::any(async || "done")).layer(fence);
-        let put = async |pass: &Pass| {
-            let mut request = http::Request::put("/").body(Body::empty()).unwrap();
-            show(request.headers_mut(), pass);
-            app.clone().oneshot(request).await.unwrap().status().as_u16()
-        };
-        assert_eq!(
-            [put(&pass(34, 2)).await, put(&pass(34, 2)).await, put(&pass(33, 1)).await],
-            [200, 200, 412]
-        );
-        let database = &site.database;
-        site.server.sql(&format!(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{database}'"
-        ));
-        assert_eq!(put(&pass(35, 2)).await, 503, "without its marks it is closed");
     });
 }

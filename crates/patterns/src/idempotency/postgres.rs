@@ -1,19 +1,19 @@
 //! Keys in PostgreSQL.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::time::Duration;
 
 use leasehold::{Result, async_trait};
-use tokio_postgres::Client;
+use leasehold_fence::postgres::Link;
 
 use super::{Begun, Fingerprint, Keys, Run, Seen, Terms, check_answer, check_key};
 use crate::numbers::token;
-use crate::postgres::{create, interpret};
+use crate::postgres::{create, execute, rows};
 
-/// Keys in PostgreSQL, through a connection of yours. Each call is one statement or two, so a pool in transaction mode is
-/// fine.
-#[derive(Clone)]
+/// Keys in PostgreSQL, by a [`Link`]: one connection, made anew when it is lost. Each call is one statement or two, so a
+/// pool in transaction mode is fine.
+#[derive(Clone, Debug)]
 pub struct PostgresKeys {
-    client: Arc<Client>,
+    link: Link,
 }
 
 /// How many keys that are over are removed with each new one.
@@ -23,10 +23,9 @@ impl PostgresKeys {
     /// The SQL that makes the table, for those who make their tables themselves.
     pub const SCHEMA: &'static str = include_str!("../../sql/postgres/keys.sql");
 
-    /// Uses a connection, whose task you drive. The table has to be there: [`PostgresKeys::create`], or
-    /// [`SCHEMA`](Self::SCHEMA).
-    pub fn new(client: Arc<Client>) -> PostgresKeys {
-        PostgresKeys { client }
+    /// In this database. The table has to be there: [`PostgresKeys::create`], or [`SCHEMA`](Self::SCHEMA).
+    pub fn new(link: Link) -> PostgresKeys {
+        PostgresKeys { link }
     }
 
     /// Makes the table if it is not there.
@@ -34,13 +33,7 @@ impl PostgresKeys {
     /// # Errors
     /// `Denied` if the role may not.
     pub async fn create(&self) -> Result<()> {
-        create(&self.client, Self::SCHEMA).await
-    }
-}
-
-impl fmt::Debug for PostgresKeys {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PostgresKeys").finish_non_exhaustive()
+        create(&self.link, Self::SCHEMA).await
     }
 }
 
@@ -72,12 +65,11 @@ impl Keys for PostgresKeys {
         let (payload_bytes, hold) = (payload.as_bytes(), terms.hold.as_secs_f64() * 1000.0);
         // A row that is removed between the two statements was over: then it is ours to begin.
         for _ in 0..2 {
-            let minted = self.client.query_opt(CLAIM, &[&key, &payload_bytes, &hold]).await;
-            if let Some(row) = minted.map_err(|error| interpret(&error))? {
+            let minted = rows(&self.link, CLAIM, &[&key, &payload_bytes, &hold]).await?;
+            if let Some(row) = minted.first() {
                 return Ok(Begun::Run(Run { key: key.to_owned(), token: token(row.get(0))? }));
             }
-            let seen = self.client.query_opt(LOOK, &[&key]).await.map_err(|error| interpret(&error))?;
-            if let Some(row) = seen {
+            if let Some(row) = rows(&self.link, LOOK, &[&key]).await?.first() {
                 let left = Duration::try_from_secs_f64(row.get::<_, f64>(2) / 1000.0).unwrap_or_default();
                 return Ok(Seen { payload: row.get(0), answer: row.get(1), left }.judge(payload));
             }
@@ -90,8 +82,7 @@ impl Keys for PostgresKeys {
                    SET until = greatest(until, clock_timestamp() + $3 * interval '1 millisecond')
                    WHERE key = $1 AND token = $2 AND answer IS NULL";
         let hold = terms.hold.as_secs_f64() * 1000.0;
-        let renewed = self.client.execute(sql, &[&run.key, &run.token.get().cast_signed(), &hold]).await;
-        Ok(renewed.map_err(|error| interpret(&error))? == 1)
+        Ok(execute(&self.link, sql, &[&run.key, &run.token.get().cast_signed(), &hold]).await? == 1)
     }
 
     async fn finish(&self, run: &Run, answer: &[u8], terms: &Terms) -> Result<bool> {
@@ -100,10 +91,9 @@ impl Keys for PostgresKeys {
             "UPDATE leasehold_keys SET answer = $3, until = clock_timestamp() + $4 * interval '1 millisecond'
                    WHERE key = $1 AND token = $2 AND answer IS NULL";
         let keep = terms.keep.as_secs_f64() * 1000.0;
-        let stored =
-            self.client.execute(sql, &[&run.key, &run.token.get().cast_signed(), &answer, &keep]).await;
-        let stored = stored.map_err(|error| interpret(&error))? == 1;
-        if let Err(error) = self.client.execute(SWEEP, &[&SWEPT]).await {
+        let token = run.token.get().cast_signed();
+        let stored = execute(&self.link, sql, &[&run.key, &token, &answer, &keep]).await? == 1;
+        if let Err(error) = execute(&self.link, SWEEP, &[&SWEPT]).await {
             tracing::warn!(target: "leasehold", %error, "old idempotency keys cannot be removed");
         }
         Ok(stored)
@@ -113,7 +103,6 @@ impl Keys for PostgresKeys {
         // The row stays, so that the token goes on.
         let sql =
             "UPDATE leasehold_keys SET until = '-infinity' WHERE key = $1 AND token = $2 AND answer IS NULL";
-        let changed = self.client.execute(sql, &[&run.key, &run.token.get().cast_signed()]).await;
-        Ok(changed.map_err(|error| interpret(&error))? == 1)
+        Ok(execute(&self.link, sql, &[&run.key, &run.token.get().cast_signed()]).await? == 1)
     }
 }

@@ -8,7 +8,8 @@ use leasehold::{Effect, Error, ErrorKind, Result, async_trait};
 use super::{Begun, Fingerprint, Keys, Run, Terms, check_answer, check_key};
 use crate::numbers::{millis, token};
 
-/// Keys in Redis, through a connection of yours that can be cloned: a `MultiplexedConnection`, a `ConnectionManager`.
+/// Keys in Redis, through a connection of yours that can be cloned: a `ConnectionManager`, or that of a cluster. A plain
+/// `MultiplexedConnection` will do, but it is not made anew when it is lost.
 ///
 /// A failover can forget a key, and then the request runs again: where that does harm, keep keys in a database.
 #[derive(Clone)]

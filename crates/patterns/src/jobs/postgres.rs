@@ -1,37 +1,29 @@
 //! Jobs in PostgreSQL.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::time::Duration;
 
 use leasehold::{Result, async_trait};
-use tokio_postgres::{Client, GenericClient, Row, types::ToSql};
+use leasehold_fence::postgres::Link;
+use tokio_postgres::{Row, Transaction, types::ToSql};
 
 use super::{Claim, JobRecord, JobState, Jobs, NewJob, VANISHED};
 use crate::numbers::{millis, token};
-use crate::postgres::{create, interpret};
+use crate::postgres::{Values, create, execute, interpret, rows};
 
-/// Jobs in PostgreSQL, through a connection of yours. Workers pass over rows that another one is just taking
-/// (`SKIP LOCKED`). Each call is one statement, so a pool in transaction mode is fine.
-#[derive(Clone)]
+/// Jobs in PostgreSQL, by a [`Link`]: one connection, made anew when it is lost. Workers pass over rows that another one
+/// is just taking (`SKIP LOCKED`). Each call is one statement, so a pool in transaction mode is fine.
+#[derive(Clone, Debug)]
 pub struct PostgresJobs {
-    client: Arc<Client>,
+    link: Link,
 }
-
-impl fmt::Debug for PostgresJobs {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PostgresJobs").finish_non_exhaustive()
-    }
-}
-
-type Values<'a> = &'a [&'a (dyn ToSql + Sync)];
 
 impl PostgresJobs {
     /// The SQL that makes the table, for those who make their tables themselves.
     pub const SCHEMA: &'static str = include_str!("../../sql/postgres/jobs.sql");
 
-    /// Uses a connection, whose task you drive. The table has to be there: [`PostgresJobs::create`], or
-    /// [`SCHEMA`](Self::SCHEMA).
-    pub fn new(client: Arc<Client>) -> PostgresJobs {
-        PostgresJobs { client }
+    /// In this database. The table has to be there: [`PostgresJobs::create`], or [`SCHEMA`](Self::SCHEMA).
+    pub fn new(link: Link) -> PostgresJobs {
+        PostgresJobs { link }
     }
 
     /// Makes the table if it is not there.
@@ -39,23 +31,25 @@ impl PostgresJobs {
     /// # Errors
     /// `Denied` if the role may not.
     pub async fn create(&self) -> Result<()> {
-        create(&self.client, Self::SCHEMA).await
+        create(&self.link, Self::SCHEMA).await
     }
 
     /// Adds a job in a transaction of your own: it is there if, and only if, the rest of the transaction is.
     ///
     /// # Errors
     /// As [`Jobs::add`].
-    pub async fn add_in(transaction: &tokio_postgres::Transaction<'_>, job: &NewJob) -> Result<Option<i64>> {
-        add(transaction, job).await
+    pub async fn add_in(transaction: &Transaction<'_>, job: &NewJob) -> Result<Option<i64>> {
+        let add = Add::of(job)?;
+        let added = transaction.query(ADD, &add.values(job)).await.map_err(|error| interpret(&error))?;
+        Ok(added.first().map(|row| row.get(0)))
     }
 
     async fn rows(&self, sql: &str, values: Values<'_>) -> Result<Vec<Row>> {
-        self.client.query(sql, values).await.map_err(|error| interpret(&error))
+        rows(&self.link, sql, values).await
     }
 
     async fn changes_one(&self, sql: &str, values: Values<'_>) -> Result<bool> {
-        self.client.execute(sql, values).await.map(|changed| changed == 1).map_err(|error| interpret(&error))
+        execute(&self.link, sql, values).await.map(|changed| changed == 1)
     }
 
     async fn take(&self, which: &str, values: Values<'_>) -> Result<Option<Claim>> {
@@ -80,7 +74,7 @@ impl PostgresJobs {
         let sql = "UPDATE leasehold_jobs SET state = 'dead', due = NULL, version = version + 1, error = $2,
                    changed_at = clock_timestamp()
                    WHERE queue = $1 AND due <= statement_timestamp() AND attempts >= attempts_max";
-        self.client.execute(sql, &[&queue, &VANISHED]).await.map(drop).map_err(|error| interpret(&error))
+        execute(&self.link, sql, &[&queue, &VANISHED]).await.map(drop)
     }
 }
 
@@ -90,7 +84,8 @@ const OURS: &str = "id = $1 AND version = $2 AND last_fencing_token = $3 AND sta
 #[async_trait]
 impl Jobs for PostgresJobs {
     async fn add(&self, job: &NewJob) -> Result<Option<i64>> {
-        add(&*self.client, job).await
+        let add = Add::of(job)?;
+        Ok(self.rows(ADD, &add.values(job)).await?.first().map(|row| row.get(0)))
     }
 
     async fn claim(&self, queue: &str, worker: &str, hold: Duration) -> Result<Option<Claim>> {
@@ -171,16 +166,28 @@ impl Jobs for PostgresJobs {
     }
 }
 
-async fn add(client: &impl GenericClient, job: &NewJob) -> Result<Option<i64>> {
-    job.check()?;
-    let sql = "INSERT INTO leasehold_jobs (queue, key, payload, state, due, attempts_max)
-               VALUES ($1, $2, $3, 'ready', clock_timestamp() + $4 * interval '1 millisecond', $5)
-               ON CONFLICT (queue, key) DO NOTHING RETURNING id";
-    #[expect(clippy::cast_precision_loss, reason = "as above")]
-    let delay = millis(job.delay) as f64;
-    let most = i32::try_from(job.attempts_max).unwrap_or(i32::MAX);
-    let added = client.query_opt(sql, &[&job.queue, &job.key, &job.payload, &delay, &most]).await;
-    added.map(|row| row.map(|row| row.get(0))).map_err(|error| interpret(&error))
+const ADD: &str = "
+    INSERT INTO leasehold_jobs (queue, key, payload, state, due, attempts_max)
+    VALUES ($1, $2, $3, 'ready', clock_timestamp() + $4 * interval '1 millisecond', $5)
+    ON CONFLICT (queue, key) DO NOTHING RETURNING id";
+
+/// What a new job has to be turned into for the database.
+struct Add {
+    delay: f64,
+    most: i32,
+}
+
+impl Add {
+    fn of(job: &NewJob) -> Result<Add> {
+        job.check()?;
+        #[expect(clippy::cast_precision_loss, reason = "as above")]
+        let delay = millis(job.delay) as f64;
+        Ok(Add { delay, most: i32::try_from(job.attempts_max).unwrap_or(i32::MAX) })
+    }
+
+    fn values<'a>(&'a self, job: &'a NewJob) -> [&'a (dyn ToSql + Sync); 5] {
+        [&job.queue, &job.key, &job.payload, &self.delay, &self.most]
+    }
 }
 
 const COLUMNS: &str = "id, key, state, attempts, worker, result, error";

@@ -1,18 +1,18 @@
 //! Values in PostgreSQL.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use leasehold::{Pass, Resource, Result, async_trait};
-use leasehold_fence::postgres as fence;
-use tokio::sync::Mutex;
-use tokio_postgres::Client;
+use leasehold_fence::postgres::{self as fence, Link};
 
 use super::cache::{Cache, Entry};
-use crate::postgres::{create, interpret};
+use crate::postgres::{Values, create, execute, rows};
 
-/// Values in PostgreSQL, through a connection of yours.
+/// Values in PostgreSQL, by a [`Link`]: one connection, made anew when it is lost. Each call is one statement or two, so a
+/// pool in transaction mode is fine.
+#[derive(Clone, Debug)]
 pub struct PostgresCache {
-    client: Mutex<Client>,
+    link: Link,
 }
 
 /// How many values that are over are removed with each new one.
@@ -22,10 +22,10 @@ impl PostgresCache {
     /// The SQL that makes the table, for those who make their tables themselves.
     pub const SCHEMA: &'static str = include_str!("../../sql/postgres/cache.sql");
 
-    /// Uses a connection, whose task you drive. The tables have to be there: [`PostgresCache::create`], or
-    /// [`SCHEMA`](Self::SCHEMA) and that of the fence.
-    pub fn new(client: Client) -> PostgresCache {
-        PostgresCache { client: Mutex::new(client) }
+    /// In this database. The tables have to be there: [`PostgresCache::create`], or [`SCHEMA`](Self::SCHEMA) and that of the
+    /// fence.
+    pub fn new(link: Link) -> PostgresCache {
+        PostgresCache { link }
     }
 
     /// Makes the tables if they are not there.
@@ -33,42 +33,41 @@ impl PostgresCache {
     /// # Errors
     /// `Denied` if the role may not.
     pub async fn create(&self) -> Result<()> {
-        let client = self.client.lock().await;
-        create(&client, Self::SCHEMA).await?;
-        fence::setup(&*client).await
+        create(&self.link, Self::SCHEMA).await?;
+        fence::setup(&**self.link.wire().await?).await
     }
 }
 
-impl fmt::Debug for PostgresCache {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PostgresCache").finish_non_exhaustive()
-    }
-}
+const GET: &str = "SELECT entry FROM leasehold_cache WHERE key = $1 AND ends > clock_timestamp()";
+
+/// The pass is admitted in the statement that stores the value: before it, or the statement comes to nothing.
+const PUT: &str = "
+    INSERT INTO leasehold_cache (key, entry, ends)
+    SELECT $1::text, $2::bytea, clock_timestamp() + $3::float8 * interval '1 millisecond' FROM leasehold_fence.admit($4, $5, $6)
+    ON CONFLICT (key) DO UPDATE SET entry = excluded.entry, ends = excluded.ends";
+
+const SWEEP: &str = "
+    DELETE FROM leasehold_cache WHERE key IN (SELECT key FROM leasehold_cache
+    WHERE ends <= clock_timestamp() ORDER BY ends LIMIT $1 FOR UPDATE SKIP LOCKED)";
 
 #[async_trait]
 impl Cache for PostgresCache {
     async fn get(&self, resource: &Resource) -> Result<Option<Entry>> {
-        let sql = "SELECT entry FROM leasehold_cache WHERE key = $1 AND ends > clock_timestamp()";
-        let row = self.client.lock().await.query_opt(sql, &[&resource.key()]).await;
-        let row = row.map_err(|error| interpret(&error))?;
-        row.map(|row| Entry::read(row.get(0))).transpose()
+        let found = rows(&self.link, GET, &[&resource.key()]).await?;
+        found.first().map(|row| Entry::read(row.get(0))).transpose()
     }
 
     async fn put(&self, entry: &Entry, keep: Duration, pass: &Pass) -> Result<()> {
         let (entry, keep) = (entry.write(), keep.as_secs_f64() * 1000.0);
-        let mut client = self.client.lock().await;
-        let transaction = client.transaction().await.map_err(|error| interpret(&error))?;
-        fence::admit(&transaction, pass).await?;
-        let write = async {
-            let sweep = "DELETE FROM leasehold_cache WHERE key IN (SELECT key FROM leasehold_cache
-                         WHERE ends <= clock_timestamp() ORDER BY ends LIMIT $1 FOR UPDATE SKIP LOCKED)";
-            transaction.execute(sweep, &[&SWEPT]).await?;
-            let sql = "INSERT INTO leasehold_cache (key, entry, ends)
-                       VALUES ($1, $2, clock_timestamp() + $3 * interval '1 millisecond')
-                       ON CONFLICT (key) DO UPDATE SET entry = excluded.entry, ends = excluded.ends";
-            transaction.execute(sql, &[&pass.resource.key(), &entry, &keep]).await?;
-            transaction.commit().await
-        };
-        write.await.map_err(|error| interpret(&error))
+        let (resource, token) = (pass.resource.to_string(), pass.token.as_i64());
+        let owner = pass.owner.map(|owner| owner.to_string());
+        let wire = self.link.wire().await?;
+        let values: Values<'_> = &[&pass.resource.key(), &entry, &keep, &resource, &token, &owner];
+        let put = wire.answer(wire.execute(PUT, values)).await?;
+        put.map_err(|error| fence::explain(error, pass))?;
+        if let Err(error) = execute(&self.link, SWEEP, &[&SWEPT]).await {
+            tracing::warn!(target: "leasehold", %error, "old values cannot be removed");
+        }
+        Ok(())
     }
 }

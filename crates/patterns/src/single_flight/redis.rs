@@ -8,7 +8,8 @@ use leasehold_fence::redis::Fence;
 
 use super::cache::{Cache, Entry};
 
-/// Values in Redis, through a connection of yours that can be cloned: a `MultiplexedConnection`, a `ConnectionManager`.
+/// Values in Redis, through a connection of yours that can be cloned: a `ConnectionManager`, or that of a cluster. A plain
+/// `MultiplexedConnection` will do, but it is not made anew when it is lost.
 #[derive(Clone)]
 pub struct RedisCache<C> {
     connection: C,

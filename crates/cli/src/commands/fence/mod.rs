@@ -72,8 +72,9 @@ enum Verb {
 
 #[derive(Debug, Args)]
 struct Database {
-    /// What is fenced: `postgres://USER@HOST/NAME` (with `?sslmode=require` and all that a store's URL takes), `sqlite:PATH`
-    /// or `redis://HOST`; a password may be in `PGPASSWORD` or `REDISCLI_AUTH`
+    /// What is fenced: `postgres://USER@HOST/NAME`, `sqlite:PATH`, or `redis://HOST`, `rediss://HOST`,
+    /// `redis+sentinel://HOST,HOST/SERVICE`, `redis+cluster://HOST,HOST`; with the options of a store's URL. A password may
+    /// be in `PGPASSWORD` or `REDISCLI_AUTH`
     #[arg(long, value_name = "URL", env = "LEASEHOLD_DATABASE", hide_env_values = true)]
     database: String,
 }
@@ -122,6 +123,7 @@ impl Fence {
             }
             Verb::Status { database, resource: Some(resource), beside } => {
                 let place = database.open_beside(beside).await?;
+                let resource = &place.resource(resource)?;
                 report::mark(output, resource, place.mark(resource).await?, &place.rebases(resource).await?)
             }
             Verb::Remove { database, table } => {
@@ -152,8 +154,9 @@ impl Move {
             }
         }
         let rebase = Rebase { to: self.to, ceiling: self.ceiling, by, why: self.reason.clone() };
-        let (before, after) =
-            self.database.open_beside(&self.beside).await?.rebase(&self.resource, &rebase).await?;
-        report::rebased(output, &self.resource, &before, &after)
+        let place = self.database.open_beside(&self.beside).await?;
+        let resource = place.resource(&self.resource)?;
+        let (before, after) = place.rebase(&resource, &rebase).await?;
+        report::rebased(output, &resource, &before, &after)
     }
 }

@@ -19,7 +19,7 @@ pub(super) enum Place {
     #[cfg(feature = "sqlite")]
     Sqlite(std::cell::RefCell<rusqlite::Connection>),
     #[cfg(feature = "postgres")]
-    Postgres(tokio_postgres::Client),
+    Postgres { client: tokio_postgres::Client, namespace: Option<String> },
     #[cfg(feature = "redis")]
     Redis(Keys),
     /// This build has none of them.
@@ -34,7 +34,7 @@ macro_rules! at {
             #[cfg(feature = "sqlite")]
             Place::Sqlite($sqlite) => $on_sqlite,
             #[cfg(feature = "postgres")]
-            Place::Postgres($postgres) => $on_postgres,
+            Place::Postgres { client: $postgres, .. } => $on_postgres,
             #[cfg(feature = "redis")]
             Place::Redis($redis) => $on_redis,
             #[cfg(not(any(feature = "sqlite", feature = "postgres", feature = "redis")))]
@@ -51,9 +51,11 @@ impl Place {
         }
         let (scheme, path) = url.split_once(':').unwrap_or_default();
         match (scheme, path.strip_prefix("//").unwrap_or(path)) {
-            ("redis" | "rediss", _) => redis(&with_password(url, "REDISCLI_AUTH"), key),
-            ("redis+sentinel" | "redis+cluster" | "redlock", _) => Err(Failure::usage(
-                "name one server, as redis://HOST: any node of a cluster, the primary behind Sentinel",
+            ("redis" | "rediss" | "redis+sentinel" | "redis+cluster", _) => {
+                redis(&with_password(url, "REDISCLI_AUTH"), key)
+            }
+            ("redlock", _) => Err(Failure::usage(
+                "the nodes of a quorum know nothing of each other: name the server that has the key, as redis://HOST",
             )),
             _ if key.is_some() => {
                 Err(Failure::usage("only in Redis a mark stands beside a key: leave --key out"))
@@ -61,8 +63,27 @@ impl Place {
             ("sqlite", path) if !path.is_empty() => sqlite(path),
             ("postgres" | "postgresql", _) => postgres(&with_password(url, "PGPASSWORD")).await,
             _ => Err(Failure::usage(
-                "a database is named as postgres://USER@HOST/NAME, sqlite:PATH or redis://HOST",
+                "a database is named as postgres://USER@HOST/NAME, sqlite:PATH or redis://HOST, with all that a store's URL takes",
             )),
+        }
+    }
+
+    /// The resource that is meant: in the namespace of the URL, unless it names one itself.
+    pub(super) fn resource(&self, typed: &Resource) -> Result<Resource, Failure> {
+        match self.namespace().filter(|_| typed.namespace().is_none()) {
+            Some(namespace) => typed.in_namespace(namespace).map_err(not_opened),
+            None => Ok(typed.clone()),
+        }
+    }
+
+    fn namespace(&self) -> Option<&str> {
+        match self {
+            #[cfg(feature = "postgres")]
+            Place::Postgres { namespace, .. } => namespace.as_deref(),
+            #[cfg(feature = "redis")]
+            Place::Redis(keys) => keys.namespace(),
+            #[allow(unreachable_patterns, reason = "a build need not have the others")]
+            _ => None,
         }
     }
 
@@ -72,6 +93,11 @@ impl Place {
         template: &Template,
         grants: &[String],
     ) -> Result<String, Failure> {
+        if self.namespace().is_some() {
+            return Err(Failure::usage(
+                "the namespace of a row is a part of its name: write it in --resource",
+            ));
+        }
         at!(self,
             it => {
                 if !grants.is_empty() {
@@ -194,7 +220,8 @@ async fn postgres(url: &str) -> Result<Place, Failure> {
     let config = leasehold_postgres::Config::parse(url).map_err(not_opened)?;
     let environment: std::sync::Arc<dyn leasehold::Environment> =
         std::sync::Arc::new(leasehold::System::current());
-    leasehold_postgres::connect(&config, &environment).await.map(Place::Postgres).map_err(not_opened)
+    let client = leasehold_postgres::connect(&config, &environment).await.map_err(not_opened)?;
+    Ok(Place::Postgres { client, namespace: config.namespace().map(str::to_owned) })
 }
 
 /// In one transaction, which does not wait for long: whoever waits for a table stands in the way of all that come later.
@@ -221,10 +248,6 @@ async fn postgres(_: &str) -> Result<Place, Failure> {
 
 #[cfg(feature = "redis")]
 fn redis(url: &str, key: Option<&str>) -> Result<Place, Failure> {
-    #[cfg(not(feature = "redis-tls"))]
-    if url.starts_with("rediss:") {
-        return Err(missing("TLS for Redis", "redis-tls"));
-    }
     Keys::of(url, key).map(Place::Redis)
 }
 
@@ -243,7 +266,7 @@ pub(super) fn schema() -> Result<&'static str, Failure> {
     Err(missing("PostgreSQL", "postgres"))
 }
 
-#[cfg(not(all(feature = "sqlite", feature = "postgres", feature = "redis-tls")))]
+#[cfg(not(all(feature = "sqlite", feature = "postgres", feature = "redis")))]
 fn missing(name: &str, feature: &str) -> Failure {
     Failure::config(format!("this build has no {name}"))
         .hint(format!("build it with: cargo build --release -p leasehold-cli --features {feature}"))

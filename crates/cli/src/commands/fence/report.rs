@@ -35,7 +35,7 @@ pub(super) fn removed(output: Output, table: &str) -> Result<ExitCode, Failure> 
 
 pub(super) fn tables(output: Output, fenced: &[Fenced]) -> Result<ExitCode, Failure> {
     if output.json {
-        let table = |it: &Fenced| json!({ "table": it.table, "resource": it.template, "active": it.active });
+        let table = |it: &Fenced| json!({ "table": it.table, "resource": it.template, "active": it.active, "truncatable": it.truncatable });
         Screen::now().print_json(&json!({ "tables": fenced.iter().map(table).collect::<Vec<_>>() }))?;
     } else if fenced.is_empty() {
         output.say("no table is fenced: leasehold fence install");
@@ -47,6 +47,12 @@ pub(super) fn tables(output: Output, fenced: &[Fenced]) -> Result<ExitCode, Fail
         }
         let screen = Screen::now();
         screen.print_lines(&screen.lines(&table))?;
+        for it in fenced.iter().filter(|it| !it.truncatable.is_empty()) {
+            let open = it.truncatable.join(", ");
+            let line =
+                format!("{}: TRUNCATE of {open} is not refused: run leasehold fence install again", it.table);
+            output.say(&text::printable(&line));
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
