@@ -306,7 +306,9 @@ fn view(slots: &Value, info: &Value, asked: &str) -> View {
         let [Value::Int(first), Value::Int(last), nodes @ ..] = fields.as_slice() else { continue };
         let mut nodes = nodes.iter().filter_map(|node| address(node, asked));
         let bound = |slot: &i64| u16::try_from(*slot).ok().filter(|slot| usize::from(*slot) < SLOTS);
-        if let (Some(first), Some(last), Some(primary)) = (bound(first), bound(last), nodes.next()) {
+        if let (Some(first), Some(last), Some(primary)) = (bound(first), bound(last), nodes.next())
+            && first <= last
+        {
             ranges.push((first, last, primary));
         }
         replicas.extend(nodes);
@@ -366,5 +368,7 @@ mod tests {
         assert_eq!(seen.ranges, [(0, 8191, of("127.0.0.1", 7000)), (8192, 16383, of("cache", 7001))]);
         assert_eq!(seen.replicas, [of("cache", 7003)]);
         assert!(view(&Value::Nil, &Value::Nil, "cache").ranges.is_empty());
+        let backwards = format!("*1\n*3\n:8191\n:0\n{}", node(known, 7000));
+        assert!(view(&read(&backwards), &info, "cache").ranges.is_empty(), "that is no range");
     }
 }

@@ -32,7 +32,10 @@ pub(crate) struct Link {
     pub(crate) config: Config,
     environment: Arc<dyn Environment>,
     wire: Mutex<Option<Arc<Wire>>>,
-    connecting: tokio::sync::Mutex<()>,
+    /// Held while someone connects: how that went last, if it failed, and which attempt it was.
+    connecting: tokio::sync::Mutex<Option<(u64, Fault)>>,
+    /// How often someone began to connect.
+    attempts: AtomicU64,
     /// The greatest number of replicas seen: a majority is of those.
     replicas_seen: AtomicU32,
     connections: AtomicU64,
@@ -58,7 +61,8 @@ impl Link {
             config,
             environment,
             wire: Mutex::new(None),
-            connecting: tokio::sync::Mutex::new(()),
+            connecting: tokio::sync::Mutex::new(None),
+            attempts: AtomicU64::new(0),
             replicas_seen: AtomicU32::new(0),
             connections: AtomicU64::new(0),
             generation: AtomicU64::new(0),
@@ -69,7 +73,8 @@ impl Link {
         self.wire.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The connection; made if there is none. One at a time: who comes meanwhile waits for it.
+    /// The connection; made if there is none. One at a time: who comes meanwhile waits for it, or for the next attempt,
+    /// and shares its failure. However many wait, none waits for more than two.
     pub(crate) async fn wire(&self) -> Result<Arc<Wire>, Fault> {
         match self.live_wire() {
             Some(wire) => Ok(wire),
@@ -79,11 +84,19 @@ impl Link {
     }
 
     async fn make_wire(&self) -> Result<Arc<Wire>, Fault> {
-        let _one_at_a_time = self.connecting.lock().await;
+        let begun = self.attempts.load(Ordering::Relaxed);
+        let mut failed = self.connecting.lock().await;
         if let Some(wire) = self.live_wire() {
             return Ok(wire);
         }
-        let wire = Arc::new(self.connect_patiently().await?);
+        match &*failed {
+            Some((attempt, fault)) if *attempt > begun => return Err(fault.clone()),
+            _ => {}
+        }
+        let attempt = self.attempts.fetch_add(1, Ordering::Relaxed) + 1;
+        let connected = self.connect_patiently().await;
+        *failed = connected.as_ref().err().map(|fault| (attempt, fault.clone()));
+        let wire = Arc::new(connected?);
         self.connections.fetch_add(1, Ordering::Relaxed);
         *self.slot() = Some(Arc::clone(&wire));
         Ok(wire)

@@ -17,7 +17,6 @@ use crate::{
     config::Replicas,
     error::Fault,
     keys::Keys,
-    replicas,
     reply::{Fields, number},
     script::{RENEW, RENEW_ONE},
     together,
@@ -81,15 +80,13 @@ impl Redis {
         let calls = indexes.iter().map(|&index| self.renew_call(&held[index])).collect();
         let mut keys = Keys::of(&held[indexes[0]].resource);
         let done = node.pool.run(wire, &node.link, &RENEW_ONE, calls, keys.mark()).await;
-        let (answers, acks) = done.inspect_err(|_| node.pool.clear())?;
-        let needed = replicas::needed(&node.link);
+        let mut done = done.inspect_err(|_| node.pool.clear())?;
+        let answers = std::mem::take(&mut done.answers);
         let count = |(&index, answer): (&usize, Result<Value, Fault>)| {
             let answer = answer.map_err(|fault| self.route.learn(&held[index].resource, node, fault));
-            match answer.and_then(renewal) {
-                Ok(Renewal::Kept(_)) if acks < needed => {
-                    Err(replicas::too_few(acks, needed, Effect::Unknown))
-                }
-                answer => answer,
+            match (answer.and_then(renewal), done.enough()) {
+                (Ok(Renewal::Kept(_)), Err(why)) => Err(why(Effect::Unknown)),
+                (answer, _) => answer,
             }
         };
         Ok(indexes.iter().zip(answers).map(count).collect())
