@@ -32,6 +32,8 @@ pub(crate) struct Link {
     pub(crate) config: Config,
     environment: Arc<dyn Environment>,
     wire: Mutex<Option<Arc<Wire>>>,
+    /// Where the last connection led.
+    primary: Mutex<Option<Address>>,
     /// Held while someone connects: how that went last, if it failed, and which attempt it was.
     connecting: tokio::sync::Mutex<Option<(u64, Fault)>>,
     /// How often someone began to connect.
@@ -61,6 +63,7 @@ impl Link {
             config,
             environment,
             wire: Mutex::new(None),
+            primary: Mutex::new(None),
             connecting: tokio::sync::Mutex::new(None),
             attempts: AtomicU64::new(0),
             replicas_seen: AtomicU32::new(0),
@@ -134,14 +137,34 @@ impl Link {
     pub(crate) async fn connect(&self, longer: Duration) -> Result<Wire, Fault> {
         let generation = self.generation.load(Ordering::Relaxed);
         let address = site::find_primary(&self.config).await?;
-        let mut connection =
-            site::open(&self.config, &address.host, address.port, Role::Server, None).await?;
+        let opened = site::open(&self.config, &address.host, address.port, Role::Server, None).await;
+        let mut connection = opened.map_err(|fault| self.of_primary(fault, &address))?;
+        *self.primary.lock().unwrap_or_else(PoisonError::into_inner) = Some(address.clone());
         let examined = site::examine(&self.config, &mut connection).await?;
         self.replicas_seen.fetch_max(examined.replicas.max(address.replicas), Ordering::Relaxed);
         let epoch = AtomicU64::new(examined.epoch.max(address.epoch));
         connection.set_response_timeout(self.config.timeout + longer);
         let (environment, silent_since) = (Arc::clone(&self.environment), AtomicU64::new(0));
         Ok(Wire { connection, address, environment, silent_since, epoch, generation })
+    }
+
+    /// Behind Sentinel the URL does not say which server failed.
+    fn of_primary(&self, fault: Fault, address: &Address) -> Fault {
+        match self.config.service {
+            None => fault,
+            Some(_) => fault.of_peer(&format!("the primary at {}:{}", address.host, address.port)),
+        }
+    }
+
+    /// A Sentinel says where the primary is. If that is another server than ours, and in a later epoch, ours is left:
+    /// it may be alive, and not know.
+    pub(crate) fn primary_is(&self, address: &Address) {
+        let Some(ours) = self.primary.lock().unwrap_or_else(PoisonError::into_inner).clone() else { return };
+        if address.supersedes(&ours) {
+            self.drop_any_wire();
+        } else if address.is_same_server(&ours) {
+            self.raise_epoch(address.epoch);
+        }
     }
 
     /// This server is the primary in this epoch too.

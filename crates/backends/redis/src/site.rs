@@ -24,6 +24,17 @@ pub(crate) struct Address {
     pub(crate) replicas: u32,
 }
 
+impl Address {
+    /// Whether this is another server than that one, and the primary since a later epoch.
+    pub(crate) fn supersedes(&self, old: &Address) -> bool {
+        self.epoch > old.epoch && !self.is_same_server(old)
+    }
+
+    pub(crate) fn is_same_server(&self, other: &Address) -> bool {
+        (&self.host, self.port) == (&other.host, other.port)
+    }
+}
+
 /// Where the primary is now.
 pub(crate) async fn find_primary(config: &Config) -> Result<Address, Fault> {
     let Some(service) = &config.service else {
@@ -64,7 +75,8 @@ pub(crate) async fn open(
             Err(Fault::Refused(Error::new(ErrorKind::Unavailable, message).because(error)))
         }
         Err(error) if !config.tls && error.is_connection_dropped() && !error.is_connection_refusal() => {
-            let message = "the server hung up at once: if it wants TLS, write rediss://, or tls=true";
+            let message =
+                format!("{host}:{port} hung up at once: if it wants TLS, write rediss://, or tls=true");
             Err(Fault::Refused(Error::new(ErrorKind::Unavailable, message).because(error)))
         }
         // It repeats what it was sent: the password too.
