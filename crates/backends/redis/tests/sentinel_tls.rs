@@ -88,9 +88,9 @@ fn plain_clients(list: &str, port: u16) -> usize {
     list.lines().filter(|line| line.contains(&port)).count() - 1
 }
 
-/// Whether a client listens to this Sentinel.
-fn listens(sentinel: &Sentinel) -> bool {
-    sentinel.command(&["CLIENT", "LIST", "TYPE", "pubsub"]).contains("user=finder")
+/// How many clients listen to this Sentinel.
+fn informed_by(sentinel: &Sentinel) -> usize {
+    sentinel.command(&["CLIENT", "LIST", "TYPE", "pubsub"]).matches("user=finder").count()
 }
 
 fn assert_nobody_came_without_tls(servers: &Replication) {
@@ -262,7 +262,8 @@ async fn passwords_that_changed_are_read_anew() {
         change(|words| sentinel.command(words), "finder");
     }
     write(&stage.sentinel_password, "another");
-    eventually("it listens again", || async { stage.servers.sentinels.iter().any(listens) }).await;
+    let informants = || stage.servers.sentinels.iter().map(informed_by).sum::<usize>();
+    eventually("it listens again", || async { informants() == 1 }).await;
     let old = stage.servers.primary_port();
     stage.servers.servers[0].kill();
     blocking(|| stage.servers.await_failover(old));
@@ -280,19 +281,31 @@ async fn a_failover_that_nobody_told_of_is_noticed() {
     let authority = Authority::new();
     let stage = Stage::start(&authority, &Guard::new(&authority.good()));
     let redis = open(&stage.url()).await;
-    token_of(&redis, &report()).await;
+    let (ann, bob) = (client(&stage.url()).await, client(&stage.url()).await);
+    let held = ann.lease("report", "42").ttl(LONG).acquire().await.unwrap();
+    let next = tokio::spawn(bob.lease("report", "42").ttl(LONG).wait(PATIENCE * 2).acquire());
     let (sentinels, servers) = (&stage.servers.sentinels, &stage.servers.servers);
-    eventually("someone tells of failovers", || async { sentinels.iter().any(listens) }).await;
-    let informant = sentinels.iter().position(listens).unwrap();
-    sentinels[informant].freeze();
+    let hears =
+        |server: &RedisServer| server.command(&["CLIENT", "LIST", "TYPE", "pubsub"]).contains("user=app");
+    eventually("he waits, and listens", || async { hears(&servers[0]) }).await;
+    let informants = || sentinels.iter().map(informed_by).sum::<usize>();
+    eventually("someone tells each of failovers", || async { informants() == 3 }).await;
+    // All three listen to the first that the URL names.
+    sentinels[0].freeze();
     servers[0].command(&["ACL", "SETUSER", "sentinel", "off"]);
     servers[0].command(&["CLIENT", "KILL", "USER", "sentinel"]);
-    let promoted = |server: &RedisServer| server.command(&["ROLE"]).starts_with("master");
-    eventually("a failover", || async { promoted(&servers[1]) }).await;
-    assert!(promoted(&servers[0]), "there are two");
+    eventually("a failover", || async { servers[1].is_primary() }).await;
+    assert!(servers[0].is_primary(), "there are two");
     eventually("it goes to the new one", || async {
         drop(redis.acquire(&claim(&"report/43".parse().unwrap(), LONG)).await);
         servers[1].command(&["EXISTS", "lock:v1:{report/43}:fence"]) == "1"
     })
     .await;
+    eventually("he listens there", || async { hears(&servers[1]) }).await;
+    eventually("all have left the old one", || async {
+        !servers[0].command(&["CLIENT", "LIST"]).contains("user=app")
+    })
+    .await;
+    held.release().await.unwrap();
+    in_time("the next grant", next).await.unwrap().unwrap().release().await.unwrap();
 }

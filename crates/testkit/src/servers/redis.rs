@@ -159,6 +159,11 @@ impl RedisServer {
         ask_as(self.port, self.password.as_deref(), words)
     }
 
+    /// Whether it says that it is a primary. Sentinels that promote it hang up on everyone; then it does not say so yet.
+    pub fn is_primary(&self) -> bool {
+        self.ask(&["ROLE"]).is_ok_and(|role| role.starts_with("master"))
+    }
+
     /// Whether it runs and is not frozen.
     pub(super) fn is_up(&self) -> bool {
         self.lock().as_ref().is_some_and(Daemon::is_awake)
