@@ -128,11 +128,12 @@ pub(crate) async fn follow<F: Follower>(
         let (host, port) = &config.hosts[next % config.hosts.len()];
         next += 1;
         if let Ok((connection, messages)) = subscribe(&config, host, *port).await {
-            backoff = Backoff::new();
             let service = config.service.clone().unwrap_or_default();
             let informant = Informant { host: host.clone(), port: *port, service, connection, messages };
-            if informant.hear(&link, &follower, &environment).await.is_none() {
-                return;
+            match informant.hear(&link, &follower, &environment).await {
+                None => return,
+                Some(true) => backoff = Backoff::new(),
+                Some(false) => {}
             }
         }
         environment.sleep(backoff.next(environment.random())).await;
@@ -165,22 +166,25 @@ struct Informant {
 }
 
 impl Informant {
-    /// Passes on where the primary is until the connection is dead; `None` if the client is gone.
+    /// Passes on where the primary is until the connection is dead, or the Sentinel does not say; whether it ever did.
+    /// `None` if the client is gone.
     async fn hear<F: Follower>(
         mut self,
         link: &Weak<Link>,
         follower: &Weak<F>,
         environment: &Arc<dyn Environment>,
-    ) -> Option<()> {
+    ) -> Option<bool> {
+        let mut told = false;
         loop {
             let located = locate(&mut self.connection, &self.host, self.port, &self.service).await;
             let (link, follower) = (link.upgrade()?, follower.upgrade()?);
-            let Ok(primary) = located else { return Some(()) };
+            let Ok(primary) = located else { return Some(told) };
+            told = true;
             link.primary_is(&primary);
             follower.primary_is(&primary);
             drop((link, follower));
             if !self.news(environment).await {
-                return Some(());
+                return Some(true);
             }
         }
     }

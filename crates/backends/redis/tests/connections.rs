@@ -12,7 +12,7 @@ use std::{
 };
 
 use common::{LONG, PATIENCE, claim, eventually, granted, in_time, open, report};
-use leasehold::{Backend, Effect, ErrorKind, Held, System};
+use leasehold::{Backend, Effect, ErrorKind, Held, System, Verdict};
 use leasehold_core::QuorumNode as _;
 use leasehold_redis::{Config, RedisNode};
 use leasehold_testkit::servers::{RedisNodes, RedisServer};
@@ -97,4 +97,32 @@ async fn whoever_may_not_ask_for_replicas_is_denied_and_holds_nothing() {
     let error =
         redis.renew(&[Held::new(ours.reference(), LONG)]).await.remove(0).expect_err("it may not wait");
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Denied, Effect::Unknown), "{error}");
+}
+
+/// Someone holds, someone else waits and listens; then all of it is dropped.
+async fn use_and_drop(url: &str) {
+    let redis = open(url).await;
+    granted(&redis, &claim(&report(), LONG)).await;
+    let theirs = claim(&report(), LONG).queued();
+    let Ok(Verdict::Blocked(blocked)) = redis.acquire(&theirs).await else { panic!("it is held") };
+    redis.wait(&theirs.reference(), &blocked.cursor, Duration::from_millis(500)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_left_of_a_client_that_is_dropped() {
+    let of_app = |server: &RedisServer| server.command(&["CLIENT", "LIST"]).matches("user=app").count();
+    let (server, url) = acl::start();
+    use_and_drop(&url).await;
+    eventually("the server is left", || async { of_app(&server) == 0 }).await;
+
+    let (cluster, url) = tokio::task::block_in_place(|| acl::start_cluster(&[]));
+    use_and_drop(&url).await;
+    eventually("the cluster is left", || async { cluster.nodes.iter().map(of_app).sum::<usize>() == 0 })
+        .await;
+
+    let nodes = RedisNodes::start(1, &[]);
+    let node = node(&acl::let_in(&nodes).replace("redlock", "redis"));
+    node.listen(&report(), Duration::from_millis(100)).await.unwrap();
+    drop(node);
+    eventually("the node is left", || async { of_app(&nodes.servers[0]) == 0 }).await;
 }
