@@ -122,6 +122,13 @@ impl Fault {
         Fault::Refused(Error::new(kind, format!("cannot connect to {who}: {what}")).because(source))
     }
 
+    /// The one of several that says most: that someone cannot be reached is news only if nobody refused.
+    pub(crate) fn clearest(faults: Vec<Fault>) -> Option<Fault> {
+        let refuses = |fault: &Fault| fault.clone().into_error().kind() != ErrorKind::Unavailable;
+        let refused = faults.iter().find(|fault| refuses(fault)).cloned();
+        refused.or_else(|| faults.into_iter().next_back())
+    }
+
     /// As the caller sees it.
     pub(crate) fn into_error(self) -> Error {
         match self {

@@ -26,9 +26,9 @@ const HEARTBEAT: Duration = Duration::from_secs(5);
 pub(crate) async fn find_primary(config: &Config, service: &str) -> Result<Address, Fault> {
     let asked: Vec<_> = config.hosts.iter().map(|(host, port)| ask(config, host, *port, service)).collect();
     let majority = asked.len() / 2 + 1;
-    let (answers, failure) = together::some(asked, majority).await;
+    let (answers, failures) = together::some(asked, majority).await;
     let newest = answers.into_iter().max_by_key(|address| address.epoch);
-    newest.ok_or_else(|| failure.unwrap_or_else(|| unavailable("no Sentinel is named")))
+    newest.ok_or_else(|| Fault::clearest(failures).unwrap_or_else(|| unavailable("no Sentinel is named")))
 }
 
 async fn ask(config: &Config, host: &str, port: u16, service: &str) -> Result<Address, Fault> {

@@ -27,7 +27,7 @@ use leasehold_core::{
 };
 use leasehold_redis::{Config, Redis, RedisNode};
 
-const ROUNDS: u64 = 60;
+const ROUNDS: u64 = 30;
 
 /// Chance, from a seed.
 struct Chance(u64);

@@ -229,6 +229,10 @@ async fn who_refused_a_password_is_told() {
         sentinel.command(&["ACL", "SETUSER", "finder", "+sentinel|master"]);
     }
     open(&url).await;
+
+    stage.servers.sentinels[0].freeze();
+    write(&stage.sentinel_password, "wrong");
+    blames_sentinel(&refused(&url).await, ErrorKind::Denied, "refused the user or the password");
 }
 
 /// Changes the password of a user and hangs up on it.
