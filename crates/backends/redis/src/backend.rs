@@ -163,7 +163,8 @@ impl Redis {
                 _ => break (node, answer, written),
             }
         };
-        let answer = answer.map_err(|fault| self.route.learn(&claim.resource, &node, fault));
+        let answer = answer.inspect_err(|fault| self.route.learn(&claim.resource, &node, fault));
+        let answer = answer.map_err(|fault| self.route.in_words(fault));
         let verdict = verdict(claim, self.named(claim.reference(), answer).await?)?;
         let Verdict::Granted(grant) = verdict else { return Ok(verdict) };
         let why = match written.as_ref().map(Written::enough) {
