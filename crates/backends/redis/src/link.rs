@@ -52,6 +52,10 @@ pub(crate) struct Wire {
     environment: Arc<dyn Environment>,
     /// Since when, in nanoseconds, something has been asked and nothing was heard; 0 if that is not so.
     silent_since: AtomicU64,
+    /// How many wait for an answer.
+    waiting: AtomicU32,
+    /// How long an answer may take.
+    timeout: Duration,
     /// The newest epoch in which this server was known to be the primary.
     epoch: AtomicU64,
     generation: u64,
@@ -143,9 +147,11 @@ impl Link {
         let examined = site::examine(&self.config, &mut connection).await?;
         self.replicas_seen.fetch_max(examined.replicas.max(address.replicas), Ordering::Relaxed);
         let epoch = AtomicU64::new(examined.epoch.max(address.epoch));
-        connection.set_response_timeout(self.config.timeout + longer);
-        let (environment, silent_since) = (Arc::clone(&self.environment), AtomicU64::new(0));
-        Ok(Wire { connection, address, environment, silent_since, epoch, generation })
+        let timeout = self.config.timeout + longer;
+        connection.set_response_timeout(timeout);
+        let environment = Arc::clone(&self.environment);
+        let (silent_since, waiting) = (AtomicU64::new(0), AtomicU32::new(0));
+        Ok(Wire { connection, address, environment, silent_since, waiting, timeout, epoch, generation })
     }
 
     /// Behind Sentinel the URL does not say which server failed.
@@ -280,9 +286,9 @@ impl Wire {
 
     async fn send(&self, command: &Cmd) -> Result<Value, Fault> {
         let mut connection = self.connection.clone();
-        self.asks();
+        let asking = self.asks();
         let answer = connection.send_packed_command(command).await.and_then(Value::extract_error);
-        self.heard(answer.as_ref().err());
+        asking.heard(answer.as_ref().err());
         answer.map_err(Fault::Command)
     }
 
@@ -292,9 +298,9 @@ impl Wire {
         count: usize,
     ) -> Result<Vec<Result<Value, Fault>>, Fault> {
         let mut connection = self.connection.clone();
-        self.asks();
+        let asking = self.asks();
         let answers = connection.send_packed_commands(pipeline, 0, count).await;
-        self.heard(answers.as_ref().err());
+        asking.heard(answers.as_ref().err());
         let answers = answers.map_err(Fault::Command)?;
         if answers.len() != count {
             return Err(Fault::Strange(format!("{count} commands have {} answers", answers.len())));
@@ -302,23 +308,46 @@ impl Wire {
         Ok(answers.into_iter().map(|answer| answer.extract_error().map_err(Fault::Command)).collect())
     }
 
-    fn asks(&self) {
-        if self.silent_since.load(Ordering::Relaxed) == 0 {
-            let now = self.environment.now().as_nanos().max(1);
-            let _ = self.silent_since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
-        }
-    }
-
-    fn heard(&self, error: Option<&redis::RedisError>) {
-        if !error.is_some_and(redis::RedisError::is_timeout) {
-            self.silent_since.store(0, Ordering::Relaxed);
-        }
+    fn asks(&self) -> Asking<'_> {
+        let at = self.environment.now();
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let _ =
+            self.silent_since.compare_exchange(0, at.as_nanos().max(1), Ordering::Relaxed, Ordering::Relaxed);
+        Asking { wire: self, at, done: false }
     }
 
     fn is_silent(&self, timeout: Duration) -> bool {
         match self.silent_since.load(Ordering::Relaxed) {
             0 => false,
             since => Moment::from_nanos(since).after(timeout) <= self.environment.now(),
+        }
+    }
+}
+
+/// Someone who waits for an answer, until this is dropped.
+struct Asking<'a> {
+    wire: &'a Wire,
+    at: Moment,
+    done: bool,
+}
+
+impl Asking<'_> {
+    /// How it ended.
+    fn heard(mut self, error: Option<&redis::RedisError>) {
+        self.done = true;
+        if !error.is_some_and(redis::RedisError::is_timeout) {
+            self.wire.silent_since.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Asking<'_> {
+    /// Nobody hears the answer to someone who left, so its silence says nothing; unless it had waited for long.
+    fn drop(&mut self) {
+        let last = self.wire.waiting.fetch_sub(1, Ordering::Relaxed) == 1;
+        let waited = self.at.until(self.wire.environment.now());
+        if last && !self.done && waited < self.wire.timeout / 4 {
+            self.wire.silent_since.store(0, Ordering::Relaxed);
         }
     }
 }
