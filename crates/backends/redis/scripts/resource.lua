@@ -205,7 +205,8 @@ local function add_extra(seat, ...)
     if extra then forget_extras(extra) end
     extra, dirty, fresh = seat.owner, true, true
   end
-  if select('#', ...) > 0 then redis.call('HSET', CLAIMS, ...) end
+  -- A field that is new may be in a key that is new, which has no end yet.
+  if select('#', ...) > 0 and redis.call('HSET', CLAIMS, ...) > 0 then dirty, fresh = true, true end
   if not has(seat, 'x') then seat.marks = seat.marks .. 'x' end
 end
 

@@ -15,7 +15,7 @@ use crate::{
     config::{Config, Replicas},
     error::Fault,
     keys::{CHANNELS, Keys},
-    replicas,
+    replicas::Written,
     reply::{Fields, number},
     route::{Journey, Route},
     script::{self, Script},
@@ -152,39 +152,43 @@ impl Redis {
     /// Gives it up again if too few replicas have it.
     async fn acquire_replicated(&self, claim: &Claim) -> Result<Verdict, Fault> {
         let mut journey = Journey::begin(self.environment.now());
-        let (node, answer, acks) = loop {
+        let (node, answer, written) = loop {
             let node = self.route.node(&claim.resource)?;
-            let outcome = self.acquire_acknowledged(&node, claim).await;
-            let (answer, acks) = outcome.unwrap_or_else(|fault| (Err(fault), 0));
+            let (answer, written) = match self.acquire_acknowledged(&node, claim).await {
+                Ok((answer, written)) => (answer, Some(written)),
+                Err(fault) => (Err(fault), None),
+            };
             match &answer {
                 Err(fault) if self.route.goes_on(&claim.resource, &node, fault, &mut journey).await => {}
-                _ => break (node, answer, acks),
+                _ => break (node, answer, written),
             }
         };
-        let answer = answer.map_err(|fault| self.route.learn(&claim.resource, &node, fault));
+        let answer = answer.inspect_err(|fault| self.route.learn(&claim.resource, &node, fault));
+        let answer = answer.map_err(|fault| self.route.in_words(fault));
         let verdict = verdict(claim, self.named(claim.reference(), answer).await?)?;
         let Verdict::Granted(grant) = verdict else { return Ok(verdict) };
-        let needed = replicas::needed(&node.link);
-        if acks >= needed {
-            return Ok(Verdict::Granted(grant.acknowledged(acks)));
-        }
+        let why = match written.as_ref().map(Written::enough) {
+            Some(Ok(acks)) => return Ok(Verdict::Granted(grant.acknowledged(acks))),
+            Some(Err(why)) => why,
+            None => return Err(Fault::Strange("a grant has no answer".to_owned())),
+        };
         let farewell = Farewell::new(claim.reference()).burying(Farewell::bury_for(claim.ttl));
         let effect = if self.try_release(&farewell).await.is_ok() { Effect::None } else { Effect::Unknown };
-        Err(replicas::too_few(acks, needed, effect))
+        Err(why(effect))
     }
 
     async fn acquire_acknowledged(
         &self,
         node: &Node,
         claim: &Claim,
-    ) -> Result<(Result<Value, Fault>, u32), Fault> {
+    ) -> Result<(Result<Value, Fault>, Written), Fault> {
         let wire = node.pool.take(&node.link).await?;
         let calls = vec![self.acquire_call(claim, wire.lead())];
         let mut keys = Keys::of(&claim.resource);
         let done = node.pool.run(wire, &node.link, &script::ACQUIRE, calls, keys.mark()).await;
-        let (mut answers, acks) = done.inspect_err(|_| node.pool.clear())?;
-        let answer = answers.pop().unwrap_or_else(|| Err(Fault::Strange("no answer came".to_owned())));
-        Ok((answer, acks))
+        let mut done = done.inspect_err(|_| node.pool.clear())?;
+        let answer = done.answers.pop().unwrap_or_else(|| Err(Fault::Strange("no answer came".to_owned())));
+        Ok((answer, done))
     }
 
     /// Finds out which key is of a wrong type, if one is.

@@ -99,8 +99,9 @@ impl Cluster {
         let primaries = cluster.primaries();
         // One of them will do: a dead one is no reason not to start.
         let wires = primaries.iter().map(|node| node.link.wire()).collect();
-        let (reached, failure) = together::some(wires, 1).await;
+        let (reached, failures) = together::some(wires, 1).await;
         if reached.is_empty() {
+            let failure = Fault::clearest(failures);
             return Err(failure.unwrap_or_else(|| unavailable("no node of the cluster has a slot")));
         }
         let keep = keep(Arc::downgrade(&cluster), Arc::clone(&cluster.stale));
@@ -183,17 +184,17 @@ impl Cluster {
     /// Asks some nodes at once, and believes the newest epoch that a majority of them has to offer: a node that was cut
     /// off still names the old primary.
     async fn look(&self) -> Result<(), Fault> {
-        let mut failure = None;
+        let mut failures = Vec::new();
         for some in self.candidates().chunks(ASKED_TOGETHER) {
             let asks = some.iter().map(|(host, port)| ask(&self.config, host, *port)).collect();
             let (views, failed) = together::some(asks, some.len() / 2 + 1).await;
-            failure = failed.or(failure);
+            failures.extend(failed);
             if let Some(newest) = views.into_iter().max_by_key(|view| view.epoch) {
                 self.believe(newest);
                 return Ok(());
             }
         }
-        Err(failure.unwrap_or_else(|| unavailable("no node of the cluster is named")))
+        Err(Fault::clearest(failures).unwrap_or_else(|| unavailable("no node of the cluster is named")))
     }
 
     /// Whoever may know the cluster, those with slots first.
@@ -306,7 +307,9 @@ fn view(slots: &Value, info: &Value, asked: &str) -> View {
         let [Value::Int(first), Value::Int(last), nodes @ ..] = fields.as_slice() else { continue };
         let mut nodes = nodes.iter().filter_map(|node| address(node, asked));
         let bound = |slot: &i64| u16::try_from(*slot).ok().filter(|slot| usize::from(*slot) < SLOTS);
-        if let (Some(first), Some(last), Some(primary)) = (bound(first), bound(last), nodes.next()) {
+        if let (Some(first), Some(last), Some(primary)) = (bound(first), bound(last), nodes.next())
+            && first <= last
+        {
             ranges.push((first, last, primary));
         }
         replicas.extend(nodes);
@@ -366,5 +369,7 @@ mod tests {
         assert_eq!(seen.ranges, [(0, 8191, of("127.0.0.1", 7000)), (8192, 16383, of("cache", 7001))]);
         assert_eq!(seen.replicas, [of("cache", 7003)]);
         assert!(view(&Value::Nil, &Value::Nil, "cache").ranges.is_empty());
+        let backwards = format!("*1\n*3\n:8191\n:0\n{}", node(known, 7000));
+        assert!(view(&read(&backwards), &info, "cache").ranges.is_empty(), "that is no range");
     }
 }

@@ -114,16 +114,28 @@ impl Fault {
         }
     }
 
+    /// The same fault, with the name of whom no connection could be made to: behind Sentinel the URL does not say.
+    pub(crate) fn of_peer(self, who: &str) -> Fault {
+        let Fault::Connect(source) = self else { return self };
+        let (kind, what) = connecting(&source);
+        let what = what.replace("the server's", "its").replace("the server", "it");
+        Fault::Refused(Error::new(kind, format!("cannot connect to {who}: {what}")).because(source))
+    }
+
+    /// The one of several that says most: that someone cannot be reached is news only if nobody refused.
+    pub(crate) fn clearest(faults: Vec<Fault>) -> Option<Fault> {
+        let refuses = |fault: &Fault| fault.clone().into_error().kind() != ErrorKind::Unavailable;
+        let refused = faults.iter().find(|fault| refuses(fault)).cloned();
+        refused.or_else(|| faults.into_iter().next_back())
+    }
+
     /// As the caller sees it.
     pub(crate) fn into_error(self) -> Error {
         match self {
             Fault::Refused(error) => error,
             Fault::Strange(what) => Error::new(ErrorKind::Unavailable, what).with_effect(Effect::Unknown),
             Fault::Connect(source) => {
-                let (kind, what) = match interpret(&source) {
-                    (ErrorKind::Corrupt, what, _) => (ErrorKind::Unavailable, what),
-                    (kind, what, _) => (kind, what),
-                };
+                let (kind, what) = connecting(&source);
                 Error::new(kind, format!("cannot connect: {what}")).because(source)
             }
             Fault::Command(source) => {
@@ -136,6 +148,14 @@ impl Fault {
 
 fn code(error: &RedisError) -> Option<&str> {
     error.code()
+}
+
+/// Why there is no connection. An answer that makes no sense may pass.
+fn connecting(source: &RedisError) -> (ErrorKind, String) {
+    match interpret(source) {
+        (ErrorKind::Corrupt, what, _) => (ErrorKind::Unavailable, what),
+        (kind, what, _) => (kind, what),
+    }
 }
 
 /// What it is, in words, and whether the command may have been executed.

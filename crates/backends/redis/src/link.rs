@@ -32,7 +32,12 @@ pub(crate) struct Link {
     pub(crate) config: Config,
     environment: Arc<dyn Environment>,
     wire: Mutex<Option<Arc<Wire>>>,
-    connecting: tokio::sync::Mutex<()>,
+    /// Where the last connection led.
+    primary: Mutex<Option<Address>>,
+    /// Held while someone connects: how that went last, if it failed, and which attempt it was.
+    connecting: tokio::sync::Mutex<Option<(u64, Fault)>>,
+    /// How often someone began to connect.
+    attempts: AtomicU64,
     /// The greatest number of replicas seen: a majority is of those.
     replicas_seen: AtomicU32,
     connections: AtomicU64,
@@ -47,6 +52,10 @@ pub(crate) struct Wire {
     environment: Arc<dyn Environment>,
     /// Since when, in nanoseconds, something has been asked and nothing was heard; 0 if that is not so.
     silent_since: AtomicU64,
+    /// How many wait for an answer.
+    waiting: AtomicU32,
+    /// How long an answer may take.
+    timeout: Duration,
     /// The newest epoch in which this server was known to be the primary.
     epoch: AtomicU64,
     generation: u64,
@@ -58,7 +67,9 @@ impl Link {
             config,
             environment,
             wire: Mutex::new(None),
-            connecting: tokio::sync::Mutex::new(()),
+            primary: Mutex::new(None),
+            connecting: tokio::sync::Mutex::new(None),
+            attempts: AtomicU64::new(0),
             replicas_seen: AtomicU32::new(0),
             connections: AtomicU64::new(0),
             generation: AtomicU64::new(0),
@@ -69,7 +80,8 @@ impl Link {
         self.wire.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The connection; made if there is none. One at a time: who comes meanwhile waits for it.
+    /// The connection; made if there is none. One at a time: who comes meanwhile waits for it, or for the next attempt,
+    /// and shares its failure. However many wait, none waits for more than two.
     pub(crate) async fn wire(&self) -> Result<Arc<Wire>, Fault> {
         match self.live_wire() {
             Some(wire) => Ok(wire),
@@ -79,11 +91,19 @@ impl Link {
     }
 
     async fn make_wire(&self) -> Result<Arc<Wire>, Fault> {
-        let _one_at_a_time = self.connecting.lock().await;
+        let begun = self.attempts.load(Ordering::Relaxed);
+        let mut failed = self.connecting.lock().await;
         if let Some(wire) = self.live_wire() {
             return Ok(wire);
         }
-        let wire = Arc::new(self.connect_patiently().await?);
+        match &*failed {
+            Some((attempt, fault)) if *attempt > begun => return Err(fault.clone()),
+            _ => {}
+        }
+        let attempt = self.attempts.fetch_add(1, Ordering::Relaxed) + 1;
+        let connected = self.connect_patiently().await;
+        *failed = connected.as_ref().err().map(|fault| (attempt, fault.clone()));
+        let wire = Arc::new(connected?);
         self.connections.fetch_add(1, Ordering::Relaxed);
         *self.slot() = Some(Arc::clone(&wire));
         Ok(wire)
@@ -121,14 +141,36 @@ impl Link {
     pub(crate) async fn connect(&self, longer: Duration) -> Result<Wire, Fault> {
         let generation = self.generation.load(Ordering::Relaxed);
         let address = site::find_primary(&self.config).await?;
-        let mut connection =
-            site::open(&self.config, &address.host, address.port, Role::Server, None).await?;
+        let opened = site::open(&self.config, &address.host, address.port, Role::Server, None).await;
+        let mut connection = opened.map_err(|fault| self.of_primary(fault, &address))?;
+        *self.primary.lock().unwrap_or_else(PoisonError::into_inner) = Some(address.clone());
         let examined = site::examine(&self.config, &mut connection).await?;
         self.replicas_seen.fetch_max(examined.replicas.max(address.replicas), Ordering::Relaxed);
         let epoch = AtomicU64::new(examined.epoch.max(address.epoch));
-        connection.set_response_timeout(self.config.timeout + longer);
-        let (environment, silent_since) = (Arc::clone(&self.environment), AtomicU64::new(0));
-        Ok(Wire { connection, address, environment, silent_since, epoch, generation })
+        let timeout = self.config.timeout + longer;
+        connection.set_response_timeout(timeout);
+        let environment = Arc::clone(&self.environment);
+        let (silent_since, waiting) = (AtomicU64::new(0), AtomicU32::new(0));
+        Ok(Wire { connection, address, environment, silent_since, waiting, timeout, epoch, generation })
+    }
+
+    /// Behind Sentinel the URL does not say which server failed.
+    fn of_primary(&self, fault: Fault, address: &Address) -> Fault {
+        match self.config.service {
+            None => fault,
+            Some(_) => fault.of_peer(&format!("the primary at {}:{}", address.host, address.port)),
+        }
+    }
+
+    /// A Sentinel says where the primary is. If that is another server than ours, and in a later epoch, ours is left:
+    /// it may be alive, and not know.
+    pub(crate) fn primary_is(&self, address: &Address) {
+        let Some(ours) = self.primary.lock().unwrap_or_else(PoisonError::into_inner).clone() else { return };
+        if address.supersedes(&ours) {
+            self.drop_any_wire();
+        } else if address.is_same_server(&ours) {
+            self.raise_epoch(address.epoch);
+        }
     }
 
     /// This server is the primary in this epoch too.
@@ -249,9 +291,9 @@ impl Wire {
 
     async fn send(&self, command: &Cmd) -> Result<Value, Fault> {
         let mut connection = self.connection.clone();
-        self.asks();
+        let asking = self.asks();
         let answer = connection.send_packed_command(command).await.and_then(Value::extract_error);
-        self.heard(answer.as_ref().err());
+        asking.heard(answer.as_ref().err());
         answer.map_err(Fault::Command)
     }
 
@@ -261,9 +303,9 @@ impl Wire {
         count: usize,
     ) -> Result<Vec<Result<Value, Fault>>, Fault> {
         let mut connection = self.connection.clone();
-        self.asks();
+        let asking = self.asks();
         let answers = connection.send_packed_commands(pipeline, 0, count).await;
-        self.heard(answers.as_ref().err());
+        asking.heard(answers.as_ref().err());
         let answers = answers.map_err(Fault::Command)?;
         if answers.len() != count {
             return Err(Fault::Strange(format!("{count} commands have {} answers", answers.len())));
@@ -271,23 +313,46 @@ impl Wire {
         Ok(answers.into_iter().map(|answer| answer.extract_error().map_err(Fault::Command)).collect())
     }
 
-    fn asks(&self) {
-        if self.silent_since.load(Ordering::Relaxed) == 0 {
-            let now = self.environment.now().as_nanos().max(1);
-            let _ = self.silent_since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
-        }
-    }
-
-    fn heard(&self, error: Option<&redis::RedisError>) {
-        if !error.is_some_and(redis::RedisError::is_timeout) {
-            self.silent_since.store(0, Ordering::Relaxed);
-        }
+    fn asks(&self) -> Asking<'_> {
+        let at = self.environment.now();
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let _ =
+            self.silent_since.compare_exchange(0, at.as_nanos().max(1), Ordering::Relaxed, Ordering::Relaxed);
+        Asking { wire: self, at, done: false }
     }
 
     fn is_silent(&self, timeout: Duration) -> bool {
         match self.silent_since.load(Ordering::Relaxed) {
             0 => false,
             since => Moment::from_nanos(since).after(timeout) <= self.environment.now(),
+        }
+    }
+}
+
+/// Someone who waits for an answer, until this is dropped.
+struct Asking<'a> {
+    wire: &'a Wire,
+    at: Moment,
+    done: bool,
+}
+
+impl Asking<'_> {
+    /// How it ended.
+    fn heard(mut self, error: Option<&redis::RedisError>) {
+        self.done = true;
+        if !error.is_some_and(redis::RedisError::is_timeout) {
+            self.wire.silent_since.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Asking<'_> {
+    /// Nobody hears the answer to someone who left, so its silence says nothing; unless it had waited for long.
+    fn drop(&mut self) {
+        let last = self.wire.waiting.fetch_sub(1, Ordering::Relaxed) == 1;
+        let waited = self.at.until(self.wire.environment.now());
+        if last && !self.done && waited < self.wire.timeout / 4 {
+            self.wire.silent_since.store(0, Ordering::Relaxed);
         }
     }
 }

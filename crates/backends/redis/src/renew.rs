@@ -17,7 +17,6 @@ use crate::{
     config::Replicas,
     error::Fault,
     keys::Keys,
-    replicas,
     reply::{Fields, number},
     script::{RENEW, RENEW_ONE},
     together,
@@ -48,16 +47,27 @@ impl Redis {
 
     /// A renewal that too few replicas have does not count: its effect is unknown, and the deadline stays.
     async fn renew_replicated(&self, held: &[Held]) -> Vec<Result<Renewal, Fault>> {
-        let mut answers: Vec<Result<Renewal, Fault>> = Vec::with_capacity(held.len());
+        let unanswered = || Fault::Strange("a renewal has no answer".to_owned());
+        let mut answers: Vec<Result<Renewal, Fault>> =
+            held.iter().map(|held| Err(self.refuse(held).unwrap_or_else(unanswered))).collect();
+        let ours = (0..held.len()).filter(|&index| self.refuse(&held[index]).is_none()).collect();
+        self.renew_round(held, ours, &mut answers).await;
+        // Whoever does not have the slot has done nothing, and has said who has it.
+        let moved = |answer: &Result<_, Fault>| matches!(answer, Err(fault) if fault.redirect().is_some());
+        let moved: Vec<usize> = (0..held.len()).filter(|&index| moved(&answers[index])).collect();
+        if self.route.cluster().is_some() && !moved.is_empty() {
+            self.renew_round(held, moved, &mut answers).await;
+        }
+        answers.into_iter().map(|answer| answer.map_err(|fault| self.route.in_words(fault))).collect()
+    }
+
+    /// Node by node, all nodes at once.
+    async fn renew_round(&self, held: &[Held], which: Vec<usize>, answers: &mut [Result<Renewal, Fault>]) {
         let mut by_node: BTreeMap<u32, (Arc<Node>, Vec<usize>)> = BTreeMap::new();
-        for (index, held) in held.iter().enumerate() {
-            let unanswered = || Fault::Strange("a renewal has no answer".to_owned());
-            match self.refuse(held).map_or_else(|| self.route.node(&held.resource), Err) {
-                Ok(node) => {
-                    by_node.entry(node.number).or_insert_with(|| (node, Vec::new())).1.push(index);
-                    answers.push(Err(unanswered()));
-                }
-                Err(fault) => answers.push(Err(fault)),
+        for index in which {
+            match self.route.node(&held[index].resource) {
+                Ok(node) => by_node.entry(node.number).or_insert_with(|| (node, Vec::new())).1.push(index),
+                Err(fault) => answers[index] = Err(fault),
             }
         }
         let groups: Vec<_> = by_node.into_values().collect();
@@ -68,7 +78,6 @@ impl Redis {
                 Err(fault) => indexes.iter().for_each(|&index| answers[index] = Err(fault.clone())),
             }
         }
-        answers
     }
 
     async fn renew_acknowledged(
@@ -81,15 +90,13 @@ impl Redis {
         let calls = indexes.iter().map(|&index| self.renew_call(&held[index])).collect();
         let mut keys = Keys::of(&held[indexes[0]].resource);
         let done = node.pool.run(wire, &node.link, &RENEW_ONE, calls, keys.mark()).await;
-        let (answers, acks) = done.inspect_err(|_| node.pool.clear())?;
-        let needed = replicas::needed(&node.link);
+        let mut done = done.inspect_err(|_| node.pool.clear())?;
+        let answers = std::mem::take(&mut done.answers);
         let count = |(&index, answer): (&usize, Result<Value, Fault>)| {
-            let answer = answer.map_err(|fault| self.route.learn(&held[index].resource, node, fault));
-            match answer.and_then(renewal) {
-                Ok(Renewal::Kept(_)) if acks < needed => {
-                    Err(replicas::too_few(acks, needed, Effect::Unknown))
-                }
-                answer => answer,
+            let answer = answer.inspect_err(|fault| self.route.learn(&held[index].resource, node, fault));
+            match (answer.and_then(renewal), done.enough()) {
+                (Ok(Renewal::Kept(_)), Err(why)) => Err(why(Effect::Unknown)),
+                (answer, _) => answer,
             }
         };
         Ok(indexes.iter().zip(answers).map(count).collect())

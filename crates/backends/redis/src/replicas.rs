@@ -57,8 +57,7 @@ impl Pool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Calls a script several times, makes a write at `mark`, and waits for the replicas. The answers, and how many
-    /// replicas have them.
+    /// Calls a script several times, makes a write at `mark`, and waits for the replicas.
     pub(crate) async fn run(
         &self,
         wire: Arc<Wire>,
@@ -66,29 +65,26 @@ impl Pool {
         script: &Script,
         mut calls: Vec<Cmd>,
         mark: &str,
-    ) -> Result<(Vec<Result<Value, Fault>>, u32), Fault> {
+    ) -> Result<Written, Fault> {
         let mut done = self.attempt(&wire, link, &calls, mark).await?;
         let forgotten = |answer: &Result<Value, Fault>| matches!(answer, Err(fault) if fault.is_no_script());
-        if done.0.iter().any(forgotten) {
+        if done.answers.iter().any(forgotten) {
             // The verbs are idempotent: all of them again, the first one with the text.
             calls[0] = script.spelled_out(&calls[0]);
             done = self.attempt(&wire, link, &calls, mark).await?;
         }
         let broken =
             |answer: &Result<Value, Fault>| matches!(answer, Err(fault) if fault.breaks_connection());
-        if !done.0.iter().any(broken) {
+        if done.answers.iter().any(broken) {
+            // The others lead there too.
+            self.clear();
+        } else {
             self.give_back(wire);
         }
         Ok(done)
     }
 
-    async fn attempt(
-        &self,
-        wire: &Wire,
-        link: &Link,
-        calls: &[Cmd],
-        mark: &str,
-    ) -> Result<(Vec<Result<Value, Fault>>, u32), Fault> {
+    async fn attempt(&self, wire: &Wire, link: &Link, calls: &[Cmd], mark: &str) -> Result<Written, Fault> {
         let mut pipeline = Pipeline::with_capacity(calls.len() + 2);
         calls.iter().for_each(|call| {
             pipeline.add_command(call.clone());
@@ -96,14 +92,35 @@ impl Pool {
         pipeline.cmd("SET").arg(mark).arg(1).arg("PX").arg(1000);
         pipeline.cmd("WAIT").arg(needed(link)).arg(millis(link.config.replica_timeout));
         let mut answers = wire.send_all(&pipeline, calls.len() + 2).await?;
-        let acks = answers.pop().and_then(Result::ok).as_ref().and_then(number).unwrap_or(0);
+        let acks = answers.pop().unwrap_or(Ok(Value::Nil));
         answers.pop();
-        Ok((answers, u32::try_from(acks).unwrap_or(0)))
+        let count = |acks: Value| u32::try_from(number(&acks).unwrap_or(0)).unwrap_or(0);
+        Ok(Written { answers, acks: acks.map(count), needed: needed(link) })
+    }
+}
+
+/// What was written: the answers to it, and how many replicas have it.
+pub(crate) struct Written {
+    pub(crate) answers: Vec<Result<Value, Fault>>,
+    acks: Result<u32, Fault>,
+    needed: u32,
+}
+
+impl Written {
+    /// How many have it; or why that does not do, once it is known what has become of what was written.
+    pub(crate) fn enough(&self) -> Result<u32, impl FnOnce(Effect) -> Fault> {
+        let why = match &self.acks {
+            Ok(acks) if *acks >= self.needed => return Ok(*acks),
+            Ok(acks) => too_few(*acks, self.needed),
+            // It may not ask, or the server is not the primary any more.
+            Err(fault) => fault.clone().into_error(),
+        };
+        Err(move |effect| Fault::Refused(why.with_effect(effect)))
     }
 }
 
 /// How many replicas must acknowledge.
-pub(crate) fn needed(link: &Link) -> u32 {
+fn needed(link: &Link) -> u32 {
     match link.config.replicas {
         Replicas::None => 0,
         Replicas::AtLeast(count) => count,
@@ -112,8 +129,7 @@ pub(crate) fn needed(link: &Link) -> u32 {
     }
 }
 
-/// Too few replicas have it.
-pub(crate) fn too_few(acks: u32, needed: u32, effect: Effect) -> Fault {
+fn too_few(acks: u32, needed: u32) -> Error {
     let message = format!("{acks} replicas acknowledged in time, {needed} were asked for");
-    Fault::Refused(Error::new(ErrorKind::Unavailable, message).with_effect(effect))
+    Error::new(ErrorKind::Unavailable, message)
 }

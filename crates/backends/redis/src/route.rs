@@ -149,10 +149,14 @@ impl Route {
     }
 
     /// The same, for whoever does not ask again at once.
-    pub(crate) fn learn(&self, resource: &Resource, node: &Node, fault: Fault) -> Fault {
+    pub(crate) fn learn(&self, resource: &Resource, node: &Node, fault: &Fault) {
         if let (Some(cluster), Some(Redirect::Moved(host, port))) = (self.cluster(), fault.redirect()) {
             cluster.moved(slot(resource), &cluster.node_at(&host, port, node));
         }
+    }
+
+    /// What is told of it in the end.
+    pub(crate) fn in_words(&self, fault: Fault) -> Fault {
         if self.cluster().is_some() { in_words(fault) } else { fault }
     }
 }

@@ -175,8 +175,9 @@ impl Listener {
 
     /// Whether the connection lives; and gives up the channels that nobody waits for any more.
     async fn tidy(&mut self, connection: &mut MultiplexedConnection) -> Option<()> {
-        let idle = self.shared.upgrade()?.idle(self.node.number);
-        self.asked.retain(|resource, _| !idle.contains(resource));
+        let (now, idle) = (self.environment.now(), self.shared.upgrade()?.idle(self.node.number));
+        // What was asked for long ago may be asked for again: no need to remember it.
+        self.asked.retain(|resource, at| now < at.after(ASK_AGAIN) && !idle.contains(resource));
         let ping = Cmd::new().arg("PING").to_owned();
         connection.send_packed_command(&ping).await.ok()?;
         self.send(connection, "SUNSUBSCRIBE", &idle).await.map(drop)

@@ -12,7 +12,6 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::{
     config::{Config, Login},
     error::Fault,
-    reply::number,
 };
 
 /// A server, and the epoch in which it became the primary; 0 where there are no epochs.
@@ -23,6 +22,17 @@ pub(crate) struct Address {
     pub(crate) epoch: u64,
     /// How many replicas Sentinel knows.
     pub(crate) replicas: u32,
+}
+
+impl Address {
+    /// Whether this is another server than that one, and the primary since a later epoch.
+    pub(crate) fn supersedes(&self, old: &Address) -> bool {
+        self.epoch > old.epoch && !self.is_same_server(old)
+    }
+
+    pub(crate) fn is_same_server(&self, other: &Address) -> bool {
+        (&self.host, self.port) == (&other.host, other.port)
+    }
 }
 
 /// Where the primary is now.
@@ -65,8 +75,14 @@ pub(crate) async fn open(
             Err(Fault::Refused(Error::new(ErrorKind::Unavailable, message).because(error)))
         }
         Err(error) if !config.tls && error.is_connection_dropped() && !error.is_connection_refusal() => {
-            let message = "the server hung up at once: if it wants TLS, write rediss://, or tls=true";
+            let message =
+                format!("{host}:{port} hung up at once: if it wants TLS, write rediss://, or tls=true");
             Err(Fault::Refused(Error::new(ErrorKind::Unavailable, message).because(error)))
+        }
+        // It repeats what it was sent: the password too.
+        Err(error) if error.detail().is_some_and(|detail| detail.contains("unknown command")) => {
+            let message = "cannot connect: the server does not know HELLO: Redis 7 or later is needed";
+            Err(Fault::Refused(Error::new(ErrorKind::Unsupported, message)))
         }
         outcome => outcome.map_err(Fault::Connect),
     }
@@ -258,7 +274,6 @@ fn role(answer: Value) -> Result<u32, Fault> {
         Some(Value::BulkString(role)) if role != b"master" => Err(unavailable(IS_REPLICA)),
         _ => {
             let replicas = if let Some(Value::Array(replicas)) = fields.get(2) { replicas.len() } else { 0 };
-            debug_assert!(fields.get(1).is_none_or(|offset| number(offset).is_some()), "ROLE has an offset");
             Ok(u32::try_from(replicas).unwrap_or(u32::MAX))
         }
     }
@@ -278,6 +293,15 @@ pub(crate) fn info(answer: &Value) -> Vec<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_role_that_makes_no_sense_is_no_panic() {
+        let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+        let replicas = |fields: Vec<Value>| role(Value::Array(fields)).ok();
+        assert_eq!(replicas(vec![text("master"), text("soon"), Value::Array(vec![Value::Nil])]), Some(1));
+        assert_eq!(replicas(vec![text("master")]), Some(0));
+        assert_eq!(replicas(vec![text("slave")]), None);
+    }
 
     #[cfg(not(feature = "tls"))]
     #[test]

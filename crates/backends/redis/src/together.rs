@@ -23,17 +23,17 @@ pub(crate) async fn all<'a, T: Send>(futures: Vec<impl Future<Output = T> + Send
 pub(crate) async fn some<'a, T: Send, E: Send>(
     futures: Vec<impl Future<Output = Result<T, E>> + Send + 'a>,
     enough: usize,
-) -> (Vec<T>, Option<E>) {
-    let (mut outputs, mut failure) = (Vec::new(), None);
+) -> (Vec<T>, Vec<E>) {
+    let (mut outputs, mut failures) = (Vec::new(), Vec::new());
     run(futures, |_, output| {
         match output {
             Ok(output) => outputs.push(output),
-            Err(error) => failure = Some(error),
+            Err(error) => failures.push(error),
         }
         outputs.len() >= enough
     })
     .await;
-    (outputs, failure)
+    (outputs, failures)
 }
 
 /// Polls all until all are done, or `done` says that this is enough.
@@ -75,7 +75,7 @@ mod tests {
         assert_eq!(now(all(vec![ready(1), ready(2), ready(3)])), [1, 2, 3]);
         type Asked = Pin<Box<dyn Future<Output = Result<u8, &'static str>> + Send>>;
         let asked: Vec<Asked> = vec![Box::pin(pending()), Box::pin(ready(Err("no"))), Box::pin(ready(Ok(7)))];
-        assert_eq!(now(some(asked, 1)), (vec![7], Some("no")));
-        assert_eq!(now(some(vec![ready(Err::<u8, _>("no"))], 1)), (vec![], Some("no")));
+        assert_eq!(now(some(asked, 1)), (vec![7], vec!["no"]));
+        assert_eq!(now(some(vec![ready(Err::<u8, _>("no"))], 1)), (vec![], vec!["no"]));
     }
 }

@@ -27,7 +27,7 @@ use crate::{
     route::Route,
     sentinel::Follower,
     shards::Shards,
-    site::{self, Role},
+    site::{self, Address, Role},
     slot::slot_of,
 };
 use leasehold_core::race::{Either, first};
@@ -69,6 +69,8 @@ pub(crate) struct Shared {
     client: String,
     rooms: Mutex<Rooms>,
     hears: watch::Sender<bool>,
+    /// Where the connection leads, if there is one.
+    listens_at: Mutex<Option<Address>>,
     /// Rung when the connection leads to the wrong server.
     moved: Notify,
 }
@@ -112,7 +114,8 @@ impl Ear {
     /// The ear of the client with this id.
     pub(crate) fn new(client: String, sharded: bool) -> Ear {
         let (hears, _) = watch::channel(false);
-        let shared = Arc::new(Shared { client, rooms: Mutex::default(), hears, moved: Notify::new() });
+        let (rooms, listens_at, moved) = (Mutex::default(), Mutex::default(), Notify::new());
+        let shared = Arc::new(Shared { client, rooms, hears, listens_at, moved });
         let shards = sharded.then(Arc::default);
         Ear { shared, started: AtomicBool::new(false), letters: Mutex::default(), shards }
     }
@@ -210,8 +213,11 @@ impl Ear {
 }
 
 impl Follower for Shared {
-    fn primary_changed(&self) {
-        self.moved.notify_one();
+    fn primary_is(&self, address: &Address) {
+        let ours = self.listens_at.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if ours.is_some_and(|ours| address.supersedes(&ours)) {
+            self.moved.notify_one();
+        }
     }
 }
 
@@ -304,6 +310,10 @@ impl Shared {
         guests.filter(concerns).for_each(|guest| guest.bell.notify_one());
     }
 
+    fn listens_at(&self, address: Option<Address>) {
+        *self.listens_at.lock().unwrap_or_else(PoisonError::into_inner) = address;
+    }
+
     fn wake_all(&self) {
         self.rooms().by_resource.values().for_each(Room::wake);
     }
@@ -346,8 +356,9 @@ async fn listen(shared: Weak<Shared>, config: Config, environment: Arc<dyn Envir
             return;
         };
         match subscribe(&config, &channel).await {
-            Ok((connection, messages)) => {
+            Ok((connection, messages, address)) => {
                 backoff = Backoff::new();
+                shared.upgrade().inspect(|shared| shared.listens_at(Some(address)));
                 if hear(&shared, connection, messages, &environment).await.is_none() {
                     return;
                 }
@@ -363,14 +374,14 @@ async fn listen(shared: Weak<Shared>, config: Config, environment: Arc<dyn Envir
     }
 }
 
-type Subscription = (MultiplexedConnection, mpsc::UnboundedReceiver<PushInfo>);
+type Subscription = (MultiplexedConnection, mpsc::UnboundedReceiver<PushInfo>, Address);
 
 async fn subscribe(config: &Config, channel: &str) -> Result<Subscription, Fault> {
     let (sender, messages) = mpsc::unbounded_channel();
     let address = site::find_primary(config).await?;
     let mut connection = site::open(config, &address.host, address.port, Role::Server, Some(sender)).await?;
     connection.subscribe(channel).await.map_err(Fault::Command)?;
-    Ok((connection, messages))
+    Ok((connection, messages, address))
 }
 
 /// Passes on messages until the connection is dead; `None` if the client is gone.
@@ -402,6 +413,7 @@ async fn hear(
         };
         if !alive {
             let shared = shared.upgrade()?;
+            shared.listens_at(None);
             shared.hears.send_replace(false);
             shared.wake_all();
             return Some(());

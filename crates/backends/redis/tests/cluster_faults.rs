@@ -221,6 +221,11 @@ async fn replicas_acknowledge_on_every_shard_wherever_the_slot_is() {
     for answer in redis.renew(&batch).await {
         assert!(matches!(answer, Ok(Renewal::Kept(_))), "{answer:?}");
     }
+    let slot = cluster.slot(held[2].resource.key());
+    blocking(|| cluster.move_slots(slot..=slot, 1));
+    for answer in redis.renew(&batch).await {
+        assert!(matches!(answer, Ok(Renewal::Kept(_))), "nobody knew that the slot has moved: {answer:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -137,6 +137,25 @@ async fn a_silent_connection_is_replaced() {
     eventually("an answer", || async { redis.acquire(&claim(&report(), LONG)).await.is_ok() }).await;
 }
 
+/// Nobody hears the answer of a call that its caller dropped; the connection is as good as before.
+#[tokio::test]
+async fn a_caller_who_leaves_costs_no_connection() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port(), 8).await;
+    let redis = open(&format!("redis://127.0.0.1:{}/?timeout=4s", proxy.port())).await;
+    common::token_of(&redis, &report()).await;
+    let before = proxy.connections();
+    let ours = claim(&report(), LONG);
+    proxy.hold(Way::Replies);
+    let left = tokio::time::timeout(Duration::from_millis(20), redis.acquire(&ours)).await;
+    assert!(left.is_err(), "it was answered");
+    proxy.heal();
+    // Longer than an answer may take.
+    tokio::time::sleep(Duration::from_millis(4100)).await;
+    release(&redis, &ours).await;
+    assert_eq!(proxy.connections(), before, "no other one was made");
+}
+
 #[tokio::test]
 async fn a_slow_network_is_only_slow() {
     let server = RedisServer::start();

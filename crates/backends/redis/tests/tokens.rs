@@ -98,6 +98,19 @@ async fn and_every_key_has_a_ttl() {
     }
 }
 
+/// The order to resize puts something beside the lease, and the next one is the first to write it down.
+#[tokio::test]
+async fn what_is_asked_of_a_holder_after_a_resize_has_a_ttl() {
+    let server = RedisServer::start();
+    let redis = open(&server.url()).await;
+    granted(&redis, &claim(&report(), LONG)).await;
+    for command in [leasehold::Command::Resize { capacity: 2 }, leasehold::Command::Ask { within: LONG }] {
+        redis.order(&leasehold::Order::new(report(), command, "ops", "test")).await.unwrap();
+    }
+    let left: i64 = server.command(&["PTTL", "lock:v1:{report/42}:claims"]).parse().unwrap();
+    assert!(left > 0, "{left}");
+}
+
 #[tokio::test]
 async fn a_floor_is_passed_and_an_absurd_one_refused() {
     let server = RedisServer::start();

@@ -10,6 +10,7 @@ mod etcd;
 mod nodes;
 mod postgres;
 mod redis;
+mod replication;
 mod zookeeper;
 
 pub use clock::ServerClock;
@@ -18,5 +19,6 @@ pub use daemon::Daemon;
 pub use etcd::EtcdCluster;
 pub use nodes::RedisNodes;
 pub use postgres::{PgBouncer, PostgresServer};
-pub use redis::{RedisServer, Replication, TlsFiles};
+pub use redis::{RedisServer, TlsFiles};
+pub use replication::{Guard, Replication, Sentinel};
 pub use zookeeper::{Ensemble, ZooKeeperServer};

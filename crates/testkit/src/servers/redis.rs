@@ -1,4 +1,4 @@
-//! Redis: one server; a primary with replicas and three Sentinels.
+//! Redis: one server, plainly or by TLS.
 
 use std::{
     fs,
@@ -23,6 +23,8 @@ pub struct RedisServer {
     tls_port: Option<u16>,
     folder: PathBuf,
     options: Vec<String>,
+    /// What the test itself needs to be let in.
+    password: Option<String>,
     environment: Vec<String>,
     daemon: Mutex<Option<Daemon>>,
 }
@@ -67,11 +69,14 @@ impl RedisServer {
             options.extend(files.options(port));
             port
         });
+        let password =
+            options.windows(2).find(|words| words[0] == "--requirepass").map(|words| words[1].clone());
         let server = RedisServer {
             port: free_port(),
             tls_port,
             folder: fresh_folder("redis"),
             options,
+            password,
             environment,
             daemon: Mutex::new(None),
         };
@@ -141,12 +146,22 @@ impl RedisServer {
         &self.folder
     }
 
-    /// Asks it something; the answer as a line, the items of a list parted by spaces.
+    /// Asks it something; the answer as a line, the items of a list parted by spaces. With `--requirepass` among its
+    /// options, as the user `default`.
     ///
     /// # Panics
     /// If it does not answer.
     pub fn command(&self, words: &[&str]) -> String {
-        ask(self.port, words).unwrap_or_else(|error| panic!("{words:?}: {error}"))
+        self.ask(words).unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    }
+
+    pub(super) fn ask(&self, words: &[&str]) -> io::Result<String> {
+        ask_as(self.port, self.password.as_deref(), words)
+    }
+
+    /// Whether it says that it is a primary. Sentinels that promote it hang up on everyone; then it does not say so yet.
+    pub fn is_primary(&self) -> bool {
+        self.ask(&["ROLE"]).is_ok_and(|role| role.starts_with("master"))
     }
 
     /// Whether it runs and is not frozen.
@@ -204,15 +219,18 @@ pub struct TlsFiles {
 
 impl TlsFiles {
     fn options(&self, port: u16) -> Vec<String> {
+        self.settings(port).into_iter().flat_map(|(name, value)| [format!("--{name}"), value]).collect()
+    }
+
+    pub(super) fn settings(&self, port: u16) -> [(&'static str, String); 5] {
         let text = |path: &Path| path.display().to_string();
-        let options = [
-            ("--tls-port", port.to_string()),
-            ("--tls-cert-file", text(&self.certificate)),
-            ("--tls-key-file", text(&self.key)),
-            ("--tls-ca-cert-file", text(&self.authority)),
-            ("--tls-auth-clients", "no".to_owned()),
-        ];
-        options.into_iter().flat_map(|(name, value)| [name.to_owned(), value]).collect()
+        [
+            ("tls-port", port.to_string()),
+            ("tls-cert-file", text(&self.certificate)),
+            ("tls-key-file", text(&self.key)),
+            ("tls-ca-cert-file", text(&self.authority)),
+            ("tls-auth-clients", "no".to_owned()),
+        ]
     }
 }
 
@@ -230,117 +248,18 @@ fn copy_folder(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A primary, its replicas, and three Sentinels that watch over them.
-#[derive(Debug)]
-pub struct Replication {
-    /// The servers: at the start, the first is the primary.
-    pub servers: Vec<RedisServer>,
-    sentinels: Vec<(u16, Daemon)>,
-}
-
-impl Replication {
-    /// The name under which the Sentinels know the primary.
-    pub const SERVICE: &'static str = "main";
-
-    /// A primary with this many replicas, all in step, and no Sentinels.
-    ///
-    /// # Panics
-    /// If they do not serve.
-    pub fn without_sentinels(replicas: usize) -> Replication {
-        let primary = RedisServer::start();
-        let of = format!("127.0.0.1 {}", primary.port());
-        let follow = |_| RedisServer::with(&["--replicaof", &of]);
-        let mut servers = vec![primary];
-        servers.extend((0..replicas).map(follow));
-        let count = replicas.to_string();
-        eventually("the replicas do not follow", || {
-            let info = ask(servers[0].port(), &["INFO", "replication"])?;
-            let online = info.matches("state=online").count() == replicas;
-            let acknowledged = ask(servers[0].port(), &["WAIT", &count, "1000"])? == count;
-            if online && acknowledged { Ok(()) } else { Err(io::Error::other(info)) }
-        });
-        Replication { servers, sentinels: Vec::new() }
-    }
-
-    /// The same, with three Sentinels that agree on the primary and take it for dead after a second.
-    ///
-    /// # Panics
-    /// If they do not serve.
-    pub fn start(replicas: usize) -> Replication {
-        let mut replication = Replication::without_sentinels(replicas);
-        let primary = replication.servers[0].port();
-        for _ in 0..3 {
-            replication.sentinels.push(start_sentinel(primary));
-        }
-        for (port, _) in &replication.sentinels {
-            eventually("the Sentinels do not agree", || {
-                let quorum = ask(*port, &["SENTINEL", "CKQUORUM", Replication::SERVICE])?;
-                let known = ask(*port, &["SENTINEL", "REPLICAS", Replication::SERVICE])?;
-                let replicas_known = known.matches("127.0.0.1:").count() >= replicas;
-                let ready = quorum.starts_with("OK 3 usable") && replicas_known;
-                if ready { Ok(()) } else { Err(io::Error::other(quorum)) }
-            });
-        }
-        replication
-    }
-
-    /// The URL by which a client finds the primary.
-    pub fn url(&self) -> String {
-        let hosts: Vec<_> = self.sentinels.iter().map(|(port, _)| format!("127.0.0.1:{port}")).collect();
-        format!("redis+sentinel://{}/{}", hosts.join(","), Replication::SERVICE)
-    }
-
-    /// Where the Sentinels say that the primary is.
-    ///
-    /// # Panics
-    /// If none answers.
-    pub fn primary_port(&self) -> u16 {
-        let (port, _) = self.sentinels.first().expect("there are Sentinels");
-        eventually("a Sentinel does not answer", || {
-            let answer = ask(*port, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", Replication::SERVICE])?;
-            let port = answer.split(' ').nth(1).and_then(|port| port.parse().ok());
-            port.ok_or_else(|| io::Error::other(answer))
-        })
-    }
-
-    /// Waits until the Sentinels have made another server the primary, and it knows.
-    ///
-    /// # Panics
-    /// If that does not happen.
-    pub fn await_failover(&self, from: u16) -> &RedisServer {
-        eventually("no failover", || {
-            let now = self.primary_port();
-            let server = self.servers.iter().find(|server| server.port() == now && now != from);
-            let server = server.ok_or_else(|| io::Error::other("still the old one"))?;
-            let role = ask(now, &["ROLE"])?;
-            if role.starts_with("master") { Ok(server) } else { Err(io::Error::other(role)) }
-        })
-    }
-}
-
-fn start_sentinel(primary: u16) -> (u16, Daemon) {
-    let (port, folder) = (free_port(), fresh_folder("sentinel"));
-    let (path, service) = (folder.join("sentinel.conf"), Replication::SERVICE);
-    let lines = [
-        format!("port {port}"),
-        "bind 127.0.0.1".to_owned(),
-        format!("dir {}", folder.display()),
-        "logfile log".to_owned(),
-        format!("sentinel monitor {service} 127.0.0.1 {primary} 2"),
-        format!("sentinel down-after-milliseconds {service} 1000"),
-        format!("sentinel failover-timeout {service} 5000"),
-    ];
-    fs::write(&path, lines.join("\n") + "\n").expect("a configuration can be written");
-    let args = [path.to_string_lossy().into_owned(), "--sentinel".to_owned()];
-    let daemon = Daemon::start("redis-server", &args, &folder.join("out"), Some(&folder));
-    eventually("a Sentinel does not serve", || ask(port, &["PING"]));
-    (port, daemon)
-}
-
 /// Asks a server something over a connection of its own.
 pub(super) fn ask(port: u16, words: &[&str]) -> io::Result<String> {
     let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
     ask_all(port, &[words]).map(|mut answers| answers.remove(0))
+}
+
+/// The same, as the user `default` with this password.
+pub(super) fn ask_as(port: u16, password: Option<&str>, words: &[&str]) -> io::Result<String> {
+    let Some(password) = password else { return ask(port, words) };
+    let questions =
+        [&["AUTH", password], words].map(|words| words.iter().map(|&word| word.to_owned()).collect());
+    ask_all(port, &questions).map(|mut answers| answers.remove(1))
 }
 
 /// Asks a server several things in one go: an answer each.

@@ -36,8 +36,16 @@ struct Shared(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    connection: Option<MultiplexedConnection>,
+    connection: Option<Connection>,
+    /// How many there have been.
+    connections: u64,
     rooms: HashMap<String, Room>,
+}
+
+#[derive(Clone)]
+struct Connection {
+    number: u64,
+    wire: MultiplexedConnection,
 }
 
 #[derive(Default)]
@@ -61,6 +69,12 @@ impl Drop for Guest<'_> {
     }
 }
 
+impl State {
+    fn uses(&self, number: u64) -> bool {
+        self.connection.as_ref().is_some_and(|connection| connection.number == number)
+    }
+}
+
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -72,11 +86,36 @@ impl Shared {
         }
     }
 
-    /// The connection is lost: whoever listens asks again, and subscribes anew.
-    fn lost(&self) {
+    /// Whether this connection is the one that is used.
+    fn uses(&self, number: u64) -> bool {
+        self.state().uses(number)
+    }
+
+    /// What is said on the channel is heard; if the connection has not been lost since.
+    fn subscribed(&self, channel: &str, number: u64) {
         let mut state = self.state();
+        let current = state.uses(number);
+        if let Some(room) = state.rooms.get_mut(channel).filter(|_| current) {
+            room.subscribed = true;
+        }
+    }
+
+    /// The connection is lost: whoever listens asks again, and subscribes anew. One that was lost before changes nothing.
+    fn lost(&self, number: u64) {
+        let mut state = self.state();
+        if !state.uses(number) {
+            return;
+        }
         state.connection = None;
         for room in state.rooms.values_mut() {
+            room.subscribed = false;
+            room.bell.notify_waiters();
+        }
+    }
+
+    /// Nothing is said on this channel any more: whoever has come since it was empty subscribes anew.
+    fn left(&self, channel: &str) {
+        if let Some(room) = self.state().rooms.get_mut(channel) {
             room.subscribed = false;
             room.bell.notify_waiters();
         }
@@ -111,29 +150,36 @@ impl Listener {
     }
 
     async fn subscribe(&self, channel: &str) -> Result<(), Fault> {
-        let mut connection = self.connection().await?;
+        let Connection { number, mut wire } = self.connection().await?;
         if self.shared.state().rooms.get(channel).is_some_and(|room| room.subscribed) {
             return Ok(());
         }
-        if let Err(error) = connection.subscribe(channel).await {
-            self.shared.lost();
-            return Err(Fault::Command(error));
+        if let Err(fault) = wire.subscribe(channel).await.map_err(Fault::Command) {
+            // A server that refuses is still there.
+            if fault.is_unanswered() || fault.breaks_connection() {
+                self.shared.lost(number);
+            }
+            return Err(fault);
         }
-        if let Some(room) = self.shared.state().rooms.get_mut(channel) {
-            room.subscribed = true;
-        }
+        self.shared.subscribed(channel, number);
         Ok(())
     }
 
-    async fn connection(&self) -> Result<MultiplexedConnection, Fault> {
+    async fn connection(&self) -> Result<Connection, Fault> {
         let _one_at_a_time = self.connecting.lock().await;
         if let Some(connection) = &self.shared.state().connection {
             return Ok(connection.clone());
         }
         let (sender, messages) = mpsc::unbounded_channel();
         let (host, port) = &self.config.hosts[0];
-        let connection = site::open(&self.config, host, *port, Role::Server, Some(sender)).await?;
-        self.shared.state().connection = Some(connection.clone());
+        let wire = site::open(&self.config, host, *port, Role::Server, Some(sender)).await?;
+        let connection = {
+            let mut state = self.shared.state();
+            state.connections += 1;
+            let connection = Connection { number: state.connections, wire };
+            state.connection = Some(connection.clone());
+            connection
+        };
         let hear =
             hear(Arc::downgrade(&self.shared), connection.clone(), messages, Arc::clone(&self.environment));
         self.environment.spawn(Box::pin(hear));
@@ -141,16 +187,16 @@ impl Listener {
     }
 }
 
-/// Passes on what is said until the connection is lost or the node is gone.
+/// Passes on what is said until the connection is lost or given up, or the node is gone.
 async fn hear(
     shared: Weak<Shared>,
-    mut connection: MultiplexedConnection,
+    Connection { number, mut wire }: Connection,
     mut messages: mpsc::UnboundedReceiver<PushInfo>,
     environment: Arc<dyn Environment>,
 ) {
     loop {
         let news = first(messages.recv(), environment.sleep(TIDY_EVERY)).await;
-        let Some(shared) = shared.upgrade() else { return };
+        let Some(shared) = shared.upgrade().filter(|shared| shared.uses(number)) else { return };
         match news {
             Either::Left(Some(push)) if push.kind == PushKind::Message => {
                 if let Some(Value::BulkString(channel)) = push.data.first() {
@@ -158,16 +204,17 @@ async fn hear(
                 }
             }
             Either::Left(Some(push)) if push.kind != PushKind::Disconnection => {}
-            Either::Left(_) => return shared.lost(),
+            Either::Left(_) => return shared.lost(number),
             Either::Right(()) => {
                 for channel in shared.empty() {
-                    if connection.unsubscribe(&channel).await.is_err() {
-                        return shared.lost();
+                    if wire.unsubscribe(&channel).await.is_err() {
+                        return shared.lost(number);
                     }
+                    shared.left(&channel);
                 }
                 let ping = redis::cmd("PING");
-                if connection.send_packed_command(&ping).await.is_err() {
-                    return shared.lost();
+                if wire.send_packed_command(&ping).await.is_err() {
+                    return shared.lost(number);
                 }
             }
         }

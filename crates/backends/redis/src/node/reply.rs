@@ -21,7 +21,7 @@ pub(super) fn text(value: Value) -> Result<String, Fault> {
 pub(super) fn time(value: Value) -> Result<WallTime, Fault> {
     let mut fields = Fields::of(value)?;
     let (seconds, micros) = (fields.int()?.unsigned_abs(), fields.int()?.unsigned_abs());
-    Ok(WallTime::from_micros(seconds * 1_000_000 + micros))
+    Ok(WallTime::from_micros(seconds.saturating_mul(1_000_000).saturating_add(micros)))
 }
 
 /// The value of a setting, if we may ask.
@@ -72,5 +72,17 @@ pub(super) fn renewal(mut fields: Fields) -> Result<NodeRenewal, Fault> {
         }
         "long" => Ok(NodeRenewal::TooLong { gate: fields.millis()?.unwrap_or_default() }),
         other => Err(Fault::Strange(format!("a renewal was answered with {other:.20?}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_that_makes_no_sense_is_no_panic() {
+        let at = |seconds| time(Value::Array(vec![Value::Int(seconds), Value::Int(7)])).unwrap();
+        assert_eq!(at(3), WallTime::from_micros(3_000_007));
+        assert_eq!(at(i64::MAX), WallTime::from_micros(u64::MAX));
     }
 }

@@ -1,7 +1,7 @@
 //! The users that the documentation describes.
 #![allow(dead_code, reason = "every test program uses some of it")]
 
-use leasehold_testkit::servers::{RedisCluster, RedisNodes, RedisServer};
+use leasehold_testkit::servers::{RedisCluster, RedisNodes, RedisServer, Replication};
 
 const REDIS: &str = include_str!("../../../../../docs/backends/redis.md");
 const REDLOCK: &str = include_str!("../../../../../docs/backends/redlock.md");
@@ -38,6 +38,15 @@ pub(crate) fn start_cluster(more: &[&str]) -> (RedisCluster, String) {
     cluster.nodes.iter().for_each(|node| make(node, &command));
     let url = as_app(&cluster.url());
     (cluster, url)
+}
+
+/// Lets the user use servers behind Sentinels, and a user of another name ask the Sentinels.
+pub(crate) fn let_in_behind_sentinels(servers: &Replication) {
+    servers.servers.iter().for_each(|server| make(server, &command(REDIS)));
+    let from = REDIS.find("ACL SETUSER finder").expect("what a user of the Sentinels needs is documented");
+    let finder: Vec<&str> =
+        REDIS[from..].split("```").next().expect("in a block").split_whitespace().collect();
+    servers.sentinels.iter().for_each(|sentinel| assert_eq!(sentinel.command(&finder), "OK"));
 }
 
 /// Lets the user use the nodes of a quorum; and their URL as that user.
