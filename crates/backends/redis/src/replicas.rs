@@ -120,7 +120,7 @@ impl Written {
 }
 
 /// How many replicas must acknowledge.
-fn needed(link: &Link) -> u32 {
+pub(crate) fn needed(link: &Link) -> u32 {
     match link.config.replicas {
         Replicas::None => 0,
         Replicas::AtLeast(count) => count,
@@ -129,7 +129,7 @@ fn needed(link: &Link) -> u32 {
     }
 }
 
-fn too_few(acks: u32, needed: u32) -> Error {
+pub(crate) fn too_few(acks: u32, needed: u32) -> Error {
     let message = format!("{acks} replicas acknowledged in time, {needed} were asked for");
     Error::new(ErrorKind::Unavailable, message)
 }

@@ -56,7 +56,7 @@ impl Visit {
             answer.map_err(|error| Fault::Command(error).into_error().with_effect(Effect::Unknown))?;
         let acks = number(&answer).and_then(|acks| u32::try_from(acks).ok()).unwrap_or(0);
         if acks < self.replicas {
-            return Err(too_few(acks, self.replicas, Effect::Unknown).into_error());
+            return Err(too_few(acks, self.replicas).with_effect(Effect::Unknown));
         }
         Ok(())
     }
