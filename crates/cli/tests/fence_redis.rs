@@ -81,17 +81,17 @@ fn behind_sentinel_the_mark_is_found_before_and_after_a_failover() {
     let set = ["HSET", "fence:v1:{report:42}:report/42", "token", "1000", "owner", ""];
     servers.servers[0].command(&set);
     assert!(status().1.contains("the highest token seen is 1000"), "{:?}", status());
-    let rebase = |to: &str, url: &str| {
+    let rebase = |to: &str, ceiling: &str, url: &str| {
         let words = ["rebase", "report/42", "--key", "report:42", "--to", to, "--reason", "to etcd"];
-        fence(&site, url, &words)
+        fence(&site, url, &[&words[..], &["--ceiling", ceiling]].concat())
     };
     // As many replicas as the URL asks for have it, or it is said that they have not.
-    let (code, _, said) = rebase("300", &format!("{url}?replicas=2&replica_timeout=200ms"));
+    let (code, _, said) = rebase("300", "1000", &format!("{url}?replicas=2&replica_timeout=200ms"));
     assert!(
         code == 69 && said.contains("1 replicas acknowledged in time, 2 were asked for"),
         "{code} {said}"
     );
-    let (code, _, said) = rebase("200", &format!("{url}?replicas=majority&replica_timeout=30s"));
+    let (code, _, said) = rebase("200", "300", &format!("{url}?replicas=majority&replica_timeout=30s"));
     assert_eq!(code, 0, "{said}");
     // A replica may be behind: it is not asked.
     let (code, _, said) =
@@ -102,7 +102,7 @@ fn behind_sentinel_the_mark_is_found_before_and_after_a_failover() {
     servers.await_failover(servers.servers[0].port());
     let (code, said, error) = status();
     assert!(code == 0 && said.contains("the highest token seen is 200"), "{said} {error}");
-    assert_eq!(rebase("100", &url).0, 0);
+    assert_eq!(rebase("100", "200", &url).0, 0);
     assert!(status().1.contains("the highest token seen is 100"), "{:?}", status());
 }
 

@@ -2,23 +2,27 @@
 -- stays: the mark is shown again and lives on, and what was done to it must be found then.
 --
 -- KEYS  1 the mark  2 the record, a list, newest first
--- ARGV  1 the new mark  2 the ceiling, or empty for half-way  3 by whom  4 why
+-- ARGV  1 the new mark  2 the ceiling, or empty: the one that stands, else half-way  3 by whom  4 why
 -- Reply moved, the mark that was, its ceiling or empty, the mark that is, its ceiling or empty
 --       nothing, when there is no mark
 --       up, what the new mark is not below: a ceiling was given, and moving up needs none
 --       outside, the old one: the ceiling is not between the marks
+--       again, the highest: it was moved before, and no ceiling is said
 
 local mark = redis.call('HMGET', KEYS[1], 'token', 'ceiling')
 if not mark[1] then return { 'nothing' } end
 local digits = function(number) return string.format('%.0f', number) end
-local to, old = tonumber(ARGV[1]), math.max(tonumber(mark[1]), tonumber(mark[2] or 0))
+local to, highest, standing = tonumber(ARGV[1]), tonumber(mark[1]), tonumber(mark[2] or '')
+local top = standing or highest
 local ceiling = ARGV[2]
-if to >= old then
-  if ceiling ~= '' then return { 'up', digits(old) } end
+if to >= top then
+  if ceiling ~= '' then return { 'up', digits(top) } end
   redis.call('HDEL', KEYS[1], 'ceiling')
 else
-  if ceiling == '' then ceiling = digits(to + math.ceil((old - to) / 2)) end
-  if tonumber(ceiling) <= to or tonumber(ceiling) > old then return { 'outside', digits(old) } end
+  local former = to < highest and highest or top
+  if ceiling == '' and standing and to < highest then return { 'again', digits(highest) } end
+  if ceiling == '' then ceiling = digits(standing or to + math.ceil((former - to) / 2)) end
+  if tonumber(ceiling) <= to or tonumber(ceiling) > former then return { 'outside', digits(former) } end
   redis.call('HSET', KEYS[1], 'ceiling', ceiling)
 end
 redis.call('HSET', KEYS[1], 'token', ARGV[1], 'owner', '')

@@ -90,8 +90,13 @@ impl Mark {
 /// former backend gave out would be above the mark and pass; so they get a ceiling, from which on tokens are refused.
 /// Unless it is said, it lies half-way between the two: backends count in different orders of magnitude.
 ///
+/// A mark that has a ceiling was moved before. Up to that ceiling it may be raised, and the ceiling stays unless a lower
+/// one is said. Below its highest token, the ceiling has to be said: it may be another move, which must keep the tokens of
+/// the second backend out, or the first one done again, which must not.
+///
 /// # Errors
-/// `Invalid` if the ceiling is not above the new mark, or is above the old one, where it would let the old tokens in.
+/// `Invalid` if the ceiling is not above the new mark, or so high that it would let former tokens in; or if it is not said
+/// where it must be.
 ///
 /// ```
 /// use leasehold_core::FencingToken;
@@ -106,18 +111,32 @@ impl Mark {
 /// ```
 pub fn rebase(mark: &Mark, to: FencingToken, ceiling: Option<FencingToken>) -> Result<Mark, Error> {
     let invalid = |message: String| Err(Error::new(ErrorKind::Invalid, message));
-    let old = mark.ceiling.unwrap_or(mark.highest).max(mark.highest);
-    if to >= old {
+    let Mark { highest, ceiling: standing, .. } = *mark;
+    let top = standing.unwrap_or(highest);
+    if to >= top {
         return match ceiling {
             None => Ok(Mark { highest: to, owner: None, ceiling: None }),
-            Some(_) => invalid(format!("{to} is not below {old}: moving up needs no ceiling")),
+            Some(_) => invalid(format!("{to} is not below {top}: moving up needs no ceiling")),
         };
     }
-    // Above `to` and at most `old`, so it is a token.
-    let half_way = to.get() + (old.get() - to.get()).div_ceil(2);
-    let ceiling = ceiling.map_or_else(|| FencingToken::new(half_way), Ok)?;
-    if ceiling <= to || ceiling > old {
-        return invalid(format!("a ceiling lies above {to}, the new mark, and not above {old}, the old one"));
+    // From there on tokens are of a former backend.
+    let former = if to < highest { highest } else { top };
+    let ceiling = match (ceiling, standing) {
+        (Some(ceiling), _) => ceiling,
+        // Above `to` and at most `former`, so it is a token.
+        (None, None) => FencingToken::new(to.get() + (former.get() - to.get()).div_ceil(2))?,
+        (None, Some(standing)) if to >= highest => standing,
+        (None, Some(_)) => {
+            return invalid(format!(
+                "it was moved before, and tokens up to {highest} have come since: if those are to be refused now, \
+                 name a ceiling"
+            ));
+        }
+    };
+    if ceiling <= to || ceiling > former {
+        return invalid(format!(
+            "a ceiling lies above {to}, the new mark, and not above {former}, the old one"
+        ));
     }
     Ok(Mark { highest: to, owner: None, ceiling: Some(ceiling) })
 }
@@ -209,8 +228,29 @@ mod tests {
             );
         }
         assert_eq!(answer(&mark, 1000, None).unwrap(), (1000, None));
-        let moved = rebase(&mark, token(10), None).unwrap();
-        assert_eq!(answer(&moved, 600, None).unwrap(), (600, None), "back up, above the ceiling");
-        assert_eq!(answer(&moved, 20, None).unwrap(), (20, Some(263)), "the ceiling only comes down");
+    }
+
+    #[test]
+    fn a_mark_that_was_moved_is_moved_again_without_letting_anyone_back_in() {
+        let mark = Mark { highest: token(1_000_000), owner: None, ceiling: None };
+        let moved = rebase(&mark, token(1000), Some(token(500_000))).unwrap();
+        let answer = |mark: &Mark, to, ceiling: Option<u64>| {
+            rebase(mark, token(to), ceiling.map(token))
+                .map(|mark| (mark.highest.get(), mark.ceiling.map(FencingToken::get)))
+        };
+        assert_eq!(rebase(&moved, token(1000), None).unwrap(), moved, "done again, it changes nothing");
+        assert_eq!(answer(&moved, 2000, None).unwrap(), (2000, Some(500_000)), "the first backend stays out");
+        assert_eq!(answer(&moved, 2000, Some(3000)).unwrap(), (2000, Some(3000)), "a ceiling may come down");
+        assert_eq!(answer(&moved, 600_000, None).unwrap(), (600_000, None), "back up, above the ceiling");
+        // The second backend has gone on to 1005. Half-way to the ceiling would let its tokens in.
+        let going_on = Mark { highest: token(1005), ..moved };
+        assert_eq!(answer(&going_on, 10, Some(1005)).unwrap(), (10, Some(1005)));
+        // Done again late, it must not shut out the one that it was done for: so half-way to 1005 will not do either.
+        let late = rebase(&going_on, token(1000), None).unwrap_err();
+        assert!(late.kind() == ErrorKind::Invalid && late.to_string().contains("moved before"), "{late}");
+        for (to, ceiling) in [(10, 1006), (10, 10), (2000, 2000), (2000, 500_001), (600_000, 700_000)] {
+            let error = answer(&going_on, to, Some(ceiling)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{to} {ceiling}");
+        }
     }
 }

@@ -298,9 +298,25 @@ fn a_rebase_lets_smaller_numbers_in_keeps_the_former_out_and_is_recorded() {
             .unwrap_err();
         assert!(late.to_string().contains("before the rebase"), "{late}");
         assert_eq!(server.command(&["GET", "report:42"]), "etcd");
+        // Whatever is asked of a mark that was moved before, the script does what the rule says, and says the same.
+        for (number, ceiling) in [(400, None), (300, None), (300, Some(402)), (450, None), (440, Some(450))] {
+            let wish = to(number, ceiling);
+            let mark = fence.mark(&mut connection, &resource, "report:42").await.unwrap().unwrap();
+            match (
+                fence.rebase(&mut connection, &resource, "report:42", &wish).await,
+                rule::rebase(&mark, wish.to, wish.ceiling),
+            ) {
+                (Ok((_, after)), Ok(pure)) => assert_eq!(after, pure),
+                (Err(error), Err(pure)) => {
+                    assert!(error.to_string().ends_with(&pure.to_string()), "{error}, {pure}");
+                }
+                (ours, pure) => panic!("{wish:?}: {ours:?}, {pure:?}"),
+            }
+        }
+        fence.set(&pass(441, 2), "report:42", "etcd").unwrap().run(&mut connection).await.unwrap();
         let (_, up) = fence.rebase(&mut connection, &resource, "report:42", &to(high, None)).await.unwrap();
         assert_eq!((up.highest, up.ceiling), (token(high), None));
-        let record = server.command(&["LINDEX", &format!("{MARK}:rebased"), "1"]);
+        let record = server.command(&["LINDEX", &format!("{MARK}:rebased"), "-1"]);
         let record: serde_json::Value = serde_json::from_str(&record).unwrap();
         assert_eq!((&record["by"], &record["why"]), (&"ann".into(), &"to \"etcd\"".into()), "{record}");
         assert_eq!((&record["was"], &record["now"]), (&high.to_string().into(), &"400".into()), "{record}");
@@ -308,9 +324,12 @@ fn a_rebase_lets_smaller_numbers_in_keeps_the_former_out_and_is_recorded() {
         assert_eq!(fence.mark(&mut connection, &resource, "report:42").await.unwrap(), Some(up));
         let rebases = fence.rebases(&mut connection, &resource, "report:42").await.unwrap();
         let numbers: Vec<_> = rebases.iter().map(|it| (it.was, it.now, it.ceiling)).collect();
-        assert_eq!(numbers, [(401, high, None), (high, 400, Some(after.ceiling.unwrap().get()))]);
-        assert_eq!((rebases[1].by.as_str(), rebases[1].why.as_str()), ("ann", "to \"etcd\""));
-        assert!(rebases[1].at.starts_with("20") && rebases[1].at.ends_with('Z'), "{}", rebases[1].at);
+        let ceiling = Some(after.ceiling.unwrap().get());
+        let moves = [(441, high, None), (450, 440, Some(450)), (401, 450, ceiling), (high, 400, ceiling)];
+        assert_eq!(numbers, moves);
+        let first = rebases.last().unwrap();
+        assert_eq!((first.by.as_str(), first.why.as_str()), ("ann", "to \"etcd\""));
+        assert!(first.at.starts_with("20") && first.at.ends_with('Z'), "{}", first.at);
         assert_eq!(server.command(&["PTTL", &format!("{MARK}:rebased")]), "-1", "it outlives a mark");
         assert_eq!(fence.mark(&mut connection, &resource, "report:43").await.unwrap(), None);
         assert_eq!(fence.rebases(&mut connection, &resource, "report:43").await.unwrap(), []);

@@ -218,13 +218,19 @@ BEGIN
   IF NOT FOUND THEN
     RAISE EXCEPTION '%: the fence has seen no token of it: there is nothing to move', rebase.resource USING ERRCODE = 'LH004';
   END IF;
-  former := greatest(seen.token, seen.ceiling);
+  former := coalesce(seen.ceiling, seen.token);
   IF rebase.highest >= former THEN
     IF edge IS NOT NULL THEN
       RAISE EXCEPTION '% is not below %: moving up needs no ceiling', rebase.highest, former USING ERRCODE = 'LH004';
     END IF;
   ELSE
-    edge := coalesce(edge, rebase.highest + (former - rebase.highest + 1) / 2);
+    IF rebase.highest < seen.token THEN
+      IF edge IS NULL AND seen.ceiling IS NOT NULL THEN
+        RAISE EXCEPTION 'it was moved before, and tokens up to % have come since: if those are to be refused now, name a ceiling', seen.token USING ERRCODE = 'LH004';
+      END IF;
+      former := seen.token;
+    END IF;
+    edge := coalesce(edge, seen.ceiling, rebase.highest + (former - rebase.highest + 1) / 2);
     IF edge <= rebase.highest OR edge > former THEN
       RAISE EXCEPTION 'a ceiling lies above %, the new mark, and not above %, the old one', rebase.highest, former USING ERRCODE = 'LH004';
     END IF;

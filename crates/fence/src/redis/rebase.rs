@@ -109,6 +109,10 @@ fn read(words: &[String], resource: &Resource, rebase: &Rebase) -> Result<(Mark,
     match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["nothing"] => Err(tables::unmarked(resource)),
         ["up", old] => invalid(format!("{to} is not below {old}: moving up needs no ceiling")),
+        ["again", highest] => invalid(format!(
+            "it was moved before, and tokens up to {highest} have come since: if those are to be refused now, name a \
+             ceiling"
+        )),
         ["outside", old] => {
             invalid(format!("a ceiling lies above {to}, the new mark, and not above {old}, the old one"))
         }

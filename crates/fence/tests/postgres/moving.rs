@@ -1,7 +1,7 @@
 //! Rebase, and the format of the fence itself.
 
 use leasehold_core::{ErrorKind, Resource};
-use leasehold_fence::{Rebase, postgres};
+use leasehold_fence::{Rebase, postgres, rule};
 
 use crate::{
     common::{pass, token},
@@ -49,13 +49,29 @@ fn rebase(site: &Site) {
                 "{error}"
             );
         }
+        // Whatever is asked of a mark that was moved before, the function does what the rule says, and says the same.
+        for (number, ceiling) in [(400, None), (300, None), (300, Some(501)), (550, None), (540, Some(550))] {
+            let wish = to(number, ceiling);
+            let mark = postgres::mark(&client, &resource).await.unwrap().unwrap();
+            match (
+                postgres::rebase(&client, &resource, &wish).await,
+                rule::rebase(&mark, wish.to, wish.ceiling),
+            ) {
+                (Ok((_, after)), Ok(pure)) => assert_eq!(after, pure),
+                (Err(error), Err(pure)) => {
+                    assert!(error.to_string().ends_with(&pure.to_string()), "{error}, {pure}");
+                }
+                (ours, pure) => panic!("{wish:?}: {ours:?}, {pure:?}"),
+            }
+        }
+        postgres::enter(&client, &pass(545, 2)).await.unwrap();
         let (_, up) = postgres::rebase(&client, &resource, &to(600_000, None)).await.unwrap();
         assert_eq!((up.highest, up.ceiling), (token(600_000), None), "up again, and the ceiling is gone");
     });
     let audit = "SELECT by, role, why, resource, was, now, ceiling FROM leasehold_fence.audit ORDER BY id";
-    let rows =
-        "ann|postgres|to etcd|report/42|1000000|400|500200\nann|postgres|to etcd|report/42|500|600000|";
-    assert_eq!(site.psql(audit).unwrap(), rows);
+    let moves = ["1000000|400|500200", "500|550|500200", "550|540|550", "545|600000|"];
+    let rows = moves.map(|numbers| format!("ann|postgres|to etcd|report/42|{numbers}"));
+    assert_eq!(site.psql(audit).unwrap(), rows.join("\n"));
 }
 
 fn at_once(site: &Site) {
