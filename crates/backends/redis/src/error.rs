@@ -122,11 +122,14 @@ impl Fault {
         Fault::Refused(Error::new(kind, format!("cannot connect to {who}: {what}")).because(source))
     }
 
-    /// The one of several that says most: that someone cannot be reached is news only if nobody refused.
+    /// The one of several that says most: that someone cannot be reached is news only if nobody refused, or was refused.
     pub(crate) fn clearest(faults: Vec<Fault>) -> Option<Fault> {
-        let refuses = |fault: &Fault| fault.clone().into_error().kind() != ErrorKind::Unavailable;
-        let refused = faults.iter().find(|fault| refuses(fault)).cloned();
-        refused.or_else(|| faults.into_iter().next_back())
+        let says = |fault: &Fault| {
+            let error = fault.clone().into_error();
+            let unreached = UNREACHED.iter().any(|what| error.to_string().ends_with(what));
+            (error.kind() != ErrorKind::Unavailable, !unreached)
+        };
+        faults.into_iter().max_by_key(says)
     }
 
     /// As the caller sees it.
@@ -206,6 +209,9 @@ fn not_permitted(detail: &str) -> String {
     format!("the user may not do this: {detail:.200}")
 }
 
+/// What is said of whoever cannot be reached.
+const UNREACHED: [&str; 3] = ["no answer in time", "the connection was refused", "the connection was lost"];
+
 fn without_code(error: &RedisError) -> (ErrorKind, String, Effect) {
     use {Effect::*, ErrorKind::*};
     if let Some(why) = distrust(error) {
@@ -217,9 +223,9 @@ fn without_code(error: &RedisError) -> (ErrorKind, String, Effect) {
         }
         Driver::InvalidClientConfig => (Invalid, error.to_string(), None),
         Driver::RESP3NotSupported => (Unsupported, "Redis 7 or later is needed".to_owned(), None),
-        _ if error.is_timeout() => (Unavailable, "no answer in time".to_owned(), Unknown),
-        _ if error.is_connection_refusal() => (Unavailable, "the connection was refused".to_owned(), Unknown),
-        Driver::Io => (Unavailable, "the connection was lost".to_owned(), Unknown),
+        _ if error.is_timeout() => (Unavailable, UNREACHED[0].to_owned(), Unknown),
+        _ if error.is_connection_refusal() => (Unavailable, UNREACHED[1].to_owned(), Unknown),
+        Driver::Io => (Unavailable, UNREACHED[2].to_owned(), Unknown),
         _ => (Unavailable, "the answer could not be read".to_owned(), Unknown),
     }
 }
@@ -354,6 +360,18 @@ mod tests {
             let error = Fault::Connect(source()).into_error();
             assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::None), "{kind:?}");
         }
+    }
+
+    #[test]
+    fn of_several_faults_the_one_that_says_most_is_told() {
+        let silent = || Fault::Connect(RedisError::from(io::Error::from(io::ErrorKind::TimedOut)));
+        let refused = || Fault::Connect(server("WRONGPASS invalid username-password pair"));
+        let loading = || Fault::Connect(server("LOADING Redis is loading"));
+        let told = |faults: Vec<Fault>| Fault::clearest(faults).unwrap().into_error().to_string();
+        assert!(told(vec![refused(), loading(), silent()]).contains("password"));
+        assert!(told(vec![loading(), silent().of_peer("someone")]).contains("loading"));
+        assert!(told(vec![silent()]).contains("no answer"));
+        assert!(Fault::clearest(Vec::new()).is_none());
     }
 
     #[test]

@@ -60,7 +60,8 @@ fn blocking<T>(work: impl FnOnce() -> T) -> T {
 }
 
 async fn refused(url: &str) -> Error {
-    let config = Config::parse(url).unwrap();
+    // On a loaded machine a handshake takes its time.
+    let config = Config::parse(&format!("{url}&connect_timeout=3s")).unwrap();
     let error = Redis::connect(config, Arc::new(System::current())).await.expect_err(url);
     assert_eq!(error.effect(), Effect::None, "{error}");
     assert!(!format!("{error:?}").contains("PASSWORD"), "{error:?}");
@@ -179,6 +180,9 @@ async fn a_sentinel_that_is_not_to_be_trusted_is_refused_and_named() {
     assert!(error.to_string().contains("answers without TLS"), "{error}");
     let error = refused(&stage.url().replace("tls=true", "tls=false")).await;
     assert!(error.to_string().contains("if it wants TLS"), "{error}");
+
+    stage.servers.sentinels[0].freeze();
+    blames_sentinel(&refused(&untrusted).await, ErrorKind::Unavailable, "issuer that is not trusted");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
