@@ -95,17 +95,21 @@ impl Etcd {
             self.pool.keep(&mut lease).await?;
         }
         entry.set_ttl(ttl);
-        let key = keys.contender(&contender.name);
-        let changes = Changes::from([
-            (key.clone(), Change::Put { value: entry.write(), lease: lease.id }),
-            (keys.own(&mark(claim.owner)), Change::Put { value: contender.name.clone(), lease: lease.id }),
-        ]);
-        if self.link.commit(&[Guard::Modified(key, contender.modified)], &changes).await?.is_none() {
+        let (key, me) = (keys.contender(&contender.name), mark(claim.owner));
+        let put = |value: String| Change::Put { value, lease: lease.id };
+        let mut changes = Changes::from([(key.clone(), put(entry.write()))]);
+        if contender.name != me {
+            changes.insert(keys.own(&me), put(contender.name.clone()));
+        }
+        let Some(written) = self.link.commit(&[Guard::Modified(key, contender.modified)], &changes).await?
+        else {
             self.pool.put_back(lease);
             return Ok(Lasting::Changed);
-        }
+        };
         let ends = now.after(ttl);
-        self.claims.change(claim, |record| (record.under, record.ends) = (Some(lease), ends));
+        self.claims.change(claim, |record| {
+            (record.under, record.ends, record.written) = (Some(lease), ends, written);
+        });
         Ok(Lasting::Until(ends, lease))
     }
 

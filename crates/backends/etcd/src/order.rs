@@ -175,7 +175,7 @@ impl Etcd {
             Some(mut entry) => {
                 entry.evicting = true;
                 draft.changes.insert(key, Change::Put { value: entry.write(), lease });
-                if !entry.kept {
+                if contender.name != entry.owner && !entry.kept {
                     let own = Change::Put { value: contender.name.clone(), lease };
                     draft.changes.insert(keys.own(&entry.owner), own);
                 }

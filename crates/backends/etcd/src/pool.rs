@@ -45,11 +45,6 @@ impl Lease {
     pub(crate) fn is_usable(&self, now: Moment) -> bool {
         now.until(self.ends()) * 2 > Duration::from_secs(self.seconds)
     }
-
-    /// As etcd's own mutex names a contender.
-    pub(crate) fn name(&self) -> String {
-        format!("{:x}", self.id)
-    }
 }
 
 /// How long an etcd lease for this ttl is: whole seconds, and one more, so that a lease that was kept within the last
@@ -287,6 +282,5 @@ mod tests {
         let at = |seconds| Moment::default().after(Duration::from_secs(seconds));
         assert!(lease.lasts(at(1), Duration::from_secs(30)) && !lease.lasts(at(2), Duration::from_secs(30)));
         assert!(lease.is_usable(at(15)) && !lease.is_usable(at(16)));
-        assert_eq!(lease.name(), "694d");
     }
 }
