@@ -24,6 +24,8 @@ use crate::{
 
 /// How often a decision is made anew because others were faster.
 const ATTEMPTS: u32 = 40;
+/// How often of these the head of the line is enough to decide by.
+const HEAD_ATTEMPTS: u32 = 4;
 
 /// What an acquire has in hand.
 struct Grip {
@@ -176,7 +178,7 @@ impl Etcd {
         for attempt in 0..ATTEMPTS {
             let reading = match read.take() {
                 Some(reading) => reading,
-                None => self.read_for(claim, keys, grip).await?,
+                None => self.read_for(claim, keys, grip, attempt).await?,
             };
             let plan = self.decide(claim, keys, grip, &reading)?;
             if plan.answer == Answer::NeedsPlace {
@@ -232,10 +234,18 @@ impl Etcd {
         Ok(())
     }
 
-    async fn read_for(&self, claim: &Claim, keys: &Keys, grip: &Grip) -> Result<Reading, Fault> {
+    async fn read_for(
+        &self,
+        claim: &Claim,
+        keys: &Keys,
+        grip: &Grip,
+        attempt: u32,
+    ) -> Result<Reading, Fault> {
         let from = claim.succeeds.map(|from| mark(from.owner));
         let marks: Vec<&str> = [Some(grip.me.as_str()), from.as_deref()].into_iter().flatten().collect();
-        self.link.read(keys, &marks, limit(claim)).await
+        // What goes wrong again and again may be because of someone who is not seen from the head: a stranger.
+        let limit = if attempt < HEAD_ATTEMPTS { limit(claim) } else { 0 };
+        self.link.read(keys, &marks, limit).await
     }
 
     /// The one transaction: granted if nobody is there. Where others were met, it else takes a place, if one is taken

@@ -11,7 +11,8 @@ use leasehold::Backend;
 use leasehold_testkit::servers::EtcdCluster;
 
 use crate::common::{
-    LOCK, LONG, PATIENCE, blocked, claim, client, eventually, field, granted, in_time, open, release, report,
+    LOCK, LONG, PATIENCE, blocked, claim, client, eventually, field, granted, in_time, lease_of_a_minute,
+    open, release, report,
 };
 
 /// A lock of `etcdctl`, held until a file is gone. It says `held` when it holds.
@@ -145,4 +146,18 @@ async fn the_layout_is_etcds_own_and_the_value_says_who_for_people() {
     let etcd: &dyn Backend = &etcd;
     release(etcd, &ours).await;
     assert_eq!(cluster.keys("leasehold/"), Vec::<String>::new(), "nothing is left");
+}
+
+#[tokio::test]
+async fn a_stranger_far_behind_does_not_keep_others_from_the_line() {
+    let cluster = EtcdCluster::start(1);
+    let etcd = open(&cluster.url()).await;
+    granted(&etcd, &claim(&report(), LONG)).await;
+    let place = async || blocked(&etcd, &claim(&report(), LONG).queued()).await.placed;
+    for _ in 0..70 {
+        assert!(place().await);
+    }
+    let lease = lease_of_a_minute(&cluster);
+    cluster.etcdctl(&["put", &format!("--lease={lease}"), &format!("{LOCK}/{lease}"), ""]);
+    assert!(place().await, "behind a stranger whom it does not see from the head of the line");
 }
