@@ -235,3 +235,19 @@ async fn a_claim_in_the_older_layout_of_two_keys_goes_on() {
     assert_eq!(release(&etcd, &ours).await, Released::Now);
     assert_eq!(cluster.keys("leasehold/"), Vec::<String>::new(), "both keys are gone");
 }
+
+#[tokio::test]
+async fn a_client_that_ends_leaves_none_of_its_ready_leases_behind() {
+    let cluster = EtcdCluster::start(1);
+    let etcd = open(&cluster.url()).await;
+    let (ours, held) = (claim(&report(), LONG), claim(&"b/2".parse().unwrap(), LONG));
+    granted(&etcd, &ours).await;
+    granted(&etcd, &held).await;
+    release(&etcd, &ours).await;
+    drop(etcd);
+    eventually("the lease of what is held, and no other", || async {
+        cluster.etcdctl(&["lease", "list"]).contains("found 1 leases")
+    })
+    .await;
+    assert_eq!(cluster.keys("leasehold/v1/lock/").len(), 1, "a claim outlives the client that made it");
+}
