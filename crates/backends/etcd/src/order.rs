@@ -123,7 +123,7 @@ impl Etcd {
                 draft.changes.insert(keys.contender(&contender.name), Change::Delete);
                 // Its lease is not ours to revoke: a stranger's may hold more than this.
                 if let Some(entry) = &contender.entry {
-                    let left = self.left_of(contender).await;
+                    let left = self.left_of(contender).await.unwrap_or_default();
                     let lease = self.pool.grant(whole_seconds(Farewell::bury_for(left))).await?.id;
                     let change = Change::Put { value: grave(Gone::Evicted), lease };
                     draft.changes.insert(keys.own(&entry.owner), change);

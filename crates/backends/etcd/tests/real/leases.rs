@@ -7,8 +7,8 @@ use leasehold_testkit::servers::EtcdCluster;
 use sha2::{Digest as _, Sha256};
 
 use crate::common::{
-    LOCK, LONG, blocked, calls, claim, eventually, granted, lease_of, lease_of_a_minute, open, release,
-    renew, report, says,
+    LOCK, LONG, blocked, calls, claim, client, eventually, granted, lease_of, lease_of_a_minute, open,
+    release, renew, report, says,
 };
 
 #[tokio::test]
@@ -234,6 +234,21 @@ async fn a_claim_in_the_older_layout_of_two_keys_goes_on() {
     granted(&etcd, &ours).await;
     assert_eq!(release(&etcd, &ours).await, Released::Now);
     assert_eq!(cluster.keys("leasehold/"), Vec::<String>::new(), "both keys are gone");
+}
+
+#[tokio::test]
+async fn whoever_waits_for_what_never_ends_by_itself_asks_no_more_often() {
+    let cluster = EtcdCluster::start(1);
+    let leases = client(&cluster.url()).await;
+    for key in [format!("{LOCK}/abc"), "leasehold/v1/pause/report/42".to_owned()] {
+        cluster.etcdctl(&["put", &key, "put by hand, without a lease"]);
+        let before = calls(&cluster, "Txn");
+        let wait = Duration::from_secs(3);
+        leases.lease("report", "42").ttl(LONG).wait(wait).acquire().await.unwrap_err();
+        let asked = calls(&cluster, "Txn") - before;
+        assert!(asked < 40, "{key}: {asked} transactions in three seconds");
+        cluster.etcdctl(&["del", &key]);
+    }
 }
 
 #[tokio::test]
