@@ -82,6 +82,7 @@ impl Etcd {
         let mut guards =
             vec![Guard::Modified(keys.own(me), own.modified), Guard::Modified(home.clone(), own.home)];
         let mut changes = Changes::new();
+        let mut kept = None;
         let live = contender.filter(|contender| contender.entry.as_ref().is_some_and(|entry| !entry.kept));
         if let Some(contender) = live {
             let key = keys.contender(&contender.name);
@@ -94,6 +95,7 @@ impl Etcd {
                     (entry.kept, entry.ttl_ms) =
                         (true, u64::try_from(keep_for.as_millis()).unwrap_or(u64::MAX));
                     let lease = self.pool.grant(whole_seconds(keep_for)).await?.id;
+                    kept = Some(lease);
                     if key != home {
                         changes.insert(keys.own(me), Change::Put { value: contender.name.clone(), lease });
                     }
@@ -111,6 +113,9 @@ impl Etcd {
             changes.insert(keys.own(me), Change::Put { value: grave(Gone::Buried), lease });
         }
         let written = changes.is_empty() || self.link.commit(&guards, &changes).await?.is_some();
+        if !written {
+            kept.into_iter().for_each(|unused| self.pool.revoke(unused));
+        }
         let released = if live.is_some() { Released::Now } else { Released::AlreadyGone };
         Ok(written.then_some(released))
     }

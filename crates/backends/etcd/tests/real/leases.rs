@@ -2,7 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use leasehold::{Backend, Effect, ErrorKind, Farewell, OwnerToken, Released, Renewal, Succession};
+use leasehold::{
+    Backend, Command, Effect, ErrorKind, Farewell, Order, OwnerToken, Released, Renewal, Succession,
+};
 use leasehold_testkit::servers::EtcdCluster;
 use sha2::{Digest as _, Sha256};
 
@@ -249,6 +251,17 @@ async fn whoever_waits_for_what_never_ends_by_itself_asks_no_more_often() {
         assert!(asked < 40, "{key}: {asked} transactions in three seconds");
         cluster.etcdctl(&["del", &key]);
     }
+}
+
+#[tokio::test]
+async fn an_order_that_is_refused_leaves_no_etcd_lease() {
+    let cluster = EtcdCluster::start(1);
+    let etcd = open(&cluster.url()).await;
+    cluster.etcdctl(&["put", &format!("{LOCK}/abc"), "put by hand"]);
+    let resize = Order::new(report(), Command::Resize { capacity: 3 }, "ops", "more room");
+    let error = etcd.order(&resize).await.unwrap_err();
+    assert_eq!(says(&error), (ErrorKind::Unsupported, Effect::None));
+    eventually("no lease", || async { cluster.etcdctl(&["lease", "list"]).contains("found 0 leases") }).await;
 }
 
 #[tokio::test]
