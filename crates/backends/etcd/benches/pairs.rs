@@ -97,10 +97,10 @@ async fn pairs(bare: Bare, leases: Client) -> bool {
         theirs.push(rate(|number| their_pairs(bare.clone(), number)).await);
         ours.push(rate(|number| our_pairs(leases.clone(), number)).await);
     }
-    let (theirs, ours) = (median(theirs), median(ours));
-    row("a lease granted for every lock, pairs a second", &format!("{theirs:.0}"));
-    row("leasehold, pairs a second", &format!("{ours:.0}"));
-    let ratio = ours / theirs;
+    // Of each round by itself: what else the machine has to do changes from one to the next.
+    let ratio = median(ours.iter().zip(&theirs).map(|(ours, theirs)| ours / theirs).collect());
+    row("a lease granted for every lock, pairs a second", &format!("{:.0}", median(theirs)));
+    row("leasehold, pairs a second", &format!("{:.0}", median(ours)));
     target("64 tasks: pairs a second, to a lease for every lock", ratio, "≥ 1.5", ratio >= 1.5)
 }
 

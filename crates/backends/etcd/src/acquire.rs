@@ -24,6 +24,8 @@ use crate::{
 
 /// How often a decision is made anew because others were faster.
 const ATTEMPTS: u32 = 40;
+/// How often of these the head of the line is enough to decide by.
+const HEAD_ATTEMPTS: u32 = 4;
 
 /// What an acquire has in hand.
 struct Grip {
@@ -91,7 +93,7 @@ impl Etcd {
 
     /// Takes the leases in hand, and notes that a request is under way: if it is dropped, that stays noted.
     async fn grip(&self, claim: &Claim, keys: &Keys) -> Result<Grip, Fault> {
-        let (reference, now) = (claim.reference(), self.environment.now());
+        let (reference, now, me) = (claim.reference(), self.environment.now(), mark(claim.owner));
         let known = self.claims.get(&reference);
         let fits = |lease: &Lease| lease.asked == seconds_for(claim.ttl) && lease.is_usable(now);
         let reusable = known.as_ref().and_then(|record| record.leases().next()).filter(fits);
@@ -101,13 +103,13 @@ impl Etcd {
         };
         let tainted = known.as_ref().is_some_and(|record| record.unanswered);
         let mut record = match known {
-            // Its contender may stand under the old name.
+            // Its contender may stand under the old lease.
             Some(record) if record.created != 0 || tainted => record,
             Some(record) => {
                 self.dispose_unless(&record, hold);
-                Record::new(hold)
+                Record::new(hold, me.clone())
             }
-            None => Record::new(hold),
+            None => Record::new(hold, me.clone()),
         };
         record.unanswered = true;
         self.claims.insert(now, reference.clone(), record.clone());
@@ -122,7 +124,7 @@ impl Etcd {
         };
         Ok(Grip {
             claim: reference,
-            me: mark(claim.owner),
+            me,
             record,
             hold,
             place,
@@ -135,7 +137,7 @@ impl Etcd {
     }
 
     fn dispose_unless(&self, record: &Record, hold: Lease) {
-        if record.named.id != hold.id {
+        if record.taken.id != hold.id {
             self.dispose(record, false);
         }
     }
@@ -160,8 +162,8 @@ impl Etcd {
             match self.first(claim, keys, grip).await {
                 Ok(First::Granted(revision, hold)) => {
                     self.crowds.gone(&keys.lock);
-                    let name = grip.record.named.name();
-                    return self.granted(claim, grip, name, (revision, sent, hold));
+                    let (name, new) = (grip.me.clone(), (revision, revision));
+                    return self.granted(claim, grip, name, new, (sent, hold));
                 }
                 Ok(First::Read(reading)) => {
                     self.crowds.met(&keys.lock);
@@ -176,7 +178,7 @@ impl Etcd {
         for attempt in 0..ATTEMPTS {
             let reading = match read.take() {
                 Some(reading) => reading,
-                None => self.read_for(claim, keys, grip).await?,
+                None => self.read_for(claim, keys, grip, attempt).await?,
             };
             let plan = self.decide(claim, keys, grip, &reading)?;
             if plan.answer == Answer::NeedsPlace {
@@ -203,7 +205,8 @@ impl Etcd {
         let now = self.environment.now();
         (grip.wrote, grip.joined) = (true, true);
         grip.record.name.clone_from(&contender.name);
-        (grip.record.created, grip.record.under) = (contender.created, Some(place));
+        (grip.record.created, grip.record.written) = (contender.created, contender.modified);
+        grip.record.under = Some(place);
         // From when the lease was kept, which was before the request was sent.
         grip.record.ends = place.kept.after(claim.place_ttl).min(now.after(claim.place_ttl));
         self.claims.insert(now, grip.claim.clone(), grip.record.clone());
@@ -222,10 +225,8 @@ impl Etcd {
     async fn regrip(&self, claim: &Claim, grip: &mut Grip) -> Result<(), Fault> {
         grip.hold = self.pool.grant(seconds_for(claim.ttl)).await?;
         if grip.record.created == 0 {
-            grip.record.named = grip.hold;
-            self.claims.change(&grip.claim, |record| {
-                (record.named, record.name) = (grip.hold, grip.hold.name());
-            });
+            grip.record.taken = grip.hold;
+            self.claims.change(&grip.claim, |record| record.taken = grip.hold);
         }
         if grip.place.is_some() {
             grip.place = Some(self.pool.grant(seconds_for(claim.place_ttl)).await?);
@@ -233,10 +234,18 @@ impl Etcd {
         Ok(())
     }
 
-    async fn read_for(&self, claim: &Claim, keys: &Keys, grip: &Grip) -> Result<Reading, Fault> {
+    async fn read_for(
+        &self,
+        claim: &Claim,
+        keys: &Keys,
+        grip: &Grip,
+        attempt: u32,
+    ) -> Result<Reading, Fault> {
         let from = claim.succeeds.map(|from| mark(from.owner));
         let marks: Vec<&str> = [Some(grip.me.as_str()), from.as_deref()].into_iter().flatten().collect();
-        self.link.read(keys, &marks, limit(claim)).await
+        // What goes wrong again and again may be because of someone who is not seen from the head: a stranger.
+        let limit = if attempt < HEAD_ATTEMPTS { limit(claim) } else { 0 };
+        self.link.read(keys, &marks, limit).await
     }
 
     /// The one transaction: granted if nobody is there. Where others were met, it else takes a place, if one is taken
@@ -248,7 +257,7 @@ impl Etcd {
             Guard::Nobody { lock: keys.lock.clone() },
             Guard::Modified(keys.pause.clone(), 0),
         ];
-        let seat = ops(&contending(keys, grip, &Entry::holding(claim, wall), grip.hold.id));
+        let seat = ops(&contending(keys, &grip.me, &Entry::holding(claim, wall), grip.hold.id));
         let mut txn = Txn::new().when(compares(&free)).and_then(seat);
         if grip.crowded {
             txn = txn.or_else(otherwise(claim, keys, grip, wall));
@@ -265,7 +274,7 @@ impl Etcd {
             return Reading::of(keys, &done, 0).map(First::Read);
         }
         let inner = done.nested()?;
-        let written = if inner.succeeded { 2 } else { 0 };
+        let written = usize::from(inner.succeeded);
         Reading::of(keys, &inner, written).map(First::Read)
     }
 
@@ -280,13 +289,7 @@ impl Etcd {
     }
 
     fn decide(&self, claim: &Claim, keys: &Keys, grip: &Grip, reading: &Reading) -> Result<Plan, Fault> {
-        let mut name = grip.record.named.name();
-        if reading.line.contenders.iter().any(|other| other.name == name) {
-            // Its own place, or what an heir has made of another claim's: a name of its own all the same.
-            name = format!("{name}.{:x}", reading.line.revision);
-        }
         let leases = Leases {
-            name: &name,
             hold: grip.hold.id,
             place: grip.place.map(|lease| lease.id),
             grave: grip.grave.map(|lease| lease.id),
@@ -333,12 +336,13 @@ impl Etcd {
                 let created = created.unwrap_or(written);
                 let index = plan.line.find(&grip.me);
                 let name = index.map(|index| plan.line.contenders[index].name.clone()).unwrap_or_default();
+                let revisions = (created, written);
                 match lease {
                     None => {
                         let hold = grip.hold;
-                        self.granted(claim, grip, name, (created, sent, hold))?
+                        self.granted(claim, grip, name, revisions, (sent, hold))?
                     }
-                    Some(lease) => self.carried_on(claim, grip, name, created, (lease, under)).await?,
+                    Some(lease) => self.carried_on(claim, grip, name, revisions, (lease, under)).await?,
                 }
             }
             Answer::Blocked(place) => {
@@ -359,7 +363,7 @@ impl Etcd {
         let (under, ends) = (record.under, record.ends);
         if passed_on.is_some() {
             record.under = None;
-            if under.is_some_and(|under| under.id == record.named.id) {
+            if under.is_some_and(|under| under.id == record.taken.id) {
                 return under.map(|under| (under, ends));
             }
         }
@@ -373,15 +377,17 @@ impl Etcd {
         claim: &Claim,
         grip: &mut Grip,
         name: String,
-        (created, sent, hold): (i64, Moment, Lease),
+        (created, written): (i64, i64),
+        (sent, hold): (Moment, Lease),
     ) -> Result<Verdict, Fault> {
         let token = token(created)?;
         let ends = sent.after(claim.ttl).min(hold.ends());
         let record = Record {
-            named: grip.record.named,
+            taken: grip.record.taken,
             name,
             under: Some(hold),
             created,
+            written,
             ends,
             unanswered: grip.tainted,
         };
@@ -392,7 +398,7 @@ impl Etcd {
 
     /// A place's lease that is not in use lies ready again.
     fn put_down_place(&self, grip: &mut Grip, in_use: i64) {
-        let waited_under = grip.record.under.filter(|under| under.id != grip.record.named.id);
+        let waited_under = grip.record.under.filter(|under| under.id != grip.record.taken.id);
         for lease in [grip.place.take(), waited_under].into_iter().flatten() {
             if lease.id != in_use {
                 self.pool.put_back(lease);
@@ -406,7 +412,7 @@ impl Etcd {
         claim: &Claim,
         grip: &mut Grip,
         name: String,
-        created: i64,
+        (created, written): (i64, i64),
         (lease, known): (i64, Option<(Lease, Moment)>),
     ) -> Result<Verdict, Fault> {
         let now = self.environment.now();
@@ -418,8 +424,8 @@ impl Etcd {
                 (Lease { id: lease, asked: granted, seconds: granted, kept }, now.after(left.min(claim.ttl)))
             }
         };
-        let named = grip.record.named;
-        let record = Record { named, name, under: Some(under), created, ends, unanswered: grip.tainted };
+        let (taken, unanswered) = (grip.record.taken, grip.tainted);
+        let record = Record { taken, name, under: Some(under), created, written, ends, unanswered };
         self.claims.insert(now, grip.claim.clone(), record);
         self.put_down_place(grip, lease);
         Ok(Verdict::Granted(Grant::new(token(created)?, now.until(ends))))
@@ -444,10 +450,11 @@ impl Etcd {
             )));
         };
         let record = Record {
-            named: grip.record.named,
+            taken: grip.record.taken,
             name: contender.name.clone(),
             under: Some(under),
             created: contender.created,
+            written: contender.modified,
             ends,
             unanswered: grip.tainted,
         };
@@ -489,9 +496,11 @@ impl Etcd {
         }
         // One that was just created has the revision at which that was written.
         record.created = if contender.created == i64::MAX { written } else { contender.created };
+        let modified = if contender.modified == i64::MAX { written } else { contender.modified };
+        record.written = modified;
         self.claims.insert(now, claim.reference(), record);
         grip.place.take().into_iter().for_each(|unused| self.pool.put_back(unused));
-        let current = Contender { modified: contender.modified.min(written.max(since)), ..contender.clone() };
+        let current = Contender { modified, ..contender.clone() };
         if let Lasting::Changed = self.extend(keys, &grip.claim, &current, claim.place_ttl).await? {
             let message = "its place was lost this moment: ask again";
             return Err(Fault::Refused(Error::new(ErrorKind::Unavailable, message)));
@@ -508,19 +517,15 @@ impl Etcd {
         }
         self.claims.change(&grip.claim, |record| record.unanswered = false);
         self.forget(&grip.claim, false);
-        if grip.hold.id != grip.record.named.id {
+        if grip.hold.id != grip.record.taken.id {
             self.pool.put_back(grip.hold);
         }
     }
 }
 
-/// A new contender, named after the lease that was taken for it.
-fn contending(keys: &Keys, grip: &Grip, entry: &Entry, lease: i64) -> Changes {
-    let name = grip.record.named.name();
-    Changes::from([
-        (keys.contender(&name), Change::Put { value: entry.write(), lease }),
-        (keys.own(&grip.me), Change::Put { value: name, lease }),
-    ])
+/// A new contender.
+fn contending(keys: &Keys, me: &str, entry: &Entry, lease: i64) -> Changes {
+    Changes::from([(keys.contender(me), Change::Put { value: entry.write(), lease })])
 }
 
 /// What the one transaction does if it is not free: takes the place, unless others share it differently, and looks.
@@ -529,10 +534,10 @@ fn otherwise(claim: &Claim, keys: &Keys, grip: &Grip, wall: WallTime) -> Vec<Txn
     let Some(place) = grip.place else { return look };
     let joins = [
         Guard::Modified(keys.own(&grip.me), 0),
-        Guard::Created(keys.contender(&grip.record.named.name()), 0),
+        Guard::Modified(keys.contender(&grip.me), 0),
         Guard::Capacity { lock: keys.lock.clone(), capacity: claim.share.capacity() },
     ];
-    let mut join = ops(&contending(keys, grip, &Entry::waiting(claim, wall), place.id));
+    let mut join = ops(&contending(keys, &grip.me, &Entry::waiting(claim, wall), place.id));
     join.extend(look.iter().cloned());
     vec![TxnOp::txn(Txn::new().when(compares(&joins)).and_then(join).or_else(look))]
 }

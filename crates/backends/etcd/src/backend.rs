@@ -82,6 +82,12 @@ fn info() -> BackendInfo {
     info
 }
 
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        self.pool.close();
+    }
+}
+
 impl fmt::Debug for Etcd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Etcd").field("link", &self.link).finish_non_exhaustive()

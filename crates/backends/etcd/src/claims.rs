@@ -14,14 +14,16 @@ use crate::pool::Lease;
 /// A claim of ours.
 #[derive(Clone, Debug)]
 pub(crate) struct Record {
-    /// Taken for this claim; its contender is named after it, as a rule.
-    pub(crate) named: Lease,
+    /// Taken for this claim.
+    pub(crate) taken: Lease,
     /// The contender's name.
     pub(crate) name: String,
     /// What the contender is under, as far as we know: a place's lease, or that of its ttl.
     pub(crate) under: Option<Lease>,
     /// The contender's creation revision; zero until an answer has told it.
     pub(crate) created: i64,
+    /// When the contender was last written, as far as we know.
+    pub(crate) written: i64,
     /// Until when it was told that it holds or waits.
     pub(crate) ends: Moment,
     /// A request went out that was not answered: it may be executed yet.
@@ -29,20 +31,21 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    pub(crate) fn new(named: Lease) -> Record {
-        Record { named, name: named.name(), under: None, created: 0, ends: named.ends(), unanswered: false }
+    pub(crate) fn new(taken: Lease, name: String) -> Record {
+        let (under, ends) = (None, taken.ends());
+        Record { taken, name, under, created: 0, written: 0, ends, unanswered: false }
     }
 
     /// The leases that it has, each as it was kept last.
     pub(crate) fn leases(&self) -> impl Iterator<Item = Lease> {
-        let same = self.under.filter(|under| under.id == self.named.id);
-        let other = self.under.filter(|under| under.id != self.named.id);
-        std::iter::once(same.unwrap_or(self.named)).chain(other)
+        let same = self.under.filter(|under| under.id == self.taken.id);
+        let other = self.under.filter(|under| under.id != self.taken.id);
+        std::iter::once(same.unwrap_or(self.taken)).chain(other)
     }
 
     /// After this, nothing of it is left in etcd but by renewals that are recorded here.
     fn over(&self) -> Moment {
-        self.under.map_or(self.named.ends(), |under| under.ends().max(self.named.ends()))
+        self.under.map_or(self.taken.ends(), |under| under.ends().max(self.taken.ends()))
     }
 }
 
@@ -96,7 +99,7 @@ mod tests {
     #[test]
     fn a_lease_that_was_kept_goes_back_as_it_was_kept_last() {
         let lease = |id, kept| Lease { id, asked: 31, seconds: 31, kept: Moment::from_nanos(kept) };
-        let mut record = Record::new(lease(1, 5));
+        let mut record = Record::new(lease(1, 5), String::new());
         assert_eq!(record.leases().collect::<Vec<_>>(), [lease(1, 5)]);
         record.under = Some(lease(1, 9));
         assert_eq!(record.leases().collect::<Vec<_>>(), [lease(1, 9)]);

@@ -107,6 +107,11 @@ impl Fault {
         matches!(self, Fault::Status(code::NOT_FOUND, message) if message.contains("lease not found"))
     }
 
+    /// Whether nothing was executed, for sure.
+    pub(crate) fn has_no_effect(&self) -> bool {
+        self.clone().into_error().effect() == Effect::None
+    }
+
     /// As the caller sees it.
     pub(crate) fn into_error(self) -> Error {
         let (kind, what, effect) = match self {

@@ -95,29 +95,39 @@ impl Etcd {
             self.pool.keep(&mut lease).await?;
         }
         entry.set_ttl(ttl);
-        let key = keys.contender(&contender.name);
-        let changes = Changes::from([
-            (key.clone(), Change::Put { value: entry.write(), lease: lease.id }),
-            (keys.own(&mark(claim.owner)), Change::Put { value: contender.name.clone(), lease: lease.id }),
-        ]);
-        if self.link.commit(&[Guard::Modified(key, contender.modified)], &changes).await?.is_none() {
+        let (key, me) = (keys.contender(&contender.name), mark(claim.owner));
+        let put = |value: String| Change::Put { value, lease: lease.id };
+        let mut changes = Changes::from([(key.clone(), put(entry.write()))]);
+        if contender.name != me {
+            changes.insert(keys.own(&me), put(contender.name.clone()));
+        }
+        let Some(written) = self.link.commit(&[Guard::Modified(key, contender.modified)], &changes).await?
+        else {
             self.pool.put_back(lease);
             return Ok(Lasting::Changed);
-        }
+        };
         let ends = now.after(ttl);
-        self.claims.change(claim, |record| (record.under, record.ends) = (Some(lease), ends));
+        self.claims.change(claim, |record| {
+            (record.under, record.ends, record.written) = (Some(lease), ends, written);
+        });
         Ok(Lasting::Until(ends, lease))
     }
 
     /// What remains of a contender for others to see: as much as is left of its lease, but not more than it asked for.
-    pub(crate) async fn left_of(&self, contender: &Contender) -> Duration {
-        let left = self.pool.left(contender.lease).await.ok().flatten();
+    /// `None` if that is not known, or if it is under no lease: then it does not end by itself, and it would be wrong to
+    /// look again soon.
+    pub(crate) async fn left_of(&self, contender: &Contender) -> Option<Duration> {
+        let (left, _) = self.pool.left(contender.lease).await.ok().flatten()?;
         // Whole seconds, rounded down; for others the next one above is nearer to the truth.
-        let left = left.map_or(Duration::ZERO, |(left, _)| left + Duration::from_secs(1));
-        contender.entry.as_ref().map_or(left, |entry| left.min(entry.ttl()))
+        let left = left + Duration::from_secs(1);
+        Some(contender.entry.as_ref().map_or(left, |entry| left.min(entry.ttl())))
     }
 
-    async fn lefts(&self, line: &Line, indices: impl Iterator<Item = usize>) -> Vec<(usize, Duration)> {
+    async fn lefts(
+        &self,
+        line: &Line,
+        indices: impl Iterator<Item = usize>,
+    ) -> Vec<(usize, Option<Duration>)> {
         join_all(indices.map(|index| async move { (index, self.left_of(&line.contenders[index]).await) }))
             .await
     }
@@ -127,21 +137,21 @@ impl Etcd {
         let holders = self.lefts(line, line.holders().take(ASKED_MAX.0));
         let places = self.lefts(line, line.places().take(ASKED_MAX.1));
         let (mut holders, places) = futures_util::future::join(holders, places).await;
-        holders.sort_by_key(|(_, left)| *left);
+        holders.sort_by_key(|(_, left)| left.unwrap_or(Duration::MAX));
         let mut blocked = Blocked::default();
         blocked.placed = place.is_some();
         blocked.ahead = u32::try_from(line.ahead(place)).unwrap_or(u32::MAX);
         blocked.paused = line.pause.is_some();
         blocked.cursor = Cursor(u64::try_from(since).unwrap_or_default());
-        blocked.changes_in = holders.iter().chain(&places).map(|(_, left)| *left).min();
-        if let Some(pause) = &line.pause {
-            let left =
-                self.pool.left(pause.lease).await.ok().flatten().map_or(Duration::ZERO, |(left, _)| left);
-            blocked.changes_in = Some(blocked.changes_in.map_or(left, |other| other.min(left)));
-        }
-        let seen = |(index, left): (usize, Duration)| {
+        let paused_for = match &line.pause {
+            Some(pause) => self.pool.left(pause.lease).await.ok().flatten().map(|(left, _)| left),
+            None => None,
+        };
+        let ends = holders.iter().chain(&places).filter_map(|(_, left)| *left);
+        blocked.changes_in = ends.chain(paused_for).min();
+        let seen = |(index, left): (usize, Option<Duration>)| {
             let mut seen = line.seen(index, &*self.environment)?;
-            seen.remaining = left;
+            seen.remaining = left.unwrap_or_default();
             Some(seen)
         };
         blocked.holders = holders.into_iter().take(Blocked::HOLDERS_MAX).filter_map(seen).collect();
@@ -156,10 +166,11 @@ impl Etcd {
         holders.sort_by_key(|(index, _)| line.contenders[*index].created);
         let held = holders.into_iter().filter_map(|(index, left)| {
             let mut seen = line.seen(index, &*self.environment)?;
-            seen.remaining = left;
+            seen.remaining = left.unwrap_or_default();
             Some(seen)
         });
-        let placed = places.into_iter().map(|(index, left)| match &line.contenders[index].entry {
+        let places = places.into_iter().map(|(index, left)| (index, left.unwrap_or_default()));
+        let placed = places.map(|(index, left)| match &line.contenders[index].entry {
             Some(entry) => Placed::new(entry.holder(), entry.weight, entry.since(&*self.environment), left),
             None => {
                 let holder = stranger(&line.contenders[index].text);

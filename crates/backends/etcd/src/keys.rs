@@ -1,14 +1,17 @@
 //! Where things stand in etcd.
 //!
 //! ```text
-//! leasehold/v1/lock/acme:report/42/<hex>    a contender: the layout of etcd's `concurrency` package
-//! leasehold/v1/own/acme:report/42/<hash>    which contender an owner has, or that it was buried
+//! leasehold/v1/lock/acme:report/42/<hash>   a contender: the layout of etcd's `concurrency` package
+//! leasehold/v1/own/acme:report/42/<hash>    that an owner was buried, or which contender it took over
 //! leasehold/v1/pause/acme:report/42         an operator's pause
 //! leasehold/v1/audit/<hex>                  the audit trail
 //! ```
 //!
 //! Every key is under a lease, always. In a resource's key no `/` is left but the one between kind and id, so no
 //! resource's contenders stand under the prefix of another's.
+//!
+//! A contender is named by its owner's mark: so an owner is found, and compared, without a second key. Only one that was
+//! taken over keeps the name that it had, because its creation revision is its place; then the owner's key says which.
 
 use leasehold_core::{OwnerToken, Resource};
 use sha2::{Digest as _, Sha256};
@@ -60,11 +63,12 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// A contender. Named after the etcd lease that its claim took first, as etcd's own mutex names it.
+    /// A contender. Named by its owner's mark, as a rule; etcd's own mutex names it after its etcd lease.
     pub(crate) fn contender(&self, name: &str) -> String {
         format!("{}{name}", self.lock)
     }
 
+    /// Where else to look for an owner than at the contender that bears its mark.
     pub(crate) fn own(&self, mark: &str) -> String {
         format!("{}{mark}", self.own)
     }

@@ -21,20 +21,29 @@ pub(crate) struct Contender {
     pub(crate) text: String,
 }
 
+impl Contender {
+    pub(crate) fn is_of(&self, mark: &str) -> bool {
+        self.entry.as_ref().is_some_and(|entry| entry.owner == mark)
+    }
+}
+
 /// What the store says of an owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Own {
     Nothing,
+    /// It took over the contender of this name.
     Contender(String),
     Grave(Gone),
 }
 
-/// An owner's key.
+/// What there is of an owner beside the line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OwnKey {
     pub(crate) own: Own,
-    /// When it was last written; zero if it is not there.
+    /// When its key was last written; zero if it is not there.
     pub(crate) modified: i64,
+    /// When the contender that bears its mark was last written, whosever it is now; zero if it is not there.
+    pub(crate) home: i64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -69,8 +78,7 @@ impl Line {
     }
 
     pub(crate) fn find(&self, mark: &str) -> Option<usize> {
-        let is = |contender: &Contender| contender.entry.as_ref().is_some_and(|entry| entry.owner == mark);
-        self.contenders.iter().position(is)
+        self.contenders.iter().position(|contender| contender.is_of(mark))
     }
 
     /// Whether it holds. A stranger believes that it does when it is first, and is right.

@@ -58,26 +58,48 @@ impl Etcd {
             return Err(Fault::Refused(Error::new(ErrorKind::Invalid, "a capacity is at least 1")));
         }
         let keys = self.link.config.root.of(&order.resource);
-        let record = self.pool.grant(whole_seconds(AUDIT)).await?.id;
         for attempt in 0..ATTEMPTS {
-            let line = self.link.read(&keys, &[], 0).await?.line;
-            let mut draft = Draft { guards: Vec::new(), changes: Changes::new() };
-            let ordered = self.draft(order, &keys, &line, &mut draft).await?;
-            let recorded = Recorded::of(order, self.environment.wall(), ordered == Ordered::Done);
-            let value = serde_json::to_string(&recorded).unwrap_or_default();
-            let key = format!("{}{record:x}", self.link.config.root.audit());
-            draft.changes.insert(key, Change::Put { value, lease: record });
-            let pause = line.pause.map_or(0, |pause| pause.modified);
-            draft.guards.push(Guard::Modified(keys.pause.clone(), pause));
-            draft.guards.push(Guard::NothingSince { lock: keys.lock.clone(), revision: line.revision });
-            if self.link.commit(&draft.guards, &draft.changes).await?.is_some() {
+            let mut draft = Draft::default();
+            let outcome = match self.prepare(order, &keys, &mut draft).await {
+                Err(fault) => Err(fault),
+                Ok(ordered) => match self.link.commit(&draft.guards, &draft.changes).await {
+                    Ok(written) => Ok(written.map(|_| ordered)),
+                    // It may be written, and then its leases are in use.
+                    Err(fault) if !fault.has_no_effect() => return Err(fault),
+                    Err(fault) => Err(fault),
+                },
+            };
+            if let Ok(Some(ordered)) = outcome {
                 return Ok(ordered);
             }
+            draft.leases.into_iter().for_each(|unused| self.pool.revoke(unused));
+            outcome?;
             self.step_aside(attempt).await;
         }
-        self.pool.revoke(record);
         let message = "the line changes faster than the order can be carried out";
         Err(Fault::Refused(Error::new(ErrorKind::Unavailable, message)))
+    }
+
+    /// All that is to be written: the order, and its record.
+    async fn prepare(&self, order: &Order, keys: &Keys, draft: &mut Draft) -> Result<Ordered, Fault> {
+        let line = self.link.read(keys, &[], 0).await?.line;
+        let ordered = self.draft(order, keys, &line, draft).await?;
+        let recorded = Recorded::of(order, self.environment.wall(), ordered == Ordered::Done);
+        let value = serde_json::to_string(&recorded).unwrap_or_default();
+        let lease = self.grant_for(draft, AUDIT).await?;
+        let key = format!("{}{lease:x}", self.link.config.root.audit());
+        draft.changes.insert(key, Change::Put { value, lease });
+        let pause = line.pause.map_or(0, |pause| pause.modified);
+        draft.guards.push(Guard::Modified(keys.pause.clone(), pause));
+        draft.guards.push(Guard::NothingSince { lock: keys.lock.clone(), revision: line.revision });
+        Ok(ordered)
+    }
+
+    /// A lease that goes again if the draft comes to nothing.
+    async fn grant_for(&self, draft: &mut Draft, lasting: Duration) -> Result<i64, Fault> {
+        let lease = self.pool.grant(whole_seconds(lasting)).await?.id;
+        draft.leases.push(lease);
+        Ok(lease)
     }
 
     async fn draft(
@@ -100,7 +122,7 @@ impl Etcd {
         };
         match (order.command, meant) {
             (Command::Pause { lasting }, _) if !lasting.is_zero() => {
-                let lease = self.pool.grant(whole_seconds(lasting)).await?.id;
+                let lease = self.grant_for(draft, lasting).await?;
                 let value = format!("paused by {}: {}", order.by, order.why);
                 draft.changes.insert(keys.pause.clone(), Change::Put { value, lease });
             }
@@ -123,8 +145,8 @@ impl Etcd {
                 draft.changes.insert(keys.contender(&contender.name), Change::Delete);
                 // Its lease is not ours to revoke: a stranger's may hold more than this.
                 if let Some(entry) = &contender.entry {
-                    let left = self.left_of(contender).await;
-                    let lease = self.pool.grant(whole_seconds(Farewell::bury_for(left))).await?.id;
+                    let left = self.left_of(contender).await.unwrap_or_default();
+                    let lease = self.grant_for(draft, Farewell::bury_for(left)).await?;
                     let change = Change::Put { value: grave(Gone::Evicted), lease };
                     draft.changes.insert(keys.own(&entry.owner), change);
                 }
@@ -168,14 +190,14 @@ impl Etcd {
         let contender = &line.contenders[index];
         let left = self.pool.left(contender.lease).await?.map_or(Duration::ZERO, |(left, _)| left);
         // What is left is told in whole seconds, rounded down: one more, so that it is not ended early.
-        let lease = self.pool.grant(left.as_secs() + 1).await?.id;
+        let lease = self.grant_for(draft, left + Duration::from_secs(1)).await?;
         draft.guard(keys, line, index);
         let key = keys.contender(&contender.name);
         match contender.entry.clone() {
             Some(mut entry) => {
                 entry.evicting = true;
                 draft.changes.insert(key, Change::Put { value: entry.write(), lease });
-                if !entry.kept {
+                if contender.name != entry.owner && !entry.kept {
                     let own = Change::Put { value: contender.name.clone(), lease };
                     draft.changes.insert(keys.own(&entry.owner), own);
                 }
@@ -186,9 +208,12 @@ impl Etcd {
     }
 }
 
+#[derive(Default)]
 struct Draft {
     guards: Vec<Guard>,
     changes: Changes,
+    /// What was granted for it.
+    leases: Vec<i64>,
 }
 
 impl Draft {

@@ -14,9 +14,7 @@ use crate::{
 
 /// The etcd leases that a plan may use.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Leases<'a> {
-    /// Names a new contender.
-    pub(crate) name: &'a str,
+pub(crate) struct Leases {
     /// What a holder is put under.
     pub(crate) hold: i64,
     /// What a place is put under, if there is one at hand.
@@ -59,9 +57,11 @@ const NEW: i64 = i64::MAX;
 struct Draft<'a> {
     keys: &'a Keys,
     claim: &'a Claim,
-    leases: Leases<'a>,
+    leases: Leases,
     now: WallTime,
     me: String,
+    /// What there is of the claimant, and of its predecessor if it has one.
+    owns: &'a [OwnKey],
     guards: Vec<Guard>,
     changes: Changes,
     line: Line,
@@ -69,7 +69,7 @@ struct Draft<'a> {
     needs_quiet: bool,
 }
 
-/// Decides. `owns` says what the store has of the claimant, and of its predecessor if it has one.
+/// Decides. `owns` says what there is of the claimant, and of its predecessor if it has one.
 ///
 /// # Errors
 /// `Limit` if the line is full; `Invalid` if the floor cannot be met.
@@ -77,7 +77,7 @@ pub(crate) fn decide(
     keys: &Keys,
     claim: &Claim,
     (line, owns): (Line, &[OwnKey]),
-    leases: Leases<'_>,
+    leases: Leases,
     now: WallTime,
     line_max: usize,
 ) -> Result<Plan, Error> {
@@ -89,19 +89,20 @@ pub(crate) fn decide(
         leases,
         now,
         me,
+        owns,
         guards: Vec::new(),
         changes: Changes::new(),
         line,
         needs_quiet: false,
     };
-    draft.run(owns, line_max).map(|(draft, answer)| draft.finish(owns, read, answer))
+    draft.run(line_max).map(|(draft, answer)| draft.finish(read, answer))
 }
 
 impl Draft<'_> {
-    fn run(mut self, owns: &[OwnKey], line_max: usize) -> Result<(Self, Answer), Error> {
+    fn run(mut self, line_max: usize) -> Result<(Self, Answer), Error> {
         let capacity = self.claim.share.capacity();
         let from = self.claim.succeeds.map(|from| mark(from.owner)).filter(|from| *from != self.me);
-        if owns.first().is_some_and(|own| matches!(own.own, Own::Grave(_))) {
+        if self.owns.first().is_some_and(|own| matches!(own.own, Own::Grave(_))) {
             // The claim is dead, but whom it was to succeed wanted to go all the same.
             from.iter().for_each(|from| self.depart(from));
             return Ok((self, Answer::Buried));
@@ -244,10 +245,11 @@ impl Draft<'_> {
 
     /// A new contender, behind all.
     fn add(&mut self, entry: Entry, lease: i64) {
-        let name = self.leases.name.to_owned();
-        self.changes.insert(self.keys.contender(&name), Change::Put { value: entry.write(), lease });
-        self.changes.insert(self.keys.own(&self.me), Change::Put { value: name.clone(), lease });
-        self.guards.push(Guard::Created(self.keys.contender(&name), 0));
+        let home = self.owns.first().map_or(0, |own| own.home);
+        // Its own place, or what an heir has made of that, bears the mark already: a key of its own all the same.
+        let name = if home == 0 { self.me.clone() } else { format!("{}.{:x}", self.me, self.line.revision) };
+        self.guard(&name, 0);
+        self.put(&name, &entry, lease);
         let (created, modified, text) = (NEW, NEW, String::new());
         self.line.contenders.push(Contender { name, created, modified, lease, entry: Some(entry), text });
         self.line.total += 1;
@@ -256,32 +258,54 @@ impl Draft<'_> {
 
     /// Makes a contender ours, or another one of ours; its creation revision stays.
     fn rewrite(&mut self, index: usize, entry: Entry, lease: i64) {
+        let Contender { name, modified, .. } = self.line.contenders[index].clone();
+        self.guard(&name, modified);
+        self.put(&name, &entry, lease);
         let contender = &mut self.line.contenders[index];
-        let key = self.keys.contender(&contender.name);
-        if contender.modified != NEW {
-            self.guards.push(Guard::Modified(key.clone(), contender.modified));
-        }
-        self.changes.insert(key, Change::Put { value: entry.write(), lease });
-        let own = Change::Put { value: contender.name.clone(), lease };
-        self.changes.insert(self.keys.own(&self.me), own);
         (contender.entry, contender.lease, contender.modified) = (Some(entry), lease, NEW);
+    }
+
+    /// Writes a contender of the claimant, and where it is unless it bears the mark.
+    fn put(&mut self, name: &str, entry: &Entry, lease: i64) {
+        self.changes.insert(self.keys.contender(name), Change::Put { value: entry.write(), lease });
+        if name == self.me {
+            self.unpoint(&self.me.clone());
+        } else {
+            let change = Change::Put { value: name.to_owned(), lease };
+            self.changes.insert(self.keys.own(&self.me), change);
+        }
     }
 
     fn remove(&mut self, index: usize) {
         let contender = self.line.contenders.remove(index);
         self.line.total -= 1;
-        let key = self.keys.contender(&contender.name);
-        if contender.modified != NEW {
-            self.guards.push(Guard::Modified(key.clone(), contender.modified));
+        self.guard(&contender.name, contender.modified);
+        self.changes.insert(self.keys.contender(&contender.name), Change::Delete);
+    }
+
+    /// A contender must be as it was read.
+    fn guard(&mut self, name: &str, modified: i64) {
+        let guard = Guard::Modified(self.keys.contender(name), modified);
+        if modified != NEW && !self.guards.contains(&guard) {
+            self.guards.push(guard);
         }
-        self.changes.insert(key, Change::Delete);
     }
 
     /// Gives up the claimant's own place.
     fn leave(&mut self) {
         if let Some(index) = self.line.find(&self.me) {
             self.remove(index);
-            self.changes.insert(self.keys.own(&self.me), Change::Delete);
+            self.unpoint(&self.me.clone());
+        }
+    }
+
+    /// An owner's key goes, if there is one, or if one was to be.
+    fn unpoint(&mut self, mark: &str) {
+        let key = self.keys.own(mark);
+        let own = self.owns.get(usize::from(mark != self.me));
+        self.changes.remove(&key);
+        if own.is_some_and(|own| own.modified != 0) {
+            self.changes.insert(key, Change::Delete);
         }
     }
 
@@ -298,18 +322,20 @@ impl Draft<'_> {
 
     /// The predecessor's key goes, or becomes a tombstone.
     fn forget(&mut self, from: &str) {
-        let change = self
-            .leases
-            .grave
-            .map_or(Change::Delete, |lease| Change::Put { value: grave(Gone::Buried), lease });
-        self.changes.insert(self.keys.own(from), change);
+        self.unpoint(from);
+        if let Some(lease) = self.leases.grave {
+            let change = Change::Put { value: grave(Gone::Buried), lease };
+            self.changes.insert(self.keys.own(from), change);
+        }
     }
 
-    fn finish(mut self, owns: &[OwnKey], read: (i64, Option<crate::line::Pause>), answer: Answer) -> Plan {
+    fn finish(mut self, read: (i64, Option<crate::line::Pause>), answer: Answer) -> Plan {
         if !self.changes.is_empty() {
             let marks = [Some(self.me.clone()), self.claim.succeeds.map(|from| mark(from.owner))];
-            for (mark, own) in marks.into_iter().flatten().zip(owns) {
+            for (mark, own) in marks.into_iter().flatten().zip(self.owns) {
                 self.guards.push(Guard::Modified(self.keys.own(&mark), own.modified));
+                // Nothing of an owner came to where it would be, either.
+                self.guard(&mark, own.home);
             }
             let (revision, pause) = read;
             let modified = pause.map_or(0, |pause| pause.modified);
@@ -345,11 +371,12 @@ mod tests {
     };
     use leasehold_core::{Share, Succession};
 
-    const LEASES: Leases<'_> = Leases { name: "new", hold: 77, place: Some(66), grave: None };
+    const LEASES: Leases = Leases { hold: 77, place: Some(66), grave: None };
+    const NOTHING: OwnKey = OwnKey { own: Own::Nothing, modified: 0, home: 0 };
 
     fn plan(claim: &Claim, line: Line) -> Plan {
         let keys = Root::new(Root::DEFAULT).of(&claim.resource);
-        let owns = vec![OwnKey { own: Own::Nothing, modified: 0 }; 2];
+        let owns = vec![NOTHING; 2];
         decide(&keys, claim, (line, &owns), LEASES, WallTime::from_micros(9), 10).unwrap()
     }
 
@@ -370,7 +397,7 @@ mod tests {
         let heir = claim(9, Share::WHOLE).queued().succeeding(Succession::from(claim(1, Share::WHOLE).owner));
         let alone = plan(&heir, line(vec![contender(1, Share::WHOLE, true)]));
         assert_eq!(alone.answer, Answer::Granted { created: None, lease: None });
-        assert_eq!(of(&alone.line), [("new", true)]);
+        assert_eq!(of(&alone.line), [(mark(heir.owner).as_str(), true)]);
         assert!(alone.guards.iter().any(|guard| matches!(guard, Guard::NothingSince { revision: 100, .. })));
         for waiting in [contender(2, Share::WHOLE, false), stranger(2)] {
             let refused = plan(&heir, line(vec![contender(1, Share::WHOLE, true), waiting]));
@@ -390,7 +417,7 @@ mod tests {
         let moved =
             plan(&reader, line(vec![contender(1, Share::WRITE, true), contender(2, Share::WRITE, false)]));
         assert_eq!(moved.answer, Answer::Granted { created: None, lease: Some(1) });
-        assert_eq!(of(&moved.line), [("2", false), ("new", true)]);
+        assert_eq!(of(&moved.line), [("2", false), (mark(reader.owner).as_str(), true)]);
         let stayed = plan(&reader, line(vec![contender(1, Share::WRITE, true), stranger(2)]));
         assert_eq!(stayed.answer, Answer::Granted { created: Some(1), lease: Some(1) });
         assert_eq!(of(&stayed.line), [("1", true), ("2", false)], "it is still first by creation");
@@ -412,7 +439,7 @@ mod tests {
     fn a_full_line_takes_no_more_and_an_old_token_is_not_undercut() {
         let crowd = (1..=11).map(|number| contender(number, Share::WHOLE, number == 1)).collect();
         let keys = Root::new(Root::DEFAULT).of(&claim(99, Share::WHOLE).resource);
-        let owns = vec![OwnKey { own: Own::Nothing, modified: 0 }];
+        let owns = vec![NOTHING];
         let now = WallTime::from_micros(9);
         let late = claim(99, Share::WHOLE).queued();
         let error = decide(&keys, &late, (line(crowd), &owns), LEASES, now, 10).unwrap_err();
@@ -421,5 +448,40 @@ mod tests {
         let alone = line(vec![contender(2, Share::WHOLE, false)]);
         let error = decide(&keys, &above, (alone, &owns), LEASES, now, 10).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
+    }
+
+    #[test]
+    fn a_new_contender_is_one_key_and_one_that_was_taken_over_is_found_by_a_second() {
+        let ours = claim(9, Share::WHOLE).queued();
+        let me = mark(ours.owner);
+        let (lock, own) = (format!("leasehold/v1/lock/a/b/{me}"), format!("leasehold/v1/own/a/b/{me}"));
+        let new = plan(&ours, line(vec![contender(1, Share::WHOLE, true)]));
+        assert_eq!(new.changes.keys().collect::<Vec<_>>(), [&lock]);
+        for key in [&lock, &own] {
+            assert!(new.guards.contains(&Guard::Modified(key.clone(), 0)), "{:?}", new.guards);
+        }
+        let heir = ours.succeeding(Succession::from(claim(2, Share::WHOLE).owner));
+        let taken =
+            plan(&heir, line(vec![contender(1, Share::WHOLE, true), contender(2, Share::WHOLE, false)]));
+        assert_eq!(taken.answer, Answer::Blocked(Some(1)));
+        assert_eq!(taken.changes[&own], Change::Put { value: "2".to_owned(), lease: 66 });
+        assert_eq!(taken.changes.len(), 2, "it, and where it is: {:?}", taken.changes);
+    }
+
+    #[test]
+    fn who_shares_takes_a_new_number_under_a_new_name() {
+        let share = Share::new(1, 2).unwrap();
+        let ours = claim(9, share).queued().above(FencingToken::new(50).unwrap());
+        let me = mark(ours.owner);
+        let keys = Root::new(Root::DEFAULT).of(&ours.resource);
+        let place = Contender { name: me.clone(), ..contender(9, share, false) };
+        let owns = [OwnKey { home: place.modified, ..NOTHING }];
+        let now = WallTime::from_micros(9);
+        let plan = decide(&keys, &ours, (line(vec![place]), &owns), LEASES, now, 10).unwrap();
+        let name = format!("{me}.64");
+        assert_eq!(plan.answer, Answer::Granted { created: None, lease: None });
+        assert_eq!(plan.changes[&keys.contender(&me)], Change::Delete, "a key is created once it was gone");
+        assert!(matches!(plan.changes[&keys.contender(&name)], Change::Put { .. }));
+        assert_eq!(plan.changes[&keys.own(&me)], Change::Put { value: name, lease: 77 });
     }
 }

@@ -45,11 +45,6 @@ impl Lease {
     pub(crate) fn is_usable(&self, now: Moment) -> bool {
         now.until(self.ends()) * 2 > Duration::from_secs(self.seconds)
     }
-
-    /// As etcd's own mutex names a contender.
-    pub(crate) fn name(&self) -> String {
-        format!("{:x}", self.id)
-    }
 }
 
 /// How long an etcd lease for this ttl is: whole seconds, and one more, so that a lease that was kept within the last
@@ -78,6 +73,8 @@ pub(crate) struct Pool {
     /// By the seconds that were asked for.
     shelves: Mutex<HashMap<u64, Shelf>>,
     has_keeper: AtomicBool,
+    /// The client is gone: nothing is to lie ready any more.
+    closed: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -91,7 +88,8 @@ struct Shelf {
 
 impl Pool {
     pub(crate) fn new(link: Arc<Link>) -> Arc<Pool> {
-        Arc::new(Pool { link, shelves: Mutex::default(), has_keeper: AtomicBool::new(false) })
+        let (has_keeper, closed) = (AtomicBool::new(false), AtomicBool::new(false));
+        Arc::new(Pool { link, shelves: Mutex::default(), has_keeper, closed })
     }
 
     fn shelves(&self) -> MutexGuard<'_, HashMap<u64, Shelf>> {
@@ -146,7 +144,18 @@ impl Pool {
             shelf.leases.extend(granted.into_iter().flatten());
         }
         drop(shelves);
+        if self.closed.load(Ordering::Relaxed) {
+            self.close();
+        }
         self.attend();
+    }
+
+    /// The client ends. Without this, what lies ready would stay for a whole ttl, which may be days.
+    pub(crate) fn close(self: &Arc<Pool>) {
+        self.closed.store(true, Ordering::Relaxed);
+        let ready: Vec<Lease> =
+            self.shelves().values_mut().flat_map(|shelf| std::mem::take(&mut shelf.leases)).collect();
+        ready.into_iter().for_each(|lease| self.revoke(lease.id));
     }
 
     /// A new one of this many seconds.
@@ -287,6 +296,5 @@ mod tests {
         let at = |seconds| Moment::default().after(Duration::from_secs(seconds));
         assert!(lease.lasts(at(1), Duration::from_secs(30)) && !lease.lasts(at(2), Duration::from_secs(30)));
         assert!(lease.is_usable(at(15)) && !lease.is_usable(at(16)));
-        assert_eq!(lease.name(), "694d");
     }
 }

@@ -9,7 +9,7 @@ use crate::{
     keys::Keys,
     line::{Contender, Line, Own, OwnKey, Pause},
     link::Link,
-    txn::{Done, reading},
+    txn::{Done, of_owner, reading},
 };
 
 const BURIED: &str = "!buried";
@@ -29,30 +29,58 @@ pub(crate) struct Reading {
 impl Reading {
     /// Reads the answers to [`reading`], the last ones of a transaction.
     pub(crate) fn of(keys: &Keys, done: &Done, first: usize) -> Result<Reading, Fault> {
-        let mut gets = done.answers.iter().skip(first).map(|answer| match answer {
-            TxnOpResponse::Get(get) => Ok(get),
-            _ => Err(Fault::Strange("a read was answered with something else".to_owned())),
-        });
-        let mut next =
-            || gets.next().unwrap_or_else(|| Err(Fault::Strange("a read has no answer".to_owned())));
-        let line = next()?;
+        let gets: Vec<&GetResponse> = done.answers.iter().skip(first).map(get).collect::<Result<_, _>>()?;
+        let [line, pause, owners @ ..] = gets.as_slice() else { return Err(unanswered()) };
         let contenders = line.kvs().iter().map(|kv| contender(keys, kv)).collect::<Result<_, _>>()?;
         let total = usize::try_from(line.count()).unwrap_or(usize::MAX);
-        let pause = next()?.kvs().first().map(|kv| Pause { modified: kv.mod_revision(), lease: kv.lease() });
-        let line = Line { revision: done.revision, contenders, total, pause };
-        let owns = gets.map(|get| get.map(own)).collect::<Result<_, _>>()?;
-        Ok(Reading { line, owns })
+        let pause = pause.kvs().first().map(|kv| Pause { modified: kv.mod_revision(), lease: kv.lease() });
+        let mut reading =
+            Reading { line: Line { revision: done.revision, contenders, total, pause }, owns: Vec::new() };
+        for answers in owners.chunks(2) {
+            let (own, home) = owner(keys, answers)?;
+            reading.owns.push(own);
+            home.into_iter().for_each(|home| reading.add(home));
+        }
+        Ok(reading)
+    }
+
+    /// Adds a contender that stands too deep in the line to have been read with it.
+    fn add(&mut self, deep: Contender) {
+        let contenders = &mut self.line.contenders;
+        if contenders.iter().all(|other| other.name != deep.name) {
+            contenders.push(deep);
+            contenders.sort_by_key(|contender| contender.created);
+        }
     }
 }
 
-pub(crate) fn own(get: &GetResponse) -> OwnKey {
-    let Some(kv) = get.kvs().first() else { return OwnKey { own: Own::Nothing, modified: 0 } };
-    let own = match String::from_utf8_lossy(kv.value()).as_ref() {
-        EVICTED => Own::Grave(Gone::Evicted),
-        BURIED => Own::Grave(Gone::Buried),
-        name => Own::Contender(name.to_owned()),
+pub(crate) fn get(answer: &TxnOpResponse) -> Result<&GetResponse, Fault> {
+    match answer {
+        TxnOpResponse::Get(get) => Ok(get),
+        _ => Err(Fault::Strange("a read was answered with something else".to_owned())),
+    }
+}
+
+fn unanswered() -> Fault {
+    Fault::Strange("a read has no answer".to_owned())
+}
+
+/// Reads the answers to [`of_owner`]: what there is of an owner, and the contender that bears its mark if it is still
+/// this owner's.
+fn owner(keys: &Keys, answers: &[&GetResponse]) -> Result<(OwnKey, Option<Contender>), Fault> {
+    let [own, home] = answers else { return Err(unanswered()) };
+    let home = home.kvs().first().map(|kv| contender(keys, kv)).transpose()?;
+    let own = own.kvs().first();
+    let known = OwnKey {
+        own: own.map_or(Own::Nothing, |kv| match String::from_utf8_lossy(kv.value()).as_ref() {
+            EVICTED => Own::Grave(Gone::Evicted),
+            BURIED => Own::Grave(Gone::Buried),
+            name => Own::Contender(name.to_owned()),
+        }),
+        modified: own.map_or(0, KeyValue::mod_revision),
+        home: home.as_ref().map_or(0, |home| home.modified),
     };
-    OwnKey { own, modified: kv.mod_revision() }
+    Ok((known, home.filter(|home| home.is_of(&home.name))))
 }
 
 pub(crate) fn contender(keys: &Keys, kv: &KeyValue) -> Result<Contender, Fault> {
@@ -78,17 +106,29 @@ impl Link {
         self.with_deep(keys, reading).await
     }
 
-    /// Adds the contenders of those who were asked for and stand too deep in the line to have been read with it.
+    /// Adds what those who were asked for took over, if it stands too deep in the line to have been read with it.
     pub(crate) async fn with_deep(&self, keys: &Keys, mut reading: Reading) -> Result<Reading, Fault> {
-        for own in &reading.owns {
+        for own in reading.owns.clone() {
             let Own::Contender(name) = &own.own else { continue };
-            let line = &mut reading.line;
-            if line.total > line.contenders.len() && line.contenders.iter().all(|other| other.name != *name) {
-                line.contenders.extend(self.contender(keys, name).await?);
-                line.contenders.sort_by_key(|contender| contender.created);
+            if reading.line.total > reading.line.contenders.len()
+                && let Some(deep) = self.contender(keys, name).await?
+            {
+                reading.add(deep);
             }
         }
         Ok(reading)
+    }
+
+    /// What there is of an owner, and its contender.
+    pub(crate) async fn owner(&self, keys: &Keys, mark: &str) -> Result<(OwnKey, Option<Contender>), Fault> {
+        let done = self.look(of_owner(keys, mark).into()).await?;
+        let answers: Vec<&GetResponse> = done.answers.iter().map(get).collect::<Result<_, _>>()?;
+        let (own, home) = owner(keys, &answers)?;
+        let contender = match (&home, &own.own) {
+            (None, Own::Contender(name)) => self.contender(keys, name).await?,
+            _ => home,
+        };
+        Ok((own, contender.filter(|contender| contender.is_of(mark))))
     }
 
     /// One contender, if it is there.

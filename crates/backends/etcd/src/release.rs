@@ -8,9 +8,9 @@ use crate::{
     backend::Etcd,
     error::Fault,
     keys::{Keys, mark},
-    line::{Contender, Own, OwnKey},
+    line::{Contender, OwnKey},
     pool::whole_seconds,
-    read::{self, grave},
+    read::grave,
     txn::{Change, Changes, Guard},
 };
 
@@ -33,7 +33,7 @@ impl Etcd {
             None => None,
         };
         for attempt in 0..ATTEMPTS {
-            let (own, contender) = self.find(&keys, &me).await?;
+            let (own, contender) = self.link.owner(&keys, &me).await?;
             let ended = self.end(&keys, &me, (&own, contender.as_ref()), grave, keep_for).await?;
             if let Some(released) = ended {
                 self.forget(&claim, grave.is_some());
@@ -45,8 +45,8 @@ impl Etcd {
         Err(Fault::Refused(Error::new(ErrorKind::Unavailable, message)))
     }
 
-    /// The one transaction, of a claim that this process knows: compared on the creation revision, so that it can
-    /// never end another one.
+    /// The one transaction, of a claim that this process knows: compared on when it was last written, so that it can
+    /// never end what an heir, a farewell or an operator has made of it.
     async fn release_known(
         &self,
         keys: &Keys,
@@ -56,32 +56,17 @@ impl Etcd {
         let Some(record) = self.claims.get(claim).filter(|record| record.created != 0) else {
             return Ok(None);
         };
-        let (name, own) = (record.name, keys.own(me));
-        let contender = keys.contender(&name);
-        let guards = [Guard::Created(contender.clone(), record.created), Guard::Value(own.clone(), name)];
-        let changes = Changes::from([(contender, Change::Delete), (own, Change::Delete)]);
-        // A kept seat is nobody's, and is known here no longer.
+        let contender = keys.contender(&record.name);
+        let guards = [Guard::Modified(contender.clone(), record.written)];
+        let mut changes = Changes::from([(contender, Change::Delete)]);
+        if record.name != me {
+            changes.insert(keys.own(me), Change::Delete);
+        }
         if self.link.commit(&guards, &changes).await?.is_some() {
             self.forget(claim, false);
             return Ok(Some(Released::Now));
         }
         Ok(None)
-    }
-
-    /// What the store has of an owner.
-    pub(crate) async fn find(&self, keys: &Keys, me: &str) -> Result<(OwnKey, Option<Contender>), Fault> {
-        let key = keys.own(me);
-        let asked = self.link.call_again(|mut client| {
-            let key = key.clone();
-            async move { client.get(key, None).await }
-        });
-        let own = read::own(&asked.await?);
-        let contender = match &own.own {
-            Own::Contender(name) => self.link.contender(keys, name).await?,
-            Own::Nothing | Own::Grave(_) => None,
-        };
-        let ours = |contender: &Contender| contender.entry.as_ref().is_some_and(|entry| entry.owner == me);
-        Ok((own, contender.filter(ours)))
     }
 
     /// Ends what was found; `None` if it has changed meanwhile.
@@ -93,24 +78,34 @@ impl Etcd {
         grave_lease: Option<i64>,
         keep_for: Option<Duration>,
     ) -> Result<Option<Released>, Fault> {
-        let mut guards = vec![Guard::Modified(keys.own(me), own.modified)];
+        let home = keys.contender(me);
+        let mut guards =
+            vec![Guard::Modified(keys.own(me), own.modified), Guard::Modified(home.clone(), own.home)];
         let mut changes = Changes::new();
+        let mut kept = None;
         let live = contender.filter(|contender| contender.entry.as_ref().is_some_and(|entry| !entry.kept));
         if let Some(contender) = live {
             let key = keys.contender(&contender.name);
-            guards.push(Guard::Modified(key.clone(), contender.modified));
+            if key != home {
+                guards.push(Guard::Modified(key.clone(), contender.modified));
+            }
             let holds = contender.entry.clone().filter(|entry| entry.held);
             match keep_for.zip(holds) {
                 Some((keep_for, mut entry)) => {
                     (entry.kept, entry.ttl_ms) =
                         (true, u64::try_from(keep_for.as_millis()).unwrap_or(u64::MAX));
                     let lease = self.pool.grant(whole_seconds(keep_for)).await?.id;
+                    kept = Some(lease);
+                    if key != home {
+                        changes.insert(keys.own(me), Change::Put { value: contender.name.clone(), lease });
+                    }
                     changes.insert(key, Change::Put { value: entry.write(), lease });
-                    changes.insert(keys.own(me), Change::Put { value: contender.name.clone(), lease });
                 }
                 None => {
                     changes.insert(key, Change::Delete);
-                    changes.insert(keys.own(me), Change::Delete);
+                    if own.modified != 0 {
+                        changes.insert(keys.own(me), Change::Delete);
+                    }
                 }
             }
         }
@@ -118,6 +113,9 @@ impl Etcd {
             changes.insert(keys.own(me), Change::Put { value: grave(Gone::Buried), lease });
         }
         let written = changes.is_empty() || self.link.commit(&guards, &changes).await?.is_some();
+        if !written {
+            kept.into_iter().for_each(|unused| self.pool.revoke(unused));
+        }
         let released = if live.is_some() { Released::Now } else { Released::AlreadyGone };
         Ok(written.then_some(released))
     }

@@ -18,15 +18,15 @@ use crate::{
     claims::Record,
     error::Fault,
     keeping::Lasting,
-    keys::mark,
-    line::{Contender, Own, OwnKey},
+    keys::{Keys, mark},
+    line::{Contender, Own},
     pool::{Lease, seconds_for},
     read,
     txn::{Change, Changes, Guard},
 };
 
-/// How many are looked at in one transaction: etcd takes 128 operations, and each is two.
-const TOGETHER: usize = 60;
+/// How many are looked at in one transaction: etcd takes 128 operations.
+const TOGETHER: usize = 120;
 /// How many are kept at the same time.
 const AT_ONCE: usize = 128;
 const ATTEMPTS: u32 = 10;
@@ -58,8 +58,8 @@ impl Etcd {
                 match (kept, look) {
                     (Err(fault), _) => Err(fault.clone()),
                     (_, Some(Err(fault))) => Err(fault),
-                    (Ok(Some((record, ends))), Some(Ok((own, contender)))) => {
-                        self.judge(held, record, *ends, &own, contender).await
+                    (Ok(Some((record, ends))), Some(Ok(contender))) => {
+                        self.judge(held, record, *ends, contender).await
                     }
                     _ => self.renew_unknown(held).await,
                 }
@@ -106,30 +106,25 @@ impl Etcd {
         held: &[Held],
         part: &[usize],
         kept: &[Result<Option<(Record, Moment)>, Fault>],
-    ) -> Vec<Result<(OwnKey, Option<Contender>), Fault>> {
+    ) -> Vec<Result<Option<Contender>, Fault>> {
         let keys: Vec<_> =
             part.iter().map(|&index| self.link.config.root.of(&held[index].resource)).collect();
-        let gets = part.iter().zip(&keys).flat_map(|(&index, keys)| {
+        let gets = part.iter().zip(&keys).map(|(&index, keys)| {
             let name = match &kept[index] {
-                Ok(Some((record, _))) => record.name.clone(),
-                _ => String::new(),
+                Ok(Some((record, _))) => record.name.as_str(),
+                _ => "",
             };
-            let own = keys.own(&mark(held[index].owner));
-            [TxnOp::get(own, None), TxnOp::get(keys.contender(&name), None)]
+            TxnOp::get(keys.contender(name), None)
         });
         let gets: Vec<TxnOp> = gets.collect();
         let done = match self.link.look(gets).await {
             Ok(done) => done,
             Err(fault) => return part.iter().map(|_| Err(fault.clone())).collect(),
         };
-        let pairs = done.answers.chunks(2).zip(&keys).map(|(pair, keys)| match pair {
-            [TxnOpResponse::Get(own), TxnOpResponse::Get(contender)] => {
-                let contender = contender.kvs().first().map(|kv| read::contender(keys, kv)).transpose()?;
-                Ok((read::own(own), contender))
-            }
-            _ => Err(Fault::Strange("a renewal has no answer".to_owned())),
-        });
-        pairs.collect()
+        let contender = |(answer, keys): (&TxnOpResponse, &Keys)| {
+            read::get(answer)?.kvs().first().map(|kv| read::contender(keys, kv)).transpose()
+        };
+        done.answers.iter().zip(&keys).map(contender).collect()
     }
 
     /// What the look has shown of a claim whose lease was kept.
@@ -138,7 +133,6 @@ impl Etcd {
         held: &Held,
         record: &Record,
         ends: Moment,
-        own: &OwnKey,
         contender: Option<Contender>,
     ) -> Result<Renewal, Fault> {
         let under = record.under.map(|under| under.id);
@@ -151,11 +145,11 @@ impl Etcd {
         let Some(contender) = contender.filter(ours).filter(|_| held.note.is_none()) else {
             return self.renew_unknown(held).await;
         };
-        debug_assert!(matches!(own.own, Own::Contender(_)), "an owner's key goes with its contender");
         let claim = ClaimRef { resource: held.resource.clone(), owner: held.owner };
         self.claims.change(&claim, |known| {
             if known.created == record.created {
                 (known.under, known.ends) = (record.under, known.ends.max(ends));
+                known.written = contender.modified;
             }
         });
         self.renewed(&contender, ends)
@@ -176,7 +170,7 @@ impl Etcd {
         let claim = ClaimRef { resource: held.resource.clone(), owner: held.owner };
         let (keys, me) = (self.link.config.root.of(&held.resource), mark(held.owner));
         for attempt in 0..ATTEMPTS {
-            let (own, contender) = self.find(&keys, &me).await?;
+            let (own, contender) = self.link.owner(&keys, &me).await?;
             let Some(contender) = contender.filter(|c| c.entry.as_ref().is_some_and(|entry| !entry.kept))
             else {
                 // Whatever took the contender may have taken its lease: it is not used again.
@@ -202,8 +196,13 @@ impl Etcd {
                 }
             };
             if let Some((ends, lease)) = lasting
-                && let Some(contender) = self.still_under(&keys, &contender, lease).await?
+                && let Some(contender) = self.still_under(&keys, &me, &contender, lease).await?
             {
+                self.claims.change(&claim, |known| {
+                    if known.created == contender.created {
+                        known.written = contender.modified;
+                    }
+                });
                 return self.renewed(&contender, ends);
             }
             self.step_aside(attempt).await;
@@ -212,15 +211,16 @@ impl Etcd {
         Err(Fault::Refused(Error::new(ErrorKind::Unavailable, message)))
     }
 
-    /// The contender, if it stands under this lease now that the lease was kept.
+    /// The contender, if it is still this owner's and stands under this lease now that the lease was kept.
     async fn still_under(
         &self,
-        keys: &crate::keys::Keys,
+        keys: &Keys,
+        me: &str,
         contender: &Contender,
         lease: Lease,
     ) -> Result<Option<Contender>, Fault> {
         let now = self.link.contender(keys, &contender.name).await?;
-        Ok(now.filter(|now| now.created == contender.created && now.lease == lease.id))
+        Ok(now.filter(|now| now.is_of(me) && now.created == contender.created && now.lease == lease.id))
     }
 
     async fn write_note(

@@ -19,16 +19,12 @@ use crate::{
 pub(crate) enum Guard {
     /// The key was last written then; zero: it is not there.
     Modified(String, i64),
-    /// The key was created then.
-    Created(String, i64),
     /// Nobody is there.
     Nobody { lock: String },
     /// No contender came or changed since that revision. Who left does not matter: it only made room.
     NothingSince { lock: String, revision: i64 },
     /// All contenders are ours and of this capacity.
     Capacity { lock: String, capacity: u32 },
-    /// The key has this value.
-    Value(String, String),
 }
 
 impl Guard {
@@ -37,9 +33,6 @@ impl Guard {
         match self {
             Guard::Modified(key, revision) => {
                 vec![Compare::mod_revision(key.as_str(), CompareOp::Equal, *revision)]
-            }
-            Guard::Created(key, revision) => {
-                vec![Compare::create_revision(key.as_str(), CompareOp::Equal, *revision)]
             }
             // For an empty range etcd compares with a key that does not exist.
             Guard::Nobody { lock } => {
@@ -54,9 +47,6 @@ impl Guard {
                     compare(CompareOp::Greater, header(*capacity)),
                     compare(CompareOp::Less, header_end(*capacity)),
                 ]
-            }
-            Guard::Value(key, value) => {
-                vec![Compare::value(key.as_str(), CompareOp::Equal, value.as_str())]
             }
         }
     }
@@ -97,15 +87,20 @@ pub(crate) fn ops(changes: &Changes) -> Vec<TxnOp> {
     changes.iter().map(op).collect()
 }
 
-/// The line of a resource from its head, the pause, and these owners' marks; the answers come in this order.
+/// The line of a resource from its head, the pause, and what there is of these owners; the answers come in this order.
 pub(crate) fn reading(keys: &Keys, marks: &[&str], limit: i64) -> Vec<TxnOp> {
     let line = GetOptions::new()
         .with_range(range_end(&keys.lock))
         .with_sort(SortTarget::Create, SortOrder::Ascend)
         .with_limit(limit);
     let mut ops = vec![TxnOp::get(keys.lock.as_str(), Some(line)), TxnOp::get(keys.pause.as_str(), None)];
-    ops.extend(marks.iter().map(|mark| TxnOp::get(keys.own(mark), None)));
+    ops.extend(marks.iter().flat_map(|mark| of_owner(keys, mark)));
     ops
+}
+
+/// An owner's key, and the contender that bears its mark.
+pub(crate) fn of_owner(keys: &Keys, mark: &str) -> [TxnOp; 2] {
+    [TxnOp::get(keys.own(mark), None), TxnOp::get(keys.contender(mark), None)]
 }
 
 /// What came of a transaction.

@@ -196,6 +196,13 @@ impl Listener {
             match first(words.recv(), first(stream.message(), moves.changed())).await {
                 Either::Left(None) => return None,
                 Either::Left(word) => next = word,
+                // A watch was refused, and the answer need not say whose: the login of a stream is the one that it
+                // was opened with, and may have expired. Whoever asks again gets a stream with another one.
+                Either::Right(Either::Left(Ok(Some(response))))
+                    if response.created() && response.canceled() =>
+                {
+                    return Some(());
+                }
                 Either::Right(Either::Left(Ok(Some(response)))) => self.pass_on(&response),
                 // The stream has ended, or calls go to another member now: this one may hang.
                 Either::Right(_) => return Some(()),

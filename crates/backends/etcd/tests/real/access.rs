@@ -1,12 +1,19 @@
 //! Logins and certificates.
 
-use std::{path::Path, process::Command, sync::Arc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use leasehold::{Effect, ErrorKind, Renewal, System};
+use leasehold::{Backend as _, Effect, ErrorKind, Renewal, System};
 use leasehold_etcd::{Config, Etcd};
 use leasehold_testkit::servers::EtcdCluster;
 
-use crate::common::{LONG, claim, eventually, granted, open, release, renew, report, says};
+use crate::common::{
+    LONG, PATIENCE, blocked, claim, eventually, granted, open, release, renew, report, says,
+};
 
 /// A cluster with a user `app` that may do what it needs, and no more.
 fn guarded(cluster: EtcdCluster) -> EtcdCluster {
@@ -58,7 +65,6 @@ async fn a_wrong_password_is_denied_and_a_rotated_one_is_read_anew() {
     std::fs::write(&file, "second").unwrap();
     // Tokens of before the change are refused, and so is the password that the connection was made with.
     eventually("the new password is taken", || async {
-        use leasehold::Backend as _;
         let held = leasehold::Held::new(ours.reference(), LONG);
         matches!(etcd.renew(&[held]).await.remove(0), Ok(Renewal::Kept(kept)) if kept.token == token)
     })
@@ -72,16 +78,21 @@ fn openssl(folder: &Path, words: &str) {
     assert!(done.status.success(), "openssl {words}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
-#[tokio::test]
-async fn a_token_that_expired_is_fetched_anew_without_a_word() {
-    let folder = std::env::temp_dir().join(format!("leasehold-etcd-jwt-{}", std::process::id()));
+/// A cluster whose login tokens expire after this long, and where its keys are.
+fn forgetful(name: &str, ttl: &str) -> (EtcdCluster, PathBuf) {
+    let folder = std::env::temp_dir().join(format!("leasehold-etcd-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     openssl(&folder, "genrsa -out key.pem 2048");
     openssl(&folder, "rsa -in key.pem -pubout -out public.pem");
     let file = |name: &str| folder.join(name).display().to_string();
-    let token =
-        format!("jwt,pub-key={},priv-key={},sign-method=RS256,ttl=1s", file("public.pem"), file("key.pem"));
-    let cluster = guarded(EtcdCluster::with(1, &["--auth-token", &token]));
+    let keys = format!("pub-key={},priv-key={}", file("public.pem"), file("key.pem"));
+    let token = format!("jwt,{keys},sign-method=RS256,ttl={ttl}");
+    (guarded(EtcdCluster::with(1, &["--auth-token", &token])), folder)
+}
+
+#[tokio::test]
+async fn a_token_that_expired_is_fetched_anew_without_a_word() {
+    let (cluster, folder) = forgetful("jwt", "1s");
     let etcd = open(&url(&cluster, "app:first@", "")).await;
     let ours = claim(&report(), LONG);
     granted(&etcd, &ours).await;
@@ -89,6 +100,40 @@ async fn a_token_that_expired_is_fetched_anew_without_a_word() {
     let answer = renew(&etcd, ours.reference(), LONG).await;
     assert!(matches!(answer, Renewal::Kept(_)), "{answer:?}");
     release(&etcd, &ours).await;
+    let _ = std::fs::remove_dir_all(&folder);
+}
+
+#[tokio::test]
+async fn whoever_begins_to_wait_after_its_token_expired_is_woken() {
+    let (cluster, folder) = forgetful("jwt-watch", "3s");
+    let etcd = open(&url(&cluster, "app:first@", "")).await;
+    let (holder, waiting) = (claim(&report(), LONG), claim(&report(), LONG).queued());
+    granted(&etcd, &holder).await;
+    let wait = async |at_most: Duration| {
+        let cursor = blocked(&etcd, &waiting).await.cursor;
+        let started = Instant::now();
+        etcd.wait(&waiting.reference(), &cursor, at_most).await.unwrap();
+        started.elapsed()
+    };
+    let short = Duration::from_millis(400);
+    assert!(wait(short).await >= short, "nothing happens");
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    // The first to wait may be woken because the stream has to be made anew, but not each of them.
+    let mut waited = Vec::new();
+    for _ in 0..4 {
+        waited.push(wait(short).await >= short);
+    }
+    assert!(waited.contains(&true), "woken at once, each time");
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let (cursor, started) = (blocked(&etcd, &waiting).await.cursor, Instant::now());
+    let release = async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        release(&etcd, &holder).await
+    };
+    let reference = waiting.reference();
+    let (woken, _) = tokio::join!(etcd.wait(&reference, &cursor, PATIENCE), release);
+    woken.unwrap();
+    assert!(started.elapsed() < PATIENCE / 2, "it was not told of the release");
     let _ = std::fs::remove_dir_all(&folder);
 }
 

@@ -87,6 +87,24 @@ pub(crate) async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T
     tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("{what} takes too long"))
 }
 
+/// A field of a key, as etcd has it.
+pub(crate) fn field(cluster: &EtcdCluster, key: &str, name: &str) -> String {
+    let printed = cluster.etcdctl(&["get", key, "-w", "fields"]);
+    let line = printed.lines().find(|line| line.starts_with(&format!("\"{name}\""))).expect("it is there");
+    line.split(" : ").nth(1).expect("a value").trim().to_owned()
+}
+
+/// The etcd lease that a key is under, as `etcdctl` writes it.
+pub(crate) fn lease_of(cluster: &EtcdCluster, key: &str) -> String {
+    format!("{:x}", field(cluster, key, "Lease").parse::<i64>().expect("a number"))
+}
+
+/// A new etcd lease of a minute.
+pub(crate) fn lease_of_a_minute(cluster: &EtcdCluster) -> String {
+    let printed = cluster.etcdctl(&["lease", "grant", "60"]);
+    printed.split(' ').nth(1).expect("lease ID granted with TTL").to_owned()
+}
+
 /// How many calls of this method the first member has finished.
 pub(crate) fn calls(cluster: &EtcdCluster, method: &str) -> u64 {
     let mut stream = TcpStream::connect(("127.0.0.1", cluster.ports()[0])).expect("it listens");

@@ -11,7 +11,8 @@ use leasehold::Backend;
 use leasehold_testkit::servers::EtcdCluster;
 
 use crate::common::{
-    LOCK, LONG, PATIENCE, blocked, claim, client, eventually, granted, in_time, open, release, report,
+    LOCK, LONG, PATIENCE, blocked, claim, client, eventually, field, granted, in_time, lease_of_a_minute,
+    open, release, report,
 };
 
 /// A lock of `etcdctl`, held until a file is gone. It says `held` when it holds.
@@ -129,16 +130,15 @@ async fn the_layout_is_etcds_own_and_the_value_says_who_for_people() {
     let etcd = open(&cluster.url()).await;
     let ours = claim(&report(), LONG);
     let token = granted(&etcd, &ours).await.token;
-    let keys = cluster.keys(&format!("{LOCK}/"));
-    let name = keys[0].strip_prefix(&format!("{LOCK}/")).unwrap();
-    let printed = cluster.etcdctl(&["get", &keys[0], "-w", "fields"]);
-    let field = |name: &str| {
-        let line = printed.lines().find(|line| line.starts_with(&format!("\"{name}\""))).unwrap();
-        line.split(" : ").nth(1).unwrap().trim().to_owned()
-    };
-    assert_eq!(format!("{:x}", field("Lease").parse::<i64>().unwrap()), name, "named after its lease");
-    assert_eq!(field("CreateRevision"), token.to_string(), "the token is the creation revision");
-    assert!(field("Value").contains("1@host test"), "{printed}");
+    let keys = cluster.keys("leasehold/");
+    assert!(keys.len() == 1 && keys[0].starts_with(&format!("{LOCK}/")), "one key for a claim: {keys:?}");
+    assert_ne!(field(&cluster, &keys[0], "Lease"), "0", "it ends by itself");
+    assert_eq!(
+        field(&cluster, &keys[0], "CreateRevision"),
+        token.to_string(),
+        "the token is the creation revision"
+    );
+    assert!(field(&cluster, &keys[0], "Value").contains("1@host test"));
     assert!(
         !cluster.etcdctl(&["get", "--prefix", "leasehold/"]).contains(&ours.owner.reveal()),
         "no capability"
@@ -146,4 +146,18 @@ async fn the_layout_is_etcds_own_and_the_value_says_who_for_people() {
     let etcd: &dyn Backend = &etcd;
     release(etcd, &ours).await;
     assert_eq!(cluster.keys("leasehold/"), Vec::<String>::new(), "nothing is left");
+}
+
+#[tokio::test]
+async fn a_stranger_far_behind_does_not_keep_others_from_the_line() {
+    let cluster = EtcdCluster::start(1);
+    let etcd = open(&cluster.url()).await;
+    granted(&etcd, &claim(&report(), LONG)).await;
+    let place = async || blocked(&etcd, &claim(&report(), LONG).queued()).await.placed;
+    for _ in 0..70 {
+        assert!(place().await);
+    }
+    let lease = lease_of_a_minute(&cluster);
+    cluster.etcdctl(&["put", &format!("--lease={lease}"), &format!("{LOCK}/{lease}"), ""]);
+    assert!(place().await, "behind a stranger whom it does not see from the head of the line");
 }

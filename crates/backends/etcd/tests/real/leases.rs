@@ -2,11 +2,15 @@
 
 use std::{sync::Arc, time::Duration};
 
-use leasehold::{Backend, Effect, ErrorKind, Farewell, Released, Renewal};
+use leasehold::{
+    Backend, Command, Effect, ErrorKind, Farewell, Order, OwnerToken, Released, Renewal, Succession,
+};
 use leasehold_testkit::servers::EtcdCluster;
+use sha2::{Digest as _, Sha256};
 
 use crate::common::{
-    LOCK, LONG, blocked, calls, claim, eventually, granted, open, release, renew, report, says,
+    LOCK, LONG, blocked, calls, claim, client, eventually, granted, lease_of, lease_of_a_minute, open,
+    release, renew, report, says,
 };
 
 #[tokio::test]
@@ -86,7 +90,7 @@ async fn burying_revokes_the_lease() {
     let ours = claim(&report(), LONG);
     granted(&etcd, &ours).await;
     let key = cluster.keys(&format!("{LOCK}/")).remove(0);
-    let lease = key.rsplit('/').next().unwrap().to_owned();
+    let lease = lease_of(&cluster, &key);
     assert!(cluster.etcdctl(&["lease", "list"]).contains(&lease));
     let farewell = Farewell::new(ours.reference()).burying(LONG);
     assert_eq!(etcd.release(&farewell).await.unwrap(), Released::Now);
@@ -126,8 +130,7 @@ async fn what_etcd_grants_may_be_more_and_what_was_asked_for_is_told() {
     let grant = granted(&etcd, &ours).await;
     assert_eq!(grant.remaining, Duration::from_secs(1));
     let key = cluster.keys(&format!("{LOCK}/")).remove(0);
-    let lease = key.rsplit('/').next().unwrap();
-    let told = cluster.etcdctl(&["lease", "timetolive", lease]);
+    let told = cluster.etcdctl(&["lease", "timetolive", &lease_of(&cluster, &key)]);
     assert!(told.contains("granted with TTL(6s)"), "{told}");
     let answer = renew(&etcd, ours.reference(), Duration::from_secs(1)).await;
     let Renewal::Kept(kept) = answer else { panic!("it holds: {answer:?}") };
@@ -182,4 +185,97 @@ async fn a_key_without_a_lease_is_found() {
     let leasehold::Page::Leaks { found, .. } = etcd.inspect(&query).await.unwrap() else { panic!("leaks") };
     let keys: Vec<_> = found.into_iter().map(|leak| leak.key).collect();
     assert_eq!(keys, [format!("{LOCK}/abc")]);
+}
+
+/// As the store knows an owner.
+fn mark(owner: OwnerToken) -> String {
+    Sha256::digest(owner.to_bytes())[..16].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[tokio::test]
+async fn a_place_that_was_taken_over_is_found_by_its_heir_and_not_ended_by_a_late_farewell() {
+    let cluster = EtcdCluster::start(1);
+    let (etcd, other) = (open(&cluster.url()).await, open(&cluster.url()).await);
+    let holder = claim(&report(), LONG);
+    granted(&etcd, &holder).await;
+    let first = claim(&report(), LONG).queued();
+    assert!(blocked(&etcd, &first).await.placed);
+    let behind = claim(&report(), LONG).queued();
+    assert!(blocked(&etcd, &behind).await.placed);
+    let heir = claim(&report(), LONG).queued().succeeding(Succession::from(first.owner));
+    assert_eq!(blocked(&other, &heir).await.ahead, 0, "it stands where the first one stood");
+    assert_eq!(release(&etcd, &first).await, Released::AlreadyGone, "its place is another's now");
+    assert!(blocked(&etcd, &first).await.placed, "it comes again, under a name of its own");
+    assert_eq!(blocked(&etcd, &first).await.ahead, 2, "at the end");
+    release(&etcd, &holder).await;
+    granted(&other, &heir).await;
+    assert!(matches!(renew(&other, heir.reference(), LONG).await, Renewal::Kept(_)));
+    assert_eq!(release(&other, &heir).await, Released::Now);
+    assert_eq!(release(&etcd, &behind).await, Released::Now);
+    granted(&etcd, &first).await;
+    assert_eq!(release(&etcd, &first).await, Released::Now);
+    assert_eq!(cluster.keys("leasehold/"), Vec::<String>::new(), "nothing is left");
+}
+
+#[tokio::test]
+async fn a_claim_in_the_older_layout_of_two_keys_goes_on() {
+    let cluster = EtcdCluster::start(1);
+    let etcd = open(&cluster.url()).await;
+    let ours = claim(&report(), LONG);
+    let (lease, mark) = (lease_of_a_minute(&cluster), mark(ours.owner));
+    let value = format!(
+        "00000001 {{\"v\":1,\"who\":\"1@host old\",\"owner\":\"{mark}\",\"weight\":1,\"held\":true,\
+         \"ttl_ms\":60000,\"since_us\":1}}"
+    );
+    let put = |key: &str, value: &str| cluster.etcdctl(&["put", &format!("--lease={lease}"), key, value]);
+    put(&format!("{LOCK}/{lease}"), &value);
+    put(&format!("leasehold/v1/own/report/42/{mark}"), &lease);
+    assert_eq!(blocked(&etcd, &claim(&report(), LONG)).await.holders[0].holder.label, "old");
+    let answer = renew(&etcd, ours.reference(), LONG).await;
+    assert!(matches!(answer, Renewal::Kept(_)), "{answer:?}");
+    granted(&etcd, &ours).await;
+    assert_eq!(release(&etcd, &ours).await, Released::Now);
+    assert_eq!(cluster.keys("leasehold/"), Vec::<String>::new(), "both keys are gone");
+}
+
+#[tokio::test]
+async fn whoever_waits_for_what_never_ends_by_itself_asks_no_more_often() {
+    let cluster = EtcdCluster::start(1);
+    let leases = client(&cluster.url()).await;
+    for key in [format!("{LOCK}/abc"), "leasehold/v1/pause/report/42".to_owned()] {
+        cluster.etcdctl(&["put", &key, "put by hand, without a lease"]);
+        let before = calls(&cluster, "Txn");
+        let wait = Duration::from_secs(3);
+        leases.lease("report", "42").ttl(LONG).wait(wait).acquire().await.unwrap_err();
+        let asked = calls(&cluster, "Txn") - before;
+        assert!(asked < 40, "{key}: {asked} transactions in three seconds");
+        cluster.etcdctl(&["del", &key]);
+    }
+}
+
+#[tokio::test]
+async fn an_order_that_is_refused_leaves_no_etcd_lease() {
+    let cluster = EtcdCluster::start(1);
+    let etcd = open(&cluster.url()).await;
+    cluster.etcdctl(&["put", &format!("{LOCK}/abc"), "put by hand"]);
+    let resize = Order::new(report(), Command::Resize { capacity: 3 }, "ops", "more room");
+    let error = etcd.order(&resize).await.unwrap_err();
+    assert_eq!(says(&error), (ErrorKind::Unsupported, Effect::None));
+    eventually("no lease", || async { cluster.etcdctl(&["lease", "list"]).contains("found 0 leases") }).await;
+}
+
+#[tokio::test]
+async fn a_client_that_ends_leaves_none_of_its_ready_leases_behind() {
+    let cluster = EtcdCluster::start(1);
+    let etcd = open(&cluster.url()).await;
+    let (ours, held) = (claim(&report(), LONG), claim(&"b/2".parse().unwrap(), LONG));
+    granted(&etcd, &ours).await;
+    granted(&etcd, &held).await;
+    release(&etcd, &ours).await;
+    drop(etcd);
+    eventually("the lease of what is held, and no other", || async {
+        cluster.etcdctl(&["lease", "list"]).contains("found 1 leases")
+    })
+    .await;
+    assert_eq!(cluster.keys("leasehold/v1/lock/").len(), 1, "a claim outlives the client that made it");
 }
