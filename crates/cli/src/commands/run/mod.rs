@@ -156,6 +156,7 @@ impl Run {
         let terms = Terms::of(&self, &context.config.run)?;
         let mut signals = Signals::ending().map_err(Failure::host)?;
         let backend = context.store.open().await?;
+        terms::check_note(self.note.as_deref(), backend.info())?;
         let client = Client::builder(backend.clone()).label(&self.label()).build();
         let claimed = tokio::select! {
             claimed = claim::claim(&self, &terms, &context, &backend, &client) => claimed,
@@ -231,6 +232,7 @@ impl Run {
         let error = std::io::Error::from_raw_os_error(errno);
         let program =
             self.argv().first().map(|program| program.to_string_lossy().into_owned()).unwrap_or_default();
+        let program = if program.is_empty() { "\"\"".to_owned() } else { program };
         if error.kind() == std::io::ErrorKind::NotFound {
             return Failure::new(Exit::NotFound, "not_found", format!("{program}: there is no such command"))
                 .hint("check its name and the PATH");
