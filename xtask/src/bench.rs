@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: the benchmarks, in release.
+//! `cargo xtask bench`: the benchmarks, built as `cargo xtask build` builds the program.
 
 use crate::cargo;
 
@@ -8,7 +8,7 @@ const PARTS: [&str; 3] = ["overhead", "flat", "keep-alive"];
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let target = args.iter().find(|arg| !arg.starts_with('-') && !PARTS.contains(&arg.as_str()));
     let mut command = match target {
-        None => cargo(["run", "--release", "--quiet", "-p", "leasehold-bench", "--"]),
+        None => cargo(["run", "--profile", "bench", "--quiet", "-p", "leasehold-bench", "--"]),
         Some(target) => cargo(["bench", "--workspace", "--bench", target, "--"]),
     };
     command.args(args.iter().filter(|arg| Some(*arg) != target));

@@ -1,4 +1,4 @@
-//! `cargo xtask build`: the program with every backend, in release.
+//! `cargo xtask build`: the program with every backend, optimised as far as it goes.
 
 use crate::{cargo, packages, steps::Steps, target_dir};
 
@@ -8,9 +8,9 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     if !steps.check("packages", packages::install_to_build) {
         return steps.summary();
     }
-    let build = ["build", "--release", "--package", "leasehold-cli", "--features", "full"];
+    let build = ["build", "--profile", "dist", "--package", "leasehold-cli", "--features", "full"];
     if steps.command("build", &mut cargo(build)) {
-        println!("{}", target_dir().join("release/leasehold").display());
+        println!("{}", target_dir().join("dist/leasehold").display());
     }
     steps.summary()
 }

@@ -96,6 +96,44 @@ fn what_failed_or_stopped_is_seen() {
     assert_eq!((code, said), (0, vec!["leasehold: nothing is held, waited for or paused".to_owned()]));
 }
 
+/// The record of the tick that is run at once, when it is over.
+fn becomes(site: &Site, options: &[&str], script: &str) -> Value {
+    minutes_ago(site, "cleanup", 2);
+    let first = listed(site, &["cleanup"]).1[0]["tick"].clone();
+    let machine = cron(site, options, script).start();
+    let newest = || listed(site, &["cleanup"]).1[0].clone();
+    eventually("the tick is over", || newest()["tick"] != first && newest()["ended"].is_string());
+    stop(machine);
+    newest()
+}
+
+#[test]
+fn a_code_of_the_commands_is_told_from_one_of_ours() {
+    for code in [64, 69, 70, 75, 78, 79, 126, 127] {
+        let job = becomes(&Site::new(), &[], &format!("exit {code}"));
+        let why = format!("exit code {code}");
+        assert_eq!((&job["outcome"], &job["why"]), (&"failed".into(), &why.into()), "{job}");
+    }
+    let job = becomes(&Site::new(), &[], "kill -TERM $$");
+    assert_eq!((&job["outcome"], &job["why"]), (&"failed".into(), &"exit code 143".into()), "{job}");
+}
+
+#[test]
+fn what_run_says_itself_is_listed_as_that() {
+    let site = Site::new();
+    let before = site.run(["cron/cleanup", "--", "sh", "-c", "echo go; exec sleep 600"]).start();
+    before.until("go");
+    let job = becomes(&site, &[], "true");
+    assert_eq!((&job["outcome"], &job["why"]), (&"skipped".into(), &Value::Null), "{job}");
+
+    let job = becomes(&Site::new(), &["--max-hold", "1s"], "exec sleep 600");
+    assert_eq!((&job["outcome"], &job["why"]), (&"lost".into(), &Value::Null), "{job}");
+
+    let job = becomes(&Site::new(), &["--ttl", "1ms"], "true");
+    assert_eq!(job["outcome"], "failed", "{job}");
+    assert!(job["why"].as_str().unwrap().contains("ttl"), "{job}");
+}
+
 #[test]
 fn missed_ticks_are_run_and_none_within_at_least_of_another() {
     let site = Site::new();

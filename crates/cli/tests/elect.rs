@@ -71,6 +71,13 @@ fn once_is_once_and_the_exit_code_is_the_commands() {
     assert_eq!(leader.end().0, 79);
     let output = site.leasehold().args(["elect", "x/2", "--", "sh", "-c", "exit 7"]).output().unwrap();
     assert_eq!(output.status.code(), Some(7));
+    // Also one that would be ours, had the lead been lost or the store gone.
+    for code in [69, 79] {
+        let script = format!("echo ran >> ran-{code}; exit {code}");
+        let leader = site.leasehold().args(["elect", "x/2", "--", "sh", "-c", &script]).start();
+        assert_eq!(leader.end().0, code);
+        assert_eq!(fs::read_to_string(site.path(&format!("ran-{code}"))).unwrap(), "ran\n");
+    }
     for wrong in
         [&["elect", "x/1"][..], &["elect", "x", "--", "true"], &["elect", "--observe", "x/1", "--", "true"]]
     {

@@ -131,14 +131,16 @@ fn the_environment_says_what_is_held() {
 #[test]
 fn a_command_that_is_not_there_is_127() {
     let site = Site::new();
-    for command in ["no-such-command", "./no-such-file", "/no/such/path"] {
+    let there_is_none = |command: &str, shown: &str| {
         let (code, errors) = ended(&site.run(["x/1", "--", command]).output().unwrap());
         assert_eq!((code, errors.len()), (127, 1), "{errors:?}");
-        assert!(
-            errors[0].starts_with(&format!("leasehold: {command}: there is no such command")),
-            "{errors:?}"
-        );
+        let said = format!("leasehold: {shown}: there is no such command");
+        assert!(errors[0].starts_with(&said), "{errors:?}");
+    };
+    for command in ["no-such-command", "./no-such-file", "/no/such/path"] {
+        there_is_none(command, command);
     }
+    there_is_none("", "\"\""); // an unset variable in quotes
     assert_eq!(site.look("x", "1").holder_count, 0, "nothing stays held");
 }
 
@@ -177,7 +179,8 @@ fn what_the_command_leaves_running_goes_on_when_it_ended_well() {
 #[test]
 fn what_makes_no_sense_is_64_and_one_line() {
     let site = Site::new();
-    let table: [(&[&str], &str); 12] = [
+    let long = "x".repeat(5000);
+    let table: [(&[&str], &str); 13] = [
         (&["x/1"], "COMMAND"),
         (&[], "RESOURCE"),
         (&["x", "true"], "kind/id"),
@@ -190,6 +193,7 @@ fn what_makes_no_sense_is_64_and_one_line() {
         (&["--ttl", "4s", "--grace", "3s", "x/1", "true"], "--grace"),
         (&["-s", "--permits", "1/2", "x/1", "true"], "--permits"),
         (&["--on-ask", "NOPE", "x/1", "true"], "USR1"),
+        (&["--note", &long, "x/1", "true"], "a note has at most 4096 bytes here, this one has 5000"),
     ];
     for (arguments, word) in table {
         let (code, errors) = ended(&site.run(arguments).output().unwrap());

@@ -3,7 +3,7 @@
 use std::{ffi::OsString, path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::Args;
-use leasehold::{Backoff, Client, Clock as _, Leader, Resource, SystemClock};
+use leasehold::{Backoff, Client, Clock as _, ErrorKind, Leader, Resource, SystemClock};
 use rustix::process::Signal;
 
 use super::Context;
@@ -11,7 +11,7 @@ use crate::{
     args::{Global, duration},
     exit::{self, Exit, Failure},
     output::Output,
-    relaunch,
+    relaunch::Relaunch,
     screen::Screen,
     signals::Signals,
     text,
@@ -61,15 +61,13 @@ impl Elect {
         let mut signals = Signals::ending().map_err(Failure::host)?;
         let (mut has_led, mut failures) = (false, 0);
         loop {
-            let (status, told) = relaunch::see_through(&mut self.command(global)?, &mut signals).await?;
-            let code = status.code().and_then(|code| u8::try_from(code).ok());
-            let lost = code == Some(Exit::Lost.code());
+            let (ended, told) = self.relaunch(global)?.see_through(&mut signals).await?;
+            let lost = ended.is_by(ErrorKind::Lost);
             // A store that answered before may answer again: the others cannot reach it, either.
-            let again = lost || (has_led && code == Some(Exit::Unavailable.code()));
+            let again = lost || (has_led && ended.is_by(ErrorKind::Unavailable));
             if !again || self.once || told.is_some() {
-                return Ok(ExitCode::from(
-                    code.unwrap_or_else(|| told.map_or(Exit::Internal.code(), by_signal)),
-                ));
+                let killed = || told.map_or(Exit::Internal.code(), by_signal);
+                return Ok(ExitCode::from(ended.code().unwrap_or_else(killed)));
             }
             has_led |= lost;
             failures = if lost { 0 } else { failures + 1 };
@@ -82,8 +80,9 @@ impl Elect {
         }
     }
 
-    fn command(&self, global: &Global) -> Result<tokio::process::Command, Failure> {
-        let mut command = relaunch::run(global)?;
+    fn relaunch(&self, global: &Global) -> Result<Relaunch, Failure> {
+        let mut relaunch = Relaunch::new(global)?;
+        let command = &mut relaunch.command;
         let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
         command.arg("--note").arg(self.value.clone().unwrap_or_else(host));
         if let Some(file) = &self.ready_file {
@@ -95,7 +94,7 @@ impl Elect {
             }
         }
         command.arg(self.resource.to_string()).arg("--").args(&self.command);
-        Ok(command)
+        Ok(relaunch)
     }
 
     async fn watch(&self, global: &Global, output: Output) -> Result<ExitCode, Failure> {

@@ -2,15 +2,15 @@
 
 use std::process::Stdio;
 
+use leasehold::ErrorKind;
 use leasehold_patterns::schedule::{Instant, Outcome};
 use rustix::process::Signal;
-use tokio::process::Command;
 
 use super::{Context, Cron};
 use crate::{
     args::Global,
-    exit::{Exit, Failure},
-    relaunch,
+    exit::Failure,
+    relaunch::{Ended, Relaunch},
     signals::Signals,
 };
 
@@ -28,20 +28,22 @@ impl Work<'_> {
         at: Instant,
         signals: &mut Signals,
     ) -> Result<(Outcome, Option<Signal>), Failure> {
-        let (status, told) = relaunch::see_through(&mut self.command(at)?, signals).await?;
-        let outcome = match status.code() {
-            Some(0) => Outcome::Succeeded,
-            Some(code) if code == i32::from(Exit::Busy.code()) => Outcome::Skipped,
-            Some(code) if code == i32::from(Exit::Lost.code()) => Outcome::Lost,
-            Some(code) => Outcome::Failed(format!("exit code {code}")),
-            None => Outcome::Failed(status.to_string()),
+        let (ended, told) = self.relaunch(at)?.see_through(signals).await?;
+        let outcome = match ended {
+            Ended::Command(0) => Outcome::Succeeded,
+            Ended::Command(code) => Outcome::Failed(format!("exit code {code}")),
+            Ended::Killed(status) => Outcome::Failed(status.to_string()),
+            ended if ended.is_by(ErrorKind::Contended) => Outcome::Skipped,
+            ended if ended.is_by(ErrorKind::Lost) => Outcome::Lost,
+            Ended::Itself { message, .. } => Outcome::Failed(message),
         };
         Ok((outcome, told))
     }
 
     /// Everything that `leasehold run` does for a command, it does for this one.
-    fn command(&self, at: Instant) -> Result<Command, Failure> {
-        let mut command = relaunch::run(self.global)?;
+    fn relaunch(&self, at: Instant) -> Result<Relaunch, Failure> {
+        let mut relaunch = Relaunch::new(self.global)?;
+        let command = &mut relaunch.command;
         command.env("LEASEHOLD_TICK", at.to_string()).stdin(Stdio::null()).args(["--label", self.job]);
         let flags = [
             ("--wait", self.options.wait),
@@ -60,6 +62,6 @@ impl Work<'_> {
             None => format!("cron/{}", self.job),
         };
         command.arg(resource).arg("--").args(&self.options.command);
-        Ok(command)
+        Ok(relaunch)
     }
 }

@@ -29,7 +29,7 @@ use crate::{
     exit::{self, Exit, Failure},
     hold::Hold,
     output::Output,
-    relaunch,
+    relaunch::Parent,
     signals::{self, Signals},
     terminal::Terminal,
 };
@@ -127,9 +127,9 @@ pub(crate) struct Run {
     #[arg(long, value_name = "FILE")]
     ready_file: Option<PathBuf>,
 
-    /// End when the process that started us does
-    #[arg(long, value_name = "PID", hide = true)]
-    with_parent: Option<i32>,
+    /// End when the process that started us does, and tell it whose exit code ours is
+    #[arg(long, value_name = "PID:FILE", hide = true)]
+    with_parent: Option<Parent>,
 
     /// Send the command this signal when an operator asks it to finish [default: none]
     #[arg(long, value_name = "SIGNAL", value_parser = signals::named)]
@@ -142,13 +142,21 @@ pub(crate) struct Run {
 
 impl Run {
     pub(crate) async fn run(self, global: &Global, output: Output) -> Result<ExitCode, Failure> {
-        if self.with_parent.is_some_and(|parent| !relaunch::ends_with(parent)) {
+        let Some(parent) = self.with_parent else { return self.keep(global, output).await };
+        if !parent.ends_us() {
             return Ok(code_of(Signal::TERM.as_raw())); // nobody is left to run for
         }
+        let ended = self.keep(global, output).await;
+        parent.tell(&ended);
+        ended
+    }
+
+    async fn keep(self, global: &Global, output: Output) -> Result<ExitCode, Failure> {
         let context = Context::new(global, output)?;
         let terms = Terms::of(&self, &context.config.run)?;
         let mut signals = Signals::ending().map_err(Failure::host)?;
         let backend = context.store.open().await?;
+        terms::check_note(self.note.as_deref(), backend.info())?;
         let client = Client::builder(backend.clone()).label(&self.label()).build();
         let claimed = tokio::select! {
             claimed = claim::claim(&self, &terms, &context, &backend, &client) => claimed,
@@ -224,6 +232,7 @@ impl Run {
         let error = std::io::Error::from_raw_os_error(errno);
         let program =
             self.argv().first().map(|program| program.to_string_lossy().into_owned()).unwrap_or_default();
+        let program = if program.is_empty() { "\"\"".to_owned() } else { program };
         if error.kind() == std::io::ErrorKind::NotFound {
             return Failure::new(Exit::NotFound, "not_found", format!("{program}: there is no such command"))
                 .hint("check its name and the PATH");

@@ -2,6 +2,8 @@
 
 use std::{str::FromStr, time::Duration};
 
+use leasehold::BackendInfo;
+
 use super::Run;
 use crate::{config, exit::Failure};
 
@@ -34,6 +36,16 @@ impl FromStr for Permits {
         }
         Ok(Permits { weight, capacity })
     }
+}
+
+/// A note that is too long stays so: waiting, as for what is busy, would not help.
+pub(super) fn check_note(note: Option<&str>, info: &BackendInfo) -> Result<(), Failure> {
+    let (most, length) = (info.limits.note, note.map_or(0, str::len));
+    if length > most {
+        let message = format!("a note has at most {most} bytes here, this one has {length}");
+        return Err(Failure::usage(message).hint("shorten it"));
+    }
+    Ok(())
 }
 
 const TTL: Duration = Duration::from_secs(30);
