@@ -6,7 +6,7 @@
 //! | `commands` | one file per command: its whole life on one screen |
 //! | `config`, `store`, `secret` | where leases are kept, and what of that may be shown |
 //! | `exit`, `output` | how a command ends, and what it says |
-//! | `logs`, `metrics_file`, `registry` | for those who watch |
+//! | `logs`, `metrics_file` | for those who watch |
 //! | `hold` | what a command holds while it runs |
 //! | `guardian`, `signals` | who stops it in time, and what it is told |
 //! | `relaunch` | `run` again and again, as a child: for `cron` and `elect` |
@@ -31,7 +31,6 @@ mod metrics_file;
 mod names;
 mod order;
 mod output;
-mod registry;
 mod relaunch;
 mod screen;
 mod secret;

@@ -5,21 +5,26 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{exit::Failure, registry::Registry};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+
+use crate::exit::Failure;
 
 /// Where metrics are kept.
 pub(crate) struct MetricsFile {
     path: PathBuf,
-    metrics: Registry,
+    metrics: PrometheusHandle,
 }
 
 impl MetricsFile {
     /// Counts from now on. The file is written once at the beginning, so that a wrong name is found out at once.
     pub(crate) fn start(path: &Path) -> Result<MetricsFile, Failure> {
         let failed = |what: String| Failure::config(what).hint("name another file with --metrics-file");
-        let file = MetricsFile { path: path.to_owned(), metrics: Registry::default() };
-        metrics::set_global_recorder(file.metrics.clone())
-            .map_err(|error| Failure::internal(error.to_string()))?;
+        let recorder = PrometheusBuilder::new()
+            .set_buckets_for_metric(Matcher::Prefix("leasehold_".to_owned()), &BUCKETS)
+            .map_err(|error| Failure::internal(error.to_string()))?
+            .build_recorder();
+        let file = MetricsFile { path: path.to_owned(), metrics: recorder.handle() };
+        metrics::set_global_recorder(recorder).map_err(|error| Failure::internal(error.to_string()))?;
         file.write().map_err(|error| failed(format!("{}: cannot be written: {error}", path.display())))?;
         Ok(file)
     }
@@ -32,3 +37,5 @@ impl MetricsFile {
         fs::rename(&beside, &self.path).inspect_err(|_| drop(fs::remove_file(&beside)))
     }
 }
+
+const BUCKETS: [f64; 8] = [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0];
