@@ -17,7 +17,7 @@ use std::{
 };
 
 const USAGE: &str = "\
-cargo xtask build            the program with every backend, at target/dist/leasehold; installs what that needs
+cargo xtask build            the program with every backend, at target/release/leasehold; installs what that needs
 cargo xtask test [STEP…]     everything that must pass before a change is merged; some steps by name
 cargo xtask bench [NAME…]    what leasehold costs, optimised (`bench --help` lists the parts), or a bench target by name
 cargo xtask audit            licences, duplicate and banned crates, sources (cargo-deny)
