@@ -2,15 +2,15 @@
 
 use std::{fs, process::Command};
 
-use crate::{cargo, root, steps::Steps, target_dir};
+use crate::{cargo, root, steps::Steps, target_dir, test::FEATURES};
 
 pub(crate) fn run_all(steps: &mut Steps) -> bool {
     let names = match names() {
         Ok(names) => names,
         Err(why) => return steps.check("examples", || Err(why)),
     };
-    let mut build =
-        cargo(["build", "--quiet", "-p", "leasehold", "-p", "leasehold-fence", "-p", "leasehold-patterns"]);
+    // As the tests are built: so what they have built is used.
+    let mut build = cargo(["build", "--quiet", "--workspace", "--features", FEATURES]);
     for name in &names {
         build.args(["--example", name]);
     }

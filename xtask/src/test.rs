@@ -8,7 +8,7 @@ const SEEDS: &str = "300";
 const QUORUM_SEEDS: &str = "150";
 
 /// What the program has only on demand, and the tests of it need.
-const FEATURES: &str = "leasehold-cli/full";
+pub(crate) const FEATURES: &str = "leasehold-cli/full";
 
 const NAMES: &[&str] =
     &["format", "links", "default", "lints", "docs", "tests", "examples", "simulator", "model"];
