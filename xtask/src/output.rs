@@ -97,11 +97,11 @@ fn stories(text: &str) -> Vec<String> {
     }
     let shortened = |story: Vec<&str>| {
         let lines: Vec<&str> = story.into_iter().filter(|line| !line.trim().is_empty()).collect();
-        let (head, tail) = (SHOWN.1, SHOWN.1);
-        if lines.len() <= head + tail {
+        let each = SHOWN.1;
+        if lines.len() <= 2 * each {
             return lines.join("\n");
         }
-        format!("{}\n…\n{}", lines[..head].join("\n"), lines[lines.len() - tail..].join("\n"))
+        format!("{}\n…\n{}", lines[..each].join("\n"), lines[lines.len() - each..].join("\n"))
     };
     stories.into_iter().map(shortened).collect()
 }

@@ -5,9 +5,7 @@
 -- ARGV  1 the new mark  2 the ceiling, or empty: the one that stands, else half-way  3 by whom  4 why
 -- Reply moved, the mark that was, its ceiling or empty, the mark that is, its ceiling or empty
 --       nothing, when there is no mark
---       up, what the new mark is not below: a ceiling was given, and moving up needs none
---       outside, the old one: the ceiling is not between the marks
---       again, the highest: it was moved before, and no ceiling is said
+--       refused, the mark that is, its ceiling or empty: the rule, `rule::rebase`, says why
 
 local mark = redis.call('HMGET', KEYS[1], 'token', 'ceiling')
 if not mark[1] then return { 'nothing' } end
@@ -15,14 +13,15 @@ local digits = function(number) return string.format('%.0f', number) end
 local to, highest, standing = tonumber(ARGV[1]), tonumber(mark[1]), tonumber(mark[2] or '')
 local top = standing or highest
 local ceiling = ARGV[2]
+local refused = { 'refused', mark[1], mark[2] or '' }
 if to >= top then
-  if ceiling ~= '' then return { 'up', digits(top) } end
+  if ceiling ~= '' then return refused end
   redis.call('HDEL', KEYS[1], 'ceiling')
 else
   local former = to < highest and highest or top
-  if ceiling == '' and standing and to < highest then return { 'again', digits(highest) } end
+  if ceiling == '' and standing and to < highest then return refused end
   if ceiling == '' then ceiling = digits(standing or to + math.ceil((former - to) / 2)) end
-  if tonumber(ceiling) <= to or tonumber(ceiling) > former then return { 'outside', digits(former) } end
+  if tonumber(ceiling) <= to or tonumber(ceiling) > former then return refused end
   redis.call('HSET', KEYS[1], 'ceiling', ceiling)
 end
 redis.call('HSET', KEYS[1], 'token', ARGV[1], 'owner', '')

@@ -350,8 +350,8 @@ impl Drop for Asking<'_> {
     /// Nobody hears the answer to someone who left, so its silence says nothing; unless it had waited for long.
     fn drop(&mut self) {
         let last = self.wire.waiting.fetch_sub(1, Ordering::Relaxed) == 1;
-        let waited = self.at.until(self.wire.environment.now());
-        if last && !self.done && waited < self.wire.timeout / 4 {
+        let left_soon = || self.at.until(self.wire.environment.now()) < self.wire.timeout / 4;
+        if last && !self.done && left_soon() {
             self.wire.silent_since.store(0, Ordering::Relaxed);
         }
     }

@@ -1,10 +1,13 @@
 //! Every key has an end, whatever is done in whatever order.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "tests on real servers run in real time")]
 
+#[path = "common/chance.rs"]
+mod chance;
 mod common;
 
 use std::time::Duration;
 
+use chance::Chance;
 use common::{LONG, claim, open};
 use leasehold::{
     Backend, Claim, Command, Cursor, Eviction, Farewell, Held, Order, Resource, Share, Succession,
@@ -20,24 +23,8 @@ const ENDLESS: &str = "local found = {} \
     end \
     return table.concat(found, ' ')";
 
-/// Chance, from a seed.
-struct Chance(u64);
-
-impl Chance {
-    fn below(&mut self, most: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % most
-    }
-
-    fn of<T: Clone>(&mut self, choices: &[T]) -> T {
-        choices[usize::try_from(self.below(choices.len() as u64)).unwrap()].clone()
-    }
-
-    fn span(&mut self) -> Duration {
-        self.of(&[Duration::from_millis(2), Duration::from_secs(5), LONG])
-    }
+fn span(chance: &mut Chance) -> Duration {
+    chance.of(&[Duration::from_millis(2), Duration::from_secs(5), LONG])
 }
 
 struct Case {
@@ -50,7 +37,7 @@ struct Case {
 
 impl Case {
     fn new(number: u64) -> Case {
-        let mut chance = Chance((number + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let mut chance = Chance::of_number(number);
         let resource: Resource = format!("report/{number}").parse().unwrap();
         let permits = || (1..=3).map(|weight| Share::new(weight, 3).unwrap()).collect();
         let shares = chance.of(&[vec![Share::WHOLE], permits(), vec![Share::READ, Share::WRITE]]);
@@ -61,7 +48,7 @@ impl Case {
     fn acquire(&mut self) -> Claim {
         let chance = &mut self.chance;
         let mut claim = chance.of(&self.claims);
-        (claim.share, claim.ttl, claim.place_ttl) = (chance.of(&self.shares), chance.span(), chance.span());
+        (claim.share, claim.ttl, claim.place_ttl) = (chance.of(&self.shares), span(chance), span(chance));
         if chance.below(2) == 0 {
             claim = claim.queued();
         }
@@ -75,7 +62,7 @@ impl Case {
     }
 
     fn order(&mut self) -> Order {
-        let lasting = self.chance.span();
+        let lasting = span(&mut self.chance);
         let capacity = self.chance.of(&[1, 2, 5]);
         let command = self.chance.of(&[
             Command::Ask { within: lasting },
@@ -102,7 +89,7 @@ impl Case {
                 format!("{claim:?}: {answer:?}")
             }
             5 | 6 => {
-                let mut held = Held::new(reference, self.chance.span());
+                let mut held = Held::new(reference, span(&mut self.chance));
                 if self.chance.below(2) == 0 {
                     held = held.noting(&b"another"[..]);
                 }
@@ -111,10 +98,10 @@ impl Case {
             7 | 8 => {
                 let mut farewell = Farewell::new(reference);
                 if self.chance.below(3) == 0 {
-                    farewell = farewell.burying(self.chance.span());
+                    farewell = farewell.burying(span(&mut self.chance));
                 }
                 if self.chance.below(4) == 0 {
-                    farewell = farewell.keeping(self.chance.span());
+                    farewell = farewell.keeping(span(&mut self.chance));
                 }
                 format!("{farewell:?}: {:?}", redis.release(&farewell).await)
             }

@@ -5,6 +5,8 @@
     reason = "tests on real connections run in real time"
 )]
 
+#[path = "common/chance.rs"]
+mod chance;
 mod common;
 
 use std::{
@@ -17,6 +19,7 @@ use std::{
     time::Duration,
 };
 
+use chance::Chance;
 use common::{LONG, claim, in_time, report};
 use leasehold::{
     Backend, Command, Cursor, Eviction, Farewell, FencingToken, Held, Holder, Listing, Order, Query, System,
@@ -28,22 +31,6 @@ use leasehold_core::{
 use leasehold_redis::{Config, Redis, RedisNode};
 
 const ROUNDS: u64 = 30;
-
-/// Chance, from a seed.
-struct Chance(u64);
-
-impl Chance {
-    fn below(&mut self, most: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from((self.0 >> 11) % most as u64).unwrap()
-    }
-
-    fn of<T: Copy>(&mut self, choices: &[T]) -> T {
-        choices[self.below(choices.len())]
-    }
-}
 
 const WORDS: [&str; 16] = [
     "granted", "blocked", "buried", "mismatch", "kept", "queued", "gone", "done", "who", "yours", "held",
@@ -183,8 +170,8 @@ fn lies(mode: &'static str) -> u16 {
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
         for (number, stream) in listener.incoming().enumerate() {
-            let (Ok(mut stream), seed) = (stream, number as u64 + 1) else { continue };
-            let chance = Chance(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+            let Ok(mut stream) = stream else { continue };
+            let chance = Chance::of_number(number as u64);
             let mut liar = Liar { chance, port, mode };
             std::thread::spawn(move || {
                 let mut from = BufReader::new(stream.try_clone()?);

@@ -6,7 +6,11 @@ use ::redis::{Cmd, RedisResult, Value, aio};
 use leasehold_core::{Effect, Error, ErrorKind, FencingToken, Resource, Result};
 
 use super::{Fence, error::interpret, is_unknown_script, mark_key, script};
-use crate::{Rebase, Rebased, rule::Mark, tables};
+use crate::{
+    Rebase, Rebased,
+    rule::{self, Mark},
+    tables,
+};
 
 impl Fence {
     /// What is remembered of this resource beside this key.
@@ -104,17 +108,12 @@ fn rebased(record: &str) -> Option<Rebased> {
 }
 
 fn read(words: &[String], resource: &Resource, rebase: &Rebase) -> Result<(Mark, Mark)> {
-    let invalid = |message: String| Err(Error::new(ErrorKind::Invalid, message).on(resource));
-    let to = rebase.to;
     match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["nothing"] => Err(tables::unmarked(resource)),
-        ["up", old] => invalid(format!("{to} is not below {old}: moving up needs no ceiling")),
-        ["again", highest] => invalid(format!(
-            "it was moved before, and tokens up to {highest} have come since: if those are to be refused now, name a \
-             ceiling"
-        )),
-        ["outside", old] => {
-            invalid(format!("a ceiling lies above {to}, the new mark, and not above {old}, the old one"))
+        ["refused", token, standing] => {
+            let mark = mark(token, standing)?;
+            let why = rule::rebase(&mark, rebase.to, rebase.ceiling).err().unwrap_or_else(strange);
+            Err(why.on(resource))
         }
         ["moved", was, before, now, after] => Ok((mark(was, before)?, mark(now, after)?)),
         _ => Err(strange()),
