@@ -333,16 +333,15 @@ impl Etcd {
             Answer::Holds(index) => return self.holds(claim, grip, &plan.line, index).await.map(Some),
             Answer::Granted { created, lease } => {
                 let under = self.succeeded(claim, lease);
-                let created = created.unwrap_or(written);
-                let index = plan.line.find(&grip.me);
-                let name = index.map(|index| plan.line.contenders[index].name.clone()).unwrap_or_default();
-                let revisions = (created, written);
-                match lease {
+                let revisions = (created.unwrap_or(written), written);
+                let seat = plan.line.find(&grip.me).map(|index| &plan.line.contenders[index]);
+                match seat.filter(|_| lease.is_some()) {
                     None => {
+                        let name = seat.map(|seat| seat.name.clone()).unwrap_or_default();
                         let hold = grip.hold;
                         self.granted(claim, grip, name, revisions, (sent, hold))?
                     }
-                    Some(lease) => self.carried_on(claim, grip, name, revisions, (lease, under)).await?,
+                    Some(seat) => self.carried_on(grip, seat, revisions, under).await?,
                 }
             }
             Answer::Blocked(place) => {
@@ -409,25 +408,22 @@ impl Etcd {
     /// A downgrade: it goes on under the lease of its predecessor, until the same end.
     async fn carried_on(
         &self,
-        claim: &Claim,
         grip: &mut Grip,
-        name: String,
+        seat: &Contender,
         (created, written): (i64, i64),
-        (lease, known): (i64, Option<(Lease, Moment)>),
+        known: Option<(Lease, Moment)>,
     ) -> Result<Verdict, Fault> {
-        let now = self.environment.now();
-        let (under, ends) = match known {
-            Some(known) => known,
-            None => {
-                let (left, granted) = self.pool.left(lease).await?.unwrap_or_default();
-                let kept = now.after(left).before(Duration::from_secs(granted));
-                (Lease { id: lease, asked: granted, seconds: granted, kept }, now.after(left.min(claim.ttl)))
-            }
+        let known = match known {
+            Some(known) => Some(known),
+            None => self.lease_of(None, seat).await?,
         };
+        let Some((under, ends)) = known else { return Err(over()) };
+        let now = self.environment.now();
         let (taken, unanswered) = (grip.record.taken, grip.tainted);
+        let name = seat.name.clone();
         let record = Record { taken, name, under: Some(under), created, written, ends, unanswered };
         self.claims.insert(now, grip.claim.clone(), record);
-        self.put_down_place(grip, lease);
+        self.put_down_place(grip, under.id);
         Ok(Verdict::Granted(Grant::new(token(created)?, now.until(ends))))
     }
 
@@ -444,10 +440,7 @@ impl Etcd {
         let now = self.environment.now();
         let Some((under, ends)) = known else {
             self.done_with(grip);
-            return Err(Fault::Refused(Error::new(
-                ErrorKind::Unavailable,
-                "it ran out this moment: ask again",
-            )));
+            return Err(over());
         };
         let record = Record {
             taken: grip.record.taken,
@@ -545,6 +538,11 @@ fn otherwise(claim: &Claim, keys: &Keys, grip: &Grip, wall: WallTime) -> Vec<Txn
 /// How much of the line is read: those who share must all be counted.
 fn limit(claim: &Claim) -> i64 {
     if claim.share.capacity() == 1 { Line::HEAD } else { 0 }
+}
+
+/// The lease of a seat ended between the answer that told of it and the look at how long it lasts.
+fn over() -> Fault {
+    Fault::Refused(Error::new(ErrorKind::Unavailable, "it ran out this moment: ask again"))
 }
 
 pub(crate) fn token(created: i64) -> Result<FencingToken, Fault> {

@@ -50,8 +50,8 @@ impl Fence {
         records.iter().map(|record| rebased(record).ok_or_else(strange)).collect()
     }
 
-    /// Moves the mark that this resource has beside this key: see [`rule::rebase`](crate::rule::rebase). Recorded in the
-    /// same step, in the list `fence:v1:{TAG}:RESOURCE:rebased`. Answers the mark as it was and as it is.
+    /// Moves the mark that this resource has beside this key: see [`rule::rebase`]. Recorded in the same step, in
+    /// the list `fence:v1:{TAG}:RESOURCE:rebased`. Answers the mark as it was and as it is.
     ///
     /// # Cancel safety
     /// Dropped part-way, it may have been done; done again, it changes nothing more.

@@ -24,6 +24,7 @@ pub(super) const TESTS: &[Test] = &[
     test!(a_writer_waits_for_every_reader, Shares),
     test!(readers_do_not_pass_a_waiting_writer, Shares, Line),
     test!(a_downgrade_lets_readers_in_and_keeps_the_expiry, Shares, Heirs),
+    test!(a_downgrade_by_the_other_handle_keeps_the_expiry_too, Shares, Heirs, Twice),
     test!(a_downgrade_passes_the_line_and_is_not_counted, Shares, HandOver, Line),
     test!(a_downgrade_is_not_refused_during_a_pause, Shares, Heirs, Orders),
     test!(a_downgrade_does_not_escape_an_eviction, Shares, Heirs, Orders),
@@ -195,6 +196,22 @@ async fn a_downgrade_lets_readers_in_and_keeps_the_expiry(desk: &Desk) {
     granted(desk.ask(&desk.claim_of("bob", Share::READ)).await);
     blocked(desk.ask(&desk.claim_of("rival", Share::WRITE)).await);
     assert_eq!(desk.leave("writer").await, Released::AlreadyGone);
+}
+
+async fn a_downgrade_by_the_other_handle_keeps_the_expiry_too(desk: &Desk) {
+    for ttl in [desk.short(), LONG * 5] {
+        let resource = desk.resource(&format!("for-{}", ttl.as_secs()));
+        let before = desk.stage.now();
+        let mut write = desk.claim_of("writer", Share::WRITE);
+        write.resource = resource.clone();
+        granted(desk.ask(&write).await);
+        let given = (before, desk.stage.now());
+        let mut read = desk.claim_of("reader", Share::READ).succeeding(Succession::from(write.owner));
+        (read.resource, read.ttl) = (resource, ttl);
+        let asked = desk.stage.now();
+        let grant = granted(desk.ask_second(&read).await);
+        desk.remains(grant.remaining, write.ttl, given, (asked, desk.stage.now()));
+    }
 }
 
 async fn a_downgrade_passes_the_line_and_is_not_counted(desk: &Desk) {
