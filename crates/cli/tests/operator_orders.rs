@@ -36,6 +36,7 @@ fn an_order_says_whom_it_means_and_why() {
         store.call(&[words, &["--reason", " "]].concat()).fails(64, &[]);
     }
     store.call(&["ask", "report/42", "--token", "0", "--by", "1s", "--reason", "x"]).fails(64, &[]);
+    store.call(&["resize", "report/42", "--capacity", "0", "--reason", "x"]).fails(64, &["0 is not in 1.."]);
     store
         .call(&["pause", "report/42", "--token", &token, "--for", "0", "--reason", "x"])
         .fails(64, &["resume"]);

@@ -3,7 +3,7 @@
 //! These types are `#[non_exhaustive]`: a backend reads them and they may grow; the engine and tests build them
 //! with the constructors here.
 
-use std::{fmt, str::FromStr, sync::Arc, time::Duration};
+use std::{fmt, num::NonZeroU32, str::FromStr, sync::Arc, time::Duration};
 
 use crate::{
     error::{Error, ErrorKind, Result},
@@ -370,7 +370,7 @@ pub enum Command {
     /// Changes the capacity of what is in use.
     Resize {
         /// To this.
-        capacity: u32,
+        capacity: NonZeroU32,
     },
 }
 

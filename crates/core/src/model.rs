@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use crate::{
     claim::{Claim, Command, Cursor, Eviction, Farewell, Held, Holder, Order, Succession, WhenBlocked},
     clock::Moment,
-    error::{Error, ErrorKind, Result},
+    error::Result,
     planted::{self, Bug},
     resource::Resource,
     roster::Roster,
@@ -364,29 +364,23 @@ impl Model {
     }
 
     /// The verb `order`; the caller keeps the audit record.
-    ///
-    /// # Errors
-    /// `Invalid` for a capacity of zero; nothing is changed then.
-    pub fn order(&mut self, now: Moment, order: &Order) -> Result<Ordered> {
+    pub fn order(&mut self, now: Moment, order: &Order) -> Ordered {
         self.settle(now);
         let meant = match order.token {
             None => self.seats.iter().map(|(owner, _, seat)| (seat.token, owner)).max(),
             Some(token) => {
                 let that = self.seats.iter().find(|(_, _, seat)| seat.token == token);
-                let Some((owner, ..)) = that else { return Ok(self.not_that_one()) };
+                let Some((owner, ..)) = that else { return self.not_that_one() };
                 Some((token, owner))
             }
         };
         match (order.command, meant) {
             (Command::Pause { lasting }, _) => self.paused_until = Some(now.after(lasting)),
             (Command::Resume, _) => self.paused_until = None,
-            (Command::Resize { capacity: 0 }, _) => {
-                return Err(Error::new(ErrorKind::Invalid, "a capacity is at least 1"));
-            }
             (Command::Resize { capacity }, _) if self.held > 0 || !self.line.is_empty() => {
-                self.capacity = capacity;
+                self.capacity = capacity.get();
             }
-            (_, None) | (Command::Resize { .. }, _) => return Ok(self.not_that_one()),
+            (_, None) | (Command::Resize { .. }, _) => return self.not_that_one(),
             (Command::Ask { within }, Some((_, owner))) => {
                 let asked = Asked::new(within, order.by.as_str(), order.why.as_str());
                 self.seats.get_mut(owner).expect("it holds").asked = Some((now.after(within), asked));
@@ -402,7 +396,7 @@ impl Model {
             }
         }
         self.version += 1;
-        Ok(Ordered::Done)
+        Ordered::Done
     }
 
     fn not_that_one(&self) -> Ordered {

@@ -293,7 +293,7 @@ impl Backend for Memory {
         }
         let (now, wall) = (self.environment.now(), self.environment.wall());
         let mut state = self.state();
-        let answer = state.on(now, &order.resource, &[], |model| model.order(now, order))?;
+        let answer = state.on(now, &order.resource, &[], |model| model.order(now, order));
         if state.audit.len() == AUDIT_MAX {
             state.audit.pop_front();
             state.audit_gone += 1;

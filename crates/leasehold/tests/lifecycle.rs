@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::{panic::AssertUnwindSafe, sync::Arc, thread};
+use std::{num::NonZeroU32, panic::AssertUnwindSafe, sync::Arc, thread};
 
 use common::{Mood, Stage, millis, seconds};
 use leasehold::{
@@ -188,7 +188,7 @@ async fn others_with_another_capacity_are_a_mismatch_until_resized() {
     let error = client.semaphore("export", "acme", 3).permits(1).acquire().await.unwrap_err();
     assert_eq!((error.kind(), error.capacity()), (ErrorKind::Mismatch, Some(2)));
     assert_eq!(client.lease("export", "acme").acquire().await.unwrap_err().kind(), ErrorKind::Mismatch);
-    let resize = leasehold::Command::Resize { capacity: 3 };
+    let resize = leasehold::Command::Resize { capacity: NonZeroU32::new(3).unwrap() };
     let order = leasehold::Order::new(two.resource().clone(), resize, "eve", "more load");
     client.order(&order).await.unwrap();
     client.semaphore("export", "acme", 3).permits(2).acquire().await.unwrap().release().await.unwrap();

@@ -1,6 +1,6 @@
 //! What goes wrong, and when it is put right again.
 
-use std::{sync::Arc, time::Duration};
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use leasehold::{Client, Command, Eviction, Order, Resource};
 
@@ -153,6 +153,7 @@ pub(crate) async fn operate(stage: Arc<Stage>, client: Client, mut random: Rando
             7 => Command::Resume,
             _ if kind == "semaphore" => {
                 let capacity = u32::try_from(random.between(2, 4)).unwrap_or(SEATS);
+                let Some(capacity) = NonZeroU32::new(capacity) else { continue };
                 Command::Resize { capacity }
             }
             _ => continue,

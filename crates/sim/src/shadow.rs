@@ -134,7 +134,7 @@ impl Shadow {
         match (order.command, seat) {
             (Command::Pause { lasting }, _) => self.paused_until = Some(now.after(lasting)),
             (Command::Resume, _) => self.paused_until = None,
-            (Command::Resize { capacity }, _) => self.capacity = capacity,
+            (Command::Resize { capacity }, _) => self.capacity = capacity.get(),
             (Command::Evict(Eviction::AtExpiry), Some(seat)) => seat.evicting = true,
             (Command::Evict(Eviction::Now), Some(seat)) => {
                 let (owner, keep) = (seat.owner, Farewell::bury_for(now.until(seat.ends)));

@@ -54,9 +54,6 @@ impl Recorded {
 
 impl Etcd {
     pub(crate) async fn try_order(&self, order: &Order) -> Result<Ordered, Fault> {
-        if order.command == (Command::Resize { capacity: 0 }) {
-            return Err(Fault::Refused(Error::new(ErrorKind::Invalid, "a capacity is at least 1")));
-        }
         let keys = self.link.config.root.of(&order.resource);
         for attempt in 0..ATTEMPTS {
             let mut draft = Draft::default();
@@ -130,7 +127,7 @@ impl Etcd {
                 draft.changes.insert(keys.pause.clone(), Change::Delete);
             }
             (Command::Resize { capacity }, _) if !line.contenders.is_empty() => {
-                draft.resize(keys, line, capacity)?;
+                draft.resize(keys, line, capacity.get())?;
             }
             (_, None) | (Command::Resize { .. }, _) => return not_that_one(line, newest),
             (Command::Ask { within }, Some(index)) => {

@@ -176,10 +176,7 @@ impl Postgres {
         let number = match order.command {
             Command::Ask { within } => micros(within),
             Command::Pause { lasting } => micros(lasting),
-            Command::Resize { capacity: 0 } => {
-                return Err(Error::new(ErrorKind::Invalid, "a capacity is at least 1"));
-            }
-            Command::Resize { capacity } => i64::from(capacity),
+            Command::Resize { capacity } => i64::from(capacity.get()),
             _ => 0,
         };
         let (key, command) = (order.resource.key(), order.command.as_str());

@@ -6,7 +6,6 @@
 -- Reply done
 --       who, owner: someone else is meant; call again and say so
 --       not_that, token of the newest grant or 0
--- Error INVALID a capacity of 0. No effect.
 
 local wanted, command, number = tonumber(ARGV[5]), ARGV[8], tonumber(ARGV[9])
 local KEEP_MS, KEPT = 30 * 86400 * 1000, 1000
@@ -57,10 +56,6 @@ end
 if command == 'evict-now' and meant and meant.owner ~= ARGV[4] then
   finish()
   return { 'who', meant.owner }
-end
-if command == 'resize' and number == 0 and (wanted == 0 or meant) then
-  finish()
-  return redis.error_reply('INVALID a capacity is at least 1')
 end
 local done = obey()
 local function record(id)

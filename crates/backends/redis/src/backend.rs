@@ -284,7 +284,7 @@ impl Redis {
         let number = match order.command {
             Command::Ask { within } => millis(within),
             Command::Pause { lasting } => millis(lasting),
-            Command::Resize { capacity } => u64::from(capacity),
+            Command::Resize { capacity } => u64::from(capacity.get()),
             _ => 0,
         };
         let mut meant = String::new();

@@ -168,7 +168,6 @@ fn interpret(error: &RedisError) -> (ErrorKind, String, Effect) {
     let detail = error.detail().unwrap_or_default();
     let (kind, what) = match code {
         "LIMIT" => (Limit, detail.to_owned()),
-        "INVALID" => (Invalid, detail.to_owned()),
         "FLOOR" => (Invalid, "the floor is more than a year ahead of the server's clock".to_owned()),
         "CORRUPT" => (Corrupt, format!("{detail} holds something that leasehold did not write")),
         "LOADING" => (Unavailable, "the server is still loading its data".to_owned()),
@@ -321,7 +320,6 @@ mod tests {
             ("ERR user_script:7: attempt to index a nil value", Corrupt, Unknown, false),
             ("LIMIT 1000000 wait in line already", Limit, None, false),
             ("FLOOR it is too far ahead", Invalid, None, false),
-            ("INVALID a capacity is at least 1", Invalid, None, false),
             ("CORRUPT lock:v1:{report/42}:fence", Corrupt, None, false),
         ];
         for (line, kind, effect, breaks) in table {

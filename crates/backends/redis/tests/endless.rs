@@ -5,7 +5,7 @@
 mod chance;
 mod common;
 
-use std::time::Duration;
+use std::{num::NonZeroU32, time::Duration};
 
 use chance::Chance;
 use common::{LONG, claim, open};
@@ -63,7 +63,7 @@ impl Case {
 
     fn order(&mut self) -> Order {
         let lasting = span(&mut self.chance);
-        let capacity = self.chance.of(&[1, 2, 5]);
+        let capacity = NonZeroU32::new(self.chance.of(&[1, 2, 5])).unwrap();
         let command = self.chance.of(&[
             Command::Ask { within: lasting },
             Command::Evict(Eviction::AtExpiry),

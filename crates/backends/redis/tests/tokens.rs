@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::time::Duration;
+use std::{num::NonZeroU32, time::Duration};
 
 use common::{LONG, claim, eventually, granted, open, report, token_of};
 use leasehold::{Backend, Effect, ErrorKind, FencingToken};
@@ -104,7 +104,10 @@ async fn what_is_asked_of_a_holder_after_a_resize_has_a_ttl() {
     let server = RedisServer::start();
     let redis = open(&server.url()).await;
     granted(&redis, &claim(&report(), LONG)).await;
-    for command in [leasehold::Command::Resize { capacity: 2 }, leasehold::Command::Ask { within: LONG }] {
+    for command in [
+        leasehold::Command::Resize { capacity: NonZeroU32::new(2).unwrap() },
+        leasehold::Command::Ask { within: LONG },
+    ] {
         redis.order(&leasehold::Order::new(report(), command, "ops", "test")).await.unwrap();
     }
     let left: i64 = server.command(&["PTTL", "lock:v1:{report/42}:claims"]).parse().unwrap();

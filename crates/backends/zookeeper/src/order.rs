@@ -1,8 +1,6 @@
 //! The operator's verb: what is done and its line in the audit trail are one transaction.
 
-use leasehold_core::{
-    ClaimRef, Command, Error, ErrorKind, Eviction, Farewell, FencingToken, Gone, Moment, Order, Ordered,
-};
+use leasehold_core::{ClaimRef, Command, Eviction, Farewell, FencingToken, Gone, Moment, Order, Ordered};
 use zookeeper_client::{CreateMode, Error as Driver, MultiWriteError, MultiWriter};
 
 use crate::{
@@ -57,9 +55,6 @@ impl ZooKeeper {
         let needs_holder = matches!(order.command, Command::Ask { .. } | Command::Evict(_));
         let nobody = view.as_ref().is_none_or(|view| view.line.contenders.is_empty());
         let absent = meant.is_none() && (needs_holder || order.token.is_some());
-        if !absent && matches!(order.command, Command::Resize { capacity: 0 }) {
-            return Err(Fault::from(Error::new(ErrorKind::Invalid, "a capacity is at least 1")));
-        }
         let unused = nobody && matches!(order.command, Command::Resize { .. });
         let mut writer = session.client.new_multi_writer();
         self.record(session, &mut writer, order, !(absent || unused))?;
@@ -167,7 +162,7 @@ impl ZooKeeper {
                 control.pause(session.server_millis(now).saturating_add(lasting));
             }
             Command::Resume => control.resume(),
-            Command::Resize { capacity } => control.capacity = Some(capacity),
+            Command::Resize { capacity } => control.capacity = Some(capacity.get()),
             _ => {}
         }
         // Whoever holds now goes on holding, whatever the rule will say from now on.

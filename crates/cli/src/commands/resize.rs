@@ -1,8 +1,8 @@
 //! `leasehold resize RESOURCE --capacity N --reason TEXT`
 
-use std::process::ExitCode;
+use std::{num::NonZeroU32, process::ExitCode};
 
-use clap::Args;
+use clap::{Args, builder::TypedValueParser as _, value_parser};
 use leasehold::Command;
 
 use crate::{
@@ -21,8 +21,8 @@ pub(crate) struct Resize {
     #[command(flatten)]
     order: OrderArgs,
     /// How much there is to be from now on
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    capacity: u32,
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..).try_map(NonZeroU32::try_from))]
+    capacity: NonZeroU32,
 }
 
 impl Resize {

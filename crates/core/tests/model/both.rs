@@ -1,9 +1,9 @@
 //! The model and its naive twin, side by side, with what must hold after every step.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{collections::HashSet, num::NonZeroU32, sync::Arc, time::Duration};
 
 use leasehold_core::{
-    Claim, ClaimRef, ErrorKind, Farewell, FencingToken, Held, Holder, Model, Moment, Order, Ordered,
+    Claim, ClaimRef, Command, Farewell, FencingToken, Held, Holder, Model, Moment, Order, Ordered,
     OwnerToken, Released, Renewal, Resource, Share, Snapshot, Verdict, seat,
 };
 
@@ -26,6 +26,10 @@ pub(crate) fn claim(number: u8, share: Share, ttl: Duration) -> Claim {
     let mut claim = Claim::new(resource(), owner(number), share, ttl, holder);
     claim.place_ttl = ttl;
     claim
+}
+
+pub(crate) fn resize(capacity: u32) -> Command {
+    Command::Resize { capacity: NonZeroU32::new(capacity).unwrap() }
 }
 
 /// Both sides, and what was granted so far.
@@ -107,20 +111,16 @@ impl Both {
     }
 
     #[track_caller]
-    pub(crate) fn order(&mut self, order: &Order) -> Option<Ordered> {
+    pub(crate) fn order(&mut self, order: &Order) -> Ordered {
         let answer = self.model.order(self.now, order);
-        let said = match &answer {
-            Ok(Ordered::Done) => Said::Done,
-            Ok(Ordered::NotThatOne { token }) => Said::NotThatOne { token: *token },
-            Err(error) => {
-                assert_eq!(error.kind(), ErrorKind::Invalid);
-                Said::Invalid
-            }
+        let said = match answer {
+            Ordered::Done => Said::Done,
+            Ordered::NotThatOne { token } => Said::NotThatOne { token },
         };
         assert_eq!(said, self.naive.order(self.now, order), "{order:?}");
-        self.resized |= matches!(order.command, leasehold_core::Command::Resize { .. });
+        self.resized |= matches!(order.command, Command::Resize { .. });
         self.check();
-        answer.ok()
+        answer
     }
 
     pub(crate) fn look(&self) -> Snapshot {

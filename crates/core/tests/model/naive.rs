@@ -59,7 +59,6 @@ pub(crate) enum Said {
     Released { now: bool },
     Done,
     NotThatOne { token: Option<FencingToken> },
-    Invalid,
 }
 
 impl Naive {
@@ -245,11 +244,10 @@ impl Naive {
         match (order.command, meant) {
             (Command::Pause { lasting }, _) => self.paused_until = Some(now.after(lasting)),
             (Command::Resume, _) => self.paused_until = None,
-            (Command::Resize { capacity: 0 }, _) => return Said::Invalid,
             (Command::Resize { .. }, _) if self.seats.is_empty() && self.line.is_empty() => {
                 return not_that_one;
             }
-            (Command::Resize { capacity }, _) => self.capacity = capacity,
+            (Command::Resize { capacity }, _) => self.capacity = capacity.get(),
             (_, None) => return not_that_one,
             (Command::Ask { within }, Some(at)) => self.seats[at].asked_by = Some(now.after(within)),
             (Command::Evict(Eviction::AtExpiry), Some(at)) => self.seats[at].evicting = true,

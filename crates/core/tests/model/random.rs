@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold_core::{Command, Eviction, Farewell, Held, Order, Share, Succession};
 use proptest::prelude::*;
 
-use crate::both::{Both, claim, owner, reference, resource};
+use crate::both::{Both, claim, owner, reference, resize, resource};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -33,7 +33,7 @@ fn command() -> impl Strategy<Value = Command> {
         Just(Command::Evict(Eviction::Now)),
         span().prop_map(|lasting| Command::Pause { lasting: ticks(lasting) }),
         Just(Command::Resume),
-        (0u32..5).prop_map(|capacity| Command::Resize { capacity }),
+        (1u32..5).prop_map(resize),
     ]
 }
 

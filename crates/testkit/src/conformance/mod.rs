@@ -31,9 +31,9 @@ mod sharing;
 mod succession;
 mod waiting;
 
-use std::{future::Future, pin::Pin};
+use std::{future::Future, num::NonZeroU32, pin::Pin};
 
-use leasehold_core::{Capabilities, Limits, Share};
+use leasehold_core::{Capabilities, Command, Limits, Share};
 
 pub use runner::{Report, main, run};
 
@@ -71,6 +71,10 @@ const GROUPS: &[Group] = &[
 ];
 
 /// A share known to be one.
+fn resize(capacity: u32) -> Command {
+    Command::Resize { capacity: NonZeroU32::new(capacity).expect("at least 1") }
+}
+
 fn share(weight: u32, capacity: u32) -> Share {
     Share::new(weight, capacity).expect("the suite asks for real shares")
 }

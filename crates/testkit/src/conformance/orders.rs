@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use leasehold_core::{
-    AuditRecord, Command, Effect, ErrorKind, Eviction, FencingToken, Gone, Listing, Order, Ordered, Page,
-    Query, Released,
+    AuditRecord, Command, ErrorKind, Eviction, FencingToken, Gone, Listing, Order, Ordered, Page, Query,
+    Released,
 };
 
 use super::{
     Test,
     desk::{Desk, LONG, blocked, buried, gone, granted, kept, placed},
-    share, test,
+    resize, share, test,
 };
 
 pub(super) const TESTS: &[Test] = &[
@@ -29,7 +29,6 @@ pub(super) const TESTS: &[Test] = &[
     test!(resizing_admits_more, Orders, Shares),
     test!(resizing_takes_nothing_from_holders, Orders, Shares),
     test!(resizing_what_nobody_uses_is_not_done, Orders),
-    test!(b7_a_capacity_of_zero_is_invalid, Orders),
     test!(every_order_is_recorded, Orders),
     test!(the_audit_trail_comes_in_pages_newest_first, Orders),
     test!(the_audit_trail_keeps_odd_texts, Orders),
@@ -169,7 +168,7 @@ async fn a_kept_seat_can_be_evicted(desk: &Desk) {
 
 async fn resizing_admits_more(desk: &Desk) {
     granted(desk.ask(&desk.claim_of("ann", share(2, 2))).await);
-    assert_eq!(desk.order(Command::Resize { capacity: 4 }).await, Ordered::Done);
+    assert_eq!(desk.order(resize(4)).await, Ordered::Done);
     assert_eq!(desk.look().await.capacity, 4);
     granted(desk.ask(&desk.claim_of("bob", share(2, 4))).await);
     blocked(desk.ask(&desk.claim_of("cy", share(1, 4))).await);
@@ -178,7 +177,7 @@ async fn resizing_admits_more(desk: &Desk) {
 async fn resizing_takes_nothing_from_holders(desk: &Desk) {
     granted(desk.ask(&desk.claim_of("ann", share(2, 4))).await);
     granted(desk.ask(&desk.claim_of("bob", share(2, 4))).await);
-    assert_eq!(desk.order(Command::Resize { capacity: 2 }).await, Ordered::Done);
+    assert_eq!(desk.order(resize(2)).await, Ordered::Done);
     kept(desk.renew("ann", LONG).await);
     kept(desk.renew("bob", LONG).await);
     blocked(desk.ask(&desk.claim_of("cy", share(1, 2))).await);
@@ -189,18 +188,9 @@ async fn resizing_takes_nothing_from_holders(desk: &Desk) {
 }
 
 async fn resizing_what_nobody_uses_is_not_done(desk: &Desk) {
-    assert_eq!(desk.order(Command::Resize { capacity: 7 }).await, Ordered::NotThatOne { token: None });
+    assert_eq!(desk.order(resize(7)).await, Ordered::NotThatOne { token: None });
     granted(desk.ask(&desk.claim("ann")).await);
     assert_eq!(desk.look().await.capacity, 1);
-}
-
-async fn b7_a_capacity_of_zero_is_invalid(desk: &Desk) {
-    granted(desk.ask(&desk.claim("ann")).await);
-    let order = Order::new(desk.resource.clone(), Command::Resize { capacity: 0 }, "suite", "mistaken");
-    let error = desk.backend().order(&order).await.expect_err("a capacity is at least 1");
-    assert_eq!((error.kind(), error.effect()), (ErrorKind::Invalid, Effect::None));
-    assert_eq!(desk.look().await.capacity, 1);
-    assert!(audit(desk, 0).await.is_empty(), "what was not an order is not recorded");
 }
 
 /// Every page of this test's trail, and nothing of it twice.

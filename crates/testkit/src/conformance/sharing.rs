@@ -7,7 +7,7 @@ use leasehold_core::{Blocked, Command, Eviction, Released, Share, Succession, Ve
 use super::{
     Test,
     desk::{Desk, LONG, blocked, granted, kept, placed},
-    share, test,
+    resize, share, test,
 };
 
 pub(super) const TESTS: &[Test] = &[
@@ -119,7 +119,7 @@ async fn b6_the_capacity_stands_while_anyone_waits(desk: &Desk) {
 async fn b6_a_waiting_claim_of_another_capacity_loses_its_place(desk: &Desk) {
     granted(desk.ask(&desk.claim_of("ann", share(2, 2))).await);
     placed(desk.ask(&desk.claim_of("bob", share(2, 2)).queued()).await, 0);
-    desk.order(Command::Resize { capacity: 4 }).await;
+    desk.order(resize(4)).await;
     // It still believes in the old capacity, is told of the new one, and comes again with that.
     mismatch(&desk.ask(&desk.claim_of("bob", share(2, 2)).queued()).await, 4);
     assert_eq!(desk.look().await.line_length, 0);

@@ -277,9 +277,9 @@ impl<'a> Game<'a> {
         if let Command::Pause { lasting } = command {
             self.given(ran, lasting);
         }
-        let Some((ours, answer)) = both(answered, answer)? else { return Ok(Some(())) };
-        self.world.audit.push(AuditRecord::of(&theirs, WallTime::default(), ours == Ordered::Done));
-        compare::ordered(&self.world.tokens[at], ours, answer)?;
+        let answer = answer.map_err(|error| format!("an order failed: {error:?}"))?;
+        self.world.audit.push(AuditRecord::of(&theirs, WallTime::default(), answered == Ordered::Done));
+        compare::ordered(&self.world.tokens[at], answered, answer)?;
         Ok(Some(()))
     }
 
@@ -290,7 +290,7 @@ impl<'a> Game<'a> {
             What::EvictNow => Command::Evict(Eviction::Now),
             What::Pause(lasting) => Command::Pause { lasting: lasting.given(self.stage) },
             What::Resume => Command::Resume,
-            What::Resize(capacity) => Command::Resize { capacity: u32::from(capacity) },
+            What::Resize(capacity) => Command::Resize { capacity: capacity.into() },
         }
     }
 

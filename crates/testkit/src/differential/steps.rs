@@ -1,5 +1,7 @@
 //! What may happen in a case, as plain data that shrinks well.
 
+use std::num::NonZeroU8;
+
 use proptest::prelude::*;
 
 /// A family of shares and what is done with them.
@@ -73,7 +75,7 @@ pub(super) enum What {
     EvictNow,
     Pause(Span),
     Resume,
-    Resize(u8),
+    Resize(NonZeroU8),
 }
 
 /// A length of time that is given: how long that is depends on the stage.
@@ -174,7 +176,7 @@ fn what() -> impl Strategy<Value = What> {
         Just(What::EvictNow),
         prop_oneof![Just(Span::Short), Just(Span::Long)].prop_map(What::Pause),
         Just(What::Resume),
-        (0u8..6).prop_map(What::Resize),
+        (1u8..6).prop_map(|capacity| What::Resize(NonZeroU8::new(capacity).unwrap_or(NonZeroU8::MIN))),
     ]
 }
 

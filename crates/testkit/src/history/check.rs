@@ -94,7 +94,7 @@ impl Case<'_> {
     fn resized(&self) -> Option<u32> {
         let sizes = self.facts.iter().filter_map(|fact| match fact.deed {
             Deed::Order(order, _) => match order.command {
-                Command::Resize { capacity } => Some(capacity),
+                Command::Resize { capacity } => Some(capacity.get()),
                 _ => None,
             },
             _ => None,

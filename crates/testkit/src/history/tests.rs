@@ -1,6 +1,6 @@
 //! Hand-made histories: the checker must refuse each bad one, by its rule, and accept its honest twin.
 
-use std::{sync::Arc, time::Duration};
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use leasehold_core::{
     Blocked, Claim, ClaimRef, Command, Effect, Error, ErrorKind, Eviction, Farewell, FencingToken, Gone,
@@ -225,7 +225,8 @@ fn permits_add_up() {
         || tale().acquire((0, 10), permit("ann"), granted(1)).acquire((20, 30), permit("bob"), granted(2));
     two().holds();
     two().acquire((40, 50), permit("cy"), granted(3)).breaks(Rule::Weights);
-    let more = two().order((32, 34), Command::Resize { capacity: 6 }, None, Ordered::Done);
+    let more =
+        two().order((32, 34), Command::Resize { capacity: NonZeroU32::new(6).unwrap() }, None, Ordered::Done);
     more.acquire((40, 50), permit("cy"), granted(3)).holds();
 }
 

@@ -1,6 +1,6 @@
 //! etcd leases: granted in advance, one for each claim, used again, revoked when in doubt.
 
-use std::{sync::Arc, time::Duration};
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use leasehold::{
     Backend, Command, Effect, ErrorKind, Farewell, Order, OwnerToken, Released, Renewal, Succession,
@@ -258,7 +258,8 @@ async fn an_order_that_is_refused_leaves_no_etcd_lease() {
     let cluster = EtcdCluster::start(1);
     let etcd = open(&cluster.url()).await;
     cluster.etcdctl(&["put", &format!("{LOCK}/abc"), "put by hand"]);
-    let resize = Order::new(report(), Command::Resize { capacity: 3 }, "ops", "more room");
+    let resize =
+        Order::new(report(), Command::Resize { capacity: NonZeroU32::new(3).unwrap() }, "ops", "more room");
     let error = etcd.order(&resize).await.unwrap_err();
     assert_eq!(says(&error), (ErrorKind::Unsupported, Effect::None));
     eventually("no lease", || async { cluster.etcdctl(&["lease", "list"]).contains("found 0 leases") }).await;

@@ -25,20 +25,18 @@ impl Ledger<'_> {
         }
         let mut entry = self.open(&order.resource)?;
         let answer = self.obey(&mut entry, order)?;
-        if let Ok(answer) = &answer {
-            self.record(order, *answer == Ordered::Done)?;
-        }
+        self.record(order, answer == Ordered::Done)?;
         self.close(&entry)?;
-        Ok(answer)
+        Ok(Ok(answer))
     }
 
-    fn obey(&mut self, entry: &mut Entry<'_>, order: &Order) -> Step<leasehold_core::Result<Ordered>> {
+    fn obey(&mut self, entry: &mut Entry<'_>, order: &Order) -> Step<Ordered> {
         let newest = self.meant(sql::seat::newest, [entry.id])?;
         let not_that_one = Ordered::NotThatOne { token: newest.as_ref().map(|(token, _)| *token) };
         let meant = match order.token {
             None => newest,
             Some(token) => match self.meant(sql::seat::of_token, (entry.id, token.as_i64()))? {
-                None => return Ok(Ok(not_that_one)),
+                None => return Ok(not_that_one),
                 that => that,
             },
         };
@@ -51,10 +49,7 @@ impl Ledger<'_> {
                 entry.ends_at(entry.paused_until);
             }
             (Command::Resume, _) => entry.resume(),
-            (Command::Resize { capacity: 0 }, _) => {
-                return Ok(Err(Error::new(ErrorKind::Invalid, "a capacity is at least 1")));
-            }
-            (Command::Resize { capacity }, _) if entry.is_there() => entry.capacity = capacity,
+            (Command::Resize { capacity }, _) if entry.is_there() => entry.capacity = capacity.get(),
             (Command::Ask { within }, Some((_, Meant { owner, .. }))) => {
                 let (until, by, why) = (self.after(within).max(1), &order.by, &order.why);
                 self.execute(sql::seat::ask, params![entry.id, owner.to_bytes(), until, by, why])?;
@@ -63,10 +58,10 @@ impl Ledger<'_> {
                 self.execute(sql::seat::let_run_out, (entry.id, owner.to_bytes()))?;
             }
             (Command::Evict(Eviction::Now), Some((_, meant))) => self.evict(entry, &meant)?,
-            _ => return Ok(Ok(not_that_one)),
+            _ => return Ok(not_that_one),
         }
         entry.version += 1;
-        Ok(Ok(Ordered::Done))
+        Ok(Ordered::Done)
     }
 
     fn evict(&mut self, entry: &mut Entry<'_>, meant: &Meant) -> Step<()> {
