@@ -436,12 +436,15 @@ impl Etcd {
         index: usize,
     ) -> Result<Verdict, Fault> {
         let contender = &line.contenders[index];
-        let known = self.lease_of(Some(&grip.record), contender).await?;
-        let now = self.environment.now();
-        let Some((under, ends)) = known else {
+        let Some(seen) = self.lease_of(None, contender).await? else {
             self.done_with(grip);
             return Err(over());
         };
+        // What we know is exact; but another handle may have renewed it since.
+        let known = grip.record.under.filter(|under| under.id == contender.lease);
+        let known = known.map(|under| (under, grip.record.ends));
+        let (under, ends) = known.filter(|(_, ends)| *ends > seen.1).unwrap_or(seen);
+        let now = self.environment.now();
         let record = Record {
             taken: grip.record.taken,
             name: contender.name.clone(),

@@ -52,6 +52,11 @@ impl ZooKeeper {
         let (inherited, view) =
             (session.client.check_stat(&heir(&claim.reference())), session.weighed(&claim.resource, began));
         let (inherited, view) = (inherited.await.map_err(Fault::of)?, view.await?);
+        let predecessor = ClaimRef { resource: claim.resource.clone(), owner: from.owner };
+        session.forget_gone(&predecessor, view.as_ref());
+        if session.forget_gone(&claim.reference(), view.as_ref()) {
+            return Ok(None);
+        }
         let named = view.as_ref().is_some_and(|view| view.line.of_owner(claim.owner).next().is_some());
         if !placed && (inherited.is_some() || named) {
             let known = self.recover(session, claim).await?;
@@ -70,11 +75,10 @@ impl ZooKeeper {
             return Ok(Some(Verdict::Mismatch { capacity }));
         }
         if let Some(keep) = from.bury {
-            let predecessor = ClaimRef { resource: claim.resource.clone(), owner: from.owner };
             session.bury(&predecessor, keep, began).await?;
         }
         let predecessor = match &view {
-            Some(view) => self.predecessor(session, claim, from, view).await?,
+            Some(view) => self.predecessor(session, predecessor, view).await?,
             None => None,
         };
         match (predecessor, view) {
@@ -261,11 +265,9 @@ impl ZooKeeper {
     async fn predecessor(
         &self,
         session: &Session,
-        claim: &Claim,
-        from: Succession,
+        reference: ClaimRef,
         view: &View,
     ) -> Result<Option<Predecessor>, Fault> {
-        let reference = ClaimRef { resource: claim.resource.clone(), owner: from.owner };
         let known = session.entries().get(&reference).map(|e| (e.node.clone(), e.is_heir, e.granted));
         let (node, is_heir, granted) = match known {
             Some(known) => known,
@@ -277,7 +279,7 @@ impl ZooKeeper {
             },
         };
         let Some(position) = view.line.position(&node) else { return Ok(None) };
-        let seen = session.read(&claim.resource, &view.line, &[position]).await?;
+        let seen = session.read(&reference.resource, &view.line, &[position]).await?;
         let Some(seen) = seen.into_iter().next() else { return Ok(None) };
         let named_weight = view.line.contenders[position].share.weight();
         Ok(Some(Predecessor {

@@ -42,6 +42,18 @@ pub(crate) struct Seen {
 }
 
 impl Session {
+    /// Forgets what is remembered of a claim whose node is not in the line: another session has let it go. Whether that
+    /// was so.
+    pub(crate) fn forget_gone(&self, claim: &ClaimRef, view: Option<&View>) -> bool {
+        let is_there = |node: &str| view.is_some_and(|view| view.line.position(node).is_some());
+        let mut entries = self.entries();
+        let gone = entries.get(claim).is_some_and(|entry| !is_there(&entry.node));
+        let entry = if gone { entries.remove(claim) } else { None };
+        drop(entries);
+        drop(entry); // outside of the lock: it rings
+        gone
+    }
+
     /// The line as it is, one request; one more if an operator has said something. None if it has no folder.
     pub(crate) async fn view(&self, resource: &Resource, now: Moment) -> Result<Option<View>, Fault> {
         let (children, stat) = match self.client.get_children(&folder(resource)).await {

@@ -17,6 +17,7 @@ pub(super) const TESTS: &[Test] = &[
     test!(b10_renewing_never_revives, OwnTtl),
     test!(b10_renewing_never_shortens),
     test!(b10_asking_again_does_not_extend, OwnTtl),
+    test!(b10_what_one_handle_renewed_the_other_knows, OwnTtl, Twice),
     test!(a_stranger_cannot_renew),
     test!(a_late_farewell_does_not_hurt_the_next_holder, OwnTtl),
     test!(a_batch_is_answered_in_order),
@@ -80,6 +81,17 @@ async fn b10_asking_again_does_not_extend(desk: &Desk) {
     assert!(again.remaining <= desk.short() + Duration::from_millis(1), "{:?} remain", again.remaining);
     desk.stage.outlast(desk.short()).await;
     granted(desk.ask(&desk.claim("bob")).await);
+}
+
+async fn b10_what_one_handle_renewed_the_other_knows(desk: &Desk) {
+    let claim = desk.claim("ann");
+    granted(desk.ask_second(&claim).await);
+    desk.stage.pass(desk.short() * 2).await;
+    let before = desk.stage.now();
+    kept(desk.renew("ann", claim.ttl).await);
+    let given = (before, desk.stage.now());
+    let again = granted(desk.ask_second(&claim).await);
+    desk.remains(again.remaining, claim.ttl, given, (given.1, desk.stage.now()));
 }
 
 async fn a_stranger_cannot_renew(desk: &Desk) {

@@ -24,7 +24,7 @@ pub(super) const TESTS: &[Test] = &[
     test!(a_writer_waits_for_every_reader, Shares),
     test!(readers_do_not_pass_a_waiting_writer, Shares, Line),
     test!(a_downgrade_lets_readers_in_and_keeps_the_expiry, Shares, Heirs),
-    test!(a_downgrade_by_the_other_handle_keeps_the_expiry_too, Shares, Heirs, Twice),
+    test!(a_downgrade_by_the_other_handle_keeps_the_expiry_too, Shares, Heirs, OwnTtl, Twice),
     test!(a_downgrade_passes_the_line_and_is_not_counted, Shares, HandOver, Line),
     test!(a_downgrade_is_not_refused_during_a_pause, Shares, Heirs, Orders),
     test!(a_downgrade_does_not_escape_an_eviction, Shares, Heirs, Orders),

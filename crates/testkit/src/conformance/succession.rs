@@ -12,6 +12,8 @@ pub(super) const TESTS: &[Test] = &[
     test!(an_heir_takes_the_seat, Heirs),
     test!(an_heir_takes_the_seat_whatever_the_line, HandOver, Line),
     test!(an_heir_asks_twice_and_takes_over_once, Heirs),
+    test!(an_heir_finds_whom_the_other_handle_let_go_and_granted_anew, Heirs, Twice),
+    test!(an_heir_whose_place_the_other_handle_gave_up_takes_the_seat, Heirs, Line, Twice),
     test!(b8_a_predecessor_is_buried_if_flagged, Heirs),
     test!(a_predecessor_is_not_buried_unless_flagged, Heirs),
     test!(an_heir_starts_a_ttl_of_its_own, Heirs, OwnTtl),
@@ -68,6 +70,23 @@ async fn an_heir_asks_twice_and_takes_over_once(desk: &Desk) {
     let again = granted(desk.ask(&claim).await);
     assert_eq!(first.token, again.token);
     assert_eq!(desk.look().await.holder_count, 1);
+}
+
+async fn an_heir_finds_whom_the_other_handle_let_go_and_granted_anew(desk: &Desk) {
+    granted(desk.ask_second(&desk.claim("ann")).await);
+    assert_eq!(desk.leave("ann").await, Released::Now);
+    granted(desk.ask(&desk.claim("ann")).await);
+    granted(desk.ask_second(&desk.claim("bob").succeeding(from(desk, "ann"))).await);
+    assert_eq!(desk.look().await.holders[0].holder.label, "bob");
+}
+
+async fn an_heir_whose_place_the_other_handle_gave_up_takes_the_seat(desk: &Desk) {
+    granted(desk.ask(&desk.claim("ann")).await);
+    placed(desk.ask_second(&desk.claim("bob").queued()).await, 0);
+    assert_eq!(desk.leave("bob").await, Released::Now);
+    granted(desk.ask_second(&desk.claim("bob").succeeding(from(desk, "ann"))).await);
+    let seen = desk.look().await;
+    assert_eq!((seen.holder_count, seen.line_length), (1, 0));
 }
 
 async fn b8_a_predecessor_is_buried_if_flagged(desk: &Desk) {
