@@ -75,6 +75,11 @@ impl Record {
         self.heir = Some(owner.reveal());
     }
 
+    /// Whether the node is an owner's still, which it came to by its name or as an heir.
+    pub(crate) fn is_of(&self, owner: OwnerToken, is_heir: bool) -> bool {
+        self.heir().is_none_or(|heir| is_heir && heir == owner)
+    }
+
     /// Whose it is, if not that of the owner in the node's name.
     pub(crate) fn heir(&self) -> Option<OwnerToken> {
         self.heir.as_ref()?.parse().ok()

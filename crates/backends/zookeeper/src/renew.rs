@@ -128,8 +128,7 @@ impl ZooKeeper {
             record = entry.record.clone();
             record.asked = asked;
         }
-        let ours = record.heir().is_none_or(|heir| is_heir && heir == claim.owner);
-        if ours {
+        if record.is_of(claim.owner, is_heir) {
             (entry.record, entry.version) = (record, stat.version);
         } else {
             let entry = entries.remove(claim);

@@ -52,8 +52,6 @@ impl ZooKeeper {
         let (inherited, view) =
             (session.client.check_stat(&heir(&claim.reference())), session.weighed(&claim.resource, began));
         let (inherited, view) = (inherited.await.map_err(Fault::of)?, view.await?);
-        let predecessor = ClaimRef { resource: claim.resource.clone(), owner: from.owner };
-        session.forget_gone(&predecessor, view.as_ref());
         if session.forget_gone(&claim.reference(), view.as_ref()) {
             return Ok(None);
         }
@@ -74,11 +72,12 @@ impl ZooKeeper {
             self.remove(session, &claim.reference()).await?;
             return Ok(Some(Verdict::Mismatch { capacity }));
         }
+        let predecessor = ClaimRef { resource: claim.resource.clone(), owner: from.owner };
         if let Some(keep) = from.bury {
             session.bury(&predecessor, keep, began).await?;
         }
         let predecessor = match &view {
-            Some(view) => self.predecessor(session, predecessor, view).await?,
+            Some(view) => self.predecessor(session, &predecessor, view).await?,
             None => None,
         };
         match (predecessor, view) {
@@ -265,29 +264,49 @@ impl ZooKeeper {
     async fn predecessor(
         &self,
         session: &Session,
-        reference: ClaimRef,
+        claim: &ClaimRef,
         view: &View,
     ) -> Result<Option<Predecessor>, Fault> {
-        let known = session.entries().get(&reference).map(|e| (e.node.clone(), e.is_heir, e.granted));
-        let (node, is_heir, granted) = match known {
-            Some(known) => known,
-            None => match self.find(session, &reference).await?.into_iter().next() {
-                Some(Found { path, is_heir, .. }) => {
-                    (path.rsplit('/').next().unwrap_or_default().to_owned(), is_heir, false)
-                }
-                None => return Ok(None),
-            },
-        };
+        let known = session.entries().get(claim).map(|e| (e.node.clone(), e.is_heir, e.granted));
+        if let Some((node, is_heir, granted)) = known {
+            let found = Self::at(session, claim, view, (node, is_heir)).await?;
+            if let Some(mut from) = found {
+                from.seated |= granted;
+                return Ok(Some(from));
+            }
+            // Another session has let it go, or has taken it over.
+            let entry = session.entries().remove(claim);
+            drop(entry); // outside of the lock: it rings
+        }
+        match self.find(session, claim).await?.into_iter().next() {
+            Some(Found { path, is_heir, .. }) => {
+                let node = path.rsplit('/').next().unwrap_or_default().to_owned();
+                Self::at(session, claim, view, (node, is_heir)).await
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// The predecessor, if this node is in the line and still its own.
+    async fn at(
+        session: &Session,
+        claim: &ClaimRef,
+        view: &View,
+        (node, is_heir): (String, bool),
+    ) -> Result<Option<Predecessor>, Fault> {
         let Some(position) = view.line.position(&node) else { return Ok(None) };
-        let seen = session.read(&reference.resource, &view.line, &[position]).await?;
+        let seen = session.read(&claim.resource, &view.line, &[position]).await?;
         let Some(seen) = seen.into_iter().next() else { return Ok(None) };
+        if !seen.record.is_of(claim.owner, is_heir) {
+            return Ok(None);
+        }
         let named_weight = view.line.contenders[position].share.weight();
         Ok(Some(Predecessor {
-            claim: reference,
+            claim: claim.clone(),
             node,
             weight: seen.record.weight.map_or(named_weight, |weight| weight.min(named_weight)),
             named_weight,
-            seated: granted || position < view.seating().seated,
+            seated: position < view.seating().seated,
             is_heir,
             ours: seen.stat.ephemeral_owner == session.id,
             record: seen.record,

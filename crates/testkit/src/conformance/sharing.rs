@@ -25,6 +25,7 @@ pub(super) const TESTS: &[Test] = &[
     test!(readers_do_not_pass_a_waiting_writer, Shares, Line),
     test!(a_downgrade_lets_readers_in_and_keeps_the_expiry, Shares, Heirs),
     test!(a_downgrade_by_the_other_handle_keeps_the_expiry_too, Shares, Heirs, OwnTtl, Twice),
+    test!(a_seat_that_the_other_handle_downgraded_is_not_taken_twice, Shares, Heirs, Twice),
     test!(a_downgrade_passes_the_line_and_is_not_counted, Shares, HandOver, Line),
     test!(a_downgrade_is_not_refused_during_a_pause, Shares, Heirs, Orders),
     test!(a_downgrade_does_not_escape_an_eviction, Shares, Heirs, Orders),
@@ -212,6 +213,17 @@ async fn a_downgrade_by_the_other_handle_keeps_the_expiry_too(desk: &Desk) {
         let grant = granted(desk.ask_second(&read).await);
         desk.remains(grant.remaining, write.ttl, given, (asked, desk.stage.now()));
     }
+}
+
+async fn a_seat_that_the_other_handle_downgraded_is_not_taken_twice(desk: &Desk) {
+    let from = Succession::from(desk.owner("writer"));
+    granted(desk.ask_second(&desk.claim_of("writer", Share::WRITE)).await);
+    granted(desk.ask(&desk.claim_of("reader", Share::READ).succeeding(from)).await);
+    blocked(desk.ask_second(&desk.claim_of("rival", Share::WRITE).succeeding(from)).await);
+    granted(desk.ask_second(&desk.claim_of("bob", Share::READ).succeeding(from)).await);
+    let seen = desk.look().await;
+    let holders: Vec<_> = seen.holders.iter().map(|held| held.holder.label.as_str()).collect();
+    assert_eq!(holders, ["reader", "bob"]);
 }
 
 async fn a_downgrade_passes_the_line_and_is_not_counted(desk: &Desk) {
