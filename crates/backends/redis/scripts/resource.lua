@@ -155,6 +155,10 @@ end
 -- Drops what has ended. At most so many at once: who asks next drops the rest.
 local function settle()
   if not there then return end
+  if extra and not (holder and holder.owner == extra) then
+    forget_extras(extra)
+    extra, dirty = false, true
+  end
   if share_count > 0 then
     for _, owner in ipairs(redis.call('ZRANGEBYSCORE', SHARES, '-inf', math.floor(now), 'LIMIT', 0, SWEEP)) do
       stand_up(share_of(owner) or { owner = owner, weight = 0, marks = '' })

@@ -20,6 +20,7 @@ pub(super) const TESTS: &[Test] = &[
     test!(a_pause_keeps_the_line, Orders, Line),
     test!(a_later_pause_replaces_the_first, Orders),
     test!(asking_reaches_the_holder, Orders),
+    test!(what_was_asked_of_one_grant_is_not_asked_of_the_next, Orders, OwnTtl),
     test!(an_eviction_at_expiry_lets_it_run_out, Orders, OwnTtl),
     test!(an_eviction_now_ends_it_at_once, Orders),
     test!(the_evicted_do_not_come_back_with_the_same_claim, Orders),
@@ -101,6 +102,20 @@ async fn asking_reaches_the_holder(desk: &Desk) {
     desk.leave("ann").await;
     granted(desk.ask(&desk.claim("bob")).await);
     assert_eq!(kept(desk.renew("bob", LONG).await).asked, None, "the next holder was not asked");
+}
+
+async fn what_was_asked_of_one_grant_is_not_asked_of_the_next(desk: &Desk) {
+    let first = desk.brief("ann").noting(*b"first");
+    granted(desk.ask(&first).await);
+    assert_eq!(desk.order(Command::Ask { within: LONG }).await, Ordered::Done);
+    desk.stage.outlast(desk.short()).await;
+    granted(desk.ask(&desk.claim("ann").noting(*b"second")).await);
+    let seen = desk.look().await;
+    assert_eq!(
+        (seen.holders[0].note.as_deref(), seen.holders[0].asked.as_ref()),
+        (Some(&b"second"[..]), None)
+    );
+    assert_eq!(kept(desk.renew("ann", LONG).await).asked, None);
 }
 
 async fn an_eviction_at_expiry_lets_it_run_out(desk: &Desk) {
