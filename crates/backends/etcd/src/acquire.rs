@@ -38,6 +38,8 @@ struct Grip {
     place: Option<Lease>,
     /// What its predecessor's tombstone is put under.
     grave: Option<Lease>,
+    /// As long as what is left of its predecessor's lease, which is another client's: that one may use it again.
+    remainder: Option<Lease>,
     /// An earlier request of this claim went unanswered.
     tainted: bool,
     /// This call has written something.
@@ -129,6 +131,7 @@ impl Etcd {
             hold,
             place,
             grave,
+            remainder: None,
             tainted,
             wrote: false,
             joined: false,
@@ -146,7 +149,7 @@ impl Etcd {
     fn let_go(&self, grip: &Grip) {
         self.claims.change(&grip.claim, |record| record.unanswered = grip.tainted);
         grip.place.into_iter().for_each(|lease| self.pool.put_back(lease));
-        grip.grave.into_iter().for_each(|lease| self.pool.revoke(lease.id));
+        grip.grave.into_iter().chain(grip.remainder).for_each(|lease| self.pool.revoke(lease.id));
         let unused = grip.record.created == 0 && !grip.tainted;
         if unused && let Some(record) = self.claims.remove(&grip.claim) {
             self.dispose(&record, false);
@@ -186,15 +189,43 @@ impl Etcd {
                 read = Some(reading);
                 continue;
             }
+            if let Answer::Granted { lease: Some(lease), .. } = plan.answer
+                && grip.remainder.is_none()
+                && !self.knows_predecessor(claim, lease)
+            {
+                grip.remainder = self.remainder(lease).await?;
+                read = grip.remainder.map(|_| reading);
+                continue;
+            }
             match self.carry_out(claim, keys, grip, plan, reading.line.revision).await {
                 Ok(Some(verdict)) => return Ok(verdict),
-                Ok(None) => self.step_aside(attempt).await,
+                Ok(None) => {
+                    // How much is left may have changed, too.
+                    grip.remainder.take().into_iter().for_each(|lease| self.pool.revoke(lease.id));
+                    self.step_aside(attempt).await;
+                }
                 Err(fault) if fault.is_lease_gone() => self.regrip(claim, grip).await?,
                 Err(fault) => return Err(fault),
             }
         }
         let message = "the line changes faster than it can be joined";
         Err(Fault::Refused(Error::new(ErrorKind::Unavailable, message)))
+    }
+
+    /// Whether the lease that the predecessor stands under is one of ours.
+    fn knows_predecessor(&self, claim: &Claim, lease: i64) -> bool {
+        let from =
+            claim.succeeds.map(|from| ClaimRef { resource: claim.resource.clone(), owner: from.owner });
+        let record = from.and_then(|from| self.claims.get(&from));
+        record.and_then(|record| record.under).is_some_and(|under| under.id == lease)
+    }
+
+    /// A lease that ends when this one does; `None` if that is over.
+    async fn remainder(&self, lease: i64) -> Result<Option<Lease>, Fault> {
+        match self.pool.left(lease).await? {
+            Some((left, _)) => self.pool.grant(whole_seconds(left)).await.map(Some),
+            None => Ok(None),
+        }
     }
 
     /// The one transaction has taken a place, if the claim stands in the line under the lease in hand.
@@ -228,6 +259,7 @@ impl Etcd {
             grip.record.taken = grip.hold;
             self.claims.change(&grip.claim, |record| record.taken = grip.hold);
         }
+        grip.remainder = None;
         if grip.place.is_some() {
             grip.place = Some(self.pool.grant(seconds_for(claim.place_ttl)).await?);
         }
@@ -293,6 +325,7 @@ impl Etcd {
             hold: grip.hold.id,
             place: grip.place.map(|lease| lease.id),
             grave: grip.grave.map(|lease| lease.id),
+            remainder: grip.remainder.map(|lease| lease.id),
         };
         let line_max = usize::try_from(self.info.limits.line).unwrap_or(usize::MAX);
         let read = (reading.line.clone(), reading.owns.as_slice());
@@ -332,7 +365,8 @@ impl Etcd {
             }
             Answer::Holds(index) => return self.holds(claim, grip, &plan.line, index).await.map(Some),
             Answer::Granted { created, lease } => {
-                let under = self.succeeded(claim, lease);
+                let remainder = grip.remainder.take();
+                let passed_on = self.succeeded(claim, lease.filter(|_| remainder.is_none()));
                 let revisions = (created.unwrap_or(written), written);
                 let seat = plan.line.find(&grip.me).map(|index| &plan.line.contenders[index]);
                 match seat.filter(|_| lease.is_some()) {
@@ -341,7 +375,12 @@ impl Etcd {
                         let hold = grip.hold;
                         self.granted(claim, grip, name, revisions, (sent, hold))?
                     }
-                    Some(seat) => self.carried_on(grip, seat, revisions, under).await?,
+                    Some(seat) => {
+                        let lasts = |lease: Lease| lease.ends().min(lease.kept.after(ttl_of(seat)));
+                        let remainder = remainder.map(|lease| (lease, lasts(lease)));
+                        let Some(under) = remainder.or(passed_on) else { return Err(over()) };
+                        self.carried_on(grip, seat, revisions, under)?
+                    }
                 }
             }
             Answer::Blocked(place) => {
@@ -406,18 +445,13 @@ impl Etcd {
     }
 
     /// A downgrade: it goes on under the lease of its predecessor, until the same end.
-    async fn carried_on(
+    fn carried_on(
         &self,
         grip: &mut Grip,
         seat: &Contender,
         (created, written): (i64, i64),
-        known: Option<(Lease, Moment)>,
+        (under, ends): (Lease, Moment),
     ) -> Result<Verdict, Fault> {
-        let known = match known {
-            Some(known) => Some(known),
-            None => self.lease_of(None, seat).await?,
-        };
-        let Some((under, ends)) = known else { return Err(over()) };
         let now = self.environment.now();
         let (taken, unanswered) = (grip.record.taken, grip.tainted);
         let name = seat.name.clone();
@@ -440,15 +474,17 @@ impl Etcd {
             self.done_with(grip);
             return Err(over());
         };
-        // What we know is exact; but another handle may have renewed it since.
+        // What we know is exact; but another client may have renewed it since.
         let known = grip.record.under.filter(|under| under.id == contender.lease);
         let known = known.map(|under| (under, grip.record.ends));
         let (under, ends) = known.filter(|(_, ends)| *ends > seen.1).unwrap_or(seen);
+        // Another client's lease is not noted here: it would be used again once the claim has ended.
+        let is_ours = grip.record.leases().any(|lease| lease.id == under.id);
         let now = self.environment.now();
         let record = Record {
             taken: grip.record.taken,
             name: contender.name.clone(),
-            under: Some(under),
+            under: is_ours.then_some(under),
             created: contender.created,
             written: contender.modified,
             ends,
@@ -541,6 +577,10 @@ fn otherwise(claim: &Claim, keys: &Keys, grip: &Grip, wall: WallTime) -> Vec<Txn
 /// How much of the line is read: those who share must all be counted.
 fn limit(claim: &Claim) -> i64 {
     if claim.share.capacity() == 1 { Line::HEAD } else { 0 }
+}
+
+fn ttl_of(seat: &Contender) -> Duration {
+    seat.entry.as_ref().map_or(Duration::MAX, Entry::ttl)
 }
 
 /// The lease of a seat ended between the answer that told of it and the look at how long it lasts.

@@ -21,6 +21,8 @@ pub(crate) struct Leases {
     pub(crate) place: Option<i64>,
     /// What a tombstone of the predecessor is put under, if there is to be one.
     pub(crate) grave: Option<i64>,
+    /// What a downgrade is put under that must not stay under the lease of its predecessor.
+    pub(crate) remainder: Option<i64>,
 }
 
 /// What the claim is answered once the plan is written.
@@ -174,7 +176,7 @@ impl Draft<'_> {
     fn inherit(&mut self, from: &str, index: usize, seat: &Entry, downgrade: bool) -> Answer {
         let mut entry = Entry::holding(self.claim, self.now);
         entry.turns = if downgrade { seat.turns } else { seat.turns.saturating_add(1) };
-        let lease = self.line.contenders[index].lease;
+        let lease = self.leases.remainder.unwrap_or(self.line.contenders[index].lease);
         if !downgrade {
             self.depart(from);
             self.leave();
@@ -371,7 +373,7 @@ mod tests {
     };
     use leasehold_core::{Share, Succession};
 
-    const LEASES: Leases = Leases { hold: 77, place: Some(66), grave: None };
+    const LEASES: Leases = Leases { hold: 77, place: Some(66), grave: None, remainder: None };
     const NOTHING: OwnKey = OwnKey { own: Own::Nothing, modified: 0, home: 0 };
 
     fn plan(claim: &Claim, line: Line) -> Plan {

@@ -142,6 +142,13 @@ impl Desk {
         answered("release", answer)
     }
 
+    /// Says farewell through the second handle.
+    pub(crate) async fn bid_second(&self, farewell: &Farewell) -> Released {
+        let answer = self.stage.second().release(farewell).await;
+        self.note(farewell, &answer);
+        answered("release", answer)
+    }
+
     pub(crate) async fn order(&self, command: Command) -> Ordered {
         self.say(&Order::new(self.resource.clone(), command, "suite", "to see what happens")).await
     }

@@ -2,7 +2,7 @@
 
 use std::{future::Future, pin::pin, sync::Arc, task::Poll};
 
-use leasehold_core::{Effect, Farewell, FencingToken, Gone, Released, Share, Verdict};
+use leasehold_core::{Effect, Farewell, FencingToken, Gone, Query, Released, Share, Verdict};
 
 use super::{
     Test,
@@ -13,6 +13,7 @@ use super::{
 pub(super) const TESTS: &[Test] = &[
     test!(b1_of_many_at_once_one_is_granted),
     test!(b1_what_one_handle_did_the_other_sees, Twice),
+    test!(what_one_handle_lets_go_the_other_does_not_lose, Twice),
     test!(b2_asking_again_returns_the_same_grant),
     test!(b2_releasing_twice_says_already_gone),
     test!(b2_releasing_what_was_never_there_does_nothing),
@@ -64,11 +65,30 @@ async fn b1_what_one_handle_did_the_other_sees(desk: &Desk) {
     assert_eq!(seen.holders[0].token, first.token);
     // The owner token is the capability, wherever it is used.
     let farewell = Farewell::new(desk.reference("ann"));
-    let answer = desk.stage.second().release(&farewell).await.expect("release answers");
-    assert_eq!(answer, Released::Now);
+    assert_eq!(desk.bid_second(&farewell).await, Released::Now);
     let second = granted(desk.ask_second(&desk.claim("bob")).await);
     assert!(second.token > first.token, "tokens grow whichever handle grants");
     blocked(desk.ask(&desk.claim("ann")).await);
+}
+
+async fn what_one_handle_lets_go_the_other_does_not_lose(desk: &Desk) {
+    let at = |name: &str| {
+        let mut claim = desk.claim(name);
+        claim.resource = desk.resource(name);
+        claim
+    };
+    let (ann, bob, cy) = (desk.claim("ann"), at("bob"), at("cy"));
+    // Both know of one claim, and both hear that it has ended.
+    granted(desk.ask_second(&ann).await);
+    granted(desk.ask(&ann).await);
+    assert_eq!(desk.leave("ann").await, Released::Now);
+    assert_eq!(desk.bid_second(&Farewell::new(ann.reference())).await, Released::AlreadyGone);
+    granted(desk.ask_second(&bob).await);
+    granted(desk.ask(&cy).await);
+    assert_eq!(desk.bid(&Farewell::new(cy.reference()).burying(LONG)).await, Released::Now);
+    desk.stage.pass(desk.short() / 2).await;
+    let seen = desk.page(&Query::One(bob.resource)).await.into_snapshots();
+    assert_eq!(seen[0].holder_count, 1);
 }
 
 async fn b2_asking_again_returns_the_same_grant(desk: &Desk) {

@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use leasehold_core::{Blocked, Command, Eviction, Released, Share, Succession, Verdict};
+use leasehold_core::{Blocked, Command, Eviction, Farewell, Released, Share, Succession, Verdict};
 
 use super::{
     Test,
@@ -26,6 +26,12 @@ pub(super) const TESTS: &[Test] = &[
     test!(a_downgrade_lets_readers_in_and_keeps_the_expiry, Shares, Heirs),
     test!(a_downgrade_by_the_other_handle_keeps_the_expiry_too, Shares, Heirs, OwnTtl, Twice),
     test!(a_seat_that_the_other_handle_downgraded_is_not_taken_twice, Shares, Heirs, Twice),
+    test!(
+        a_seat_that_the_other_handle_downgraded_does_not_end_with_what_that_one_holds,
+        Shares,
+        Heirs,
+        Twice
+    ),
     test!(a_downgrade_passes_the_line_and_is_not_counted, Shares, HandOver, Line),
     test!(a_downgrade_is_not_refused_during_a_pause, Shares, Heirs, Orders),
     test!(a_downgrade_does_not_escape_an_eviction, Shares, Heirs, Orders),
@@ -224,6 +230,20 @@ async fn a_seat_that_the_other_handle_downgraded_is_not_taken_twice(desk: &Desk)
     let seen = desk.look().await;
     let holders: Vec<_> = seen.holders.iter().map(|held| held.holder.label.as_str()).collect();
     assert_eq!(holders, ["reader", "bob"]);
+}
+
+async fn a_seat_that_the_other_handle_downgraded_does_not_end_with_what_that_one_holds(desk: &Desk) {
+    let from = Succession::from(desk.owner("writer"));
+    granted(desk.ask_second(&desk.claim_of("writer", Share::WRITE)).await);
+    granted(desk.ask(&desk.claim_of("reader", Share::READ).succeeding(from)).await);
+    assert_eq!(desk.bid_second(&Farewell::new(desk.reference("writer"))).await, Released::AlreadyGone);
+    let mut other = desk.claim_of("other", Share::WRITE);
+    other.resource = desk.resource("other");
+    granted(desk.ask_second(&other).await);
+    let farewell = Farewell::new(other.reference()).burying(LONG);
+    assert_eq!(desk.bid_second(&farewell).await, Released::Now);
+    desk.stage.pass(desk.short() / 2).await;
+    assert_eq!(desk.look().await.holders[0].holder.label, "reader");
 }
 
 async fn a_downgrade_passes_the_line_and_is_not_counted(desk: &Desk) {

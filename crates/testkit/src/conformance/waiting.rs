@@ -135,7 +135,7 @@ async fn b3_a_resume_wakes_the_head_of_the_line(desk: &Desk) {
 async fn b3_what_the_second_handle_does_wakes_too(desk: &Desk) {
     let (claim, waiting) = ann_holds_and_bob_waits(desk).await;
     let farewell = Farewell::new(desk.reference("ann"));
-    desk.stage.second().release(&farewell).await.expect("release answers");
+    desk.bid_second(&farewell).await;
     assert!(desk.ends(&waiting, SOON).await, "the release came from another process");
     granted(desk.ask(&claim).await);
 }

@@ -145,7 +145,10 @@ impl Tolerance {
             equal("capacity", &model.capacity, &backend.capacity)?;
         }
         equal("holders listed", &model.holders.len(), &backend.holders.len())?;
-        for (model, backend) in model.holders.iter().zip(&backend.holders) {
+        // By token, which is not the same order in both: whoever shares may have got its token when it came to wait.
+        let mut holders: Vec<_> = model.holders.iter().collect();
+        holders.sort_by_key(|held| tokens.translate(held.token));
+        for (model, backend) in holders.into_iter().zip(&backend.holders) {
             self.held_by(tokens, model, backend)?;
         }
         equal("places listed", &model.line.len(), &backend.line.len())?;
