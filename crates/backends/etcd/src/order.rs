@@ -185,6 +185,10 @@ impl Etcd {
         draft: &mut Draft,
     ) -> Result<(), Fault> {
         let contender = &line.contenders[index];
+        if contender.entry.as_ref().is_some_and(|entry| entry.evicting) {
+            draft.guard(keys, line, index);
+            return Ok(());
+        }
         let left = self.pool.left(contender.lease).await?.map_or(Duration::ZERO, |(left, _)| left);
         // What is left is told in whole seconds, rounded down: one more, so that it is not ended early.
         let lease = self.grant_for(draft, left + Duration::from_secs(1)).await?;

@@ -26,9 +26,9 @@ fn main() {
         Stage::real(first)
             .opened_again(second)
             .reopened_by(open)
-            // etcd counts in whole seconds, from two on; a lease is one longer than asked for, and etcd looks for those
-            // that have ended twice a second.
+            // etcd counts in whole seconds, from two on; a lease is one longer than asked for, an eviction adds one more at
+            // the most, and etcd looks for those that have ended twice a second.
             .short_ttl(Duration::from_secs(2))
-            .grace(Duration::from_millis(2200))
+            .grace(Duration::from_millis(3200))
     });
 }

@@ -3,7 +3,8 @@
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use leasehold::{
-    Backend, Command, Effect, ErrorKind, Farewell, Order, OwnerToken, Released, Renewal, Succession,
+    Backend, Command, Effect, ErrorKind, Eviction, Farewell, Order, Ordered, OwnerToken, Released, Renewal,
+    Succession,
 };
 use leasehold_testkit::servers::EtcdCluster;
 use sha2::{Digest as _, Sha256};
@@ -251,6 +252,19 @@ async fn whoever_waits_for_what_never_ends_by_itself_asks_no_more_often() {
         assert!(asked < 40, "{key}: {asked} transactions in three seconds");
         cluster.etcdctl(&["del", &key]);
     }
+}
+
+#[tokio::test]
+async fn an_eviction_that_is_said_again_does_not_put_off_the_end() {
+    let cluster = EtcdCluster::start(1);
+    let etcd = open(&cluster.url()).await;
+    granted(&etcd, &claim(&report(), LONG)).await;
+    let evict = Order::new(report(), Command::Evict(Eviction::AtExpiry), "ops", "a new disk");
+    let key = cluster.keys(LOCK).remove(0);
+    assert_eq!(etcd.order(&evict).await.unwrap(), Ordered::Done);
+    let lease = lease_of(&cluster, &key);
+    assert_eq!(etcd.order(&evict).await.unwrap(), Ordered::Done);
+    assert_eq!(lease_of(&cluster, &key), lease, "what was left when it was said first is what is left");
 }
 
 #[tokio::test]
