@@ -7,6 +7,7 @@ mod examples;
 mod links;
 mod output;
 mod packages;
+mod soak;
 mod steps;
 mod test;
 
@@ -19,6 +20,8 @@ use std::{
 const USAGE: &str = "\
 cargo xtask build            the program with every backend, at target/release/leasehold; installs what that needs
 cargo xtask test [STEP…]     everything that must pass before a change is merged; some steps by name
+cargo xtask soak [MINUTES] [BACKEND…]
+                             new random cases on the backends and in the simulator; half an hour unless it is said
 cargo xtask bench [NAME…]    what leasehold costs, optimised (`bench --help` lists the parts), or a bench target by name
 cargo xtask audit            licences, duplicate and banned crates, sources (cargo-deny)
 
@@ -34,12 +37,15 @@ fn main() -> ExitCode {
         ("bench", _) => bench::run(&args),
         ("build", None) => build::run(&args),
         ("test", None) => test::run(&args),
+        ("soak", None) => soak::run(&args),
         ("audit", None) => audit::run(&args),
-        ("" | "help" | "-h" | "--help", _) | ("build" | "test" | "audit", Some("-h" | "--help")) => {
+        ("" | "help" | "-h" | "--help", _) | ("build" | "test" | "soak" | "audit", Some("-h" | "--help")) => {
             print!("{USAGE}");
             Ok(())
         }
-        ("build" | "test" | "audit", Some(option)) => Err(format!("{option} means nothing here\n\n{USAGE}")),
+        ("build" | "test" | "soak" | "audit", Some(option)) => {
+            Err(format!("{option} means nothing here\n\n{USAGE}"))
+        }
         (other, _) => Err(format!("there is no chore called {other:?}\n\n{USAGE}")),
     };
     match outcome {

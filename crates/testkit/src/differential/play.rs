@@ -78,10 +78,12 @@ impl<'a> Game<'a> {
     async fn step(&mut self, step: &Step) -> Played {
         match step {
             Step::Acquire(asking) => self.acquire(asking).await,
-            Step::Renew(batch) => self.renew(batch).await,
-            Step::Release { who, bury, keep_for } => self.release(*who, *bury, *keep_for).await,
-            Step::Order { resource, meaning, what } if self.has.orders => {
-                self.order(*resource, *meaning, *what).await
+            Step::Renew { batch, second } => self.renew(batch, *second).await,
+            Step::Release { who, bury, keep_for, second } => {
+                self.release(*who, (*bury, *keep_for), *second).await
+            }
+            Step::Order { resource, meaning, what, second } if self.has.orders => {
+                self.order(*resource, *meaning, *what, *second).await
             }
             Step::Look { resource } => self.look(*resource).await,
             Step::List { limit } => self.list(*limit).await,
@@ -208,7 +210,7 @@ impl<'a> Game<'a> {
         self.has.hand_over || (self.has.line && line == 0)
     }
 
-    async fn renew(&mut self, batch: &[Renewing]) -> Played {
+    async fn renew(&mut self, batch: &[Renewing], second: bool) -> Played {
         // One batch is of one lane.
         let lane = |renewing: &Renewing| {
             let resource = &self.world.resources[usize::from(renewing.who.resource)];
@@ -221,9 +223,9 @@ impl<'a> Game<'a> {
             held
         };
         let held: Vec<_> = batch.iter().map(held).collect();
-        let backend = self.backend(false);
+        let backend = self.backend(second);
         let (answers, ran) = self.call(backend.renew(&held)).await;
-        self.story.push(format!("renew {batch:?}\n      -> {answers:?}"));
+        self.story.push(format!("renew {batch:?}{}\n      -> {answers:?}", by(second)));
         let Some(ran) = ran else { return Ok(None) };
         if answers.len() != held.len() {
             return Err(format!("{} answers to {} renewals", answers.len(), held.len()));
@@ -238,15 +240,20 @@ impl<'a> Game<'a> {
         Ok(Some(()))
     }
 
-    async fn release(&mut self, who: Who, bury: Option<Span>, keep_for: Option<Span>) -> Played {
+    async fn release(
+        &mut self,
+        who: Who,
+        (bury, keep_for): (Option<Span>, Option<Span>),
+        second: bool,
+    ) -> Played {
         let mut farewell = Farewell::new(self.reference(who));
         farewell.bury = bury.map(|bury| bury.given(self.stage));
         farewell.keep_for = keep_for.filter(|_| self.has.keep_for).map(|keep_for| keep_for.given(self.stage));
-        let backend = self.backend(false);
+        let backend = self.backend(second);
         let (answer, ran) = self.call(backend.release(&farewell)).await;
         let (bury, keep_for) = (farewell.bury, farewell.keep_for);
-        self.story
-            .push(format!("release {who:?}, bury {bury:?}, keep for {keep_for:?}\n      -> {answer:?}"));
+        let said = format!("release {who:?}, bury {bury:?}, keep for {keep_for:?}{}", by(second));
+        self.story.push(format!("{said}\n      -> {answer:?}"));
         let Some(ran) = ran else { return Ok(None) };
         let ours = self.world.models[usize::from(who.resource)].release(ran.ended, &farewell);
         bury.into_iter().chain(keep_for).for_each(|lasting| self.given(ran, lasting));
@@ -258,7 +265,7 @@ impl<'a> Game<'a> {
         }
     }
 
-    async fn order(&mut self, resource: u8, meaning: Meaning, what: What) -> Played {
+    async fn order(&mut self, resource: u8, meaning: Meaning, what: What, second: bool) -> Played {
         let at = usize::from(resource);
         let command = self.command(what);
         let mut ours = Order::new(self.world.resources[at].clone(), command, "someone", "to compare");
@@ -269,9 +276,10 @@ impl<'a> Game<'a> {
         let mut theirs = ours.clone();
         theirs.token = ours.token.and_then(|token| self.world.tokens[at].translate(token));
 
-        let backend = self.backend(false);
+        let backend = self.backend(second);
         let (answer, ran) = self.call(backend.order(&theirs)).await;
-        self.story.push(format!("order resource {resource}: {command:?}, {meaning:?}\n      -> {answer:?}"));
+        let said = format!("order resource {resource}: {command:?}, {meaning:?}{}", by(second));
+        self.story.push(format!("{said}\n      -> {answer:?}"));
         let Some(ran) = ran else { return Ok(None) };
         let answered = self.world.models[at].order(ran.ended, &ours);
         if let Command::Pause { lasting } = command {
@@ -383,6 +391,11 @@ impl<'a> Game<'a> {
 }
 
 /// Both answers, if both sides have one; nothing, if both refuse for the same reason.
+/// Through which handle, for the story.
+fn by(second: bool) -> &'static str {
+    if second { ", second" } else { "" }
+}
+
 fn both<T: std::fmt::Debug>(model: Answer<T>, backend: Answer<T>) -> Result<Option<(T, T)>, String> {
     match (model, backend) {
         (Ok(model), Ok(backend)) => Ok(Some((model, backend))),

@@ -29,9 +29,9 @@ pub(super) struct Who {
 #[derive(Clone, Debug)]
 pub(super) enum Step {
     Acquire(Asking),
-    Renew(Vec<Renewing>),
-    Release { who: Who, bury: Option<Span>, keep_for: Option<Span> },
-    Order { resource: u8, meaning: Meaning, what: What },
+    Renew { batch: Vec<Renewing>, second: bool },
+    Release { who: Who, bury: Option<Span>, keep_for: Option<Span>, second: bool },
+    Order { resource: u8, meaning: Meaning, what: What, second: bool },
     Look { resource: u8 },
     List { limit: u8 },
     Audit { limit: u8 },
@@ -113,11 +113,13 @@ fn who() -> impl Strategy<Value = Who> {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let renew = prop::collection::vec(renewing(), 1..4).prop_map(Step::Renew);
+    let renew = (prop::collection::vec(renewing(), 1..4), any::<bool>());
+    let renew = renew.prop_map(|(batch, second)| Step::Renew { batch, second });
     let resource = prop_oneof![5 => Just(0u8), 1 => Just(1u8)];
     let meaning = prop_oneof![2 => Just(Meaning::Whoever), 1 => (0..OWNERS).prop_map(Meaning::LastGrantOf)];
-    let order = (resource, meaning, what());
-    let order = order.prop_map(|(resource, meaning, what)| Step::Order { resource, meaning, what });
+    let order = (resource, meaning, what(), any::<bool>());
+    let order =
+        order.prop_map(|(resource, meaning, what, second)| Step::Order { resource, meaning, what, second });
     prop_oneof![
         16 => asking().prop_map(Step::Acquire),
         4 => renew,
@@ -166,7 +168,8 @@ fn release() -> impl Strategy<Value = Step> {
     let bury = prop::option::weighted(0.3, prop_oneof![Just(Span::Short), Just(Span::Long)]);
     let keep = prop_oneof![Just(Span::Zero), Just(Span::Short), Just(Span::Long)];
     let keep_for = prop::option::weighted(0.15, keep);
-    (who(), bury, keep_for).prop_map(|(who, bury, keep_for)| Step::Release { who, bury, keep_for })
+    let release = (who(), bury, keep_for, any::<bool>());
+    release.prop_map(|(who, bury, keep_for, second)| Step::Release { who, bury, keep_for, second })
 }
 
 fn what() -> impl Strategy<Value = What> {

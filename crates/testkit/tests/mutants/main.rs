@@ -65,7 +65,7 @@ fn stage(flaw: Flaw) -> Stage {
 }
 
 fn plan() -> Plan {
-    Plan { cases: Some(1_500), seed: Some(7), ..Plan::default() }
+    Plan { cases: Some(1_500), seed: 7, ..Plan::default() }
 }
 
 #[test]
