@@ -470,14 +470,10 @@ impl Etcd {
         index: usize,
     ) -> Result<Verdict, Fault> {
         let contender = &line.contenders[index];
-        let Some(seen) = self.lease_of(None, contender).await? else {
+        let Some((under, ends)) = self.seen_lease_of(&grip.record, contender).await? else {
             self.done_with(grip);
             return Err(over());
         };
-        // What we know is exact; but another client may have renewed it since.
-        let known = grip.record.under.filter(|under| under.id == contender.lease);
-        let known = known.map(|under| (under, grip.record.ends));
-        let (under, ends) = known.filter(|(_, ends)| *ends > seen.1).unwrap_or(seen);
         // Another client's lease is not noted here: it would be used again once the claim has ended.
         let is_ours = grip.record.leases().any(|lease| lease.id == under.id);
         let now = self.environment.now();

@@ -46,6 +46,18 @@ impl Etcd {
         Ok(Some((Lease { id: contender.lease, asked: granted, seconds: granted, kept }, now.after(told))))
     }
 
+    /// The same, asked of etcd too: another client may have kept it since.
+    pub(crate) async fn seen_lease_of(
+        &self,
+        known: &Record,
+        contender: &Contender,
+    ) -> Result<Option<(Lease, Moment)>, Fault> {
+        let Some(seen) = self.lease_of(None, contender).await? else { return Ok(None) };
+        // What we know is exact.
+        let known = known.under.filter(|under| under.id == contender.lease).map(|under| (under, known.ends));
+        Ok(Some(known.filter(|(_, ends)| *ends > seen.1).unwrap_or(seen)))
+    }
+
     /// Sees that a contender lasts this long from now. Never shortens.
     pub(crate) async fn extend(
         &self,
@@ -61,7 +73,11 @@ impl Etcd {
         let now = self.environment.now();
         let wanted = now.after(ttl);
         if wanted <= told {
-            return Ok(Lasting::Until(told, under));
+            let seen = match &known {
+                Some(known) => self.seen_lease_of(known, contender).await?,
+                None => Some((under, told)),
+            };
+            return Ok(seen.map_or(Lasting::Changed, |(under, told)| Lasting::Until(told, under)));
         }
         if under.asked != seconds_for(ttl) {
             return self.relocate(keys, claim, contender, ttl).await;

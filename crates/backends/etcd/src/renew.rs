@@ -83,11 +83,7 @@ impl Etcd {
         };
         let now = self.environment.now();
         let wanted = now.after(held.ttl);
-        if wanted <= record.ends {
-            let ends = record.ends;
-            return Ok(Some((record, ends)));
-        }
-        if under.asked != seconds_for(held.ttl) {
+        if wanted <= record.ends || under.asked != seconds_for(held.ttl) {
             return Ok(None);
         }
         if !under.lasts(now, held.ttl) {

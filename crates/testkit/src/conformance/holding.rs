@@ -90,8 +90,12 @@ async fn b10_what_one_handle_renewed_the_other_knows(desk: &Desk) {
     let before = desk.stage.now();
     kept(desk.renew("ann", claim.ttl).await);
     let given = (before, desk.stage.now());
+    let shorter = Held::new(claim.reference(), desk.short());
+    let answer = desk.stage.second().renew(&[shorter]).await.remove(0).expect("renew answers");
+    desk.remains(kept(answer).remaining, claim.ttl, given, (given.1, desk.stage.now()));
+    let asked = desk.stage.now();
     let again = granted(desk.ask_second(&claim).await);
-    desk.remains(again.remaining, claim.ttl, given, (given.1, desk.stage.now()));
+    desk.remains(again.remaining, claim.ttl, given, (asked, desk.stage.now()));
 }
 
 async fn a_stranger_cannot_renew(desk: &Desk) {
