@@ -92,11 +92,11 @@ fn forgetful(name: &str, ttl: &str) -> (EtcdCluster, PathBuf) {
 
 #[tokio::test]
 async fn a_token_that_expired_is_fetched_anew_without_a_word() {
-    let (cluster, folder) = forgetful("jwt", "1s");
+    let (cluster, folder) = forgetful("jwt", "3s");
     let etcd = open(&url(&cluster, "app:first@", "")).await;
     let ours = claim(&report(), LONG);
     granted(&etcd, &ours).await;
-    tokio::time::sleep(Duration::from_millis(2500)).await;
+    tokio::time::sleep(Duration::from_millis(4500)).await;
     let answer = renew(&etcd, ours.reference(), LONG).await;
     assert!(matches!(answer, Renewal::Kept(_)), "{answer:?}");
     release(&etcd, &ours).await;
