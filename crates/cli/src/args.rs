@@ -1,8 +1,8 @@
 //! What can be typed.
 
-use std::{path::PathBuf, time::Duration};
+use std::{ffi::OsString, path::PathBuf, time::Duration};
 
-use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use clap::{Arg, ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 
 use crate::commands;
 
@@ -16,6 +16,22 @@ pub(crate) struct Cli {
     pub(crate) global: Global,
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+impl Cli {
+    /// Reads a command line, the program's name first.
+    pub(crate) fn read(
+        words: impl IntoIterator<Item = impl Into<OsString> + Clone>,
+    ) -> Result<Cli, clap::Error> {
+        Cli::from_arg_matches(&minding_numbers(Cli::command()).try_get_matches_from(words)?)
+    }
+}
+
+/// `--ttl -1` is a wrong ttl, and told as such; else it would be an option that there is not.
+fn minding_numbers(command: clap::Command) -> clap::Command {
+    let takes_value = |arg: &Arg| !arg.is_positional() && arg.get_action().takes_values();
+    let mind = |arg: Arg| if takes_value(&arg) { arg.allow_negative_numbers(true) } else { arg };
+    command.mut_args(mind).mut_subcommands(minding_numbers)
 }
 
 /// What every command takes.
@@ -110,11 +126,10 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory as _;
 
     #[test]
     fn the_command_line_makes_sense() {
-        Cli::command().debug_assert();
+        minding_numbers(Cli::command()).debug_assert();
     }
 
     /// The words of the first command in a piece of shell: up to the end of its line, a comment, a pipe or the like.
@@ -161,7 +176,7 @@ mod tests {
                         continue;
                     }
                     let words = words(&block[at..]);
-                    let read = Cli::try_parse_from(&words);
+                    let read = Cli::read(&words);
                     assert!(read.is_ok(), "{}: {words:?}: {}", page.display(), read.unwrap_err());
                     typed += 1;
                 }

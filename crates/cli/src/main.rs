@@ -43,8 +43,6 @@ mod view;
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
-
 use crate::{args::Cli, exit::Failure, output::Output};
 
 #[cfg(not(target_os = "linux"))]
@@ -55,7 +53,7 @@ fn main() -> ExitCode {
     if arguments.next().is_some_and(|first| first == guardian::COMMAND) {
         return guardian::main(arguments.collect());
     }
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::read(std::env::args_os()) {
         Ok(cli) => cli,
         Err(error) => return output::usage(&error),
     };

@@ -5,6 +5,7 @@ use std::{
     process::ExitCode,
 };
 
+use clap::error::{ContextKind, ContextValue};
 use leasehold::Effect;
 
 use crate::{
@@ -64,9 +65,18 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     }
     let text = error.render().to_string();
     let lines = text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
-    let lines = lines.filter(|line| !line.starts_with("For more information"));
+    // After a `--` comes the command to run: that is no way to pass a value here.
+    let idle = ["For more information", "tip: to pass"];
+    let lines = lines.filter(|line| !idle.iter().any(|idle| line.starts_with(idle)));
     let message = lines.filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
-    let message = shortened(message.strip_prefix("error: ").unwrap_or(&message));
+    let message = message.strip_prefix("error: ").unwrap_or(&message);
+    let typed = match error.get(ContextKind::InvalidValue) {
+        Some(ContextValue::String(typed)) if !typed.is_empty() => typed.as_str(),
+        _ => "",
+    };
+    // What was typed may be as long as it likes.
+    let message = if typed.is_empty() { message.to_owned() } else { message.replace(typed, &cut(typed, 60)) };
+    let message = cut(&message, 400);
     let hint = if text.contains("--help") { Some("see --help".to_owned()) } else { None };
     let failure = Failure { hint, ..Failure::usage(message) };
     let output =
@@ -75,15 +85,12 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     output.fail(&failure)
 }
 
-/// What was typed may be as long as it likes; what is wrong with it stands at the end.
-fn shortened(message: &str) -> String {
-    let (head, tail) = (100, 200);
-    let letters: Vec<char> = message.chars().collect();
-    if letters.len() <= head + tail {
-        return message.to_owned();
+/// The beginning of a text that is longer than this.
+fn cut(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text.to_owned(),
     }
-    let part = |letters: &[char]| letters.iter().collect::<String>();
-    format!("{}…{}", part(&letters[..head]), part(&letters[letters.len() - tail..]))
 }
 
 fn as_line(failure: &Failure) -> String {
@@ -121,11 +128,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_word_does_not_hide_what_is_wrong_with_it() {
-        let message = shortened(&format!("invalid value '{}': too long", "x".repeat(100_000)));
-        assert!(message.starts_with("invalid value 'xx") && message.ends_with("xx': too long"), "{message}");
-        assert!(message.chars().count() <= 301);
-        assert_eq!(shortened("short"), "short");
+    fn a_long_word_is_cut_between_letters() {
+        assert_eq!(cut(&"ä".repeat(100_000), 3), "äää…");
+        assert_eq!(cut("short", 5), "short");
     }
 
     #[test]

@@ -180,7 +180,8 @@ fn what_the_command_leaves_running_goes_on_when_it_ended_well() {
 fn what_makes_no_sense_is_64_and_one_line() {
     let site = Site::new();
     let long = "x".repeat(5000);
-    let table: [(&[&str], &str); 13] = [
+    let overlong = format!("x/{long}");
+    let table: [(&[&str], &str); 16] = [
         (&["x/1"], "COMMAND"),
         (&[], "RESOURCE"),
         (&["x", "true"], "kind/id"),
@@ -193,6 +194,9 @@ fn what_makes_no_sense_is_64_and_one_line() {
         (&["--ttl", "4s", "--grace", "3s", "x/1", "true"], "--grace"),
         (&["-s", "--permits", "1/2", "x/1", "true"], "--permits"),
         (&["--on-ask", "NOPE", "x/1", "true"], "USR1"),
+        (&["--ttl", "-1", "x/1", "true"], "'--ttl <TTL>': write seconds or a duration"),
+        (&["-w", "-5", "x/1", "true"], "'--wait <WAIT>': write seconds or a duration"),
+        (&[&overlong, "true"], "an id has 1 to 256 bytes, this one has 5000"),
         (&["--note", &long, "x/1", "true"], "a note has at most 4096 bytes here, this one has 5000"),
     ];
     for (arguments, word) in table {
@@ -202,6 +206,7 @@ fn what_makes_no_sense_is_64_and_one_line() {
             errors[0].starts_with("leasehold: ") && errors[0].contains(word),
             "{arguments:?}: {errors:?}"
         );
+        assert!(errors[0].len() < 250 && !errors[0].contains("tip: to pass"), "{arguments:?}: {errors:?}");
     }
 }
 

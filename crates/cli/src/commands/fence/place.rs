@@ -21,7 +21,7 @@ pub(super) enum Place {
     #[cfg(feature = "postgres")]
     Postgres { client: tokio_postgres::Client, namespace: Option<String> },
     #[cfg(feature = "redis")]
-    Redis(Keys),
+    Redis(Box<Keys>),
     /// This build has none of them.
     #[cfg(not(any(feature = "sqlite", feature = "postgres", feature = "redis")))]
     Nowhere(std::convert::Infallible),
@@ -248,7 +248,7 @@ async fn postgres(_: &str) -> Result<Place, Failure> {
 
 #[cfg(feature = "redis")]
 fn redis(url: &str, key: Option<&str>) -> Result<Place, Failure> {
-    Keys::of(url, key).map(Place::Redis)
+    Keys::of(url, key).map(|keys| Place::Redis(Box::new(keys)))
 }
 
 #[cfg(not(feature = "redis"))]
