@@ -8,7 +8,7 @@ use std::{
     future::Future,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicI64, Ordering},
+        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -36,6 +36,10 @@ pub(crate) struct Link {
     pub(crate) config: Config,
     pub(crate) environment: Arc<dyn Environment>,
     members: Mutex<Vec<Option<Arc<Member>>>>,
+    /// Held by whoever makes a connection: how that ended last, if it failed.
+    opening: tokio::sync::Mutex<Option<Fault>>,
+    /// How often that was tried.
+    attempts: AtomicU64,
     /// Counts how often we moved on: the member is this modulo their number.
     moves: watch::Sender<usize>,
     /// The highest revision seen.
@@ -86,7 +90,15 @@ impl Member {
 impl Link {
     pub(crate) fn new(config: Config, environment: Arc<dyn Environment>) -> Link {
         let members = Mutex::new(vec![None; config.hosts.len()]);
-        Link { config, environment, members, moves: watch::Sender::new(0), revision: AtomicI64::new(0) }
+        Link {
+            config,
+            environment,
+            members,
+            opening: tokio::sync::Mutex::default(),
+            attempts: AtomicU64::new(0),
+            moves: watch::Sender::new(0),
+            revision: AtomicI64::new(0),
+        }
     }
 
     /// Tells whenever another member is used from now on.
@@ -98,27 +110,65 @@ impl Link {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A way to the member whose turn it is. If there is none it is made, by one for all: a login costs a server more than
+    /// anything else that we ask of it.
     pub(crate) async fn wire(&self) -> Result<Wire, Fault> {
         let mut fault = Fault::Strange("no member is known".to_owned());
         for _ in &self.config.hosts {
-            let number = *self.moves.borrow();
-            let index = number % self.config.hosts.len();
-            let kept = self.members()[index].clone();
-            if let Some(member) = kept {
-                return Ok(Wire { member, move_number: number });
+            if let Some(wire) = self.kept() {
+                return Ok(wire);
             }
-            match self.open(index).await {
-                Ok(client) => {
-                    let member = Member::new(client);
-                    self.members()[index] = Some(Arc::clone(&member));
-                    return Ok(Wire { member, move_number: number });
-                }
-                Err(refused @ Fault::Refused(_)) => return Err(refused),
-                Err(failed) => fault = failed,
+            let before = self.attempts.load(Ordering::Relaxed);
+            let mut failure = self.opening.lock().await;
+            if let Some(wire) = self.kept() {
+                return Ok(wire);
             }
-            self.move_on(number, false);
+            // Who waited while another tried in vain has its answer: else a crowd would wait one after the other.
+            let tried = self.attempts.load(Ordering::Relaxed) != before;
+            let failed = match failure.clone().filter(|_| tried) {
+                Some(failed) => failed,
+                None => match self.open_next().await {
+                    Ok(wire) => {
+                        *failure = None;
+                        return Ok(wire);
+                    }
+                    Err(failed) => failure.insert(failed).clone(),
+                },
+            };
+            if let Fault::Refused(_) = failed {
+                return Err(failed);
+            }
+            fault = failed;
         }
         Err(fault)
+    }
+
+    /// The way that there is to the member whose turn it is.
+    fn kept(&self) -> Option<Wire> {
+        let move_number = *self.moves.borrow();
+        let member = self.members()[move_number % self.config.hosts.len()].clone()?;
+        Some(Wire { member, move_number })
+    }
+
+    /// Opens a way to the member whose turn it is, or passes the turn on.
+    async fn open_next(&self) -> Result<Wire, Fault> {
+        let move_number = *self.moves.borrow();
+        let index = move_number % self.config.hosts.len();
+        let opened = self.open(index).await;
+        self.attempts.fetch_add(1, Ordering::Relaxed);
+        match opened {
+            Ok(client) => {
+                let member = Member::new(client);
+                self.members()[index] = Some(Arc::clone(&member));
+                Ok(Wire { member, move_number })
+            }
+            Err(fault) => {
+                if !matches!(fault, Fault::Refused(_)) {
+                    self.move_on(move_number, false);
+                }
+                Err(fault)
+            }
+        }
     }
 
     async fn open(&self, index: usize) -> Result<Client, Fault> {

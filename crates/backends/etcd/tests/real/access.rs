@@ -9,10 +9,10 @@ use std::{
 
 use leasehold::{Backend as _, Effect, ErrorKind, Renewal, System};
 use leasehold_etcd::{Config, Etcd};
-use leasehold_testkit::servers::EtcdCluster;
+use leasehold_testkit::{Proxy, servers::EtcdCluster};
 
 use crate::common::{
-    LONG, PATIENCE, blocked, claim, eventually, granted, open, release, renew, report, says,
+    LONG, PATIENCE, blocked, calls, claim, eventually, granted, open, release, renew, report, says,
 };
 
 /// A cluster with a user `app` that may do what it needs, and no more.
@@ -101,6 +101,34 @@ async fn a_token_that_expired_is_fetched_anew_without_a_word() {
     assert!(matches!(answer, Renewal::Kept(_)), "{answer:?}");
     release(&etcd, &ours).await;
     let _ = std::fs::remove_dir_all(&folder);
+}
+
+#[tokio::test]
+async fn a_crowd_that_has_lost_its_connection_logs_in_once() {
+    let cluster = guarded(EtcdCluster::start(1));
+    let proxy = Proxy::start(cluster.ports()[0], 1).await;
+    let patience = "timeout=3s&connect_timeout=1s";
+    let etcd = open(&format!("etcd://app:first@127.0.0.1:{}?{patience}", proxy.port())).await;
+    let crowd = async || {
+        let asked = (0..40).map(|number| {
+            let ours = claim(&format!("report/{number}").parse().unwrap(), LONG);
+            let etcd = &etcd;
+            async move { etcd.acquire(&ours).await }
+        });
+        futures_util::future::join_all(asked).await
+    };
+    proxy.black_hole();
+    // The first ones find the connection silent, the others cannot log in; neither wait one after the other.
+    for _ in 0..2 {
+        let started = Instant::now();
+        assert!(crowd().await.iter().all(Result::is_err));
+        assert!(started.elapsed() < PATIENCE, "{:?}", started.elapsed());
+    }
+    proxy.heal();
+    let before = calls(&cluster, "Authenticate");
+    assert!(crowd().await.iter().all(Result::is_ok));
+    let logins = calls(&cluster, "Authenticate") - before;
+    assert!(logins <= 2, "{logins} logins of 40 callers");
 }
 
 #[tokio::test]
