@@ -5,6 +5,8 @@ use std::{
     io::{self, IsTerminal as _, Write as _},
 };
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 use crate::{exit::Failure, table::Table, text};
 
 /// What stdout is.
@@ -54,6 +56,14 @@ impl Screen {
     pub(crate) fn indented<const N: usize>(self, table: &Table<N>) -> impl Iterator<Item = String> + use<N> {
         let columns = self.columns().map(|columns| columns.saturating_sub(2));
         table.lines(columns, self.colour).into_iter().map(|line| format!("  {line}"))
+    }
+
+    /// Whether somebody may read what is printed: the reader of a pipe may have gone.
+    pub(crate) fn is_read(self) -> bool {
+        let stdout = io::stdout();
+        let mut ends = [PollFd::new(&stdout, PollFlags::empty())];
+        let asked = poll(&mut ends, Some(&Timespec::default()));
+        asked.is_err() || !ends[0].revents().contains(PollFlags::ERR)
     }
 
     /// Prints; false if the reader has had enough.

@@ -74,17 +74,23 @@ impl Watch {
                 }
             }
             known = now.into_iter().map(|seen| (seen.resource.clone(), seen)).collect();
-            now = self.look_again(desk).await;
+            match self.look_again(desk).await {
+                Some(seen) => now = seen,
+                None => return Ok(()),
+            }
         }
     }
 
-    /// A store that does not answer is said once, and asked again.
-    async fn look_again(&self, desk: &Desk) -> Vec<Snapshot> {
+    /// A store that does not answer is said once, and asked again. `None` if nobody reads what is printed.
+    async fn look_again(&self, desk: &Desk) -> Option<Vec<Snapshot>> {
         let mut said = false;
         loop {
             self.pause().await;
+            if !desk.screen().is_read() {
+                return None;
+            }
             match desk.within(&self.what).await {
-                Ok(now) => return now,
+                Ok(now) => return Some(now),
                 Err(failure) if !said => desk.output.say(&format!("{}; looking again", failure.message)),
                 Err(_) => {}
             }

@@ -11,6 +11,9 @@ use leasehold::{Client, FencingToken};
 use serde_json::Value;
 use tempfile::TempDir;
 
+/// How long anything may take on a loaded machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// A store in a directory of its own.
 pub(crate) struct Store(TempDir);
 
@@ -136,6 +139,11 @@ pub(crate) struct Running {
 impl Running {
     /// Its end: the code, and what it said.
     pub(crate) fn end(mut self) -> (i32, String) {
+        let until = Instant::now() + PATIENCE;
+        while self.child.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < until, "it goes on and on");
+            std::thread::sleep(Duration::from_millis(10));
+        }
         let code = self.child.wait().unwrap().code().unwrap_or(-1);
         let mut said = String::new();
         self.child.stderr.take().map(|mut err| err.read_to_string(&mut said));
