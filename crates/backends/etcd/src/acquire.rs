@@ -220,12 +220,12 @@ impl Etcd {
         record.and_then(|record| record.under).is_some_and(|under| under.id == lease)
     }
 
-    /// A lease that ends when this one does; `None` if that is over.
+    /// A lease that ends when this one does; `None` if that is over. It is of no length that is asked for: a renewal moves
+    /// on to one that is, and what is to run out is never kept alive.
     async fn remainder(&self, lease: i64) -> Result<Option<Lease>, Fault> {
-        match self.pool.left(lease).await? {
-            Some((left, _)) => self.pool.grant(whole_seconds(left)).await.map(Some),
-            None => Ok(None),
-        }
+        let Some((left, _)) = self.pool.left(lease).await? else { return Ok(None) };
+        let lease = self.pool.grant(whole_seconds(left)).await?;
+        Ok(Some(Lease { asked: 0, ..lease }))
     }
 
     /// The one transaction has taken a place, if the claim stands in the line under the lease in hand.
