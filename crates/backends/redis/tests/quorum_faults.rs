@@ -349,7 +349,7 @@ async fn what_is_no_quorum_is_refused_with_the_reason() {
     let nodes = RedisNodes::long_lived(3, GATE);
     let of = format!("127.0.0.1 {}", nodes.servers[0].port());
     let replica = RedisServer::with(&["--replicaof", &of]);
-    let clustered = RedisServer::with(&["--cluster-enabled", "yes", "--cluster-port", "0"]);
+    let clustered = RedisServer::with(&["--cluster-enabled", "yes"]);
     let port = |index: usize| nodes.servers[index].port();
     let table = [
         (format!("redlock://127.0.0.1:{},127.0.0.1:{}", port(0), port(1)), "at least 3"),

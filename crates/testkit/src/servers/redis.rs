@@ -69,6 +69,11 @@ impl RedisServer {
             options.extend(files.options(port));
             port
         });
+        let has = |name: &str| options.iter().any(|option| option == name);
+        if has("--cluster-enabled") && !has("--cluster-port") {
+            // Else it takes the port 10,000 above its own, which may be anybody's.
+            options.extend(["--cluster-port".to_owned(), free_port().to_string()]);
+        }
         let password =
             options.windows(2).find(|words| words[0] == "--requirepass").map(|words| words[1].clone());
         let server = RedisServer {
