@@ -70,27 +70,20 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     let lines = lines.filter(|line| !idle.iter().any(|idle| line.starts_with(idle)));
     let message = lines.filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
     let message = message.strip_prefix("error: ").unwrap_or(&message);
-    let typed = match error.get(ContextKind::InvalidValue) {
-        Some(ContextValue::String(typed)) if !typed.is_empty() => typed.as_str(),
-        _ => "",
-    };
     // What was typed may be as long as it likes.
-    let message = if typed.is_empty() { message.to_owned() } else { message.replace(typed, &cut(typed, 60)) };
-    let message = cut(&message, 400);
+    let message = match error.get(ContextKind::InvalidValue) {
+        Some(ContextValue::String(typed)) if !typed.is_empty() => {
+            message.replace(typed, &text::cut(typed, 60))
+        }
+        _ => message.to_owned(),
+    };
+    let message = text::cut(&message, 400);
     let hint = if text.contains("--help") { Some("see --help".to_owned()) } else { None };
     let failure = Failure { hint, ..Failure::usage(message) };
     let output =
         Output { quiet: false, verbose: false, json: std::env::args_os().any(|arg| arg == "--json") };
     debug_assert_eq!(failure.code, Exit::Usage.code());
     output.fail(&failure)
-}
-
-/// The beginning of a text that is longer than this.
-fn cut(text: &str, most: usize) -> String {
-    match text.char_indices().nth(most) {
-        Some((at, _)) => format!("{}…", &text[..at]),
-        None => text.to_owned(),
-    }
 }
 
 fn as_line(failure: &Failure) -> String {
@@ -126,12 +119,6 @@ fn to_stderr(said: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_long_word_is_cut_between_letters() {
-        assert_eq!(cut(&"ä".repeat(100_000), 3), "äää…");
-        assert_eq!(cut("short", 5), "short");
-    }
 
     #[test]
     fn a_failure_is_one_line_for_people_and_an_object_for_programs() {
