@@ -197,6 +197,15 @@ impl Error {
         Error::new(ErrorKind::StaleToken, message).with(|inner| inner.detail = detail)
     }
 
+    /// A claim's floor is more than a year ahead of the backend's clock.
+    pub fn floor_too_high(floor: FencingToken) -> Error {
+        let message = format!(
+            "the claim's floor {floor} is more than a year ahead of the backend's clock; \
+             check where the client got this token, and the clock of the server"
+        );
+        Error::new(ErrorKind::Invalid, message)
+    }
+
     fn with(mut self, change: impl FnOnce(&mut Inner)) -> Error {
         change(Arc::make_mut(&mut self.0));
         self

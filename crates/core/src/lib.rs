@@ -17,6 +17,7 @@
 //! | [`backoff`] | how long to wait before asking again |
 //! | [`clock`] | the one seam for time, chance and tasks |
 //! | [`race`] | two futures, the first of which decides |
+//! | [`request_id`] | how an answer proves which request it belongs to |
 //! | [`event`] | what happened, in the words of this crate |
 //! | [`error`] | what went wrong, and whether it had an effect |
 //! | [`url`] | what the URLs of all backends have in common |
@@ -33,6 +34,7 @@ pub mod pass;
 pub mod planted;
 pub mod quorum_node;
 pub mod race;
+pub mod request_id;
 pub mod resource;
 mod roster;
 pub mod seat;
@@ -53,6 +55,7 @@ pub use event::{Ending, Event, EventKind};
 pub use model::Model;
 pub use pass::{OwnerHash, Pass};
 pub use quorum_node::QuorumNode;
+pub use request_id::{RequestId, RequestIds};
 pub use resource::Resource;
 pub use token::{FencingToken, OwnerToken, ShareNumber};
 pub use verdict::{

@@ -27,6 +27,8 @@ pub struct FencingToken(NonZeroU64);
 impl FencingToken {
     /// One past the greatest token.
     pub const LIMIT: u64 = 1 << 53;
+    /// How far a claimant's floor may be ahead of the backend's clock, in microseconds: a year. There is room for 229 of them.
+    pub const FLOOR_LEAD_MAX: u64 = 366 * 86_400 * 1_000_000;
 
     /// # Errors
     /// `Invalid` if it is zero or not below 2^53.
@@ -53,10 +55,24 @@ impl FencingToken {
     /// was forgotten goes on above it), or any counter; `floor` is the highest token that the claimant has seen.
     ///
     /// # Errors
+    /// `Invalid` if the floor is above `last` and more than [`FLOOR_LEAD_MAX`](FencingToken::FLOOR_LEAD_MAX) ahead of the
+    /// clock: no honest client has seen such a token, and granting above it would use up the tokens of the resource.
     /// `Limit` if there is no such token below 2^53.
     pub fn mint(last: Option<FencingToken>, clock: u64, floor: Option<FencingToken>) -> Result<FencingToken> {
-        let above = |token: Option<FencingToken>| token.map_or(1, |token| token.get() + 1);
-        let number = above(last).max(above(floor)).max(clock);
+        let highest = clock.saturating_add(FencingToken::FLOOR_LEAD_MAX);
+        if let Some(floor) = floor.filter(|floor| Some(*floor) > last && floor.get() > highest) {
+            return Err(Error::floor_too_high(floor));
+        }
+        FencingToken::propose(last.max(floor), clock)
+    }
+
+    /// The lowest token that is above `seen` and at least what the clock says. Does not judge how far `seen` is ahead of the
+    /// clock: a client that proposes a token to a quorum leaves that to the nodes, which have clocks of their own.
+    ///
+    /// # Errors
+    /// `Limit` if there is no such token below 2^53.
+    pub fn propose(seen: Option<FencingToken>, clock: u64) -> Result<FencingToken> {
+        let number = seen.map_or(1, |token| token.get() + 1).max(clock);
         FencingToken::new(number)
             .map_err(|_| Error::new(ErrorKind::Limit, "no fencing token is left: they end below 2^53"))
     }

@@ -46,8 +46,12 @@ proptest! {
         clock in 0..FencingToken::LIMIT,
     ) {
         let needed = [last, floor].into_iter().flatten().map(|token| token.get() + 1).max().unwrap_or(1).max(clock);
+        let absurd = floor.is_some_and(|floor| {
+            Some(floor) > last && floor.get() > clock + FencingToken::FLOOR_LEAD_MAX
+        });
         match FencingToken::mint(last, clock, floor) {
-            Ok(minted) => prop_assert_eq!(minted.get(), needed),
+            Ok(minted) => prop_assert!(!absurd && minted.get() == needed),
+            Err(error) if absurd => prop_assert_eq!(error.kind(), ErrorKind::Invalid),
             Err(error) => {
                 prop_assert_eq!(error.kind(), ErrorKind::Limit);
                 prop_assert!(needed >= FencingToken::LIMIT);
@@ -126,7 +130,7 @@ fn the_last_token_has_no_successor() {
     let greatest = FencingToken::new(FencingToken::LIMIT - 1).unwrap();
     for (last, clock, floor) in [
         (Some(greatest), 0, None),
-        (None, 0, Some(greatest)),
+        (None, FencingToken::LIMIT - 1, Some(greatest)),
         (None, FencingToken::LIMIT, None),
         (None, u64::MAX, None),
     ] {
@@ -138,6 +142,18 @@ fn the_last_token_has_no_successor() {
     }
     assert_eq!(FencingToken::mint(None, 0, None).unwrap().get(), 1);
     assert_eq!(FencingToken::mint(None, FencingToken::LIMIT - 1, None).unwrap(), greatest);
+}
+
+#[test]
+fn a_floor_a_year_ahead_of_the_clock_is_refused_unless_the_resource_was_there_before() {
+    let clock = 1_800_000_000_000_000;
+    let token = |ahead: u64| FencingToken::new(clock + FencingToken::FLOOR_LEAD_MAX + ahead).unwrap();
+    assert_eq!(FencingToken::mint(None, clock, Some(token(0))).unwrap(), token(1));
+    let error = FencingToken::mint(None, clock, Some(token(1))).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.to_string().contains(&token(1).to_string()), "{error}");
+    // The server's own clock was set back: its clients have seen what it gave out before, and are served.
+    assert_eq!(FencingToken::mint(Some(token(1)), clock, Some(token(1))).unwrap(), token(2));
 }
 
 #[test]

@@ -158,7 +158,7 @@ impl<'a> Seek<'a> {
                 }
                 Decision::Propose { clock } if proposals == 0 => {
                     proposals += 1;
-                    self.propose(FencingToken::mint(None, clock.as_micros(), self.claim.floor)?);
+                    self.propose(FencingToken::propose(self.claim.floor, clock.as_micros())?);
                     self.ask_again(|choice| matches!(choice, Choice::Far));
                     timer = self.timer();
                 }
@@ -390,13 +390,13 @@ impl<'a> Seek<'a> {
         }
     }
 
+    /// No majority accepts the token that was proposed, although it was proposed again by their clocks.
     fn far(&self) -> Error {
-        let floor = self.claim.floor.filter(|floor| *floor >= self.ballot.proposal.min(*floor));
-        let of = if floor.is_some_and(|floor| floor.get() + 1 == self.ballot.proposal.get()) {
-            "the floor is too far from the clocks of a majority"
-        } else {
-            "the clocks of the nodes are too far apart: no majority accepts a token"
-        };
-        unavailable(of.to_owned())
+        match self.claim.floor {
+            Some(floor) if floor.get() + 1 == self.ballot.proposal.get() => Error::floor_too_high(floor),
+            _ => unavailable(
+                "the clocks of the nodes are too far apart: no majority accepts a token".to_owned(),
+            ),
+        }
     }
 }

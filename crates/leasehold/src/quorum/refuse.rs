@@ -21,7 +21,7 @@ impl Shared {
     }
 
     pub(super) fn proposal(&self, claim: &Claim) -> Result<FencingToken> {
-        FencingToken::mint(None, self.environment.wall().as_micros(), claim.floor)
+        FencingToken::propose(claim.floor, self.environment.wall().as_micros())
     }
 
     pub(super) fn stopped(&self, abstain: usize) -> Error {

@@ -2,7 +2,7 @@
 
 use std::{future::Future, pin::pin, sync::Arc, task::Poll};
 
-use leasehold_core::{Effect, Farewell, FencingToken, Gone, Query, Released, Share, Verdict};
+use leasehold_core::{Effect, ErrorKind, Farewell, FencingToken, Gone, Query, Released, Share, Verdict};
 
 use super::{
     Test,
@@ -22,6 +22,7 @@ pub(super) const TESTS: &[Test] = &[
     test!(b5_tokens_grow_across_expiry, OwnTtl),
     test!(b5_tokens_grow_across_a_restart, Reopening),
     test!(b5_a_token_is_above_the_floor),
+    test!(b5_an_absurd_floor_is_refused_and_uses_up_nothing),
     test!(b6_another_capacity_is_a_mismatch, Shares),
     test!(b6_when_nobody_is_there_any_capacity_will_do, Shares),
     test!(b7_a_dropped_claim_can_be_buried),
@@ -179,6 +180,20 @@ async fn b5_a_token_is_above_the_floor(desk: &Desk) {
         // Where the token is the store's own counter, a floor above it cannot be met: refused, never undercut.
         Err(error) => assert_eq!(error.effect(), Effect::None, "{error:?}"),
         Ok(verdict) => assert!(granted(verdict).token > floor, "the token is above the floor"),
+    }
+}
+
+/// A client that asks for a token above 2^53 - 2 must not take all tokens from the others.
+async fn b5_an_absurd_floor_is_refused_and_uses_up_nothing(desk: &Desk) {
+    let absurd = FencingToken::new(FencingToken::LIMIT - 2).expect("a token");
+    for name in ["ann", "bob"] {
+        // The first time the resource is new, the second time it has a last token.
+        let refusal = desk.try_ask(&desk.claim(name).above(absurd)).await;
+        let error = refusal.expect_err("the floor is years ahead of any clock");
+        assert_eq!((error.kind(), error.effect()), (ErrorKind::Invalid, Effect::None), "{error:?}");
+        let token = granted(desk.ask(&desk.claim(name)).await).token;
+        assert!(token < absurd, "{token:?}");
+        desk.leave(name).await;
     }
 }
 
