@@ -7,6 +7,7 @@
 //! | [`differential`] | random verbs, played on the backend and on the model side by side |
 //! | [`history`] | what was asked and answered, and whether that can have happened |
 //! | [`faulty`] | a network that loses, delays, repeats and reorders |
+//! | [`misdelivery`] | answers that reach the wrong request |
 //! | [`proxy`] | a network that can fail, between a client and a real server |
 //! | [`servers`] | real servers, started by the tests themselves |
 //! | [`taker`] | a process that holds a lease, to kill, stop and continue |
@@ -16,6 +17,7 @@ pub mod conformance;
 pub mod differential;
 pub mod faulty;
 pub mod history;
+pub mod misdelivery;
 pub mod proxy;
 pub mod servers;
 pub mod stage;

@@ -16,7 +16,7 @@ use tokio::{
         TcpListener, TcpStream,
         tcp::{OwnedReadHalf, OwnedWriteHalf},
     },
-    sync::watch,
+    sync::{oneshot, watch},
     task::JoinHandle,
 };
 
@@ -43,6 +43,7 @@ struct Shared {
     held: watch::Sender<[bool; 2]>,
     /// Counts resets: a connection that sees the number change is reset.
     resets: watch::Sender<u64>,
+    parked: Mutex<Option<Parked>>,
 }
 
 #[derive(Debug)]
@@ -53,8 +54,29 @@ struct Faults {
     cut_after: [Option<usize>; 2],
     lose_replies: u32,
     send_twice: u32,
+    /// How many replies are still to be delivered wrongly, by [`Misdelivery`].
+    misdeliver: [u32; 3],
+    misdelivered: u64,
     refuse: bool,
     connections: u64,
+}
+
+/// How a reply reaches the wrong request. A pool or proxy that has lost count does this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Misdelivery {
+    /// Two connections get each other's reply.
+    Swap,
+    /// The reply comes again, just before the next one of its connection.
+    Repeat,
+    /// The reply before it, of the same connection, comes in its place.
+    Stale,
+}
+
+/// A reply that waits for one of another connection to be exchanged with.
+struct Parked {
+    connection: u64,
+    reply: Vec<u8>,
+    exchange: oneshot::Sender<Vec<u8>>,
 }
 
 /// What becomes of some bytes.
@@ -63,6 +85,7 @@ enum Fate {
     PassThenCut(usize),
     Lose,
     Twice,
+    Misdeliver(Misdelivery),
 }
 
 impl Proxy {
@@ -79,6 +102,8 @@ impl Proxy {
             cut_after: [None; 2],
             lose_replies: 0,
             send_twice: 0,
+            misdeliver: [0; 3],
+            misdelivered: 0,
             refuse: false,
             connections: 0,
         };
@@ -87,6 +112,7 @@ impl Proxy {
             faults: Mutex::new(faults),
             held: watch::Sender::new([false; 2]),
             resets: watch::Sender::new(0),
+            parked: Mutex::new(None),
         });
         let acceptor = tokio::spawn(accept(listener, Arc::clone(&state)));
         Proxy { port, state, acceptor }
@@ -119,7 +145,10 @@ impl Proxy {
 
     /// What was held back comes through now, and connections are accepted.
     pub fn heal(&self) {
-        self.state.faults().refuse = false;
+        {
+            let mut faults = self.state.faults();
+            (faults.refuse, faults.misdeliver) = (false, [0; 3]);
+        }
         self.state.held.send_replace([false; 2]);
     }
 
@@ -136,6 +165,19 @@ impl Proxy {
     /// The next requests reach the server twice, first over a connection of their own.
     pub fn send_twice(&self, count: u32) {
         self.state.faults().send_twice = count;
+    }
+
+    /// The next replies reach the wrong request.
+    ///
+    /// A reply is what one `read` from the server returns. For [`Misdelivery::Swap`] this counts pairs; a reply for which no
+    /// partner comes within a second is delivered as it is, and does not count.
+    pub fn misdeliver(&self, how: Misdelivery, count: u32) {
+        self.state.faults().misdeliver[how as usize] = count;
+    }
+
+    /// How many replies (pairs of them, if swapped) reached the wrong request.
+    pub fn misdelivered(&self) -> u64 {
+        self.state.faults().misdelivered
     }
 
     /// Resets every connection.
@@ -191,8 +233,19 @@ impl Faults {
                 self.send_twice -= 1;
                 Fate::Twice
             }
-            _ => Fate::Pass,
+            Way::Replies => {
+                let all = [Misdelivery::Swap, Misdelivery::Repeat, Misdelivery::Stale];
+                let how = all.into_iter().find(|how| self.misdeliver[*how as usize] > 0);
+                how.map_or(Fate::Pass, Fate::Misdeliver)
+            }
+            Way::Requests => Fate::Pass,
         }
+    }
+
+    fn count_misdelivered(&mut self, how: Misdelivery) {
+        let left = &mut self.misdeliver[how as usize];
+        *left = left.saturating_sub(1);
+        self.misdelivered += 1;
     }
 
     fn delay(&mut self) -> Duration {
@@ -208,21 +261,21 @@ impl Faults {
 
 async fn accept(listener: TcpListener, state: Arc<Shared>) {
     while let Ok((client, _)) = listener.accept().await {
-        let refused = {
+        let (refused, connection) = {
             let mut faults = state.faults();
             faults.connections += 1;
-            faults.refuse
+            (faults.refuse, faults.connections)
         };
         if refused {
             let _ = client.set_zero_linger();
             continue;
         }
-        tokio::spawn(carry(client, Arc::clone(&state)));
+        tokio::spawn(carry(client, Arc::clone(&state), connection));
     }
 }
 
 /// Carries one connection until an end closes it, a fault cuts it, or all are reset.
-async fn carry(client: TcpStream, state: Arc<Shared>) {
+async fn carry(client: TcpStream, state: Arc<Shared>, connection: u64) {
     let mut resets = state.resets.subscribe();
     resets.mark_unchanged();
     let Ok(server) = TcpStream::connect(state.server).await else {
@@ -232,9 +285,11 @@ async fn carry(client: TcpStream, state: Arc<Shared>) {
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
+    let requests = Pump { state: &state, way: Way::Requests, connection, before: Vec::new(), again: None };
+    let replies = Pump { state: &state, way: Way::Replies, connection, before: Vec::new(), again: None };
     let ended = tokio::select! {
-        ended = pump(&state, Way::Requests, &mut from_client, &mut to_server) => ended,
-        ended = pump(&state, Way::Replies, &mut from_server, &mut to_client) => ended,
+        ended = requests.run(&mut from_client, &mut to_server) => ended,
+        ended = replies.run(&mut from_server, &mut to_client) => ended,
         _ = resets.changed() => Err(io::ErrorKind::ConnectionReset.into()),
     };
     if ended.is_err() {
@@ -243,25 +298,48 @@ async fn carry(client: TcpStream, state: Arc<Shared>) {
     }
 }
 
-/// Carries one direction. `Ok` if it ended by itself.
-async fn pump(state: &Shared, way: Way, from: &mut OwnedReadHalf, to: &mut OwnedWriteHalf) -> io::Result<()> {
-    let mut held = state.held.subscribe();
-    let mut bytes = vec![0; 64 * 1024];
-    loop {
-        let length = from.read(&mut bytes).await?;
-        if length == 0 {
-            return Ok(());
+/// Carries one direction of one connection.
+struct Pump<'a> {
+    state: &'a Shared,
+    way: Way,
+    connection: u64,
+    /// What came before, of replies.
+    before: Vec<u8>,
+    /// A reply to deliver once more, before the next one.
+    again: Option<Vec<u8>>,
+}
+
+/// How long a reply waits for another one to be swapped with.
+const PARTNER_WITHIN: Duration = Duration::from_secs(1);
+
+impl Pump<'_> {
+    /// `Ok` if it ended by itself.
+    async fn run(mut self, from: &mut OwnedReadHalf, to: &mut OwnedWriteHalf) -> io::Result<()> {
+        let mut held = self.state.held.subscribe();
+        let mut bytes = vec![0; 64 * 1024];
+        loop {
+            let length = from.read(&mut bytes).await?;
+            if length == 0 {
+                return Ok(());
+            }
+            let delay = self.state.faults().delay();
+            if !delay.is_zero() {
+                tokio::time::sleep(delay).await;
+            }
+            // Held back, not lost.
+            let _ = held.wait_for(|held| !held[self.way as usize]).await;
+            self.pass(&bytes[..length], to).await?;
         }
-        let delay = state.faults().delay();
-        if !delay.is_zero() {
-            tokio::time::sleep(delay).await;
+    }
+
+    async fn pass(&mut self, bytes: &[u8], to: &mut OwnedWriteHalf) -> io::Result<()> {
+        if let Some(again) = self.again.take() {
+            to.write_all(&again).await?;
         }
-        // Held back, not lost.
-        let _ = held.wait_for(|held| !held[way as usize]).await;
-        let fate = state.faults().fate(way, length);
+        let fate = self.state.faults().fate(self.way, bytes.len());
         let cut = || Err(io::ErrorKind::ConnectionReset.into());
         match fate {
-            Fate::Pass => to.write_all(&bytes[..length]).await?,
+            Fate::Pass => to.write_all(bytes).await?,
             Fate::PassThenCut(passing) => {
                 to.write_all(&bytes[..passing]).await?;
                 // So that what passed is read before the reset arrives.
@@ -270,9 +348,60 @@ async fn pump(state: &Shared, way: Way, from: &mut OwnedReadHalf, to: &mut Owned
             }
             Fate::Lose => return cut(),
             Fate::Twice => {
-                replay(state.server, &bytes[..length]).await?;
-                to.write_all(&bytes[..length]).await?;
+                replay(self.state.server, bytes).await?;
+                to.write_all(bytes).await?;
             }
+            Fate::Misdeliver(how) => {
+                let reply = self.misdeliver(how, bytes).await;
+                to.write_all(&reply).await?;
+            }
+        }
+        if self.way == Way::Replies {
+            self.before = bytes.to_vec();
+        }
+        Ok(())
+    }
+
+    /// What is delivered instead.
+    async fn misdeliver(&mut self, how: Misdelivery, reply: &[u8]) -> Vec<u8> {
+        match how {
+            Misdelivery::Swap => self.swap(reply).await,
+            Misdelivery::Repeat => {
+                self.again = Some(reply.to_vec());
+                self.state.faults().count_misdelivered(how);
+                reply.to_vec()
+            }
+            Misdelivery::Stale if self.before.is_empty() => reply.to_vec(),
+            Misdelivery::Stale => {
+                self.state.faults().count_misdelivered(how);
+                self.before.clone()
+            }
+        }
+    }
+
+    /// Exchanges the reply with that of another connection; waits for one if need be.
+    async fn swap(&self, reply: &[u8]) -> Vec<u8> {
+        let arriving = {
+            let mut parked = self.state.parked.lock().unwrap_or_else(PoisonError::into_inner);
+            match parked.take().filter(|other| !other.exchange.is_closed()) {
+                Some(other) if other.connection != self.connection => {
+                    let theirs = other.reply;
+                    if other.exchange.send(reply.to_vec()).is_ok() {
+                        self.state.faults().count_misdelivered(Misdelivery::Swap);
+                        return theirs;
+                    }
+                    return reply.to_vec();
+                }
+                _ => {
+                    let (exchange, arriving) = oneshot::channel();
+                    *parked = Some(Parked { connection: self.connection, reply: reply.to_vec(), exchange });
+                    arriving
+                }
+            }
+        };
+        match tokio::time::timeout(PARTNER_WITHIN, arriving).await {
+            Ok(Ok(theirs)) => theirs,
+            _ => reply.to_vec(),
         }
     }
 }
@@ -351,5 +480,25 @@ mod tests {
         proxy.heal();
         assert_eq!(says(&mut dial(&proxy).await, b"hello").await.unwrap(), b"hello");
         assert_eq!(proxy.connections(), 5);
+    }
+
+    #[tokio::test]
+    async fn it_delivers_replies_to_the_wrong_request() {
+        let proxy = Proxy::start(echo().await, 7).await;
+        let (mut one, mut other) = (dial(&proxy).await, dial(&proxy).await);
+        proxy.misdeliver(Misdelivery::Swap, 1);
+        let (for_one, for_other) = tokio::join!(says(&mut one, b"one"), says(&mut other, b"two"));
+        assert_eq!((for_one.unwrap(), for_other.unwrap()), (b"two".to_vec(), b"one".to_vec()));
+        assert_eq!(says(&mut one, b"uno").await.unwrap(), b"uno");
+
+        proxy.misdeliver(Misdelivery::Stale, 1);
+        assert_eq!(says(&mut one, b"due").await.unwrap(), b"uno", "the one before");
+        assert_eq!(says(&mut one, b"tre").await.unwrap(), b"tre");
+
+        proxy.misdeliver(Misdelivery::Repeat, 1);
+        assert_eq!(says(&mut other, b"abc").await.unwrap(), b"abc");
+        assert_eq!(says(&mut other, b"def").await.unwrap(), b"abc", "again");
+        assert_eq!(says(&mut other, b"ghi").await.unwrap(), b"def", "and so on");
+        assert_eq!(proxy.misdelivered(), 3);
     }
 }
