@@ -6,7 +6,7 @@ mod common;
 use std::sync::{Arc, Mutex, atomic::Ordering::SeqCst};
 
 use common::{Mood, Stage, millis, seconds};
-use leasehold::{Attempt, Client, Command, ErrorKind, EventKind, Lease, Order, Result};
+use leasehold::{Attempt, Client, Command, Effect, ErrorKind, EventKind, Lease, Order, Result};
 use tokio::task::JoinHandle;
 
 type Waiter = JoinHandle<Result<Lease>>;
@@ -253,15 +253,81 @@ async fn an_outage_during_the_wait_is_ridden_out_if_it_is_short() {
 }
 
 #[tokio::test]
+async fn a_waiter_that_gives_up_during_an_outage_fails_alone() {
+    for mood in [Mood::Deaf, Mood::Down, Mood::Mute] {
+        let stage = Stage::new();
+        let client = stage.client();
+        stage.probe.mood(mood);
+        let impatient = tokio::spawn(client.lease("report", "42").wait(seconds(1)).acquire());
+        stage.pass(millis(900)).await;
+        let patient = tokio::spawn(client.lease("report", "42").wait(seconds(60)).acquire());
+        stage.pass(millis(2100)).await;
+        assert_eq!(impatient.await.unwrap().unwrap_err().kind(), ErrorKind::Unavailable, "{mood:?}");
+        assert!(!patient.is_finished(), "{mood:?}: it has 60 seconds of its own");
+        stage.probe.mood(Mood::Well);
+        stage.pass(seconds(16)).await;
+        patient.await.unwrap().unwrap().release().await.unwrap();
+        stage.pass(seconds(10)).await;
+        assert!(stage.is_clean().await, "{mood:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_waiter_that_comes_during_an_outage_is_given_all_the_time_that_an_outage_is_given() {
+    let stage = Stage::new();
+    let client = stage.client();
+    stage.probe.mood(Mood::Down);
+    let early = wait_for(&client, "42");
+    stage.pass(seconds(6)).await;
+    let late = wait_for(&client, "42");
+    stage.pass(seconds(6)).await;
+    assert!(early.is_finished(), "after ten seconds without the backend");
+    assert_eq!(early.await.unwrap().unwrap_err().kind(), ErrorKind::Unavailable);
+    assert!(!late.is_finished(), "it has waited for six");
+    stage.probe.mood(Mood::Well);
+    stage.pass(seconds(3)).await;
+    late.await.unwrap().unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_wait_that_ends_in_line_during_an_outage_says_that_the_backend_was_away() {
+    let stage = Stage::new();
+    let client = stage.client();
+    stage.probe.mood(Mood::Down);
+    let _head = wait_for(&client, "42");
+    stage.settle().await;
+    let second = tokio::spawn(client.lease("report", "42").wait(seconds(2)).acquire());
+    stage.pass(seconds(3)).await;
+    let error = second.await.unwrap().unwrap_err();
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::None), "it never asked");
+}
+
+#[tokio::test]
+async fn what_will_not_pass_fails_everyone_in_line_at_once() {
+    let stage = Stage::new();
+    let client = stage.client();
+    stage.probe.mood(Mood::Down);
+    let waiters: Vec<Waiter> = (0..5).map(|_| wait_for(&client, "42")).collect();
+    stage.settle().await;
+    stage.probe.mood(Mood::Denies);
+    stage.pass(seconds(3)).await;
+    for waiter in waiters {
+        assert_eq!(waiter.await.unwrap().unwrap_err().kind(), ErrorKind::Denied);
+    }
+}
+
+#[tokio::test]
 async fn a_long_outage_fails_everyone_in_line_with_the_same_error() {
     let stage = Stage::new();
     let (ours, theirs) = (stage.client(), stage.client());
     let _held = ours.lease("report", "42").acquire().await.unwrap();
-    let waiters: Vec<Waiter> = (0..5).map(|_| wait_for(&theirs, "42")).collect();
+    let waiters: Vec<Waiter> = (0..50).map(|_| wait_for(&theirs, "42")).collect();
     stage.settle().await;
     stage.probe.mood(Mood::Down);
-    stage.pass(seconds(30)).await;
+    // The place is asked for again within five seconds, and the outage is given ten from then on.
+    stage.pass(seconds(18)).await;
     for waiter in waiters {
+        assert!(waiter.is_finished(), "one after the other would take minutes");
         assert_eq!(waiter.await.unwrap().unwrap_err().kind(), ErrorKind::Unavailable);
     }
     let refused = theirs.lease("report", "42").try_acquire().await.unwrap_err();

@@ -47,8 +47,8 @@ pub(crate) enum Outcome {
     Busy(Busy),
 }
 
-/// A backend that cannot be reached is given this long, if the caller is that patient.
-const OUTAGE_MAX: Duration = Duration::from_secs(10);
+/// A backend that cannot be reached is given this long by each caller, if the caller is that patient.
+pub(super) const OUTAGE_MAX: Duration = Duration::from_secs(10);
 /// However impatient the caller is, a question is given this long to be answered: giving up costs a burial.
 const ANSWER_MIN: Duration = Duration::from_secs(1);
 /// The longest time without asking, whatever the wake-ups say.
@@ -107,7 +107,8 @@ impl Engine {
             }
             Either::Left(Turn::NotYet | Turn::Gone) => unreachable!("a turn that came is one of the others"),
             Either::Right(()) => {
-                Ok(Outcome::Busy(self.lines.busy(&ask.claim.resource, in_line.waiter.ticket)))
+                let why = self.lines.why_not(&ask.claim.resource, in_line.waiter.ticket);
+                why.map(Outcome::Busy)
             }
         }
     }
@@ -391,19 +392,23 @@ impl<'a> Seeker<'a> {
         }
     }
 
-    /// Goes on after an outage that may pass, as long as the caller is patient; fails everyone in line otherwise.
+    /// Goes on after an outage that may pass, as long as the caller is patient. A waiter behind this one has patience of its
+    /// own: only an error that will not pass fails it, too.
     async fn was_refused(&mut self, error: Error) -> Result<()> {
         let now = self.engine.environment.now();
         let since = *self.outage_since.get_or_insert(now);
         let patient = self.left(now).min(OUTAGE_MAX.saturating_sub(since.until(now)));
+        let (lines, resource) = (&self.engine.lines, &self.ask.claim.resource);
+        if self.unclaimed.head.is_some() {
+            match error.kind() {
+                ErrorKind::Unavailable => lines.outage(resource, since, now, &error),
+                ErrorKind::Denied | ErrorKind::Corrupt => lines.fail_all(resource, &error),
+                _ => {}
+            }
+        }
         let may_pass = error.kind() == ErrorKind::Unavailable;
         let last = matches!(self.ask.patience, Patience::Attempts(n) if self.asked >= n);
         if !may_pass || last || patient.is_zero() {
-            let for_all =
-                matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Denied | ErrorKind::Corrupt);
-            if for_all && self.unclaimed.head.is_some() {
-                self.engine.lines.fail_all(&self.ask.claim.resource, &error);
-            }
             return Err(error);
         }
         let pause = self.backoff.next(self.engine.environment.random());

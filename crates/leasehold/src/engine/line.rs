@@ -11,15 +11,16 @@ use std::{
     collections::{BTreeMap, HashMap},
     num::NonZeroU64,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use leasehold_core::{
-    Blocked, Busy, Claim, ClaimRef, Error, Farewell, Moment, OwnerToken, Resource, Succession,
+    Blocked, Busy, Claim, ClaimRef, Effect, Error, Farewell, Moment, OwnerToken, Resource, Succession,
     planted::{self, Bug},
 };
 use tokio::sync::Notify;
 
-use super::{Engine, Terms, tenure::Handle};
+use super::{Engine, Terms, acquire::OUTAGE_MAX, tenure::Handle};
 
 #[derive(Debug, Default)]
 pub(crate) struct Lines(Mutex<State>);
@@ -43,6 +44,28 @@ struct Crowd {
     waiting: BTreeMap<Ticket, Arc<Waiter>>,
     /// Who was in the way when the head last asked.
     busy: Busy,
+    /// The backend did not answer the head.
+    outage: Option<Outage>,
+}
+
+/// The backend is unavailable. Every waiter of a line shares what the head finds out about it, but not the head's patience:
+/// each is given [`OUTAGE_MAX`] of its own.
+#[derive(Clone, Debug)]
+struct Outage {
+    since: Moment,
+    error: Error,
+}
+
+impl Outage {
+    /// How long a waiter that asked at `asked` has seen of it.
+    fn seen_by(&self, asked: Moment, now: Moment) -> Duration {
+        self.since.max(asked).until(now)
+    }
+
+    /// For a waiter that has sent nothing itself.
+    fn for_waiter(&self) -> Error {
+        self.error.clone().with_effect(Effect::None)
+    }
 }
 
 impl State {
@@ -97,7 +120,7 @@ pub(crate) enum Turn {
     Head(Headship),
     /// The seat was handed over.
     Granted(Handle),
-    /// The backend failed, for everyone in line.
+    /// The backend failed, and for too long or for good.
     Failed(Error),
     /// The waiter has gone away.
     Gone,
@@ -154,6 +177,9 @@ impl Lines {
             line.head = None;
         }
         line.holder = Some(owner);
+        if let Some(crowd) = &mut line.crowd {
+            crowd.outage = None;
+        }
     }
 
     /// The holder is leaving. Returns whom to hand the seat to; that one is the head while it is being done.
@@ -174,11 +200,14 @@ impl Lines {
         let line = state.lines.get_mut(resource).filter(|line| line.head == Some(head))?;
         line.head = None;
         let next = if planted::is(Bug::HeadNotCalled) { None } else { line.advance() };
+        if let (None, Some(crowd)) = (&next, &mut line.crowd) {
+            crowd.outage = None; // Nobody asks any more, so nobody would find out that it is over.
+        }
         state.forget_if_idle(resource);
         next
     }
 
-    /// The backend failed the head in a way that everyone in line would be failed.
+    /// The head was refused for a reason that will not pass, and so would be everyone in line.
     pub(crate) fn fail_all(&self, resource: &Resource, error: &Error) {
         let waiting = {
             let mut state = self.lock();
@@ -190,22 +219,49 @@ impl Lines {
         }
     }
 
-    /// Remembers who was in the way, for those who give up waiting here.
-    pub(crate) fn saw(&self, resource: &Resource, busy: Busy) {
-        if let Some(line) = self.lock().lines.get_mut(resource) {
-            line.crowd().busy = busy;
+    /// The backend did not answer the head. Fails those in line who have seen [`OUTAGE_MAX`] of it; the head judges itself.
+    pub(crate) fn outage(&self, resource: &Resource, since: Moment, now: Moment, error: &Error) {
+        let failed: Vec<(Arc<Waiter>, Error)> = {
+            let mut state = self.lock();
+            let Some(line) = state.lines.get_mut(resource) else { return };
+            let crowd = line.crowd();
+            let outage = crowd.outage.get_or_insert_with(|| Outage { since, error: error.clone() });
+            outage.error = error.clone();
+            let is_over = |waiter: &Waiter| outage.seen_by(waiter.since, now) >= OUTAGE_MAX;
+            // In order of arrival: the first who has not seen enough of it ends the search.
+            let count = crowd.waiting.values().take_while(|waiter| is_over(waiter)).count();
+            let pop = |_| crowd.waiting.pop_first().map(|(_, waiter)| (waiter, outage.for_waiter()));
+            (0..count).filter_map(pop).collect()
+        };
+        for (waiter, error) in failed {
+            drop(waiter.call(Turn::Failed(error)));
         }
     }
 
-    /// Who was in the way when the head last asked, and how many wait here before this one.
-    pub(crate) fn busy(&self, resource: &Resource, ticket: Ticket) -> Busy {
+    /// Remembers who was in the way, for those who give up waiting here. The backend has answered: an outage is over.
+    pub(crate) fn saw(&self, resource: &Resource, busy: Busy) {
+        if let Some(line) = self.lock().lines.get_mut(resource) {
+            let crowd = line.crowd();
+            (crowd.busy, crowd.outage) = (busy, None);
+        }
+    }
+
+    /// Why a waiter whose time ran out was not granted: who was in the way when the head last asked, and how many wait here
+    /// before this one.
+    ///
+    /// # Errors
+    /// What the backend failed with, if it does not answer.
+    pub(crate) fn why_not(&self, resource: &Resource, ticket: Ticket) -> Result<Busy, Error> {
         let state = self.lock();
         let crowd = state.lines.get(resource).and_then(|line| line.crowd.as_ref());
-        let Some(crowd) = crowd else { return Busy::default() };
+        let Some(crowd) = crowd else { return Ok(Busy::default()) };
+        if let Some(outage) = &crowd.outage {
+            return Err(outage.for_waiter());
+        }
         let mut busy = crowd.busy.clone();
         let here = crowd.waiting.range(..ticket).take(1000).count();
         busy.ahead = busy.ahead.saturating_add(u32::try_from(here).unwrap_or(u32::MAX));
-        busy
+        Ok(busy)
     }
 
     /// A waiter gives up. Returns what its turn had brought.

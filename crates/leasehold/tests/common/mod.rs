@@ -29,6 +29,8 @@ pub enum Mood {
     Well,
     /// Refuses, without effect.
     Down,
+    /// Refuses the credentials.
+    Denies,
     /// Does it, and says that nobody knows.
     Mute,
     /// Never answers, and does nothing.
@@ -96,6 +98,7 @@ impl Probe {
         let mood = *self.mood.lock().unwrap();
         match mood {
             Mood::Well | Mood::Mute => Ok(mood),
+            Mood::Denies => Err(Error::new(ErrorKind::Denied, "wrong password")),
             Mood::Down => Err(Error::new(ErrorKind::Unavailable, "down")),
             Mood::Deaf => std::future::pending().await,
         }
