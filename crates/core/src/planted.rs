@@ -58,6 +58,8 @@ bugs! {
     CalendarAtReply,
     /// a claim that was granted after an unanswered attempt is buried
     BuriesItsOwn,
+    /// an outage fails all waiters of a client, however patient each of them is
+    OutageFailsAll,
     /// a node of a quorum accepts a number that it has accepted for another owner
     NumberForTwo,
     /// a node of a quorum that lost everything votes on

@@ -322,9 +322,27 @@ impl Worker {
                 Some((lease, terms))
             }
             Some(Err(error)) => {
+                self.check_outage(op, patience, before.0, &error);
                 self.refused(&error);
                 None
             }
+        }
+    }
+
+    /// A request that waits is told that the backend is unavailable only when its own time is over, or an outage has
+    /// lasted for as long as an outage is given.
+    fn check_outage(&self, op: &Op, patience: Patience, started: Moment, error: &Error) {
+        let most = match patience {
+            Patience::Try | Patience::Attempts(_) => return,
+            Patience::Wait(most) => most.min(OUTAGE_MAX),
+            Patience::Forever => OUTAGE_MAX,
+        };
+        let took = started.until(self.now());
+        // A clock that runs at another rate than the timers is seen to be a little early.
+        if error.kind() == ErrorKind::Unavailable && took < most * 9 / 10 {
+            let message =
+                format!("{} was to wait {patience:?} and gave up after {took:?}: {error}", op.label());
+            self.stage.world.fail("gave up early", message);
         }
     }
 
@@ -365,6 +383,9 @@ impl Worker {
         }
     }
 }
+
+/// How long the engine lets a caller wait for a backend that does not answer.
+const OUTAGE_MAX: Duration = Duration::from_secs(10);
 
 /// Of every semaphore.
 pub(crate) const SEATS: u32 = 3;

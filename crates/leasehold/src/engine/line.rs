@@ -227,7 +227,9 @@ impl Lines {
             let crowd = line.crowd();
             let outage = crowd.outage.get_or_insert_with(|| Outage { since, error: error.clone() });
             outage.error = error.clone();
-            let is_over = |waiter: &Waiter| outage.seen_by(waiter.since, now) >= OUTAGE_MAX;
+            let is_over = |waiter: &Waiter| {
+                outage.seen_by(waiter.since, now) >= OUTAGE_MAX || planted::is(Bug::OutageFailsAll)
+            };
             // In order of arrival: the first who has not seen enough of it ends the search.
             let count = crowd.waiting.values().take_while(|waiter| is_over(waiter)).count();
             let pop = |_| crowd.waiting.pop_first().map(|(_, waiter)| (waiter, outage.for_waiter()));
