@@ -24,6 +24,7 @@ const FLAWS: &[(Flaw, &str, bool)] = &[
     (Flaw::TokensStandStill, "mutex::3_of_3::b5_tokens_grow_across_releases", true),
     (Flaw::TokensStandStill, "mutex::1_of_1::b5_tokens_grow_across_expiry", true),
     (Flaw::FloorsAreIgnored, "mutex::1_of_1::b5_a_token_is_above_the_floor", false),
+    (Flaw::FloorsAreIgnored, "mutex::write::b5_an_absurd_floor_is_refused_and_uses_up_nothing", false),
     (Flaw::AskingAgainIsANewClaim, "mutex::1_of_1::b2_asking_again_returns_the_same_grant", true),
     (Flaw::AskingAgainIsANewClaim, "line::1_of_1::asking_again_keeps_the_place", true),
     (Flaw::EveryoneFits, "mutex::1_of_1::b1_of_many_at_once_one_is_granted", true),
