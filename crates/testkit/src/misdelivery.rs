@@ -120,7 +120,8 @@ impl World {
         if let Asked::Renew(held) = second {
             let evict = Command::Evict(Eviction::Now);
             let order = Order::new(held.resource.clone(), evict, "test", "misdelivery");
-            drop(self.direct.order(&order).await.expect("the direct handle answers"));
+            let answer = self.direct.order(&order).await.expect("the direct handle answers");
+            assert_eq!(answer, Ordered::Done, "the holder was there");
         }
     }
 

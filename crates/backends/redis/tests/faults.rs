@@ -339,6 +339,22 @@ async fn a_wrong_password_is_denied_and_a_rotated_one_is_read_anew() {
     eventually("the new one is taken", || async { redis.acquire(&ours).await.is_ok() }).await;
 }
 
+#[tokio::test]
+async fn a_waiter_that_gives_up_while_the_server_is_away_fails_alone() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port(), 13).await;
+    let client = client(&through(&proxy)).await;
+    client.lease("report", "41").acquire().await.unwrap().release().await.unwrap(); // connected, scripts known
+    proxy.black_hole();
+    let impatient = tokio::spawn(client.lease("report", "42").wait(Duration::from_secs(1)).acquire());
+    tokio::time::sleep(Duration::from_millis(900)).await;
+    let patient = tokio::spawn(client.lease("report", "42").wait(PATIENCE * 2).acquire());
+    let error = in_time("the end of the first wait", impatient).await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    proxy.heal();
+    in_time("the grant", patient).await.unwrap().unwrap().release().await.unwrap();
+}
+
 fn redis_admin(server: &RedisServer, password: &str) -> redis::Connection {
     let url = format!("redis://:{password}@127.0.0.1:{}/", server.port());
     let client = redis::Client::open(url).expect("a URL");
