@@ -14,7 +14,7 @@ use std::{
 };
 
 use leasehold::{Client, Held, Resource};
-use leasehold_testkit::servers::PostgresServer;
+use leasehold_testkit::servers::{PgBouncer, PostgresServer};
 use tokio_postgres::{
     NoTls, Statement,
     types::{ToSql, Type},
@@ -171,8 +171,22 @@ async fn measure(server: &PostgresServer) -> bool {
         }
         row(&format!("{name}: … to bare and prepared beforehand"), &format!("{:.3}", median(to_prepared)));
     }
+    behind_a_pool(server).await;
     renewals(server, &leases).await;
     met
+}
+
+/// The same pairs through PgBouncer in transaction mode.
+async fn behind_a_pool(server: &PostgresServer) {
+    let pool = PgBouncer::start(server, u32::try_from(CONNECTIONS).unwrap());
+    let leases = leasehold::connect(&format!("{}?connections={CONNECTIONS}", pool.url())).await.unwrap();
+    for (tasks, name) in [(TASKS, "64 tasks"), (1, "one after the other")] {
+        let mut rates = Vec::new();
+        for _ in 0..ROUNDS {
+            rates.push(rate(tasks, |number| our_pairs(leases.clone(), number)).await);
+        }
+        row(&format!("{name}: behind PgBouncer, pairs a second"), &format!("{:.0}", median(rates)));
+    }
 }
 
 /// A batch of renewals is one statement.

@@ -4,7 +4,8 @@
 --        succeeds, if anyone, and for how long that one is buried (-1: not at all); floor (0: none); note, holder; the
 --        channel on which it hears; how many may wait
 -- gives  one row: the verdict. If blocked, one more for each of the three holders that end soonest.
--- fails  LH001 no token is left, LH002 the line is full
+-- fails  LH001 no token is left, LH002 the line is full, LH003 the floor is too high. The detail names the claim: behind a
+--        pool, an error that does not may be the answer to another client's request.
 DO $$ BEGIN
     IF to_regtype('leasehold.verdict') IS NULL THEN
         CREATE TYPE leasehold.verdict AS (
@@ -52,13 +53,19 @@ DECLARE
     until   timestamptz;
     turns   bigint := 0;
     sits    boolean := false;
+    named   text := encode(substr(claim_owner, 1, 4), 'hex') || '|' || claim_key;
 BEGIN
     was := leasehold.lock(claim_key, true);
     r := leasehold.settle(was);
 
+    -- As FencingToken::mint has it: at most 366 days ahead of the clock, unless the resource has had such a token.
+    IF claim_floor > greatest(r.last, r.above) AND claim_floor > leasehold.clock(r.seen) + 31622400000000 THEN
+        RAISE EXCEPTION 'the claim''s floor % is more than a year ahead of the backend''s clock; check where the client got '
+            'this token, and the clock of the server', claim_floor USING ERRCODE = 'LH003', DETAIL = named;
+    END IF;
     minted := greatest(r.last + 1, r.above + 1, claim_floor + 1, leasehold.clock(r.seen));
     IF minted >= 9007199254740992 THEN
-        RAISE EXCEPTION 'no fencing token is left: they end below 2^53' USING ERRCODE = 'LH001';
+        RAISE EXCEPTION 'no fencing token is left: they end below 2^53' USING ERRCODE = 'LH001', DETAIL = named;
     END IF;
 
     IF r.graves > 0 AND EXISTS (SELECT FROM leasehold.grave WHERE owner = claim_owner AND resource + 0 = r.id) THEN
@@ -97,7 +104,7 @@ BEGIN
     IF claim_queues AND r.places >= line_max
         AND NOT EXISTS (SELECT FROM leasehold.place WHERE owner = claim_owner AND resource + 0 = r.id)
     THEN
-        RAISE EXCEPTION '% wait in line already', r.places USING ERRCODE = 'LH002';
+        RAISE EXCEPTION '% wait in line already', r.places USING ERRCODE = 'LH002', DETAIL = named;
     END IF;
 
     -- Succession: takes over a seat; or takes over a place, or finds nothing, and leaves the rest to the rule.

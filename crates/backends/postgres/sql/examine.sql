@@ -1,8 +1,9 @@
 -- What the server is, and how far it can be trusted.
 --
+-- takes  $1 the request id
 -- gives  its version as a number, whether it is a standby, fsync, full_page_writes, the names of the synchronous
 --        standbys, how many standbys follow at the moment, how many of them are known to be asynchronous, the isolation
---        of transactions
+--        of transactions, the process that executes this, the request id
 WITH standby AS (
     -- Nobody fails over to a backup, to an archive, or to one who decodes.
     SELECT sync_state FROM pg_stat_replication
@@ -13,4 +14,4 @@ SELECT current_setting('server_version_num')::bigint, pg_is_in_recovery(), curre
     current_setting('full_page_writes'), current_setting('synchronous_standby_names'),
     (SELECT count(*) FROM standby),
     (SELECT count(*) FROM standby WHERE sync_state = 'async'),
-    current_setting('transaction_isolation')
+    current_setting('transaction_isolation'), pg_backend_pid(), $1::bigint

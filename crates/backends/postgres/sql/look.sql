@@ -1,12 +1,13 @@
 -- Resources as they are now, in one look. What has ended is left out, not dropped.
 --
--- takes  $1 keys, $2 how many holders and places to list of each
--- gives  for each resource a row 'resource', then its holders by token, then the head of its line
+-- takes  $1 keys, $2 how many holders and places to list of each, $3 the request id
+-- gives  for each resource a row 'resource', then its holders by token, then the head of its line; the request id in each.
+--        If there is nothing, one row of nulls with the request id.
 WITH now AS MATERIALIZED (
     SELECT clock_timestamp() AS moment
 ), page AS MATERIALIZED (
     SELECT r.*, now.moment FROM leasehold.resource r, now WHERE r.key = ANY ($1)
-)
+), seen AS (
 SELECT key, 1 AS part, 0::bigint AS position, capacity, last AS token,
     (SELECT count(*) FROM leasehold.seat WHERE resource = page.id AND ends > page.moment) AS seats,
     (SELECT count(*) FROM leasehold.place WHERE resource = page.id AND ends > page.moment) AS places,
@@ -25,4 +26,6 @@ SELECT page.key, 3, p.arrival, p.weight, NULL, NULL, NULL, leasehold.micros(p.en
     leasehold.micros(page.moment - p.since), NULL, NULL, NULL, p.holder, NULL, NULL, NULL, NULL
 FROM page CROSS JOIN LATERAL (
     SELECT * FROM leasehold.place WHERE resource = page.id AND ends > page.moment ORDER BY arrival LIMIT $2) p
+)
+SELECT seen.*, $3::bigint FROM (VALUES (1)) AS always (row) LEFT JOIN seen ON true
 ORDER BY 1, 2, 3

@@ -18,7 +18,7 @@ use crate::{
     reply::{Columns as _, micros},
     schema,
     wait::Ear,
-    wire::Parameter,
+    wire::{Parameter, Question},
 };
 
 /// Leases in PostgreSQL.
@@ -46,7 +46,8 @@ pub struct Postgres {
 /// While nobody hears, whoever waits asks again this often.
 const POLL_WHEN_DEAF: Duration = Duration::from_millis(500);
 
-/// What is sent, with the name of the schema in it.
+/// What is sent, with the name of the schema in it. The last parameter and the last column are the request id. The
+/// statement returns it and not the function, so that the functions of the previous release will do.
 pub(crate) struct Statements {
     acquire: String,
     release: String,
@@ -63,12 +64,12 @@ impl Statements {
         let named = |sql| schema::named(sql, schema);
         Statements {
             acquire: named(
-                "SELECT * FROM leasehold.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)",
+                "SELECT *, $15::bigint FROM leasehold.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)",
             ),
-            release: named("SELECT leasehold.release($1, $2, $3, $4)"),
-            watch: named("SELECT leasehold.watch($1, $2, $3, $4, $5)"),
-            command: named("SELECT * FROM leasehold.command($1, $2, $3, $4, $5, $6)"),
-            renew: named("SELECT * FROM leasehold.renew($1, $2, $3, $4)"),
+            release: named("SELECT leasehold.release($1, $2, $3, $4), $5::bigint"),
+            watch: named("SELECT leasehold.watch($1, $2, $3, $4, $5), $6::bigint"),
+            command: named("SELECT *, $7::bigint FROM leasehold.command($1, $2, $3, $4, $5, $6)"),
+            renew: named("SELECT *, $5::bigint FROM leasehold.renew($1, $2, $3, $4)"),
             look: named(include_str!("../sql/look.sql")),
             list: named(include_str!("../sql/list.sql")),
             audit: named(include_str!("../sql/audit.sql")),
@@ -125,7 +126,10 @@ impl Postgres {
             (&channel, Type::TEXT),
             (&line_max, Type::INT8),
         ];
-        verdict(&self.link.run(&self.sql.acquire, &parameters).await?)
+        // As `acquire.sql` names it in its errors.
+        let named = format!("{}|{key}", claim.owner.prefix());
+        let question = Question { sql: &self.sql.acquire, parameters: &parameters, named: Some(&named) };
+        verdict(&self.link.ask(&question).await?)
     }
 
     async fn try_release(&self, farewell: &Farewell) -> Result<Released> {

@@ -1,7 +1,8 @@
 //! What PostgreSQL and the network say, in the words of the contract.
 //!
 //! The rule for effects: every verb is a transaction of its own, and one that is answered with an `ERROR` was rolled
-//! back. A `FATAL` ends the session, perhaps after the commit; a lost connection says nothing at all.
+//! back. A `FATAL` ends the session, perhaps after the commit; a lost connection says nothing at all. Which errors are
+//! believed to be the answer to our own request is decided in `Wire::refused`.
 
 use std::io;
 
@@ -55,6 +56,15 @@ pub(crate) fn silence(within: std::time::Duration) -> Error {
         .with_effect(Effect::Unknown)
 }
 
+/// Behind a pool each connection has one request at a time, and all were busy. Nothing was sent.
+pub(crate) fn no_turn(connections: usize, within: std::time::Duration) -> Error {
+    let message = format!(
+        "none of {connections} connections to the pool was free within {within:?}: raise connections= in the URL, or see \
+         what keeps the database busy"
+    );
+    Error::new(ErrorKind::Unavailable, message)
+}
+
 /// The wait for a synchronous standby was cancelled: it is committed here, and nobody knows whether there.
 pub(crate) fn unconfirmed() -> Error {
     let message = "committed here, but the synchronous standby has not confirmed it";
@@ -102,6 +112,7 @@ fn meaning(code: &str, message: &str) -> (ErrorKind, &'static str) {
     use ErrorKind::{Corrupt, Denied, Invalid, Limit, Unavailable};
     match code {
         "LH001" | "LH002" => (Limit, ""),
+        "LH003" => (Invalid, ""),
         "28000" if message.contains("no encryption") || message.contains("SSL off") => {
             (Denied, ": if the server wants TLS, add sslmode=require")
         }
@@ -166,6 +177,7 @@ mod tests {
             ("XX001", Corrupt),
             ("LH001", Limit),
             ("LH002", Limit),
+            ("LH003", Invalid),
         ];
         for (code, kind) in table {
             assert_eq!(meaning(code, "").0, kind, "{code}");

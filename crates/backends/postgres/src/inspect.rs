@@ -3,7 +3,10 @@
 use leasehold_core::{
     AuditRecord, Cursor, Error, ErrorKind, Listing, Page, Placed, Query, Resource, Result, Snapshot, WallTime,
 };
-use tokio_postgres::{Row, types::Type};
+use tokio_postgres::{
+    Row,
+    types::{FromSql, Type},
+};
 
 use crate::{backend::Postgres, error, reply::Columns as _};
 
@@ -35,7 +38,7 @@ impl Postgres {
             [(&keys, Type::TEXT_ARRAY), (&LISTED_MAX, Type::INT8)];
         let rows = self.link.run(&self.sql.look, &parameters).await?;
         let mut snapshots: Vec<Snapshot> = Vec::with_capacity(keys.len());
-        for row in &rows {
+        for row in rows.iter().filter(|row| !is_empty::<&str>(row)) {
             match (row.read::<i32>(1)?, snapshots.last_mut()) {
                 (1, _) => snapshots.push(snapshot(row)?),
                 (2, Some(snapshot)) => snapshot.holders.push(row.held_by([4, 3, 7], 9)?),
@@ -58,7 +61,8 @@ impl Postgres {
         let parameters: [crate::wire::Parameter<'_>; 3] =
             [(&listing.prefix, Type::TEXT), (&after, Type::TEXT), (&limit, Type::INT8)];
         let rows = self.link.run(&self.sql.list, &parameters).await?;
-        let mut keys = rows.iter().map(|row| row.read(0)).collect::<Result<Vec<&str>>>()?;
+        let listed = rows.iter().filter(|row| !is_empty::<&str>(row));
+        let mut keys = listed.map(|row| row.read(0)).collect::<Result<Vec<&str>>>()?;
         let more = keys.len() > size;
         keys.truncate(size);
         let next = if more { keys.last().map(|&key| key.to_owned()) } else { None };
@@ -74,7 +78,8 @@ impl Postgres {
         let limit = limit_of(size);
         let parameters: [crate::wire::Parameter<'_>; 3] =
             [(&from, Type::INT8), (&listing.prefix, Type::TEXT), (&limit, Type::INT8)];
-        let rows = self.link.run(&self.sql.audit, &parameters).await?;
+        let mut rows = self.link.run(&self.sql.audit, &parameters).await?;
+        rows.retain(|row| !is_empty::<i64>(row));
         let shown = &rows[..size.min(rows.len())];
         let records = shown.iter().map(record).collect::<Result<Vec<_>>>()?;
         let last = shown.last().filter(|_| rows.len() > size);
@@ -86,6 +91,11 @@ impl Postgres {
 /// One more than a page, to see whether there is another.
 fn limit_of(size: usize) -> i64 {
     i64::try_from(size + 1).unwrap_or(i64::MAX)
+}
+
+/// Whether it is the row that is there for its request id alone.
+fn is_empty<'a, T: FromSql<'a>>(row: &'a Row) -> bool {
+    matches!(row.try_get::<_, Option<T>>(0), Ok(None))
 }
 
 fn resource(key: &str) -> Result<Resource> {

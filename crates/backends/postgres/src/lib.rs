@@ -8,7 +8,8 @@
 //! | `config` | which server, as whom, and how patiently |
 //! | `backend` | the verbs of the contract |
 //! | `renew`, `inspect`, `reply` | the longer verbs, and how rows are read |
-//! | `link`, `wire`, `tls` | the few connections that statements travel on |
+//! | `link`, `turn`, `wire`, `tls` | the few connections that statements travel on |
+//! | `direct` | whether a connection leads to the server itself, or to a pool |
 //! | `schema`, `standing` | the tables and functions; how far this server can be trusted |
 //! | `wait` | who waits, and how they are woken |
 //! | `error` | what PostgreSQL says, in the words of the contract |
@@ -17,6 +18,7 @@
 
 mod backend;
 mod config;
+mod direct;
 mod error;
 mod inspect;
 mod link;
@@ -25,6 +27,7 @@ mod reply;
 mod schema;
 mod standing;
 mod tls;
+mod turn;
 mod wait;
 mod wire;
 

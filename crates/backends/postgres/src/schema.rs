@@ -1,9 +1,13 @@
 //! The tables and functions: made by whoever comes first, in a schema of their own, and versioned.
 
 use leasehold_core::{Error, ErrorKind, Result};
-use tokio_postgres::{Client, error::SqlState, types::Type};
+use tokio_postgres::{error::SqlState, types::Type};
 
-use crate::error;
+use crate::{
+    config::Config,
+    error,
+    wire::{Parameter, Question, Wire},
+};
 
 /// The schema unless told otherwise, and the one that the files name.
 pub(crate) const DEFAULT: &str = "leasehold";
@@ -11,7 +15,7 @@ pub(crate) const DEFAULT: &str = "leasehold";
 /// The format of the tables. A newer one is refused.
 const FORMAT: i64 = 1;
 /// Counts corrections of the functions within a format. An older one is replaced, a newer one is left alone.
-const REVISION: i64 = 1;
+const REVISION: i64 = 2;
 /// The advisory lock under which tables are made, so that only one process does. Any number would do.
 const LOCK: i64 = 7_815_042_690_214_861;
 
@@ -50,9 +54,9 @@ pub(crate) fn install(schema: &str) -> String {
 }
 
 /// Makes sure that the tables are there, and that we can read them.
-pub(crate) async fn establish(client: &Client, schema: &str) -> Result<()> {
-    let found = versions(client, schema).await?;
-    match found {
+pub(crate) async fn establish(wire: &Wire, config: &Config) -> Result<()> {
+    let schema = &config.schema;
+    match versions(wire, config).await? {
         Some((format, _)) if format > FORMAT => {
             let message = format!(
                 "the tables in the schema {schema} have format {format}, of a newer leasehold; this one knows {FORMAT}: \
@@ -62,22 +66,33 @@ pub(crate) async fn establish(client: &Client, schema: &str) -> Result<()> {
         }
         Some((_, revision)) if revision >= REVISION => Ok(()),
         Some(_) => {
-            if let Err(error) = client.batch_execute(&install(schema)).await {
+            if let Err(error) = make(wire, schema).await {
                 // The older functions do the same, less well: whoever may, brings the newer ones.
                 let error = error::of_statement(&error);
                 tracing::warn!(%error, schema, "cannot bring the functions up to date");
-                let _ = client.batch_execute("ROLLBACK").await;
             }
             Ok(())
         }
-        None => match client.batch_execute(&install(schema)).await {
-            Ok(()) => Ok(()),
-            Err(error) => {
-                let _ = client.batch_execute("ROLLBACK").await;
-                Err(cannot_create(&error, schema))
-            }
-        },
+        None => {
+            make(wire, schema).await.map_err(|error| cannot_create(&error, schema))?;
+            // A script answers without a request id: so look.
+            let made = versions(wire, config).await?;
+            made.map(drop).ok_or_else(|| {
+                Error::new(
+                    ErrorKind::Unavailable,
+                    format!("the schema {schema} was made and is not there: try again"),
+                )
+            })
+        }
     }
+}
+
+async fn make(wire: &Wire, schema: &str) -> Result<(), tokio_postgres::Error> {
+    let made = wire.client().batch_execute(&install(schema)).await;
+    if made.is_err() {
+        let _ = wire.client().batch_execute("ROLLBACK").await;
+    }
+    made
 }
 
 fn cannot_create(error: &tokio_postgres::Error, schema: &str) -> Error {
@@ -93,36 +108,39 @@ fn cannot_create(error: &tokio_postgres::Error, schema: &str) -> Error {
 }
 
 /// Format and revision, if the tables are there.
-async fn versions(client: &Client, schema: &str) -> Result<Option<(i64, i64)>> {
+async fn versions(wire: &Wire, config: &Config) -> Result<Option<(i64, i64)>> {
+    let schema = &config.schema;
     let table = format!("{schema}.meta");
+    let ask = async |sql: &str, parameters: &[Parameter<'_>]| {
+        let answer = wire.ask(&Question::new(sql, parameters), config.timeout).await;
+        answer.map_err(|failure| failure.error)
+    };
+    let strange = || Error::new(ErrorKind::Corrupt, format!("{table} is not a table of leasehold"));
     // Whether the role may see it or not: a schema that is there and closed to us is not one to create.
-    let there = client
-        .query_typed(
-            "SELECT FROM pg_class WHERE relname = 'meta' AND relnamespace = to_regnamespace($1)",
-            &[(&schema, Type::TEXT)],
-        )
-        .await
-        .map_err(|error| error::of_statement(&error))?;
-    if there.is_empty() {
+    let there = "SELECT EXISTS (SELECT FROM pg_class WHERE relname = 'meta' AND relnamespace = to_regnamespace($1)), \
+                 $2::bigint";
+    let rows = ask(there, &[(schema, Type::TEXT)]).await?;
+    if !rows.first().is_some_and(|row| row.try_get(0).unwrap_or(false)) {
         return Ok(None);
     }
     let sql = format!(
-        "SELECT (SELECT value FROM {table} WHERE name = 'format'), (SELECT value FROM {table} WHERE name = 'revision')"
+        "SELECT (SELECT value FROM {table} WHERE name = 'format'), (SELECT value FROM {table} WHERE name = 'revision'), \
+         $1::bigint"
     );
-    let row = match client.query_typed(&sql, &[]).await {
-        Ok(rows) => rows.into_iter().next(),
-        Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
-            let message = format!(
-                "the role may not use the schema {schema}: GRANT USAGE ON SCHEMA {schema} and SELECT, INSERT, UPDATE, \
-                 DELETE ON ALL TABLES IN SCHEMA {schema} to it"
-            );
-            return Err(Error::new(ErrorKind::Denied, message));
-        }
-        Err(error) => return Err(error::of_statement(&error)),
-    };
-    let strange = || Error::new(ErrorKind::Corrupt, format!("{table} is not a table of leasehold"));
-    let row = row.ok_or_else(strange)?;
+    let rows = ask(&sql, &[]).await.map_err(|error| may_not_use(error, schema))?;
+    let row = rows.first().ok_or_else(strange)?;
     let (format, revision): (Option<i64>, Option<i64>) =
         (row.try_get(0).map_err(|_| strange())?, row.try_get(1).map_err(|_| strange())?);
     Ok(Some((format.ok_or_else(strange)?, revision.ok_or_else(strange)?)))
+}
+
+fn may_not_use(error: Error, schema: &str) -> Error {
+    if error.kind() != ErrorKind::Denied {
+        return error;
+    }
+    let message = format!(
+        "the role may not use the schema {schema}: GRANT USAGE ON SCHEMA {schema} and SELECT, INSERT, UPDATE, DELETE ON \
+         ALL TABLES IN SCHEMA {schema} to it"
+    );
+    Error::new(ErrorKind::Denied, message)
 }

@@ -24,6 +24,7 @@ pub(crate) struct Standing {
     standbys: i64,
     asynchronous: i64,
     isolation: String,
+    process: i32,
 }
 
 impl Standing {
@@ -46,6 +47,7 @@ impl Standing {
             standbys: row.try_get(5)?,
             asynchronous: row.try_get(6)?,
             isolation: row.try_get(7)?,
+            process: row.try_get(8)?,
         })
     }
 
@@ -64,6 +66,11 @@ impl Standing {
             return Err(Error::new(ErrorKind::Unavailable, message));
         }
         Ok(())
+    }
+
+    /// The process of the server that said so.
+    pub(crate) fn process(&self) -> i32 {
+        self.process
     }
 
     /// Whether transactions see what others committed while they waited. Else every conflict would be an error.
@@ -193,6 +200,7 @@ mod tests {
             standbys: 0,
             asynchronous: 0,
             isolation: "read committed".to_owned(),
+            process: 4711,
         }
     }
 

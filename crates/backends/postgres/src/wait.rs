@@ -4,6 +4,10 @@
 //! owner, what logs show of it); one that changes what others watch notifies `*|resource`. A message may be lost with
 //! the connection, so everyone is woken when it is lost, and nobody waits longer than told. Where nothing is heard,
 //! because a pool gives the connection away after each transaction, whoever waits asks again now and then.
+//!
+//! A message is a hint and nothing more: one that is meant for another client, or comes late or twice, costs a request.
+//! That we hear is believed only for as long as it is proved: a connection that a pool may share must hear a new greeting
+//! every few seconds, sent over another connection.
 
 use std::{
     collections::HashMap,
@@ -21,14 +25,21 @@ use leasehold_core::{
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_postgres::{Notification, types::Type};
 
-use crate::{link::Link, wire::Wire};
+use crate::{
+    link::Link,
+    wire::{Question, Wire},
+};
 
 /// How often a silent connection is asked whether it lives.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 /// How long to go on without listening where it turned out to be in vain.
 const VAIN: Duration = Duration::from_secs(60);
-/// What we say to ourselves to find out whether we hear.
+/// What a greeting begins with: what we say to ourselves to find out whether we hear.
 const HELLO: &str = "hello";
+/// Sends a greeting.
+const GREET: &str = "SELECT pg_notify($1, $2), $3::bigint";
+/// Asks whether a connection lives.
+const ALIVE: &str = "SELECT $1::bigint";
 
 /// The ear of a client.
 #[derive(Debug)]
@@ -177,10 +188,10 @@ async fn listen(shared: Weak<Shared>, link: Weak<Link>, environment: Arc<dyn Env
     loop {
         let (Some(ear), Some(way)) = (shared.upgrade(), link.upgrade()) else { return };
         let pause = match subscribe(&ear, &way, &environment).await {
-            Ok(Some((wire, messages))) => {
+            Ok(Some(listening)) => {
                 backoff = Backoff::new();
                 drop((ear, way));
-                if hear(&shared, wire, messages, &environment).await.is_none() {
+                if hear(&shared, &link, listening, &environment).await.is_none() {
                     return;
                 }
                 backoff.next(environment.random())
@@ -202,7 +213,11 @@ async fn listen(shared: Weak<Shared>, link: Weak<Link>, environment: Arc<dyn Env
     }
 }
 
-type Messages = mpsc::UnboundedReceiver<Notification>;
+/// A connection that listens, and what it hears.
+struct Listening {
+    wire: Wire,
+    messages: mpsc::UnboundedReceiver<Notification>,
+}
 
 /// Listens, and makes sure that it hears: a pool that gives the connection to somebody else after each transaction
 /// says nothing about it. Nothing, if it does not.
@@ -210,46 +225,61 @@ async fn subscribe(
     ear: &Shared,
     link: &Arc<Link>,
     environment: &Arc<dyn Environment>,
-) -> Result<Option<(Wire, Messages)>> {
-    let (sender, mut messages) = mpsc::unbounded_channel();
-    let wire = Wire::open(&link.config, environment, Some(sender)).await?;
-    let within = link.config.timeout;
-    wire.ask(&format!("LISTEN {}", ear.channel), &[], within).await.map_err(|failure| failure.error)?;
-    // From another connection: a session hears itself even where it will not be ours a moment later.
-    link.run("SELECT pg_notify($1, $2)", &[(&ear.channel, Type::TEXT), (&HELLO, Type::TEXT)]).await?;
+) -> Result<Option<Listening>> {
+    let (sender, messages) = mpsc::unbounded_channel();
+    let wire = Wire::open(&link.config, environment, &link.ids, Some(sender)).await?;
+    let mut listening = Listening { wire, messages };
+    listening.wire.tell(&format!("LISTEN {}", ear.channel), link.config.timeout).await?;
+    let hears = hears_greeting(ear, link, &mut listening, environment).await?;
+    Ok(hears.then_some(listening))
+}
+
+/// Whether a greeting arrives that is sent over another connection: a session hears itself even where it will not be ours
+/// a moment later.
+async fn hears_greeting(
+    ear: &Shared,
+    link: &Arc<Link>,
+    listening: &mut Listening,
+    environment: &Arc<dyn Environment>,
+) -> Result<bool> {
+    // Each is another one: an old one proves nothing.
+    let greeting = format!("{HELLO} {}", link.ids.next());
+    link.run(GREET, &[(&ear.channel, Type::TEXT), (&greeting, Type::TEXT)]).await?;
     let heard = async {
-        while let Some(message) = messages.recv().await {
-            if message.payload() == HELLO {
+        while let Some(message) = listening.messages.recv().await {
+            if message.payload() == greeting {
                 return true;
             }
             ear.tell(message.payload());
         }
         false
     };
-    match first(heard, environment.sleep(within)).await {
-        Either::Left(true) => Ok(Some((wire, messages))),
-        _ => Ok(None),
-    }
+    let heard = first(heard, environment.sleep(link.config.timeout)).await;
+    Ok(matches!(heard, Either::Left(true)))
 }
 
 /// Passes on messages until the connection is dead; `None` if the client is gone.
 async fn hear(
     shared: &Weak<Shared>,
-    wire: Wire,
-    mut messages: Messages,
+    link: &Weak<Link>,
+    mut listening: Listening,
     environment: &Arc<dyn Environment>,
 ) -> Option<()> {
     shared.upgrade()?.hearing.send_replace(Hearing::Yes);
     loop {
-        let alive = match first(messages.recv(), environment.sleep(HEARTBEAT)).await {
+        let alive = match first(listening.messages.recv(), environment.sleep(HEARTBEAT)).await {
             Either::Left(Some(message)) => {
                 shared.upgrade()?.tell(message.payload());
                 true
             }
             Either::Left(None) => false,
             Either::Right(()) => {
-                shared.upgrade()?;
-                wire.ask("SELECT 1", &[], HEARTBEAT).await.is_ok()
+                let (ear, link) = (shared.upgrade()?, link.upgrade()?);
+                if link.is_shared() {
+                    hears_greeting(&ear, &link, &mut listening, environment).await.unwrap_or(false)
+                } else {
+                    listening.wire.ask(&Question::new(ALIVE, &[]), HEARTBEAT).await.is_ok()
+                }
             }
         };
         if !alive {

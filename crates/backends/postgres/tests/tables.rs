@@ -17,8 +17,10 @@ fn resource(number: u32) -> Resource {
 async fn idle_resources_are_forgotten_and_their_tokens_are_not_repeated() {
     let server = PostgresServer::start();
     let postgres = open(&server.url()).await;
-    let far = FencingToken::new((1 << 53) - 1_000_000_000_000).unwrap();
-    let ahead = claim(&"ahead/1".parse().unwrap(), LONG).above(far);
+    // As far ahead of the clock as a floor may be, but for an hour.
+    let lead = i64::try_from(FencingToken::FLOOR_LEAD_MAX).unwrap() - 3_600_000_000;
+    let far = server.sql(&format!("SELECT leasehold.clock(clock_timestamp()) + {lead}"));
+    let ahead = claim(&"ahead/1".parse().unwrap(), LONG).above(far.parse().unwrap());
     granted(&postgres, &ahead).await;
     release(&postgres, &ahead).await;
     for number in 0..60 {

@@ -2,7 +2,7 @@
 
 mod program;
 
-pub use program::{main, main_with_tests};
+pub use program::{main, main_with_tests, program_with_tests};
 
 use std::{
     io::{BufRead, BufReader, Write},

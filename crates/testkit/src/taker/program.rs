@@ -89,8 +89,13 @@ pub fn main() -> ExitCode {
 /// The main of a test program that is also its own taker: started with a URL of this scheme, it is the taker; otherwise
 /// it runs the tests.
 pub fn main_with_tests(scheme: &str, tests: &[(&str, fn())]) -> ExitCode {
+    program_with_tests(scheme, main, tests)
+}
+
+/// The same for another program: the tests start it as a process of its own with [`Taker::start_with`](super::Taker).
+pub fn program_with_tests(scheme: &str, program: fn() -> ExitCode, tests: &[(&str, fn())]) -> ExitCode {
     if std::env::args().nth(1).is_some_and(|first| first.starts_with(scheme)) {
-        return main();
+        return program();
     }
     let trial = |(name, run): &(&str, fn())| {
         let run = *run;

@@ -1,0 +1,142 @@
+//! Clients that are killed while PgBouncer has requests of theirs under way: nobody else may be given the answers.
+//!
+//! This program is also the clients: started with a URL, it takes leases as it is told.
+#![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
+
+#[path = "common/mod.rs"]
+mod common;
+
+use std::{
+    collections::HashMap,
+    io::{BufRead as _, Write as _},
+    process::ExitCode,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use common::{LONG, PATIENCE};
+use leasehold::Lease;
+use leasehold_testkit::{
+    Taker,
+    servers::{PgBouncer, PostgresServer},
+    taker,
+};
+
+fn main() -> ExitCode {
+    taker::program_with_tests(
+        "postgres://",
+        client,
+        &[("the_answers_to_a_killed_client_are_given_to_nobody_else", killed)],
+    )
+}
+
+fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    drop(writeln!(out, "{line}").and_then(|()| out.flush()));
+}
+
+/// The client. It reads `try NAME` and answers `asked NAME`, then `NAME granted TOKEN`, `NAME blocked` or
+/// `NAME failed WHY`; it may be told the next line before that. It reads `check NAME` and answers `NAME ok` or `NAME over`.
+fn client() -> ExitCode {
+    let url = std::env::args().nth(1).expect("a URL");
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = runtime.expect("a runtime");
+    let leases = runtime.block_on(leasehold::connect(&url)).expect("the pool is there");
+    say("waiting");
+    let held: Arc<Mutex<HashMap<String, Lease>>> = Arc::default();
+    for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+        let (command, name) = line.split_once(' ').expect("two words");
+        let (name, held) = (name.to_owned(), Arc::clone(&held));
+        if command == "check" {
+            let held = held.lock().expect("nobody panics");
+            say(&format!("{name} {}", if held[&name].check().is_ok() { "ok" } else { "over" }));
+            continue;
+        }
+        let attempt = leases.lease("report", &name).ttl(LONG).try_acquire();
+        say(&format!("asked {name}"));
+        runtime.spawn(async move {
+            match attempt.await {
+                Ok(Some(lease)) => {
+                    say(&format!("{name} granted {}", lease.token()));
+                    held.lock().expect("nobody panics").insert(name, lease);
+                }
+                Ok(None) => say(&format!("{name} blocked")),
+                Err(error) => say(&format!("{name} failed {error}")),
+            }
+        });
+    }
+    ExitCode::SUCCESS
+}
+
+/// A session that has locked the row of a resource until this is dropped.
+struct LockedRow(Option<tokio_postgres::Client>);
+
+impl LockedRow {
+    async fn of(server: &PostgresServer, name: &str) -> LockedRow {
+        let (client, connection) =
+            tokio_postgres::connect(&server.url(), tokio_postgres::NoTls).await.expect("the server is there");
+        tokio::spawn(connection);
+        let lock = format!("BEGIN; SELECT FROM leasehold.resource WHERE key = 'report/{name}' FOR UPDATE");
+        client.batch_execute(&lock).await.expect("nobody else has it");
+        LockedRow(Some(client))
+    }
+
+    async fn unlock(mut self) {
+        self.0.take().expect("locked").batch_execute("COMMIT").await.expect("the session lives");
+    }
+}
+
+/// Waits until a session waits for a lock.
+fn await_waiting_session(server: &PostgresServer) {
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+    let until = std::time::Instant::now() + PATIENCE;
+    while server.sql(waiting) == "0" {
+        assert!(std::time::Instant::now() < until, "a session waits for a row");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn killed() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let runtime = runtime.expect("a runtime");
+    let server = PostgresServer::start();
+    let pool = PgBouncer::start(&server, 1);
+    let program = std::env::current_exe().expect("this program");
+    let start = || Taker::start_with(&program, &[&format!("{}?timeout=20s", pool.url())]);
+    let (mut first, mut second, mut third) = (start(), start(), start());
+    for name in ["a", "b"] {
+        third.tell(&format!("try {name}"));
+        third.hears(&format!("asked {name}"));
+        third.hears(&format!("{name} granted"));
+    }
+    server.sql("DELETE FROM leasehold.seat; UPDATE leasehold.resource SET held = 0, seats = 0");
+    third.tell("try c");
+    third.hears("asked c");
+    let token = third.hears("c granted");
+
+    let (a, b) =
+        runtime.block_on(async { (LockedRow::of(&server, "a").await, LockedRow::of(&server, "b").await) });
+    first.tell("try b");
+    first.hears("asked b");
+    await_waiting_session(&server);
+    first.tell("try a");
+    first.hears("asked a");
+    // Long enough to reach the pool, if it is sent before the first answer.
+    std::thread::sleep(Duration::from_millis(300));
+    runtime.block_on(b.unlock());
+    first.hears("b granted");
+    await_waiting_session(&server);
+    first.kill();
+    second.tell("try c");
+    second.hears("asked c");
+    std::thread::sleep(Duration::from_millis(300));
+    runtime.block_on(a.unlock());
+
+    let answer = second.hears("c ");
+    assert!(!answer.starts_with("granted"), "two hold c, of which the token is {token}: {answer}");
+    third.tell("check c");
+    assert_eq!(third.hears("c "), "ok");
+    let seats = "SELECT string_agg(token::text, ' ') FROM leasehold.seat JOIN leasehold.resource r ON r.id = resource \
+                 WHERE key = 'report/c'";
+    assert_eq!(server.sql(seats), token, "the database has one holder");
+}
