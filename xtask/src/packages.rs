@@ -20,6 +20,7 @@ const TO_TEST: &[(&str, &str)] = &[
     ("etcd-client", "etcdctl, which stands in line with us in the tests of etcd"),
     ("etcd-server", "the server of the etcd tests, which they start themselves"),
     ("pgbouncer", "the pool in front of PostgreSQL, which the tests start themselves"),
+    ("pgpool2", "another pool in front of PostgreSQL, which the tests start themselves"),
     ("postgresql", "the server of the PostgreSQL tests, which they start themselves"),
     ("sqlite3", "the plain shell, which the tests of the fence write with"),
     ("ca-certificates", "whom TLS trusts unless it is told otherwise"),

@@ -348,6 +348,7 @@ impl fmt::Debug for Link {
         f.debug_struct("Link")
             .field("config", &self.config)
             .field("connections", &self.wires().len())
+            .field("is_shared", &self.is_shared())
             .finish_non_exhaustive()
     }
 }

@@ -1,8 +1,8 @@
-//! PostgreSQL: one server; a primary with a standby; PgBouncer in front of it.
+//! PostgreSQL: one server; a primary with a standby. Pools in front of it are in `pools`.
 
 use std::{
     fs::{self, Permissions},
-    io::{self, Write as _},
+    io,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::{Command, Output},
@@ -319,58 +319,8 @@ impl Drop for PostgresServer {
     }
 }
 
-/// PgBouncer in transaction mode, in front of a server: a connection of a client is somebody else's after each
-/// transaction.
-#[derive(Debug)]
-pub struct PgBouncer {
-    port: u16,
-    _daemon: Daemon,
-}
-
-impl PgBouncer {
-    /// One that keeps this many connections to the server.
-    ///
-    /// # Panics
-    /// If the package `pgbouncer` is not installed, or it does not serve.
-    pub fn start(server: &PostgresServer, connections: u32) -> PgBouncer {
-        let (port, folder) = (free_port(), fresh_folder("pgbouncer"));
-        let path = folder.join("pgbouncer.ini");
-        let lines = [
-            "[databases]".to_owned(),
-            format!("* = host=127.0.0.1 port={} user=postgres", server.port()),
-            "[pgbouncer]".to_owned(),
-            format!("listen_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir ="),
-            "auth_type = any\npool_mode = transaction".to_owned(),
-            format!("default_pool_size = {connections}"),
-        ];
-        let mut file = fs::File::create(&path).expect("a configuration can be written");
-        file.write_all((lines.join("\n") + "\n").as_bytes()).expect("a configuration can be written");
-        give(&folder);
-        let (program, args) = words(Path::new("/usr/sbin/pgbouncer"), &[path.to_string_lossy().into_owned()]);
-        let daemon = Daemon::start(&program, &args, &folder.join("log"), Some(&folder));
-        let bouncer = PgBouncer { port, _daemon: daemon };
-        eventually("pgbouncer does not serve: is the package pgbouncer installed?", || {
-            let mut psql = Command::new(binary("psql"));
-            psql.args(["-X", "-q", "-d", &bouncer.url(), "-c", "SELECT 1"]).env("PGCONNECT_TIMEOUT", "5");
-            let output = psql.output()?;
-            if output.status.success() { Ok(()) } else { Err(failure(&output)) }
-        });
-        bouncer
-    }
-
-    /// Where it listens.
-    pub fn port(&self) -> u16 {
-        self.port
-    }
-
-    /// The URL of the server's database `postgres`, by way of it.
-    pub fn url(&self) -> String {
-        format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
-    }
-}
-
 /// A program of the newest PostgreSQL that Debian has installed, or the one on the path.
-fn binary(name: &str) -> PathBuf {
+pub(super) fn binary(name: &str) -> PathBuf {
     let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let number = |path: &Path| path.file_name()?.to_str()?.parse::<u32>().ok();
     let newest = versions
@@ -381,7 +331,7 @@ fn binary(name: &str) -> PathBuf {
 }
 
 /// A program and its arguments, to be run by an account that is not root.
-fn words(program: &Path, args: &[String]) -> (String, Vec<String>) {
+pub(super) fn words(program: &Path, args: &[String]) -> (String, Vec<String>) {
     let program = program.to_string_lossy().into_owned();
     if !rustix::process::geteuid().is_root() {
         return (program, args.to_vec());
@@ -403,7 +353,7 @@ fn as_account(program: &Path, args: &[&str]) -> Command {
 }
 
 /// Gives a folder to the account that runs the server.
-fn give(folder: &Path) {
+pub(super) fn give(folder: &Path) {
     if rustix::process::geteuid().is_root() {
         succeed(Command::new("chown").arg("-R").arg(ACCOUNT).arg(folder));
     }
@@ -421,7 +371,7 @@ fn said(output: &[u8]) -> String {
     String::from_utf8_lossy(output).trim_end().to_owned()
 }
 
-fn failure(output: &Output) -> io::Error {
+pub(super) fn failure(output: &Output) -> io::Error {
     io::Error::other(format!("{}: {}", output.status, said(&output.stderr)))
 }
 

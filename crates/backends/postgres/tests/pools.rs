@@ -1,0 +1,268 @@
+//! Connections that a pool shares: how they are told from others, and that no answer on them is taken for another one.
+#![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
+#![allow(clippy::unwrap_used, reason = "a test is a program of its own")]
+
+mod common;
+
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use common::{LONG, claim, connect, eventually, granted, in_time, open, release, says};
+use leasehold::{Backend, Claim, Effect, ErrorKind, FencingToken, Query, Released, Resource, Verdict};
+use leasehold_postgres::Postgres;
+use leasehold_testkit::{
+    Proxy, misdelivery,
+    servers::{PgBouncer, Pgpool, PostgresServer},
+};
+
+/// One for all that neither stop it nor count its sessions: each has a schema of its own.
+fn shared() -> &'static PostgresServer {
+    static SERVER: OnceLock<PostgresServer> = OnceLock::new();
+    SERVER.get_or_init(PostgresServer::start)
+}
+
+fn resource(name: &str) -> Resource {
+    format!("report/{name}").parse().unwrap()
+}
+
+/// Whether the backend found that its connections may be shared.
+fn is_shared(postgres: &Postgres) -> bool {
+    format!("{postgres:?}").contains("is_shared: true")
+}
+
+/// A session of its own that has the row of a resource until the transaction ends.
+async fn locked(server: &PostgresServer, schema: &str, name: &str) -> tokio_postgres::Client {
+    let (client, connection) = tokio_postgres::connect(&server.url(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let lock = format!("BEGIN; SELECT FROM {schema}.resource WHERE key = 'report/{name}' FOR UPDATE");
+    client.batch_execute(&lock).await.unwrap();
+    client
+}
+
+async fn a_session_waits(server: &PostgresServer, schema: &str) {
+    let waiting = format!(
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%{schema}.acquire%'"
+    );
+    eventually("a session waits for the row", || async { server.sql(&waiting) != "0" }).await;
+}
+
+#[tokio::test]
+async fn a_pool_is_told_from_the_server_itself() {
+    let server = shared();
+    let proxy = Proxy::start(server.port(), 1).await;
+    let relayed = format!("postgres://postgres@127.0.0.1:{}/postgres", proxy.port());
+    let transactions = PgBouncer::start(server, 2);
+    let sessions = PgBouncer::in_session_mode(server, 4);
+    for (url, expected) in
+        [(server.url(), false), (relayed, false), (transactions.url(), true), (sessions.url(), true)]
+    {
+        let postgres = open(&format!("{url}?schema=told")).await;
+        assert_eq!(is_shared(&postgres), expected, "{url}");
+        let ours = claim(&resource("42"), LONG);
+        granted(&postgres, &ours).await;
+        assert_eq!(release(&postgres, &ours).await, Released::Now);
+    }
+}
+
+#[tokio::test]
+async fn a_pool_is_told_from_the_server_itself_with_tls() {
+    let server = PostgresServer::start();
+    let ca = server.speak_tls();
+    let url =
+        format!("postgres://postgres@localhost:{}/postgres?sslmode=require&ca_file={ca}", server.port());
+    assert!(!is_shared(&open(&url).await));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_answer_is_believed_that_belongs_to_another_request() {
+    misdelivery::check(shared().port(), |port| async move {
+        let url = format!("postgres://postgres@127.0.0.1:{port}/postgres?schema=misled&timeout=500ms");
+        Arc::new(open(&url).await) as Arc<dyn Backend>
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_answer_is_believed_that_belongs_to_another_request_behind_a_pool() {
+    let pool = PgBouncer::start(shared(), 4);
+    misdelivery::check(pool.port(), |port| async move {
+        let url = format!("postgres://postgres@127.0.0.1:{port}/postgres?schema=misled_pool&timeout=500ms");
+        Arc::new(open(&url).await) as Arc<dyn Backend>
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn once_an_answer_was_mixed_up_each_connection_has_one_request_at_a_time() {
+    let server = shared();
+    let proxy = Proxy::start(server.port(), 2).await;
+    let url = format!("postgres://postgres@127.0.0.1:{}/postgres?schema=once&timeout=500ms", proxy.port());
+    let postgres = open(&url).await;
+    granted(&postgres, &claim(&resource("1"), LONG)).await;
+    assert!(!is_shared(&postgres));
+    proxy.misdeliver(leasehold_testkit::proxy::Misdelivery::Stale, 1);
+    let error = postgres.acquire(&claim(&resource("2"), LONG)).await.unwrap_err();
+    assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::Unknown), "{error:?}");
+    assert!(error.to_string().contains("another request"), "{error}");
+    granted(&postgres, &claim(&resource("3"), LONG)).await;
+    assert!(is_shared(&postgres));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_answer_to_a_dropped_request_is_not_taken_for_the_next_one() {
+    let server = shared();
+    let pool = PgBouncer::start(server, 4);
+    let postgres = Arc::new(open(&format!("{}?schema=dropped&connections=1&timeout=20s", pool.url())).await);
+    let held = claim(&resource("held"), LONG);
+    granted(&*postgres, &held).await;
+    let free = claim(&resource("free"), LONG);
+    granted(&*postgres, &free).await;
+    release(&*postgres, &free).await;
+    let row = locked(server, "dropped", "free").await;
+    let asking = tokio::spawn({
+        let (postgres, claim) = (Arc::clone(&postgres), claim(&resource("free"), LONG));
+        async move { postgres.acquire(&claim).await }
+    });
+    a_session_waits(server, "dropped").await;
+    asking.abort();
+    assert!(asking.await.unwrap_err().is_cancelled());
+    // Asked at once, and while the answer to the dropped one is on its way.
+    let rival = claim(&resource("held"), LONG);
+    let verdict = in_time("the next request", postgres.acquire(&rival)).await;
+    assert!(matches!(verdict, Ok(Verdict::Blocked(_))), "{verdict:?}");
+    row.batch_execute("COMMIT").await.unwrap();
+    for _ in 0..20 {
+        let verdict = postgres.acquire(&rival).await;
+        assert!(matches!(verdict, Ok(Verdict::Blocked(_))), "{verdict:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_requests_share_few_connections_behind_a_pool_and_each_has_its_turn() {
+    let server = shared();
+    // It takes fewer of us than the URL allows.
+    let pool =
+        PgBouncer::with(server, &["pool_mode = transaction", "default_pool_size = 2", "max_client_conn = 3"]);
+    let postgres = Arc::new(open(&format!("{}?schema=many&connections=16", pool.url())).await);
+    let tasks: Vec<_> = (0..32)
+        .map(|number| {
+            let postgres = Arc::clone(&postgres);
+            tokio::spawn(async move {
+                for _ in 0..10 {
+                    let ours = claim(&resource(&format!("many-{number}")), LONG);
+                    granted(&*postgres, &ours).await;
+                    assert_eq!(release(&*postgres, &ours).await, Released::Now);
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        in_time("a task", task).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_that_are_dropped_use_up_neither_turns_nor_connections() {
+    let server = shared();
+    let pool = PgBouncer::start(server, 8);
+    let postgres = Arc::new(open(&format!("{}?schema=turns&connections=2&timeout=5s", pool.url())).await);
+    let ours = claim(&resource("42"), LONG);
+    for round in 0..40_u64 {
+        let asking = tokio::spawn({
+            let (postgres, claim) = (Arc::clone(&postgres), ours.clone());
+            async move { postgres.acquire(&claim).await }
+        });
+        tokio::time::sleep(Duration::from_micros(round * 100)).await;
+        asking.abort();
+        drop(asking.await);
+    }
+    for _ in 0..10 {
+        in_time("an answer", granted(&*postgres, &ours)).await;
+    }
+    let clients = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'";
+    assert!(server.sql(clients).parse::<u32>().unwrap() < 60, "sessions pile up");
+}
+
+#[tokio::test]
+async fn an_error_from_a_pool_is_believed_if_it_names_the_claim() {
+    let server = shared();
+    let pool = PgBouncer::start(server, 2);
+    let (pooled, direct) = (
+        open(&format!("{}?schema=refused", pool.url())).await,
+        open(&format!("{}?schema=refused", server.url())).await,
+    );
+    let absurd = FencingToken::new(FencingToken::LIMIT - 2).unwrap();
+    let greedy = |name| -> Claim { claim(&resource(name), LONG).above(absurd) };
+    for postgres in [&pooled, &direct] {
+        let error = postgres.acquire(&greedy("42")).await.unwrap_err();
+        assert_eq!(says(&error), (ErrorKind::Invalid, Effect::None), "{error:?}");
+        assert!(error.to_string().contains(&absurd.to_string()), "{error}");
+    }
+    // An error that names no claim may be the answer to another client.
+    server.sql("ALTER TABLE refused.seat ADD CONSTRAINT no_more CHECK (weight > 1) NOT VALID");
+    let error = pooled.acquire(&claim(&resource("43"), LONG)).await.unwrap_err();
+    assert_eq!(error.effect(), Effect::Unknown, "{error:?}");
+    let error = direct.acquire(&claim(&resource("43"), LONG)).await.unwrap_err();
+    assert_eq!(error.effect(), Effect::None, "{error:?}");
+    server.sql("ALTER TABLE refused.seat DROP CONSTRAINT no_more");
+    granted(&pooled, &claim(&resource("43"), LONG)).await;
+}
+
+#[tokio::test]
+async fn a_pool_of_sessions_hears_wake_ups_and_one_of_transactions_polls() {
+    let server = shared();
+    for (pool, schema) in
+        [(PgBouncer::in_session_mode(server, 20), "sessions"), (PgBouncer::start(server, 4), "transactions")]
+    {
+        let url = format!("{}?schema={schema}&timeout=2s", pool.url());
+        let (ours, theirs) = (common::client(&url).await, common::client(&url).await);
+        let lease = ours.lease("report", "42").ttl(LONG).acquire().await.unwrap();
+        let next = tokio::spawn(theirs.lease("report", "42").ttl(LONG).wait(common::PATIENCE).acquire());
+        let waiting = format!("SELECT count(*) FROM {schema}.place");
+        eventually("someone waits", || async { server.sql(&waiting) == "1" }).await;
+        lease.release().await.unwrap();
+        let next = in_time("the next grant", next).await.unwrap().unwrap();
+        next.check().unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pgpool_works_too_and_a_new_client_is_not_given_old_answers() {
+    let server = shared();
+    let pool = Pgpool::start(server, 24);
+    let url = format!("{}?schema=pgpool&timeout=5s", pool.url());
+    let holder = open(&url).await;
+    let held = claim(&resource("held"), LONG);
+    granted(&holder, &held).await;
+    for round in 0..10 {
+        // A client that goes while its requests are under way: the pool gives its connection to the next one.
+        let gone = Arc::new(open(&url).await);
+        let name = format!("gone-{round}");
+        granted(&*gone, &claim(&resource(&name), LONG)).await;
+        let row = locked(server, "pgpool", &name).await;
+        let asking = tokio::spawn({
+            let (gone, claim) = (Arc::clone(&gone), claim(&resource(&name), LONG));
+            async move { gone.acquire(&claim).await }
+        });
+        a_session_waits(server, "pgpool").await;
+        asking.abort();
+        drop((asking.await, gone));
+        row.batch_execute("COMMIT").await.unwrap();
+        let next = match connect(&url).await {
+            Ok(next) => next,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+                continue;
+            }
+        };
+        match next.acquire(&claim(&resource("held"), LONG)).await {
+            Ok(Verdict::Blocked(_)) => {}
+            Err(error) => assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::Unknown), "{error:?}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    let page = holder.inspect(&Query::One(resource("held"))).await.unwrap().into_snapshots();
+    assert_eq!(page[0].holder_count, 1);
+}
