@@ -5,21 +5,45 @@ use leasehold_fence::postgres::{Link, Wire};
 use tokio_postgres::{
     Row,
     error::{Severity, SqlState},
-    types::ToSql,
+    types::{ToSql, Type},
 };
 
-pub(crate) type Values<'a> = &'a [&'a (dyn ToSql + Sync)];
+pub(crate) type Values<'a> = &'a [(&'a (dyn ToSql + Sync), Type)];
 
-/// The rows of a statement.
+/// The rows of a statement that gives rows.
 pub(crate) async fn rows(link: &Link, sql: &str, values: Values<'_>) -> Result<Vec<Row>> {
+    // One row at the least, so that there is one for the request id, in the order in which the statement gives them.
+    let request = values.len() + 1;
+    let sql = format!(
+        "WITH answer AS ({sql}), numbered AS (SELECT answer.*, row_number() OVER () AS number FROM answer)
+         SELECT numbered.*, ${request}::bigint FROM (VALUES (1)) AS always (row) LEFT JOIN numbered ON true
+         ORDER BY numbered.number"
+    );
     let wire = link.wire().await?;
-    answer(&wire, wire.query(sql, values)).await
+    let mut rows = ask(&wire, &sql, values).await?;
+    let is_there = |row: &Row| matches!(row.try_get::<_, Option<i64>>(row.len() - 2), Ok(Some(_)));
+    rows.retain(is_there);
+    Ok(rows)
 }
 
-/// How many rows a statement changed.
+/// How many rows a statement changed. It must be one to which `RETURNING` can be added.
 pub(crate) async fn execute(link: &Link, sql: &str, values: Values<'_>) -> Result<u64> {
     let wire = link.wire().await?;
-    answer(&wire, wire.execute(sql, values)).await
+    let rows = ask(&wire, &counting(sql, values.len() + 1), values).await?;
+    Ok(rows.first().map_or(0, |row| row.get::<_, i64>(0).unsigned_abs()))
+}
+
+/// The statement, answered with the number of rows that it changed, and its request id.
+pub(crate) fn counting(sql: &str, request: usize) -> String {
+    format!("WITH changed AS ({sql} RETURNING 1) SELECT count(*), ${request}::bigint FROM changed")
+}
+
+async fn ask(wire: &Wire, sql: &str, values: Values<'_>) -> Result<Vec<Row>> {
+    wire.ask(sql, values).await?.map_err(|error| {
+        let error = interpret(&error);
+        // Behind a pool an error may be the answer to another client.
+        if wire.is_direct() { error } else { error.with_effect(Effect::Unknown) }
+    })
 }
 
 async fn answer<T>(

@@ -26,9 +26,9 @@ const ROUND: Duration = Duration::from_millis(500);
 const ROUNDS: usize = 11;
 const RENEWED: usize = 1000;
 
-const ACQUIRE: &str =
-    "SELECT * FROM leasehold.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)";
-const RELEASE: &str = "SELECT leasehold.release($1, $2, $3, $4)";
+const ACQUIRE: &str = "SELECT *, $15::bigint FROM leasehold.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, \
+                       $13, $14)";
+const RELEASE: &str = "SELECT leasehold.release($1, $2, $3, $4), $5::bigint";
 
 /// The same statements through the same driver, with nothing of ours around them.
 struct Bare {
@@ -70,11 +70,17 @@ impl Bare {
             (&"1@host", Type::TEXT),
             (&"leasehold_0", Type::TEXT),
             (&1_000_000i64, Type::INT8),
+            (&0i64, Type::INT8),
         ];
         let rows = self.ask(ACQUIRE, &self.acquire, &acquire, prepared).await;
         assert_eq!(rows[0].get::<_, &str>(0), "granted");
-        let release: Parameters<'_> =
-            vec![(&resource, Type::TEXT), (&owner, Type::BYTEA), (&-1i64, Type::INT8), (&0i64, Type::INT8)];
+        let release: Parameters<'_> = vec![
+            (&resource, Type::TEXT),
+            (&owner, Type::BYTEA),
+            (&-1i64, Type::INT8),
+            (&0i64, Type::INT8),
+            (&0i64, Type::INT8),
+        ];
         assert!(self.ask(RELEASE, &self.release, &release, prepared).await[0].get::<_, bool>(0));
     }
 

@@ -2,6 +2,10 @@
 //!
 //! Nothing is ever sent twice: a statement whose answer did not come is an error of unknown effect, and the next one finds
 //! a new connection.
+//!
+//! If the connection leads to the server itself, statements follow each other without waiting for answers. If a pool may
+//! share it, one waits for the answer to the one before, and a connection with an answer to come is not used again: the
+//! pool might give that answer to another client. ADR 0034.
 #![expect(
     clippy::disallowed_methods,
     reason = "there is no engine here: time and tasks are the program's own tokio"
@@ -24,11 +28,16 @@ use tokio::{
     time::{Instant, timeout},
 };
 use tokio_postgres::{
-    CancelToken, Client, Config, Socket,
+    CancelToken, Client, Config, Row, Socket,
     tls::{MakeTlsConnect, TlsConnect},
+    types::{ToSql, Type},
 };
 
-use super::error::{ends_connection, no_connection};
+use super::{
+    direct::is_direct,
+    error::{ends_connection, no_connection},
+    request,
+};
 
 /// How long a server may take to answer, and to be connected to, unless told.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -75,10 +84,15 @@ struct Shared {
     connecting: tokio::sync::Mutex<Option<(Instant, Error)>>,
 }
 
-/// A connection of a [`Link`]: a client of the driver's. Others use it too, so leave no transaction open on it.
+/// A connection of a [`Link`]: a client of the driver's. Others use it too, so leave no transaction open on it, and send
+/// nothing past [`Wire::ask`] and [`Wire::answer`] while others use it.
 pub struct Wire {
     client: Client,
     driver: AbortHandle,
+    /// It leads to the server itself.
+    is_direct: bool,
+    /// Of a connection that a pool may share: held by the one statement that is under way.
+    turn: tokio::sync::Mutex<()>,
     /// Of no more use, although it is still open.
     retired: AtomicBool,
     pulse: Mutex<Pulse>,
@@ -173,14 +187,15 @@ impl Link {
         }
         let outcome = self.attempt().await;
         *vain = outcome.as_ref().err().map(|error| (Instant::now(), error.clone()));
-        let (client, driver) = outcome?;
+        let Made { client, driver, is_direct } = outcome?;
         let (retired, pulse, timeout) = (AtomicBool::new(false), Mutex::default(), self.timeout);
-        let wire = Arc::new(Wire { client, driver, retired, pulse, timeout });
+        let turn = tokio::sync::Mutex::default();
+        let wire = Arc::new(Wire { client, driver, is_direct, turn, retired, pulse, timeout });
         *self.slot() = Some(Arc::clone(&wire));
         Ok(wire)
     }
 
-    async fn attempt(&self) -> Result<(Client, AbortHandle)> {
+    async fn attempt(&self) -> Result<Made> {
         let patience = self.shared.patience;
         match timeout(patience, self.shared.server.connect(self.password()?)).await {
             Ok(outcome) => outcome.map_err(no_connection),
@@ -209,18 +224,49 @@ impl Link {
 }
 
 impl Wire {
+    /// One statement, without a name, so that a pool may execute it on any of its connections. The last parameter is added
+    /// here: a request id, which must be the last column of every row. The statement must give one row at the least.
+    ///
+    /// # Cancel safety
+    /// What was sent may be executed.
+    ///
+    /// # Errors
+    /// As [`Wire::answer`]; `Unavailable` with an unknown effect also if the answer carries another id. Then it belongs to
+    /// another request, and the connection is closed. ADR 0033.
+    pub async fn ask(
+        &self,
+        sql: &str,
+        parameters: &[(&(dyn ToSql + Sync), Type)],
+    ) -> Result<Result<Vec<Row>, tokio_postgres::Error>> {
+        let request = request::next();
+        let number = request.get().cast_signed();
+        let id: (&(dyn ToSql + Sync), Type) = (&number, Type::INT8);
+        let parameters: Vec<_> = parameters.iter().cloned().chain([id]).collect();
+        let answer = self.answer(self.client.query_typed(sql, &parameters)).await?;
+        if let Ok(rows) = &answer
+            && let Err(mismatch) = request::check(rows, request)
+        {
+            self.retired.store(true, Ordering::Relaxed);
+            self.driver.abort();
+            return Err(mismatch);
+        }
+        Ok(answer)
+    }
+
     /// Waits for a statement on this connection, and notes how the connection is. The outer error is that no answer came;
-    /// the inner one is the server's, or the driver's.
+    /// the inner one is the server's, or the driver's. Use [`Wire::ask`] where a wrong answer would do harm.
     ///
     /// # Cancel safety
     /// That of the statement: what was sent may be executed.
     ///
     /// # Errors
-    /// `Unavailable` with an unknown effect if the link's timeout is over.
+    /// `Unavailable` with an unknown effect if the link's timeout is over. `Unavailable` without effect if a pool may share
+    /// the connection and it could not be had for this statement.
     pub async fn answer<T>(
         &self,
         statement: impl Future<Output = Result<T, tokio_postgres::Error>>,
     ) -> Result<Result<T, tokio_postgres::Error>> {
+        let mut turn = if self.is_direct { None } else { Some(self.own_turn().await?) };
         self.pulse().ask();
         let _under_way = UnderWay(self);
         let Ok(answer) = timeout(self.timeout, statement).await else {
@@ -228,10 +274,47 @@ impl Wire {
             return Err(Error::new(ErrorKind::Unavailable, message).with_effect(Effect::Unknown));
         };
         self.pulse().hear();
+        if let Some(turn) = &mut turn {
+            // An error carries no id. If it was another client's, our answer is still to come.
+            turn.answered = answer.is_ok();
+        }
         if answer.as_ref().is_err_and(ends_connection) {
             self.retired.store(true, Ordering::Relaxed);
         }
         Ok(answer)
+    }
+
+    /// Whether it leads to the server itself. If not, a pool may share it, and an error may be the answer to another
+    /// client: its effect is not known.
+    pub fn is_direct(&self) -> bool {
+        self.is_direct
+    }
+
+    /// The connection, for one statement alone.
+    async fn own_turn(&self) -> Result<OwnTurn<'_>> {
+        let busy =
+            |why: &str| Err(Error::new(ErrorKind::Unavailable, format!("the connection to the pool {why}")));
+        let Ok(guard) = timeout(self.timeout, self.turn.lock()).await else {
+            return busy("was busy all the time: others wait for an answer");
+        };
+        if self.retired.load(Ordering::Relaxed) {
+            return busy("was given up just now: try again");
+        }
+        Ok(OwnTurn { wire: self, _guard: guard, answered: false })
+    }
+
+    /// Nothing more is sent on it. It ends when the last answer has come, or when that takes too long.
+    fn retire(&self) {
+        self.retired.store(true, Ordering::Relaxed);
+        let (driver, enough) = (self.driver.clone(), self.timeout * SILENT_TIMES);
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                tokio::time::sleep(enough).await;
+                driver.abort();
+            });
+        } else {
+            driver.abort();
+        }
     }
 
     fn pulse(&self) -> MutexGuard<'_, Pulse> {
@@ -240,6 +323,22 @@ impl Wire {
 
     fn is_silent(&self) -> bool {
         self.pulse().silent_since.is_some_and(|since| since.elapsed() >= self.timeout * SILENT_TIMES)
+    }
+}
+
+/// The use of a connection by one statement. If this is dropped before the answer has come, the connection is not used
+/// again.
+struct OwnTurn<'a> {
+    wire: &'a Wire,
+    _guard: tokio::sync::MutexGuard<'a, ()>,
+    answered: bool,
+}
+
+impl Drop for OwnTurn<'_> {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.wire.retire();
+        }
     }
 }
 
@@ -282,12 +381,18 @@ impl fmt::Debug for Link {
     }
 }
 
+/// A connection that was made.
+struct Made {
+    client: Client,
+    driver: AbortHandle,
+    is_direct: bool,
+}
+
 /// Where connections lead, whatever kind of TLS they speak.
 #[async_trait]
 trait Server: Send + Sync {
     /// With this password, or that of the settings.
-    async fn connect(&self, password: Option<String>)
-    -> Result<(Client, AbortHandle), tokio_postgres::Error>;
+    async fn connect(&self, password: Option<String>) -> Result<Made, tokio_postgres::Error>;
     async fn cancel(&self, token: CancelToken);
 }
 
@@ -304,10 +409,7 @@ where
     T::TlsConnect: Send,
     <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
 {
-    async fn connect(
-        &self,
-        password: Option<String>,
-    ) -> Result<(Client, AbortHandle), tokio_postgres::Error> {
+    async fn connect(&self, password: Option<String>) -> Result<Made, tokio_postgres::Error> {
         let mut settings = self.settings.clone();
         if let Some(password) = password {
             settings.password(password);
@@ -318,7 +420,8 @@ where
                 tracing::debug!(target: "leasehold", %error, "a connection to the database ended");
             }
         });
-        Ok((client, driver.abort_handle()))
+        let is_direct = is_direct(&client).await?;
+        Ok(Made { client, driver: driver.abort_handle(), is_direct })
     }
 
     async fn cancel(&self, token: CancelToken) {

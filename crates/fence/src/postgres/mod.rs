@@ -11,9 +11,11 @@
 //! [`grant`] lets others call them, and nobody needs a right to the marks themselves.
 
 mod column;
+mod direct;
 mod error;
 mod guard;
 mod link;
+mod request;
 
 use leasehold_core::{Effect, Error, ErrorKind, FencingToken, Pass, Resource, Result};
 use tokio_postgres::{
@@ -120,7 +122,7 @@ pub async fn grant(client: &(impl GenericClient + Sync), role: &str) -> Result<(
 /// `StaleToken`, counted and logged: the transaction is void then, and nothing else in it happens. `Unsupported` if
 /// there is no fence yet; `Denied` without the right to call it; `Unavailable` for all that may go well another time.
 pub async fn admit(transaction: &Transaction<'_>, pass: &Pass) -> Result<Admission> {
-    call(transaction, "SELECT leasehold_fence.admit($1, $2, $3)", pass, Effect::None).await
+    call(transaction, ADMIT, pass, Effect::None).await
 }
 
 /// The same, and the pass is shown to the triggers of [`install`] for the rest of the transaction.
@@ -134,8 +136,12 @@ pub async fn admit(transaction: &Transaction<'_>, pass: &Pass) -> Result<Admissi
 /// # Errors
 /// As [`admit`]; without a transaction, an answer that did not come leaves the effect `Unknown`.
 pub async fn enter(client: &(impl GenericClient + Sync), pass: &Pass) -> Result<Admission> {
-    call(client, "SELECT leasehold_fence.enter($1, $2, $3)", pass, Effect::Unknown).await
+    call(client, ENTER, pass, Effect::Unknown).await
 }
+
+/// The last parameter and the last column are the request id.
+const ADMIT: &str = "SELECT leasehold_fence.admit($1, $2, $3), $4::bigint";
+const ENTER: &str = "SELECT leasehold_fence.enter($1, $2, $3), $4::bigint";
 
 async fn call(
     client: &(impl GenericClient + Sync),
@@ -143,36 +149,59 @@ async fn call(
     pass: &Pass,
     unanswered: Effect,
 ) -> Result<Admission> {
-    let answer = ask(client, sql, pass).await;
-    answer.map_err(|error| error::refused(error, pass, unanswered))
+    let shown = Shown::new(pass);
+    let request = request::next();
+    let number = request.get().cast_signed();
+    let [resource, token, owner] = shown.arguments();
+    let answer = client.query_typed(sql, &[resource, token, owner, (&number, Type::INT8)]).await;
+    let rows = answer.map_err(|error| error::refused(error, pass, unanswered))?;
+    request::check(&rows, request).map_err(|error| error.on(&pass.resource))?;
+    Ok(admission(&rows))
 }
 
 /// A verdict in a transaction of its own, neither counted nor logged.
 #[cfg(feature = "http")]
 pub(crate) async fn weigh(link: &Link, pass: &Pass) -> Result<Result<Admission, crate::rule::Refusal>> {
     let wire = link.wire().await?;
-    let client: &tokio_postgres::Client = &wire;
-    match wire.answer(ask(client, "SELECT leasehold_fence.admit($1, $2, $3)", pass)).await? {
-        Ok(admission) => Ok(Ok(admission)),
-        Err(error) => match error::refusal_in(&error) {
+    match wire.ask(ADMIT, &Shown::new(pass).arguments()).await? {
+        Ok(rows) => Ok(Ok(admission(&rows))),
+        // Behind a pool, an error may be another client's: the refusal of a token that was not shown here is not ours.
+        Err(error) => match error::refusal_in(&error).filter(|refusal| refuses(refusal, pass)) {
             Some(refusal) => Ok(Err(refusal)),
-            None => Err(interpret(error, Effect::Unknown)),
+            None if wire.is_direct() => Err(interpret(error, Effect::Unknown)),
+            None => Err(interpret(error, Effect::Unknown).with_effect(Effect::Unknown)),
         },
     }
 }
 
-async fn ask(
-    client: &(impl GenericClient + Sync),
-    sql: &str,
-    pass: &Pass,
-) -> Result<Admission, tokio_postgres::Error> {
-    let (resource, token) = (pass.resource.to_string(), pass.token.as_i64());
-    let owner = pass.owner.map(|owner| owner.to_string());
-    let arguments: [(&(dyn ToSql + Sync), Type); 3] =
-        [(&resource, Type::TEXT), (&token, Type::INT8), (&owner, Type::TEXT)];
-    let rows = client.query_typed(sql, &arguments).await?;
+#[cfg(feature = "http")]
+fn refuses(refusal: &crate::rule::Refusal, pass: &Pass) -> bool {
+    use crate::rule::Refusal::{Former, Stale};
+    let (Stale { presented, .. } | Former { presented, .. }) = refusal;
+    *presented == pass.token
+}
+
+/// A pass as arguments.
+struct Shown {
+    resource: String,
+    token: i64,
+    owner: Option<String>,
+}
+
+impl Shown {
+    fn new(pass: &Pass) -> Shown {
+        let owner = pass.owner.map(|owner| owner.to_string());
+        Shown { resource: pass.resource.to_string(), token: pass.token.as_i64(), owner }
+    }
+
+    fn arguments(&self) -> [(&(dyn ToSql + Sync), Type); 3] {
+        [(&self.resource, Type::TEXT), (&self.token, Type::INT8), (&self.owner, Type::TEXT)]
+    }
+}
+
+fn admission(rows: &[Row]) -> Admission {
     let raised = rows.first().is_some_and(|row| row.get::<_, bool>(0));
-    Ok(if raised { Admission::Raised } else { Admission::Again })
+    if raised { Admission::Raised } else { Admission::Again }
 }
 
 /// What the fence remembers of a resource. For the role that made the schema.

@@ -15,7 +15,10 @@ use leasehold_fence::{
     http::{FenceLayer, Marks as _, PostgresMarks, Verdict, show},
     postgres::{self, Link},
 };
-use leasehold_testkit::{proxy::Proxy, servers::PostgresServer};
+use leasehold_testkit::{
+    proxy::Proxy,
+    servers::{PgBouncer, PostgresServer},
+};
 use tokio_postgres::{Config, NoTls};
 use tower::ServiceExt as _;
 
@@ -31,6 +34,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("the_impatient_find_a_way_out_of_a_black_hole", black_hole),
     ("a_connection_is_made_although_who_asked_for_it_is_gone", nobody_stayed),
     ("a_session_that_waits_for_a_lock_does_not_keep_the_others", behind_a_lock),
+    ("behind_a_pool_the_answers_to_a_client_that_is_gone_are_given_to_nobody_else", behind_a_pool),
     ("a_password_that_changes_is_read_again", password),
     ("who_is_refused_by_the_server_is_told_why", refused),
 ];
@@ -260,6 +264,60 @@ fn behind_a_lock(site: &Site) {
         }
         transaction.commit().await.unwrap();
         admitted(&marks, &pass(34, 2)).await;
+    });
+}
+
+/// A pool with one connection to the server; a client with two requests under way, which is cut off after the first answer.
+fn behind_a_pool(site: &Site) {
+    let server = PostgresServer::start();
+    let pool = PgBouncer::start(&server, 1);
+    site.run(async {
+        let connect = async || {
+            let (client, connection) = tokio_postgres::connect(&server.url(), NoTls).await.unwrap();
+            tokio::spawn(connection);
+            client
+        };
+        let (mut one, mut other) = (connect().await, connect().await);
+        postgres::setup(&one).await.unwrap();
+        let proxy = Proxy::start(pool.port(), 1).await;
+        let by = |port| {
+            let url = format!("postgres://postgres@127.0.0.1:{port}/postgres");
+            PostgresMarks::new(link(&url).timeout(PATIENCE / 2))
+        };
+        let (cut, next) = (by(proxy.port()), by(pool.port()));
+        for marks in [&cut, &next] {
+            admitted(marks, &pass_for("report/c", 50, 1)).await;
+        }
+        let (a, b) = (one.transaction().await.unwrap(), other.transaction().await.unwrap());
+        postgres::admit(&a, &pass_for("report/a", 10, 1)).await.unwrap();
+        postgres::admit(&b, &pass_for("report/b", 10, 1)).await.unwrap();
+        let judging = |marks: &PostgresMarks, name: &'static str, token| {
+            let marks = marks.clone();
+            tokio::spawn(async move { marks.judge(&pass_for(name, token, 1)).await })
+        };
+        let is_waiting = || {
+            let until = Instant::now() + PATIENCE;
+            while server.sql("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'") == "0" {
+                assert!(Instant::now() < until, "a session waits for a mark");
+            }
+        };
+        let first = judging(&cut, "report/b", 20);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        is_waiting();
+        let second = judging(&cut, "report/a", 20);
+        // Long enough to reach the pool, if it is sent before the first answer.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        b.commit().await.unwrap();
+        assert!(first.await.unwrap().unwrap().is_ok());
+        is_waiting();
+        proxy.reset();
+        assert!(second.await.unwrap().is_err());
+        let stale = judging(&next, "report/c", 49);
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        a.commit().await.unwrap();
+        let verdict = stale.await.unwrap();
+        assert!(!matches!(verdict, Ok(Ok(_))), "a stale token was admitted: {verdict:?}");
+        admitted(&next, &pass_for("report/c", 51, 1)).await;
     });
 }
 

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use leasehold::{Result, async_trait};
 use leasehold_fence::postgres::Link;
+use tokio_postgres::types::Type;
 
 use super::{Begun, Fingerprint, Keys, Run, Seen, Terms, check_answer, check_key};
 use crate::numbers::token;
-use crate::postgres::{create, execute, rows};
+use crate::postgres::{Values, create, execute, rows};
 
 /// Keys in PostgreSQL, by a [`Link`]: one connection, made anew when it is lost. Each call is one statement or two, so a
 /// pool in transaction mode is fine.
@@ -65,11 +66,13 @@ impl Keys for PostgresKeys {
         let (payload_bytes, hold) = (payload.as_bytes(), terms.hold.as_secs_f64() * 1000.0);
         // A row that is removed between the two statements was over: then it is ours to begin.
         for _ in 0..2 {
-            let minted = rows(&self.link, CLAIM, &[&key, &payload_bytes, &hold]).await?;
+            let values: Values<'_> =
+                &[(&key, Type::TEXT), (&payload_bytes, Type::BYTEA), (&hold, Type::FLOAT8)];
+            let minted = rows(&self.link, CLAIM, values).await?;
             if let Some(row) = minted.first() {
                 return Ok(Begun::Run(Run { key: key.to_owned(), token: token(row.get(0))? }));
             }
-            if let Some(row) = rows(&self.link, LOOK, &[&key]).await?.first() {
+            if let Some(row) = rows(&self.link, LOOK, &[(&key, Type::TEXT)]).await?.first() {
                 let left = Duration::try_from_secs_f64(row.get::<_, f64>(2) / 1000.0).unwrap_or_default();
                 return Ok(Seen { payload: row.get(0), answer: row.get(1), left }.judge(payload));
             }
@@ -82,7 +85,9 @@ impl Keys for PostgresKeys {
                    SET until = greatest(until, clock_timestamp() + $3 * interval '1 millisecond')
                    WHERE key = $1 AND token = $2 AND answer IS NULL";
         let hold = terms.hold.as_secs_f64() * 1000.0;
-        Ok(execute(&self.link, sql, &[&run.key, &run.token.get().cast_signed(), &hold]).await? == 1)
+        let token = run.token.get().cast_signed();
+        let values: Values<'_> = &[(&run.key, Type::TEXT), (&token, Type::INT8), (&hold, Type::FLOAT8)];
+        Ok(execute(&self.link, sql, values).await? == 1)
     }
 
     async fn finish(&self, run: &Run, answer: &[u8], terms: &Terms) -> Result<bool> {
@@ -92,8 +97,10 @@ impl Keys for PostgresKeys {
                    WHERE key = $1 AND token = $2 AND answer IS NULL";
         let keep = terms.keep.as_secs_f64() * 1000.0;
         let token = run.token.get().cast_signed();
-        let stored = execute(&self.link, sql, &[&run.key, &token, &answer, &keep]).await? == 1;
-        if let Err(error) = execute(&self.link, SWEEP, &[&SWEPT]).await {
+        let values: Values<'_> =
+            &[(&run.key, Type::TEXT), (&token, Type::INT8), (&answer, Type::BYTEA), (&keep, Type::FLOAT8)];
+        let stored = execute(&self.link, sql, values).await? == 1;
+        if let Err(error) = execute(&self.link, SWEEP, &[(&SWEPT, Type::INT8)]).await {
             tracing::warn!(target: "leasehold", %error, "old idempotency keys cannot be removed");
         }
         Ok(stored)
@@ -103,6 +110,7 @@ impl Keys for PostgresKeys {
         // The row stays, so that the token goes on.
         let sql =
             "UPDATE leasehold_keys SET until = '-infinity' WHERE key = $1 AND token = $2 AND answer IS NULL";
-        Ok(execute(&self.link, sql, &[&run.key, &run.token.get().cast_signed()]).await? == 1)
+        let token = run.token.get().cast_signed();
+        Ok(execute(&self.link, sql, &[(&run.key, Type::TEXT), (&token, Type::INT8)]).await? == 1)
     }
 }

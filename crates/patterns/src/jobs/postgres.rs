@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use leasehold::{Result, async_trait};
 use leasehold_fence::postgres::Link;
-use tokio_postgres::{Row, Transaction, types::ToSql};
+use tokio_postgres::{
+    Row, Transaction,
+    types::{ToSql, Type},
+};
 
 use super::{Claim, JobRecord, JobState, Jobs, NewJob, VANISHED};
 use crate::numbers::{millis, token};
@@ -40,7 +43,8 @@ impl PostgresJobs {
     /// As [`Jobs::add`].
     pub async fn add_in(transaction: &Transaction<'_>, job: &NewJob) -> Result<Option<i64>> {
         let add = Add::of(job)?;
-        let added = transaction.query(ADD, &add.values(job)).await.map_err(|error| interpret(&error))?;
+        let added =
+            transaction.query_typed(ADD, &add.values(job)).await.map_err(|error| interpret(&error))?;
         Ok(added.first().map(|row| row.get(0)))
     }
 
@@ -50,6 +54,13 @@ impl PostgresJobs {
 
     async fn changes_one(&self, sql: &str, values: Values<'_>) -> Result<bool> {
         execute(&self.link, sql, values).await.map(|changed| changed == 1)
+    }
+
+    /// Changes the row if it is still what was claimed: the first three values are those that [`OURS`] names.
+    async fn change_ours(&self, sql: &str, claim: &Claim, rest: Values<'_>) -> Result<bool> {
+        let token = claim.token.get().cast_signed();
+        let ours: Values<'_> = &[(&claim.id, Type::INT8), (&claim.version, Type::INT8), (&token, Type::INT8)];
+        self.changes_one(sql, &[ours, rest].concat()).await
     }
 
     async fn take(&self, which: &str, values: Values<'_>) -> Result<Option<Claim>> {
@@ -74,7 +85,7 @@ impl PostgresJobs {
         let sql = "UPDATE leasehold_jobs SET state = 'dead', due = NULL, version = version + 1, error = $2,
                    changed_at = clock_timestamp()
                    WHERE queue = $1 AND due <= statement_timestamp() AND attempts >= attempts_max";
-        execute(&self.link, sql, &[&queue, &VANISHED]).await.map(drop)
+        execute(&self.link, sql, &[(&queue, Type::TEXT), (&VANISHED, Type::TEXT)]).await.map(drop)
     }
 }
 
@@ -94,7 +105,10 @@ impl Jobs for PostgresJobs {
             reason = "milliseconds; PostgreSQL multiplies intervals by floats"
         )]
         let hold = millis(hold) as f64;
-        match self.take("queue = $3", &[&worker, &hold, &queue]).await? {
+        match self
+            .take("queue = $3", &[(&worker, Type::TEXT), (&hold, Type::FLOAT8), (&queue, Type::TEXT)])
+            .await?
+        {
             Some(claim) => Ok(Some(claim)),
             None => self.bury_vanished(queue).await.map(|()| None),
         }
@@ -103,13 +117,14 @@ impl Jobs for PostgresJobs {
     async fn claim_one(&self, id: i64, worker: &str, hold: Duration) -> Result<Option<Claim>> {
         #[expect(clippy::cast_precision_loss, reason = "as above")]
         let hold = millis(hold) as f64;
-        self.take("id = $3", &[&worker, &hold, &id]).await
+        self.take("id = $3", &[(&worker, Type::TEXT), (&hold, Type::FLOAT8), (&id, Type::INT8)]).await
     }
 
     async fn due(&self, queue: &str, most: u32) -> Result<Vec<i64>> {
         let sql = "SELECT id FROM leasehold_jobs WHERE queue = $1 AND due <= statement_timestamp()
                    AND attempts < attempts_max ORDER BY due, id LIMIT $2";
-        Ok(self.rows(sql, &[&queue, &i64::from(most)]).await?.iter().map(|row| row.get(0)).collect())
+        let values: Values<'_> = &[(&queue, Type::TEXT), (&i64::from(most), Type::INT8)];
+        Ok(self.rows(sql, values).await?.iter().map(|row| row.get(0)).collect())
     }
 
     async fn heartbeat(&self, claim: &Claim, hold: Duration) -> Result<bool> {
@@ -119,7 +134,7 @@ impl Jobs for PostgresJobs {
         );
         #[expect(clippy::cast_precision_loss, reason = "as above")]
         let hold = millis(hold) as f64;
-        self.changes_one(&sql, &[&claim.id, &claim.version, &claim.token.get().cast_signed(), &hold]).await
+        self.change_ours(&sql, claim, &[(&hold, Type::FLOAT8)]).await
     }
 
     async fn complete(&self, claim: &Claim, result: &[u8]) -> Result<bool> {
@@ -127,7 +142,7 @@ impl Jobs for PostgresJobs {
             "UPDATE leasehold_jobs SET state = 'done', due = NULL, version = version + 1, result = $4, error = NULL,
              changed_at = clock_timestamp() WHERE {OURS}"
         );
-        self.changes_one(&sql, &[&claim.id, &claim.version, &claim.token.get().cast_signed(), &result]).await
+        self.change_ours(&sql, claim, &[(&result, Type::BYTEA)]).await
     }
 
     async fn fail(&self, claim: &Claim, error: &str, again_in: Duration) -> Result<bool> {
@@ -141,13 +156,12 @@ impl Jobs for PostgresJobs {
         let again_in = millis(again_in) as f64;
         // NUL is the one character that a text of PostgreSQL cannot hold.
         let error = error.replace('\0', " ");
-        let token = claim.token.get().cast_signed();
-        self.changes_one(&sql, &[&claim.id, &claim.version, &token, &error, &again_in]).await
+        self.change_ours(&sql, claim, &[(&error, Type::TEXT), (&again_in, Type::FLOAT8)]).await
     }
 
     async fn look(&self, id: i64) -> Result<Option<JobRecord>> {
         let sql = format!("SELECT {COLUMNS} FROM leasehold_jobs WHERE id = $1");
-        self.rows(&sql, &[&id]).await?.first().map(record).transpose()
+        self.rows(&sql, &[(&id, Type::INT8)]).await?.first().map(record).transpose()
     }
 
     async fn dead(&self, queue: &str, most: u32) -> Result<Vec<JobRecord>> {
@@ -156,13 +170,14 @@ impl Jobs for PostgresJobs {
             "SELECT {COLUMNS} FROM leasehold_jobs WHERE queue = $1 AND state = 'dead'
              ORDER BY changed_at DESC, id DESC LIMIT $2"
         );
-        self.rows(&sql, &[&queue, &i64::from(most)]).await?.iter().map(record).collect()
+        let values: Values<'_> = &[(&queue, Type::TEXT), (&i64::from(most), Type::INT8)];
+        self.rows(&sql, values).await?.iter().map(record).collect()
     }
 
     async fn revive(&self, id: i64) -> Result<bool> {
         let sql = "UPDATE leasehold_jobs SET state = 'ready', due = clock_timestamp(), attempts = 0,
                    version = version + 1, changed_at = clock_timestamp() WHERE id = $1 AND state = 'dead'";
-        self.changes_one(sql, &[&id]).await
+        self.changes_one(sql, &[(&id, Type::INT8)]).await
     }
 }
 
@@ -185,8 +200,14 @@ impl Add {
         Ok(Add { delay, most: i32::try_from(job.attempts_max).unwrap_or(i32::MAX) })
     }
 
-    fn values<'a>(&'a self, job: &'a NewJob) -> [&'a (dyn ToSql + Sync); 5] {
-        [&job.queue, &job.key, &job.payload, &self.delay, &self.most]
+    fn values<'a>(&'a self, job: &'a NewJob) -> [(&'a (dyn ToSql + Sync), Type); 5] {
+        [
+            (&job.queue, Type::TEXT),
+            (&job.key, Type::TEXT),
+            (&job.payload, Type::BYTEA),
+            (&self.delay, Type::FLOAT8),
+            (&self.most, Type::INT4),
+        ]
     }
 }
 

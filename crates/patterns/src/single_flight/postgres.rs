@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use leasehold::{Pass, Resource, Result, async_trait};
 use leasehold_fence::postgres::{self as fence, Link};
+use tokio_postgres::types::Type;
 
 use super::cache::{Cache, Entry};
-use crate::postgres::{Values, create, execute, rows};
+use crate::postgres::{Values, counting, create, execute, rows};
 
 /// Values in PostgreSQL, by a [`Link`]: one connection, made anew when it is lost. Each call is one statement or two, so a
 /// pool in transaction mode is fine.
@@ -53,7 +54,7 @@ const SWEEP: &str = "
 #[async_trait]
 impl Cache for PostgresCache {
     async fn get(&self, resource: &Resource) -> Result<Option<Entry>> {
-        let found = rows(&self.link, GET, &[&resource.key()]).await?;
+        let found = rows(&self.link, GET, &[(&resource.key(), Type::TEXT)]).await?;
         found.first().map(|row| Entry::read(row.get(0))).transpose()
     }
 
@@ -62,10 +63,18 @@ impl Cache for PostgresCache {
         let (resource, token) = (pass.resource.to_string(), pass.token.as_i64());
         let owner = pass.owner.map(|owner| owner.to_string());
         let wire = self.link.wire().await?;
-        let values: Values<'_> = &[&pass.resource.key(), &entry, &keep, &resource, &token, &owner];
-        let put = wire.answer(wire.execute(PUT, values)).await?;
+        let key = pass.resource.key();
+        let values: Values<'_> = &[
+            (&key, Type::TEXT),
+            (&entry, Type::BYTEA),
+            (&keep, Type::FLOAT8),
+            (&resource, Type::TEXT),
+            (&token, Type::INT8),
+            (&owner, Type::TEXT),
+        ];
+        let put = wire.ask(&counting(PUT, values.len() + 1), values).await?;
         put.map_err(|error| fence::explain(error, pass))?;
-        if let Err(error) = execute(&self.link, SWEEP, &[&SWEPT]).await {
+        if let Err(error) = execute(&self.link, SWEEP, &[(&SWEPT, Type::INT8)]).await {
             tracing::warn!(target: "leasehold", %error, "old values cannot be removed");
         }
         Ok(())
