@@ -1,4 +1,4 @@
-//! Durable jobs, on SQLite and on PostgreSQL: the same tests on both.
+//! Durable jobs, on SQLite, on PostgreSQL, and behind PgBouncer in transaction mode: the same tests on all.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test is a program of its own")]
 
 use std::{
@@ -12,7 +12,7 @@ use leasehold_fence::postgres::Link;
 use leasehold_patterns::jobs::{
     Backoff, Claim, JobRecord, JobState, Jobs, NewJob, PostgresJobs, SqliteJobs, Worker,
 };
-use leasehold_testkit::servers::{PostgresServer, RedisServer};
+use leasehold_testkit::servers::{PgBouncer, PostgresServer, RedisServer};
 use tokio_postgres::NoTls;
 
 const HOLD: Duration = Duration::from_secs(30);
@@ -38,13 +38,17 @@ async fn stores(count: usize, test: impl AsyncFn(Vec<Arc<dyn Jobs>>)) {
     }
     test(files).await;
     let server = PostgresServer::start();
-    let mut clients: Vec<Arc<dyn Jobs>> = Vec::new();
-    for _ in 0..count {
-        let jobs = PostgresJobs::new(link(&server));
-        jobs.create().await.unwrap();
-        clients.push(Arc::new(jobs));
+    let pool = PgBouncer::start(&server, 2);
+    for url in [server.url(), pool.url()] {
+        let mut clients: Vec<Arc<dyn Jobs>> = Vec::new();
+        for _ in 0..count {
+            let jobs = PostgresJobs::new(Link::new(url.parse().unwrap(), NoTls));
+            jobs.create().await.unwrap();
+            clients.push(Arc::new(jobs));
+        }
+        test(clients).await;
+        server.sql("DROP TABLE leasehold_jobs");
     }
-    test(clients).await;
 }
 
 fn client() -> Client {
