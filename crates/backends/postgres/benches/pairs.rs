@@ -177,21 +177,25 @@ async fn measure(server: &PostgresServer) -> bool {
         }
         row(&format!("{name}: … to bare and prepared beforehand"), &format!("{:.3}", median(to_prepared)));
     }
-    behind_a_pool(server).await;
+    behind_a_pool(server, &leases).await;
     renewals(server, &leases).await;
     met
 }
 
-/// The same pairs through PgBouncer in transaction mode.
-async fn behind_a_pool(server: &PostgresServer) {
+/// The same pairs through PgBouncer in transaction mode, which has as many connections to the server.
+async fn behind_a_pool(server: &PostgresServer, direct: &Client) {
     let pool = PgBouncer::start(server, u32::try_from(CONNECTIONS).unwrap());
     let leases = leasehold::connect(&format!("{}?connections={CONNECTIONS}", pool.url())).await.unwrap();
     for (tasks, name) in [(TASKS, "64 tasks"), (1, "one after the other")] {
-        let mut rates = Vec::new();
+        let (mut rates, mut ratios) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
-            rates.push(rate(tasks, |number| our_pairs(leases.clone(), number)).await);
+            let directly = rate(tasks, |number| our_pairs(direct.clone(), number)).await;
+            let pooled = rate(tasks, |number| our_pairs(leases.clone(), number)).await;
+            rates.push(pooled);
+            ratios.push(pooled / directly);
         }
         row(&format!("{name}: behind PgBouncer, pairs a second"), &format!("{:.0}", median(rates)));
+        row(&format!("{name}: behind PgBouncer, to directly"), &format!("{:.3}", median(ratios)));
     }
 }
 

@@ -232,7 +232,7 @@ async fn a_pool_of_sessions_hears_wake_ups_and_one_of_transactions_polls() {
 async fn pgpool_works_too_and_a_new_client_is_not_given_old_answers() {
     let server = shared();
     let pool = Pgpool::start(server, 24);
-    let url = format!("{}?schema=pgpool&timeout=5s", pool.url());
+    let url = format!("{}?schema=gone&timeout=5s", pool.url());
     let holder = open(&url).await;
     let held = claim(&resource("held"), LONG);
     granted(&holder, &held).await;
@@ -241,12 +241,12 @@ async fn pgpool_works_too_and_a_new_client_is_not_given_old_answers() {
         let gone = Arc::new(open(&url).await);
         let name = format!("gone-{round}");
         granted(&*gone, &claim(&resource(&name), LONG)).await;
-        let row = locked(server, "pgpool", &name).await;
+        let row = locked(server, "gone", &name).await;
         let asking = tokio::spawn({
             let (gone, claim) = (Arc::clone(&gone), claim(&resource(&name), LONG));
             async move { gone.acquire(&claim).await }
         });
-        a_session_waits(server, "pgpool").await;
+        a_session_waits(server, "gone").await;
         asking.abort();
         drop((asking.await, gone));
         row.batch_execute("COMMIT").await.unwrap();
