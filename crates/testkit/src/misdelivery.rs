@@ -187,7 +187,11 @@ async fn releases(world: &World, round: u32) -> Pair {
     let release = |claim: &Claim| Asked::Release(Farewell::new(claim.reference()));
     let ours = (release(&ours), Expected::Released(Released::Now));
     let never = (release(&never), Expected::Released(Released::AlreadyGone));
-    if round % 2 == 0 { Pair { first: ours, second: never } } else { Pair { first: never, second: ours } }
+    if round.is_multiple_of(2) {
+        Pair { first: ours, second: never }
+    } else {
+        Pair { first: never, second: ours }
+    }
 }
 
 async fn orders(world: &World) -> Pair {
@@ -258,7 +262,7 @@ fn other(answer: &dyn fmt::Debug) -> Expected {
 fn judge(how: Misdelivery, (asked, expected): &(Asked, Expected), answer: Result<Expected, Error>) {
     match answer {
         Ok(answer) => {
-            assert_eq!(answer, *expected, "{how:?}: {asked:?} believed an answer that is not its own")
+            assert_eq!(answer, *expected, "{how:?}: {asked:?} believed an answer that is not its own");
         }
         Err(error) => {
             assert_eq!(error.kind(), ErrorKind::Unavailable, "{how:?}: {asked:?}: {error:?}");
