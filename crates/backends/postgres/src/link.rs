@@ -122,12 +122,14 @@ impl Link {
 
     /// A connection for one request.
     async fn turn(self: &Arc<Link>) -> Result<Turn> {
+        let until = self.environment.now().after(self.config.timeout);
         for _ in 0..self.config.connections + LOOKS_MAX {
             if self.is_shared() {
-                if let Some(turn) = self.own_turn().await? {
-                    return Ok(turn);
+                match self.own_turn().await? {
+                    Some(turn) => return Ok(turn),
+                    None if self.environment.now() < until => continue,
+                    None => break,
                 }
-                continue;
             }
             let wire = self.wire(Link::pick).await?;
             if wire.is_direct() {

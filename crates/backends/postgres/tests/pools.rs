@@ -185,6 +185,52 @@ async fn requests_that_are_dropped_use_up_neither_turns_nor_connections() {
     assert!(server.sql(clients).parse::<u32>().unwrap() < 60, "sessions pile up");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_stops_behind_a_pool_is_unavailable_and_nothing_is_mixed_up() {
+    let server = PostgresServer::start();
+    let pool = PgBouncer::start(&server, 1);
+    let postgres =
+        Arc::new(open(&format!("{}?timeout=300ms&connect_timeout=500ms&connections=4", pool.url())).await);
+    for round in 0..3 {
+        let claims: Vec<Claim> =
+            (0..12).map(|number| claim(&resource(&format!("{round}-{number}")), LONG)).collect();
+        server.freeze();
+        let asking: Vec<_> = claims
+            .iter()
+            .map(|claim| {
+                let (postgres, claim) = (Arc::clone(&postgres), claim.clone());
+                tokio::spawn(async move { postgres.acquire(&claim).await })
+            })
+            .collect();
+        for task in asking {
+            let error = in_time("an error", task).await.unwrap().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+        }
+        server.thaw();
+        for claim in &claims {
+            let name = claim.resource.to_string();
+            eventually("an answer", || async {
+                match postgres.acquire(claim).await {
+                    Ok(Verdict::Granted(grant)) => {
+                        let seat = format!(
+                            "SELECT string_agg(token::text, ' ') FROM leasehold.seat s JOIN leasehold.resource r \
+                             ON r.id = s.resource WHERE key = '{name}'"
+                        );
+                        assert_eq!(server.sql(&seat), grant.token.to_string(), "{name}");
+                        true
+                    }
+                    Ok(other) => panic!("{name}: {other:?}"),
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+                        false
+                    }
+                }
+            })
+            .await;
+        }
+    }
+}
+
 #[tokio::test]
 async fn an_error_from_a_pool_is_believed_if_it_names_the_claim() {
     let server = shared();
