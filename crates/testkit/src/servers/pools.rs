@@ -87,7 +87,8 @@ impl Pgpool {
         let lines = format!(
             "listen_addresses = '127.0.0.1'\nport = {port}\nsocket_dir = '{place}'\npcp_socket_dir = '{place}'\n\
              pcp_port = {}\npid_file_name = '{place}/pid'\nlogdir = '{place}'\nwork_dir = '{place}'\n\
-             backend_clustering_mode = 'streaming_replication'\nsr_check_period = 0\nbackend_hostname0 = '127.0.0.1'\nbackend_port0 = {}\n\
+             backend_clustering_mode = 'streaming_replication'\nsr_check_period = 0\n\
+             backend_hostname0 = '127.0.0.1'\nbackend_port0 = {}\n\
              backend_flag0 = 'DISALLOW_TO_FAILOVER'\nnum_init_children = {clients}\nmax_pool = 4\nconnection_cache = on\n",
             free_port(),
             server.port()
