@@ -60,6 +60,10 @@ bugs! {
     BuriesItsOwn,
     /// an outage fails all waiters of a client, however patient each of them is
     OutageFailsAll,
+    /// the pause after an unanswered request is longer than the grant lasts that the request may have brought
+    SleepsThroughGrant,
+    /// a grant that comes too late to be used is given back, and not renewed first
+    LateGrantGivenBack,
     /// a node of a quorum accepts a number that it has accepted for another owner
     NumberForTwo,
     /// a node of a quorum that lost everything votes on

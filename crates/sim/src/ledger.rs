@@ -49,6 +49,8 @@ pub(crate) struct Voucher {
     pub(crate) disturbances: u32,
     /// When the last yes arrived.
     pub(crate) heard: Time,
+    /// It arrived too late to be used, and no renewal has been sent since.
+    late: bool,
 }
 
 /// What a node's clocks said as a request left.
@@ -75,6 +77,8 @@ impl Voucher {
 struct Books {
     beliefs: BTreeMap<u64, Belief>,
     vouchers: BTreeMap<(NodeId, OwnerToken), Voucher>,
+    /// Claims whose last request had no answer, and when that was clear to their node.
+    unanswered: BTreeMap<(NodeId, OwnerToken), Sent>,
     /// Resources that have to stay closed until then.
     closed: BTreeMap<Resource, Time>,
     next: u64,
@@ -193,6 +197,7 @@ impl Ledger {
             granted_disturbances: disturbances,
             disturbances,
             heard: 0,
+            late: false,
         };
         let voucher = books.vouchers.entry((node, owner)).or_insert(fresh);
         voucher.heard = self.world.now();
@@ -200,6 +205,49 @@ impl Ledger {
             (voucher.deadline, voucher.disturbances) = (deadline, disturbances);
         }
         voucher.ttl = (voucher.ttl.0.min(ttl), voucher.ttl.1.max(ttl));
+    }
+
+    /// A request of a claim got an error, or no answer in time.
+    pub(crate) fn unanswered(&self, node: NodeId, owner: OwnerToken) {
+        let now = self.sending(node);
+        self.books().unanswered.insert((node, owner), now);
+    }
+
+    /// A claim asks, perhaps again. The request before may have brought a grant: a claim that goes on does not sleep so long
+    /// that the grant runs out unheard of.
+    pub(crate) fn asks(&self, node: NodeId, owner: OwnerToken, ttl: Duration) {
+        let Some(before) = self.books().unanswered.remove(&(node, owner)) else { return };
+        let now = self.sending(node);
+        let slept = before.local.until(now.local);
+        let most = ttl / 6 + ttl / 100 + Duration::from_millis(2);
+        let (resumed_at, disturbances) = self.world.past(node);
+        let undisturbed = disturbances == before.disturbances && resumed_at < before.at;
+        if slept > most && undisturbed {
+            let message = format!("{owner:?} had no answer, and slept for {slept:?} of its ttl of {ttl:?}");
+            self.world.fail("asleep beside a grant", message);
+        }
+    }
+
+    /// A yes to a claim reached this node: remembers whether it can still be used.
+    pub(crate) fn is_late(&self, node: NodeId, owner: OwnerToken) {
+        let local = self.sending(node).local;
+        if let Some(voucher) = self.books().vouchers.get_mut(&(node, owner)) {
+            voucher.late = local >= voucher.stop();
+        }
+    }
+
+    /// A renewal leaves: a grant that came late is not given up without one. Whether there was such a grant.
+    pub(crate) fn renews_late(&self, node: NodeId, owner: OwnerToken) -> bool {
+        let mut books = self.books();
+        books.vouchers.get_mut(&(node, owner)).is_some_and(|voucher| std::mem::take(&mut voucher.late))
+    }
+
+    /// A claim is given back.
+    pub(crate) fn gives_back(&self, node: NodeId, owner: OwnerToken) {
+        if self.renews_late(node, owner) {
+            let message = format!("{owner:?} was granted late, and is given back without a renewal");
+            self.world.fail("late grant", message);
+        }
     }
 
     /// A no reached this node.

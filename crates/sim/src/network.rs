@@ -11,7 +11,7 @@ use std::{
 use async_trait::async_trait;
 use leasehold::{
     Backend, BackendInfo, Claim, ClaimRef, Cursor, Effect, Error, ErrorKind, Farewell, Gone, Held, Lane,
-    Order, Ordered, Page, Query, Released, Renewal, Resource, Result, Verdict,
+    Order, Ordered, OwnerToken, Page, Query, Released, Renewal, Resource, Result, Verdict,
 };
 use leasehold_core::race::{Either, first};
 use tokio::sync::oneshot;
@@ -240,6 +240,21 @@ impl Link {
     }
 }
 
+/// A request of a claim, until it is answered or given up.
+struct Unanswered<'a> {
+    link: &'a Link,
+    owner: OwnerToken,
+    answered: bool,
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.link.ledger.unanswered(self.link.node, self.owner);
+        }
+    }
+}
+
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Link of {:?}", self.node)
@@ -257,6 +272,8 @@ impl Backend for Link {
     }
 
     async fn acquire(&self, claim: &Claim) -> Result<Verdict> {
+        self.ledger.asks(self.node, claim.owner, claim.ttl);
+        let mut unanswered = Unanswered { link: self, owner: claim.owner, answered: false };
         let sent = self.ledger.sending(self.node);
         let asked = Arc::new(claim.clone());
         let execute = move |server: Arc<Server>| {
@@ -264,14 +281,24 @@ impl Backend for Link {
             async move { server.acquire(&claim).await }
         };
         let verdict = self.exchange(false, execute).await??;
+        unanswered.answered = true;
         if let Verdict::Granted(grant) = &verdict {
             self.ledger.vouch(self.node, claim.owner, sent, grant.remaining, claim.ttl);
+            // Who takes over has lost no turn if that fails: its place is where it was.
+            if claim.succeeds.is_none() {
+                self.ledger.is_late(self.node, claim.owner);
+            }
         }
         Ok(verdict)
     }
 
     async fn renew(&self, held: &[Held]) -> Vec<Result<Renewal>> {
-        held.iter().for_each(|held| self.check_renewal(held));
+        for held in held {
+            self.check_renewal(held);
+            if self.ledger.renews_late(self.node, held.owner) {
+                self.network.tally.count("late grants renewed");
+            }
+        }
         let sent = self.ledger.sending(self.node);
         let asked: Arc<[Held]> = held.into();
         let execute = move |server: Arc<Server>| {
@@ -299,6 +326,7 @@ impl Backend for Link {
     }
 
     async fn release(&self, farewell: &Farewell) -> Result<Released> {
+        self.ledger.gives_back(self.node, farewell.owner);
         let farewell = Arc::new(farewell.clone());
         let execute = move |server: Arc<Server>| {
             let farewell = Arc::clone(&farewell);

@@ -4,8 +4,8 @@
 use std::{sync::Arc, time::Duration};
 
 use leasehold_core::{
-    Backoff, Blocked, Busy, Claim, ClaimRef, Effect, Ending, Error, ErrorKind, Farewell, Grant, Moment,
-    OwnerToken, Result, Share, Succession, Verb, Verdict, WhenBlocked,
+    Backoff, Blocked, Busy, Claim, ClaimRef, Effect, Ending, Error, ErrorKind, Farewell, Grant, Held, Moment,
+    OwnerToken, Renewal, Result, Share, Succession, Verb, Verdict, WhenBlocked,
     backoff::jitter,
     planted::{self, Bug},
 };
@@ -237,7 +237,10 @@ struct Seeker<'a> {
     started: Moment,
     unclaimed: Unclaimed<'a>,
     blocked: Option<Blocked>,
+    /// Pauses after a request that was not answered. See [`outage_backoff`].
     backoff: Backoff,
+    /// Pauses between polls without a place in line.
+    polls: Backoff,
     /// Since when the backend has not answered.
     outage_since: Option<Moment>,
     asked: u32,
@@ -269,7 +272,7 @@ impl<'a> Seeker<'a> {
             in_flight: false,
             unanswered: false,
         };
-        let (backoff, blocked) = (Backoff::new(), from.blocked);
+        let (backoff, blocked) = (outage_backoff(ask.claim.ttl), from.blocked);
         let behind = blocked.as_ref().map(|blocked| blocked.ahead);
         Seeker {
             engine,
@@ -277,6 +280,7 @@ impl<'a> Seeker<'a> {
             unclaimed,
             blocked,
             backoff,
+            polls: Backoff::new(),
             outage_since: None,
             asked: 0,
             behind,
@@ -308,6 +312,9 @@ impl<'a> Seeker<'a> {
                     if let Some(handle) = self.granted(grant, sent, answered) {
                         return Ok(Outcome::Granted(handle));
                     }
+                    if let Some(handle) = Box::pin(self.renew_stale_grant(grant)).await {
+                        return Ok(Outcome::Granted(handle));
+                    }
                     self.give_up_stale_grant();
                 }
                 Ok(Verdict::Blocked(blocked)) => self.was_blocked(blocked),
@@ -336,6 +343,7 @@ impl<'a> Seeker<'a> {
         match &verdict {
             Ok(_) => {
                 (self.outage_since, self.unclaimed.inherited, self.ask.claim.succeeds) = (None, None, None);
+                self.backoff = outage_backoff(self.ask.claim.ttl);
             }
             Err(error) if error.effect() == Effect::Unknown => self.unclaimed.unanswered = true,
             Err(_) => {}
@@ -374,7 +382,30 @@ impl<'a> Seeker<'a> {
         self.blocked = Some(blocked);
     }
 
-    /// The grant came so late that it would have to stop at once: give it back, and ask as someone else.
+    /// The grant came so late that work would have to stop at once: an earlier request had brought it, without an answer,
+    /// or the answer was slow. The backend has it still, perhaps, and a renewal gives it its full time again; it never
+    /// revives one that has ended. Giving it back would cost a claim that waited in line its turn and its place.
+    ///
+    /// Its times are counted from when the renewal is sent, as those of any renewal. Dropped part-way, the claim is given
+    /// back as before: `Unclaimed` knows that the backend has it.
+    async fn renew_stale_grant(&mut self, grant: Grant) -> Option<Handle> {
+        if planted::is(Bug::LateGrantGivenBack) {
+            return None;
+        }
+        let (engine, claim) = (self.engine, &self.ask.claim);
+        let held = Held::new(claim.reference(), claim.ttl);
+        let sent = engine.sending();
+        let Ok(Renewal::Kept(kept)) = engine.renew_one(held, Engine::request_limit(claim.ttl)).await else {
+            return None;
+        };
+        let mut renewed = Grant::new(kept.token, kept.remaining);
+        renewed.acks = grant.acks;
+        let handle = self.granted(renewed, sent, engine.environment.now())?;
+        engine.heed(handle.tenure(), kept);
+        Some(handle)
+    }
+
+    /// The grant cannot be used: give it back, and ask as someone else.
     fn give_up_stale_grant(&mut self) {
         if let Some(leaves) = self.unclaimed.leaves() {
             self.engine.reap_claim(farewell_to(&self.ask.claim.resource, leaves));
@@ -445,7 +476,7 @@ impl<'a> Seeker<'a> {
             at_most = at_most.min(changes_in + turn);
         }
         if !blocked.placed {
-            at_most = at_most.min(self.backoff.next(random));
+            at_most = at_most.min(self.polls.next(random));
         }
         at_most = at_most.min(self.left(now));
         // A session keeps its places by itself: waiting there costs nothing but this look.
@@ -473,6 +504,12 @@ impl<'a> Seeker<'a> {
             engine.environment.sleep(at_most.saturating_sub(spent).min(pause)).await;
         }
     }
+}
+
+/// How long to pause after a request that was not answered: at most a sixth of the ttl. That request may have brought a
+/// grant, which runs out while the claim sleeps.
+fn outage_backoff(ttl: Duration) -> Backoff {
+    if planted::is(Bug::SleepsThroughGrant) { Backoff::new() } else { Backoff::at_most(ttl / 6) }
 }
 
 /// Counts a waiter while it lives.
