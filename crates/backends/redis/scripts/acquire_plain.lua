@@ -1,5 +1,6 @@
 -- acquire, the plain case: 1 of 1, without a note, where nobody waits and nobody shares. Put before resource.lua, with
--- the same keys, arguments and replies as acquire.lua; whatever is not plain goes on there.
+-- the same keys, arguments and replies as acquire.lua, and the id of the request as ARGV 17, which it returns after the
+-- other fields; whatever is not plain goes on there.
 --
 -- It does what acquire.lua would do, in fewer steps: free, or taken over from the holder. The suite plays both.
 
@@ -25,7 +26,7 @@ if ARGV[5] == '1' and ARGV[6] == '1' and ARGV[11] == '' and redis.call('EXISTS',
         ARGV[4] .. '|' .. text .. '|' .. string.format('%.0f', now_us) .. '|' .. turns .. '||' .. ARGV[10], 'PX', ttl)
       redis.call('SET', KEYS[2], text, 'PX', 7200000 + math.max(0, math.ceil((token - now_us) / 1000)))
       if from ~= '' and tonumber(ARGV[15]) >= 0 then redis.call('SET', KEYS[10], 'b', 'PX', math.max(1, ARGV[15])) end
-      return { 'granted', text, tonumber(ARGV[7]), math.max(0, token - clock_us) }
+      return { 'granted', text, tonumber(ARGV[7]), math.max(0, token - clock_us), ARGV[17] }
     end
   end
 end

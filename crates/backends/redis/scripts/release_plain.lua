@@ -1,5 +1,6 @@
 -- release, the plain case: where nobody waits and nobody shares. Put before resource.lua, with the same keys, arguments
--- and replies as release.lua; whatever is not plain goes on there.
+-- and replies as release.lua, and the id of the request as ARGV 7, which it returns after the reply; whatever is not plain
+-- goes on there.
 --
 -- Compare and delete, on the owner key alone.
 
@@ -11,5 +12,5 @@ if ARGV[6] == '0' and redis.call('EXISTS', KEYS[7]) == 0 then
   ours = marks and not string.find(marks, 'k', 1, true)
   if ours then redis.call('DEL', KEYS[1]) end
   if tonumber(ARGV[5]) >= 0 then redis.call('SET', KEYS[9], 'b', 'PX', math.max(1, ARGV[5])) end
-  return ours and 1 or 0
+  return { ours and 1 or 0, ARGV[7] }
 end

@@ -16,7 +16,7 @@ use crate::{
     error::Fault,
     keys::{CHANNELS, Keys},
     replicas::Written,
-    reply::{Fields, number},
+    reply::Fields,
     route::{Journey, Route},
     script::{self, Script},
     sentinel,
@@ -219,7 +219,7 @@ impl Redis {
         })
     }
 
-    async fn try_release(&self, farewell: &Farewell) -> Result<Released, Fault> {
+    fn release_call(&self, farewell: &Farewell) -> Cmd {
         let owner = farewell.owner.reveal();
         let mut call = self.call(&script::RELEASE, &farewell.resource, &owner, 9);
         self.common(&mut call, &farewell.resource);
@@ -232,18 +232,21 @@ impl Redis {
             None => call.arg(0),
             Some(keep_for) => call.arg(at_least_a_milli(keep_for)),
         };
-        let answer =
-            match self.route.run(&farewell.resource, &script::RELEASE, &|_| Cow::Borrowed(&call)).await {
-                Err(fault) if fault.is_try_again() => {
-                    return Box::pin(self.release_owner_alone(farewell, fault)).await;
-                }
-                answer => answer,
-            };
+        call
+    }
+
+    async fn try_release(&self, farewell: &Farewell) -> Result<Released, Fault> {
+        let make = |_| Cow::Owned(self.release_call(farewell));
+        let answer = match self.route.run(&farewell.resource, &script::RELEASE, &make).await {
+            Err(fault) if fault.is_try_again() => {
+                return Box::pin(self.release_owner_alone(farewell, fault)).await;
+            }
+            answer => answer,
+        };
         let claim = ClaimRef { resource: farewell.resource.clone(), owner: farewell.owner };
-        match number(&self.named(claim, answer).await?) {
-            Some(1) => Ok(Released::Now),
-            Some(_) => Ok(Released::AlreadyGone),
-            None => Err(Fault::Strange("a release was answered with no number".to_owned())),
+        match Fields::of(self.named(claim, answer).await?)?.int()? {
+            1 => Ok(Released::Now),
+            _ => Ok(Released::AlreadyGone),
         }
     }
 
@@ -264,9 +267,9 @@ impl Redis {
             Err(fault) if fault.is_try_again() => true,
             Err(fault) => return Err(fault),
             Ok(answer) => {
-                match number(&answer) {
-                    Some(1) => return Ok(()),
-                    Some(0) => waiting.has_place(),
+                match Fields::of(answer)?.int()? {
+                    1 => return Ok(()),
+                    0 => waiting.has_place(),
                     _ => {}
                 }
                 false

@@ -280,6 +280,8 @@ async fn ask(config: &Config, host: &str, port: u16) -> Result<View, Fault> {
     Ok(view(&slots, &info, host))
 }
 
+/// On a connection of its own, and believed as it is: a wrong map costs a redirect, and the epoch that is part of tokens is
+/// asked of every primary again when it is connected to (`site::examine`).
 async fn questions(node: &mut MultiplexedConnection) -> Result<(Value, Value), redis::RedisError> {
     let mut pipeline = Pipeline::with_capacity(2);
     pipeline.cmd("CLUSTER").arg("SLOTS").add_command(cluster_info());

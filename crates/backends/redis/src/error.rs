@@ -1,4 +1,6 @@
 //! What Redis and the network say, in the words of the contract.
+//!
+//! An error of the server names no request. Why it is believed that it had no effect, where it says so: see `proof`.
 
 use leasehold_core::{Effect, Error, ErrorKind};
 use redis::{ErrorKind as Driver, RedisError};
@@ -14,6 +16,8 @@ pub(crate) enum Fault {
     Command(RedisError),
     /// An answer makes no sense.
     Strange(String),
+    /// An answer belongs to another request: see `proof`.
+    MixedUp(Error),
     /// Refused by us, before anything was sent.
     Refused(Error),
 }
@@ -92,7 +96,7 @@ impl Fault {
                 let broken = matches!(error.kind(), Driver::Io | Driver::Parse) && !error.is_timeout();
                 other_server || broken || error.is_connection_dropped()
             }
-            Fault::Strange(_) => true,
+            Fault::Strange(_) | Fault::MixedUp(_) => true,
             Fault::Connect(_) | Fault::Refused(_) => false,
         }
     }
@@ -135,7 +139,7 @@ impl Fault {
     /// As the caller sees it.
     pub(crate) fn into_error(self) -> Error {
         match self {
-            Fault::Refused(error) => error,
+            Fault::Refused(error) | Fault::MixedUp(error) => error,
             Fault::Strange(what) => Error::new(ErrorKind::Unavailable, what).with_effect(Effect::Unknown),
             Fault::Connect(source) => {
                 let (kind, what) = connecting(&source);

@@ -15,6 +15,7 @@ mod keys;
 mod link;
 mod moving;
 mod node;
+mod proof;
 mod renew;
 mod replicas;
 mod reply;

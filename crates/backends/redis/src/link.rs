@@ -7,17 +7,18 @@ use std::{
     fmt,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
-use leasehold_core::{Environment, ErrorKind, Moment};
+use leasehold_core::{Environment, ErrorKind, Moment, RequestId, RequestIds};
 use redis::{Cmd, Pipeline, Value, aio::MultiplexedConnection};
 
 use crate::{
     config::Config,
     error::Fault,
+    proof::{self, Bracket},
     script::Script,
     site::{self, Address, Role},
 };
@@ -31,6 +32,7 @@ const RESOLVE_EVERY: Duration = Duration::from_millis(50);
 pub(crate) struct Link {
     pub(crate) config: Config,
     environment: Arc<dyn Environment>,
+    pub(crate) ids: RequestIds,
     wire: Mutex<Option<Arc<Wire>>>,
     /// Where the last connection led.
     primary: Mutex<Option<Address>>,
@@ -59,12 +61,15 @@ pub(crate) struct Wire {
     /// The newest epoch in which this server was known to be the primary.
     epoch: AtomicU64,
     generation: u64,
+    /// An answer belonged to another request, so none of the next ones is believed.
+    mixed_up: AtomicBool,
 }
 
 impl Link {
     pub(crate) fn new(config: Config, environment: Arc<dyn Environment>) -> Link {
         Link {
             config,
+            ids: proof::ids(&*environment),
             environment,
             wire: Mutex::new(None),
             primary: Mutex::new(None),
@@ -144,14 +149,24 @@ impl Link {
         let opened = site::open(&self.config, &address.host, address.port, Role::Server, None).await;
         let mut connection = opened.map_err(|fault| self.of_primary(fault, &address))?;
         *self.primary.lock().unwrap_or_else(PoisonError::into_inner) = Some(address.clone());
-        let examined = site::examine(&self.config, &mut connection).await?;
+        let examined = site::examine(&self.config, &mut connection, &address, &self.ids).await?;
         self.replicas_seen.fetch_max(examined.replicas.max(address.replicas), Ordering::Relaxed);
         let epoch = AtomicU64::new(examined.epoch.max(address.epoch));
         let timeout = self.config.timeout + longer;
         connection.set_response_timeout(timeout);
         let environment = Arc::clone(&self.environment);
         let (silent_since, waiting) = (AtomicU64::new(0), AtomicU32::new(0));
-        Ok(Wire { connection, address, environment, silent_since, waiting, timeout, epoch, generation })
+        Ok(Wire {
+            connection,
+            address,
+            environment,
+            silent_since,
+            waiting,
+            timeout,
+            epoch,
+            generation,
+            mixed_up: AtomicBool::new(false),
+        })
     }
 
     /// Behind Sentinel the URL does not say which server failed.
@@ -211,9 +226,21 @@ impl Link {
     }
 
     /// Calls a script; once more with its text, if the server does not know it.
-    pub(crate) async fn run(&self, wire: &Arc<Wire>, script: &Script, call: &Cmd) -> Result<Value, Fault> {
-        let answer = match wire.send(call).await {
-            Err(fault) if fault.is_no_script() => Box::pin(wire.send(&script.spelled_out(call))).await,
+    pub(crate) async fn run(&self, wire: &Arc<Wire>, script: &Script, mut call: Cmd) -> Result<Value, Fault> {
+        let id = proof::number(&mut call, &self.ids);
+        self.run_numbered(wire, script, &call, id).await
+    }
+
+    /// The second attempt has the same id: it is the same request, and either answer to it tells what became of it.
+    async fn run_numbered(
+        &self,
+        wire: &Arc<Wire>,
+        script: &Script,
+        call: &Cmd,
+        id: RequestId,
+    ) -> Result<Value, Fault> {
+        let answer = match wire.run(call, id).await {
+            Err(fault) if fault.is_no_script() => Box::pin(wire.run(&script.spelled_out(call), id)).await,
             answer => answer,
         };
         answer.inspect_err(|fault| self.noticed(wire, fault)).map_err(|fault| fault.of_script(script))
@@ -226,30 +253,42 @@ impl Link {
         script: &Script,
         calls: Vec<Cmd>,
     ) -> Vec<Result<Value, Fault>> {
-        let mut answers = self.pipe(wire, &calls).await;
+        let number = |mut call: Cmd| (proof::number(&mut call, &self.ids), call);
+        let calls: Vec<(RequestId, Cmd)> = calls.into_iter().map(number).collect();
+        let mut answers = self.pipe_calls(wire, &calls).await;
         let forgotten = |answer: &Result<Value, Fault>| matches!(answer, Err(fault) if fault.is_no_script());
         let again: Vec<usize> = (0..calls.len()).filter(|&index| forgotten(&answers[index])).collect();
         if let Some(&first) = again.first() {
             // The first brings the text along, the others find it there.
-            answers[first] = self.run(wire, script, &calls[first]).await;
-            let rest: Vec<Cmd> = again[1..].iter().map(|&index| calls[index].clone()).collect();
-            let late = self.pipe(wire, &rest).await;
+            let (id, call) = &calls[first];
+            answers[first] = self.run_numbered(wire, script, call, *id).await;
+            let rest: Vec<_> = again[1..].iter().map(|&index| calls[index].clone()).collect();
+            let late = self.pipe_calls(wire, &rest).await;
             again[1..].iter().zip(late).for_each(|(&index, answer)| answers[index] = answer);
         }
         answers.into_iter().map(|answer| answer.map_err(|fault| fault.of_script(script))).collect()
     }
 
-    /// Sends commands in one go.
-    pub(crate) async fn pipe(&self, wire: &Arc<Wire>, calls: &[Cmd]) -> Vec<Result<Value, Fault>> {
+    async fn pipe_calls(&self, wire: &Arc<Wire>, calls: &[(RequestId, Cmd)]) -> Vec<Result<Value, Fault>> {
         if calls.is_empty() {
             return Vec::new();
         }
         let mut pipeline = Pipeline::with_capacity(calls.len());
-        calls.iter().for_each(|call| {
+        calls.iter().for_each(|(_, call)| {
             pipeline.add_command(call.clone());
         });
-        match wire.send_all(&pipeline, calls.len()).await {
-            Ok(answers) => answers,
+        let replies = |answers: Vec<Value>| -> Vec<Result<Value, Fault>> {
+            let reply = |((id, _), answer): (&(RequestId, Cmd), Value)| wire.reply_to(*id, answer);
+            calls.iter().zip(answers).map(reply).collect()
+        };
+        match wire.send_all(&pipeline, calls.len()).await.map(replies) {
+            Ok(replies) => {
+                let is_mixed_up = |reply: &&Result<Value, Fault>| matches!(reply, Err(Fault::MixedUp(_)));
+                if replies.iter().any(|reply| is_mixed_up(&reply)) {
+                    self.drop_wire(wire);
+                }
+                replies
+            }
             Err(fault) => {
                 self.noticed(wire, &fault);
                 calls.iter().map(|_| Err(fault.clone())).collect()
@@ -257,25 +296,60 @@ impl Link {
         }
     }
 
+    /// Sends plain commands in one go.
+    pub(crate) async fn pipe(&self, wire: &Arc<Wire>, calls: &[Cmd]) -> Vec<Result<Value, Fault>> {
+        if calls.is_empty() {
+            return Vec::new();
+        }
+        match self.pipe_bracketed(wire, calls).await {
+            Ok(answers) => {
+                answers.into_iter().map(|answer| answer.extract_error().map_err(Fault::Command)).collect()
+            }
+            Err(fault) => {
+                self.noticed(wire, &fault);
+                calls.iter().map(|_| Err(fault.clone())).collect()
+            }
+        }
+    }
+
+    async fn pipe_bracketed(&self, wire: &Wire, calls: &[Cmd]) -> Result<Vec<Value>, Fault> {
+        let bracket = Bracket::new(&self.ids);
+        let answers = wire.send_all(&bracket.around(calls), calls.len() + 2).await?;
+        wire.believed(bracket.open(answers, &wire.address))
+    }
+
     /// Calls a script at the node that its slot is on the way to. With its text: that node may not know it.
     pub(crate) async fn run_asking(
         &self,
         wire: &Arc<Wire>,
         script: Option<&Script>,
-        call: &Cmd,
+        mut call: Cmd,
     ) -> Result<Value, Fault> {
-        let call = script.map_or_else(|| call.clone(), |script| script.spelled_out(call));
+        let asking = Cmd::new().arg("ASKING").to_owned();
+        let Some(script) = script else {
+            let answers = self.pipe(wire, &[asking, call]).await;
+            return answers.into_iter().nth(1).unwrap_or_else(|| Err(no_answer()));
+        };
+        let id = proof::number(&mut call, &self.ids);
         let mut pipeline = Pipeline::with_capacity(2);
-        pipeline.cmd("ASKING").add_command(call);
-        let answers = wire.send_all(&pipeline, 2).await.inspect_err(|fault| self.noticed(wire, fault))?;
-        let answer = answers.into_iter().nth(1);
-        answer.unwrap_or_else(|| Err(Fault::Strange("no answer came".to_owned())))
+        pipeline.add_command(asking).add_command(script.spelled_out(&call));
+        let answers = wire.send_all(&pipeline, 2).await;
+        let reply = answers.and_then(|answers| match answers.into_iter().nth(1) {
+            Some(answer) => wire.reply_to(id, answer),
+            None => Err(no_answer()),
+        });
+        reply.inspect_err(|fault| self.noticed(wire, fault))
     }
 
     /// Any other command.
     pub(crate) async fn send(&self, wire: &Arc<Wire>, command: &Cmd) -> Result<Value, Fault> {
-        wire.send(command).await.inspect_err(|fault| self.noticed(wire, fault))
+        let answer = self.pipe(wire, std::slice::from_ref(command)).await.pop();
+        answer.unwrap_or_else(|| Err(no_answer())).inspect_err(|fault| self.noticed(wire, fault))
     }
+}
+
+fn no_answer() -> Fault {
+    Fault::Strange("no answer came".to_owned())
 }
 
 impl Wire {
@@ -289,19 +363,17 @@ impl Wire {
         self.epoch.load(Ordering::Relaxed).saturating_mul(EPOCH_MICROS)
     }
 
-    async fn send(&self, command: &Cmd) -> Result<Value, Fault> {
+    /// Calls a script with an id as its last argument.
+    async fn run(&self, call: &Cmd, id: RequestId) -> Result<Value, Fault> {
         let mut connection = self.connection.clone();
         let asking = self.asks();
-        let answer = connection.send_packed_command(command).await.and_then(Value::extract_error);
+        let answer = connection.send_packed_command(call).await;
         asking.heard(answer.as_ref().err());
-        answer.map_err(Fault::Command)
+        self.reply_to(id, answer.map_err(Fault::Command)?)
     }
 
-    pub(crate) async fn send_all(
-        &self,
-        pipeline: &Pipeline,
-        count: usize,
-    ) -> Result<Vec<Result<Value, Fault>>, Fault> {
+    /// Sends commands in one go: as many answers, which nobody has looked at yet.
+    pub(crate) async fn send_all(&self, pipeline: &Pipeline, count: usize) -> Result<Vec<Value>, Fault> {
         let mut connection = self.connection.clone();
         let asking = self.asks();
         let answers = connection.send_packed_commands(pipeline, 0, count).await;
@@ -310,7 +382,23 @@ impl Wire {
         if answers.len() != count {
             return Err(Fault::Strange(format!("{count} commands have {} answers", answers.len())));
         }
-        Ok(answers.into_iter().map(|answer| answer.extract_error().map_err(Fault::Command)).collect())
+        Ok(answers)
+    }
+
+    /// What a script replied, if the answer names this request.
+    pub(crate) fn reply_to(&self, id: RequestId, answer: Value) -> Result<Value, Fault> {
+        if self.mixed_up.load(Ordering::Relaxed) {
+            return Err(proof::mixed_up(id, &self.address));
+        }
+        self.believed(proof::reply_to(id, answer, &self.address))
+    }
+
+    /// After one answer of another request, no other answer of this connection is believed.
+    pub(crate) fn believed<T>(&self, outcome: Result<T, Fault>) -> Result<T, Fault> {
+        if matches!(outcome, Err(Fault::MixedUp(_))) {
+            self.mixed_up.store(true, Ordering::Relaxed);
+        }
+        outcome
     }
 
     fn asks(&self) -> Asking<'_> {

@@ -19,7 +19,7 @@ use crate::{
     error::Fault,
     keys::Keys,
     renew::{plain_call, plainly_kept},
-    reply::number,
+    reply::{Fields, number},
     script::{MOVING_ACQUIRE, MOVING_FENCE, MOVING_RELEASE, MOVING_RENEW, RENEW, Script},
     together,
 };
@@ -136,7 +136,8 @@ impl Redis {
         let replies = self.route.run_all(Some(&MOVING_RENEW), moving.iter().map(call).collect()).await;
         for (&index, reply) in moving.iter().zip(replies) {
             // If it is not that simple, what was said before stands: nothing was done, try again.
-            if let Some(kept) = reply.ok().and_then(|token| plainly_kept(&held[index], &token)) {
+            let token = reply.and_then(Fields::of).and_then(|mut fields| fields.int());
+            if let Some(kept) = token.ok().and_then(|token| plainly_kept(&held[index], &Value::Int(token))) {
                 answers[index] = Some(Ok(kept));
             }
         }
@@ -163,11 +164,12 @@ impl Redis {
             tombstone.arg("b").arg("PX").arg(millis(bury).max(1));
             self.route.send(resource, &tombstone).await?;
         }
-        match self.alone(&MOVING_RELEASE, resource, &owner).await.as_ref().map(number) {
-            Ok(Some(1)) => Ok(Released::Now),
+        let answer = self.alone(&MOVING_RELEASE, resource, &owner).await;
+        match answer.and_then(Fields::of).and_then(|mut fields| fields.int()) {
+            Ok(1) => Ok(Released::Now),
             _ if farewell.bury.is_some() => Err(unknown("the slot of this resource moves")),
             Ok(_) => Err(fault),
-            Err(other) => Err(other.clone()),
+            Err(other) => Err(other),
         }
     }
 

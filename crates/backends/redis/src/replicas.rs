@@ -3,6 +3,9 @@
 //! `WAIT` speaks of the writes of its own connection and lets nothing else through meanwhile, so each of these calls has
 //! a connection to itself. What was not written by that very call would be acknowledged at once: hence a small write
 //! before each `WAIT`.
+//!
+//! The number that `WAIT` answers names no request. So it stands between the last script's answer and that of a `PING`,
+//! which do: see `proof`. A pool that sends the commands of one client over several connections makes `WAIT` worthless.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,6 +17,7 @@ use crate::{
     config::Replicas,
     error::Fault,
     link::{Link, Wire},
+    proof,
     reply::number,
     script::Script,
 };
@@ -85,15 +89,25 @@ impl Pool {
     }
 
     async fn attempt(&self, wire: &Wire, link: &Link, calls: &[Cmd], mark: &str) -> Result<Written, Fault> {
-        let mut pipeline = Pipeline::with_capacity(calls.len() + 2);
-        calls.iter().for_each(|call| {
-            pipeline.add_command(call.clone());
-        });
+        let mut pipeline = Pipeline::with_capacity(calls.len() + 3);
         pipeline.cmd("SET").arg(mark).arg(1).arg("PX").arg(1000);
+        let mut ids = Vec::with_capacity(calls.len());
+        for call in calls {
+            let mut call = call.clone();
+            ids.push(proof::number(&mut call, &link.ids));
+            pipeline.add_command(call);
+        }
+        let last = link.ids.next();
         pipeline.cmd("WAIT").arg(needed(link)).arg(millis(link.config.replica_timeout));
-        let mut answers = wire.send_all(&pipeline, calls.len() + 2).await?;
-        let acks = answers.pop().unwrap_or(Ok(Value::Nil));
-        answers.pop();
+        pipeline.add_command(proof::ping(last));
+        let mut answers = wire.send_all(&pipeline, calls.len() + 3).await?;
+        proof::check_ping(last, answers.pop(), &wire.address)?;
+        let acks = answers.pop().unwrap_or(Value::Nil).extract_error().map_err(Fault::Command);
+        let replies = ids.into_iter().zip(answers.into_iter().skip(1));
+        let answers: Vec<_> = replies.map(|(id, answer)| wire.reply_to(id, answer)).collect();
+        if let Some(Err(fault)) = answers.iter().find(|answer| matches!(answer, Err(Fault::MixedUp(_)))) {
+            return Err(fault.clone());
+        }
         let count = |acks: Value| u32::try_from(number(&acks).unwrap_or(0)).unwrap_or(0);
         Ok(Written { answers, acks: acks.map(count), needed: needed(link) })
     }

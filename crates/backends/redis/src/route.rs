@@ -115,14 +115,14 @@ async fn attempt(node: &Node, script: Option<&Script>, make: Make<'_>) -> Answer
     let wire = node.link.wire().await?;
     let call = make(wire.lead());
     match script {
-        Some(script) => node.link.run(&wire, script, &call).await,
+        Some(script) => node.link.run(&wire, script, call.into_owned()).await,
         None => node.link.send(&wire, &call).await,
     }
 }
 
 async fn attempt_asking(node: &Node, script: Option<&Script>, make: Make<'_>) -> Answer {
     let wire = node.link.wire().await?;
-    node.link.run_asking(&wire, script, &make(wire.lead())).await
+    node.link.run_asking(&wire, script, make(wire.lead()).into_owned()).await
 }
 
 async fn attempt_all(node: &Node, script: Option<&Script>, calls: Vec<Cmd>) -> Vec<Answer> {

@@ -60,7 +60,8 @@ fn of_sentinel(fault: Fault, host: &str, port: u16) -> Fault {
     Fault::Refused(Error::new(ErrorKind::Denied, message).because(error))
 }
 
-/// Where a Sentinel says that the primary is. While it fails over, the description of the service still has the old
+/// Where a Sentinel says that the primary is. An answer of another request can only be an old one, as of a Sentinel that
+/// was cut off: it leads to a server that says itself whether it is a primary. While it fails over, the description of the service still has the old
 /// address, and the new epoch; so the address is asked for by itself.
 async fn locate(
     sentinel: &mut MultiplexedConnection,

@@ -1,10 +1,10 @@
 //! Where the primary is, and a fresh connection to it.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
-use leasehold_core::{Error, ErrorKind};
+use leasehold_core::{Effect, Error, ErrorKind, RequestIds};
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, IntoConnectionInfo as _, ProtocolVersion, PushInfo,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, IntoConnectionInfo as _, ProtocolVersion, PushInfo,
     RedisConnectionInfo, Value, aio::MultiplexedConnection, io::tcp::TcpSettings,
 };
 use tokio::sync::mpsc::UnboundedSender;
@@ -12,6 +12,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::{
     config::{Config, Login},
     error::Fault,
+    proof::Bracket,
 };
 
 /// A server, and the epoch in which it became the primary; 0 where there are no epochs.
@@ -32,6 +33,12 @@ impl Address {
 
     pub(crate) fn is_same_server(&self, other: &Address) -> bool {
         (&self.host, self.port) == (&other.host, other.port)
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.host, self.port)
     }
 }
 
@@ -212,14 +219,21 @@ pub(crate) struct Examined {
 pub(crate) async fn examine(
     config: &Config,
     connection: &mut MultiplexedConnection,
+    address: &Address,
+    ids: &RequestIds,
 ) -> Result<Examined, Fault> {
-    let mut questions = redis::Pipeline::new();
-    questions.cmd("ROLE").cmd("INFO").arg("server").cmd("INFO").arg("memory");
+    let mut questions = vec![command(&["ROLE"]), command(&["INFO", "server"]), command(&["INFO", "memory"])];
     if config.cluster {
-        questions.cmd("CLUSTER").arg("INFO");
+        questions.push(command(&["CLUSTER", "INFO"]));
     }
-    let count = questions.len();
-    let answers = connection.send_packed_commands(&questions, 0, count).await.map_err(Fault::Connect)?;
+    // Epochs are part of tokens, and replicas are counted on: these answers must be of this server and of now.
+    let bracket = Bracket::new(ids);
+    let answers = connection.send_packed_commands(&bracket.around(&questions), 0, questions.len() + 2).await;
+    let answers = bracket.open(answers.map_err(Fault::Connect)?, address).map_err(|fault| match fault {
+        Fault::Command(refused) => Fault::Connect(refused),
+        // Nothing but these questions was sent.
+        other => Fault::Refused(other.into_error().with_effect(Effect::None)),
+    })?;
     let mut answers = answers.into_iter();
     let mut answer = || answers.next().unwrap_or(Value::Nil);
     let replicas = role(answer())?;
@@ -249,6 +263,10 @@ pub(crate) async fn examine(
     }
     let epoch = if config.cluster { epoch_of(&answer()) } else { 0 };
     Ok(Examined { replicas, epoch })
+}
+
+fn command(words: &[&str]) -> Cmd {
+    Cmd::new().arg(words).to_owned()
 }
 
 /// The newest epoch that a node knows, of its answer to `CLUSTER INFO`.

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use leasehold_core::{Effect, Environment, Error, Result};
+use leasehold_core::{Effect, Environment, Error, RequestIds, Result};
 use redis::{
     Cmd, Pipeline, RedisError, RedisFuture, Value,
     aio::{ConnectionLike, MultiplexedConnection},
@@ -12,9 +12,11 @@ use crate::{
     backend::millis,
     config::Config,
     error::Fault,
+    proof::{self, Bracket},
     replicas::{needed, too_few},
     reply::number,
     route::Route,
+    site::Address,
     slot::slot_of_key,
 };
 
@@ -23,6 +25,8 @@ use crate::{
 #[doc(hidden)]
 pub struct Visit {
     connection: MultiplexedConnection,
+    ids: RequestIds,
+    address: Address,
     replicas: u32,
     replica_timeout: Duration,
 }
@@ -33,15 +37,17 @@ impl Visit {
     }
 
     async fn to(config: Config, environment: Arc<dyn Environment>, key: &str) -> Result<Visit, Fault> {
+        let ids = proof::ids(&*environment);
         let route = Route::open(config, environment).await?;
         let node = match &route {
             Route::One(node) => Arc::clone(node),
             Route::Cluster(cluster) => cluster.owner(slot_of_key(key))?,
         };
-        let mut connection = node.link.wire().await?.connection();
+        let wire = node.link.wire().await?;
+        let (mut connection, address) = (wire.connection(), wire.address.clone());
         let replica_timeout = node.link.config.replica_timeout;
         connection.set_response_timeout(node.link.config.timeout + replica_timeout);
-        Ok(Visit { connection, replicas: needed(&node.link), replica_timeout })
+        Ok(Visit { connection, ids, address, replicas: needed(&node.link), replica_timeout })
     }
 
     /// Waits until as many replicas as the URL asks for have what was written here.
@@ -51,14 +57,20 @@ impl Visit {
         }
         let mut wait = Cmd::new();
         wait.arg("WAIT").arg(self.replicas).arg(millis(self.replica_timeout));
-        let answer = self.connection.send_packed_command(&wait).await.and_then(Value::extract_error);
-        let answer =
-            answer.map_err(|error| Fault::Command(error).into_error().with_effect(Effect::Unknown))?;
+        let unknown = |fault: Fault| fault.into_error().with_effect(Effect::Unknown);
+        let answer = self.ask(&wait).await.map_err(unknown)?;
         let acks = number(&answer).and_then(|acks| u32::try_from(acks).ok()).unwrap_or(0);
         if acks < self.replicas {
             return Err(too_few(acks, self.replicas).with_effect(Effect::Unknown));
         }
         Ok(())
+    }
+
+    async fn ask(&mut self, command: &Cmd) -> Result<Value, Fault> {
+        let bracket = Bracket::new(&self.ids);
+        let answers = self.connection.send_packed_commands(&bracket.around([command]), 0, 3).await;
+        let answer = bracket.open(answers.map_err(Fault::Command)?, &self.address)?.pop();
+        answer.unwrap_or(Value::Nil).extract_error().map_err(Fault::Command)
     }
 
     /// Whether a node says that another one has the key by now, and has done nothing.

@@ -3,6 +3,8 @@
 //! A script that lets someone move publishes `owner|resource` on the channel of the client where that one waits; one
 //! that changes what others watch publishes `*|resource`. A message may be lost with the connection, so everyone is
 //! woken when it is lost, nobody relies on it before there is a new one, and nobody waits longer than told.
+//! For the same reason nothing that arrives here need prove which request it answers: it can only wake a waiter, which
+//! then asks, or leave it asleep until its time is up.
 //!
 //! On a cluster there is a connection for each shard and a channel for each resource: see `shards`.
 

@@ -127,7 +127,8 @@ impl Liar {
         match words[0].as_str() {
             "HELLO" => format!("%1\r\n{}{}", bulk("server"), bulk("redis")),
             "AUTH" | "SELECT" | "CLIENT" => "+OK\r\n".to_owned(),
-            "PING" => "+PONG\r\n".to_owned(),
+            "PING" if about.is_empty() => "+PONG\r\n".to_owned(),
+            "PING" if !rarely => bulk(about),
             verb @ ("SUBSCRIBE" | "SSUBSCRIBE") => {
                 format!(">3\r\n{}{}:1\r\n", bulk(&verb.to_lowercase()), bulk(about))
             }
@@ -141,6 +142,14 @@ impl Liar {
                 format!("*2\r\n:{seconds}\r\n:{micros}\r\n")
             }
             "SCAN" => format!("*2\r\n{}{}", bulk("0"), self.list(1)),
+            // It names the request, so that what it says of it is looked at.
+            "EVALSHA" | "EVAL" => {
+                let is_number = self.chance.below(3) == 0;
+                let mut fields = vec![if is_number { self.scalar() } else { bulk(self.chance.of(&WORDS)) }];
+                fields.extend((0..self.chance.below(14)).map(|_| self.value(3)));
+                fields.push(bulk(words.last().map_or("", String::as_str)));
+                format!("*{}\r\n{}", fields.len(), fields.concat())
+            }
             _ => self.anything(),
         }
     }

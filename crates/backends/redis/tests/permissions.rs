@@ -136,6 +136,7 @@ async fn server_of_version(version: &'static str) -> u16 {
             for command in String::from_utf8_lossy(&asked[..length]).split('*').skip(1) {
                 let info = format!("redis_version:{version}\r\n");
                 let answer = match command {
+                    it if it.contains("PING\r\n") => it.split_once("PING\r\n").unwrap().1.to_owned(),
                     it if it.contains("ROLE") => "*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n".to_owned(),
                     it if it.contains("INFO") => format!("${}\r\n{info}\r\n", info.len()),
                     _ => "+OK\r\n".to_owned(),

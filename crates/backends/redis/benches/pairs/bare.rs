@@ -19,6 +19,9 @@ const RELEASE: &str = concat!(
     include_str!("../../scripts/release.lua")
 );
 
+/// As long as the id of a request.
+const ID: &str = "0123456789abcdef";
+
 /// A connection to servers that know the scripts.
 #[derive(Clone)]
 pub(crate) struct Bare<C = MultiplexedConnection> {
@@ -96,12 +99,13 @@ impl<C: Sends> Bare<C> {
             .arg(0)
             .arg("")
             .arg(-1);
-        acquire.arg(1_000_000);
+        acquire.arg(1_000_000).arg(ID);
         let granted = self.connection.send(&acquire).await.unwrap();
         let Value::Array(fields) = granted else { panic!("{granted:?}") };
         assert_eq!(fields[0], Value::BulkString(b"granted".to_vec()));
         let mut release = Self::call(&self.release, 9, resource, owner);
-        release.arg(-1).arg(0);
-        assert_eq!(self.connection.send(&release).await.unwrap(), Value::Int(1));
+        release.arg(-1).arg(0).arg(ID);
+        let released = self.connection.send(&release).await.unwrap();
+        assert_eq!(released, Value::Array(vec![Value::Int(1), Value::BulkString(ID.as_bytes().to_vec())]));
     }
 }

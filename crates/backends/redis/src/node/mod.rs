@@ -36,7 +36,7 @@ use crate::{
     error::Fault,
     keys::{BIRTH, Keys, OWNER, REGISTER, pattern, resource_of},
     link::{Link, Wire},
-    reply::{Fields, number},
+    reply::Fields,
     script::{NODE_LOOK, NODE_MARK, NODE_RAISE, NODE_RENEW, NODE_UNDO, NODE_VOTE},
     site,
 };
@@ -111,8 +111,8 @@ impl RedisNode {
         let uptime = server.iter().find(|(name, _)| name == "uptime_in_seconds");
         let uptime = uptime.and_then(|(_, seconds)| seconds.parse().ok()).unwrap_or(0);
         // What the user may not ask is taken for the worse.
-        let durable = setting(next()) == Some("yes".to_owned());
-        let durable = setting(next()) == Some("always".to_owned()) && durable;
+        let durable = setting("appendonly", next()) == Some("yes".to_owned());
+        let durable = setting("appendfsync", next()) == Some("always".to_owned()) && durable;
         let mark = match next()? {
             Value::Nil => None,
             value => Some(mark::parse(&text(value)?).map_err(Fault::Refused)?),
@@ -124,7 +124,7 @@ impl RedisNode {
         let wire = self.link.wire().await?;
         let mut call = NODE_MARK.call(1);
         call.arg(BIRTH).arg(expected.map(mark::spell).unwrap_or_default()).arg(mark::spell(new));
-        let there = text(self.link.run(&wire, &NODE_MARK, &call).await?)?;
+        let there = Fields::of(self.link.run(&wire, &NODE_MARK, call).await?)?.text()?;
         if there.is_empty() { Ok(None) } else { mark::parse(&there).map(Some).map_err(Fault::Refused) }
     }
 
@@ -138,7 +138,7 @@ impl RedisNode {
         call.arg(verb).arg(&owner).arg(&attempt).arg(at_least_a_milli(ballot.ttl)).arg(ballot.proposal.get());
         call.arg(ballot.holder.to_string()).arg(noted(ballot.note.as_deref()));
         call.arg(&*run).arg(SKEW_MAX.as_micros().to_string()).arg(millis(RETENTION));
-        vote(Fields::of(self.link.run(&wire, &NODE_VOTE, &call).await?)?)
+        vote(Fields::of(self.link.run(&wire, &NODE_VOTE, call).await?)?)
     }
 
     async fn take_back(&self, undo: &Undo) -> Result<bool, Fault> {
@@ -154,10 +154,8 @@ impl RedisNode {
         };
         call.arg(keys.news());
         let wire = self.link.wire().await?;
-        let answer = self.link.run(&wire, &NODE_UNDO, &call).await?;
-        number(&answer)
-            .map(|there| there == 1)
-            .ok_or_else(|| Fault::Strange("an undo has no number".to_owned()))
+        let answer = self.link.run(&wire, &NODE_UNDO, call).await?;
+        Ok(Fields::of(answer)?.int()? == 1)
     }
 
     async fn renew_all(&self, held: &[Held]) -> Result<Vec<Result<NodeRenewal, Fault>>, Fault> {
@@ -182,7 +180,7 @@ impl RedisNode {
         let mut keys = Keys::of(resource);
         let mut call = NODE_LOOK.call(2);
         call.arg(keys.owner()).arg(keys.register());
-        let mut fields = Fields::of(self.link.run(&wire, &NODE_LOOK, &call).await?)?;
+        let mut fields = Fields::of(self.link.run(&wire, &NODE_LOOK, call).await?)?;
         let now = WallTime::from_micros(fields.int()?.unsigned_abs());
         let last = fields.maybe_token()?;
         let held = if fields.is_empty() { None } else { Some(holder(&mut fields)?) };

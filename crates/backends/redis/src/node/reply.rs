@@ -24,11 +24,10 @@ pub(super) fn time(value: Value) -> Result<WallTime, Fault> {
     Ok(WallTime::from_micros(seconds.saturating_mul(1_000_000).saturating_add(micros)))
 }
 
-/// The value of a setting, if we may ask.
-pub(super) fn setting(answer: Result<Value, Fault>) -> Option<String> {
+/// The value of the setting with this name, if we may ask.
+pub(super) fn setting(name: &str, answer: Result<Value, Fault>) -> Option<String> {
     let mut fields = Fields::of(answer.ok()?).ok()?;
-    let _name = fields.text().ok()?;
-    fields.text().ok()
+    if fields.text().ok()? == name { fields.text().ok() } else { None }
 }
 
 /// A holder, as `seen` in `node.lua` tells it.
