@@ -111,11 +111,7 @@ local function stay_in_line()
   if arrival then
     local ends = math.max(after(place_ttl), tonumber(redis.call('ZSCORE', PLACES, owner) or 0))
     redis.call('ZADD', PLACES, 'XX', ends, owner)
-    -- It may wait at another client now.
-    local claimed, since, where, who = string.match(redis.call('HGET', CLAIMS, owner) or '', '^(%d+)|(%d+)|(%x*)|(.*)$')
-    if claimed and where ~= client then
-      redis.call('HSET', CLAIMS, owner, claimed .. '|' .. since .. '|' .. client .. '|' .. who)
-    end
+    wait_at(owner, client)
     if ends > keys_until then
       lasts(ends)
       dirty = true

@@ -140,6 +140,14 @@ local function wake(owner, record)
   if client and client ~= '' then tell(client, owner .. '|' .. ARGV[1]) end
 end
 
+-- A place is waited for at this client from now on, perhaps another one than took it: it is woken there.
+local function wait_at(owner, client)
+  local weight, since, before, who = string.match(redis.call('HGET', CLAIMS, owner) or '', '^(%d+)|(%d+)|(%x*)|(.*)$')
+  if weight and before ~= client then
+    redis.call('HSET', CLAIMS, owner, weight .. '|' .. since .. '|' .. client .. '|' .. who)
+  end
+end
+
 -- With `tell`, whoever waits there hears of it: it was not its own doing.
 local function leave_line(owner, tell)
   if not arrival_of(owner) then return false end

@@ -1,4 +1,5 @@
--- wait: whether there is reason to ask again; if not, and it has no place, leaves word that someone watches.
+-- wait: whether there is reason to ask again. A place is woken at this client from now on; a claim without one leaves word
+-- that this client watches.
 --
 -- KEYS  1-9 as in resource.lua
 -- ARGV  3 client  4 owner  5 cursor  6 for how long at the most, in ms
@@ -10,6 +11,7 @@ settle()
 local function is_news()
   local rank = line_length > 0 and redis.call('ZRANK', LINE, owner)
   if rank then
+    wait_at(owner, ARGV[3])
     local weight = weight_of_place(owner)
     return not pause and rank < WINDOW and fits(rank, weight, capacity)
   end

@@ -191,7 +191,22 @@ impl Desk {
 
     /// Begins to wait beside the test.
     pub(crate) async fn wait(&self, claim: &Claim, since: Cursor, at_most: Duration) -> Waiting {
-        let (backend, reference) = (Arc::clone(self.stage.backend()), claim.reference());
+        self.wait_with(self.stage.backend(), claim, since, at_most).await
+    }
+
+    /// Begins to wait through the second handle.
+    pub(crate) async fn wait_second(&self, claim: &Claim, since: Cursor, at_most: Duration) -> Waiting {
+        self.wait_with(self.stage.second(), claim, since, at_most).await
+    }
+
+    async fn wait_with(
+        &self,
+        backend: &Arc<dyn Backend>,
+        claim: &Claim,
+        since: Cursor,
+        at_most: Duration,
+    ) -> Waiting {
+        let (backend, reference) = (Arc::clone(backend), claim.reference());
         let task = tokio::spawn(async move { backend.wait(&reference, &since, at_most).await });
         self.stage.breathe().await;
         Waiting { task, began: self.stage.now() }

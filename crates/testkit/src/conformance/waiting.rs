@@ -22,6 +22,7 @@ pub(super) const TESTS: &[Test] = &[
     test!(b3_an_eviction_wakes_the_head_of_the_line, Line, Orders),
     test!(b3_a_resume_wakes_the_head_of_the_line, Line, Orders),
     test!(b3_what_the_second_handle_does_wakes_too, Line, Twice),
+    test!(b3_a_place_is_woken_where_it_is_waited_for, Line, Twice),
     test!(b3_an_observer_is_woken_by_whoever_comes),
     test!(b3_an_observer_is_woken_by_a_new_note),
     test!(b3_a_dropped_wait_leaves_nothing_behind, Line),
@@ -138,6 +139,24 @@ async fn b3_what_the_second_handle_does_wakes_too(desk: &Desk) {
     desk.bid_second(&farewell).await;
     assert!(desk.ends(&waiting, SOON).await, "the release came from another process");
     granted(desk.ask(&claim).await);
+}
+
+/// The claim took its place through one handle and waits through the other: a process hands its claim to another one.
+async fn b3_a_place_is_woken_where_it_is_waited_for(desk: &Desk) {
+    granted(desk.ask(&desk.claim("ann")).await);
+    let claim = desk.claim("bob").queued();
+    let seen = placed(desk.ask(&claim).await, 0);
+    let mut waiting = desk.wait_second(&claim, seen.cursor, LONG).await;
+    // A release before the backend knows of the wait is no question of who is woken. A hint without a reason is allowed.
+    for _ in 0..10 {
+        if !desk.ends(&waiting, Duration::from_millis(700)).await {
+            break;
+        }
+        waiting = desk.wait_second(&claim, seen.cursor, LONG).await;
+    }
+    desk.leave("ann").await;
+    assert!(desk.ends(&waiting, SOON).await, "the head of the line can move, and waits at the second handle");
+    granted(desk.ask_second(&claim).await);
 }
 
 async fn b3_an_observer_is_woken_by_whoever_comes(desk: &Desk) {
