@@ -21,6 +21,7 @@ mod replicas;
 mod reply;
 mod route;
 mod script;
+mod send;
 mod sentinel;
 mod shards;
 mod site;
