@@ -1,4 +1,7 @@
 //! Asks for a grant: one transaction that makes the contender, one look at the line. As many requests as Curator makes.
+//!
+//! A claim whose answer was lost has a contender already. Then the transaction fails, and the claim goes on with that
+//! contender: `marker.rs` says why there is never a second one.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,7 +9,7 @@ use leasehold_core::{
     Claim, ClaimRef, Effect, Error, ErrorKind, FencingToken, Grant, Held, Moment, Released, Renewal,
     Result as Answer, Verdict, WhenBlocked,
 };
-use zookeeper_client::{CreateMode, Error as Driver, MultiWriteError, MultiWriteResult, MultiWriter, Stat};
+use zookeeper_client::{CreateMode, Error as Driver, MultiWriteError, Stat};
 
 use crate::{
     backend::ZooKeeper,
@@ -14,21 +17,30 @@ use crate::{
     error::Fault,
     evaluate::{LOOKS, blocked},
     line::Seating,
-    names::{contender, folder, heir},
+    marker::{Deleted, Found},
+    names::{contender, folder, marker},
     record::{Record, token},
-    release::Found,
     session::Session,
-    view::View,
+    transaction::Transaction,
 };
 
 /// What came of an attempt to make a contender.
 pub(crate) enum Made {
     Done,
     Buried,
-    /// It has taken over somebody's node: there is no need for one of its own.
-    Inherited,
-    /// An operation of the caller's own failed so.
-    Failed(Driver),
+    /// The claim has a contender already.
+    Present,
+    /// An operation of the caller's own failed so; they are counted from zero.
+    Failed(usize, Driver),
+}
+
+/// The operations of the transaction that makes a contender. Those of the caller follow.
+mod operation {
+    pub(super) const NOT_BURIED: usize = 0;
+    pub(super) const MARKER: usize = 2;
+    pub(super) const FOLDER: usize = 3;
+    pub(super) const CONTENDER: usize = 4;
+    pub(super) const FIRST_OF_CALLER: usize = 5;
 }
 
 impl ZooKeeper {
@@ -55,16 +67,16 @@ impl ZooKeeper {
             let fresh = known.is_none();
             if fresh {
                 let record = Record::new(&claim.holder, session.silence, claim.note.as_deref());
-                match self.make(&session, claim, record, |_, _| Ok(())).await? {
+                match self.make(&session, claim, record, |_| ()).await? {
                     Made::Done => {}
                     Made::Buried => return Ok(Verdict::Buried),
-                    Made::Inherited => {
+                    Made::Present => {
                         if let Some(verdict) = self.recover(&session, claim).await? {
                             return Ok(verdict);
                         }
                         continue;
                     }
-                    Made::Failed(error) => return Err(Fault::of(error)),
+                    Made::Failed(_, error) => return Err(Fault::of(error)),
                 }
             }
             if let Some(verdict) = self.settle(&session, claim, fresh, began).await? {
@@ -102,48 +114,51 @@ impl ZooKeeper {
         self.evaluate(session, claim, fresh, began).await.map_err(Fault::after_effect)
     }
 
-    /// Makes the contender of a claim, in one transaction with what the caller adds.
+    /// Makes the contender of a claim and its marker, in one transaction with what the caller adds.
     pub(crate) async fn make(
         &self,
         session: &Session,
         claim: &Claim,
         record: Record,
-        add: impl Fn(&mut MultiWriter<'_>, Moment) -> Result<(), Fault>,
+        add: impl Fn(&mut Transaction<'_>),
     ) -> Result<Made, Fault> {
         let (folder, reference) = (folder(&claim.resource), claim.reference());
         let prefix = format!("{folder}/{}", contender(claim.owner, claim.share));
         for _ in 0..LOOKS {
             let sent = self.now();
-            let mut writer = session.client.new_multi_writer();
-            session.guard(&mut writer, &reference)?;
+            let mut transaction = session.transaction();
+            session.check_not_buried(&mut transaction, &reference);
+            transaction.create(&marker(&reference), b"", &session.ephemeral());
             // Servers answer a creation in a transaction without its czxid (ZOOKEEPER-4667). A node that the same
             // transaction changes tells it.
-            writer.add_set_data(&folder, b"", None).map_err(Fault::of)?;
+            transaction.set_data(&folder, b"", None);
             let mode = session.mode(CreateMode::EphemeralSequential);
-            writer.add_create(&prefix, &record.to_bytes(), &mode).map_err(Fault::of)?;
-            add(&mut writer, sent)?;
-            match writer.commit().await {
-                Ok(answers) => {
-                    let (stat, node) = made(answers)?;
-                    session.committed(sent, &stat);
-                    self.enter(session, claim, node, &stat, record).await?;
+            transaction.create_sequential(&prefix, &record.to_bytes(), &mode);
+            add(&mut transaction);
+            match transaction.commit().await {
+                Ok(committed) => {
+                    let node = committed.created(operation::CONTENDER).unwrap_or_default().to_owned();
+                    let stat = committed.stat().ok_or_else(|| Fault::too_busy().after_effect())?;
+                    session.committed(sent, stat);
+                    self.enter(session, claim, node, stat, record).await?;
                     return Ok(Made::Done);
                 }
-                Err(MultiWriteError::OperationFailed { index: 0, source: Driver::NodeExists }) => {
-                    if session.buried(&reference, sent).await?.is_some() {
-                        return Ok(Made::Buried);
+                Err(MultiWriteError::OperationFailed { index, source }) => match (index, source) {
+                    (operation::NOT_BURIED, Driver::NodeExists) => {
+                        if session.buried(&reference, sent).await?.is_some() {
+                            return Ok(Made::Buried);
+                        }
                     }
-                }
-                Err(MultiWriteError::OperationFailed { index: 2, source: Driver::NodeExists }) => {
-                    return Ok(Made::Inherited);
-                }
-                Err(MultiWriteError::OperationFailed { index: 4 | 5, source: Driver::NoNode }) => {
-                    let mode = session.mode(CreateMode::Container);
-                    session.client.mkdir(&folder, &mode).await.map_err(Fault::of)?;
-                }
-                Err(MultiWriteError::OperationFailed { index, source }) if index > 5 => {
-                    return Ok(Made::Failed(source));
-                }
+                    (operation::MARKER, Driver::NodeExists) => return Ok(Made::Present),
+                    (operation::FOLDER | operation::CONTENDER, Driver::NoNode) => {
+                        let mode = session.mode(CreateMode::Container);
+                        session.client.mkdir(&folder, &mode).await.map_err(Fault::of)?;
+                    }
+                    (index, source) if index >= operation::FIRST_OF_CALLER => {
+                        return Ok(Made::Failed(index - operation::FIRST_OF_CALLER, source));
+                    }
+                    (_, source) => return Err(Fault::of(source)),
+                },
                 Err(error) => return Err(Fault::from(error)),
             }
         }
@@ -162,15 +177,20 @@ impl ZooKeeper {
         let minted = token(stat.mzxid).map_err(|error| error.with_effect(Effect::Unknown))?;
         let reference = claim.reference();
         let entry = Entry::new(node, minted, record, claim.share.weight());
-        let old = session.entries().insert(reference.clone(), entry);
+        let old = session.entries().insert(reference, entry);
         drop(old);
-        if claim.floor.is_some_and(|floor| floor >= minted) {
-            self.remove(session, &reference).await.map_err(Fault::after_effect)?;
-            let message = "the ensemble is behind a token that was seen before: it was restored from an older state. \
-                           Do not go on before the tokens have passed the highest one seen";
-            return Err(Fault::from(Error::new(ErrorKind::Limit, message)));
-        }
-        Ok(())
+        self.check_floor(session, claim, minted).await
+    }
+
+    /// Refuses a contender whose token is not above the floor, and deletes it.
+    async fn check_floor(&self, session: &Session, claim: &Claim, minted: FencingToken) -> Result<(), Fault> {
+        let Some(floor) = claim.floor.filter(|floor| *floor >= minted) else { return Ok(()) };
+        self.remove(session, &claim.reference()).await.map_err(Fault::after_effect)?;
+        let message = format!(
+            "token {floor} has been seen, and the ensemble gives {minted}: it was restored from an older state, and its \
+             tokens would go back"
+        );
+        Err(Fault::from(Error::new(ErrorKind::Invalid, message)))
     }
 
     /// Asks the ensemble whether a claim that was granted is still there.
@@ -191,61 +211,24 @@ impl ZooKeeper {
         }
     }
 
-    /// A request whose answer was lost may have made a contender before. Then that is the claim, and the one just made
-    /// goes.
-    pub(crate) async fn found_again(
-        &self,
-        session: &Arc<Session>,
-        claim: &Claim,
-        view: &View,
-        began: Moment,
-    ) -> Result<Option<Verdict>, Fault> {
-        let reference = claim.reference();
-        let own = session.entries().get(&reference).map(|entry| entry.node.clone());
-        let named = view.line.of_owner(claim.owner).filter(|contender| Some(&contender.name) != own.as_ref());
-        let named: Vec<_> = named.filter_map(|contender| view.line.position(&contender.name)).collect();
-        // A node that was handed on bears the name of whoever had it first.
-        let seen = session.read(&claim.resource, &view.line, &named).await?;
-        let Some(seen) = seen.into_iter().find(|seen| seen.record.heir().is_none()) else { return Ok(None) };
-        let position = seen.position;
-        self.remove(session, &reference).await?;
-        let node = view.line.contenders[position].name.clone();
-        let minted = token(seen.stat.czxid)?;
-        if seen.stat.ephemeral_owner != session.id {
-            // Of another session, which may end before ours: we cannot vouch for it.
-            return self.foreign(session, claim, position, minted).await;
-        }
-        let mut entry = Entry::new(node, minted, seen.record, claim.share.weight());
-        entry.version = seen.stat.version;
-        let old = session.entries().insert(reference, entry);
-        drop(old);
-        self.evaluate(session, claim, false, began).await
-    }
-
-    /// Finds the node of a claim that this session does not know, but that is there: the answer was lost, or another
-    /// session made it. `None` if it is known now, or gone.
+    /// Goes on with the contender that a claim has: the answer to the request that made it was lost, or another session
+    /// made it. `None` if it is known now, or gone.
     pub(crate) async fn recover(&self, session: &Session, claim: &Claim) -> Result<Option<Verdict>, Fault> {
         let reference = claim.reference();
-        let Some(Found { path, is_heir, .. }) = self.find(session, &reference).await?.into_iter().next()
-        else {
-            // A sign that leads nowhere.
-            drop(session.client.delete(&heir(&reference), None).await);
+        let mut search = self.find(session, &reference).await?;
+        let Some(found) = search.found.pop() else {
+            self.remove_stray_marker(session, &reference, &search).await?;
             return Ok(None);
         };
-        let Ok((bytes, stat)) = session.client.get_data(&path).await else { return Ok(None) };
-        let (record, node) = (Record::read(&bytes), path.rsplit('/').next().unwrap_or_default().to_owned());
-        let minted = session.token_of(&claim.resource, &record, &stat).await?;
+        let minted = session.token_of(&claim.resource, &found.record, &found.stat).await?;
         let Some(view) = session.weighed(&claim.resource, self.now()).await? else { return Ok(None) };
-        let Some(position) = view.line.position(&node) else { return Ok(None) };
-        if stat.ephemeral_owner != session.id {
+        let Some(position) = view.line.position(&found.node) else { return Ok(None) };
+        if found.stat.ephemeral_owner != session.id {
             return self.foreign(session, claim, position, minted).await;
         }
-        let weight = record.weight.unwrap_or(claim.share.weight());
-        let mut entry = Entry::new(node, minted, record, weight);
-        (entry.version, entry.is_heir) = (stat.version, is_heir);
-        entry.granted = position < view.seating().seated;
-        let old = session.entries().insert(reference, entry);
-        drop(old);
+        let granted = position < view.seating().seated;
+        session.adopt(reference, found, (minted, claim.share.weight()), granted);
+        self.check_floor(session, claim, minted).await?;
         Ok(None)
     }
 
@@ -280,49 +263,46 @@ impl ZooKeeper {
         Ok(Some(Verdict::Blocked(blocked)))
     }
 
-    /// Deletes the node of a claim of this session, if it is there and still its own.
+    /// Deletes the contender of a claim.
     pub(crate) async fn remove(&self, session: &Session, claim: &ClaimRef) -> Result<Released, Fault> {
+        if self.remove_known(session, claim).await? {
+            return Ok(Released::Now);
+        }
+        self.remove_unknown(session, claim).await
+    }
+
+    /// Deletes the contender that this session knows of, if it is there and still the claim's. Whether it has.
+    pub(crate) async fn remove_known(&self, session: &Session, claim: &ClaimRef) -> Result<bool, Fault> {
         for _ in 0..LOOKS {
-            let known =
-                session.entries().get(claim).map(|entry| (entry.node.clone(), entry.version, entry.is_heir));
-            let Some((node, version, is_heir)) = known else { return Ok(Released::AlreadyGone) };
-            let path = format!("{}/{node}", folder(&claim.resource));
-            let sent = self.now();
-            let released = match session.client.delete(&path, Some(version)).await {
-                Ok(()) => {
-                    session.vouch(sent);
-                    Released::Now
-                }
-                Err(Driver::NoNode) => Released::AlreadyGone,
+            let known = session.entries().get(claim).map(|entry| (entry.node.clone(), entry.version));
+            let Some((node, version)) = known else { return Ok(false) };
+            let deleted = self.delete_contender(session, claim, (&node, version)).await?;
+            if deleted == Deleted::Changed {
                 // An operator has written there, or another session has taken it over: then it is not ours to delete.
-                Err(Driver::BadVersion) => {
-                    self.reread(session, claim).await?;
-                    continue;
-                }
-                Err(error) => return Err(Fault::of(error)),
-            };
-            if is_heir {
-                drop(session.client.delete(&heir(claim), None).await);
+                self.reread(session, claim).await?;
+                continue;
             }
             let entry = session.entries().remove(claim);
             drop(entry); // outside of the lock: it rings
-            return Ok(released);
+            return Ok(deleted == Deleted::Done);
         }
         Err(Fault::too_busy())
     }
 }
 
-/// The stat of the folder and the name of the node, out of the answers to the transaction.
-fn made(answers: Vec<MultiWriteResult>) -> Result<(Stat, String), Fault> {
-    let mut answers = answers.into_iter().skip(4);
-    match (answers.next(), answers.next()) {
-        (Some(MultiWriteResult::SetData { stat }), Some(MultiWriteResult::Create { path, .. })) => {
-            let name = path.rsplit('/').next().unwrap_or_default().to_owned();
-            Ok((stat, name))
-        }
-        _ => {
-            let message = "a transaction was answered with something else";
-            Err(Fault::from(Error::new(ErrorKind::Unavailable, message).with_effect(Effect::Unknown)))
-        }
+impl Session {
+    /// Remembers a contender that was found.
+    pub(crate) fn adopt(
+        &self,
+        claim: ClaimRef,
+        found: Found,
+        (token, share): (FencingToken, u32),
+        granted: bool,
+    ) {
+        let weight = found.record.weight.unwrap_or(share);
+        let mut entry = Entry::new(found.node, token, found.record, weight);
+        (entry.version, entry.is_heir, entry.granted) = (found.stat.version, found.is_heir, granted);
+        let old = self.entries().insert(claim, entry);
+        drop(old); // outside of the lock: it rings
     }
 }

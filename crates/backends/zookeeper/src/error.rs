@@ -34,6 +34,11 @@ impl Fault {
         self.error
     }
 
+    /// The answer is not one to the request.
+    pub(crate) fn unfit() -> Fault {
+        Fault::of(Driver::UnexpectedError("the answer does not fit the request".to_owned()))
+    }
+
     /// Too many did the same at the same time.
     pub(crate) fn too_busy() -> Fault {
         let message = "the line changed at every attempt; try again";
@@ -78,6 +83,10 @@ fn interpret(error: &Driver) -> (ErrorKind, &'static str, Effect) {
         Driver::SessionExpired | Driver::SessionMoved | Driver::ClientClosed => {
             (Unavailable, "the session is over, and all that it held", Unknown)
         }
+        Driver::UnexpectedError(_) => {
+            let what = "the answer belongs to another request; a pool or proxy on the way mixes up answers";
+            (Unavailable, what, Unknown)
+        }
         Driver::ConnectionLoss => (Unavailable, "the connection was lost", Unknown),
         Driver::Timeout => (Unavailable, "no answer in time", Unknown),
         _ => (Unavailable, "the connection failed", Unknown),
@@ -107,6 +116,7 @@ mod tests {
             (Driver::ConnectionLoss, Unavailable, Unknown, false),
             (Driver::Timeout, Unavailable, Unknown, false),
             (Driver::UnexpectedErrorCode(-9), Unavailable, Unknown, false),
+            (Driver::UnexpectedError("xid 7".into()), Unavailable, Unknown, false),
             (Driver::SessionExpired, Unavailable, Unknown, true),
             (Driver::SessionMoved, Unavailable, Unknown, true),
             (Driver::ClientClosed, Unavailable, Unknown, true),

@@ -38,17 +38,12 @@ impl ZooKeeper {
                 None => return Ok(None),
             };
             let view = session.view(&claim.resource, self.now()).await?;
+            // A list that contains the node is of this line, and not older than the node. Whoever is seated in it stays so.
             let own = view.as_ref().and_then(|view| view.line.position(&node));
             let (Some(mut view), Some(own)) = (view, own) else {
                 session.entries().remove(&reference);
                 return Ok(None);
             };
-            if fresh && view.line.of_owner(claim.owner).nth(1).is_some() {
-                let found = Box::pin(self.found_again(session, claim, &view, began)).await?;
-                if found.is_some() {
-                    return Ok(found);
-                }
-            }
             if let Some(verdict) = self.mismatch(session, claim, &mut view, own, fresh).await? {
                 return Ok(Some(verdict));
             }
@@ -106,13 +101,13 @@ impl ZooKeeper {
         if capacity == 1 {
             return Ok(false);
         }
-        session.weigh(&claim.resource, &mut view.line, own).await?;
         let (reference, path) = (claim.reference(), folder(&claim.resource));
         let (name, known) = {
             let entries = session.entries();
             let Some(entry) = entries.get(&reference) else { return Ok(false) };
             (entry.node.clone(), entry.weight)
         };
+        session.weigh(&claim.resource, &mut view.line, own, Some(&name)).await?;
         view.line.lower(&name, known);
         if own < view.seating().seated {
             return Ok(true);
@@ -129,9 +124,7 @@ impl ZooKeeper {
             (record, entry.version)
         };
         let sent = self.now();
-        let written =
-            session.client.set_data(&format!("{path}/{name}"), &record.to_bytes(), Some(version)).await;
-        let stat = written.map_err(Fault::of)?;
+        let stat = session.write(&format!("{path}/{name}"), &record, version).await.map_err(Fault::of)?;
         session.committed(sent, &stat);
         if let Some(entry) = session.entries().get_mut(&reference) {
             (entry.record, entry.version, entry.weight) = (record, stat.version, weight);
@@ -146,10 +139,9 @@ impl ZooKeeper {
         let Some((node, token)) = known else { return Ok(None) };
         if session.is_stale(self.now()) {
             let sent = self.now();
-            let mut writer = session.client.new_multi_writer();
-            let path = format!("{}/{node}", folder(&claim.resource));
-            writer.add_check_version(&path, -1).map_err(Fault::of)?;
-            match writer.commit().await.map_err(Driver::from) {
+            let mut transaction = session.transaction();
+            transaction.check_version(&format!("{}/{node}", folder(&claim.resource)), -1);
+            match transaction.commit_named().await.map_err(Driver::from) {
                 Ok(_) => session.vouch(sent),
                 Err(Driver::NoNode) => {
                     session.entries().remove(&reference);
@@ -177,7 +169,7 @@ impl ZooKeeper {
         });
         let Some((node, version, record)) = changed else { return Ok(()) };
         let path = format!("{}/{node}", folder(&claim.resource));
-        match session.client.set_data(&path, &record.to_bytes(), Some(version)).await {
+        match session.write(&path, &record, version).await {
             Ok(stat) => {
                 if let Some(entry) = session.entries().get_mut(&reference) {
                     (entry.record, entry.version) = (record, stat.version);

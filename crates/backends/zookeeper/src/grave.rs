@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use leasehold_core::{ClaimRef, Gone, Moment};
 use serde::{Deserialize, Serialize};
-use zookeeper_client::{CreateMode, Error as Driver, MultiWriter};
+use zookeeper_client::{CreateMode, Error as Driver, MultiWriteError};
 
 use crate::{
     error::Fault,
-    names::{GRAVES, grave, heir},
+    evaluate::LOOKS,
+    names::{GRAVES, grave},
     session::Session,
+    transaction::Transaction,
 };
 
 /// The data of a tombstone.
@@ -28,14 +30,9 @@ struct Stone {
 const SWEEP: usize = 16;
 
 impl Session {
-    /// Makes a transaction fail if the claim is buried, at its first operation; or has taken over somebody's node, at
-    /// its third. Four operations in all.
-    pub(crate) fn guard(&self, writer: &mut MultiWriter<'_>, claim: &ClaimRef) -> Result<(), Fault> {
-        for path in [grave(claim), heir(claim)] {
-            writer.add_create(&path, b"", &self.mode(CreateMode::Ephemeral)).map_err(Fault::of)?;
-            writer.add_delete(&path, None).map_err(Fault::of)?;
-        }
-        Ok(())
+    /// Makes a transaction fail if the claim is buried, at its first operation. Two operations in all.
+    pub(crate) fn check_not_buried(&self, transaction: &mut Transaction<'_>, claim: &ClaimRef) {
+        transaction.check_absent(&grave(claim));
     }
 
     fn stone(&self, keep: Duration, why: Gone, now: Moment) -> Vec<u8> {
@@ -48,28 +45,42 @@ impl Session {
     /// Lays a tombstone as a part of a transaction, which fails if there is one.
     pub(crate) fn add_grave(
         &self,
-        writer: &mut MultiWriter<'_>,
+        transaction: &mut Transaction<'_>,
         claim: &ClaimRef,
-        keep: Duration,
-        why: Gone,
+        (keep, why): (Duration, Gone),
         now: Moment,
-    ) -> Result<(), Fault> {
+    ) {
         let stone = self.stone(keep, why, now);
-        writer.add_create(&grave(claim), &stone, &self.mode(CreateMode::Persistent)).map_err(Fault::of)
+        transaction.create(&grave(claim), &stone, &self.mode(CreateMode::Persistent));
     }
 
     /// Lays a tombstone, or lets the one that is there stand longer.
     pub(crate) async fn bury(&self, claim: &ClaimRef, keep: Duration, now: Moment) -> Result<(), Fault> {
         let (path, stone) = (grave(claim), self.stone(keep, Gone::Buried, now));
-        match self.client.create(&path, &stone, &self.mode(CreateMode::Persistent)).await {
-            Ok((stat, _)) => self.committed(now, &stat),
-            Err(Driver::NodeExists) => match self.client.set_data(&path, &stone, None).await {
-                Ok(_) | Err(Driver::NoNode) => {}
-                Err(error) => return Err(Fault::of(error)),
-            },
-            Err(error) => return Err(Fault::of(error)),
+        for _ in 0..LOOKS {
+            let mut transaction = self.transaction();
+            transaction.create(&path, &stone, &self.mode(CreateMode::Persistent));
+            match transaction.commit().await {
+                Ok(_) => {
+                    self.vouch(now);
+                    return Ok(());
+                }
+                Err(MultiWriteError::OperationFailed { source: Driver::NodeExists, .. }) => {}
+                Err(error) => return Err(Fault::from(error)),
+            }
+            let mut transaction = self.transaction();
+            transaction.set_data(&path, &stone, None);
+            match transaction.commit_named().await {
+                Ok(_) => {
+                    self.vouch(now);
+                    return Ok(());
+                }
+                // It was over, and somebody has cleared it away.
+                Err(MultiWriteError::OperationFailed { source: Driver::NoNode, .. }) => {}
+                Err(error) => return Err(Fault::from(error)),
+            }
         }
-        Ok(())
+        Err(Fault::too_busy())
     }
 
     /// Why the claim is buried, if it is. A tombstone that is over is cleared away.

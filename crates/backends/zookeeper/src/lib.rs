@@ -15,6 +15,7 @@ mod grave;
 mod inspect;
 mod line;
 mod link;
+mod marker;
 mod names;
 mod order;
 mod record;
@@ -22,6 +23,7 @@ mod release;
 mod renew;
 mod session;
 mod succeed;
+mod transaction;
 mod view;
 mod wait;
 

@@ -68,7 +68,7 @@ impl Link {
         }
         let sent = self.environment.now();
         let client = connector.connect(&self.config.ensemble()).await.map_err(Fault::connecting)?;
-        let session = Session::begin(client, &self.config, sent).await?;
+        let session = Session::begin(client, &self.config, sent, self.environment.random()).await?;
         if session.lease < LEASE_MIN {
             let (timeout, tick) = (session.client.session_timeout(), self.config.tick);
             let message = format!(

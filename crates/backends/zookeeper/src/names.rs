@@ -1,12 +1,12 @@
 //! How nodes are called. Contenders as Curator calls them, so that all stand in one line.
 
-use leasehold_core::{ClaimRef, OwnerToken, Resource, Share};
+use leasehold_core::{ClaimRef, OwnerToken, RequestId, Resource, Share};
 
 /// Where the lines are: a folder for each kind, in it one for each resource, in that the contenders.
 pub(crate) const LOCKS: &str = "/leasehold/v1/locks";
 /// Tombstones, all in one folder: it is there whenever a claim is made.
 pub(crate) const GRAVES: &str = "/leasehold/v1/graves";
-/// Who took over somebody's node, by owner.
+/// Markers of claims that have a contender, by owner. The folder has its name from when only heirs had one.
 pub(crate) const HEIRS: &str = "/leasehold/v1/heirs";
 /// What operators did.
 pub(crate) const AUDIT: &str = "/leasehold/v1/audit";
@@ -65,9 +65,14 @@ pub(crate) fn grave(claim: &ClaimRef) -> String {
     private(GRAVES, claim)
 }
 
-/// The sign that a claim has taken over a node that bears another owner's name.
-pub(crate) fn heir(claim: &ClaimRef) -> String {
+/// The sign that a claim has a contender: see `marker.rs`.
+pub(crate) fn marker(claim: &ClaimRef) -> String {
     private(HEIRS, claim)
+}
+
+/// A node that exists only within a transaction, whose answer it names: see `transaction.rs`.
+pub(crate) fn request(id: RequestId) -> String {
+    format!("{HEIRS}/request-{id}")
 }
 
 /// A child of a line's folder, read.

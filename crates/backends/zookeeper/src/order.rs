@@ -1,7 +1,7 @@
 //! The operator's verb: what is done and its line in the audit trail are one transaction.
 
 use leasehold_core::{ClaimRef, Command, Eviction, Farewell, FencingToken, Gone, Moment, Order, Ordered};
-use zookeeper_client::{CreateMode, Error as Driver, MultiWriteError, MultiWriter};
+use zookeeper_client::{CreateMode, Error as Driver, MultiWriteError};
 
 use crate::{
     backend::ZooKeeper,
@@ -9,9 +9,10 @@ use crate::{
     error::Fault,
     evaluate::LOOKS,
     inspect::Entry,
-    names::{AUDIT, folder, heir},
+    names::{AUDIT, folder, marker},
     record::{Record, Wish},
     session::Session,
+    transaction::Transaction,
     view::{Seen, View},
 };
 
@@ -56,10 +57,10 @@ impl ZooKeeper {
         let nobody = view.as_ref().is_none_or(|view| view.line.contenders.is_empty());
         let absent = meant.is_none() && (needs_holder || order.token.is_some());
         let unused = nobody && matches!(order.command, Command::Resize { .. });
-        let mut writer = session.client.new_multi_writer();
-        self.record(session, &mut writer, order, !(absent || unused))?;
+        let mut transaction = session.transaction();
+        self.record(session, &mut transaction, order, !(absent || unused));
         if absent || unused {
-            writer.commit().await?;
+            transaction.commit_named().await?;
             return Ok(Some(Ordered::NotThatOne { token: newest }));
         }
         match (order.command, meant, &view) {
@@ -68,19 +69,19 @@ impl ZooKeeper {
                 let within = i64::try_from(within.as_millis()).unwrap_or(i64::MAX);
                 let until = session.server_millis(now).saturating_add(within);
                 record.asked = Some(Wish { by: order.by.clone(), why: order.why.clone(), until });
-                rewrite(&mut writer, order, view, meant, &record)?;
+                rewrite(&mut transaction, order, view, meant, &record);
             }
             (Command::Evict(Eviction::AtExpiry), Some(meant), Some(view)) => {
                 let mut record = meant.seen.record.clone();
                 record.evicting = true;
-                rewrite(&mut writer, order, view, meant, &record)?;
+                rewrite(&mut transaction, order, view, meant, &record);
             }
             (Command::Evict(Eviction::Now), Some(meant), Some(view)) => {
-                self.evict(session, &mut writer, order, view, meant, now)?;
+                self.evict(session, &mut transaction, order, (view, meant), now).await?;
             }
-            _ => self.control_ops(session, &mut writer, order, view.as_ref(), now).await?,
+            _ => self.control_ops(session, &mut transaction, order, view.as_ref(), now).await?,
         }
-        match writer.commit().await {
+        match transaction.commit_named().await {
             Ok(_) => Ok(Some(Ordered::Done)),
             Err(MultiWriteError::OperationFailed {
                 source: Driver::NoNode | Driver::BadVersion | Driver::NodeExists,
@@ -103,10 +104,10 @@ impl ZooKeeper {
     fn record(
         &self,
         session: &Session,
-        writer: &mut MultiWriter<'_>,
+        transaction: &mut Transaction<'_>,
         order: &Order,
         done: bool,
-    ) -> Result<(), Fault> {
+    ) {
         let entry = Entry {
             resource: order.resource.key().to_owned(),
             token: order.token.map(FencingToken::get),
@@ -117,29 +118,29 @@ impl ZooKeeper {
         };
         let bytes = serde_json::to_vec(&entry).expect("texts and numbers can be written");
         let mode = session.mode(CreateMode::PersistentSequential);
-        writer.add_create(&format!("{AUDIT}/order-"), &bytes, &mode).map_err(Fault::of)
+        transaction.create_sequential(&format!("{AUDIT}/order-"), &bytes, &mode);
     }
 
-    /// The holder's node goes, and its owner does not come back with the same claim.
-    fn evict(
+    /// The holder's node goes with its marker, and its owner does not come back with the same claim.
+    async fn evict(
         &self,
         session: &Session,
-        writer: &mut MultiWriter<'_>,
+        transaction: &mut Transaction<'_>,
         order: &Order,
-        view: &View,
-        meant: &Meant,
+        (view, meant): (&View, &Meant),
         now: Moment,
     ) -> Result<(), Fault> {
         let contender = &view.line.contenders[meant.seen.position];
         let path = format!("{}/{}", folder(&order.resource), contender.name);
-        writer.add_delete(&path, Some(meant.seen.stat.version)).map_err(Fault::of)?;
-        let inherited = meant.seen.record.heir();
-        if let Some(owner) = inherited.or(contender.owner) {
+        transaction.delete(&path, Some(meant.seen.stat.version));
+        if let Some(owner) = meant.seen.record.heir().or(contender.owner) {
             let claim = ClaimRef { resource: order.resource.clone(), owner };
             let keep = Farewell::bury_for(session.lease);
-            session.add_grave(writer, &claim, keep, Gone::Evicted, now)?;
-            if inherited.is_some() {
-                writer.add_delete(&heir(&claim), None).map_err(Fault::of)?;
+            session.add_grave(transaction, &claim, (keep, Gone::Evicted), now);
+            // Strangers and versions from before markers have none.
+            let marker = marker(&claim);
+            if session.client.check_stat(&marker).await.map_err(Fault::of)?.is_some() {
+                transaction.delete(&marker, None);
             }
         }
         Ok(())
@@ -149,7 +150,7 @@ impl ZooKeeper {
     async fn control_ops(
         &self,
         session: &Session,
-        writer: &mut MultiWriter<'_>,
+        transaction: &mut Transaction<'_>,
         order: &Order,
         view: Option<&View>,
         now: Moment,
@@ -172,16 +173,21 @@ impl ZooKeeper {
         let path = control::path(&order.resource);
         match (old, control.is_empty()) {
             (None, true) => Ok(()),
-            (Some(old), true) => writer.add_delete(&path, Some(old.version)).map_err(Fault::of),
+            (Some(old), true) => {
+                transaction.delete(&path, Some(old.version));
+                Ok(())
+            }
             (Some(old), false) => {
-                writer.add_set_data(&path, &control.to_bytes(), Some(old.version)).map_err(Fault::of)
+                transaction.set_data(&path, &control.to_bytes(), Some(old.version));
+                Ok(())
             }
             (None, false) => {
                 let folder = folder(&order.resource);
                 let made = session.client.mkdir(&folder, &session.mode(CreateMode::Container)).await;
                 made.map_err(Fault::of)?;
                 let mode = session.mode(Session::CONTROL_MODE);
-                writer.add_create(&path, &control.to_bytes(), &mode).map_err(Fault::of)
+                transaction.create(&path, &control.to_bytes(), &mode);
+                Ok(())
             }
         }
     }
@@ -207,13 +213,13 @@ fn is_missing(error: Driver) -> Result<(), Driver> {
 
 /// Writes into the holder's node, unless someone else has in the meantime.
 fn rewrite(
-    writer: &mut MultiWriter<'_>,
+    transaction: &mut Transaction<'_>,
     order: &Order,
     view: &View,
     meant: &Meant,
     record: &Record,
-) -> Result<(), Fault> {
+) {
     let name = &view.line.contenders[meant.seen.position].name;
     let path = format!("{}/{name}", folder(&order.resource));
-    writer.add_set_data(&path, &record.to_bytes(), Some(meant.seen.stat.version)).map_err(Fault::of)
+    transaction.set_data(&path, &record.to_bytes(), Some(meant.seen.stat.version));
 }

@@ -1,23 +1,9 @@
-//! Ends a claim: its node goes. If some request of it went unanswered, a tombstone first.
+//! Ends a claim: its node goes. If some request of it went unanswered, a tombstone first. Why nothing is left is said in
+//! `marker.rs`.
 
 use leasehold_core::{ClaimRef, Error, ErrorKind, Farewell, Released};
-use zookeeper_client::Error as Driver;
 
-use crate::{
-    backend::ZooKeeper,
-    error::Fault,
-    names::{folder, heir},
-    record::Record,
-    session::Session,
-};
-
-/// A node that is a claim's.
-pub(crate) struct Found {
-    pub(crate) path: String,
-    /// It bears another owner's name.
-    pub(crate) is_heir: bool,
-    pub(crate) version: i32,
-}
+use crate::{backend::ZooKeeper, error::Fault};
 
 impl ZooKeeper {
     /// A session that turns out to be over took with it what it held: then the next one looks what is left.
@@ -40,9 +26,10 @@ impl ZooKeeper {
             // First the tombstone, then the look: whatever comes later finds it.
             session.bury(&claim, keep, self.now()).await?;
         }
-        let mut released = self.remove(&session, &claim).await.map_err(Fault::after_effect)?;
+        let known = self.remove_known(&session, &claim).await.map_err(Fault::after_effect)?;
+        let mut released = if known { Released::Now } else { Released::AlreadyGone };
         // What we remember may not be all there is: a request may have gone unanswered, or another session was used.
-        if released == Released::AlreadyGone || farewell.bury.is_some() {
+        if !known || farewell.bury.is_some() {
             let found = self.remove_unknown(&session, &claim).await.map_err(Fault::after_effect)?;
             released = if found == Released::Now { found } else { released };
         }
@@ -50,54 +37,5 @@ impl ZooKeeper {
             session.sweep(self.link.environment.random(), self.now()).await;
         }
         Ok(released)
-    }
-
-    /// Looks for all that is left of a claim, wherever it was made, and deletes it.
-    pub(crate) async fn remove_unknown(
-        &self,
-        session: &Session,
-        claim: &ClaimRef,
-    ) -> Result<Released, Fault> {
-        let mut released = Released::AlreadyGone;
-        for Found { path, is_heir, version } in self.find(session, claim).await? {
-            match session.client.delete(&path, Some(version)).await {
-                Ok(()) => released = Released::Now,
-                Err(Driver::NoNode) => {}
-                Err(error) => return Err(Fault::of(error)),
-            }
-            if is_heir {
-                drop(session.client.delete(&heir(claim), None).await);
-            }
-        }
-        Ok(released)
-    }
-
-    /// All nodes that are this claim's.
-    pub(crate) async fn find(&self, session: &Session, claim: &ClaimRef) -> Result<Vec<Found>, Fault> {
-        let folder = folder(&claim.resource);
-        // The server that we talk to may be behind the one that executed a request of ours.
-        match session.client.sync(&folder).await {
-            Ok(()) | Err(Driver::NoNode) => {}
-            Err(error) => return Err(Fault::of(error)),
-        }
-        let mut found = Vec::new();
-        let Some(view) = session.view(&claim.resource, self.now()).await? else { return Ok(found) };
-        let named = view.line.of_owner(claim.owner).filter_map(|named| view.line.position(&named.name));
-        let named: Vec<_> = named.collect();
-        for seen in session.read(&claim.resource, &view.line, &named).await? {
-            if seen.record.heir().is_none() {
-                let path = format!("{folder}/{}", view.line.contenders[seen.position].name);
-                found.push(Found { path, is_heir: false, version: seen.stat.version });
-            }
-        }
-        if let Ok((bytes, _)) = session.client.get_data(&heir(claim)).await {
-            let path = format!("{folder}/{}", String::from_utf8_lossy(&bytes));
-            if let Ok((data, stat)) = session.client.get_data(&path).await
-                && Record::read(&data).heir() == Some(claim.owner)
-            {
-                found.push(Found { path, is_heir: true, version: stat.version });
-            }
-        }
-        Ok(found)
     }
 }

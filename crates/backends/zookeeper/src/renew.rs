@@ -7,8 +7,7 @@ use leasehold_core::{ClaimRef, Error, ErrorKind, Gone, Held, Kept, Moment, Renew
 use zookeeper_client::{Error as Driver, MultiWriteError};
 
 use crate::{
-    backend::ZooKeeper, error::Fault, evaluate::LOOKS, names::folder, record::Record, release::Found,
-    session::Session,
+    backend::ZooKeeper, error::Fault, evaluate::LOOKS, names::folder, record::Record, session::Session,
 };
 
 /// How many bytes of paths go into one request; servers refuse more than a megabyte.
@@ -28,7 +27,7 @@ impl ZooKeeper {
                     for (held, answer) in part.iter().zip(known) {
                         answers.push(match answer {
                             Some(renewal) => Ok(renewal),
-                            None => self.renew_unknown(&session, held).await.map_err(Fault::into_error),
+                            None => self.renew_unknown(&session, held, began).await.map_err(Fault::into_error),
                         });
                     }
                 }
@@ -53,7 +52,7 @@ impl ZooKeeper {
             self.renote(session, held).await?;
         }
         for _ in 0..held.len() + LOOKS as usize {
-            let mut writer = session.client.new_multi_writer();
+            let mut transaction = session.transaction();
             let mut asked = Vec::new();
             {
                 let entries = session.entries();
@@ -61,7 +60,7 @@ impl ZooKeeper {
                     let claim = reference(held);
                     if let Some(entry) = entries.get(&claim) {
                         let path = format!("{}/{}", folder(&held.resource), entry.node);
-                        writer.add_check_version(&path, entry.version).map_err(Fault::of)?;
+                        transaction.check_version(&path, entry.version);
                         asked.push(claim);
                     }
                 }
@@ -70,7 +69,7 @@ impl ZooKeeper {
                 break;
             }
             let sent = self.now();
-            match writer.commit().await {
+            match transaction.commit_named().await {
                 Ok(_) => {
                     session.vouch(sent);
                     break;
@@ -114,7 +113,8 @@ impl ZooKeeper {
         let (bytes, stat) = match session.client.get_data(&path).await {
             Ok(found) => found,
             Err(Driver::NoNode) => {
-                session.entries().remove(claim);
+                let entry = session.entries().remove(claim);
+                drop(entry); // outside of the lock: it rings
                 return Ok(());
             }
             Err(error) => return Err(Fault::of(error)),
@@ -151,7 +151,7 @@ impl ZooKeeper {
             };
             let (node, version, record) = written;
             let path = format!("{}/{node}", folder(&held.resource));
-            match session.client.set_data(&path, &record.to_bytes(), Some(version)).await {
+            match session.write(&path, &record, version).await {
                 Ok(stat) => {
                     if let Some(entry) = session.entries().get_mut(&claim) {
                         (entry.record, entry.version) = (record, stat.version);
@@ -167,28 +167,38 @@ impl ZooKeeper {
     }
 
     /// A claim that this session does not know: of another one, or gone.
-    async fn renew_unknown(&self, session: &Session, held: &Held) -> Result<Renewal, Fault> {
-        let claim = reference(held);
-        let now = self.now();
-        if let Some(Found { path, .. }) = self.find(session, &claim).await?.into_iter().next()
-            && let Ok((bytes, stat)) = session.client.get_data(&path).await
+    async fn renew_unknown(
+        &self,
+        session: &Session,
+        held: &Held,
+        began: Moment,
+    ) -> Result<Renewal, Fault> {
+        let (claim, now) = (reference(held), self.now());
+        if let Some(mut found) = self.find(session, &claim).await?.found.pop()
             && let Some(view) = session.weighed(&held.resource, now).await?
-            && let Some(position) = view.line.position(path.rsplit('/').next().unwrap_or_default())
+            && let Some(position) = view.line.position(&found.node)
         {
-            let mut record = Record::read(&bytes);
-            if position >= view.seating().seated {
+            let minted = session.token_of(&held.resource, &found.record, &found.stat).await?;
+            let granted = position < view.seating().seated;
+            if found.stat.ephemeral_owner == session.id {
+                // Its node was said to be gone, by an answer that was not about it; or it was never answered.
+                let weight = view.line.weight(&view.line.contenders[position]);
+                session.adopt(claim, found, (minted, weight), granted);
+                let renewed = self.renew_known(session, std::slice::from_ref(held), began).await?;
+                return Ok(renewed.into_iter().flatten().next().unwrap_or(Renewal::Gone { why: Gone::NotThere }));
+            }
+            if !granted {
                 return Ok(Renewal::Queued { remaining: std::time::Duration::ZERO });
             }
             if let Some(note) = &held.note {
-                record.set_note(Some(note));
-                let written = session.client.set_data(&path, &record.to_bytes(), Some(stat.version)).await;
-                written.map_err(Fault::of)?;
+                found.record.set_note(Some(note));
+                let path = format!("{}/{}", folder(&held.resource), found.node);
+                session.write(&path, &found.record, found.stat.version).await.map_err(Fault::of)?;
             }
             // It lives as long as another session does, for which we cannot vouch.
-            let minted = session.token_of(&held.resource, &record, &stat).await?;
             let mut kept = Kept::new(minted, std::time::Duration::ZERO);
-            kept.evicting = record.evicting;
-            kept.asked = record.asked(session.server_millis(now));
+            kept.evicting = found.record.evicting;
+            kept.asked = found.record.asked(session.server_millis(now));
             return Ok(Renewal::Kept(kept));
         }
         let why = session.buried(&claim, now).await?.unwrap_or(Gone::NotThere);

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold_core::{ClaimRef, Moment};
+use leasehold_core::{ClaimRef, Moment, RequestIds};
 use zookeeper_client::{Acls, Client, CreateMode, CreateOptions, Error as Driver, Stat};
 
 use crate::{
@@ -27,6 +27,7 @@ pub(crate) struct Session {
     /// The same for any session that the servers grant.
     pub(crate) silence_max: Duration,
     private: bool,
+    pub(crate) request_ids: RequestIds,
     clock: Mutex<Clock>,
     entries: Mutex<HashMap<ClaimRef, Entry>>,
 }
@@ -53,7 +54,12 @@ pub(crate) fn lease_of(timeout: Duration, tick: Duration) -> Duration {
 
 impl Session {
     /// Makes the session usable: its folders are there, and the servers' clock is known.
-    pub(crate) async fn begin(client: Client, config: &Config, sent: Moment) -> Result<Session, Fault> {
+    pub(crate) async fn begin(
+        client: Client,
+        config: &Config,
+        sent: Moment,
+        random: u64,
+    ) -> Result<Session, Fault> {
         let timeout = client.session_timeout();
         let lease = lease_of(timeout, config.tick);
         let client = root(client, config).await?;
@@ -65,6 +71,7 @@ impl Session {
             silence: timeout + config.tick,
             silence_max: config.tick * (SESSION_TICKS_MAX + 1),
             private: config.is_private(),
+            request_ids: RequestIds::starting_at(random),
             clock,
             entries: Mutex::new(HashMap::new()),
         };
@@ -84,6 +91,19 @@ impl Session {
 
     pub(crate) fn mode(&self, mode: CreateMode) -> CreateOptions<'static> {
         mode.with_acls(if self.private { Acls::creator_all() } else { Acls::anyone_all() })
+    }
+
+    pub(crate) fn ephemeral(&self) -> CreateOptions<'static> {
+        self.mode(CreateMode::Ephemeral)
+    }
+
+    /// The data of a node, if it is there.
+    pub(crate) async fn data(&self, path: &str) -> Result<Option<(Vec<u8>, Stat)>, Fault> {
+        match self.client.get_data(path).await {
+            Ok(found) => Ok(Some(found)),
+            Err(Driver::NoNode) => Ok(None),
+            Err(error) => Err(Fault::of(error)),
+        }
     }
 
     pub(crate) fn is_over(&self) -> bool {

@@ -1,22 +1,23 @@
 //! Takes over from someone: a seat that nobody waits for, a place in the line, or a heavier seat for a lighter one.
 //!
-//! A place and a downgraded seat keep their node, whose name they cannot change: its data names the heir, and a node of
-//! the heir's own name says where to look. Any other seat is left, and its heir comes to the end of the line, in one
-//! transaction: if nobody waits there, that is the seat.
+//! A place and a downgraded seat keep their node, whose name they cannot change: its data names the heir, and the heir's
+//! marker says where to look. Any other seat is left, and its heir comes to the end of the line, in one transaction: if
+//! nobody waits there, that is the seat. Either way the marker of the predecessor goes in that transaction: `marker.rs`.
 
 use std::sync::Arc;
 
 use leasehold_core::{Claim, ClaimRef, Grant, Moment, Succession, Verdict, WhenBlocked};
-use zookeeper_client::{CreateMode, Error as Driver, MultiWriteError, MultiWriteResult, Stat};
+use zookeeper_client::{Error as Driver, MultiWriteError, Stat};
 
 use crate::{
     acquire::Made,
     backend::ZooKeeper,
     claims::Entry,
     error::Fault,
-    names::{folder, heir},
+    evaluate::LOOKS,
+    marker::Found,
+    names::{folder, marker},
     record::{Record, token},
-    release::Found,
     session::Session,
     view::View,
 };
@@ -30,8 +31,15 @@ struct Predecessor {
     weight: u32,
     named_weight: u32,
     seated: bool,
-    is_heir: bool,
     ours: bool,
+}
+
+/// What is found of a predecessor.
+enum Lookup {
+    There(Predecessor),
+    Nobody,
+    /// It was found, but not in the line that was listed before.
+    LookAgain,
 }
 
 impl ZooKeeper {
@@ -49,21 +57,14 @@ impl ZooKeeper {
             self.depart(session, claim, from).await?;
             return Ok(Some(Verdict::Buried));
         }
-        let (inherited, view) =
-            (session.client.check_stat(&heir(&claim.reference())), session.weighed(&claim.resource, began));
-        let (inherited, view) = (inherited.await.map_err(Fault::of)?, view.await?);
+        let has_marker =
+            session.client.check_stat(&marker(&claim.reference())).await.map_err(Fault::of)?.is_some();
+        let mut view = session.weighed(&claim.resource, began).await?;
         if session.forget_gone(&claim.reference(), view.as_ref()) {
             return Ok(None);
         }
-        let named = view.as_ref().is_some_and(|view| view.line.of_owner(claim.owner).next().is_some());
-        if !placed && (inherited.is_some() || named) {
-            let known = self.recover(session, claim).await?;
-            if let Some(verdict @ Verdict::Granted(_)) = known {
-                return Ok(Some(verdict));
-            }
-            if known.is_none() && session.entries().contains_key(&claim.reference()) {
-                return Ok(None);
-            }
+        if !placed && has_marker {
+            return self.resume(session, claim, from).await;
         }
         let capacity = view
             .as_ref()
@@ -75,17 +76,39 @@ impl ZooKeeper {
         let predecessor = ClaimRef { resource: claim.resource.clone(), owner: from.owner };
         if let Some(keep) = from.bury {
             session.bury(&predecessor, keep, began).await?;
+            // What it did before its tombstone is seen from now on; afterwards it does nothing.
+            view = session.weighed(&claim.resource, began).await?;
         }
-        let predecessor = match &view {
-            Some(view) => self.predecessor(session, &predecessor, view).await?,
-            None => None,
-        };
-        match (predecessor, view) {
-            (Some(predecessor), Some(view)) => {
-                let took = self.take_over(session, claim, placed, &predecessor, &view, began).await;
-                took.map_err(Fault::after_effect)
+        let taken = async {
+            let found = self.predecessor(session, &predecessor, view.as_ref()).await?;
+            match (found, view) {
+                (Lookup::LookAgain, _) => Ok(None),
+                (Lookup::There(predecessor), Some(view)) => {
+                    self.take_over(session, claim, placed, (&predecessor, &view), began).await
+                }
+                _ => self.come(session, claim, placed, (None, 0), began).await,
             }
-            _ => self.come(session, claim, placed, None, 0, began).await.map_err(Fault::after_effect),
+        };
+        taken.await.map_err(Fault::after_effect)
+    }
+
+    /// The claim has a contender that this session does not know: the answer to an attempt before was lost.
+    async fn resume(
+        &self,
+        session: &Arc<Session>,
+        claim: &Claim,
+        from: Succession,
+    ) -> Result<Option<Verdict>, Fault> {
+        match self.recover(session, claim).await? {
+            known @ (None | Some(Verdict::Granted(_))) => Ok(known),
+            // It waits, with a node of another session.
+            Some(_) => {
+                let waits = async {
+                    self.depart(session, claim, from).await?;
+                    self.recover(session, claim).await
+                };
+                waits.await.map_err(Fault::after_effect)
+            }
         }
     }
 
@@ -94,8 +117,7 @@ impl ZooKeeper {
         session: &Arc<Session>,
         claim: &Claim,
         placed: bool,
-        from: &Predecessor,
-        view: &View,
+        (from, view): (&Predecessor, &View),
         began: Moment,
     ) -> Result<Option<Verdict>, Fault> {
         let weight = claim.share.weight();
@@ -114,10 +136,10 @@ impl ZooKeeper {
         let hands_over =
             from.seated && weight == from.weight && waiting == 0 && !paused && !from.record.evicting;
         let turns = if hands_over { from.record.turns + 1 } else { 0 };
-        self.come(session, claim, placed, Some(from), turns, began).await
+        self.come(session, claim, placed, (Some(from), turns), began).await
     }
 
-    /// Takes a node as it stands.
+    /// Takes a node as it stands, and leaves the one that the claim has in the line, in one transaction.
     async fn inherit(
         &self,
         session: &Arc<Session>,
@@ -126,7 +148,41 @@ impl ZooKeeper {
         from: &Predecessor,
         began: Moment,
     ) -> Result<Option<Verdict>, Fault> {
-        let (folder, reference, sent) = (folder(&claim.resource), claim.reference(), self.now());
+        let (reference, sent) = (claim.reference(), self.now());
+        let record = self.inherited(session, claim, from);
+        let own = session.entries().get(&reference).map(|entry| (entry.node.clone(), entry.version));
+        let own = own.filter(|_| placed);
+        let Some(stat) = self.pass_on(session, &reference, own, (from, &record)).await? else {
+            if placed {
+                // An operator may have written into the node that was to go.
+                self.reread(session, &reference).await?;
+            }
+            return Ok(None);
+        };
+        session.committed(sent, &stat);
+        let minted = token(if from.seated { stat.mzxid } else { from.stat.czxid })?;
+        let mut entry = Entry::new(from.node.clone(), minted, record, claim.share.weight());
+        (entry.version, entry.is_heir, entry.granted) = (stat.version, true, from.seated);
+        let remaining = session.remaining(began);
+        entry.ends = began.after(remaining);
+        let (old, other) = {
+            let mut entries = session.entries();
+            let other = if from.ours { entries.insert(reference, entry) } else { entries.remove(&reference) };
+            (entries.remove(&from.claim), other)
+        };
+        drop((old, other));
+        if !from.ours {
+            // The node lives as long as another session does, for which we cannot vouch.
+            return Ok(Some(Verdict::Granted(Grant::new(minted, std::time::Duration::ZERO))));
+        }
+        if from.seated {
+            return Ok(Some(Verdict::Granted(Grant::new(minted, remaining))));
+        }
+        self.settle(session, claim, false, began).await
+    }
+
+    /// What stands in a node that was taken over.
+    fn inherited(&self, session: &Session, claim: &Claim, from: &Predecessor) -> Record {
         let mut record = Record::new(&claim.holder, session.silence, claim.note.as_deref());
         record.set_heir(claim.owner);
         let weight = claim.share.weight();
@@ -136,55 +192,47 @@ impl ZooKeeper {
             (record.downgraded, record.turns) = (true, from.record.turns);
             (record.asked, record.evicting) = (from.record.asked.clone(), from.record.evicting);
         }
-        let mut writer = session.client.new_multi_writer();
-        session.guard(&mut writer, &reference)?;
-        let path = format!("{folder}/{}", from.node);
-        writer.add_set_data(&path, &record.to_bytes(), Some(from.stat.version)).map_err(Fault::of)?;
-        let mode = session.mode(CreateMode::Ephemeral);
-        writer.add_create(&heir(&reference), from.node.as_bytes(), &mode).map_err(Fault::of)?;
-        if from.is_heir {
-            writer.add_delete(&heir(&from.claim), None).map_err(Fault::of)?;
-        }
-        let stat = match writer.commit().await {
-            Ok(answers) => answers.into_iter().find_map(|answer| match answer {
-                MultiWriteResult::SetData { stat } => Some(stat),
-                _ => None,
-            }),
-            Err(MultiWriteError::OperationFailed { source: Driver::NoNode | Driver::BadVersion, .. }) => {
-                return Ok(None);
+        record
+    }
+
+    /// The transaction of [`ZooKeeper::inherit`]. The stat of the node; `None` if something has changed.
+    async fn pass_on(
+        &self,
+        session: &Session,
+        heir: &ClaimRef,
+        own: Option<(String, i32)>,
+        (from, record): (&Predecessor, &Record),
+    ) -> Result<Option<Stat>, Fault> {
+        let folder = folder(&heir.resource);
+        // Without a marker: see `delete_contender`.
+        for has_marker in [true, false] {
+            let mut transaction = session.transaction();
+            session.check_not_buried(&mut transaction, heir);
+            if let Some((node, version)) = &own {
+                transaction.delete(&format!("{folder}/{node}"), Some(*version));
+                transaction.delete(&marker(heir), None);
             }
-            Err(MultiWriteError::OperationFailed { source: Driver::NodeExists, index }) => {
-                if index > 0 {
-                    // A sign of an attempt that went unanswered.
-                    drop(session.client.delete(&heir(&reference), None).await);
-                }
-                return Ok(None);
+            transaction.create(&marker(heir), from.node.as_bytes(), &session.ephemeral());
+            let path = format!("{folder}/{}", from.node);
+            transaction.set_data(&path, &record.to_bytes(), Some(from.stat.version));
+            // For `remove_stray_marker`.
+            transaction.set_data(&folder, b"", None);
+            let last = transaction.len();
+            if has_marker {
+                transaction.delete(&marker(&from.claim), None);
             }
-            Err(error) => return Err(Fault::from(error)),
-        };
-        let stat = stat.ok_or_else(Fault::too_busy)?;
-        session.committed(sent, &stat);
-        if placed {
-            self.remove(session, &reference).await?;
+            match transaction.commit().await {
+                Ok(committed) => return Ok(committed.stat().copied()),
+                Err(MultiWriteError::OperationFailed { index, source: Driver::NoNode })
+                    if has_marker && index == last => {}
+                Err(MultiWriteError::OperationFailed {
+                    source: Driver::NoNode | Driver::BadVersion | Driver::NodeExists,
+                    ..
+                }) => return Ok(None),
+                Err(error) => return Err(Fault::from(error)),
+            }
         }
-        let minted = token(if from.seated { stat.mzxid } else { from.stat.czxid })?;
-        if !from.ours {
-            // The node lives as long as another session does, for which we cannot vouch.
-            return Ok(Some(Verdict::Granted(Grant::new(minted, std::time::Duration::ZERO))));
-        }
-        let mut entry = Entry::new(from.node.clone(), minted, record, weight);
-        (entry.version, entry.is_heir, entry.granted) = (stat.version, true, from.seated);
-        let remaining = session.remaining(began);
-        entry.ends = began.after(remaining);
-        let (old, other) = {
-            let mut entries = session.entries();
-            (entries.remove(&from.claim), entries.insert(reference, entry))
-        };
-        drop((old, other));
-        if from.seated {
-            return Ok(Some(Verdict::Granted(Grant::new(minted, remaining))));
-        }
-        self.settle(session, claim, false, began).await
+        Ok(None)
     }
 
     /// The predecessor goes, and the claim comes to the end of the line, or stays where it is in it.
@@ -193,8 +241,7 @@ impl ZooKeeper {
         session: &Arc<Session>,
         claim: &Claim,
         placed: bool,
-        from: Option<&Predecessor>,
-        turns: u32,
+        (from, turns): (Option<&Predecessor>, u32),
         began: Moment,
     ) -> Result<Option<Verdict>, Fault> {
         if placed {
@@ -204,20 +251,7 @@ impl ZooKeeper {
             self.count_turns(session, &claim.reference(), turns).await?;
             return self.settle(session, claim, false, began).await;
         }
-        let mut record = Record::new(&claim.holder, session.silence, claim.note.as_deref());
-        record.turns = turns;
-        let folder = folder(&claim.resource);
-        let made = self.make(session, claim, record, |writer, _| {
-            let Some(from) = from else { return Ok(()) };
-            writer
-                .add_delete(&format!("{folder}/{}", from.node), Some(from.stat.version))
-                .map_err(Fault::of)?;
-            if from.is_heir {
-                writer.add_delete(&heir(&from.claim), None).map_err(Fault::of)?;
-            }
-            Ok(())
-        });
-        match made.await? {
+        match self.make_instead_of(session, claim, from, turns).await? {
             Made::Done => {
                 let old = from.and_then(|from| session.entries().remove(&from.claim));
                 drop(old);
@@ -229,25 +263,61 @@ impl ZooKeeper {
                 }
                 Ok(Some(Verdict::Buried))
             }
-            Made::Inherited | Made::Failed(Driver::NoNode | Driver::BadVersion) => Ok(None),
-            Made::Failed(error) => Err(Fault::of(error)),
+            Made::Present | Made::Failed(_, Driver::NoNode | Driver::BadVersion) => Ok(None),
+            Made::Failed(_, error) => Err(Fault::of(error)),
+        }
+    }
+
+    /// Makes the contender of a claim, and deletes that of its predecessor, in one transaction.
+    async fn make_instead_of(
+        &self,
+        session: &Session,
+        claim: &Claim,
+        from: Option<&Predecessor>,
+        turns: u32,
+    ) -> Result<Made, Fault> {
+        const MARKER: usize = 1;
+        let folder = folder(&claim.resource);
+        let mut record = Record::new(&claim.holder, session.silence, claim.note.as_deref());
+        record.turns = turns;
+        let make = async |has_marker: bool| {
+            let made = self.make(session, claim, record.clone(), |transaction| {
+                let Some(from) = from else { return };
+                transaction.delete(&format!("{folder}/{}", from.node), Some(from.stat.version));
+                if has_marker {
+                    transaction.delete(&marker(&from.claim), None);
+                }
+            });
+            made.await
+        };
+        match make(true).await? {
+            // See `delete_contender`.
+            Made::Failed(MARKER, Driver::NoNode) => make(false).await,
+            made => Ok(made),
         }
     }
 
     /// Says in the node how many times in a row the seat was handed over to get here.
     async fn count_turns(&self, session: &Session, claim: &ClaimRef, turns: u32) -> Result<(), Fault> {
-        let known = session.entries().get(claim).map(|entry| (entry.node.clone(), entry.record.clone()));
-        let Some((node, mut record)) = known.filter(|(_, record)| record.turns != turns) else {
-            return Ok(());
-        };
-        record.turns = turns;
-        let path = format!("{}/{node}", folder(&claim.resource));
-        let written = session.client.set_data(&path, &record.to_bytes(), None).await;
-        let stat = written.map_err(Fault::of)?;
-        if let Some(entry) = session.entries().get_mut(claim) {
-            (entry.record, entry.version) = (record, stat.version);
+        for _ in 0..LOOKS {
+            let known = session.entries().get(claim).map(|e| (e.node.clone(), e.record.clone(), e.version));
+            let Some((node, mut record, version)) = known.filter(|(_, record, _)| record.turns != turns) else {
+                return Ok(());
+            };
+            record.turns = turns;
+            let path = format!("{}/{node}", folder(&claim.resource));
+            match session.write(&path, &record, version).await {
+                Ok(stat) => {
+                    if let Some(entry) = session.entries().get_mut(claim) {
+                        (entry.record, entry.version) = (record, stat.version);
+                    }
+                    return Ok(());
+                }
+                Err(Driver::BadVersion | Driver::NoNode) => self.reread(session, claim).await?,
+                Err(error) => return Err(Fault::of(error)),
+            }
         }
-        Ok(())
+        Err(Fault::too_busy())
     }
 
     /// The predecessor goes, and is buried if some request of it may still come.
@@ -256,7 +326,7 @@ impl ZooKeeper {
         if let Some(keep) = from.bury {
             session.bury(&predecessor, keep, self.now()).await?;
         }
-        self.remove(session, &predecessor).await?;
+        self.remove_known(session, &predecessor).await?;
         self.remove_unknown(session, &predecessor).await?;
         Ok(())
     }
@@ -265,36 +335,38 @@ impl ZooKeeper {
         &self,
         session: &Session,
         claim: &ClaimRef,
-        view: &View,
-    ) -> Result<Option<Predecessor>, Fault> {
+        view: Option<&View>,
+    ) -> Result<Lookup, Fault> {
         let known = session.entries().get(claim).map(|e| (e.node.clone(), e.is_heir, e.granted));
         if let Some((node, is_heir, granted)) = known {
-            let found = Self::at(session, claim, view, (node, is_heir)).await?;
-            if let Some(mut from) = found {
+            if let Some(mut from) = Self::at(session, claim, view, (&node, is_heir)).await? {
                 from.seated |= granted;
-                return Ok(Some(from));
+                return Ok(Lookup::There(from));
             }
             // Another session has let it go, or has taken it over.
             let entry = session.entries().remove(claim);
             drop(entry); // outside of the lock: it rings
         }
-        match self.find(session, claim).await?.into_iter().next() {
-            Some(Found { path, is_heir, .. }) => {
-                let node = path.rsplit('/').next().unwrap_or_default().to_owned();
-                Self::at(session, claim, view, (node, is_heir)).await
+        let mut search = self.find(session, claim).await?;
+        let Some(Found { node, is_heir, .. }) = search.found.pop() else {
+            if search.has_marker {
+                self.remove_stray_marker(session, claim, &search).await?;
             }
-            None => Ok(None),
-        }
+            return Ok(Lookup::Nobody);
+        };
+        let found = Self::at(session, claim, view, (&node, is_heir)).await?;
+        Ok(found.map_or(Lookup::LookAgain, Lookup::There))
     }
 
     /// The predecessor, if this node is in the line and still its own.
     async fn at(
         session: &Session,
         claim: &ClaimRef,
-        view: &View,
-        (node, is_heir): (String, bool),
+        view: Option<&View>,
+        (node, is_heir): (&str, bool),
     ) -> Result<Option<Predecessor>, Fault> {
-        let Some(position) = view.line.position(&node) else { return Ok(None) };
+        let Some(view) = view else { return Ok(None) };
+        let Some(position) = view.line.position(node) else { return Ok(None) };
         let seen = session.read(&claim.resource, &view.line, &[position]).await?;
         let Some(seen) = seen.into_iter().next() else { return Ok(None) };
         if !seen.record.is_of(claim.owner, is_heir) {
@@ -303,11 +375,10 @@ impl ZooKeeper {
         let named_weight = view.line.contenders[position].share.weight();
         Ok(Some(Predecessor {
             claim: claim.clone(),
-            node,
+            node: node.to_owned(),
             weight: seen.record.weight.map_or(named_weight, |weight| weight.min(named_weight)),
             named_weight,
             seated: position < view.seating().seated,
-            is_heir,
             ours: seen.stat.ephemeral_owner == session.id,
             record: seen.record,
             stat: seen.stat,

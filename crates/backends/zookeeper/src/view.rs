@@ -7,7 +7,7 @@ use crate::{
     control::Control,
     error::Fault,
     line::{Line, Seating},
-    names::{folder, heir},
+    names::{folder, marker},
     record::{Record, token},
     session::Session,
 };
@@ -22,6 +22,8 @@ pub(crate) struct View {
     pub(crate) line: Line,
     pub(crate) control: Option<Control>,
     pub(crate) pzxid: i64,
+    /// Of the folder: it changes with every transaction that gives a claim a contender.
+    pub(crate) version: i32,
 }
 
 impl View {
@@ -63,7 +65,7 @@ impl Session {
         };
         let line = Line::of(children)?;
         let control = if line.has_control { self.control(resource, now).await? } else { None };
-        Ok(Some(View { line, control, pzxid: stat.pzxid }))
+        Ok(Some(View { line, control, pzxid: stat.pzxid, version: stat.version }))
     }
 
     /// The same with the weights that were lowered since, which names do not tell: one more request if anyone weighs
@@ -71,20 +73,21 @@ impl Session {
     pub(crate) async fn weighed(&self, resource: &Resource, now: Moment) -> Result<Option<View>, Fault> {
         let Some(mut view) = self.view(resource, now).await? else { return Ok(None) };
         let all = view.line.contenders.len();
-        self.weigh(resource, &mut view.line, all).await?;
+        self.weigh(resource, &mut view.line, all, None).await?;
         Ok(Some(view))
     }
 
-    /// Learns of the first so many which weigh less than their names say.
+    /// Learns of the first so many which weigh less than their names say. The answer must contain the witness.
     pub(crate) async fn weigh(
         &self,
         resource: &Resource,
         line: &mut Line,
         first: usize,
+        witness: Option<&str>,
     ) -> Result<(), Fault> {
         let heavy = |position: &usize| line.contenders[*position].share.weight() > 1;
         let heavy: Vec<_> = (0..first).filter(heavy).take(WEIGHED).collect();
-        for Seen { position, record, .. } in self.read(resource, line, &heavy).await? {
+        for Seen { position, record, .. } in self.read_witnessed(resource, line, &heavy, witness).await? {
             if let Some(weight) = record.weight {
                 let name = line.contenders[position].name.clone();
                 line.lower(&name, weight);
@@ -100,6 +103,18 @@ impl Session {
         line: &Line,
         positions: &[usize],
     ) -> Result<Vec<Seen>, Fault> {
+        self.read_witnessed(resource, line, positions, None).await
+    }
+
+    /// The same for what a grant may depend on. Data does not say of which node it is. So the same request lists the folder,
+    /// and the list must contain the name of the contender that asks: the answer is then of this line, and of now.
+    async fn read_witnessed(
+        &self,
+        resource: &Resource,
+        line: &Line,
+        positions: &[usize],
+        witness: Option<&str>,
+    ) -> Result<Vec<Seen>, Fault> {
         let (folder, mut seen) = (folder(resource), Vec::with_capacity(positions.len()));
         for positions in positions.chunks(READ) {
             let mut reader = self.client.new_multi_reader();
@@ -107,7 +122,20 @@ impl Session {
                 let path = format!("{folder}/{}", line.contenders[position].name);
                 reader.add_get_data(&path).map_err(Fault::of)?;
             }
-            let answers = reader.commit().await.map_err(Fault::of)?;
+            if witness.is_some() {
+                reader.add_get_children(&folder).map_err(Fault::of)?;
+            }
+            let mut answers = reader.commit().await.map_err(Fault::of)?;
+            if let Some(witness) = witness {
+                let listed = answers.pop();
+                let is_there = |children: &[String]| children.iter().any(|child| child == witness);
+                if !matches!(listed, Some(MultiReadResult::Children { children }) if is_there(&children)) {
+                    return Err(Fault::unfit());
+                }
+            }
+            if answers.len() != positions.len() {
+                return Err(Fault::unfit());
+            }
             for (&position, answer) in positions.iter().zip(answers) {
                 if let MultiReadResult::Data { data, stat } = answer {
                     seen.push(Seen { position, record: Record::read(&data), stat });
@@ -126,7 +154,7 @@ impl Session {
     ) -> Result<FencingToken, Fault> {
         if let (true, Some(owner)) = (record.downgraded, record.heir()) {
             let claim = ClaimRef { resource: resource.clone(), owner };
-            if let Some(stat) = self.client.check_stat(&heir(&claim)).await.map_err(Fault::of)? {
+            if let Some(stat) = self.client.check_stat(&marker(&claim)).await.map_err(Fault::of)? {
                 return Ok(token(stat.czxid)?);
             }
         }

@@ -29,7 +29,7 @@ impl ZooKeeper {
         };
         let mut line = Line::of(children)?;
         let all = line.contenders.len();
-        session.weigh(&claim.resource, &mut line, all).await?;
+        session.weigh(&claim.resource, &mut line, all, None).await?;
         let (mut watchers, mut newest) = (vec![watcher], stat.pzxid);
         let said = if line.has_control { session.control(&claim.resource, self.now()).await? } else { None };
         let first = line.contenders.iter().take(line.seating(said.as_ref()).seated.min(Blocked::HOLDERS_MAX));

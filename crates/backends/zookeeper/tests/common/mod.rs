@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "every test program uses some of it")]
 #![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
 
+pub(crate) mod frames;
+
 use std::{future::Future, sync::Arc, time::Duration};
 
 use leasehold::{
