@@ -101,7 +101,7 @@ impl ZooKeeper {
         if capacity == 1 {
             return Ok(false);
         }
-        let (reference, path) = (claim.reference(), folder(&claim.resource));
+        let reference = claim.reference();
         let (name, known) = {
             let entries = session.entries();
             let Some(entry) = entries.get(&reference) else { return Ok(false) };
@@ -116,20 +116,35 @@ impl ZooKeeper {
         if weight >= known || view.is_paused() || !view.line.would_hold(own, weight, capacity) {
             return Ok(false);
         }
-        let (record, version) = {
-            let entries = session.entries();
-            let Some(entry) = entries.get(&reference) else { return Ok(false) };
-            let mut record = entry.record.clone();
+        self.lower_own(session, &reference, weight).await
+    }
+
+    /// Says in the claim's own node that it weighs less than its name. Whether it does now.
+    async fn lower_own(&self, session: &Session, claim: &ClaimRef, weight: u32) -> Result<bool, Fault> {
+        for _ in 0..LOOKS {
+            let (node, mut record, version) = {
+                let entries = session.entries();
+                let Some(entry) = entries.get(claim) else { return Ok(false) };
+                if entry.weight <= weight {
+                    return Ok(true);
+                }
+                (entry.node.clone(), entry.record.clone(), entry.version)
+            };
             record.weight = Some(weight);
-            (record, entry.version)
-        };
-        let sent = self.now();
-        let stat = session.write(&format!("{path}/{name}"), &record, version).await.map_err(Fault::of)?;
-        session.committed(sent, &stat);
-        if let Some(entry) = session.entries().get_mut(&reference) {
-            (entry.record, entry.version, entry.weight) = (record, stat.version, weight);
+            let (path, sent) = (format!("{}/{node}", folder(&claim.resource)), self.now());
+            match session.write(&path, &record, version).await {
+                Ok(stat) => {
+                    session.committed(sent, &stat);
+                    if let Some(entry) = session.entries().get_mut(claim) {
+                        (entry.record, entry.version, entry.weight) = (record, stat.version, weight);
+                    }
+                }
+                // An operator has written there; or we have, and the answer was lost.
+                Err(Driver::BadVersion | Driver::NoNode) => self.reread(session, claim).await?,
+                Err(error) => return Err(Fault::of(error)),
+            }
         }
-        Ok(true)
+        Err(Fault::too_busy())
     }
 
     /// It holds. What we vouch for begins with a write: one that is long ago is made anew.

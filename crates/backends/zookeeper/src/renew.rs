@@ -129,6 +129,7 @@ impl ZooKeeper {
             record.asked = asked;
         }
         if record.is_of(claim.owner, is_heir) {
+            entry.weight = record.weight.map_or(entry.weight, |weight| weight.min(entry.weight));
             (entry.record, entry.version) = (record, stat.version);
         } else {
             let entry = entries.remove(claim);

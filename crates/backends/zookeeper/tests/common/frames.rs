@@ -27,7 +27,7 @@ use tokio::{
 pub(crate) enum Fault {
     /// The server has executed the request. Its reply is lost, and the connection with it.
     LoseReply,
-    /// The reply and all that follow it on this connection arrive this much later.
+    /// The reply arrives this much later, and those that follow it on this connection not before it.
     LateReply(Duration),
     /// The request and all that follow it on this connection reach the server when [`Frames::deliver`] is called.
     HoldRequest,
@@ -174,18 +174,18 @@ async fn requests(state: &State, mut from: OwnedReadHalf, to: &mut OwnedWriteHal
 type Reply = (Instant, Vec<u8>);
 
 async fn receive(state: &State, mut from: OwnedReadHalf, to: mpsc::UnboundedSender<Reply>) -> io::Result<()> {
-    let (mut is_first, mut late) = (true, Duration::ZERO);
+    let (mut is_first, mut not_before) = (true, Instant::now());
     loop {
         let reply = frame(&mut from).await?;
         if !is_first && counts(&reply) {
             match state.fault(false) {
                 Some(Fault::LoseReply) => return Ok(()),
-                Some(Fault::LateReply(by)) => late = by,
+                Some(Fault::LateReply(by)) => not_before = Instant::now() + by,
                 _ => {}
             }
         }
         is_first = false;
-        let due = Instant::now() + late + state.faults().lag;
+        let due = not_before.max(Instant::now() + state.faults().lag);
         if to.send((due, reply)).is_err() {
             return Ok(());
         }
