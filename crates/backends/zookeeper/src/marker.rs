@@ -38,7 +38,7 @@ use crate::{
     backend::ZooKeeper,
     error::Fault,
     evaluate::LOOKS,
-    names::{folder, marker},
+    names::{Contender, folder, marker},
     record::Record,
     session::Session,
 };
@@ -100,6 +100,10 @@ impl ZooKeeper {
         let node = String::from_utf8_lossy(&name).into_owned();
         if node.is_empty() {
             return Ok(search);
+        }
+        if Contender::read(node.clone()).owner.is_none() {
+            // Not the data of a marker.
+            return Err(Fault::unfit());
         }
         if let Some((data, stat)) = session.data(&format!("{folder}/{node}")).await? {
             let record = Record::read(&data);
@@ -207,7 +211,9 @@ impl ZooKeeper {
         transaction.delete(&marker(claim), None);
         match transaction.commit_named().await {
             Ok(_)
-            | Err(MultiWriteError::OperationFailed { source: Driver::NoNode | Driver::BadVersion, .. }) => Ok(()),
+            | Err(MultiWriteError::OperationFailed { source: Driver::NoNode | Driver::BadVersion, .. }) => {
+                Ok(())
+            }
             Err(error) => Err(Fault::from(error)),
         }
     }

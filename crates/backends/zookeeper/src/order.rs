@@ -101,13 +101,7 @@ impl ZooKeeper {
         Ok(meant)
     }
 
-    fn record(
-        &self,
-        session: &Session,
-        transaction: &mut Transaction<'_>,
-        order: &Order,
-        done: bool,
-    ) {
+    fn record(&self, session: &Session, transaction: &mut Transaction<'_>, order: &Order, done: bool) {
         let entry = Entry {
             resource: order.resource.key().to_owned(),
             token: order.token.map(FencingToken::get),
@@ -212,13 +206,7 @@ fn is_missing(error: Driver) -> Result<(), Driver> {
 }
 
 /// Writes into the holder's node, unless someone else has in the meantime.
-fn rewrite(
-    transaction: &mut Transaction<'_>,
-    order: &Order,
-    view: &View,
-    meant: &Meant,
-    record: &Record,
-) {
+fn rewrite(transaction: &mut Transaction<'_>, order: &Order, view: &View, meant: &Meant, record: &Record) {
     let name = &view.line.contenders[meant.seen.position].name;
     let path = format!("{}/{name}", folder(&order.resource));
     transaction.set_data(&path, &record.to_bytes(), Some(meant.seen.stat.version));

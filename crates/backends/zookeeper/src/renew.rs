@@ -27,7 +27,9 @@ impl ZooKeeper {
                     for (held, answer) in part.iter().zip(known) {
                         answers.push(match answer {
                             Some(renewal) => Ok(renewal),
-                            None => self.renew_unknown(&session, held, began).await.map_err(Fault::into_error),
+                            None => {
+                                self.renew_unknown(&session, held, began).await.map_err(Fault::into_error)
+                            }
                         });
                     }
                 }
@@ -168,12 +170,7 @@ impl ZooKeeper {
     }
 
     /// A claim that this session does not know: of another one, or gone.
-    async fn renew_unknown(
-        &self,
-        session: &Session,
-        held: &Held,
-        began: Moment,
-    ) -> Result<Renewal, Fault> {
+    async fn renew_unknown(&self, session: &Session, held: &Held, began: Moment) -> Result<Renewal, Fault> {
         let (claim, now) = (reference(held), self.now());
         if let Some(mut found) = self.find(session, &claim).await?.found.pop()
             && let Some(view) = session.weighed(&held.resource, now).await?
@@ -186,7 +183,11 @@ impl ZooKeeper {
                 let weight = view.line.weight(&view.line.contenders[position]);
                 session.adopt(claim, found, (minted, weight), granted);
                 let renewed = self.renew_known(session, std::slice::from_ref(held), began).await?;
-                return Ok(renewed.into_iter().flatten().next().unwrap_or(Renewal::Gone { why: Gone::NotThere }));
+                return Ok(renewed
+                    .into_iter()
+                    .flatten()
+                    .next()
+                    .unwrap_or(Renewal::Gone { why: Gone::NotThere }));
             }
             if !granted {
                 return Ok(Renewal::Queued { remaining: std::time::Duration::ZERO });

@@ -36,7 +36,7 @@ struct Predecessor {
 
 /// What is found of a predecessor.
 enum Lookup {
-    There(Predecessor),
+    There(Box<Predecessor>),
     Nobody,
     /// It was found, but not in the line that was listed before.
     LookAgain,
@@ -301,7 +301,8 @@ impl ZooKeeper {
     async fn count_turns(&self, session: &Session, claim: &ClaimRef, turns: u32) -> Result<(), Fault> {
         for _ in 0..LOOKS {
             let known = session.entries().get(claim).map(|e| (e.node.clone(), e.record.clone(), e.version));
-            let Some((node, mut record, version)) = known.filter(|(_, record, _)| record.turns != turns) else {
+            let Some((node, mut record, version)) = known.filter(|(_, record, _)| record.turns != turns)
+            else {
                 return Ok(());
             };
             record.turns = turns;
@@ -341,7 +342,7 @@ impl ZooKeeper {
         if let Some((node, is_heir, granted)) = known {
             if let Some(mut from) = Self::at(session, claim, view, (&node, is_heir)).await? {
                 from.seated |= granted;
-                return Ok(Lookup::There(from));
+                return Ok(Lookup::There(Box::new(from)));
             }
             // Another session has let it go, or has taken it over.
             let entry = session.entries().remove(claim);
@@ -355,7 +356,7 @@ impl ZooKeeper {
             return Ok(Lookup::Nobody);
         };
         let found = Self::at(session, claim, view, (&node, is_heir)).await?;
-        Ok(found.map_or(Lookup::LookAgain, Lookup::There))
+        Ok(found.map_or(Lookup::LookAgain, |from| Lookup::There(Box::new(from))))
     }
 
     /// The predecessor, if this node is in the line and still its own.

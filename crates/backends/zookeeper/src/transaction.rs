@@ -18,7 +18,9 @@
 //! the contender that asks, by containing that contender's name.
 
 use leasehold_core::RequestId;
-use zookeeper_client::{CreateOptions, Error as Driver, MultiWriteError, MultiWriteResult, MultiWriter, Stat};
+use zookeeper_client::{
+    CreateOptions, Error as Driver, MultiWriteError, MultiWriteResult, MultiWriter, Stat,
+};
 
 use crate::{names::request, record::Record, session::Session};
 
@@ -187,9 +189,8 @@ mod tests {
             Expected::Delete,
             Expected::CreateSequential("/locks/r/42/_c_ann-lock-".into()),
         ];
-        let answer = |grave: &str, contender: &str| {
-            vec![created(grave), MultiWriteResult::Delete, created(contender)]
-        };
+        let answer =
+            |grave: &str, contender: &str| vec![created(grave), MultiWriteResult::Delete, created(contender)];
         assert!(fit(&asked, &answer("/graves/ann", "/locks/r/42/_c_ann-lock-0000000001")));
         assert!(!fit(&asked, &answer("/graves/bob", "/locks/r/42/_c_ann-lock-0000000001")));
         assert!(!fit(&asked, &answer("/graves/ann", "/locks/r/42/_c_bob-lock-0000000001")));

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use common::{LONG, PATIENCE, claim, client, eventually, granted, in_time, open, release, report};
 use leasehold::{
-    Backend, Command, Effect, Ending, ErrorKind, Eviction, Farewell, FencingToken, Order, Query, Released, Share,
-    Succession, Verdict,
+    Backend, Command, Effect, Ending, ErrorKind, Eviction, Farewell, FencingToken, Gone, Held, Order, Query,
+    Released, Renewal, Share, Succession, Verdict,
 };
 use leasehold_testkit::servers::{Ensemble, ZooKeeperServer};
 use zookeeper_client::{Client, Error as Driver};
@@ -179,6 +179,33 @@ async fn a_seat_passes_within_a_process_while_nobody_else_waits() {
         assert!(lease.token() > token);
     }
     lease.check().unwrap();
+}
+
+/// A version from before markers evicts like this, and so does somebody with `zkCli.sh`.
+#[tokio::test]
+async fn a_contender_that_somebody_deleted_leaves_no_marker_once_its_owner_asks_or_ends() {
+    let server = ZooKeeperServer::start();
+    let (zookeeper, raw) = (open(&server.url()).await, raw(&server).await);
+    let (ours, folder) = (claim(&report()), "/leasehold/v1/locks/report/42");
+    let markers = async || raw.list_children("/leasehold/v1/heirs").await.unwrap();
+    let delete = async || {
+        let names = raw.list_children(folder).await.unwrap();
+        let [name] = names.as_slice() else { panic!("{names:?}") };
+        raw.delete(&format!("{folder}/{name}"), None).await.unwrap();
+    };
+    let first = granted(&zookeeper, &ours).await;
+    let [marker] = &markers().await[..] else { panic!("one marker is there") };
+    assert!(marker.starts_with(&ours.owner.reveal()), "{marker}");
+    delete().await;
+    let renewal = zookeeper.renew(&[Held::new(ours.reference(), LONG)]).await.remove(0).unwrap();
+    assert!(matches!(renewal, Renewal::Gone { why: Gone::NotThere }), "{renewal:?}");
+    // The same claim again: the marker that is left does not refuse it.
+    let second = granted(&zookeeper, &ours).await;
+    assert!(second.token > first.token);
+    assert_eq!(markers().await.len(), 1);
+    delete().await;
+    assert_eq!(release(&zookeeper, &ours).await, Released::AlreadyGone);
+    assert_eq!(markers().await, Vec::<String>::new());
 }
 
 /// Reads go on being answered by a server that is cut off; a lease must not live on them.

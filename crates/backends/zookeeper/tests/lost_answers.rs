@@ -22,7 +22,8 @@ use common::{
     granted, in_time, open, through,
 };
 use leasehold::{
-    Backend, Claim, Command, Eviction, Farewell, Held, Order, OwnerToken, Resource, Share, Succession, Verdict,
+    Backend, Claim, Command, Eviction, Farewell, Held, Order, OwnerToken, Resource, Share, Succession,
+    Verdict,
 };
 use leasehold_testkit::servers::ZooKeeperServer;
 use leasehold_zookeeper::ZooKeeper;
@@ -65,7 +66,8 @@ impl Scene {
     async fn new() -> Scene {
         let frames = Frames::start(SERVER.port()).await;
         let ours = open(&through(frames.port())).await;
-        let raw = Client::connect(&format!("127.0.0.1:{}", SERVER.port())).await.expect("the server is there");
+        let raw =
+            Client::connect(&format!("127.0.0.1:{}", SERVER.port())).await.expect("the server is there");
         let direct = open(&SERVER.url()).await;
         let resource = Self::fresh();
         Scene { rival: claim(&resource), resource, frames, ours, direct, raw, owners: Vec::new() }
@@ -148,7 +150,11 @@ async fn at_each_request(
 ) {
     let play = &Play { prepare, verb };
     let with = async |fault| {
-        tokio::join!(play.all(fault, Then::End), play.all(fault, Then::Repeat), play.all(fault, Then::HandOver))
+        tokio::join!(
+            play.all(fault, Then::End),
+            play.all(fault, Then::Repeat),
+            play.all(fault, Then::HandOver)
+        )
     };
     tokio::join!(with(Fault::LoseReply), with(Fault::LateReply(LATE)), with(Fault::HoldRequest));
 }

@@ -54,6 +54,10 @@ struct Faults {
     happened: bool,
     /// How much later every reply arrives.
     lag: Duration,
+    /// The replies since the recording began.
+    recorded: Option<Vec<Vec<u8>>>,
+    /// What is delivered instead of a reply, and how many replies pass before it.
+    replacement: Option<(Vec<u8>, u32)>,
 }
 
 impl Frames {
@@ -61,8 +65,7 @@ impl Frames {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port is free");
         let port = listener.local_addr().expect("it has an address").port();
         let server = SocketAddr::from(([127, 0, 0, 1], server));
-        let state =
-            Arc::new(State { server, faults: Mutex::default(), delivered: watch::Sender::new(0) });
+        let state = Arc::new(State { server, faults: Mutex::default(), delivered: watch::Sender::new(0) });
         let acceptor = tokio::spawn(accept(listener, Arc::clone(&state)));
         Frames { port, state, acceptor }
     }
@@ -82,6 +85,27 @@ impl Frames {
         let mut faults = self.state.faults();
         faults.next = None;
         faults.happened
+    }
+
+    /// From now on replies are recorded.
+    pub(crate) fn record(&self) {
+        self.state.faults().recorded = Some(Vec::new());
+    }
+
+    /// The replies since [`Frames::record`].
+    pub(crate) fn recorded(&self) -> Vec<Vec<u8>> {
+        self.state.faults().recorded.take().unwrap_or_default()
+    }
+
+    /// Delivers this instead of the k-th reply from now on, as a proxy does that mixes up two sessions which happen to have
+    /// made the same number of requests: only the number of the request is right.
+    pub(crate) fn replace(&self, reply: Vec<u8>, number: u32) {
+        self.state.faults().replacement = Some((reply, number - 1));
+    }
+
+    /// Whether a reply was replaced.
+    pub(crate) fn replaced(&self) -> bool {
+        self.state.faults().replacement.take().is_none()
     }
 
     /// Every reply that the server sends from now on arrives this much later.
@@ -104,6 +128,23 @@ impl Drop for Frames {
 impl State {
     fn faults(&self) -> MutexGuard<'_, Faults> {
         self.faults.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records a reply, or replaces it by another one.
+    fn mix_up(&self, reply: &mut Vec<u8>) {
+        let mut faults = self.faults();
+        if let Some(recorded) = &mut faults.recorded {
+            recorded.push(reply.clone());
+        }
+        match &mut faults.replacement {
+            Some((_, left)) if *left > 0 => *left -= 1,
+            Some((other, _)) => {
+                other[4..8].copy_from_slice(&reply[4..8]);
+                *reply = std::mem::take(other);
+                faults.replacement = None;
+            }
+            None => {}
+        }
     }
 
     /// The fault of a request or a reply that is about to pass.
@@ -176,8 +217,9 @@ type Reply = (Instant, Vec<u8>);
 async fn receive(state: &State, mut from: OwnedReadHalf, to: mpsc::UnboundedSender<Reply>) -> io::Result<()> {
     let (mut is_first, mut not_before) = (true, Instant::now());
     loop {
-        let reply = frame(&mut from).await?;
+        let mut reply = frame(&mut from).await?;
         if !is_first && counts(&reply) {
+            state.mix_up(&mut reply);
             match state.fault(false) {
                 Some(Fault::LoseReply) => return Ok(()),
                 Some(Fault::LateReply(by)) => not_before = Instant::now() + by,
