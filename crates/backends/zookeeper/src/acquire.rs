@@ -71,7 +71,8 @@ impl ZooKeeper {
                     Made::Done => {}
                     Made::Buried => return Ok(Verdict::Buried),
                     Made::Present => {
-                        if let Some(verdict) = self.recover(&session, claim).await? {
+                        let recovered = self.recover(&session, claim).await;
+                        if let Some(verdict) = recovered.map_err(Fault::after_effect)? {
                             return Ok(verdict);
                         }
                         continue;
@@ -83,7 +84,7 @@ impl ZooKeeper {
                 return Ok(verdict);
             }
         }
-        Err(Fault::too_busy())
+        Err(Fault::too_busy().after_effect())
     }
 
     fn check(&self, claim: &Claim) -> Answer<()> {

@@ -99,17 +99,17 @@ impl ZooKeeper {
         claim: &Claim,
         from: Succession,
     ) -> Result<Option<Verdict>, Fault> {
-        match self.recover(session, claim).await? {
-            known @ (None | Some(Verdict::Granted(_))) => Ok(known),
-            // It waits, with a node of another session.
-            Some(_) => {
-                let waits = async {
+        let resumed = async {
+            match self.recover(session, claim).await? {
+                known @ (None | Some(Verdict::Granted(_))) => Ok(known),
+                // It waits, with a node of another session.
+                Some(_) => {
                     self.depart(session, claim, from).await?;
                     self.recover(session, claim).await
-                };
-                waits.await.map_err(Fault::after_effect)
+                }
             }
-        }
+        };
+        resumed.await.map_err(Fault::after_effect)
     }
 
     async fn take_over(

@@ -11,7 +11,11 @@ use std::sync::{
     atomic::{AtomicU32, Ordering},
 };
 
-use common::{claim, frames::Frames, granted, in_time, open, through};
+use common::{
+    claim, eventually,
+    frames::{Fault, Frames},
+    granted, in_time, open, through,
+};
 use leasehold::{
     Backend, Claim, Command, Effect, ErrorKind, Eviction, Farewell, Held, Order, Ordered, Released, Renewal,
     Resource, Share, Verdict,
@@ -174,4 +178,34 @@ async fn nothing_is_released_or_evicted_by_another_clients_answer() {
         |answer, what| assert!(!matches!(answer, Ok(Ordered::Done)), "{what}: {answer:?}"),
     )
     .await;
+}
+
+/// The second one answers no request, so the driver drops the connection: what is under way then has an unknown effect.
+#[tokio::test]
+async fn an_answer_that_comes_twice_costs_the_connection_and_nothing_else() {
+    let ours = Side::new().await;
+    let mine = claim(&fresh("twice"));
+    let grant = granted(&ours.backend, &mine).await;
+    let held = [Held::new(mine.reference(), mine.ttl)];
+    for _ in 0..3 {
+        ours.frames.set(Fault::RepeatReply, 1);
+        eventually("the renewal", || async {
+            match ours.backend.renew(&held).await.remove(0) {
+                Ok(Renewal::Kept(kept)) => {
+                    assert_eq!(kept.token, grant.token);
+                    true
+                }
+                Ok(other) => panic!("{other:?}"),
+                Err(error) => {
+                    assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown));
+                    false
+                }
+            }
+        })
+        .await;
+        assert!(ours.frames.happened());
+    }
+    let farewell = Farewell::new(mine.reference()).burying(mine.ttl);
+    eventually("the release", || async { ours.backend.release(&farewell).await.is_ok() }).await;
+    granted(&open(&SERVER.url()).await, &claim(&mine.resource)).await;
 }

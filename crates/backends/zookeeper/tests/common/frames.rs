@@ -29,6 +29,8 @@ pub(crate) enum Fault {
     LoseReply,
     /// The reply arrives this much later, and those that follow it on this connection not before it.
     LateReply(Duration),
+    /// The reply arrives twice.
+    RepeatReply,
     /// The request and all that follow it on this connection reach the server when [`Frames::deliver`] is called.
     HoldRequest,
 }
@@ -223,6 +225,7 @@ async fn receive(state: &State, mut from: OwnedReadHalf, to: mpsc::UnboundedSend
             match state.fault(false) {
                 Some(Fault::LoseReply) => return Ok(()),
                 Some(Fault::LateReply(by)) => not_before = Instant::now() + by,
+                Some(Fault::RepeatReply) if to.send((not_before, reply.clone())).is_err() => return Ok(()),
                 _ => {}
             }
         }
