@@ -69,7 +69,7 @@ impl ZooKeeper {
                 let record = Record::new(&claim.holder, session.silence, claim.note.as_deref());
                 match self.make(&session, claim, record, |_| ()).await? {
                     Made::Done => {}
-                    Made::Buried => return Ok(Verdict::Buried),
+                    Made::Buried => return self.is_buried(&session, &reference).await,
                     Made::Present => {
                         let recovered = self.recover(&session, claim).await;
                         if let Some(verdict) = recovered.map_err(Fault::after_effect)? {
@@ -131,8 +131,8 @@ impl ZooKeeper {
             session.check_not_buried(&mut transaction, &reference);
             transaction.create(&marker(&reference), b"", &session.ephemeral());
             // Servers answer a creation in a transaction without its czxid (ZOOKEEPER-4667). A node that the same
-            // transaction changes tells it.
-            transaction.set_data(&folder, b"", None);
+            // transaction changes tells it. What is written there names the resource, for those who read: `view.rs`.
+            transaction.set_data(&folder, claim.resource.key().as_bytes(), None);
             let mode = session.mode(CreateMode::EphemeralSequential);
             transaction.create_sequential(&prefix, &record.to_bytes(), &mode);
             add(&mut transaction);
@@ -181,6 +181,12 @@ impl ZooKeeper {
         let old = session.entries().insert(reference, entry);
         drop(old);
         self.check_floor(session, claim, minted).await
+    }
+
+    /// Answers a claim that has a tombstone. Nobody asks for it again, so nothing of it may be left: see `marker.rs`.
+    pub(crate) async fn is_buried(&self, session: &Session, claim: &ClaimRef) -> Result<Verdict, Fault> {
+        self.remove(session, claim).await.map_err(Fault::after_effect)?;
+        Ok(Verdict::Buried)
     }
 
     /// Refuses a contender whose token is not above the floor, and deletes it.

@@ -25,7 +25,8 @@
 //! 6. A claim that takes over from another one does so in one transaction: the predecessor's contender and marker go, or
 //!    pass on to the claim. If the answer is lost, the claim is found again by its own marker.
 //! 7. A claim that is asked for again after a lost answer is refused a second contender by 1. It finds the first one by
-//!    its name or by the marker's data ([`ZooKeeper::find`]), and goes on with it.
+//!    its name or by the marker's data ([`ZooKeeper::find`]), and goes on with it. If it has a tombstone, it ends as in 5
+//!    before it is answered.
 //!
 //! A version of this program from before markers made one only for a claim that took over a contender; it reads and
 //! evicts contenders that have one. A marker that its eviction leaves behind blocks nobody else, and is deleted by 2 when
@@ -139,7 +140,7 @@ impl ZooKeeper {
     }
 
     /// Whether a claim has no contender. One transaction, which names the claim.
-    async fn has_nothing(&self, session: &Session, claim: &ClaimRef) -> Result<bool, Fault> {
+    pub(crate) async fn has_nothing(&self, session: &Session, claim: &ClaimRef) -> Result<bool, Fault> {
         let sent = self.now();
         let mut transaction = session.transaction();
         transaction.check_absent(&marker(claim));

@@ -55,7 +55,7 @@ impl ZooKeeper {
         if session.buried(&claim.reference(), began).await?.is_some() {
             // The claim is dead, but whom it was to succeed wanted to go all the same.
             self.depart(session, claim, from).await?;
-            return Ok(Some(Verdict::Buried));
+            return self.is_buried(session, &claim.reference()).await.map(Some);
         }
         let has_marker =
             session.client.check_stat(&marker(&claim.reference())).await.map_err(Fault::of)?.is_some();
@@ -216,7 +216,7 @@ impl ZooKeeper {
             let path = format!("{folder}/{}", from.node);
             transaction.set_data(&path, &record.to_bytes(), Some(from.stat.version));
             // For `remove_stray_marker`.
-            transaction.set_data(&folder, b"", None);
+            transaction.set_data(&folder, heir.resource.key().as_bytes(), None);
             let last = transaction.len();
             if has_marker {
                 transaction.delete(&marker(&from.claim), None);
@@ -261,7 +261,7 @@ impl ZooKeeper {
                 if let Some(from) = from {
                     self.depart(session, claim, Succession::from(from.claim.owner)).await?;
                 }
-                Ok(Some(Verdict::Buried))
+                self.is_buried(session, &claim.reference()).await.map(Some)
             }
             Made::Present | Made::Failed(_, Driver::NoNode | Driver::BadVersion) => Ok(None),
             Made::Failed(_, error) => Err(Fault::of(error)),
@@ -350,10 +350,12 @@ impl ZooKeeper {
         }
         let mut search = self.find(session, claim).await?;
         let Some(Found { node, is_heir, .. }) = search.found.pop() else {
-            if search.has_marker {
-                self.remove_stray_marker(session, claim, &search).await?;
+            // A list may be old although it was synchronised, if the leader has just changed. A transaction is not.
+            if self.has_nothing(session, claim).await? {
+                return Ok(Lookup::Nobody);
             }
-            return Ok(Lookup::Nobody);
+            self.remove_stray_marker(session, claim, &search).await?;
+            return Ok(Lookup::LookAgain);
         };
         let found = Self::at(session, claim, view, (&node, is_heir)).await?;
         Ok(found.map_or(Lookup::LookAgain, |from| Lookup::There(Box::new(from))))

@@ -3,7 +3,7 @@
 //! A proxy that mixes up connections can deliver another connection's answer, or an old one again. The driver compares the
 //! number of the request (xid) and drops the connection if it waits for no such answer; but every session counts from one, so
 //! an answer of another session can have the right number. Therefore the answer to a transaction is compared with what was
-//! asked, operation by operation, before anything is concluded from it:
+//! asked, operation by operation, before anything is concluded from it (ADR 0033):
 //!
 //! 1. A node that is created is answered with its path. The path of a contender, a marker or a tombstone contains the
 //!    owner token, which nobody else has.
@@ -14,8 +14,8 @@
 //! 4. A transaction that failed is answered without names. So nothing final is concluded from a failure alone: another
 //!    request looks for the reason (see `marker.rs`, `release.rs` and `renew.rs`).
 //!
-//! Reads are judged by what they contain: a list of children proves that it is of the right folder, and not older than
-//! the contender that asks, by containing that contender's name.
+//! Reads are judged by what they contain. The data of a folder is the name of its resource, and is read together with its
+//! children and contenders. A list on which a grant depends contains the contender that asks, so it is not older than that.
 
 use leasehold_core::RequestId;
 use zookeeper_client::{

@@ -36,6 +36,13 @@ impl View {
     }
 }
 
+/// Whether a folder's data says that it is another resource's: then the answer belongs to another request. Nothing is said by
+/// a folder that Curator made, or to which a version from before wrote last.
+fn names_another(data: &[u8], resource: &Resource) -> bool {
+    let key = std::str::from_utf8(data).ok().filter(|key| Resource::from_key(key).is_ok());
+    key.is_some_and(|key| key != resource.key())
+}
+
 /// A contender's node, read.
 pub(crate) struct Seen {
     pub(crate) position: usize,
@@ -58,10 +65,19 @@ impl Session {
 
     /// The line as it is, one request; one more if an operator has said something. None if it has no folder.
     pub(crate) async fn view(&self, resource: &Resource, now: Moment) -> Result<Option<View>, Fault> {
-        let (children, stat) = match self.client.get_children(&folder(resource)).await {
-            Ok(found) => found,
-            Err(Driver::NoNode) => return Ok(None),
-            Err(error) => return Err(Fault::of(error)),
+        let (path, mut reader) = (folder(resource), self.client.new_multi_reader());
+        reader.add_get_data(&path).map_err(Fault::of)?;
+        reader.add_get_children(&path).map_err(Fault::of)?;
+        let mut answers = reader.commit().await.map_err(Fault::of)?.into_iter();
+        let (children, stat) = match (answers.next(), answers.next()) {
+            (Some(MultiReadResult::Data { data, stat }), Some(MultiReadResult::Children { children }))
+                if !names_another(&data, resource) =>
+            {
+                (children, stat)
+            }
+            (Some(MultiReadResult::Error { err: Driver::NoNode }), _) => return Ok(None),
+            (Some(MultiReadResult::Error { err }), _) => return Err(Fault::of(err)),
+            _ => return Err(Fault::unfit()),
         };
         let line = Line::of(children)?;
         let control = if line.has_control { self.control(resource, now).await? } else { None };
@@ -106,8 +122,8 @@ impl Session {
         self.read_witnessed(resource, line, positions, None).await
     }
 
-    /// The same for what a grant may depend on. Data does not say of which node it is. So the same request lists the folder,
-    /// and the list must contain the name of the contender that asks: the answer is then of this line, and of now.
+    /// The same for what a grant may depend on: the same request lists the folder, and the list must contain the name of the
+    /// contender that asks. So the answer is of this line and not older than the contender, whoever wrote the folder's data.
     async fn read_witnessed(
         &self,
         resource: &Resource,
@@ -118,6 +134,7 @@ impl Session {
         let (folder, mut seen) = (folder(resource), Vec::with_capacity(positions.len()));
         for positions in positions.chunks(READ) {
             let mut reader = self.client.new_multi_reader();
+            reader.add_get_data(&folder).map_err(Fault::of)?;
             for &position in positions {
                 let path = format!("{folder}/{}", line.contenders[position].name);
                 reader.add_get_data(&path).map_err(Fault::of)?;
@@ -133,10 +150,11 @@ impl Session {
                     return Err(Fault::unfit());
                 }
             }
-            if answers.len() != positions.len() {
+            let is_another = |answer: &MultiReadResult| matches!(answer, MultiReadResult::Data { data, .. } if names_another(data, resource));
+            if answers.len() != 1 + positions.len() || is_another(&answers[0]) {
                 return Err(Fault::unfit());
             }
-            for (&position, answer) in positions.iter().zip(answers) {
+            for (&position, answer) in positions.iter().zip(answers.into_iter().skip(1)) {
                 if let MultiReadResult::Data { data, stat } = answer {
                     seen.push(Seen { position, record: Record::read(&data), stat });
                 }

@@ -7,7 +7,7 @@
 mod common;
 
 use std::sync::{
-    LazyLock,
+    Arc, LazyLock,
     atomic::{AtomicU32, Ordering},
 };
 
@@ -17,8 +17,8 @@ use common::{
     granted, in_time, open, through,
 };
 use leasehold::{
-    Backend, Claim, Command, Effect, ErrorKind, Eviction, Farewell, Held, Order, Ordered, Released, Renewal,
-    Resource, Share, Verdict,
+    Backend, Claim, Command, Effect, ErrorKind, Eviction, Farewell, Held, Holder, Order, Ordered, Query,
+    Released, Renewal, Resource, Share, Verdict,
 };
 use leasehold_testkit::servers::ZooKeeperServer;
 use leasehold_zookeeper::ZooKeeper;
@@ -60,6 +60,7 @@ async fn mix_up<T>(
     let new = |side: &str| {
         let mut claim = claim(&fresh(&format!("{name}-{side}")));
         claim.share = share;
+        claim.holder = Arc::new(Holder::new("host", 1, claim.resource.key()));
         claim
     };
     let mut mixed_up = 0;
@@ -176,6 +177,28 @@ async fn nothing_is_released_or_evicted_by_another_clients_answer() {
             backend.order(&order).await
         },
         |answer, what| assert!(!matches!(answer, Ok(Ordered::Done)), "{what}: {answer:?}"),
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn nobody_is_shown_by_another_clients_answer() {
+    let holders = open(&SERVER.url()).await;
+    mix_up(
+        ("look", Share::WHOLE),
+        async |_, claim, _| {
+            granted(&holders, claim).await;
+        },
+        async |backend, claim| {
+            let page = backend.inspect(&Query::One(claim.resource.clone())).await;
+            (claim.resource.clone(), page.map(|page| page.into_snapshots().remove(0)))
+        },
+        |(resource, seen), what| {
+            if let Ok(seen) = seen {
+                let labels: Vec<_> = seen.holders.iter().map(|by| by.holder.label.as_str()).collect();
+                assert_eq!((&seen.resource, labels), (&resource, vec![resource.key()]), "{what}");
+            }
+        },
     )
     .await;
 }
