@@ -183,6 +183,7 @@ impl Redis {
         claim: &Claim,
     ) -> Result<(Result<Value, Fault>, Written), Fault> {
         let wire = node.pool.take(&node.link).await?;
+        node.pool.await_replicas(&wire, &node.link).await?;
         let calls = vec![self.acquire_call(claim, wire.lead())];
         let mut keys = Keys::of(&claim.resource);
         let done = node.pool.run(wire, &node.link, &script::ACQUIRE, calls, keys.mark()).await;

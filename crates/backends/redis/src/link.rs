@@ -140,11 +140,32 @@ impl Link {
         }
     }
 
+    /// The same as [`connect`](Link::connect). Behind Sentinel, while there is no primary, it waits for one like
+    /// [`wire`](Link::wire): one call searches for all of them. Without that, each call would fail at once, and the
+    /// engine's pauses between attempts would add up to seconds.
+    pub(crate) async fn connect_patiently_alone(&self, longer: Duration) -> Result<Wire, Fault> {
+        let generation = self.generation.load(Ordering::Relaxed);
+        match self.connect(longer).await {
+            Err(fault) if self.config.service.is_some() && fault.is_connect() => {
+                self.drop_wires_of(generation);
+                // There and nowhere else: Sentinels that have not heard of it yet still name the old primary.
+                let found = self.wire().await?;
+                self.connect_to(found.address.clone(), found.generation, longer).await
+            }
+            connected => connected,
+        }
+    }
+
     /// A connection of its own to the primary, for whoever must have one to itself. Answers on it may take this much
     /// longer than others.
     pub(crate) async fn connect(&self, longer: Duration) -> Result<Wire, Fault> {
+        // From before the search: if all connections are given up meanwhile, this one is to be as well.
         let generation = self.generation.load(Ordering::Relaxed);
         let address = site::find_primary(&self.config).await?;
+        self.connect_to(address, generation, longer).await
+    }
+
+    async fn connect_to(&self, address: Address, generation: u64, longer: Duration) -> Result<Wire, Fault> {
         let opened = site::open(&self.config, &address.host, address.port, Role::Server, None).await;
         let mut connection = opened.map_err(|fault| self.of_primary(fault, &address))?;
         *self.primary.lock().unwrap_or_else(PoisonError::into_inner) = Some(address.clone());
@@ -194,6 +215,14 @@ impl Link {
         }
     }
 
+    pub(crate) fn now(&self) -> Moment {
+        self.environment.now()
+    }
+
+    pub(crate) async fn sleep(&self, duration: Duration) {
+        self.environment.sleep(duration).await;
+    }
+
     /// Replicas, the greatest number ever seen.
     pub(crate) fn replicas_seen(&self) -> u32 {
         self.replicas_seen.load(Ordering::Relaxed)
@@ -211,6 +240,15 @@ impl Link {
     pub(crate) fn drop_any_wire(&self) {
         self.generation.fetch_add(1, Ordering::Relaxed);
         *self.slot() = None;
+    }
+
+    /// The same, unless someone else has done that since: the connection there is now may be a good one.
+    fn drop_wires_of(&self, generation: u64) {
+        let next = generation + 1;
+        let raised = self.generation.compare_exchange(generation, next, Ordering::Relaxed, Ordering::Relaxed);
+        if raised.is_ok() {
+            *self.slot() = None;
+        }
     }
 
     /// Whether a connection was made since all were given up.

@@ -6,8 +6,19 @@
 //!
 //! The number that `WAIT` answers names no request. So it stands between the last script's answer and that of a `PING`,
 //! which do: see `proof`. A pool that sends the commands of one client over several connections makes `WAIT` worthless.
+//!
+//! After a failover the new primary has no replicas for a while: each must ask it for what it lacks, and if that is
+//! everything, Redis waits 5 s before it sends it. A grant in that time would be written, waited for in vain and taken
+//! back. So on a new connection, and after a write that too few replicas had, `acquire` first waits until enough replicas
+//! follow the primary.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use leasehold_core::{Effect, Error, ErrorKind};
 use redis::{Cmd, Pipeline, Value};
@@ -20,14 +31,22 @@ use crate::{
     proof,
     reply::number,
     script::Script,
+    site,
 };
 
 /// How many idle connections are kept.
 const IDLE_MAX: usize = 16;
+/// How often a primary with too few replicas is asked whether they have come.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Connections that nobody uses at the moment.
+/// Connections that each call has to itself.
 #[derive(Default)]
-pub(crate) struct Pool(Mutex<Vec<Arc<Wire>>>);
+pub(crate) struct Pool {
+    /// Those that nobody uses at the moment.
+    idle: Mutex<Vec<Arc<Wire>>>,
+    /// Too few replicas may follow the primary: `acquire` looks before it writes.
+    short: AtomicBool,
+}
 
 impl std::fmt::Debug for Pool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -36,21 +55,48 @@ impl std::fmt::Debug for Pool {
 }
 
 impl Pool {
+    fn idle(&self) -> MutexGuard<'_, Vec<Arc<Wire>>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// A connection to itself. Dropped with its future part-way, it is not used again.
     pub(crate) async fn take(&self, link: &Link) -> Result<Arc<Wire>, Fault> {
         let idle = {
-            let mut idle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut idle = self.idle();
             idle.retain(|wire| link.is_current(wire));
             idle.pop()
         };
         match idle {
             Some(wire) => Ok(wire),
-            None => link.connect(link.config.replica_timeout).await.map(Arc::new),
+            None => {
+                let wire = link.connect_patiently_alone(link.config.replica_timeout).await?;
+                self.short.store(true, Ordering::Relaxed);
+                Ok(Arc::new(wire))
+            }
         }
     }
 
+    /// Waits until enough replicas follow the primary, if that is in doubt: as long as for an answer, then it is an error
+    /// without effect.
+    pub(crate) async fn await_replicas(&self, wire: &Arc<Wire>, link: &Link) -> Result<(), Fault> {
+        let (needed, until) = (needed(link), link.now().after(link.config.timeout));
+        while needed > 0 && self.short.load(Ordering::Relaxed) {
+            let online = online(wire, link, needed).await.inspect_err(|_| self.clear())?;
+            if online >= needed {
+                self.short.store(false, Ordering::Relaxed);
+            } else if link.now() >= until {
+                self.give_back(Arc::clone(wire));
+                let message = format!("{online} replicas follow the primary, {needed} must acknowledge");
+                return Err(Fault::Refused(Error::new(ErrorKind::Unavailable, message)));
+            } else {
+                link.sleep(LOOK_EVERY).await;
+            }
+        }
+        Ok(())
+    }
+
     fn give_back(&self, wire: Arc<Wire>) {
-        let mut idle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.idle();
         if idle.len() < IDLE_MAX {
             idle.push(wire);
         }
@@ -58,7 +104,7 @@ impl Pool {
 
     /// Forgets all of them: the primary is another one.
     pub(crate) fn clear(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.idle().clear();
     }
 
     /// Calls a script several times, makes a write at `mark`, and waits for the replicas.
@@ -109,7 +155,21 @@ impl Pool {
             return Err(fault.clone());
         }
         let count = |acks: Value| u32::try_from(number(&acks).unwrap_or(0)).unwrap_or(0);
-        Ok(Written { answers, acks: acks.map(count), needed: needed(link) })
+        let written = Written { answers, acks: acks.map(count), needed: needed(link) };
+        if written.enough().is_err() {
+            self.short.store(true, Ordering::Relaxed);
+        }
+        Ok(written)
+    }
+}
+
+/// How many replicas follow the primary. A user who may not ask is told that there are enough, and finds out by `WAIT`.
+async fn online(wire: &Arc<Wire>, link: &Link, needed: u32) -> Result<u32, Fault> {
+    let answer = link.pipe(wire, &[Cmd::new().arg("ROLE").to_owned()]).await.pop();
+    match answer.unwrap_or(Ok(Value::Nil)) {
+        Err(fault) if !fault.breaks_connection() && !fault.is_unanswered() => Ok(needed),
+        Err(fault) => Err(fault),
+        Ok(answer) => site::role(answer),
     }
 }
 

@@ -281,7 +281,8 @@ pub(crate) const IS_CLUSTERED: &str = "the server is a node of a cluster: a URL 
 /// Why a server is refused that follows another.
 pub(crate) const IS_REPLICA: &str = "the server is a replica, not the primary";
 
-fn role(answer: Value) -> Result<u32, Fault> {
+/// How many replicas follow a primary, of its answer to `ROLE`; an error if it is none.
+pub(crate) fn role(answer: Value) -> Result<u32, Fault> {
     if let Value::ServerError(error) = &answer
         && matches!(error.code(), "LOADING" | "MASTERDOWN" | "BUSY" | "NOAUTH")
     {

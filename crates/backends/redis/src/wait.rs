@@ -37,6 +37,9 @@ use leasehold_core::race::{Either, first};
 /// How often a silent subscription is asked whether it lives.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(5);
 
+/// How long to wait before Sentinels are asked again for a primary to listen to. Until there is one, whoever waits polls.
+const SEARCH_EVERY: Duration = Duration::from_millis(300);
+
 /// The ear of a client.
 #[derive(Debug)]
 pub(crate) struct Ear {
@@ -352,14 +355,15 @@ impl Drop for Waiting {
 
 /// Subscribes, and subscribes again, until the client is gone.
 async fn listen(shared: Weak<Shared>, config: Config, environment: Arc<dyn Environment>) {
-    let mut backoff = Backoff::new();
+    let fresh = if config.service.is_some() { Backoff::at_most(SEARCH_EVERY) } else { Backoff::new() };
+    let mut backoff = fresh;
     loop {
         let Some(channel) = shared.upgrade().map(|shared| format!("{CHANNELS}{}", shared.client)) else {
             return;
         };
         match subscribe(&config, &channel).await {
             Ok((connection, messages, address)) => {
-                backoff = Backoff::new();
+                backoff = fresh;
                 shared.upgrade().inspect(|shared| shared.listens_at(Some(address)));
                 if hear(&shared, connection, messages, &environment).await.is_none() {
                     return;
