@@ -28,7 +28,7 @@ impl RequestId {
     /// `Unavailable` with effect `Unknown` if they differ: the answer belongs to another request, and what became of this one
     /// is not known. The caller must close the connection, because every later answer on it may be the wrong one too.
     pub fn check(self, answered: RequestId, server: &dyn fmt::Display) -> Result<()> {
-        if self == answered { Ok(()) } else { Err(mismatch(server)) }
+        if self == answered { Ok(()) } else { Err(Error::misdelivered(server)) }
     }
 
     /// The same for an id that came as text; see [`Display`](fmt::Display).
@@ -37,17 +37,23 @@ impl RequestId {
     /// As [`RequestId::check`].
     pub fn check_text(self, answered: &[u8], server: &dyn fmt::Display) -> Result<()> {
         let answered = std::str::from_utf8(answered).ok().and_then(|text| u64::from_str_radix(text, 16).ok());
-        answered.map_or_else(|| Err(mismatch(server)), |answered| self.check(RequestId(answered), server))
+        answered.map_or_else(
+            || Err(Error::misdelivered(server)),
+            |answered| self.check(RequestId(answered), server),
+        )
     }
 }
 
-/// What to tell a caller whose answer did not come with the id of its request.
-fn mismatch(server: &dyn fmt::Display) -> Error {
-    let message = format!(
-        "the answer from {server} belongs to another request, so the connection was closed; \
-         a pool or proxy on the way mixes up answers"
-    );
-    Error::new(ErrorKind::Unavailable, message).with_effect(Effect::Unknown)
+impl Error {
+    /// An answer from this server did not name the request that it was taken for. `Unavailable`, and the effect is
+    /// `Unknown`: what became of the request is not known. The connection must be closed.
+    pub fn misdelivered(server: &dyn fmt::Display) -> Error {
+        let message = format!(
+            "the answer from {server} belongs to another request, so the connection was closed; \
+             a pool or proxy on the way mixes up answers"
+        );
+        Error::new(ErrorKind::Unavailable, message).with_effect(Effect::Unknown)
+    }
 }
 
 impl From<u64> for RequestId {
