@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use etcd_client::{Txn, TxnOp};
 use futures_util::future::join;
 use leasehold_core::{
     Claim, ClaimRef, Effect, Error, ErrorKind, FencingToken, Grant, Moment, Verdict, WallTime, WhenBlocked,
@@ -19,7 +18,7 @@ use crate::{
     plan::{Answer, Leases, Plan, beyond, decide, full},
     pool::{Lease, seconds_for, whole_seconds},
     read::Reading,
-    txn::{Change, Changes, Guard, compares, ops, reading},
+    txn::{Change, Changes, Guard, Op, Transaction, ops, reading},
 };
 
 /// How often a decision is made anew because others were faster.
@@ -201,7 +200,7 @@ impl Etcd {
                 Ok(Some(verdict)) => return Ok(verdict),
                 Ok(None) => {
                     // How much is left may have changed, too.
-                    grip.remainder.take().into_iter().for_each(|lease| self.pool.revoke(lease.id));
+                    grip.remainder.take().into_iter().for_each(|lease| self.pool.revoke_unused(lease.id));
                     self.step_aside(attempt).await;
                 }
                 Err(fault) if fault.is_lease_gone() => self.regrip(claim, grip).await?,
@@ -284,17 +283,15 @@ impl Etcd {
     /// along, and looks.
     async fn first(&self, claim: &Claim, keys: &Keys, grip: &Grip) -> Result<First, Fault> {
         let wall = self.environment.wall();
-        let free = [
+        let free = vec![
             Guard::Modified(keys.own(&grip.me), 0),
             Guard::Nobody { lock: keys.lock.clone() },
             Guard::Modified(keys.pause.clone(), 0),
         ];
         let seat = ops(&contending(keys, &grip.me, &Entry::holding(claim, wall), grip.hold.id));
-        let mut txn = Txn::new().when(compares(&free)).and_then(seat);
-        if grip.crowded {
-            txn = txn.or_else(otherwise(claim, keys, grip, wall));
-        }
-        let (done, hold) = join(self.link.transact(txn), self.freshened(grip.hold, claim.ttl)).await;
+        let otherwise = if grip.crowded { otherwise(claim, keys, grip, wall) } else { Vec::new() };
+        let transaction = Transaction { guards: free, then: seat, otherwise };
+        let (done, hold) = join(self.link.transact(&transaction), self.freshened(grip.hold, claim.ttl)).await;
         let done = done?;
         if done.succeeded {
             return Ok(First::Granted(done.revision, hold));
@@ -346,7 +343,7 @@ impl Etcd {
         if !plan.changes.is_empty() {
             let takes_seat = matches!(plan.answer, Answer::Granted { lease: None, .. });
             let ttl = if takes_seat { claim.ttl } else { Duration::ZERO };
-            let commit = self.link.commit(&plan.guards, &plan.changes);
+            let commit = self.link.commit(plan.guards, &plan.changes);
             let (committed, hold) = join(commit, self.freshened(grip.hold, ttl)).await;
             grip.hold = hold;
             let Some(revision) = committed? else { return Ok(None) };
@@ -557,17 +554,21 @@ fn contending(keys: &Keys, me: &str, entry: &Entry, lease: i64) -> Changes {
 }
 
 /// What the one transaction does if it is not free: takes the place, unless others share it differently, and looks.
-fn otherwise(claim: &Claim, keys: &Keys, grip: &Grip, wall: WallTime) -> Vec<TxnOp> {
+fn otherwise(claim: &Claim, keys: &Keys, grip: &Grip, wall: WallTime) -> Vec<Op> {
     let look = reading(keys, &[&grip.me], limit(claim));
     let Some(place) = grip.place else { return look };
-    let joins = [
+    let guards = vec![
         Guard::Modified(keys.own(&grip.me), 0),
         Guard::Modified(keys.contender(&grip.me), 0),
         Guard::Capacity { lock: keys.lock.clone(), capacity: claim.share.capacity() },
     ];
-    let mut join = ops(&contending(keys, &grip.me, &Entry::waiting(claim, wall), place.id));
-    join.extend(look.iter().cloned());
-    vec![TxnOp::txn(Txn::new().when(compares(&joins)).and_then(join).or_else(look))]
+    let (key, value) = (keys.contender(&grip.me), Entry::waiting(claim, wall).write());
+    let mut then = vec![Op::Put { key: key.clone(), value, lease: Some(place.id) }];
+    then.extend(look.iter().cloned());
+    // The last look is at the contender of this claim, which was just written.
+    then.pop();
+    then.push(Op::Written { key, lease: Some(place.id), whole: true });
+    vec![Op::Nested(Transaction { guards, then, otherwise: look })]
 }
 
 /// How much of the line is read: those who share must all be counted.

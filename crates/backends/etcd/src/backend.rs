@@ -2,6 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use etcd_client::GetOptions;
 use leasehold_core::{
     Backend, BackendInfo, Claim, ClaimRef, Cursor, Effect, Environment, Farewell, Guarantee, Held, Lane,
     Order, Ordered, Page, Query, Released, Renewal, Resource, Result, Verb, Verdict, async_trait,
@@ -9,7 +10,8 @@ use leasehold_core::{
 };
 
 use crate::{
-    NAME, claims::Claims, config::Config, crowds::Crowds, error::Fault, link::Link, pool::Pool, wait::Ear,
+    NAME, claims::Claims, config::Config, crowds::Crowds, error::Fault, link::Link, pool::Pool, proof::Keyed,
+    wait::Ear,
 };
 
 /// Leases in etcd.
@@ -63,10 +65,7 @@ impl Etcd {
         };
         // A read that needs a leader, and the right to read: both are better known now.
         let key = format!("{}ear", etcd.link.config.root.all());
-        let asked = etcd.link.call_again(|mut client| {
-            let key = key.clone();
-            async move { client.get(key, None).await }
-        });
+        let asked = etcd.link.get(Keyed { key: key.into(), end: None }, GetOptions::new());
         asked.await.map_err(|fault| fault.into_error().with_effect(Effect::None))?;
         Ok(etcd)
     }

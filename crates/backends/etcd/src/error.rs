@@ -5,6 +5,8 @@ use std::error::Error as StdError;
 use etcd_client::Error as Driver;
 use leasehold_core::{Effect, Error, ErrorKind};
 
+use crate::NAME;
+
 /// Why a call came to nothing, or why it is not known whether it did.
 #[derive(Clone, Debug)]
 pub(crate) enum Fault {
@@ -16,6 +18,14 @@ pub(crate) enum Fault {
     Silent,
     /// Something was sent, and the connection was lost.
     Broken(String),
+    /// The leader changed while a change was under way: it may be lost.
+    LeaderChanged,
+    /// An answer does not name its request. From which server.
+    Misdelivered(String),
+    /// An answer is of another cluster than those before.
+    OtherCluster { known: u64, answered: u64 },
+    /// An answer is older than one that came before the request was sent.
+    Outdated { known: i64, answered: i64 },
     /// An answer makes no sense.
     Strange(String),
     /// Refused by us.
@@ -69,10 +79,16 @@ fn of_transport(error: &(dyn StdError + 'static)) -> Fault {
 }
 
 impl Fault {
-    /// Says to whom no connection could be made.
+    /// An answer does not name its request.
+    pub(crate) fn misdelivered() -> Fault {
+        Fault::Misdelivered(NAME.to_owned())
+    }
+
+    /// Says which member it was.
     pub(crate) fn of_member(self, host: &str, port: u16) -> Fault {
         match self {
             Fault::NotSent(why) => Fault::NotSent(format!("{host}:{port}: {why}")),
+            Fault::Misdelivered(_) => Fault::Misdelivered(format!("{host}:{port}")),
             other => other,
         }
     }
@@ -86,10 +102,11 @@ impl Fault {
     pub(crate) fn blames_member(&self) -> bool {
         match self {
             Fault::NotSent(_) | Fault::Silent | Fault::Broken(_) => true,
+            Fault::Misdelivered(_) | Fault::OtherCluster { .. } | Fault::Outdated { .. } => true,
             Fault::Status(number, message) => {
                 matches!(*number, code::UNAVAILABLE | code::CANCELLED) || wants_login(*number, message)
             }
-            Fault::Strange(_) | Fault::Refused(_) => false,
+            Fault::LeaderChanged | Fault::Strange(_) | Fault::Refused(_) => false,
         }
     }
 
@@ -97,9 +114,15 @@ impl Fault {
     pub(crate) fn breaks_connection(&self) -> bool {
         match self {
             Fault::Silent | Fault::Broken(_) => true,
+            Fault::Misdelivered(_) | Fault::OtherCluster { .. } | Fault::Outdated { .. } => true,
             Fault::Status(number, message) => wants_login(*number, message),
-            Fault::NotSent(_) | Fault::Strange(_) | Fault::Refused(_) => false,
+            Fault::NotSent(_) | Fault::LeaderChanged | Fault::Strange(_) | Fault::Refused(_) => false,
         }
+    }
+
+    /// Whether there is no leader at the moment, and nothing was done: it is worth asking again soon.
+    pub(crate) fn is_leaderless(&self) -> bool {
+        matches!(self, Fault::Status(_, message) if lacks_leader(message))
     }
 
     /// Whether an etcd lease is gone.
@@ -123,6 +146,24 @@ impl Fault {
             Fault::Broken(why) => {
                 (ErrorKind::Unavailable, format!("the connection was lost: {why:.300}"), Effect::Unknown)
             }
+            Fault::LeaderChanged => {
+                (ErrorKind::Unavailable, "etcd's leader changed meanwhile".to_owned(), Effect::Unknown)
+            }
+            Fault::Misdelivered(server) => return Error::misdelivered(&server),
+            Fault::OtherCluster { known, answered } => {
+                let what = format!(
+                    "the answer is from another etcd cluster ({answered:x}, not {known:x}): if the cluster was \
+                     replaced, restart this program"
+                );
+                (ErrorKind::Unavailable, what, Effect::Unknown)
+            }
+            Fault::Outdated { known, answered } => {
+                let what = format!(
+                    "the answer is of revision {answered}, and {known} was seen before: a proxy delivers old answers, or \
+                     etcd was restored from older data"
+                );
+                (ErrorKind::Unavailable, what, Effect::Unknown)
+            }
             Fault::Strange(what) => (ErrorKind::Unavailable, what, Effect::Unknown),
             Fault::Status(number, message) => interpret(number, &message),
         };
@@ -134,6 +175,11 @@ impl Fault {
 fn wants_login(number: i32, message: &str) -> bool {
     let said = ["authentication failed", "invalid auth token", "revision of auth store is old"];
     number == code::UNAUTHENTICATED || said.iter().any(|said| message.contains(said))
+}
+
+/// Whether a member says that it did nothing, for want of a leader. A proposal is dropped before it is in any log.
+fn lacks_leader(message: &str) -> bool {
+    ["etcdserver: no leader", "raft proposal dropped"].iter().any(|said| message.contains(said))
 }
 
 /// What a status means, in words, and whether the request may have been executed.
@@ -159,9 +205,7 @@ fn interpret(number: i32, message: &str) -> (ErrorKind, String, Effect) {
         ),
         code::RESOURCE_EXHAUSTED => (Unavailable, format!("etcd has too much to do: {said:.200}"), None),
         code::NOT_FOUND => (Unavailable, format!("etcd says: {said:.200}"), None),
-        code::UNAVAILABLE if said.contains("no leader") => {
-            (Unavailable, "the member has no leader".to_owned(), None)
-        }
+        _ if lacks_leader(message) => (Unavailable, "the member has no leader".to_owned(), None),
         code::UNAVAILABLE | code::DEADLINE_EXCEEDED | code::CANCELLED | code::UNKNOWN | code::INTERNAL => {
             (Unavailable, format!("etcd says: {said:.200}"), Unknown)
         }
@@ -184,6 +228,7 @@ mod tests {
         use {Effect::*, ErrorKind::*};
         let table = [
             (14, "etcdserver: no leader", Unavailable, None),
+            (2, "raft proposal dropped", Unavailable, None),
             (14, "etcdserver: leader changed", Unavailable, Unknown),
             (14, "etcdserver: request timed out", Unavailable, Unknown),
             (
@@ -221,6 +266,10 @@ mod tests {
             (Fault::Silent, Effect::Unknown),
             (Fault::Broken("connection reset".to_owned()), Effect::Unknown),
             (Fault::Strange("?".to_owned()), Effect::Unknown),
+            (Fault::LeaderChanged, Effect::Unknown),
+            (Fault::misdelivered(), Effect::Unknown),
+            (Fault::OtherCluster { known: 1, answered: 2 }, Effect::Unknown),
+            (Fault::Outdated { known: 9, answered: 8 }, Effect::Unknown),
         ];
         for (fault, effect) in table {
             let error = fault.into_error();

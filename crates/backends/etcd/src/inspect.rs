@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use etcd_client::{GetOptions, GetResponse, SortOrder, SortTarget};
+use etcd_client::{GetOptions, SortOrder, SortTarget};
 use leasehold_core::{
     AuditRecord, Cursor, Error, ErrorKind, FencingToken, Leak, Listing, Page, Query, Resource, Snapshot,
     WallTime,
@@ -13,6 +13,7 @@ use crate::{
     error::Fault,
     keys::{range_end, split_contender},
     order::Recorded,
+    proof::Keyed,
 };
 
 /// How many keys are read at once.
@@ -96,22 +97,15 @@ impl Etcd {
     async fn each_key(&self, prefix: &str, mut see: impl FnMut(&str)) -> Result<(), Fault> {
         let (mut from, end) = (prefix.as_bytes().to_vec(), range_end(prefix));
         loop {
-            let options = GetOptions::new().with_range(end.clone()).with_keys_only().with_limit(CHUNK);
-            let answer = self.get(from.clone(), options).await?;
+            let options = GetOptions::new().with_keys_only().with_limit(CHUNK);
+            let asked = Keyed { key: from.clone(), end: Some(end.clone()) };
+            let answer = self.link.get(asked, options).await?;
             answer.kvs().iter().filter_map(|kv| kv.key_str().ok()).for_each(&mut see);
             match answer.kvs().last().filter(|_| answer.more()) {
                 Some(last) => from = [last.key(), &[0]].concat(),
                 None => return Ok(()),
             }
         }
-    }
-
-    async fn get(&self, key: Vec<u8>, options: GetOptions) -> Result<GetResponse, Fault> {
-        let asked = self.link.call_again(|mut client| {
-            let (key, options) = (key.clone(), options.clone());
-            async move { client.get(key, Some(options)).await }
-        });
-        asked.await
     }
 
     /// Newest first, in the order in which etcd wrote them; `next` is the revision of the last one looked at.
@@ -123,14 +117,13 @@ impl Etcd {
         };
         let mut records = Vec::new();
         loop {
-            let mut options = GetOptions::new()
-                .with_range(range_end(&prefix))
-                .with_sort(SortTarget::Create, SortOrder::Descend)
-                .with_limit(CHUNK);
+            let mut options =
+                GetOptions::new().with_sort(SortTarget::Create, SortOrder::Descend).with_limit(CHUNK);
             if let Some(before) = before {
                 options = options.with_max_create_revision(before - 1);
             }
-            let answer = self.get(prefix.clone().into_bytes(), options).await?;
+            let asked = Keyed { key: prefix.clone().into_bytes(), end: Some(range_end(&prefix)) };
+            let answer = self.link.get(asked, options).await?;
             for kv in answer.kvs() {
                 let record = audit_record(kv.value(), &listing.prefix);
                 if records.len() == limit && record.is_some() {
@@ -152,8 +145,9 @@ impl Etcd {
             .after
             .as_ref()
             .map_or(root.clone().into_bytes(), |after| [after.as_bytes(), &[0]].concat());
-        let options = GetOptions::new().with_range(range_end(&root)).with_keys_only().with_limit(CHUNK);
-        let answer = self.get(from, options).await?;
+        let options = GetOptions::new().with_keys_only().with_limit(CHUNK);
+        let asked = Keyed { key: from, end: Some(range_end(&root)) };
+        let answer = self.link.get(asked, options).await?;
         let (mut found, mut next) = (Vec::new(), None);
         for kv in answer.kvs() {
             let key = String::from_utf8_lossy(kv.key()).into_owned();

@@ -117,9 +117,9 @@ impl Etcd {
         if contender.name != me {
             changes.insert(keys.own(&me), put(contender.name.clone()));
         }
-        let Some(written) = self.link.commit(&[Guard::Modified(key, contender.modified)], &changes).await?
-        else {
-            self.pool.put_back(lease);
+        let unchanged = vec![Guard::Modified(key, contender.modified)];
+        let Some(written) = self.link.commit(unchanged, &changes).await? else {
+            self.pool.revoke_unused(lease.id);
             return Ok(Lasting::Changed);
         };
         let ends = now.after(ttl);

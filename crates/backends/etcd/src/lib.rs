@@ -20,6 +20,7 @@ mod link;
 mod order;
 mod plan;
 mod pool;
+mod proof;
 mod read;
 mod release;
 mod renew;

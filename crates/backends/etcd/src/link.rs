@@ -20,13 +20,19 @@ use leasehold_core::{
 };
 use tokio::sync::watch;
 
-use crate::{config::Config, error::Fault};
+use crate::{config::Config, error::Fault, proof::Seen};
 
 /// How often a silent connection is asked whether it lives. etcd takes more often than every 5 s for an attack.
 const PING_EVERY: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a member has for what may be asked of another one as well.
 const SOON: Duration = Duration::from_secs(1);
+/// How often a member without a leader is asked again.
+const LEADER_EVERY: Duration = Duration::from_millis(50);
+/// A change that was not answered for this long may be lost with the leader.
+const SUSPECT_AFTER: Duration = Duration::from_millis(300);
+/// How often it is looked whether there is another leader by then.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// A call that is dropped after this long was given up; before, its caller has other reasons.
 const GIVEN_UP: Duration = Duration::from_millis(300);
 /// A line of a thousand readers is some hundred kilobytes; more than this is not read at once.
@@ -42,8 +48,27 @@ pub(crate) struct Link {
     attempts: AtomicU64,
     /// Counts how often we moved on: the member is this modulo their number.
     moves: watch::Sender<usize>,
+    /// The cluster that the first answer named; zero before.
+    cluster: AtomicU64,
     /// The highest revision seen.
     revision: AtomicI64,
+    /// The highest term of a leader seen.
+    term: AtomicU64,
+}
+
+/// How long a request may take.
+#[derive(Clone, Copy, Debug)]
+struct Patience {
+    /// How long a member has to answer.
+    answer: Duration,
+    /// It may be asked twice: the next member is asked if this one fails.
+    twice: bool,
+}
+
+impl Patience {
+    fn once(answer: Duration) -> Patience {
+        Patience { answer, twice: false }
+    }
 }
 
 /// A call under way. Its caller may have less patience than we have: given up after a while, it blames the member too,
@@ -97,7 +122,9 @@ impl Link {
             opening: tokio::sync::Mutex::default(),
             attempts: AtomicU64::new(0),
             moves: watch::Sender::new(0),
+            cluster: AtomicU64::new(0),
             revision: AtomicI64::new(0),
+            term: AtomicU64::new(0),
         }
     }
 
@@ -223,90 +250,174 @@ impl Link {
         }
     }
 
-    /// Asks a member, or the next one if nothing could be sent.
-    pub(crate) async fn call<T, F>(&self, ask: impl Fn(Client) -> F) -> Result<T, Fault>
+    /// Asks a member, or the next one if nothing could be sent. `check` says what an answer shows, or why it is not
+    /// believed.
+    pub(crate) async fn call<T, F>(
+        &self,
+        ask: impl Fn(Client) -> F,
+        check: impl Fn(&T, Seen) -> Result<Seen, Fault>,
+    ) -> Result<T, Fault>
     where
         F: Future<Output = Result<T, Driver>>,
     {
         let ask = |member: &Member| ask(member.client.clone());
-        self.try_members(ask, self.config.timeout, Fault::was_not_sent).await
+        self.try_members(ask, check, Patience::once(self.config.timeout)).await
     }
 
     /// The same for a transaction.
-    pub(crate) async fn call_kv<T, F>(&self, ask: impl Fn(KvClient) -> F) -> Result<T, Fault>
+    pub(crate) async fn call_kv<T, F>(
+        &self,
+        ask: impl Fn(KvClient) -> F,
+        check: impl Fn(&T, Seen) -> Result<Seen, Fault>,
+    ) -> Result<T, Fault>
     where
         F: Future<Output = Result<T, Driver>>,
     {
         let ask = |member: &Member| ask(member.kv.clone());
-        self.try_members(ask, self.config.timeout, Fault::was_not_sent).await
+        self.try_members(ask, check, Patience::once(self.config.timeout)).await
     }
 
     /// The same for what may be asked twice: the next member is asked if this one does not answer soon.
-    pub(crate) async fn call_again<T, F>(&self, ask: impl Fn(Client) -> F) -> Result<T, Fault>
+    pub(crate) async fn call_again<T, F>(
+        &self,
+        ask: impl Fn(Client) -> F,
+        check: impl Fn(&T, Seen) -> Result<Seen, Fault>,
+    ) -> Result<T, Fault>
     where
         F: Future<Output = Result<T, Driver>>,
     {
-        self.ask_again(|member| ask(member.client.clone())).await
+        self.try_members(|member| ask(member.client.clone()), check, self.again()).await
     }
 
     /// The same for a transaction that only reads.
-    pub(crate) async fn call_kv_again<T, F>(&self, ask: impl Fn(KvClient) -> F) -> Result<T, Fault>
+    pub(crate) async fn call_kv_again<T, F>(
+        &self,
+        ask: impl Fn(KvClient) -> F,
+        check: impl Fn(&T, Seen) -> Result<Seen, Fault>,
+    ) -> Result<T, Fault>
     where
         F: Future<Output = Result<T, Driver>>,
     {
-        self.ask_again(|member| ask(member.kv.clone())).await
+        self.try_members(|member| ask(member.kv.clone()), check, self.again()).await
     }
 
-    async fn ask_again<T, F>(&self, ask: impl Fn(&Member) -> F) -> Result<T, Fault>
-    where
-        F: Future<Output = Result<T, Driver>>,
-    {
-        let alone = self.config.hosts.len() == 1;
-        let patience = if alone { self.config.timeout } else { self.config.timeout.min(SOON) };
-        self.try_members(ask, patience, |fault| fault.blames_member() && !alone).await
+    fn again(&self) -> Patience {
+        let timeout = self.config.timeout;
+        if self.config.hosts.len() == 1 {
+            Patience::once(timeout)
+        } else {
+            Patience { answer: timeout.min(SOON), twice: true }
+        }
     }
 
     async fn try_members<T, F>(
         &self,
         ask: impl Fn(&Member) -> F,
-        patience: Duration,
-        again: impl Fn(&Fault) -> bool,
+        check: impl Fn(&T, Seen) -> Result<Seen, Fault>,
+        patience: Patience,
     ) -> Result<T, Fault>
     where
         F: Future<Output = Result<T, Driver>>,
     {
-        let mut fault = Fault::Strange("no member is known".to_owned());
-        for _ in 0..=self.config.hosts.len() {
+        let until = self.environment.now().after(self.config.timeout);
+        let mut left = self.config.hosts.len();
+        loop {
             let wire = self.wire().await?;
-            let proven = wire.member.proven.load(Ordering::Relaxed);
-            let connecting = if proven { Duration::ZERO } else { self.config.connect_timeout };
-            let patience = self.environment.sleep(patience + connecting);
-            let mut attempt = Attempt { link: self, wire: &wire, began: self.environment.now(), over: false };
-            let outcome = first(ask(&wire.member), patience).await;
-            attempt.over = true;
-            drop(attempt);
-            fault = match outcome {
-                Either::Left(Ok(answer)) => {
-                    wire.member.proven.store(true, Ordering::Relaxed);
-                    return Ok(answer);
-                }
-                Either::Left(Err(error)) => {
-                    let (host, port) = &self.config.hosts[wire.move_number % self.config.hosts.len()];
-                    Fault::from(error).of_member(host, *port)
-                }
-                Either::Right(()) => Fault::Silent,
+            let fault = match self.ask_member(&wire, ask(&wire.member), &check, patience).await {
+                Ok(answer) => return Ok(answer),
+                Err(fault) => fault,
             };
             self.judge(&wire, &fault);
-            if !again(&fault) {
-                break;
+            if fault.is_leaderless() && self.environment.now() < until {
+                // An election takes a second or two. Whoever asks is served the moment that there is a leader; the pauses
+                // of the engine between attempts would be longer.
+                self.environment.sleep(LEADER_EVERY).await;
+                continue;
             }
+            let again = fault.was_not_sent() || (patience.twice && fault.blames_member());
+            if !again || left == 0 {
+                return Err(fault);
+            }
+            left -= 1;
         }
-        Err(fault)
     }
 
-    /// Remembers the highest revision that an answer has shown.
-    pub(crate) fn saw(&self, revision: i64) {
-        self.revision.fetch_max(revision, Ordering::Relaxed);
+    /// One request to one member.
+    async fn ask_member<T>(
+        &self,
+        wire: &Wire,
+        request: impl Future<Output = Result<T, Driver>>,
+        check: impl Fn(&T, Seen) -> Result<Seen, Fault>,
+        patience: Patience,
+    ) -> Result<T, Fault> {
+        let seen = self.seen();
+        let proven = wire.member.proven.load(Ordering::Relaxed);
+        let connecting = if proven { Duration::ZERO } else { self.config.connect_timeout };
+        let mut attempt = Attempt { link: self, wire, began: self.environment.now(), over: false };
+        let given_up = first(
+            self.environment.sleep(patience.answer + connecting),
+            self.lost_with_leader(&wire.member, seen.term, patience),
+        );
+        let outcome = first(request, given_up).await;
+        attempt.over = true;
+        drop(attempt);
+        let (host, port) = &self.config.hosts[wire.move_number % self.config.hosts.len()];
+        match outcome {
+            Either::Left(Ok(answer)) => {
+                let shown = check(&answer, seen).map_err(|fault| fault.of_member(host, *port))?;
+                self.saw(shown);
+                wire.member.proven.store(true, Ordering::Relaxed);
+                Ok(answer)
+            }
+            Either::Left(Err(error)) => Err(Fault::from(error).of_member(host, *port)),
+            Either::Right(Either::Left(())) => Err(Fault::Silent),
+            Either::Right(Either::Right(())) => Err(Fault::LeaderChanged),
+        }
+    }
+
+    /// Resolves when a change that has not been answered was probably lost: the member has another leader by now than when
+    /// it was asked. It had passed the change on to the old leader and waits for that much longer than we do. Nothing else
+    /// tells: a member knows its leader's death only after an election timeout, and takes changes until then.
+    async fn lost_with_leader(&self, member: &Member, term: u64, patience: Patience) {
+        if patience.twice || self.config.hosts.len() == 1 {
+            return std::future::pending().await;
+        }
+        self.environment.sleep(SUSPECT_AFTER).await;
+        // Boxed: the usual call need not carry it along.
+        Box::pin(self.another_leader(member, term)).await;
+    }
+
+    /// Resolves a little after the member has a leader of a later term; if none is known, than the one it has now.
+    async fn another_leader(&self, member: &Member, mut term: u64) {
+        loop {
+            let mut client = member.client.maintenance_client();
+            let status = first(client.status(), self.environment.sleep(SOON)).await;
+            if let Either::Left(Ok(status)) = status {
+                let (now, has_leader) = (status.raft_term(), status.leader() != 0);
+                if has_leader && term != 0 && now > term {
+                    self.term.fetch_max(now, Ordering::Relaxed);
+                    // An answer may be on its way.
+                    return self.environment.sleep(LOOK_EVERY).await;
+                }
+                term = if term == 0 { now } else { term };
+            }
+            self.environment.sleep(LOOK_EVERY).await;
+        }
+    }
+
+    fn seen(&self) -> Seen {
+        Seen {
+            cluster: self.cluster.load(Ordering::Relaxed),
+            revision: self.revision.load(Ordering::Relaxed),
+            term: self.term.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Remembers what an answer has shown.
+    fn saw(&self, shown: Seen) {
+        let _ = self.cluster.compare_exchange(0, shown.cluster, Ordering::Relaxed, Ordering::Relaxed);
+        self.revision.fetch_max(shown.revision, Ordering::Relaxed);
+        self.term.fetch_max(shown.term, Ordering::Relaxed);
     }
 
     pub(crate) fn highest_seen(&self) -> i64 {

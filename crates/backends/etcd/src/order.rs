@@ -59,17 +59,19 @@ impl Etcd {
             let mut draft = Draft::default();
             let outcome = match self.prepare(order, &keys, &mut draft).await {
                 Err(fault) => Err(fault),
-                Ok(ordered) => match self.link.commit(&draft.guards, &draft.changes).await {
-                    Ok(written) => Ok(written.map(|_| ordered)),
-                    // It may be written, and then its leases are in use.
-                    Err(fault) if !fault.has_no_effect() => return Err(fault),
-                    Err(fault) => Err(fault),
-                },
+                Ok(ordered) => {
+                    match self.link.commit(std::mem::take(&mut draft.guards), &draft.changes).await {
+                        Ok(written) => Ok(written.map(|_| ordered)),
+                        // It may be written, and then its leases are in use.
+                        Err(fault) if !fault.has_no_effect() => return Err(fault),
+                        Err(fault) => Err(fault),
+                    }
+                }
             };
             if let Ok(Some(ordered)) = outcome {
                 return Ok(ordered);
             }
-            draft.leases.into_iter().for_each(|unused| self.pool.revoke(unused));
+            draft.leases.into_iter().for_each(|unused| self.pool.revoke_unused(unused));
             outcome?;
             self.step_aside(attempt).await;
         }

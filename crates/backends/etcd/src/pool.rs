@@ -13,10 +13,14 @@ use std::{
     time::Duration,
 };
 
+use etcd_client::{
+    Client, LeaseGrantOptions, LeaseGrantResponse, LeaseRevokeResponse, LeaseTimeToLiveOptions,
+    LeaseTimeToLiveResponse,
+};
 use futures_util::future::join_all;
 use leasehold_core::Moment;
 
-use crate::{error::Fault, link::Link};
+use crate::{error::Fault, link::Link, proof::Seen};
 
 /// An etcd lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +60,11 @@ pub(crate) fn seconds_for(ttl: Duration) -> u64 {
 /// As many seconds as this needs.
 pub(crate) fn whole_seconds(duration: Duration) -> u64 {
     duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0)).clamp(1, SECONDS_MAX)
+}
+
+/// A lease's id is positive; zero would leave the choice to etcd.
+fn fresh_id(random: u64) -> i64 {
+    i64::try_from(random >> 1).unwrap_or(i64::MAX).max(1)
 }
 
 /// What etcd grants at the most.
@@ -158,13 +167,25 @@ impl Pool {
         ready.into_iter().for_each(|lease| self.revoke(lease.id));
     }
 
-    /// A new one of this many seconds.
-    pub(crate) async fn grant(&self, seconds: u64) -> Result<Lease, Fault> {
+    /// A new one of this many seconds, under an id of our own: the answer must name it. If none comes it is revoked, so
+    /// that one that is to last for months does not.
+    pub(crate) async fn grant(self: &Arc<Pool>, seconds: u64) -> Result<Lease, Fault> {
         let ttl = i64::try_from(seconds.min(SECONDS_MAX)).unwrap_or(i64::MAX);
+        let id = fresh_id(self.link.environment.random());
         let kept = self.now();
-        let granted = self.link.call(|mut client| async move { client.lease_grant(ttl, None).await }).await?;
+        let ask = |mut client: Client| async move {
+            client.lease_grant(ttl, Some(LeaseGrantOptions::new().with_id(id))).await
+        };
+        let check = |granted: &LeaseGrantResponse, seen: Seen| {
+            seen.lease(id, (granted.id(), Seen::of(granted.header())))
+        };
+        let granted = self.link.call(ask, check).await.inspect_err(|fault| {
+            if !fault.has_no_effect() {
+                self.revoke(id);
+            }
+        })?;
         let granted_seconds = u64::try_from(granted.ttl()).unwrap_or_default();
-        Ok(Lease { id: granted.id(), asked: seconds, seconds: granted_seconds, kept })
+        Ok(Lease { id, asked: seconds, seconds: granted_seconds, kept })
     }
 
     /// Its claim has ended, and every request of it was answered.
@@ -192,31 +213,64 @@ impl Pool {
     /// Ends one, beside us. If that fails it ends by itself.
     pub(crate) fn revoke(self: &Arc<Pool>, id: i64) {
         let pool = Arc::clone(self);
+        self.link.environment.spawn(Box::pin(async move { pool.end(id).await }));
+    }
+
+    /// The same for one that a transaction was to use which was not carried out. That answer may name nothing, so the
+    /// lease is left alone if a key stands under it.
+    pub(crate) fn revoke_unused(self: &Arc<Pool>, id: i64) {
+        let pool = Arc::clone(self);
         self.link.environment.spawn(Box::pin(async move {
-            let revoked =
-                pool.link.call_again(|mut client| async move { client.lease_revoke(id).await }).await;
-            if let Err(fault) = revoked {
-                tracing::debug!(?fault, "an etcd lease was not revoked: it will run out");
+            if let Ok(Some(0)) = pool.keys_under(id).await {
+                pool.end(id).await;
             }
         }));
     }
 
-    /// Keeps one alive for its whole length again.
+    async fn end(&self, id: i64) {
+        let ask = |mut client: Client| async move { client.lease_revoke(id).await };
+        let check = |revoked: &LeaseRevokeResponse, seen: Seen| seen.same_cluster(Seen::of(revoked.header()));
+        if let Err(fault) = self.link.call_again(ask, check).await {
+            tracing::debug!(?fault, "an etcd lease was not revoked: it will run out");
+        }
+    }
+
+    /// Keeps one alive for its whole length again. Each request has a stream of its own, which ends with the first answer.
     pub(crate) async fn keep(&self, lease: &mut Lease) -> Result<(), Fault> {
         let (id, sent) = (lease.id, self.now());
         // The answer to the first request is awaited by the driver, the deadline is the call's.
-        self.link.call_again(|mut client| async move { client.lease_keep_alive(id).await }).await?;
+        let ask =
+            |mut client: Client| async move { client.lease_keep_alive(id).await.map(|(kept, _)| kept.id()) };
+        // The driver does not pass the header on.
+        let check = |kept: &i64, seen: Seen| if *kept == id { Ok(seen) } else { Err(Fault::misdelivered()) };
+        self.link.call_again(ask, check).await?;
         lease.kept = sent;
         Ok(())
     }
 
+    async fn time_to_live(&self, id: i64, keys: bool) -> Result<LeaseTimeToLiveResponse, Fault> {
+        let options = keys.then(|| LeaseTimeToLiveOptions::new().with_keys());
+        let ask = |mut client: Client| {
+            let options = options.clone();
+            async move { client.lease_time_to_live(id, options).await }
+        };
+        let check = |answer: &LeaseTimeToLiveResponse, seen: Seen| {
+            seen.lease(id, (answer.id(), Seen::of(answer.header())))
+        };
+        self.link.call_again(ask, check).await
+    }
+
     /// What is left of any lease, in whole seconds and never too much, and what was granted; `None` if it is gone.
     pub(crate) async fn left(&self, id: i64) -> Result<Option<(Duration, u64)>, Fault> {
-        let asked =
-            self.link.call_again(|mut client| async move { client.lease_time_to_live(id, None).await });
-        let answer = asked.await?;
+        let answer = self.time_to_live(id, false).await?;
         let granted = u64::try_from(answer.granted_ttl()).unwrap_or_default();
         Ok(u64::try_from(answer.ttl()).ok().map(|left| (Duration::from_secs(left), granted)))
+    }
+
+    /// How many keys stand under a lease; `None` if it is gone.
+    async fn keys_under(&self, id: i64) -> Result<Option<usize>, Fault> {
+        let answer = self.time_to_live(id, true).await?;
+        Ok((answer.ttl() >= 0).then(|| answer.keys().len()))
     }
 
     /// Sees that someone keeps what lies ready.
@@ -288,6 +342,13 @@ mod tests {
             assert_eq!(seconds_for(Duration::from_millis(millis)), seconds, "{millis} ms");
         }
         assert_eq!(whole_seconds(Duration::MAX), SECONDS_MAX);
+    }
+
+    #[test]
+    fn the_id_of_a_lease_is_positive() {
+        for (random, id) in [(0, 1), (1, 1), (7, 3), (u64::MAX, i64::MAX)] {
+            assert_eq!(fresh_id(random), id);
+        }
     }
 
     #[test]

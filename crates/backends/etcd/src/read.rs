@@ -1,6 +1,6 @@
 //! From what etcd answers to what it means.
 
-use etcd_client::{GetResponse, KeyValue, TxnOpResponse};
+use etcd_client::{Client, GetOptions, GetResponse, KeyValue, TxnOpResponse};
 use leasehold_core::{Effect, Error, ErrorKind, Gone};
 
 use crate::{
@@ -9,6 +9,7 @@ use crate::{
     keys::Keys,
     line::{Contender, Line, Own, OwnKey, Pause},
     link::Link,
+    proof::{Keyed, Seen},
     txn::{Done, of_owner, reading},
 };
 
@@ -133,11 +134,20 @@ impl Link {
 
     /// One contender, if it is there.
     pub(crate) async fn contender(&self, keys: &Keys, name: &str) -> Result<Option<Contender>, Fault> {
-        let key = keys.contender(name);
-        let asked = self.call_again(|mut client| {
-            let key = key.clone();
-            async move { client.get(key, None).await }
-        });
-        asked.await?.kvs().first().map(|kv| contender(keys, kv)).transpose()
+        let asked = Keyed { key: keys.contender(name).into(), end: None };
+        self.get(asked, GetOptions::new()).await?.kvs().first().map(|kv| contender(keys, kv)).transpose()
+    }
+
+    /// A read by itself.
+    pub(crate) async fn get(&self, asked: Keyed, options: GetOptions) -> Result<GetResponse, Fault> {
+        let options = match &asked.end {
+            Some(end) => options.with_range(end.clone()),
+            None => options,
+        };
+        let ask = |mut client: Client| {
+            let (key, options) = (asked.key.clone(), options.clone());
+            async move { client.get(key, Some(options)).await }
+        };
+        self.call_again(ask, |answer: &GetResponse, seen: Seen| seen.read(&asked, answer)).await
     }
 }

@@ -57,12 +57,12 @@ impl Etcd {
             return Ok(None);
         };
         let contender = keys.contender(&record.name);
-        let guards = [Guard::Modified(contender.clone(), record.written)];
+        let guards = vec![Guard::Modified(contender.clone(), record.written)];
         let mut changes = Changes::from([(contender, Change::Delete)]);
         if record.name != me {
             changes.insert(keys.own(me), Change::Delete);
         }
-        if self.link.commit(&guards, &changes).await?.is_some() {
+        if self.link.commit(guards, &changes).await?.is_some() {
             self.forget(claim, false);
             return Ok(Some(Released::Now));
         }
@@ -112,9 +112,9 @@ impl Etcd {
         if let Some(lease) = grave_lease {
             changes.insert(keys.own(me), Change::Put { value: grave(Gone::Buried), lease });
         }
-        let written = changes.is_empty() || self.link.commit(&guards, &changes).await?.is_some();
+        let written = changes.is_empty() || self.link.commit(guards, &changes).await?.is_some();
         if !written {
-            kept.into_iter().for_each(|unused| self.pool.revoke(unused));
+            kept.into_iter().for_each(|unused| self.pool.revoke_unused(unused));
         }
         let released = if live.is_some() { Released::Now } else { Released::AlreadyGone };
         Ok(written.then_some(released))

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use etcd_client::{TxnOp, TxnOpResponse};
+use etcd_client::TxnOpResponse;
 use futures_util::future::join_all;
 use leasehold_core::{
     ClaimRef, Error, ErrorKind, Gone, Held, Kept, Moment, OwnerToken, Renewal, Resource, Result, Verb,
@@ -22,7 +22,7 @@ use crate::{
     line::{Contender, Own},
     pool::{Lease, seconds_for},
     read,
-    txn::{Change, Changes, Guard},
+    txn::{Change, Changes, Guard, Op},
 };
 
 /// How many are looked at in one transaction: etcd takes 128 operations.
@@ -110,9 +110,9 @@ impl Etcd {
                 Ok(Some((record, _))) => record.name.as_str(),
                 _ => "",
             };
-            TxnOp::get(keys.contender(name), None)
+            Op::read(&keys.contender(name))
         });
-        let gets: Vec<TxnOp> = gets.collect();
+        let gets: Vec<Op> = gets.collect();
         let done = match self.link.look(gets).await {
             Ok(done) => done,
             Err(fault) => return part.iter().map(|_| Err(fault.clone())).collect(),
@@ -228,8 +228,8 @@ impl Etcd {
         let Some(entry) = &mut contender.entry else { return Ok(None) };
         entry.set_note(note);
         let changes = Changes::from([(key.to_owned(), Change::Rewrite { value: entry.write() })]);
-        let written =
-            self.link.commit(&[Guard::Modified(key.to_owned(), contender.modified)], &changes).await?;
+        let unchanged = vec![Guard::Modified(key.to_owned(), contender.modified)];
+        let written = self.link.commit(unchanged, &changes).await?;
         Ok(written.map(|revision| Contender { modified: revision, ..contender }))
     }
 }

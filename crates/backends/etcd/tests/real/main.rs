@@ -5,6 +5,7 @@
 mod access;
 mod common;
 mod etcdctl;
+mod failover;
 mod faults;
 mod leases;
 mod members;
