@@ -211,3 +211,135 @@ impl Branches {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OURS: &str = "leasehold/v1/lock/report/42/ours";
+    const THEIRS: &str = "leasehold/v1/lock/report/42/theirs";
+    const SEEN: Seen = Seen { cluster: 7, revision: 100, term: 2 };
+
+    fn at(revision: i64) -> Seen {
+        Seen { revision, ..SEEN }
+    }
+
+    fn key(name: &str, written: i64, lease: i64) -> Key {
+        Key { name: name.into(), written, lease }
+    }
+
+    fn is_misdelivered(outcome: &Result<Seen, Fault>) -> bool {
+        matches!(outcome, Err(Fault::Misdelivered(_)))
+    }
+
+    /// A claim is granted: its key is put, and read back.
+    fn grant() -> Branches {
+        let written = Expected::Written { key: OURS.into(), lease: Some(31) };
+        Branches { then: vec![Expected::Put, written], otherwise: Vec::new() }
+    }
+
+    #[test]
+    fn a_grant_is_believed_if_the_answer_shows_the_key_as_this_transaction_wrote_it() {
+        let shown = |key: Key| [Shown::Put, Shown::Read(vec![key])];
+        let believed = |shown: &[Shown]| grant().believed(SEEN, at(101), true, shown);
+        assert_eq!(believed(&shown(key(OURS, 101, 31))).unwrap(), at(101));
+        let wrong = [
+            ("another owner", shown(key(THEIRS, 101, 31)).to_vec()),
+            ("another resource", shown(key("leasehold/v1/lock/report/43/ours", 101, 31)).to_vec()),
+            ("an earlier write", shown(key(OURS, 100, 31)).to_vec()),
+            ("another lease", shown(key(OURS, 101, 32)).to_vec()),
+            ("nothing was written", vec![Shown::Put, Shown::Read(Vec::new())]),
+            ("two keys", vec![Shown::Put, Shown::Read(vec![key(OURS, 101, 31), key(THEIRS, 101, 31)])]),
+            ("no proof", vec![Shown::Put]),
+            ("no answers", Vec::new()),
+            ("a read", vec![Shown::Read(Vec::new()), Shown::Read(vec![key(OURS, 101, 31)])]),
+            ("a deletion", vec![Shown::Delete, Shown::Read(vec![key(OURS, 101, 31)])]),
+            ("a nested one", vec![Shown::Nested(true, shown(key(OURS, 101, 31)).to_vec())]),
+        ];
+        for (what, shown) in wrong {
+            assert!(is_misdelivered(&believed(&shown)), "{what}");
+        }
+    }
+
+    #[test]
+    fn a_release_is_believed_if_the_answer_shows_what_was_deleted() {
+        let branches = Branches {
+            then: vec![Expected::Deleted { key: OURS.into() }, Expected::Delete],
+            otherwise: Vec::new(),
+        };
+        let believed = |read: Vec<Key>, revision| {
+            branches.believed(SEEN, at(revision), true, &[Shown::Read(read), Shown::Delete])
+        };
+        assert!(believed(vec![key(OURS, 90, 31)], 101).is_ok());
+        assert!(is_misdelivered(&believed(vec![key(THEIRS, 90, 31)], 101)));
+        assert!(is_misdelivered(&believed(Vec::new(), 101)));
+        // The answer to an earlier release of the same key.
+        assert!(matches!(believed(vec![key(OURS, 90, 31)], 100), Err(Fault::Outdated { .. })));
+    }
+
+    #[test]
+    fn a_change_is_newer_than_all_that_was_seen_and_a_read_not_older() {
+        let wrote = |revision| {
+            let shown = [Shown::Put, Shown::Read(vec![key(OURS, revision, 31)])];
+            grant().believed(SEEN, at(revision), true, &shown)
+        };
+        assert!(wrote(101).is_ok() && matches!(wrote(100), Err(Fault::Outdated { .. })));
+        let one = Branches { then: vec![Expected::Read(Keyed { key: OURS.into(), end: None })], ..grant() };
+        let read = |revision| one.believed(SEEN, at(revision), true, &[Shown::Read(Vec::new())]);
+        assert!(read(100).is_ok() && matches!(read(99), Err(Fault::Outdated { .. })));
+        // Whatever a transaction within it has written counts as well.
+        let outer = Branches { then: vec![Expected::Nested(grant())], ..Branches::default() };
+        let nested = |revision| {
+            let inner = vec![Shown::Put, Shown::Read(vec![key(OURS, revision, 31)])];
+            outer.believed(SEEN, at(revision), true, &[Shown::Nested(true, inner)])
+        };
+        assert!(nested(101).is_ok() && matches!(nested(100), Err(Fault::Outdated { .. })));
+    }
+
+    #[test]
+    fn a_read_shows_what_was_asked_for_and_nothing_else() {
+        let one = Keyed { key: OURS.into(), end: None };
+        let (lock, end) = ("leasehold/v1/lock/report/42/", "leasehold/v1/lock/report/420");
+        let line = Keyed { key: lock.into(), end: Some(end.into()) };
+        let table = [
+            (&one, vec![], true),
+            (&one, vec![OURS], true),
+            (&one, vec![THEIRS], false),
+            (&one, vec![OURS, OURS], false),
+            (&line, vec![], true),
+            (&line, vec![OURS, THEIRS], true),
+            (&line, vec![OURS, "leasehold/v1/lock/report/43/ours"], false),
+            (&line, vec!["leasehold/v1/pause/report/42"], false),
+            (&line, vec![end], false),
+        ];
+        for (asked, names, right) in table {
+            let keys: Vec<Key> = names.iter().map(|name| key(name, 1, 1)).collect();
+            assert_eq!(asked.has_all(&keys), right, "{asked:?} {names:?}");
+        }
+    }
+
+    #[test]
+    fn the_branch_that_was_taken_is_the_one_that_is_compared() {
+        let look = Expected::Read(Keyed { key: OURS.into(), end: None });
+        let both = Branches { otherwise: vec![look], ..grant() };
+        let read = [Shown::Read(vec![key(OURS, 90, 31)])];
+        let written = [Shown::Put, Shown::Read(vec![key(OURS, 101, 31)])];
+        assert!(both.believed(SEEN, at(101), false, &read).is_ok());
+        assert!(both.believed(SEEN, at(101), true, &written).is_ok());
+        assert!(is_misdelivered(&both.believed(SEEN, at(101), true, &read)));
+        assert!(is_misdelivered(&both.believed(SEEN, at(101), false, &written)));
+    }
+
+    #[test]
+    fn a_lease_is_named_by_its_id_and_every_answer_by_its_cluster() {
+        assert!(SEEN.lease(31, (31, at(5))).is_ok(), "what a member says of a lease may lag behind");
+        assert!(is_misdelivered(&SEEN.lease(31, (32, at(101)))));
+        let other = Seen { cluster: 8, ..at(200) };
+        assert!(matches!(SEEN.lease(31, (31, other)), Err(Fault::OtherCluster { known: 7, answered: 8 })));
+        assert!(matches!(SEEN.same_cluster(other), Err(Fault::OtherCluster { .. })));
+        assert!(is_misdelivered(&SEEN.same_cluster(Seen::of(None))), "an answer without a header");
+        assert_eq!(Seen::default().same_cluster(other).unwrap(), other, "the first one names it");
+        let written = [Shown::Put, Shown::Read(vec![key(OURS, 200, 31)])];
+        assert!(matches!(grant().believed(SEEN, other, true, &written), Err(Fault::OtherCluster { .. })));
+    }
+}

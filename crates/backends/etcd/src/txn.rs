@@ -259,3 +259,30 @@ impl Link {
 async fn send(mut kv: KvClient, txn: Txn) -> Result<Done, etcd_client::Error> {
     kv.txn(txn).await.map(|response| Done::of(&response))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_is_written_is_proven_by_a_read_of_it() {
+        let put = |lease| Change::Put { value: "x".to_owned(), lease };
+        let of = |changes: Vec<(&str, Change)>| {
+            let changes: Changes =
+                changes.into_iter().map(|(key, change)| (key.to_owned(), change)).collect();
+            let transaction = Transaction { then: ops(&changes), ..Transaction::default() };
+            transaction.expected().then
+        };
+        let written = |key: &str, lease| Expected::Written { key: key.into(), lease };
+        let deleted = |key: &str| Expected::Deleted { key: key.into() };
+        assert_eq!(of(vec![("a", put(7))]), [Expected::Put, written("a", Some(7))]);
+        let rewrite = Change::Rewrite { value: "x".to_owned() };
+        assert_eq!(of(vec![("a", rewrite)]), [Expected::Put, written("a", None)]);
+        let both = [Expected::Delete, Expected::Put, written("b", Some(7))];
+        assert_eq!(of(vec![("a", Change::Delete), ("b", put(7))]), both);
+        // What is deleted is read before.
+        let two = [deleted("a"), Expected::Delete, Expected::Delete];
+        assert_eq!(of(vec![("a", Change::Delete), ("b", Change::Delete)]), two);
+        assert_eq!(of(Vec::new()), []);
+    }
+}

@@ -3,6 +3,10 @@
 //! Whoever has a place watches only those of whom one must go before it can move; in a line of mutexes that is the one
 //! ahead. A watch begins at the revision that was read, so nothing falls between. When the stream is lost everyone is
 //! woken and asks again.
+//!
+//! Watches have ids of ours, by which an event finds its waiter. `etcd grpc-proxy` ignores them and chooses its own, without
+//! telling whose is whose. Then an event finds its waiters by its key, and no watch is cancelled, because that would be
+//! somebody else's: after some time the whole stream is given up instead.
 
 use std::{
     collections::HashMap,
@@ -29,14 +33,18 @@ use crate::{
     link::Link,
 };
 
+/// How many watches are left to themselves on a stream whose ids are not ours, before it is given up.
+const ABANDONED_MAX: usize = 256;
+/// The watch that every stream begins with.
+const FIRST_ID: i64 = 1;
 /// More keys than this are not watched one by one.
 const SINGLY_MAX: usize = 8;
 
 /// What wakes someone.
 #[derive(Debug)]
 enum Filter {
-    /// Anything at all.
-    Anything,
+    /// Anything that becomes of the contenders or of the pause.
+    Anything { lock: String, pause: String },
     /// One of these goes, or takes another share than it did (key, capacity and weight); or anything becomes of the
     /// pause.
     Way { shares: HashMap<String, (u32, u32)>, pause: String },
@@ -44,9 +52,12 @@ enum Filter {
 
 impl Filter {
     fn concerns(&self, event: &Event) -> bool {
-        let Filter::Way { shares, pause } = self else { return true };
         let Some(kv) = event.kv() else { return true };
         let key = String::from_utf8_lossy(kv.key());
+        let (shares, pause) = match self {
+            Filter::Anything { lock, pause } => return key.starts_with(lock) || *key == *pause,
+            Filter::Way { shares, pause } => (shares, pause),
+        };
         if *key == *pause {
             return true;
         }
@@ -100,7 +111,7 @@ impl Ear {
         let (words, heard) = mpsc::unbounded_channel();
         let heard = Mutex::new(Some(heard));
         // The first watch of every stream is its own.
-        Ear { link, words, heard, started: AtomicBool::new(false), next_id: AtomicI64::new(2) }
+        Ear { link, words, heard, started: AtomicBool::new(false), next_id: AtomicI64::new(FIRST_ID + 1) }
     }
 
     async fn attend(&self) {
@@ -109,7 +120,7 @@ impl Ear {
         }
         if let Some(words) = self.heard.lock().await.take() {
             self.started.store(true, Ordering::Relaxed);
-            let listener = Listener { link: Arc::clone(&self.link), guests: HashMap::new() };
+            let listener = Listener::new(Arc::clone(&self.link));
             self.link.environment.spawn(Box::pin(listener.listen(words)));
         }
     }
@@ -132,9 +143,25 @@ impl Ear {
 struct Listener {
     link: Arc<Link>,
     guests: HashMap<i64, Arc<Guest>>,
+    ids: Ids,
+    /// How many watches of the stream nobody needs any more.
+    abandoned: usize,
+}
+
+/// Who chooses the ids of the watches on a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ids {
+    /// Not known before the first answer.
+    Unknown,
+    Ours,
+    Theirs,
 }
 
 impl Listener {
+    fn new(link: Arc<Link>) -> Listener {
+        Listener { link, guests: HashMap::new(), ids: Ids::Unknown, abandoned: 0 }
+    }
+
     /// Until the client is gone.
     async fn listen(mut self, mut words: mpsc::UnboundedReceiver<Word>) {
         let mut backoff = Backoff::new();
@@ -144,6 +171,7 @@ impl Listener {
             match self.open().await {
                 Ok(mut stream) => {
                     backoff = Backoff::new();
+                    (self.ids, self.abandoned) = (Ids::Unknown, 0);
                     let mut moves = self.link.moves();
                     moves.mark_unchanged();
                     if self.hear(word, &mut stream, &mut moves, &mut words).await.is_none() {
@@ -166,7 +194,7 @@ impl Listener {
         let mut client = wire.member.client.clone();
         // Nobody writes this key: a stream begins with a watch, and this one stays.
         let key = format!("{}ear", self.link.config.root.all());
-        let opening = client.watch(key, Some(WatchOptions::new().with_watch_id(1)));
+        let opening = client.watch(key, Some(WatchOptions::new().with_watch_id(FIRST_ID)));
         let patience = self.link.config.timeout + self.link.config.connect_timeout;
         let opened = match first(opening, self.link.environment.sleep(patience)).await {
             Either::Left(opened) => opened.map_err(Fault::from),
@@ -188,8 +216,8 @@ impl Listener {
             if let Some(word) = next.take() {
                 let patience = self.link.environment.sleep(Duration::from_secs(1));
                 match first(self.say(word, stream), patience).await {
-                    Either::Left(Ok(())) => {}
-                    Either::Left(Err(_)) | Either::Right(()) => return Some(()),
+                    Either::Left(Ok(())) if self.abandoned <= ABANDONED_MAX => {}
+                    Either::Left(_) | Either::Right(()) => return Some(()),
                 }
                 continue;
             }
@@ -222,8 +250,10 @@ impl Listener {
             }
             Word::Stop(ids) => {
                 for id in ids {
-                    if self.guests.remove(&id).is_some() {
-                        stream.cancel(id).await?;
+                    match self.guests.remove(&id) {
+                        Some(_) if self.ids == Ids::Ours => stream.cancel(id).await?,
+                        Some(_) => self.abandoned += 1,
+                        None => {}
                     }
                 }
                 Ok(())
@@ -232,6 +262,14 @@ impl Listener {
     }
 
     fn pass_on(&mut self, response: &WatchResponse) {
+        if self.ids == Ids::Unknown && response.created() {
+            self.ids = if response.watch_id() == FIRST_ID { Ids::Ours } else { Ids::Theirs };
+        }
+        if self.ids == Ids::Theirs {
+            let concerns = |guest: &Guest| response.events().iter().any(|event| guest.filter.concerns(event));
+            let woken = self.guests.values().filter(|guest| response.canceled() || concerns(guest));
+            return woken.for_each(|guest| guest.bell.notify_one());
+        }
         let Some(guest) = self.guests.get(&response.watch_id()) else { return };
         // Cancelled: the history that was asked for is compacted, or the member has no leader.
         if response.canceled() || response.events().iter().any(|event| guest.filter.concerns(event)) {
@@ -253,7 +291,8 @@ impl Etcd {
                 return Ok(());
             }
             let watches = vec![(keys.lock.clone(), Some(range_end(&keys.lock))), (keys.pause.clone(), None)];
-            return self.wait_until(watches, since + 1, Filter::Anything).await;
+            let filter = Filter::Anything { lock: keys.lock.clone(), pause: keys.pause.clone() };
+            return self.wait_until(watches, since + 1, filter).await;
         };
         let Some((capacity, weight)) = share_of(&line, place) else { return Ok(()) };
         let open = line.pause.is_none();

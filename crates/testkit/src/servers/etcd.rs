@@ -236,6 +236,44 @@ impl EtcdCluster {
     }
 }
 
+/// A proxy of etcd's own, `etcd grpc-proxy`, in front of a cluster. Ends with this handle.
+#[derive(Debug)]
+pub struct GrpcProxy {
+    port: u16,
+    _daemon: Daemon,
+}
+
+impl GrpcProxy {
+    /// Where it listens.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+}
+
+impl EtcdCluster {
+    /// Starts `etcd grpc-proxy` in front of all members.
+    ///
+    /// # Panics
+    /// If it does not serve.
+    pub fn grpc_proxy(&self) -> GrpcProxy {
+        let (port, folder) = (free_port(), fresh_folder("grpc-proxy"));
+        let endpoints: Vec<_> = self.ports().iter().map(|port| format!("127.0.0.1:{port}")).collect();
+        let args = [
+            "grpc-proxy".to_owned(),
+            "start".to_owned(),
+            format!("--endpoints={}", endpoints.join(",")),
+            format!("--listen-addr=127.0.0.1:{port}"),
+            format!("--data-dir={}", folder.join("data").display()),
+        ];
+        let daemon = Daemon::start("etcd", &args, &folder.join("log"), Some(&folder));
+        eventually("etcd grpc-proxy does not serve", || {
+            let output = self.command_to(&[port], &["get", "health"]).stdin(Stdio::null()).output()?;
+            if output.status.success() { Ok(()) } else { Err(io::Error::other(text(&output.stderr))) }
+        });
+        GrpcProxy { port, _daemon: daemon }
+    }
+}
+
 impl Drop for EtcdCluster {
     fn drop(&mut self) {
         for member in &self.members {

@@ -17,7 +17,7 @@ mod zookeeper;
 pub use clock::ServerClock;
 pub use cluster::RedisCluster;
 pub use daemon::Daemon;
-pub use etcd::EtcdCluster;
+pub use etcd::{EtcdCluster, GrpcProxy};
 pub use nodes::RedisNodes;
 pub use pools::{PgBouncer, Pgpool};
 pub use postgres::PostgresServer;

@@ -9,4 +9,5 @@ mod failover;
 mod faults;
 mod leases;
 mod members;
+mod misdelivery;
 mod readme;
