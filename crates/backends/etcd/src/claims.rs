@@ -43,6 +43,16 @@ impl Record {
         std::iter::once(same.unwrap_or(self.taken)).chain(other)
     }
 
+    /// The lease that it was under when `seen` was read has been kept until `ends`, and the contender was last written at
+    /// this revision. Not if it has moved to another lease since: a place that became a seat meanwhile has left its lease
+    /// to the next claim.
+    pub(crate) fn was_renewed(&mut self, seen: &Record, ends: Moment, written: i64) {
+        let id = |record: &Record| record.under.map(|under| under.id);
+        if self.created == seen.created && id(self) == id(seen) {
+            (self.under, self.ends, self.written) = (seen.under, self.ends.max(ends), written);
+        }
+    }
+
     /// After this, nothing of it is left in etcd but by renewals that are recorded here.
     fn over(&self) -> Moment {
         self.under.map_or(self.taken.ends(), |under| under.ends().max(self.taken.ends()))
@@ -95,6 +105,22 @@ impl Claims {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_renewal_of_a_place_that_became_a_seat_meanwhile_does_not_take_its_old_lease_back() {
+        let lease = |id, kept| Lease { id, asked: 31, seconds: 31, kept: Moment::from_nanos(kept) };
+        let mut record = Record::new(lease(1, 5), String::new());
+        (record.created, record.under, record.written) = (9, Some(lease(2, 5)), 9);
+        let mut seen = record.clone();
+        seen.under = Some(lease(2, 7));
+        let ends = seen.ends.after(std::time::Duration::from_secs(1));
+        let mut seated = record.clone();
+        (seated.under, seated.written) = (Some(lease(1, 8)), 12);
+        seated.was_renewed(&seen, ends, 9);
+        assert_eq!((seated.under, seated.written), (Some(lease(1, 8)), 12));
+        record.was_renewed(&seen, ends, 10);
+        assert_eq!((record.under, record.ends, record.written), (Some(lease(2, 7)), ends, 10));
+    }
 
     #[test]
     fn a_lease_that_was_kept_goes_back_as_it_was_kept_last() {

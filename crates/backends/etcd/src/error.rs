@@ -120,9 +120,19 @@ impl Fault {
         }
     }
 
+    /// Whether the member could not be reached.
+    pub(crate) fn is_unreachable(&self) -> bool {
+        matches!(self, Fault::NotSent(_) | Fault::Silent | Fault::Broken(_))
+    }
+
     /// Whether there is no leader at the moment, and nothing was done: it is worth asking again soon.
     pub(crate) fn is_leaderless(&self) -> bool {
         matches!(self, Fault::Status(_, message) if lacks_leader(message))
+    }
+
+    /// Whether a read came to nothing because the leader changed.
+    pub(crate) fn is_leader_change(&self) -> bool {
+        matches!(self, Fault::Status(code::UNAVAILABLE, message) if message.contains("leader changed"))
     }
 
     /// Whether an etcd lease is gone.

@@ -27,6 +27,8 @@ const PING_EVERY: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a member has for what may be asked of another one as well.
 const SOON: Duration = Duration::from_secs(1);
+/// How long a member that could not be reached is left aside, if there are others.
+const AVOID_FOR: Duration = Duration::from_secs(10);
 /// How often a member without a leader is asked again.
 const LEADER_EVERY: Duration = Duration::from_millis(50);
 /// A change that was not answered for this long may be lost with the leader.
@@ -41,7 +43,7 @@ const MESSAGE_MAX: usize = 64 << 20;
 pub(crate) struct Link {
     pub(crate) config: Config,
     pub(crate) environment: Arc<dyn Environment>,
-    members: Mutex<Vec<Option<Arc<Member>>>>,
+    members: Mutex<Vec<Slot>>,
     /// Held by whoever makes a connection: how that ended last, if it failed.
     opening: tokio::sync::Mutex<Option<Fault>>,
     /// How often that was tried.
@@ -104,6 +106,31 @@ pub(crate) struct Member {
     proven: AtomicBool,
 }
 
+/// What there is of one host of the URL.
+#[derive(Default)]
+struct Slot {
+    /// The connection to it, if there is one.
+    member: Option<Arc<Member>>,
+    /// When it could not be reached last.
+    failed: Option<Moment>,
+    /// How often in a row that was so before it had ever answered.
+    in_vain: u32,
+}
+
+impl Slot {
+    /// Whether others come first. A member that hangs is found out by a timeout only: during an election, when every member
+    /// is left for the next one, that would be paid again and again.
+    fn is_avoided(&self, now: Moment) -> bool {
+        self.failed.is_some_and(|failed| failed.until(now) < AVOID_FOR)
+    }
+
+    /// How much longer than an answer the first answer may take: a second, because a host that is there and does not
+    /// answer looks the same, and twice as long each time that this was not enough.
+    fn connecting(&self, most: Duration) -> Duration {
+        most.min(SOON.saturating_mul(1 << self.in_vain.min(16)))
+    }
+}
+
 impl Member {
     fn new(client: Client) -> Arc<Member> {
         let kv = client.kv_client().max_decoding_message_size(MESSAGE_MAX);
@@ -114,7 +141,7 @@ impl Member {
 
 impl Link {
     pub(crate) fn new(config: Config, environment: Arc<dyn Environment>) -> Link {
-        let members = Mutex::new(vec![None; config.hosts.len()]);
+        let members = Mutex::new(config.hosts.iter().map(|_| Slot::default()).collect());
         Link {
             config,
             environment,
@@ -133,7 +160,7 @@ impl Link {
         self.moves.subscribe()
     }
 
-    fn members(&self) -> MutexGuard<'_, Vec<Option<Arc<Member>>>> {
+    fn members(&self) -> MutexGuard<'_, Vec<Slot>> {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -173,7 +200,7 @@ impl Link {
     /// The way that there is to the member whose turn it is.
     fn kept(&self) -> Option<Wire> {
         let move_number = *self.moves.borrow();
-        let member = self.members()[move_number % self.config.hosts.len()].clone()?;
+        let member = self.members()[move_number % self.config.hosts.len()].member.clone()?;
         Some(Wire { member, move_number })
     }
 
@@ -186,12 +213,12 @@ impl Link {
         match opened {
             Ok(client) => {
                 let member = Member::new(client);
-                self.members()[index] = Some(Arc::clone(&member));
+                self.members()[index].member = Some(Arc::clone(&member));
                 Ok(Wire { member, move_number })
             }
             Err(fault) => {
                 if !matches!(fault, Fault::Refused(_)) {
-                    self.move_on(move_number, false);
+                    self.move_on(move_number, &fault);
                 }
                 Err(fault)
             }
@@ -228,16 +255,26 @@ impl Link {
     }
 
     /// From now on another member is used, unless someone has moved on since.
-    fn move_on(&self, from: usize, forget: bool) {
-        let index = from % self.config.hosts.len();
+    fn move_on(&self, from: usize, fault: &Fault) {
+        let now = self.environment.now();
         self.moves.send_if_modified(|number| {
             if *number != from {
                 return false;
             }
-            if forget {
-                self.members()[index] = None;
+            let mut members = self.members();
+            let count = members.len();
+            let slot = &mut members[from % count];
+            if fault.is_unreachable() {
+                let answered =
+                    slot.member.as_ref().is_some_and(|member| member.proven.load(Ordering::Relaxed));
+                slot.failed = Some(now);
+                slot.in_vain = if answered { 0 } else { slot.in_vain.saturating_add(1) };
             }
-            *number += 1;
+            if fault.breaks_connection() {
+                slot.member = None;
+            }
+            let fit = |step: &usize| !members[(from + step) % count].is_avoided(now);
+            *number += (1..count).find(fit).unwrap_or(1);
             true
         });
     }
@@ -246,7 +283,7 @@ impl Link {
     pub(crate) fn judge(&self, wire: &Wire, fault: &Fault) {
         if fault.blames_member() {
             tracing::debug!(?fault, "etcd: on to the next member");
-            self.move_on(wire.move_number, fault.breaks_connection());
+            self.move_on(wire.move_number, fault);
         }
     }
 
@@ -319,21 +356,27 @@ impl Link {
     where
         F: Future<Output = Result<T, Driver>>,
     {
-        let until = self.environment.now().after(self.config.timeout);
-        let mut left = self.config.hosts.len();
+        let began = self.environment.now();
+        let until = began.after(self.config.timeout);
+        let (mut left, mut leaderless_since) = (self.config.hosts.len(), None);
         loop {
             let wire = self.wire().await?;
             let fault = match self.ask_member(&wire, ask(&wire.member), &check, patience).await {
                 Ok(answer) => return Ok(answer),
                 Err(fault) => fault,
             };
-            self.judge(&wire, &fault);
-            if fault.is_leaderless() && self.environment.now() < until {
+            let now = self.environment.now();
+            if now < until && (fault.is_leaderless() || (patience.twice && fault.is_leader_change())) {
                 // An election takes a second or two. Whoever asks is served the moment that there is a leader; the pauses
-                // of the engine between attempts would be longer.
+                // of the engine between attempts would be longer. This member answers, another one may not: it is left
+                // only if it seems to be cut off.
+                if leaderless_since.get_or_insert(now).until(now) >= SOON {
+                    self.judge(&wire, &fault);
+                }
                 self.environment.sleep(LEADER_EVERY).await;
                 continue;
             }
+            self.judge(&wire, &fault);
             let again = fault.was_not_sent() || (patience.twice && fault.blames_member());
             if !again || left == 0 {
                 return Err(fault);
@@ -351,12 +394,11 @@ impl Link {
         patience: Patience,
     ) -> Result<T, Fault> {
         let seen = self.seen();
-        let proven = wire.member.proven.load(Ordering::Relaxed);
-        let connecting = if proven { Duration::ZERO } else { self.config.connect_timeout };
+        let connecting = self.connecting(wire);
         let mut attempt = Attempt { link: self, wire, began: self.environment.now(), over: false };
         let given_up = first(
             self.environment.sleep(patience.answer + connecting),
-            self.lost_with_leader(&wire.member, seen.term, patience),
+            self.given_up_by(&wire.member, seen.term, (patience, connecting)),
         );
         let outcome = first(request, given_up).await;
         attempt.over = true;
@@ -366,43 +408,64 @@ impl Link {
             Either::Left(Ok(answer)) => {
                 let shown = check(&answer, seen).map_err(|fault| fault.of_member(host, *port))?;
                 self.saw(shown);
-                wire.member.proven.store(true, Ordering::Relaxed);
+                if !wire.member.proven.swap(true, Ordering::Relaxed) {
+                    self.members()[wire.move_number % self.config.hosts.len()].in_vain = 0;
+                }
                 Ok(answer)
             }
             Either::Left(Err(error)) => Err(Fault::from(error).of_member(host, *port)),
             Either::Right(Either::Left(())) => Err(Fault::Silent),
-            Either::Right(Either::Right(())) => Err(Fault::LeaderChanged),
+            Either::Right(Either::Right(fault)) => Err(fault),
         }
     }
 
-    /// Resolves when a change that has not been answered was probably lost: the member has another leader by now than when
-    /// it was asked. It had passed the change on to the old leader and waits for that much longer than we do. Nothing else
-    /// tells: a member knows its leader's death only after an election timeout, and takes changes until then.
-    async fn lost_with_leader(&self, member: &Member, term: u64, patience: Patience) {
+    /// Resolves when a change that has not been answered will probably not be.
+    ///
+    /// The member has another leader by now than when it was asked: it had passed the change on to the old one, and waits
+    /// for that much longer than we do. Nothing else tells us. A member notices its leader's death only after an election
+    /// timeout, and takes changes until then. Or the member does not even say which leader it has, which it knows by itself.
+    async fn given_up_by(
+        &self,
+        member: &Member,
+        term: u64,
+        (patience, connecting): (Patience, Duration),
+    ) -> Fault {
         if patience.twice || self.config.hosts.len() == 1 {
             return std::future::pending().await;
         }
         self.environment.sleep(SUSPECT_AFTER).await;
         // Boxed: the usual call need not carry it along.
-        Box::pin(self.another_leader(member, term)).await;
+        Box::pin(self.another_leader(member, term, SOON + connecting)).await
     }
 
-    /// Resolves a little after the member has a leader of a later term; if none is known, than the one it has now.
-    async fn another_leader(&self, member: &Member, mut term: u64) {
+    /// A leader of a later term; if none is known, than the one that there is now.
+    async fn another_leader(&self, member: &Member, mut term: u64, patience: Duration) -> Fault {
         loop {
             let mut client = member.client.maintenance_client();
-            let status = first(client.status(), self.environment.sleep(SOON)).await;
-            if let Either::Left(Ok(status)) = status {
-                let (now, has_leader) = (status.raft_term(), status.leader() != 0);
-                if has_leader && term != 0 && now > term {
-                    self.term.fetch_max(now, Ordering::Relaxed);
+            match first(client.status(), self.environment.sleep(patience)).await {
+                Either::Left(Ok(status))
+                    if status.leader() != 0 && term != 0 && status.raft_term() > term =>
+                {
+                    self.term.fetch_max(status.raft_term(), Ordering::Relaxed);
                     // An answer may be on its way.
-                    return self.environment.sleep(LOOK_EVERY).await;
+                    self.environment.sleep(LOOK_EVERY).await;
+                    return Fault::LeaderChanged;
                 }
-                term = if term == 0 { now } else { term };
+                Either::Left(Ok(status)) if term == 0 => term = status.raft_term(),
+                Either::Left(_) => {}
+                Either::Right(()) => return Fault::Silent,
             }
             self.environment.sleep(LOOK_EVERY).await;
         }
+    }
+
+    /// How much longer an answer may take because there may be no connection yet.
+    fn connecting(&self, wire: &Wire) -> Duration {
+        if wire.member.proven.load(Ordering::Relaxed) {
+            return Duration::ZERO;
+        }
+        let (most, count) = (self.config.connect_timeout, self.config.hosts.len());
+        if count == 1 { most } else { self.members()[wire.move_number % count].connecting(most) }
     }
 
     fn seen(&self) -> Seen {

@@ -142,12 +142,7 @@ impl Etcd {
             return self.renew_unknown(held).await;
         };
         let claim = ClaimRef { resource: held.resource.clone(), owner: held.owner };
-        self.claims.change(&claim, |known| {
-            if known.created == record.created {
-                (known.under, known.ends) = (record.under, known.ends.max(ends));
-                known.written = contender.modified;
-            }
-        });
+        self.claims.change(&claim, |known| known.was_renewed(record, ends, contender.modified));
         self.renewed(&contender, ends)
     }
 

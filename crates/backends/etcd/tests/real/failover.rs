@@ -101,8 +101,8 @@ impl Held {
     }
 }
 
-/// Kills a member while clients of each member ask, hold and wait; prints who had what when.
-async fn lose(gone: impl FnOnce(&EtcdCluster) -> usize) {
+/// Kills a member, or has it end otherwise, while clients of each member ask, hold and wait; prints who had what when.
+async fn lose(end: impl FnOnce(&EtcdCluster, usize), gone: impl FnOnce(&EtcdCluster) -> usize) {
     let cluster = Arc::new(tokio::task::spawn_blocking(|| EtcdCluster::start(3)).await.unwrap());
     let gone = tokio::task::block_in_place(|| gone(&cluster));
     let (tell, death) = watch::channel(None);
@@ -114,7 +114,7 @@ async fn lose(gone: impl FnOnce(&EtcdCluster) -> usize) {
         late.push(Held::begin(&cluster, "late", member).await);
     }
     tokio::time::sleep(Duration::from_millis(500)).await;
-    tokio::task::block_in_place(|| cluster.kill(gone));
+    tokio::task::block_in_place(|| end(&cluster, gone));
     let killed = Instant::now();
     tell.send_replace(Some(killed));
     let early: Vec<_> = early.into_iter().map(|held| tokio::spawn(held.pass_on())).collect();
@@ -140,10 +140,15 @@ async fn lose(gone: impl FnOnce(&EtcdCluster) -> usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_the_leaders_death_a_grant_comes_when_etcd_can_give_it() {
-    lose(EtcdCluster::leader).await;
+    lose(EtcdCluster::kill, EtcdCluster::leader).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_followers_death_a_grant_comes_at_once() {
-    lose(|cluster| (cluster.leader() + 1) % 3).await;
+    lose(EtcdCluster::kill, |cluster| (cluster.leader() + 1) % 3).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_hangs_is_left_for_another_member() {
+    lose(EtcdCluster::freeze, EtcdCluster::leader).await;
 }
