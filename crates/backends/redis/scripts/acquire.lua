@@ -8,7 +8,7 @@
 --       blocked, placed, ahead, changes in ms or -1, paused, cursor, [holder…]
 --       buried
 --       mismatch, capacity
--- Error LIMIT no token or place is left; FLOOR it is absurdly ahead of the clock; CORRUPT and a key. No effect.
+-- Error LIMIT no token or place is left; FLOOR and a floor more than a year ahead of the clock; CORRUPT and a key. No effect.
 
 local client, owner, weight, of = ARGV[3], ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
 local ttl, place_ttl, queue = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9] == '1'
@@ -21,8 +21,9 @@ local clock_us = now_us + tonumber(ARGV[13])
 local function mint()
   if last and not string.match(last, '^%d+$') then return nil, 'CORRUPT ' .. FENCE end
   local floor = tonumber(ARGV[12])
-  if floor > clock_us + YEAR then return nil, 'FLOOR it is too far ahead' end
   local newest = math.max(tonumber(last or 0), holder and holder.token or 0)
+  -- As FencingToken::mint: no honest client has seen such a token, unless it was given out here.
+  if floor > newest and floor > clock_us + YEAR then return nil, 'FLOOR ' .. int(floor) end
   local token = math.max(newest + 1, clock_us, floor + 1)
   if token >= 9007199254740992 then return nil, 'LIMIT no fencing token is left: they end below 2^53' end
   return token

@@ -1,7 +1,7 @@
 -- acquire, while the slot moves and the other keys may be at another node: 1 of 1, on the owner key alone.
 --
 -- KEYS  1 owner
--- ARGV  1 owner  2 ttl ms  3 who  4 floor or 0  5 the epoch's lead in microseconds
+-- ARGV  1 owner  2 ttl ms  3 who  4 floor or 0  5 the epoch's lead in microseconds  6 the last token, or 0
 -- Reply as of acquire.lua, and after the other fields of a grant 1 if it is new
 -- Error as of acquire.lua
 
@@ -25,9 +25,11 @@ if value then
   return { 'blocked', 0, 0, ms, 0, string.sub(redis.sha1hex(value), 1, 12), { holder } }
 end
 
-local clock_us, floor = now_us + ARGV[5], tonumber(ARGV[4])
-if floor > clock_us + 366 * 86400 * 1000000 then return redis.error_reply('FLOOR it is too far ahead') end
-local token = math.max(clock_us, floor + 1)
+local clock_us, floor, last = now_us + ARGV[5], tonumber(ARGV[4]), tonumber(ARGV[6])
+if floor > last and floor > clock_us + 366 * 86400 * 1000000 then
+  return redis.error_reply('FLOOR ' .. string.format('%.0f', floor))
+end
+local token = math.max(clock_us, floor + 1, last + 1)
 if token >= 9007199254740992 then
   return redis.error_reply('LIMIT no fencing token is left: they end below 2^53')
 end

@@ -165,6 +165,12 @@ fn connecting(source: &RedisError) -> (ErrorKind, String) {
     }
 }
 
+fn floor_too_high(floor: &str) -> String {
+    floor
+        .parse()
+        .map_or_else(|error: Error| error.to_string(), |floor| Error::floor_too_high(floor).to_string())
+}
+
 /// What it is, in words, and whether the command may have been executed.
 fn interpret(error: &RedisError) -> (ErrorKind, String, Effect) {
     use {Effect::None, ErrorKind::*};
@@ -172,7 +178,7 @@ fn interpret(error: &RedisError) -> (ErrorKind, String, Effect) {
     let detail = error.detail().unwrap_or_default();
     let (kind, what) = match code {
         "LIMIT" => (Limit, detail.to_owned()),
-        "FLOOR" => (Invalid, "the floor is more than a year ahead of the server's clock".to_owned()),
+        "FLOOR" => (Invalid, floor_too_high(detail)),
         "CORRUPT" => (Corrupt, format!("{detail} holds something that leasehold did not write")),
         "LOADING" => (Unavailable, "the server is still loading its data".to_owned()),
         "READONLY" => (Unavailable, "the server is a read-only replica".to_owned()),
@@ -323,7 +329,7 @@ mod tests {
             ("ERR unknown command 'EVALSHA'", Unsupported, None, false),
             ("ERR user_script:7: attempt to index a nil value", Corrupt, Unknown, false),
             ("LIMIT 1000000 wait in line already", Limit, None, false),
-            ("FLOOR it is too far ahead", Invalid, None, false),
+            ("FLOOR 9007199254740990", Invalid, None, false),
             ("CORRUPT lock:v1:{report/42}:fence", Corrupt, None, false),
         ];
         for (line, kind, effect, breaks) in table {

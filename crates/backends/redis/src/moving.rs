@@ -39,14 +39,15 @@ impl Redis {
         let resource = &claim.resource;
         let fence = self.single(resource, "GET", Keys::of(resource).fence()).await.map_err(without_effect)?;
         let last = number(&fence).and_then(|last| FencingToken::try_from(last).ok());
-        let floor = claim.floor.max(last).map_or(0, FencingToken::get);
+        let (floor, last) = (claim.floor.map_or(0, FencingToken::get), last.map_or(0, FencingToken::get));
         let make = |lead: u64| {
             let mut call = MOVING_ACQUIRE.call(1);
             call.arg(Keys::of(resource).owner()).arg(claim.owner.reveal());
             call.arg(at_least_a_milli(claim.ttl.min(AT_FIRST)))
                 .arg(claim.holder.to_string())
                 .arg(floor)
-                .arg(lead);
+                .arg(lead)
+                .arg(last);
             Cow::Owned(call)
         };
         let answer = self.route.run(resource, &MOVING_ACQUIRE, &make).await?;

@@ -132,6 +132,23 @@ async fn a_floor_is_passed_and_an_absurd_one_refused() {
     assert_eq!(server.command(&["KEYS", "*43*"]), "");
 }
 
+/// The clock of the server was set back by years: what its clients have seen is no reason to refuse them.
+#[tokio::test]
+async fn a_floor_that_the_server_gave_out_itself_is_not_refused() {
+    let server = RedisServer::start();
+    let redis = open(&server.url()).await;
+    let now = token_of(&redis, &report()).await;
+    let ahead = FencingToken::new(now.get() + 2 * FencingToken::FLOOR_LEAD_MAX).unwrap();
+    server.command(&["SET", FENCE, &ahead.to_string(), "PX", "600000"]);
+    let ours = claim(&report(), LONG).above(ahead);
+    assert!(granted(&redis, &ours).await.token > ahead);
+    common::release(&redis, &ours).await;
+    let beyond = FencingToken::new(ahead.get() + 10).unwrap();
+    let error = redis.acquire(&claim(&report(), LONG).above(beyond)).await.unwrap_err();
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Invalid, Effect::None));
+    assert!(error.to_string().contains(&beyond.to_string()), "{error}");
+}
+
 #[tokio::test]
 async fn a_key_that_would_never_end_is_found_ours_and_others() {
     let server = RedisServer::start();
