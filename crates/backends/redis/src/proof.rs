@@ -39,6 +39,16 @@ pub(crate) fn reply_to(id: RequestId, answer: Value, server: &dyn fmt::Display) 
     }
 }
 
+/// The answer to a script that was sent with its text. Such a script is known, so an error that it is not is of another
+/// request.
+pub(crate) fn sent_with_text<T>(
+    id: RequestId,
+    outcome: Result<T, Fault>,
+    server: &dyn fmt::Display,
+) -> Result<T, Fault> {
+    outcome.map_err(|fault| if fault.is_no_script() { mixed_up(id, server) } else { fault })
+}
+
 /// An error that our scripts return comes with an id, or it is not of this request.
 fn is_ours(code: &str) -> bool {
     matches!(code, "LIMIT" | "FLOOR" | "CORRUPT")
@@ -113,9 +123,14 @@ pub(crate) fn check_ping(
     server: &dyn fmt::Display,
 ) -> Result<(), Fault> {
     match answer {
-        Some(Value::ServerError(error)) => Err(Fault::Command(error.into())),
+        Some(Value::ServerError(error)) if refuses_all(error.code()) => Err(Fault::Command(error.into())),
         answer => check(id, &answer.unwrap_or(Value::Nil), server),
     }
+}
+
+/// Whether a server can answer this to a `PING`. Any other error is the answer to another request.
+fn refuses_all(code: &str) -> bool {
+    matches!(code, "LOADING" | "NOAUTH" | "NOPERM" | "MASTERDOWN" | "BUSY" | "DENIED" | "ERR")
 }
 
 #[cfg(test)]
@@ -172,6 +187,7 @@ mod tests {
         }
         let fault = reply_to(id, read("-NOSCRIPT No matching script.\r\n"), &"redis").unwrap_err();
         assert!(fault.is_no_script());
+        assert!(is_mixed_up(sent_with_text(id, Err::<(), _>(fault), &"redis")), "it was sent with its text");
         let fault = reply_to(id, read("-LOADING soon\r\n"), &"redis").unwrap_err();
         assert_eq!(fault.into_error().effect(), Effect::None);
     }
@@ -194,5 +210,7 @@ mod tests {
         let loading = read("-LOADING soon\r\n");
         let fault = open(&[&loading, &loading, &loading]).unwrap_err();
         assert_eq!(fault.into_error().effect(), Effect::None);
+        // No server answers a PING so: this was the answer to a script.
+        assert!(is_mixed_up(open(&[&one, &seven, &read("-NOSCRIPT No matching script.\r\n")])));
     }
 }

@@ -122,6 +122,9 @@ impl Pool {
             // The verbs are idempotent: all of them again, the first one with the text.
             calls[0] = script.spelled_out(&calls[0]);
             done = self.attempt(&wire, link, &calls, mark).await?;
+            if done.answers.first().is_some_and(forgotten) {
+                return Err(proof::mixed_up(link.ids.next(), &wire.address));
+            }
         }
         let broken =
             |answer: &Result<Value, Fault>| matches!(answer, Err(fault) if fault.breaks_connection());
@@ -147,12 +150,18 @@ impl Pool {
         pipeline.cmd("WAIT").arg(needed(link)).arg(millis(link.config.replica_timeout));
         pipeline.add_command(proof::ping(last));
         let mut answers = wire.send_all(&pipeline, calls.len() + 3).await?;
-        proof::check_ping(last, answers.pop(), &wire.address)?;
+        let in_order = proof::check_ping(last, answers.pop(), &wire.address);
         let acks = answers.pop().unwrap_or(Value::Nil).extract_error().map_err(Fault::Command);
         let replies = ids.into_iter().zip(answers.into_iter().skip(1));
         let answers: Vec<_> = replies.map(|(id, answer)| wire.reply_to(id, answer)).collect();
         if let Some(Err(fault)) = answers.iter().find(|answer| matches!(answer, Err(Fault::MixedUp(_)))) {
             return Err(fault.clone());
+        }
+        match in_order {
+            // A server that refuses everything has refused the calls too.
+            Err(Fault::Command(_)) if answers.iter().all(Result::is_err) => {}
+            Err(fault) => return Err(Fault::Refused(fault.into_error().with_effect(Effect::Unknown))),
+            Ok(()) => {}
         }
         let count = |acks: Value| u32::try_from(number(&acks).unwrap_or(0)).unwrap_or(0);
         let written = Written { answers, acks: acks.map(count), needed: needed(link) };

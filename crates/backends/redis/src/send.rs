@@ -28,7 +28,10 @@ impl Link {
         id: RequestId,
     ) -> Result<Value, Fault> {
         let answer = match wire.run(call, id).await {
-            Err(fault) if fault.is_no_script() => Box::pin(wire.run(&script.spelled_out(call), id)).await,
+            Err(fault) if fault.is_no_script() => {
+                let answer = Box::pin(wire.run(&script.spelled_out(call), id)).await;
+                wire.believed(proof::sent_with_text(id, answer, &wire.address))
+            }
             answer => answer,
         };
         answer.inspect_err(|fault| self.noticed(wire, fault)).map_err(|fault| fault.of_script(script))
@@ -122,7 +125,10 @@ impl Link {
         pipeline.add_command(asking).add_command(script.spelled_out(&call));
         let answers = wire.send_all(&pipeline, 2).await;
         let reply = answers.and_then(|answers| match answers.into_iter().nth(1) {
-            Some(answer) => wire.reply_to(id, answer),
+            Some(answer) => {
+                let answer = wire.reply_to(id, answer);
+                wire.believed(proof::sent_with_text(id, answer, &wire.address))
+            }
             None => Err(no_answer()),
         });
         reply.inspect_err(|fault| self.noticed(wire, fault))
