@@ -101,8 +101,12 @@ impl Fault {
     /// Whether another member may do better: this one is gone, cut off, or without a leader.
     pub(crate) fn blames_member(&self) -> bool {
         match self {
-            Fault::NotSent(_) | Fault::Silent | Fault::Broken(_) => true,
-            Fault::Misdelivered(_) | Fault::OtherCluster { .. } | Fault::Outdated { .. } => true,
+            Fault::NotSent(_)
+            | Fault::Silent
+            | Fault::Broken(_)
+            | Fault::Misdelivered(_)
+            | Fault::OtherCluster { .. }
+            | Fault::Outdated { .. } => true,
             Fault::Status(number, message) => {
                 matches!(*number, code::UNAVAILABLE | code::CANCELLED) || wants_login(*number, message)
             }
@@ -113,8 +117,11 @@ impl Fault {
     /// Whether the connection may be what is wrong: the next attempt makes a new one.
     pub(crate) fn breaks_connection(&self) -> bool {
         match self {
-            Fault::Silent | Fault::Broken(_) => true,
-            Fault::Misdelivered(_) | Fault::OtherCluster { .. } | Fault::Outdated { .. } => true,
+            Fault::Silent
+            | Fault::Broken(_)
+            | Fault::Misdelivered(_)
+            | Fault::OtherCluster { .. }
+            | Fault::Outdated { .. } => true,
             Fault::Status(number, message) => wants_login(*number, message),
             Fault::NotSent(_) | Fault::LeaderChanged | Fault::Strange(_) | Fault::Refused(_) => false,
         }

@@ -7,6 +7,7 @@
 
 mod acquire;
 mod backend;
+mod call;
 mod claims;
 mod config;
 mod crowds;
