@@ -38,7 +38,8 @@ impl ZooKeeper {
                 None => return Ok(None),
             };
             let view = session.view(&claim.resource, self.now()).await?;
-            // A list that contains the node is of this line, and not older than the node. Whoever is seated in it stays so.
+            // A list that contains the node is of this line, and not older than the node. A contender that is seated in an
+            // old list is still seated: those ahead of it only leave.
             let own = view.as_ref().and_then(|view| view.line.position(&node));
             let (Some(mut view), Some(own)) = (view, own) else {
                 session.entries().remove(&reference);

@@ -36,8 +36,8 @@ impl View {
     }
 }
 
-/// Whether a folder's data says that it is another resource's: then the answer belongs to another request. Nothing is said by
-/// a folder that Curator made, or to which a version from before wrote last.
+/// Whether a folder's data names another resource: then the answer belongs to another request. Folders that Curator made, and
+/// those to which a version from before markers wrote last, name none.
 fn names_another(data: &[u8], resource: &Resource) -> bool {
     let key = std::str::from_utf8(data).ok().filter(|key| Resource::from_key(key).is_ok());
     key.is_some_and(|key| key != resource.key())
