@@ -304,11 +304,11 @@ impl Remains {
 fn check(rows: &[Row], request: RequestId) -> Result<()> {
     let id_of = |row: &Row| row.len().checked_sub(1).and_then(|last| row.try_get::<_, i64>(last).ok());
     if rows.is_empty() {
-        return request.check_text(b"", &SERVER);
+        return Err(Error::misdelivered(&SERVER));
     }
     rows.iter().try_for_each(|row| match id_of(row) {
         Some(id) => request.check(RequestId::from(id.cast_unsigned()), &SERVER),
-        None => request.check_text(b"", &SERVER),
+        None => Err(Error::misdelivered(&SERVER)),
     })
 }
 
