@@ -1,6 +1,7 @@
 //! After a failover behind Sentinel: what the servers themselves need until they could grant again, and what this client
 //! adds to that. Each test prints a timeline.
 #![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod common;
 
