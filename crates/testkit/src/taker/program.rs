@@ -53,8 +53,11 @@ async fn serve(lease: Lease) -> Result<(), Error> {
             command = commands.recv() => match command.as_deref() {
                 Some("check") => say(if lease.check().is_ok() { "ok" } else { "over" }),
                 Some("release") => {
-                    let answer = lease.release().await?;
-                    say(&format!("released {answer:?}"));
+                    // A process that was stopped may meet the connection as it breaks: an error is an answer too.
+                    match lease.release().await {
+                        Ok(answer) => say(&format!("released {answer:?}")),
+                        Err(error) => say(&format!("released {error:?}")),
+                    }
                     return Ok(());
                 }
                 Some(other) => say(&format!("what is {other:?}?")),
