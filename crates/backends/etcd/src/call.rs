@@ -136,7 +136,7 @@ impl Link {
             };
             let now = self.environment.now();
             if now < until && (fault.is_leaderless() || (patience.twice && fault.is_leader_change())) {
-                // An election takes a second or two. Whoever asks is served the moment that there is a leader; the pauses
+                // An election takes a second or two. A caller is served the moment that there is a leader; the pauses
                 // of the engine between attempts would be longer. This member answers, another one may not: it is left
                 // only if it seems to be cut off.
                 if leaderless_since.get_or_insert(now).until(now) >= SOON {

@@ -12,8 +12,8 @@
 //!   order, which is named after a lease of this order alone. That key must be there, last written at the revision of this
 //!   answer and under the lease that was asked for; a key that is to be deleted must have been there before. The revision
 //!   is above all that were seen before.
-//! - **A transaction that was not carried out** may name nothing, and no grant, renewal or release follows from it: whoever
-//!   sent it looks again. A lease that it was to use is revoked only if no key stands under it.
+//! - **A transaction that was not carried out** may name nothing, and no grant, renewal or release follows from it: the
+//!   verb looks again. A lease that it was to use is revoked only if no key stands under it.
 //! - **A lease's grant, keep-alive and time to live**: the lease's id, which this client drew at random. Each keep-alive has
 //!   a stream of its own with one request and one answer, so no earlier answer can be left on it.
 //! - **A revocation** names nothing, and nothing depends on it.

@@ -37,7 +37,7 @@ use leasehold_core::race::{Either, first};
 /// How often a silent subscription is asked whether it lives.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(5);
 
-/// How long to wait before Sentinels are asked again for a primary to listen to. Until there is one, whoever waits polls.
+/// How long to wait before Sentinels are asked again for a primary to listen to. Until there is one, waiters poll.
 const SEARCH_EVERY: Duration = Duration::from_millis(300);
 
 /// The ear of a client.

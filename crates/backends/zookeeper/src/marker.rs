@@ -115,7 +115,7 @@ impl ZooKeeper {
         Ok(search)
     }
 
-    /// Deletes all that there is of a claim, whoever made it, and returns when the ensemble says that nothing is left.
+    /// Deletes all that there is of a claim, whichever session made it, and returns when the ensemble says that nothing is left.
     pub(crate) async fn remove_unknown(
         &self,
         session: &Session,

@@ -123,7 +123,7 @@ impl Session {
     }
 
     /// The same for what a grant may depend on: the same request lists the folder, and the list must contain the name of the
-    /// contender that asks. So the answer is of this line and not older than the contender, whoever wrote the folder's data.
+    /// contender that asks. So the answer is of this line and not older than the contender, whichever client wrote the folder's data.
     async fn read_witnessed(
         &self,
         resource: &Resource,
