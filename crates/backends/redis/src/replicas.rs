@@ -172,10 +172,16 @@ impl Pool {
     }
 }
 
-/// How many replicas follow the primary. A user who may not ask is told that there are enough, and finds out by `WAIT`.
+/// How many replicas follow the primary. A user who may not ask is told that there are enough, and finds out by `WAIT`. A
+/// user who may not `WAIT` is told so now: no replica that comes will change that.
 async fn online(wire: &Arc<Wire>, link: &Link, needed: u32) -> Result<u32, Fault> {
-    let answer = link.pipe(wire, &[Cmd::new().arg("ROLE").to_owned()]).await.pop();
-    match answer.unwrap_or(Ok(Value::Nil)) {
+    let role = Cmd::new().arg("ROLE").to_owned();
+    // For no replica, so it answers at once.
+    let may_wait = Cmd::new().arg("WAIT").arg(0).arg(1).to_owned();
+    let mut answers = link.pipe(wire, &[role, may_wait]).await.into_iter();
+    let role = answers.next().unwrap_or(Ok(Value::Nil));
+    answers.next().unwrap_or(Ok(Value::Nil))?;
+    match role {
         Err(fault) if !fault.breaks_connection() && !fault.is_unanswered() => Ok(needed),
         Err(fault) => Err(fault),
         Ok(answer) => site::role(answer),
