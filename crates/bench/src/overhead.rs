@@ -3,7 +3,7 @@
 use std::{hint::black_box, sync::Arc, time::Duration};
 
 use leasehold::{
-    Backend, Claim, ClaimRef, Client, Environment, Farewell, Holder, Memory, OwnerToken, Resource, Share,
+    Backend, Claim, ClaimRef, Client, Environment, ReleaseRequest, Holder, Memory, OwnerToken, Resource, Share,
     System,
 };
 
@@ -23,7 +23,7 @@ pub(crate) async fn measure(table: &mut Table) {
         let owner = OwnerToken::fresh(&*environment);
         let ttl = Duration::from_secs(30);
         let claim = Claim::new(resource.clone(), owner, Share::WHOLE, ttl, Arc::clone(&holder));
-        let farewell = Farewell::new(ClaimRef { resource: resource.clone(), owner });
+        let farewell = ReleaseRequest::new(ClaimRef { resource: resource.clone(), owner });
         black_box(backend.acquire(&claim).await.expect("free"));
         black_box(backend.release(&farewell).await.expect("held"));
     });

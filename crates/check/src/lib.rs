@@ -6,8 +6,8 @@
 //! passes. [`stateright`](https://docs.rs/stateright) walks over all moments and looks for one in which a promise is
 //! broken.
 //!
-//! What is checked is the code that runs: the node is `leasehold_core::quorum_node::rule::NodeModel`, a client decides
-//! by `tally::decide` and `tally::kept`, a caretaker by `care::plan`. Only what sends and waits is modelled here.
+//! What is checked is the code that runs: the node is `leasehold_core::quorum_node::node_model::NodeModel`, a client decides
+//! by `tally::decide` and `tally::decide_renewal`, a caretaker by `membership::plan`. Only what sends and waits is modelled here.
 //!
 //! | module | what it does |
 //! |---|---|

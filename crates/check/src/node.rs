@@ -8,9 +8,9 @@ use std::{
 
 use leasehold_core::{
     FencingToken, OwnerToken, Resource, WallTime,
-    claim::{ClaimRef, Held, Holder},
+    claim::{ClaimRef, RenewRequest, Holder},
     quorum_node::{
-        AttemptId, Ballot, Choice, Health, Mark, NodeRenewal, Standing, Undo, Vote, rule::NodeModel,
+        AttemptId, VoteRequest, VoteOutcome, Health, BirthMark, NodeRenewal, VoterStatus, UndoRequest, Vote, node_model::NodeModel,
     },
 };
 
@@ -101,10 +101,10 @@ pub(crate) enum Heard {
 impl Heard {
     fn of(vote: &Vote) -> Heard {
         match &vote.choice {
-            Choice::Yours { number, remaining } => {
+            VoteOutcome::Yours { number, remaining } => {
                 Heard::Yours { number: small(*number), remaining: whole_ticks(*remaining) }
             }
-            Choice::Held { attempt, .. } => Heard::Held { by: u8::try_from(attempt.0).expect("few claims") },
+            VoteOutcome::Held { attempt, .. } => Heard::Held { by: u8::try_from(attempt.0).expect("few claims") },
             _ => Heard::No,
         }
     }
@@ -114,13 +114,13 @@ impl Node {
     /// A node of a set that was founded: it votes.
     pub(crate) fn new(size: usize) -> Node {
         let mut model = NodeModel::new("0", time(0), false);
-        let mark = Mark {
+        let mark = BirthMark {
             set: "set".to_owned(),
             size,
             gate: ticks(GATE),
             run: "0".to_owned(),
             durable: false,
-            standing: Standing::Voting,
+            standing: VoterStatus::Voting,
         };
         model.mark(None, &mark);
         Node::hashed(model)
@@ -139,8 +139,8 @@ impl Node {
         output
     }
 
-    fn ballot(claim: usize, proposal: u8) -> Ballot {
-        Ballot {
+    fn ballot(claim: usize, proposal: u8) -> VoteRequest {
+        VoteRequest {
             resource: RESOURCE.clone(),
             owner: owner(claim),
             attempt: attempt(claim),
@@ -167,12 +167,12 @@ impl Node {
         self.change(|model| model.undo(time(now), &Node::farewell(claim)));
     }
 
-    fn farewell(claim: usize) -> Undo {
-        Undo { resource: RESOURCE.clone(), owner: owner(claim), attempt: None, bury: None }
+    fn farewell(claim: usize) -> UndoRequest {
+        UndoRequest { resource: RESOURCE.clone(), owner: owner(claim), attempt: None, tombstone: None }
     }
 
     pub(crate) fn renew(&mut self, now: u8, claim: usize) -> Option<NodeRenewal> {
-        let held = Held::new(ClaimRef { resource: RESOURCE.clone(), owner: owner(claim) }, ticks(TTL));
+        let held = RenewRequest::new(ClaimRef { resource: RESOURCE.clone(), owner: owner(claim) }, ticks(TTL));
         Some(self.change(|model| model.renew(time(now), &held)))
     }
 
@@ -215,7 +215,7 @@ impl Node {
         }
     }
 
-    pub(crate) fn mark(&mut self, expected: Option<&Mark>, new: &Mark) {
+    pub(crate) fn mark(&mut self, expected: Option<&BirthMark>, new: &BirthMark) {
         self.change(|model| model.mark(expected, new));
     }
 }

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use leasehold_core::quorum_node::{
-    Choice, Health, Mark, NodeRenewal, Standing, Vote,
-    care::{self, Step as CareStep},
-    tally::{self, Answer, Decision, Kept},
+    VoteOutcome, Health, BirthMark, NodeRenewal, VoterStatus, Vote,
+    membership::{self, MembershipStep},
+    tally::{self, NodeAnswer, Decision, RenewalDecision},
 };
 use leasehold_core::{
-    Gone, WallTime,
+    GoneReason, WallTime,
     planted::{self, Bug},
 };
 
@@ -103,7 +103,7 @@ impl Setup {
     }
 
     fn decide(&self, state: &State, claim: usize) -> Decision {
-        let answers: Vec<Answer> =
+        let answers: Vec<NodeAnswer> =
             state.columns.iter().map(|column| answer(column.links[claim].heard)).collect();
         tally::decide(&answers, attempt(claim))
     }
@@ -194,7 +194,7 @@ impl Setup {
     fn execute_renewal(&self, state: &mut State, node: usize, claim: usize) {
         let column = &mut state.columns[node];
         let kept = match column.node.renew(state.now, claim) {
-            Some(NodeRenewal::Kept { number, remaining }) => Some((small(number), whole_ticks(remaining))),
+            Some(NodeRenewal::Renewed { number, remaining }) => Some((small(number), whole_ticks(remaining))),
             _ => None,
         };
         let waits = state.claims[claim].phase == Phase::Held;
@@ -207,9 +207,9 @@ impl Setup {
         link.renewal = Renewal::Heard(kept);
         let answers: Vec<_> =
             state.columns.iter().map(|column| renewed(column.links[claim].renewal)).collect();
-        match tally::kept(&answers, Some(token(state.claims[claim].token))) {
+        match tally::decide_renewal(&answers, Some(token(state.claims[claim].token))) {
             None => return,
-            Some(Kept::Kept { remaining, .. }) => {
+            Some(RenewalDecision::Renewed { remaining, .. }) => {
                 let attempt = &mut state.claims[claim];
                 attempt.until = attempt.until.max(attempt.sent + whole_ticks(remaining));
                 let token = attempt.token;
@@ -218,8 +218,8 @@ impl Setup {
                     link.join = if link.renewal == Renewal::Heard(None) { token } else { 0 };
                 }
             }
-            Some(Kept::Gone { .. }) => return self.leave(state, claim),
-            Some(Kept::TooLong { .. } | Kept::Unreachable) => {}
+            Some(RenewalDecision::Gone { .. }) => return self.leave(state, claim),
+            Some(RenewalDecision::TooLong { .. } | RenewalDecision::Unreachable) => {}
         }
         for column in &mut state.columns {
             column.links[claim].renewal = Renewal::None;
@@ -246,11 +246,11 @@ impl Setup {
         if self.left_out == Some(LeftOut::Waiting) {
             healths.iter_mut().flatten().for_each(skip_the_gate);
         }
-        let Ok(plan) = care::plan(&healths, ticks(GATE)) else { return };
+        let Ok(plan) = membership::plan(&healths, ticks(GATE)) else { return };
         for step in plan.steps {
             let (target, from, expected, new) = match step {
-                CareStep::Mark { node, expected, new } => (node, Vec::new(), expected, new),
-                CareStep::Recover { node, from, expected, new } => (node, from, Some(expected), new),
+                MembershipStep::Mark { node, expected, new } => (node, Vec::new(), expected, new),
+                MembershipStep::Recover { node, from, expected, new } => (node, from, Some(expected), new),
             };
             if target != node {
                 continue;
@@ -277,7 +277,7 @@ impl Setup {
         column.node.raise(now, care.floor);
         column.node.mark(care.marks.expected.as_ref(), &care.marks.new);
         let health = column.node.health(state.now);
-        let votes = |mark: &Mark| mark.standing == Standing::Voting && mark.run == health.run;
+        let votes = |mark: &BirthMark| mark.standing == VoterStatus::Voting && mark.run == health.run;
         if health.mark.as_ref().is_some_and(votes) {
             (column.forgetful, state.seen.readmitted) = (false, true);
         }
@@ -285,23 +285,23 @@ impl Setup {
 }
 
 /// As core wants to hear it.
-fn answer(heard: Heard) -> Answer {
-    let vote = |choice| Answer::Vote(Vote { now: WallTime::default(), choice });
+fn answer(heard: Heard) -> NodeAnswer {
+    let vote = |choice| NodeAnswer::Vote(Vote { now: WallTime::default(), choice });
     match heard {
-        Heard::Nothing => Answer::Pending,
+        Heard::Nothing => NodeAnswer::Pending,
         Heard::Yours { number, remaining } => {
-            vote(Choice::Yours { number: token(number), remaining: ticks(remaining) })
+            vote(VoteOutcome::Yours { number: token(number), remaining: ticks(remaining) })
         }
-        Heard::Held { .. } | Heard::No => vote(Choice::NoVote),
+        Heard::Held { .. } | Heard::No => vote(VoteOutcome::NoVote),
     }
 }
 
 fn renewed(renewal: Renewal) -> Option<Option<NodeRenewal>> {
     match renewal {
         Renewal::Heard(Some((number, remaining))) => {
-            Some(Some(NodeRenewal::Kept { number: token(number), remaining: ticks(remaining) }))
+            Some(Some(NodeRenewal::Renewed { number: token(number), remaining: ticks(remaining) }))
         }
-        Renewal::Heard(None) => Some(Some(NodeRenewal::Gone { why: Gone::NotThere })),
+        Renewal::Heard(None) => Some(Some(NodeRenewal::Gone { why: GoneReason::NotThere })),
         Renewal::None | Renewal::Sent | Renewal::Executed(_) => None,
     }
 }
@@ -316,13 +316,13 @@ fn named(mut health: Health, number: usize) -> Health {
 
 /// To a caretaker it looks as if the gate were over.
 fn skip_the_gate(health: &mut Health) {
-    let waits = |mark: &Mark| matches!(mark.standing, Standing::Quarantined { .. });
+    let waits = |mark: &BirthMark| matches!(mark.standing, VoterStatus::Quarantined { .. });
     if health.mark.as_ref().is_some_and(waits) {
         health.now = health.now.after(ticks(GATE));
     }
 }
 
-fn unnamed(mut mark: Mark) -> Mark {
+fn unnamed(mut mark: BirthMark) -> BirthMark {
     mark.run = mark.run.split_once('/').map_or(mark.run.clone(), |(_, run)| run.to_owned());
     mark
 }

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use leasehold_core::{FencingToken, quorum_node::Mark};
+use leasehold_core::{FencingToken, quorum_node::BirthMark};
 
 use crate::{
     node::{Heard, Node},
@@ -85,8 +85,8 @@ pub(crate) struct Care {
 /// The mark, from and to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Marks {
-    pub(crate) expected: Option<Mark>,
-    pub(crate) new: Mark,
+    pub(crate) expected: Option<BirthMark>,
+    pub(crate) new: BirthMark,
 }
 
 impl PartialOrd for Marks {

@@ -7,7 +7,7 @@
 
 use std::{future::Future, time::Duration};
 
-use leasehold::{Clock as _, FencingToken, HeldBy, Moment, Snapshot, SystemClock};
+use leasehold::{Clock as _, FencingToken, HeldBy, Timestamp, Snapshot, SystemClock};
 
 use crate::{exit::Failure, view};
 
@@ -29,14 +29,14 @@ pub(crate) enum Sign {
 /// When it would end, as seen at one look: somewhere between these two.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
-    earliest: Moment,
-    latest: Moment,
+    earliest: Timestamp,
+    latest: Timestamp,
     remaining: Duration,
 }
 
 impl Seen {
     /// The store reckoned `remaining` somewhere between sending and receiving.
-    fn new(sent: Moment, received: Moment, remaining: Duration) -> Seen {
+    fn new(sent: Timestamp, received: Timestamp, remaining: Duration) -> Seen {
         Seen { earliest: sent.after(remaining), latest: received.after(remaining), remaining }
     }
 
@@ -92,7 +92,7 @@ mod tests {
     const SECOND: u64 = 1000;
 
     fn seen(sent: u64, received: u64, remaining: u64) -> Seen {
-        let at = |millis: u64| Moment::from_nanos(millis * 1_000_000);
+        let at = |millis: u64| Timestamp::from_nanos(millis * 1_000_000);
         Seen::new(at(sent), at(received), Duration::from_millis(remaining))
     }
 

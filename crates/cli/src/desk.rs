@@ -2,7 +2,7 @@
 
 use std::env;
 
-use leasehold::{AuditRecord, Client, Leak, Listing, Order, Ordered, Page, Query, Resource, Snapshot};
+use leasehold::{AuditRecord, Client, Leak, Listing, OperatorCommand, CommandOutcome, Page, Query, Resource, Snapshot};
 
 use crate::{
     args::Global, commands::Context, exit::Failure, names::Scope, output::Output, screen::Screen, text,
@@ -103,7 +103,7 @@ impl Desk {
         Ok(all)
     }
 
-    pub(crate) async fn order(&self, order: &Order) -> Result<Ordered, Failure> {
+    pub(crate) async fn order(&self, order: &OperatorCommand) -> Result<CommandOutcome, Failure> {
         Ok(self.client.order(order).await?)
     }
 }

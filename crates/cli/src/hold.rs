@@ -3,7 +3,7 @@
 use std::{future::Future, pin::Pin, time::Duration};
 
 use leasehold::{
-    Asked, Clock as _, Ending, Error, EventKind, Events, Lease, Moment, OwnerToken, Released, SystemClock,
+    FinishRequest, Clock as _, EndReason, Error, EventKind, Events, Lease, Timestamp, OwnerToken, Released, SystemClock,
     TokenKind, async_trait,
 };
 
@@ -20,11 +20,11 @@ pub(crate) trait Hold {
     /// How long it lasts from one renewal to the next.
     fn ttl(&self) -> Duration;
     /// From when on someone else may be granted, unless it is renewed; none once it is over.
-    fn deadline(&self) -> Option<Moment>;
+    fn deadline(&self) -> Option<Timestamp>;
     /// Resolves when it is over.
-    fn ended(&self) -> Later<Ending>;
+    fn ended(&self) -> Later<EndReason>;
     /// Resolves when an operator asks the holder to finish; none if it ends without that.
-    fn asked(&self) -> Later<Option<Asked>>;
+    fn asked(&self) -> Later<Option<FinishRequest>>;
     /// Resolves when the deadline may have moved.
     ///
     /// # Cancel safety
@@ -67,16 +67,16 @@ impl<T: TokenKind> Hold for Leased<T> {
         self.lease.ttl()
     }
 
-    fn deadline(&self) -> Option<Moment> {
+    fn deadline(&self) -> Option<Timestamp> {
         let now = SystemClock.now(); // before asking what remains: never too late
         Some(self.lease.remaining()).filter(|left| !left.is_zero()).map(|left| now.after(left))
     }
 
-    fn ended(&self) -> Later<Ending> {
+    fn ended(&self) -> Later<EndReason> {
         Box::pin(self.lease.ended())
     }
 
-    fn asked(&self) -> Later<Option<Asked>> {
+    fn asked(&self) -> Later<Option<FinishRequest>> {
         Box::pin(self.lease.asked())
     }
 

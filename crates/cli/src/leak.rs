@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use leasehold::{HeldBy, Holder, Leak, Moment, Resource, Snapshot};
+use leasehold::{HeldBy, Holder, Leak, Timestamp, Resource, Snapshot};
 use serde::Serialize;
 
 use crate::{
@@ -113,14 +113,14 @@ pub(crate) fn process_gone(all: &[Snapshot], host: &str, lives: impl Fn(u32) -> 
 pub(crate) struct Head {
     pub(crate) resource: Resource,
     holder: Holder,
-    arrived: Moment,
+    arrived: Timestamp,
     waited: Duration,
 }
 
 impl Head {
     /// Of a resource that was looked at now.
-    pub(crate) fn of(seen: &Snapshot, now: Moment) -> Option<Head> {
-        let first = seen.line.first()?;
+    pub(crate) fn of(seen: &Snapshot, now: Timestamp) -> Option<Head> {
+        let first = seen.queue.first()?;
         let held: u64 = seen.holders.iter().map(|held| u64::from(held.weight)).sum();
         let listed = seen.holders.len() == seen.holder_count as usize;
         let room = listed && held + u64::from(first.weight) <= u64::from(seen.capacity);
@@ -148,7 +148,7 @@ impl Head {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use leasehold::{FencingToken, Placed};
+    use leasehold::{FencingToken, QueueEntry};
     use std::sync::Arc;
 
     fn held(name: &str, pid: u32, seconds: u64) -> Snapshot {
@@ -163,8 +163,8 @@ mod tests {
 
     fn waits(mut seen: Snapshot, waited: u64) -> Snapshot {
         let who = Arc::new(Holder::new("there", 9, "w"));
-        seen.line.push(Placed::new(who, 1, Duration::from_secs(waited), Duration::from_secs(5)));
-        (seen.capacity, seen.line_length) = (1, 1);
+        seen.queue.push(QueueEntry::new(who, 1, Duration::from_secs(waited), Duration::from_secs(5)));
+        (seen.capacity, seen.queue_length) = (1, 1);
         seen
     }
 
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_dead_head_is_the_same_place_with_room_before_it() {
-        let at = |seconds: u64| Moment::from_nanos(seconds * 1_000_000_000);
+        let at = |seconds: u64| Timestamp::from_nanos(seconds * 1_000_000_000);
         let free = Snapshot::empty("report/1".parse().unwrap());
         assert!(Head::of(&waits(held("report/1", 1, 5), 3), at(100)).is_none(), "someone holds it");
         let first = Head::of(&waits(free.clone(), 3), at(100)).unwrap();

@@ -3,7 +3,7 @@
 use std::{env, process::ExitCode};
 
 use clap::Args;
-use leasehold::{Command, FencingToken, HeldBy, Order, Ordered, Resource, Snapshot};
+use leasehold::{OperatorAction, FencingToken, HeldBy, OperatorCommand, CommandOutcome, Resource, Snapshot};
 use serde::Serialize;
 
 use crate::{
@@ -42,7 +42,7 @@ impl OrderArgs {
     pub(crate) async fn give(
         &self,
         case: &Case<'_>,
-        command: Command,
+        command: OperatorAction,
         deed: Deed,
     ) -> Result<ExitCode, Failure> {
         let order = self.order(command)?;
@@ -51,22 +51,22 @@ impl OrderArgs {
             return case.report(&order, &format!("would {}; nothing was done", deed.would), false);
         }
         match case.desk.order(&order).await? {
-            Ordered::Done => case.report(&order, &deed.did, true),
+            CommandOutcome::Done => case.report(&order, &deed.did, true),
             // Who is there now is asked again: the answer has but a token.
-            Ordered::NotThatOne { .. } => Err(case.again().await?.not_that_one()),
+            CommandOutcome::HolderChanged { .. } => Err(case.again().await?.not_that_one()),
         }
     }
 
-    fn order(&self, command: Command) -> Result<Order, Failure> {
+    fn order(&self, command: OperatorAction) -> Result<OperatorCommand, Failure> {
         let by = self.by_whom.clone().unwrap_or_else(operator);
         for (option, said) in [("--reason", &self.reason), ("--by-whom", &by)] {
-            if said.trim().is_empty() || said.len() > Order::TEXT_MAX {
-                return Err(Failure::usage(format!("{option} has 1 to {} bytes", Order::TEXT_MAX)));
+            if said.trim().is_empty() || said.len() > OperatorCommand::TEXT_MAX {
+                return Err(Failure::usage(format!("{option} has 1 to {} bytes", OperatorCommand::TEXT_MAX)));
             }
         }
-        let order = Order::new(self.resource.clone(), command, &by, &self.reason);
+        let order = OperatorCommand::new(self.resource.clone(), command, &by, &self.reason);
         Ok(match self.token {
-            Some(token) => order.meaning(token),
+            Some(token) => order.for_token(token),
             None => order,
         })
     }
@@ -141,7 +141,7 @@ impl<'a> Case<'a> {
 
     /// An order that changes what is in use needs someone to be there.
     pub(crate) fn check_in_use(&self) -> Result<(), Failure> {
-        let nobody = self.seen.holder_count == 0 && self.seen.line_length == 0;
+        let nobody = self.seen.holder_count == 0 && self.seen.queue_length == 0;
         if nobody { Err(self.not_that_one()) } else { Ok(()) }
     }
 
@@ -157,11 +157,11 @@ impl<'a> Case<'a> {
         Failure::new(Exit::Refused, "not_that_one", format!("{}: {meant}; {now}", self.name()))
     }
 
-    fn report(&self, order: &Order, say: &str, done: bool) -> Result<ExitCode, Failure> {
+    fn report(&self, order: &OperatorCommand, say: &str, done: bool) -> Result<ExitCode, Failure> {
         let screen = self.desk.screen();
         if self.desk.output.json {
             screen.print_json(&Report {
-                order: order.command.as_str(),
+                order: order.action.as_str(),
                 resource: self.args.resource.to_string(),
                 token: self.args.token.map(|token| token.to_string()),
                 holder: self.meant().map(|held| WhoView::of(&held.holder)),

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use leasehold::{
-    Asked, AuditRecord, Clock as _, HeldBy, Holder, Placed, Resource, Snapshot, SystemClock, WallTime,
+    FinishRequest, AuditRecord, Clock as _, HeldBy, Holder, QueueEntry, Resource, Snapshot, SystemClock, WallTime,
 };
 use serde::Serialize;
 
@@ -24,7 +24,7 @@ pub(crate) struct ResourceView {
     holders: Vec<HolderView>,
     holder_count: u32,
     line: Vec<PlaceView>,
-    line_length: u32,
+    queue_length: u32,
     last_token: Option<String>,
     paused_for_ms: Option<u64>,
     paused_until: Option<String>,
@@ -43,8 +43,8 @@ impl ResourceView {
             capacity: snapshot.capacity,
             holders: snapshot.holders.iter().map(|held| HolderView::of(held, now)).collect(),
             holder_count: snapshot.holder_count,
-            line: snapshot.line.iter().map(PlaceView::of).collect(),
-            line_length: snapshot.line_length,
+            line: snapshot.queue.iter().map(PlaceView::of).collect(),
+            queue_length: snapshot.queue_length,
             last_token: snapshot.last_token.map(|token| token.to_string()),
             paused_for_ms: snapshot.paused_for.map(millis),
             paused_until: snapshot.paused_for.map(|left| text::exact_time(now.after(left))),
@@ -110,7 +110,7 @@ impl HolderView {
             remaining_ms: millis(held.remaining),
             note: plain.map(str::to_owned),
             note_hex: note.filter(|_| plain.is_none()).map(text::hex),
-            turns: held.turns,
+            turns: held.handovers,
             asked,
             evicting: held.evicting,
             kept: held.kept,
@@ -129,7 +129,7 @@ struct PlaceView {
 }
 
 impl PlaceView {
-    fn of(placed: &Placed) -> PlaceView {
+    fn of(placed: &QueueEntry) -> PlaceView {
         let (waited_ms, remaining_ms) = (millis(placed.waited), millis(placed.remaining));
         PlaceView { who: WhoView::of(&placed.holder), weight: placed.weight, waited_ms, remaining_ms }
     }
@@ -185,7 +185,7 @@ pub(crate) fn share(weight: u32, capacity: u32) -> Option<String> {
 }
 
 /// What an operator asked of a holder: `to finish within 14s, by anna@ops-1: deploy`.
-pub(crate) fn asked(asked: &Asked) -> String {
+pub(crate) fn asked(asked: &FinishRequest) -> String {
     let (by, why) = (text::printable(&asked.by), text::printable(&asked.why));
     let within = match asked.within {
         Duration::ZERO => "by now".to_owned(),

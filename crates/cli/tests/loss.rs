@@ -303,7 +303,7 @@ fn an_operators_wish_is_told_and_passed_on() {
     let script = "trap 'echo asked; exit 8' USR1; echo go; while :; do sleep 0.05; done";
     let running = site.script(&["--ttl", "2s", "--on-ask", "USR1"], script).start();
     running.until("go");
-    site.order(leasehold::Command::Ask { within: PATIENCE });
+    site.order(leasehold::OperatorAction::Ask { within: PATIENCE });
     running.until("asked");
     let (code, errors) = running.end();
     assert_eq!((code, errors.len()), (8, 1), "{errors:?}");

@@ -5,7 +5,7 @@ mod operator_common;
 
 use std::{sync::Arc, time::Duration};
 
-use leasehold::{Claim, Farewell, Held, Holder, OwnerToken, Renewal, Resource, Share};
+use leasehold::{Claim, ReleaseRequest, RenewRequest, Holder, OwnerToken, Renewal, Resource, Share};
 use operator_common::Store;
 use serde_json::{Value, json};
 
@@ -66,12 +66,12 @@ fn a_head_that_does_not_ask_is_found() {
         let backend = leasehold::open(&store.url()).await.unwrap();
         backend.acquire(&holds).await.unwrap();
         backend.acquire(&waits).await.unwrap();
-        backend.release(&Farewell::new(holds.reference())).await.unwrap();
+        backend.release(&ReleaseRequest::new(holds.reference())).await.unwrap();
         let (done, mut found) = tokio::sync::oneshot::channel();
         let mut command = store.command(&["leaks", "report/", "--json"]);
         std::thread::spawn(move || done.send(command.output().unwrap().stdout));
         loop {
-            let held = [Held::new(waits.reference(), Claim::PLACE_TTL)];
+            let held = [RenewRequest::new(waits.reference(), Claim::PLACE_TTL)];
             let kept = backend.renew(&held).await.remove(0);
             assert!(matches!(kept, Ok(Renewal::Queued { .. })), "{kept:?}");
             match tokio::time::timeout(Duration::from_millis(300), &mut found).await {

@@ -92,7 +92,7 @@ fn ctrl_c_ends_the_wait() {
     terminal.types(CTRL_C);
     terminal.enter("echo code=$?");
     terminal.sees("code=130");
-    assert_eq!(site.look("x", "1").line_length, 0, "it left the line");
+    assert_eq!(site.look("x", "1").queue_length, 0, "it left the line");
 }
 
 #[test]

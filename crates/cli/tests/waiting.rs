@@ -47,7 +47,7 @@ fn who_gave_up_waiting_is_in_nobodys_way() {
     let site = Site::new();
     let holder = holding(&site, &[]);
     assert_eq!(ended(&site.run(["-w", "0.1", "x/1", "true"]).output().unwrap()).0, 75);
-    assert_eq!(site.look("x", "1").line_length, 0);
+    assert_eq!(site.look("x", "1").queue_length, 0);
     end(holder);
 }
 
@@ -85,7 +85,7 @@ fn a_signal_ends_the_wait_and_leaves_the_line() {
         site.until_waiting(1);
         waiter.signal(signal);
         assert_eq!(waiter.end(), (code, vec![]));
-        assert_eq!(site.look("x", "1").line_length, 0, "it left the line");
+        assert_eq!(site.look("x", "1").queue_length, 0, "it left the line");
     }
     end(holder);
 }
@@ -187,7 +187,7 @@ fn who_waits_for_what_is_done_meanwhile_need_not_do_it() {
     end(holder);
     let (code, errors) = waiter.end();
     assert_eq!((code, errors.len()), (0, 1), "{errors:?}");
-    assert_eq!(site.look("x", "1").line_length, 0);
+    assert_eq!(site.look("x", "1").queue_length, 0);
 }
 
 #[test]
@@ -213,7 +213,7 @@ fn a_place_of_a_waiter_that_was_killed_is_given_up() {
     dead.signal(Signal::KILL);
     assert_eq!(dead.code(), -9);
     let waiter = site.run(["x/1", "true"]).start();
-    eventually("both are in line", || site.look("x", "1").line_length == 2);
+    eventually("both are in line", || site.look("x", "1").queue_length == 2);
     end(holder);
     assert_eq!(waiter.code(), 0);
 }

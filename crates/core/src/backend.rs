@@ -3,10 +3,10 @@
 use std::{borrow::Cow, fmt, time::Duration};
 
 use crate::{
-    claim::{Claim, ClaimRef, Cursor, Farewell, Held, Order, Query},
+    claim::{Claim, ClaimRef, Cursor, ReleaseRequest, RenewRequest, OperatorCommand, Query},
     error::Result,
     resource::Resource,
-    verdict::{Ordered, Page, Released, Renewal, Verdict},
+    verdict::{CommandOutcome, Page, Released, Renewal, Verdict},
 };
 
 /// Where state lives.
@@ -31,7 +31,7 @@ use crate::{
 /// - **B6 One capacity.** The first claim fixes the capacity while anyone is there.
 /// - **B7 Effects are named.** Every error says its effect: `None` or `Unknown`. Dropping a verb's future is
 ///   `Unknown`, nothing worse.
-/// - **B8 Buried.** After a farewell with `bury`, a request of that owner which the server executes late comes to
+/// - **B8 Buried.** After a farewell with `tombstone`, a request of that owner which the server executes late comes to
 ///   nothing. A buried successor still releases its predecessor.
 /// - **B9 Bounded.** Line, note, page and batch have [stated limits](Limits); every verb but `inspect` and `order`
 ///   is O(log n) or better. (On ZooKeeper listing is O(n).)
@@ -45,16 +45,16 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     fn info(&self) -> &BackendInfo;
 
     /// What fails together with this resource: a node, a shard, a slot. Renewals are batched by lane.
-    fn lane(&self, resource: &Resource) -> Lane;
+    fn failure_domain(&self, resource: &Resource) -> FailureDomain;
 
     /// Asks for a grant. Never waits; may take or keep a place in the line.
     async fn acquire(&self, claim: &Claim) -> Result<Verdict>;
 
     /// Goes on holding, or keeps a place. One answer each, in order; at most [`Limits::batch`] of one lane.
-    async fn renew(&self, held: &[Held]) -> Vec<Result<Renewal>>;
+    async fn renew(&self, held: &[RenewRequest]) -> Vec<Result<Renewal>>;
 
     /// Ends a claim: gives up its seat, or leaves the line.
-    async fn release(&self, farewell: &Farewell) -> Result<Released>;
+    async fn release(&self, farewell: &ReleaseRequest) -> Result<Released>;
 
     /// Returns when it is worth asking again: the claim can move, or its place is gone; for a claim that has no
     /// place, when anything changed since the cursor; in any case after `at_most`.
@@ -64,7 +64,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     async fn inspect(&self, query: &Query) -> Result<Page>;
 
     /// The operator's verb. Recorded in the audit trail in the same step.
-    async fn order(&self, order: &Order) -> Result<Ordered>;
+    async fn order(&self, order: &OperatorCommand) -> Result<CommandOutcome>;
 }
 
 // The trait must stay dyn-compatible: the backend is chosen by URL, at run time.
@@ -72,7 +72,7 @@ const _: fn(&dyn Backend) = |_| {};
 
 /// Leases of one lane fail together; the engine renews each lane on its own, so that a dead one delays no other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
-pub struct Lane(pub u32);
+pub struct FailureDomain(pub u32);
 
 /// What a backend is and promises.
 #[derive(Clone, Debug)]
@@ -143,11 +143,11 @@ impl fmt::Display for Guarantee {
 #[non_exhaustive]
 pub struct Capabilities {
     /// Waiting claims have places, granted in order.
-    pub line: bool,
+    pub queue: bool,
     /// Shares other than 1 of 1.
     pub shares: bool,
     /// A claim may succeed a holder while others wait. (Succeeding a place, or a holder without a line: always.)
-    pub hand_over: bool,
+    pub handover: bool,
     /// A released resource may stay closed for a while.
     pub keep_for: bool,
     /// Every claim has a ttl of its own. If not, a session keeps what it holds: the engine says farewell at the
@@ -156,19 +156,19 @@ pub struct Capabilities {
     /// Operators' orders, with their audit trail.
     pub orders: bool,
     /// A place that can move holds already, before it asks again: the store itself seats, in the order of the line.
-    pub eager: bool,
+    pub self_granting: bool,
 }
 
 impl Default for Capabilities {
     fn default() -> Capabilities {
         Capabilities {
-            line: true,
+            queue: true,
             shares: true,
-            hand_over: true,
+            handover: true,
             keep_for: true,
             own_ttl: true,
             orders: true,
-            eager: false,
+            self_granting: false,
         }
     }
 }
@@ -178,7 +178,7 @@ impl Default for Capabilities {
 #[non_exhaustive]
 pub struct Limits {
     /// Places in one line.
-    pub line: u32,
+    pub queue: u32,
     /// Bytes in a note.
     pub note: usize,
     /// Renewals in one call.
@@ -191,6 +191,6 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { line: 1_000_000, note: 4096, batch: 1000, page: 1000, ttl: Duration::from_secs(24 * 3600) }
+        Limits { queue: 1_000_000, note: 4096, batch: 1000, page: 1000, ttl: Duration::from_secs(24 * 3600) }
     }
 }

@@ -128,23 +128,23 @@ impl FromStr for Holder {
 /// Whom a claim takes over from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Succession {
+pub struct Handover {
     /// The owner token of the predecessor: a holder, or a place in the line.
     pub owner: OwnerToken,
     /// Leave a tombstone for the predecessor this long: an attempt of its claim went unanswered, so the server may
     /// execute it yet.
-    pub bury: Option<Duration>,
+    pub tombstone: Option<Duration>,
 }
 
-impl Succession {
+impl Handover {
     /// Takes over from this owner, all of whose requests were answered.
-    pub fn from(owner: OwnerToken) -> Succession {
-        Succession { owner, bury: None }
+    pub fn from(owner: OwnerToken) -> Handover {
+        Handover { owner, tombstone: None }
     }
 
     /// Takes over from this owner and buries it.
-    pub fn burying(owner: OwnerToken, keep: Duration) -> Succession {
-        Succession { owner, bury: Some(keep) }
+    pub fn with_tombstone(owner: OwnerToken, keep: Duration) -> Handover {
+        Handover { owner, tombstone: Some(keep) }
     }
 }
 
@@ -165,7 +165,7 @@ pub struct Claim {
     /// What to do when it cannot be granted now.
     pub when_blocked: WhenBlocked,
     /// Whom it takes over from.
-    pub succeeds: Option<Succession>,
+    pub takes_over_from: Option<Handover>,
     /// The highest token that this client has seen for the resource: mint above it.
     pub floor: Option<FencingToken>,
     /// A few bytes that others can read: an election's value.
@@ -193,7 +193,7 @@ impl Claim {
             ttl,
             place_ttl: Claim::PLACE_TTL,
             when_blocked: WhenBlocked::Leave,
-            succeeds: None,
+            takes_over_from: None,
             floor: None,
             note: None,
             holder,
@@ -209,8 +209,8 @@ impl Claim {
 
     /// Takes over from someone.
     #[must_use]
-    pub fn succeeding(mut self, from: Succession) -> Claim {
-        self.succeeds = Some(from);
+    pub fn taking_over(mut self, from: Handover) -> Claim {
+        self.takes_over_from = Some(from);
         self
     }
 
@@ -223,7 +223,7 @@ impl Claim {
 
     /// Carries a note.
     #[must_use]
-    pub fn noting(mut self, note: impl Into<Arc<[u8]>>) -> Claim {
+    pub fn with_note(mut self, note: impl Into<Arc<[u8]>>) -> Claim {
         self.note = Some(note.into());
         self
     }
@@ -246,7 +246,7 @@ pub struct ClaimRef {
 /// A holder's or a place's wish to go on.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Held {
+pub struct RenewRequest {
     /// Of what.
     pub resource: Resource,
     /// Whose.
@@ -257,15 +257,15 @@ pub struct Held {
     pub note: Option<Arc<[u8]>>,
 }
 
-impl Held {
+impl RenewRequest {
     /// Goes on for this long, with the same note.
-    pub fn new(claim: ClaimRef, ttl: Duration) -> Held {
-        Held { resource: claim.resource, owner: claim.owner, ttl, note: None }
+    pub fn new(claim: ClaimRef, ttl: Duration) -> RenewRequest {
+        RenewRequest { resource: claim.resource, owner: claim.owner, ttl, note: None }
     }
 
     /// Goes on with another note.
     #[must_use]
-    pub fn noting(mut self, note: impl Into<Arc<[u8]>>) -> Held {
+    pub fn with_note(mut self, note: impl Into<Arc<[u8]>>) -> RenewRequest {
         self.note = Some(note.into());
         self
     }
@@ -274,39 +274,39 @@ impl Held {
 /// The end of a claim, whether it holds, waits or was never seen.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Farewell {
+pub struct ReleaseRequest {
     /// Of what.
     pub resource: Resource,
     /// Whose.
     pub owner: OwnerToken,
     /// Leave a tombstone this long: a request of this owner that is executed late comes to nothing.
-    pub bury: Option<Duration>,
+    pub tombstone: Option<Duration>,
     /// If it holds: stay closed this long, for nobody.
     pub keep_for: Option<Duration>,
 }
 
-impl Farewell {
+impl ReleaseRequest {
     /// Leaves.
-    pub fn new(claim: ClaimRef) -> Farewell {
-        Farewell { resource: claim.resource, owner: claim.owner, bury: None, keep_for: None }
+    pub fn new(claim: ClaimRef) -> ReleaseRequest {
+        ReleaseRequest { resource: claim.resource, owner: claim.owner, tombstone: None, keep_for: None }
     }
 
     /// Leaves a tombstone.
     #[must_use]
-    pub fn burying(mut self, keep: Duration) -> Farewell {
-        self.bury = Some(keep);
+    pub fn with_tombstone(mut self, keep: Duration) -> ReleaseRequest {
+        self.tombstone = Some(keep);
         self
     }
 
     /// Stays closed for a while.
     #[must_use]
-    pub fn keeping(mut self, keep_for: Duration) -> Farewell {
+    pub fn keeping(mut self, keep_for: Duration) -> ReleaseRequest {
         self.keep_for = Some(keep_for);
         self
     }
 
     /// How long a tombstone must stand for a claim of this ttl: longer than any request of it can be under way.
-    pub fn bury_for(ttl: Duration) -> Duration {
+    pub fn tombstone_ttl(ttl: Duration) -> Duration {
         (ttl * 2).max(Duration::from_secs(180))
     }
 }
@@ -318,7 +318,7 @@ pub struct Cursor(pub u64);
 /// What an operator says to a resource. Every order leaves an [audit record](crate::AuditRecord).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Order {
+pub struct OperatorCommand {
     /// To what.
     pub resource: Resource,
     /// The grant that is meant, so that a newer holder is never hit by mistake. Without one: whoever is there, or
@@ -329,21 +329,21 @@ pub struct Order {
     /// Why.
     pub why: String,
     /// What to do.
-    pub command: Command,
+    pub action: OperatorAction,
 }
 
-impl Order {
+impl OperatorCommand {
     /// The longest `by` and `why`, in bytes.
     pub const TEXT_MAX: usize = 1024;
 
     /// An order.
-    pub fn new(resource: Resource, command: Command, by: &str, why: &str) -> Order {
-        Order { resource, token: None, by: by.to_owned(), why: why.to_owned(), command }
+    pub fn new(resource: Resource, action: OperatorAction, by: &str, why: &str) -> OperatorCommand {
+        OperatorCommand { resource, token: None, by: by.to_owned(), why: why.to_owned(), action }
     }
 
     /// Means this grant and no other.
     #[must_use]
-    pub fn meaning(mut self, token: FencingToken) -> Order {
+    pub fn for_token(mut self, token: FencingToken) -> OperatorCommand {
         self.token = Some(token);
         self
     }
@@ -352,7 +352,7 @@ impl Order {
 /// The operator's commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Command {
+pub enum OperatorAction {
     /// Asks the holder to finish within this time. It sees it as an event; nothing is taken from it.
     Ask {
         /// How long it has.
@@ -374,16 +374,16 @@ pub enum Command {
     },
 }
 
-impl Command {
+impl OperatorAction {
     /// A stable name, for programs and the audit trail.
     pub const fn as_str(self) -> &'static str {
         match self {
-            Command::Ask { .. } => "ask",
-            Command::Evict(Eviction::AtExpiry) => "evict",
-            Command::Evict(Eviction::Now) => "evict-now",
-            Command::Pause { .. } => "pause",
-            Command::Resume => "resume",
-            Command::Resize { .. } => "resize",
+            OperatorAction::Ask { .. } => "ask",
+            OperatorAction::Evict(Eviction::AtExpiry) => "evict",
+            OperatorAction::Evict(Eviction::Now) => "evict-now",
+            OperatorAction::Pause { .. } => "pause",
+            OperatorAction::Resume => "resume",
+            OperatorAction::Resize { .. } => "resize",
         }
     }
 }

@@ -7,15 +7,15 @@ use std::{fmt, future::Future, pin::Pin, time::Duration};
 
 /// A point on a clock that counts suspend: nanoseconds since some start, comparable within one host's uptime.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
-pub struct Moment(u64);
+pub struct Timestamp(u64);
 
-impl Moment {
+impl Timestamp {
     /// Later than every other moment.
-    pub const NEVER: Moment = Moment(u64::MAX);
+    pub const NEVER: Timestamp = Timestamp(u64::MAX);
 
     /// From nanoseconds since the clock's start.
-    pub const fn from_nanos(nanos: u64) -> Moment {
-        Moment(nanos)
+    pub const fn from_nanos(nanos: u64) -> Timestamp {
+        Timestamp(nanos)
     }
 
     /// Nanoseconds since the clock's start.
@@ -23,25 +23,25 @@ impl Moment {
         self.0
     }
 
-    /// This much later; stops at [`Moment::NEVER`].
+    /// This much later; stops at [`Timestamp::NEVER`].
     #[must_use]
-    pub fn after(self, by: Duration) -> Moment {
-        Moment(self.0.saturating_add(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)))
+    pub fn after(self, by: Duration) -> Timestamp {
+        Timestamp(self.0.saturating_add(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)))
     }
 
     /// This much earlier; stops at the clock's start.
     #[must_use]
-    pub fn before(self, by: Duration) -> Moment {
-        Moment(self.0.saturating_sub(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)))
+    pub fn before(self, by: Duration) -> Timestamp {
+        Timestamp(self.0.saturating_sub(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)))
     }
 
     /// How long until `later`; zero if that is past.
-    pub fn until(self, later: Moment) -> Duration {
+    pub fn until(self, later: Timestamp) -> Duration {
         Duration::from_nanos(later.0.saturating_sub(self.0))
     }
 }
 
-impl fmt::Debug for Moment {
+impl fmt::Debug for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "@{:?}", Duration::from_nanos(self.0))
     }
@@ -77,7 +77,7 @@ impl WallTime {
 /// Reads time.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// Now, on a clock that goes on while the machine is suspended. Never goes back.
-    fn now(&self) -> Moment;
+    fn now(&self) -> Timestamp;
     /// Now, as the calendar has it.
     fn wall(&self) -> WallTime;
 }
@@ -114,11 +114,11 @@ const COUNTS_SUSPEND: rustix::time::ClockId = rustix::time::ClockId::Boottime;
 const COUNTS_SUSPEND: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
 
 impl Clock for SystemClock {
-    fn now(&self) -> Moment {
+    fn now(&self) -> Timestamp {
         #[expect(clippy::disallowed_methods, reason = "this is the seam")]
         let time = rustix::time::clock_gettime(COUNTS_SUSPEND);
         let (seconds, nanos) = (u64::try_from(time.tv_sec), u64::try_from(time.tv_nsec));
-        Moment(seconds.unwrap_or(0) * 1_000_000_000 + nanos.unwrap_or(0))
+        Timestamp(seconds.unwrap_or(0) * 1_000_000_000 + nanos.unwrap_or(0))
     }
 
     fn wall(&self) -> WallTime {

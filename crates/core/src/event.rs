@@ -7,7 +7,7 @@ use crate::{
     error::{Error, ErrorKind},
     resource::Resource,
     token::FencingToken,
-    verdict::{Asked, Released},
+    verdict::{FinishRequest, Released},
 };
 
 /// Something happened to a claim of this client.
@@ -85,13 +85,13 @@ pub enum EventKind {
         left: Duration,
     },
     /// An operator asks the holder to finish.
-    Asked(Asked),
+    Asked(FinishRequest),
     /// An operator lets the lease run out.
     Evicting,
     /// The lease ended without being released.
     Lost {
         /// Why.
-        why: Ending,
+        why: EndReason,
         /// Since the grant.
         held_for: Duration,
     },
@@ -105,7 +105,7 @@ pub enum EventKind {
         held_for: Duration,
     },
     /// A claim whose caller went away part-way was buried.
-    Buried,
+    Cancelled,
     /// A claim could not be given back: it stays until its ttl ends.
     Leaked {
         /// The last answer.
@@ -135,7 +135,7 @@ impl EventKind {
             EventKind::Evicting => "evicting",
             EventKind::Lost { .. } => "lost",
             EventKind::Released { .. } => "released",
-            EventKind::Buried => "buried",
+            EventKind::Cancelled => "cancelled",
             EventKind::Leaked { .. } => "leaked",
             EventKind::StaleTokenRefused { .. } => "stale_token_refused",
         }
@@ -145,7 +145,7 @@ impl EventKind {
 /// How a lease ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Ending {
+pub enum EndReason {
     /// It was given back.
     Released,
     /// It was handed out of this process, to be adopted elsewhere.
@@ -162,36 +162,36 @@ pub enum Ending {
     NoProgress,
 }
 
-impl Ending {
+impl EndReason {
     /// Every ending but a release and a detach is a loss.
     pub const fn is_loss(self) -> bool {
-        !matches!(self, Ending::Released | Ending::Detached)
+        !matches!(self, EndReason::Released | EndReason::Detached)
     }
 
     /// A stable name, for programs and metric labels.
     pub const fn as_str(self) -> &'static str {
         match self {
-            Ending::Released => "released",
-            Ending::Detached => "detached",
-            Ending::Expired => "expired",
-            Ending::NotOurs => "not_ours",
-            Ending::Evicted => "evicted",
-            Ending::MaxHold => "max_hold",
-            Ending::NoProgress => "no_progress",
+            EndReason::Released => "released",
+            EndReason::Detached => "detached",
+            EndReason::Expired => "expired",
+            EndReason::NotOurs => "not_ours",
+            EndReason::Evicted => "evicted",
+            EndReason::MaxHold => "max_hold",
+            EndReason::NoProgress => "no_progress",
         }
     }
 }
 
-impl fmt::Display for Ending {
+impl fmt::Display for EndReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Ending::Released => "it was released",
-            Ending::Detached => "it was detached",
-            Ending::Expired => "no renewal succeeded in time",
-            Ending::NotOurs => "the backend says it is not ours any more",
-            Ending::Evicted => "an operator evicted it",
-            Ending::MaxHold => "it was held as long as max_hold allows",
-            Ending::NoProgress => "the work reported no progress in time",
+            EndReason::Released => "it was released",
+            EndReason::Detached => "it was detached",
+            EndReason::Expired => "no renewal succeeded in time",
+            EndReason::NotOurs => "the backend says it is not ours any more",
+            EndReason::Evicted => "an operator evicted it",
+            EndReason::MaxHold => "it was held as long as max_hold allows",
+            EndReason::NoProgress => "the work reported no progress in time",
         })
     }
 }

@@ -12,7 +12,7 @@
 //! | [`verdict`] | what a backend answers |
 //! | [`backend`] | the trait, with its contract B1–B10 |
 //! | [`quorum_node`] | a server that votes, for leases over a majority of independent servers |
-//! | [`seat`] | the one rule of seating |
+//! | [`admission`] | the admission rule: who is granted |
 //! | [`model`] | one resource as a pure state machine: the executable specification |
 //! | [`backoff`] | how long to wait before asking again |
 //! | [`clock`] | the one seam for time, chance and tasks |
@@ -36,22 +36,22 @@ pub mod quorum_node;
 pub mod race;
 pub mod request_id;
 pub mod resource;
-mod roster;
-pub mod seat;
+mod expiring;
+pub mod admission;
 pub mod token;
 pub mod url;
 pub mod verdict;
 
 pub use async_trait::async_trait;
-pub use backend::{Backend, BackendInfo, Capabilities, Guarantee, Lane, Limits};
+pub use backend::{Backend, BackendInfo, Capabilities, Guarantee, FailureDomain, Limits};
 pub use backoff::Backoff;
 pub use claim::{
-    Claim, ClaimRef, Command, Cursor, Eviction, Farewell, Held, Holder, Listing, Order, Query, Share,
-    Succession, WhenBlocked,
+    Claim, ClaimRef, Cursor, Eviction, ReleaseRequest, Holder, Listing, OperatorAction, OperatorCommand, Query, RenewRequest, Share,
+    Handover, WhenBlocked,
 };
-pub use clock::{Clock, Environment, Moment, SystemClock, WallTime};
+pub use clock::{Clock, Environment, Timestamp, SystemClock, WallTime};
 pub use error::{Busy, Effect, Error, ErrorKind, Result, Verb};
-pub use event::{Ending, Event, EventKind};
+pub use event::{EndReason, Event, EventKind};
 pub use model::Model;
 pub use pass::{OwnerHash, Pass};
 pub use quorum_node::QuorumNode;
@@ -59,6 +59,6 @@ pub use request_id::{RequestId, RequestIds};
 pub use resource::Resource;
 pub use token::{FencingToken, OwnerToken, ShareNumber};
 pub use verdict::{
-    Asked, AuditRecord, Blocked, Gone, Grant, HeldBy, Kept, Leak, Ordered, Page, Placed, Released, Renewal,
+    AuditRecord, Blocked, FinishRequest, GoneReason, Grant, HeldBy, Leak, CommandOutcome, Page, QueueEntry, Released, Renewal, Renewed,
     Snapshot, Verdict,
 };

@@ -6,16 +6,16 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
-    claim::{Claim, Command, Cursor, Eviction, Farewell, Held, Holder, Order, Succession, WhenBlocked},
-    clock::Moment,
+    claim::{Claim, OperatorAction, Cursor, Eviction, ReleaseRequest, RenewRequest, Holder, OperatorCommand, Handover, WhenBlocked},
+    clock::Timestamp,
     error::Result,
     planted::{self, Bug},
     resource::Resource,
-    roster::Roster,
-    seat,
+    expiring::ExpiringMap,
+    admission,
     token::{FencingToken, OwnerToken},
     verdict::{
-        Asked, Blocked, Gone, Grant, HeldBy, Kept, Ordered, Placed, Released, Renewal, Snapshot, Verdict,
+        FinishRequest, Blocked, GoneReason, Grant, HeldBy, Renewed, CommandOutcome, QueueEntry, Released, Renewal, Snapshot, Verdict,
     },
 };
 
@@ -24,14 +24,14 @@ use crate::{
 pub struct Model {
     /// Of those who are there; without meaning while nobody is.
     capacity: u32,
-    seats: Roster<OwnerToken, Seat>,
+    seats: ExpiringMap<OwnerToken, Seat>,
     held: u64,
     /// Places by arrival.
-    line: Roster<u64, Place>,
+    line: ExpiringMap<u64, Place>,
     arrivals: BTreeMap<OwnerToken, u64>,
     next_arrival: u64,
-    graves: Roster<OwnerToken, Gone>,
-    paused_until: Option<Moment>,
+    graves: ExpiringMap<OwnerToken, GoneReason>,
+    paused_until: Option<Timestamp>,
     last: Option<FencingToken>,
     version: u64,
 }
@@ -41,10 +41,10 @@ struct Seat {
     holder: Arc<Holder>,
     weight: u32,
     token: FencingToken,
-    since: Moment,
+    since: Timestamp,
     note: Option<Arc<[u8]>>,
-    turns: u32,
-    asked: Option<(Moment, Asked)>,
+    handovers: u32,
+    asked: Option<(Timestamp, FinishRequest)>,
     evicting: bool,
     /// Released, but to stay closed until it ends.
     kept: bool,
@@ -55,7 +55,7 @@ struct Place {
     owner: OwnerToken,
     holder: Arc<Holder>,
     weight: u32,
-    since: Moment,
+    since: Timestamp,
 }
 
 impl Model {
@@ -64,12 +64,12 @@ impl Model {
     pub fn new(version: u64) -> Model {
         Model {
             capacity: 0,
-            seats: Roster::new(),
+            seats: ExpiringMap::new(),
             held: 0,
-            line: Roster::new(),
+            line: ExpiringMap::new(),
             arrivals: BTreeMap::new(),
             next_arrival: 0,
-            graves: Roster::new(),
+            graves: ExpiringMap::new(),
             paused_until: None,
             last: None,
             version,
@@ -87,7 +87,7 @@ impl Model {
     }
 
     /// Drops what has ended.
-    pub fn settle(&mut self, now: Moment) {
+    pub fn settle(&mut self, now: Timestamp) {
         while let Some(seat) = self.seats.pop_ended(now) {
             self.held -= u64::from(seat.weight);
             self.version += 1;
@@ -106,7 +106,7 @@ impl Model {
     /// The owners at the head of the line who can be granted now: the ones to wake.
     pub fn movers(&self) -> impl Iterator<Item = OwnerToken> {
         let open = self.paused_until.is_none();
-        let run = if open { seat::movers(self.held, self.weights(), self.capacity) } else { 0 };
+        let run = if open { admission::grantable(self.held, self.weights(), self.capacity) } else { 0 };
         self.line.iter().take(run).map(|(_, _, place)| place.owner)
     }
 
@@ -126,7 +126,7 @@ impl Model {
     }
 
     /// How many wait, those included whose place has ended since the last verb.
-    pub fn line_length(&self) -> usize {
+    pub fn queue_length(&self) -> usize {
         self.line.len()
     }
 
@@ -138,26 +138,26 @@ impl Model {
     ///
     /// # Errors
     /// `Limit` if no token is left; nothing is changed then.
-    pub fn acquire(&mut self, now: Moment, claim: &Claim, clock: u64) -> Result<Verdict> {
+    pub fn acquire(&mut self, now: Timestamp, claim: &Claim, clock: u64) -> Result<Verdict> {
         self.settle(now);
         let minted = FencingToken::mint(self.last, clock, claim.floor)?;
         let token = self.last.filter(|_| planted::is(Bug::TokenRepeats)).unwrap_or(minted);
         if self.graves.get(claim.owner).is_some() {
             // The claim is dead, but whom it was to succeed wanted to go all the same.
-            claim.succeeds.iter().for_each(|from| self.depart(now, from));
-            return Ok(Verdict::Buried);
+            claim.takes_over_from.iter().for_each(|from| self.depart(now, from));
+            return Ok(Verdict::Cancelled);
         }
         if let Some((ends, seat)) = self.seats.get(claim.owner) {
             let grant = Grant::new(seat.token, now.until(ends));
             // A kept seat is nobody's: its owner has said farewell, so this is a request that comes late.
-            return Ok(if seat.kept { Verdict::Buried } else { Verdict::Granted(grant) });
+            return Ok(if seat.kept { Verdict::Cancelled } else { Verdict::Granted(grant) });
         }
         let there = !self.seats.is_empty() || !self.line.is_empty();
         if there && self.capacity != claim.share.capacity() {
             self.leave_line(claim.owner);
             return Ok(Verdict::Mismatch { capacity: self.capacity });
         }
-        if let Some(from) = &claim.succeeds
+        if let Some(from) = &claim.takes_over_from
             && let Some(grant) = self.succeed(now, claim, from, token)
         {
             return Ok(Verdict::Granted(grant));
@@ -179,19 +179,19 @@ impl Model {
     /// Takes over a seat, and says so; or takes over a place, or finds nothing, and leaves the rest to the rule.
     fn succeed(
         &mut self,
-        now: Moment,
+        now: Timestamp,
         claim: &Claim,
-        from: &Succession,
+        from: &Handover,
         token: FencingToken,
     ) -> Option<Grant> {
         let weight = claim.share.weight();
         let seat = self.seats.get(from.owner).filter(|(_, seat)| !seat.kept && seat.weight >= weight);
         if let Some((ends, seat)) = seat {
             let downgrade = weight < seat.weight;
-            let bounded = seat.turns >= seat::TURNS_MAX && !self.line.is_empty();
+            let bounded = seat.handovers >= admission::HANDOVERS_MAX && !self.line.is_empty();
             let bounded = bounded && !planted::is(Bug::EndlessTurns);
             let refused = !downgrade && (self.paused_until.is_some() || seat.evicting || bounded);
-            let turns = if downgrade { seat.turns } else { seat.turns + 1 };
+            let handovers = if downgrade { seat.handovers } else { seat.handovers + 1 };
             let ends = if downgrade { ends } else { now.after(claim.ttl) };
             let said = (seat.asked.clone(), seat.evicting);
             self.depart(now, from);
@@ -199,7 +199,7 @@ impl Model {
                 return None;
             }
             self.leave_line(claim.owner);
-            let grant = self.sit(now, claim, token, ends, turns);
+            let grant = self.sit(now, claim, token, ends, handovers);
             if downgrade {
                 // The same work goes on with less: what an operator said to it stands, or evicting would be in vain.
                 let seat = self.seats.get_mut(claim.owner).expect("it just sat down");
@@ -219,13 +219,13 @@ impl Model {
     }
 
     /// The predecessor goes, and is buried if some request of it may still come.
-    fn depart(&mut self, now: Moment, from: &Succession) {
+    fn depart(&mut self, now: Timestamp, from: &Handover) {
         if self.seats.get(from.owner).is_some_and(|(_, seat)| !seat.kept) {
             self.stand_up(from.owner);
         }
         self.leave_line(from.owner);
-        if let Some(keep) = from.bury {
-            self.graves.insert(from.owner, now.after(keep), Gone::Buried);
+        if let Some(keep) = from.tombstone {
+            self.graves.insert(from.owner, now.after(keep), GoneReason::Cancelled);
         }
     }
 
@@ -233,17 +233,17 @@ impl Model {
         let own = self.arrivals.get(&claim.owner).copied().unwrap_or(u64::MAX);
         let ahead =
             self.line.iter().take_while(|(arrival, ..)| *arrival < own).map(|(_, _, place)| place.weight);
-        seat::granted(self.held, ahead, claim.share.weight(), claim.share.capacity())
+        admission::is_granted(self.held, ahead, claim.share.weight(), claim.share.capacity())
     }
 
-    fn sit(&mut self, now: Moment, claim: &Claim, token: FencingToken, ends: Moment, turns: u32) -> Grant {
+    fn sit(&mut self, now: Timestamp, claim: &Claim, token: FencingToken, ends: Timestamp, handovers: u32) -> Grant {
         let seat = Seat {
             holder: Arc::clone(&claim.holder),
             weight: claim.share.weight(),
             token,
             since: now,
             note: claim.note.clone(),
-            turns,
+            handovers,
             asked: None,
             evicting: false,
             kept: false,
@@ -263,7 +263,7 @@ impl Model {
         true
     }
 
-    fn queue(&mut self, now: Moment, claim: &Claim) {
+    fn queue(&mut self, now: Timestamp, claim: &Claim) {
         let place_ends = now.after(claim.place_ttl);
         match self.arrivals.get(&claim.owner) {
             Some(&arrival) => self.prolong_place(arrival, place_ends),
@@ -275,14 +275,14 @@ impl Model {
         }
     }
 
-    fn place(&mut self, now: Moment, claim: &Claim, arrival: u64, since: Moment) {
+    fn place(&mut self, now: Timestamp, claim: &Claim, arrival: u64, since: Timestamp) {
         let (owner, weight) = (claim.owner, claim.share.weight());
         let place = Place { owner, holder: Arc::clone(&claim.holder), weight, since };
         self.line.insert(arrival, now.after(claim.place_ttl), place);
         self.arrivals.insert(owner, arrival);
     }
 
-    fn prolong_place(&mut self, arrival: u64, ends: Moment) {
+    fn prolong_place(&mut self, arrival: u64, ends: Timestamp) {
         let (old, _) = self.line.get(arrival).expect("arrivals and line agree");
         self.line.reschedule(arrival, ends.max(old));
     }
@@ -294,18 +294,18 @@ impl Model {
         }
     }
 
-    fn blocked(&self, now: Moment, owner: OwnerToken) -> Blocked {
+    fn blocked(&self, now: Timestamp, owner: OwnerToken) -> Blocked {
         let own = self.arrivals.get(&owner).copied();
         let ahead = own.map_or(self.line.len(), |own| {
             let near =
-                self.line.iter().take(seat::WINDOW + 1).take_while(|(arrival, ..)| *arrival < own).count();
-            if near <= seat::WINDOW { near } else { self.line.len() - 1 }
+                self.line.iter().take(admission::WINDOW + 1).take_while(|(arrival, ..)| *arrival < own).count();
+            if near <= admission::WINDOW { near } else { self.line.len() - 1 }
         });
-        let places = self.line.iter().take(seat::WINDOW).map(|(_, ends, _)| ends).min();
+        let places = self.line.iter().take(admission::WINDOW).map(|(_, ends, _)| ends).min();
         let next = [self.seats.next_end(), places, self.paused_until].into_iter().flatten().min();
         let holders = self.seats.by_end().take(Blocked::HOLDERS_MAX);
         Blocked {
-            placed: own.is_some(),
+            queued: own.is_some(),
             ahead: u32::try_from(ahead).unwrap_or(u32::MAX),
             holders: holders.map(|(ends, seat)| seat.seen(now, ends)).collect(),
             changes_in: next.map(|at| now.until(at)),
@@ -315,7 +315,7 @@ impl Model {
     }
 
     /// The verb `renew`, for one of the batch.
-    pub fn renew(&mut self, now: Moment, held: &Held) -> Renewal {
+    pub fn renew(&mut self, now: Timestamp, held: &RenewRequest) -> Renewal {
         if !planted::is(Bug::RenewRevives) {
             self.settle(now);
         }
@@ -331,18 +331,18 @@ impl Model {
                 seat.note = Some(Arc::clone(note));
                 self.version += 1;
             }
-            return Renewal::Kept(Kept { token, remaining: now.until(ends), asked, evicting });
+            return Renewal::Renewed(Renewed { token, remaining: now.until(ends), asked, evicting });
         }
         if let Some(&arrival) = self.arrivals.get(&held.owner) {
             self.prolong_place(arrival, now.after(held.ttl));
             let (ends, _) = self.line.get(arrival).expect("arrivals and line agree");
             return Renewal::Queued { remaining: now.until(ends) };
         }
-        Renewal::Gone { why: self.graves.get(held.owner).map_or(Gone::NotThere, |(_, why)| *why) }
+        Renewal::Gone { why: self.graves.get(held.owner).map_or(GoneReason::NotThere, |(_, why)| *why) }
     }
 
     /// The verb `release`.
-    pub fn release(&mut self, now: Moment, farewell: &Farewell) -> Released {
+    pub fn release(&mut self, now: Timestamp, farewell: &ReleaseRequest) -> Released {
         self.settle(now);
         let someone = self.seats.iter().next().map(|(owner, ..)| owner);
         let owner = someone.filter(|_| planted::is(Bug::ReleaseWithoutOwner)).unwrap_or(farewell.owner);
@@ -357,14 +357,14 @@ impl Model {
             _ if holds => drop(self.stand_up(owner)),
             _ => self.leave_line(owner),
         }
-        if let Some(keep) = farewell.bury.filter(|_| !planted::is(Bug::NoTombstone)) {
-            self.graves.insert(owner, now.after(keep), Gone::Buried);
+        if let Some(keep) = farewell.tombstone.filter(|_| !planted::is(Bug::NoTombstone)) {
+            self.graves.insert(owner, now.after(keep), GoneReason::Cancelled);
         }
         if holds || waits { Released::Now } else { Released::AlreadyGone }
     }
 
     /// The verb `order`; the caller keeps the audit record.
-    pub fn order(&mut self, now: Moment, order: &Order) -> Ordered {
+    pub fn order(&mut self, now: Timestamp, order: &OperatorCommand) -> CommandOutcome {
         self.settle(now);
         let meant = match order.token {
             None => self.seats.iter().map(|(owner, _, seat)| (seat.token, owner)).max(),
@@ -374,50 +374,50 @@ impl Model {
                 Some((token, owner))
             }
         };
-        match (order.command, meant) {
-            (Command::Pause { lasting }, _) => self.paused_until = Some(now.after(lasting)),
-            (Command::Resume, _) => self.paused_until = None,
-            (Command::Resize { capacity }, _) if self.held > 0 || !self.line.is_empty() => {
+        match (order.action, meant) {
+            (OperatorAction::Pause { lasting }, _) => self.paused_until = Some(now.after(lasting)),
+            (OperatorAction::Resume, _) => self.paused_until = None,
+            (OperatorAction::Resize { capacity }, _) if self.held > 0 || !self.line.is_empty() => {
                 self.capacity = capacity.get();
             }
-            (_, None) | (Command::Resize { .. }, _) => return self.not_that_one(),
-            (Command::Ask { within }, Some((_, owner))) => {
-                let asked = Asked::new(within, order.by.as_str(), order.why.as_str());
+            (_, None) | (OperatorAction::Resize { .. }, _) => return self.not_that_one(),
+            (OperatorAction::Ask { within }, Some((_, owner))) => {
+                let asked = FinishRequest::new(within, order.by.as_str(), order.why.as_str());
                 self.seats.get_mut(owner).expect("it holds").asked = Some((now.after(within), asked));
             }
-            (Command::Evict(Eviction::AtExpiry), Some((_, owner))) => {
+            (OperatorAction::Evict(Eviction::AtExpiry), Some((_, owner))) => {
                 self.seats.get_mut(owner).expect("it holds").evicting = true;
             }
-            (Command::Evict(Eviction::Now), Some((_, owner))) => {
+            (OperatorAction::Evict(Eviction::Now), Some((_, owner))) => {
                 let (ends, _) = self.seats.get(owner).expect("it holds");
-                let keep = Farewell::bury_for(now.until(ends));
+                let keep = ReleaseRequest::tombstone_ttl(now.until(ends));
                 self.stand_up(owner);
-                self.graves.insert(owner, now.after(keep), Gone::Evicted);
+                self.graves.insert(owner, now.after(keep), GoneReason::Evicted);
             }
         }
         self.version += 1;
-        Ordered::Done
+        CommandOutcome::Done
     }
 
-    fn not_that_one(&self) -> Ordered {
-        Ordered::NotThatOne { token: self.seats.iter().map(|(_, _, seat)| seat.token).max() }
+    fn not_that_one(&self) -> CommandOutcome {
+        CommandOutcome::HolderChanged { token: self.seats.iter().map(|(_, _, seat)| seat.token).max() }
     }
 
     /// What is there now. Looks only: what has ended is left out, not dropped.
-    pub fn snapshot(&self, now: Moment, resource: &Resource) -> Snapshot {
+    pub fn snapshot(&self, now: Timestamp, resource: &Resource) -> Snapshot {
         let mut seats: Vec<_> = self.seats.by_end().filter(|(ends, _)| *ends > now).collect();
         seats.sort_by_key(|(_, seat)| seat.token);
         let places: Vec<_> = self.line.iter().filter(|(_, ends, _)| *ends > now).collect();
         let mut snapshot = Snapshot::empty(resource.clone());
         snapshot.capacity = self.capacity;
         snapshot.holder_count = u32::try_from(seats.len()).unwrap_or(u32::MAX);
-        snapshot.line_length = u32::try_from(places.len()).unwrap_or(u32::MAX);
+        snapshot.queue_length = u32::try_from(places.len()).unwrap_or(u32::MAX);
         let listed = Snapshot::LISTED_MAX;
         snapshot.holders = seats.into_iter().take(listed).map(|(ends, seat)| seat.seen(now, ends)).collect();
-        let placed = |(_, ends, place): (u64, Moment, &Place)| {
-            Placed::new(Arc::clone(&place.holder), place.weight, place.since.until(now), now.until(ends))
+        let placed = |(_, ends, place): (u64, Timestamp, &Place)| {
+            QueueEntry::new(Arc::clone(&place.holder), place.weight, place.since.until(now), now.until(ends))
         };
-        snapshot.line = places.into_iter().take(listed).map(placed).collect();
+        snapshot.queue = places.into_iter().take(listed).map(placed).collect();
         snapshot.last_token = self.last;
         snapshot.paused_for = self.paused_until.filter(|until| *until > now).map(|until| now.until(until));
         snapshot.cursor = Cursor(self.version);
@@ -426,7 +426,7 @@ impl Model {
 }
 
 impl Seat {
-    fn seen(&self, now: Moment, ends: Moment) -> HeldBy {
+    fn seen(&self, now: Timestamp, ends: Timestamp) -> HeldBy {
         HeldBy {
             holder: Arc::clone(&self.holder),
             token: self.token,
@@ -434,7 +434,7 @@ impl Seat {
             held_for: self.since.until(now),
             remaining: now.until(ends),
             note: self.note.clone(),
-            turns: self.turns,
+            handovers: self.handovers,
             asked: self.asked.as_ref().map(|(by, asked)| asked.left(now, *by)),
             evicting: self.evicting,
             kept: self.kept,
@@ -442,8 +442,8 @@ impl Seat {
     }
 }
 
-impl Asked {
-    fn left(&self, now: Moment, by: Moment) -> Asked {
-        Asked { within: now.until(by), ..self.clone() }
+impl FinishRequest {
+    fn left(&self, now: Timestamp, by: Timestamp) -> FinishRequest {
+        FinishRequest { within: now.until(by), ..self.clone() }
     }
 }

@@ -18,7 +18,7 @@ pub enum Verdict {
     /// Not now.
     Blocked(Blocked),
     /// A farewell buried this owner: never.
-    Buried,
+    Cancelled,
     /// Others use the resource with another capacity.
     Mismatch {
         /// Theirs.
@@ -57,8 +57,8 @@ impl Grant {
 #[non_exhaustive]
 pub struct Blocked {
     /// Whether the claim has a place in the line.
-    pub placed: bool,
-    /// Live places ahead of it: exact up to [`seat::WINDOW`](crate::seat::WINDOW), an upper bound beyond.
+    pub queued: bool,
+    /// Live places ahead of it: exact up to [`admission::WINDOW`](crate::admission::WINDOW), an upper bound beyond.
     pub ahead: u32,
     /// Some of the holders, the one that ends soonest first; at most [`Blocked::HOLDERS_MAX`].
     pub holders: Vec<HeldBy>,
@@ -98,9 +98,9 @@ pub struct HeldBy {
     /// What it wants others to know.
     pub note: Option<Arc<[u8]>>,
     /// How many times in a row the seat was handed over to get here.
-    pub turns: u32,
+    pub handovers: u32,
     /// What an operator asked of it.
-    pub asked: Option<Asked>,
+    pub asked: Option<FinishRequest>,
     /// It is not renewed any more.
     pub evicting: bool,
     /// Nobody is there; it stays closed.
@@ -117,7 +117,7 @@ impl HeldBy {
             held_for: Duration::ZERO,
             remaining: Duration::ZERO,
             note: None,
-            turns: 0,
+            handovers: 0,
             asked: None,
             evicting: false,
             kept: false,
@@ -129,7 +129,7 @@ impl HeldBy {
 #[derive(Clone, Debug)]
 pub enum Renewal {
     /// It holds.
-    Kept(Kept),
+    Renewed(Renewed),
     /// It waits in line for this long, unless kept again.
     Queued {
         /// Of the place.
@@ -138,35 +138,35 @@ pub enum Renewal {
     /// It neither holds nor waits.
     Gone {
         /// Why, as far as the backend knows.
-        why: Gone,
+        why: GoneReason,
     },
 }
 
 /// It holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Kept {
+pub struct Renewed {
     /// Of the grant.
     pub token: FencingToken,
     /// How much was left when the request was executed.
     pub remaining: Duration,
     /// An operator asks it to finish.
-    pub asked: Option<Asked>,
+    pub asked: Option<FinishRequest>,
     /// It was not extended, and will not be: an operator lets it run out.
     pub evicting: bool,
 }
 
-impl Kept {
+impl Renewed {
     /// It holds, and nobody asks anything of it.
-    pub fn new(token: FencingToken, remaining: Duration) -> Kept {
-        Kept { token, remaining, asked: None, evicting: false }
+    pub fn new(token: FencingToken, remaining: Duration) -> Renewed {
+        Renewed { token, remaining, asked: None, evicting: false }
     }
 }
 
 /// An operator's wish that the holder finish.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Asked {
+pub struct FinishRequest {
     /// How long it has.
     pub within: Duration,
     /// Who asks.
@@ -175,22 +175,22 @@ pub struct Asked {
     pub why: Arc<str>,
 }
 
-impl Asked {
+impl FinishRequest {
     /// A wish.
-    pub fn new(within: Duration, by: impl Into<Arc<str>>, why: impl Into<Arc<str>>) -> Asked {
-        Asked { within, by: by.into(), why: why.into() }
+    pub fn new(within: Duration, by: impl Into<Arc<str>>, why: impl Into<Arc<str>>) -> FinishRequest {
+        FinishRequest { within, by: by.into(), why: why.into() }
     }
 }
 
 /// Why a claim is no longer there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Gone {
+pub enum GoneReason {
     /// It expired, was released, or was never there.
     NotThere,
     /// An operator evicted it.
     Evicted,
     /// It was buried.
-    Buried,
+    Cancelled,
 }
 
 /// The answer to a farewell.
@@ -206,11 +206,11 @@ pub enum Released {
 
 /// The answer to an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Ordered {
+pub enum CommandOutcome {
     /// Done, and recorded.
     Done,
     /// The grant that was meant is not there any more; nothing was done.
-    NotThatOne {
+    HolderChanged {
         /// Who is there instead, if anyone: the newest grant.
         token: Option<FencingToken>,
     },
@@ -289,9 +289,9 @@ pub struct Snapshot {
     /// How many there are.
     pub holder_count: u32,
     /// The head of the line; at most [`Snapshot::LISTED_MAX`].
-    pub line: Vec<Placed>,
+    pub queue: Vec<QueueEntry>,
     /// How many wait.
-    pub line_length: u32,
+    pub queue_length: u32,
     /// The newest token given out, where it is remembered.
     pub last_token: Option<FencingToken>,
     /// An operator's pause ends after this long.
@@ -311,8 +311,8 @@ impl Snapshot {
             capacity: 0,
             holders: Vec::new(),
             holder_count: 0,
-            line: Vec::new(),
-            line_length: 0,
+            queue: Vec::new(),
+            queue_length: 0,
             last_token: None,
             paused_for: None,
             cursor: Cursor::default(),
@@ -323,7 +323,7 @@ impl Snapshot {
 /// A waiting claim, as others see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Placed {
+pub struct QueueEntry {
     /// Who.
     pub holder: Arc<Holder>,
     /// The share that it wants.
@@ -334,10 +334,10 @@ pub struct Placed {
     pub remaining: Duration,
 }
 
-impl Placed {
+impl QueueEntry {
     /// A place.
-    pub fn new(holder: Arc<Holder>, weight: u32, waited: Duration, remaining: Duration) -> Placed {
-        Placed { holder, weight, waited, remaining }
+    pub fn new(holder: Arc<Holder>, weight: u32, waited: Duration, remaining: Duration) -> QueueEntry {
+        QueueEntry { holder, weight, waited, remaining }
     }
 }
 
@@ -363,14 +363,14 @@ pub struct AuditRecord {
 
 impl AuditRecord {
     /// What an order did.
-    pub fn of(order: &crate::Order, at: WallTime, done: bool) -> AuditRecord {
+    pub fn of(order: &crate::OperatorCommand, at: WallTime, done: bool) -> AuditRecord {
         AuditRecord {
             at,
             resource: order.resource.clone(),
             token: order.token,
             by: order.by.clone(),
             why: order.why.clone(),
-            command: order.command.as_str().to_owned(),
+            command: order.action.as_str().to_owned(),
             done,
         }
     }

@@ -3,12 +3,12 @@
 use std::{sync::Arc, time::Duration};
 
 use leasehold_core::{
-    FencingToken, Gone, Held, Holder, OwnerToken, Resource, WallTime,
+    FencingToken, GoneReason, RenewRequest, Holder, OwnerToken, Resource, WallTime,
     claim::ClaimRef,
     quorum_node::{
-        AttemptId, Ballot, Choice, Mark, NodeRenewal, RETENTION, SKEW_MAX, Standing, Undo,
-        care::{self, Step},
-        rule::NodeModel,
+        AttemptId, VoteRequest, VoteOutcome, BirthMark, NodeRenewal, RETENTION, SKEW_MAX, VoterStatus, UndoRequest,
+        membership::{self, MembershipStep},
+        node_model::NodeModel,
     },
 };
 
@@ -28,8 +28,8 @@ fn owner(number: u8) -> OwnerToken {
     OwnerToken::from_bytes([number; 16])
 }
 
-fn ballot(who: u8, proposal: u64) -> Ballot {
-    Ballot {
+fn ballot(who: u8, proposal: u64) -> VoteRequest {
+    VoteRequest {
         resource: report(),
         owner: owner(who),
         attempt: AttemptId(u64::from(who)),
@@ -40,12 +40,12 @@ fn ballot(who: u8, proposal: u64) -> Ballot {
     }
 }
 
-fn undo(who: u8) -> Undo {
-    Undo { resource: report(), owner: owner(who), attempt: None, bury: None }
+fn undo(who: u8) -> UndoRequest {
+    UndoRequest { resource: report(), owner: owner(who), attempt: None, tombstone: None }
 }
 
-fn held(who: u8, ttl: Duration) -> Held {
-    Held::new(ClaimRef { resource: report(), owner: owner(who) }, ttl)
+fn held(who: u8, ttl: Duration) -> RenewRequest {
+    RenewRequest::new(ClaimRef { resource: report(), owner: owner(who) }, ttl)
 }
 
 /// Nodes that have been up for an hour and vote.
@@ -57,22 +57,22 @@ fn set(size: usize) -> Vec<NodeModel> {
 }
 
 /// Does what the plan says until there is nothing left to do; says how it is then.
-fn tend(nodes: &mut [NodeModel], now: WallTime, gate: Duration) -> care::Plan {
+fn tend(nodes: &mut [NodeModel], now: WallTime, gate: Duration) -> membership::MembershipPlan {
     tend_those(nodes, now, gate, &[])
 }
 
-fn tend_those(nodes: &mut [NodeModel], now: WallTime, gate: Duration, down: &[usize]) -> care::Plan {
+fn tend_those(nodes: &mut [NodeModel], now: WallTime, gate: Duration, down: &[usize]) -> membership::MembershipPlan {
     for _ in 0..10 {
         let healths: Vec<_> =
             (0..nodes.len()).map(|it| (!down.contains(&it)).then(|| nodes[it].health(now))).collect();
-        let plan = care::plan(&healths, gate).expect("they are a set");
+        let plan = membership::plan(&healths, gate).expect("they are a set");
         if plan.steps.is_empty() {
             return plan;
         }
         for step in plan.steps {
             match step {
-                Step::Mark { node, expected, new } => drop(nodes[node].mark(expected.as_ref(), &new)),
-                Step::Recover { node, from, expected, new } => {
+                MembershipStep::Mark { node, expected, new } => drop(nodes[node].mark(expected.as_ref(), &new)),
+                MembershipStep::Recover { node, from, expected, new } => {
                     let known: Vec<_> = from.iter().flat_map(|it| nodes[*it].walk(now, "").entries).collect();
                     for entry in known {
                         entry.last.iter().for_each(|last| nodes[node].raise(now, &entry.resource, *last));
@@ -85,8 +85,8 @@ fn tend_those(nodes: &mut [NodeModel], now: WallTime, gate: Duration, down: &[us
     panic!("the plan does not end");
 }
 
-fn number(choice: &Choice) -> u64 {
-    if let Choice::Yours { number, .. } = choice {
+fn number(choice: &VoteOutcome) -> u64 {
+    if let VoteOutcome::Yours { number, .. } = choice {
         number.get()
     } else {
         panic!("a yes was due, not {choice:?}")
@@ -108,11 +108,11 @@ fn a_number_is_above_every_other_owners_and_at_least_ones_own() {
     assert_eq!(number(&node.claim(now, &ballot(1, proposal + 3)).choice), proposal + 5, "it never goes back");
     assert!(matches!(
         node.vote(now, &ballot(2, proposal)).choice,
-        Choice::Held { attempt: AttemptId(1), .. }
+        VoteOutcome::Held { attempt: AttemptId(1), .. }
     ));
-    assert!(matches!(node.claim(now, &ballot(2, proposal)).choice, Choice::Held { .. }));
+    assert!(matches!(node.claim(now, &ballot(2, proposal)).choice, VoteOutcome::Held { .. }));
     assert!(node.undo(now, &undo(1)));
-    assert!(matches!(node.claim(now, &ballot(2, proposal)).choice, Choice::Free), "a claim takes no lock");
+    assert!(matches!(node.claim(now, &ballot(2, proposal)).choice, VoteOutcome::Free), "a claim takes no lock");
     assert_eq!(number(&node.vote(now, &ballot(2, proposal)).choice), proposal + 6);
     assert!(node.undo(now, &undo(2)));
     assert_eq!(
@@ -128,7 +128,7 @@ fn a_proposal_far_from_the_clock_is_refused_unless_the_register_is_there() {
     let (now, far) = (at(3600), SKEW_MAX.as_micros() as u64 + 1);
     let clock = now.as_micros();
     for proposal in [clock + far, clock - far, 1] {
-        assert_eq!(node.vote(now, &ballot(1, proposal)).choice, Choice::Far);
+        assert_eq!(node.vote(now, &ballot(1, proposal)).choice, VoteOutcome::Far);
     }
     assert_eq!(node.stored(now), (0, 0, 0), "a refusal takes nothing");
     assert_eq!(number(&node.vote(now, &ballot(1, clock + far - 1)).choice), clock + far - 1);
@@ -154,10 +154,10 @@ fn a_late_request_of_an_attempt_that_was_undone_comes_to_nothing_and_a_new_attem
     let mut node = set(3).remove(0);
     let (now, proposal) = (at(3600), at(3600).as_micros());
     let mut late = undo(1);
-    (late.attempt, late.bury) = (Some(AttemptId(1)), Some(TTL));
+    (late.attempt, late.tombstone) = (Some(AttemptId(1)), Some(TTL));
     assert!(!node.undo(now, &late));
-    assert_eq!(node.vote(now, &ballot(1, proposal)).choice, Choice::Buried);
-    let again = Ballot { attempt: AttemptId(77), ..ballot(1, proposal) };
+    assert_eq!(node.vote(now, &ballot(1, proposal)).choice, VoteOutcome::Cancelled);
+    let again = VoteRequest { attempt: AttemptId(77), ..ballot(1, proposal) };
     number(&node.vote(now, &again).choice);
     assert!(!node.undo(now, &late), "the lock is of another attempt");
     assert_eq!(node.stored(at(3600 + 31)), (0, 1, 0), "all but the register ends");
@@ -168,15 +168,15 @@ fn a_late_request_of_an_attempt_that_was_undone_comes_to_nothing_and_a_new_attem
 #[test]
 fn an_earlier_attempt_that_is_executed_late_does_not_take_the_lock_along_when_it_is_undone() {
     let mut node = set(3).remove(0);
-    let attempt = |number| Ballot { attempt: AttemptId(number), ..ballot(1, at(3600).as_micros()) };
+    let attempt = |number| VoteRequest { attempt: AttemptId(number), ..ballot(1, at(3600).as_micros()) };
     let now = at(3600);
-    assert!(matches!(node.vote(now, &attempt(2)).choice, Choice::Yours { .. }));
+    assert!(matches!(node.vote(now, &attempt(2)).choice, VoteOutcome::Yours { .. }));
     for late in [NodeModel::vote, NodeModel::claim, NodeModel::join] {
-        assert!(matches!(late(&mut node, now, &attempt(1)).choice, Choice::Yours { .. }));
-        assert!(!node.undo(now, &Undo { attempt: Some(AttemptId(1)), ..undo(1) }));
+        assert!(matches!(late(&mut node, now, &attempt(1)).choice, VoteOutcome::Yours { .. }));
+        assert!(!node.undo(now, &UndoRequest { attempt: Some(AttemptId(1)), ..undo(1) }));
         assert!(node.look(now, &report()).held.is_some());
     }
-    assert!(node.undo(now, &Undo { attempt: Some(AttemptId(2)), ..undo(1) }));
+    assert!(node.undo(now, &UndoRequest { attempt: Some(AttemptId(2)), ..undo(1) }));
 }
 
 #[test]
@@ -185,10 +185,10 @@ fn renewing_goes_on_never_shortens_and_never_revives() {
     let now = at(3600);
     node.vote(now, &ballot(1, now.as_micros()));
     let short = node.renew(now, &held(1, Duration::from_secs(1)));
-    assert!(matches!(short, NodeRenewal::Kept { remaining, .. } if remaining == TTL));
+    assert!(matches!(short, NodeRenewal::Renewed { remaining, .. } if remaining == TTL));
     assert_eq!(node.renew(now, &held(1, GATE + TTL)), NodeRenewal::TooLong { gate: GATE });
-    assert_eq!(node.renew(now, &held(2, TTL)), NodeRenewal::Gone { why: Gone::NotThere });
-    assert_eq!(node.renew(at(3631), &held(1, TTL)), NodeRenewal::Gone { why: Gone::NotThere });
+    assert_eq!(node.renew(now, &held(2, TTL)), NodeRenewal::Gone { why: GoneReason::NotThere });
+    assert_eq!(node.renew(at(3631), &held(1, TTL)), NodeRenewal::Gone { why: GoneReason::NotThere });
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn a_first_use_needs_every_node_and_waits_out_the_gate() {
     assert!(plan.voting.is_empty() && plan.again_in == Some(GATE - Duration::from_secs(10)), "{plan:?}");
     assert!(plan.stopped.is_some_and(|why| why.contains("gate")));
     let ballot = ballot(1, at(10).as_micros());
-    assert_eq!(nodes[0].vote(at(10), &ballot).choice, Choice::NoVote);
+    assert_eq!(nodes[0].vote(at(10), &ballot).choice, VoteOutcome::NoVote);
     assert_eq!(tend_those(&mut nodes, at(61), GATE, &[]).voting, [0, 1, 2]);
     // From now on a minority may be missing, and another gate changes nothing.
     let plan = tend_those(&mut nodes, at(62), GATE * 9, &[2]);
@@ -213,8 +213,8 @@ fn a_first_use_that_was_interrupted_goes_on_and_the_greatest_gate_counts() {
     let mut nodes: Vec<NodeModel> =
         (0..3).map(|it| NodeModel::new(format!("run-{it}"), at(0), true)).collect();
     let healths: Vec<_> = nodes.iter().map(|node| Some(node.health(at(1)))).collect();
-    let first = care::plan(&healths, GATE).unwrap();
-    let Step::Mark { node: 0, expected: None, new } = &first.steps[0] else { panic!("{:?}", first.steps) };
+    let first = membership::plan(&healths, GATE).unwrap();
+    let MembershipStep::Mark { node: 0, expected: None, new } = &first.steps[0] else { panic!("{:?}", first.steps) };
     nodes[0].mark(None, new);
     let plan = tend(&mut nodes, at(2), GATE * 2);
     assert_eq!((plan.voting.len(), plan.gate), (3, GATE * 2), "what syncs every write does not wait");
@@ -232,7 +232,7 @@ fn a_node_that_forgot_waits_out_the_gate_then_reads_a_majority() {
     nodes[2].forget();
     assert_eq!(tend(&mut nodes, at(4001), GATE).voting, [0, 1, 3, 4]);
     let next = ballot(2, at(4001).as_micros());
-    assert_eq!(nodes[2].vote(at(4001), &next).choice, Choice::NoVote, "the classic double grant");
+    assert_eq!(nodes[2].vote(at(4001), &next).choice, VoteOutcome::NoVote, "the classic double grant");
     assert_eq!(tend(&mut nodes, at(4060), GATE).voting.len(), 4);
     assert_eq!(tend(&mut nodes, at(4061), GATE).voting.len(), 5);
     assert!(number(&nodes[2].vote(at(4061), &next).choice) > ahead, "it was told what it had accepted");
@@ -273,7 +273,7 @@ fn a_majority_that_forgot_stops_everything() {
 
 #[test]
 fn what_is_no_set_is_refused() {
-    let refusal = |healths: &[Option<_>]| care::plan(healths, GATE).unwrap_err().to_string();
+    let refusal = |healths: &[Option<_>]| membership::plan(healths, GATE).unwrap_err().to_string();
     let nodes = set(5);
     let healths: Vec<_> = nodes.iter().map(|node| Some(node.health(at(3600)))).collect();
     assert!(refusal(&healths[..2]).contains("at least 3"));
@@ -281,13 +281,13 @@ fn what_is_no_set_is_refused() {
     let twice = [healths[0].clone(), healths[1].clone(), healths[0].clone(), None, None];
     assert!(refusal(&twice).contains("1 and 3 are the same server"));
     let mut other = NodeModel::new("stranger", at(0), true);
-    let mark = Mark {
+    let mark = BirthMark {
         set: "other".into(),
         size: 5,
         gate: GATE,
         run: "stranger".into(),
         durable: true,
-        standing: Standing::Voting,
+        standing: VoterStatus::Voting,
     };
     other.mark(None, &mark);
     let mixed = [healths[0].clone(), Some(other.health(at(1))), None, None, None];
@@ -301,7 +301,7 @@ fn joining_a_grant_takes_the_lock_and_accepts_no_number() {
     // However old the token is: the lease may have been held for hours.
     assert_eq!(number(&node.join(now, &ballot(1, token)).choice), token);
     assert_eq!(node.stored(now), (1, 0, 0), "there is a lock and no register");
-    assert!(matches!(node.join(now, &ballot(2, token)).choice, Choice::Held { .. }));
+    assert!(matches!(node.join(now, &ballot(2, token)).choice, VoteOutcome::Held { .. }));
     assert!(node.undo(now, &undo(1)));
     let proposal = now.as_micros();
     assert_eq!(number(&node.vote(now, &ballot(2, proposal)).choice), proposal);

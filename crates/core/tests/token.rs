@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use leasehold_core::{
-    Clock, Environment, ErrorKind, FencingToken, Moment, OwnerToken, ShareNumber, WallTime, clock::Task,
+    Clock, Environment, ErrorKind, FencingToken, Timestamp, OwnerToken, ShareNumber, WallTime, clock::Task,
 };
 use proptest::prelude::*;
 
@@ -172,8 +172,8 @@ fn a_share_number_shows_itself_as_such() {
 struct Counting(std::sync::atomic::AtomicU8);
 
 impl Clock for Counting {
-    fn now(&self) -> Moment {
-        Moment::default()
+    fn now(&self) -> Timestamp {
+        Timestamp::default()
     }
     fn wall(&self) -> WallTime {
         WallTime::default()

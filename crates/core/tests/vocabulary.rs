@@ -4,7 +4,7 @@
 use std::{error::Error as _, sync::Arc, time::Duration};
 
 use leasehold_core::{
-    Busy, Claim, ClaimRef, Effect, Error, ErrorKind, Farewell, FencingToken, Held, HeldBy, Holder, Moment,
+    Busy, Claim, ClaimRef, Effect, Error, ErrorKind, ReleaseRequest, FencingToken, RenewRequest, HeldBy, Holder, Timestamp,
     OwnerToken, Resource, Share, Verb, WallTime,
 };
 use proptest::prelude::*;
@@ -46,7 +46,7 @@ proptest! {
 
     #[test]
     fn moments_add_up(nanos in 0u64..1 << 62, by in 0u64..1 << 40) {
-        let (moment, by) = (Moment::from_nanos(nanos), Duration::from_nanos(by));
+        let (moment, by) = (Timestamp::from_nanos(nanos), Duration::from_nanos(by));
         prop_assert_eq!(moment.after(by).before(by), moment);
         prop_assert_eq!(moment.until(moment.after(by)), by);
         prop_assert_eq!(moment.after(by).until(moment), Duration::ZERO, "what is past is not ahead");
@@ -65,9 +65,9 @@ fn the_named_shares_are_what_they_say() {
 
 #[test]
 fn time_stops_at_its_ends() {
-    assert_eq!(Moment::NEVER.after(Duration::MAX), Moment::NEVER);
-    assert_eq!(Moment::from_nanos(5).before(Duration::MAX), Moment::from_nanos(0));
-    assert_eq!(Moment::from_nanos(5).after(Duration::MAX), Moment::NEVER);
+    assert_eq!(Timestamp::NEVER.after(Duration::MAX), Timestamp::NEVER);
+    assert_eq!(Timestamp::from_nanos(5).before(Duration::MAX), Timestamp::from_nanos(0));
+    assert_eq!(Timestamp::from_nanos(5).after(Duration::MAX), Timestamp::NEVER);
     assert_eq!(
         WallTime::from_micros(u64::MAX).after(Duration::from_secs(1)),
         WallTime::from_micros(u64::MAX)
@@ -89,9 +89,9 @@ fn a_holder_is_shown_as_people_say_it() {
 
 #[test]
 fn a_tombstone_outlasts_any_request() {
-    assert_eq!(Farewell::bury_for(Duration::from_secs(1)), Duration::from_secs(180));
-    assert_eq!(Farewell::bury_for(Duration::from_secs(90)), Duration::from_secs(180));
-    assert_eq!(Farewell::bury_for(Duration::from_secs(3600)), Duration::from_secs(7200));
+    assert_eq!(ReleaseRequest::tombstone_ttl(Duration::from_secs(1)), Duration::from_secs(180));
+    assert_eq!(ReleaseRequest::tombstone_ttl(Duration::from_secs(90)), Duration::from_secs(180));
+    assert_eq!(ReleaseRequest::tombstone_ttl(Duration::from_secs(3600)), Duration::from_secs(7200));
 }
 
 fn owner() -> OwnerToken {
@@ -104,9 +104,9 @@ fn nothing_that_is_logged_shows_a_whole_owner_token() {
     let reference = ClaimRef { resource: resource.clone(), owner: owner() };
     let holder = Arc::new(Holder::new("h", 1, ""));
     let claim = Claim::new(resource, owner(), Share::WHOLE, Duration::from_secs(1), holder);
-    let claim = claim.succeeding(leasehold_core::Succession::from(owner()));
-    let held = Held::new(reference.clone(), Duration::from_secs(1));
-    let shown = format!("{reference:?} {claim:?} {held:?} {:?}", Farewell::new(reference.clone()));
+    let claim = claim.taking_over(leasehold_core::Handover::from(owner()));
+    let held = RenewRequest::new(reference.clone(), Duration::from_secs(1));
+    let shown = format!("{reference:?} {claim:?} {held:?} {:?}", ReleaseRequest::new(reference.clone()));
     assert!(!shown.contains(&owner().reveal()) && shown.contains(&owner().prefix()));
 }
 

@@ -3,8 +3,8 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use leasehold_core::{
-    Backend, BackendInfo, Environment, Error, ErrorKind, Event, FencingToken, Holder, Listing, Order,
-    Ordered, Page, Query, Resource, Result, ShareNumber, Snapshot, Verb,
+    Backend, BackendInfo, Environment, Error, ErrorKind, Event, FencingToken, Holder, Listing, OperatorCommand,
+    CommandOutcome, Page, Query, Resource, Result, ShareNumber, Snapshot, Verb,
 };
 use tokio::sync::broadcast;
 
@@ -146,10 +146,10 @@ impl Client {
     ///
     /// # Errors
     /// `Invalid` if it says not who gives it or why; whatever the backend says.
-    pub async fn order(&self, order: &Order) -> Result<Ordered> {
+    pub async fn order(&self, order: &OperatorCommand) -> Result<CommandOutcome> {
         for (what, text) in [("who gives it", &order.by), ("why", &order.why)] {
-            if text.trim().is_empty() || text.len() > Order::TEXT_MAX {
-                let message = format!("an order says {what}, in 1 to {} bytes", Order::TEXT_MAX);
+            if text.trim().is_empty() || text.len() > OperatorCommand::TEXT_MAX {
+                let message = format!("an order says {what}, in 1 to {} bytes", OperatorCommand::TEXT_MAX);
                 return Err(Error::new(ErrorKind::Invalid, message).on(&order.resource));
             }
         }

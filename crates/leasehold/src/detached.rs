@@ -3,7 +3,7 @@
 use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
 use leasehold_core::{
-    ClaimRef, Effect, Ending, Error, ErrorKind, FencingToken, Held, OwnerToken, Renewal, Resource, Result,
+    ClaimRef, Effect, EndReason, Error, ErrorKind, FencingToken, RenewRequest, OwnerToken, Renewal, Resource, Result,
     Share,
 };
 
@@ -62,21 +62,21 @@ impl Detached {
 
     pub(crate) async fn adopt(self, engine: &Arc<Engine>) -> Result<Lease> {
         engine.admit()?;
-        let held = Held::new(self.claim.clone(), self.ttl);
+        let held = RenewRequest::new(self.claim.clone(), self.ttl);
         let sent = engine.sending();
         let answer = engine.renew_one(held, Engine::request_limit(self.ttl)).await?;
-        let lost = |why: Ending| {
+        let lost = |why: EndReason| {
             Error::new(ErrorKind::Lost, format!("there is nothing to adopt: {why}")).on(&self.claim.resource)
         };
-        let Renewal::Kept(kept) = answer else { return Err(lost(Ending::NotOurs)) };
+        let Renewal::Renewed(kept) = answer else { return Err(lost(EndReason::NotOurs)) };
         if kept.token != self.token {
-            return Err(lost(Ending::NotOurs));
+            return Err(lost(EndReason::NotOurs));
         }
         let times = Times::of(sent.at, kept.remaining, self.ttl);
         let now = engine.environment.now();
         if now >= times.stop_at {
             return Err(if kept.evicting {
-                lost(Ending::Evicted)
+                lost(EndReason::Evicted)
             } else {
                 too_late().on(&self.claim.resource)
             });

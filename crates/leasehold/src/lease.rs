@@ -12,7 +12,7 @@ use std::{
 };
 
 use leasehold_core::{
-    Asked, Ending, Error, ErrorKind, FencingToken, Gone, Held, OwnerToken, Pass, Released, Renewal, Resource,
+    FinishRequest, EndReason, Error, ErrorKind, FencingToken, GoneReason, RenewRequest, OwnerToken, Pass, Released, Renewal, Resource,
     Result, Share, ShareNumber,
 };
 use tokio_util::sync::CancellationToken;
@@ -55,7 +55,7 @@ pub enum State {
         left: Duration,
     },
     /// It is over. That never changes back.
-    Ended(Ending),
+    Ended(EndReason),
 }
 
 impl<T: TokenKind> Lease<T> {
@@ -142,8 +142,8 @@ impl Lease {
             return Err(Error::new(ErrorKind::Invalid, message).on(&tenure.resource));
         }
         tenure.engine.unwatch(tenure);
-        if !tenure.part() || !tenure.end(Ending::Detached) {
-            return Err(tenure.lost(Ending::Released));
+        if !tenure.part() || !tenure.end(EndReason::Detached) {
+            return Err(tenure.lost(EndReason::Released));
         }
         tenure.engine.observer.ended(tenure);
         tenure.engine.holder_left(&tenure.resource, tenure.owner);
@@ -265,7 +265,7 @@ impl<T: TokenKind> LeaseView<T> {
     ///
     /// # Cancel safety
     /// Nothing is missed: asked again, it answers at once.
-    pub fn ended(&self) -> impl Future<Output = Ending> + Send + use<T> {
+    pub fn ended(&self) -> impl Future<Output = EndReason> + Send + use<T> {
         Arc::clone(&self.tenure).until_ended()
     }
 
@@ -273,7 +273,7 @@ impl<T: TokenKind> LeaseView<T> {
     ///
     /// # Cancel safety
     /// Nothing is missed: asked again, it answers at once.
-    pub fn asked(&self) -> impl Future<Output = Option<Asked>> + Send + use<T> {
+    pub fn asked(&self) -> impl Future<Output = Option<FinishRequest>> + Send + use<T> {
         Arc::clone(&self.tenure).until_asked()
     }
 
@@ -329,7 +329,7 @@ impl<T: TokenKind> LeaseView<T> {
                 format!("{} keeps a lease as long as its session: no lease has a ttl of its own", info.name);
             return Err(Error::new(ErrorKind::Unsupported, message).on(&self.tenure.resource));
         }
-        self.renew_now(Held::new(self.tenure.reference(), ttl)).await
+        self.renew_now(RenewRequest::new(self.tenure.reference(), ttl)).await
     }
 
     /// Changes the note, and renews: a leader's value, while it leads.
@@ -340,16 +340,16 @@ impl<T: TokenKind> LeaseView<T> {
     /// # Errors
     /// As [`LeaseView::extend`]; `Limit` if it is too long.
     pub async fn set_note(&self, note: impl AsRef<[u8]>) -> Result<()> {
-        self.renew_now(Held::new(self.tenure.reference(), self.ttl()).noting(note.as_ref())).await
+        self.renew_now(RenewRequest::new(self.tenure.reference(), self.ttl()).with_note(note.as_ref())).await
     }
 
-    async fn renew_now(&self, held: Held) -> Result<()> {
+    async fn renew_now(&self, held: RenewRequest) -> Result<()> {
         let (tenure, engine) = (&self.tenure, &self.tenure.engine);
         self.check()?;
         let ttl = held.ttl;
         let sent = engine.sending();
         match engine.renew_one(held, Engine::request_limit(self.ttl())).await? {
-            Renewal::Kept(kept) => {
+            Renewal::Renewed(kept) => {
                 if let Some(key) = tenure.key() {
                     engine.extended(key, tenure, ttl);
                     engine.kept(key, tenure, sent, kept);
@@ -358,12 +358,12 @@ impl<T: TokenKind> LeaseView<T> {
             }
             Renewal::Gone { why } => {
                 engine.unwatch(tenure);
-                tenure.end(if why == Gone::Evicted { Ending::Evicted } else { Ending::NotOurs });
+                tenure.end(if why == GoneReason::Evicted { EndReason::Evicted } else { EndReason::NotOurs });
                 self.check()
             }
             Renewal::Queued { .. } => {
                 engine.unwatch(tenure);
-                tenure.end(Ending::NotOurs);
+                tenure.end(EndReason::NotOurs);
                 self.check()
             }
         }

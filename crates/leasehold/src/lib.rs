@@ -40,7 +40,7 @@
 //! | to enter again what you hold | [`LeaseRequest::within`] | [`Scope`] |
 //! | several, all or none | [`Client::all`] | [`LeaseSet`] |
 //! | to hand one to another process | [`Lease::detach`], [`Client::adopt`] | [`Detached`] |
-//! | to know whether to go on | [`LeaseView::check`], [`hold`](LeaseView::hold), [`ended`](LeaseView::ended) | [`State`], [`Ending`] |
+//! | to know whether to go on | [`LeaseView::check`], [`hold`](LeaseView::hold), [`ended`](LeaseView::ended) | [`State`], [`EndReason`] |
 //! | to see what happens | [`Client::events`], [`Client::look`] | [`Event`], [`Snapshot`] |
 //! | to test your program | [`testing::ManualTime`] | time that stands still until you move it |
 //! | a backend of your own | [`Backend`] | everything above, on it |

@@ -10,8 +10,8 @@ use std::{
 };
 
 use leasehold_core::{
-    AuditRecord, Backend, BackendInfo, Claim, ClaimRef, Cursor, Environment, Error, ErrorKind, Farewell,
-    Guarantee, Held, Lane, Listing, Model, Order, Ordered, OwnerToken, Page, Query, Released, Renewal,
+    AuditRecord, Backend, BackendInfo, Claim, ClaimRef, Cursor, Environment, Error, ErrorKind, ReleaseRequest,
+    Guarantee, RenewRequest, FailureDomain, Listing, Model, OperatorCommand, CommandOutcome, OwnerToken, Page, Query, Released, Renewal,
     Resource, Result, Snapshot, Verdict, WhenBlocked, async_trait,
     planted::{self, Bug},
 };
@@ -120,7 +120,7 @@ impl fmt::Debug for Memory {
 }
 
 impl State {
-    fn entry(&mut self, now: leasehold_core::Moment, resource: &Resource) -> &mut Entry {
+    fn entry(&mut self, now: leasehold_core::Timestamp, resource: &Resource) -> &mut Entry {
         if !self.resources.contains_key(resource) {
             if self.resources.len() >= self.sweep_at.max(SWEEP_MIN) {
                 self.sweep(now);
@@ -137,7 +137,7 @@ impl State {
         self.resources.get_mut(resource).expect("just inserted")
     }
 
-    fn sweep(&mut self, now: leasehold_core::Moment) {
+    fn sweep(&mut self, now: leasehold_core::Timestamp) {
         self.resources.retain(|_, entry| {
             entry.model.settle(now);
             entry.watching > 0 || !entry.model.is_idle()
@@ -149,7 +149,7 @@ impl State {
     /// forgets the resource if it fell idle.
     fn on<T>(
         &mut self,
-        now: leasehold_core::Moment,
+        now: leasehold_core::Timestamp,
         resource: &Resource,
         owners: &[OwnerToken],
         verb: impl FnOnce(&mut Model) -> T,
@@ -188,23 +188,23 @@ impl Backend for Memory {
         &self.info
     }
 
-    fn lane(&self, _: &Resource) -> Lane {
-        Lane::default()
+    fn failure_domain(&self, _: &Resource) -> FailureDomain {
+        FailureDomain::default()
     }
 
     async fn acquire(&self, claim: &Claim) -> Result<Verdict> {
         self.check(claim)?;
         let now = self.environment.now();
-        let limit = self.info.limits.line as usize;
+        let limit = self.info.limits.queue as usize;
         let mut state = self.state();
         let clock = state.last_token + 1;
-        let predecessor = claim.succeeds.map_or(claim.owner, |from| from.owner);
+        let predecessor = claim.takes_over_from.map_or(claim.owner, |from| from.owner);
         let verdict = state.on(now, &claim.resource, &[claim.owner, predecessor], |model| {
             model.settle(now);
             // Behind so many nobody is granted, so a newcomer would have to take one more place.
-            let stranger = !model.is_known(claim.owner) && claim.succeeds.is_none();
+            let stranger = !model.is_known(claim.owner) && claim.takes_over_from.is_none();
             let newcomer = claim.when_blocked == WhenBlocked::Queue && stranger;
-            if newcomer && model.line_length() >= limit {
+            if newcomer && model.queue_length() >= limit {
                 return Err(self.limit(format!("{limit} wait in line already")));
             }
             model.acquire(now, claim, clock)
@@ -215,7 +215,7 @@ impl Backend for Memory {
         verdict
     }
 
-    async fn renew(&self, held: &[Held]) -> Vec<Result<Renewal>> {
+    async fn renew(&self, held: &[RenewRequest]) -> Vec<Result<Renewal>> {
         let now = self.environment.now();
         let mut state = self.state();
         held.iter()
@@ -228,7 +228,7 @@ impl Backend for Memory {
             .collect()
     }
 
-    async fn release(&self, farewell: &Farewell) -> Result<Released> {
+    async fn release(&self, farewell: &ReleaseRequest) -> Result<Released> {
         let now = self.environment.now();
         Ok(self.state().on(now, &farewell.resource, &[farewell.owner], |model| model.release(now, farewell)))
     }
@@ -256,7 +256,7 @@ impl Backend for Memory {
             }
             Query::Resources(listing) => {
                 let is_live = |seen: &Snapshot| {
-                    seen.holder_count > 0 || seen.line_length > 0 || seen.paused_for.is_some()
+                    seen.holder_count > 0 || seen.queue_length > 0 || seen.paused_for.is_some()
                 };
                 let mut all: Vec<_> =
                     state.resources.keys().filter(|r| r.key().starts_with(&listing.prefix)).collect();
@@ -287,9 +287,9 @@ impl Backend for Memory {
         }
     }
 
-    async fn order(&self, order: &Order) -> Result<Ordered> {
-        if order.by.len() > Order::TEXT_MAX || order.why.len() > Order::TEXT_MAX {
-            return Err(self.limit(format!("who and why have at most {} bytes", Order::TEXT_MAX)));
+    async fn order(&self, order: &OperatorCommand) -> Result<CommandOutcome> {
+        if order.by.len() > OperatorCommand::TEXT_MAX || order.why.len() > OperatorCommand::TEXT_MAX {
+            return Err(self.limit(format!("who and why have at most {} bytes", OperatorCommand::TEXT_MAX)));
         }
         let (now, wall) = (self.environment.now(), self.environment.wall());
         let mut state = self.state();
@@ -298,7 +298,7 @@ impl Backend for Memory {
             state.audit.pop_front();
             state.audit_gone += 1;
         }
-        state.audit.push_back(AuditRecord::of(order, wall, answer == Ordered::Done));
+        state.audit.push_back(AuditRecord::of(order, wall, answer == CommandOutcome::Done));
         Ok(answer)
     }
 }

@@ -379,7 +379,7 @@ impl<T: TokenKind> LeaseRequest<T> {
         if self.share != Share::WHOLE && !can.shares {
             return unsupported("semaphores and read-write locks");
         }
-        if self.fair && !can.line {
+        if self.fair && !can.queue {
             return unsupported("line, so it cannot be fair");
         }
         if self.terms.at_least.is_some() && !can.keep_for {

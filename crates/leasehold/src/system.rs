@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold_core::{Clock, Environment, Moment, SystemClock, WallTime, clock::Task};
+use leasehold_core::{Clock, Environment, Timestamp, SystemClock, WallTime, clock::Task};
 use tokio::runtime::Handle;
 
 /// The host's clocks, its random source, and a tokio runtime.
@@ -33,7 +33,7 @@ impl System {
 }
 
 impl Clock for System {
-    fn now(&self) -> Moment {
+    fn now(&self) -> Timestamp {
         SystemClock.now()
     }
 

@@ -26,7 +26,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold_core::{Clock, Environment, Moment, WallTime, clock::Task};
+use leasehold_core::{Clock, Environment, Timestamp, WallTime, clock::Task};
 
 /// Time that stands still until you [advance](ManualTime::advance) it. Clones share it.
 ///
@@ -36,10 +36,10 @@ use leasehold_core::{Clock, Environment, Moment, WallTime, clock::Task};
 pub struct ManualTime(Arc<Mutex<Inner>>);
 
 struct Inner {
-    now: Moment,
+    now: Timestamp,
     wall: WallTime,
     random: u64,
-    sleepers: BTreeMap<(Moment, u64), Waker>,
+    sleepers: BTreeMap<(Timestamp, u64), Waker>,
     next_sleeper: u64,
 }
 
@@ -47,7 +47,7 @@ impl ManualTime {
     /// Starts at an arbitrary moment.
     pub fn new() -> ManualTime {
         let (now, wall) =
-            (Moment::from_nanos(1_000_000_000_000), WallTime::from_micros(1_800_000_000_000_000));
+            (Timestamp::from_nanos(1_000_000_000_000), WallTime::from_micros(1_800_000_000_000_000));
         let sleepers = BTreeMap::new();
         ManualTime(Arc::new(Mutex::new(Inner { now, wall, random: 0x5eed, sleepers, next_sleeper: 0 })))
     }
@@ -96,12 +96,12 @@ async fn settle() {
 }
 
 impl Inner {
-    fn next_due(&self) -> Option<Moment> {
+    fn next_due(&self) -> Option<Timestamp> {
         self.sleepers.keys().next().map(|(due, _)| *due)
     }
 
     /// To the next timer, but not past the goal; returns whom to wake.
-    fn step(&mut self, goal: Moment) -> Vec<Waker> {
+    fn step(&mut self, goal: Timestamp) -> Vec<Waker> {
         let next = self.next_due().map_or(goal, |due| due.min(goal)).max(self.now);
         self.wall = self.wall.after(self.now.until(next));
         self.now = next;
@@ -124,7 +124,7 @@ impl fmt::Debug for ManualTime {
 }
 
 impl Clock for ManualTime {
-    fn now(&self) -> Moment {
+    fn now(&self) -> Timestamp {
         self.inner().now
     }
 
@@ -164,7 +164,7 @@ impl Environment for ManualTime {
 
 struct Sleeper {
     time: ManualTime,
-    due: Moment,
+    due: Timestamp,
     number: u64,
 }
 

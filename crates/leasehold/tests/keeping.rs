@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Mood, Stage, millis, seconds};
-use leasehold::{Command, Ending, ErrorKind, EventKind, Eviction, Order, Ordered, Released, State};
+use leasehold::{OperatorAction, EndReason, ErrorKind, EventKind, Eviction, OperatorCommand, CommandOutcome, Released, State};
 
 #[tokio::test]
 async fn a_lease_is_renewed_for_as_long_as_it_is_held() {
@@ -31,7 +31,7 @@ async fn without_renewal_the_holder_is_told_when_a_sixth_is_left_and_before_anyo
     stage.pass(millis(24_600)).await;
     assert_eq!(lease.state(), State::Held);
     stage.pass(millis(100)).await;
-    assert_eq!(lease.state(), State::Ended(Ending::Expired));
+    assert_eq!(lease.state(), State::Ended(EndReason::Expired));
     assert!(ended.is_finished());
     assert!(
         theirs.lease("report", "42").try_acquire().await.unwrap().is_none(),
@@ -80,12 +80,12 @@ async fn loss_is_signalled_at_the_threshold_when_nothing_answers_and_never_taken
         // The backend is back, and still has it; that changes nothing.
         stage.probe.mood(Mood::Well);
         stage.pass(seconds(2)).await;
-        assert_eq!(lease.state(), State::Ended(Ending::Expired));
+        assert_eq!(lease.state(), State::Ended(EndReason::Expired));
         let mut seen = Vec::new();
         while let Some(event) = events.try_next() {
             seen.push(event.kind);
         }
-        let lost = seen.iter().filter(|kind| matches!(kind, EventKind::Lost { why: Ending::Expired, .. }));
+        let lost = seen.iter().filter(|kind| matches!(kind, EventKind::Lost { why: EndReason::Expired, .. }));
         assert_eq!(lost.count(), 1, "{mood:?}: {seen:?}");
         assert!(seen.iter().any(|kind| matches!(kind, EventKind::RenewalFailed { .. })), "{mood:?}");
     }
@@ -114,17 +114,17 @@ async fn what_is_not_ours_is_lost_at_the_next_renewal() {
     let stage = Stage::new();
     let (client, operator) = (stage.client(), stage.client());
     let lease = client.lease("report", "42").acquire().await.unwrap();
-    let evict = Command::Evict(Eviction::Now);
-    let order = Order::new(lease.resource().clone(), evict, "eve", "it hangs").meaning(lease.token());
-    assert_eq!(operator.order(&order).await.unwrap(), Ordered::Done);
+    let evict = OperatorAction::Evict(Eviction::Now);
+    let order = OperatorCommand::new(lease.resource().clone(), evict, "eve", "it hangs").for_token(lease.token());
+    assert_eq!(operator.order(&order).await.unwrap(), CommandOutcome::Done);
     assert_eq!(
         operator.order(&order).await.unwrap(),
-        Ordered::NotThatOne { token: None },
+        CommandOutcome::HolderChanged { token: None },
         "a newer one is never hit"
     );
     lease.check().unwrap(); // two may run: that is what the order says
     stage.pass(seconds(10)).await;
-    assert_eq!(lease.state(), State::Ended(Ending::Evicted));
+    assert_eq!(lease.state(), State::Ended(EndReason::Evicted));
 }
 
 #[tokio::test]
@@ -132,14 +132,14 @@ async fn an_eviction_at_expiry_lets_the_lease_run_out() {
     let stage = Stage::new();
     let (client, operator) = (stage.client(), stage.client());
     let lease = client.lease("report", "42").acquire().await.unwrap();
-    let evict = Command::Evict(Eviction::AtExpiry);
-    let order = Order::new(lease.resource().clone(), evict, "eve", "deploy").meaning(lease.token());
+    let evict = OperatorAction::Evict(Eviction::AtExpiry);
+    let order = OperatorCommand::new(lease.resource().clone(), evict, "eve", "deploy").for_token(lease.token());
     operator.order(&order).await.unwrap();
     stage.pass(seconds(12)).await;
     lease.check().unwrap();
     assert!(operator.lease("report", "42").try_acquire().await.unwrap().is_none());
     stage.pass(seconds(13)).await;
-    assert_eq!(lease.state(), State::Ended(Ending::Evicted));
+    assert_eq!(lease.state(), State::Ended(EndReason::Evicted));
     assert!(operator.lease("report", "42").try_acquire().await.unwrap().is_none(), "told first");
     stage.pass(seconds(6)).await;
     assert!(operator.lease("report", "42").try_acquire().await.unwrap().is_some());
@@ -151,7 +151,7 @@ async fn the_holder_hears_what_an_operator_asks() {
     let (client, operator) = (stage.client(), stage.client());
     let lease = client.lease("report", "42").acquire().await.unwrap();
     let asked = tokio::spawn(lease.asked());
-    let ask = Order::new(lease.resource().clone(), Command::Ask { within: seconds(60) }, "eve", "deploy");
+    let ask = OperatorCommand::new(lease.resource().clone(), OperatorAction::Ask { within: seconds(60) }, "eve", "deploy");
     operator.order(&ask).await.unwrap();
     stage.pass(seconds(10)).await;
     let asked = asked.await.unwrap().expect("asked");
@@ -172,7 +172,7 @@ async fn max_hold_ends_a_lease_that_could_be_renewed() {
     stage.pass(seconds(59)).await;
     lease.check().unwrap();
     stage.pass(seconds(1)).await;
-    assert_eq!(lease.state(), State::Ended(Ending::MaxHold));
+    assert_eq!(lease.state(), State::Ended(EndReason::MaxHold));
     assert!(stage.client().lease("report", "42").try_acquire().await.unwrap().is_none(), "it runs out");
     stage.pass(seconds(30)).await;
     assert!(stage.client().lease("report", "42").try_acquire().await.unwrap().is_some());
@@ -190,7 +190,7 @@ async fn renewal_tied_to_progress_stops_with_it() {
     stage.pass(seconds(39)).await;
     lease.check().unwrap();
     stage.pass(seconds(2)).await;
-    assert_eq!(lease.state(), State::Ended(Ending::NoProgress));
+    assert_eq!(lease.state(), State::Ended(EndReason::NoProgress));
 }
 
 #[tokio::test]
@@ -234,7 +234,7 @@ async fn a_lease_moves_to_another_process_with_its_token() {
     let lease = here.lease("upload", "7").acquire().await.unwrap();
     let (token, view) = (lease.token(), lease.view());
     let text = lease.detach().unwrap().reveal();
-    assert_eq!(view.state(), State::Ended(Ending::Detached));
+    assert_eq!(view.state(), State::Ended(EndReason::Detached));
     stage.pass(seconds(20)).await;
     let adopted = there.adopt(text.parse().unwrap()).await.unwrap();
     assert_eq!(adopted.token(), token);
@@ -289,7 +289,7 @@ async fn who_lost_an_election_stands_again_until_the_work_is_done() {
     let operator = async {
         stage.pass(seconds(1)).await;
         let resource = "scheduler/eu".parse().unwrap();
-        let order = Order::new(resource, Command::Evict(Eviction::Now), "anna", "to see who is next");
+        let order = OperatorCommand::new(resource, OperatorAction::Evict(Eviction::Now), "anna", "to see who is next");
         client.order(&order).await.unwrap();
         stage.pass(seconds(60)).await;
     };

@@ -110,7 +110,7 @@ async fn releasing_is_final_for_views_before_anyone_else_is_granted() {
     stage.probe.mood(Mood::Deaf);
     let releasing = tokio::spawn(lease.release());
     stage.settle().await;
-    assert_eq!(view.state(), State::Ended(leasehold::Ending::Released), "though no answer has come");
+    assert_eq!(view.state(), State::Ended(leasehold::EndReason::Released), "though no answer has come");
     releasing.abort();
 }
 
@@ -188,11 +188,11 @@ async fn others_with_another_capacity_are_a_mismatch_until_resized() {
     let error = client.semaphore("export", "acme", 3).permits(1).acquire().await.unwrap_err();
     assert_eq!((error.kind(), error.capacity()), (ErrorKind::Mismatch, Some(2)));
     assert_eq!(client.lease("export", "acme").acquire().await.unwrap_err().kind(), ErrorKind::Mismatch);
-    let resize = leasehold::Command::Resize { capacity: NonZeroU32::new(3).unwrap() };
-    let order = leasehold::Order::new(two.resource().clone(), resize, "eve", "more load");
+    let resize = leasehold::OperatorAction::Resize { capacity: NonZeroU32::new(3).unwrap() };
+    let order = leasehold::OperatorCommand::new(two.resource().clone(), resize, "eve", "more load");
     client.order(&order).await.unwrap();
     client.semaphore("export", "acme", 3).permits(2).acquire().await.unwrap().release().await.unwrap();
-    let nameless = leasehold::Order::new(two.resource().clone(), resize, "", "");
+    let nameless = leasehold::OperatorCommand::new(two.resource().clone(), resize, "", "");
     assert_eq!(client.order(&nameless).await.unwrap_err().kind(), ErrorKind::Invalid);
 }
 
@@ -222,7 +222,7 @@ async fn work_that_must_be_right_is_refused_on_a_weak_backend() {
 #[tokio::test]
 async fn what_a_backend_cannot_do_is_refused_with_the_reason() {
     let stage = Stage::with(|probe| {
-        probe.without(|can| (can.line, can.shares, can.keep_for) = (false, false, false))
+        probe.without(|can| (can.queue, can.shares, can.keep_for) = (false, false, false))
     });
     let client = stage.client();
     let refusals = [

@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 
 use common::{millis, seconds};
 use leasehold::{
-    Backend, Claim, ClaimRef, Client, Clock as _, Effect, ErrorKind, Farewell, FencingToken, Grant, Held,
+    Backend, Claim, ClaimRef, Client, Clock as _, Effect, ErrorKind, ReleaseRequest, FencingToken, Grant, RenewRequest,
     Holder, MemoryNode, OwnerToken, Query, Quorum, QuorumNode, Released, Renewal, Resource, Share, Verdict,
     testing::ManualTime,
 };
@@ -78,11 +78,11 @@ fn is_blocked(verdict: &leasehold::Result<Verdict>) -> bool {
 }
 
 async fn release(quorum: &Quorum, who: u8) -> Released {
-    quorum.release(&Farewell::new(claim(who).reference())).await.expect("a majority answers")
+    quorum.release(&ReleaseRequest::new(claim(who).reference())).await.expect("a majority answers")
 }
 
 async fn renewed(quorum: &Quorum, who: u8) -> leasehold::Result<Renewal> {
-    quorum.renew(&[Held::new(ClaimRef { resource: report(), owner: owner(who) }, TTL)]).await.remove(0)
+    quorum.renew(&[RenewRequest::new(ClaimRef { resource: report(), owner: owner(who) }, TTL)]).await.remove(0)
 }
 
 #[tokio::test]
@@ -92,7 +92,7 @@ async fn two_of_five_may_be_down_and_three_may_not() {
     set.nodes[..2].iter().for_each(|node| node.stop());
     let first = granted(quorum.acquire(&claim(1)).await);
     assert!(is_blocked(&quorum.acquire(&claim(2)).await));
-    assert!(matches!(renewed(&quorum, 1).await, Ok(Renewal::Kept(kept)) if kept.token == first.token));
+    assert!(matches!(renewed(&quorum, 1).await, Ok(Renewal::Renewed(kept)) if kept.token == first.token));
     set.nodes[2].stop();
     let verdict = quorum.acquire(&claim(2)).await;
     assert!(!matches!(verdict, Ok(Verdict::Granted(_))), "{verdict:?}");
@@ -195,7 +195,7 @@ async fn four_nodes_outlive_the_loss_of_one_as_three_do_and_not_of_two() {
     let quorum = set.open().await;
     set.nodes[0].stop();
     let first = granted(quorum.acquire(&claim(1)).await);
-    assert!(matches!(renewed(&quorum, 1).await, Ok(Renewal::Kept(kept)) if kept.token == first.token));
+    assert!(matches!(renewed(&quorum, 1).await, Ok(Renewal::Renewed(kept)) if kept.token == first.token));
     release(&quorum, 1).await;
     set.nodes[1].stop();
     let error = set.passing(quorum.acquire(&claim(2))).await.expect_err("two of four are no majority");
@@ -309,7 +309,7 @@ async fn granted_with_a_straggler(set: &Set, quorum: &Quorum) -> FencingToken {
 }
 
 fn token_of(renewal: leasehold::Result<Renewal>) -> FencingToken {
-    if let Ok(Renewal::Kept(kept)) = renewal { kept.token } else { panic!("not kept: {renewal:?}") }
+    if let Ok(Renewal::Renewed(kept)) = renewal { kept.token } else { panic!("not kept: {renewal:?}") }
 }
 
 #[tokio::test]
@@ -355,7 +355,7 @@ async fn a_minority_of_wrong_clocks_changes_nothing() {
     set.nodes[0].set_clock_ahead(3600);
     set.nodes[1].set_clock_ahead(-3600);
     assert!(is_blocked(&quorum.acquire(&claim(2)).await), "one of five has lost the lock");
-    assert!(matches!(renewed(&quorum, 1).await, Ok(Renewal::Kept(_))));
+    assert!(matches!(renewed(&quorum, 1).await, Ok(Renewal::Renewed(_))));
     release(&quorum, 1).await;
     let second = granted(set.passing(quorum.acquire(&claim(2))).await);
     let apart = second.token.get() - first.token.get();

@@ -13,12 +13,12 @@ use std::{
 
 use common::seconds;
 use leasehold::{
-    Backend, Client, Environment, Error, ErrorKind, FencingToken, Held, MemoryNode, Quorum, Resource, Result,
+    Backend, Client, Environment, Error, ErrorKind, FencingToken, RenewRequest, MemoryNode, Quorum, Resource, Result,
     async_trait, testing::ManualTime,
 };
 use leasehold_core::{
     QuorumNode,
-    quorum_node::{Ballot, Health, Mark, NodeRenewal, Undo, View, Vote, Walk},
+    quorum_node::{VoteRequest, Health, BirthMark, NodeRenewal, UndoRequest, NodeView, Vote, NodePage},
 };
 
 const GATE: Duration = seconds(5);
@@ -47,37 +47,37 @@ impl QuorumNode for Way {
         self.there()?;
         self.node.health().await
     }
-    async fn mark(&self, expected: Option<&Mark>, new: &Mark) -> Result<Option<Mark>> {
+    async fn mark(&self, expected: Option<&BirthMark>, new: &BirthMark) -> Result<Option<BirthMark>> {
         self.there()?;
         self.node.mark(expected, new).await
     }
-    async fn vote(&self, ballot: &Ballot) -> Result<Vote> {
+    async fn vote(&self, ballot: &VoteRequest) -> Result<Vote> {
         self.there()?;
         self.node.vote(ballot).await
     }
-    async fn claim(&self, ballot: &Ballot) -> Result<Vote> {
+    async fn claim(&self, ballot: &VoteRequest) -> Result<Vote> {
         self.there()?;
         self.node.claim(ballot).await
     }
-    async fn join(&self, ballot: &Ballot) -> Result<Vote> {
+    async fn join(&self, ballot: &VoteRequest) -> Result<Vote> {
         self.there()?;
         self.node.join(ballot).await
     }
-    async fn undo(&self, undo: &Undo) -> Result<bool> {
+    async fn undo(&self, undo: &UndoRequest) -> Result<bool> {
         self.there()?;
         self.node.undo(undo).await
     }
-    async fn renew(&self, held: &[Held]) -> Vec<Result<NodeRenewal>> {
+    async fn renew(&self, held: &[RenewRequest]) -> Vec<Result<NodeRenewal>> {
         match self.there() {
             Ok(()) => self.node.renew(held).await,
             Err(error) => held.iter().map(|_| Err(error.clone())).collect(),
         }
     }
-    async fn look(&self, resource: &Resource) -> Result<View> {
+    async fn look(&self, resource: &Resource) -> Result<NodeView> {
         self.there()?;
         self.node.look(resource).await
     }
-    async fn walk(&self, prefix: &str, after: Option<&str>) -> Result<Walk> {
+    async fn walk(&self, prefix: &str, after: Option<&str>) -> Result<NodePage> {
         self.there()?;
         if self.restarts_when_read.swap(false, SeqCst) {
             self.node.restart();

@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use common::{Mood, Stage, millis, seconds};
 use leasehold::{
-    Backend as _, Claim, Farewell, FencingToken, Holder, Lease, OwnerToken, Query, Resource, Result, Share,
+    Backend as _, Claim, ReleaseRequest, FencingToken, Holder, Lease, OwnerToken, Query, Resource, Result, Share,
     Snapshot, Verdict,
 };
 use tokio::task::JoinHandle;
@@ -63,7 +63,7 @@ impl Scene {
     /// The holder leaves; the waiter asks, is granted, and does not hear of it. The token.
     async fn turn_comes_unheard(&self) -> FencingToken {
         self.stage.probe.mood(Mood::Mute);
-        self.stage.probe.memory.release(&Farewell::new(self.holder.reference())).await.unwrap();
+        self.stage.probe.memory.release(&ReleaseRequest::new(self.holder.reference())).await.unwrap();
         self.asked(1).await;
         let seen = self.seen().await;
         assert_eq!(seen.holders[0].holder.label, "first");
@@ -80,7 +80,7 @@ impl Scene {
         self.stage.pass(seconds(20)).await;
         lease.check().unwrap();
         let page = self.stage.probe.memory.inspect(&Query::One(report())).await.unwrap();
-        assert_eq!(page.into_snapshots()[0].line_length, 1, "the second waits still");
+        assert_eq!(page.into_snapshots()[0].queue_length, 1, "the second waits still");
         lease.release().await.unwrap();
     }
 }
@@ -135,7 +135,7 @@ async fn a_grant_that_has_ended_is_not_used() {
     scene.stage.probe.mood(Mood::Well);
     scene.stage.pass(seconds(3)).await;
     let seen = scene.seen().await;
-    assert_eq!((seen.holder_count, seen.line_length), (0, 2), "{seen:?}");
+    assert_eq!((seen.holder_count, seen.queue_length), (0, 2), "{seen:?}");
     assert!(!scene.waiter.is_finished(), "token {token} is over");
     scene.waiter.abort();
 }

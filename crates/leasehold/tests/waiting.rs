@@ -6,7 +6,7 @@ mod common;
 use std::sync::{Arc, Mutex, atomic::Ordering::SeqCst};
 
 use common::{Mood, Stage, millis, seconds};
-use leasehold::{Attempt, Client, Command, Effect, ErrorKind, EventKind, Lease, Order, Result};
+use leasehold::{Attempt, Client, OperatorAction, Effect, ErrorKind, EventKind, Lease, OperatorCommand, Result};
 use tokio::task::JoinHandle;
 
 type Waiter = JoinHandle<Result<Lease>>;
@@ -121,8 +121,8 @@ async fn a_paused_resource_refuses_the_hand_over() {
     let held = client.lease("report", "42").acquire().await.unwrap();
     let waiter = wait_for(&client, "42");
     stage.settle().await;
-    let pause = Command::Pause { lasting: seconds(60) };
-    operator.order(&Order::new(held.resource().clone(), pause, "eve", "deploy")).await.unwrap();
+    let pause = OperatorAction::Pause { lasting: seconds(60) };
+    operator.order(&OperatorCommand::new(held.resource().clone(), pause, "eve", "deploy")).await.unwrap();
     held.release().await.unwrap();
     stage.pass(seconds(50)).await;
     assert!(!waiter.is_finished());
@@ -208,7 +208,7 @@ async fn attempts_are_counted_and_leave_no_place() {
     let before = stage.probe.asked();
     let tries = tokio::spawn(theirs.lease("report", "42").attempts(4).acquire());
     stage.settle().await;
-    assert_eq!(theirs.look("report", "42").await.unwrap().line_length, 0);
+    assert_eq!(theirs.look("report", "42").await.unwrap().queue_length, 0);
     stage.pass(seconds(2)).await;
     assert_eq!(tries.await.unwrap().unwrap_err().kind(), ErrorKind::Contended);
     assert_eq!(stage.probe.asked() - before, 4);
@@ -227,7 +227,7 @@ async fn the_next_waiter_inherits_the_place_of_a_cancelled_one() {
     stage.settle().await;
     head.abort();
     stage.settle().await;
-    assert_eq!(theirs.look("report", "42").await.unwrap().line_length, 2);
+    assert_eq!(theirs.look("report", "42").await.unwrap().queue_length, 2);
     held.release().await.unwrap();
     stage.settle().await;
     assert!(heir.is_finished() && !rival.is_finished(), "the heir is ahead of the rival");

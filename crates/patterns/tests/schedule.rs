@@ -12,7 +12,7 @@ use std::{
 };
 
 use leasehold::{
-    Backend, Client, Clock, Environment, ErrorKind, Memory, Moment, Verb, WallTime, testing::ManualTime,
+    Backend, Client, Clock, Environment, ErrorKind, Memory, Timestamp, Verb, WallTime, testing::ManualTime,
 };
 use leasehold_patterns::schedule::{Cron, Instant, Missed, Outcome, Overlap, Schedule, reports};
 use leasehold_testkit::{
@@ -99,7 +99,7 @@ impl Skewed {
 }
 
 impl Clock for Skewed {
-    fn now(&self) -> Moment {
+    fn now(&self) -> Timestamp {
         self.time.now()
     }
 

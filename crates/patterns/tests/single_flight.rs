@@ -198,7 +198,7 @@ async fn whoever_waits_is_woken_with_the_value() {
     begun.notified().await;
     let others: Vec<_> = flights.iter().cycle().take(100).map(ask).collect();
     let watcher = Client::builder(memory.clone()).environment(Arc::new(time.clone())).build();
-    while watcher.look("flight", "home").await.unwrap().line_length < 3 {
+    while watcher.look("flight", "home").await.unwrap().queue_length < 3 {
         tokio::task::yield_now().await;
     }
     ready.notify_one();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::{Moment, WallTime};
+use leasehold::{Timestamp, WallTime};
 
 use crate::random::nanos;
 
@@ -36,8 +36,8 @@ impl HostClock {
     }
 
     /// The boot clock: it counts suspend.
-    pub(crate) fn boot(&self, now: Time) -> Moment {
-        Moment::from_nanos(self.boot + self.elapsed(now))
+    pub(crate) fn boot(&self, now: Time) -> Timestamp {
+        Timestamp::from_nanos(self.boot + self.elapsed(now))
     }
 
     /// The calendar.

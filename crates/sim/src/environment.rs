@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold::{Clock, Environment, Moment, WallTime, clock::Task};
+use leasehold::{Clock, Environment, Timestamp, WallTime, clock::Task};
 
 use crate::{
     random::Random,
@@ -34,7 +34,7 @@ impl fmt::Debug for NodeEnvironment {
 }
 
 impl Clock for NodeEnvironment {
-    fn now(&self) -> Moment {
+    fn now(&self) -> Timestamp {
         self.world.clock(self.node, |clock, now| clock.boot(now))
     }
 

@@ -6,7 +6,7 @@ use std::{
 };
 
 use leasehold::{
-    Ending, ErrorKind, Lease, LeaseSet, LeaseView, Moment, OwnerToken, Released, Resource, State,
+    EndReason, ErrorKind, Lease, LeaseSet, LeaseView, Timestamp, OwnerToken, Released, Resource, State,
 };
 use leasehold_core::race::{Either, first};
 
@@ -122,7 +122,7 @@ pub(crate) async fn hold<T: Numbered>(worker: &mut Worker, lease: Lease<T>, grip
 }
 
 /// The end came when it had to: not before, not after.
-fn judge_end(worker: &Worker, grip: &Grip, ending: Ending, by_driver: bool) {
+fn judge_end(worker: &Worker, grip: &Grip, ending: EndReason, by_driver: bool) {
     let Worker { stage, node, .. } = worker;
     let (name, world) = (&grip.name, &stage.world);
     worker.trace(|| format!("{name} is told: {ending}"));
@@ -132,17 +132,17 @@ fn judge_end(worker: &Worker, grip: &Grip, ending: Ending, by_driver: bool) {
     let undisturbed = disturbances == voucher.disturbances;
     let fixed = grip.terms.fixed;
     let expected = match ending {
-        Ending::MaxHold => grip.terms.max_hold.is_some(),
-        Ending::NoProgress => grip.terms.progress_within.is_some(),
-        Ending::Evicted => stage.plan.orders,
-        Ending::Expired => fixed || !stage.progress.is_strict() || !undisturbed || !stage.plan.inside,
+        EndReason::MaxHold => grip.terms.max_hold.is_some(),
+        EndReason::NoProgress => grip.terms.progress_within.is_some(),
+        EndReason::Evicted => stage.plan.orders,
+        EndReason::Expired => fixed || !stage.progress.is_strict() || !undisturbed || !stage.plan.inside,
         _ => !stage.progress.is_strict() || !stage.plan.inside,
     };
     if !expected {
         world.fail("lost for nothing", format!("{name} is told, with nothing in its way: {ending}"));
     }
     // A yes that came in the same instant may have come after the end.
-    if ending != Ending::Expired || !undisturbed || voucher.heard == world.now() {
+    if ending != EndReason::Expired || !undisturbed || voucher.heard == world.now() {
         return;
     }
     let now = worker.now();
@@ -333,7 +333,7 @@ pub(crate) async fn hold_set(worker: &mut Worker, op: &Op, set: LeaseSet) {
 
 impl Worker {
     /// What this node's clock says.
-    pub(crate) fn now(&self) -> Moment {
+    pub(crate) fn now(&self) -> Timestamp {
         self.stage.world.clock(self.node, |clock, now| clock.boot(now))
     }
 }

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold::{Moment, OwnerToken, Resource};
+use leasehold::{Timestamp, OwnerToken, Resource};
 
 use crate::{
     clock::Time,
@@ -28,7 +28,7 @@ struct Belief {
     name: String,
     vouches: Vouches,
     /// Whatever the renewals say, it is over then.
-    not_past: Option<Moment>,
+    not_past: Option<Timestamp>,
     over_since: Option<Time>,
 }
 
@@ -36,7 +36,7 @@ struct Belief {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Voucher {
     /// Until when nobody else can be granted, by its own clock and less the margin.
-    deadline: Moment,
+    deadline: Timestamp,
     /// The shortest and the longest ttl that it was renewed for.
     ttl: (Duration, Duration),
     /// It was told that it holds nothing any more.
@@ -56,19 +56,19 @@ pub(crate) struct Voucher {
 /// What a node's clocks said as a request left.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sent {
-    local: Moment,
+    local: Timestamp,
     at: Time,
     disturbances: u32,
 }
 
 impl Voucher {
     /// By when it has to stop at the latest: a sixth of its ttl before the deadline.
-    pub(crate) fn stop(&self) -> Moment {
+    pub(crate) fn stop(&self) -> Timestamp {
         self.deadline.before(self.ttl.0 / 6)
     }
 
     /// Before this there is no reason to stop.
-    pub(crate) fn not_before(&self) -> Moment {
+    pub(crate) fn not_before(&self) -> Timestamp {
         self.deadline.before(self.ttl.1 / 6 + self.ttl.1 / 100)
     }
 }
@@ -97,7 +97,7 @@ pub(crate) struct Entry {
     pub(crate) owner: Option<OwnerToken>,
     pub(crate) weight: u32,
     pub(crate) name: String,
-    pub(crate) not_past: Option<Moment>,
+    pub(crate) not_past: Option<Timestamp>,
     pub(crate) vouches: Vouches,
 }
 

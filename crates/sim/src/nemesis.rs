@@ -2,7 +2,7 @@
 
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
-use leasehold::{Client, Command, Eviction, Order, Resource};
+use leasehold::{Client, OperatorAction, Eviction, OperatorCommand, Resource};
 
 use crate::{
     network::Cut,
@@ -144,21 +144,21 @@ pub(crate) async fn operate(stage: Arc<Stage>, client: Client, mut random: Rando
         let kind = *random.pick(&["lease", "fair", "semaphore", "index", "election", "scope"]);
         let Ok(resource) = Resource::new(kind, &random.below(stage.plan.ids).to_string()) else { continue };
         let command = match random.below(10) {
-            0..=2 => Command::Ask { within: Duration::from_secs(1) },
-            3 | 4 => Command::Evict(Eviction::AtExpiry),
-            5 if !stage.plan.inside => Command::Evict(Eviction::Now),
+            0..=2 => OperatorAction::Ask { within: Duration::from_secs(1) },
+            3 | 4 => OperatorAction::Evict(Eviction::AtExpiry),
+            5 if !stage.plan.inside => OperatorAction::Evict(Eviction::Now),
             5 | 6 => {
-                Command::Pause { lasting: random.spread(Duration::from_millis(50), Duration::from_secs(5)) }
+                OperatorAction::Pause { lasting: random.spread(Duration::from_millis(50), Duration::from_secs(5)) }
             }
-            7 => Command::Resume,
+            7 => OperatorAction::Resume,
             _ if kind == "semaphore" => {
                 let capacity = u32::try_from(random.between(2, 4)).unwrap_or(SEATS);
                 let Some(capacity) = NonZeroU32::new(capacity) else { continue };
-                Command::Resize { capacity }
+                OperatorAction::Resize { capacity }
             }
             _ => continue,
         };
         stage.tally.count("orders");
-        drop(client.order(&Order::new(resource, command, "an operator", "a drill")).await);
+        drop(client.order(&OperatorCommand::new(resource, command, "an operator", "a drill")).await);
     }
 }

@@ -10,8 +10,8 @@ use std::{
 
 use async_trait::async_trait;
 use leasehold::{
-    Backend, BackendInfo, Claim, ClaimRef, Cursor, Effect, Error, ErrorKind, Farewell, Gone, Held, Lane,
-    Order, Ordered, OwnerToken, Page, Query, Released, Renewal, Resource, Result, Verdict,
+    Backend, BackendInfo, Claim, ClaimRef, Cursor, Effect, Error, ErrorKind, ReleaseRequest, GoneReason, RenewRequest, FailureDomain,
+    OperatorCommand, CommandOutcome, OwnerToken, Page, Query, Released, Renewal, Resource, Result, Verdict,
 };
 use leasehold_core::race::{Either, first};
 use tokio::sync::oneshot;
@@ -229,7 +229,7 @@ impl Link {
     }
 
     /// Whoever knows that its lease is over does not renew it.
-    fn check_renewal(&self, held: &Held) {
+    fn check_renewal(&self, held: &RenewRequest) {
         let Some((since, name)) = self.ledger.over_since(self.node, held.owner) else { return };
         let world = &self.network.world;
         let (resumed_at, _) = world.past(self.node);
@@ -267,8 +267,8 @@ impl Backend for Link {
         self.server.info()
     }
 
-    fn lane(&self, _: &Resource) -> Lane {
-        Lane::default()
+    fn failure_domain(&self, _: &Resource) -> FailureDomain {
+        FailureDomain::default()
     }
 
     async fn acquire(&self, claim: &Claim) -> Result<Verdict> {
@@ -285,14 +285,14 @@ impl Backend for Link {
         if let Verdict::Granted(grant) = &verdict {
             self.ledger.vouch(self.node, claim.owner, sent, grant.remaining, claim.ttl);
             // Who takes over has lost no turn if that fails: its place is where it was.
-            if claim.succeeds.is_none() {
+            if claim.takes_over_from.is_none() {
                 self.ledger.is_late(self.node, claim.owner);
             }
         }
         Ok(verdict)
     }
 
-    async fn renew(&self, held: &[Held]) -> Vec<Result<Renewal>> {
+    async fn renew(&self, held: &[RenewRequest]) -> Vec<Result<Renewal>> {
         for held in held {
             self.check_renewal(held);
             if self.ledger.renews_late(self.node, held.owner) {
@@ -300,7 +300,7 @@ impl Backend for Link {
             }
         }
         let sent = self.ledger.sending(self.node);
-        let asked: Arc<[Held]> = held.into();
+        let asked: Arc<[RenewRequest]> = held.into();
         let execute = move |server: Arc<Server>| {
             let held = Arc::clone(&asked);
             async move { server.renew(&held).await }
@@ -312,11 +312,11 @@ impl Backend for Link {
         for (held, answer) in held.iter().zip(&answers) {
             match answer {
                 // Of a place that has become a seat: nobody counts on it.
-                Ok(Renewal::Kept(_)) if held.ttl == Plan::PLACE_TTL => {}
-                Ok(Renewal::Kept(kept)) => {
+                Ok(Renewal::Renewed(_)) if held.ttl == Plan::PLACE_TTL => {}
+                Ok(Renewal::Renewed(kept)) => {
                     self.ledger.vouch(self.node, held.owner, sent, kept.remaining, held.ttl);
                 }
-                Ok(Renewal::Gone { why: Gone::NotThere | Gone::Evicted | Gone::Buried }) => {
+                Ok(Renewal::Gone { why: GoneReason::NotThere | GoneReason::Evicted | GoneReason::Cancelled }) => {
                     self.ledger.disown(self.node, held.owner);
                 }
                 Ok(Renewal::Queued { .. }) | Err(_) => {}
@@ -325,7 +325,7 @@ impl Backend for Link {
         answers
     }
 
-    async fn release(&self, farewell: &Farewell) -> Result<Released> {
+    async fn release(&self, farewell: &ReleaseRequest) -> Result<Released> {
         self.ledger.gives_back(self.node, farewell.owner);
         let farewell = Arc::new(farewell.clone());
         let execute = move |server: Arc<Server>| {
@@ -353,7 +353,7 @@ impl Backend for Link {
         self.exchange(true, execute).await?
     }
 
-    async fn order(&self, order: &Order) -> Result<Ordered> {
+    async fn order(&self, order: &OperatorCommand) -> Result<CommandOutcome> {
         let order = Arc::new(order.clone());
         let execute = move |server: Arc<Server>| {
             let order = Arc::clone(&order);

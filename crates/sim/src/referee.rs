@@ -4,8 +4,8 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use leasehold::{
-    Claim, Farewell, FencingToken, Grant, Held, Moment, Order, Ordered, Renewal, Resource, Result, Verdict,
-    WhenBlocked, seat,
+    Claim, ReleaseRequest, FencingToken, Grant, RenewRequest, Timestamp, OperatorCommand, CommandOutcome, Renewal, Resource, Result, Verdict,
+    WhenBlocked, admission,
 };
 
 use crate::{
@@ -37,7 +37,7 @@ impl Referee {
         Referee { world, ledger, resources, inside, strict: false, grants: 0, hand_overs: 0 }
     }
 
-    fn shadow(&mut self, now: Moment, resource: &Resource) -> Shadow {
+    fn shadow(&mut self, now: Timestamp, resource: &Resource) -> Shadow {
         let mut shadow = self.resources.remove(resource).unwrap_or_default();
         shadow.settle(now);
         shadow
@@ -48,17 +48,17 @@ impl Referee {
         self.resources.insert(resource.clone(), shadow);
     }
 
-    pub(crate) fn acquired(&mut self, now: Moment, claim: &Claim, verdict: &Result<Verdict>) {
+    pub(crate) fn acquired(&mut self, now: Timestamp, claim: &Claim, verdict: &Result<Verdict>) {
         let Ok(verdict) = verdict else { return };
         let mut shadow = self.shadow(now, &claim.resource);
         match verdict {
             Verdict::Granted(grant) => self.granted(now, claim, *grant, &mut shadow),
             Verdict::Blocked(_) => self.blocked(now, claim, &mut shadow),
-            Verdict::Buried => {
+            Verdict::Cancelled => {
                 if !shadow.is_buried(claim.owner) && shadow.seat(claim.owner).is_none_or(|seat| !seat.kept) {
                     self.fail("tombstone", claim, "was told that it is buried, and nobody buried it");
                 }
-                claim.succeeds.iter().for_each(|from| shadow.depart(now, from));
+                claim.takes_over_from.iter().for_each(|from| shadow.depart(now, from));
             }
             Verdict::Mismatch { .. } => {
                 if shadow.is_empty() || shadow.capacity == claim.share.capacity() {
@@ -70,7 +70,7 @@ impl Referee {
         self.keep(&claim.resource, shadow);
     }
 
-    fn granted(&mut self, now: Moment, claim: &Claim, grant: Grant, shadow: &mut Shadow) {
+    fn granted(&mut self, now: Timestamp, claim: &Claim, grant: Grant, shadow: &mut Shadow) {
         if let Some(seat) = shadow.live_seat(claim.owner) {
             if (seat.token, now.until(seat.ends)) != (grant.token, grant.remaining) {
                 self.fail("idempotence", claim, "asked again and was told of another grant");
@@ -88,12 +88,12 @@ impl Referee {
         }
         let (weight, mut ends, mut turns) = (claim.share.weight(), now.after(claim.ttl), 0);
         let (mut seated, mut evicting) = (false, false);
-        if let Some(from) = &claim.succeeds {
+        if let Some(from) = &claim.takes_over_from {
             let live = shadow.live_seat(from.owner).filter(|seat| seat.weight >= weight).cloned();
             shadow.inherit(now, claim, from);
             if let Some(before) = live {
                 let downgrade = before.weight > weight;
-                let bounded = before.turns >= seat::TURNS_MAX && !shadow.line.is_empty();
+                let bounded = before.turns >= admission::HANDOVERS_MAX && !shadow.line.is_empty();
                 if !downgrade && bounded {
                     self.fail("turns", claim, "was handed the seat past others once too often");
                 }
@@ -157,16 +157,16 @@ impl Referee {
         }
     }
 
-    fn blocked(&self, now: Moment, claim: &Claim, shadow: &mut Shadow) {
+    fn blocked(&self, now: Timestamp, claim: &Claim, shadow: &mut Shadow) {
         if shadow.live_seat(claim.owner).is_some() {
             self.fail("idempotence", claim, "holds, asked again, and was told that it is blocked");
         }
-        if let Some(from) = &claim.succeeds {
+        if let Some(from) = &claim.takes_over_from {
             shadow.inherit(now, claim, from);
         }
         let capacity = if shadow.is_empty() { claim.share.capacity() } else { shadow.capacity };
         let taken = shadow.held() + shadow.ahead(claim.owner) + u64::from(claim.share.weight());
-        if shadow.paused_until.is_none() && taken <= u64::from(capacity) && shadow.line.len() <= seat::WINDOW
+        if shadow.paused_until.is_none() && taken <= u64::from(capacity) && shadow.line.len() <= admission::WINDOW
         {
             self.fail("seating", claim, "was blocked though it fits");
         }
@@ -179,13 +179,13 @@ impl Referee {
         }
     }
 
-    pub(crate) fn renewed(&mut self, now: Moment, held: &Held, renewal: &Result<Renewal>) {
+    pub(crate) fn renewed(&mut self, now: Timestamp, held: &RenewRequest, renewal: &Result<Renewal>) {
         let Ok(renewal) = renewal else { return };
         let mut shadow = self.shadow(now, &held.resource);
         let whose = format!("{:?} of {}", held.owner, held.resource);
         let fail = |checker, text: &str| self.world.fail(checker, format!("{whose} {text}"));
         match renewal {
-            Renewal::Kept(kept) => match shadow.renew(now, held) {
+            Renewal::Renewed(kept) => match shadow.renew(now, held) {
                 None => fail("revival", "was renewed, and was not there any more"),
                 Some(ends) if now.until(ends) != kept.remaining => {
                     fail("expiry", "was renewed to another end than its own");
@@ -206,14 +206,14 @@ impl Referee {
         self.resources.insert(held.resource.clone(), shadow);
     }
 
-    pub(crate) fn released(&mut self, now: Moment, farewell: &Farewell) {
+    pub(crate) fn released(&mut self, now: Timestamp, farewell: &ReleaseRequest) {
         let mut shadow = self.shadow(now, &farewell.resource);
         shadow.release(now, farewell);
         self.keep(&farewell.resource, shadow);
     }
 
-    pub(crate) fn ordered(&mut self, now: Moment, order: &Order, answer: &Result<Ordered>) {
-        if !matches!(answer, Ok(Ordered::Done)) {
+    pub(crate) fn ordered(&mut self, now: Timestamp, order: &OperatorCommand, answer: &Result<CommandOutcome>) {
+        if !matches!(answer, Ok(CommandOutcome::Done)) {
             return;
         }
         let mut shadow = self.shadow(now, &order.resource);
@@ -245,7 +245,7 @@ impl Referee {
     }
 
     /// Looks at all resources while nothing happens.
-    pub(crate) fn tick(&mut self, now: Moment) {
+    pub(crate) fn tick(&mut self, now: Timestamp) {
         for (resource, shadow) in std::mem::take(&mut self.resources) {
             let mut settled = shadow;
             let movable = settled.movable;

@@ -112,7 +112,7 @@ async fn find_orphans(stage: &Arc<Stage>) {
     let now = stage.world.now();
     for seen in stage.server.all().await {
         let holders = seen.holders.iter().filter(|by| !by.kept).map(|by| (&by.holder.label, "is held"));
-        let places = seen.line.iter().map(|place| (&place.holder.label, "is waited for"));
+        let places = seen.queue.iter().map(|place| (&place.holder.label, "is waited for"));
         for (label, what) in holders.chain(places) {
             let Some(ended) = stage.ended(label) else { continue };
             let since = Duration::from_nanos(now - ended);
@@ -175,8 +175,8 @@ fn look_for_claims(stage: &Arc<Stage>) {
         Box::pin(async move {
             for seen in looking.server.all().await {
                 let held = seen.holders.iter().filter(|by| !by.kept).count();
-                if held > 0 || seen.line_length > 0 {
-                    let message = format!("{held} hold and {} wait for {}", seen.line_length, seen.resource);
+                if held > 0 || seen.queue_length > 0 {
+                    let message = format!("{held} hold and {} wait for {}", seen.queue_length, seen.resource);
                     looking.world.fail("leak", format!("all clients are shut down, and {message}"));
                 }
             }

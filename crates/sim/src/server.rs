@@ -6,7 +6,7 @@ use std::{
 };
 
 use leasehold::{
-    Backend, BackendInfo, Claim, ClaimRef, Clock, Cursor, Farewell, Held, Listing, Memory, Order, Ordered,
+    Backend, BackendInfo, Claim, ClaimRef, Clock, Cursor, ReleaseRequest, RenewRequest, Listing, Memory, OperatorCommand, CommandOutcome,
     Page, Query, Released, Renewal, Result, Snapshot, Verdict,
 };
 
@@ -53,7 +53,7 @@ impl Server {
             self.world.stamp(grant.token.get());
         }
         self.world.trace(|| {
-            let after = claim.succeeds.map(|from| format!(" after {:?}", from.owner)).unwrap_or_default();
+            let after = claim.takes_over_from.map(|from| format!(" after {:?}", from.owner)).unwrap_or_default();
             let Claim { holder, owner, resource, share, .. } = claim;
             format!(
                 "server: acquire {} {owner:?} {share:?} of {resource}{after}: {}",
@@ -65,7 +65,7 @@ impl Server {
         verdict
     }
 
-    pub(crate) async fn renew(&self, held: &[Held]) -> Vec<Result<Renewal>> {
+    pub(crate) async fn renew(&self, held: &[RenewRequest]) -> Vec<Result<Renewal>> {
         let answers = self.memory.renew(held).await;
         for (held, answer) in held.iter().zip(&answers) {
             self.world.trace(|| format!("server: renew {:?} of {}: {answer:?}", held.owner, held.resource));
@@ -74,11 +74,11 @@ impl Server {
         answers
     }
 
-    pub(crate) async fn release(&self, farewell: &Farewell) -> Result<Released> {
+    pub(crate) async fn release(&self, farewell: &ReleaseRequest) -> Result<Released> {
         let released = self.memory.release(farewell).await;
         self.world.trace(|| {
-            let Farewell { owner, resource, bury, keep_for, .. } = farewell;
-            format!("server: release {owner:?} of {resource} bury {bury:?} keep {keep_for:?}: {released:?}")
+            let ReleaseRequest { owner, resource, tombstone, keep_for, .. } = farewell;
+            format!("server: release {owner:?} of {resource} tombstone {tombstone:?} keep {keep_for:?}: {released:?}")
         });
         self.referee().released(self.environment.now(), farewell);
         released
@@ -92,9 +92,9 @@ impl Server {
         self.memory.inspect(query).await
     }
 
-    pub(crate) async fn order(&self, order: &Order) -> Result<Ordered> {
+    pub(crate) async fn order(&self, order: &OperatorCommand) -> Result<CommandOutcome> {
         let answer = self.memory.order(order).await;
-        self.world.trace(|| format!("server: order {:?} on {}: {answer:?}", order.command, order.resource));
+        self.world.trace(|| format!("server: order {:?} on {}: {answer:?}", order.action, order.resource));
         self.referee().ordered(self.environment.now(), order, &answer);
         answer
     }
@@ -111,7 +111,7 @@ fn short(verdict: &Result<Verdict>) -> String {
         Ok(Verdict::Blocked(blocked)) => {
             format!(
                 "blocked, placed {}, {} ahead, changes in {:?}",
-                blocked.placed, blocked.ahead, blocked.changes_in
+                blocked.queued, blocked.ahead, blocked.changes_in
             )
         }
         other => format!("{other:?}"),

@@ -1,7 +1,7 @@
 //! One resource, kept a second time and as plainly as possible: vectors, no indexes, no cleverness.
 
 use leasehold::{
-    Claim, Command, Eviction, Farewell, FencingToken, Held, Moment, Order, OwnerToken, Succession,
+    Claim, OperatorAction, Eviction, ReleaseRequest, FencingToken, RenewRequest, Timestamp, OperatorCommand, OwnerToken, Handover,
     WhenBlocked,
 };
 
@@ -12,7 +12,7 @@ pub(crate) struct Seat {
     pub(crate) owner: OwnerToken,
     pub(crate) weight: u32,
     pub(crate) token: FencingToken,
-    pub(crate) ends: Moment,
+    pub(crate) ends: Timestamp,
     pub(crate) kept: bool,
     pub(crate) evicting: bool,
     /// Hand-overs in a row.
@@ -23,7 +23,7 @@ pub(crate) struct Seat {
 pub(crate) struct Place {
     pub(crate) owner: OwnerToken,
     pub(crate) weight: u32,
-    pub(crate) ends: Moment,
+    pub(crate) ends: Timestamp,
 }
 
 /// What the verbs and their answers say about one resource.
@@ -32,15 +32,15 @@ pub(crate) struct Shadow {
     pub(crate) capacity: u32,
     pub(crate) seats: Vec<Seat>,
     pub(crate) line: Vec<Place>,
-    pub(crate) graves: Vec<(OwnerToken, Moment)>,
-    pub(crate) paused_until: Option<Moment>,
+    pub(crate) graves: Vec<(OwnerToken, Timestamp)>,
+    pub(crate) paused_until: Option<Timestamp>,
     pub(crate) last: Option<FencingToken>,
     /// Who stands first and could be granted, and since when.
     pub(crate) movable: Option<(OwnerToken, Time)>,
 }
 
 impl Shadow {
-    pub(crate) fn settle(&mut self, now: Moment) {
+    pub(crate) fn settle(&mut self, now: Timestamp) {
         self.seats.retain(|seat| seat.ends > now);
         self.line.retain(|place| place.ends > now);
         self.graves.retain(|(_, ends)| *ends > now);
@@ -80,14 +80,14 @@ impl Shadow {
         self.line.retain(|place| place.owner != owner);
     }
 
-    pub(crate) fn depart(&mut self, now: Moment, from: &Succession) {
+    pub(crate) fn depart(&mut self, now: Timestamp, from: &Handover) {
         self.seats.retain(|seat| seat.owner != from.owner || seat.kept);
         self.leave(from.owner);
-        self.graves.extend(from.bury.map(|keep| (from.owner, now.after(keep))));
+        self.graves.extend(from.tombstone.map(|keep| (from.owner, now.after(keep))));
     }
 
     /// A successor takes the place of its predecessor, if that had one.
-    pub(crate) fn inherit(&mut self, now: Moment, claim: &Claim, from: &Succession) {
+    pub(crate) fn inherit(&mut self, now: Timestamp, claim: &Claim, from: &Handover) {
         if let Some(at) = self.place(from.owner) {
             if claim.when_blocked == WhenBlocked::Queue && self.place(claim.owner).is_none() {
                 let (weight, ends) = (claim.share.weight(), now.after(claim.place_ttl));
@@ -99,7 +99,7 @@ impl Shadow {
         self.depart(now, from);
     }
 
-    pub(crate) fn queue(&mut self, now: Moment, claim: &Claim) {
+    pub(crate) fn queue(&mut self, now: Timestamp, claim: &Claim) {
         let ends = now.after(claim.place_ttl);
         match self.place(claim.owner) {
             Some(at) => self.line[at].ends = self.line[at].ends.max(ends),
@@ -108,7 +108,7 @@ impl Shadow {
     }
 
     /// Returns the new end.
-    pub(crate) fn renew(&mut self, now: Moment, held: &Held) -> Option<Moment> {
+    pub(crate) fn renew(&mut self, now: Timestamp, held: &RenewRequest) -> Option<Timestamp> {
         let seat = self.seats.iter_mut().find(|seat| seat.owner == held.owner && !seat.kept)?;
         if !seat.evicting {
             seat.ends = seat.ends.max(now.after(held.ttl));
@@ -116,7 +116,7 @@ impl Shadow {
         Some(seat.ends)
     }
 
-    pub(crate) fn release(&mut self, now: Moment, farewell: &Farewell) {
+    pub(crate) fn release(&mut self, now: Timestamp, farewell: &ReleaseRequest) {
         let owner = farewell.owner;
         let keep_for = farewell.keep_for.filter(|keep_for| !keep_for.is_zero());
         match (keep_for, self.seats.iter_mut().find(|seat| seat.owner == owner && !seat.kept)) {
@@ -124,20 +124,20 @@ impl Shadow {
             _ => self.seats.retain(|seat| seat.owner != owner || seat.kept),
         }
         self.leave(owner);
-        self.graves.extend(farewell.bury.map(|keep| (owner, now.after(keep))));
+        self.graves.extend(farewell.tombstone.map(|keep| (owner, now.after(keep))));
     }
 
     /// An order that was carried out.
-    pub(crate) fn order(&mut self, now: Moment, order: &Order) {
+    pub(crate) fn order(&mut self, now: Timestamp, order: &OperatorCommand) {
         let meant = |seat: &&mut Seat| order.token.is_none_or(|token| seat.token == token);
         let seat = self.seats.iter_mut().filter(meant).max_by_key(|seat| seat.token);
-        match (order.command, seat) {
-            (Command::Pause { lasting }, _) => self.paused_until = Some(now.after(lasting)),
-            (Command::Resume, _) => self.paused_until = None,
-            (Command::Resize { capacity }, _) => self.capacity = capacity.get(),
-            (Command::Evict(Eviction::AtExpiry), Some(seat)) => seat.evicting = true,
-            (Command::Evict(Eviction::Now), Some(seat)) => {
-                let (owner, keep) = (seat.owner, Farewell::bury_for(now.until(seat.ends)));
+        match (order.action, seat) {
+            (OperatorAction::Pause { lasting }, _) => self.paused_until = Some(now.after(lasting)),
+            (OperatorAction::Resume, _) => self.paused_until = None,
+            (OperatorAction::Resize { capacity }, _) => self.capacity = capacity.get(),
+            (OperatorAction::Evict(Eviction::AtExpiry), Some(seat)) => seat.evicting = true,
+            (OperatorAction::Evict(Eviction::Now), Some(seat)) => {
+                let (owner, keep) = (seat.owner, ReleaseRequest::tombstone_ttl(now.until(seat.ends)));
                 self.seats.retain(|seat| seat.owner != owner);
                 self.graves.push((owner, now.after(keep)));
             }

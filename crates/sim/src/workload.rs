@@ -3,7 +3,7 @@
 use std::{future::Future, sync::Arc, time::Duration};
 
 use leasehold::{
-    Client, Error, ErrorKind, FencingToken, Lease, LeaseRequest, Moment, Released, Scope, ShareNumber,
+    Client, Error, ErrorKind, FencingToken, Lease, LeaseRequest, Timestamp, Released, Scope, ShareNumber,
     TokenKind,
 };
 use leasehold_core::race::{Either, first};
@@ -331,7 +331,7 @@ impl Worker {
 
     /// A request that waits is told that the backend is unavailable only when its own time is over, or an outage has
     /// lasted for as long as an outage is given.
-    fn check_outage(&self, op: &Op, patience: Patience, started: Moment, error: &Error) {
+    fn check_outage(&self, op: &Op, patience: Patience, started: Timestamp, error: &Error) {
         let most = match patience {
             Patience::Try | Patience::Attempts(_) => return,
             Patience::Wait(most) => most.min(OUTAGE_MAX),
@@ -351,7 +351,7 @@ impl Worker {
     }
 
     /// A wait that was bounded came back in time, unless the node was stopped meanwhile.
-    fn check_patience(&self, op: &Op, patience: Patience, before: (Moment, (u64, u32))) {
+    fn check_patience(&self, op: &Op, patience: Patience, before: (Timestamp, (u64, u32))) {
         let (started, past) = before;
         let Patience::Wait(most) = patience else { return };
         let took = started.until(self.now());

@@ -14,8 +14,8 @@ use std::{fmt, future::Future, sync::Arc, time::Duration};
 
 use leasehold::System;
 use leasehold_core::{
-    Backend, Claim, Command, Effect, Error, ErrorKind, Eviction, Farewell, FencingToken, Held, Holder, Order,
-    Ordered, OwnerToken, Query, Released, Renewal, Resource, Result, Share, Verdict,
+    Backend, Claim, OperatorAction, Effect, Error, ErrorKind, Eviction, ReleaseRequest, FencingToken, RenewRequest, Holder, OperatorCommand,
+    CommandOutcome, OwnerToken, Query, Released, Renewal, Resource, Result, Share, Verdict,
 };
 
 use crate::proxy::{Misdelivery, Proxy};
@@ -70,9 +70,9 @@ struct Pair {
 #[derive(Debug)]
 enum Asked {
     Acquire(Box<Claim>),
-    Renew(Held),
-    Release(Farewell),
-    Order(Order),
+    Renew(RenewRequest),
+    Release(ReleaseRequest),
+    Order(OperatorCommand),
     Look(Resource),
 }
 
@@ -118,10 +118,10 @@ impl World {
     /// A renewal that is to find nothing: an operator ends the holder between the two requests.
     async fn prepare(&self, second: &Asked) {
         if let Asked::Renew(held) = second {
-            let evict = Command::Evict(Eviction::Now);
-            let order = Order::new(held.resource.clone(), evict, "test", "misdelivery");
+            let evict = OperatorAction::Evict(Eviction::Now);
+            let order = OperatorCommand::new(held.resource.clone(), evict, "test", "misdelivery");
             let answer = self.direct.order(&order).await.expect("the direct handle answers");
-            assert_eq!(answer, Ordered::Done, "the holder was there");
+            assert_eq!(answer, CommandOutcome::Done, "the holder was there");
         }
     }
 
@@ -139,7 +139,7 @@ impl World {
                 }
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
-            let released = backend.release(&Farewell::new(claim.reference())).await;
+            let released = backend.release(&ReleaseRequest::new(claim.reference())).await;
             assert_eq!(released.expect("release answers"), Released::Now);
         }
     }
@@ -175,7 +175,7 @@ async fn acquires(world: &World) -> Pair {
 
 async fn renewals(world: &World, how: Misdelivery) -> Pair {
     let (ours, token) = world.held_by_one("ours").await;
-    let held = |claim: &Claim| Asked::Renew(Held::new(claim.reference(), TTL));
+    let held = |claim: &Claim| Asked::Renew(RenewRequest::new(claim.reference(), TTL));
     // One after the other, the same lease is renewed twice, and ended in between. At once, one of two was never there.
     let ended = if how == Misdelivery::Swap { claim(&fresh("never"), "never") } else { ours.clone() };
     Pair { first: (held(&ours), Expected::Kept(token)), second: (held(&ended), Expected::Gone) }
@@ -184,7 +184,7 @@ async fn renewals(world: &World, how: Misdelivery) -> Pair {
 async fn releases(world: &World, round: u32) -> Pair {
     let (ours, _) = world.held_by_one("ours").await;
     let never = claim(&fresh("never"), "never");
-    let release = |claim: &Claim| Asked::Release(Farewell::new(claim.reference()));
+    let release = |claim: &Claim| Asked::Release(ReleaseRequest::new(claim.reference()));
     let ours = (release(&ours), Expected::Released(Released::Now));
     let never = (release(&never), Expected::Released(Released::AlreadyGone));
     if round.is_multiple_of(2) {
@@ -198,9 +198,9 @@ async fn orders(world: &World) -> Pair {
     let (held, token) = world.held("holder").await;
     let (others, _) = world.held("another").await;
     let earlier = FencingToken::new(token.get() - 1).expect("tokens of a clock or a log are not 1 here");
-    let ask = Command::Ask { within: TTL };
+    let ask = OperatorAction::Ask { within: TTL };
     let order = |claim: &Claim, token| {
-        Asked::Order(Order::new(claim.resource.clone(), ask, "test", "misdelivery").meaning(token))
+        Asked::Order(OperatorCommand::new(claim.resource.clone(), ask, "test", "misdelivery").for_token(token))
     };
     Pair {
         first: (order(&held, token), Expected::Ordered(true)),
@@ -234,12 +234,12 @@ async fn ask(backend: &dyn Backend, asked: &Asked) -> Result<Expected> {
                 verdict => other(&verdict),
             },
             Asked::Renew(held) => match backend.renew(std::slice::from_ref(held)).await.remove(0)? {
-                Renewal::Kept(kept) => Expected::Kept(kept.token),
+                Renewal::Renewed(kept) => Expected::Kept(kept.token),
                 Renewal::Gone { .. } => Expected::Gone,
                 renewal => other(&renewal),
             },
             Asked::Release(farewell) => Expected::Released(backend.release(farewell).await?),
-            Asked::Order(order) => Expected::Ordered(backend.order(order).await? == Ordered::Done),
+            Asked::Order(order) => Expected::Ordered(backend.order(order).await? == CommandOutcome::Done),
             Asked::Look(resource) => {
                 let snapshots = backend.inspect(&Query::One(resource.clone())).await?.into_snapshots();
                 match snapshots.as_slice() {

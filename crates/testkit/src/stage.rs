@@ -3,7 +3,7 @@
 use std::{any::Any, fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use leasehold::{System, testing::ManualTime};
-use leasehold_core::{Backend, Clock, Environment, Moment, SystemClock};
+use leasehold_core::{Backend, Clock, Environment, Timestamp, SystemClock};
 
 /// A backend on which tests are played.
 ///
@@ -150,7 +150,7 @@ impl Stage {
     }
 
     /// Now, for measuring what a call took.
-    pub fn now(&self) -> Moment {
+    pub fn now(&self) -> Timestamp {
         match &self.time {
             Time::Manual(time) => time.now(),
             Time::Real => SystemClock.now(),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold_core::{
-    Backend, Claim, ClaimRef, Cursor, Effect, Error, Farewell, Held, Order, Ordered, Page, Query, Released,
+    Backend, Claim, ClaimRef, Cursor, Effect, Error, ReleaseRequest, RenewRequest, OperatorCommand, CommandOutcome, Page, Query, Released,
     Renewal, Result, Verb, Verdict,
 };
 
@@ -13,9 +13,9 @@ pub enum Ask {
     /// `acquire`
     Acquire(Claim),
     /// `renew`
-    Renew(Vec<Held>),
+    Renew(Vec<RenewRequest>),
     /// `release`
-    Release(Farewell),
+    Release(ReleaseRequest),
     /// `wait`
     Wait {
         /// Who waits.
@@ -28,7 +28,7 @@ pub enum Ask {
     /// `inspect`
     Inspect(Query),
     /// `order`
-    Order(Order),
+    Order(OperatorCommand),
 }
 
 /// What it answers.
@@ -45,7 +45,7 @@ pub enum Answer {
     /// Of `inspect`.
     Inspect(Result<Page>),
     /// Of `order`.
-    Order(Result<Ordered>),
+    Order(Result<CommandOutcome>),
 }
 
 impl Ask {
@@ -101,8 +101,8 @@ macro_rules! relay {
                 self.inner.info()
             }
 
-            fn lane(&self, resource: &leasehold_core::Resource) -> leasehold_core::Lane {
-                self.inner.lane(resource)
+            fn failure_domain(&self, resource: &leasehold_core::Resource) -> leasehold_core::FailureDomain {
+                self.inner.failure_domain(resource)
             }
 
             async fn acquire(
@@ -116,7 +116,7 @@ macro_rules! relay {
 
             async fn renew(
                 &self,
-                held: &[leasehold_core::Held],
+                held: &[leasehold_core::RenewRequest],
             ) -> Vec<leasehold_core::Result<leasehold_core::Renewal>> {
                 let ask = $crate::verbs::Ask::Renew(held.to_vec());
                 let $crate::verbs::Answer::Renew(answers) = self.relay(ask).await else { misplaced() };
@@ -125,7 +125,7 @@ macro_rules! relay {
 
             async fn release(
                 &self,
-                farewell: &leasehold_core::Farewell,
+                farewell: &leasehold_core::ReleaseRequest,
             ) -> leasehold_core::Result<leasehold_core::Released> {
                 let ask = $crate::verbs::Ask::Release(farewell.clone());
                 let $crate::verbs::Answer::Release(answer) = self.relay(ask).await else { misplaced() };
@@ -154,8 +154,8 @@ macro_rules! relay {
 
             async fn order(
                 &self,
-                order: &leasehold_core::Order,
-            ) -> leasehold_core::Result<leasehold_core::Ordered> {
+                order: &leasehold_core::OperatorCommand,
+            ) -> leasehold_core::Result<leasehold_core::CommandOutcome> {
                 let ask = $crate::verbs::Ask::Order(order.clone());
                 let $crate::verbs::Answer::Order(answer) = self.relay(ask).await else { misplaced() };
                 answer

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use leasehold::{Memory, System, testing::ManualTime};
 use leasehold_core::{
-    Backend, Claim, ClaimRef, Cursor, Effect, Environment, Error, ErrorKind, Farewell, Held, Holder,
+    Backend, Claim, ClaimRef, Cursor, Effect, Environment, Error, ErrorKind, ReleaseRequest, RenewRequest, Holder,
     OwnerToken, Query, Released, Renewal, Resource, Share, Verb, Verdict,
 };
 use leasehold_testkit::{
@@ -57,11 +57,11 @@ async fn a_quiet_network_forwards_every_verb() {
     let Wire { faulty, .. } = wire();
     let claim = claim(1);
     assert!(matches!(faulty.acquire(&claim).await, Ok(Verdict::Granted(_))));
-    let renewed = faulty.renew(&[Held::new(claim.reference(), TTL)]).await;
-    assert!(matches!(renewed.as_slice(), [Ok(Renewal::Kept(_))]));
+    let renewed = faulty.renew(&[RenewRequest::new(claim.reference(), TTL)]).await;
+    assert!(matches!(renewed.as_slice(), [Ok(Renewal::Renewed(_))]));
     assert_eq!(faulty.inspect(&Query::One(claim.resource.clone())).await.unwrap().into_snapshots().len(), 1);
     faulty.wait(&claim.reference(), &Cursor(0), Duration::ZERO).await.unwrap();
-    assert_eq!(faulty.release(&Farewell::new(claim.reference())).await.unwrap(), Released::Now);
+    assert_eq!(faulty.release(&ReleaseRequest::new(claim.reference())).await.unwrap(), Released::Now);
     assert_eq!((faulty.info().name, faulty.struck()), ("memory", vec![]));
 }
 
@@ -84,7 +84,7 @@ async fn a_lost_reply_had_its_effect() {
     unavailable(wire.faulty.acquire(&claim(1)).await, Effect::Unknown);
     assert_eq!(wire.holders().await, 1);
     wire.faulty.next(Verb::Release, Fault::LoseReply);
-    let farewell = Farewell::new(claim(1).reference());
+    let farewell = ReleaseRequest::new(claim(1).reference());
     unavailable(wire.faulty.release(&farewell).await, Effect::Unknown);
     assert_eq!(wire.faulty.release(&farewell).await.unwrap(), Released::AlreadyGone);
     assert_eq!(wire.faulty.struck(), [(Verb::Acquire, Fault::LoseReply), (Verb::Release, Fault::LoseReply)]);
@@ -94,7 +94,7 @@ async fn a_lost_reply_had_its_effect() {
 async fn a_failed_batch_fails_for_each() {
     let wire = wire();
     wire.faulty.next(Verb::Renew, Fault::LoseReply);
-    let held = Held::new(claim(1).reference(), TTL);
+    let held = RenewRequest::new(claim(1).reference(), TTL);
     let answers = wire.faulty.renew(&[held.clone(), held.clone(), held]).await;
     assert_eq!(answers.len(), 3);
     answers.into_iter().for_each(|answer| unavailable(answer, Effect::Unknown));
@@ -115,7 +115,7 @@ async fn a_duplicate_is_executed_twice() {
     let wire = wire();
     wire.faulty.acquire(&claim(1)).await.unwrap();
     wire.faulty.next(Verb::Release, Fault::Duplicate);
-    let answer = wire.faulty.release(&Farewell::new(claim(1).reference())).await;
+    let answer = wire.faulty.release(&ReleaseRequest::new(claim(1).reference())).await;
     assert_eq!(answer.unwrap(), Released::AlreadyGone, "the second answer is the one that arrives");
 }
 
@@ -135,7 +135,7 @@ async fn a_tombstone_stops_a_late_request() {
     let wire = wire();
     wire.faulty.next(Verb::Acquire, Fault::Late(Duration::from_secs(3)));
     unavailable(wire.faulty.acquire(&claim(1)).await, Effect::Unknown);
-    wire.faulty.release(&Farewell::new(claim(1).reference()).burying(Farewell::bury_for(TTL))).await.unwrap();
+    wire.faulty.release(&ReleaseRequest::new(claim(1).reference()).with_tombstone(ReleaseRequest::tombstone_ttl(TTL))).await.unwrap();
     wire.time.advance(Duration::from_secs(4)).await;
     assert_eq!(wire.holders().await, 0);
 }

@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 
 use leasehold::{Memory, testing::ManualTime};
 use leasehold_core::{
-    Backend, Claim, Clock as _, Environment, Farewell, Held, Holder, OwnerToken, Renewal, Resource, Share,
-    Succession, Verdict,
+    Backend, Claim, Clock as _, Environment, ReleaseRequest, RenewRequest, Holder, OwnerToken, Renewal, Resource, Share,
+    Handover, Verdict,
 };
 use leasehold_testkit::{
     Faulty, Recorded,
@@ -34,7 +34,7 @@ async fn client(
         let mut claim = Claim::new(resource.clone(), owner, share, TTL, holder).queued();
         claim.place_ttl = Duration::from_secs(2);
         if let Some(from) = heir_of.take() {
-            claim = claim.succeeding(Succession::from(from));
+            claim = claim.taking_over(Handover::from(from));
         }
         let mut doubtful = false;
         let mut holds = false;
@@ -42,7 +42,7 @@ async fn client(
             match backend.acquire(&claim).await {
                 Ok(Verdict::Granted(_)) => holds = true,
                 Ok(Verdict::Blocked(_)) => {}
-                Ok(Verdict::Buried | Verdict::Mismatch { .. }) => break,
+                Ok(Verdict::Cancelled | Verdict::Mismatch { .. }) => break,
                 Err(_) => doubtful = true,
             }
             if holds {
@@ -52,7 +52,7 @@ async fn client(
         }
         while holds && pick(&environment, 4) > 0 {
             environment.sleep(Duration::from_millis(700)).await;
-            let answer = backend.renew(&[Held::new(claim.reference(), TTL)]).await.remove(0);
+            let answer = backend.renew(&[RenewRequest::new(claim.reference(), TTL)]).await.remove(0);
             doubtful |= answer.is_err();
             holds = !matches!(answer, Ok(Renewal::Gone { .. }));
         }
@@ -60,8 +60,8 @@ async fn client(
             0 => {} // it dies, and the ttl has to do
             1 if holds && !doubtful => heir_of = Some(owner),
             _ => {
-                let farewell = Farewell::new(claim.reference());
-                let farewell = if doubtful { farewell.burying(Farewell::bury_for(TTL)) } else { farewell };
+                let farewell = ReleaseRequest::new(claim.reference());
+                let farewell = if doubtful { farewell.with_tombstone(ReleaseRequest::tombstone_ttl(TTL)) } else { farewell };
                 drop(backend.release(&farewell).await);
             }
         }

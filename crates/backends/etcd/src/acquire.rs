@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::join;
 use leasehold_core::{
-    Claim, ClaimRef, Effect, Error, ErrorKind, FencingToken, Grant, Moment, Verdict, WallTime, WhenBlocked,
+    Claim, ClaimRef, Effect, Error, ErrorKind, FencingToken, Grant, Timestamp, Verdict, WallTime, WhenBlocked,
 };
 
 use crate::{
@@ -119,8 +119,8 @@ impl Etcd {
         let crowded = self.crowds.expects(&keys.lock);
         let needs_place = crowded && queues && record.created == 0;
         let place = if needs_place { self.pool.take_ready(claim.place_ttl) } else { None };
-        let grave = match claim.succeeds.and_then(|from| from.bury) {
-            Some(bury) => Some(self.pool.grant(whole_seconds(bury)).await?),
+        let grave = match claim.takes_over_from.and_then(|from| from.tombstone) {
+            Some(tombstone) => Some(self.pool.grant(whole_seconds(tombstone)).await?),
             None => None,
         };
         Ok(Grip {
@@ -160,7 +160,7 @@ impl Etcd {
         let sent = self.environment.now();
         // Of a claim that may be there already the lease must not be kept: asking again does not extend.
         let is_new = grip.record.created == 0 && !grip.tainted;
-        if claim.succeeds.is_none() && is_new {
+        if claim.takes_over_from.is_none() && is_new {
             match self.first(claim, keys, grip).await {
                 Ok(First::Granted(revision, hold)) => {
                     self.crowds.gone(&keys.lock);
@@ -214,7 +214,7 @@ impl Etcd {
     /// Whether the lease that the predecessor stands under is one of ours.
     fn knows_predecessor(&self, claim: &Claim, lease: i64) -> bool {
         let from =
-            claim.succeeds.map(|from| ClaimRef { resource: claim.resource.clone(), owner: from.owner });
+            claim.takes_over_from.map(|from| ClaimRef { resource: claim.resource.clone(), owner: from.owner });
         let record = from.and_then(|from| self.claims.get(&from));
         record.and_then(|record| record.under).is_some_and(|under| under.id == lease)
     }
@@ -272,7 +272,7 @@ impl Etcd {
         grip: &Grip,
         attempt: u32,
     ) -> Result<Reading, Fault> {
-        let from = claim.succeeds.map(|from| mark(from.owner));
+        let from = claim.takes_over_from.map(|from| mark(from.owner));
         let marks: Vec<&str> = [Some(grip.me.as_str()), from.as_deref()].into_iter().flatten().collect();
         // What goes wrong again and again may be because of someone who is not seen from the head: a stranger.
         let limit = if attempt < HEAD_ATTEMPTS { limit(claim) } else { 0 };
@@ -324,7 +324,7 @@ impl Etcd {
             grave: grip.grave.map(|lease| lease.id),
             remainder: grip.remainder.map(|lease| lease.id),
         };
-        let line_max = usize::try_from(self.info.limits.line).unwrap_or(usize::MAX);
+        let line_max = usize::try_from(self.info.limits.queue).unwrap_or(usize::MAX);
         let read = (reading.line.clone(), reading.owns.as_slice());
         decide(keys, claim, read, leases, self.environment.wall(), line_max).map_err(Fault::Refused)
     }
@@ -351,10 +351,10 @@ impl Etcd {
         }
         let verdict = match plan.answer {
             Answer::NeedsPlace => return Ok(None),
-            Answer::Buried => {
+            Answer::Cancelled => {
                 self.succeeded(claim, None);
                 self.done_with(grip);
-                Verdict::Buried
+                Verdict::Cancelled
             }
             Answer::Mismatch(capacity) => {
                 self.done_with(grip);
@@ -391,8 +391,8 @@ impl Etcd {
     }
 
     /// The predecessor is gone from here too; what it was under, if that lease was passed on.
-    fn succeeded(&self, claim: &Claim, passed_on: Option<i64>) -> Option<(Lease, Moment)> {
-        let from = claim.succeeds?;
+    fn succeeded(&self, claim: &Claim, passed_on: Option<i64>) -> Option<(Lease, Timestamp)> {
+        let from = claim.takes_over_from?;
         let reference = ClaimRef { resource: claim.resource.clone(), owner: from.owner };
         let mut record = self.claims.remove(&reference)?;
         let (under, ends) = (record.under, record.ends);
@@ -402,7 +402,7 @@ impl Etcd {
                 return under.map(|under| (under, ends));
             }
         }
-        self.dispose(&record, from.bury.is_some());
+        self.dispose(&record, from.tombstone.is_some());
         under.filter(|under| Some(under.id) == passed_on).map(|under| (under, ends))
     }
 
@@ -413,7 +413,7 @@ impl Etcd {
         grip: &mut Grip,
         name: String,
         (created, written): (i64, i64),
-        (sent, hold): (Moment, Lease),
+        (sent, hold): (Timestamp, Lease),
     ) -> Result<Verdict, Fault> {
         let token = token(created)?;
         let ends = sent.after(claim.ttl).min(hold.ends());
@@ -447,7 +447,7 @@ impl Etcd {
         grip: &mut Grip,
         seat: &Contender,
         (created, written): (i64, i64),
-        (under, ends): (Lease, Moment),
+        (under, ends): (Lease, Timestamp),
     ) -> Result<Verdict, Fault> {
         let now = self.environment.now();
         let (taken, unanswered) = (grip.record.taken, grip.tainted);
@@ -499,14 +499,14 @@ impl Etcd {
         place: Option<usize>,
         (since, written): (i64, i64),
     ) -> Result<Verdict, Fault> {
-        let line_max = usize::try_from(self.info.limits.line).unwrap_or(usize::MAX);
+        let line_max = usize::try_from(self.info.limits.queue).unwrap_or(usize::MAX);
         let Some(index) = place else {
             self.done_with(grip);
             return Ok(Verdict::Blocked(self.blocked(line, None, since).await));
         };
         if line.ahead(place) > line_max && grip.joined {
             // The one transaction cannot count: whoever is one too many leaves again.
-            let farewell = leasehold_core::Farewell::new(claim.reference());
+            let farewell = leasehold_core::ReleaseRequest::new(claim.reference());
             self.try_release(&farewell).await?;
             grip.wrote = false;
             return Err(Fault::Refused(full(line_max)));

@@ -4,8 +4,8 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use etcd_client::GetOptions;
 use leasehold_core::{
-    Backend, BackendInfo, Claim, ClaimRef, Cursor, Effect, Environment, Farewell, Guarantee, Held, Lane,
-    Order, Ordered, Page, Query, Released, Renewal, Resource, Result, Verb, Verdict, async_trait,
+    Backend, BackendInfo, Claim, ClaimRef, Cursor, Effect, Environment, ReleaseRequest, Guarantee, RenewRequest, FailureDomain,
+    OperatorCommand, CommandOutcome, Page, Query, Released, Renewal, Resource, Result, Verb, Verdict, async_trait,
     race::{Either, first},
 };
 
@@ -76,8 +76,8 @@ fn info() -> BackendInfo {
     info.because = "a grant is written by a majority of the members before it is given".into();
     info.tokens_break_when =
         "the cluster is restored from an older snapshot, or its data moves to another cluster".into();
-    info.capabilities.hand_over = false;
-    info.limits.line = LINE_MAX;
+    info.capabilities.handover = false;
+    info.limits.queue = LINE_MAX;
     info
 }
 
@@ -99,8 +99,8 @@ impl Backend for Etcd {
         &self.info
     }
 
-    fn lane(&self, _: &Resource) -> Lane {
-        Lane::default()
+    fn failure_domain(&self, _: &Resource) -> FailureDomain {
+        FailureDomain::default()
     }
 
     async fn acquire(&self, claim: &Claim) -> Result<Verdict> {
@@ -108,11 +108,11 @@ impl Backend for Etcd {
         self.try_acquire(claim).await.map_err(at)
     }
 
-    async fn renew(&self, held: &[Held]) -> Vec<Result<Renewal>> {
+    async fn renew(&self, held: &[RenewRequest]) -> Vec<Result<Renewal>> {
         self.renew_batch(held).await
     }
 
-    async fn release(&self, farewell: &Farewell) -> Result<Released> {
+    async fn release(&self, farewell: &ReleaseRequest) -> Result<Released> {
         let at = |fault: Fault| fault.into_error().at(Verb::Release, NAME).on(&farewell.resource);
         self.try_release(farewell).await.map_err(at)
     }
@@ -133,7 +133,7 @@ impl Backend for Etcd {
         self.answer(query).await.map_err(at)
     }
 
-    async fn order(&self, order: &Order) -> Result<Ordered> {
+    async fn order(&self, order: &OperatorCommand) -> Result<CommandOutcome> {
         let at = |fault: Fault| fault.into_error().at(Verb::Order, NAME).on(&order.resource);
         self.try_order(order).await.map_err(at)
     }

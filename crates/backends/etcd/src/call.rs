@@ -4,7 +4,7 @@ use std::{future::Future, sync::atomic::Ordering, time::Duration};
 
 use etcd_client::{Client, Error as Driver, KvClient};
 use leasehold_core::{
-    Moment,
+    Timestamp,
     race::{Either, first},
 };
 
@@ -43,7 +43,7 @@ impl Patience {
 struct Attempt<'a> {
     link: &'a Link,
     wire: &'a Wire,
-    began: Moment,
+    began: Timestamp,
     over: bool,
 }
 

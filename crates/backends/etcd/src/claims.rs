@@ -7,7 +7,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use leasehold_core::{ClaimRef, Moment};
+use leasehold_core::{ClaimRef, Timestamp};
 
 use crate::pool::Lease;
 
@@ -25,7 +25,7 @@ pub(crate) struct Record {
     /// When the contender was last written, as far as we know.
     pub(crate) written: i64,
     /// Until when it was told that it holds or waits.
-    pub(crate) ends: Moment,
+    pub(crate) ends: Timestamp,
     /// A request went out that was not answered: it may be executed yet.
     pub(crate) unanswered: bool,
 }
@@ -46,7 +46,7 @@ impl Record {
     /// The lease that it was under when `seen` was read has been kept until `ends`, and the contender was last written at
     /// this revision. Not if it has moved to another lease since: a place that became a seat meanwhile has left its lease
     /// to the next claim.
-    pub(crate) fn was_renewed(&mut self, seen: &Record, ends: Moment, written: i64) {
+    pub(crate) fn was_renewed(&mut self, seen: &Record, ends: Timestamp, written: i64) {
         let id = |record: &Record| record.under.map(|under| under.id);
         if self.created == seen.created && id(self) == id(seen) {
             (self.under, self.ends, self.written) = (seen.under, self.ends.max(ends), written);
@@ -54,7 +54,7 @@ impl Record {
     }
 
     /// After this, nothing of it is left in etcd but by renewals that are recorded here.
-    fn over(&self) -> Moment {
+    fn over(&self) -> Timestamp {
         self.under.map_or(self.taken.ends(), |under| under.ends().max(self.taken.ends()))
     }
 }
@@ -82,7 +82,7 @@ impl Claims {
         self.inner().records.get(claim).cloned()
     }
 
-    pub(crate) fn insert(&self, now: Moment, claim: ClaimRef, record: Record) {
+    pub(crate) fn insert(&self, now: Timestamp, claim: ClaimRef, record: Record) {
         let mut inner = self.inner();
         inner.records.insert(claim, record);
         if inner.records.len() > inner.sweep_at.max(SWEEP_MIN) {
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_renewal_of_a_place_that_became_a_seat_meanwhile_does_not_take_its_old_lease_back() {
-        let lease = |id, kept| Lease { id, asked: 31, seconds: 31, kept: Moment::from_nanos(kept) };
+        let lease = |id, kept| Lease { id, asked: 31, seconds: 31, kept: Timestamp::from_nanos(kept) };
         let mut record = Record::new(lease(1, 5), String::new());
         (record.created, record.under, record.written) = (9, Some(lease(2, 5)), 9);
         let mut seen = record.clone();
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_lease_that_was_kept_goes_back_as_it_was_kept_last() {
-        let lease = |id, kept| Lease { id, asked: 31, seconds: 31, kept: Moment::from_nanos(kept) };
+        let lease = |id, kept| Lease { id, asked: 31, seconds: 31, kept: Timestamp::from_nanos(kept) };
         let mut record = Record::new(lease(1, 5), String::new());
         assert_eq!(record.leases().collect::<Vec<_>>(), [lease(1, 5)]);
         record.under = Some(lease(1, 9));

@@ -6,7 +6,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use leasehold_core::{Asked, Claim, Clock, HeldBy, Holder, WallTime};
+use leasehold_core::{FinishRequest, Claim, Clock, HeldBy, Holder, WallTime};
 use serde::{Deserialize, Serialize};
 
 use crate::keys::mark;
@@ -134,10 +134,10 @@ impl Entry {
         }
     }
 
-    pub(crate) fn asked(&self, clock: &dyn Clock) -> Option<Asked> {
+    pub(crate) fn asked(&self, clock: &dyn Clock) -> Option<FinishRequest> {
         let wish = self.asked.as_ref()?;
         let left = wish.until_us.saturating_sub(clock.wall().as_micros());
-        Some(Asked::new(Duration::from_micros(left), wish.by.as_str(), wish.why.as_str()))
+        Some(FinishRequest::new(Duration::from_micros(left), wish.by.as_str(), wish.why.as_str()))
     }
 
     /// As others see it.
@@ -145,7 +145,7 @@ impl Entry {
         let mut seen = held;
         seen.held_for = self.since(clock);
         seen.note = self.note.as_deref().map(|hex| Arc::from(from_hex(hex)));
-        seen.turns = self.turns;
+        seen.handovers = self.turns;
         seen.asked = self.asked(clock);
         seen.evicting = self.evicting;
         seen.kept = self.kept;
@@ -194,7 +194,7 @@ mod tests {
         let owner = OwnerToken::from_bytes([1; 16]);
         let share = Share::new(2, 5).unwrap();
         let claim = Claim::new("a/b".parse().unwrap(), owner, share, Duration::from_secs(30), holder);
-        Entry::holding(&claim.noting(vec![0, 255]), WallTime::from_micros(17))
+        Entry::holding(&claim.with_note(vec![0, 255]), WallTime::from_micros(17))
     }
 
     #[test]

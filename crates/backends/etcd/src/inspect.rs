@@ -48,8 +48,8 @@ impl Etcd {
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         snapshot.capacity = line.capacity().unwrap_or(0);
         snapshot.holder_count = count(line.holders().count());
-        snapshot.line_length = count(line.places().count());
-        (snapshot.holders, snapshot.line) = self.seen(&line, Snapshot::LISTED_MAX).await;
+        snapshot.queue_length = count(line.places().count());
+        (snapshot.holders, snapshot.queue) = self.seen(&line, Snapshot::LISTED_MAX).await;
         if let Some(pause) = &line.pause {
             snapshot.paused_for =
                 Some(self.pool.left(pause.lease).await?.map_or_else(Default::default, |(left, _)| left));
@@ -87,7 +87,7 @@ impl Etcd {
         let mut snapshots = Vec::new();
         for resource in page.iter().filter_map(|name| Resource::from_key(name).ok()) {
             let snapshot = self.snapshot(&resource).await?;
-            let live = snapshot.holder_count + snapshot.line_length > 0 || snapshot.paused_for.is_some();
+            let live = snapshot.holder_count + snapshot.queue_length > 0 || snapshot.paused_for.is_some();
             snapshots.extend(live.then_some(snapshot));
         }
         Ok(Page::Resources { snapshots, next })

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
-use leasehold_core::{Blocked, ClaimRef, Cursor, Moment, Placed};
+use leasehold_core::{Blocked, ClaimRef, Cursor, Timestamp, QueueEntry};
 
 use crate::{
     backend::Etcd,
@@ -22,7 +22,7 @@ const ASKED_MAX: (usize, usize) = (16, 8);
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Lasting {
     /// Until then, and under this lease.
-    Until(Moment, Lease),
+    Until(Timestamp, Lease),
     /// The contender has changed or gone meanwhile: look again.
     Changed,
 }
@@ -33,7 +33,7 @@ impl Etcd {
         &self,
         known: Option<&Record>,
         contender: &Contender,
-    ) -> Result<Option<(Lease, Moment)>, Fault> {
+    ) -> Result<Option<(Lease, Timestamp)>, Fault> {
         if let Some((under, record)) = known.and_then(|record| Some((record.under?, record)))
             && under.id == contender.lease
         {
@@ -51,7 +51,7 @@ impl Etcd {
         &self,
         known: &Record,
         contender: &Contender,
-    ) -> Result<Option<(Lease, Moment)>, Fault> {
+    ) -> Result<Option<(Lease, Timestamp)>, Fault> {
         let Some(seen) = self.lease_of(None, contender).await? else { return Ok(None) };
         // What we know is exact.
         let known = known.under.filter(|under| under.id == contender.lease).map(|under| (under, known.ends));
@@ -155,7 +155,7 @@ impl Etcd {
         let (mut holders, places) = futures_util::future::join(holders, places).await;
         holders.sort_by_key(|(_, left)| left.unwrap_or(Duration::MAX));
         let mut blocked = Blocked::default();
-        blocked.placed = place.is_some();
+        blocked.queued = place.is_some();
         blocked.ahead = u32::try_from(line.ahead(place)).unwrap_or(u32::MAX);
         blocked.paused = line.pause.is_some();
         blocked.cursor = Cursor(u64::try_from(since).unwrap_or_default());
@@ -175,7 +175,7 @@ impl Etcd {
     }
 
     /// Holders and places as others see them, up to this many of each.
-    pub(crate) async fn seen(&self, line: &Line, most: usize) -> (Vec<leasehold_core::HeldBy>, Vec<Placed>) {
+    pub(crate) async fn seen(&self, line: &Line, most: usize) -> (Vec<leasehold_core::HeldBy>, Vec<QueueEntry>) {
         let holders = self.lefts(line, line.holders().take(most));
         let places = self.lefts(line, line.places().take(most));
         let (mut holders, places) = futures_util::future::join(holders, places).await;
@@ -187,24 +187,24 @@ impl Etcd {
         });
         let places = places.into_iter().map(|(index, left)| (index, left.unwrap_or_default()));
         let placed = places.map(|(index, left)| match &line.contenders[index].entry {
-            Some(entry) => Placed::new(entry.holder(), entry.weight, entry.since(&*self.environment), left),
+            Some(entry) => QueueEntry::new(entry.holder(), entry.weight, entry.since(&*self.environment), left),
             None => {
                 let holder = stranger(&line.contenders[index].text);
-                Placed::new(Arc::clone(&holder), line.weight(index), Duration::ZERO, left)
+                QueueEntry::new(Arc::clone(&holder), line.weight(index), Duration::ZERO, left)
             }
         });
         (held.collect(), placed.collect())
     }
 
     /// The claim has ended: what it leaves behind here. Its leases are used again if all its requests were answered.
-    pub(crate) fn forget(&self, claim: &ClaimRef, bury: bool) {
+    pub(crate) fn forget(&self, claim: &ClaimRef, tombstone: bool) {
         let Some(record) = self.claims.remove(claim) else { return };
-        self.dispose(&record, bury);
+        self.dispose(&record, tombstone);
     }
 
-    pub(crate) fn dispose(&self, record: &Record, bury: bool) {
+    pub(crate) fn dispose(&self, record: &Record, tombstone: bool) {
         for lease in record.leases() {
-            if bury || record.unanswered {
+            if tombstone || record.unanswered {
                 // A request that is still under way finds no lease to put anything under.
                 self.pool.revoke(lease.id);
             } else {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use leasehold_core::{FencingToken, Gone, HeldBy, Holder, seat};
+use leasehold_core::{FencingToken, GoneReason, HeldBy, Holder, admission};
 
 use crate::entry::Entry;
 
@@ -33,7 +33,7 @@ pub(crate) enum Own {
     Nothing,
     /// It took over the contender of this name.
     Contender(String),
-    Grave(Gone),
+    Grave(GoneReason),
 }
 
 /// What there is of an owner beside the line.
@@ -65,7 +65,7 @@ pub(crate) struct Line {
 
 impl Line {
     /// How many contenders of an exclusive line are read: the holder, those that the rule looks at, and one more.
-    pub(crate) const HEAD: i64 = seat::WINDOW as i64 + 2;
+    pub(crate) const HEAD: i64 = admission::WINDOW as i64 + 2;
 
     /// Of those who are there; a stranger's lock is a whole of one.
     pub(crate) fn capacity(&self) -> Option<u32> {
@@ -107,7 +107,7 @@ impl Line {
     /// Whether a claim of this weight is granted: at this place, or behind all.
     pub(crate) fn fits(&self, place: Option<usize>, weight: u32, capacity: u32) -> bool {
         let ahead = self.places().take_while(|index| place.is_none_or(|place| *index < place));
-        seat::granted(self.held(), ahead.map(|index| self.weight(index)), weight, capacity)
+        admission::is_granted(self.held(), ahead.map(|index| self.weight(index)), weight, capacity)
     }
 
     /// How many wait ahead: exact as far as the line was read, an upper bound beyond.
@@ -116,7 +116,7 @@ impl Line {
         match place {
             Some(place) => {
                 let near = self.places().take_while(|index| *index < place).count();
-                if near <= seat::WINDOW { near } else { near + unread }
+                if near <= admission::WINDOW { near } else { near + unread }
             }
             None => self.places().count() + unread,
         }

@@ -14,7 +14,7 @@ use std::{
 
 use etcd_client::{Client, ConnectOptions, KvClient};
 use leasehold_core::{
-    Environment, Error, ErrorKind, Moment,
+    Environment, Error, ErrorKind, Timestamp,
     race::{Either, first},
 };
 use tokio::sync::watch;
@@ -71,7 +71,7 @@ pub(crate) struct Slot {
     /// The connection to it, if there is one.
     member: Option<Arc<Member>>,
     /// When it could not be reached last.
-    failed: Option<Moment>,
+    failed: Option<Timestamp>,
     /// How often in a row that was so before it had ever answered.
     pub(crate) in_vain: u32,
 }
@@ -79,7 +79,7 @@ pub(crate) struct Slot {
 impl Slot {
     /// Whether others come first. A member that hangs is found out by a timeout only: during an election, when every member
     /// is left for the next one, that would be paid again and again.
-    fn is_avoided(&self, now: Moment) -> bool {
+    fn is_avoided(&self, now: Timestamp) -> bool {
         self.failed.is_some_and(|failed| failed.until(now) < AVOID_FOR)
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold_core::{
-    Command, Error, ErrorKind, Eviction, Farewell, FencingToken, Gone, Order, Ordered, WallTime,
+    OperatorAction, Error, ErrorKind, Eviction, ReleaseRequest, FencingToken, GoneReason, OperatorCommand, CommandOutcome, WallTime,
 };
 use serde::{Deserialize, Serialize};
 
@@ -39,11 +39,11 @@ pub(crate) struct Recorded {
 }
 
 impl Recorded {
-    fn of(order: &Order, at: WallTime, done: bool) -> Recorded {
+    fn of(order: &OperatorCommand, at: WallTime, done: bool) -> Recorded {
         Recorded {
             at_us: at.as_micros(),
             resource: order.resource.key().to_owned(),
-            command: order.command.as_str().to_owned(),
+            command: order.action.as_str().to_owned(),
             token: order.token.map(FencingToken::get),
             by: order.by.clone(),
             why: order.why.clone(),
@@ -53,7 +53,7 @@ impl Recorded {
 }
 
 impl Etcd {
-    pub(crate) async fn try_order(&self, order: &Order) -> Result<Ordered, Fault> {
+    pub(crate) async fn try_order(&self, order: &OperatorCommand) -> Result<CommandOutcome, Fault> {
         let keys = self.link.config.root.of(&order.resource);
         for attempt in 0..ATTEMPTS {
             let mut draft = Draft::default();
@@ -80,10 +80,10 @@ impl Etcd {
     }
 
     /// All that is to be written: the order, and its record.
-    async fn prepare(&self, order: &Order, keys: &Keys, draft: &mut Draft) -> Result<Ordered, Fault> {
+    async fn prepare(&self, order: &OperatorCommand, keys: &Keys, draft: &mut Draft) -> Result<CommandOutcome, Fault> {
         let line = self.link.read(keys, &[], 0).await?.line;
         let ordered = self.draft(order, keys, &line, draft).await?;
-        let recorded = Recorded::of(order, self.environment.wall(), ordered == Ordered::Done);
+        let recorded = Recorded::of(order, self.environment.wall(), ordered == CommandOutcome::Done);
         let value = serde_json::to_string(&recorded).unwrap_or_default();
         let lease = self.grant_for(draft, AUDIT).await?;
         let key = format!("{}{lease:x}", self.link.config.root.audit());
@@ -103,11 +103,11 @@ impl Etcd {
 
     async fn draft(
         &self,
-        order: &Order,
+        order: &OperatorCommand,
         keys: &Keys,
         line: &Line,
         draft: &mut Draft,
-    ) -> Result<Ordered, Fault> {
+    ) -> Result<CommandOutcome, Fault> {
         let newest = line.holders().max_by_key(|index| line.contenders[*index].created);
         let meant = match order.token {
             None => newest,
@@ -119,48 +119,48 @@ impl Etcd {
                 }
             }
         };
-        match (order.command, meant) {
-            (Command::Pause { lasting }, _) if !lasting.is_zero() => {
+        match (order.action, meant) {
+            (OperatorAction::Pause { lasting }, _) if !lasting.is_zero() => {
                 let lease = self.grant_for(draft, lasting).await?;
                 let value = format!("paused by {}: {}", order.by, order.why);
                 draft.changes.insert(keys.pause.clone(), Change::Put { value, lease });
             }
-            (Command::Pause { .. } | Command::Resume, _) => {
+            (OperatorAction::Pause { .. } | OperatorAction::Resume, _) => {
                 draft.changes.insert(keys.pause.clone(), Change::Delete);
             }
-            (Command::Resize { capacity }, _) if !line.contenders.is_empty() => {
+            (OperatorAction::Resize { capacity }, _) if !line.contenders.is_empty() => {
                 draft.resize(keys, line, capacity.get())?;
             }
-            (_, None) | (Command::Resize { .. }, _) => return not_that_one(line, newest),
-            (Command::Ask { within }, Some(index)) => {
+            (_, None) | (OperatorAction::Resize { .. }, _) => return not_that_one(line, newest),
+            (OperatorAction::Ask { within }, Some(index)) => {
                 self.draft_ask(order, keys, line, (index, within), draft)?;
             }
-            (Command::Evict(Eviction::AtExpiry), Some(index)) => {
+            (OperatorAction::Evict(Eviction::AtExpiry), Some(index)) => {
                 self.draft_eviction(keys, line, index, draft).await?;
             }
-            (Command::Evict(Eviction::Now), Some(index)) => {
+            (OperatorAction::Evict(Eviction::Now), Some(index)) => {
                 let contender = &line.contenders[index];
                 draft.guard(keys, line, index);
                 draft.changes.insert(keys.contender(&contender.name), Change::Delete);
                 // Its lease is not ours to revoke: a stranger's may hold more than this.
                 if let Some(entry) = &contender.entry {
                     let left = self.left_of(contender).await.unwrap_or_default();
-                    let lease = self.grant_for(draft, Farewell::bury_for(left)).await?;
-                    let change = Change::Put { value: grave(Gone::Evicted), lease };
+                    let lease = self.grant_for(draft, ReleaseRequest::tombstone_ttl(left)).await?;
+                    let change = Change::Put { value: grave(GoneReason::Evicted), lease };
                     draft.changes.insert(keys.own(&entry.owner), change);
                 }
             }
             (_, Some(_)) => {
-                let message = format!("etcd does not know the order {}", order.command.as_str());
+                let message = format!("etcd does not know the order {}", order.action.as_str());
                 return Err(Fault::Refused(Error::new(ErrorKind::Unsupported, message)));
             }
         }
-        Ok(Ordered::Done)
+        Ok(CommandOutcome::Done)
     }
 
     fn draft_ask(
         &self,
-        order: &Order,
+        order: &OperatorCommand,
         keys: &Keys,
         line: &Line,
         (index, within): (usize, Duration),
@@ -246,7 +246,7 @@ impl Draft {
     }
 }
 
-fn not_that_one(line: &Line, newest: Option<usize>) -> Result<Ordered, Fault> {
+fn not_that_one(line: &Line, newest: Option<usize>) -> Result<CommandOutcome, Fault> {
     let token = newest.map(|index| token(line.contenders[index].created)).transpose()?;
-    Ok(Ordered::NotThatOne { token })
+    Ok(CommandOutcome::HolderChanged { token })
 }

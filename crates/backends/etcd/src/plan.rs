@@ -2,7 +2,7 @@
 //!
 //! Pure. It follows the model step by step; where it differs, a comment says so.
 
-use leasehold_core::{Claim, Error, ErrorKind, FencingToken, Gone, WallTime, WhenBlocked};
+use leasehold_core::{Claim, Error, ErrorKind, FencingToken, GoneReason, WallTime, WhenBlocked};
 
 use crate::{
     entry::Entry,
@@ -28,7 +28,7 @@ pub(crate) struct Leases {
 /// What the claim is answered once the plan is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    Buried,
+    Cancelled,
     Mismatch(u32),
     /// It holds already, at this index.
     Holds(usize),
@@ -103,15 +103,15 @@ pub(crate) fn decide(
 impl Draft<'_> {
     fn run(mut self, line_max: usize) -> Result<(Self, Answer), Error> {
         let capacity = self.claim.share.capacity();
-        let from = self.claim.succeeds.map(|from| mark(from.owner)).filter(|from| *from != self.me);
+        let from = self.claim.takes_over_from.map(|from| mark(from.owner)).filter(|from| *from != self.me);
         if self.owns.first().is_some_and(|own| matches!(own.own, Own::Grave(_))) {
             // The claim is dead, but whom it was to succeed wanted to go all the same.
             from.iter().for_each(|from| self.depart(from));
-            return Ok((self, Answer::Buried));
+            return Ok((self, Answer::Cancelled));
         }
         if let Some(index) = self.line.find(&self.me).filter(|index| self.line.is_held(*index)) {
             let kept = self.entry(index).is_some_and(|entry| entry.kept);
-            return Ok((self, if kept { Answer::Buried } else { Answer::Holds(index) }));
+            return Ok((self, if kept { Answer::Cancelled } else { Answer::Holds(index) }));
         }
         if let Some(theirs) = self.line.capacity().filter(|theirs| *theirs != capacity) {
             self.leave();
@@ -326,14 +326,14 @@ impl Draft<'_> {
     fn forget(&mut self, from: &str) {
         self.unpoint(from);
         if let Some(lease) = self.leases.grave {
-            let change = Change::Put { value: grave(Gone::Buried), lease };
+            let change = Change::Put { value: grave(GoneReason::Cancelled), lease };
             self.changes.insert(self.keys.own(from), change);
         }
     }
 
     fn finish(mut self, read: (i64, Option<crate::line::Pause>), answer: Answer) -> Plan {
         if !self.changes.is_empty() {
-            let marks = [Some(self.me.clone()), self.claim.succeeds.map(|from| mark(from.owner))];
+            let marks = [Some(self.me.clone()), self.claim.takes_over_from.map(|from| mark(from.owner))];
             for (mark, own) in marks.into_iter().flatten().zip(self.owns) {
                 self.guards.push(Guard::Modified(self.keys.own(&mark), own.modified));
                 // Nothing of an owner came to where it would be, either.
@@ -371,7 +371,7 @@ mod tests {
         keys::Root,
         line::tests::{claim, contender, line},
     };
-    use leasehold_core::{Share, Succession};
+    use leasehold_core::{Share, Handover};
 
     const LEASES: Leases = Leases { hold: 77, place: Some(66), grave: None, remainder: None };
     const NOTHING: OwnKey = OwnKey { own: Own::Nothing, modified: 0, home: 0 };
@@ -396,7 +396,7 @@ mod tests {
 
     #[test]
     fn a_seat_is_handed_on_only_while_nobody_waits() {
-        let heir = claim(9, Share::WHOLE).queued().succeeding(Succession::from(claim(1, Share::WHOLE).owner));
+        let heir = claim(9, Share::WHOLE).queued().taking_over(Handover::from(claim(1, Share::WHOLE).owner));
         let alone = plan(&heir, line(vec![contender(1, Share::WHOLE, true)]));
         assert_eq!(alone.answer, Answer::Granted { created: None, lease: None });
         assert_eq!(of(&alone.line), [(mark(heir.owner).as_str(), true)]);
@@ -414,8 +414,8 @@ mod tests {
 
     #[test]
     fn a_downgrade_stays_under_its_lease_and_past_a_stranger_in_its_place() {
-        let from = Succession::from(claim(1, Share::WRITE).owner);
-        let reader = claim(9, Share::READ).succeeding(from);
+        let from = Handover::from(claim(1, Share::WRITE).owner);
+        let reader = claim(9, Share::READ).taking_over(from);
         let moved =
             plan(&reader, line(vec![contender(1, Share::WRITE, true), contender(2, Share::WRITE, false)]));
         assert_eq!(moved.answer, Answer::Granted { created: None, lease: Some(1) });
@@ -462,7 +462,7 @@ mod tests {
         for key in [&lock, &own] {
             assert!(new.guards.contains(&Guard::Modified(key.clone(), 0)), "{:?}", new.guards);
         }
-        let heir = ours.succeeding(Succession::from(claim(2, Share::WHOLE).owner));
+        let heir = ours.taking_over(Handover::from(claim(2, Share::WHOLE).owner));
         let taken =
             plan(&heir, line(vec![contender(1, Share::WHOLE, true), contender(2, Share::WHOLE, false)]));
         assert_eq!(taken.answer, Answer::Blocked(Some(1)));

@@ -18,7 +18,7 @@ use etcd_client::{
     LeaseTimeToLiveResponse,
 };
 use futures_util::future::join_all;
-use leasehold_core::Moment;
+use leasehold_core::Timestamp;
 
 use crate::{error::Fault, link::Link, proof::Seen};
 
@@ -31,22 +31,22 @@ pub(crate) struct Lease {
     /// What etcd granted, which counts: it may be more than was asked for.
     pub(crate) seconds: u64,
     /// When the request was sent that was answered last.
-    pub(crate) kept: Moment,
+    pub(crate) kept: Timestamp,
 }
 
 impl Lease {
     /// Before this it does not end.
-    pub(crate) fn ends(&self) -> Moment {
+    pub(crate) fn ends(&self) -> Timestamp {
         self.kept.after(Duration::from_secs(self.seconds))
     }
 
     /// Whether it lasts this long without being kept.
-    pub(crate) fn lasts(&self, now: Moment, ttl: Duration) -> bool {
+    pub(crate) fn lasts(&self, now: Timestamp, ttl: Duration) -> bool {
         now.until(self.ends()) >= ttl
     }
 
     /// Whether it is surely there long enough to be kept beside the first use.
-    pub(crate) fn is_usable(&self, now: Moment) -> bool {
+    pub(crate) fn is_usable(&self, now: Timestamp) -> bool {
         now.until(self.ends()) * 2 > Duration::from_secs(self.seconds)
     }
 }
@@ -92,7 +92,7 @@ struct Shelf {
     /// How many are to lie ready.
     ready: usize,
     granting: usize,
-    used: Moment,
+    used: Timestamp,
 }
 
 impl Pool {
@@ -105,7 +105,7 @@ impl Pool {
         self.shelves.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn now(&self) -> Moment {
+    fn now(&self) -> Timestamp {
         self.link.environment.now()
     }
 
@@ -353,8 +353,8 @@ mod tests {
 
     #[test]
     fn what_a_lease_is_good_for_counts_from_when_it_was_kept() {
-        let lease = Lease { id: 0x694d, asked: 31, seconds: 31, kept: Moment::default() };
-        let at = |seconds| Moment::default().after(Duration::from_secs(seconds));
+        let lease = Lease { id: 0x694d, asked: 31, seconds: 31, kept: Timestamp::default() };
+        let at = |seconds| Timestamp::default().after(Duration::from_secs(seconds));
         assert!(lease.lasts(at(1), Duration::from_secs(30)) && !lease.lasts(at(2), Duration::from_secs(30)));
         assert!(lease.is_usable(at(15)) && !lease.is_usable(at(16)));
     }

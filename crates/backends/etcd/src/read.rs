@@ -1,7 +1,7 @@
 //! From what etcd answers to what it means.
 
 use etcd_client::{Client, GetOptions, GetResponse, KeyValue, TxnOpResponse};
-use leasehold_core::{Effect, Error, ErrorKind, Gone};
+use leasehold_core::{Effect, Error, ErrorKind, GoneReason};
 
 use crate::{
     entry::{Entry, Value},
@@ -17,8 +17,8 @@ const BURIED: &str = "!buried";
 const EVICTED: &str = "!evicted";
 
 /// What an owner's key says of a grave.
-pub(crate) fn grave(why: Gone) -> String {
-    if why == Gone::Evicted { EVICTED } else { BURIED }.to_owned()
+pub(crate) fn grave(why: GoneReason) -> String {
+    if why == GoneReason::Evicted { EVICTED } else { BURIED }.to_owned()
 }
 
 /// A resource, and what it says of some owners, in the order in which they were asked for.
@@ -74,8 +74,8 @@ fn owner(keys: &Keys, answers: &[&GetResponse]) -> Result<(OwnKey, Option<Conten
     let own = own.kvs().first();
     let known = OwnKey {
         own: own.map_or(Own::Nothing, |kv| match String::from_utf8_lossy(kv.value()).as_ref() {
-            EVICTED => Own::Grave(Gone::Evicted),
-            BURIED => Own::Grave(Gone::Buried),
+            EVICTED => Own::Grave(GoneReason::Evicted),
+            BURIED => Own::Grave(GoneReason::Cancelled),
             name => Own::Contender(name.to_owned()),
         }),
         modified: own.map_or(0, KeyValue::mod_revision),

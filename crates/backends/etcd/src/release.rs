@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_core::{ClaimRef, Error, ErrorKind, Farewell, Gone, Released};
+use leasehold_core::{ClaimRef, Error, ErrorKind, ReleaseRequest, GoneReason, Released};
 
 use crate::{
     backend::Etcd,
@@ -17,19 +17,19 @@ use crate::{
 const ATTEMPTS: u32 = 40;
 
 impl Etcd {
-    pub(crate) async fn try_release(&self, farewell: &Farewell) -> Result<Released, Fault> {
+    pub(crate) async fn try_release(&self, farewell: &ReleaseRequest) -> Result<Released, Fault> {
         let keys = self.link.config.root.of(&farewell.resource);
         let claim = ClaimRef { resource: farewell.resource.clone(), owner: farewell.owner };
         let me = mark(farewell.owner);
         let keep_for = farewell.keep_for.filter(|keep_for| !keep_for.is_zero());
-        if farewell.bury.is_none()
+        if farewell.tombstone.is_none()
             && keep_for.is_none()
             && let Some(released) = self.release_known(&keys, &claim, &me).await?
         {
             return Ok(released);
         }
-        let grave = match farewell.bury {
-            Some(bury) => Some(self.pool.grant(whole_seconds(bury)).await?.id),
+        let grave = match farewell.tombstone {
+            Some(tombstone) => Some(self.pool.grant(whole_seconds(tombstone)).await?.id),
             None => None,
         };
         for attempt in 0..ATTEMPTS {
@@ -110,7 +110,7 @@ impl Etcd {
             }
         }
         if let Some(lease) = grave_lease {
-            changes.insert(keys.own(me), Change::Put { value: grave(Gone::Buried), lease });
+            changes.insert(keys.own(me), Change::Put { value: grave(GoneReason::Cancelled), lease });
         }
         let written = changes.is_empty() || self.link.commit(guards, &changes).await?.is_some();
         if !written {

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use etcd_client::TxnOpResponse;
 use futures_util::future::join_all;
 use leasehold_core::{
-    ClaimRef, Error, ErrorKind, Gone, Held, Kept, Moment, OwnerToken, Renewal, Resource, Result, Verb,
+    ClaimRef, Error, ErrorKind, GoneReason, RenewRequest, Renewed, Timestamp, OwnerToken, Renewal, Resource, Result, Verb,
 };
 
 use crate::{
@@ -32,22 +32,22 @@ const AT_ONCE: usize = 128;
 const ATTEMPTS: u32 = 10;
 
 impl Etcd {
-    pub(crate) async fn renew_batch(&self, held: &[Held]) -> Vec<Result<Renewal>> {
+    pub(crate) async fn renew_batch(&self, held: &[RenewRequest]) -> Vec<Result<Renewal>> {
         let mut answers: Vec<Option<Result<Renewal, Fault>>> = vec![None; held.len()];
         for round in rounds(held) {
-            let asked: Vec<Held> = round.iter().map(|same| held[same[0]].clone()).collect();
+            let asked: Vec<RenewRequest> = round.iter().map(|same| held[same[0]].clone()).collect();
             for (same, answer) in round.iter().zip(self.renew_some(&asked).await) {
                 same.iter().for_each(|&index| answers[index] = Some(answer.clone()));
             }
         }
-        let at = |(answer, held): (Option<Result<Renewal, Fault>>, &Held)| {
+        let at = |(answer, held): (Option<Result<Renewal, Fault>>, &RenewRequest)| {
             let answer = answer.unwrap_or_else(|| Err(Fault::Strange("a renewal has no answer".to_owned())));
             answer.map_err(|fault| fault.into_error().at(Verb::Renew, NAME).on(&held.resource))
         };
         answers.into_iter().zip(held).map(at).collect()
     }
 
-    async fn renew_some(&self, held: &[Held]) -> Vec<Result<Renewal, Fault>> {
+    async fn renew_some(&self, held: &[RenewRequest]) -> Vec<Result<Renewal, Fault>> {
         let kept = join_all(held.iter().map(|held| self.keep_known(held))).await;
         let known: Vec<usize> = (0..held.len()).filter(|&index| matches!(kept[index], Ok(Some(_)))).collect();
         let looks = join_all(known.chunks(TOGETHER).map(|part| self.look_at(held, part, &kept))).await;
@@ -69,7 +69,7 @@ impl Etcd {
     }
 
     /// Keeps the lease of a claim that this process knows, if it is of the right length; until when it lasts.
-    async fn keep_known(&self, held: &Held) -> Result<Option<(Record, Moment)>, Fault> {
+    async fn keep_known(&self, held: &RenewRequest) -> Result<Option<(Record, Timestamp)>, Fault> {
         let most = self.info.limits.note;
         if held.note.as_ref().is_some_and(|note| note.len() > most) {
             let message = format!("a note has at most {most} bytes");
@@ -99,9 +99,9 @@ impl Etcd {
 
     async fn look_at(
         &self,
-        held: &[Held],
+        held: &[RenewRequest],
         part: &[usize],
-        kept: &[Result<Option<(Record, Moment)>, Fault>],
+        kept: &[Result<Option<(Record, Timestamp)>, Fault>],
     ) -> Vec<Result<Option<Contender>, Fault>> {
         let keys: Vec<_> =
             part.iter().map(|&index| self.link.config.root.of(&held[index].resource)).collect();
@@ -126,9 +126,9 @@ impl Etcd {
     /// What the look has shown of a claim whose lease was kept.
     async fn judge(
         &self,
-        held: &Held,
+        held: &RenewRequest,
         record: &Record,
-        ends: Moment,
+        ends: Timestamp,
         contender: Option<Contender>,
     ) -> Result<Renewal, Fault> {
         let under = record.under.map(|under| under.id);
@@ -146,18 +146,18 @@ impl Etcd {
         self.renewed(&contender, ends)
     }
 
-    fn renewed(&self, contender: &Contender, ends: Moment) -> Result<Renewal, Fault> {
+    fn renewed(&self, contender: &Contender, ends: Timestamp) -> Result<Renewal, Fault> {
         let remaining = self.environment.now().until(ends);
         let Some(entry) = contender.entry.as_ref().filter(|entry| entry.held) else {
             return Ok(Renewal::Queued { remaining });
         };
-        let mut kept = Kept::new(token(contender.created)?, remaining);
+        let mut kept = Renewed::new(token(contender.created)?, remaining);
         (kept.asked, kept.evicting) = (entry.asked(&*self.environment), entry.evicting);
-        Ok(Renewal::Kept(kept))
+        Ok(Renewal::Renewed(kept))
     }
 
     /// Any other claim: one that this process does not know, or that has changed, or is to.
-    async fn renew_unknown(&self, held: &Held) -> Result<Renewal, Fault> {
+    async fn renew_unknown(&self, held: &RenewRequest) -> Result<Renewal, Fault> {
         let claim = ClaimRef { resource: held.resource.clone(), owner: held.owner };
         let (keys, me) = (self.link.config.root.of(&held.resource), mark(held.owner));
         for attempt in 0..ATTEMPTS {
@@ -166,7 +166,7 @@ impl Etcd {
             else {
                 // Whatever took the contender may have taken its lease: it is not used again.
                 self.forget(&claim, true);
-                let why = if let Own::Grave(why) = own.own { why } else { Gone::NotThere };
+                let why = if let Own::Grave(why) = own.own { why } else { GoneReason::NotThere };
                 return Ok(Renewal::Gone { why });
             };
             let contender = match &held.note {
@@ -230,14 +230,14 @@ impl Etcd {
 }
 
 /// What can be asked at the same time: no claim twice, but for those that ask for the very same. Each is a list of these.
-fn rounds(held: &[Held]) -> Vec<Vec<Vec<usize>>> {
+fn rounds(held: &[RenewRequest]) -> Vec<Vec<Vec<usize>>> {
     let mut rounds: Vec<Vec<Vec<usize>>> = vec![Vec::new()];
     let mut known: HashMap<(&Resource, OwnerToken), usize> = HashMap::new();
     for (index, asked) in held.iter().enumerate() {
         let round = rounds.last_mut().expect("there is always one");
         let claim = (&asked.resource, asked.owner);
         let before = known.get(&claim).copied();
-        let same = |other: &Held| other.ttl == asked.ttl && other.note == asked.note;
+        let same = |other: &RenewRequest| other.ttl == asked.ttl && other.note == asked.note;
         match before {
             Some(position) if same(&held[round[position][0]]) => round[position].push(index),
             None if round.len() < AT_ONCE => {
@@ -263,7 +263,7 @@ mod tests {
         let held = |owner: u8, seconds: u64| {
             let claim =
                 ClaimRef { resource: "a/b".parse().unwrap(), owner: OwnerToken::from_bytes([owner; 16]) };
-            Held::new(claim, Duration::from_secs(seconds))
+            RenewRequest::new(claim, Duration::from_secs(seconds))
         };
         let batch = [held(1, 6), held(2, 6), held(1, 6), held(1, 2), held(2, 6), held(1, 6)];
         let due = vec![vec![vec![0, 2], vec![1]], vec![vec![3], vec![4]], vec![vec![5]]];

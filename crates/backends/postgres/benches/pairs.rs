@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Client, Held, Resource};
+use leasehold::{Client, RenewRequest, Resource};
 use leasehold_testkit::servers::{PgBouncer, PostgresServer};
 use tokio_postgres::{
     NoTls, Statement,
@@ -208,12 +208,12 @@ async fn renewals(server: &PostgresServer, leases: &Client) {
         );
     }
     let backend = leasehold::open(&server.url()).await.unwrap();
-    let batch: Vec<Held> = held
+    let batch: Vec<RenewRequest> = held
         .iter()
         .map(|lease| {
             let resource: Resource = lease.resource().clone();
             let claim = leasehold::ClaimRef { resource, owner: lease.owner_token() };
-            Held::new(claim, Duration::from_secs(600))
+            RenewRequest::new(claim, Duration::from_secs(600))
         })
         .collect();
     let mut took = Vec::new();

@@ -3,8 +3,8 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use leasehold_core::{
-    Backend, BackendInfo, Blocked, Claim, ClaimRef, Command, Cursor, Effect, Environment, Error, ErrorKind,
-    Farewell, Grant, Held, Lane, Order, Ordered, Page, Query, Released, Renewal, Resource, Result, Verb,
+    Backend, BackendInfo, Blocked, Claim, ClaimRef, OperatorAction, Cursor, Effect, Environment, Error, ErrorKind,
+    ReleaseRequest, Grant, RenewRequest, FailureDomain, OperatorCommand, CommandOutcome, Page, Query, Released, Renewal, Resource, Result, Verb,
     Verdict, WhenBlocked, async_trait,
     race::{Either, first},
 };
@@ -105,11 +105,11 @@ impl Postgres {
         let (weight, capacity) = (i64::from(claim.share.weight()), i64::from(claim.share.capacity()));
         let (ttl, place_ttl) = (micros(claim.ttl), micros(claim.place_ttl));
         let queues = claim.when_blocked == WhenBlocked::Queue;
-        let from = claim.succeeds.map(|from| from.owner.to_bytes().to_vec());
-        let bury = claim.succeeds.and_then(|from| from.bury).map_or(-1, micros);
+        let from = claim.takes_over_from.map(|from| from.owner.to_bytes().to_vec());
+        let tombstone = claim.takes_over_from.and_then(|from| from.tombstone).map_or(-1, micros);
         let floor = claim.floor.map_or(0, leasehold_core::FencingToken::as_i64);
         let (note, holder) = (claim.note.as_deref(), claim.holder.to_string());
-        let (channel, line_max) = (self.ear.channel(), i64::from(self.link.info().limits.line));
+        let (channel, line_max) = (self.ear.channel(), i64::from(self.link.info().limits.queue));
         let parameters: [Parameter<'_>; 14] = [
             (&key, Type::TEXT),
             (&owner.as_slice(), Type::BYTEA),
@@ -119,7 +119,7 @@ impl Postgres {
             (&place_ttl, Type::INT8),
             (&queues, Type::BOOL),
             (&from, Type::BYTEA),
-            (&bury, Type::INT8),
+            (&tombstone, Type::INT8),
             (&floor, Type::INT8),
             (&note, Type::BYTEA),
             (&holder, Type::TEXT),
@@ -132,12 +132,12 @@ impl Postgres {
         verdict(&self.link.ask(&question).await?)
     }
 
-    async fn try_release(&self, farewell: &Farewell) -> Result<Released> {
+    async fn try_release(&self, farewell: &ReleaseRequest) -> Result<Released> {
         let (key, owner) = (farewell.resource.key(), farewell.owner.to_bytes());
-        let bury = farewell.bury.map_or(-1, micros);
+        let tombstone = farewell.tombstone.map_or(-1, micros);
         let keep = farewell.keep_for.filter(|keep| !keep.is_zero()).map_or(0, |keep| micros(keep).max(1));
         let parameters: [Parameter<'_>; 4] =
-            [(&key, Type::TEXT), (&owner.as_slice(), Type::BYTEA), (&bury, Type::INT8), (&keep, Type::INT8)];
+            [(&key, Type::TEXT), (&owner.as_slice(), Type::BYTEA), (&tombstone, Type::INT8), (&keep, Type::INT8)];
         let there: bool = first_row(&self.link.run(&self.sql.release, &parameters).await?)?.read(0)?;
         Ok(if there { Released::Now } else { Released::AlreadyGone })
     }
@@ -169,21 +169,21 @@ impl Postgres {
         Ok(())
     }
 
-    async fn try_order(&self, order: &Order) -> Result<Ordered> {
-        if order.by.len() > Order::TEXT_MAX || order.why.len() > Order::TEXT_MAX {
-            let message = format!("an order's words have at most {} bytes each", Order::TEXT_MAX);
+    async fn try_order(&self, order: &OperatorCommand) -> Result<CommandOutcome> {
+        if order.by.len() > OperatorCommand::TEXT_MAX || order.why.len() > OperatorCommand::TEXT_MAX {
+            let message = format!("an order's words have at most {} bytes each", OperatorCommand::TEXT_MAX);
             return Err(Error::new(ErrorKind::Limit, message));
         }
         if order.by.contains('\0') || order.why.contains('\0') {
             return Err(Error::new(ErrorKind::Invalid, "an order's words have no zero bytes"));
         }
-        let number = match order.command {
-            Command::Ask { within } => micros(within),
-            Command::Pause { lasting } => micros(lasting),
-            Command::Resize { capacity } => i64::from(capacity.get()),
+        let number = match order.action {
+            OperatorAction::Ask { within } => micros(within),
+            OperatorAction::Pause { lasting } => micros(lasting),
+            OperatorAction::Resize { capacity } => i64::from(capacity.get()),
             _ => 0,
         };
-        let (key, command) = (order.resource.key(), order.command.as_str());
+        let (key, command) = (order.resource.key(), order.action.as_str());
         let token = order.token.map_or(0, leasehold_core::FencingToken::as_i64);
         let parameters: [Parameter<'_>; 6] = [
             (&key, Type::TEXT),
@@ -196,10 +196,10 @@ impl Postgres {
         let rows = self.link.run(&self.sql.command, &parameters).await?;
         let row = first_row(&rows)?;
         if row.read(0)? {
-            return Ok(Ordered::Done);
+            return Ok(CommandOutcome::Done);
         }
         let newest = row.read::<Option<i64>>(1)?.is_some().then(|| row.token(1)).transpose()?;
-        Ok(Ordered::NotThatOne { token: newest })
+        Ok(CommandOutcome::HolderChanged { token: newest })
     }
 }
 
@@ -212,11 +212,11 @@ fn verdict(rows: &[Row]) -> Result<Verdict> {
     let row = first_row(rows)?;
     match row.read::<&str>(0)? {
         "granted" => Ok(Verdict::Granted(Grant::new(row.token(1)?, row.span(2)?))),
-        "buried" => Ok(Verdict::Buried),
+        "buried" => Ok(Verdict::Cancelled),
         "mismatch" => Ok(Verdict::Mismatch { capacity: row.number(3)? }),
         "blocked" => {
             let mut blocked = Blocked::default();
-            blocked.placed = row.read(4)?;
+            blocked.queued = row.read(4)?;
             blocked.ahead = row.number(5)?;
             blocked.changes_in = row.maybe_span(6)?;
             blocked.paused = row.read(7)?;
@@ -240,8 +240,8 @@ impl Backend for Postgres {
         self.link.info()
     }
 
-    fn lane(&self, _: &Resource) -> Lane {
-        Lane::default()
+    fn failure_domain(&self, _: &Resource) -> FailureDomain {
+        FailureDomain::default()
     }
 
     async fn acquire(&self, claim: &Claim) -> Result<Verdict> {
@@ -249,11 +249,11 @@ impl Backend for Postgres {
         self.try_acquire(claim).await.map_err(at)
     }
 
-    async fn renew(&self, held: &[Held]) -> Vec<Result<Renewal>> {
+    async fn renew(&self, held: &[RenewRequest]) -> Vec<Result<Renewal>> {
         self.renew_batch(held).await
     }
 
-    async fn release(&self, farewell: &Farewell) -> Result<Released> {
+    async fn release(&self, farewell: &ReleaseRequest) -> Result<Released> {
         let at = |error: Error| error.at(Verb::Release, NAME).on(&farewell.resource);
         self.try_release(farewell).await.map_err(at)
     }
@@ -272,7 +272,7 @@ impl Backend for Postgres {
         self.answer(query).await.map_err(|error| error.with_effect(Effect::None).at(Verb::Inspect, NAME))
     }
 
-    async fn order(&self, order: &Order) -> Result<Ordered> {
+    async fn order(&self, order: &OperatorCommand) -> Result<CommandOutcome> {
         let at = |error: Error| error.at(Verb::Order, NAME).on(&order.resource);
         self.try_order(order).await.map_err(at)
     }

@@ -54,7 +54,7 @@ impl Config {
             timeout: Duration::from_secs(5),
             connect_timeout: Duration::from_secs(5),
             connections: 8,
-            line_max: Limits::default().line,
+            line_max: Limits::default().queue,
             namespace: None,
         }
     }

@@ -1,7 +1,7 @@
 //! The verb `inspect`: looks, and changes nothing.
 
 use leasehold_core::{
-    AuditRecord, Cursor, Error, ErrorKind, Listing, Page, Placed, Query, Resource, Result, Snapshot, WallTime,
+    AuditRecord, Cursor, Error, ErrorKind, Listing, Page, QueueEntry, Query, Resource, Result, Snapshot, WallTime,
 };
 use tokio_postgres::{
     Row,
@@ -42,7 +42,7 @@ impl Postgres {
             match (row.read::<i32>(1)?, snapshots.last_mut()) {
                 (1, _) => snapshots.push(snapshot(row)?),
                 (2, Some(snapshot)) => snapshot.holders.push(row.held_by([4, 3, 7], 9)?),
-                (_, Some(snapshot)) => snapshot.line.push(placed(row)?),
+                (_, Some(snapshot)) => snapshot.queue.push(placed(row)?),
                 (_, None) => return Err(error::strange("a holder without a resource")),
             }
         }
@@ -68,7 +68,7 @@ impl Postgres {
         let next = if more { keys.last().map(|&key| key.to_owned()) } else { None };
         let mut snapshots = if keys.is_empty() { Vec::new() } else { self.look(&keys).await? };
         // Who was there when the keys were listed may be gone.
-        snapshots.retain(|seen| seen.holder_count > 0 || seen.line_length > 0 || seen.paused_for.is_some());
+        snapshots.retain(|seen| seen.holder_count > 0 || seen.queue_length > 0 || seen.paused_for.is_some());
         Ok(Page::Resources { snapshots, next })
     }
 
@@ -107,14 +107,14 @@ fn snapshot(row: &Row) -> Result<Snapshot> {
     snapshot.capacity = row.number(3)?;
     snapshot.last_token = if row.read::<i64>(4)? == 0 { None } else { Some(row.token(4)?) };
     snapshot.holder_count = row.number(5)?;
-    snapshot.line_length = row.number(6)?;
+    snapshot.queue_length = row.number(6)?;
     snapshot.paused_for = row.maybe_span(7)?;
     snapshot.cursor = Cursor(row.read::<i64>(8)?.cast_unsigned());
     Ok(snapshot)
 }
 
-fn placed(row: &Row) -> Result<Placed> {
-    Ok(Placed::new(row.holder(13)?, row.number(3)?, row.span(9)?, row.span(7)?))
+fn placed(row: &Row) -> Result<QueueEntry> {
+    Ok(QueueEntry::new(row.holder(13)?, row.number(3)?, row.span(9)?, row.span(7)?))
 }
 
 fn record(row: &Row) -> Result<AuditRecord> {

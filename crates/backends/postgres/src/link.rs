@@ -16,7 +16,7 @@ use std::{
 };
 
 use leasehold_core::{
-    BackendInfo, Effect, Environment, Error, Moment, RequestIds, Result,
+    BackendInfo, Effect, Environment, Error, Timestamp, RequestIds, Result,
     race::{Either, first},
 };
 use tokio::sync::Semaphore;
@@ -243,10 +243,10 @@ impl Link {
     }
 
     /// Looks again, beside whoever is at work, if the last time was a while ago.
-    fn look_again(self: &Arc<Link>, now: Moment) {
+    fn look_again(self: &Arc<Link>, now: Timestamp) {
         let due = self.look_at.load(Ordering::Relaxed);
         let next = now.after(LOOK_EVERY).as_nanos();
-        if now < Moment::from_nanos(due)
+        if now < Timestamp::from_nanos(due)
             || self.look_at.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_err()
         {
             return;
@@ -289,7 +289,7 @@ impl Link {
     }
 
     /// Drops connections that are dead, silent, or idle for long.
-    fn clear(&self, wires: &mut Vec<Arc<Wire>>, now: Moment) {
+    fn clear(&self, wires: &mut Vec<Arc<Wire>>, now: Timestamp) {
         wires.retain(|wire| {
             if wire.is_silent(now, self.silence_max()) {
                 self.environment.spawn(Box::pin(wire.remains().give_up(self.config.clone())));
@@ -324,8 +324,8 @@ impl Link {
     }
 
     /// One connection more, beside whoever is at work.
-    fn grow(self: &Arc<Link>, now: Moment) {
-        if now < Moment::from_nanos(self.grow_at.load(Ordering::Relaxed))
+    fn grow(self: &Arc<Link>, now: Timestamp) {
+        if now < Timestamp::from_nanos(self.grow_at.load(Ordering::Relaxed))
             || self.growing.swap(true, Ordering::Relaxed)
         {
             return;

@@ -1,6 +1,6 @@
 //! The verb `renew`: a whole batch in one statement.
 
-use leasehold_core::{Error, ErrorKind, Gone, Held, Kept, Renewal, Result, Verb};
+use leasehold_core::{Error, ErrorKind, GoneReason, RenewRequest, Renewed, Renewal, Result, Verb};
 use tokio_postgres::{Row, types::Type};
 
 use crate::{
@@ -11,14 +11,14 @@ use crate::{
 };
 
 impl Postgres {
-    pub(crate) async fn renew_batch(&self, held: &[Held]) -> Vec<Result<Renewal>> {
-        let at = |error: Error, held: &Held| error.at(Verb::Renew, NAME).on(&held.resource);
+    pub(crate) async fn renew_batch(&self, held: &[RenewRequest]) -> Vec<Result<Renewal>> {
+        let at = |error: Error, held: &RenewRequest| error.at(Verb::Renew, NAME).on(&held.resource);
         let mut answers: Vec<Result<Renewal>> = held.iter().map(|held| self.refused(held)).collect();
         let sent: Vec<usize> = (0..held.len()).filter(|&index| answers[index].is_ok()).collect();
         self.renew_some(held, &sent, &mut answers).await;
         // A claim may have moved from the line to a seat between the look at the seats and the look at the line: what
         // was found in neither is looked for once more.
-        let missed = |index: &usize| matches!(answers[*index], Ok(Renewal::Gone { why: Gone::NotThere }));
+        let missed = |index: &usize| matches!(answers[*index], Ok(Renewal::Gone { why: GoneReason::NotThere }));
         let again: Vec<usize> = sent.into_iter().filter(missed).collect();
         self.renew_some(held, &again, &mut answers).await;
         let answers = answers.into_iter().zip(held);
@@ -26,15 +26,15 @@ impl Postgres {
     }
 
     /// Nothing is known of it yet, but that it may be asked.
-    fn refused(&self, held: &Held) -> Result<Renewal> {
+    fn refused(&self, held: &RenewRequest) -> Result<Renewal> {
         let most = self.link.info().limits.note;
         if held.note.as_ref().is_some_and(|note| note.len() > most) {
             return Err(Error::new(ErrorKind::Limit, format!("a note has at most {most} bytes")));
         }
-        Ok(Renewal::Gone { why: Gone::NotThere })
+        Ok(Renewal::Gone { why: GoneReason::NotThere })
     }
 
-    async fn renew_some(&self, held: &[Held], which: &[usize], answers: &mut [Result<Renewal>]) {
+    async fn renew_some(&self, held: &[RenewRequest], which: &[usize], answers: &mut [Result<Renewal>]) {
         for chunk in which.chunks(self.link.info().limits.batch) {
             match self.renew_chunk(held, chunk).await {
                 Ok(renewals) => {
@@ -45,7 +45,7 @@ impl Postgres {
         }
     }
 
-    async fn renew_chunk(&self, held: &[Held], chunk: &[usize]) -> Result<Vec<Result<Renewal>>> {
+    async fn renew_chunk(&self, held: &[RenewRequest], chunk: &[usize]) -> Result<Vec<Result<Renewal>>> {
         let wanted = || chunk.iter().map(|&index| &held[index]);
         let keys: Vec<&str> = wanted().map(|held| held.resource.key()).collect();
         let owners: Vec<Vec<u8>> = wanted().map(|held| held.owner.to_bytes().to_vec()).collect();
@@ -69,15 +69,15 @@ impl Postgres {
 fn renewal(row: &Row) -> Result<Renewal> {
     Ok(match row.read::<&str>(1)? {
         "kept" => {
-            let mut kept = Kept::new(row.token(2)?, row.span(3)?);
+            let mut kept = Renewed::new(row.token(2)?, row.span(3)?);
             kept.evicting = row.read(4)?;
             kept.asked = row.asked(5)?;
-            Renewal::Kept(kept)
+            Renewal::Renewed(kept)
         }
         "queued" => Renewal::Queued { remaining: row.span(3)? },
-        "gone" => Renewal::Gone { why: Gone::NotThere },
-        "buried" => Renewal::Gone { why: Gone::Buried },
-        "evicted" => Renewal::Gone { why: Gone::Evicted },
+        "gone" => Renewal::Gone { why: GoneReason::NotThere },
+        "buried" => Renewal::Gone { why: GoneReason::Cancelled },
+        "evicted" => Renewal::Gone { why: GoneReason::Evicted },
         other => return Err(error::strange(format_args!("a renewal is {other:.20?}"))),
     })
 }

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use leasehold_core::{Asked, FencingToken, HeldBy, Holder, Result};
+use leasehold_core::{FinishRequest, FencingToken, HeldBy, Holder, Result};
 use tokio_postgres::{Row, types::FromSql};
 
 use crate::error;
@@ -43,10 +43,10 @@ pub(crate) trait Columns {
     }
 
     /// What an operator asked: how long it has, by whom, why, in three columns.
-    fn asked(&self, index: usize) -> Result<Option<Asked>> {
+    fn asked(&self, index: usize) -> Result<Option<FinishRequest>> {
         let Some(within) = self.maybe_span(index)? else { return Ok(None) };
         let (by, why): (Option<&str>, Option<&str>) = (self.read(index + 1)?, self.read(index + 2)?);
-        Ok(Some(Asked::new(within, by.unwrap_or_default(), why.unwrap_or_default())))
+        Ok(Some(FinishRequest::new(within, by.unwrap_or_default(), why.unwrap_or_default())))
     }
 
     /// A holder as others see it. Token, weight and remaining stand where `at` says; from `rest` on: since when, turns,
@@ -56,7 +56,7 @@ pub(crate) trait Columns {
         let mut seat = HeldBy::new(self.holder(rest + 4)?, self.token(token)?, self.number(weight)?);
         seat.remaining = self.span(remaining)?;
         seat.held_for = self.span(rest)?;
-        seat.turns = self.number(rest + 1)?;
+        seat.handovers = self.number(rest + 1)?;
         seat.evicting = self.read(rest + 2)?;
         seat.kept = self.read(rest + 3)?;
         seat.note = self.read::<Option<&[u8]>>(rest + 5)?.map(Arc::from);

@@ -151,7 +151,7 @@ impl Footing {
             _ => "the server's clock goes back and an older backup is restored",
         }
         .into();
-        info.limits.line = line_max;
+        info.limits.queue = line_max;
         info
     }
 }
@@ -229,7 +229,7 @@ mod tests {
             let info = promise.info();
             assert_eq!(info.guarantee, level, "{standing:?}");
             assert!(info.because.contains(word), "{standing:?}: {}", info.because);
-            assert_eq!(info.limits.line, 100);
+            assert_eq!(info.limits.queue, 100);
         }
     }
 

@@ -14,7 +14,7 @@ use std::{
 };
 
 use leasehold_core::{
-    Effect, Environment, Error, ErrorKind, Moment, RequestId, RequestIds, Result,
+    Effect, Environment, Error, ErrorKind, Timestamp, RequestId, RequestIds, Result,
     race::{Either, first},
 };
 use tokio::{
@@ -243,17 +243,17 @@ impl Wire {
     }
 
     /// Something was asked this long ago, and nothing has been heard since.
-    pub(crate) fn is_silent(&self, now: Moment, for_long: Duration) -> bool {
+    pub(crate) fn is_silent(&self, now: Timestamp, for_long: Duration) -> bool {
         match self.pulse.silent_since.load(Ordering::Relaxed) {
             0 => false,
-            since => Moment::from_nanos(since).after(for_long) <= now,
+            since => Timestamp::from_nanos(since).after(for_long) <= now,
         }
     }
 
-    pub(crate) fn is_idle(&self, now: Moment, for_long: Duration) -> bool {
+    pub(crate) fn is_idle(&self, now: Timestamp, for_long: Duration) -> bool {
         self.in_flight() == 0
             && !self.is_taken.load(Ordering::Relaxed)
-            && Moment::from_nanos(self.pulse.used_at.load(Ordering::Relaxed)).after(for_long) <= now
+            && Timestamp::from_nanos(self.pulse.used_at.load(Ordering::Relaxed)).after(for_long) <= now
     }
 
     /// Ends it at once, and answers to what is under way on it come to nobody.

@@ -11,7 +11,7 @@ use std::{
 use common::{
     LONG, PATIENCE, claim, client, eventually, granted, in_time, open, release, renew, report, says,
 };
-use leasehold::{Backend as _, Effect, ErrorKind, Farewell, Held, Released, Renewal, Verdict};
+use leasehold::{Backend as _, Effect, ErrorKind, ReleaseRequest, RenewRequest, Released, Renewal, Verdict};
 use leasehold_testkit::{Proxy, proxy::Way, servers::PostgresServer};
 
 /// One for all that neither kill nor stop it: each has a schema of its own.
@@ -97,7 +97,7 @@ async fn a_request_executed_after_its_owner_gave_up_comes_to_nothing() {
     let ours = claim(&report(), LONG);
     let error = slow.acquire(&ours).await.unwrap_err();
     assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::Unknown));
-    let farewell = Farewell::new(ours.reference()).burying(Farewell::bury_for(LONG));
+    let farewell = ReleaseRequest::new(ours.reference()).with_tombstone(ReleaseRequest::tombstone_ttl(LONG));
     assert_eq!(prompt.release(&farewell).await.unwrap(), Released::AlreadyGone);
     let before = calls();
     proxy.heal();
@@ -187,7 +187,7 @@ async fn a_server_that_is_killed_comes_back_with_every_grant_and_every_token() {
     lease.check().expect("a restart is not a loss");
     eventually("an answer", || async { postgres.acquire(&ours).await.is_ok() }).await;
     assert_eq!(granted(&postgres, &ours).await.token, grant.token, "the same grant");
-    assert!(matches!(renew(&postgres, ours.reference(), LONG).await, Renewal::Kept(_)));
+    assert!(matches!(renew(&postgres, ours.reference(), LONG).await, Renewal::Renewed(_)));
     assert_eq!(release(&postgres, &ours).await, Released::Now);
     assert!(common::token_of(&postgres, &other).await > grant.token);
     assert_eq!(lease.release().await.unwrap(), Released::Now);
@@ -215,7 +215,7 @@ async fn a_session_that_is_ended_by_an_administrator_is_made_anew() {
     granted(&postgres, &ours).await;
     server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE '%ended.acquire%' AND pid <> pg_backend_pid()");
     eventually("an answer", || async { postgres.acquire(&ours).await.is_ok() }).await;
-    assert!(matches!(renew(&postgres, ours.reference(), LONG).await, Renewal::Kept(_)));
+    assert!(matches!(renew(&postgres, ours.reference(), LONG).await, Renewal::Renewed(_)));
 }
 
 #[tokio::test]
@@ -228,7 +228,7 @@ async fn many_renewals_and_claims_at_once_do_not_deadlock() {
     for resource in &resources {
         let ours = claim(resource, LONG);
         granted(&*postgres, &ours).await;
-        held.push(Held::new(ours.reference(), LONG));
+        held.push(RenewRequest::new(ours.reference(), LONG));
     }
     let mut tasks = Vec::new();
     for task in 0..8 {
@@ -238,17 +238,17 @@ async fn many_renewals_and_claims_at_once_do_not_deadlock() {
             for round in 0..10 {
                 held.rotate_left((task * 7 + round) % 40);
                 // Some with a note, which locks the resource too.
-                let batch: Vec<Held> = held
+                let batch: Vec<RenewRequest> = held
                     .iter()
                     .enumerate()
                     .map(
                         |(n, held)| {
-                            if n % 3 == task % 3 { held.clone().noting(*b"x") } else { held.clone() }
+                            if n % 3 == task % 3 { held.clone().with_note(*b"x") } else { held.clone() }
                         },
                     )
                     .collect();
                 for answer in postgres.renew(&batch).await {
-                    assert!(matches!(answer.as_ref().unwrap(), Renewal::Kept(_)), "{answer:?}");
+                    assert!(matches!(answer.as_ref().unwrap(), Renewal::Renewed(_)), "{answer:?}");
                 }
                 let resource = &resources[(task * 5 + round) % 40];
                 postgres.acquire(&claim(resource, LONG)).await.unwrap();

@@ -7,7 +7,7 @@
 mod common;
 
 use common::{LONG, blocked, claim, granted, open, owner, release, renew, report};
-use leasehold::{Backend as _, Command, Listing, Order, Ordered, Page, Query, Released, Renewal};
+use leasehold::{Backend as _, OperatorAction, Listing, OperatorCommand, CommandOutcome, Page, Query, Released, Renewal};
 use leasehold_testkit::servers::PostgresServer;
 use tokio_postgres::{
     Client, NoTls, Row,
@@ -154,13 +154,13 @@ async fn this_release_does_with_the_functions_of_the_one_before_if_it_may_not_re
     assert_eq!(revision(&server), "1");
     let (ours, theirs) = (claim(&report(), LONG), common::waiting(&report()));
     let grant = granted(&postgres, &ours).await;
-    assert!(matches!(renew(&postgres, ours.reference(), LONG).await, Renewal::Kept(_)));
+    assert!(matches!(renew(&postgres, ours.reference(), LONG).await, Renewal::Renewed(_)));
     let cursor = blocked(&postgres, &theirs).await.cursor;
     assert_eq!(release(&postgres, &ours).await, Released::Now);
     postgres.wait(&theirs.reference(), &cursor, LONG).await.unwrap();
     assert!(granted(&postgres, &theirs).await.token > grant.token);
-    let resume = Order::new(report(), Command::Resume, "ops", "why");
-    assert_eq!(postgres.order(&resume).await.unwrap(), Ordered::Done);
+    let resume = OperatorCommand::new(report(), OperatorAction::Resume, "ops", "why");
+    assert_eq!(postgres.order(&resume).await.unwrap(), CommandOutcome::Done);
     assert_eq!(postgres.inspect(&Query::One(report())).await.unwrap().into_snapshots()[0].holder_count, 1);
     let listing = || Listing::default();
     assert_eq!(postgres.inspect(&Query::Resources(listing())).await.unwrap().into_snapshots().len(), 1);

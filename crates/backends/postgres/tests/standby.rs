@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use common::{
     LONG, claim, client, connect, eventually, granted, in_time, open, release, renew, report, says,
 };
-use leasehold::{Backend as _, Effect, ErrorKind, Farewell, Guarantee, Released, Renewal};
+use leasehold::{Backend as _, Effect, ErrorKind, ReleaseRequest, Guarantee, Released, Renewal};
 use leasehold_postgres::Postgres;
 use leasehold_testkit::servers::{Daemon, PostgresServer};
 
@@ -42,7 +42,7 @@ async fn grants_and_tokens_survive_a_failover_to_a_synchronous_standby() {
     standby.promote();
     eventually("an answer of the new primary", || async { postgres.acquire(&ours).await.is_ok() }).await;
     assert_eq!(granted(&postgres, &ours).await.token, grant.token, "nothing that was granted is forgotten");
-    assert!(matches!(renew(&postgres, ours.reference(), LONG).await, Renewal::Kept(_)));
+    assert!(matches!(renew(&postgres, ours.reference(), LONG).await, Renewal::Renewed(_)));
     assert_eq!(release(&postgres, &ours).await, Released::Now);
     assert!(granted(&postgres, &claim(&report(), LONG)).await.token > grant.token);
     lease.check().expect("a failover is not a loss");
@@ -76,7 +76,7 @@ async fn of_three_servers_a_standby_and_then_the_primary_die_and_no_lease_is_los
         assert!(token > last, "tokens grow after the loss of {fault}");
         last = token;
         eventually("a farewell", || async {
-            postgres.release(&Farewell::new(next.reference())).await.is_ok()
+            postgres.release(&ReleaseRequest::new(next.reference())).await.is_ok()
         })
         .await;
         lease.check().expect("a failover is not a loss");

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{LONG, blocked, claim, granted, open, release, report, waiting};
-use leasehold::{Backend as _, Claim, Farewell, FencingToken, Resource};
+use leasehold::{Backend as _, Claim, ReleaseRequest, FencingToken, Resource};
 use leasehold_testkit::servers::PostgresServer;
 use tokio_postgres::{Client, NoTls};
 
@@ -30,7 +30,7 @@ async fn idle_resources_are_forgotten_and_their_tokens_are_not_repeated() {
             // Someone is there, someone waits for a tombstone to end, an operator paused it: none of these is idle.
             0 => {}
             1 => {
-                let farewell = Farewell::new(ours.reference()).burying(LONG * 100);
+                let farewell = ReleaseRequest::new(ours.reference()).with_tombstone(LONG * 100);
                 postgres.release(&farewell).await.unwrap();
             }
             _ => drop(release(&postgres, &ours).await),

@@ -3,8 +3,8 @@
 use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
 use leasehold_core::{
-    Backend, BackendInfo, Blocked, Claim, ClaimRef, Command, Cursor, Effect, Environment, Error, ErrorKind,
-    Farewell, Grant, Guarantee, Held, Lane, Order, Ordered, OwnerToken, Page, Query, Released, Renewal,
+    Backend, BackendInfo, Blocked, Claim, ClaimRef, OperatorAction, Cursor, Effect, Environment, Error, ErrorKind,
+    ReleaseRequest, Grant, Guarantee, RenewRequest, FailureDomain, OperatorCommand, CommandOutcome, OwnerToken, Page, Query, Released, Renewal,
     Resource, Result, Verb, Verdict, WhenBlocked, async_trait,
 };
 use redis::{Cmd, RedisWrite as _, Value};
@@ -104,7 +104,7 @@ impl Redis {
         let mut keys = Keys::of(resource);
         let mut call = script::ACQUIRE.call(10);
         keys.push_all(&mut call, &owner);
-        let from = claim.succeeds.map(|from| from.owner.reveal()).unwrap_or_default();
+        let from = claim.takes_over_from.map(|from| from.owner.reveal()).unwrap_or_default();
         call.arg(keys.grave(if from.is_empty() { &owner } else { &from }));
         self.common(&mut call, resource);
         call.arg(&owner).arg(claim.share.weight()).arg(claim.share.capacity());
@@ -115,11 +115,11 @@ impl Redis {
             Some(note) => call.arg([b"n", &**note].concat()),
         };
         call.arg(claim.floor.map_or(0, leasehold_core::FencingToken::get)).arg(lead).arg(&from);
-        match claim.succeeds.and_then(|from| from.bury) {
+        match claim.takes_over_from.and_then(|from| from.tombstone) {
             None => call.arg(-1),
-            Some(bury) => call.arg(millis(bury)),
+            Some(tombstone) => call.arg(millis(tombstone)),
         };
-        call.arg(self.info.limits.line);
+        call.arg(self.info.limits.queue);
         call
     }
 
@@ -142,7 +142,7 @@ impl Redis {
         }
         let verdict = verdict(claim, self.named(claim.reference(), answer).await?)?;
         if let (Verdict::Blocked(blocked), Some(waiting)) = (&verdict, waiting)
-            && blocked.placed
+            && blocked.queued
         {
             self.ear.keep_letters(waiting, blocked.cursor, self.environment.now(), claim.place_ttl);
         }
@@ -172,7 +172,7 @@ impl Redis {
             Some(Err(why)) => why,
             None => return Err(Fault::Strange("a grant has no answer".to_owned())),
         };
-        let farewell = Farewell::new(claim.reference()).burying(Farewell::bury_for(claim.ttl));
+        let farewell = ReleaseRequest::new(claim.reference()).with_tombstone(ReleaseRequest::tombstone_ttl(claim.ttl));
         let effect = if self.try_release(&farewell).await.is_ok() { Effect::None } else { Effect::Unknown };
         Err(why(effect))
     }
@@ -220,14 +220,14 @@ impl Redis {
         })
     }
 
-    fn release_call(&self, farewell: &Farewell) -> Cmd {
+    fn release_call(&self, farewell: &ReleaseRequest) -> Cmd {
         let owner = farewell.owner.reveal();
         let mut call = self.call(&script::RELEASE, &farewell.resource, &owner, 9);
         self.common(&mut call, &farewell.resource);
         call.arg(&owner);
-        match farewell.bury {
+        match farewell.tombstone {
             None => call.arg(-1),
-            Some(bury) => call.arg(millis(bury)),
+            Some(tombstone) => call.arg(millis(tombstone)),
         };
         match farewell.keep_for.filter(|keep_for| !keep_for.is_zero()) {
             None => call.arg(0),
@@ -236,7 +236,7 @@ impl Redis {
         call
     }
 
-    async fn try_release(&self, farewell: &Farewell) -> Result<Released, Fault> {
+    async fn try_release(&self, farewell: &ReleaseRequest) -> Result<Released, Fault> {
         let make = |_| Cow::Owned(self.release_call(farewell));
         let answer = match self.route.run(&farewell.resource, &script::RELEASE, &make).await {
             Err(fault) if fault.is_try_again() => {
@@ -284,11 +284,11 @@ impl Redis {
         Ok(())
     }
 
-    async fn try_order(&self, order: &Order) -> Result<Ordered, Fault> {
-        let number = match order.command {
-            Command::Ask { within } => millis(within),
-            Command::Pause { lasting } => millis(lasting),
-            Command::Resize { capacity } => u64::from(capacity.get()),
+    async fn try_order(&self, order: &OperatorCommand) -> Result<CommandOutcome, Fault> {
+        let number = match order.action {
+            OperatorAction::Ask { within } => millis(within),
+            OperatorAction::Pause { lasting } => millis(lasting),
+            OperatorAction::Resize { capacity } => u64::from(capacity.get()),
             _ => 0,
         };
         let mut meant = String::new();
@@ -299,14 +299,14 @@ impl Redis {
             call.arg(keys.audit());
             self.common(&mut call, &order.resource);
             call.arg(&meant).arg(order.token.map_or(0, leasehold_core::FencingToken::get));
-            call.arg(&order.by).arg(&order.why).arg(order.command.as_str()).arg(number);
+            call.arg(&order.by).arg(&order.why).arg(order.action.as_str()).arg(number);
             let answer = self.route.run(&order.resource, &script::ORDER, &|_| Cow::Borrowed(&call)).await;
             let claim = ClaimRef { resource: order.resource.clone(), owner: OwnerToken::from_bytes([0; 16]) };
             let mut fields = Fields::of(self.named(claim, answer).await?)?;
             match fields.text()?.as_str() {
-                "done" => return Ok(Ordered::Done),
+                "done" => return Ok(CommandOutcome::Done),
                 "who" => meant = fields.text()?,
-                _ => return Ok(Ordered::NotThatOne { token: fields.maybe_token()? }),
+                _ => return Ok(CommandOutcome::HolderChanged { token: fields.maybe_token()? }),
             }
         }
         let message = "the holders change too fast: say which token you mean";
@@ -342,7 +342,7 @@ pub(crate) fn verdict(claim: &Claim, answer: Value) -> Result<Verdict, Fault> {
         }
         "blocked" => {
             let mut blocked = Blocked::default();
-            blocked.placed = fields.int()? == 1;
+            blocked.queued = fields.int()? == 1;
             blocked.ahead = fields.count()?;
             blocked.changes_in = fields.millis()?;
             blocked.paused = fields.int()? == 1;
@@ -350,7 +350,7 @@ pub(crate) fn verdict(claim: &Claim, answer: Value) -> Result<Verdict, Fault> {
             blocked.holders = fields.each(Fields::holder)?;
             Ok(Verdict::Blocked(blocked))
         }
-        "buried" => Ok(Verdict::Buried),
+        "buried" => Ok(Verdict::Cancelled),
         "mismatch" => Ok(Verdict::Mismatch { capacity: fields.count()? }),
         other => Err(Fault::Strange(format!("a claim was answered with {other:.20?}"))),
     }
@@ -382,8 +382,8 @@ impl Backend for Redis {
         &self.info
     }
 
-    fn lane(&self, resource: &Resource) -> Lane {
-        self.route.lane(resource)
+    fn failure_domain(&self, resource: &Resource) -> FailureDomain {
+        self.route.failure_domain(resource)
     }
 
     async fn acquire(&self, claim: &Claim) -> Result<Verdict> {
@@ -391,11 +391,11 @@ impl Backend for Redis {
         self.try_acquire(claim).await.map_err(at)
     }
 
-    async fn renew(&self, held: &[Held]) -> Vec<Result<Renewal>> {
+    async fn renew(&self, held: &[RenewRequest]) -> Vec<Result<Renewal>> {
         self.renew_batch(held).await
     }
 
-    async fn release(&self, farewell: &Farewell) -> Result<Released> {
+    async fn release(&self, farewell: &ReleaseRequest) -> Result<Released> {
         let at = |fault: Fault| fault.into_error().at(Verb::Release, NAME).on(&farewell.resource);
         self.try_release(farewell).await.map_err(at)
     }
@@ -416,7 +416,7 @@ impl Backend for Redis {
         self.answer(query).await.map_err(at)
     }
 
-    async fn order(&self, order: &Order) -> Result<Ordered> {
+    async fn order(&self, order: &OperatorCommand) -> Result<CommandOutcome> {
         let at = |fault: Fault| fault.into_error().at(Verb::Order, NAME).on(&order.resource);
         self.try_order(order).await.map_err(at)
     }

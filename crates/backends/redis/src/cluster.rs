@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold_core::{Effect, Environment, Error, ErrorKind, Lane, Moment, Resource, race};
+use leasehold_core::{Effect, Environment, Error, ErrorKind, FailureDomain, Timestamp, Resource, race};
 use redis::{Cmd, Pipeline, Value, aio::MultiplexedConnection};
 use tokio::sync::Notify;
 
@@ -54,7 +54,7 @@ pub(crate) struct Cluster {
     pub(crate) environment: Arc<dyn Environment>,
     map: Mutex<Map>,
     /// When the last look at the map began. Held while someone looks.
-    looked_at: tokio::sync::Mutex<Moment>,
+    looked_at: tokio::sync::Mutex<Timestamp>,
     stale: Arc<Notify>,
     follower: OnceLock<Weak<dyn Follower>>,
 }
@@ -91,7 +91,7 @@ impl Cluster {
             config,
             environment,
             map: Mutex::new(map),
-            looked_at: tokio::sync::Mutex::new(Moment::from_nanos(0)),
+            looked_at: tokio::sync::Mutex::new(Timestamp::from_nanos(0)),
             stale: Arc::new(Notify::new()),
             follower: OnceLock::new(),
         });
@@ -118,8 +118,8 @@ impl Cluster {
         let _ = self.follower.set(follower);
     }
 
-    pub(crate) fn lane(&self, resource: &Resource) -> Lane {
-        Lane(self.map().owners[usize::from(slot(resource))])
+    pub(crate) fn failure_domain(&self, resource: &Resource) -> FailureDomain {
+        FailureDomain(self.map().owners[usize::from(slot(resource))])
     }
 
     /// The node that has a slot.
@@ -170,7 +170,7 @@ impl Cluster {
     }
 
     /// Looks at the map, unless someone has since `seen`. One at a time: who comes meanwhile waits for it.
-    pub(crate) async fn refresh(&self, seen: Moment) {
+    pub(crate) async fn refresh(&self, seen: Timestamp) {
         let mut looked_at = self.looked_at.lock().await;
         if *looked_at > seen {
             return;

@@ -134,7 +134,7 @@ impl Redis {
         let mut snapshots: Vec<Snapshot> = Vec::new();
         for some in found.chunks(TOGETHER) {
             let is_live =
-                |seen: &Snapshot| seen.holder_count > 0 || seen.line_length > 0 || seen.paused_for.is_some();
+                |seen: &Snapshot| seen.holder_count > 0 || seen.queue_length > 0 || seen.paused_for.is_some();
             snapshots.extend(self.look_at_what_rests(some).await?.into_iter().filter(is_live));
             if snapshots.len() > size {
                 snapshots.truncate(size);
@@ -315,11 +315,11 @@ fn snapshot(resource: &Resource, answer: Value) -> Result<Snapshot, Fault> {
     let mut snapshot = Snapshot::empty(resource.clone());
     snapshot.capacity = fields.count()?;
     snapshot.holder_count = fields.count()?;
-    snapshot.line_length = fields.count()?;
+    snapshot.queue_length = fields.count()?;
     snapshot.last_token = fields.maybe_token()?;
     snapshot.paused_for = fields.millis()?;
     snapshot.cursor = fields.cursor()?;
     snapshot.holders = fields.each(Fields::holder)?;
-    snapshot.line = fields.each(Fields::place)?;
+    snapshot.queue = fields.each(Fields::place)?;
     Ok(snapshot)
 }

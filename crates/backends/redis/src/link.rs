@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold_core::{Environment, ErrorKind, Moment, RequestId, RequestIds};
+use leasehold_core::{Environment, ErrorKind, Timestamp, RequestId, RequestIds};
 use redis::{Cmd, Pipeline, Value, aio::MultiplexedConnection};
 
 use crate::{
@@ -215,7 +215,7 @@ impl Link {
         }
     }
 
-    pub(crate) fn now(&self) -> Moment {
+    pub(crate) fn now(&self) -> Timestamp {
         self.environment.now()
     }
 
@@ -323,7 +323,7 @@ impl Wire {
     fn is_silent(&self, timeout: Duration) -> bool {
         match self.silent_since.load(Ordering::Relaxed) {
             0 => false,
-            since => Moment::from_nanos(since).after(timeout) <= self.environment.now(),
+            since => Timestamp::from_nanos(since).after(timeout) <= self.environment.now(),
         }
     }
 }
@@ -331,7 +331,7 @@ impl Wire {
 /// Someone who waits for an answer, until this is dropped.
 struct Asking<'a> {
     wire: &'a Wire,
-    at: Moment,
+    at: Timestamp,
     done: bool,
 }
 

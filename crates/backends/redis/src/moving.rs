@@ -8,7 +8,7 @@
 use std::{borrow::Cow, time::Duration};
 
 use leasehold_core::{
-    Claim, Effect, Error, ErrorKind, Farewell, FencingToken, Grant, Held, Released, Renewal, Resource, Share,
+    Claim, Effect, Error, ErrorKind, ReleaseRequest, FencingToken, Grant, RenewRequest, Released, Renewal, Resource, Share,
     Verdict,
 };
 use redis::{Cmd, Value};
@@ -31,7 +31,7 @@ const AT_FIRST: Duration = Duration::from_secs(10);
 impl Redis {
     /// Whether a claim can be granted on the owner key alone.
     pub(crate) fn can_do_without_the_others(&self, claim: &Claim) -> bool {
-        let plain = claim.share == Share::WHOLE && claim.note.is_none() && claim.succeeds.is_none();
+        let plain = claim.share == Share::WHOLE && claim.note.is_none() && claim.takes_over_from.is_none();
         plain && self.route.cluster().is_some() && self.route.config().replicas == Replicas::None
     }
 
@@ -62,7 +62,7 @@ impl Redis {
         }
         match self.confirm(claim, grant).await {
             Ok(Some(grant)) => Ok(Verdict::Granted(grant)),
-            Ok(None) => self.give_up(claim).await.map(|()| Verdict::Buried),
+            Ok(None) => self.give_up(claim).await.map(|()| Verdict::Cancelled),
             Err(fault) => match self.give_up(claim).await {
                 Ok(()) => Err(without_effect(fault)),
                 Err(unknown) => Err(unknown),
@@ -109,19 +109,19 @@ impl Redis {
     }
 
     async fn keep_owner_alone(&self, claim: &Claim) -> Result<Option<Grant>, Fault> {
-        let held = Held::new(claim.reference(), claim.ttl);
+        let held = RenewRequest::new(claim.reference(), claim.ttl);
         let call = plain_call(std::slice::from_ref(&held), &[0]);
         let answer = self.route.run(&claim.resource, &RENEW, &|_| Cow::Borrowed(&call)).await?;
         let Value::Array(tokens) = answer else { return Ok(None) };
         let kept = tokens.first().and_then(|token| plainly_kept(&held, token));
         Ok(match kept {
-            Some(Renewal::Kept(kept)) => Some(Grant::new(kept.token, kept.remaining)),
+            Some(Renewal::Renewed(kept)) => Some(Grant::new(kept.token, kept.remaining)),
             _ => None,
         })
     }
 
     /// Renews those whose slots move and who have the owner key, with or without something beside it.
-    pub(crate) async fn renew_moving(&self, held: &[Held], answers: &mut [Option<Result<Renewal, Fault>>]) {
+    pub(crate) async fn renew_moving(&self, held: &[RenewRequest], answers: &mut [Option<Result<Renewal, Fault>>]) {
         let moves = |index: &usize| matches!(&answers[*index], Some(Err(fault)) if fault.is_try_again());
         let moving: Vec<usize> =
             (0..held.len()).filter(|index| held[*index].note.is_none() && moves(index)).collect();
@@ -153,22 +153,22 @@ impl Redis {
     /// Gives up a plain seat. Waiters are not told: they look for themselves, soon.
     pub(crate) async fn release_owner_alone(
         &self,
-        farewell: &Farewell,
+        farewell: &ReleaseRequest,
         fault: Fault,
     ) -> Result<Released, Fault> {
         if farewell.keep_for.is_some_and(|keep_for| !keep_for.is_zero()) {
             return Err(fault);
         }
         let (resource, owner) = (&farewell.resource, farewell.owner.reveal());
-        if let Some(bury) = farewell.bury {
+        if let Some(keep) = farewell.tombstone {
             let mut tombstone = command("SET", Keys::of(resource).grave(&owner));
-            tombstone.arg("b").arg("PX").arg(millis(bury).max(1));
+            tombstone.arg("b").arg("PX").arg(millis(keep).max(1));
             self.route.send(resource, &tombstone).await?;
         }
         let answer = self.alone(&MOVING_RELEASE, resource, &owner).await;
         match answer.and_then(Fields::of).and_then(|mut fields| fields.int()) {
             Ok(1) => Ok(Released::Now),
-            _ if farewell.bury.is_some() => Err(unknown("the slot of this resource moves")),
+            _ if farewell.tombstone.is_some() => Err(unknown("the slot of this resource moves")),
             Ok(_) => Err(fault),
             Err(other) => Err(other),
         }

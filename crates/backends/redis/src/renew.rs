@@ -6,7 +6,7 @@ use std::{
 };
 
 use leasehold_core::{
-    Effect, Error, ErrorKind, FencingToken, Gone, Held, Kept, OwnerToken, Renewal, Result, Verb,
+    Effect, Error, ErrorKind, FencingToken, GoneReason, RenewRequest, Renewed, OwnerToken, Renewal, Result, Verb,
 };
 use redis::{Cmd, Value};
 
@@ -26,8 +26,8 @@ use crate::{
 const TOGETHER: usize = 64;
 
 impl Redis {
-    pub(crate) async fn renew_batch(&self, held: &[Held]) -> Vec<Result<Renewal>> {
-        let at = |fault: Fault, held: &Held| fault.into_error().at(Verb::Renew, NAME).on(&held.resource);
+    pub(crate) async fn renew_batch(&self, held: &[RenewRequest]) -> Vec<Result<Renewal>> {
+        let at = |fault: Fault, held: &RenewRequest| fault.into_error().at(Verb::Renew, NAME).on(&held.resource);
         if self.route.config().replicas != Replicas::None {
             let answers = self.renew_replicated(held).await;
             return answers
@@ -46,7 +46,7 @@ impl Redis {
     }
 
     /// A renewal that too few replicas have does not count: its effect is unknown, and the deadline stays.
-    async fn renew_replicated(&self, held: &[Held]) -> Vec<Result<Renewal, Fault>> {
+    async fn renew_replicated(&self, held: &[RenewRequest]) -> Vec<Result<Renewal, Fault>> {
         let unanswered = || Fault::Strange("a renewal has no answer".to_owned());
         let mut answers: Vec<Result<Renewal, Fault>> =
             held.iter().map(|held| Err(self.refuse(held).unwrap_or_else(unanswered))).collect();
@@ -62,7 +62,7 @@ impl Redis {
     }
 
     /// Node by node, all nodes at once.
-    async fn renew_round(&self, held: &[Held], which: Vec<usize>, answers: &mut [Result<Renewal, Fault>]) {
+    async fn renew_round(&self, held: &[RenewRequest], which: Vec<usize>, answers: &mut [Result<Renewal, Fault>]) {
         let mut by_node: BTreeMap<u32, (Arc<Node>, Vec<usize>)> = BTreeMap::new();
         for index in which {
             match self.route.node(&held[index].resource) {
@@ -83,7 +83,7 @@ impl Redis {
     async fn renew_acknowledged(
         &self,
         node: &Node,
-        held: &[Held],
+        held: &[RenewRequest],
         indexes: &[usize],
     ) -> Result<Vec<Result<Renewal, Fault>>, Fault> {
         let wire = node.pool.take(&node.link).await?;
@@ -95,14 +95,14 @@ impl Redis {
         let count = |(&index, answer): (&usize, Result<Value, Fault>)| {
             let answer = answer.inspect_err(|fault| self.route.learn(&held[index].resource, node, fault));
             match (answer.and_then(renewal), done.enough()) {
-                (Ok(Renewal::Kept(_)), Err(why)) => Err(why(Effect::Unknown)),
+                (Ok(Renewal::Renewed(_)), Err(why)) => Err(why(Effect::Unknown)),
                 (answer, _) => answer,
             }
         };
         Ok(indexes.iter().zip(answers).map(count).collect())
     }
 
-    fn refuse(&self, held: &Held) -> Option<Fault> {
+    fn refuse(&self, held: &RenewRequest) -> Option<Fault> {
         let most = self.info.limits.note;
         let too_long = held.note.as_ref().is_some_and(|note| note.len() > most);
         too_long
@@ -110,9 +110,9 @@ impl Redis {
     }
 
     /// Those without a note to write, in the hope that they hold 1 of 1.
-    async fn renew_plain(&self, held: &[Held], answers: &mut [Option<Result<Renewal, Fault>>]) {
+    async fn renew_plain(&self, held: &[RenewRequest], answers: &mut [Option<Result<Renewal, Fault>>]) {
         let twice = named_twice(held);
-        let is_plain = |held: &Held| held.note.is_none() && !twice.contains(&held.owner);
+        let is_plain = |held: &RenewRequest| held.note.is_none() && !twice.contains(&held.owner);
         let plain: Vec<usize> =
             (0..held.len()).filter(|&index| answers[index].is_none() && is_plain(&held[index])).collect();
         // On a cluster a script has the keys of one slot, and while that moves, one key.
@@ -133,7 +133,7 @@ impl Redis {
         }
     }
 
-    async fn renew_others(&self, held: &[Held], answers: &mut [Option<Result<Renewal, Fault>>]) {
+    async fn renew_others(&self, held: &[RenewRequest], answers: &mut [Option<Result<Renewal, Fault>>]) {
         let others: Vec<usize> = (0..held.len()).filter(|&index| answers[index].is_none()).collect();
         let call = |&index: &usize| (&held[index].resource, self.renew_call(&held[index]));
         let replies = self.route.run_all(Some(&RENEW_ONE), others.iter().map(call).collect()).await;
@@ -143,7 +143,7 @@ impl Redis {
         self.renew_moving(held, answers).await;
     }
 
-    fn renew_call(&self, held: &Held) -> Cmd {
+    fn renew_call(&self, held: &RenewRequest) -> Cmd {
         let owner = held.owner.reveal();
         let mut call = self.call(&RENEW_ONE, &held.resource, &owner, 9);
         self.common(&mut call, &held.resource);
@@ -157,12 +157,12 @@ impl Redis {
 }
 
 /// Those who are renewed more than once in a batch: one after the other, in its order.
-fn named_twice(held: &[Held]) -> HashSet<OwnerToken> {
+fn named_twice(held: &[RenewRequest]) -> HashSet<OwnerToken> {
     let mut seen = HashSet::with_capacity(held.len());
     held.iter().map(|held| held.owner).filter(|owner| !seen.insert(*owner)).collect()
 }
 
-pub(crate) fn plain_call(held: &[Held], group: &[usize]) -> Cmd {
+pub(crate) fn plain_call(held: &[RenewRequest], group: &[usize]) -> Cmd {
     let mut call = RENEW.call(group.len());
     for &index in group {
         call.arg(Keys::of(&held[index].resource).owner());
@@ -173,26 +173,26 @@ pub(crate) fn plain_call(held: &[Held], group: &[usize]) -> Cmd {
     call
 }
 
-pub(crate) fn plainly_kept(held: &Held, token: &Value) -> Option<Renewal> {
+pub(crate) fn plainly_kept(held: &RenewRequest, token: &Value) -> Option<Renewal> {
     let token = FencingToken::try_from(number(token)?).ok()?;
-    Some(Renewal::Kept(Kept::new(token, held.ttl)))
+    Some(Renewal::Renewed(Renewed::new(token, held.ttl)))
 }
 
 fn renewal(reply: Value) -> Result<Renewal, Fault> {
     let mut fields = Fields::of(reply)?;
     match fields.text()?.as_str() {
         "kept" => {
-            let mut kept = Kept::new(fields.token()?, fields.millis()?.unwrap_or_default());
+            let mut kept = Renewed::new(fields.token()?, fields.millis()?.unwrap_or_default());
             kept.evicting = fields.text()?.contains('e');
             kept.asked = fields.asked()?;
-            Ok(Renewal::Kept(kept))
+            Ok(Renewal::Renewed(kept))
         }
         "queued" => Ok(Renewal::Queued { remaining: fields.millis()?.unwrap_or_default() }),
         "gone" => {
             let why = match fields.bytes()?.as_deref() {
-                None => Gone::NotThere,
-                Some(b"e") => Gone::Evicted,
-                Some(_) => Gone::Buried,
+                None => GoneReason::NotThere,
+                Some(b"e") => GoneReason::Evicted,
+                Some(_) => GoneReason::Cancelled,
             };
             Ok(Renewal::Gone { why })
         }

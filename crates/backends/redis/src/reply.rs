@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use leasehold_core::{Asked, Cursor, FencingToken, HeldBy, Holder, Placed};
+use leasehold_core::{FinishRequest, Cursor, FencingToken, HeldBy, Holder, QueueEntry};
 use redis::Value;
 
 use crate::error::Fault;
@@ -110,23 +110,23 @@ impl Fields {
         // A stranger's key may have no end.
         by.remaining = self.millis()?.unwrap_or(Duration::from_secs(365 * 86400));
         by.note = self.bytes()?.map(Arc::from);
-        by.turns = self.count()?;
+        by.handovers = self.count()?;
         let marks = self.text()?;
         (by.evicting, by.kept) = (marks.contains('e'), marks.contains('k'));
         by.asked = self.asked()?;
         Ok(by)
     }
 
-    pub(crate) fn asked(&mut self) -> Read<Option<Asked>> {
+    pub(crate) fn asked(&mut self) -> Read<Option<FinishRequest>> {
         let within = self.millis()?;
         let (by, why) = (self.text()?, self.text()?);
-        Ok(within.map(|within| Asked::new(within, by, why)))
+        Ok(within.map(|within| FinishRequest::new(within, by, why)))
     }
 
-    pub(crate) fn place(&mut self) -> Read<Placed> {
+    pub(crate) fn place(&mut self) -> Read<QueueEntry> {
         let who = self.who()?;
         let (weight, waited) = (self.count()?, self.micros()?);
-        Ok(Placed::new(who, weight, waited, self.millis()?.unwrap_or_default()))
+        Ok(QueueEntry::new(who, weight, waited, self.millis()?.unwrap_or_default()))
     }
 
     fn who(&mut self) -> Read<Arc<Holder>> {

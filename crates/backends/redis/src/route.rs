@@ -5,7 +5,7 @@
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc, time::Duration};
 
-use leasehold_core::{Environment, Error, ErrorKind, Lane, Moment, Resource};
+use leasehold_core::{Environment, Error, ErrorKind, FailureDomain, Timestamp, Resource};
 use redis::{Cmd, Value};
 
 use crate::{
@@ -61,8 +61,8 @@ impl Route {
         }
     }
 
-    pub(crate) fn lane(&self, resource: &Resource) -> Lane {
-        self.cluster().map_or_else(Lane::default, |cluster| cluster.lane(resource))
+    pub(crate) fn failure_domain(&self, resource: &Resource) -> FailureDomain {
+        self.cluster().map_or_else(FailureDomain::default, |cluster| cluster.failure_domain(resource))
     }
 
     /// Who has the resource, as far as we know.
@@ -163,13 +163,13 @@ impl Route {
 
 /// A call that has been sent elsewhere.
 pub(crate) struct Journey {
-    began: Moment,
+    began: Timestamp,
     hops: u32,
     pause: Duration,
 }
 
 impl Journey {
-    pub(crate) fn begin(now: Moment) -> Journey {
+    pub(crate) fn begin(now: Timestamp) -> Journey {
         Journey { began: now, hops: 0, pause: PAUSE }
     }
 }

@@ -12,7 +12,7 @@ use std::{
 };
 
 use leasehold_core::{
-    Environment, Moment,
+    Environment, Timestamp,
     race::{Either, first},
 };
 use redis::{Cmd, Pipeline, PushInfo, PushKind, Value, aio::MultiplexedConnection};
@@ -77,7 +77,7 @@ struct Listener {
     node: Arc<Node>,
     wanted: mpsc::UnboundedReceiver<String>,
     /// What was asked for, and when.
-    asked: HashMap<String, Moment>,
+    asked: HashMap<String, Timestamp>,
 }
 
 impl Listener {

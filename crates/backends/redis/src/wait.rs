@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold_core::{Backoff, ClaimRef, Cursor, Environment, ErrorKind, Moment, OwnerToken, Resource};
+use leasehold_core::{Backoff, ClaimRef, Cursor, Environment, ErrorKind, Timestamp, OwnerToken, Resource};
 use redis::{Cmd, PushInfo, PushKind, Value, aio::MultiplexedConnection};
 use tokio::sync::{Notify, mpsc, watch};
 
@@ -62,7 +62,7 @@ struct Letters {
 struct Letter {
     waiting: Waiting,
     since: Cursor,
-    until: Moment,
+    until: Timestamp,
 }
 
 /// How many letters are kept before the first look for those that nobody will fetch.
@@ -198,7 +198,7 @@ impl Ear {
     }
 
     /// It has a place since this cursor: keeps what it is told until it waits, or the place is surely gone.
-    pub(crate) fn keep_letters(&self, waiting: Waiting, since: Cursor, now: Moment, place_ttl: Duration) {
+    pub(crate) fn keep_letters(&self, waiting: Waiting, since: Cursor, now: Timestamp, place_ttl: Duration) {
         waiting.has_place();
         let (owner, until) = (waiting.claim.owner, now.after(place_ttl));
         let mut letters = self.letters();

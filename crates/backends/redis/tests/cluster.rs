@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use common::{
     LONG, PATIENCE, claim, client, eventually, granted, in_time, is_blocked, open, report, token_of,
 };
-use leasehold::{Backend, Client, Effect, ErrorKind, Farewell, Released, Renewal, Share, Verdict};
+use leasehold::{Backend, Client, Effect, ErrorKind, ReleaseRequest, Released, Renewal, Share, Verdict};
 use leasehold_testkit::servers::RedisCluster;
 
 fn blocking<T>(work: impl FnOnce() -> T) -> T {
@@ -18,7 +18,7 @@ fn blocking<T>(work: impl FnOnce() -> T) -> T {
 }
 
 async fn is_buried(backend: &dyn Backend, claim: &leasehold::Claim) -> bool {
-    matches!(backend.acquire(claim).await, Ok(Verdict::Buried))
+    matches!(backend.acquire(claim).await, Ok(Verdict::Cancelled))
 }
 
 async fn hold_many(client: &Client, kind: &str, count: usize, ttl: Duration) -> Vec<leasehold::Lease> {
@@ -40,13 +40,13 @@ async fn a_moved_slot_is_followed_by_holders_waiters_and_newcomers() {
     let token = granted(&redis, &ours).await.token;
     let slot = cluster.slot("report/42");
     let to = cluster.other_than(slot);
-    let lane = redis.lane(&report());
+    let failure_domain = redis.failure_domain(&report());
     blocking(|| cluster.move_slots(slot..=slot, to));
     assert!(is_blocked(&redis, &claim(&report(), LONG)).await);
     assert_eq!(granted(&redis, &ours).await.token, token, "it moved with its slot");
-    assert_ne!(redis.lane(&report()), lane, "and fails with another node from now on");
+    assert_ne!(redis.failure_domain(&report()), failure_domain, "and fails with another node from now on");
     let answer = common::renew(&redis, ours.reference(), LONG).await;
-    assert!(matches!(answer, Renewal::Kept(_)), "{answer:?}");
+    assert!(matches!(answer, Renewal::Renewed(_)), "{answer:?}");
     // One who has never heard of the move, and one who starts after it.
     assert_eq!(common::release(&open(&cluster.url()).await, &ours).await, Released::Now);
     assert!(token_of(&redis, &report()).await > token);
@@ -67,16 +67,16 @@ async fn while_a_slot_moves_a_plain_lease_is_granted_on_the_owner_key_alone() {
     let theirs = claim(&report(), LONG).queued();
     match redis.acquire(&theirs).await.unwrap() {
         Verdict::Blocked(blocked) => {
-            assert!(!blocked.placed && blocked.changes_in.is_some());
+            assert!(!blocked.queued && blocked.changes_in.is_some());
             assert_eq!(blocked.holders[0].token, grant.token);
         }
         other => panic!("it is held: {other:?}"),
     }
     let answer = common::renew(&redis, ours.reference(), LONG).await;
-    assert!(matches!(answer, Renewal::Kept(_)), "{answer:?}");
+    assert!(matches!(answer, Renewal::Renewed(_)), "{answer:?}");
     blocking(|| cluster.move_keys(slot..=slot, from, to));
     let answer = common::renew(&redis, ours.reference(), LONG).await;
-    assert!(matches!(answer, Renewal::Kept(_)), "its key is at the other node: {answer:?}");
+    assert!(matches!(answer, Renewal::Renewed(_)), "its key is at the other node: {answer:?}");
     assert_eq!(common::release(&redis, &ours).await, Released::Now);
     let next = granted(&redis, &theirs).await;
     assert!(next.token > grant.token);
@@ -90,7 +90,7 @@ async fn while_a_slot_moves_a_plain_lease_is_granted_on_the_owner_key_alone() {
 async fn while_a_slot_moves_whoever_leads_goes_on_leading() {
     let cluster = blocking(RedisCluster::start);
     let redis = open(&cluster.url()).await;
-    let leader = claim(&report(), LONG).noting(*b"host-a");
+    let leader = claim(&report(), LONG).with_note(*b"host-a");
     let token = granted(&redis, &leader).await.token;
     let slot = cluster.slot("report/42");
     let (from, to) = (cluster.owner(slot), cluster.other_than(slot));
@@ -100,10 +100,10 @@ async fn while_a_slot_moves_whoever_leads_goes_on_leading() {
             blocking(|| cluster.move_keys(slot..=slot, from, to));
         }
         match common::renew(&redis, leader.reference(), LONG * 2).await {
-            Renewal::Kept(kept) => assert_eq!((kept.token, kept.remaining), (token, LONG * 2)),
+            Renewal::Renewed(kept) => assert_eq!((kept.token, kept.remaining), (token, LONG * 2)),
             other => panic!("it leads: {other:?}"),
         }
-        let rival = claim(&report(), LONG).noting(*b"host-b");
+        let rival = claim(&report(), LONG).with_note(*b"host-b");
         let error = redis.acquire(&rival).await.unwrap_err();
         assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::None));
     }
@@ -147,7 +147,7 @@ async fn while_a_slot_moves_nobody_is_let_in_beside_readers() {
     blocking(|| cluster.end_move(slot..=slot, from, to));
     assert!(is_blocked(&redis, &shared(Share::WRITE)).await);
     let answer = common::renew(&redis, reader.reference(), LONG).await;
-    assert!(matches!(answer, Renewal::Kept(_)), "the reader is there: {answer:?}");
+    assert!(matches!(answer, Renewal::Renewed(_)), "the reader is there: {answer:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -155,21 +155,21 @@ async fn while_a_slot_moves_the_buried_and_the_paused_stay_so() {
     let cluster = blocking(RedisCluster::start);
     let redis = open(&cluster.url()).await;
     let (buried, late) = (claim(&report(), LONG), claim(&report(), LONG));
-    redis.release(&Farewell::new(buried.reference()).burying(LONG)).await.unwrap();
+    redis.release(&ReleaseRequest::new(buried.reference()).with_tombstone(LONG)).await.unwrap();
     let slot = cluster.slot("report/42");
     let (from, to) = (cluster.owner(slot), cluster.other_than(slot));
     blocking(|| cluster.begin_move(slot..=slot, from, to));
     assert!(is_buried(&redis, &buried).await);
     granted(&redis, &late).await;
-    let farewell = Farewell::new(late.reference()).burying(LONG);
+    let farewell = ReleaseRequest::new(late.reference()).with_tombstone(LONG);
     assert_eq!(redis.release(&farewell).await.unwrap(), Released::Now);
     assert!(is_buried(&redis, &late).await, "by a farewell during the move");
     blocking(|| cluster.move_keys(slot..=slot, from, to));
     blocking(|| cluster.end_move(slot..=slot, from, to));
     assert!(is_buried(&redis, &late).await);
 
-    let command = leasehold::Command::Pause { lasting: LONG };
-    redis.order(&leasehold::Order::new(report(), command, "ops", "test")).await.unwrap();
+    let command = leasehold::OperatorAction::Pause { lasting: LONG };
+    redis.order(&leasehold::OperatorCommand::new(report(), command, "ops", "test")).await.unwrap();
     blocking(|| cluster.begin_move(slot..=slot, to, from));
     let error = redis.acquire(&claim(&report(), LONG)).await.unwrap_err();
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::None));
@@ -258,7 +258,7 @@ async fn a_user_with_the_documented_permissions_can_do_everything() {
     index.release().await.unwrap();
     let redis = open(&format!("{url}?replicas=1&replica_timeout=5s")).await;
     granted(&redis, &claim(&report(), LONG)).await;
-    let order = leasehold::Order::new(report(), leasehold::Command::Resume, "ops", "test");
+    let order = leasehold::OperatorCommand::new(report(), leasehold::OperatorAction::Resume, "ops", "test");
     redis.order(&order).await.unwrap();
     redis.inspect(&leasehold::Query::Resources(leasehold::Listing::default())).await.unwrap();
     redis.inspect(&leasehold::Query::Leaks(leasehold::Listing::default())).await.unwrap();

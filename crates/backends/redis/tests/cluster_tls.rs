@@ -58,7 +58,7 @@ async fn everything_travels_by_tls_also_to_where_a_slot_has_moved_or_is_moving()
         let ours = claim(&resource, LONG);
         granted(&redis, &ours).await;
         let answer = common::renew(&redis, ours.reference(), LONG).await;
-        assert!(matches!(answer, Renewal::Kept(_)), "{answer:?}");
+        assert!(matches!(answer, Renewal::Renewed(_)), "{answer:?}");
         assert_eq!(release(&redis, &ours).await, Released::Now);
     }
 

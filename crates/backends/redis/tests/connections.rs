@@ -12,7 +12,7 @@ use std::{
 };
 
 use common::{LONG, PATIENCE, claim, eventually, granted, in_time, open, report};
-use leasehold::{Backend, Effect, ErrorKind, Held, System, Verdict};
+use leasehold::{Backend, Effect, ErrorKind, RenewRequest, System, Verdict};
 use leasehold_core::QuorumNode as _;
 use leasehold_redis::{Config, RedisNode};
 use leasehold_testkit::servers::{RedisNodes, RedisServer};
@@ -95,7 +95,7 @@ async fn whoever_may_not_ask_for_replicas_is_denied_and_holds_nothing() {
     let ours = claim(&report(), LONG);
     granted(&plain, &ours).await;
     let error =
-        redis.renew(&[Held::new(ours.reference(), LONG)]).await.remove(0).expect_err("it may not wait");
+        redis.renew(&[RenewRequest::new(ours.reference(), LONG)]).await.remove(0).expect_err("it may not wait");
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Denied, Effect::Unknown), "{error}");
 }
 

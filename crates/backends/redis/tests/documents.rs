@@ -8,7 +8,7 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use common::{
     LONG, PATIENCE, SHORT, claim, client, granted, in_time, is_blocked, open, owner, release, renew, report,
 };
-use leasehold::{Ending, ErrorKind, FencingToken, Gone, Released, Renewal, Resource};
+use leasehold::{EndReason, ErrorKind, FencingToken, GoneReason, Released, Renewal, Resource};
 use leasehold_testkit::{Proxy, servers::RedisServer};
 
 const OWNER: &str = "lock:v1:{report/42}:owner";
@@ -53,9 +53,9 @@ async fn extend_succeeds_for_the_owner_and_not_for_others() {
     let (ours, theirs) = (claim(&report(), SHORT), claim(&report(), LONG));
     granted(&redis, &ours).await;
     let answer = renew(&redis, theirs.reference(), LONG).await;
-    assert!(matches!(answer, Renewal::Gone { why: Gone::NotThere }), "{answer:?}");
+    assert!(matches!(answer, Renewal::Gone { why: GoneReason::NotThere }), "{answer:?}");
     let answer = renew(&redis, ours.reference(), LONG).await;
-    assert!(matches!(&answer, Renewal::Kept(kept) if kept.remaining == LONG), "{answer:?}");
+    assert!(matches!(&answer, Renewal::Renewed(kept) if kept.remaining == LONG), "{answer:?}");
     assert!(server.command(&["PTTL", OWNER]).parse::<u64>().unwrap() > 50_000);
 }
 
@@ -155,7 +155,7 @@ async fn a_renewal_that_fails_stops_the_work() {
     server.command(&["DEL", OWNER]);
     let ended = in_time("the loss", lease.hold(std::future::pending::<()>())).await;
     assert_eq!(ended.unwrap_err().kind(), ErrorKind::Lost);
-    assert_eq!(lease.ended().await, Ending::NotOurs);
+    assert_eq!(lease.ended().await, EndReason::NotOurs);
 }
 
 #[tokio::test]
@@ -166,7 +166,7 @@ async fn a_timeout_on_release_leaves_the_rest_to_the_ttl_and_repeating_it_is_saf
     let ours = claim(&report(), Duration::from_secs(3));
     granted(&redis, &ours).await;
     proxy.black_hole();
-    let farewell = leasehold::Farewell::new(ours.reference());
+    let farewell = leasehold::ReleaseRequest::new(ours.reference());
     let error = in_time("the timeout", leasehold::Backend::release(&redis, &farewell)).await.unwrap_err();
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, leasehold::Effect::Unknown));
     proxy.heal();

@@ -10,7 +10,7 @@ use std::{num::NonZeroU32, time::Duration};
 use chance::Chance;
 use common::{LONG, claim, open};
 use leasehold::{
-    Backend, Claim, Command, Cursor, Eviction, Farewell, Held, Order, Resource, Share, Succession,
+    Backend, Claim, OperatorAction, Cursor, Eviction, ReleaseRequest, RenewRequest, OperatorCommand, Resource, Share, Handover,
 };
 use leasehold_redis::Redis;
 use leasehold_testkit::servers::RedisServer;
@@ -53,26 +53,26 @@ impl Case {
             claim = claim.queued();
         }
         if chance.below(4) == 0 {
-            claim = claim.noting(&b"a note"[..]);
+            claim = claim.with_note(&b"a note"[..]);
         }
         if chance.below(4) == 0 {
-            claim = claim.succeeding(Succession::from(chance.of(&self.claims).owner));
+            claim = claim.taking_over(Handover::from(chance.of(&self.claims).owner));
         }
         claim
     }
 
-    fn order(&mut self) -> Order {
+    fn order(&mut self) -> OperatorCommand {
         let lasting = span(&mut self.chance);
         let capacity = NonZeroU32::new(self.chance.of(&[1, 2, 5])).unwrap();
         let command = self.chance.of(&[
-            Command::Ask { within: lasting },
-            Command::Evict(Eviction::AtExpiry),
-            Command::Evict(Eviction::Now),
-            Command::Pause { lasting },
-            Command::Resume,
-            Command::Resize { capacity },
+            OperatorAction::Ask { within: lasting },
+            OperatorAction::Evict(Eviction::AtExpiry),
+            OperatorAction::Evict(Eviction::Now),
+            OperatorAction::Pause { lasting },
+            OperatorAction::Resume,
+            OperatorAction::Resize { capacity },
         ]);
-        Order::new(self.resource.clone(), command, "ops", "test")
+        OperatorCommand::new(self.resource.clone(), command, "ops", "test")
     }
 
     /// Does something; what that was.
@@ -89,16 +89,16 @@ impl Case {
                 format!("{claim:?}: {answer:?}")
             }
             5 | 6 => {
-                let mut held = Held::new(reference, span(&mut self.chance));
+                let mut held = RenewRequest::new(reference, span(&mut self.chance));
                 if self.chance.below(2) == 0 {
-                    held = held.noting(&b"another"[..]);
+                    held = held.with_note(&b"another"[..]);
                 }
                 format!("{held:?}: {:?}", redis.renew(&[held.clone()]).await)
             }
             7 | 8 => {
-                let mut farewell = Farewell::new(reference);
+                let mut farewell = ReleaseRequest::new(reference);
                 if self.chance.below(3) == 0 {
-                    farewell = farewell.burying(span(&mut self.chance));
+                    farewell = farewell.with_tombstone(span(&mut self.chance));
                 }
                 if self.chance.below(4) == 0 {
                     farewell = farewell.keeping(span(&mut self.chance));

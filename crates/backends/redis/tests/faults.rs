@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 use common::{
     LONG, PATIENCE, claim, client, eventually, granted, in_time, is_blocked, open, release, renew, report,
 };
-use leasehold::{Backend, Effect, Error, ErrorKind, Farewell, Gone, Held, Released, Renewal, Share, Verdict};
+use leasehold::{Backend, Effect, Error, ErrorKind, ReleaseRequest, GoneReason, RenewRequest, Released, Renewal, Share, Verdict};
 use leasehold_testkit::{Proxy, proxy::Way, servers::RedisServer};
 
 const OWNER: &str = "lock:v1:{report/42}:owner";
@@ -88,7 +88,7 @@ async fn a_request_executed_after_its_owner_gave_up_comes_to_nothing() {
     let ours = claim(&report(), LONG);
     let error = slow.acquire(&ours).await.unwrap_err();
     assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::Unknown));
-    let farewell = Farewell::new(ours.reference()).burying(Farewell::bury_for(LONG));
+    let farewell = ReleaseRequest::new(ours.reference()).with_tombstone(ReleaseRequest::tombstone_ttl(LONG));
     assert_eq!(direct.release(&farewell).await.unwrap(), Released::AlreadyGone);
     let scripts = |server: &RedisServer| {
         let stats = server.command(&["INFO", "commandstats"]);
@@ -194,7 +194,7 @@ async fn an_evicted_record_is_found_gone_at_the_next_renewal_and_tokens_grow() {
     server.command(&["SET", "x", "y"]);
     server.command(&["CONFIG", "SET", "maxmemory", "0"]);
     let answer = renew(&redis, ours.reference(), LONG).await;
-    assert!(matches!(answer, Renewal::Gone { why: Gone::NotThere }), "{answer:?}");
+    assert!(matches!(answer, Renewal::Gone { why: GoneReason::NotThere }), "{answer:?}");
     assert!(granted(&redis, &claim(&report(), LONG)).await.token > token);
 }
 
@@ -209,12 +209,12 @@ async fn with_full_memory_nothing_is_granted_and_everything_is_kept_and_given_ba
     server.command(&["CONFIG", "SET", "maxmemory", "1"]);
     let error = redis.acquire(&claim(&"report/43".parse().unwrap(), LONG)).await.unwrap_err();
     assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::None));
-    let held = [Held::new(whole.reference(), LONG), Held::new(reader.reference(), LONG).noting(*b"note")];
+    let held = [RenewRequest::new(whole.reference(), LONG), RenewRequest::new(reader.reference(), LONG).with_note(*b"note")];
     for answer in redis.renew(&held).await {
-        assert!(matches!(answer.as_ref().unwrap(), Renewal::Kept(_)), "{answer:?}");
+        assert!(matches!(answer.as_ref().unwrap(), Renewal::Renewed(_)), "{answer:?}");
     }
     for claim in [&whole, &reader] {
-        let farewell = Farewell::new(claim.reference()).burying(LONG);
+        let farewell = ReleaseRequest::new(claim.reference()).with_tombstone(LONG);
         assert_eq!(redis.release(&farewell).await.unwrap(), Released::Now);
     }
 }
@@ -330,7 +330,7 @@ async fn a_wrong_password_is_denied_and_a_rotated_one_is_read_anew() {
     let mut admin = redis_admin(&server, "first");
     let _: () = redis::cmd("CONFIG").arg("SET").arg("requirepass").arg("second").query(&mut admin).unwrap();
     let answer = renew(&redis, ours.reference(), LONG).await;
-    assert!(matches!(answer, Renewal::Kept(_)), "a connection that stands goes on: {answer:?}");
+    assert!(matches!(answer, Renewal::Renewed(_)), "a connection that stands goes on: {answer:?}");
     let _: () = redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").query(&mut admin).unwrap();
     let denied =
         || async { redis.acquire(&ours).await.is_err_and(|error| error.kind() == ErrorKind::Denied) };
@@ -373,14 +373,14 @@ async fn scripts_that_the_server_forgot_are_loaded_again() {
         granted(&redis, claim).await;
     }
     server.command(&["SCRIPT", "FLUSH"]);
-    let held: Vec<_> = claims.iter().map(|claim| Held::new(claim.reference(), LONG)).collect();
+    let held: Vec<_> = claims.iter().map(|claim| RenewRequest::new(claim.reference(), LONG)).collect();
     for answer in redis.renew(&held).await {
-        assert!(matches!(answer.as_ref().unwrap(), Renewal::Kept(_)), "{answer:?}");
+        assert!(matches!(answer.as_ref().unwrap(), Renewal::Renewed(_)), "{answer:?}");
     }
     server.command(&["SCRIPT", "FLUSH"]);
-    let noted: Vec<_> = held.into_iter().map(|held| held.noting(*b"note")).collect();
+    let noted: Vec<_> = held.into_iter().map(|held| held.with_note(*b"note")).collect();
     for answer in redis.renew(&noted).await {
-        assert!(matches!(answer.as_ref().unwrap(), Renewal::Kept(_)), "{answer:?}");
+        assert!(matches!(answer.as_ref().unwrap(), Renewal::Renewed(_)), "{answer:?}");
     }
     server.command(&["SCRIPT", "FLUSH"]);
     assert_eq!(release(&redis, &claims[0]).await, Released::Now);

@@ -22,11 +22,11 @@ use std::{
 use chance::Chance;
 use common::{LONG, claim, in_time, report};
 use leasehold::{
-    Backend, Command, Cursor, Eviction, Farewell, FencingToken, Held, Holder, Listing, Order, Query, System,
+    Backend, OperatorAction, Cursor, Eviction, ReleaseRequest, FencingToken, RenewRequest, Holder, Listing, OperatorCommand, Query, System,
 };
 use leasehold_core::{
     QuorumNode as _,
-    quorum_node::{AttemptId, Ballot, Undo},
+    quorum_node::{AttemptId, VoteRequest, UndoRequest},
 };
 use leasehold_redis::{Config, Redis, RedisNode};
 
@@ -211,10 +211,10 @@ fn count_panics() -> Arc<AtomicUsize> {
 async fn ask_everything(redis: &Redis) {
     let mut ours = claim(&report(), LONG);
     drop(redis.acquire(&ours).await);
-    ours = ours.queued().noting(&b"a note"[..]);
+    ours = ours.queued().with_note(&b"a note"[..]);
     drop(redis.acquire(&ours).await);
-    let held = Held::new(ours.reference(), LONG);
-    drop(redis.renew(&[held.clone(), held.noting(&b"another"[..])]).await);
+    let held = RenewRequest::new(ours.reference(), LONG);
+    drop(redis.renew(&[held.clone(), held.with_note(&b"another"[..])]).await);
     drop(redis.wait(&ours.reference(), &Cursor(0), Duration::from_millis(5)).await);
     for query in
         [Query::One(report()), Query::Resources(Listing::default()), Query::Audit(Listing::default())]
@@ -222,14 +222,14 @@ async fn ask_everything(redis: &Redis) {
         drop(redis.inspect(&query).await);
     }
     drop(redis.inspect(&Query::Leaks(Listing::default())).await);
-    let order = Order::new(report(), Command::Evict(Eviction::Now), "ops", "test");
+    let order = OperatorCommand::new(report(), OperatorAction::Evict(Eviction::Now), "ops", "test");
     drop(redis.order(&order).await);
-    drop(redis.release(&Farewell::new(ours.reference()).burying(LONG)).await);
+    drop(redis.release(&ReleaseRequest::new(ours.reference()).with_tombstone(LONG)).await);
 }
 
 async fn ask_node(node: &RedisNode) {
     let ours = claim(&report(), LONG);
-    let ballot = Ballot {
+    let ballot = VoteRequest {
         resource: report(),
         owner: ours.owner,
         attempt: AttemptId(1),
@@ -242,18 +242,18 @@ async fn ask_node(node: &RedisNode) {
         drop(node.mark(None, &health.mark.unwrap_or_else(mark)).await);
     }
     drop((node.vote(&ballot).await, node.claim(&ballot).await, node.join(&ballot).await));
-    drop(node.renew(&[Held::new(ours.reference(), LONG)]).await);
+    drop(node.renew(&[RenewRequest::new(ours.reference(), LONG)]).await);
     drop((node.look(&report()).await, node.walk("", None).await));
-    let undo = Undo { resource: report(), owner: ours.owner, attempt: None, bury: Some(LONG) };
+    let undo = UndoRequest { resource: report(), owner: ours.owner, attempt: None, tombstone: Some(LONG) };
     drop(node.undo(&undo).await);
     drop(node.raise(&[(report(), FencingToken::new(7).unwrap())]).await);
     drop(node.listen(&report(), Duration::from_millis(5)).await);
 }
 
-fn mark() -> leasehold_core::quorum_node::Mark {
-    use leasehold_core::quorum_node::{Mark, Standing};
+fn mark() -> leasehold_core::quorum_node::BirthMark {
+    use leasehold_core::quorum_node::{BirthMark, VoterStatus};
     let (set, run) = ("00".to_owned(), "ab".to_owned());
-    Mark { set, size: 3, gate: LONG, run, durable: false, standing: Standing::Voting }
+    BirthMark { set, size: 3, gate: LONG, run, durable: false, standing: VoterStatus::Voting }
 }
 
 #[tokio::test]

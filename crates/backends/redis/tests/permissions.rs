@@ -12,7 +12,7 @@ use std::{
 
 use common::{LONG, PATIENCE, claim, client, eventually, granted, in_time, open, renew, report};
 use leasehold::{
-    Backend, Command, Effect, Error, ErrorKind, Farewell, Listing, Order, Ordered, Page, Query, Renewal,
+    Backend, OperatorAction, Effect, Error, ErrorKind, ReleaseRequest, Listing, OperatorCommand, CommandOutcome, Page, Query, Renewal,
 };
 use leasehold_testkit::servers::RedisServer;
 
@@ -38,13 +38,13 @@ async fn what_is_not_permitted_is_denied_and_named() {
     granted(&redis, &ours).await;
 
     app("-pexpire");
-    let refused = redis.renew(&[leasehold::Held::new(ours.reference(), LONG)]).await.remove(0);
+    let refused = redis.renew(&[leasehold::RenewRequest::new(ours.reference(), LONG)]).await.remove(0);
     check(&refused.unwrap_err(), "PEXPIRE", Effect::Unknown);
     app("+pexpire");
-    assert!(matches!(renew(&redis, ours.reference(), LONG).await, Renewal::Kept(_)));
+    assert!(matches!(renew(&redis, ours.reference(), LONG).await, Renewal::Renewed(_)));
 
     app("-del");
-    let farewell = Farewell::new(ours.reference());
+    let farewell = ReleaseRequest::new(ours.reference());
     check(&redis.release(&farewell).await.unwrap_err(), "DEL", Effect::Unknown);
     app("+del");
     redis.release(&farewell).await.unwrap();
@@ -65,8 +65,8 @@ async fn a_user_with_the_documented_permissions_can_give_orders_and_look() {
     let redis = open(&url).await;
     let ours = claim(&report(), LONG);
     granted(&redis, &ours).await;
-    let order = Order::new(report(), Command::Pause { lasting: LONG }, "op", "test");
-    assert_eq!(redis.order(&order).await.unwrap(), Ordered::Done);
+    let order = OperatorCommand::new(report(), OperatorAction::Pause { lasting: LONG }, "op", "test");
+    assert_eq!(redis.order(&order).await.unwrap(), CommandOutcome::Done);
     let Page::Audit { records, .. } = redis.inspect(&Query::Audit(Listing::default())).await.unwrap() else {
         panic!("an audit trail was asked for")
     };
@@ -85,7 +85,7 @@ async fn who_may_not_listen_waits_all_the_same() {
     let held = first.lease("report", "42").ttl(LONG).acquire().await.unwrap();
     let next = tokio::spawn(second.lease("report", "42").ttl(LONG).wait(PATIENCE).acquire());
     eventually("the other one waits", || async {
-        first.look("report", "42").await.unwrap().line_length == 1
+        first.look("report", "42").await.unwrap().queue_length == 1
     })
     .await;
     held.release().await.unwrap();

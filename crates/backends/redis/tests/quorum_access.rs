@@ -68,7 +68,7 @@ async fn one_node_that_is_not_to_be_trusted_has_no_vote_and_a_majority_of_them_i
     let ours = claim(&report(), LONG);
     granted(&*backend, &ours).await;
     assert!(is_blocked(&*backend, &claim(&report(), LONG)).await);
-    assert!(matches!(renew(&*backend, ours.reference(), LONG).await, Renewal::Kept(_)));
+    assert!(matches!(renew(&*backend, ours.reference(), LONG).await, Renewal::Renewed(_)));
     assert_eq!(nodes.servers[0].command(&["KEYS", "*:owner"]), "", "nothing was sent there");
     assert_eq!(release(&*backend, &ours).await, Released::Now);
 
@@ -160,8 +160,8 @@ async fn a_wrong_password_is_denied_at_the_start_and_one_that_changed_is_read_an
     }
     std::fs::write(file.path(), "another\n").unwrap();
     eventually("the new password is used", || async {
-        let held = leasehold::Held::new(ours.reference(), LONG);
-        matches!(backend.renew(&[held]).await.remove(0), Ok(Renewal::Kept(_)))
+        let held = leasehold::RenewRequest::new(ours.reference(), LONG);
+        matches!(backend.renew(&[held]).await.remove(0), Ok(Renewal::Renewed(_)))
     })
     .await;
 }

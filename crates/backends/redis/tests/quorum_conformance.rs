@@ -11,7 +11,7 @@ use std::{
 };
 
 use leasehold_core::{
-    Backend, BackendInfo, Claim, ClaimRef, Cursor, Farewell, Held, Lane, Order, Ordered, OwnerToken, Page,
+    Backend, BackendInfo, Claim, ClaimRef, Cursor, ReleaseRequest, RenewRequest, FailureDomain, OperatorCommand, CommandOutcome, OwnerToken, Page,
     Query, Released, Renewal, Resource, Result, Verdict, async_trait,
 };
 use leasehold_testkit::{
@@ -75,8 +75,8 @@ impl Backend for Unhurried {
         self.quorum.info()
     }
 
-    fn lane(&self, resource: &Resource) -> Lane {
-        self.quorum.lane(resource)
+    fn failure_domain(&self, resource: &Resource) -> FailureDomain {
+        self.quorum.failure_domain(resource)
     }
 
     async fn acquire(&self, claim: &Claim) -> Result<Verdict> {
@@ -86,11 +86,11 @@ impl Backend for Unhurried {
         verdict
     }
 
-    async fn renew(&self, held: &[Held]) -> Vec<Result<Renewal>> {
+    async fn renew(&self, held: &[RenewRequest]) -> Vec<Result<Renewal>> {
         let began = Instant::now();
         let answers = self.quorum.renew(held).await;
         for (held, answer) in held.iter().zip(&answers) {
-            if matches!(answer, Ok(Renewal::Kept(_))) {
+            if matches!(answer, Ok(Renewal::Renewed(_))) {
                 let key = key(&held.resource);
                 self.until_all(|node| {
                     let left =
@@ -103,7 +103,7 @@ impl Backend for Unhurried {
         answers
     }
 
-    async fn release(&self, farewell: &Farewell) -> Result<Released> {
+    async fn release(&self, farewell: &ReleaseRequest) -> Result<Released> {
         let released = self.quorum.release(farewell).await;
         let key = key(&farewell.resource);
         self.until_all(|node| !has(node, &key, farewell.owner)).await;
@@ -118,7 +118,7 @@ impl Backend for Unhurried {
         self.quorum.inspect(query).await
     }
 
-    async fn order(&self, order: &Order) -> Result<Ordered> {
+    async fn order(&self, order: &OperatorCommand) -> Result<CommandOutcome> {
         self.quorum.order(order).await
     }
 }

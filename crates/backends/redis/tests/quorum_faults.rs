@@ -103,7 +103,7 @@ async fn one_stopped_costs_nothing_and_what_it_executes_late_is_undone() {
     granted(&*backend, &first).await;
     let rival = claim(&report(), LONG);
     assert!(is_blocked(&*backend, &rival).await);
-    assert!(matches!(renew(&*backend, first.reference(), LONG).await, Renewal::Kept(_)));
+    assert!(matches!(renew(&*backend, first.reference(), LONG).await, Renewal::Renewed(_)));
     release(&*backend, &first).await;
     let took = started.elapsed();
     assert!(took < LONG / 10, "nobody waited for the one that is stopped: {took:?}");
@@ -235,7 +235,7 @@ async fn a_clock_jump_on_a_minority_changes_nothing() {
         })
         .await;
         assert!(is_blocked(&*backend, &claim(&report(), LONG)).await, "three of five have it");
-        assert!(matches!(renew(&*backend, first.reference(), LONG).await, Renewal::Kept(_)));
+        assert!(matches!(renew(&*backend, first.reference(), LONG).await, Renewal::Renewed(_)));
     }
     release(&*backend, &first).await;
     let next = granted(&*backend, &claim(&report(), LONG)).await;

@@ -6,10 +6,10 @@ mod common;
 use std::{fmt::Debug, sync::Arc, time::Duration};
 
 use common::{LONG, claim, eventually, granted, in_time, owner};
-use leasehold::{Backend, ClaimRef, Clock as _, Effect, ErrorKind, Held, Holder, Resource, Result, System};
+use leasehold::{Backend, ClaimRef, Clock as _, Effect, ErrorKind, RenewRequest, Holder, Resource, Result, System};
 use leasehold_core::{
     FencingToken, QuorumNode as _, Verdict,
-    quorum_node::{AttemptId, Ballot, Choice, NodeRenewal, Undo},
+    quorum_node::{AttemptId, VoteRequest, VoteOutcome, NodeRenewal, UndoRequest},
 };
 use leasehold_redis::{Config, RedisNode};
 use leasehold_testkit::{
@@ -23,8 +23,8 @@ fn fresh(kind: &str) -> Resource {
     Resource::new(kind, &owner().reveal()).unwrap()
 }
 
-fn ballot(resource: &Resource) -> Ballot {
-    Ballot {
+fn ballot(resource: &Resource) -> VoteRequest {
+    VoteRequest {
         resource: resource.clone(),
         owner: owner(),
         attempt: AttemptId(1),
@@ -35,16 +35,16 @@ fn ballot(resource: &Resource) -> Ballot {
     }
 }
 
-fn held(ballot: &Ballot) -> [Held; 1] {
+fn held(ballot: &VoteRequest) -> [RenewRequest; 1] {
     let claim = ClaimRef { resource: ballot.resource.clone(), owner: ballot.owner };
-    [Held::new(claim, LONG)]
+    [RenewRequest::new(claim, LONG)]
 }
 
-fn undo(ballot: &Ballot) -> Undo {
-    Undo { resource: ballot.resource.clone(), owner: ballot.owner, attempt: None, bury: None }
+fn undo(ballot: &VoteRequest) -> UndoRequest {
+    UndoRequest { resource: ballot.resource.clone(), owner: ballot.owner, attempt: None, tombstone: None }
 }
 
-fn key(ballot: &Ballot) -> String {
+fn key(ballot: &VoteRequest) -> String {
     format!("lock:v1:{{{}}}:owner", ballot.resource.key())
 }
 
@@ -115,10 +115,10 @@ impl Scene {
     }
 
     /// Someone else has the lock of a new resource.
-    async fn taken(&self) -> Ballot {
+    async fn taken(&self) -> VoteRequest {
         let theirs = ballot(&fresh("taken"));
-        assert!(matches!(self.direct.vote(&theirs).await.unwrap().choice, Choice::Yours { .. }));
-        Ballot { owner: owner(), ..theirs }
+        assert!(matches!(self.direct.vote(&theirs).await.unwrap().choice, VoteOutcome::Yours { .. }));
+        VoteRequest { owner: owner(), ..theirs }
     }
 }
 
@@ -130,8 +130,8 @@ async fn a_node_believes_no_answer_that_belongs_to_another_request() {
         let before = scene.proxy.misdelivered();
         let (free, taken) = (ballot(&fresh("free")), scene.taken().await);
         let (first, second) = scene.one_after_the_other(how, node.vote(&free), node.vote(&taken)).await;
-        judge("vote", first, |vote| matches!(vote.choice, Choice::Yours { .. }));
-        judge("vote", second, |vote| matches!(vote.choice, Choice::Held { .. }));
+        judge("vote", first, |vote| matches!(vote.choice, VoteOutcome::Yours { .. }));
+        judge("vote", second, |vote| matches!(vote.choice, VoteOutcome::Held { .. }));
 
         let ours = ballot(&fresh("ours"));
         scene.direct.vote(&ours).await.unwrap();
@@ -141,7 +141,7 @@ async fn a_node_believes_no_answer_that_belongs_to_another_request() {
         };
         let kept = held(&ours);
         let (first, second) = scene.one_after_the_other(how, node.renew(&kept), lost).await;
-        judge("renew", first.into_iter().next().unwrap(), |it| matches!(it, NodeRenewal::Kept { .. }));
+        judge("renew", first.into_iter().next().unwrap(), |it| matches!(it, NodeRenewal::Renewed { .. }));
         judge("renew", second, |renewal| matches!(renewal, NodeRenewal::Gone { .. }));
 
         scene.direct.vote(&ours).await.unwrap();
@@ -167,8 +167,8 @@ async fn two_clients_of_a_node_do_not_believe_each_others_answers() {
         scene.proxy.misdeliver(Misdelivery::Swap, 1);
         let votes = async { tokio::join!(scene.one.vote(&free), scene.other.vote(&taken)) };
         let (first, second) = in_time("both", votes).await;
-        judge("vote", first, |vote| matches!(vote.choice, Choice::Yours { .. }));
-        judge("vote", second, |vote| matches!(vote.choice, Choice::Held { .. }));
+        judge("vote", first, |vote| matches!(vote.choice, VoteOutcome::Yours { .. }));
+        judge("vote", second, |vote| matches!(vote.choice, VoteOutcome::Held { .. }));
         scene.proxy.heal();
     }
     assert!(scene.proxy.misdelivered() > 0, "every reply was delivered rightly");

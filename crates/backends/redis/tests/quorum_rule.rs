@@ -7,11 +7,11 @@ use std::{sync::Arc, time::Duration};
 
 use common::owner;
 use leasehold::{
-    ClaimRef, Clock as _, Environment, Held, Holder, MemoryNode, OwnerToken, QuorumNode, Resource, System,
+    ClaimRef, Clock as _, Environment, RenewRequest, Holder, MemoryNode, OwnerToken, QuorumNode, Resource, System,
 };
 use leasehold_core::{
     FencingToken,
-    quorum_node::{AttemptId, Ballot, Choice, Mark, NodeRenewal, Standing, Undo, Vote},
+    quorum_node::{AttemptId, VoteRequest, VoteOutcome, BirthMark, NodeRenewal, VoterStatus, UndoRequest, Vote},
 };
 use leasehold_redis::Nodes;
 use leasehold_testkit::servers::RedisNodes;
@@ -31,8 +31,8 @@ impl Pair {
         let redis = Nodes::parse(&nodes.url()).expect("the URL is one").open(&environment).remove(0);
         let memory = MemoryNode::new("memory", environment);
         let run = memory.health().await.expect("it answers").run;
-        let (set, standing) = ("00".to_owned(), Standing::Voting);
-        let mark = Mark { set, size: 3, gate: GATE, run, durable: false, standing };
+        let (set, standing) = ("00".to_owned(), VoterStatus::Voting);
+        let mark = BirthMark { set, size: 3, gate: GATE, run, durable: false, standing };
         memory.mark(None, &mark).await.expect("it answers");
         Pair { redis, memory, random: 0x5eed }
     }
@@ -47,8 +47,8 @@ impl Pair {
 /// What does not depend on when exactly it was asked.
 fn gist(vote: &Vote) -> (String, Option<FencingToken>) {
     match &vote.choice {
-        Choice::Yours { number, .. } => ("yours".to_owned(), Some(*number)),
-        Choice::Held { by, attempt } => {
+        VoteOutcome::Yours { number, .. } => ("yours".to_owned(), Some(*number)),
+        VoteOutcome::Held { by, attempt } => {
             (format!("held by {} {attempt:?} {:?}", by.holder, by.note), Some(by.token))
         }
         other => (format!("{other:?}"), None),
@@ -71,7 +71,7 @@ async fn the_scripts_and_the_rule_agree() {
         let proposal = start.saturating_add_signed(offsets[pair.draw(8) as usize]);
         let note = (pair.draw(4) == 0).then(|| Arc::from([0u8, b'|', b'n', 255]));
         let ttl = Duration::from_secs([60, 300, 1000][pair.draw(3) as usize]);
-        let ballot = Ballot {
+        let ballot = VoteRequest {
             resource: resource.clone(),
             owner: who,
             attempt,
@@ -97,23 +97,23 @@ async fn the_scripts_and_the_rule_agree() {
             ),
             5 | 6 => {
                 let attempt = (verb == 5).then_some(attempt);
-                let bury = (proposal.is_multiple_of(3) && step % 7 == 0).then_some(Duration::from_millis(1));
-                let undo = Undo { resource, owner: who, attempt, bury };
+                let tombstone = (proposal.is_multiple_of(3) && step % 7 == 0).then_some(Duration::from_millis(1));
+                let undo = UndoRequest { resource, owner: who, attempt, tombstone };
                 let there = |was: bool| (format!("undone {was}"), None);
                 let both = (
                     there(redis.undo(&undo).await.expect("undoes")),
                     there(memory.undo(&undo).await.expect("undoes")),
                 );
-                if bury.is_some() {
+                if tombstone.is_some() {
                     tokio::time::sleep(Duration::from_millis(3)).await; // the tombstone ends on both
                 }
                 both
             }
             _ => {
-                let mut held = Held::new(ClaimRef { resource, owner: who }, ttl);
+                let mut held = RenewRequest::new(ClaimRef { resource, owner: who }, ttl);
                 held.note = note;
                 let told = |answer: leasehold::Result<NodeRenewal>| match answer.expect("renews") {
-                    NodeRenewal::Kept { number, .. } => ("kept".to_owned(), Some(number)),
+                    NodeRenewal::Renewed { number, .. } => ("kept".to_owned(), Some(number)),
                     other => (format!("{other:?}"), None),
                 };
                 let batch = [held];
@@ -126,7 +126,7 @@ async fn the_scripts_and_the_rule_agree() {
             let (theirs, ours) = (pair.redis.look(resource).await, pair.memory.look(resource).await);
             let (theirs, ours) = (theirs.expect("looks"), ours.expect("looks"));
             assert_eq!(theirs.last, ours.last, "step {step}, verb {verb}: {ballot:?}");
-            let gist = |view: leasehold_core::quorum_node::View| {
+            let gist = |view: leasehold_core::quorum_node::NodeView| {
                 view.held.map(|(by, it)| (by.token, by.note, by.holder, it))
             };
             assert_eq!(gist(theirs), gist(ours), "step {step}, verb {verb}");
@@ -144,7 +144,7 @@ async fn a_tombstone_and_a_missing_mark_are_seen_by_both() {
     let resource: Resource = "report/42".parse().expect("a name");
     let now = FencingToken::new(System::current().wall().as_micros()).expect("a number");
     let (who, holder) = (owner(), Arc::new(Holder::new("h", 1, "")));
-    let ballot = Ballot {
+    let ballot = VoteRequest {
         resource: resource.clone(),
         owner: who,
         attempt: AttemptId(1),
@@ -154,18 +154,18 @@ async fn a_tombstone_and_a_missing_mark_are_seen_by_both() {
         note: None,
     };
     let undo =
-        Undo { resource, owner: who, attempt: Some(AttemptId(1)), bury: Some(Duration::from_secs(60)) };
+        UndoRequest { resource, owner: who, attempt: Some(AttemptId(1)), tombstone: Some(Duration::from_secs(60)) };
     for node in [&*pair.redis, &pair.memory as &dyn QuorumNode] {
         assert!(!node.undo(&undo).await.expect("undoes"));
-        assert_eq!(node.vote(&ballot).await.expect("votes").choice, Choice::Buried);
-        let again = Ballot { attempt: AttemptId(2), ..ballot.clone() };
-        assert!(matches!(node.vote(&again).await.expect("votes").choice, Choice::Yours { .. }));
-        node.undo(&Undo { attempt: None, ..undo.clone() }).await.expect("undoes");
-        assert_eq!(node.vote(&again).await.expect("votes").choice, Choice::Buried);
+        assert_eq!(node.vote(&ballot).await.expect("votes").choice, VoteOutcome::Cancelled);
+        let again = VoteRequest { attempt: AttemptId(2), ..ballot.clone() };
+        assert!(matches!(node.vote(&again).await.expect("votes").choice, VoteOutcome::Yours { .. }));
+        node.undo(&UndoRequest { attempt: None, ..undo.clone() }).await.expect("undoes");
+        assert_eq!(node.vote(&again).await.expect("votes").choice, VoteOutcome::Cancelled);
     }
     pair.memory.forget();
     nodes.servers[0].command(&["FLUSHALL"]);
     for node in [&*pair.redis, &pair.memory as &dyn QuorumNode] {
-        assert_eq!(node.vote(&ballot).await.expect("votes").choice, Choice::NoVote);
+        assert_eq!(node.vote(&ballot).await.expect("votes").choice, VoteOutcome::NoVote);
     }
 }

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{LONG, claim, granted, open, report};
-use leasehold::{Backend, Effect, ErrorKind, Held, Renewal};
+use leasehold::{Backend, Effect, ErrorKind, RenewRequest, Renewal};
 use leasehold_testkit::servers::Replication;
 
 const OWNER: &str = "lock:v1:{report/42}:owner";
@@ -19,7 +19,7 @@ async fn a_grant_says_how_many_replicas_have_it() {
         assert_eq!(replica.command(&["EXISTS", OWNER]), "1");
     }
     let answer = common::renew(&redis, ours.reference(), LONG).await;
-    assert!(matches!(answer, Renewal::Kept(_)), "{answer:?}");
+    assert!(matches!(answer, Renewal::Renewed(_)), "{answer:?}");
     assert_eq!(common::release(&redis, &ours).await, leasehold::Released::Now);
 }
 
@@ -39,7 +39,7 @@ async fn with_too_few_it_is_given_up_again_and_the_error_says_so() {
     assert!(granted(&most, &theirs).await.acks >= Some(1));
 
     servers.servers[2].freeze();
-    let answer = most.renew(&[Held::new(theirs.reference(), LONG)]).await.remove(0);
+    let answer = most.renew(&[RenewRequest::new(theirs.reference(), LONG)]).await.remove(0);
     let error = answer.unwrap_err();
     assert_eq!(
         (error.kind(), error.effect()),

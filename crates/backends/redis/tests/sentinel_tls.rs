@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use authority::Authority;
 use common::{LONG, PATIENCE, claim, client, eventually, granted, in_time, open, renew, report, token_of};
-use leasehold::{Backend, Client, Effect, Error, ErrorKind, Held, Renewal, System};
+use leasehold::{Backend, Client, Effect, Error, ErrorKind, RenewRequest, Renewal, System};
 use leasehold_redis::{Config, Redis};
 use leasehold_testkit::servers::{Guard, RedisServer, Replication, Sentinel, TlsFiles};
 use tempfile::NamedTempFile;
@@ -112,7 +112,7 @@ async fn everything_travels_by_tls_and_wake_ups_do_too() {
     let next = tokio::spawn(second.lease("report", "42").ttl(LONG).wait(PATIENCE).acquire());
     let primary = &stage.servers.servers[0];
     eventually("the other one waits, and listens", || async {
-        let line = first.look("report", "42").await.unwrap().line_length;
+        let line = first.look("report", "42").await.unwrap().queue_length;
         line == 1 && primary.command(&["CLIENT", "LIST", "TYPE", "pubsub"]).contains("user=app")
     })
     .await;
@@ -259,12 +259,12 @@ async fn passwords_that_changed_are_read_anew() {
         change(|words| server.command(words), "app");
     }
     eventually("it is told that the password is wrong", || async {
-        let answer = redis.renew(&[Held::new(ours.reference(), LONG)]).await.remove(0);
+        let answer = redis.renew(&[RenewRequest::new(ours.reference(), LONG)]).await.remove(0);
         matches!(answer, Err(error) if error.kind() == ErrorKind::Denied && error.effect() == Effect::None)
     })
     .await;
     write(&stage.password, "another");
-    assert!(matches!(renew(&*redis, ours.reference(), LONG).await, Renewal::Kept(_)));
+    assert!(matches!(renew(&*redis, ours.reference(), LONG).await, Renewal::Renewed(_)));
 
     for sentinel in &stage.servers.sentinels {
         change(|words| sentinel.command(words), "finder");
@@ -276,7 +276,7 @@ async fn passwords_that_changed_are_read_anew() {
     stage.servers.servers[0].kill();
     blocking(|| stage.servers.await_failover(old));
     eventually("the new primary", || async {
-        matches!(redis.renew(&[Held::new(ours.reference(), LONG)]).await.remove(0), Ok(Renewal::Kept(_)))
+        matches!(redis.renew(&[RenewRequest::new(ours.reference(), LONG)]).await.remove(0), Ok(Renewal::Renewed(_)))
     })
     .await;
     lease.extend(LONG).await.expect("it was kept all the while");

@@ -10,7 +10,7 @@ use std::{
 };
 
 use common::{LONG, claim, client, eventually, granted, in_time, open, report};
-use leasehold::{Backend as _, Query, Succession};
+use leasehold::{Backend as _, Query, Handover};
 use leasehold_testkit::servers::RedisServer;
 
 /// So long that several requests go unanswered, and shorter than a place lasts.
@@ -44,7 +44,7 @@ async fn a_turn_that_comes_during_a_stall_is_taken_and_the_order_stays() {
         }));
         eventually("it stands in line", || async {
             let page = holder.inspect(&Query::One(report())).await.unwrap();
-            page.into_snapshots()[0].line_length as usize == number + 1
+            page.into_snapshots()[0].queue_length as usize == number + 1
         })
         .await;
     }
@@ -55,7 +55,7 @@ async fn a_turn_that_comes_during_a_stall_is_taken_and_the_order_stays() {
         tokio::time::sleep(CALM).await;
     }
     let mut last = claim(&report(), STALL / 2);
-    last = last.succeeding(Succession::from(ours.owner));
+    last = last.taking_over(Handover::from(ours.owner));
     granted(&holder, &last).await;
     server.freeze();
     tokio::time::sleep(STALL).await;

@@ -53,7 +53,7 @@ async fn everything_travels_by_tls_and_wake_ups_do_too() {
         let redis = open(&server.url(host, &authority)).await;
         let ours = claim(&report(), LONG);
         granted(&redis, &ours).await;
-        assert!(matches!(renew(&redis, ours.reference(), LONG).await, Renewal::Kept(_)));
+        assert!(matches!(renew(&redis, ours.reference(), LONG).await, Renewal::Renewed(_)));
         assert_eq!(release(&redis, &ours).await, Released::Now);
     }
     let url = server.url("localhost", &authority);
@@ -61,7 +61,7 @@ async fn everything_travels_by_tls_and_wake_ups_do_too() {
     let held = first.lease("report", "42").ttl(LONG).acquire().await.unwrap();
     let next = tokio::spawn(second.lease("report", "42").ttl(LONG).wait(PATIENCE).acquire());
     eventually("the other one waits, and listens", || async {
-        let line = first.look("report", "42").await.unwrap().line_length;
+        let line = first.look("report", "42").await.unwrap().queue_length;
         line == 1 && !server.0.command(&["CLIENT", "LIST", "TYPE", "pubsub"]).is_empty()
     })
     .await;
@@ -138,7 +138,7 @@ async fn a_certificate_that_expires_harms_only_new_connections_and_a_new_one_hea
     let short = leases.lease("report", "43").ttl(Duration::from_secs(4)).acquire().await.unwrap();
 
     server.show(&old);
-    assert!(matches!(renew(&redis, ours.reference(), LONG).await, Renewal::Kept(_)), "what stands goes on");
+    assert!(matches!(renew(&redis, ours.reference(), LONG).await, Renewal::Renewed(_)), "what stands goes on");
 
     server.hang_up();
     // The first request may still be on its way when the server hangs up; those after it need a new connection.
@@ -154,7 +154,7 @@ async fn a_certificate_that_expires_harms_only_new_connections_and_a_new_one_hea
     server.show(&good);
     eventually("an answer", || async { redis.acquire(&ours).await.is_ok() }).await;
     assert!(
-        matches!(renew(&redis, ours.reference(), LONG).await, Renewal::Kept(_)),
+        matches!(renew(&redis, ours.reference(), LONG).await, Renewal::Renewed(_)),
         "it was kept all the while"
     );
     let again = in_time("a grant", leases.lease("report", "43").wait(PATIENCE).acquire()).await.unwrap();

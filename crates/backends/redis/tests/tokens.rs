@@ -76,7 +76,7 @@ async fn although_the_fence_key_has_a_ttl_and_goes() {
 async fn and_every_key_has_a_ttl() {
     let server = RedisServer::start();
     let redis = open(&server.url()).await;
-    let holder = claim(&report(), LONG).noting(*b"note");
+    let holder = claim(&report(), LONG).with_note(*b"note");
     granted(&redis, &holder).await;
     let waiting = claim(&report(), LONG).queued();
     let verdict = redis.acquire(&waiting).await.unwrap();
@@ -84,10 +84,10 @@ async fn and_every_key_has_a_ttl() {
     let mut reader = claim(&"index/main".parse().unwrap(), LONG);
     reader.share = leasehold::Share::READ;
     granted(&redis, &reader).await;
-    let farewell = leasehold::Farewell::new(claim(&report(), LONG).reference()).burying(LONG);
+    let farewell = leasehold::ReleaseRequest::new(claim(&report(), LONG).reference()).with_tombstone(LONG);
     redis.release(&farewell).await.unwrap();
-    let command = leasehold::Command::Pause { lasting: LONG };
-    redis.order(&leasehold::Order::new(report(), command, "ops", "test")).await.unwrap();
+    let command = leasehold::OperatorAction::Pause { lasting: LONG };
+    redis.order(&leasehold::OperatorCommand::new(report(), command, "ops", "test")).await.unwrap();
     let watching = claim(&report(), LONG).reference();
     redis.wait(&watching, &blocked.cursor, Duration::from_millis(50)).await.unwrap();
     let keys = server.command(&["KEYS", "*"]);
@@ -105,10 +105,10 @@ async fn what_is_asked_of_a_holder_after_a_resize_has_a_ttl() {
     let redis = open(&server.url()).await;
     granted(&redis, &claim(&report(), LONG)).await;
     for command in [
-        leasehold::Command::Resize { capacity: NonZeroU32::new(2).unwrap() },
-        leasehold::Command::Ask { within: LONG },
+        leasehold::OperatorAction::Resize { capacity: NonZeroU32::new(2).unwrap() },
+        leasehold::OperatorAction::Ask { within: LONG },
     ] {
-        redis.order(&leasehold::Order::new(report(), command, "ops", "test")).await.unwrap();
+        redis.order(&leasehold::OperatorCommand::new(report(), command, "ops", "test")).await.unwrap();
     }
     let left: i64 = server.command(&["PTTL", "lock:v1:{report/42}:claims"]).parse().unwrap();
     assert!(left > 0, "{left}");

@@ -14,7 +14,7 @@ use std::{
 
 use leasehold::System;
 use leasehold_core::{
-    Backend, Claim, Clock as _, Farewell, Holder, OwnerToken, Resource, Share, SystemClock, Verdict,
+    Backend, Claim, Clock as _, ReleaseRequest, Holder, OwnerToken, Resource, Share, SystemClock, Verdict,
 };
 use leasehold_sqlite::{Config, Durability, Sqlite};
 use rusqlite::{Connection, params};
@@ -52,7 +52,7 @@ fn count(whose: &str, pairs: u128) {
         for turn in 0..pairs {
             claim.owner = OwnerToken::from_bytes(turn.to_be_bytes());
             obtain(&backend, &claim).await;
-            backend.release(&Farewell::new(claim.reference())).await.unwrap();
+            backend.release(&ReleaseRequest::new(claim.reference())).await.unwrap();
         }
     };
     if whose == "task" {
@@ -229,7 +229,7 @@ async fn many(backend: &Arc<Sqlite>, tasks: usize) -> f64 {
                 claim.owner = OwnerToken::from_bytes(((task as u128) << 64 | count).to_be_bytes());
                 let verdict = backend.acquire(&claim).await.unwrap();
                 assert!(matches!(verdict, Verdict::Granted(_)), "{verdict:?}");
-                backend.release(&Farewell::new(claim.reference())).await.unwrap();
+                backend.release(&ReleaseRequest::new(claim.reference())).await.unwrap();
             }
             count
         }
@@ -276,7 +276,7 @@ fn follow(path: &Path) {
             backend.wait(&claim.reference(), &blocked.cursor, Duration::from_secs(10)).await.unwrap();
             obtain(&backend, &claim).await;
             let granted = SystemClock.now();
-            backend.release(&Farewell::new(claim.reference())).await.unwrap();
+            backend.release(&ReleaseRequest::new(claim.reference())).await.unwrap();
             println!("{}", granted.as_nanos());
             std::io::stdout().flush().unwrap();
             let mut line = String::new();
@@ -307,7 +307,7 @@ fn hand_over(path: &Path) {
             assert_eq!(line(), "waiting");
             std::thread::sleep(Duration::from_millis(2)); // the waiter is idle, not on its way
             let released = SystemClock.now();
-            backend.release(&Farewell::new(claim.reference())).await.unwrap();
+            backend.release(&ReleaseRequest::new(claim.reference())).await.unwrap();
             let granted: u64 = line().parse().unwrap();
             took.push(Duration::from_nanos(granted - released.as_nanos()));
         }
@@ -325,7 +325,7 @@ fn once(path: &Path) {
     runtime.block_on(async {
         let claim = claim(0, u128::from(std::process::id()));
         obtain(&backend, &claim).await;
-        backend.release(&Farewell::new(claim.reference())).await.unwrap();
+        backend.release(&ReleaseRequest::new(claim.reference())).await.unwrap();
     });
 }
 

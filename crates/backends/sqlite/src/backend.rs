@@ -10,8 +10,8 @@ use std::{
 };
 
 use leasehold_core::{
-    Backend, BackendInfo, Claim, ClaimRef, Cursor, Environment, Error, ErrorKind, Farewell, Guarantee, Held,
-    Lane, Order, Ordered, Page, Query, Released, Renewal, Resource, Result, Verb, Verdict, async_trait,
+    Backend, BackendInfo, Claim, ClaimRef, Cursor, Environment, Error, ErrorKind, ReleaseRequest, Guarantee, RenewRequest,
+    FailureDomain, OperatorCommand, CommandOutcome, Page, Query, Released, Renewal, Resource, Result, Verb, Verdict, async_trait,
 };
 
 use crate::{
@@ -97,7 +97,7 @@ fn info(site: &Site) -> BackendInfo {
          its place"
             .into()
     };
-    info.limits.line = site.config.line_max();
+    info.limits.queue = site.config.line_max();
     info
 }
 
@@ -111,9 +111,9 @@ impl fmt::Debug for Sqlite {
 const RENEWED_INLINE_MAX: usize = 32;
 
 struct Acquire(Claim);
-struct Renew(Vec<Held>);
-struct Release(Farewell);
-struct Command(Order);
+struct Renew(Vec<RenewRequest>);
+struct Release(ReleaseRequest);
+struct Command(OperatorCommand);
 struct Watch {
     claim: ClaimRef,
     since: Cursor,
@@ -142,7 +142,7 @@ impl Work for Release {
     }
 }
 impl Work for Command {
-    type Reply = Result<Ordered>;
+    type Reply = Result<CommandOutcome>;
     fn run(&self, ledger: &mut Ledger<'_>) -> Step<Self::Reply> {
         ledger.order(&self.0)
     }
@@ -160,8 +160,8 @@ impl Backend for Sqlite {
         &self.info
     }
 
-    fn lane(&self, _: &Resource) -> Lane {
-        Lane::default()
+    fn failure_domain(&self, _: &Resource) -> FailureDomain {
+        FailureDomain::default()
     }
 
     async fn acquire(&self, claim: &Claim) -> Result<Verdict> {
@@ -173,8 +173,8 @@ impl Backend for Sqlite {
         self.desk.run(Acquire(claim.clone())).await.flatten().map_err(at)
     }
 
-    async fn renew(&self, held: &[Held]) -> Vec<Result<Renewal>> {
-        let at = |error: Error, held: &Held| error.at(Verb::Renew, NAME).on(&held.resource);
+    async fn renew(&self, held: &[RenewRequest]) -> Vec<Result<Renewal>> {
+        let at = |error: Error, held: &RenewRequest| error.at(Verb::Renew, NAME).on(&held.resource);
         match self.desk.run(Renew(held.to_vec())).await {
             Ok(answers) => {
                 let answers = answers.into_iter().zip(held);
@@ -184,7 +184,7 @@ impl Backend for Sqlite {
         }
     }
 
-    async fn release(&self, farewell: &Farewell) -> Result<Released> {
+    async fn release(&self, farewell: &ReleaseRequest) -> Result<Released> {
         let at = |error: Error| error.at(Verb::Release, NAME).on(&farewell.resource);
         self.desk.run(Release(farewell.clone())).await.map_err(at)
     }
@@ -205,7 +205,7 @@ impl Backend for Sqlite {
         answer.map_err(|error| error.at(Verb::Inspect, NAME))
     }
 
-    async fn order(&self, order: &Order) -> Result<Ordered> {
+    async fn order(&self, order: &OperatorCommand) -> Result<CommandOutcome> {
         let at = |error: Error| error.at(Verb::Order, NAME).on(&order.resource);
         self.desk.run(Command(order.clone())).await.flatten().map_err(at)
     }
@@ -219,7 +219,7 @@ impl Sqlite {
         })?;
         match self.desk.run(Watch { claim: claim.clone(), since, at_most }).await? {
             Prospect::News => return Ok(()),
-            Prospect::Placed => waiting.has_place(),
+            Prospect::QueueEntry => waiting.has_place(),
             Prospect::Unplaced { version } => waiting.knows(version),
         }
         waiting.woken().await;

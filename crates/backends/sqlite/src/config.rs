@@ -57,7 +57,7 @@ impl Config {
             busy_timeout: Duration::from_secs(5),
             any_file_system: false,
             boot: None,
-            line_max: Limits::default().line,
+            line_max: Limits::default().queue,
         }
     }
 

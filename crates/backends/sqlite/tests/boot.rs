@@ -8,7 +8,7 @@ use std::{process::Command, time::Duration};
 use common::{TTL, claim, granted, is_privileged, listen, open, resource, role, say, start, try_open};
 use leasehold::testing::ManualTime;
 use leasehold_core::{
-    Backend, Clock as _, Command as Order, Effect, ErrorKind, Farewell, Held, Query, Renewal, Share, Verdict,
+    Backend, Clock as _, OperatorAction as OperatorCommand, Effect, ErrorKind, ReleaseRequest, RenewRequest, Query, Renewal, Share, Verdict,
 };
 use leasehold_sqlite::{Config, Sqlite};
 use std::sync::Arc;
@@ -32,14 +32,14 @@ async fn a_reboot_ends_every_lease_and_tokens_go_on() {
     let (held, placed) = (claim("held"), claim("held").queued());
     let token = granted(&before, &held).await.token;
     assert!(matches!(before.acquire(&placed).await.unwrap(), Verdict::Blocked(_)));
-    before.release(&Farewell::new(claim("held").reference()).burying(TTL)).await.unwrap();
+    before.release(&ReleaseRequest::new(claim("held").reference()).with_tombstone(TTL)).await.unwrap();
     drop(before);
 
     let after = open(config.pretend_boot("two"));
-    let renewed = after.renew(&[Held::new(held.reference(), TTL), Held::new(placed.reference(), TTL)]).await;
+    let renewed = after.renew(&[RenewRequest::new(held.reference(), TTL), RenewRequest::new(placed.reference(), TTL)]).await;
     assert!(renewed.iter().all(|renewal| matches!(renewal, Ok(Renewal::Gone { .. }))), "{renewed:?}");
     let seen = after.inspect(&Query::One(resource("held"))).await.unwrap().into_snapshots().remove(0);
-    assert_eq!((seen.holder_count, seen.line_length, seen.last_token), (0, 0, Some(token)));
+    assert_eq!((seen.holder_count, seen.queue_length, seen.last_token), (0, 0, Some(token)));
     assert!(granted(&after, &claim("held")).await.token > token);
 }
 
@@ -54,9 +54,9 @@ async fn what_is_closed_by_the_calendar_stays_closed_over_a_reboot() {
     let before = open("one");
     let done = claim("done today");
     granted(&before, &done).await;
-    before.release(&Farewell::new(done.reference()).keeping(hour * 2)).await.unwrap();
-    let pause = Order::Pause { lasting: hour * 3 };
-    let order = leasehold_core::Order::new(resource("paused"), pause, "me", "a test");
+    before.release(&ReleaseRequest::new(done.reference()).keeping(hour * 2)).await.unwrap();
+    let pause = OperatorCommand::Pause { lasting: hour * 3 };
+    let order = leasehold_core::OperatorCommand::new(resource("paused"), pause, "me", "a test");
     before.order(&order).await.unwrap();
     drop(before);
 
@@ -85,7 +85,7 @@ async fn a_calendar_that_went_back_prolongs_nothing() {
     let before = Sqlite::open(config.clone().pretend_boot("one"), Arc::new(late)).unwrap();
     let done = claim("done");
     let token = granted(&before, &done).await.token;
-    before.release(&Farewell::new(done.reference()).keeping(hour)).await.unwrap();
+    before.release(&ReleaseRequest::new(done.reference()).keeping(hour)).await.unwrap();
     drop(before);
     let after = Sqlite::open(config.pretend_boot("two"), Arc::new(early.clone())).unwrap();
     let Verdict::Blocked(kept) = after.acquire(&claim("done")).await.unwrap() else { panic!("open") };

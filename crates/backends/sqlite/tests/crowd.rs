@@ -14,7 +14,7 @@ use std::{
 use common::{TTL, check_file, claim, granted, obtain, open};
 use leasehold::testing::ManualTime;
 use leasehold_core::{
-    Backend, Cursor, Farewell, Held, Listing, Query, Renewal, Share, Snapshot, Succession, Verdict,
+    Backend, Cursor, ReleaseRequest, RenewRequest, Listing, Query, Renewal, Share, Snapshot, Handover, Verdict,
 };
 use leasehold_sqlite::{Config, Durability, Sqlite};
 
@@ -37,7 +37,7 @@ async fn crowd(config: Config, tasks: usize, turns: usize) {
                         tokio::task::yield_now().await;
                         inside.fetch_sub(1, Ordering::SeqCst);
                     }
-                    backend.release(&Farewell::new(claim.reference())).await.unwrap();
+                    backend.release(&ReleaseRequest::new(claim.reference())).await.unwrap();
                     served.fetch_add(1, Ordering::SeqCst);
                 }
             })
@@ -74,10 +74,10 @@ async fn a_whole_batch_is_renewed_in_one_call() {
     for claim in &claims {
         granted(&backend, claim).await;
     }
-    let held: Vec<_> = claims.iter().map(|claim| Held::new(claim.reference(), TTL * 2)).collect();
+    let held: Vec<_> = claims.iter().map(|claim| RenewRequest::new(claim.reference(), TTL * 2)).collect();
     let renewed = backend.renew(&held).await;
     assert_eq!(renewed.len(), 1000);
-    assert!(renewed.iter().all(|renewal| matches!(renewal, Ok(Renewal::Kept(kept)) if kept.remaining > TTL)));
+    assert!(renewed.iter().all(|renewal| matches!(renewal, Ok(Renewal::Renewed(kept)) if kept.remaining > TTL)));
 }
 
 /// Tasks come and go in the middle of everything; nobody is left waiting for an answer.
@@ -131,7 +131,7 @@ async fn the_file_does_not_grow_without_bound() {
         let claim = claim(&format!("unique/{number}"));
         granted(&backend, &claim).await;
         if number % 2 == 0 {
-            backend.release(&Farewell::new(claim.reference()).burying(TTL)).await.unwrap();
+            backend.release(&ReleaseRequest::new(claim.reference()).with_tombstone(TTL)).await.unwrap();
         }
         time.jump(Duration::from_secs(10)); // ten seconds each: 360 are remembered for an hour
         if number % 500 == 0 {
@@ -159,21 +159,21 @@ async fn a_long_line_is_no_slower_than_a_short_one() {
         let mut waiting = claim("busy").queued();
         waiting.place_ttl = TTL;
         let Verdict::Blocked(blocked) = backend.acquire(&waiting).await.unwrap() else { panic!("granted") };
-        assert!(blocked.placed && blocked.holders.len() == 1);
+        assert!(blocked.queued && blocked.holders.len() == 1);
         long.push(waiting);
     }
     let time = std::time::Instant::now();
     for waiting in long.iter().rev().take(500) {
-        let renewed = backend.renew(&[Held::new(waiting.reference(), TTL)]).await.remove(0).unwrap();
+        let renewed = backend.renew(&[RenewRequest::new(waiting.reference(), TTL)]).await.remove(0).unwrap();
         assert!(matches!(renewed, Renewal::Queued { .. }));
     }
     assert!(time.elapsed() < Duration::from_secs(5), "{:?} for 500", time.elapsed());
-    let heir = claim("busy").queued().succeeding(Succession::from(long[0].owner));
+    let heir = claim("busy").queued().taking_over(Handover::from(long[0].owner));
     assert!(matches!(backend.acquire(&heir).await.unwrap(), Verdict::Blocked(blocked) if blocked.ahead == 0));
-    backend.release(&Farewell::new(holder.reference())).await.unwrap();
+    backend.release(&ReleaseRequest::new(holder.reference())).await.unwrap();
     granted(&backend, &heir).await;
     let page = backend.inspect(&Query::Resources(Listing::of("test/"))).await.unwrap().into_snapshots();
-    assert_eq!((page[0].line_length, page[0].line.len()), (1999, Snapshot::LISTED_MAX));
+    assert_eq!((page[0].queue_length, page[0].queue.len()), (1999, Snapshot::LISTED_MAX));
 }
 
 /// Someone without a place hears of any change; of someone else's resource, nothing.
@@ -204,7 +204,7 @@ async fn a_lone_caller_that_never_pauses_lets_the_log_begin_anew() {
     let claim = claim("x");
     for _ in 0..152 {
         granted(&backend, &claim).await;
-        backend.release(&Farewell::new(claim.reference())).await.unwrap();
+        backend.release(&ReleaseRequest::new(claim.reference())).await.unwrap();
     }
     // It is time after 300 commits; what comes after the next one has waited for it.
     let logs = "SELECT value FROM meta WHERE name = 'logs'";

@@ -9,7 +9,7 @@ mod common;
 use std::path::Path;
 
 use common::{Mounted, check_file, claim, granted, is_privileged, open, resource, shell};
-use leasehold_core::{Backend, Farewell, FencingToken, Query, Verdict};
+use leasehold_core::{Backend, ReleaseRequest, FencingToken, Query, Verdict};
 use leasehold_sqlite::{Config, Durability, Sqlite};
 
 struct Cut {
@@ -53,7 +53,7 @@ async fn turns(backend: &Sqlite, count: usize) -> FencingToken {
     for _ in 0..count {
         let claim = claim("x");
         tokens.push(granted(backend, &claim).await.token);
-        backend.release(&Farewell::new(claim.reference())).await.unwrap();
+        backend.release(&ReleaseRequest::new(claim.reference())).await.unwrap();
     }
     assert!(tokens.is_sorted());
     tokens.pop().unwrap()

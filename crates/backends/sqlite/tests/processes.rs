@@ -9,7 +9,7 @@ use std::{
 };
 
 use common::{Chance, Other, check_file, claim, granted, listen, obtain, open, other, role, say};
-use leasehold_core::{Backend, Farewell, Held, OwnerToken, Share, Succession, Verdict};
+use leasehold_core::{Backend, ReleaseRequest, RenewRequest, OwnerToken, Share, Handover, Verdict};
 use leasehold_sqlite::{Config, Sqlite};
 
 /// The part of the other process. As a test of its own it has nothing to do.
@@ -38,7 +38,7 @@ async fn enter(file: &Path) {
         std::fs::OpenOptions::new().write(true).create_new(true).open(&room).expect("nobody else is here");
         say(grant.token);
         std::fs::remove_file(&room).unwrap();
-        backend.release(&Farewell::new(claim.reference())).await.unwrap();
+        backend.release(&ReleaseRequest::new(claim.reference())).await.unwrap();
     }
     say("done");
 }
@@ -71,7 +71,7 @@ async fn wait(file: &Path) {
         backend.wait(&claim.reference(), &blocked.cursor, Duration::from_secs(60)).await.unwrap();
         let Verdict::Granted(_) = backend.acquire(&claim).await.unwrap() else { panic!("woken in vain") };
         say("granted");
-        backend.release(&Farewell::new(claim.reference())).await.unwrap();
+        backend.release(&ReleaseRequest::new(claim.reference())).await.unwrap();
         say("gone");
         if listen() != "again" {
             return;
@@ -94,7 +94,7 @@ async fn a_release_wakes_the_waiter_in_another_process() {
         assert_eq!(waiter.hear(), "waiting");
         std::thread::sleep(Duration::from_millis(5));
         let begin = Instant::now();
-        backend.release(&Farewell::new(reference)).await.unwrap();
+        backend.release(&ReleaseRequest::new(reference)).await.unwrap();
         assert_eq!(waiter.hear(), "granted");
         took.push(begin.elapsed());
         assert_eq!(waiter.hear(), "gone");
@@ -177,21 +177,21 @@ async fn one_verb(backend: &Sqlite, chance: &mut Chance, mine: &mut Vec<leasehol
                 claim = claim.queued();
             }
             if let Some(from) = some(chance, mine).filter(|from| from.resource == claim.resource) {
-                claim = claim.succeeding(Succession::burying(from.owner, STORM_TTL));
+                claim = claim.taking_over(Handover::with_tombstone(from.owner, STORM_TTL));
             }
             backend.acquire(&claim).await.unwrap();
             mine.push(claim);
         }
         4 => {
-            let held: Vec<_> = mine.iter().map(|claim| Held::new(claim.reference(), STORM_TTL)).collect();
+            let held: Vec<_> = mine.iter().map(|claim| RenewRequest::new(claim.reference(), STORM_TTL)).collect();
             backend.renew(&held).await.into_iter().for_each(|renewed| drop(renewed.unwrap()));
         }
         _ => {
             let Some(claim) = some(chance, mine) else { return };
             mine.retain(|other| other.owner != claim.owner);
-            let mut farewell = Farewell::new(claim.reference());
+            let mut farewell = ReleaseRequest::new(claim.reference());
             if chance.below(3) == 0 {
-                farewell = farewell.burying(STORM_TTL);
+                farewell = farewell.with_tombstone(STORM_TTL);
             }
             if chance.below(5) == 0 {
                 farewell = farewell.keeping(STORM_TTL);
@@ -226,7 +226,7 @@ async fn kill_at_any_moment_leaves_nothing_corrupt_and_nothing_held() {
             let token = granted(&backend, &mine).await.token.get();
             assert!(token > last_token, "tokens grow");
             last_token = token;
-            backend.release(&Farewell::new(mine.reference())).await.unwrap();
+            backend.release(&ReleaseRequest::new(mine.reference())).await.unwrap();
         }
         assert!(begin.elapsed() < Duration::from_secs(90), "{kill} kills took too long");
     }

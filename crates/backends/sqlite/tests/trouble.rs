@@ -11,7 +11,7 @@ use std::{
 };
 
 use common::{Mounted, TTL, check_file, claim, granted, is_privileged, open, resource, shell, try_open};
-use leasehold_core::{Backend, Effect, Error, ErrorKind, Farewell, Held, Query, Released, Renewal, Verdict};
+use leasehold_core::{Backend, Effect, Error, ErrorKind, ReleaseRequest, RenewRequest, Query, Released, Renewal, Verdict};
 use leasehold_sqlite::{Config, Sqlite};
 use rusqlite::Connection;
 
@@ -128,8 +128,8 @@ async fn this_version_and_the_next_share_a_file() {
     )
     .unwrap();
     next.execute_batch("UPDATE seat SET colour = 'red'").unwrap();
-    let renewed = this.renew(&[Held::new(held.reference(), TTL * 2)]).await.remove(0).unwrap();
-    assert!(matches!(renewed, Renewal::Kept(_)));
+    let renewed = this.renew(&[RenewRequest::new(held.reference(), TTL * 2)]).await.remove(0).unwrap();
+    assert!(matches!(renewed, Renewal::Renewed(_)));
     let colour: String = next.query_row("SELECT colour FROM seat", [], |row| row.get(0)).unwrap();
     assert_eq!(colour, "red");
     granted(&open(Config::new(&file)), &claim("after")).await;
@@ -175,7 +175,7 @@ async fn a_deleted_file_is_told_once_and_made_anew() {
     let error = backend.acquire(&claim("x")).await.unwrap_err();
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::None));
     assert!(error.to_string().contains("deleted or replaced"), "{error}");
-    let renewed = backend.renew(&[Held::new(mine.reference(), TTL)]).await.remove(0).unwrap();
+    let renewed = backend.renew(&[RenewRequest::new(mine.reference(), TTL)]).await.remove(0).unwrap();
     assert!(matches!(renewed, Renewal::Gone { .. }), "the holder is told: {renewed:?}");
     assert!(granted(&backend, &claim("x")).await.token > before, "tokens go on by the calendar");
     let seen = backend.inspect(&Query::One(resource("x"))).await.unwrap().into_snapshots().remove(0);
@@ -214,8 +214,8 @@ async fn a_full_disk_refuses_new_claims_and_keeps_the_old_ones() {
     let held = claim("held");
     granted(&backend, &held).await;
     for turn in 0..100 {
-        let renewed = backend.renew(&[Held::new(held.reference(), TTL + Duration::from_millis(turn))]).await;
-        assert!(matches!(renewed[0], Ok(Renewal::Kept(_))), "{renewed:?}");
+        let renewed = backend.renew(&[RenewRequest::new(held.reference(), TTL + Duration::from_millis(turn))]).await;
+        assert!(matches!(renewed[0], Ok(Renewal::Renewed(_))), "{renewed:?}");
     }
     let _ = std::process::Command::new("dd")
         .args(["if=/dev/zero", "bs=4k", &format!("of={}", small.0.join("junk").display())])
@@ -223,15 +223,15 @@ async fn a_full_disk_refuses_new_claims_and_keeps_the_old_ones() {
         .status();
     for turn in 0..3000 {
         let longer = TTL * 2 + Duration::from_millis(turn);
-        let renewed = backend.renew(&[Held::new(held.reference(), longer)]).await.remove(0);
-        assert!(matches!(renewed, Ok(Renewal::Kept(_))), "{turn}: {renewed:?}");
+        let renewed = backend.renew(&[RenewRequest::new(held.reference(), longer)]).await.remove(0);
+        assert!(matches!(renewed, Ok(Renewal::Renewed(_))), "{turn}: {renewed:?}");
     }
     let refusal = fill(&backend).await;
     assert_eq!((refusal.kind(), refusal.effect()), (ErrorKind::Unavailable, Effect::None));
     assert!(refusal.to_string().contains("disk is full"), "{refusal}");
     fs::remove_file(small.0.join("junk")).unwrap();
     assert!(matches!(fill_once(&backend).await, Ok(Verdict::Granted(_))));
-    assert_eq!(backend.release(&Farewell::new(held.reference())).await.unwrap(), Released::Now);
+    assert_eq!(backend.release(&ReleaseRequest::new(held.reference())).await.unwrap(), Released::Now);
     check_file(&file);
     drop(backend);
 }
@@ -301,12 +301,12 @@ async fn a_strange_row_is_corrupt_and_others_go_on() {
     let meddle =
         "UPDATE seat SET token = -5 WHERE resource = (SELECT id FROM resource WHERE key = 'test/bad')";
     meddler.execute_batch(meddle).unwrap();
-    let held = [&bad, &good].map(|claim| Held::new(claim.reference(), TTL));
+    let held = [&bad, &good].map(|claim| RenewRequest::new(claim.reference(), TTL));
     let (bad, good) = tokio::join!(backend.renew(&held[..1]), backend.renew(&held[1..]));
     let error = bad.into_iter().next().unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     assert!(error.to_string().starts_with("test/bad: "), "{error}");
-    assert!(matches!(good[0], Ok(Renewal::Kept(_))));
+    assert!(matches!(good[0], Ok(Renewal::Renewed(_))));
 }
 
 #[tokio::test]

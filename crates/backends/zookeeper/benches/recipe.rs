@@ -214,7 +214,7 @@ async fn waiting(server: &ZooKeeperServer, table: &mut Table) {
     }
     loop {
         let page = leases.inspect(&Query::One("bench/waiting".parse().unwrap())).await.unwrap();
-        if page.into_snapshots()[0].line_length == waiters {
+        if page.into_snapshots()[0].queue_length == waiters {
             break;
         }
         tokio::time::sleep(Duration::from_millis(20)).await;

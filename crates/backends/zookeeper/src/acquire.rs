@@ -6,7 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use leasehold_core::{
-    Claim, ClaimRef, Effect, Error, ErrorKind, FencingToken, Grant, Held, Moment, Released, Renewal,
+    Claim, ClaimRef, Effect, Error, ErrorKind, FencingToken, Grant, RenewRequest, Timestamp, Released, Renewal,
     Result as Answer, Verdict, WhenBlocked,
 };
 use zookeeper_client::{CreateMode, Error as Driver, MultiWriteError, Stat};
@@ -27,7 +27,7 @@ use crate::{
 /// What came of an attempt to make a contender.
 pub(crate) enum Made {
     Done,
-    Buried,
+    Cancelled,
     /// The claim has a contender already.
     Present,
     /// An operation of the caller's own failed so; they are counted from zero.
@@ -58,7 +58,7 @@ impl ZooKeeper {
                 }
                 continue;
             }
-            if claim.succeeds.is_some() {
+            if claim.takes_over_from.is_some() {
                 if let Some(verdict) = self.succeed(&session, claim, known.is_some(), began).await? {
                     return Ok(verdict);
                 }
@@ -69,7 +69,7 @@ impl ZooKeeper {
                 let record = Record::new(&claim.holder, session.silence, claim.note.as_deref());
                 match self.make(&session, claim, record, |_| ()).await? {
                     Made::Done => {}
-                    Made::Buried => return self.is_buried(&session, &reference).await,
+                    Made::Cancelled => return self.is_buried(&session, &reference).await,
                     Made::Present => {
                         let recovered = self.recover(&session, claim).await;
                         if let Some(verdict) = recovered.map_err(Fault::after_effect)? {
@@ -110,7 +110,7 @@ impl ZooKeeper {
         session: &Arc<Session>,
         claim: &Claim,
         fresh: bool,
-        began: Moment,
+        began: Timestamp,
     ) -> Result<Option<Verdict>, Fault> {
         self.evaluate(session, claim, fresh, began).await.map_err(Fault::after_effect)
     }
@@ -147,7 +147,7 @@ impl ZooKeeper {
                 Err(MultiWriteError::OperationFailed { index, source }) => match (index, source) {
                     (operation::NOT_BURIED, Driver::NodeExists) => {
                         if session.buried(&reference, sent).await?.is_some() {
-                            return Ok(Made::Buried);
+                            return Ok(Made::Cancelled);
                         }
                     }
                     (operation::MARKER, Driver::NodeExists) => return Ok(Made::Present),
@@ -186,7 +186,7 @@ impl ZooKeeper {
     /// Answers a claim that has a tombstone. Nobody asks for it again, so nothing of it may be left: see `marker.rs`.
     pub(crate) async fn is_buried(&self, session: &Session, claim: &ClaimRef) -> Result<Verdict, Fault> {
         self.remove(session, claim).await.map_err(Fault::after_effect)?;
-        Ok(Verdict::Buried)
+        Ok(Verdict::Cancelled)
     }
 
     /// Refuses a contender whose token is not above the floor, and deletes it.
@@ -205,12 +205,12 @@ impl ZooKeeper {
         &self,
         session: &Session,
         claim: &Claim,
-        began: Moment,
+        began: Timestamp,
     ) -> Result<Option<Verdict>, Fault> {
-        let held = Held::new(claim.reference(), claim.ttl);
+        let held = RenewRequest::new(claim.reference(), claim.ttl);
         let kept = self.renew_known(session, std::slice::from_ref(&held), began).await?;
         match kept.into_iter().next().flatten() {
-            Some(Renewal::Kept(kept)) => {
+            Some(Renewal::Renewed(kept)) => {
                 let grant = Grant::new(kept.token, kept.remaining);
                 Ok(Some(Verdict::Granted(grant)))
             }
@@ -265,7 +265,7 @@ impl ZooKeeper {
         }
         let (holders, newest) = session.holders(&claim.resource, &view, now).await?;
         let mut blocked = blocked(&view, holders, newest);
-        blocked.placed = true;
+        blocked.queued = true;
         blocked.ahead = u32::try_from(position - seated).unwrap_or(u32::MAX);
         Ok(Some(Verdict::Blocked(blocked)))
     }

@@ -3,8 +3,8 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use leasehold_core::{
-    Backend, BackendInfo, Claim, ClaimRef, Cursor, Effect, Environment, Error, ErrorKind, Farewell,
-    Guarantee, Held, Lane, Order, Ordered, Page, Query, Released, Renewal, Resource, Result, Verb, Verdict,
+    Backend, BackendInfo, Claim, ClaimRef, Cursor, Effect, Environment, Error, ErrorKind, ReleaseRequest,
+    Guarantee, RenewRequest, FailureDomain, OperatorCommand, CommandOutcome, Page, Query, Released, Renewal, Resource, Result, Verb, Verdict,
     async_trait,
     race::{Either, first},
 };
@@ -53,13 +53,13 @@ fn info(lease: Duration) -> BackendInfo {
     info.tokens_break_when =
         "the ensemble is restored from an older snapshot, or the leases move to another store".into();
     // Seats are handed over only while nobody waits: whoever comes next stands at the end of the line.
-    info.capabilities.hand_over = false;
+    info.capabilities.handover = false;
     info.capabilities.keep_for = false;
     info.capabilities.own_ttl = false;
-    info.capabilities.eager = true;
+    info.capabilities.self_granting = true;
     info.limits.ttl = lease;
     // Servers refuse an answer of more than a megabyte: the names of a line must fit.
-    info.limits.line = 10_000;
+    info.limits.queue = 10_000;
     info
 }
 
@@ -76,8 +76,8 @@ impl Backend for ZooKeeper {
     }
 
     /// One session keeps everything.
-    fn lane(&self, _: &Resource) -> Lane {
-        Lane::default()
+    fn failure_domain(&self, _: &Resource) -> FailureDomain {
+        FailureDomain::default()
     }
 
     async fn acquire(&self, claim: &Claim) -> Result<Verdict> {
@@ -85,7 +85,7 @@ impl Backend for ZooKeeper {
         self.try_acquire(claim).await.map_err(at)
     }
 
-    async fn renew(&self, held: &[Held]) -> Vec<Result<Renewal>> {
+    async fn renew(&self, held: &[RenewRequest]) -> Vec<Result<Renewal>> {
         if let Some(error) = self.renewal_bounds(held) {
             return held
                 .iter()
@@ -106,13 +106,13 @@ impl Backend for ZooKeeper {
             return answers;
         }
         let answers = self.renew_all(held).await;
-        let at = |(held, answer): (&Held, Result<Renewal>)| {
+        let at = |(held, answer): (&RenewRequest, Result<Renewal>)| {
             answer.map_err(|error| error.at(Verb::Renew, NAME).on(&held.resource))
         };
         held.iter().zip(answers).map(at).collect()
     }
 
-    async fn release(&self, farewell: &Farewell) -> Result<Released> {
+    async fn release(&self, farewell: &ReleaseRequest) -> Result<Released> {
         let at = |fault: Fault| fault.into_error().at(Verb::Release, NAME).on(&farewell.resource);
         self.try_release(farewell).await.map_err(at)
     }
@@ -137,7 +137,7 @@ impl Backend for ZooKeeper {
         answer.map_err(at)
     }
 
-    async fn order(&self, order: &Order) -> Result<Ordered> {
+    async fn order(&self, order: &OperatorCommand) -> Result<CommandOutcome> {
         let at = |fault: Fault| fault.into_error().at(Verb::Order, NAME).on(&order.resource);
         self.try_order(order).await.map_err(at)
     }

@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use leasehold_core::{Environment, FencingToken, Moment, race::first};
+use leasehold_core::{Environment, FencingToken, Timestamp, race::first};
 use tokio::sync::{Notify, oneshot};
 use zookeeper_client::{OneshotWatcher, Stat};
 
@@ -29,7 +29,7 @@ pub(crate) struct Entry {
     /// It took over a node that bears another owner's name.
     pub(crate) is_heir: bool,
     /// Up to when it was vouched for: an eviction lets it run out then.
-    pub(crate) ends: Moment,
+    pub(crate) ends: Timestamp,
     pub(crate) bell: Arc<Bell>,
     watches: HashMap<String, Watch>,
 }
@@ -80,7 +80,7 @@ impl Entry {
             version: 0,
             weight,
             is_heir: false,
-            ends: Moment::default(),
+            ends: Timestamp::default(),
             bell: Arc::default(),
             watches: HashMap::new(),
         }

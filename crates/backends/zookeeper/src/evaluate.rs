@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use leasehold_core::{
-    Blocked, Claim, ClaimRef, Cursor, Error, ErrorKind, Grant, HeldBy, Moment, Verdict, WhenBlocked,
+    Blocked, Claim, ClaimRef, Cursor, Error, ErrorKind, Grant, HeldBy, Timestamp, Verdict, WhenBlocked,
 };
 use zookeeper_client::Error as Driver;
 
@@ -26,7 +26,7 @@ impl ZooKeeper {
         session: &Arc<Session>,
         claim: &Claim,
         fresh: bool,
-        began: Moment,
+        began: Timestamp,
     ) -> Result<Option<Verdict>, Fault> {
         let reference = claim.reference();
         for _ in 0..LOOKS {
@@ -149,7 +149,7 @@ impl ZooKeeper {
     }
 
     /// It holds. What we vouch for begins with a write: one that is long ago is made anew.
-    async fn grant(&self, session: &Session, claim: &Claim, began: Moment) -> Result<Option<Verdict>, Fault> {
+    async fn grant(&self, session: &Session, claim: &Claim, began: Timestamp) -> Result<Option<Verdict>, Fault> {
         let reference = claim.reference();
         let known = session.entries().get(&reference).map(|entry| (entry.node.clone(), entry.token));
         let Some((node, token)) = known else { return Ok(None) };
@@ -223,7 +223,7 @@ impl ZooKeeper {
         fresh: bool,
     ) -> Result<Option<Verdict>, Fault> {
         let (seating, reference) = (view.seating(), claim.reference());
-        let most = self.info.limits.line;
+        let most = self.info.limits.queue;
         if fresh && own - seating.seated >= most as usize {
             self.remove(session, &reference).await?;
             let message = format!("the line is full: {most} wait already");
@@ -265,7 +265,7 @@ impl ZooKeeper {
             holders = session.holders(&claim.resource, view, now).await?.0;
         }
         let mut blocked = blocked(view, holders, view.pzxid);
-        blocked.placed = true;
+        blocked.queued = true;
         blocked.ahead = u32::try_from(own - seating.seated).unwrap_or(u32::MAX);
         Ok(Some(Verdict::Blocked(blocked)))
     }
@@ -294,7 +294,7 @@ impl ZooKeeper {
         Ok(true)
     }
 
-    pub(crate) fn now(&self) -> Moment {
+    pub(crate) fn now(&self) -> Timestamp {
         self.link.environment.now()
     }
 }

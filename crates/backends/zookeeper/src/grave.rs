@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use leasehold_core::{ClaimRef, Gone, Moment};
+use leasehold_core::{ClaimRef, GoneReason, Timestamp};
 use serde::{Deserialize, Serialize};
 use zookeeper_client::{CreateMode, Error as Driver, MultiWriteError};
 
@@ -35,10 +35,10 @@ impl Session {
         transaction.check_absent(&grave(claim));
     }
 
-    fn stone(&self, keep: Duration, why: Gone, now: Moment) -> Vec<u8> {
+    fn stone(&self, keep: Duration, why: GoneReason, now: Timestamp) -> Vec<u8> {
         let keep = i64::try_from(keep.as_millis()).unwrap_or(i64::MAX);
         let stone =
-            Stone { until: self.server_millis(now).saturating_add(keep), evicted: why == Gone::Evicted };
+            Stone { until: self.server_millis(now).saturating_add(keep), evicted: why == GoneReason::Evicted };
         serde_json::to_vec(&stone).expect("a number and a flag can be written")
     }
 
@@ -47,16 +47,16 @@ impl Session {
         &self,
         transaction: &mut Transaction<'_>,
         claim: &ClaimRef,
-        (keep, why): (Duration, Gone),
-        now: Moment,
+        (keep, why): (Duration, GoneReason),
+        now: Timestamp,
     ) {
         let stone = self.stone(keep, why, now);
         transaction.create(&grave(claim), &stone, &self.mode(CreateMode::Persistent));
     }
 
     /// Lays a tombstone, or lets the one that is there stand longer.
-    pub(crate) async fn bury(&self, claim: &ClaimRef, keep: Duration, now: Moment) -> Result<(), Fault> {
-        let (path, stone) = (grave(claim), self.stone(keep, Gone::Buried, now));
+    pub(crate) async fn tombstone(&self, claim: &ClaimRef, keep: Duration, now: Timestamp) -> Result<(), Fault> {
+        let (path, stone) = (grave(claim), self.stone(keep, GoneReason::Cancelled, now));
         for _ in 0..LOOKS {
             let mut transaction = self.transaction();
             transaction.create(&path, &stone, &self.mode(CreateMode::Persistent));
@@ -84,11 +84,11 @@ impl Session {
     }
 
     /// Why the claim is buried, if it is. A tombstone that is over is cleared away.
-    pub(crate) async fn buried(&self, claim: &ClaimRef, now: Moment) -> Result<Option<Gone>, Fault> {
+    pub(crate) async fn buried(&self, claim: &ClaimRef, now: Timestamp) -> Result<Option<GoneReason>, Fault> {
         self.stands(&grave(claim), now).await
     }
 
-    async fn stands(&self, path: &str, now: Moment) -> Result<Option<Gone>, Fault> {
+    async fn stands(&self, path: &str, now: Timestamp) -> Result<Option<GoneReason>, Fault> {
         let (bytes, stat) = match self.client.get_data(path).await {
             Ok(found) => found,
             Err(Driver::NoNode) => return Ok(None),
@@ -102,13 +102,13 @@ impl Session {
                     Err(error) => Err(Fault::of(error)),
                 }
             }
-            Some(Stone { evicted: true, .. }) => Ok(Some(Gone::Evicted)),
-            _ => Ok(Some(Gone::Buried)),
+            Some(Stone { evicted: true, .. }) => Ok(Some(GoneReason::Evicted)),
+            _ => Ok(Some(GoneReason::Cancelled)),
         }
     }
 
     /// Clears away some tombstones that are over. A hint: nothing depends on it.
-    pub(crate) async fn sweep(&self, random: u64, now: Moment) {
+    pub(crate) async fn sweep(&self, random: u64, now: Timestamp) {
         let Ok(names) = self.client.list_children(GRAVES).await else { return };
         let start = usize::try_from(random).unwrap_or(0) % names.len().max(1);
         for name in names.iter().cycle().skip(start).take(SWEEP.min(names.len())) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold_core::{
-    AuditRecord, Cursor, Error, ErrorKind, FencingToken, Leak, Listing, Moment, Page, Placed, Query,
+    AuditRecord, Cursor, Error, ErrorKind, FencingToken, Leak, Listing, Timestamp, Page, QueueEntry, Query,
     Resource, Snapshot, WallTime,
 };
 use serde::{Deserialize, Serialize};
@@ -110,7 +110,7 @@ impl ZooKeeper {
                     return Ok(Page::Resources { snapshots, next });
                 }
                 let seen = self.snapshot(session, &resource).await?;
-                if seen.holder_count + seen.line_length > 0 || seen.paused_for.is_some() {
+                if seen.holder_count + seen.queue_length > 0 || seen.paused_for.is_some() {
                     snapshots.push(seen);
                 }
             }
@@ -190,7 +190,7 @@ async fn snapshot_of(
     session: &Session,
     resource: &Resource,
     view: &View,
-    now: Moment,
+    now: Timestamp,
 ) -> Result<Snapshot, Fault> {
     let most = Snapshot::LISTED_MAX;
     let (seating, there) = (view.seating(), view.line.contenders.len());
@@ -199,12 +199,12 @@ async fn snapshot_of(
     let mut snapshot = Snapshot::empty(resource.clone());
     snapshot.capacity = seating.capacity;
     snapshot.holder_count = u32::try_from(seating.seated).unwrap_or(u32::MAX);
-    snapshot.line_length = u32::try_from(there - seating.seated).unwrap_or(u32::MAX);
+    snapshot.queue_length = u32::try_from(there - seating.seated).unwrap_or(u32::MAX);
     let mut newest = view.control.as_ref().map_or(0, |control| control.mzxid).max(view.pzxid);
     for seen in &seen {
         if seen.position >= seating.seated {
             let held = session.held_by(resource, &view.line, seen, now).await?;
-            snapshot.line.push(Placed::new(held.holder, held.weight, held.held_for, held.remaining));
+            snapshot.queue.push(QueueEntry::new(held.holder, held.weight, held.held_for, held.remaining));
             continue;
         }
         if seen.position < leasehold_core::Blocked::HOLDERS_MAX {

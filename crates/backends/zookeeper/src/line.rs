@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use leasehold_core::{Error, ErrorKind, OwnerToken, Result, seat::WINDOW};
+use leasehold_core::{Error, ErrorKind, OwnerToken, Result, admission::WINDOW};
 
 use crate::{
     control::Control,
@@ -116,7 +116,7 @@ impl Line {
 
 #[cfg(test)]
 mod tests {
-    use leasehold_core::{Share, seat};
+    use leasehold_core::{Share, admission};
     use proptest::prelude::*;
 
     use super::*;
@@ -136,7 +136,7 @@ mod tests {
             let line = line(&weights, capacity);
             let weights: Vec<_> = line.contenders.iter().map(|c| line.weight(c)).collect();
             let seated = line.seating(None).seated;
-            prop_assert_eq!(seated.min(seat::WINDOW), seat::movers(0, weights, capacity));
+            prop_assert_eq!(seated.min(admission::WINDOW), admission::grantable(0, weights, capacity));
         }
 
         #[test]

@@ -1,6 +1,6 @@
 //! The operator's verb: what is done and its line in the audit trail are one transaction.
 
-use leasehold_core::{ClaimRef, Command, Eviction, Farewell, FencingToken, Gone, Moment, Order, Ordered};
+use leasehold_core::{ClaimRef, OperatorAction, Eviction, ReleaseRequest, FencingToken, GoneReason, Timestamp, OperatorCommand, CommandOutcome};
 use zookeeper_client::{CreateMode, Error as Driver, MultiWriteError};
 
 use crate::{
@@ -28,7 +28,7 @@ struct Meant {
 }
 
 impl ZooKeeper {
-    pub(crate) async fn try_order(&self, order: &Order) -> Result<Ordered, Fault> {
+    pub(crate) async fn try_order(&self, order: &OperatorCommand) -> Result<CommandOutcome, Fault> {
         let session = self.link.session().await?;
         for _ in 0..LOOKS {
             if let Some(ordered) = self.order_once(&session, order).await? {
@@ -40,7 +40,7 @@ impl ZooKeeper {
     }
 
     /// `None` if someone else changed the same at the same time.
-    async fn order_once(&self, session: &Session, order: &Order) -> Result<Option<Ordered>, Fault> {
+    async fn order_once(&self, session: &Session, order: &OperatorCommand) -> Result<Option<CommandOutcome>, Fault> {
         let (resource, now) = (&order.resource, self.now());
         session.client.sync(&folder(resource)).await.or_else(is_missing).map_err(Fault::of)?;
         let view = session.weighed(resource, now).await?;
@@ -53,36 +53,36 @@ impl ZooKeeper {
             Some(token) => holders.iter().find(|meant| meant.token == token),
             None => holders.iter().max_by_key(|meant| meant.token),
         };
-        let needs_holder = matches!(order.command, Command::Ask { .. } | Command::Evict(_));
+        let needs_holder = matches!(order.action, OperatorAction::Ask { .. } | OperatorAction::Evict(_));
         let nobody = view.as_ref().is_none_or(|view| view.line.contenders.is_empty());
         let absent = meant.is_none() && (needs_holder || order.token.is_some());
-        let unused = nobody && matches!(order.command, Command::Resize { .. });
+        let unused = nobody && matches!(order.action, OperatorAction::Resize { .. });
         let mut transaction = session.transaction();
         self.record(session, &mut transaction, order, !(absent || unused));
         if absent || unused {
             transaction.commit_named().await?;
-            return Ok(Some(Ordered::NotThatOne { token: newest }));
+            return Ok(Some(CommandOutcome::HolderChanged { token: newest }));
         }
-        match (order.command, meant, &view) {
-            (Command::Ask { within }, Some(meant), Some(view)) => {
+        match (order.action, meant, &view) {
+            (OperatorAction::Ask { within }, Some(meant), Some(view)) => {
                 let mut record = meant.seen.record.clone();
                 let within = i64::try_from(within.as_millis()).unwrap_or(i64::MAX);
                 let until = session.server_millis(now).saturating_add(within);
                 record.asked = Some(Wish { by: order.by.clone(), why: order.why.clone(), until });
                 rewrite(&mut transaction, order, view, meant, &record);
             }
-            (Command::Evict(Eviction::AtExpiry), Some(meant), Some(view)) => {
+            (OperatorAction::Evict(Eviction::AtExpiry), Some(meant), Some(view)) => {
                 let mut record = meant.seen.record.clone();
                 record.evicting = true;
                 rewrite(&mut transaction, order, view, meant, &record);
             }
-            (Command::Evict(Eviction::Now), Some(meant), Some(view)) => {
+            (OperatorAction::Evict(Eviction::Now), Some(meant), Some(view)) => {
                 self.evict(session, &mut transaction, order, (view, meant), now).await?;
             }
             _ => self.control_ops(session, &mut transaction, order, view.as_ref(), now).await?,
         }
         match transaction.commit_named().await {
-            Ok(_) => Ok(Some(Ordered::Done)),
+            Ok(_) => Ok(Some(CommandOutcome::Done)),
             Err(MultiWriteError::OperationFailed {
                 source: Driver::NoNode | Driver::BadVersion | Driver::NodeExists,
                 ..
@@ -91,7 +91,7 @@ impl ZooKeeper {
         }
     }
 
-    async fn meant(&self, session: &Session, order: &Order, view: &View) -> Result<Vec<Meant>, Fault> {
+    async fn meant(&self, session: &Session, order: &OperatorCommand, view: &View) -> Result<Vec<Meant>, Fault> {
         let seated: Vec<_> = (0..view.seating().seated).collect();
         let mut meant = Vec::with_capacity(seated.len());
         for seen in session.read(&order.resource, &view.line, &seated).await? {
@@ -101,13 +101,13 @@ impl ZooKeeper {
         Ok(meant)
     }
 
-    fn record(&self, session: &Session, transaction: &mut Transaction<'_>, order: &Order, done: bool) {
+    fn record(&self, session: &Session, transaction: &mut Transaction<'_>, order: &OperatorCommand, done: bool) {
         let entry = Entry {
             resource: order.resource.key().to_owned(),
             token: order.token.map(FencingToken::get),
             by: order.by.clone(),
             why: order.why.clone(),
-            command: order.command.as_str().to_owned(),
+            command: order.action.as_str().to_owned(),
             done,
         };
         let bytes = serde_json::to_vec(&entry).expect("texts and numbers can be written");
@@ -120,17 +120,17 @@ impl ZooKeeper {
         &self,
         session: &Session,
         transaction: &mut Transaction<'_>,
-        order: &Order,
+        order: &OperatorCommand,
         (view, meant): (&View, &Meant),
-        now: Moment,
+        now: Timestamp,
     ) -> Result<(), Fault> {
         let contender = &view.line.contenders[meant.seen.position];
         let path = format!("{}/{}", folder(&order.resource), contender.name);
         transaction.delete(&path, Some(meant.seen.stat.version));
         if let Some(owner) = meant.seen.record.heir().or(contender.owner) {
             let claim = ClaimRef { resource: order.resource.clone(), owner };
-            let keep = Farewell::bury_for(session.lease);
-            session.add_grave(transaction, &claim, (keep, Gone::Evicted), now);
+            let keep = ReleaseRequest::tombstone_ttl(session.lease);
+            session.add_grave(transaction, &claim, (keep, GoneReason::Evicted), now);
             // Strangers and versions from before markers have none.
             let marker = marker(&claim);
             if session.client.check_stat(&marker).await.map_err(Fault::of)?.is_some() {
@@ -145,19 +145,19 @@ impl ZooKeeper {
         &self,
         session: &Session,
         transaction: &mut Transaction<'_>,
-        order: &Order,
+        order: &OperatorCommand,
         view: Option<&View>,
-        now: Moment,
+        now: Timestamp,
     ) -> Result<(), Fault> {
         let old = view.and_then(|view| view.control.as_ref());
         let mut control = old.cloned().unwrap_or_default();
-        match order.command {
-            Command::Pause { lasting } => {
+        match order.action {
+            OperatorAction::Pause { lasting } => {
                 let lasting = i64::try_from(lasting.as_millis()).unwrap_or(i64::MAX);
                 control.pause(session.server_millis(now).saturating_add(lasting));
             }
-            Command::Resume => control.resume(),
-            Command::Resize { capacity } => control.capacity = Some(capacity.get()),
+            OperatorAction::Resume => control.resume(),
+            OperatorAction::Resize { capacity } => control.capacity = Some(capacity.get()),
             _ => {}
         }
         // Whoever holds now goes on holding, whatever the rule will say from now on.
@@ -206,7 +206,7 @@ fn is_missing(error: Driver) -> Result<(), Driver> {
 }
 
 /// Writes into the holder's node, unless someone else has in the meantime.
-fn rewrite(transaction: &mut Transaction<'_>, order: &Order, view: &View, meant: &Meant, record: &Record) {
+fn rewrite(transaction: &mut Transaction<'_>, order: &OperatorCommand, view: &View, meant: &Meant, record: &Record) {
     let name = &view.line.contenders[meant.seen.position].name;
     let path = format!("{}/{name}", folder(&order.resource));
     transaction.set_data(&path, &record.to_bytes(), Some(meant.seen.stat.version));

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use leasehold_core::{Asked, Error, ErrorKind, FencingToken, HeldBy, Holder, OwnerToken};
+use leasehold_core::{FinishRequest, Error, ErrorKind, FencingToken, HeldBy, Holder, OwnerToken};
 use serde::{Deserialize, Serialize};
 use zookeeper_client::Stat;
 
@@ -101,10 +101,10 @@ impl Record {
         })
     }
 
-    pub(crate) fn asked(&self, server_now: i64) -> Option<Asked> {
+    pub(crate) fn asked(&self, server_now: i64) -> Option<FinishRequest> {
         let Wish { by, why, until } = self.asked.as_ref()?;
         let left = u64::try_from(until - server_now).unwrap_or(0);
-        Some(Asked::new(Duration::from_millis(left), by.as_str(), why.as_str()))
+        Some(FinishRequest::new(Duration::from_millis(left), by.as_str(), why.as_str()))
     }
 
     /// How long its session may be silent; of a stranger's, at the most.
@@ -125,7 +125,7 @@ impl Record {
         let mut by = HeldBy::new(Arc::new(holder), token, weight);
         by.held_for = Duration::from_millis(u64::try_from(server_now - stat.ctime).unwrap_or(0));
         by.remaining = self.silence(silence_max);
-        (by.note, by.turns, by.evicting) = (self.note(), self.turns, self.evicting);
+        (by.note, by.handovers, by.evicting) = (self.note(), self.turns, self.evicting);
         by.asked = self.asked(server_now);
         by
     }

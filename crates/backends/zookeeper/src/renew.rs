@@ -3,7 +3,7 @@
 //! A write, although nothing is changed: a read is answered by the server that we happen to talk to, and if that one is
 //! cut off from the others they may have ended our session already. A transaction is answered by the ensemble.
 
-use leasehold_core::{ClaimRef, Error, ErrorKind, Gone, Held, Kept, Moment, Renewal, Result as Answer};
+use leasehold_core::{ClaimRef, Error, ErrorKind, GoneReason, RenewRequest, Renewed, Timestamp, Renewal, Result as Answer};
 use zookeeper_client::{Error as Driver, MultiWriteError};
 
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
 const REQUEST_BYTES: usize = 256 * 1024;
 
 impl ZooKeeper {
-    pub(crate) async fn renew_all(&self, held: &[Held]) -> Vec<Answer<Renewal>> {
+    pub(crate) async fn renew_all(&self, held: &[RenewRequest]) -> Vec<Answer<Renewal>> {
         let began = self.now();
         let session = match self.link.session().await {
             Ok(session) => session,
@@ -35,7 +35,7 @@ impl ZooKeeper {
                 }
                 // All that the session held is gone with it.
                 Err(fault) if fault.ended => {
-                    answers.extend(part.iter().map(|_| Ok(Renewal::Gone { why: Gone::NotThere })));
+                    answers.extend(part.iter().map(|_| Ok(Renewal::Gone { why: GoneReason::NotThere })));
                 }
                 Err(fault) => answers.extend(repeat(&fault.into_error(), part.len())),
             }
@@ -47,8 +47,8 @@ impl ZooKeeper {
     pub(crate) async fn renew_known(
         &self,
         session: &Session,
-        held: &[Held],
-        began: Moment,
+        held: &[RenewRequest],
+        began: Timestamp,
     ) -> Result<Vec<Option<Renewal>>, Fault> {
         for held in held.iter().filter(|held| held.note.is_some()) {
             self.renote(session, held).await?;
@@ -90,7 +90,7 @@ impl ZooKeeper {
         Ok(held.iter().map(|held| self.answer(session, held, began)).collect())
     }
 
-    fn answer(&self, session: &Session, held: &Held, began: Moment) -> Option<Renewal> {
+    fn answer(&self, session: &Session, held: &RenewRequest, began: Timestamp) -> Option<Renewal> {
         let remaining = session.remaining(began);
         let mut entries = session.entries();
         let entry = entries.get_mut(&reference(held))?;
@@ -101,10 +101,10 @@ impl ZooKeeper {
         if !evicting {
             entry.ends = entry.ends.max(began.after(remaining));
         }
-        let mut kept = Kept::new(entry.token, began.until(entry.ends));
+        let mut kept = Renewed::new(entry.token, began.until(entry.ends));
         kept.evicting = evicting;
         kept.asked = entry.record.asked(session.server_millis(self.now()));
-        Some(Renewal::Kept(kept))
+        Some(Renewal::Renewed(kept))
     }
 
     /// Somebody has written into the node: an operator, or whoever took it over.
@@ -142,7 +142,7 @@ impl ZooKeeper {
     }
 
     /// Replaces the note.
-    async fn renote(&self, session: &Session, held: &Held) -> Result<(), Fault> {
+    async fn renote(&self, session: &Session, held: &RenewRequest) -> Result<(), Fault> {
         let claim = reference(held);
         for _ in 0..LOOKS {
             let written = {
@@ -170,7 +170,7 @@ impl ZooKeeper {
     }
 
     /// A claim that this session does not know: of another one, or gone.
-    async fn renew_unknown(&self, session: &Session, held: &Held, began: Moment) -> Result<Renewal, Fault> {
+    async fn renew_unknown(&self, session: &Session, held: &RenewRequest, began: Timestamp) -> Result<Renewal, Fault> {
         let (claim, now) = (reference(held), self.now());
         if let Some(mut found) = self.find(session, &claim).await?.found.pop()
             && let Some(view) = session.weighed(&held.resource, now).await?
@@ -187,7 +187,7 @@ impl ZooKeeper {
                     .into_iter()
                     .flatten()
                     .next()
-                    .unwrap_or(Renewal::Gone { why: Gone::NotThere }));
+                    .unwrap_or(Renewal::Gone { why: GoneReason::NotThere }));
             }
             if !granted {
                 return Ok(Renewal::Queued { remaining: std::time::Duration::ZERO });
@@ -198,17 +198,17 @@ impl ZooKeeper {
                 session.write(&path, &found.record, found.stat.version).await.map_err(Fault::of)?;
             }
             // It lives as long as another session does, for which we cannot vouch.
-            let mut kept = Kept::new(minted, std::time::Duration::ZERO);
+            let mut kept = Renewed::new(minted, std::time::Duration::ZERO);
             kept.evicting = found.record.evicting;
             kept.asked = found.record.asked(session.server_millis(now));
-            return Ok(Renewal::Kept(kept));
+            return Ok(Renewal::Renewed(kept));
         }
-        let why = session.buried(&claim, now).await?.unwrap_or(Gone::NotThere);
+        let why = session.buried(&claim, now).await?.unwrap_or(GoneReason::NotThere);
         Ok(Renewal::Gone { why })
     }
 
     /// Refuses what is beyond the bounds, before anything is asked.
-    pub(crate) fn renewal_bounds(&self, held: &[Held]) -> Option<Error> {
+    pub(crate) fn renewal_bounds(&self, held: &[RenewRequest]) -> Option<Error> {
         let limits = &self.info.limits;
         (held.len() > limits.batch).then(|| {
             Error::new(ErrorKind::Limit, format!("at most {} renewals go into one call", limits.batch))
@@ -216,7 +216,7 @@ impl ZooKeeper {
     }
 }
 
-fn reference(held: &Held) -> ClaimRef {
+fn reference(held: &RenewRequest) -> ClaimRef {
     ClaimRef { resource: held.resource.clone(), owner: held.owner }
 }
 
@@ -225,11 +225,11 @@ fn repeat(error: &Error, times: usize) -> Vec<Answer<Renewal>> {
 }
 
 /// The batch in parts that fit a request.
-fn parts(held: &[Held]) -> impl Iterator<Item = &[Held]> {
+fn parts(held: &[RenewRequest]) -> impl Iterator<Item = &[RenewRequest]> {
     let mut rest = held;
     std::iter::from_fn(move || {
         let mut bytes = 0;
-        let fits = |held: &&Held| {
+        let fits = |held: &&RenewRequest| {
             bytes += held.resource.key().len() + 128;
             bytes <= REQUEST_BYTES
         };

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold_core::{ClaimRef, Moment, RequestIds};
+use leasehold_core::{ClaimRef, Timestamp, RequestIds};
 use zookeeper_client::{Acls, Client, CreateMode, CreateOptions, Error as Driver, Stat};
 
 use crate::{
@@ -35,9 +35,9 @@ pub(crate) struct Session {
 #[derive(Clone, Copy, Debug)]
 struct Clock {
     /// When the last write was sent of which we know that the ensemble committed it.
-    wrote: Moment,
+    wrote: Timestamp,
     /// The servers' calendar clock, in milliseconds, and when it was so.
-    server: (i64, Moment),
+    server: (i64, Timestamp),
 }
 
 /// The longest session that servers grant unless they are told otherwise, in ticks.
@@ -57,7 +57,7 @@ impl Session {
     pub(crate) async fn begin(
         client: Client,
         config: &Config,
-        sent: Moment,
+        sent: Timestamp,
         random: u64,
     ) -> Result<Session, Fault> {
         let timeout = client.session_timeout();
@@ -119,7 +119,7 @@ impl Session {
     }
 
     /// A write that was sent at this moment has been committed; the stat is of a node that it changed.
-    pub(crate) fn committed(&self, sent: Moment, stat: &Stat) {
+    pub(crate) fn committed(&self, sent: Timestamp, stat: &Stat) {
         self.vouch(sent);
         if stat.mtime > 0 {
             let mut clock = self.clock();
@@ -130,24 +130,24 @@ impl Session {
     }
 
     /// A write that was sent at this moment has been committed.
-    pub(crate) fn vouch(&self, sent: Moment) {
+    pub(crate) fn vouch(&self, sent: Timestamp) {
         let mut clock = self.clock();
         clock.wrote = clock.wrote.max(sent);
     }
 
     /// How much is vouched for of what a request finds that began at this moment.
-    pub(crate) fn remaining(&self, began: Moment) -> Duration {
+    pub(crate) fn remaining(&self, began: Timestamp) -> Duration {
         let wrote = self.clock().wrote;
         began.until(wrote.after(self.lease)).min(self.lease)
     }
 
     /// Whether so much of it has passed that a write should come before a grant.
-    pub(crate) fn is_stale(&self, now: Moment) -> bool {
+    pub(crate) fn is_stale(&self, now: Timestamp) -> bool {
         self.clock().wrote.until(now) > self.lease / 3
     }
 
     /// The servers' calendar clock, as far as we know it.
-    pub(crate) fn server_millis(&self, now: Moment) -> i64 {
+    pub(crate) fn server_millis(&self, now: Timestamp) -> i64 {
         let (millis, at) = self.clock().server;
         millis.saturating_add(i64::try_from(at.until(now).as_millis()).unwrap_or(i64::MAX))
     }

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use leasehold_core::{Claim, ClaimRef, Grant, Moment, Succession, Verdict, WhenBlocked};
+use leasehold_core::{Claim, ClaimRef, Grant, Timestamp, Handover, Verdict, WhenBlocked};
 use zookeeper_client::{Error as Driver, MultiWriteError, Stat};
 
 use crate::{
@@ -49,9 +49,9 @@ impl ZooKeeper {
         session: &Arc<Session>,
         claim: &Claim,
         placed: bool,
-        began: Moment,
+        began: Timestamp,
     ) -> Result<Option<Verdict>, Fault> {
-        let Some(from) = claim.succeeds else { return Ok(None) };
+        let Some(from) = claim.takes_over_from else { return Ok(None) };
         if session.buried(&claim.reference(), began).await?.is_some() {
             // The claim is dead, but whom it was to succeed wanted to go all the same.
             self.depart(session, claim, from).await?;
@@ -74,8 +74,8 @@ impl ZooKeeper {
             return Ok(Some(Verdict::Mismatch { capacity }));
         }
         let predecessor = ClaimRef { resource: claim.resource.clone(), owner: from.owner };
-        if let Some(keep) = from.bury {
-            session.bury(&predecessor, keep, began).await?;
+        if let Some(keep) = from.tombstone {
+            session.tombstone(&predecessor, keep, began).await?;
             // What it did before its tombstone is seen from now on; afterwards it does nothing.
             view = session.weighed(&claim.resource, began).await?;
         }
@@ -97,7 +97,7 @@ impl ZooKeeper {
         &self,
         session: &Arc<Session>,
         claim: &Claim,
-        from: Succession,
+        from: Handover,
     ) -> Result<Option<Verdict>, Fault> {
         let resumed = async {
             match self.recover(session, claim).await? {
@@ -118,7 +118,7 @@ impl ZooKeeper {
         claim: &Claim,
         placed: bool,
         (from, view): (&Predecessor, &View),
-        began: Moment,
+        began: Timestamp,
     ) -> Result<Option<Verdict>, Fault> {
         let weight = claim.share.weight();
         if from.seated && weight < from.weight {
@@ -146,7 +146,7 @@ impl ZooKeeper {
         claim: &Claim,
         placed: bool,
         from: &Predecessor,
-        began: Moment,
+        began: Timestamp,
     ) -> Result<Option<Verdict>, Fault> {
         let (reference, sent) = (claim.reference(), self.now());
         let record = self.inherited(session, claim, from);
@@ -242,11 +242,11 @@ impl ZooKeeper {
         claim: &Claim,
         placed: bool,
         (from, turns): (Option<&Predecessor>, u32),
-        began: Moment,
+        began: Timestamp,
     ) -> Result<Option<Verdict>, Fault> {
         if placed {
             if let Some(from) = from {
-                self.depart(session, claim, Succession::from(from.claim.owner)).await?;
+                self.depart(session, claim, Handover::from(from.claim.owner)).await?;
             }
             self.count_turns(session, &claim.reference(), turns).await?;
             return self.settle(session, claim, false, began).await;
@@ -257,9 +257,9 @@ impl ZooKeeper {
                 drop(old);
                 self.settle(session, claim, true, began).await
             }
-            Made::Buried => {
+            Made::Cancelled => {
                 if let Some(from) = from {
-                    self.depart(session, claim, Succession::from(from.claim.owner)).await?;
+                    self.depart(session, claim, Handover::from(from.claim.owner)).await?;
                 }
                 self.is_buried(session, &claim.reference()).await.map(Some)
             }
@@ -322,10 +322,10 @@ impl ZooKeeper {
     }
 
     /// The predecessor goes, and is buried if some request of it may still come.
-    async fn depart(&self, session: &Session, claim: &Claim, from: Succession) -> Result<(), Fault> {
+    async fn depart(&self, session: &Session, claim: &Claim, from: Handover) -> Result<(), Fault> {
         let predecessor = ClaimRef { resource: claim.resource.clone(), owner: from.owner };
-        if let Some(keep) = from.bury {
-            session.bury(&predecessor, keep, self.now()).await?;
+        if let Some(keep) = from.tombstone {
+            session.tombstone(&predecessor, keep, self.now()).await?;
         }
         self.remove_known(session, &predecessor).await?;
         self.remove_unknown(session, &predecessor).await?;

@@ -1,6 +1,6 @@
 //! A line as it is, read from the servers: who is there, what an operator said, and what stands in the nodes.
 
-use leasehold_core::{Blocked, ClaimRef, FencingToken, HeldBy, Moment, Resource};
+use leasehold_core::{Blocked, ClaimRef, FencingToken, HeldBy, Timestamp, Resource};
 use zookeeper_client::{Error as Driver, MultiReadResult, Stat};
 
 use crate::{
@@ -64,7 +64,7 @@ impl Session {
     }
 
     /// The line as it is, one request; one more if an operator has said something. None if it has no folder.
-    pub(crate) async fn view(&self, resource: &Resource, now: Moment) -> Result<Option<View>, Fault> {
+    pub(crate) async fn view(&self, resource: &Resource, now: Timestamp) -> Result<Option<View>, Fault> {
         let (path, mut reader) = (folder(resource), self.client.new_multi_reader());
         reader.add_get_data(&path).map_err(Fault::of)?;
         reader.add_get_children(&path).map_err(Fault::of)?;
@@ -86,7 +86,7 @@ impl Session {
 
     /// The same with the weights that were lowered since, which names do not tell: one more request if anyone weighs
     /// more than one.
-    pub(crate) async fn weighed(&self, resource: &Resource, now: Moment) -> Result<Option<View>, Fault> {
+    pub(crate) async fn weighed(&self, resource: &Resource, now: Timestamp) -> Result<Option<View>, Fault> {
         let Some(mut view) = self.view(resource, now).await? else { return Ok(None) };
         let all = view.line.contenders.len();
         self.weigh(resource, &mut view.line, all, None).await?;
@@ -185,7 +185,7 @@ impl Session {
         resource: &Resource,
         line: &Line,
         seen: &Seen,
-        now: Moment,
+        now: Timestamp,
     ) -> Result<HeldBy, Fault> {
         let token = self.token_of(resource, &seen.record, &seen.stat).await?;
         let named = line.contenders[seen.position].share.weight();
@@ -199,7 +199,7 @@ impl Session {
         &self,
         resource: &Resource,
         view: &View,
-        now: Moment,
+        now: Timestamp,
     ) -> Result<(Vec<HeldBy>, i64), Fault> {
         let most = view.seating().seated.min(Blocked::HOLDERS_MAX);
         let seen = self.read(resource, &view.line, &(0..most).collect::<Vec<_>>()).await?;

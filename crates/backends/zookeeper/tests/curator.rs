@@ -89,7 +89,7 @@ async fn curator_waits_for_us_and_we_for_curator() {
     assert!(curator.says_nothing(), "it stands in our line");
     let queued = claim(&report()).queued();
     let Ok(Verdict::Blocked(blocked)) = zookeeper.acquire(&queued).await else { panic!("Curator is ahead") };
-    assert_eq!((blocked.placed, blocked.ahead), (true, 1), "behind Curator");
+    assert_eq!((blocked.queued, blocked.ahead), (true, 1), "behind Curator");
 
     assert_eq!(release(&zookeeper, &ours).await, Released::Now);
     assert_eq!(curator.hears(), "held", "in order: Curator came before the second of ours");
@@ -120,7 +120,7 @@ async fn a_waiter_of_ours_is_woken_when_curator_releases_or_dies() {
     let waiting = tokio::spawn(leases.lease("report", "42").wait(PATIENCE).acquire());
     common::eventually("it waits", || async {
         let page = leases.inspect(&Query::One(report())).await.unwrap();
-        page.into_snapshots().remove(0).line_length == 1
+        page.into_snapshots().remove(0).queue_length == 1
     })
     .await;
     curator.tell("release");

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use common::{LONG, PATIENCE, claim, client, eventually, granted, in_time, open, release, report};
 use leasehold::{
-    Backend, Command, Effect, Ending, ErrorKind, Eviction, Farewell, FencingToken, Gone, Held, Order, Query,
-    Released, Renewal, Share, Succession, Verdict,
+    Backend, OperatorAction, Effect, EndReason, ErrorKind, Eviction, ReleaseRequest, FencingToken, GoneReason, RenewRequest, OperatorCommand, Query,
+    Released, Renewal, Share, Handover, Verdict,
 };
 use leasehold_testkit::servers::{Ensemble, ZooKeeperServer};
 use zookeeper_client::{Client, Error as Driver};
@@ -84,7 +84,7 @@ async fn what_a_session_cannot_do_is_unsupported_and_says_why() {
     assert!(error.to_string().contains("session_timeout"), "{error}");
     let held = claim(&report());
     granted(&zookeeper, &held).await;
-    let farewell = Farewell::new(held.reference()).keeping(LONG);
+    let farewell = ReleaseRequest::new(held.reference()).keeping(LONG);
     assert_eq!(zookeeper.release(&farewell).await.unwrap_err().kind(), ErrorKind::Unsupported);
     release(&zookeeper, &held).await;
 
@@ -131,7 +131,7 @@ async fn a_writer_becomes_a_reader_without_a_gap_whoever_waits() {
     let first = granted(&a, &writer).await;
     let rival = share(Share::WRITE).queued();
     let Ok(Verdict::Blocked(blocked)) = b.acquire(&rival).await else { panic!("a writer is there") };
-    let reader = share(Share::READ).succeeding(Succession::from(writer.owner));
+    let reader = share(Share::READ).taking_over(Handover::from(writer.owner));
     let second = granted(&a, &reader).await;
     assert_ne!(first.token, second.token);
     assert_eq!(release(&a, &writer).await, Released::AlreadyGone, "it is the reader's now");
@@ -151,16 +151,16 @@ async fn an_operator_pauses_asks_and_evicts() {
     let server = ZooKeeperServer::start();
     let leases = client(&server.url()).await;
     let operator = open(&server.url()).await;
-    let order = |command| Order::new(report(), command, "ops", "maintenance");
+    let order = |command| OperatorCommand::new(report(), command, "ops", "maintenance");
     let lease = leases.lease("report", "42").acquire().await.unwrap();
-    operator.order(&order(Command::Evict(Eviction::AtExpiry))).await.unwrap();
+    operator.order(&order(OperatorAction::Evict(Eviction::AtExpiry))).await.unwrap();
     // It is told at its next renewal, runs out, and is then deleted although its session lives on.
-    assert_eq!(in_time("the eviction", lease.ended()).await, Ending::Evicted);
+    assert_eq!(in_time("the eviction", lease.ended()).await, EndReason::Evicted);
     let next = leases.lease("report", "42").wait(PATIENCE).acquire().await.unwrap();
     assert!(next.token() > lease.token());
-    operator.order(&order(Command::Evict(Eviction::Now))).await.unwrap();
-    assert_eq!(in_time("the second eviction", next.ended()).await, Ending::Evicted);
-    operator.order(&order(Command::Pause { lasting: Duration::from_secs(1) })).await.unwrap();
+    operator.order(&order(OperatorAction::Evict(Eviction::Now))).await.unwrap();
+    assert_eq!(in_time("the second eviction", next.ended()).await, EndReason::Evicted);
+    operator.order(&order(OperatorAction::Pause { lasting: Duration::from_secs(1) })).await.unwrap();
     let third = leases.lease("report", "42").wait(PATIENCE).acquire().await.unwrap();
     assert!(third.token() > next.token(), "a pause ends by itself");
 }
@@ -197,8 +197,8 @@ async fn a_contender_that_somebody_deleted_leaves_no_marker_once_its_owner_asks_
     let [marker] = &markers().await[..] else { panic!("one marker is there") };
     assert!(marker.starts_with(&ours.owner.reveal()), "{marker}");
     delete().await;
-    let renewal = zookeeper.renew(&[Held::new(ours.reference(), LONG)]).await.remove(0).unwrap();
-    assert!(matches!(renewal, Renewal::Gone { why: Gone::NotThere }), "{renewal:?}");
+    let renewal = zookeeper.renew(&[RenewRequest::new(ours.reference(), LONG)]).await.remove(0).unwrap();
+    assert!(matches!(renewal, Renewal::Gone { why: GoneReason::NotThere }), "{renewal:?}");
     // The same claim again: the marker that is left does not refuse it.
     let second = granted(&zookeeper, &ours).await;
     assert!(second.token > first.token);
@@ -240,13 +240,13 @@ async fn a_holder_on_a_server_without_a_majority_is_told_by_its_own_clock() {
 async fn tombstones_that_are_over_are_cleared_away() {
     let server = ZooKeeperServer::start();
     let zookeeper = open(&server.url()).await;
-    let bury = |keep| Farewell::new(claim(&report()).reference()).burying(keep);
+    let tombstone = |keep| ReleaseRequest::new(claim(&report()).reference()).with_tombstone(keep);
     for _ in 0..5 {
-        zookeeper.release(&bury(Duration::from_millis(1))).await.unwrap();
+        zookeeper.release(&tombstone(Duration::from_millis(1))).await.unwrap();
     }
     let raw = raw(&server).await;
     eventually("they are cleared away", || async {
-        zookeeper.release(&bury(Duration::from_millis(1))).await.unwrap();
+        zookeeper.release(&tombstone(Duration::from_millis(1))).await.unwrap();
         raw.list_children("/leasehold/v1/graves").await.unwrap().len() <= 2
     })
     .await;

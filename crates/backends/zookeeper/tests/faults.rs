@@ -8,7 +8,7 @@ use std::time::Duration;
 use common::{
     PATIENCE, claim, client, eventually, granted, in_time, is_blocked, open, release, report, through,
 };
-use leasehold::{Backend, Effect, Error, ErrorKind, Farewell, Gone, Held, Query, Released, Renewal, Verdict};
+use leasehold::{Backend, Effect, Error, ErrorKind, ReleaseRequest, GoneReason, RenewRequest, Query, Released, Renewal, Verdict};
 use leasehold_testkit::{
     Proxy,
     proxy::Way,
@@ -22,7 +22,7 @@ fn says(error: &Error) -> (ErrorKind, Effect) {
 async fn there(backend: &dyn Backend) -> (u32, u32) {
     let page = backend.inspect(&Query::One(report())).await.expect("inspect answers");
     let seen = page.into_snapshots().remove(0);
-    (seen.holder_count, seen.line_length)
+    (seen.holder_count, seen.queue_length)
 }
 
 #[tokio::test]
@@ -119,14 +119,14 @@ async fn a_request_executed_after_its_owner_gave_up_comes_to_nothing() {
     proxy.hold(Way::Requests);
     let ours = claim(&report());
     assert!(tokio::time::timeout(Duration::from_millis(200), slow.acquire(&ours)).await.is_err());
-    let farewell = Farewell::new(ours.reference()).burying(Farewell::bury_for(Duration::from_secs(60)));
+    let farewell = ReleaseRequest::new(ours.reference()).with_tombstone(ReleaseRequest::tombstone_ttl(Duration::from_secs(60)));
     assert_eq!(direct.release(&farewell).await.unwrap(), Released::AlreadyGone);
     let before = server.number("zk_packets_received");
     proxy.heal();
     eventually("the late execution", || async { server.number("zk_packets_received") > before }).await;
     let next = claim(&report());
     granted(&direct, &next).await;
-    assert!(matches!(slow.acquire(&ours).await.unwrap(), Verdict::Buried));
+    assert!(matches!(slow.acquire(&ours).await.unwrap(), Verdict::Cancelled));
     assert_eq!(there(&direct).await, (1, 0), "the tombstone stopped it");
 }
 
@@ -162,7 +162,7 @@ async fn a_connection_cut_anywhere_never_makes_a_wrong_answer() {
         last = again;
         assert_eq!(there(&direct).await, (1, 0), "{way:?} after {bytes}");
         eventually("the release", || async {
-            zookeeper.release(&Farewell::new(ours.reference())).await.is_ok()
+            zookeeper.release(&ReleaseRequest::new(ours.reference())).await.is_ok()
         })
         .await;
         assert_eq!(there(&direct).await, (0, 0), "{way:?} after {bytes}: nothing is left");
@@ -181,14 +181,14 @@ async fn a_session_that_ended_is_gone_at_the_next_renewal_and_a_new_one_takes_ov
     proxy.heal();
     let renewed = in_time("the renewal", async {
         loop {
-            let renewal = ours.renew(&[Held::new(held.reference(), Duration::from_secs(60))]).await.remove(0);
+            let renewal = ours.renew(&[RenewRequest::new(held.reference(), Duration::from_secs(60))]).await.remove(0);
             if let Ok(renewal) = renewal {
                 return renewal;
             }
         }
     })
     .await;
-    assert!(matches!(renewed, Renewal::Gone { why: Gone::NotThere }), "{renewed:?}");
+    assert!(matches!(renewed, Renewal::Gone { why: GoneReason::NotThere }), "{renewed:?}");
     let second = in_time("the next grant", granted(&ours, &claim(&report()))).await;
     assert!(second.token > first.token);
     assert!(is_blocked(&direct, &claim(&report())).await);
@@ -232,7 +232,7 @@ impl BackendLine for leasehold::Client {
         match self.inspect(&Query::One(report())).await {
             Ok(page) => {
                 let seen = page.into_snapshots().remove(0);
-                (seen.holder_count, seen.line_length)
+                (seen.holder_count, seen.queue_length)
             }
             Err(_) => (0, 0),
         }

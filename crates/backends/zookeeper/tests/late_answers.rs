@@ -38,7 +38,7 @@ async fn two_tasks_of_a_slow_client(server: &ZooKeeperServer, session: &str) {
     // The slow client lives on, and has nothing to do.
     let next = c.lease("report", session).wait(SOON).acquire().await.expect("nobody holds it");
     let seen = c.look("report", session).await.expect("look answers");
-    assert_eq!((seen.holder_count, seen.line_length), (1, 0), "{seen:?}");
+    assert_eq!((seen.holder_count, seen.queue_length), (1, 0), "{seen:?}");
     next.release().await.expect("release answers");
 }
 
@@ -94,7 +94,7 @@ async fn stops_of_a_majority_leave_nothing() {
     for id in RESOURCES {
         eventually("the ensemble answers", || async { c.look("report", id).await.is_ok() }).await;
         let seen = c.look("report", id).await.unwrap();
-        assert_eq!((seen.holder_count, seen.line_length), (0, 0), "report/{id} is left behind: {seen:?}");
+        assert_eq!((seen.holder_count, seen.queue_length), (0, 0), "report/{id} is left behind: {seen:?}");
         let next = c.lease("report", id).wait(PATIENCE).acquire().await.unwrap();
         next.release().await.unwrap();
     }

@@ -22,7 +22,7 @@ use common::{
     granted, in_time, open, through,
 };
 use leasehold::{
-    Backend, Claim, Command, Eviction, Farewell, Held, Order, OwnerToken, Resource, Share, Succession,
+    Backend, Claim, OperatorAction, Eviction, ReleaseRequest, RenewRequest, OperatorCommand, OwnerToken, Resource, Share, Handover,
     Verdict,
 };
 use leasehold_testkit::servers::ZooKeeperServer;
@@ -119,18 +119,18 @@ impl Scene {
     async fn end(&self, backend: &ZooKeeper, what: &str) {
         for &owner in &self.owners {
             let reference = leasehold::ClaimRef { resource: self.resource.clone(), owner };
-            let farewell = Farewell::new(reference).burying(Duration::from_secs(180));
+            let farewell = ReleaseRequest::new(reference).with_tombstone(Duration::from_secs(180));
             eventually(what, || async { backend.release(&farewell).await.is_ok() }).await;
         }
     }
 
     /// Nobody of ours is left, and somebody else is granted at once.
     async fn is_free(&self, what: &str) {
-        let _ = self.direct.release(&Farewell::new(self.rival.reference())).await.expect("it answers");
+        let _ = self.direct.release(&ReleaseRequest::new(self.rival.reference())).await.expect("it answers");
         assert_eq!(self.contenders().await, Vec::<String>::new(), "{what}");
         assert_eq!(self.markers().await, Vec::<String>::new(), "{what}");
         // A pause whose end nobody ordered would keep it closed.
-        let resume = Order::new(self.resource.clone(), Command::Resume, "ops", "test");
+        let resume = OperatorCommand::new(self.resource.clone(), OperatorAction::Resume, "ops", "test");
         self.direct.order(&resume).await.expect("it answers");
         let next = claim(&self.resource);
         granted(&self.direct, &next).await;
@@ -217,7 +217,7 @@ impl<P: AsyncFn(&mut Scene) -> Claim, V: AsyncFn(&Scene, &Claim) -> bool> Play<P
         scene.is_single(what).await;
         if then == Then::HandOver {
             let next = sharing(scene.claim(), claim.share).queued();
-            let next = next.succeeding(Succession::burying(claim.owner, Duration::from_secs(180)));
+            let next = next.taking_over(Handover::with_tombstone(claim.owner, Duration::from_secs(180)));
             in_time(what, async { while scene.ours.acquire(&next).await.is_err() {} }).await;
             scene.is_single(what).await;
             // That was all that is said for the owner of the claim.
@@ -232,7 +232,7 @@ async fn acquire(scene: &Scene, claim: &Claim) -> bool {
 
 async fn is_placed(backend: &ZooKeeper, claim: &Claim) {
     match backend.acquire(claim).await {
-        Ok(Verdict::Blocked(blocked)) if blocked.placed => {}
+        Ok(Verdict::Blocked(blocked)) if blocked.queued => {}
         other => panic!("a place was due, not {other:?}"),
     }
 }
@@ -292,8 +292,8 @@ async fn hand_over(scene: &mut Scene, waits: bool) -> Claim {
     if waits {
         is_placed(&scene.direct, &scene.rival.clone().queued()).await;
     }
-    let from = Succession::burying(before.owner, Duration::from_secs(180));
-    scene.claim().queued().succeeding(from)
+    let from = Handover::with_tombstone(before.owner, Duration::from_secs(180));
+    scene.claim().queued().taking_over(from)
 }
 
 #[tokio::test]
@@ -311,7 +311,7 @@ async fn hand_over_a_place() {
     let prepare = async |scene: &mut Scene| {
         let before = rivalled(scene).await.queued();
         is_placed(&scene.ours, &before).await;
-        scene.claim().queued().succeeding(Succession::from(before.owner))
+        scene.claim().queued().taking_over(Handover::from(before.owner))
     };
     at_each_request(prepare, acquire).await;
 }
@@ -326,7 +326,7 @@ async fn writer(scene: &mut Scene) -> Claim {
 async fn downgrade() {
     let prepare = async |scene: &mut Scene| {
         let writer = writer(scene).await;
-        sharing(scene.claim(), Share::READ).succeeding(Succession::from(writer.owner))
+        sharing(scene.claim(), Share::READ).taking_over(Handover::from(writer.owner))
     };
     at_each_request(prepare, acquire).await;
 }
@@ -337,7 +337,7 @@ async fn downgrade_to_a_claim_that_waits_already() {
         let writer = writer(scene).await;
         let reader = sharing(scene.claim().queued(), Share::READ);
         is_placed(&scene.ours, &reader).await;
-        reader.succeeding(Succession::from(writer.owner))
+        reader.taking_over(Handover::from(writer.owner))
     };
     at_each_request(prepare, acquire).await;
 }
@@ -351,14 +351,14 @@ async fn held(scene: &mut Scene) -> Claim {
 #[tokio::test]
 async fn renew() {
     let verb = async |scene: &Scene, claim: &Claim| {
-        let held = Held::new(claim.reference(), claim.ttl).noting(&b"note"[..]);
+        let held = RenewRequest::new(claim.reference(), claim.ttl).with_note(&b"note"[..]);
         scene.ours.renew(&[held]).await.remove(0).is_ok()
     };
     at_each_request(held, verb).await;
 }
 
 async fn leave(scene: &Scene, claim: &Claim) -> bool {
-    scene.ours.release(&Farewell::new(claim.reference())).await.is_ok()
+    scene.ours.release(&ReleaseRequest::new(claim.reference())).await.is_ok()
 }
 
 #[tokio::test]
@@ -369,7 +369,7 @@ async fn release() {
 #[tokio::test]
 async fn release_with_a_tombstone() {
     let verb = async |scene: &Scene, claim: &Claim| {
-        let farewell = Farewell::new(claim.reference()).burying(Duration::from_secs(180));
+        let farewell = ReleaseRequest::new(claim.reference()).with_tombstone(Duration::from_secs(180));
         scene.ours.release(&farewell).await.is_ok()
     };
     at_each_request(held, verb).await;
@@ -385,20 +385,20 @@ async fn release_what_another_session_made() {
     at_each_request(prepare, leave).await;
 }
 
-async fn order(scene: &Scene, command: Command) -> bool {
-    let order = Order::new(scene.resource.clone(), command, "ops", "test");
+async fn order(scene: &Scene, command: OperatorAction) -> bool {
+    let order = OperatorCommand::new(scene.resource.clone(), command, "ops", "test");
     scene.ours.order(&order).await.is_ok()
 }
 
 #[tokio::test]
 async fn order_an_eviction() {
-    let verb = async |scene: &Scene, _: &Claim| order(scene, Command::Evict(Eviction::Now)).await;
+    let verb = async |scene: &Scene, _: &Claim| order(scene, OperatorAction::Evict(Eviction::Now)).await;
     at_each_request(held, verb).await;
 }
 
 #[tokio::test]
 async fn order_a_holder_to_leave() {
-    let verb = async |scene: &Scene, _: &Claim| order(scene, Command::Evict(Eviction::AtExpiry)).await;
+    let verb = async |scene: &Scene, _: &Claim| order(scene, OperatorAction::Evict(Eviction::AtExpiry)).await;
     at_each_request(held, verb).await;
 }
 
@@ -406,9 +406,9 @@ async fn order_a_holder_to_leave() {
 async fn order_the_end_of_a_pause() {
     let prepare = async |scene: &mut Scene| {
         let ours = held(scene).await;
-        assert!(order(scene, Command::Pause { lasting: Duration::from_secs(60) }).await);
+        assert!(order(scene, OperatorAction::Pause { lasting: Duration::from_secs(60) }).await);
         ours
     };
-    let verb = async |scene: &Scene, _: &Claim| order(scene, Command::Resume).await;
+    let verb = async |scene: &Scene, _: &Claim| order(scene, OperatorAction::Resume).await;
     at_each_request(prepare, verb).await;
 }

@@ -17,7 +17,7 @@ use common::{
     granted, in_time, open, through,
 };
 use leasehold::{
-    Backend, Claim, Command, Effect, ErrorKind, Eviction, Farewell, Held, Holder, Order, Ordered, Query,
+    Backend, Claim, OperatorAction, Effect, ErrorKind, Eviction, ReleaseRequest, RenewRequest, Holder, OperatorCommand, CommandOutcome, Query,
     Released, Renewal, Resource, Share, Verdict,
 };
 use leasehold_testkit::servers::ZooKeeperServer;
@@ -133,7 +133,7 @@ async fn nothing_is_renewed_by_another_clients_answer() {
                 delete(claim).await;
             }
         },
-        async |backend, claim| backend.renew(&[Held::new(claim.reference(), claim.ttl)]).await.remove(0),
+        async |backend, claim| backend.renew(&[RenewRequest::new(claim.reference(), claim.ttl)]).await.remove(0),
         |answer, what| match answer {
             Err(error) => {
                 assert_eq!(
@@ -158,7 +158,7 @@ async fn nothing_is_released_or_evicted_by_another_clients_answer() {
                 delete(claim).await;
             }
         },
-        async |backend, claim| backend.release(&Farewell::new(claim.reference())).await,
+        async |backend, claim| backend.release(&ReleaseRequest::new(claim.reference())).await,
         |answer, what| match answer {
             Err(error) => assert_eq!(error.effect(), Effect::Unknown, "{what}"),
             answer => assert!(matches!(answer, Ok(Released::AlreadyGone)), "{what}: {answer:?}"),
@@ -173,10 +173,10 @@ async fn nothing_is_released_or_evicted_by_another_clients_answer() {
             }
         },
         async |backend, claim| {
-            let order = Order::new(claim.resource.clone(), Command::Evict(Eviction::Now), "ops", "test");
+            let order = OperatorCommand::new(claim.resource.clone(), OperatorAction::Evict(Eviction::Now), "ops", "test");
             backend.order(&order).await
         },
-        |answer, what| assert!(!matches!(answer, Ok(Ordered::Done)), "{what}: {answer:?}"),
+        |answer, what| assert!(!matches!(answer, Ok(CommandOutcome::Done)), "{what}: {answer:?}"),
     )
     .await;
 }
@@ -209,12 +209,12 @@ async fn an_answer_that_comes_twice_costs_the_connection_and_nothing_else() {
     let ours = Side::new().await;
     let mine = claim(&fresh("twice"));
     let grant = granted(&ours.backend, &mine).await;
-    let held = [Held::new(mine.reference(), mine.ttl)];
+    let held = [RenewRequest::new(mine.reference(), mine.ttl)];
     for _ in 0..3 {
         ours.frames.set(Fault::RepeatReply, 1);
         eventually("the renewal", || async {
             match ours.backend.renew(&held).await.remove(0) {
-                Ok(Renewal::Kept(kept)) => {
+                Ok(Renewal::Renewed(kept)) => {
                     assert_eq!(kept.token, grant.token);
                     true
                 }
@@ -228,7 +228,7 @@ async fn an_answer_that_comes_twice_costs_the_connection_and_nothing_else() {
         .await;
         assert!(ours.frames.happened());
     }
-    let farewell = Farewell::new(mine.reference()).burying(mine.ttl);
+    let farewell = ReleaseRequest::new(mine.reference()).with_tombstone(mine.ttl);
     eventually("the release", || async { ours.backend.release(&farewell).await.is_ok() }).await;
     granted(&open(&SERVER.url()).await, &claim(&mine.resource)).await;
 }

@@ -74,7 +74,7 @@ async fn waiting_costs_nothing_but_the_safety_poll_and_a_release_wakes_one() {
     }
     common::eventually("all wait", || async {
         let page = leases.inspect(&Query::One(report())).await.unwrap();
-        page.into_snapshots().remove(0).line_length == waiters
+        page.into_snapshots().remove(0).queue_length == waiters
     })
     .await;
     let watches = server.number("zk_watch_count");

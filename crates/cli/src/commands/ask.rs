@@ -3,7 +3,7 @@
 use std::{process::ExitCode, time::Duration};
 
 use clap::Args;
-use leasehold::Command;
+use leasehold::OperatorAction;
 
 use crate::{
     args,
@@ -36,6 +36,6 @@ impl Ask {
             would: format!("ask {whom} to finish within {span}"),
             did: format!("asked {whom} to finish within {span}; it learns of it at its next renewal"),
         };
-        self.order.give(&case, Command::Ask { within: self.by }, deed).await
+        self.order.give(&case, OperatorAction::Ask { within: self.by }, deed).await
     }
 }

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use leasehold::{Command, Eviction, FencingToken};
+use leasehold::{OperatorAction, Eviction, FencingToken};
 
 use crate::{
     alive::{self, Sign},
@@ -49,7 +49,7 @@ impl Evict {
             desk.output.say(&format!("two may run: {} is told only when it next renews", case.whom()));
         }
         let eviction = if self.now { Eviction::Now } else { Eviction::AtExpiry };
-        self.order.give(&case, Command::Evict(eviction), self.deed(&case)).await
+        self.order.give(&case, OperatorAction::Evict(eviction), self.deed(&case)).await
     }
 
     /// Whoever ends a holder at once says that he knows what that means.

@@ -90,7 +90,7 @@ impl Ls {
             Some(kind) => kind == seen.resource.kind(),
             None => !is_mark || !self.prefix.is_empty(),
         };
-        kind && (!self.waiting || seen.line_length > 0)
+        kind && (!self.waiting || seen.queue_length > 0)
     }
 }
 
@@ -133,7 +133,7 @@ fn urgency(held: Option<&HeldBy>) -> Style {
 }
 
 fn waiting(seen: &Snapshot) -> Cell {
-    match seen.line_length {
+    match seen.queue_length {
         0 => Cell::default(),
         waiting => {
             let oldest = oldest_wait(seen).unwrap_or_default();
@@ -155,7 +155,7 @@ fn flags(seen: &Snapshot) -> Cell {
 }
 
 pub(crate) fn oldest_wait(seen: &Snapshot) -> Option<Duration> {
-    seen.line.iter().map(|placed| placed.waited).max()
+    seen.queue.iter().map(|placed| placed.waited).max()
 }
 
 fn longest(seen: &Snapshot) -> Option<&HeldBy> {

@@ -3,7 +3,7 @@
 use std::{process::ExitCode, time::Duration};
 
 use clap::Args;
-use leasehold::{Clock as _, Command, SystemClock};
+use leasehold::{Clock as _, OperatorAction, SystemClock};
 
 use crate::{
     args,
@@ -38,7 +38,7 @@ impl Pause {
             would: format!("grant nothing until {until}"),
             did: format!("nothing is granted until {until}; who holds it stays"),
         };
-        self.order.give(&case, Command::Pause { lasting: self.lasting }, deed).await
+        self.order.give(&case, OperatorAction::Pause { lasting: self.lasting }, deed).await
     }
 }
 
@@ -56,6 +56,6 @@ impl Resume {
             None => "; it was not paused".to_owned(),
         };
         let deed = Deed { would: format!("grant again{was}"), did: format!("it is granted again{was}") };
-        self.order.give(&case, Command::Resume, deed).await
+        self.order.give(&case, OperatorAction::Resume, deed).await
     }
 }

@@ -3,7 +3,7 @@
 use std::{num::NonZeroU32, process::ExitCode};
 
 use clap::{Args, builder::TypedValueParser as _, value_parser};
-use leasehold::Command;
+use leasehold::OperatorAction;
 
 use crate::{
     desk::Desk,
@@ -37,6 +37,6 @@ impl Resize {
             would: format!("change the capacity from {was} to {capacity}"),
             did: format!("the capacity is {capacity} from now on; it was {was}"),
         };
-        self.order.give(&case, Command::Resize { capacity: self.capacity }, deed).await
+        self.order.give(&case, OperatorAction::Resize { capacity: self.capacity }, deed).await
     }
 }

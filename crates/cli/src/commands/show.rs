@@ -63,10 +63,10 @@ fn page(screen: Screen, seen: &Snapshot, records: &[AuditRecord]) -> Vec<String>
         lines.extend(holder(screen, held, seen.capacity));
     }
     lines.extend(left_out(seen.holder_count, seen.holders.len(), "holders"));
-    if !seen.line.is_empty() {
+    if !seen.queue.is_empty() {
         lines.push(String::new());
         lines.extend(screen.indented(&line(seen)));
-        lines.extend(left_out(seen.line_length, seen.line.len(), "places"));
+        lines.extend(left_out(seen.queue_length, seen.queue.len(), "places"));
     }
     if !records.is_empty() {
         lines.push(String::new());
@@ -77,7 +77,7 @@ fn page(screen: Screen, seen: &Snapshot, records: &[AuditRecord]) -> Vec<String>
 
 fn title(screen: Screen, seen: &Snapshot) -> String {
     let name = Style::Bold.paint(&view::name(&seen.resource), screen.colour);
-    let state = match (seen.holder_count, seen.line_length) {
+    let state = match (seen.holder_count, seen.queue_length) {
         (0, 0) => Style::Good.paint("free", screen.colour),
         (0, waiting) => format!("nobody holds it, {waiting} waiting"),
         (held, waiting) => {
@@ -103,7 +103,7 @@ fn holder(screen: Screen, held: &HeldBy, capacity: u32) -> Vec<String> {
         ("since", Some(format!("{since} ({})", text::span(held.held_for)))),
         ("left", Some(format!("{}, {unless}", text::span(held.remaining)))),
         ("share", view::share(held.weight, capacity)),
-        ("turns", (held.turns > 0).then(|| format!("handed over {} times in a row", held.turns))),
+        ("turns", (held.handovers > 0).then(|| format!("handed over {} times in a row", held.handovers))),
         ("asked", held.asked.as_ref().map(view::asked)),
         ("note", held.note.as_deref().map(text::note)),
     ];
@@ -115,7 +115,7 @@ fn holder(screen: Screen, held: &HeldBy, capacity: u32) -> Vec<String> {
 
 fn line(seen: &Snapshot) -> Table<5> {
     let mut table = Table::new(["LINE", "WAITS", "=WAITED", "=PLACE ENDS IN", "WANTS"]);
-    for (at, placed) in seen.line.iter().enumerate() {
+    for (at, placed) in seen.queue.iter().enumerate() {
         table.row([
             (at + 1).to_string().into(),
             text::holder(&placed.holder).into(),

@@ -102,7 +102,7 @@ impl Watch {
 fn frame(screen: Screen, seen: &[Snapshot], trouble: Option<&str>) -> Vec<String> {
     let columns = screen.columns().unwrap_or(usize::MAX);
     let live =
-        seen.iter().filter(|seen| seen.holder_count > 0 || seen.line_length > 0 || seen.paused_for.is_some());
+        seen.iter().filter(|seen| seen.holder_count > 0 || seen.queue_length > 0 || seen.paused_for.is_some());
     let head = format!(
         "{}  {}",
         text::time(SystemClock.wall()),
@@ -173,8 +173,8 @@ fn between(before: &Snapshot, after: &Snapshot) -> Vec<Change> {
             all.push(Change::new(resource, event, Some(held), format!("{} {say}", order::who(held))));
         }
     }
-    if before.line_length != after.line_length {
-        let say = match after.line_length {
+    if before.queue_length != after.queue_length {
+        let say = match after.queue_length {
             0 => "nobody waits".to_owned(),
             waiting => text::count(waiting, "waits", "wait"),
         };
@@ -231,7 +231,7 @@ mod tests {
         let mut evicted = held(1);
         evicted.evicting = true;
         let mut waiting = seen(vec![evicted]);
-        (waiting.line_length, waiting.paused_for) = (2, Some(Duration::from_secs(5)));
+        (waiting.queue_length, waiting.paused_for) = (2, Some(Duration::from_secs(5)));
         assert_eq!(step(vec![waiting]), ["evicting", "line", "paused"]);
         assert_eq!(step(vec![seen(vec![held(2)])]), ["ended", "held", "line", "resumed"]);
         assert_eq!(step(vec![]), ["ended"]);

@@ -67,7 +67,7 @@ impl Why {
             let answer = Answer {
                 resource: ResourceView::of(&seen),
                 free,
-                ahead: seen.line_length,
+                ahead: seen.queue_length,
                 at_the_latest_ms: latest.map(view::millis),
                 at_the_latest: latest.map(|latest| text::exact_time(now.after(latest))),
                 why,
@@ -94,10 +94,10 @@ impl Why {
 /// there than are listed.
 fn latest(seen: &Snapshot, wanted: u32) -> Option<Duration> {
     let listed =
-        seen.holders.len() == seen.holder_count as usize && seen.line.len() == seen.line_length as usize;
+        seen.holders.len() == seen.holder_count as usize && seen.queue.len() == seen.queue_length as usize;
     let holders = seen.holders.iter().map(|held| (held.remaining, held.weight));
     let mut there: Vec<_> =
-        holders.chain(seen.line.iter().map(|placed| (placed.remaining, placed.weight))).collect();
+        holders.chain(seen.queue.iter().map(|placed| (placed.remaining, placed.weight))).collect();
     there.sort_unstable_by_key(|(remaining, _)| *remaining);
     let mut taken: u64 = there.iter().map(|(_, weight)| u64::from(*weight)).sum();
     let fits = |taken: u64| there.is_empty() || taken + u64::from(wanted) <= u64::from(seen.capacity);
@@ -166,8 +166,8 @@ fn holders(seen: &Snapshot, name: &str, now: WallTime) -> Vec<String> {
 }
 
 fn line(seen: &Snapshot) -> Option<String> {
-    let first = seen.line.first()?;
-    let waiting = text::count(seen.line_length, "waits", "wait");
+    let first = seen.queue.first()?;
+    let waiting = text::count(seen.queue_length, "waits", "wait");
     let (who, waited) = (text::holder(&first.holder), text::span(first.waited));
     Some(format!("{waiting} ahead of you; the first, {who}, for {waited}."))
 }
@@ -177,7 +177,7 @@ fn limit(seen: &Snapshot, latest: Option<Duration>, now: WallTime) -> String {
         return "When you get it at the latest cannot be told: too many are there.".to_owned();
     };
     let (span, at) = (text::span(latest), text::time(now.after(latest)));
-    let unless = match (seen.holder_count, seen.line_length) {
+    let unless = match (seen.holder_count, seen.queue_length) {
         (0, 0) => "unless it is paused again",
         (_, 0) => "if nobody renews; a holder at work does",
         (0, _) => "if nobody ahead of you takes it first",
@@ -224,7 +224,7 @@ fn ways(desk: &Desk, seen: &Snapshot, now: WallTime) -> Vec<Way> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use leasehold::{FencingToken, HeldBy, Holder, Placed};
+    use leasehold::{FencingToken, HeldBy, Holder, QueueEntry};
     use std::sync::Arc;
 
     fn seen(capacity: u32, held: &[(u32, u64)], line: &[(u32, u64)]) -> Snapshot {
@@ -237,10 +237,10 @@ mod tests {
             seen.holders.push(by);
         }
         let place = |&(weight, seconds): &(u32, u64)| {
-            Placed::new(Arc::clone(&who), weight, Duration::ZERO, Duration::from_secs(seconds))
+            QueueEntry::new(Arc::clone(&who), weight, Duration::ZERO, Duration::from_secs(seconds))
         };
-        seen.line = line.iter().map(place).collect();
-        (seen.holder_count, seen.line_length) = (held.len() as u32, line.len() as u32);
+        seen.queue = line.iter().map(place).collect();
+        (seen.holder_count, seen.queue_length) = (held.len() as u32, line.len() as u32);
         seen
     }
 

@@ -80,7 +80,7 @@ impl Guardian {
 
     /// The command is done: the guardian goes.
     pub(crate) fn dismiss(mut self) {
-        self.wish(Wish::Farewell);
+        self.wish(Wish::ReleaseRequest);
         drop(self.link);
         let _ = self.process.wait();
     }

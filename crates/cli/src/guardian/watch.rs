@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold::{Clock as _, Moment, SystemClock};
+use leasehold::{Clock as _, Timestamp, SystemClock};
 use rustix::{
     event::{PollFd, PollFlags, poll},
     io::Errno,
@@ -62,7 +62,7 @@ struct Watch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Running,
-    Stopping { kill_at: Moment },
+    Stopping { kill_at: Timestamp },
     AllDead,
 }
 
@@ -112,7 +112,7 @@ impl Watch {
     fn keep(mut self) {
         loop {
             let (wishes, gone) = self.hear();
-            if wishes.contains(&Wish::Farewell) {
+            if wishes.contains(&Wish::ReleaseRequest) {
                 return;
             }
             // New deadlines first: they may have come while this process was stopped. Then the clock, and only then
@@ -129,7 +129,7 @@ impl Watch {
             self.look_at_the_clock();
             for wish in wishes {
                 match wish {
-                    Wish::Deadline(_) | Wish::Farewell => {}
+                    Wish::Deadline(_) | Wish::ReleaseRequest => {}
                     Wish::Signal(number) => self.pass_on(number),
                     Wish::Stop(manner) => self.stop(manner),
                 }
@@ -169,7 +169,7 @@ impl Watch {
         }
     }
 
-    fn stop_at(&self) -> Moment {
+    fn stop_at(&self) -> Timestamp {
         self.begin.deadline.before(self.begin.stop_before)
     }
 
@@ -196,7 +196,7 @@ impl Watch {
         }
     }
 
-    fn kill(&mut self, now: Moment) {
+    fn kill(&mut self, now: Timestamp) {
         self.stage = Stage::Stopping { kill_at: now.after(KILL_AGAIN) };
         for pid in descendants::kill_below(getpid()) {
             if !self.untouchable.contains(&pid) {
@@ -244,7 +244,7 @@ impl Watch {
         let until = match self.stage {
             Stage::Running => self.stop_at(),
             Stage::Stopping { kill_at } => kill_at,
-            Stage::AllDead => Moment::NEVER,
+            Stage::AllDead => Timestamp::NEVER,
         };
         // On the boot clock: a machine that slept through the deadline wakes this up first thing.
         let (seconds, nanos) = (until.as_nanos() / 1_000_000_000, until.as_nanos() % 1_000_000_000);
@@ -253,7 +253,7 @@ impl Watch {
             tv_sec: i64::try_from(seconds).unwrap_or(i64::MAX),
             tv_nsec: i64::try_from(nanos.max(1)).unwrap_or(1),
         };
-        let at = if until == Moment::NEVER { never } else { at };
+        let at = if until == Timestamp::NEVER { never } else { at };
         let alarm = Itimerspec { it_interval: never, it_value: at };
         let armed = timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &alarm);
         let blind = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold::Moment;
+use leasehold::Timestamp;
 use rustix::{
     io,
     net::{
@@ -20,7 +20,7 @@ use rustix::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Begin {
     /// From when on someone else may be granted.
-    pub(crate) deadline: Moment,
+    pub(crate) deadline: Timestamp,
     /// How much before the deadline the command is told to stop.
     pub(crate) stop_before: Duration,
     /// How long it has from then on.
@@ -33,13 +33,13 @@ pub(crate) struct Begin {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wish {
     /// The lease was renewed: this is the deadline now.
-    Deadline(Moment),
+    Deadline(Timestamp),
     /// Send this to the command's process group.
     Signal(i32),
     /// The lease is over: end the command and all that it started.
     Stop(Manner),
     /// The command is done; what it left running is none of our business.
-    Farewell,
+    ReleaseRequest,
 }
 
 /// How the command is ended.
@@ -106,7 +106,7 @@ impl Begin {
         let (BEGIN, Some(stdin)) = (got.bytes, stdin) else { return Err(Broken) };
         let number = |at: usize| word(&bytes[at..at + 8]);
         let begin = Begin {
-            deadline: Moment::from_nanos(number(0)),
+            deadline: Timestamp::from_nanos(number(0)),
             stop_before: Duration::from_nanos(number(8)),
             grace: Duration::from_nanos(number(16)),
             foreground: bytes[24] != 0,
@@ -145,17 +145,17 @@ impl Packet for Wish {
             Wish::Signal(number) => (b's', signed(number)),
             Wish::Stop(Manner::Gently) => (b'g', 0),
             Wish::Stop(Manner::AtOnce) => (b'o', 0),
-            Wish::Farewell => (b'f', 0),
+            Wish::ReleaseRequest => (b'f', 0),
         }
     }
 
     fn unpack(letter: u8, number: u64) -> Option<Wish> {
         Some(match letter {
-            b'd' => Wish::Deadline(Moment::from_nanos(number)),
+            b'd' => Wish::Deadline(Timestamp::from_nanos(number)),
             b's' => Wish::Signal(i32::try_from(number).ok()?),
             b'g' => Wish::Stop(Manner::Gently),
             b'o' => Wish::Stop(Manner::AtOnce),
-            b'f' => Wish::Farewell,
+            b'f' => Wish::ReleaseRequest,
             _ => return None,
         })
     }
@@ -216,11 +216,11 @@ mod tests {
     fn what_is_said_is_what_is_heard() {
         let (here, there) = link();
         let wishes = [
-            Wish::Deadline(Moment::from_nanos(u64::MAX - 1)),
+            Wish::Deadline(Timestamp::from_nanos(u64::MAX - 1)),
             Wish::Signal(15),
             Wish::Stop(Manner::Gently),
             Wish::Stop(Manner::AtOnce),
-            Wish::Farewell,
+            Wish::ReleaseRequest,
         ];
         for wish in wishes {
             wish.send(&here).unwrap();
@@ -249,7 +249,7 @@ mod tests {
     fn the_beginning_carries_a_file() {
         let (here, there) = link();
         let begin = Begin {
-            deadline: Moment::from_nanos(9),
+            deadline: Timestamp::from_nanos(9),
             stop_before: Duration::from_secs(5),
             grace: Duration::from_millis(4750),
             foreground: true,

@@ -98,9 +98,9 @@ impl Store {
 
     /// A claim that waits in line.
     pub(crate) fn wait_for(&self, resource: &str) -> Running {
-        let before = self.json(&["show", resource])["line_length"].as_u64().unwrap();
+        let before = self.json(&["show", resource])["queue_length"].as_u64().unwrap();
         let child = self.command(&["run", resource, "--label", "waiter", "--", "true"]).spawn().unwrap();
-        eventually(|| self.json(&["show", resource])["line_length"].as_u64().unwrap() > before);
+        eventually(|| self.json(&["show", resource])["queue_length"].as_u64().unwrap() > before);
         Running { child, token: String::new() }
     }
 

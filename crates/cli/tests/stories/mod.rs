@@ -137,7 +137,7 @@ pub fn one_holds_the_next_waits_its_turn_and_everyone_can_see_who<S: Server>() {
     store.refuses(&["run", "-n", "report/42", "--", "true"], 75, "report/42");
 
     let next = store.script(&["-w", "60"], "echo $LEASEHOLD_TOKEN").start();
-    eventually("it waits", || store.shown()["line_length"] == 1);
+    eventually("it waits", || store.shown()["queue_length"] == 1);
     holder.write("\n");
     assert_eq!(holder.end(), (0, vec![]));
     assert!(token_of(&next) > token);

@@ -14,7 +14,7 @@ use std::{
 
 pub mod pty;
 
-use leasehold::{Client, Eviction, Order, Snapshot};
+use leasehold::{Client, Eviction, OperatorCommand, Snapshot};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Far longer than anything takes: a test that gets here has failed.
@@ -84,11 +84,11 @@ impl Site {
 
     /// Ends whoever holds `x/1`.
     pub fn evict(&self, how: Eviction) {
-        self.order(leasehold::Command::Evict(how));
+        self.order(leasehold::OperatorAction::Evict(how));
     }
 
-    pub fn order(&self, command: leasehold::Command) {
-        let order = Order::new("x/1".parse().unwrap(), command, "a test", "to see what happens");
+    pub fn order(&self, command: leasehold::OperatorAction) {
+        let order = OperatorCommand::new("x/1".parse().unwrap(), command, "a test", "to see what happens");
         self.ask(async |client| client.order(&order).await.unwrap());
     }
 
@@ -100,7 +100,7 @@ impl Site {
 
     /// Waits until so many wait in line for `x/1`.
     pub fn until_waiting(&self, count: u32) {
-        eventually("they wait", || self.look("x", "1").line_length >= count);
+        eventually("they wait", || self.look("x", "1").queue_length >= count);
     }
 
     /// Keeps everyone else from the store until it is dropped.

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | [`rule`] | what one node answers: the specification that a node in memory runs and that Lua scripts repeat |
 //! | [`tally`] | what a client makes of the answers so far |
-//! | [`care`] | which nodes may vote, and what makes one that forgot vote again |
+//! | [`membership`] | which nodes may vote, and what makes one that forgot vote again |
 //!
 //! # Why tokens grow
 //!
@@ -15,24 +15,24 @@
 //! was this owner's too. A grant is complete when a majority has accepted the *same* number. Two majorities share a
 //! node, so no number is granted to two owners, and a grant that begins after another one was complete is above it.
 //! No clock and no exclusion is used in this: tokens stay right where the lock itself fails. What is used is that a
-//! node does not forget; [`care`] is about those that do.
+//! node does not forget; [`membership`] is about those that do.
 //!
 //! Numbers are taken from clocks all the same (in microseconds), so that a register may end: when it does, the node's
 //! clock is so far past it that the node accepts nothing below it any more.
 
-pub mod care;
-pub mod rule;
+pub mod membership;
+pub mod node_model;
 pub mod tally;
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use crate::{
-    claim::{Held, Holder},
+    claim::{RenewRequest, Holder},
     clock::WallTime,
     error::Result,
     resource::Resource,
     token::{FencingToken, OwnerToken},
-    verdict::{Gone, HeldBy},
+    verdict::{GoneReason, HeldBy},
 };
 
 /// How far a proposal may be from a node's clock. A majority of clocks must be right to within this.
@@ -45,7 +45,7 @@ pub const RETENTION: Duration = Duration::from_secs(2 * 3600);
 ///
 /// Nodes know nothing of each other: whoever asks puts their answers together. Each verb happens in one step on its
 /// node, or not at all; an error says its effect as in the [contract of backends](crate::Backend). What each verb
-/// does is [`rule::NodeModel`].
+/// does is [`node_model::NodeModel`].
 #[async_trait::async_trait]
 pub trait QuorumNode: fmt::Debug + Send + Sync + 'static {
     /// Which one, for people: an address without secrets.
@@ -55,29 +55,29 @@ pub trait QuorumNode: fmt::Debug + Send + Sync + 'static {
     async fn health(&self) -> Result<Health>;
 
     /// Replaces the birth mark if it is the `expected` one, and says which one is there then.
-    async fn mark(&self, expected: Option<&Mark>, new: &Mark) -> Result<Option<Mark>>;
+    async fn mark(&self, expected: Option<&BirthMark>, new: &BirthMark) -> Result<Option<BirthMark>>;
 
     /// Asks for the lock, and for the proposed number with it.
-    async fn vote(&self, ballot: &Ballot) -> Result<Vote>;
+    async fn vote(&self, ballot: &VoteRequest) -> Result<Vote>;
 
     /// Asks for the number alone, on a lock that is held.
-    async fn claim(&self, ballot: &Ballot) -> Result<Vote>;
+    async fn claim(&self, ballot: &VoteRequest) -> Result<Vote>;
 
     /// Takes the lock, if it is free, as a part of a grant that a majority has given already: the proposal is its token.
     /// No number is accepted.
-    async fn join(&self, ballot: &Ballot) -> Result<Vote>;
+    async fn join(&self, ballot: &VoteRequest) -> Result<Vote>;
 
     /// Gives the lock back, or what a late request would take; says whether it was there.
-    async fn undo(&self, undo: &Undo) -> Result<bool>;
+    async fn undo(&self, undo: &UndoRequest) -> Result<bool>;
 
     /// Goes on holding. One answer each, in order.
-    async fn renew(&self, held: &[Held]) -> Vec<Result<NodeRenewal>>;
+    async fn renew(&self, held: &[RenewRequest]) -> Vec<Result<NodeRenewal>>;
 
     /// Looks at one resource.
-    async fn look(&self, resource: &Resource) -> Result<View>;
+    async fn look(&self, resource: &Resource) -> Result<NodeView>;
 
     /// Walks over what is there, a page at a time; the same entry perhaps twice.
-    async fn walk(&self, prefix: &str, after: Option<&str>) -> Result<Walk>;
+    async fn walk(&self, prefix: &str, after: Option<&str>) -> Result<NodePage>;
 
     /// Raises registers to at least these numbers, for nobody.
     async fn raise(&self, registers: &[(Resource, FencingToken)]) -> Result<()>;
@@ -101,12 +101,12 @@ pub struct Health {
     /// It provably syncs every write to its disk before it answers: a restart forgets nothing.
     pub durable: bool,
     /// What it remembers of itself.
-    pub mark: Option<Mark>,
+    pub mark: Option<BirthMark>,
 }
 
 /// The birth mark: what a node remembers of itself. One that has lost its data has lost its mark, too.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Mark {
+pub struct BirthMark {
     /// Of which set of nodes it is a part.
     pub set: String,
     /// How many nodes that set has.
@@ -118,12 +118,12 @@ pub struct Mark {
     /// That run synced every write.
     pub durable: bool,
     /// Whether it may vote.
-    pub standing: Standing,
+    pub standing: VoterStatus,
 }
 
 /// Whether a node may vote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Standing {
+pub enum VoterStatus {
     /// The set is being used for the first time, and this node has not voted yet.
     Founding,
     /// It may have forgotten something at this time, by its own clock: no vote yet.
@@ -142,7 +142,7 @@ pub struct AttemptId(pub u64);
 
 /// What a node is asked for.
 #[derive(Clone, Debug)]
-pub struct Ballot {
+pub struct VoteRequest {
     /// The lock of what.
     pub resource: Resource,
     /// For whom.
@@ -165,12 +165,12 @@ pub struct Vote {
     /// The node's clock.
     pub now: WallTime,
     /// Yes or no.
-    pub choice: Choice,
+    pub choice: VoteOutcome,
 }
 
 /// Yes or no.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Choice {
+pub enum VoteOutcome {
     /// This owner has the lock here, and this node has accepted the number for it.
     Yours {
         /// Accepted.
@@ -188,7 +188,7 @@ pub enum Choice {
     /// Nobody has the lock here: a claim that comes too late.
     Free,
     /// A farewell buried this owner, or this attempt was undone.
-    Buried,
+    Cancelled,
     /// The proposal is too far from this node's clock.
     Far,
     /// The ttl is longer than the gate.
@@ -202,7 +202,7 @@ pub enum Choice {
 
 /// Gives back what an owner has on a node.
 #[derive(Clone, Debug)]
-pub struct Undo {
+pub struct UndoRequest {
     /// Of what.
     pub resource: Resource,
     /// Whose.
@@ -210,17 +210,17 @@ pub struct Undo {
     /// Only what this attempt took; without one, whatever the owner has.
     pub attempt: Option<AttemptId>,
     /// A request that is executed late comes to nothing for this long.
-    pub bury: Option<Duration>,
+    pub tombstone: Option<Duration>,
 }
 
-impl Undo {
+impl UndoRequest {
     /// What this attempt took.
-    pub fn of(ballot: &Ballot) -> Undo {
-        Undo {
+    pub fn of(ballot: &VoteRequest) -> UndoRequest {
+        UndoRequest {
             resource: ballot.resource.clone(),
             owner: ballot.owner,
             attempt: Some(ballot.attempt),
-            bury: None,
+            tombstone: None,
         }
     }
 }
@@ -229,7 +229,7 @@ impl Undo {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeRenewal {
     /// The lock is there, and goes on.
-    Kept {
+    Renewed {
         /// Of the grant.
         number: FencingToken,
         /// How much is left.
@@ -238,7 +238,7 @@ pub enum NodeRenewal {
     /// It is not there.
     Gone {
         /// Why, as far as the node knows.
-        why: Gone,
+        why: GoneReason,
     },
     /// The ttl is longer than the gate.
     TooLong {
@@ -249,7 +249,7 @@ pub enum NodeRenewal {
 
 /// One resource, as one node has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct View {
+pub struct NodeView {
     /// The node's clock.
     pub now: WallTime,
     /// Who has the lock here, and by which attempt.
@@ -260,16 +260,16 @@ pub struct View {
 
 /// A page of what is on a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Walk {
+pub struct NodePage {
     /// Resources that are held, or whose register is remembered.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<NodeEntry>,
     /// Where to go on, if there are more.
     pub next: Option<String>,
 }
 
 /// A resource that a node knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct NodeEntry {
     /// Which.
     pub resource: Resource,
     /// Someone has the lock.

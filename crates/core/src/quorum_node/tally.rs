@@ -2,12 +2,12 @@
 
 use std::{cmp::Reverse, collections::BTreeMap, time::Duration};
 
-use super::{AttemptId, Choice, NodeRenewal, View, Vote};
+use super::{AttemptId, VoteOutcome, NodeRenewal, NodeView, Vote};
 use crate::{
     clock::WallTime,
     planted::{self, Bug},
     token::FencingToken,
-    verdict::{Gone, HeldBy},
+    verdict::{GoneReason, HeldBy},
 };
 
 /// How many of this many nodes are a majority.
@@ -17,7 +17,7 @@ pub fn majority(size: usize) -> usize {
 
 /// What came of asking one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum NodeAnswer {
     /// Nothing yet.
     Pending,
     /// This.
@@ -56,7 +56,7 @@ pub enum Decision {
         by: Option<Box<HeldBy>>,
     },
     /// A farewell buried this owner.
-    Buried,
+    Cancelled,
     /// The ttl is longer than the gate.
     TooLong {
         /// The longest.
@@ -75,11 +75,11 @@ pub enum Decision {
 }
 
 /// Decides after some answers to a ballot. `answers` has one entry for each node.
-pub fn decide(answers: &[Answer], ours: AttemptId) -> Decision {
+pub fn decide(answers: &[NodeAnswer], ours: AttemptId) -> Decision {
     let needed = majority(answers.len());
-    let count = Count::of(answers);
+    let count = VoteCount::of(answers);
     if count.buried {
-        return Decision::Buried;
+        return Decision::Cancelled;
     }
     if let Some((token, remaining)) = agreed(&count.yours, needed) {
         return Decision::Granted { token, remaining };
@@ -111,7 +111,7 @@ pub fn decide(answers: &[Answer], ours: AttemptId) -> Decision {
 }
 
 #[derive(Default)]
-struct Count<'a> {
+struct VoteCount<'a> {
     yours: Vec<(FencingToken, Duration)>,
     rivals: BTreeMap<AttemptId, Vec<&'a HeldBy>>,
     clocks: Vec<WallTime>,
@@ -124,14 +124,14 @@ struct Count<'a> {
     pending: usize,
 }
 
-impl<'a> Count<'a> {
-    fn of(answers: &'a [Answer]) -> Count<'a> {
-        let mut count = Count::default();
+impl<'a> VoteCount<'a> {
+    fn of(answers: &'a [NodeAnswer]) -> VoteCount<'a> {
+        let mut count = VoteCount::default();
         for answer in answers {
             match answer {
-                Answer::Pending => count.pending += 1,
-                Answer::Silent => count.silent += 1,
-                Answer::Vote(vote) => count.add(vote),
+                NodeAnswer::Pending => count.pending += 1,
+                NodeAnswer::Silent => count.silent += 1,
+                NodeAnswer::Vote(vote) => count.add(vote),
             }
         }
         count
@@ -140,13 +140,13 @@ impl<'a> Count<'a> {
     fn add(&mut self, vote: &'a Vote) {
         self.clocks.push(vote.now);
         match &vote.choice {
-            Choice::Yours { number, remaining } => self.yours.push((*number, *remaining)),
-            Choice::Held { by, attempt } => self.rivals.entry(*attempt).or_default().push(by),
-            Choice::Free => self.free += 1,
-            Choice::Buried => self.buried = true,
-            Choice::Far => self.far += 1,
-            Choice::TooLong { gate } => self.gate = Some(self.gate.map_or(*gate, |known| known.max(*gate))),
-            Choice::NoVote => self.abstain += 1,
+            VoteOutcome::Yours { number, remaining } => self.yours.push((*number, *remaining)),
+            VoteOutcome::Held { by, attempt } => self.rivals.entry(*attempt).or_default().push(by),
+            VoteOutcome::Free => self.free += 1,
+            VoteOutcome::Cancelled => self.buried = true,
+            VoteOutcome::Far => self.far += 1,
+            VoteOutcome::TooLong { gate } => self.gate = Some(self.gate.map_or(*gate, |known| known.max(*gate))),
+            VoteOutcome::NoVote => self.abstain += 1,
         }
     }
 
@@ -189,9 +189,9 @@ fn median(clocks: &[WallTime], needed: usize) -> Option<WallTime> {
 
 /// What came of renewing one lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kept {
+pub enum RenewalDecision {
     /// A majority has it.
-    Kept {
+    Renewed {
         /// Of the grant.
         token: FencingToken,
         /// How long a majority has it, at least.
@@ -200,7 +200,7 @@ pub enum Kept {
     /// No majority can have it.
     Gone {
         /// Why.
-        why: Gone,
+        why: GoneReason,
     },
     /// The ttl is longer than the gate.
     TooLong {
@@ -213,27 +213,27 @@ pub enum Kept {
 
 /// Decides after some answers to a renewal; `None` for a node that has not answered, and `Some(None)` for one that
 /// will not. `None` while more answers could change the outcome. `known` is the token that this client remembers.
-pub fn kept(answers: &[Option<Option<NodeRenewal>>], known: Option<FencingToken>) -> Option<Kept> {
+pub fn decide_renewal(answers: &[Option<Option<NodeRenewal>>], known: Option<FencingToken>) -> Option<RenewalDecision> {
     let needed = majority(answers.len());
-    let (mut kept, mut gone, mut why) = (Vec::new(), 0, Gone::NotThere);
+    let (mut kept, mut gone, mut why) = (Vec::new(), 0, GoneReason::NotThere);
     let pending = answers.iter().filter(|answer| answer.is_none()).count();
     for answer in answers.iter().copied().flatten().flatten() {
         match answer {
-            NodeRenewal::Kept { number, remaining } => kept.push((number, remaining)),
-            NodeRenewal::Gone { why: Gone::NotThere } => gone += 1,
+            NodeRenewal::Renewed { number, remaining } => kept.push((number, remaining)),
+            NodeRenewal::Gone { why: GoneReason::NotThere } => gone += 1,
             NodeRenewal::Gone { why: other } => (gone, why) = (gone + 1, other),
-            NodeRenewal::TooLong { gate } => return Some(Kept::TooLong { gate }),
+            NodeRenewal::TooLong { gate } => return Some(RenewalDecision::TooLong { gate }),
         }
     }
     if kept.len() >= needed {
         let remaining = nth_longest(kept.iter().map(|(_, remaining)| *remaining).collect(), needed);
         let token = token(kept.iter().map(|(number, _)| *number), known, needed);
-        return token.map(|token| Kept::Kept { token, remaining });
+        return token.map(|token| RenewalDecision::Renewed { token, remaining });
     }
     if gone > answers.len() - needed {
-        return Some(Kept::Gone { why });
+        return Some(RenewalDecision::Gone { why });
     }
-    (pending == 0).then_some(Kept::Unreachable)
+    (pending == 0).then_some(RenewalDecision::Unreachable)
 }
 
 /// The token of a grant, of the numbers that nodes name: one that a majority names; else the one that this client
@@ -264,7 +264,7 @@ pub fn was_there(answers: &[Option<bool>]) -> bool {
 
 /// Who holds a resource in the eyes of a majority, for how long a majority has it, and the greatest number accepted.
 /// `None` for a node that did not answer.
-pub fn majority_view(views: &[Option<View>]) -> (Option<HeldBy>, Option<FencingToken>) {
+pub fn majority_view(views: &[Option<NodeView>]) -> (Option<HeldBy>, Option<FencingToken>) {
     let needed = majority(views.len());
     let seen = || views.iter().flatten();
     let last = seen().filter_map(|view| view.last).max();
@@ -292,29 +292,29 @@ mod tests {
     use crate::claim::Holder;
     use std::sync::Arc;
 
-    fn vote(choice: Choice) -> Answer {
-        Answer::Vote(Vote { now: WallTime::from_micros(1_000), choice })
+    fn vote(choice: VoteOutcome) -> NodeAnswer {
+        NodeAnswer::Vote(Vote { now: WallTime::from_micros(1_000), choice })
     }
 
-    fn yours(number: u64) -> Answer {
-        vote(Choice::Yours {
+    fn yours(number: u64) -> NodeAnswer {
+        vote(VoteOutcome::Yours {
             number: FencingToken::new(number).unwrap(),
             remaining: Duration::from_secs(number),
         })
     }
 
-    fn held(attempt: u64) -> Answer {
+    fn held(attempt: u64) -> NodeAnswer {
         let by = HeldBy::new(Arc::new(Holder::new("h", 1, "")), FencingToken::new(1).unwrap(), 1);
-        vote(Choice::Held { by: Box::new(by), attempt: AttemptId(attempt) })
+        vote(VoteOutcome::Held { by: Box::new(by), attempt: AttemptId(attempt) })
     }
 
-    fn decided(answers: &[Answer]) -> Decision {
+    fn decided(answers: &[NodeAnswer]) -> Decision {
         decide(answers, AttemptId(5))
     }
 
     #[test]
     fn a_majority_with_one_number_is_a_grant_whatever_the_others_say() {
-        use Answer::{Pending, Silent};
+        use NodeAnswer::{Pending, Silent};
         for others in [[Pending, Pending], [Silent, held(1)], [yours(9), Pending]] {
             let answers = [vec![yours(7), yours(7), yours(7)], others.to_vec()].concat();
             let token = FencingToken::new(7).unwrap();
@@ -324,7 +324,7 @@ mod tests {
 
     #[test]
     fn different_numbers_are_claimed_again_with_the_greatest() {
-        let answers = [yours(7), yours(9), yours(7), Answer::Pending, Answer::Pending];
+        let answers = [yours(7), yours(9), yours(7), NodeAnswer::Pending, NodeAnswer::Pending];
         assert_eq!(decided(&answers), Decision::Claim { number: FencingToken::new(9).unwrap() });
     }
 
@@ -341,7 +341,7 @@ mod tests {
         assert!(matches!(three([8, 2]), Decision::Blocked { by: Some(_) }));
         assert!(matches!(split(1, 9), Decision::Blocked { by: Some(_) }), "the rival has a majority");
         // Two of five, two of a rival, one that does not answer: the rival may have that one.
-        let answers = [yours(7), yours(7), held(9), held(9), Answer::Silent];
+        let answers = [yours(7), yours(7), held(9), held(9), NodeAnswer::Silent];
         assert!(matches!(decided(&answers), Decision::Blocked { .. }));
     }
 
@@ -349,7 +349,7 @@ mod tests {
     fn whoever_is_blocked_hears_how_long_a_majority_holds_not_what_one_node_says() {
         let since = |held_for: u64, remaining: u64| {
             let mut answer = held(3);
-            if let Answer::Vote(Vote { choice: Choice::Held { by, .. }, .. }) = &mut answer {
+            if let NodeAnswer::Vote(Vote { choice: VoteOutcome::Held { by, .. }, .. }) = &mut answer {
                 by.held_for = Duration::from_secs(held_for);
                 by.remaining = Duration::from_secs(remaining);
             }
@@ -357,9 +357,9 @@ mod tests {
         };
         // The first was away when the others granted it, and has it since the claim was repeated, with a longer ttl.
         let (late, other) = (since(1, 90), since(8, 2));
-        let two_silent = [vec![Answer::Silent; 2], vec![late.clone(), other.clone(), other.clone()]].concat();
+        let two_silent = [vec![NodeAnswer::Silent; 2], vec![late.clone(), other.clone(), other.clone()]].concat();
         let all_answer = [vec![late.clone()], vec![other.clone(); 4]].concat();
-        for answers in [two_silent, all_answer, vec![late, other, Answer::Pending]] {
+        for answers in [two_silent, all_answer, vec![late, other, NodeAnswer::Pending]] {
             let Decision::Blocked { by: Some(by) } = decided(&answers) else {
                 panic!("{answers:?} is blocked")
             };
@@ -369,8 +369,8 @@ mod tests {
 
     #[test]
     fn silence_and_amnesia_of_a_majority_are_told_apart() {
-        use Answer::Silent;
-        let no_vote = || vote(Choice::NoVote);
+        use NodeAnswer::Silent;
+        let no_vote = || vote(VoteOutcome::NoVote);
         let answers = [yours(7), yours(7), Silent, Silent, Silent];
         assert_eq!(decided(&answers), Decision::Unreachable { silent: 3 });
         let answers = [yours(7), yours(7), no_vote(), no_vote(), no_vote()];
@@ -379,10 +379,10 @@ mod tests {
 
     #[test]
     fn the_median_of_a_majority_is_proposed_once_it_is_known() {
-        let far = |now| Answer::Vote(Vote { now: WallTime::from_micros(now), choice: Choice::Far });
-        let answers = [far(10), Answer::Pending, far(30), Answer::Pending, far(9_999)];
+        let far = |now| NodeAnswer::Vote(Vote { now: WallTime::from_micros(now), choice: VoteOutcome::Far });
+        let answers = [far(10), NodeAnswer::Pending, far(30), NodeAnswer::Pending, far(9_999)];
         assert_eq!(decided(&answers), Decision::Propose { clock: WallTime::from_micros(30) });
-        let answers = [far(10), Answer::Pending, far(30), Answer::Pending, Answer::Pending];
+        let answers = [far(10), NodeAnswer::Pending, far(30), NodeAnswer::Pending, NodeAnswer::Pending];
         assert_eq!(decided(&answers), Decision::Wait);
     }
 
@@ -390,14 +390,14 @@ mod tests {
     fn a_renewal_needs_a_majority_and_says_how_long_that_lasts() {
         let keeps = |seconds| {
             let number = FencingToken::new(3).unwrap();
-            Some(Some(NodeRenewal::Kept { number, remaining: Duration::from_secs(seconds) }))
+            Some(Some(NodeRenewal::Renewed { number, remaining: Duration::from_secs(seconds) }))
         };
-        let gone = Some(Some(NodeRenewal::Gone { why: Gone::NotThere }));
-        let outcome = kept(&[keeps(9), keeps(5), keeps(7), gone, None], None);
-        assert!(matches!(outcome, Some(Kept::Kept { remaining, .. }) if remaining == Duration::from_secs(5)));
-        assert_eq!(kept(&[gone, gone, gone, None, None], None), Some(Kept::Gone { why: Gone::NotThere }));
-        assert_eq!(kept(&[keeps(1), gone, gone, None, None], None), None);
-        assert_eq!(kept(&[keeps(1), gone, gone, Some(None), Some(None)], None), Some(Kept::Unreachable));
+        let gone = Some(Some(NodeRenewal::Gone { why: GoneReason::NotThere }));
+        let outcome = decide_renewal(&[keeps(9), keeps(5), keeps(7), gone, None], None);
+        assert!(matches!(outcome, Some(RenewalDecision::Renewed { remaining, .. }) if remaining == Duration::from_secs(5)));
+        assert_eq!(decide_renewal(&[gone, gone, gone, None, None], None), Some(RenewalDecision::Gone { why: GoneReason::NotThere }));
+        assert_eq!(decide_renewal(&[keeps(1), gone, gone, None, None], None), None);
+        assert_eq!(decide_renewal(&[keeps(1), gone, gone, Some(None), Some(None)], None), Some(RenewalDecision::Unreachable));
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use std::{collections::HashSet, num::NonZeroU32, sync::Arc, time::Duration};
 
 use leasehold_core::{
-    Claim, ClaimRef, Command, Farewell, FencingToken, Held, Holder, Model, Moment, Order, Ordered,
-    OwnerToken, Released, Renewal, Resource, Share, Snapshot, Verdict, seat,
+    Claim, ClaimRef, OperatorAction, ReleaseRequest, FencingToken, RenewRequest, Holder, Model, Timestamp, OperatorCommand, CommandOutcome,
+    OwnerToken, Released, Renewal, Resource, Share, Snapshot, Verdict, admission,
 };
 
 use crate::naive::{Naive, Said};
@@ -28,14 +28,14 @@ pub(crate) fn claim(number: u8, share: Share, ttl: Duration) -> Claim {
     claim
 }
 
-pub(crate) fn resize(capacity: u32) -> Command {
-    Command::Resize { capacity: NonZeroU32::new(capacity).unwrap() }
+pub(crate) fn resize(capacity: u32) -> OperatorAction {
+    OperatorAction::Resize { capacity: NonZeroU32::new(capacity).unwrap() }
 }
 
 /// Both sides, and what was granted so far.
 #[derive(Clone, Debug)]
 pub(crate) struct Both {
-    pub(crate) now: Moment,
+    pub(crate) now: Timestamp,
     pub(crate) model: Model,
     pub(crate) naive: Naive,
     greatest: Option<FencingToken>,
@@ -44,7 +44,7 @@ pub(crate) struct Both {
 
 impl Both {
     pub(crate) fn new() -> Both {
-        let now = Moment::from_nanos(1_000_000_000);
+        let now = Timestamp::from_nanos(1_000_000_000);
         Both { now, model: Model::new(0), naive: Naive::default(), greatest: None, resized: false }
     }
 
@@ -63,13 +63,13 @@ impl Both {
             Verdict::Blocked(blocked) => {
                 let ahead = blocked.ahead as usize;
                 Said::Blocked {
-                    placed: blocked.placed,
+                    placed: blocked.queued,
                     ahead,
                     changes_in: blocked.changes_in,
                     paused: blocked.paused,
                 }
             }
-            Verdict::Buried => Said::Buried,
+            Verdict::Cancelled => Said::Cancelled,
             Verdict::Mismatch { capacity } => Said::Mismatch { capacity: *capacity },
         };
         let due = self.naive.acquire(self.now, claim, token);
@@ -84,10 +84,10 @@ impl Both {
     }
 
     #[track_caller]
-    pub(crate) fn renew(&mut self, held: &Held) -> Renewal {
+    pub(crate) fn renew(&mut self, held: &RenewRequest) -> Renewal {
         let renewal = self.model.renew(self.now, held);
         let said = match &renewal {
-            Renewal::Kept(kept) => Said::Kept {
+            Renewal::Renewed(kept) => Said::Kept {
                 token: kept.token,
                 remaining: kept.remaining,
                 asked: kept.asked.as_ref().map(|asked| asked.within),
@@ -102,7 +102,7 @@ impl Both {
     }
 
     #[track_caller]
-    pub(crate) fn release(&mut self, farewell: &Farewell) -> Released {
+    pub(crate) fn release(&mut self, farewell: &ReleaseRequest) -> Released {
         let released = self.model.release(self.now, farewell);
         let said = Said::Released { now: released == Released::Now };
         assert_eq!(said, self.naive.release(self.now, farewell), "{farewell:?}");
@@ -111,14 +111,14 @@ impl Both {
     }
 
     #[track_caller]
-    pub(crate) fn order(&mut self, order: &Order) -> Ordered {
+    pub(crate) fn order(&mut self, order: &OperatorCommand) -> CommandOutcome {
         let answer = self.model.order(self.now, order);
         let said = match answer {
-            Ordered::Done => Said::Done,
-            Ordered::NotThatOne { token } => Said::NotThatOne { token },
+            CommandOutcome::Done => Said::Done,
+            CommandOutcome::HolderChanged { token } => Said::HolderChanged { token },
         };
         assert_eq!(said, self.naive.order(self.now, order), "{order:?}");
-        self.resized |= matches!(order.command, Command::Resize { .. });
+        self.resized |= matches!(order.action, OperatorAction::Resize { .. });
         self.check();
         answer
     }
@@ -130,7 +130,7 @@ impl Both {
     /// Beyond the window, how many are ahead is an upper bound.
     fn rounded(&self, said: Said) -> Said {
         match said {
-            Said::Blocked { placed, ahead, changes_in, paused } if ahead > seat::WINDOW => {
+            Said::Blocked { placed, ahead, changes_in, paused } if ahead > admission::WINDOW => {
                 assert!(ahead <= self.naive.line.len());
                 Said::Blocked { placed, ahead: usize::MAX, changes_in, paused }
             }
@@ -145,16 +145,16 @@ impl Both {
         let live_seats: Vec<_> = self.naive.seats.iter().filter(|seat| seat.ends > now).collect();
         let live_line: Vec<_> = self.naive.line.iter().filter(|place| place.ends > now).collect();
         assert_eq!(seen.holder_count as usize, live_seats.len());
-        assert_eq!(seen.line_length as usize, live_line.len());
+        assert_eq!(seen.queue_length as usize, live_line.len());
         let weight: u64 = seen.holders.iter().map(|by| u64::from(by.weight)).sum();
         assert!(self.resized || weight <= u64::from(seen.capacity), "{weight} of {} are held", seen.capacity);
         assert!(seen.holders.is_sorted_by_key(|by| by.token), "holders are listed by token");
         for (by, seat) in seen.holders.iter().zip(&live_seats) {
-            assert_eq!((by.token, by.weight, by.turns), (seat.token, seat.weight, seat.turns));
+            assert_eq!((by.token, by.weight, by.handovers), (seat.token, seat.weight, seat.turns));
             assert_eq!((by.kept, by.evicting), (seat.kept, seat.evicting));
             assert_eq!((by.remaining, by.held_for), (now.until(seat.ends), seat.since.until(now)));
         }
-        for (place, naive) in seen.line.iter().zip(&live_line) {
+        for (place, naive) in seen.queue.iter().zip(&live_line) {
             assert_eq!((place.weight, place.waited), (naive.weight, naive.since.until(now)));
             assert_eq!(place.remaining, now.until(naive.ends));
         }
@@ -188,6 +188,6 @@ impl Both {
     }
 }
 
-fn before_holds(model: &Model, now: Moment, token: FencingToken) -> bool {
+fn before_holds(model: &Model, now: Timestamp, token: FencingToken) -> bool {
     model.snapshot(now, &resource()).holders.iter().any(|by| by.token == token)
 }

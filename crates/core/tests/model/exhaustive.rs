@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_core::{Command, Eviction, Farewell, Held, Order, Share, Succession, Verdict};
+use leasehold_core::{OperatorAction, Eviction, ReleaseRequest, RenewRequest, OperatorCommand, Share, Handover, Verdict};
 
 use crate::both::{Both, claim, owner, reference, resource};
 
@@ -10,12 +10,12 @@ use crate::both::{Both, claim, owner, reference, resource};
 enum Move {
     Acquire(u8),
     Queue(u8),
-    Succeed { heir: u8, from: u8, bury: bool },
+    Succeed { heir: u8, from: u8, tombstone: bool },
     Renew(u8),
     Leave(u8),
     Bury(u8),
     Close(u8),
-    Order(Command),
+    Order(OperatorAction),
     Pass(u64),
 }
 
@@ -42,16 +42,16 @@ impl Move {
         match self {
             Move::Acquire(who) => drop(both.acquire(&claim(who, share, TTL))),
             Move::Queue(who) => drop(both.acquire(&claim(who, share, TTL).queued())),
-            Move::Succeed { heir, from, bury } => {
-                let mut from = Succession::from(owner(from));
-                from.bury = bury.then_some(TTL);
-                both.acquire(&claim(heir, share, TTL).queued().succeeding(from));
+            Move::Succeed { heir, from, tombstone } => {
+                let mut from = Handover::from(owner(from));
+                from.tombstone = tombstone.then_some(TTL);
+                both.acquire(&claim(heir, share, TTL).queued().taking_over(from));
             }
-            Move::Renew(who) => drop(both.renew(&Held::new(reference(who), TTL))),
-            Move::Leave(who) => drop(both.release(&Farewell::new(reference(who)))),
-            Move::Bury(who) => drop(both.release(&Farewell::new(reference(who)).burying(TTL))),
-            Move::Close(who) => drop(both.release(&Farewell::new(reference(who)).keeping(TTL))),
-            Move::Order(command) => drop(both.order(&Order::new(resource(), command, "someone", "somehow"))),
+            Move::Renew(who) => drop(both.renew(&RenewRequest::new(reference(who), TTL))),
+            Move::Leave(who) => drop(both.release(&ReleaseRequest::new(reference(who)))),
+            Move::Bury(who) => drop(both.release(&ReleaseRequest::new(reference(who)).with_tombstone(TTL))),
+            Move::Close(who) => drop(both.release(&ReleaseRequest::new(reference(who)).keeping(TTL))),
+            Move::Order(command) => drop(both.order(&OperatorCommand::new(resource(), command, "someone", "somehow"))),
             Move::Pass(seconds) => both.pass(Duration::from_secs(seconds)),
         }
     }
@@ -94,10 +94,10 @@ fn every_short_story_with_heirs_graves_and_orders() {
     let mut moves = [each(Move::Queue), each(Move::Renew), each(Move::Leave), each(Move::Bury)].concat();
     moves.extend(each(Move::Close));
     for (heir, from) in [(1, 0), (0, 1), (2, 0), (2, 1)] {
-        moves.extend([true, false].map(|bury| Move::Succeed { heir, from, bury }));
+        moves.extend([true, false].map(|tombstone| Move::Succeed { heir, from, tombstone }));
     }
-    moves.extend([Command::Pause { lasting: TTL }, Command::Resume].map(Move::Order));
-    moves.extend([Eviction::AtExpiry, Eviction::Now].map(|how| Move::Order(Command::Evict(how))));
+    moves.extend([OperatorAction::Pause { lasting: TTL }, OperatorAction::Resume].map(Move::Order));
+    moves.extend([Eviction::AtExpiry, Eviction::Now].map(|how| Move::Order(OperatorAction::Evict(how))));
     moves.extend([Move::Pass(1), Move::Pass(2)]);
     for share in [Share::WHOLE, Share::READ, Share::WRITE] {
         let count = explore(&Both::new(), &moves, share, 4, 0);
@@ -128,7 +128,7 @@ fn in_every_interleaving_the_first_in_line_is_granted_first() {
         }
         for step in moves {
             let mut next = both.clone();
-            let line_before = next.look().line;
+            let line_before = next.look().queue;
             let before = next.look().holder_count;
             step.play(&mut next, Share::WHOLE);
             let granted = next.look().holder_count > before;

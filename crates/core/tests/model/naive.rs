@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use leasehold_core::{
-    Claim, Command, Eviction, Farewell, FencingToken, Gone, Held, Moment, Order, OwnerToken, WhenBlocked,
-    seat,
+    Claim, OperatorAction, Eviction, ReleaseRequest, FencingToken, GoneReason, RenewRequest, Timestamp, OperatorCommand, OwnerToken, WhenBlocked,
+    admission,
 };
 
 #[derive(Clone, Debug, Default)]
@@ -15,7 +15,7 @@ pub(crate) struct Naive {
     pub(crate) seats: Vec<Seat>,
     pub(crate) line: Vec<Place>,
     pub(crate) graves: Vec<Grave>,
-    pub(crate) paused_until: Option<Moment>,
+    pub(crate) paused_until: Option<Timestamp>,
     pub(crate) last: Option<FencingToken>,
 }
 
@@ -24,10 +24,10 @@ pub(crate) struct Seat {
     pub(crate) owner: OwnerToken,
     pub(crate) weight: u32,
     pub(crate) token: FencingToken,
-    pub(crate) since: Moment,
-    pub(crate) ends: Moment,
+    pub(crate) since: Timestamp,
+    pub(crate) ends: Timestamp,
     pub(crate) turns: u32,
-    pub(crate) asked_by: Option<Moment>,
+    pub(crate) asked_by: Option<Timestamp>,
     pub(crate) evicting: bool,
     pub(crate) kept: bool,
 }
@@ -36,33 +36,33 @@ pub(crate) struct Seat {
 pub(crate) struct Place {
     pub(crate) owner: OwnerToken,
     pub(crate) weight: u32,
-    pub(crate) since: Moment,
-    pub(crate) ends: Moment,
+    pub(crate) since: Timestamp,
+    pub(crate) ends: Timestamp,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Grave {
     owner: OwnerToken,
-    ends: Moment,
-    why: Gone,
+    ends: Timestamp,
+    why: GoneReason,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Said {
     Granted { token: FencingToken, remaining: Duration },
     Blocked { placed: bool, ahead: usize, changes_in: Option<Duration>, paused: bool },
-    Buried,
+    Cancelled,
     Mismatch { capacity: u32 },
     Kept { token: FencingToken, remaining: Duration, asked: Option<Duration>, evicting: bool },
     Queued { remaining: Duration },
-    Gone(Gone),
+    Gone(GoneReason),
     Released { now: bool },
     Done,
-    NotThatOne { token: Option<FencingToken> },
+    HolderChanged { token: Option<FencingToken> },
 }
 
 impl Naive {
-    fn forget_what_ended(&mut self, now: Moment) {
+    fn forget_what_ended(&mut self, now: Timestamp) {
         self.seats.retain(|seat| seat.ends > now);
         self.line.retain(|place| place.ends > now);
         self.graves.retain(|grave| grave.ends > now);
@@ -90,26 +90,26 @@ impl Naive {
         self.seats.retain(|seat| seat.owner != owner || seat.kept);
     }
 
-    fn bury(&mut self, now: Moment, owner: OwnerToken, keep: Option<Duration>, why: Gone) {
+    fn tombstone(&mut self, now: Timestamp, owner: OwnerToken, keep: Option<Duration>, why: GoneReason) {
         if let Some(keep) = keep {
             self.graves.retain(|grave| grave.owner != owner);
             self.graves.push(Grave { owner, ends: now.after(keep), why });
         }
     }
 
-    pub(crate) fn acquire(&mut self, now: Moment, claim: &Claim, token: FencingToken) -> Said {
+    pub(crate) fn acquire(&mut self, now: Timestamp, claim: &Claim, token: FencingToken) -> Said {
         self.forget_what_ended(now);
         if self.graves.iter().any(|grave| grave.owner == claim.owner) {
-            if let Some(from) = claim.succeeds {
+            if let Some(from) = claim.takes_over_from {
                 self.stand_up(from.owner);
                 self.leave_line(from.owner);
-                self.bury(now, from.owner, from.bury, Gone::Buried);
+                self.tombstone(now, from.owner, from.tombstone, GoneReason::Cancelled);
             }
-            return Said::Buried;
+            return Said::Cancelled;
         }
         if let Some(seat) = self.seat_of(claim.owner) {
             let (token, remaining) = (seat.token, now.until(seat.ends));
-            return if seat.kept { Said::Buried } else { Said::Granted { token, remaining } };
+            return if seat.kept { Said::Cancelled } else { Said::Granted { token, remaining } };
         }
         let nobody = self.seats.is_empty() && self.line.is_empty();
         if !nobody && self.capacity != claim.share.capacity() {
@@ -124,7 +124,7 @@ impl Naive {
         let before: u64 = self.line[..ahead].iter().map(|place| u64::from(place.weight)).sum();
         let held: u64 = self.seats.iter().map(|seat| u64::from(seat.weight)).sum();
         let fits = held + before + u64::from(claim.share.weight()) <= u64::from(self.capacity);
-        if fits && ahead <= seat::WINDOW && self.paused_until.is_none() {
+        if fits && ahead <= admission::WINDOW && self.paused_until.is_none() {
             return self.sit(now, claim, token, now.after(claim.ttl), 0);
         }
         match (claim.when_blocked, self.stands(claim.owner)) {
@@ -141,16 +141,16 @@ impl Naive {
     }
 
     /// What the claim gets from whom it succeeds; nothing if it is to be judged like any other.
-    fn succeed(&mut self, now: Moment, claim: &Claim, token: FencingToken) -> Option<Said> {
-        let from = claim.succeeds?;
+    fn succeed(&mut self, now: Timestamp, claim: &Claim, token: FencingToken) -> Option<Said> {
+        let from = claim.takes_over_from?;
         let seat = self.live_seat_of(from.owner).cloned();
         let place = self.stands(from.owner);
         let others_wait = !self.line.is_empty();
         self.stand_up(from.owner);
-        self.bury(now, from.owner, from.bury, Gone::Buried);
+        self.tombstone(now, from.owner, from.tombstone, GoneReason::Cancelled);
         if let Some(seat) = seat {
             let weight = claim.share.weight();
-            let tired = seat.turns >= seat::TURNS_MAX && others_wait;
+            let tired = seat.turns >= admission::HANDOVERS_MAX && others_wait;
             return if weight < seat.weight {
                 let said = self.sit(now, claim, token, seat.ends, seat.turns);
                 let heir = self.seats.last_mut()?;
@@ -173,11 +173,11 @@ impl Naive {
         None
     }
 
-    fn place(&self, now: Moment, claim: &Claim, since: Moment) -> Place {
+    fn place(&self, now: Timestamp, claim: &Claim, since: Timestamp) -> Place {
         Place { owner: claim.owner, weight: claim.share.weight(), since, ends: now.after(claim.place_ttl) }
     }
 
-    fn sit(&mut self, now: Moment, claim: &Claim, token: FencingToken, ends: Moment, turns: u32) -> Said {
+    fn sit(&mut self, now: Timestamp, claim: &Claim, token: FencingToken, ends: Timestamp, turns: u32) -> Said {
         self.leave_line(claim.owner);
         let (owner, weight) = (claim.owner, claim.share.weight());
         let (asked_by, evicting, kept) = (None, false, false);
@@ -186,10 +186,10 @@ impl Naive {
         Said::Granted { token, remaining: now.until(ends) }
     }
 
-    fn blocked(&self, now: Moment, owner: OwnerToken) -> Said {
+    fn blocked(&self, now: Timestamp, owner: OwnerToken) -> Said {
         let placed = self.stands(owner);
         let seats = self.seats.iter().map(|seat| seat.ends);
-        let places = self.line.iter().take(seat::WINDOW).map(|place| place.ends);
+        let places = self.line.iter().take(admission::WINDOW).map(|place| place.ends);
         let changes = seats.chain(places).chain(self.paused_until).min();
         Said::Blocked {
             placed: placed.is_some(),
@@ -199,7 +199,7 @@ impl Naive {
         }
     }
 
-    pub(crate) fn renew(&mut self, now: Moment, held: &Held) -> Said {
+    pub(crate) fn renew(&mut self, now: Timestamp, held: &RenewRequest) -> Said {
         self.forget_what_ended(now);
         if let Some(seat) = self.seats.iter_mut().find(|seat| seat.owner == held.owner && !seat.kept) {
             if !seat.evicting {
@@ -214,10 +214,10 @@ impl Naive {
             return Said::Queued { remaining: now.until(place.ends) };
         }
         let grave = self.graves.iter().find(|grave| grave.owner == held.owner);
-        Said::Gone(grave.map_or(Gone::NotThere, |grave| grave.why))
+        Said::Gone(grave.map_or(GoneReason::NotThere, |grave| grave.why))
     }
 
-    pub(crate) fn release(&mut self, now: Moment, farewell: &Farewell) -> Said {
+    pub(crate) fn release(&mut self, now: Timestamp, farewell: &ReleaseRequest) -> Said {
         self.forget_what_ended(now);
         let owner = farewell.owner;
         let there = self.live_seat_of(owner).is_some() || self.stands(owner).is_some();
@@ -228,33 +228,33 @@ impl Naive {
         }
         self.stand_up(owner);
         self.leave_line(owner);
-        self.bury(now, owner, farewell.bury, Gone::Buried);
+        self.tombstone(now, owner, farewell.tombstone, GoneReason::Cancelled);
         Said::Released { now: there }
     }
 
-    pub(crate) fn order(&mut self, now: Moment, order: &Order) -> Said {
+    pub(crate) fn order(&mut self, now: Timestamp, order: &OperatorCommand) -> Said {
         self.forget_what_ended(now);
         let newest = self.seats.iter().map(|seat| seat.token).max();
         let meant = order.token.or(newest);
         let meant = self.seats.iter().position(|seat| Some(seat.token) == meant);
-        let not_that_one = Said::NotThatOne { token: newest };
+        let not_that_one = Said::HolderChanged { token: newest };
         if order.token.is_some() && meant.is_none() {
             return not_that_one;
         }
-        match (order.command, meant) {
-            (Command::Pause { lasting }, _) => self.paused_until = Some(now.after(lasting)),
-            (Command::Resume, _) => self.paused_until = None,
-            (Command::Resize { .. }, _) if self.seats.is_empty() && self.line.is_empty() => {
+        match (order.action, meant) {
+            (OperatorAction::Pause { lasting }, _) => self.paused_until = Some(now.after(lasting)),
+            (OperatorAction::Resume, _) => self.paused_until = None,
+            (OperatorAction::Resize { .. }, _) if self.seats.is_empty() && self.line.is_empty() => {
                 return not_that_one;
             }
-            (Command::Resize { capacity }, _) => self.capacity = capacity.get(),
+            (OperatorAction::Resize { capacity }, _) => self.capacity = capacity.get(),
             (_, None) => return not_that_one,
-            (Command::Ask { within }, Some(at)) => self.seats[at].asked_by = Some(now.after(within)),
-            (Command::Evict(Eviction::AtExpiry), Some(at)) => self.seats[at].evicting = true,
-            (Command::Evict(Eviction::Now), Some(at)) => {
+            (OperatorAction::Ask { within }, Some(at)) => self.seats[at].asked_by = Some(now.after(within)),
+            (OperatorAction::Evict(Eviction::AtExpiry), Some(at)) => self.seats[at].evicting = true,
+            (OperatorAction::Evict(Eviction::Now), Some(at)) => {
                 let seat = self.seats.remove(at);
-                let keep = Farewell::bury_for(now.until(seat.ends));
-                self.bury(now, seat.owner, Some(keep), Gone::Evicted);
+                let keep = ReleaseRequest::tombstone_ttl(now.until(seat.ends));
+                self.tombstone(now, seat.owner, Some(keep), GoneReason::Evicted);
             }
             (command, Some(_)) => panic!("{command:?} is new: state what it does"),
         }

@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
-use leasehold_core::{Command, Eviction, Farewell, Held, Order, Share, Succession};
+use leasehold_core::{OperatorAction, Eviction, ReleaseRequest, RenewRequest, OperatorCommand, Share, Handover};
 use proptest::prelude::*;
 
 use crate::both::{Both, claim, owner, reference, resize, resource};
 
 #[derive(Clone, Debug)]
 enum Step {
-    Acquire { owner: u8, weight: u8, stray: bool, queue: bool, ttl: u64, succeeds: Option<(u8, Option<u64>)> },
+    Acquire { owner: u8, weight: u8, stray: bool, queue: bool, ttl: u64, takes_over_from: Option<(u8, Option<u64>)> },
     Renew { owner: u8, ttl: u64 },
-    Release { owner: u8, bury: Option<u64>, keep_for: Option<u64> },
-    Order { command: Command, newest: bool },
+    Release { owner: u8, tombstone: Option<u64>, keep_for: Option<u64> },
+    Order { command: OperatorAction, newest: bool },
     Pass(u64),
 }
 
@@ -26,30 +26,30 @@ fn span() -> impl Strategy<Value = u64> {
     prop_oneof![3 => 1u64..4, 2 => 4u64..12, 1 => Just(1_000u64)]
 }
 
-fn command() -> impl Strategy<Value = Command> {
+fn command() -> impl Strategy<Value = OperatorAction> {
     prop_oneof![
-        span().prop_map(|within| Command::Ask { within: ticks(within) }),
-        Just(Command::Evict(Eviction::AtExpiry)),
-        Just(Command::Evict(Eviction::Now)),
-        span().prop_map(|lasting| Command::Pause { lasting: ticks(lasting) }),
-        Just(Command::Resume),
+        span().prop_map(|within| OperatorAction::Ask { within: ticks(within) }),
+        Just(OperatorAction::Evict(Eviction::AtExpiry)),
+        Just(OperatorAction::Evict(Eviction::Now)),
+        span().prop_map(|lasting| OperatorAction::Pause { lasting: ticks(lasting) }),
+        Just(OperatorAction::Resume),
         (1u32..5).prop_map(resize),
     ]
 }
 
 fn step(owners: u8) -> impl Strategy<Value = Step> {
-    let succeeds = prop::option::weighted(0.3, (0..owners, prop::option::weighted(0.4, span())));
+    let takes_over_from = prop::option::weighted(0.3, (0..owners, prop::option::weighted(0.4, span())));
     let acquire =
-        (0..owners, 0u8..4, prop::bool::weighted(0.03), prop::bool::weighted(0.7), span(), succeeds);
-    let acquire = acquire.prop_map(|(owner, weight, stray, queue, ttl, succeeds)| {
-        let succeeds = succeeds.filter(|(from, _)| *from != owner);
-        Step::Acquire { owner, weight, stray, queue, ttl, succeeds }
+        (0..owners, 0u8..4, prop::bool::weighted(0.03), prop::bool::weighted(0.7), span(), takes_over_from);
+    let acquire = acquire.prop_map(|(owner, weight, stray, queue, ttl, takes_over_from)| {
+        let takes_over_from = takes_over_from.filter(|(from, _)| *from != owner);
+        Step::Acquire { owner, weight, stray, queue, ttl, takes_over_from }
     });
     let release = (0..owners, prop::option::weighted(0.25, span()), prop::option::weighted(0.15, 0u64..8));
     prop_oneof![
         10 => acquire,
         3 => (0..owners, span()).prop_map(|(owner, ttl)| Step::Renew { owner, ttl }),
-        4 => release.prop_map(|(owner, bury, keep_for)| Step::Release { owner, bury, keep_for }),
+        4 => release.prop_map(|(owner, tombstone, keep_for)| Step::Release { owner, tombstone, keep_for }),
         1 => (command(), any::<bool>()).prop_map(|(command, newest)| Step::Order { command, newest }),
         3 => (1u64..4).prop_map(Step::Pass),
     ]
@@ -69,26 +69,26 @@ fn share(family: usize, weight: u8, stray: bool) -> Share {
 
 fn play(both: &mut Both, family: usize, step: &Step) {
     match step {
-        Step::Acquire { owner: who, weight, stray, queue, ttl, succeeds } => {
+        Step::Acquire { owner: who, weight, stray, queue, ttl, takes_over_from } => {
             let mut claim = claim(*who, share(family, *weight, *stray), ticks(*ttl));
             if *queue {
                 claim = claim.queued();
             }
-            if let Some((from, bury)) = succeeds {
-                let mut from = Succession::from(owner(*from));
-                from.bury = bury.map(ticks);
-                claim = claim.succeeding(from);
+            if let Some((from, tombstone)) = takes_over_from {
+                let mut from = Handover::from(owner(*from));
+                from.tombstone = tombstone.map(ticks);
+                claim = claim.taking_over(from);
             }
             both.acquire(&claim);
         }
-        Step::Renew { owner, ttl } => drop(both.renew(&Held::new(reference(*owner), ticks(*ttl)))),
-        Step::Release { owner, bury, keep_for } => {
-            let mut farewell = Farewell::new(reference(*owner));
-            (farewell.bury, farewell.keep_for) = (bury.map(ticks), keep_for.map(ticks));
+        Step::Renew { owner, ttl } => drop(both.renew(&RenewRequest::new(reference(*owner), ticks(*ttl)))),
+        Step::Release { owner, tombstone, keep_for } => {
+            let mut farewell = ReleaseRequest::new(reference(*owner));
+            (farewell.tombstone, farewell.keep_for) = (tombstone.map(ticks), keep_for.map(ticks));
             both.release(&farewell);
         }
         Step::Order { command, newest } => {
-            let mut order = Order::new(resource(), *command, "someone", "somehow");
+            let mut order = OperatorCommand::new(resource(), *command, "someone", "somehow");
             order.token = both.look().last_token.filter(|_| *newest);
             both.order(&order);
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold_core::{
-    Blocked, Farewell, FencingToken, Gone, Grant, Held, Model, Released, Renewal, Share, Verdict, seat,
+    Blocked, ReleaseRequest, FencingToken, GoneReason, Grant, RenewRequest, Model, Released, Renewal, Share, Verdict, admission,
 };
 
 use crate::both::{Both, claim, owner, reference, resource};
@@ -24,12 +24,12 @@ pub(crate) fn blocked(verdict: Verdict) -> Blocked {
 #[track_caller]
 pub(crate) fn placed(verdict: Verdict, ahead: u32) -> Blocked {
     let blocked = blocked(verdict);
-    assert_eq!((blocked.placed, blocked.ahead), (true, ahead));
+    assert_eq!((blocked.queued, blocked.ahead), (true, ahead));
     blocked
 }
 
 #[track_caller]
-pub(crate) fn gone(renewal: &Renewal, because: Gone) {
+pub(crate) fn gone(renewal: &Renewal, because: GoneReason) {
     assert!(matches!(renewal, Renewal::Gone { why } if *why == because), "{renewal:?}");
 }
 
@@ -43,11 +43,11 @@ impl Both {
     }
 
     pub(crate) fn leave(&mut self, number: u8) -> Released {
-        self.release(&Farewell::new(reference(number)))
+        self.release(&ReleaseRequest::new(reference(number)))
     }
 
     pub(crate) fn go_on(&mut self, number: u8, ttl: Duration) -> Renewal {
-        self.renew(&Held::new(reference(number), ttl))
+        self.renew(&RenewRequest::new(reference(number), ttl))
     }
 }
 
@@ -94,7 +94,7 @@ fn a_grant_ends_at_its_ttl_and_not_before() {
     assert_eq!(blocked(both.ask(1, Share::WHOLE)).changes_in, Some(Duration::from_nanos(1)));
     both.pass(Duration::from_nanos(1));
     granted(both.ask(1, Share::WHOLE));
-    gone(&both.go_on(0, TTL), Gone::NotThere);
+    gone(&both.go_on(0, TTL), GoneReason::NotThere);
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn tokens_grow_whatever_happens_in_between() {
         last = Some(grant.token);
         match round % 4 {
             0 => both.pass(TTL),
-            1 => drop(both.release(&Farewell::new(reference(round % 3)).burying(Duration::from_nanos(1)))),
+            1 => drop(both.release(&ReleaseRequest::new(reference(round % 3)).with_tombstone(Duration::from_nanos(1)))),
             _ => drop(both.leave(round % 3)),
         }
         both.pass(Duration::from_nanos(1));
@@ -119,13 +119,13 @@ fn a_token_is_minted_from_last_clock_and_floor() {
     let mut model = Model::new(0);
     let (now, mut asked) = (Both::new().now, claim(0, Share::WHOLE, TTL));
     assert_eq!(granted(model.acquire(now, &asked, 500).unwrap()).token.get(), 500);
-    model.release(now, &Farewell::new(reference(0)));
+    model.release(now, &ReleaseRequest::new(reference(0)));
     assert_eq!(granted(model.acquire(now, &asked, 3).unwrap()).token.get(), 501);
-    model.release(now, &Farewell::new(reference(0)));
+    model.release(now, &ReleaseRequest::new(reference(0)));
     asked.floor = Some(FencingToken::new(900).unwrap());
     assert_eq!(granted(model.acquire(now, &asked, 3).unwrap()).token.get(), 901);
     // Without a token left, nothing changes.
-    model.release(now, &Farewell::new(reference(0)));
+    model.release(now, &ReleaseRequest::new(reference(0)));
     let before = model.version();
     assert!(model.acquire(now, &asked, FencingToken::LIMIT).is_err());
     assert_eq!((model.version(), model.snapshot(now, &resource()).holder_count), (before, 0));
@@ -150,13 +150,13 @@ fn the_first_fixes_the_capacity_while_anyone_is_there() {
 fn renewing_never_revives_and_never_shortens() {
     let mut both = Both::new();
     granted(both.ask(0, Share::WHOLE));
-    let Renewal::Kept(kept) = both.go_on(0, TTL / 2) else { panic!("it holds") };
+    let Renewal::Renewed(kept) = both.go_on(0, TTL / 2) else { panic!("it holds") };
     assert_eq!(kept.remaining, TTL);
     both.pass(TTL / 2);
-    let Renewal::Kept(kept) = both.go_on(0, TTL) else { panic!("it holds") };
+    let Renewal::Renewed(kept) = both.go_on(0, TTL) else { panic!("it holds") };
     assert_eq!(kept.remaining, TTL);
     both.pass(TTL);
-    gone(&both.go_on(0, TTL), Gone::NotThere);
+    gone(&both.go_on(0, TTL), GoneReason::NotThere);
     assert_eq!(both.look().holder_count, 0);
 }
 
@@ -173,7 +173,7 @@ fn a_place_lives_only_as_long_as_it_is_kept() {
     );
     assert!(matches!(both.go_on(2, TTL), Renewal::Queued { remaining } if remaining == TTL));
     both.pass(TTL / 2);
-    gone(&both.go_on(1, TTL), Gone::NotThere);
+    gone(&both.go_on(1, TTL), GoneReason::NotThere);
     placed(both.queue(2, Share::WHOLE), 0);
     placed(both.queue(1, Share::WHOLE), 1);
 }
@@ -182,10 +182,10 @@ fn a_place_lives_only_as_long_as_it_is_kept() {
 fn a_line_longer_than_the_window_is_counted_from_above() {
     let mut both = Both::new();
     granted(both.ask(200, Share::WHOLE));
-    let last = u8::try_from(seat::WINDOW + 5).unwrap();
+    let last = u8::try_from(admission::WINDOW + 5).unwrap();
     for number in 0..=last {
         let seen = blocked(both.queue(number, Share::WHOLE));
-        assert!(seen.placed && seen.ahead >= u32::from(number));
+        assert!(seen.queued && seen.ahead >= u32::from(number));
     }
     // A capacity for all of them does not help those behind the window.
     let mut readers = Both::new();
@@ -193,15 +193,15 @@ fn a_line_longer_than_the_window_is_counted_from_above() {
     (0..=last).for_each(|number| drop(readers.queue(number, Share::READ)));
     readers.leave(200);
     blocked(readers.queue(last, Share::READ));
-    granted(readers.queue(u8::try_from(seat::WINDOW).unwrap(), Share::READ));
+    granted(readers.queue(u8::try_from(admission::WINDOW).unwrap(), Share::READ));
 }
 
 #[test]
 fn a_farewell_buries_if_told_to() {
     let mut both = Both::new();
-    both.release(&Farewell::new(reference(0)).burying(TTL));
-    assert!(matches!(both.ask(0, Share::WHOLE), Verdict::Buried));
-    gone(&both.go_on(0, TTL), Gone::Buried);
+    both.release(&ReleaseRequest::new(reference(0)).with_tombstone(TTL));
+    assert!(matches!(both.ask(0, Share::WHOLE), Verdict::Cancelled));
+    gone(&both.go_on(0, TTL), GoneReason::Cancelled);
     granted(both.acquire(&claim(1, Share::WHOLE, TTL * 2)));
     both.pass(TTL);
     blocked(both.ask(0, Share::WHOLE));
@@ -211,9 +211,9 @@ fn a_farewell_buries_if_told_to() {
 fn a_kept_seat_is_closed_for_everyone_and_then_open() {
     let mut both = Both::new();
     granted(both.ask(0, Share::WHOLE));
-    assert_eq!(both.release(&Farewell::new(reference(0)).keeping(TTL * 2)), Released::Now);
-    assert!(matches!(both.ask(0, Share::WHOLE), Verdict::Buried), "its owner has said farewell");
-    gone(&both.go_on(0, TTL), Gone::NotThere);
+    assert_eq!(both.release(&ReleaseRequest::new(reference(0)).keeping(TTL * 2)), Released::Now);
+    assert!(matches!(both.ask(0, Share::WHOLE), Verdict::Cancelled), "its owner has said farewell");
+    gone(&both.go_on(0, TTL), GoneReason::NotThere);
     assert_eq!(both.leave(0), Released::AlreadyGone);
     assert!(blocked(both.ask(1, Share::WHOLE)).holders[0].kept);
     both.pass(TTL * 2);
@@ -223,11 +223,11 @@ fn a_kept_seat_is_closed_for_everyone_and_then_open() {
 #[test]
 fn keeping_closed_needs_a_holder_and_a_time() {
     let mut both = Both::new();
-    assert_eq!(both.release(&Farewell::new(reference(0)).keeping(TTL)), Released::AlreadyGone);
+    assert_eq!(both.release(&ReleaseRequest::new(reference(0)).keeping(TTL)), Released::AlreadyGone);
     granted(both.ask(0, Share::WHOLE));
     placed(both.queue(1, Share::WHOLE), 0);
-    assert_eq!(both.release(&Farewell::new(reference(1)).keeping(TTL)), Released::Now, "a place just goes");
-    assert_eq!(both.release(&Farewell::new(reference(0)).keeping(Duration::ZERO)), Released::Now);
+    assert_eq!(both.release(&ReleaseRequest::new(reference(1)).keeping(TTL)), Released::Now, "a place just goes");
+    assert_eq!(both.release(&ReleaseRequest::new(reference(0)).keeping(Duration::ZERO)), Released::Now);
     granted(both.ask(2, Share::WHOLE));
 }
 
@@ -245,10 +245,10 @@ fn the_blocked_see_three_holders_soonest_first() {
 #[test]
 fn notes_belong_to_the_grant() {
     let mut both = Both::new();
-    granted(both.acquire(&claim(0, Share::WHOLE, TTL).noting(*b"one")));
-    both.renew(&Held::new(reference(0), TTL));
+    granted(both.acquire(&claim(0, Share::WHOLE, TTL).with_note(*b"one")));
+    both.renew(&RenewRequest::new(reference(0), TTL));
     assert_eq!(both.look().holders[0].note.as_deref(), Some(b"one".as_slice()));
-    both.renew(&Held::new(reference(0), TTL).noting(*b"two"));
+    both.renew(&RenewRequest::new(reference(0), TTL).with_note(*b"two"));
     assert_eq!(both.look().holders[0].note.as_deref(), Some(b"two".as_slice()));
     both.leave(0);
     granted(both.ask(1, Share::WHOLE));
@@ -269,7 +269,7 @@ fn versions_count_changes_and_idle_means_nothing_to_remember() {
     assert_eq!(both.model.version(), granted_at, "a renewal lets nobody move");
     both.leave(0);
     assert!(both.model.version() > granted_at && both.model.is_idle());
-    both.release(&Farewell::new(reference(0)).burying(TTL));
+    both.release(&ReleaseRequest::new(reference(0)).with_tombstone(TTL));
     assert!(!both.model.is_idle(), "a tombstone is to be remembered");
     both.pass(TTL);
     both.model.settle(both.now);
@@ -290,5 +290,5 @@ fn who_is_worth_waking_can_move_or_has_no_place() {
     both.leave(1);
     assert_eq!(worth(&both), [true, true, true]);
     assert_eq!((both.model.is_placed(owner(1)), both.model.is_placed(owner(2))), (false, true));
-    assert_eq!(both.model.line_length(), 1);
+    assert_eq!(both.model.queue_length(), 1);
 }

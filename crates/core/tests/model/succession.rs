@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold_core::{
-    Command, Eviction, Farewell, Gone, Order, Released, Renewal, Share, Succession, Verdict, seat,
+    OperatorAction, Eviction, ReleaseRequest, GoneReason, OperatorCommand, Released, Renewal, Share, Handover, Verdict, admission,
 };
 
 use crate::{
@@ -14,11 +14,11 @@ use crate::{
 impl Both {
     /// Takes over from someone, and queues if that is refused.
     fn succeed(&mut self, heir: u8, from: u8, share: Share) -> Verdict {
-        self.acquire(&claim(heir, share, TTL).queued().succeeding(Succession::from(owner(from))))
+        self.acquire(&claim(heir, share, TTL).queued().taking_over(Handover::from(owner(from))))
     }
 
-    fn command(&mut self, command: Command) {
-        self.order(&Order::new(resource(), command, "someone", "somehow"));
+    fn command(&mut self, command: OperatorAction) {
+        self.order(&OperatorCommand::new(resource(), command, "someone", "somehow"));
     }
 }
 
@@ -30,8 +30,8 @@ fn an_heir_takes_the_seat_whatever_the_line() {
     both.pass(TTL / 2);
     let second = granted(both.succeed(2, 0, Share::WHOLE));
     assert!(second.token > first.token && second.remaining == TTL, "a new token and a ttl of its own");
-    gone(&both.go_on(0, TTL), Gone::NotThere);
-    assert_eq!((both.look().holder_count, both.look().holders[0].turns), (1, 1));
+    gone(&both.go_on(0, TTL), GoneReason::NotThere);
+    assert_eq!((both.look().holder_count, both.look().holders[0].handovers), (1, 1));
 }
 
 #[test]
@@ -41,19 +41,19 @@ fn an_heir_who_waited_leaves_the_line() {
     placed(both.queue(1, Share::WHOLE), 0);
     placed(both.queue(2, Share::WHOLE), 1);
     granted(both.succeed(2, 0, Share::WHOLE));
-    assert_eq!(both.look().line_length, 1);
+    assert_eq!(both.look().queue_length, 1);
 }
 
 #[test]
 fn a_predecessor_is_buried_only_if_flagged() {
-    for bury in [None, Some(TTL)] {
+    for tombstone in [None, Some(TTL)] {
         let mut both = Both::new();
         granted(both.ask(0, Share::WHOLE));
-        let mut from = Succession::from(owner(0));
-        from.bury = bury;
-        granted(both.acquire(&claim(1, Share::WHOLE, TTL).succeeding(from)));
+        let mut from = Handover::from(owner(0));
+        from.tombstone = tombstone;
+        granted(both.acquire(&claim(1, Share::WHOLE, TTL).taking_over(from)));
         let verdict = both.ask(0, Share::WHOLE);
-        assert_eq!(matches!(verdict, Verdict::Buried), bury.is_some(), "{verdict:?}");
+        assert_eq!(matches!(verdict, Verdict::Cancelled), tombstone.is_some(), "{verdict:?}");
     }
 }
 
@@ -62,7 +62,7 @@ fn hand_overs_are_bounded_while_others_wait() {
     let mut both = Both::new();
     granted(both.ask(0, Share::WHOLE));
     placed(both.queue(200, Share::WHOLE), 0);
-    let most = u8::try_from(seat::TURNS_MAX).unwrap();
+    let most = u8::try_from(admission::HANDOVERS_MAX).unwrap();
     for heir in 1..=most {
         granted(both.succeed(heir, heir - 1, Share::WHOLE));
     }
@@ -78,7 +78,7 @@ fn hand_overs_go_on_while_nobody_waits_and_are_counted() {
     for heir in 1..=40 {
         granted(both.succeed(heir, heir - 1, Share::WHOLE));
     }
-    assert_eq!(both.look().holders[0].turns, 40);
+    assert_eq!(both.look().holders[0].handovers, 40);
     // Now someone waits: the very next one is refused.
     placed(both.queue(200, Share::WHOLE), 0);
     placed(both.succeed(41, 40, Share::WHOLE), 1);
@@ -86,7 +86,7 @@ fn hand_overs_go_on_while_nobody_waits_and_are_counted() {
 
 #[test]
 fn a_paused_or_evicted_seat_is_not_handed_over() {
-    for command in [Command::Pause { lasting: TTL }, Command::Evict(Eviction::AtExpiry)] {
+    for command in [OperatorAction::Pause { lasting: TTL }, OperatorAction::Evict(Eviction::AtExpiry)] {
         let mut both = Both::new();
         granted(both.ask(0, Share::WHOLE));
         placed(both.queue(1, Share::WHOLE), 0);
@@ -97,9 +97,9 @@ fn a_paused_or_evicted_seat_is_not_handed_over() {
     // Without a line, the heir of an evicted seat is an ordinary claim, and granted as one.
     let mut both = Both::new();
     granted(both.ask(0, Share::WHOLE));
-    both.command(Command::Evict(Eviction::AtExpiry));
+    both.command(OperatorAction::Evict(Eviction::AtExpiry));
     granted(both.succeed(1, 0, Share::WHOLE));
-    assert_eq!((both.look().holders[0].turns, both.look().holders[0].evicting), (0, false));
+    assert_eq!((both.look().holders[0].handovers, both.look().holders[0].evicting), (0, false));
 }
 
 #[test]
@@ -107,23 +107,23 @@ fn a_downgrade_is_never_refused_nor_counted_and_keeps_the_expiry() {
     let mut both = Both::new();
     granted(both.ask(0, Share::WRITE));
     placed(both.queue(1, Share::WRITE), 0);
-    both.command(Command::Pause { lasting: TTL });
+    both.command(OperatorAction::Pause { lasting: TTL });
     both.pass(TTL / 2);
-    let mut read = claim(2, Share::READ, TTL * 5).succeeding(Succession::from(owner(0)));
+    let mut read = claim(2, Share::READ, TTL * 5).taking_over(Handover::from(owner(0)));
     read.ttl = TTL * 5;
     assert_eq!(granted(both.acquire(&read)).remaining, TTL / 2);
-    assert_eq!(both.look().holders[0].turns, 0);
+    assert_eq!(both.look().holders[0].handovers, 0);
 }
 
 #[test]
 fn a_downgrade_does_not_escape_an_eviction() {
     let mut both = Both::new();
     granted(both.ask(0, Share::WRITE));
-    both.command(Command::Ask { within: TTL });
-    both.command(Command::Evict(Eviction::AtExpiry));
+    both.command(OperatorAction::Ask { within: TTL });
+    both.command(OperatorAction::Evict(Eviction::AtExpiry));
     both.pass(TTL / 2);
     granted(both.succeed(1, 0, Share::READ));
-    let Renewal::Kept(kept) = both.go_on(1, TTL * 10) else { panic!("it holds") };
+    let Renewal::Renewed(kept) = both.go_on(1, TTL * 10) else { panic!("it holds") };
     assert!(kept.evicting && kept.remaining == TTL / 2, "it still runs out: {kept:?}");
     assert_eq!(kept.asked.map(|asked| asked.within), Some(TTL / 2), "and is still asked");
 }
@@ -147,7 +147,7 @@ fn an_heir_takes_the_place() {
     placed(both.queue(2, Share::WHOLE), 1);
     both.pass(TTL / 2);
     placed(both.succeed(3, 1, Share::WHOLE), 0);
-    let place = &both.look().line[0];
+    let place = &both.look().queue[0];
     assert_eq!(
         (place.waited, place.remaining),
         (TTL / 2, TTL),
@@ -155,7 +155,7 @@ fn an_heir_takes_the_place() {
     );
     assert_eq!(both.leave(1), Released::AlreadyGone);
     assert!(
-        !blocked(both.acquire(&claim(4, Share::WHOLE, TTL).succeeding(Succession::from(owner(3))))).placed
+        !blocked(both.acquire(&claim(4, Share::WHOLE, TTL).taking_over(Handover::from(owner(3))))).queued
     );
     placed(both.queue(2, Share::WHOLE), 0);
 }
@@ -164,7 +164,7 @@ fn an_heir_takes_the_place() {
 fn an_heir_of_the_kept_the_expired_and_the_unknown_is_ordinary() {
     let mut both = Both::new();
     granted(both.ask(0, Share::WHOLE));
-    both.release(&Farewell::new(reference(0)).keeping(TTL));
+    both.release(&ReleaseRequest::new(reference(0)).keeping(TTL));
     placed(both.succeed(1, 0, Share::WHOLE), 0);
     assert!(both.look().holders[0].kept, "it stays closed");
     both.pass(TTL - Duration::from_nanos(1));
@@ -180,9 +180,9 @@ fn a_buried_heir_still_releases_its_predecessor() {
     let mut both = Both::new();
     granted(both.ask(0, Share::WHOLE));
     placed(both.queue(2, Share::WHOLE), 0);
-    both.release(&Farewell::new(reference(1)).burying(TTL));
-    let from = Succession::burying(owner(0), TTL);
-    assert!(matches!(both.acquire(&claim(1, Share::WHOLE, TTL).succeeding(from)), Verdict::Buried));
-    gone(&both.go_on(0, TTL), Gone::Buried);
+    both.release(&ReleaseRequest::new(reference(1)).with_tombstone(TTL));
+    let from = Handover::with_tombstone(owner(0), TTL);
+    assert!(matches!(both.acquire(&claim(1, Share::WHOLE, TTL).taking_over(from)), Verdict::Cancelled));
+    gone(&both.go_on(0, TTL), GoneReason::Cancelled);
     granted(both.queue(2, Share::WHOLE));
 }

@@ -4,8 +4,8 @@
 use std::{sync::Arc, time::Duration};
 
 use leasehold_core::{
-    Backoff, Blocked, Busy, Claim, ClaimRef, Effect, Ending, Error, ErrorKind, Farewell, Grant, Held, Moment,
-    OwnerToken, Renewal, Result, Share, Succession, Verb, Verdict, WhenBlocked,
+    Backoff, Blocked, Busy, Claim, ClaimRef, Effect, EndReason, Error, ErrorKind, ReleaseRequest, Grant, RenewRequest, Timestamp,
+    OwnerToken, Renewal, Result, Share, Handover, Verb, Verdict, WhenBlocked,
     backoff::jitter,
     planted::{self, Bug},
 };
@@ -70,10 +70,10 @@ impl Engine {
         outcome
     }
 
-    async fn seek(self: &Arc<Engine>, mut ask: Ask, started: Moment) -> Result<Outcome> {
+    async fn seek(self: &Arc<Engine>, mut ask: Ask, started: Timestamp) -> Result<Outcome> {
         let exclusive = ask.claim.share.capacity() == 1;
         let waits = !matches!(ask.patience, Patience::Attempts(_));
-        if waits && self.backend.info().capabilities.line {
+        if waits && self.backend.info().capabilities.queue {
             ask.claim.when_blocked = WhenBlocked::Queue;
         }
         let ticket = if !exclusive || ask.fair || !waits {
@@ -96,7 +96,7 @@ impl Engine {
         self: &Arc<Engine>,
         in_line: InLine<'_>,
         ask: Ask,
-        started: Moment,
+        started: Timestamp,
     ) -> Result<Outcome> {
         match self.turn(&in_line.waiter, ask.patience).await {
             Either::Left(Turn::Granted(handle)) => Ok(Outcome::Granted(handle)),
@@ -130,7 +130,7 @@ impl Engine {
         claim: &Claim,
         terms: &Terms,
         grant: Grant,
-        (sent, now): (Sent, Moment),
+        (sent, now): (Sent, Timestamp),
         uncertain: bool,
     ) -> Option<Handle> {
         let sent = if planted::is(Bug::DeadlineFromReply) { self.sending() } else { sent };
@@ -178,8 +178,8 @@ impl Engine {
     pub(crate) async fn downgrade(self: &Arc<Engine>, tenure: &Arc<Tenure>, share: Share) -> Result<Handle> {
         tenure.check()?;
         self.unwatch(tenure);
-        if !tenure.part() || !tenure.end(Ending::Released) {
-            return Err(tenure.lost(Ending::Released));
+        if !tenure.part() || !tenure.end(EndReason::Released) {
+            return Err(tenure.lost(EndReason::Released));
         }
         self.observer.ended(tenure);
         let owner = OwnerToken::fresh(&*self.environment);
@@ -189,24 +189,24 @@ impl Engine {
             claim: ClaimRef { resource: tenure.resource.clone(), owner },
             ttl,
             head: None,
-            inherited: Some(Succession::burying(tenure.owner, Farewell::bury_for(ttl))),
+            inherited: Some(Handover::with_tombstone(tenure.owner, ReleaseRequest::tombstone_ttl(ttl))),
             there: false,
             in_flight: true,
             unanswered: false,
         };
-        let mut from = Succession::from(tenure.owner);
-        from.bury = tenure.uncertain.then(|| Farewell::bury_for(ttl));
+        let mut from = Handover::from(tenure.owner);
+        from.tombstone = tenure.uncertain.then(|| ReleaseRequest::tombstone_ttl(ttl));
         let resource = tenure.resource.clone();
-        let claim = Claim::new(resource, owner, share, ttl, Arc::clone(&self.holder)).succeeding(from);
+        let claim = Claim::new(resource, owner, share, ttl, Arc::clone(&self.holder)).taking_over(from);
         let sent = self.sending();
         let request = self.backend.acquire(&claim);
         let limit = Engine::request_limit(ttl);
         let verdict = self.call(Verb::Acquire, Some(&claim.resource), limit, request).await?;
         (unclaimed.in_flight, unclaimed.inherited) = (false, None);
-        let Verdict::Granted(grant) = verdict else { return Err(tenure.lost(Ending::NotOurs)) };
+        let Verdict::Granted(grant) = verdict else { return Err(tenure.lost(EndReason::NotOurs)) };
         unclaimed.there = true;
         let handle = self.grant(&claim, &tenure.terms(), grant, (sent, self.environment.now()), false);
-        let handle = handle.ok_or_else(|| tenure.lost(Ending::Expired))?;
+        let handle = handle.ok_or_else(|| tenure.lost(EndReason::Expired))?;
         unclaimed.there = false;
         self.observer.acquired(
             handle.tenure(),
@@ -234,7 +234,7 @@ impl Drop for InLine<'_> {
 struct Seeker<'a> {
     engine: &'a Arc<Engine>,
     ask: Ask,
-    started: Moment,
+    started: Timestamp,
     unclaimed: Unclaimed<'a>,
     blocked: Option<Blocked>,
     /// Pauses after a request that was not answered. See [`outage_backoff`].
@@ -242,7 +242,7 @@ struct Seeker<'a> {
     /// Pauses between polls without a place in line.
     polls: Backoff,
     /// Since when the backend has not answered.
-    outage_since: Option<Moment>,
+    outage_since: Option<Timestamp>,
     asked: u32,
     behind: Option<u32>,
     back_off: bool,
@@ -253,14 +253,14 @@ impl<'a> Seeker<'a> {
     fn new(
         engine: &'a Arc<Engine>,
         mut ask: Ask,
-        started: Moment,
+        started: Timestamp,
         head: Option<Ticket>,
         from: Headship,
     ) -> Seeker<'a> {
         if from.tainted {
             ask.claim.owner = OwnerToken::fresh(&*engine.environment);
         }
-        ask.claim.succeeds = from.inherits;
+        ask.claim.takes_over_from = from.inherits;
         ask.claim.floor = engine.floor(&ask.claim.resource);
         let unclaimed = Unclaimed {
             engine,
@@ -268,7 +268,7 @@ impl<'a> Seeker<'a> {
             ttl: ask.claim.ttl,
             head,
             inherited: from.inherits,
-            there: from.blocked.as_ref().is_some_and(|blocked| blocked.placed),
+            there: from.blocked.as_ref().is_some_and(|blocked| blocked.queued),
             in_flight: false,
             unanswered: false,
         };
@@ -318,7 +318,7 @@ impl<'a> Seeker<'a> {
                     self.give_up_stale_grant();
                 }
                 Ok(Verdict::Blocked(blocked)) => self.was_blocked(blocked),
-                Ok(Verdict::Buried) => self.start_afresh(),
+                Ok(Verdict::Cancelled) => self.start_afresh(),
                 Ok(Verdict::Mismatch { capacity }) => {
                     self.unclaimed.there = false;
                     let ours = self.ask.claim.share.capacity();
@@ -329,7 +329,7 @@ impl<'a> Seeker<'a> {
         }
     }
 
-    async fn request(&mut self, sent: Moment) -> Result<Verdict> {
+    async fn request(&mut self, sent: Timestamp) -> Result<Verdict> {
         let (engine, claim) = (self.engine, &self.ask.claim);
         if self.asked > 0 {
             self.metrics.retries.increment(1);
@@ -342,7 +342,7 @@ impl<'a> Seeker<'a> {
         self.unclaimed.in_flight = false;
         match &verdict {
             Ok(_) => {
-                (self.outage_since, self.unclaimed.inherited, self.ask.claim.succeeds) = (None, None, None);
+                (self.outage_since, self.unclaimed.inherited, self.ask.claim.takes_over_from) = (None, None, None);
                 self.backoff = outage_backoff(self.ask.claim.ttl);
             }
             Err(error) if error.effect() == Effect::Unknown => self.unclaimed.unanswered = true,
@@ -351,7 +351,7 @@ impl<'a> Seeker<'a> {
         verdict
     }
 
-    fn granted(&mut self, grant: Grant, sent: Sent, answered: Moment) -> Option<Handle> {
+    fn granted(&mut self, grant: Grant, sent: Sent, answered: Timestamp) -> Option<Handle> {
         let engine = self.engine;
         let (claim, uncertain) = (&self.ask.claim, self.unclaimed.unanswered);
         self.unclaimed.there = true;
@@ -375,7 +375,7 @@ impl<'a> Seeker<'a> {
             self.metrics.contention.increment(1);
             self.behind = Some(blocked.ahead);
         }
-        self.unclaimed.there = blocked.placed;
+        self.unclaimed.there = blocked.queued;
         if self.unclaimed.head.is_some() {
             engine.lines.saw(&self.ask.claim.resource, blocked.clone().into_busy());
         }
@@ -393,9 +393,9 @@ impl<'a> Seeker<'a> {
             return None;
         }
         let (engine, claim) = (self.engine, &self.ask.claim);
-        let held = Held::new(claim.reference(), claim.ttl);
+        let held = RenewRequest::new(claim.reference(), claim.ttl);
         let sent = engine.sending();
-        let Ok(Renewal::Kept(kept)) = engine.renew_one(held, Engine::request_limit(claim.ttl)).await else {
+        let Ok(Renewal::Renewed(kept)) = engine.renew_one(held, Engine::request_limit(claim.ttl)).await else {
             return None;
         };
         let mut renewed = Grant::new(kept.token, kept.remaining);
@@ -447,7 +447,7 @@ impl<'a> Seeker<'a> {
         Ok(())
     }
 
-    fn left(&self, now: Moment) -> Duration {
+    fn left(&self, now: Timestamp) -> Duration {
         match self.ask.patience {
             Patience::AtMost(at_most) => at_most.saturating_sub(self.started.until(now)),
             Patience::Attempts(_) | Patience::Forever => Duration::MAX,
@@ -475,12 +475,12 @@ impl<'a> Seeker<'a> {
             let turn = Duration::from_millis(2 + 25 * u64::from(blocked.ahead.min(40)));
             at_most = at_most.min(changes_in + turn);
         }
-        if !blocked.placed {
+        if !blocked.queued {
             at_most = at_most.min(self.polls.next(random));
         }
         at_most = at_most.min(self.left(now));
         // A session keeps its places by itself: waiting there costs nothing but this look.
-        let keep = blocked.placed && engine.backend.info().capabilities.own_ttl;
+        let keep = blocked.queued && engine.backend.info().capabilities.own_ttl;
         let place = keep.then(|| PlaceKeeper::keep(engine, &self.ask.claim, now));
         let hint = self.hint(blocked, at_most);
         match place {
@@ -536,7 +536,7 @@ struct Unclaimed<'a> {
     ttl: Duration,
     head: Option<Ticket>,
     /// What the head before left, until an answer shows that this claim has taken it over.
-    inherited: Option<Succession>,
+    inherited: Option<Handover>,
     /// The backend knows this claim.
     there: bool,
     in_flight: bool,
@@ -545,15 +545,15 @@ struct Unclaimed<'a> {
 
 impl Unclaimed<'_> {
     /// What whoever comes next has to take over or bury, if anything.
-    fn leaves(&self) -> Option<Succession> {
+    fn leaves(&self) -> Option<Handover> {
         if planted::is(Bug::GuardDisarmed) {
             return None;
         }
         let owner = self.claim.owner;
         if self.in_flight || self.unanswered {
-            return Some(Succession::burying(owner, Farewell::bury_for(self.ttl)));
+            return Some(Handover::with_tombstone(owner, ReleaseRequest::tombstone_ttl(self.ttl)));
         }
-        self.there.then(|| Succession::from(owner))
+        self.there.then(|| Handover::from(owner))
     }
 }
 

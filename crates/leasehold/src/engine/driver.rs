@@ -11,8 +11,8 @@ use std::{
 };
 
 use leasehold_core::{
-    Claim, ClaimRef, Effect, Ending, Environment, Error, ErrorKind, EventKind, Gone, Held, Kept, Lane,
-    Moment, Renewal, Result, Verb,
+    Claim, ClaimRef, Effect, EndReason, Environment, Error, ErrorKind, EventKind, GoneReason, RenewRequest, Renewed, FailureDomain,
+    Timestamp, Renewal, Result, Verb,
     planted::{self, Bug},
 };
 use tokio::sync::{Notify, mpsc};
@@ -33,10 +33,10 @@ pub(crate) enum Watch {
 }
 
 impl Watched for Watch {
-    fn limit(&self) -> Moment {
+    fn limit(&self) -> Timestamp {
         match self {
             Watch::Tenure(tenure) => tenure.limit(),
-            Watch::Place(_) => Moment::NEVER,
+            Watch::Place(_) => Timestamp::NEVER,
         }
     }
 }
@@ -64,7 +64,7 @@ pub(crate) struct PlaceKeeper<'a> {
 }
 
 impl<'a> PlaceKeeper<'a> {
-    pub(crate) fn keep(engine: &'a Engine, claim: &Claim, asked: Moment) -> PlaceKeeper<'a> {
+    pub(crate) fn keep(engine: &'a Engine, claim: &Claim, asked: Timestamp) -> PlaceKeeper<'a> {
         let place = Place { claim: claim.reference(), gone: AtomicBool::new(false), bell: Notify::new() };
         let place = Arc::new(place);
         let times = Times::of(asked, claim.place_ttl, claim.place_ttl);
@@ -111,7 +111,7 @@ pub(super) async fn drive(
             let next = engine.step(now);
             // Asleep, the driver holds nothing that keeps the client alive. Timers stop during suspend, this clock
             // does not: while there is anything to keep, it looks up every second.
-            let look_up = if next == Moment::NEVER { IDLE_LOOK_UP } else { watchdog::LOOK_UP };
+            let look_up = if next == Timestamp::NEVER { IDLE_LOOK_UP } else { watchdog::LOOK_UP };
             now.until(next).min(look_up)
         };
         match first(errands.recv(), first(nudge.notified(), environment.sleep(nap))).await {
@@ -123,10 +123,10 @@ pub(super) async fn drive(
 }
 
 /// Leases of one lane and of similar ttl are renewed in one call: they fail together, and they may wait as long.
-type Batches = BTreeMap<(Lane, u32), Vec<(Key, Watch, Duration)>>;
+type Batches = BTreeMap<(FailureDomain, u32), Vec<(Key, Watch, Duration)>>;
 
 impl Engine {
-    fn step(self: &Arc<Engine>, now: Moment) -> Moment {
+    fn step(self: &Arc<Engine>, now: Timestamp) -> Timestamp {
         let mut actions = Vec::new();
         let next = self.watchdog().step(now, STEP, &mut actions);
         let more = actions.len() == STEP;
@@ -136,9 +136,9 @@ impl Engine {
                 Action::Stop(Watch::Place(place)) => place.lose(),
                 Action::Stop(Watch::Tenure(tenure)) => self.stop(&tenure, now),
                 Action::Renew(key, watch, ttl) => {
-                    let lane = self.backend.lane(&watch.claim().resource);
+                    let failure_domain = self.backend.failure_domain(&watch.claim().resource);
                     let magnitude = ttl.as_millis().max(1).ilog2();
-                    batches.entry((lane, magnitude)).or_default().push((key, watch, ttl));
+                    batches.entry((failure_domain, magnitude)).or_default().push((key, watch, ttl));
                 }
             }
         }
@@ -154,7 +154,7 @@ impl Engine {
     }
 
     /// First told, then no longer renewed. Where a session would keep it alive, it is given up at its deadline.
-    fn stop(self: &Arc<Engine>, tenure: &Arc<Tenure>, now: Moment) {
+    fn stop(self: &Arc<Engine>, tenure: &Arc<Tenure>, now: Timestamp) {
         tenure.end(tenure.why_stopped(now));
         self.give_up(tenure);
     }
@@ -175,7 +175,7 @@ impl Engine {
 
     async fn renew(self: Arc<Engine>, batch: Vec<(Key, Watch, Duration)>) {
         let shortest = batch.iter().map(|(_, _, ttl)| *ttl).min().unwrap_or_default();
-        let held: Vec<_> = batch.iter().map(|(_, watch, ttl)| Held::new(watch.claim(), *ttl)).collect();
+        let held: Vec<_> = batch.iter().map(|(_, watch, ttl)| RenewRequest::new(watch.claim(), *ttl)).collect();
         let sent = self.sending();
         let request = async { Ok(self.backend.renew(&held).await) };
         let at_most = shortest * 3 / 10; // below a third, so that a failed one is tried again in time
@@ -192,7 +192,7 @@ impl Engine {
     }
 
     /// One renewal by itself, for a caller who waits for the answer.
-    pub(crate) async fn renew_one(&self, held: Held, at_most: Duration) -> Result<Renewal> {
+    pub(crate) async fn renew_one(&self, held: RenewRequest, at_most: Duration) -> Result<Renewal> {
         let held = [held];
         let request = async {
             let missing =
@@ -204,14 +204,14 @@ impl Engine {
 
     fn tenure_answered(&self, key: Key, tenure: &Tenure, sent: Sent, answer: Result<Renewal>) {
         match answer {
-            Ok(Renewal::Kept(kept)) => self.kept(key, tenure, sent, kept),
+            Ok(Renewal::Renewed(kept)) => self.kept(key, tenure, sent, kept),
             Ok(Renewal::Gone { why }) => {
                 drop(self.forget(key));
-                tenure.end(if why == Gone::Evicted { Ending::Evicted } else { Ending::NotOurs });
+                tenure.end(if why == GoneReason::Evicted { EndReason::Evicted } else { EndReason::NotOurs });
             }
             Ok(Renewal::Queued { .. }) => {
                 drop(self.forget(key));
-                tenure.end(Ending::NotOurs);
+                tenure.end(EndReason::NotOurs);
             }
             Err(error) => self.renewal_failed(key, tenure, error.kind()),
         }
@@ -224,7 +224,7 @@ impl Engine {
     }
 
     /// The answer to a renewal of this tenure, by the watchdog or by a caller who extends.
-    pub(crate) fn kept(&self, key: Key, tenure: &Tenure, sent: Sent, kept: Kept) {
+    pub(crate) fn kept(&self, key: Key, tenure: &Tenure, sent: Sent, kept: Renewed) {
         let sent = if planted::is(Bug::DeadlineFromReply) { self.sending() } else { sent };
         let now = self.environment.now();
         let margin = now.until(tenure.stop_at());
@@ -243,7 +243,7 @@ impl Engine {
     }
 
     /// What an operator wants of this tenure.
-    pub(crate) fn heed(&self, tenure: &Tenure, kept: Kept) {
+    pub(crate) fn heed(&self, tenure: &Tenure, kept: Renewed) {
         if let Some(asked) = kept.asked {
             tenure.ask(asked);
         }
@@ -265,11 +265,11 @@ impl Engine {
         self.observer.renewal_failed(tenure, error, failures, now.until(tenure.stop_at()));
     }
 
-    fn place_answered(&self, key: Key, place: &Place, sent: Moment, answer: &Result<Renewal>) {
+    fn place_answered(&self, key: Key, place: &Place, sent: Timestamp, answer: &Result<Renewal>) {
         let (now, random) = (self.environment.now(), self.environment.random());
         let wake = match answer {
             // It was granted, and that answer was lost: asking again returns the grant.
-            Ok(Renewal::Gone { .. } | Renewal::Kept(_)) => {
+            Ok(Renewal::Gone { .. } | Renewal::Renewed(_)) => {
                 drop(self.forget(key));
                 place.lose();
                 false

@@ -15,7 +15,7 @@ use std::{
 };
 
 use leasehold_core::{
-    Blocked, Busy, Claim, ClaimRef, Effect, Error, Farewell, Moment, OwnerToken, Resource, Succession,
+    Blocked, Busy, Claim, ClaimRef, Effect, Error, ReleaseRequest, Timestamp, OwnerToken, Resource, Handover,
     planted::{self, Bug},
 };
 use tokio::sync::Notify;
@@ -52,13 +52,13 @@ struct Crowd {
 /// each is given [`OUTAGE_MAX`] of its own.
 #[derive(Clone, Debug)]
 struct Outage {
-    since: Moment,
+    since: Timestamp,
     error: Error,
 }
 
 impl Outage {
     /// How long a waiter that asked at `asked` has seen of it.
-    fn seen_by(&self, asked: Moment, now: Moment) -> Duration {
+    fn seen_by(&self, asked: Timestamp, now: Timestamp) -> Duration {
         self.since.max(asked).until(now)
     }
 
@@ -106,7 +106,7 @@ pub(crate) struct Waiter {
     pub(crate) claim: Claim,
     pub(crate) terms: Terms,
     /// When its caller asked.
-    pub(crate) since: Moment,
+    pub(crate) since: Timestamp,
     turn: Mutex<Turn>,
     bell: Notify,
 }
@@ -130,7 +130,7 @@ pub(crate) enum Turn {
 #[derive(Debug, Default)]
 pub(crate) struct Headship {
     /// What the head before left behind.
-    pub(crate) inherits: Option<Succession>,
+    pub(crate) inherits: Option<Handover>,
     /// The hand-over was refused, and left the claim in line.
     pub(crate) blocked: Option<Blocked>,
     /// The claim's owner token was used in a request that went unanswered: take another.
@@ -150,7 +150,7 @@ impl Lines {
     }
 
     /// Joins the line; the first one is its head.
-    pub(crate) fn join(&self, claim: &Claim, terms: &Terms, since: Moment) -> Joined {
+    pub(crate) fn join(&self, claim: &Claim, terms: &Terms, since: Timestamp) -> Joined {
         let mut state = self.lock();
         let ticket = state.ticket();
         let line = state.lines.entry(claim.resource.clone()).or_default();
@@ -220,7 +220,7 @@ impl Lines {
     }
 
     /// The backend did not answer the head. Fails those in line who have seen [`OUTAGE_MAX`] of it; the head judges itself.
-    pub(crate) fn outage(&self, resource: &Resource, since: Moment, now: Moment, error: &Error) {
+    pub(crate) fn outage(&self, resource: &Resource, since: Timestamp, now: Timestamp, error: &Error) {
         let failed: Vec<(Arc<Waiter>, Error)> = {
             let mut state = self.lock();
             let Some(line) = state.lines.get_mut(resource) else { return };
@@ -301,8 +301,8 @@ impl Engine {
 
     /// A head that never began leaves what it was to begin with.
     fn abandon(self: &Arc<Engine>, waiter: &Waiter, headship: Headship) {
-        let placed = headship.blocked.is_some_and(|blocked| blocked.placed);
-        let leaves = headship.inherits.or(placed.then(|| Succession::from(waiter.claim.owner)));
+        let placed = headship.blocked.is_some_and(|blocked| blocked.queued);
+        let leaves = headship.inherits.or(placed.then(|| Handover::from(waiter.claim.owner)));
         self.abandon_head(&waiter.claim.resource, waiter.ticket, leaves);
     }
 
@@ -311,7 +311,7 @@ impl Engine {
         self: &Arc<Engine>,
         resource: &Resource,
         head: Ticket,
-        leaves: Option<Succession>,
+        leaves: Option<Handover>,
     ) {
         let mut head = head;
         while let Some(waiter) = self.lines.next_head(resource, head) {
@@ -328,9 +328,9 @@ impl Engine {
 }
 
 /// What is said to someone whom nobody succeeds after all.
-pub(crate) fn farewell_to(resource: &Resource, predecessor: Succession) -> Farewell {
-    let mut farewell = Farewell::new(ClaimRef { resource: resource.clone(), owner: predecessor.owner });
-    farewell.bury = predecessor.bury;
+pub(crate) fn farewell_to(resource: &Resource, predecessor: Handover) -> ReleaseRequest {
+    let mut farewell = ReleaseRequest::new(ClaimRef { resource: resource.clone(), owner: predecessor.owner });
+    farewell.tombstone = predecessor.tombstone;
     farewell
 }
 

@@ -11,7 +11,7 @@ use std::{
 };
 
 use leasehold_core::{
-    Ending, Environment, Error, ErrorKind, Event, EventKind, FencingToken, OwnerToken, Released, Resource,
+    EndReason, Environment, Error, ErrorKind, Event, EventKind, FencingToken, OwnerToken, Released, Resource,
     Verb,
 };
 use metrics::{Counter, Gauge, Histogram, SharedString};
@@ -93,7 +93,7 @@ impl Observer {
         self.emit(&About::claim(resource, owner), || EventKind::Failed { waited, error: error.clone() });
     }
 
-    pub(crate) fn lost(&self, tenure: &Tenure, why: Ending) {
+    pub(crate) fn lost(&self, tenure: &Tenure, why: EndReason) {
         let metrics = &tenure.metrics;
         metrics.lost(why).increment(1);
         metrics.held.decrement(1);
@@ -142,7 +142,7 @@ impl Observer {
     }
 
     pub(crate) fn buried(&self, resource: &Resource, owner: OwnerToken) {
-        self.emit(&About::claim(resource, owner), || EventKind::Buried);
+        self.emit(&About::claim(resource, owner), || EventKind::Cancelled);
     }
 
     pub(crate) fn leaked(&self, resource: &Resource, owner: OwnerToken, error: ErrorKind) {
@@ -271,7 +271,7 @@ pub(crate) struct KindMetrics {
     extend_failed: Counter,
     pub(crate) contention: Counter,
     pub(crate) retries: Counter,
-    lost: [(Ending, Counter); 5],
+    lost: [(EndReason, Counter); 5],
     pub(crate) acquire: Histogram,
     wait: Histogram,
     hold: Histogram,
@@ -289,7 +289,7 @@ impl KindMetrics {
                 metrics::$make!($name, "kind" => kind(), "backend" => backend $(, $label => $value)?)
             };
         }
-        let lost = [Ending::Expired, Ending::NotOurs, Ending::Evicted, Ending::MaxHold, Ending::NoProgress];
+        let lost = [EndReason::Expired, EndReason::NotOurs, EndReason::Evicted, EndReason::MaxHold, EndReason::NoProgress];
         KindMetrics {
             granted: metric!(counter, "leasehold_acquire_total", "outcome" => "granted"),
             contended: metric!(counter, "leasehold_acquire_total", "outcome" => "contended"),
@@ -313,7 +313,7 @@ impl KindMetrics {
         }
     }
 
-    fn lost(&self, why: Ending) -> &Counter {
+    fn lost(&self, why: EndReason) -> &Counter {
         &self.lost.iter().find(|(reason, _)| *reason == why).unwrap_or(&self.lost[0]).1
     }
 }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use leasehold_core::{
-    Backoff, Effect, Ending, Error, ErrorKind, Farewell, Released, Result, Succession, Verb, Verdict,
+    Backoff, Effect, EndReason, Error, ErrorKind, ReleaseRequest, Released, Result, Handover, Verb, Verdict,
     planted::{self, Bug},
 };
 
@@ -34,7 +34,7 @@ enum Task {
     /// Give this tenure back, or hand it over.
     Part(Arc<Tenure>),
     /// Say this farewell.
-    Bury(Farewell),
+    Bury(ReleaseRequest),
 }
 
 impl Engine {
@@ -44,14 +44,14 @@ impl Engine {
             return; // released by name
         }
         self.unwatch(tenure);
-        if tenure.end(Ending::Released) {
+        if tenure.end(EndReason::Released) {
             self.observer.ended(tenure);
         }
         self.send(Task::Part(Arc::clone(tenure)));
     }
 
     /// Someone went away part-way through a claim.
-    pub(crate) fn reap_claim(self: &Arc<Engine>, farewell: Farewell) {
+    pub(crate) fn reap_claim(self: &Arc<Engine>, farewell: ReleaseRequest) {
         self.send(Task::Bury(farewell));
     }
 
@@ -87,7 +87,7 @@ impl Engine {
                     let at_least = tenure.terms().at_least;
                     drop(engine.say_goodbye(&tenure, at_least, true).await); // what fails is repeated in there
                 }
-                Task::Bury(farewell) => engine.bury(&farewell).await,
+                Task::Bury(farewell) => engine.tombstone(&farewell).await,
             }
             engine.errand_done();
         }));
@@ -107,7 +107,7 @@ impl Engine {
         at_least: Option<Duration>,
     ) -> Result<Released> {
         self.unwatch(tenure);
-        if !planted::is(Bug::VouchesDuringRelease) && tenure.end(Ending::Released) {
+        if !planted::is(Bug::VouchesDuringRelease) && tenure.end(EndReason::Released) {
             self.observer.ended(tenure);
         }
         if !tenure.part() {
@@ -136,7 +136,7 @@ impl Engine {
         let next = self.lines.leaving(&tenure.resource, tenure.owner);
         let mut passing = next.as_deref().map(|waiter| Passing::begin(self, waiter));
         let (released, passed_on) = match &mut passing {
-            Some(passing) if keep_for.is_none() && self.backend.info().capabilities.line => {
+            Some(passing) if keep_for.is_none() && self.backend.info().capabilities.queue => {
                 took_time(self.hand_over(tenure, passing)).await
             }
             _ => (self.give_back(tenure, keep_for).await, false),
@@ -149,7 +149,7 @@ impl Engine {
                 self.observer.release_failed(&tenure.resource);
                 let farewell = tenure.repeated_farewell(at_least);
                 if dropped {
-                    self.bury(&farewell).await;
+                    self.tombstone(&farewell).await;
                 } else {
                     self.reap_claim(farewell);
                 }
@@ -159,8 +159,8 @@ impl Engine {
     }
 
     async fn give_back(&self, tenure: &Tenure, keep_for: Option<Duration>) -> Result<Released> {
-        let mut farewell = Farewell::new(tenure.reference());
-        farewell.bury = tenure.uncertain.then(|| Farewell::bury_for(tenure.ttl()));
+        let mut farewell = ReleaseRequest::new(tenure.reference());
+        farewell.tombstone = tenure.uncertain.then(|| ReleaseRequest::tombstone_ttl(tenure.ttl()));
         farewell.keep_for = keep_for;
         let at_most = Engine::request_limit(tenure.ttl().max(Duration::from_secs(2)));
         self.call(Verb::Release, Some(&tenure.resource), at_most, self.backend.release(&farewell)).await
@@ -173,9 +173,9 @@ impl Engine {
         passing: &mut Passing<'_>,
     ) -> Result<Released> {
         let waiter = passing.waiter;
-        let mut succession = Succession::from(tenure.owner);
-        succession.bury = tenure.uncertain.then(|| Farewell::bury_for(tenure.ttl()));
-        let mut claim = waiter.claim.clone().queued().succeeding(succession);
+        let mut succession = Handover::from(tenure.owner);
+        succession.tombstone = tenure.uncertain.then(|| ReleaseRequest::tombstone_ttl(tenure.ttl()));
+        let mut claim = waiter.claim.clone().queued().taking_over(succession);
         claim.floor = self.floor(&claim.resource);
         passing.unanswered = true;
         let sent = self.sending();
@@ -188,7 +188,7 @@ impl Engine {
                 let now = self.environment.now();
                 match self.grant(&claim, &waiter.terms, grant, (sent, now), false) {
                     Some(handle) => passing.granted(handle, grant.acks),
-                    None => self.reap_claim(Farewell::new(claim.reference())),
+                    None => self.reap_claim(ReleaseRequest::new(claim.reference())),
                 }
                 Ok(Released::Now)
             }
@@ -196,7 +196,7 @@ impl Engine {
                 passing.headship = Some(Headship { blocked: Some(blocked), ..Headship::default() });
                 Ok(Released::Now)
             }
-            Ok(Verdict::Buried) => Ok(Released::Now),
+            Ok(Verdict::Cancelled) => Ok(Released::Now),
             Ok(Verdict::Mismatch { .. }) => self.give_back(tenure, None).await,
             Err(error) if error.effect() == Effect::None => self.give_back(tenure, None).await,
             Err(error) => Err(error),
@@ -204,15 +204,15 @@ impl Engine {
     }
 
     /// Says farewell until it is answered: a request of this owner may be executed late, and must come to nothing.
-    async fn bury(&self, farewell: &Farewell) {
+    async fn tombstone(&self, farewell: &ReleaseRequest) {
         let started = self.environment.now();
-        let most = farewell.bury.unwrap_or(Farewell::bury_for(Duration::ZERO));
+        let most = farewell.tombstone.unwrap_or(ReleaseRequest::tombstone_ttl(Duration::ZERO));
         let mut backoff = Backoff::new();
         loop {
             let request = self.backend.release(farewell);
             let limit = Duration::from_secs(5);
             match self.call(Verb::Release, Some(&farewell.resource), limit, request).await {
-                Ok(_) if farewell.bury.is_some() => {
+                Ok(_) if farewell.tombstone.is_some() => {
                     return self.observer.buried(&farewell.resource, farewell.owner);
                 }
                 Ok(_) => return, // it has left the line
@@ -294,7 +294,7 @@ impl<'a> Passing<'a> {
     fn begin(engine: &'a Arc<Engine>, waiter: &'a Waiter) -> Passing<'a> {
         // The owner token may be used up by then: it asks under a fresh one, unless told otherwise.
         // Where nobody stands in line nobody is seen waiting: others get the chance to ask before it does.
-        let back_off = !engine.backend.info().capabilities.line;
+        let back_off = !engine.backend.info().capabilities.queue;
         let headship = Some(Headship { tainted: true, back_off, ..Headship::default() });
         Passing { engine, waiter, headship, unanswered: false }
     }
@@ -313,7 +313,7 @@ impl Drop for Passing<'_> {
     fn drop(&mut self) {
         if self.unanswered {
             let claim = &self.waiter.claim;
-            let farewell = Farewell::new(claim.reference()).burying(Farewell::bury_for(claim.ttl));
+            let farewell = ReleaseRequest::new(claim.reference()).with_tombstone(ReleaseRequest::tombstone_ttl(claim.ttl));
             self.engine.reap_claim(farewell);
         }
         if let Some(headship) = self.headship.take() {

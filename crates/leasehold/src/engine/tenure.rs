@@ -10,7 +10,7 @@ use std::{
 };
 
 use leasehold_core::{
-    Asked, ClaimRef, Ending, Error, ErrorKind, EventKind, Farewell, FencingToken, Moment, OwnerToken,
+    FinishRequest, ClaimRef, EndReason, Error, ErrorKind, EventKind, ReleaseRequest, FencingToken, Timestamp, OwnerToken,
     Resource, Result, Share, WallTime,
     planted::{self, Bug},
 };
@@ -33,7 +33,7 @@ pub(crate) struct Tenure {
     pub(crate) owner: OwnerToken,
     pub(crate) share: Share,
     pub(crate) token: FencingToken,
-    pub(crate) acquired: Moment,
+    pub(crate) acquired: Timestamp,
     pub(crate) acquired_wall: WallTime,
     /// Some request of this owner went unanswered: bury it when it goes.
     pub(crate) uncertain: bool,
@@ -58,7 +58,7 @@ pub(crate) struct Tenure {
 #[derive(Default)]
 struct Extras {
     cancellation: CancellationToken,
-    asked: Mutex<Option<Asked>>,
+    asked: Mutex<Option<FinishRequest>>,
 }
 
 /// Both clocks, read before a request leaves.
@@ -67,7 +67,7 @@ struct Extras {
 /// calendar has to be read on this side of it, too.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sent {
-    pub(crate) at: Moment,
+    pub(crate) at: Timestamp,
     wall: WallTime,
 }
 
@@ -90,7 +90,7 @@ pub(crate) struct Beginning {
 }
 
 impl Tenure {
-    pub(crate) fn begin(engine: &Arc<Engine>, from: Beginning, now: Moment) -> Arc<Tenure> {
+    pub(crate) fn begin(engine: &Arc<Engine>, from: Beginning, now: Timestamp) -> Arc<Tenure> {
         let tenure = Tenure {
             metrics: engine.observer.metrics(&from.claim.resource),
             engine: Arc::clone(engine),
@@ -132,16 +132,16 @@ impl Tenure {
         Duration::from_nanos(self.ttl_nanos.load(Ordering::Acquire))
     }
 
-    pub(crate) fn now(&self) -> Moment {
+    pub(crate) fn now(&self) -> Timestamp {
         self.engine.environment.now()
     }
 
-    pub(crate) fn deadline(&self) -> Moment {
-        Moment::from_nanos(self.deadline.load(Ordering::Acquire))
+    pub(crate) fn deadline(&self) -> Timestamp {
+        Timestamp::from_nanos(self.deadline.load(Ordering::Acquire))
     }
 
-    pub(crate) fn stop_at(&self) -> Moment {
-        Moment::from_nanos(self.stop_at.load(Ordering::Acquire))
+    pub(crate) fn stop_at(&self) -> Timestamp {
+        Timestamp::from_nanos(self.stop_at.load(Ordering::Acquire))
     }
 
     pub(crate) fn held_for(&self) -> Duration {
@@ -173,7 +173,7 @@ impl Tenure {
     ///
     /// The calendar clock is a tripwire: a virtual machine that was frozen shows only there. A step forward costs
     /// the lease, which is safe; a step back changes nothing.
-    pub(crate) fn ending(&self) -> Option<Ending> {
+    pub(crate) fn ending(&self) -> Option<EndReason> {
         if let Some(ending) = self.latched() {
             return Some(ending);
         }
@@ -193,42 +193,42 @@ impl Tenure {
     }
 
     /// Why a lease whose time has come is stopped.
-    pub(crate) fn why_stopped(&self, now: Moment) -> Ending {
+    pub(crate) fn why_stopped(&self, now: Timestamp) -> EndReason {
         let over_age = self.over_age_at();
         if self.evicting.load(Ordering::Acquire) {
-            Ending::Evicted
+            EndReason::Evicted
         } else if now >= over_age {
-            Ending::MaxHold
+            EndReason::MaxHold
         } else if now >= self.limit() {
-            Ending::NoProgress
+            EndReason::NoProgress
         } else {
-            Ending::Expired
+            EndReason::Expired
         }
     }
 
-    fn over_age_at(&self) -> Moment {
+    fn over_age_at(&self) -> Timestamp {
         let max_hold = self.terms.as_ref().and_then(|terms| terms.max_hold);
-        max_hold.map_or(Moment::NEVER, |max| self.acquired.after(max))
+        max_hold.map_or(Timestamp::NEVER, |max| self.acquired.after(max))
     }
 
     /// When it is to be stopped though it could be renewed.
-    pub(crate) fn limit(&self) -> Moment {
+    pub(crate) fn limit(&self) -> Timestamp {
         let within = self.terms.as_ref().and_then(|terms| terms.progress_within);
-        let last = Moment::from_nanos(self.progress_at.load(Ordering::Acquire));
-        self.over_age_at().min(within.map_or(Moment::NEVER, |within| last.after(within)))
+        let last = Timestamp::from_nanos(self.progress_at.load(Ordering::Acquire));
+        self.over_age_at().min(within.map_or(Timestamp::NEVER, |within| last.after(within)))
     }
 
     pub(crate) fn progress(&self) {
         self.progress_at.fetch_max(self.now().as_nanos(), Ordering::AcqRel);
     }
 
-    fn latched(&self) -> Option<Ending> {
+    fn latched(&self) -> Option<EndReason> {
         decode(self.ending.load(Ordering::Acquire))
     }
 
     /// Ends it; the first ending stands. Tells everyone who looks, and lets the local line go on. From here on nobody
     /// renews it, whoever noticed first that it is over.
-    pub(crate) fn end(&self, why: Ending) -> bool {
+    pub(crate) fn end(&self, why: EndReason) -> bool {
         let first = self.ending.compare_exchange(0, encode(why), Ordering::AcqRel, Ordering::Acquire).is_ok();
         if first {
             let watched = self.key().and_then(|key| self.engine.forget(key));
@@ -252,7 +252,7 @@ impl Tenure {
         self.ending().map_or(Ok(()), |ending| Err(self.lost(ending)))
     }
 
-    pub(crate) fn lost(&self, ending: Ending) -> Error {
+    pub(crate) fn lost(&self, ending: EndReason) -> Error {
         Error::new(ErrorKind::Lost, format!("the lease is over: {ending}")).on(&self.resource)
     }
 
@@ -274,7 +274,7 @@ impl Tenure {
     }
 
     /// Notes what an operator asks; says so once per wish.
-    pub(crate) fn ask(&self, asked: Asked) {
+    pub(crate) fn ask(&self, asked: FinishRequest) {
         let mut slot = self.extras().asked.lock().unwrap_or_else(PoisonError::into_inner);
         let news = slot.as_ref().is_none_or(|old| (&old.by, &old.why) != (&asked.by, &asked.why));
         *slot = Some(asked.clone());
@@ -285,7 +285,7 @@ impl Tenure {
         }
     }
 
-    pub(crate) fn asked(&self) -> Option<Asked> {
+    pub(crate) fn asked(&self) -> Option<FinishRequest> {
         let extras = self.extras.get()?;
         extras.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -299,12 +299,12 @@ impl Tenure {
     }
 
     /// Resolves when it has ended. Has its own timer: it does not depend on the driver being alive.
-    pub(crate) async fn until_ended(self: Arc<Tenure>) -> Ending {
+    pub(crate) async fn until_ended(self: Arc<Tenure>) -> EndReason {
         self.until(|tenure| tenure.ending()).await
     }
 
     /// Resolves when an operator has asked for it, or when it has ended.
-    pub(crate) async fn until_asked(self: Arc<Tenure>) -> Option<Asked> {
+    pub(crate) async fn until_asked(self: Arc<Tenure>) -> Option<FinishRequest> {
         self.until(|tenure| match tenure.asked() {
             None => tenure.ending().map(|_| None),
             asked => Some(asked),
@@ -343,8 +343,8 @@ impl Tenure {
     }
 
     /// What is said when the first farewell went unanswered: the same, and a burial.
-    pub(crate) fn repeated_farewell(&self, at_least: Option<Duration>) -> Farewell {
-        let mut farewell = Farewell::new(self.reference()).burying(Farewell::bury_for(self.ttl()));
+    pub(crate) fn repeated_farewell(&self, at_least: Option<Duration>) -> ReleaseRequest {
+        let mut farewell = ReleaseRequest::new(self.reference()).with_tombstone(ReleaseRequest::tombstone_ttl(self.ttl()));
         farewell.keep_for = self.keep_for(at_least);
         farewell
     }
@@ -392,21 +392,21 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-const ENDINGS: [Ending; 7] = [
-    Ending::Released,
-    Ending::Detached,
-    Ending::Expired,
-    Ending::NotOurs,
-    Ending::Evicted,
-    Ending::MaxHold,
-    Ending::NoProgress,
+const ENDINGS: [EndReason; 7] = [
+    EndReason::Released,
+    EndReason::Detached,
+    EndReason::Expired,
+    EndReason::NotOurs,
+    EndReason::Evicted,
+    EndReason::MaxHold,
+    EndReason::NoProgress,
 ];
 
-fn encode(ending: Ending) -> u8 {
+fn encode(ending: EndReason) -> u8 {
     let at = ENDINGS.iter().position(|&e| e == ending).expect("every ending is listed");
     u8::try_from(at + 1).expect("there are few endings")
 }
 
-fn decode(code: u8) -> Option<Ending> {
+fn decode(code: u8) -> Option<EndReason> {
     code.checked_sub(1).map(|at| ENDINGS[usize::from(at)])
 }

@@ -6,7 +6,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use leasehold_core::{
-    Backoff, Moment,
+    Backoff, Timestamp,
     backoff::jitter,
     planted::{self, Bug},
 };
@@ -16,11 +16,11 @@ use slab::Slab;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Times {
     /// When to renew.
-    pub(crate) renew_at: Moment,
+    pub(crate) renew_at: Timestamp,
     /// When to tell the holder to stop, unless renewed: a sixth of the ttl before the deadline.
-    pub(crate) stop_at: Moment,
+    pub(crate) stop_at: Timestamp,
     /// From when on someone else may be granted, for all we know.
-    pub(crate) deadline: Moment,
+    pub(crate) deadline: Timestamp,
 }
 
 impl Times {
@@ -29,7 +29,7 @@ impl Times {
 
     /// `remaining` was left when the backend executed a request that was *sent* at this moment. The reply may have
     /// waited in a buffer while this process was stopped, so nothing is ever counted from its arrival.
-    pub(crate) fn of(sent: Moment, remaining: Duration, ttl: Duration) -> Times {
+    pub(crate) fn of(sent: Timestamp, remaining: Duration, ttl: Duration) -> Times {
         // Of whichever is longer: a lease that was shortened still runs, and drifts, for all that remains.
         let margin = ttl.max(remaining) / 100 + Duration::from_millis(2);
         let deadline = sent.after(remaining.saturating_sub(margin));
@@ -52,7 +52,7 @@ pub(crate) struct Key {
 /// What is watched: the driver's handle to a lease or to a place.
 pub(crate) trait Watched: Clone {
     /// When it is to be stopped though it could be renewed: held too long, or no progress.
-    fn limit(&self) -> Moment;
+    fn limit(&self) -> Timestamp;
 }
 
 #[derive(Debug)]
@@ -60,7 +60,7 @@ struct Entry<H> {
     handle: H,
     times: Times,
     ttl: Duration,
-    due: Moment,
+    due: Timestamp,
     generation: u32,
     failures: u16,
     in_flight: bool,
@@ -71,10 +71,10 @@ struct Entry<H> {
 #[derive(Debug)]
 pub(crate) struct Watchdog<H> {
     entries: Slab<Entry<H>>,
-    queue: BTreeSet<(Moment, u32)>,
+    queue: BTreeSet<(Timestamp, u32)>,
     generation: u32,
     /// What the driver sleeps until: an earlier event must wake it, a later one must not.
-    sleeping_until: Moment,
+    sleeping_until: Timestamp,
 }
 
 /// What the driver is to do.
@@ -89,7 +89,7 @@ pub(crate) enum Action<H> {
 impl<H: Watched> Watchdog<H> {
     pub(crate) fn new() -> Watchdog<H> {
         let (entries, queue) = (Slab::new(), BTreeSet::new());
-        Watchdog { entries, queue, generation: 0, sleeping_until: Moment::NEVER }
+        Watchdog { entries, queue, generation: 0, sleeping_until: Timestamp::NEVER }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -137,7 +137,7 @@ impl<H: Watched> Watchdog<H> {
     /// Takes what is due, earliest first, at most `batch` of them. Returns when to come back.
     ///
     /// Once one renewal is due, those that would be due shortly after go with it: fewer and larger calls.
-    pub(crate) fn step(&mut self, now: Moment, batch: usize, out: &mut Vec<Action<H>>) -> Moment {
+    pub(crate) fn step(&mut self, now: Timestamp, batch: usize, out: &mut Vec<Action<H>>) -> Timestamp {
         let mut renewing = false;
         while let Some(&(due, slot)) = self.queue.first()
             && out.len() < batch
@@ -163,7 +163,7 @@ impl<H: Watched> Watchdog<H> {
             entry.due = entry.next_due(u64::MAX);
             self.queue.insert((entry.due, slot));
         }
-        self.sleeping_until = self.queue.first().map_or(Moment::NEVER, |&(due, _)| due);
+        self.sleeping_until = self.queue.first().map_or(Timestamp::NEVER, |&(due, _)| due);
         self.sleeping_until
     }
 
@@ -180,7 +180,7 @@ impl<H: Watched> Watchdog<H> {
     pub(crate) fn renewed(
         &mut self,
         key: Key,
-        sent: Moment,
+        sent: Timestamp,
         remaining: Duration,
         random: u64,
     ) -> Option<(Times, bool)> {
@@ -198,7 +198,7 @@ impl<H: Watched> Watchdog<H> {
     }
 
     /// A renewal failed. Returns how often in a row, and whether the driver must be woken.
-    pub(crate) fn failed(&mut self, key: Key, now: Moment, random: u64) -> Option<(u32, bool)> {
+    pub(crate) fn failed(&mut self, key: Key, now: Timestamp, random: u64) -> Option<(u32, bool)> {
         let entry = self.live(key)?;
         let pause = Backoff::at_most(entry.ttl / 12).after(entry.failures.into()).next(random);
         entry.failures = entry.failures.saturating_add(1);
@@ -228,7 +228,7 @@ impl<H: Watched> Watchdog<H> {
         self.wake_for(due)
     }
 
-    fn wake_for(&mut self, due: Moment) -> bool {
+    fn wake_for(&mut self, due: Timestamp) -> bool {
         let wake = due < self.sleeping_until;
         if wake {
             self.sleeping_until = due;
@@ -249,7 +249,7 @@ impl<H: Watched> Entry<H> {
 
     /// The next event. Renewals are drawn up to a tenth of their interval early, so that leases taken together
     /// spread; a random number of all ones means "as planned".
-    fn next_due(&mut self, random: u64) -> Moment {
+    fn next_due(&mut self, random: u64) -> Timestamp {
         let stop = self.times.stop_at.min(self.handle.limit());
         if !self.renews || self.in_flight {
             return stop;
@@ -267,26 +267,26 @@ mod tests {
     use super::*;
 
     #[derive(Clone, Debug, PartialEq)]
-    struct Lease(&'static str, Moment);
+    struct Lease(&'static str, Timestamp);
     impl Watched for Lease {
-        fn limit(&self) -> Moment {
+        fn limit(&self) -> Timestamp {
             self.1
         }
     }
     fn lease(name: &'static str) -> Lease {
-        Lease(name, Moment::NEVER)
+        Lease(name, Timestamp::NEVER)
     }
 
     const TTL: Duration = Duration::from_secs(30);
-    fn at(seconds: u64) -> Moment {
-        Moment::from_nanos(seconds * 1_000_000_000)
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::from_nanos(seconds * 1_000_000_000)
     }
-    fn step(dog: &mut Watchdog<Lease>, now: Moment) -> Vec<Action<Lease>> {
+    fn step(dog: &mut Watchdog<Lease>, now: Timestamp) -> Vec<Action<Lease>> {
         let mut out = Vec::new();
         dog.step(now, 100, &mut out);
         out
     }
-    fn watch(dog: &mut Watchdog<Lease>, handle: Lease, sent: Moment) -> Key {
+    fn watch(dog: &mut Watchdog<Lease>, handle: Lease, sent: Timestamp) -> Key {
         dog.watch(handle, Times::of(sent, TTL, TTL), TTL, true, u64::MAX).0
     }
 

@@ -3,13 +3,13 @@
 use std::{sync::Arc, time::Duration};
 
 use leasehold_core::{
-    Blocked, Claim, Effect, Error, ErrorKind, Farewell, FencingToken, Grant, Limits, Moment, Result, Verdict,
+    Blocked, Claim, Effect, Error, ErrorKind, ReleaseRequest, FencingToken, Grant, Limits, Timestamp, Result, Verdict,
     backoff::jitter,
     clock::Task,
     planted::{self, Bug},
     quorum_node::{
-        Ballot, Choice, Undo, Vote,
-        tally::{self, Answer, Decision},
+        VoteRequest, VoteOutcome, UndoRequest, Vote,
+        tally::{self, NodeAnswer, Decision},
     },
     race::{Either, first},
 };
@@ -39,10 +39,10 @@ fn drift(remaining: Duration) -> Duration {
 impl Shared {
     pub(super) async fn acquire(self: &Arc<Shared>, claim: &Claim, limits: &Limits) -> Result<Verdict> {
         self.admit(claim, limits)?;
-        if let Some(from) = &claim.succeeds {
+        if let Some(from) = &claim.takes_over_from {
             // Nobody stands in line here, so there is no seat to hand over: the one goes, the other asks.
-            let mut farewell = Farewell::new(claim.reference());
-            (farewell.owner, farewell.bury) = (from.owner, from.bury);
+            let mut farewell = ReleaseRequest::new(claim.reference());
+            (farewell.owner, farewell.tombstone) = (from.owner, from.tombstone);
             self.release(&farewell).await?;
         }
         let mut seek = Seek::new(self, claim)?;
@@ -70,14 +70,14 @@ impl Shared {
 struct Seek<'a> {
     shared: &'a Arc<Shared>,
     claim: &'a Claim,
-    ballot: Arc<Ballot>,
-    answers: Vec<Answer>,
+    ballot: Arc<VoteRequest>,
+    answers: Vec<NodeAnswer>,
     /// Which nodes failed in a way that leaves open whether they executed it.
     unanswered: Vec<bool>,
     /// Which nodes were left alone.
     skipped: Vec<bool>,
     fan: Fan<Result<Vote>>,
-    started: Moment,
+    started: Timestamp,
     /// From the first disagreement on, numbers are claimed.
     claims: u32,
     token: Option<FencingToken>,
@@ -88,7 +88,7 @@ struct Seek<'a> {
 impl<'a> Seek<'a> {
     fn new(shared: &'a Arc<Shared>, claim: &'a Claim) -> Result<Seek<'a>> {
         let started = shared.environment.now();
-        let ballot = Arc::new(Ballot {
+        let ballot = Arc::new(VoteRequest {
             resource: claim.resource.clone(),
             owner: claim.owner,
             attempt: shared.next_attempt(claim.owner),
@@ -105,7 +105,7 @@ impl<'a> Seek<'a> {
             shared,
             claim,
             ballot,
-            answers: vec![Answer::Silent; size],
+            answers: vec![NodeAnswer::Silent; size],
             unanswered: vec![false; size],
             skipped,
             fan: Fan::new(),
@@ -125,8 +125,8 @@ impl<'a> Seek<'a> {
     /// Asks a node for the lock; from the first disagreement on, for the number.
     fn ask(&mut self, node: usize) {
         let (asked, ballot) = (Arc::clone(&self.shared.slots[node].node), Arc::clone(&self.ballot));
-        let holds = matches!(&self.answers[node], Answer::Vote(Vote { choice: Choice::Yours { .. }, .. }));
-        self.answers[node] = Answer::Pending;
+        let holds = matches!(&self.answers[node], NodeAnswer::Vote(Vote { choice: VoteOutcome::Yours { .. }, .. }));
+        self.answers[node] = NodeAnswer::Pending;
         if self.claims > 0 && holds {
             self.fan.ask(node, async move { asked.claim(&ballot).await });
         } else {
@@ -153,20 +153,20 @@ impl<'a> Seek<'a> {
                     }
                     self.claims += 1;
                     self.propose(number);
-                    self.ask_again(|choice| matches!(choice, Choice::Yours { .. }));
+                    self.ask_again(|choice| matches!(choice, VoteOutcome::Yours { .. }));
                     timer = self.timer();
                 }
                 Decision::Propose { clock } if proposals == 0 => {
                     proposals += 1;
                     self.propose(FencingToken::propose(self.claim.floor, clock.as_micros())?);
-                    self.ask_again(|choice| matches!(choice, Choice::Far));
+                    self.ask_again(|choice| matches!(choice, VoteOutcome::Far));
                     timer = self.timer();
                 }
                 Decision::Propose { .. } => return Err(self.far()),
                 Decision::Contested if contests < CONTESTS_MAX && !self.is_late(self.claim.ttl) => {
                     self.pause(contests).await;
                     contests += 1;
-                    self.ask_again(|choice| !matches!(choice, Choice::Yours { .. }));
+                    self.ask_again(|choice| !matches!(choice, VoteOutcome::Yours { .. }));
                     timer = self.timer();
                 }
                 Decision::Contested => return Ok(Verdict::Blocked(Blocked::default())),
@@ -176,7 +176,7 @@ impl<'a> Seek<'a> {
                     blocked.holders = by.into_iter().map(|by| *by).collect();
                     return Ok(Verdict::Blocked(blocked));
                 }
-                Decision::Buried => return Ok(Verdict::Buried),
+                Decision::Cancelled => return Ok(Verdict::Cancelled),
                 Decision::TooLong { gate } => return Err(too_long(gate)),
                 Decision::Stopped { abstain } => return Err(self.shared.stopped(abstain)),
                 Decision::Unreachable { .. } if self.ask_skipped() => timer = self.timer(),
@@ -188,8 +188,8 @@ impl<'a> Seek<'a> {
     /// Takes the next answer; says whether there is one to come. If nobody answers for a while, asks those again that
     /// someone else has: a farewell reaches one node before the other.
     async fn hear(&mut self) -> bool {
-        let is_held = |choice: &Choice| matches!(choice, Choice::Held { .. });
-        let held = |answer: &Answer| matches!(answer, Answer::Vote(vote) if is_held(&vote.choice));
+        let is_held = |choice: &VoteOutcome| matches!(choice, VoteOutcome::Held { .. });
+        let held = |answer: &NodeAnswer| matches!(answer, NodeAnswer::Vote(vote) if is_held(&vote.choice));
         let next = if self.answers.iter().any(held) {
             match first(self.fan.next(), self.shared.environment.sleep(ASK_AGAIN)).await {
                 Either::Left(next) => next,
@@ -214,12 +214,12 @@ impl<'a> Seek<'a> {
     }
 
     fn propose(&mut self, number: FencingToken) {
-        self.ballot = Arc::new(Ballot { proposal: number, ..(*self.ballot).clone() });
+        self.ballot = Arc::new(VoteRequest { proposal: number, ..(*self.ballot).clone() });
     }
 
-    fn ask_again(&mut self, which: impl Fn(&Choice) -> bool) {
+    fn ask_again(&mut self, which: impl Fn(&VoteOutcome) -> bool) {
         for node in 0..self.answers.len() {
-            if matches!(&self.answers[node], Answer::Vote(vote) if which(&vote.choice)) {
+            if matches!(&self.answers[node], NodeAnswer::Vote(vote) if which(&vote.choice)) {
                 self.ask(node);
             }
         }
@@ -240,14 +240,14 @@ impl<'a> Seek<'a> {
         match answer {
             Ok(vote) => {
                 let behind = match vote.choice {
-                    Choice::Yours { number, .. } => self.claims > 0 && number < self.ballot.proposal,
-                    Choice::NoVote => {
+                    VoteOutcome::Yours { number, .. } => self.claims > 0 && number < self.ballot.proposal,
+                    VoteOutcome::NoVote => {
                         self.shared.tending.notify_one();
                         false
                     }
                     _ => false,
                 };
-                self.answers[node] = Answer::Vote(vote);
+                self.answers[node] = NodeAnswer::Vote(vote);
                 if behind {
                     // It answers a question that is no longer asked.
                     self.ask(node);
@@ -256,7 +256,7 @@ impl<'a> Seek<'a> {
             Err(error) => {
                 self.unanswered[node] |= error.effect() == Effect::Unknown;
                 tracing::debug!(node = self.shared.slots[node].node.name(), %error, "a node did not vote");
-                self.answers[node] = Answer::Silent;
+                self.answers[node] = NodeAnswer::Silent;
                 let refuses = |error: &Error| error.kind() != ErrorKind::Unavailable;
                 if refuses(&error) || !self.failure.as_ref().is_some_and(refuses) {
                     self.failure = Some(error);
@@ -268,8 +268,8 @@ impl<'a> Seek<'a> {
     /// Whoever has not answered by now counts as silent.
     fn silence(&mut self) {
         for node in 0..self.answers.len() {
-            if self.answers[node] == Answer::Pending {
-                self.answers[node] = Answer::Silent;
+            if self.answers[node] == NodeAnswer::Pending {
+                self.answers[node] = NodeAnswer::Silent;
                 self.shared.slots[node].failed(&*self.shared.environment);
             }
         }
@@ -291,11 +291,11 @@ impl<'a> Seek<'a> {
     /// Remembers the grant, and lets the other nodes know its number beside the caller.
     fn granted(&mut self) {
         let Some(token) = self.token else { return };
-        let ballot = Arc::new(Ballot { proposal: token, ..(*self.ballot).clone() });
+        let ballot = Arc::new(VoteRequest { proposal: token, ..(*self.ballot).clone() });
         let until = self.started.after(self.claim.ttl);
         self.shared.grants.remember(&ballot, until, self.shared.environment.now());
         for node in 0..self.answers.len() {
-            let Answer::Vote(Vote { choice: Choice::Yours { number, .. }, .. }) = &self.answers[node] else {
+            let NodeAnswer::Vote(Vote { choice: VoteOutcome::Yours { number, .. }, .. }) = &self.answers[node] else {
                 continue;
             };
             if *number != token {
@@ -327,20 +327,20 @@ impl<'a> Seek<'a> {
         if planted::is(Bug::VotesKept) {
             return true;
         }
-        let undo = Undo {
+        let undo = UndoRequest {
             resource: self.ballot.resource.clone(),
             owner: self.ballot.owner,
             attempt: Some(self.ballot.attempt),
-            bury: None,
+            tombstone: None,
         };
         let is_taken = |node: &usize| {
-            matches!(&self.answers[*node], Answer::Vote(Vote { choice: Choice::Yours { .. }, .. }))
+            matches!(&self.answers[*node], NodeAnswer::Vote(Vote { choice: VoteOutcome::Yours { .. }, .. }))
         };
         let nodes = || 0..self.answers.len();
         let taken: Vec<usize> = nodes().filter(is_taken).collect();
         let unknown: Vec<usize> = nodes().filter(|node| self.unanswered[*node] && !is_taken(node)).collect();
         // A request that is executed late must find that it was given up.
-        let buried = Undo { bury: Some(Farewell::bury_for(self.claim.ttl)), ..undo.clone() };
+        let buried = UndoRequest { tombstone: Some(ReleaseRequest::tombstone_ttl(self.claim.ttl)), ..undo.clone() };
         let certain = unknown.is_empty() && self.fan.is_empty();
         if !unknown.is_empty() {
             self.shared.sweep(buried.clone(), unknown, self.claim.ttl);
@@ -355,7 +355,7 @@ impl<'a> Seek<'a> {
     }
 
     /// Beside the caller, hears those out that have not answered, and gives back what they give.
-    fn collect_late(&mut self, undo: Undo, buried: Undo) {
+    fn collect_late(&mut self, undo: UndoRequest, buried: UndoRequest) {
         let mut fan = std::mem::replace(&mut self.fan, Fan::new());
         if fan.is_empty() {
             return;
@@ -365,7 +365,7 @@ impl<'a> Seek<'a> {
             while let Some((node, answer)) = fan.next().await {
                 shared.heard(node, &answer);
                 match answer {
-                    Ok(Vote { choice: Choice::Yours { .. }, .. }) => {
+                    Ok(Vote { choice: VoteOutcome::Yours { .. }, .. }) => {
                         shared.sweep(undo.clone(), vec![node], ttl);
                     }
                     Err(error) if error.effect() == Effect::Unknown => {
@@ -378,7 +378,7 @@ impl<'a> Seek<'a> {
     }
 
     fn unreachable(&self) -> Error {
-        let silent = (0..self.answers.len()).filter(|&node| self.answers[node] == Answer::Silent);
+        let silent = (0..self.answers.len()).filter(|&node| self.answers[node] == NodeAnswer::Silent);
         let (names, size) = (self.shared.names(silent.clone()), self.shared.size());
         let message = format!(
             "{} of {size} nodes did not vote, and the others are no majority: {names}",

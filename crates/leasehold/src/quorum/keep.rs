@@ -7,12 +7,12 @@ use std::{
 };
 
 use leasehold_core::{
-    Backoff, ClaimRef, Effect, Error, ErrorKind, Farewell, FencingToken, Held, Limits, Moment, OwnerToken,
+    Backoff, ClaimRef, Effect, Error, ErrorKind, ReleaseRequest, FencingToken, RenewRequest, Limits, Timestamp, OwnerToken,
     Released, Renewal, Resource, Result, Verb,
     planted::{self, Bug},
     quorum_node::{
-        Ballot, Choice, NodeRenewal, Undo, Vote,
-        tally::{self, Kept, majority},
+        VoteRequest, VoteOutcome, NodeRenewal, UndoRequest, Vote,
+        tally::{self, RenewalDecision, majority},
     },
     race::{Either, first},
 };
@@ -31,7 +31,7 @@ pub(super) struct Grants(Mutex<Remembered>);
 
 #[derive(Debug, Default)]
 struct Remembered {
-    ballots: HashMap<(Resource, OwnerToken), (Arc<Ballot>, Moment)>,
+    ballots: HashMap<(Resource, OwnerToken), (Arc<VoteRequest>, Timestamp)>,
     sweep_at: usize,
 }
 
@@ -43,7 +43,7 @@ impl Grants {
     }
 
     /// The ballot proposes the token of the grant.
-    pub(super) fn remember(&self, ballot: &Arc<Ballot>, until: Moment, now: Moment) {
+    pub(super) fn remember(&self, ballot: &Arc<VoteRequest>, until: Timestamp, now: Timestamp) {
         let mut remembered = self.lock();
         if remembered.ballots.len() >= remembered.sweep_at.max(SWEEP_MIN) {
             remembered.ballots.retain(|_, (_, until)| *until > now);
@@ -57,31 +57,31 @@ impl Grants {
     }
 
     /// The token that was granted here.
-    fn token(&self, held: &Held) -> Option<FencingToken> {
+    fn token(&self, held: &RenewRequest) -> Option<FencingToken> {
         let remembered = self.lock();
         let known = remembered.ballots.get(&(held.resource.clone(), held.owner));
         known.map(|(ballot, _)| ballot.proposal)
     }
 
     /// The grant goes on, perhaps with another note.
-    fn renewed(&self, held: &Held, token: FencingToken, until: Moment) {
+    fn renewed(&self, held: &RenewRequest, token: FencingToken, until: Timestamp) {
         let mut remembered = self.lock();
         let known = remembered.ballots.get_mut(&(held.resource.clone(), held.owner));
         let Some((ballot, ends)) = known else { return };
         *ends = (*ends).max(until);
         if held.note.is_some() || ballot.ttl != held.ttl || ballot.proposal != token {
             let note = held.note.clone().or_else(|| ballot.note.clone());
-            *ballot = Arc::new(Ballot { note, ttl: held.ttl, proposal: token, ..(**ballot).clone() });
+            *ballot = Arc::new(VoteRequest { note, ttl: held.ttl, proposal: token, ..(**ballot).clone() });
         }
     }
 
     /// It was granted here, and neither given back nor lost since.
-    fn is_known(&self, ballot: &Ballot) -> bool {
+    fn is_known(&self, ballot: &VoteRequest) -> bool {
         self.lock().ballots.contains_key(&(ballot.resource.clone(), ballot.owner))
     }
 
     /// The grant, while a majority surely has it.
-    fn live(&self, resource: &Resource, owner: OwnerToken, now: Moment) -> Option<Arc<Ballot>> {
+    fn live(&self, resource: &Resource, owner: OwnerToken, now: Timestamp) -> Option<Arc<VoteRequest>> {
         let remembered = self.lock();
         let (ballot, until) = remembered.ballots.get(&(resource.clone(), owner))?;
         (*until > now).then(|| Arc::clone(ballot))
@@ -91,18 +91,18 @@ impl Grants {
 /// Whether a node does not have the grant of this token, or has it with another number.
 fn is_astray(answer: NodeRenewal, token: FencingToken) -> bool {
     match answer {
-        NodeRenewal::Kept { number, .. } => number != token,
+        NodeRenewal::Renewed { number, .. } => number != token,
         NodeRenewal::Gone { .. } => true,
         NodeRenewal::TooLong { .. } => false,
     }
 }
 
 impl Shared {
-    pub(super) async fn renew(self: &Arc<Shared>, held: &[Held], limits: &Limits) -> Vec<Result<Renewal>> {
+    pub(super) async fn renew(self: &Arc<Shared>, held: &[RenewRequest], limits: &Limits) -> Vec<Result<Renewal>> {
         if held.is_empty() {
             return Vec::new();
         }
-        let refusal = |held: &Held| {
+        let refusal = |held: &RenewRequest| {
             let long = held.note.as_ref().is_some_and(|note| note.len() > limits.note);
             let gate = self.condition().gate;
             let message = || format!("a note has at most {} bytes", limits.note);
@@ -112,7 +112,7 @@ impl Shared {
         let refusals: Vec<Option<Error>> = held.iter().map(refusal).collect();
         let asked =
             held.iter().zip(&refusals).filter(|(_, refusal)| refusal.is_none()).map(|(held, _)| held.clone());
-        let asked: Vec<Held> = asked.collect();
+        let asked: Vec<RenewRequest> = asked.collect();
         let mut outcomes = self.renew_all(&asked).await.into_iter();
         let outcome = |refusal: Option<Error>| match refusal {
             Some(error) => Err(error),
@@ -121,10 +121,10 @@ impl Shared {
         refusals.into_iter().map(outcome).collect()
     }
 
-    async fn renew_all(self: &Arc<Shared>, held: &[Held]) -> Vec<Result<Renewal>> {
+    async fn renew_all(self: &Arc<Shared>, held: &[RenewRequest]) -> Vec<Result<Renewal>> {
         let Some(shortest) = held.iter().map(|held| held.ttl).min() else { return Vec::new() };
         let started = self.environment.now();
-        let batch: Arc<[Held]> = held.into();
+        let batch: Arc<[RenewRequest]> = held.into();
         let mut fan = Fan::new();
         for (number, slot) in self.slots.iter().enumerate() {
             let (node, batch) = (Arc::clone(&slot.node), Arc::clone(&batch));
@@ -145,7 +145,7 @@ impl Shared {
                     break;
                 }
             }
-            undecided.retain(|&lease| tally::kept(&answers[lease], None).is_none());
+            undecided.retain(|&lease| tally::decide_renewal(&answers[lease], None).is_none());
         }
         let renewals =
             held.iter().zip(&answers).map(|(held, row)| self.renewal(held, row, started)).collect();
@@ -157,7 +157,7 @@ impl Shared {
     fn finish_renewals(
         self: &Arc<Shared>,
         mut fan: Fan<Result<Vec<Result<NodeRenewal>>>>,
-        batch: Arc<[Held]>,
+        batch: Arc<[RenewRequest]>,
     ) {
         if fan.is_empty() {
             return;
@@ -168,7 +168,7 @@ impl Shared {
                 for (held, answer) in batch.iter().zip(rows.unwrap_or_default()) {
                     shared.heard(node, &answer);
                     let known = shared.grants.live(&held.resource, held.owner, shared.environment.now());
-                    let astray = |ballot: Arc<Ballot>| answer.is_ok_and(|it| is_astray(it, ballot.proposal));
+                    let astray = |ballot: Arc<VoteRequest>| answer.is_ok_and(|it| is_astray(it, ballot.proposal));
                     if known.is_some_and(astray) {
                         shared.give_again(node, held).await;
                     }
@@ -195,22 +195,22 @@ impl Shared {
 
     fn renewal(
         self: &Arc<Shared>,
-        held: &Held,
+        held: &RenewRequest,
         row: &[Option<Option<NodeRenewal>>],
-        started: Moment,
+        started: Timestamp,
     ) -> Result<Renewal> {
-        match tally::kept(row, self.grants.token(held)).unwrap_or(Kept::Unreachable) {
-            Kept::Kept { token, remaining } => {
+        match tally::decide_renewal(row, self.grants.token(held)).unwrap_or(RenewalDecision::Unreachable) {
+            RenewalDecision::Renewed { token, remaining } => {
                 self.grants.renewed(held, token, started.after(remaining));
                 self.rejoin(held, token, row);
-                Ok(Renewal::Kept(leasehold_core::Kept::new(token, remaining)))
+                Ok(Renewal::Renewed(leasehold_core::Renewed::new(token, remaining)))
             }
-            Kept::Gone { why } => {
+            RenewalDecision::Gone { why } => {
                 self.grants.forget(&held.resource, held.owner);
                 Ok(Renewal::Gone { why })
             }
-            Kept::TooLong { gate } => Err(too_long(gate)),
-            Kept::Unreachable => {
+            RenewalDecision::TooLong { gate } => Err(too_long(gate)),
+            RenewalDecision::Unreachable => {
                 let silent = row.iter().filter(|answer| answer.flatten().is_none()).count();
                 let message = format!("{silent} of {} nodes did not answer a renewal", self.size());
                 let error = unavailable(message).with_effect(Effect::Unknown);
@@ -222,7 +222,7 @@ impl Shared {
     /// Gives the lease back to nodes that do not have it, while a majority has: one that was restarted, or was away
     /// when it was granted. Otherwise a lease that is held for long would lose one after the other. Those that have it
     /// with another number are told the token.
-    fn rejoin(self: &Arc<Shared>, held: &Held, token: FencingToken, row: &[Option<Option<NodeRenewal>>]) {
+    fn rejoin(self: &Arc<Shared>, held: &RenewRequest, token: FencingToken, row: &[Option<Option<NodeRenewal>>]) {
         let mut fan = Fan::new();
         for (node, answer) in row.iter().enumerate() {
             if answer.flatten().is_some_and(|answer| is_astray(answer, token)) {
@@ -237,7 +237,7 @@ impl Shared {
     }
 
     /// Votes that come in beside the caller join the grant; or they are given back, if it is over by then.
-    pub(super) fn settle(self: &Arc<Shared>, mut fan: Fan<Result<Vote>>, ballot: Arc<Ballot>) {
+    pub(super) fn settle(self: &Arc<Shared>, mut fan: Fan<Result<Vote>>, ballot: Arc<VoteRequest>) {
         if fan.is_empty() {
             return;
         }
@@ -249,7 +249,7 @@ impl Shared {
                 if shared.environment.now() >= until {
                     continue;
                 }
-                let Ok(Vote { choice: Choice::Yours { number: accepted, .. }, .. }) = answer else {
+                let Ok(Vote { choice: VoteOutcome::Yours { number: accepted, .. }, .. }) = answer else {
                     continue;
                 };
                 let (node, ballot) = (Arc::clone(&shared.slots[number].node), Arc::clone(&ballot));
@@ -257,7 +257,7 @@ impl Shared {
                     continue;
                 }
                 if !shared.grants.is_known(&ballot) {
-                    shared.sweep(Undo::of(&ballot), vec![number], ballot.ttl);
+                    shared.sweep(UndoRequest::of(&ballot), vec![number], ballot.ttl);
                 } else if accepted != ballot.proposal {
                     fan.ask(number, async move { node.join(&ballot).await });
                 }
@@ -266,27 +266,27 @@ impl Shared {
     }
 
     /// Gives a lease back to one node, if it was granted here and a majority still has it.
-    async fn give_again(&self, node: usize, held: &Held) {
+    async fn give_again(&self, node: usize, held: &RenewRequest) {
         let now = self.environment.now();
         let Some(ballot) = self.grants.live(&held.resource, held.owner, now) else { return };
         match self.slots[node].node.join(&ballot).await {
-            Ok(vote) if vote.choice == Choice::NoVote => self.tending.notify_one(),
+            Ok(vote) if vote.choice == VoteOutcome::NoVote => self.tending.notify_one(),
             Ok(_) if !self.grants.is_known(&ballot) => {
                 // Given back meanwhile.
-                drop(self.slots[node].node.undo(&Undo::of(&ballot)).await);
+                drop(self.slots[node].node.undo(&UndoRequest::of(&ballot)).await);
             }
             Ok(_) => {}
             Err(error) => tracing::debug!(%error, "a node could not be given a lease again"),
         }
     }
 
-    pub(super) async fn release(self: &Arc<Shared>, farewell: &Farewell) -> Result<Released> {
+    pub(super) async fn release(self: &Arc<Shared>, farewell: &ReleaseRequest) -> Result<Released> {
         if farewell.keep_for.is_some_and(|keep_for| !keep_for.is_zero()) {
             return Err(super::unsupported("a quorum has no way to stay closed after a release"));
         }
         self.grants.forget(&farewell.resource, farewell.owner);
-        let Farewell { resource, owner, bury, .. } = farewell.clone();
-        let undo = Undo { resource, owner, attempt: None, bury };
+        let ReleaseRequest { resource, owner, tombstone, .. } = farewell.clone();
+        let undo = UndoRequest { resource, owner, attempt: None, tombstone };
         let mut fan = self.undo_fan(&undo, &(0..self.size()).collect::<Vec<_>>());
         let mut answers: Vec<Option<bool>> = vec![None; self.size()];
         let mut failed = Vec::new();
@@ -319,7 +319,7 @@ impl Shared {
             .on(&at.resource))
     }
 
-    fn undo_fan(&self, undo: &Undo, nodes: &[usize]) -> Fan<Result<bool>> {
+    fn undo_fan(&self, undo: &UndoRequest, nodes: &[usize]) -> Fan<Result<bool>> {
         let undo = Arc::new(undo.clone());
         let mut fan = Fan::new();
         for &number in nodes {
@@ -333,7 +333,7 @@ impl Shared {
     /// Undoes on these nodes; says which have not answered in time.
     pub(super) async fn undo_now(
         self: &Arc<Shared>,
-        undo: &Undo,
+        undo: &UndoRequest,
         nodes: &[usize],
         at_most: Duration,
     ) -> Vec<usize> {
@@ -351,12 +351,12 @@ impl Shared {
 
     /// Undoes on these nodes beside the caller, again and again until each has answered or what is to be undone has
     /// ended by itself.
-    pub(super) fn sweep(self: &Arc<Shared>, undo: Undo, nodes: Vec<usize>, at_most: Duration) {
+    pub(super) fn sweep(self: &Arc<Shared>, undo: UndoRequest, nodes: Vec<usize>, at_most: Duration) {
         let shared = Arc::clone(self);
         self.environment.spawn(Box::pin(async move { shared.sweep_now(&undo, nodes, at_most).await }));
     }
 
-    async fn sweep_now(self: &Arc<Shared>, undo: &Undo, mut nodes: Vec<usize>, at_most: Duration) {
+    async fn sweep_now(self: &Arc<Shared>, undo: &UndoRequest, mut nodes: Vec<usize>, at_most: Duration) {
         let until = self.environment.now().after(at_most);
         let mut backoff = Backoff::new();
         loop {
@@ -370,7 +370,7 @@ impl Shared {
 
     /// A majority knows: the others are told beside the caller. However late that is, it hurts nobody: an owner that has
     /// said farewell does not ask again.
-    fn finish_farewell(self: &Arc<Shared>, undo: Undo, mut fan: Fan<Result<bool>>, mut failed: Vec<usize>) {
+    fn finish_farewell(self: &Arc<Shared>, undo: UndoRequest, mut fan: Fan<Result<bool>>, mut failed: Vec<usize>) {
         if fan.is_empty() && failed.is_empty() {
             return;
         }

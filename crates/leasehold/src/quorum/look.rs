@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use leasehold_core::{
     Limits, Page, Query, Resource, Result, Snapshot,
     quorum_node::{
-        View, Walk,
+        NodeView, NodePage,
         tally::{self, majority},
     },
     race::{Either, first},
@@ -42,7 +42,7 @@ impl Shared {
             let (node, resource) = (Arc::clone(&slot.node), resource.clone());
             fan.ask(number, async move { node.look(&resource).await });
         }
-        let views = self.gather(&mut fan, |views: &[Option<View>]| {
+        let views = self.gather(&mut fan, |views: &[Option<NodeView>]| {
             // Certain as soon as a majority says the same, or nothing can be a majority any more.
             let (holder, _) = tally::majority_view(views);
             let free = views.iter().flatten().filter(|view| view.held.is_none()).count();
@@ -91,7 +91,7 @@ impl Shared {
             fan.ask(number, async move {
                 let (mut all, mut next) = (Vec::new(), None::<String>);
                 loop {
-                    let Walk { entries, next: more } = node.walk(&prefix, next.as_deref()).await?;
+                    let NodePage { entries, next: more } = node.walk(&prefix, next.as_deref()).await?;
                     all.extend(entries.into_iter().filter(|entry| entry.held).map(|entry| entry.resource));
                     next = more;
                     if next.is_none() {

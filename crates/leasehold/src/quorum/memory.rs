@@ -10,9 +10,9 @@ use std::{
 };
 
 use leasehold_core::{
-    Effect, Environment, Error, ErrorKind, FencingToken, Held, QuorumNode, Resource, Result, WallTime,
+    Effect, Environment, Error, ErrorKind, FencingToken, RenewRequest, QuorumNode, Resource, Result, WallTime,
     async_trait,
-    quorum_node::{Ballot, Health, Mark, NodeRenewal, Undo, View, Vote, Walk, rule::NodeModel},
+    quorum_node::{VoteRequest, Health, BirthMark, NodeRenewal, UndoRequest, NodeView, Vote, NodePage, node_model::NodeModel},
     race::first,
 };
 use tokio::sync::{Notify, watch};
@@ -177,27 +177,27 @@ impl QuorumNode for MemoryNode {
         self.on(|model, now| model.health(now)).await
     }
 
-    async fn mark(&self, expected: Option<&Mark>, new: &Mark) -> Result<Option<Mark>> {
+    async fn mark(&self, expected: Option<&BirthMark>, new: &BirthMark) -> Result<Option<BirthMark>> {
         self.on(|model, _| model.mark(expected, new)).await
     }
 
-    async fn vote(&self, ballot: &Ballot) -> Result<Vote> {
+    async fn vote(&self, ballot: &VoteRequest) -> Result<Vote> {
         self.on(|model, now| model.vote(now, ballot)).await
     }
 
-    async fn claim(&self, ballot: &Ballot) -> Result<Vote> {
+    async fn claim(&self, ballot: &VoteRequest) -> Result<Vote> {
         self.on(|model, now| model.claim(now, ballot)).await
     }
 
-    async fn join(&self, ballot: &Ballot) -> Result<Vote> {
+    async fn join(&self, ballot: &VoteRequest) -> Result<Vote> {
         self.on(|model, now| model.join(now, ballot)).await
     }
 
-    async fn undo(&self, undo: &Undo) -> Result<bool> {
+    async fn undo(&self, undo: &UndoRequest) -> Result<bool> {
         self.on(|model, now| model.undo(now, undo)).await
     }
 
-    async fn renew(&self, held: &[Held]) -> Vec<Result<NodeRenewal>> {
+    async fn renew(&self, held: &[RenewRequest]) -> Vec<Result<NodeRenewal>> {
         let all =
             self.on(|model, now| held.iter().map(|held| model.renew(now, held)).collect::<Vec<_>>()).await;
         match all {
@@ -206,11 +206,11 @@ impl QuorumNode for MemoryNode {
         }
     }
 
-    async fn look(&self, resource: &Resource) -> Result<View> {
+    async fn look(&self, resource: &Resource) -> Result<NodeView> {
         self.on(|model, now| model.look(now, resource)).await
     }
 
-    async fn walk(&self, prefix: &str, _: Option<&str>) -> Result<Walk> {
+    async fn walk(&self, prefix: &str, _: Option<&str>) -> Result<NodePage> {
         self.on(|model, now| model.walk(now, prefix)).await
     }
 

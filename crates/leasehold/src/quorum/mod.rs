@@ -30,11 +30,11 @@ use std::{
 };
 
 use leasehold_core::{
-    Backend, BackendInfo, Claim, ClaimRef, Cursor, Environment, Error, ErrorKind, Farewell, Guarantee, Held,
-    Lane, Order, Ordered, OwnerToken, Page, Query, QuorumNode, Released, Renewal, Resource, Result, Verdict,
+    Backend, BackendInfo, Claim, ClaimRef, Cursor, Environment, Error, ErrorKind, ReleaseRequest, Guarantee, RenewRequest,
+    FailureDomain, OperatorCommand, CommandOutcome, OwnerToken, Page, Query, QuorumNode, Released, Renewal, Resource, Result, Verdict,
     async_trait,
     backoff::jitter,
-    quorum_node::{AttemptId, RETENTION, SKEW_MAX, care, tally::majority},
+    quorum_node::{AttemptId, RETENTION, SKEW_MAX, membership, tally::majority},
     race::first,
 };
 use tokio::sync::Notify;
@@ -97,7 +97,7 @@ const ANSWER_MIN: Duration = Duration::from_millis(25);
 
 impl Quorum {
     /// How long a node that may have forgotten has no vote, unless told otherwise; no ttl is longer.
-    pub const GATE: Duration = care::GATE;
+    pub const GATE: Duration = membership::GATE;
     /// The backend's name in errors and metrics.
     pub const NAME: &'static str = "redlock";
 
@@ -152,7 +152,7 @@ fn info(size: usize) -> BackendInfo {
     )
     .into();
     let can = &mut info.capabilities;
-    (can.line, can.shares, can.hand_over, can.keep_for, can.orders) = (false, false, false, false, false);
+    (can.queue, can.shares, can.handover, can.keep_for, can.orders) = (false, false, false, false, false);
     info
 }
 
@@ -221,19 +221,19 @@ impl Backend for Quorum {
         &self.info
     }
 
-    fn lane(&self, _: &Resource) -> Lane {
-        Lane::default()
+    fn failure_domain(&self, _: &Resource) -> FailureDomain {
+        FailureDomain::default()
     }
 
     async fn acquire(&self, claim: &Claim) -> Result<Verdict> {
         self.shared.acquire(claim, &self.info.limits).await
     }
 
-    async fn renew(&self, held: &[Held]) -> Vec<Result<Renewal>> {
+    async fn renew(&self, held: &[RenewRequest]) -> Vec<Result<Renewal>> {
         self.shared.renew(held, &self.info.limits).await
     }
 
-    async fn release(&self, farewell: &Farewell) -> Result<Released> {
+    async fn release(&self, farewell: &ReleaseRequest) -> Result<Released> {
         self.shared.release(farewell).await
     }
 
@@ -257,7 +257,7 @@ impl Backend for Quorum {
         self.shared.inspect(query, &self.info.limits).await
     }
 
-    async fn order(&self, _: &Order) -> Result<Ordered> {
+    async fn order(&self, _: &OperatorCommand) -> Result<CommandOutcome> {
         let message = "orders are not for a quorum: each must happen in one step, and nodes that know nothing of each \
                        other have none in common";
         Err(unsupported(message))

@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
-use leasehold_core::{Backoff, Environment, Moment, QuorumNode};
+use leasehold_core::{Backoff, Environment, Timestamp, QuorumNode};
 
 /// A node. One that failed is left alone for a while, so that a dead one costs nothing; it is asked all the same if
 /// there is no majority without it.
@@ -21,9 +21,9 @@ impl Slot {
         Slot { node, quiet_until: AtomicU64::new(0), failures: AtomicU32::new(0) }
     }
 
-    pub(super) fn is_quiet(&self, now: Moment) -> bool {
+    pub(super) fn is_quiet(&self, now: Timestamp) -> bool {
         let until = self.quiet_until.load(Ordering::Relaxed);
-        until != 0 && now < Moment::from_nanos(until)
+        until != 0 && now < Timestamp::from_nanos(until)
     }
 
     /// It answered; says whether it had failed before.

@@ -13,7 +13,7 @@ use leasehold_core::{
     planted::{self, Bug},
     quorum_node::{
         Health,
-        care::{self, Plan, Step},
+        membership::{self, MembershipPlan, MembershipStep},
         tally::majority,
     },
     race::{Either, first},
@@ -82,7 +82,7 @@ impl Shared {
                 };
                 return if starting { Err(error) } else { Ok(Some(HEALTH_MAX)) };
             }
-            let plan = care::plan(&healths, self.gate)?;
+            let plan = membership::plan(&healths, self.gate)?;
             *self.condition() = Condition { gate: plan.gate, stopped: plan.stopped.clone() };
             if plan.steps.is_empty() {
                 self.tell(&plan);
@@ -98,7 +98,7 @@ impl Shared {
         Ok(Some(HEALTH_MAX))
     }
 
-    fn tell(&self, plan: &Plan) {
+    fn tell(&self, plan: &MembershipPlan) {
         if let Some(why) = &plan.stopped {
             tracing::warn!(voting = plan.voting.len(), "a quorum grants nothing: {why}");
         }
@@ -139,14 +139,14 @@ impl Shared {
         }
     }
 
-    async fn take_step(&self, step: &Step, healths: &[Option<Health>]) -> Result<()> {
+    async fn take_step(&self, step: &MembershipStep, healths: &[Option<Health>]) -> Result<()> {
         match step {
-            Step::Mark { node, expected, new } => {
+            MembershipStep::Mark { node, expected, new } => {
                 let node = &self.slots[*node].node;
                 tracing::info!(node = node.name(), standing = ?new.standing, "a node of a quorum is marked");
                 self.in_time(node.mark(expected.as_ref(), new)).await.map(drop)
             }
-            Step::Recover { node, from, expected, new } => {
+            MembershipStep::Recover { node, from, expected, new } => {
                 if !planted::is(Bug::NotTold) {
                     self.copy_registers(*node, from, healths).await?;
                 }

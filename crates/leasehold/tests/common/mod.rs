@@ -10,8 +10,8 @@ use std::{
 };
 
 use leasehold::{
-    Backend, BackendInfo, Claim, ClaimRef, Client, Cursor, Effect, Error, ErrorKind, Farewell, Guarantee,
-    Held, Lane, Memory, Order, Ordered, Page, Query, Released, Renewal, Resource, Result, Verdict,
+    Backend, BackendInfo, Claim, ClaimRef, Client, Cursor, Effect, Error, ErrorKind, ReleaseRequest, Guarantee,
+    RenewRequest, FailureDomain, Memory, OperatorCommand, CommandOutcome, Page, Query, Released, Renewal, Resource, Result, Verdict,
     async_trait, testing::ManualTime,
 };
 
@@ -120,8 +120,8 @@ impl Backend for Probe {
     fn info(&self) -> &BackendInfo {
         &self.info
     }
-    fn lane(&self, resource: &Resource) -> Lane {
-        self.memory.lane(resource)
+    fn failure_domain(&self, resource: &Resource) -> FailureDomain {
+        self.memory.failure_domain(resource)
     }
     async fn acquire(&self, claim: &Claim) -> Result<Verdict> {
         self.acquires.fetch_add(1, SeqCst);
@@ -129,7 +129,7 @@ impl Backend for Probe {
         let answer = self.memory.acquire(claim).await;
         self.on_the_way_back(mood, answer).await
     }
-    async fn renew(&self, held: &[Held]) -> Vec<Result<Renewal>> {
+    async fn renew(&self, held: &[RenewRequest]) -> Vec<Result<Renewal>> {
         self.renews.fetch_add(1, SeqCst);
         self.renewed.fetch_add(held.len() as u64, SeqCst);
         match self.on_the_way().await {
@@ -143,7 +143,7 @@ impl Backend for Probe {
             }
         }
     }
-    async fn release(&self, farewell: &Farewell) -> Result<Released> {
+    async fn release(&self, farewell: &ReleaseRequest) -> Result<Released> {
         self.releases.fetch_add(1, SeqCst);
         let mood = self.on_the_way().await?;
         let answer = self.memory.release(farewell).await;
@@ -158,7 +158,7 @@ impl Backend for Probe {
         self.on_the_way().await?;
         self.memory.inspect(query).await
     }
-    async fn order(&self, order: &Order) -> Result<Ordered> {
+    async fn order(&self, order: &OperatorCommand) -> Result<CommandOutcome> {
         let mood = self.on_the_way().await?;
         let answer = self.memory.order(order).await;
         self.on_the_way_back(mood, answer).await

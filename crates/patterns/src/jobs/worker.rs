@@ -3,7 +3,7 @@
 use std::{convert::Infallible, fmt, sync::Arc, time::Duration};
 
 use leasehold::{
-    Client, Error, ErrorKind, Lease, Moment, Result,
+    Client, Error, ErrorKind, Lease, Timestamp, Result,
     race::{Either, first},
 };
 
@@ -138,7 +138,7 @@ impl Worker {
     }
 
     /// A job, when it was asked for, and the lease of the filter.
-    async fn claim(&self) -> Result<Option<(Claim, Moment, Option<Lease>)>> {
+    async fn claim(&self) -> Result<Option<(Claim, Timestamp, Option<Lease>)>> {
         let now = || self.client.environment().now();
         let due = if self.filter { self.jobs.due(&self.queue, LOOKED_AT).await? } else { Vec::new() };
         for id in due {
@@ -174,7 +174,7 @@ impl Worker {
 
     /// Ends when the job is not ours any more, by the answer or by the clock: it was ours for a hold from when it was asked
     /// for. A heartbeat that is never answered does not keep it from looking at the clock.
-    async fn heartbeats(&self, claim: &Claim, asked: Moment) {
+    async fn heartbeats(&self, claim: &Claim, asked: Timestamp) {
         let environment = self.client.environment();
         let mut ours_until = asked.after(self.hold);
         let left = |ours_until| environment.now().until(ours_until);

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use leasehold_core::{QuorumNode, quorum_node::Standing};
+use leasehold_core::{QuorumNode, quorum_node::VoterStatus};
 
 use super::{
     plan::{Fault, Plan},
@@ -64,7 +64,7 @@ async fn forget(theatre: &Arc<Theatre>, random: &mut Random, number: usize) {
     let mut out = 0;
     for (at, (_, node)) in theatre.nodes.iter().enumerate() {
         let Ok(health) = node.health().await else { continue };
-        let votes = health.mark.is_some_and(|it| it.standing == Standing::Voting && it.run == health.run);
+        let votes = health.mark.is_some_and(|it| it.standing == VoterStatus::Voting && it.run == health.run);
         out += usize::from(!votes && at != number);
     }
     if out >= (theatre.plan.nodes - 1) / 2 {

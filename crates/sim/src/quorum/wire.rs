@@ -3,10 +3,10 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use leasehold::{FencingToken, Held, MemoryNode, Resource, Result};
+use leasehold::{FencingToken, RenewRequest, MemoryNode, Resource, Result};
 use leasehold_core::{
     QuorumNode,
-    quorum_node::{Ballot, Health, Mark, NodeRenewal, Undo, View, Vote, Walk},
+    quorum_node::{VoteRequest, Health, BirthMark, NodeRenewal, UndoRequest, NodeView, Vote, NodePage},
 };
 
 use crate::{network::Network, world::NodeId};
@@ -69,7 +69,7 @@ impl QuorumNode for Wire {
         self.send(false, |node| async move { node.health().await }).await?
     }
 
-    async fn mark(&self, expected: Option<&Mark>, new: &Mark) -> Result<Option<Mark>> {
+    async fn mark(&self, expected: Option<&BirthMark>, new: &BirthMark) -> Result<Option<BirthMark>> {
         let (expected, new) = (expected.cloned(), new.clone());
         let asked = Arc::new((expected, new));
         let execute = move |node: Arc<MemoryNode>| {
@@ -79,7 +79,7 @@ impl QuorumNode for Wire {
         self.send(false, execute).await?
     }
 
-    async fn vote(&self, ballot: &Ballot) -> Result<Vote> {
+    async fn vote(&self, ballot: &VoteRequest) -> Result<Vote> {
         let ballot = ballot.clone();
         let label = ballot.holder.label.clone();
         let answer = send!(self, false, vote(ballot)).await?;
@@ -87,17 +87,17 @@ impl QuorumNode for Wire {
         answer
     }
 
-    async fn claim(&self, ballot: &Ballot) -> Result<Vote> {
+    async fn claim(&self, ballot: &VoteRequest) -> Result<Vote> {
         let ballot = ballot.clone();
         send!(self, false, claim(ballot)).await?
     }
 
-    async fn join(&self, ballot: &Ballot) -> Result<Vote> {
+    async fn join(&self, ballot: &VoteRequest) -> Result<Vote> {
         let ballot = ballot.clone();
         send!(self, false, join(ballot)).await?
     }
 
-    async fn undo(&self, undo: &Undo) -> Result<bool> {
+    async fn undo(&self, undo: &UndoRequest) -> Result<bool> {
         let undo = undo.clone();
         let owner = undo.owner;
         self.network.trace(|| format!("{owner:?} undoes on {}", self.name()));
@@ -106,7 +106,7 @@ impl QuorumNode for Wire {
         answer
     }
 
-    async fn renew(&self, held: &[Held]) -> Vec<Result<NodeRenewal>> {
+    async fn renew(&self, held: &[RenewRequest]) -> Vec<Result<NodeRenewal>> {
         let asked = held.to_vec();
         match send!(self, false, renew(asked)).await {
             Ok(answers) => answers,
@@ -114,12 +114,12 @@ impl QuorumNode for Wire {
         }
     }
 
-    async fn look(&self, resource: &Resource) -> Result<View> {
+    async fn look(&self, resource: &Resource) -> Result<NodeView> {
         let resource = resource.clone();
         send!(self, false, look(resource)).await?
     }
 
-    async fn walk(&self, prefix: &str, _: Option<&str>) -> Result<Walk> {
+    async fn walk(&self, prefix: &str, _: Option<&str>) -> Result<NodePage> {
         let prefix = prefix.to_owned();
         let execute = move |node: Arc<MemoryNode>| {
             let prefix = prefix.clone();

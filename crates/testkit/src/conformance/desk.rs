@@ -7,8 +7,8 @@ use std::{
 };
 
 use leasehold_core::{
-    Backend, Blocked, Claim, ClaimRef, Command, Cursor, Environment, Error, Farewell, Gone, Grant, Held,
-    Holder, Kept, Listing, Moment, Order, Ordered, OwnerToken, Page, Query, Released, Renewal, Resource,
+    Backend, Blocked, Claim, ClaimRef, OperatorAction, Cursor, Environment, Error, ReleaseRequest, GoneReason, Grant, RenewRequest,
+    Holder, Renewed, Listing, Timestamp, OperatorCommand, CommandOutcome, OwnerToken, Page, Query, Released, Renewal, Resource,
     Result, Share, Snapshot, Verdict,
 };
 use tokio::task::JoinHandle;
@@ -116,10 +116,10 @@ impl Desk {
     }
 
     pub(crate) async fn renew(&self, name: &str, ttl: Duration) -> Renewal {
-        self.renew_one(Held::new(self.reference(name), ttl)).await
+        self.renew_one(RenewRequest::new(self.reference(name), ttl)).await
     }
 
-    pub(crate) async fn renew_one(&self, held: Held) -> Renewal {
+    pub(crate) async fn renew_one(&self, held: RenewRequest) -> Renewal {
         let mut answers = self.backend().renew(std::slice::from_ref(&held)).await;
         self.note(&held, &answers);
         assert_eq!(answers.len(), 1, "renew gives one answer for each that was asked");
@@ -128,32 +128,32 @@ impl Desk {
 
     /// Says a plain farewell.
     pub(crate) async fn leave(&self, name: &str) -> Released {
-        self.bid(&Farewell::new(self.reference(name))).await
+        self.bid(&ReleaseRequest::new(self.reference(name))).await
     }
 
     /// Says farewell and leaves a tombstone.
-    pub(crate) async fn bury(&self, name: &str) -> Released {
-        self.bid(&Farewell::new(self.reference(name)).burying(Farewell::bury_for(LONG))).await
+    pub(crate) async fn tombstone(&self, name: &str) -> Released {
+        self.bid(&ReleaseRequest::new(self.reference(name)).with_tombstone(ReleaseRequest::tombstone_ttl(LONG))).await
     }
 
-    pub(crate) async fn bid(&self, farewell: &Farewell) -> Released {
+    pub(crate) async fn bid(&self, farewell: &ReleaseRequest) -> Released {
         let answer = self.backend().release(farewell).await;
         self.note(farewell, &answer);
         answered("release", answer)
     }
 
     /// Says farewell through the second handle.
-    pub(crate) async fn bid_second(&self, farewell: &Farewell) -> Released {
+    pub(crate) async fn bid_second(&self, farewell: &ReleaseRequest) -> Released {
         let answer = self.stage.second().release(farewell).await;
         self.note(farewell, &answer);
         answered("release", answer)
     }
 
-    pub(crate) async fn order(&self, command: Command) -> Ordered {
-        self.say(&Order::new(self.resource.clone(), command, "suite", "to see what happens")).await
+    pub(crate) async fn order(&self, command: OperatorAction) -> CommandOutcome {
+        self.say(&OperatorCommand::new(self.resource.clone(), command, "suite", "to see what happens")).await
     }
 
-    pub(crate) async fn say(&self, order: &Order) -> Ordered {
+    pub(crate) async fn say(&self, order: &OperatorCommand) -> CommandOutcome {
         let answer = self.backend().order(order).await;
         self.note(order, &answer);
         answered("order", answer)
@@ -234,7 +234,7 @@ impl Desk {
 
     /// So many stand ahead, of whom some could move. Where the store seats by itself, those hold already.
     pub(crate) fn ahead(&self, ahead: u32, movers: u32) -> u32 {
-        if self.backend().info().capabilities.eager { ahead - movers } else { ahead }
+        if self.backend().info().capabilities.self_granting { ahead - movers } else { ahead }
     }
 
     /// Asserts that what remains fits a ttl that was given between these moments.
@@ -243,8 +243,8 @@ impl Desk {
         &self,
         remaining: Duration,
         ttl: Duration,
-        given: (Moment, Moment),
-        seen: (Moment, Moment),
+        given: (Timestamp, Timestamp),
+        seen: (Timestamp, Timestamp),
     ) {
         let info = self.backend().info();
         if !info.capabilities.own_ttl {
@@ -267,7 +267,7 @@ impl Desk {
 /// A wait under way.
 pub(crate) struct Waiting {
     pub(crate) task: JoinHandle<Result<()>>,
-    pub(crate) began: Moment,
+    pub(crate) began: Timestamp,
 }
 
 impl Drop for Waiting {
@@ -295,19 +295,19 @@ pub(crate) fn blocked(verdict: Verdict) -> Blocked {
 #[track_caller]
 pub(crate) fn placed(verdict: Verdict, ahead: u32) -> Blocked {
     let blocked = blocked(verdict);
-    assert!(blocked.placed, "a place was due: {blocked:?}");
+    assert!(blocked.queued, "a place was due: {blocked:?}");
     assert_eq!(blocked.ahead, ahead, "places ahead in line");
     blocked
 }
 
 #[track_caller]
 pub(crate) fn buried(verdict: &Verdict) {
-    assert!(matches!(verdict, Verdict::Buried), "its farewell buried it, yet: {verdict:?}");
+    assert!(matches!(verdict, Verdict::Cancelled), "its farewell buried it, yet: {verdict:?}");
 }
 
 #[track_caller]
-pub(crate) fn kept(renewal: Renewal) -> Kept {
-    if let Renewal::Kept(kept) = renewal { kept } else { panic!("it holds, yet: {renewal:?}") }
+pub(crate) fn kept(renewal: Renewal) -> Renewed {
+    if let Renewal::Renewed(kept) = renewal { kept } else { panic!("it holds, yet: {renewal:?}") }
 }
 
 #[track_caller]
@@ -320,7 +320,7 @@ pub(crate) fn queued(renewal: &Renewal) -> Duration {
 }
 
 #[track_caller]
-pub(crate) fn gone(renewal: &Renewal, because: Gone) {
+pub(crate) fn gone(renewal: &Renewal, because: GoneReason) {
     let Renewal::Gone { why } = renewal else { panic!("it is gone, yet: {renewal:?}") };
     assert_eq!(*why, because, "why it is gone");
 }

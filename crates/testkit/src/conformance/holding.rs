@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_core::{Farewell, Gone, Held, Released};
+use leasehold_core::{ReleaseRequest, GoneReason, RenewRequest, Released};
 
 use super::{
     Test,
@@ -35,7 +35,7 @@ async fn b4_what_expired_is_free(desk: &Desk) {
     desk.stage.outlast(desk.short()).await;
     assert_eq!(desk.look().await.holder_count, 0, "looking judges expiry too");
     granted(desk.ask(&desk.claim("bob")).await);
-    gone(&desk.renew("ann", LONG).await, Gone::NotThere);
+    gone(&desk.renew("ann", LONG).await, GoneReason::NotThere);
 }
 
 async fn b10_renewing_goes_on(desk: &Desk) {
@@ -60,7 +60,7 @@ async fn b10_renewing_never_revives(desk: &Desk) {
     granted(desk.ask(&desk.brief("ann")).await);
     desk.stage.outlast(desk.short()).await;
     // Nobody came in between: gone is gone all the same.
-    gone(&desk.renew("ann", LONG).await, Gone::NotThere);
+    gone(&desk.renew("ann", LONG).await, GoneReason::NotThere);
     assert_eq!(desk.look().await.holder_count, 0);
     assert_eq!(desk.leave("ann").await, Released::AlreadyGone);
 }
@@ -90,7 +90,7 @@ async fn b10_what_one_handle_renewed_the_other_knows(desk: &Desk) {
     let before = desk.stage.now();
     kept(desk.renew("ann", claim.ttl).await);
     let given = (before, desk.stage.now());
-    let shorter = Held::new(claim.reference(), desk.short());
+    let shorter = RenewRequest::new(claim.reference(), desk.short());
     let answer = desk.stage.second().renew(&[shorter]).await.remove(0).expect("renew answers");
     desk.remains(kept(answer).remaining, claim.ttl, given, (given.1, desk.stage.now()));
     let asked = desk.stage.now();
@@ -100,7 +100,7 @@ async fn b10_what_one_handle_renewed_the_other_knows(desk: &Desk) {
 
 async fn a_stranger_cannot_renew(desk: &Desk) {
     granted(desk.ask(&desk.claim("ann")).await);
-    gone(&desk.renew("bob", LONG).await, Gone::NotThere);
+    gone(&desk.renew("bob", LONG).await, GoneReason::NotThere);
     assert_eq!(desk.look().await.holder_count, 1);
 }
 
@@ -109,24 +109,24 @@ async fn a_late_farewell_does_not_hurt_the_next_holder(desk: &Desk) {
     desk.stage.outlast(desk.short()).await;
     let grant = granted(desk.ask(&desk.claim("bob")).await);
     assert_eq!(desk.leave("ann").await, Released::AlreadyGone);
-    assert_eq!(desk.bury("ann").await, Released::AlreadyGone);
+    assert_eq!(desk.tombstone("ann").await, Released::AlreadyGone);
     assert_eq!(kept(desk.renew("bob", LONG).await).token, grant.token);
 }
 
 async fn a_batch_is_answered_in_order(desk: &Desk) {
     let mut batch = Vec::new();
     let mut tokens = Vec::new();
-    let lane = desk.backend().lane(&desk.resource);
+    let failure_domain = desk.backend().failure_domain(&desk.resource);
     for number in 0..12 {
         let mut claim = desk.claim(&format!("holder {number}"));
         claim.resource = desk.resource(&format!("batch {number}"));
-        if desk.backend().lane(&claim.resource) != lane {
+        if desk.backend().failure_domain(&claim.resource) != failure_domain {
             continue;
         }
         // Every third one does not hold.
         let holds = number % 3 != 0;
         tokens.push(if holds { Some(granted(desk.ask(&claim).await).token) } else { None });
-        batch.push(Held::new(claim.reference(), LONG));
+        batch.push(RenewRequest::new(claim.reference(), LONG));
     }
     let answers = desk.backend().renew(&batch).await;
     assert_eq!(answers.len(), batch.len(), "one answer each");
@@ -134,7 +134,7 @@ async fn a_batch_is_answered_in_order(desk: &Desk) {
         let answer = answer.expect("each is answered");
         match token {
             Some(token) => assert_eq!(kept(answer).token, token),
-            None => gone(&answer, Gone::NotThere),
+            None => gone(&answer, GoneReason::NotThere),
         }
     }
     assert!(desk.backend().renew(&[]).await.is_empty(), "of nothing, nothing");
@@ -142,7 +142,7 @@ async fn a_batch_is_answered_in_order(desk: &Desk) {
 
 async fn a_note_is_seen_and_replaced(desk: &Desk) {
     let bytes: Vec<u8> = (0..=255).collect();
-    granted(desk.ask(&desk.claim("ann").noting(bytes.clone())).await);
+    granted(desk.ask(&desk.claim("ann").with_note(bytes.clone())).await);
     assert_eq!(desk.look().await.holders[0].note.as_deref(), Some(bytes.as_slice()), "any bytes will do");
     assert_eq!(
         blocked(desk.ask(&desk.claim("bob")).await).holders[0].note.as_deref(),
@@ -150,15 +150,15 @@ async fn a_note_is_seen_and_replaced(desk: &Desk) {
     );
     kept(desk.renew("ann", LONG).await);
     assert_eq!(desk.look().await.holders[0].note.as_deref(), Some(bytes.as_slice()), "a renewal leaves it");
-    kept(desk.renew_one(Held::new(desk.reference("ann"), LONG).noting(*b"other")).await);
+    kept(desk.renew_one(RenewRequest::new(desk.reference("ann"), LONG).with_note(*b"other")).await);
     assert_eq!(desk.look().await.holders[0].note.as_deref(), Some(b"other".as_slice()));
     desk.leave("ann").await;
     granted(desk.ask(&desk.claim("bob")).await);
     assert_eq!(desk.look().await.holders[0].note, None, "the next holder has its own");
 }
 
-fn keeping(desk: &Desk, name: &str, keep_for: Duration) -> Farewell {
-    Farewell::new(desk.reference(name)).keeping(keep_for)
+fn keeping(desk: &Desk, name: &str, keep_for: Duration) -> ReleaseRequest {
+    ReleaseRequest::new(desk.reference(name)).keeping(keep_for)
 }
 
 async fn a_kept_resource_stays_closed(desk: &Desk) {
@@ -183,7 +183,7 @@ async fn a_kept_resource_opens_by_itself(desk: &Desk) {
 async fn a_kept_seat_is_nobodys(desk: &Desk) {
     granted(desk.ask(&desk.claim("ann")).await);
     desk.bid(&keeping(desk, "ann", LONG)).await;
-    gone(&desk.renew("ann", LONG).await, Gone::NotThere);
+    gone(&desk.renew("ann", LONG).await, GoneReason::NotThere);
     buried(&desk.ask(&desk.claim("ann")).await);
     assert_eq!(desk.leave("ann").await, Released::AlreadyGone);
     assert_eq!(desk.bid(&keeping(desk, "ann", LONG)).await, Released::AlreadyGone);

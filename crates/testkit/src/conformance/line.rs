@@ -1,6 +1,6 @@
 //! The line: order, places and what becomes of them.
 
-use leasehold_core::{Effect, ErrorKind, Farewell, Gone, Released, seat};
+use leasehold_core::{Effect, ErrorKind, ReleaseRequest, GoneReason, Released, admission};
 
 use super::{
     Test,
@@ -44,7 +44,7 @@ async fn grants_follow_the_line(desk: &Desk) {
         last = grant.token;
         assert_eq!(desk.leave(name).await, Released::Now);
     }
-    assert_eq!(desk.look().await.line_length, 0);
+    assert_eq!(desk.look().await.queue_length, 0);
 }
 
 async fn asking_again_keeps_the_place(desk: &Desk) {
@@ -54,8 +54,8 @@ async fn asking_again_keeps_the_place(desk: &Desk) {
     placed(desk.ask(&desk.claim("bob").queued()).await, 0);
     placed(desk.ask(&desk.claim("cy").queued()).await, 1);
     let seen = desk.look().await;
-    let labels: Vec<_> = seen.line.iter().map(|place| place.holder.label.as_str()).collect();
-    assert_eq!((seen.line_length, labels), (2, vec!["bob", "cy"]), "one place each, in order");
+    let labels: Vec<_> = seen.queue.iter().map(|place| place.holder.label.as_str()).collect();
+    assert_eq!((seen.queue_length, labels), (2, vec!["bob", "cy"]), "one place each, in order");
 }
 
 async fn nobody_overtakes_not_even_who_would_leave(desk: &Desk) {
@@ -64,7 +64,7 @@ async fn nobody_overtakes_not_even_who_would_leave(desk: &Desk) {
     desk.leave("ann").await;
     let seen = blocked(desk.ask(&desk.claim("cy")).await);
     // Bob can move; where the store seats by itself he holds already.
-    assert_eq!((seen.placed, seen.ahead), (false, desk.ahead(1, 1)));
+    assert_eq!((seen.queued, seen.ahead), (false, desk.ahead(1, 1)));
     assert_eq!(seen.holders.len(), 1 - desk.ahead(1, 1) as usize);
     placed(desk.ask(&desk.claim("dee").queued()).await, desk.ahead(1, 1));
     granted(desk.ask(&desk.claim("bob").queued()).await);
@@ -74,9 +74,9 @@ async fn who_asks_to_leave_gives_up_its_place(desk: &Desk) {
     granted(desk.ask(&desk.claim("ann")).await);
     placed(desk.ask(&desk.claim("bob").queued()).await, 0);
     placed(desk.ask(&desk.claim("cy").queued()).await, 1);
-    assert!(!blocked(desk.ask(&desk.claim("bob")).await).placed);
+    assert!(!blocked(desk.ask(&desk.claim("bob")).await).queued);
     placed(desk.ask(&desk.claim("cy").queued()).await, 0);
-    gone(&desk.renew("bob", LONG).await, Gone::NotThere);
+    gone(&desk.renew("bob", LONG).await, GoneReason::NotThere);
 }
 
 async fn the_line_moves_up_when_someone_leaves_it(desk: &Desk) {
@@ -145,7 +145,7 @@ async fn a_lost_place_is_not_there(desk: &Desk) {
     placed(desk.ask(&claim).await, 0);
     placed(desk.ask(&desk.claim("cy").queued()).await, 1);
     desk.stage.outlast(desk.short()).await;
-    gone(&desk.renew("bob", LONG).await, Gone::NotThere);
+    gone(&desk.renew("bob", LONG).await, GoneReason::NotThere);
     assert_eq!(desk.leave("bob").await, Released::AlreadyGone);
     placed(desk.ask(&claim).await, 1);
 }
@@ -163,41 +163,41 @@ async fn b8_a_buried_place_is_gone(desk: &Desk) {
     granted(desk.ask(&desk.claim("ann")).await);
     placed(desk.ask(&desk.claim("bob").queued()).await, 0);
     placed(desk.ask(&desk.claim("cy").queued()).await, 1);
-    assert_eq!(desk.bury("bob").await, Released::Now);
+    assert_eq!(desk.tombstone("bob").await, Released::Now);
     buried(&desk.ask(&desk.claim("bob").queued()).await);
-    gone(&desk.renew("bob", LONG).await, Gone::Buried);
+    gone(&desk.renew("bob", LONG).await, GoneReason::Cancelled);
     placed(desk.ask(&desk.claim("cy").queued()).await, 0);
 }
 
 async fn b8_a_tombstone_bars_the_line(desk: &Desk) {
     granted(desk.ask(&desk.claim("ann")).await);
-    desk.bury("bob").await;
+    desk.tombstone("bob").await;
     buried(&desk.ask(&desk.claim("bob").queued()).await);
-    assert_eq!(desk.look().await.line_length, 0);
+    assert_eq!(desk.look().await.queue_length, 0);
 }
 
 async fn a_long_line_keeps_its_order(desk: &Desk) {
-    let length = seat::WINDOW + 6;
+    let length = admission::WINDOW + 6;
     granted(desk.ask(&desk.claim("ann")).await);
     let names: Vec<_> = (0..length).map(|number| format!("waiter {number}")).collect();
     for (index, name) in names.iter().enumerate() {
         let seen = blocked(desk.ask(&desk.claim(name).queued()).await);
-        assert!(seen.placed);
+        assert!(seen.queued);
         let ahead = seen.ahead as usize;
         assert!(
-            if index <= seat::WINDOW { ahead == index } else { ahead >= index },
+            if index <= admission::WINDOW { ahead == index } else { ahead >= index },
             "{ahead} ahead of {index}"
         );
     }
     let seen = desk.look().await;
-    assert_eq!((seen.line_length as usize, seen.line.len()), (length, length));
+    assert_eq!((seen.queue_length as usize, seen.queue.len()), (length, length));
     desk.leave("ann").await;
     for (index, name) in names.iter().enumerate() {
         if let Some(next) = names.get(index + 1) {
             blocked(desk.ask(&desk.claim(next).queued()).await);
         }
         granted(desk.ask(&desk.claim(name).queued()).await);
-        desk.bid(&Farewell::new(desk.reference(name))).await;
+        desk.bid(&ReleaseRequest::new(desk.reference(name))).await;
     }
 }
 
@@ -218,7 +218,7 @@ async fn a_grant_out_of_the_line_leaves_the_line(desk: &Desk) {
     desk.leave("ann").await;
     let grant = granted(desk.ask(&desk.claim("bob").queued()).await);
     let seen = desk.look().await;
-    assert_eq!((seen.line_length, seen.holder_count), (0, 1));
+    assert_eq!((seen.queue_length, seen.holder_count), (0, 1));
     assert_eq!(granted(desk.ask(&desk.claim("bob").queued()).await).token, grant.token);
     assert_eq!(desk.leave("bob").await, Released::Now);
     assert_eq!(desk.leave("bob").await, Released::AlreadyGone, "seat and place went together");
@@ -226,7 +226,7 @@ async fn a_grant_out_of_the_line_leaves_the_line(desk: &Desk) {
 
 async fn b9_a_full_line_is_a_limit(desk: &Desk) {
     granted(desk.ask(&desk.claim("ann").queued()).await);
-    for number in 0..desk.backend().info().limits.line {
+    for number in 0..desk.backend().info().limits.queue {
         blocked(desk.ask(&desk.claim(&format!("waiter {number}")).queued()).await);
     }
     let error = desk.try_ask(&desk.claim("bob").queued()).await.expect_err("the line is full");

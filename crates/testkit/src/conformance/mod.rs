@@ -33,7 +33,7 @@ mod waiting;
 
 use std::{future::Future, num::NonZeroU32, pin::Pin};
 
-use leasehold_core::{Capabilities, Command, Limits, Share};
+use leasehold_core::{Capabilities, OperatorAction, Limits, Share};
 
 pub use runner::{Report, main, run};
 
@@ -71,8 +71,8 @@ const GROUPS: &[Group] = &[
 ];
 
 /// A share known to be one.
-fn resize(capacity: u32) -> Command {
-    Command::Resize { capacity: NonZeroU32::new(capacity).expect("at least 1") }
+fn resize(capacity: u32) -> OperatorAction {
+    OperatorAction::Resize { capacity: NonZeroU32::new(capacity).expect("at least 1") }
 }
 
 fn share(weight: u32, capacity: u32) -> Share {
@@ -113,15 +113,15 @@ impl Need {
     fn lacking(self, offer: &Offer) -> Option<&'static str> {
         let has = &offer.has;
         let (met, reason) = match self {
-            Need::Line => (has.line, "no line"),
+            Need::Line => (has.queue, "no line"),
             Need::Shares => (has.shares, "no shares"),
-            Need::HandOver => (has.hand_over, "no hand-over while others wait"),
-            Need::NoHandOver => (!has.hand_over, "seats are handed over"),
-            Need::Heirs => (has.hand_over || has.line, "no succession of a holder"),
+            Need::HandOver => (has.handover, "no hand-over while others wait"),
+            Need::NoHandOver => (!has.handover, "seats are handed over"),
+            Need::Heirs => (has.handover || has.queue, "no succession of a holder"),
             Need::KeepFor => (has.keep_for, "no keep_for"),
             Need::OwnTtl => (has.own_ttl, "a session keeps what it holds"),
             Need::Orders => (has.orders, "no orders"),
-            Need::ShortLine => (offer.limits.line <= 500, "the line is too long to be filled"),
+            Need::ShortLine => (offer.limits.queue <= 500, "the line is too long to be filled"),
             Need::Twice => (offer.twice, "the stage has one handle"),
             Need::Reopening => (offer.reopening, "the stage is not opened again"),
         };

@@ -2,7 +2,7 @@
 
 use std::{future::Future, pin::pin, sync::Arc, task::Poll};
 
-use leasehold_core::{Effect, ErrorKind, Farewell, FencingToken, Gone, Query, Released, Share, Verdict};
+use leasehold_core::{Effect, ErrorKind, ReleaseRequest, FencingToken, GoneReason, Query, Released, Share, Verdict};
 
 use super::{
     Test,
@@ -65,7 +65,7 @@ async fn b1_what_one_handle_did_the_other_sees(desk: &Desk) {
     let seen = blocked(desk.ask_second(&desk.claim("bob")).await);
     assert_eq!(seen.holders[0].token, first.token);
     // The owner token is the capability, wherever it is used.
-    let farewell = Farewell::new(desk.reference("ann"));
+    let farewell = ReleaseRequest::new(desk.reference("ann"));
     assert_eq!(desk.bid_second(&farewell).await, Released::Now);
     let second = granted(desk.ask_second(&desk.claim("bob")).await);
     assert!(second.token > first.token, "tokens grow whichever handle grants");
@@ -83,10 +83,10 @@ async fn what_one_handle_lets_go_the_other_does_not_lose(desk: &Desk) {
     granted(desk.ask_second(&ann).await);
     granted(desk.ask(&ann).await);
     assert_eq!(desk.leave("ann").await, Released::Now);
-    assert_eq!(desk.bid_second(&Farewell::new(ann.reference())).await, Released::AlreadyGone);
+    assert_eq!(desk.bid_second(&ReleaseRequest::new(ann.reference())).await, Released::AlreadyGone);
     granted(desk.ask_second(&bob).await);
     granted(desk.ask(&cy).await);
-    assert_eq!(desk.bid(&Farewell::new(cy.reference()).burying(LONG)).await, Released::Now);
+    assert_eq!(desk.bid(&ReleaseRequest::new(cy.reference()).with_tombstone(LONG)).await, Released::Now);
     desk.stage.pass(desk.short() / 2).await;
     let seen = desk.page(&Query::One(bob.resource)).await.into_snapshots();
     assert_eq!(seen[0].holder_count, 1);
@@ -105,7 +105,7 @@ async fn b2_asking_again_returns_the_same_grant(desk: &Desk) {
         desk.remains(again.remaining, claim.ttl, given, (asked, desk.stage.now()));
     }
     let seen = desk.look().await;
-    assert_eq!((seen.holder_count, seen.line_length), (1, 0), "asking again takes nothing more");
+    assert_eq!((seen.holder_count, seen.queue_length), (1, 0), "asking again takes nothing more");
 }
 
 async fn b2_releasing_twice_says_already_gone(desk: &Desk) {
@@ -120,7 +120,7 @@ async fn b2_releasing_twice_says_already_gone(desk: &Desk) {
 async fn b2_releasing_what_was_never_there_does_nothing(desk: &Desk) {
     assert_eq!(desk.leave("ann").await, Released::AlreadyGone);
     let seen = desk.look().await;
-    assert_eq!((seen.holder_count, seen.line_length), (0, 0));
+    assert_eq!((seen.holder_count, seen.queue_length), (0, 0));
     granted(desk.ask(&desk.claim("ann")).await);
 }
 
@@ -164,7 +164,7 @@ async fn b5_tokens_grow_across_a_restart(desk: &Desk) {
     desk.leave("ann").await;
     let second = granted(opened.acquire(&desk.claim("bob")).await.expect("acquire answers"));
     assert!(second.token > first.token);
-    opened.release(&Farewell::new(desk.reference("bob"))).await.expect("release answers");
+    opened.release(&ReleaseRequest::new(desk.reference("bob"))).await.expect("release answers");
     drop(opened);
     // Nobody is there, and nobody who saw a token has stayed.
     let opened = desk.stage.reopen().await.expect("the stage can be opened again");
@@ -210,7 +210,7 @@ async fn b6_another_capacity_is_a_mismatch(desk: &Desk) {
         assert_eq!(capacity, desk.share.capacity(), "it says what others use");
     }
     let seen = desk.look().await;
-    assert_eq!((seen.capacity, seen.line_length), (desk.share.capacity(), 0), "a mismatch takes no place");
+    assert_eq!((seen.capacity, seen.queue_length), (desk.share.capacity(), 0), "a mismatch takes no place");
 }
 
 async fn b6_when_nobody_is_there_any_capacity_will_do(desk: &Desk) {
@@ -237,7 +237,7 @@ async fn b7_a_dropped_claim_can_be_buried(desk: &Desk) {
         let claim = desk.claim(&format!("dropped after {polls}"));
         let acquire = desk.backend().acquire(&claim);
         drop_after(polls, acquire).await;
-        let farewell = Farewell::new(claim.reference()).burying(Farewell::bury_for(claim.ttl));
+        let farewell = ReleaseRequest::new(claim.reference()).with_tombstone(ReleaseRequest::tombstone_ttl(claim.ttl));
         desk.bid(&farewell).await;
         let next = format!("next after {polls}");
         granted(desk.ask(&desk.claim(&next)).await);
@@ -247,10 +247,10 @@ async fn b7_a_dropped_claim_can_be_buried(desk: &Desk) {
 }
 
 async fn b8_a_buried_owner_is_never_granted(desk: &Desk) {
-    assert_eq!(desk.bury("ann").await, Released::AlreadyGone);
+    assert_eq!(desk.tombstone("ann").await, Released::AlreadyGone);
     buried(&desk.ask(&desk.claim("ann")).await);
     buried(&desk.ask(&desk.claim("ann").queued()).await);
-    gone(&desk.renew("ann", LONG).await, Gone::Buried);
+    gone(&desk.renew("ann", LONG).await, GoneReason::Cancelled);
     assert_eq!(desk.leave("ann").await, Released::AlreadyGone);
     buried(&desk.ask(&desk.claim("ann")).await);
     granted(desk.ask(&desk.claim("bob")).await);
@@ -258,15 +258,15 @@ async fn b8_a_buried_owner_is_never_granted(desk: &Desk) {
 
 async fn b8_burying_a_holder_releases_it(desk: &Desk) {
     granted(desk.ask(&desk.claim("ann")).await);
-    assert_eq!(desk.bury("ann").await, Released::Now);
-    assert_eq!(desk.bury("ann").await, Released::AlreadyGone);
+    assert_eq!(desk.tombstone("ann").await, Released::Now);
+    assert_eq!(desk.tombstone("ann").await, Released::AlreadyGone);
     buried(&desk.ask(&desk.claim("ann")).await);
     granted(desk.ask(&desk.claim("bob")).await);
     buried(&desk.ask(&desk.claim("ann")).await);
 }
 
 async fn b8_burying_concerns_one_owner_of_one_resource(desk: &Desk) {
-    desk.bury("ann").await;
+    desk.tombstone("ann").await;
     let mut elsewhere = desk.claim("ann");
     elsewhere.resource = desk.resource("elsewhere");
     granted(desk.ask(&elsewhere).await);
@@ -274,7 +274,7 @@ async fn b8_burying_concerns_one_owner_of_one_resource(desk: &Desk) {
 }
 
 async fn b8_a_tombstone_ends(desk: &Desk) {
-    desk.bid(&Farewell::new(desk.reference("ann")).burying(desk.short())).await;
+    desk.bid(&ReleaseRequest::new(desk.reference("ann")).with_tombstone(desk.short())).await;
     buried(&desk.ask(&desk.claim("ann")).await);
     desk.stage.outlast(desk.short()).await;
     granted(desk.ask(&desk.claim("ann")).await);
@@ -287,11 +287,11 @@ async fn a_held_resource_is_blocked_and_says_by_whom(desk: &Desk) {
     let given = (before, desk.stage.now());
     let asked = desk.stage.now();
     let seen = blocked(desk.ask(&desk.claim("bob")).await);
-    assert_eq!((seen.placed, seen.ahead, seen.paused), (false, 0, false));
+    assert_eq!((seen.queued, seen.ahead, seen.paused), (false, 0, false));
     assert_eq!(seen.holders.len(), 1);
     let by = &seen.holders[0];
     assert_eq!((&by.holder, by.token, by.weight), (&claim.holder, grant.token, desk.share.weight()));
-    assert_eq!((by.turns, by.evicting, by.kept, &by.asked), (0, false, false, &None));
+    assert_eq!((by.handovers, by.evicting, by.kept, &by.asked), (0, false, false, &None));
     if desk.backend().info().capabilities.own_ttl {
         desk.remains(by.remaining, claim.ttl, given, (asked, desk.stage.now()));
     } else {
@@ -303,8 +303,8 @@ async fn a_held_resource_is_blocked_and_says_by_whom(desk: &Desk) {
 async fn leaving_leaves_no_trace(desk: &Desk) {
     granted(desk.ask(&desk.claim("ann")).await);
     blocked(desk.ask(&desk.claim("bob")).await);
-    assert_eq!(desk.look().await.line_length, 0);
-    gone(&desk.renew("bob", LONG).await, Gone::NotThere);
+    assert_eq!(desk.look().await.queue_length, 0);
+    gone(&desk.renew("bob", LONG).await, GoneReason::NotThere);
     desk.leave("ann").await;
     granted(desk.ask(&desk.claim("cy")).await);
 }
@@ -320,7 +320,7 @@ async fn a_release_lets_the_next_one_in(desk: &Desk) {
 async fn a_release_needs_the_owner_token(desk: &Desk) {
     let grant = granted(desk.ask(&desk.claim("ann")).await);
     assert_eq!(desk.leave("bob").await, Released::AlreadyGone);
-    assert_eq!(desk.bury("cy").await, Released::AlreadyGone);
+    assert_eq!(desk.tombstone("cy").await, Released::AlreadyGone);
     assert_eq!(kept(desk.renew("ann", LONG).await).token, grant.token);
     blocked(desk.ask(&desk.claim("bob")).await);
 }
@@ -328,7 +328,7 @@ async fn a_release_needs_the_owner_token(desk: &Desk) {
 async fn a_plain_farewell_does_not_bury(desk: &Desk) {
     let first = granted(desk.ask(&desk.claim("ann")).await);
     desk.leave("ann").await;
-    gone(&desk.renew("ann", LONG).await, Gone::NotThere);
+    gone(&desk.renew("ann", LONG).await, GoneReason::NotThere);
     let second = granted(desk.ask(&desk.claim("ann")).await);
     assert!(second.token > first.token, "it is a new grant");
 }

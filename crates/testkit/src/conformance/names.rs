@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use leasehold_core::{
-    Claim, Effect, ErrorKind, Held, Holder, Listing, Page, Query, Resource, Snapshot,
+    Claim, Effect, ErrorKind, RenewRequest, Holder, Listing, Page, Query, Resource, Snapshot,
     resource::{ID_MAX, NAME_MAX},
 };
 
@@ -107,7 +107,7 @@ async fn near_names_are_different_resources(desk: &Desk) {
     for resource in &near {
         let page = desk.page(&Query::One(resource.clone())).await.into_snapshots();
         assert_eq!((&page[0].resource, page[0].holder_count), (resource, 1));
-        let farewell = leasehold_core::Farewell::new(claim(desk, resource.clone()).reference());
+        let farewell = leasehold_core::ReleaseRequest::new(claim(desk, resource.clone()).reference());
         assert_eq!(desk.bid(&farewell).await, leasehold_core::Released::Now);
     }
 }
@@ -139,21 +139,21 @@ async fn hostile_holders_are_just_text(desk: &Desk) {
 async fn what_nobody_uses_is_empty(desk: &Desk) {
     let seen = desk.look().await;
     assert_eq!(seen.resource, desk.resource);
-    assert!(seen.holders.is_empty() && seen.line.is_empty());
-    assert_eq!((seen.holder_count, seen.line_length, seen.paused_for), (0, 0, None));
+    assert!(seen.holders.is_empty() && seen.queue.is_empty());
+    assert_eq!((seen.holder_count, seen.queue_length, seen.paused_for), (0, 0, None));
 }
 
 async fn a_resource_is_seen_whole(desk: &Desk) {
-    let held = desk.claim("ann").noting(*b"note");
+    let held = desk.claim("ann").with_note(*b"note");
     let token = granted(desk.ask(&held).await).token;
-    let has_line = desk.backend().info().capabilities.line;
+    let has_line = desk.backend().info().capabilities.queue;
     let waiting = desk.claim("bob").queued();
     if has_line {
         blocked(desk.ask(&waiting).await);
     }
     desk.stage.pass(desk.short() / 4).await;
     let seen = desk.look().await;
-    assert_eq!((seen.capacity, seen.holder_count, seen.line_length), (1, 1, u32::from(has_line)));
+    assert_eq!((seen.capacity, seen.holder_count, seen.queue_length), (1, 1, u32::from(has_line)));
     let by = &seen.holders[0];
     assert_eq!((&by.holder, by.token, by.weight), (&held.holder, token, 1));
     assert_eq!(by.note.as_deref(), Some(b"note".as_slice()));
@@ -161,7 +161,7 @@ async fn a_resource_is_seen_whole(desk: &Desk) {
     desk.lasts(by.remaining);
     assert!(seen.last_token.is_none_or(|last| last == token));
     if has_line {
-        let place = &seen.line[0];
+        let place = &seen.queue[0];
         assert_eq!((&place.holder, place.weight), (&waiting.holder, 1));
         assert!(place.waited >= desk.short() / 5 && place.waited < LONG, "waited {:?}", place.waited);
         desk.lasts(place.remaining);
@@ -212,14 +212,14 @@ async fn a_listing_leaves_out_what_is_over(desk: &Desk) {
 
 async fn b9_a_note_has_a_limit(desk: &Desk) {
     let limit = desk.backend().info().limits.note;
-    granted(desk.ask(&desk.claim("ann").noting(vec![7; limit])).await);
+    granted(desk.ask(&desk.claim("ann").with_note(vec![7; limit])).await);
     assert_eq!(desk.look().await.holders[0].note.as_ref().map(|note| note.len()), Some(limit));
-    let renewal = Held::new(desk.reference("ann"), LONG).noting(vec![8; limit + 1]);
+    let renewal = RenewRequest::new(desk.reference("ann"), LONG).with_note(vec![8; limit + 1]);
     let error = desk.backend().renew(&[renewal]).await.remove(0).expect_err("the note is too long");
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Limit, Effect::None));
     assert_eq!(desk.look().await.holders[0].note.as_deref(), Some(vec![7; limit].as_slice()));
     desk.leave("ann").await;
-    let error = desk.try_ask(&desk.claim("bob").noting(vec![8; limit + 1])).await;
+    let error = desk.try_ask(&desk.claim("bob").with_note(vec![8; limit + 1])).await;
     let error = error.expect_err("the note is too long");
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Limit, Effect::None));
     assert_eq!(desk.look().await.holder_count, 0);
@@ -240,7 +240,7 @@ async fn b9_a_page_has_a_limit(desk: &Desk) {
 async fn b9_a_batch_has_a_limit(desk: &Desk) {
     let limit = desk.backend().info().limits.batch;
     granted(desk.ask(&desk.claim("ann")).await);
-    let held = Held::new(desk.reference("ann"), LONG);
+    let held = RenewRequest::new(desk.reference("ann"), LONG);
     if limit <= 10_000 {
         let answers = desk.backend().renew(&vec![held.clone(); limit]).await;
         assert_eq!(answers.len(), limit);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold_core::{
-    AuditRecord, Command, ErrorKind, Eviction, FencingToken, Gone, Listing, Order, Ordered, Page, Query,
+    AuditRecord, OperatorAction, ErrorKind, Eviction, FencingToken, GoneReason, Listing, OperatorCommand, CommandOutcome, Page, Query,
     Released,
 };
 
@@ -36,11 +36,11 @@ pub(super) const TESTS: &[Test] = &[
     test!(b9_nothing_is_there_without_an_end, Orders, Line),
 ];
 
-const PAUSE: Command = Command::Pause { lasting: LONG };
+const PAUSE: OperatorAction = OperatorAction::Pause { lasting: LONG };
 
 async fn a_pause_grants_nothing_and_holders_stay(desk: &Desk) {
     granted(desk.ask(&desk.claim("ann")).await);
-    assert_eq!(desk.order(PAUSE).await, Ordered::Done);
+    assert_eq!(desk.order(PAUSE).await, CommandOutcome::Done);
     kept(desk.renew("ann", LONG).await);
     granted(desk.ask(&desk.claim("ann")).await);
     assert!(blocked(desk.ask(&desk.claim("bob")).await).paused);
@@ -52,7 +52,7 @@ async fn a_pause_grants_nothing_and_holders_stay(desk: &Desk) {
 }
 
 async fn a_pause_ends_by_itself(desk: &Desk) {
-    desk.order(Command::Pause { lasting: desk.short() }).await;
+    desk.order(OperatorAction::Pause { lasting: desk.short() }).await;
     let seen = blocked(desk.ask(&desk.claim("ann")).await);
     assert!(seen.changes_in.is_some_and(|at| at <= desk.short()), "the end of a pause is a change");
     desk.stage.outlast(desk.short()).await;
@@ -63,9 +63,9 @@ async fn a_pause_ends_by_itself(desk: &Desk) {
 async fn a_resume_ends_a_pause(desk: &Desk) {
     desk.order(PAUSE).await;
     blocked(desk.ask(&desk.claim("ann")).await);
-    assert_eq!(desk.order(Command::Resume).await, Ordered::Done);
+    assert_eq!(desk.order(OperatorAction::Resume).await, CommandOutcome::Done);
     granted(desk.ask(&desk.claim("ann")).await);
-    assert_eq!(desk.order(Command::Resume).await, Ordered::Done, "resuming what runs is no mistake");
+    assert_eq!(desk.order(OperatorAction::Resume).await, CommandOutcome::Done, "resuming what runs is no mistake");
 }
 
 async fn a_pause_keeps_the_line(desk: &Desk) {
@@ -73,14 +73,14 @@ async fn a_pause_keeps_the_line(desk: &Desk) {
     placed(desk.ask(&desk.claim("ann").queued()).await, 0);
     placed(desk.ask(&desk.claim("bob").queued()).await, 1);
     placed(desk.ask(&desk.claim("ann").queued()).await, 0);
-    desk.order(Command::Resume).await;
+    desk.order(OperatorAction::Resume).await;
     blocked(desk.ask(&desk.claim("bob").queued()).await);
     granted(desk.ask(&desk.claim("ann").queued()).await);
 }
 
 async fn a_later_pause_replaces_the_first(desk: &Desk) {
     desk.order(PAUSE).await;
-    desk.order(Command::Pause { lasting: desk.short() }).await;
+    desk.order(OperatorAction::Pause { lasting: desk.short() }).await;
     desk.stage.outlast(desk.short()).await;
     granted(desk.ask(&desk.claim("ann")).await);
 }
@@ -89,7 +89,7 @@ async fn asking_reaches_the_holder(desk: &Desk) {
     granted(desk.ask(&desk.claim("ann")).await);
     assert_eq!(kept(desk.renew("ann", LONG).await).asked, None);
     let within = Duration::from_secs(40);
-    assert_eq!(desk.order(Command::Ask { within }).await, Ordered::Done);
+    assert_eq!(desk.order(OperatorAction::Ask { within }).await, CommandOutcome::Done);
     let answer = kept(desk.renew("ann", LONG).await);
     assert!(!answer.evicting, "nothing is taken from it");
     let asked = answer.asked.expect("the wish is told");
@@ -105,11 +105,11 @@ async fn asking_reaches_the_holder(desk: &Desk) {
 }
 
 async fn what_was_asked_of_one_grant_is_not_asked_of_the_next(desk: &Desk) {
-    let first = desk.brief("ann").noting(*b"first");
+    let first = desk.brief("ann").with_note(*b"first");
     granted(desk.ask(&first).await);
-    assert_eq!(desk.order(Command::Ask { within: LONG }).await, Ordered::Done);
+    assert_eq!(desk.order(OperatorAction::Ask { within: LONG }).await, CommandOutcome::Done);
     desk.stage.outlast(desk.short()).await;
-    granted(desk.ask(&desk.claim("ann").noting(*b"second")).await);
+    granted(desk.ask(&desk.claim("ann").with_note(*b"second")).await);
     let seen = desk.look().await;
     assert_eq!(
         (seen.holders[0].note.as_deref(), seen.holders[0].asked.as_ref()),
@@ -120,21 +120,21 @@ async fn what_was_asked_of_one_grant_is_not_asked_of_the_next(desk: &Desk) {
 
 async fn an_eviction_at_expiry_lets_it_run_out(desk: &Desk) {
     granted(desk.ask(&desk.brief("ann")).await);
-    assert_eq!(desk.order(Command::Evict(Eviction::AtExpiry)).await, Ordered::Done);
+    assert_eq!(desk.order(OperatorAction::Evict(Eviction::AtExpiry)).await, CommandOutcome::Done);
     let answer = kept(desk.renew("ann", LONG).await);
     assert!(answer.evicting && answer.remaining <= desk.short(), "it is told, and not extended: {answer:?}");
     assert!(desk.look().await.holders[0].evicting);
     blocked(desk.ask(&desk.claim("bob")).await);
     desk.stage.outlast(desk.short()).await;
-    gone(&desk.renew("ann", LONG).await, Gone::NotThere);
+    gone(&desk.renew("ann", LONG).await, GoneReason::NotThere);
     granted(desk.ask(&desk.claim("bob")).await);
     assert!(!kept(desk.renew("bob", LONG).await).evicting);
 }
 
 async fn an_eviction_now_ends_it_at_once(desk: &Desk) {
     let first = granted(desk.ask(&desk.claim("ann")).await);
-    assert_eq!(desk.order(Command::Evict(Eviction::Now)).await, Ordered::Done);
-    gone(&desk.renew("ann", LONG).await, Gone::Evicted);
+    assert_eq!(desk.order(OperatorAction::Evict(Eviction::Now)).await, CommandOutcome::Done);
+    gone(&desk.renew("ann", LONG).await, GoneReason::Evicted);
     let second = granted(desk.ask(&desk.claim("bob")).await);
     assert!(second.token > first.token);
     assert_eq!(desk.leave("ann").await, Released::AlreadyGone);
@@ -143,7 +143,7 @@ async fn an_eviction_now_ends_it_at_once(desk: &Desk) {
 
 async fn the_evicted_do_not_come_back_with_the_same_claim(desk: &Desk) {
     granted(desk.ask(&desk.claim("ann")).await);
-    desk.order(Command::Evict(Eviction::Now)).await;
+    desk.order(OperatorAction::Evict(Eviction::Now)).await;
     buried(&desk.ask(&desk.claim("ann")).await);
     buried(&desk.ask(&desk.claim("ann").queued()).await);
 }
@@ -152,38 +152,38 @@ async fn an_order_means_one_grant_and_no_other(desk: &Desk) {
     let first = granted(desk.ask(&desk.claim("ann")).await).token;
     desk.leave("ann").await;
     let second = granted(desk.ask(&desk.claim("bob")).await).token;
-    let order = |command| Order::new(desk.resource.clone(), command, "suite", "mistaken").meaning(first);
-    for command in [Command::Evict(Eviction::Now), Command::Evict(Eviction::AtExpiry), PAUSE] {
-        assert_eq!(desk.say(&order(command)).await, Ordered::NotThatOne { token: Some(second) });
+    let order = |command| OperatorCommand::new(desk.resource.clone(), command, "suite", "mistaken").for_token(first);
+    for command in [OperatorAction::Evict(Eviction::Now), OperatorAction::Evict(Eviction::AtExpiry), PAUSE] {
+        assert_eq!(desk.say(&order(command)).await, CommandOutcome::HolderChanged { token: Some(second) });
     }
     let answer = kept(desk.renew("bob", LONG).await);
     assert!(!answer.evicting && desk.look().await.paused_for.is_none(), "nothing was done");
     let order =
-        Order::new(desk.resource.clone(), Command::Evict(Eviction::Now), "suite", "meant").meaning(second);
-    assert_eq!(desk.say(&order).await, Ordered::Done);
-    gone(&desk.renew("bob", LONG).await, Gone::Evicted);
+        OperatorCommand::new(desk.resource.clone(), OperatorAction::Evict(Eviction::Now), "suite", "meant").for_token(second);
+    assert_eq!(desk.say(&order).await, CommandOutcome::Done);
+    gone(&desk.renew("bob", LONG).await, GoneReason::Evicted);
 }
 
 async fn an_order_to_nobody_is_not_done(desk: &Desk) {
-    let nobody = Ordered::NotThatOne { token: None };
-    assert_eq!(desk.order(Command::Ask { within: LONG }).await, nobody);
-    assert_eq!(desk.order(Command::Evict(Eviction::Now)).await, nobody);
-    assert_eq!(desk.order(Command::Evict(Eviction::AtExpiry)).await, nobody);
+    let nobody = CommandOutcome::HolderChanged { token: None };
+    assert_eq!(desk.order(OperatorAction::Ask { within: LONG }).await, nobody);
+    assert_eq!(desk.order(OperatorAction::Evict(Eviction::Now)).await, nobody);
+    assert_eq!(desk.order(OperatorAction::Evict(Eviction::AtExpiry)).await, nobody);
     granted(desk.ask(&desk.claim("ann")).await);
     assert!(!kept(desk.renew("ann", LONG).await).evicting, "it did not wait for someone to come");
 }
 
 async fn a_kept_seat_can_be_evicted(desk: &Desk) {
     granted(desk.ask(&desk.claim("ann")).await);
-    desk.bid(&leasehold_core::Farewell::new(desk.reference("ann")).keeping(LONG)).await;
+    desk.bid(&leasehold_core::ReleaseRequest::new(desk.reference("ann")).keeping(LONG)).await;
     blocked(desk.ask(&desk.claim("bob")).await);
-    assert_eq!(desk.order(Command::Evict(Eviction::Now)).await, Ordered::Done);
+    assert_eq!(desk.order(OperatorAction::Evict(Eviction::Now)).await, CommandOutcome::Done);
     granted(desk.ask(&desk.claim("bob")).await);
 }
 
 async fn resizing_admits_more(desk: &Desk) {
     granted(desk.ask(&desk.claim_of("ann", share(2, 2))).await);
-    assert_eq!(desk.order(resize(4)).await, Ordered::Done);
+    assert_eq!(desk.order(resize(4)).await, CommandOutcome::Done);
     assert_eq!(desk.look().await.capacity, 4);
     granted(desk.ask(&desk.claim_of("bob", share(2, 4))).await);
     blocked(desk.ask(&desk.claim_of("cy", share(1, 4))).await);
@@ -192,7 +192,7 @@ async fn resizing_admits_more(desk: &Desk) {
 async fn resizing_takes_nothing_from_holders(desk: &Desk) {
     granted(desk.ask(&desk.claim_of("ann", share(2, 4))).await);
     granted(desk.ask(&desk.claim_of("bob", share(2, 4))).await);
-    assert_eq!(desk.order(resize(2)).await, Ordered::Done);
+    assert_eq!(desk.order(resize(2)).await, CommandOutcome::Done);
     kept(desk.renew("ann", LONG).await);
     kept(desk.renew("bob", LONG).await);
     blocked(desk.ask(&desk.claim_of("cy", share(1, 2))).await);
@@ -203,7 +203,7 @@ async fn resizing_takes_nothing_from_holders(desk: &Desk) {
 }
 
 async fn resizing_what_nobody_uses_is_not_done(desk: &Desk) {
-    assert_eq!(desk.order(resize(7)).await, Ordered::NotThatOne { token: None });
+    assert_eq!(desk.order(resize(7)).await, CommandOutcome::HolderChanged { token: None });
     granted(desk.ask(&desk.claim("ann")).await);
     assert_eq!(desk.look().await.capacity, 1);
 }
@@ -229,14 +229,14 @@ async fn every_order_is_recorded(desk: &Desk) {
     let token = granted(desk.ask(&desk.claim("ann")).await).token;
     let wrong = FencingToken::new(token.get() - 1).ok();
     desk.order(PAUSE).await;
-    desk.order(Command::Resume).await;
-    desk.order(Command::Ask { within: LONG }).await;
-    let evict = Order::new(desk.resource.clone(), Command::Evict(Eviction::AtExpiry), "ops", "too long");
+    desk.order(OperatorAction::Resume).await;
+    desk.order(OperatorAction::Ask { within: LONG }).await;
+    let evict = OperatorCommand::new(desk.resource.clone(), OperatorAction::Evict(Eviction::AtExpiry), "ops", "too long");
     if let Some(wrong) = wrong {
-        desk.say(&evict.clone().meaning(wrong)).await;
+        desk.say(&evict.clone().for_token(wrong)).await;
     }
-    desk.say(&evict.meaning(token)).await;
-    desk.order(Command::Evict(Eviction::Now)).await;
+    desk.say(&evict.for_token(token)).await;
+    desk.order(OperatorAction::Evict(Eviction::Now)).await;
     let mut records = audit(desk, 0).await;
     records.reverse();
     let told: Vec<_> = records.iter().map(|record| (record.command.as_str(), record.done)).collect();
@@ -254,7 +254,7 @@ async fn every_order_is_recorded(desk: &Desk) {
 
 async fn the_audit_trail_comes_in_pages_newest_first(desk: &Desk) {
     for number in 0..7 {
-        desk.say(&Order::new(desk.resource.clone(), Command::Resume, "suite", &format!("order {number}")))
+        desk.say(&OperatorCommand::new(desk.resource.clone(), OperatorAction::Resume, "suite", &format!("order {number}")))
             .await;
     }
     let due: Vec<_> = (0..7).rev().map(|number| format!("order {number}")).collect();
@@ -266,7 +266,7 @@ async fn the_audit_trail_comes_in_pages_newest_first(desk: &Desk) {
 
 async fn the_audit_trail_keeps_odd_texts(desk: &Desk) {
     let (by, why) = ("o'neill \"the\" <b>|{op}", "naïve; DROP TABLE leases; -- 🦀\nsecond line");
-    desk.say(&Order::new(desk.resource.clone(), Command::Resume, by, why)).await;
+    desk.say(&OperatorCommand::new(desk.resource.clone(), OperatorAction::Resume, by, why)).await;
     let record = audit(desk, 0).await.remove(0);
     assert_eq!((record.by.as_str(), record.why.as_str()), (by, why));
 }
@@ -275,9 +275,9 @@ async fn the_audit_trail_keeps_odd_texts(desk: &Desk) {
 async fn b9_nothing_is_there_without_an_end(desk: &Desk) {
     granted(desk.ask(&desk.claim("ann")).await);
     placed(desk.ask(&desk.claim("bob").queued()).await, 0);
-    desk.order(Command::Ask { within: LONG }).await;
+    desk.order(OperatorAction::Ask { within: LONG }).await;
     desk.order(PAUSE).await;
-    desk.order(Command::Evict(Eviction::Now)).await;
+    desk.order(OperatorAction::Evict(Eviction::Now)).await;
     let mut listing = Some(Listing::of(desk.prefix()));
     while let Some(part) = listing.take() {
         match desk.backend().inspect(&Query::Leaks(part)).await {

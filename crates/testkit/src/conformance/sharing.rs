@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use leasehold_core::{Blocked, Command, Eviction, Farewell, Released, Share, Succession, Verdict};
+use leasehold_core::{Blocked, OperatorAction, Eviction, ReleaseRequest, Released, Share, Handover, Verdict};
 
 use super::{
     Test,
@@ -129,7 +129,7 @@ async fn b6_a_waiting_claim_of_another_capacity_loses_its_place(desk: &Desk) {
     desk.order(resize(4)).await;
     // It still believes in the old capacity, is told of the new one, and comes again with that.
     mismatch(&desk.ask(&desk.claim_of("bob", share(2, 2)).queued()).await, 4);
-    assert_eq!(desk.look().await.line_length, 0);
+    assert_eq!(desk.look().await.queue_length, 0);
     granted(desk.ask(&desk.claim_of("bob", share(2, 4)).queued()).await);
 }
 
@@ -194,7 +194,7 @@ async fn a_downgrade_lets_readers_in_and_keeps_the_expiry(desk: &Desk) {
     let write = desk.claim_of("writer", Share::WRITE);
     let first = granted(desk.ask(&write).await);
     let given = (before, desk.stage.now());
-    let mut read = desk.claim_of("reader", Share::READ).succeeding(Succession::from(write.owner));
+    let mut read = desk.claim_of("reader", Share::READ).taking_over(Handover::from(write.owner));
     read.ttl = LONG * 5;
     let asked = desk.stage.now();
     let second = granted(desk.ask(&read).await);
@@ -213,7 +213,7 @@ async fn a_downgrade_by_the_other_handle_keeps_the_expiry_too(desk: &Desk) {
         write.resource = resource.clone();
         granted(desk.ask(&write).await);
         let given = (before, desk.stage.now());
-        let mut read = desk.claim_of("reader", Share::READ).succeeding(Succession::from(write.owner));
+        let mut read = desk.claim_of("reader", Share::READ).taking_over(Handover::from(write.owner));
         (read.resource, read.ttl) = (resource, ttl);
         let asked = desk.stage.now();
         let grant = granted(desk.ask_second(&read).await);
@@ -222,25 +222,25 @@ async fn a_downgrade_by_the_other_handle_keeps_the_expiry_too(desk: &Desk) {
 }
 
 async fn a_seat_that_the_other_handle_downgraded_is_not_taken_twice(desk: &Desk) {
-    let from = Succession::from(desk.owner("writer"));
+    let from = Handover::from(desk.owner("writer"));
     granted(desk.ask_second(&desk.claim_of("writer", Share::WRITE)).await);
-    granted(desk.ask(&desk.claim_of("reader", Share::READ).succeeding(from)).await);
-    blocked(desk.ask_second(&desk.claim_of("rival", Share::WRITE).succeeding(from)).await);
-    granted(desk.ask_second(&desk.claim_of("bob", Share::READ).succeeding(from)).await);
+    granted(desk.ask(&desk.claim_of("reader", Share::READ).taking_over(from)).await);
+    blocked(desk.ask_second(&desk.claim_of("rival", Share::WRITE).taking_over(from)).await);
+    granted(desk.ask_second(&desk.claim_of("bob", Share::READ).taking_over(from)).await);
     let seen = desk.look().await;
     let holders: Vec<_> = seen.holders.iter().map(|held| held.holder.label.as_str()).collect();
     assert_eq!(holders, ["reader", "bob"]);
 }
 
 async fn a_seat_that_the_other_handle_downgraded_does_not_end_with_what_that_one_holds(desk: &Desk) {
-    let from = Succession::from(desk.owner("writer"));
+    let from = Handover::from(desk.owner("writer"));
     granted(desk.ask_second(&desk.claim_of("writer", Share::WRITE)).await);
-    granted(desk.ask(&desk.claim_of("reader", Share::READ).succeeding(from)).await);
-    assert_eq!(desk.bid_second(&Farewell::new(desk.reference("writer"))).await, Released::AlreadyGone);
+    granted(desk.ask(&desk.claim_of("reader", Share::READ).taking_over(from)).await);
+    assert_eq!(desk.bid_second(&ReleaseRequest::new(desk.reference("writer"))).await, Released::AlreadyGone);
     let mut other = desk.claim_of("other", Share::WRITE);
     other.resource = desk.resource("other");
     granted(desk.ask_second(&other).await);
-    let farewell = Farewell::new(other.reference()).burying(LONG);
+    let farewell = ReleaseRequest::new(other.reference()).with_tombstone(LONG);
     assert_eq!(desk.bid_second(&farewell).await, Released::Now);
     desk.stage.pass(desk.short() / 2).await;
     assert_eq!(desk.look().await.holders[0].holder.label, "reader");
@@ -249,27 +249,27 @@ async fn a_seat_that_the_other_handle_downgraded_does_not_end_with_what_that_one
 async fn a_downgrade_passes_the_line_and_is_not_counted(desk: &Desk) {
     granted(desk.ask(&desk.claim_of("writer", Share::WRITE)).await);
     placed(desk.ask(&desk.claim_of("rival", Share::WRITE).queued()).await, 0);
-    let from = Succession::from(desk.owner("writer"));
-    granted(desk.ask(&desk.claim_of("reader", Share::READ).succeeding(from)).await);
-    assert_eq!(desk.look().await.holders[0].turns, 0);
+    let from = Handover::from(desk.owner("writer"));
+    granted(desk.ask(&desk.claim_of("reader", Share::READ).taking_over(from)).await);
+    assert_eq!(desk.look().await.holders[0].handovers, 0);
     placed(desk.ask(&desk.claim_of("rival", Share::WRITE).queued()).await, 0);
     blocked(desk.ask(&desk.claim_of("bob", Share::READ)).await);
 }
 
 async fn a_downgrade_is_not_refused_during_a_pause(desk: &Desk) {
     granted(desk.ask(&desk.claim_of("writer", Share::WRITE)).await);
-    desk.order(Command::Pause { lasting: LONG }).await;
-    let from = Succession::from(desk.owner("writer"));
-    granted(desk.ask(&desk.claim_of("reader", Share::READ).succeeding(from)).await);
+    desk.order(OperatorAction::Pause { lasting: LONG }).await;
+    let from = Handover::from(desk.owner("writer"));
+    granted(desk.ask(&desk.claim_of("reader", Share::READ).taking_over(from)).await);
     assert!(blocked(desk.ask(&desk.claim_of("bob", Share::READ)).await).paused);
 }
 
 async fn a_downgrade_does_not_escape_an_eviction(desk: &Desk) {
     granted(desk.ask(&desk.claim_of("writer", Share::WRITE)).await);
-    desk.order(Command::Ask { within: LONG }).await;
-    desk.order(Command::Evict(Eviction::AtExpiry)).await;
-    let from = Succession::from(desk.owner("writer"));
-    granted(desk.ask(&desk.claim_of("reader", Share::READ).succeeding(from)).await);
+    desk.order(OperatorAction::Ask { within: LONG }).await;
+    desk.order(OperatorAction::Evict(Eviction::AtExpiry)).await;
+    let from = Handover::from(desk.owner("writer"));
+    granted(desk.ask(&desk.claim_of("reader", Share::READ).taking_over(from)).await);
     let answer = kept(desk.renew("reader", LONG * 5).await);
     assert!(answer.evicting && answer.remaining <= LONG, "it still runs out: {answer:?}");
     assert!(answer.asked.is_some(), "and is still asked");
@@ -278,11 +278,11 @@ async fn a_downgrade_does_not_escape_an_eviction(desk: &Desk) {
 async fn a_heavier_heir_is_an_ordinary_claim(desk: &Desk) {
     granted(desk.ask(&desk.claim_of("reader", Share::READ)).await);
     granted(desk.ask(&desk.claim_of("bob", Share::READ)).await);
-    let from = Succession::from(desk.owner("reader"));
-    blocked(desk.ask(&desk.claim_of("writer", Share::WRITE).succeeding(from)).await);
+    let from = Handover::from(desk.owner("reader"));
+    blocked(desk.ask(&desk.claim_of("writer", Share::WRITE).taking_over(from)).await);
     assert_eq!(desk.look().await.holder_count, 1, "its predecessor is released: an upgrade would deadlock");
     desk.leave("bob").await;
-    granted(desk.ask(&desk.claim_of("writer", Share::WRITE).succeeding(from)).await);
+    granted(desk.ask(&desk.claim_of("writer", Share::WRITE).taking_over(from)).await);
 }
 
 async fn one_permit_expires_alone(desk: &Desk) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_core::{Claim, Command, Cursor, Eviction, Farewell, Held};
+use leasehold_core::{Claim, OperatorAction, Cursor, Eviction, ReleaseRequest, RenewRequest};
 
 use super::{
     Test,
@@ -118,24 +118,24 @@ async fn b3_someone_leaving_the_line_wakes_the_next(desk: &Desk) {
 
 async fn b3_an_eviction_wakes_the_head_of_the_line(desk: &Desk) {
     let (claim, waiting) = ann_holds_and_bob_waits(desk).await;
-    desk.order(Command::Evict(Eviction::Now)).await;
+    desk.order(OperatorAction::Evict(Eviction::Now)).await;
     assert!(desk.ends(&waiting, SOON).await, "the seat is free");
     granted(desk.ask(&claim).await);
 }
 
 async fn b3_a_resume_wakes_the_head_of_the_line(desk: &Desk) {
-    desk.order(Command::Pause { lasting: LONG * 2 }).await;
+    desk.order(OperatorAction::Pause { lasting: LONG * 2 }).await;
     let claim = desk.claim("bob").queued();
     let seen = placed(desk.ask(&claim).await, 0);
     let waiting = desk.wait(&claim, seen.cursor, LONG).await;
-    desk.order(Command::Resume).await;
+    desk.order(OperatorAction::Resume).await;
     assert!(desk.ends(&waiting, SOON).await, "the pause is over");
     granted(desk.ask(&claim).await);
 }
 
 async fn b3_what_the_second_handle_does_wakes_too(desk: &Desk) {
     let (claim, waiting) = ann_holds_and_bob_waits(desk).await;
-    let farewell = Farewell::new(desk.reference("ann"));
+    let farewell = ReleaseRequest::new(desk.reference("ann"));
     desk.bid_second(&farewell).await;
     assert!(desk.ends(&waiting, SOON).await, "the release came from another process");
     granted(desk.ask(&claim).await);
@@ -165,14 +165,14 @@ async fn b3_an_observer_is_woken_by_whoever_comes(desk: &Desk) {
     let waiting = desk.wait(&desk.claim("observer"), seen.cursor, LONG).await;
     granted(desk.ask(&desk.claim("ann")).await);
     assert!(desk.ends(&waiting, SOON).await, "someone holds it now");
-    assert_eq!(desk.look().await.line_length, 0, "watching takes no place");
+    assert_eq!(desk.look().await.queue_length, 0, "watching takes no place");
 }
 
 async fn b3_an_observer_is_woken_by_a_new_note(desk: &Desk) {
-    granted(desk.ask(&desk.claim("ann").noting(*b"old")).await);
+    granted(desk.ask(&desk.claim("ann").with_note(*b"old")).await);
     let seen = desk.look().await;
     let waiting = desk.wait(&desk.claim("observer"), seen.cursor, LONG).await;
-    desk.renew_one(Held::new(desk.reference("ann"), LONG).noting(*b"new")).await;
+    desk.renew_one(RenewRequest::new(desk.reference("ann"), LONG).with_note(*b"new")).await;
     assert!(desk.ends(&waiting, SOON).await, "the leader says something else");
     assert_eq!(desk.look().await.holders[0].note.as_deref(), Some(b"new".as_slice()));
 }

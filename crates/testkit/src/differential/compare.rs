@@ -3,7 +3,7 @@
 use std::{fmt, time::Duration};
 
 use leasehold_core::{
-    Asked, AuditRecord, Blocked, HeldBy, Kept, Ordered, Placed, Renewal, Snapshot, Verdict, seat::WINDOW,
+    FinishRequest, AuditRecord, Blocked, HeldBy, Renewed, CommandOutcome, QueueEntry, Renewal, Snapshot, Verdict, admission::WINDOW,
 };
 
 use super::world::Tokens;
@@ -54,7 +54,7 @@ impl Tolerance {
                 self.near("remaining", model.remaining, backend.remaining)
             }
             (Verdict::Blocked(model), Verdict::Blocked(backend)) => self.blocked(tokens, all, model, backend),
-            (Verdict::Buried, Verdict::Buried) => Ok(()),
+            (Verdict::Cancelled, Verdict::Cancelled) => Ok(()),
             (Verdict::Mismatch { capacity: model }, Verdict::Mismatch { capacity: backend }) => {
                 equal("capacity", model, backend)
             }
@@ -63,7 +63,7 @@ impl Tolerance {
     }
 
     fn blocked(&self, tokens: &Tokens, all: &Snapshot, model: &Blocked, backend: &Blocked) -> Same {
-        equal("placed", &model.placed, &backend.placed)?;
+        equal("placed", &model.queued, &backend.queued)?;
         equal("paused", &model.paused, &backend.paused)?;
         if self.unsettled {
             return Ok(());
@@ -71,7 +71,7 @@ impl Tolerance {
         if model.ahead as usize <= WINDOW {
             equal("ahead", &model.ahead, &backend.ahead)?;
         }
-        if !(self.eager && model.placed && backend.holders.len() < model.holders.len()) {
+        if !(self.eager && model.queued && backend.holders.len() < model.holders.len()) {
             equal("holders listed", &model.holders.len(), &backend.holders.len())?;
         }
         // Which of several that end together are listed is open; what is said of each is not.
@@ -98,7 +98,7 @@ impl Tolerance {
         equal("token", &tokens.translate(model.token), &Some(backend.token))?;
         equal("weight", &model.weight, &backend.weight)?;
         equal("note", &model.note, &backend.note)?;
-        equal("turns", &model.turns, &backend.turns)?;
+        equal("turns", &model.handovers, &backend.handovers)?;
         equal("evicting", &model.evicting, &backend.evicting)?;
         equal("kept", &model.kept, &backend.kept)?;
         self.asked(model.asked.as_ref(), backend.asked.as_ref())?;
@@ -106,7 +106,7 @@ impl Tolerance {
         self.near("remaining of a holder", model.remaining, backend.remaining)
     }
 
-    fn asked(&self, model: Option<&Asked>, backend: Option<&Asked>) -> Same {
+    fn asked(&self, model: Option<&FinishRequest>, backend: Option<&FinishRequest>) -> Same {
         match (model, backend) {
             (Some(model), Some(backend)) => {
                 equal("asked by", &model.by, &backend.by)?;
@@ -119,7 +119,7 @@ impl Tolerance {
 
     pub(super) fn renewal(&self, tokens: &Tokens, model: &Renewal, backend: &Renewal) -> Same {
         match (model, backend) {
-            (Renewal::Kept(model), Renewal::Kept(backend)) => self.kept(tokens, model, backend),
+            (Renewal::Renewed(model), Renewal::Renewed(backend)) => self.kept(tokens, model, backend),
             (Renewal::Queued { remaining: model }, Renewal::Queued { remaining: backend }) => {
                 self.near("remaining of a place", *model, *backend)
             }
@@ -130,7 +130,7 @@ impl Tolerance {
         }
     }
 
-    fn kept(&self, tokens: &Tokens, model: &Kept, backend: &Kept) -> Same {
+    fn kept(&self, tokens: &Tokens, model: &Renewed, backend: &Renewed) -> Same {
         equal("token", &tokens.translate(model.token), &Some(backend.token))?;
         equal("evicting", &model.evicting, &backend.evicting)?;
         self.asked(model.asked.as_ref(), backend.asked.as_ref())?;
@@ -140,8 +140,8 @@ impl Tolerance {
     pub(super) fn snapshot(&self, tokens: &Tokens, model: &Snapshot, backend: &Snapshot) -> Same {
         equal("resource", &model.resource, &backend.resource)?;
         equal("holder_count", &model.holder_count, &backend.holder_count)?;
-        equal("line_length", &model.line_length, &backend.line_length)?;
-        if model.holder_count > 0 || model.line_length > 0 {
+        equal("queue_length", &model.queue_length, &backend.queue_length)?;
+        if model.holder_count > 0 || model.queue_length > 0 {
             equal("capacity", &model.capacity, &backend.capacity)?;
         }
         equal("holders listed", &model.holders.len(), &backend.holders.len())?;
@@ -151,8 +151,8 @@ impl Tolerance {
         for (model, backend) in holders.into_iter().zip(&backend.holders) {
             self.held_by(tokens, model, backend)?;
         }
-        equal("places listed", &model.line.len(), &backend.line.len())?;
-        for (model, backend) in model.line.iter().zip(&backend.line) {
+        equal("places listed", &model.queue.len(), &backend.queue.len())?;
+        for (model, backend) in model.queue.iter().zip(&backend.queue) {
             self.place(model, backend)?;
         }
         if backend.last_token.is_some() {
@@ -164,7 +164,7 @@ impl Tolerance {
         }
     }
 
-    fn place(&self, model: &Placed, backend: &Placed) -> Same {
+    fn place(&self, model: &QueueEntry, backend: &QueueEntry) -> Same {
         equal("who waits", &model.holder, &backend.holder)?;
         equal("weight of a place", &model.weight, &backend.weight)?;
         self.near("waited", model.waited, backend.waited)?;
@@ -172,12 +172,12 @@ impl Tolerance {
     }
 }
 
-pub(super) fn ordered(tokens: &Tokens, model: Ordered, backend: Ordered) -> Same {
+pub(super) fn ordered(tokens: &Tokens, model: CommandOutcome, backend: CommandOutcome) -> Same {
     let model = match model {
-        Ordered::NotThatOne { token } => {
-            Ordered::NotThatOne { token: token.and_then(|token| tokens.translate(token)) }
+        CommandOutcome::HolderChanged { token } => {
+            CommandOutcome::HolderChanged { token: token.and_then(|token| tokens.translate(token)) }
         }
-        Ordered::Done => Ordered::Done,
+        CommandOutcome::Done => CommandOutcome::Done,
     };
     equal("ordered", &model, &backend)
 }

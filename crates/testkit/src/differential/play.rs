@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, future::Future, time::Duration};
 
 use leasehold_core::{
-    AuditRecord, Backend, Capabilities, ClaimRef, Command, Error, Eviction, Farewell, Held, Listing, Moment,
-    Order, Ordered, OwnerToken, Page, Query, Released, Renewal, Result as Answer, Snapshot, Succession,
+    AuditRecord, Backend, Capabilities, ClaimRef, OperatorAction, Error, Eviction, ReleaseRequest, RenewRequest, Listing, Timestamp,
+    OperatorCommand, CommandOutcome, OwnerToken, Page, Query, Released, Renewal, Result as Answer, Snapshot, Handover,
     Verdict, WallTime,
 };
 
@@ -49,8 +49,8 @@ struct Game<'a> {
 /// When a call ran. With a real clock the model is told the later moment.
 #[derive(Clone, Copy)]
 struct Ran {
-    began: Moment,
-    ended: Moment,
+    began: Timestamp,
+    ended: Timestamp,
 }
 
 /// How far calls stay away from an end, with a real clock.
@@ -79,8 +79,8 @@ impl<'a> Game<'a> {
         match step {
             Step::Acquire(asking) => self.acquire(asking).await,
             Step::Renew { batch, second } => self.renew(batch, *second).await,
-            Step::Release { who, bury, keep_for, second } => {
-                self.release(*who, (*bury, *keep_for), *second).await
+            Step::Release { who, tombstone, keep_for, second } => {
+                self.release(*who, (*tombstone, *keep_for), *second).await
             }
             Step::Order { resource, meaning, what, second } if self.has.orders => {
                 self.order(*resource, *meaning, *what, *second).await
@@ -101,7 +101,7 @@ impl<'a> Game<'a> {
     /// Where the store seats by itself, whoever can move holds already: there it asks at once, so that the model
     /// says the same.
     async fn seat_movers(&mut self) -> Played {
-        if !self.has.eager {
+        if !self.has.self_granting {
             return Ok(Some(()));
         }
         for at in 0..self.world.models.len() {
@@ -140,7 +140,7 @@ impl<'a> Game<'a> {
         // What may end late may also be told to last that much longer.
         let real = self.slowest + self.stage.slack() + self.stage.lateness();
         let apart = if self.stage.is_exact() { Duration::ZERO } else { real };
-        Tolerance { apart, own_ttl: self.has.own_ttl, eager: self.has.eager, unsettled: false }
+        Tolerance { apart, own_ttl: self.has.own_ttl, eager: self.has.self_granting, unsettled: false }
     }
 
     fn given(&mut self, ran: Ran, lasting: Duration) {
@@ -157,14 +157,14 @@ impl<'a> Game<'a> {
         let stray = asking.stray && self.has.shares;
         let share = self.family.share(asking.weight, stray);
         let mut claim = self.world.claim(asking, share, self.stage);
-        if asking.queue && self.has.line {
+        if asking.queue && self.has.queue {
             claim = claim.queued();
         }
-        let heir = asking.succeeds.filter(|(owner, _)| *owner != asking.who.owner && self.may_succeed(at));
-        if let Some((owner, bury)) = heir {
-            let mut from = Succession::from(self.world.owner(owner));
-            from.bury = bury.map(|bury| bury.given(self.stage));
-            claim = claim.succeeding(from);
+        let heir = asking.takes_over_from.filter(|(owner, _)| *owner != asking.who.owner && self.may_succeed(at));
+        if let Some((owner, tombstone)) = heir {
+            let mut from = Handover::from(self.world.owner(owner));
+            from.tombstone = tombstone.map(|tombstone| tombstone.given(self.stage));
+            claim = claim.taking_over(from);
         }
         let mut theirs = claim.clone();
         theirs.floor = self.world.tokens[at].newest.filter(|_| asking.floor);
@@ -181,12 +181,12 @@ impl<'a> Game<'a> {
         let waited = self.world.models[at].is_placed(claim.owner);
         let ours = self.world.models[at].acquire(ran.ended, &claim, clock);
         if !waited && self.world.models[at].is_placed(claim.owner) {
-            let asking = Asking { succeeds: None, floor: false, second, ..asking.clone() };
+            let asking = Asking { takes_over_from: None, floor: false, second, ..asking.clone() };
             self.waiting.insert((at, claim.owner), asking);
         }
         self.given(ran, claim.ttl);
         self.given(ran, claim.place_ttl);
-        heir.and_then(|(_, bury)| bury).into_iter().for_each(|bury| self.given(ran, bury.given(self.stage)));
+        heir.and_then(|(_, tombstone)| tombstone).into_iter().for_each(|tombstone| self.given(ran, tombstone.given(self.stage)));
 
         let Some((ours, answer)) = both(ours, answer)? else { return Ok(Some(())) };
         if let (Verdict::Granted(ours), Verdict::Granted(grant)) = (&ours, &answer) {
@@ -198,7 +198,7 @@ impl<'a> Game<'a> {
         }
         let all = self.world.models[at].snapshot(ran.ended, &claim.resource);
         let mut tolerance = self.tolerance();
-        tolerance.unsettled = self.has.eager && self.world.models[at].movers().next().is_some();
+        tolerance.unsettled = self.has.self_granting && self.world.models[at].movers().next().is_some();
         tolerance.verdict(&self.world.tokens[at], &all, &ours, &answer)?;
         Ok(Some(()))
     }
@@ -206,19 +206,19 @@ impl<'a> Game<'a> {
     /// Where a seat is handed over only while nobody waits, the suite does not ask for more.
     fn may_succeed(&self, at: usize) -> bool {
         let now = self.stage.now();
-        let line = self.world.models[at].snapshot(now, &self.world.resources[at]).line_length;
-        self.has.hand_over || (self.has.line && line == 0)
+        let line = self.world.models[at].snapshot(now, &self.world.resources[at]).queue_length;
+        self.has.handover || (self.has.queue && line == 0)
     }
 
     async fn renew(&mut self, batch: &[Renewing], second: bool) -> Played {
         // One batch is of one lane.
-        let lane = |renewing: &Renewing| {
+        let failure_domain = |renewing: &Renewing| {
             let resource = &self.world.resources[usize::from(renewing.who.resource)];
-            self.stage.backend().lane(resource)
+            self.stage.backend().failure_domain(resource)
         };
-        let batch: Vec<_> = batch.iter().filter(|renewing| lane(renewing) == lane(&batch[0])).collect();
+        let batch: Vec<_> = batch.iter().filter(|renewing| failure_domain(renewing) == failure_domain(&batch[0])).collect();
         let held = |renewing: &&Renewing| {
-            let mut held = Held::new(self.reference(renewing.who), renewing.ttl.given(self.stage));
+            let mut held = RenewRequest::new(self.reference(renewing.who), renewing.ttl.given(self.stage));
             held.note = renewing.note.map(|byte| [byte].into());
             held
         };
@@ -243,20 +243,20 @@ impl<'a> Game<'a> {
     async fn release(
         &mut self,
         who: Who,
-        (bury, keep_for): (Option<Span>, Option<Span>),
+        (tombstone, keep_for): (Option<Span>, Option<Span>),
         second: bool,
     ) -> Played {
-        let mut farewell = Farewell::new(self.reference(who));
-        farewell.bury = bury.map(|bury| bury.given(self.stage));
+        let mut farewell = ReleaseRequest::new(self.reference(who));
+        farewell.tombstone = tombstone.map(|tombstone| tombstone.given(self.stage));
         farewell.keep_for = keep_for.filter(|_| self.has.keep_for).map(|keep_for| keep_for.given(self.stage));
         let backend = self.backend(second);
         let (answer, ran) = self.call(backend.release(&farewell)).await;
-        let (bury, keep_for) = (farewell.bury, farewell.keep_for);
-        let said = format!("release {who:?}, bury {bury:?}, keep for {keep_for:?}{}", by(second));
+        let (tombstone, keep_for) = (farewell.tombstone, farewell.keep_for);
+        let said = format!("release {who:?}, tombstone {tombstone:?}, keep for {keep_for:?}{}", by(second));
         self.story.push(format!("{said}\n      -> {answer:?}"));
         let Some(ran) = ran else { return Ok(None) };
         let ours = self.world.models[usize::from(who.resource)].release(ran.ended, &farewell);
-        bury.into_iter().chain(keep_for).for_each(|lasting| self.given(ran, lasting));
+        tombstone.into_iter().chain(keep_for).for_each(|lasting| self.given(ran, lasting));
         let answer: Released = answer.map_err(|error| format!("release failed: {error:?}"))?;
         if ours == answer {
             Ok(Some(()))
@@ -268,7 +268,7 @@ impl<'a> Game<'a> {
     async fn order(&mut self, resource: u8, meaning: Meaning, what: What, second: bool) -> Played {
         let at = usize::from(resource);
         let command = self.command(what);
-        let mut ours = Order::new(self.world.resources[at].clone(), command, "someone", "to compare");
+        let mut ours = OperatorCommand::new(self.world.resources[at].clone(), command, "someone", "to compare");
         ours.token = match meaning {
             Meaning::Whoever => None,
             Meaning::LastGrantOf(owner) => self.world.tokens[at].last_grant_of(self.world.owner(owner)),
@@ -282,23 +282,23 @@ impl<'a> Game<'a> {
         self.story.push(format!("{said}\n      -> {answer:?}"));
         let Some(ran) = ran else { return Ok(None) };
         let answered = self.world.models[at].order(ran.ended, &ours);
-        if let Command::Pause { lasting } = command {
+        if let OperatorAction::Pause { lasting } = command {
             self.given(ran, lasting);
         }
         let answer = answer.map_err(|error| format!("an order failed: {error:?}"))?;
-        self.world.audit.push(AuditRecord::of(&theirs, WallTime::default(), answered == Ordered::Done));
+        self.world.audit.push(AuditRecord::of(&theirs, WallTime::default(), answered == CommandOutcome::Done));
         compare::ordered(&self.world.tokens[at], answered, answer)?;
         Ok(Some(()))
     }
 
-    fn command(&self, what: What) -> Command {
+    fn command(&self, what: What) -> OperatorAction {
         match what {
-            What::Ask => Command::Ask { within: Span::Long.given(self.stage) },
-            What::EvictAtExpiry => Command::Evict(Eviction::AtExpiry),
-            What::EvictNow => Command::Evict(Eviction::Now),
-            What::Pause(lasting) => Command::Pause { lasting: lasting.given(self.stage) },
-            What::Resume => Command::Resume,
-            What::Resize(capacity) => Command::Resize { capacity: capacity.into() },
+            What::Ask => OperatorAction::Ask { within: Span::Long.given(self.stage) },
+            What::EvictAtExpiry => OperatorAction::Evict(Eviction::AtExpiry),
+            What::EvictNow => OperatorAction::Evict(Eviction::Now),
+            What::Pause(lasting) => OperatorAction::Pause { lasting: lasting.given(self.stage) },
+            What::Resume => OperatorAction::Resume,
+            What::Resize(capacity) => OperatorAction::Resize { capacity: capacity.into() },
         }
     }
 
@@ -338,7 +338,7 @@ impl<'a> Game<'a> {
         let Some(ran) = ran else { return Ok(None) };
         let seen = answer.map_err(|error| format!("inspect failed: {error:?}"))?;
         let seen = seen.ok_or("resources were asked for, and something else came")?;
-        let is_live = |seen: &Snapshot| seen.holder_count + seen.line_length > 0 || seen.paused_for.is_some();
+        let is_live = |seen: &Snapshot| seen.holder_count + seen.queue_length > 0 || seen.paused_for.is_some();
         let ours =
             (0..2).map(|at| (at, self.world.models[at].snapshot(ran.ended, &self.world.resources[at])));
         let ours: Vec<_> = ours.filter(|(_, ours)| is_live(ours)).collect();

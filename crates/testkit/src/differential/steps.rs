@@ -30,7 +30,7 @@ pub(super) struct Who {
 pub(super) enum Step {
     Acquire(Asking),
     Renew { batch: Vec<Renewing>, second: bool },
-    Release { who: Who, bury: Option<Span>, keep_for: Option<Span>, second: bool },
+    Release { who: Who, tombstone: Option<Span>, keep_for: Option<Span>, second: bool },
     Order { resource: u8, meaning: Meaning, what: What, second: bool },
     Look { resource: u8 },
     List { limit: u8 },
@@ -48,7 +48,7 @@ pub(super) struct Asking {
     pub(super) queue: bool,
     pub(super) ttl: Span,
     pub(super) place_ttl: Span,
-    pub(super) succeeds: Option<(u8, Option<Span>)>,
+    pub(super) takes_over_from: Option<(u8, Option<Span>)>,
     pub(super) floor: bool,
     pub(super) note: Option<u8>,
     pub(super) second: bool,
@@ -135,19 +135,19 @@ fn step() -> impl Strategy<Value = Step> {
 fn asking() -> impl Strategy<Value = Asking> {
     let given = prop_oneof![2 => Just(Span::Short), 1 => Just(Span::Longer), 4 => Just(Span::Long)];
     let place = prop_oneof![1 => Just(Span::Short), 3 => Just(Span::Long)];
-    let bury = prop::option::of(prop_oneof![Just(Span::Short), Just(Span::Long)]);
-    let succeeds = prop::option::weighted(0.3, (0..OWNERS, bury));
+    let tombstone = prop::option::of(prop_oneof![Just(Span::Short), Just(Span::Long)]);
+    let takes_over_from = prop::option::weighted(0.3, (0..OWNERS, tombstone));
     let flags =
         (prop::bool::weighted(0.03), prop::bool::weighted(0.7), prop::bool::weighted(0.2), any::<bool>());
-    (who(), 0u8..4, flags, given, place, succeeds, prop::option::weighted(0.2, any::<u8>())).prop_map(
-        |(who, weight, (stray, queue, floor, second), ttl, place_ttl, succeeds, note)| Asking {
+    (who(), 0u8..4, flags, given, place, takes_over_from, prop::option::weighted(0.2, any::<u8>())).prop_map(
+        |(who, weight, (stray, queue, floor, second), ttl, place_ttl, takes_over_from, note)| Asking {
             who,
             weight,
             stray,
             queue,
             ttl,
             place_ttl,
-            succeeds,
+            takes_over_from,
             floor,
             note,
             second,
@@ -165,11 +165,11 @@ fn renewing() -> impl Strategy<Value = Renewing> {
 }
 
 fn release() -> impl Strategy<Value = Step> {
-    let bury = prop::option::weighted(0.3, prop_oneof![Just(Span::Short), Just(Span::Long)]);
+    let tombstone = prop::option::weighted(0.3, prop_oneof![Just(Span::Short), Just(Span::Long)]);
     let keep = prop_oneof![Just(Span::Zero), Just(Span::Short), Just(Span::Long)];
     let keep_for = prop::option::weighted(0.15, keep);
-    let release = (who(), bury, keep_for, any::<bool>());
-    release.prop_map(|(who, bury, keep_for, second)| Step::Release { who, bury, keep_for, second })
+    let release = (who(), tombstone, keep_for, any::<bool>());
+    release.prop_map(|(who, tombstone, keep_for, second)| Step::Release { who, tombstone, keep_for, second })
 }
 
 fn what() -> impl Strategy<Value = What> {

@@ -7,7 +7,7 @@ use std::{
 };
 
 use leasehold_core::{
-    AuditRecord, Claim, Environment as _, FencingToken, Holder, Model, Moment, OwnerToken, Resource, Share,
+    AuditRecord, Claim, Environment as _, FencingToken, Holder, Model, Timestamp, OwnerToken, Resource, Share,
 };
 
 use super::steps::{Asking, Family, Pause, Span, Who};
@@ -129,24 +129,24 @@ impl Tokens {
 /// The moments at which something may end: with a real clock, calls stay clear of them.
 #[derive(Default)]
 pub(super) struct Horizon {
-    ends: Vec<(Moment, Moment)>,
+    ends: Vec<(Timestamp, Timestamp)>,
 }
 
 impl Horizon {
     /// Something was given for this long, by a call that ran from `began` to `ended`.
-    pub(super) fn given(&mut self, began: Moment, ended: Moment, lasting: Duration, lateness: Duration) {
+    pub(super) fn given(&mut self, began: Timestamp, ended: Timestamp, lasting: Duration, lateness: Duration) {
         self.ends.push((began.after(lasting), ended.after(lasting + lateness)));
     }
 
     /// Until when to wait so as not to call into an end.
-    pub(super) fn clear_from(&self, now: Moment, margin: Duration) -> Option<Moment> {
+    pub(super) fn clear_from(&self, now: Timestamp, margin: Duration) -> Option<Timestamp> {
         let close =
-            |(first, last): &&(Moment, Moment)| first.before(margin) <= now && now <= last.after(margin);
+            |(first, last): &&(Timestamp, Timestamp)| first.before(margin) <= now && now <= last.after(margin);
         self.ends.iter().filter(close).map(|(_, last)| last.after(margin)).max()
     }
 
     /// Whether something may have ended while a call ran, or close to it.
-    pub(super) fn touches(&self, began: Moment, ended: Moment, margin: Duration) -> bool {
+    pub(super) fn touches(&self, began: Timestamp, ended: Timestamp, margin: Duration) -> bool {
         self.ends.iter().any(|(first, last)| first.before(margin) <= ended && began <= last.after(margin))
     }
 }

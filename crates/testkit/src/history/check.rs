@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use leasehold_core::{Command, OwnerToken, Released, Resource, Verdict};
+use leasehold_core::{OperatorAction, OwnerToken, Released, Resource, Verdict};
 
 use super::{
     History, Stamp,
@@ -27,7 +27,7 @@ pub enum Rule {
     /// Nothing outlives its farewell, its successor or its eviction.
     Outlived,
     /// A buried owner is neither granted nor placed.
-    Buried,
+    Cancelled,
     /// What has ended is not alive again.
     Revived,
 }
@@ -73,7 +73,7 @@ impl History {
             (Rule::OneSeat, case.one_seat()),
             (Rule::Line, case.line()),
             (Rule::Outlived, case.outlived()),
-            (Rule::Buried, case.buried()),
+            (Rule::Cancelled, case.buried()),
             (Rule::Revived, case.revived()),
         ];
         let violation = |rule, text| Violation { rule, resource: resource.clone(), text };
@@ -93,8 +93,8 @@ struct Case<'a> {
 impl Case<'_> {
     fn resized(&self) -> Option<u32> {
         let sizes = self.facts.iter().filter_map(|fact| match fact.deed {
-            Deed::Order(order, _) => match order.command {
-                Command::Resize { capacity } => Some(capacity.get()),
+            Deed::Order(order, _) => match order.action {
+                OperatorAction::Resize { capacity } => Some(capacity.get()),
                 _ => None,
             },
             _ => None,
@@ -238,7 +238,7 @@ impl Case<'_> {
             Deed::Acquire(heir, _) => {
                 // A repeat may have found its seat and looked no further: then an earlier one did it.
                 let mut claims = claims_of(&self.facts, heir.owner);
-                claims.all(|(fact, claim)| claim.succeeds == heir.succeeds && fact.began >= grant.by)
+                claims.all(|(fact, claim)| claim.takes_over_from == heir.takes_over_from && fact.began >= grant.by)
             }
             Deed::Order(order, _) => order.token == Some(grant.token),
             _ => fact.began >= grant.by,
@@ -252,7 +252,7 @@ impl Case<'_> {
             let Deed::Release(farewell, Some(Released::Now | Released::AlreadyGone)) = fact.deed else {
                 continue;
             };
-            let (Some(_), Some(ended)) = (farewell.bury, fact.ended) else { continue };
+            let (Some(_), Some(ended)) = (farewell.tombstone, fact.ended) else { continue };
             // A tombstone may be replaced by a shorter one.
             let later = self.facts.iter().filter(|other| other.may_follow(fact.began));
             let stands = later.filter_map(|other| tombstone(other, farewell.owner)).min();
@@ -300,14 +300,14 @@ impl Case<'_> {
 
 /// Until when a tombstone for this owner stands at the least, if the fact leaves one.
 fn tombstone(fact: &Fact<'_>, owner: OwnerToken) -> Option<Stamp> {
-    let bury = match fact.deed {
-        Deed::Release(farewell, _) if farewell.owner == owner => farewell.bury,
+    let tombstone = match fact.deed {
+        Deed::Release(farewell, _) if farewell.owner == owner => farewell.tombstone,
         Deed::Acquire(claim, _) => {
-            claim.succeeds.filter(|from| from.owner == owner).and_then(|from| from.bury)
+            claim.takes_over_from.filter(|from| from.owner == owner).and_then(|from| from.tombstone)
         }
         _ => None,
     };
-    bury.map(|keep| fact.began.after(keep))
+    tombstone.map(|keep| fact.began.after(keep))
 }
 
 fn name(grant: &Granted) -> String {

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use leasehold_core::{
-    Blocked, Claim, Command, Effect, Eviction, Farewell, FencingToken, Held, Order, Ordered, OwnerToken,
+    Blocked, Claim, OperatorAction, Effect, Eviction, ReleaseRequest, FencingToken, RenewRequest, OperatorCommand, CommandOutcome, OwnerToken,
     Released, Renewal, Resource, Result, Share, Verdict,
 };
 
@@ -24,9 +24,9 @@ pub(super) struct Fact<'a> {
 #[derive(Clone, Debug)]
 pub(super) enum Deed<'a> {
     Acquire(&'a Claim, Option<&'a Verdict>),
-    Renew(&'a Held, Option<&'a Renewal>),
-    Release(&'a Farewell, Option<Released>),
-    Order(&'a Order, Option<Ordered>),
+    Renew(&'a RenewRequest, Option<&'a Renewal>),
+    Release(&'a ReleaseRequest, Option<Released>),
+    Order(&'a OperatorCommand, Option<CommandOutcome>),
 }
 
 impl Fact<'_> {
@@ -51,12 +51,12 @@ impl Fact<'_> {
             Deed::Release(farewell, _) => farewell.owner == owner,
             Deed::Acquire(claim, verdict) => {
                 let refused = matches!(verdict, Some(Verdict::Mismatch { .. }));
-                !refused && claim.succeeds.is_some_and(|from| from.owner == owner)
+                !refused && claim.takes_over_from.is_some_and(|from| from.owner == owner)
             }
             Deed::Order(order, answer) => {
                 let meant = order.token.is_none_or(|meant| meant == token);
-                let done = answer.is_none_or(|answer| answer == Ordered::Done);
-                meant && done && matches!(order.command, Command::Evict(Eviction::Now))
+                let done = answer.is_none_or(|answer| answer == CommandOutcome::Done);
+                meant && done && matches!(order.action, OperatorAction::Evict(Eviction::Now))
             }
             Deed::Renew(..) => false,
         }
@@ -183,7 +183,7 @@ fn vouched(fact: &Fact<'_>) -> Option<(OwnerToken, FencingToken, Duration)> {
         Deed::Acquire(claim, Some(Verdict::Granted(grant))) => {
             Some((claim.owner, grant.token, grant.remaining))
         }
-        Deed::Renew(held, Some(Renewal::Kept(kept))) => Some((held.owner, kept.token, kept.remaining)),
+        Deed::Renew(held, Some(Renewal::Renewed(kept))) => Some((held.owner, kept.token, kept.remaining)),
         _ => None,
     }
 }
@@ -196,7 +196,7 @@ fn first_seen(
 ) -> Option<Granted> {
     let share = share_of(facts, owner)?;
     let certain_share = claims_of(facts, owner).all(|(_, claim)| claim.share == share);
-    let by_the_rule = claims_of(facts, owner).all(|(_, claim)| claim.succeeds.is_none());
+    let by_the_rule = claims_of(facts, owner).all(|(_, claim)| claim.takes_over_from.is_none());
     let (by, began) = (voucher.ended, voucher.began);
     let vouchers = vec![voucher];
     Some(Granted {
@@ -252,7 +252,7 @@ impl Granted {
 /// An answer that says the claim has a place.
 pub(super) fn placed(verdict: Option<&Verdict>) -> Option<&Blocked> {
     if let Some(Verdict::Blocked(blocked)) = verdict {
-        Some(blocked).filter(|blocked| blocked.placed)
+        Some(blocked).filter(|blocked| blocked.queued)
     } else {
         None
     }

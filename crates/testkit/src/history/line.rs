@@ -66,7 +66,7 @@ fn may_unplace(fact: &Fact<'_>, owner: OwnerToken) -> bool {
         Deed::Acquire(claim, verdict) if claim.owner == owner => {
             claim.when_blocked == WhenBlocked::Leave || placed(verdict).is_none()
         }
-        Deed::Acquire(claim, _) => claim.succeeds.is_some_and(|from| from.owner == owner),
+        Deed::Acquire(claim, _) => claim.takes_over_from.is_some_and(|from| from.owner == owner),
         Deed::Renew(..) | Deed::Order(..) => false,
     }
 }

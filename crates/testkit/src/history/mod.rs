@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold_core::{Backend, Clock, Moment};
+use leasehold_core::{Backend, Clock, Timestamp};
 
 pub use check::{Rule, Violation};
 
@@ -27,7 +27,7 @@ use crate::verbs::{Answer, Ask, relay};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Stamp {
     /// The moment.
-    pub at: Moment,
+    pub at: Timestamp,
     /// Counts what was noted.
     pub order: u64,
 }

@@ -3,9 +3,9 @@
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use leasehold_core::{
-    Blocked, Claim, ClaimRef, Command, Effect, Error, ErrorKind, Eviction, Farewell, FencingToken, Gone,
-    Grant, Held, Holder, Kept, Moment, Order, Ordered, OwnerToken, Released, Renewal, Resource, Result,
-    Share, Succession, Verdict,
+    Blocked, Claim, ClaimRef, OperatorAction, Effect, Error, ErrorKind, Eviction, ReleaseRequest, FencingToken, GoneReason,
+    Grant, RenewRequest, Holder, Renewed, Timestamp, OperatorCommand, CommandOutcome, OwnerToken, Released, Renewal, Resource, Result,
+    Share, Handover, Verdict,
 };
 
 use super::{Call, History, Rule, Stamp};
@@ -57,7 +57,7 @@ fn granted(number: u64) -> Result<Verdict> {
 
 fn placed() -> Result<Verdict> {
     let mut blocked = Blocked::default();
-    blocked.placed = true;
+    blocked.queued = true;
     Ok(Verdict::Blocked(blocked))
 }
 
@@ -72,7 +72,7 @@ fn refused() -> Error {
 impl Tale {
     fn stamp(&mut self, at: u64) -> Stamp {
         self.order += 1;
-        Stamp { at: Moment::from_nanos(at * 1_000_000), order: self.order }
+        Stamp { at: Timestamp::from_nanos(at * 1_000_000), order: self.order }
     }
 
     fn call(mut self, span: Span, ask: Ask, answer: Answer) -> Tale {
@@ -94,25 +94,25 @@ impl Tale {
     }
 
     fn renew(self, span: Span, name: &str, answer: Result<Renewal>) -> Tale {
-        let held = Held::new(reference(name), TTL);
+        let held = RenewRequest::new(reference(name), TTL);
         self.call(span, Ask::Renew(vec![held]), Answer::Renew(vec![answer]))
     }
 
     fn kept(self, span: Span, name: &str, number: u64) -> Tale {
-        self.renew(span, name, Ok(Renewal::Kept(Kept::new(token(number), TTL))))
+        self.renew(span, name, Ok(Renewal::Renewed(Renewed::new(token(number), TTL))))
     }
 
     fn release(self, span: Span, name: &str, answer: Result<Released>) -> Tale {
-        self.call(span, Ask::Release(Farewell::new(reference(name))), Answer::Release(answer))
+        self.call(span, Ask::Release(ReleaseRequest::new(reference(name))), Answer::Release(answer))
     }
 
-    fn bury(self, span: Span, name: &str, keep: Duration) -> Tale {
-        let farewell = Farewell::new(reference(name)).burying(keep);
+    fn tombstone(self, span: Span, name: &str, keep: Duration) -> Tale {
+        let farewell = ReleaseRequest::new(reference(name)).with_tombstone(keep);
         self.call(span, Ask::Release(farewell), Answer::Release(Ok(Released::Now)))
     }
 
-    fn order(self, span: Span, command: Command, meaning: Option<u64>, answer: Ordered) -> Tale {
-        let mut order = Order::new(resource(), command, "someone", "somehow");
+    fn order(self, span: Span, command: OperatorAction, meaning: Option<u64>, answer: CommandOutcome) -> Tale {
+        let mut order = OperatorCommand::new(resource(), command, "someone", "somehow");
         order.token = meaning.map(token);
         self.call(span, Ask::Order(order), Answer::Order(Ok(answer)))
     }
@@ -226,7 +226,7 @@ fn permits_add_up() {
     two().holds();
     two().acquire((40, 50), permit("cy"), granted(3)).breaks(Rule::Weights);
     let more =
-        two().order((32, 34), Command::Resize { capacity: NonZeroU32::new(6).unwrap() }, None, Ordered::Done);
+        two().order((32, 34), OperatorAction::Resize { capacity: NonZeroU32::new(6).unwrap() }, None, CommandOutcome::Done);
     more.acquire((40, 50), permit("cy"), granted(3)).holds();
 }
 
@@ -241,14 +241,14 @@ fn those_who_hold_together_agree_on_the_capacity() {
 #[test]
 fn eviction_and_succession_make_room() {
     let held = || tale().acquire((0, 10), claim("ann"), granted(1));
-    let evict = Command::Evict(Eviction::Now);
+    let evict = OperatorAction::Evict(Eviction::Now);
     let bob = || claim("bob");
-    held().order((20, 30), evict, Some(1), Ordered::Done).acquire((40, 50), bob(), granted(2)).holds();
-    let other = held().order((20, 30), evict, Some(7), Ordered::NotThatOne { token: Some(token(1)) });
+    held().order((20, 30), evict, Some(1), CommandOutcome::Done).acquire((40, 50), bob(), granted(2)).holds();
+    let other = held().order((20, 30), evict, Some(7), CommandOutcome::HolderChanged { token: Some(token(1)) });
     other.acquire((40, 50), bob(), granted(2)).breaks(Rule::Weights);
-    let at_expiry = held().order((20, 30), Command::Evict(Eviction::AtExpiry), None, Ordered::Done);
+    let at_expiry = held().order((20, 30), OperatorAction::Evict(Eviction::AtExpiry), None, CommandOutcome::Done);
     at_expiry.acquire((40, 50), bob(), granted(2)).breaks(Rule::Weights);
-    held().acquire((40, 50), bob().succeeding(Succession::from(owner("ann"))), granted(2)).holds();
+    held().acquire((40, 50), bob().taking_over(Handover::from(owner("ann"))), granted(2)).holds();
 }
 
 #[test]
@@ -356,7 +356,7 @@ fn who_fits_beside_the_line_may_pass_it() {
 #[test]
 fn an_heir_passes_the_line() {
     let tale = tale().acquire((0, 10), claim("ann"), granted(1)).acquire((20, 30), claim("bob"), placed());
-    tale.acquire((40, 50), claim("cy").succeeding(Succession::from(owner("ann"))), granted(2)).holds();
+    tale.acquire((40, 50), claim("cy").taking_over(Handover::from(owner("ann"))), granted(2)).holds();
 }
 
 #[test]
@@ -366,7 +366,7 @@ fn nothing_outlives_its_farewell() {
     left().kept((40, 50), "ann", 1).breaks(Rule::Outlived);
     left().acquire((40, 50), claim("ann"), granted(1)).breaks(Rule::Outlived);
     left().acquire((40, 50), claim("ann"), granted(2)).holds();
-    left().renew((40, 50), "ann", Ok(Renewal::Gone { why: Gone::NotThere })).holds();
+    left().renew((40, 50), "ann", Ok(Renewal::Gone { why: GoneReason::NotThere })).holds();
     // A renewal that was under way before the farewell ended may have come first.
     let begun = tale().acquire((0, 10), claim("ann"), granted(1)).kept((15, 50), "ann", 1);
     begun.release((20, 30), "ann", Ok(Released::Now)).holds();
@@ -374,26 +374,26 @@ fn nothing_outlives_its_farewell() {
 
 #[test]
 fn nothing_outlives_its_heir_or_its_eviction() {
-    let heir = claim("bob").succeeding(Succession::from(owner("ann")));
+    let heir = claim("bob").taking_over(Handover::from(owner("ann")));
     let handed = tale().acquire((0, 10), claim("ann"), granted(1)).acquire((20, 30), heir, granted(2));
     handed.kept((40, 50), "ann", 1).breaks(Rule::Outlived);
-    let evict = Command::Evict(Eviction::Now);
+    let evict = OperatorAction::Evict(Eviction::Now);
     let evicted = || tale().acquire((0, 10), claim("ann"), granted(1));
-    evicted().order((20, 30), evict, Some(1), Ordered::Done).kept((40, 50), "ann", 1).breaks(Rule::Outlived);
-    let other = Ordered::NotThatOne { token: None };
+    evicted().order((20, 30), evict, Some(1), CommandOutcome::Done).kept((40, 50), "ann", 1).breaks(Rule::Outlived);
+    let other = CommandOutcome::HolderChanged { token: None };
     evicted().order((20, 30), evict, Some(1), other).kept((40, 50), "ann", 1).holds();
 }
 
 #[test]
 fn the_buried_stay_buried() {
-    let buried = || tale().bury((0, 10), "ann", TTL * 3);
-    buried().acquire((20, 30), claim("ann"), granted(1)).breaks(Rule::Buried);
-    buried().acquire((20, 30), claim("ann"), placed()).breaks(Rule::Buried);
-    buried().acquire((20, 30), claim("ann"), Ok(Verdict::Buried)).holds();
+    let buried = || tale().tombstone((0, 10), "ann", TTL * 3);
+    buried().acquire((20, 30), claim("ann"), granted(1)).breaks(Rule::Cancelled);
+    buried().acquire((20, 30), claim("ann"), placed()).breaks(Rule::Cancelled);
+    buried().acquire((20, 30), claim("ann"), Ok(Verdict::Cancelled)).holds();
     buried().acquire((3_000, 3_010), claim("ann"), granted(1)).holds();
     buried().acquire((20, 30), claim("bob"), granted(1)).holds();
     // A shorter tombstone may have taken its place.
-    buried().bury((20, 30), "ann", TTL).acquire((1_100, 1_110), claim("ann"), granted(1)).holds();
+    buried().tombstone((20, 30), "ann", TTL).acquire((1_100, 1_110), claim("ann"), granted(1)).holds();
 }
 
 #[test]

@@ -8,8 +8,8 @@ use std::{
 
 use leasehold::Memory;
 use leasehold_core::{
-    Backend, BackendInfo, Capabilities, Claim, ClaimRef, Command, Cursor, Eviction, Farewell, Gone, Held,
-    Lane, Order, Ordered, OwnerToken, Page, Query, Released, Renewal, Resource, Result, Share, Succession,
+    Backend, BackendInfo, Capabilities, Claim, ClaimRef, OperatorAction, Cursor, Eviction, ReleaseRequest, GoneReason, RenewRequest,
+    FailureDomain, OperatorCommand, CommandOutcome, OwnerToken, Page, Query, Released, Renewal, Resource, Result, Share, Handover,
     Verdict, WhenBlocked, async_trait,
 };
 
@@ -74,7 +74,7 @@ impl Mutant {
     pub(crate) fn new(inner: Arc<Memory>, flaw: Flaw) -> Mutant {
         let mut info = inner.info().clone();
         if flaw == Flaw::CanDoNothing {
-            let Capabilities { line, shares, hand_over, keep_for, own_ttl, orders, .. } =
+            let Capabilities { queue: line, shares, handover: hand_over, keep_for, own_ttl, orders, .. } =
                 &mut info.capabilities;
             [line, shares, hand_over, keep_for, own_ttl, orders].into_iter().for_each(|can| *can = false);
         }
@@ -100,8 +100,8 @@ impl Mutant {
             Flaw::PlacesAreForgotten => bent.when_blocked = WhenBlocked::Leave,
             Flaw::PlacesNeverEnd => bent.place_ttl *= 1000,
             Flaw::GrantsNeverEnd => bent.ttl *= 1000,
-            Flaw::NobodyIsBuried => bent.succeeds = claim.succeeds.map(|from| Succession::from(from.owner)),
-            Flaw::HeirsAreOrdinary => bent.succeeds = None,
+            Flaw::NobodyIsBuried => bent.takes_over_from = claim.takes_over_from.map(|from| Handover::from(from.owner)),
+            Flaw::HeirsAreOrdinary => bent.takes_over_from = None,
             Flaw::NamesAreFolded => bent.resource = folded(&claim.resource),
             Flaw::NotesAreLost => bent.note = None,
             Flaw::NotesAreCut => {
@@ -117,7 +117,7 @@ impl Mutant {
     async fn overtake(&self, claim: &Claim) -> Result<Verdict> {
         let line = self.seen.lock().unwrap().line.remove(&claim.resource).unwrap_or_default();
         for owner in line {
-            self.inner.release(&Farewell::new(ClaimRef { resource: claim.resource.clone(), owner })).await?;
+            self.inner.release(&ReleaseRequest::new(ClaimRef { resource: claim.resource.clone(), owner })).await?;
         }
         self.inner.acquire(claim).await
     }
@@ -130,7 +130,7 @@ impl Mutant {
                 seen.holders.insert(claim.resource.clone(), claim.owner);
                 seen.tokens.entry(claim.resource.clone()).or_insert(grant.token);
             }
-            Verdict::Blocked(blocked) if blocked.placed => {
+            Verdict::Blocked(blocked) if blocked.queued => {
                 seen.line.entry(claim.resource.clone()).or_default().push(claim.owner);
             }
             _ => {}
@@ -142,8 +142,8 @@ impl Mutant {
         let bent = self.bend(claim);
         Ok(match (self.flaw, verdict) {
             (Flaw::AskingExtends | Flaw::DowngradesExtend, Verdict::Granted(mut grant)) => {
-                if self.is(Flaw::AskingExtends) || claim.succeeds.is_some() {
-                    self.inner.renew(&[Held::new(claim.reference(), claim.ttl)]).await;
+                if self.is(Flaw::AskingExtends) || claim.takes_over_from.is_some() {
+                    self.inner.renew(&[RenewRequest::new(claim.reference(), claim.ttl)]).await;
                     grant.remaining = grant.remaining.max(claim.ttl);
                 }
                 Verdict::Granted(grant)
@@ -162,11 +162,11 @@ impl Mutant {
             {
                 self.overtake(claim).await?
             }
-            (Flaw::HeirsWaitNoTurn, Verdict::Blocked(_)) if claim.succeeds.is_some() => {
+            (Flaw::HeirsWaitNoTurn, Verdict::Blocked(_)) if claim.takes_over_from.is_some() => {
                 self.overtake(claim).await?
             }
             (Flaw::PlacesAreForgotten, Verdict::Blocked(mut blocked)) => {
-                blocked.placed = claim.when_blocked == WhenBlocked::Queue;
+                blocked.queued = claim.when_blocked == WhenBlocked::Queue;
                 Verdict::Blocked(blocked)
             }
             (Flaw::MismatchesAreAdapted, Verdict::Mismatch { capacity }) => {
@@ -197,16 +197,16 @@ impl Backend for Mutant {
         &self.info
     }
 
-    fn lane(&self, resource: &Resource) -> Lane {
-        self.inner.lane(resource)
+    fn failure_domain(&self, resource: &Resource) -> FailureDomain {
+        self.inner.failure_domain(resource)
     }
 
     async fn acquire(&self, claim: &Claim) -> Result<Verdict> {
         let bent = self.bend(claim);
         if self.is(Flaw::BuriedHeirsDoNothing) {
-            let answer = self.inner.renew(&[Held::new(bent.reference(), Duration::ZERO)]).await.remove(0);
-            if matches!(answer, Ok(Renewal::Gone { why: Gone::Buried | Gone::Evicted })) {
-                return Ok(Verdict::Buried);
+            let answer = self.inner.renew(&[RenewRequest::new(bent.reference(), Duration::ZERO)]).await.remove(0);
+            if matches!(answer, Ok(Renewal::Gone { why: GoneReason::Cancelled | GoneReason::Evicted })) {
+                return Ok(Verdict::Cancelled);
             }
         }
         let verdict = self.inner.acquire(&bent).await?;
@@ -215,8 +215,8 @@ impl Backend for Mutant {
         Ok(verdict)
     }
 
-    async fn renew(&self, held: &[Held]) -> Vec<Result<Renewal>> {
-        let bend = |held: &Held| {
+    async fn renew(&self, held: &[RenewRequest]) -> Vec<Result<Renewal>> {
+        let bend = |held: &RenewRequest| {
             let mut bent = held.clone();
             let limit = self.info.limits.note;
             match self.flaw {
@@ -235,14 +235,14 @@ impl Backend for Mutant {
             let reference = ClaimRef { resource: held.resource.clone(), owner: held.owner };
             let known = self.seen.lock().unwrap().claims.get(&reference).cloned();
             match (self.flaw, &mut *answer) {
-                (Flaw::RenewingRevives, Ok(Renewal::Gone { why: Gone::NotThere })) => {
+                (Flaw::RenewingRevives, Ok(Renewal::Gone { why: GoneReason::NotThere })) => {
                     let Some(claim) = known else { continue };
                     if let Ok(Verdict::Granted(_)) = self.inner.acquire(&claim).await {
                         *answer = self.inner.renew(std::slice::from_ref(held)).await.remove(0);
                     }
                 }
-                (Flaw::RenewingShortens, Ok(Renewal::Kept(kept))) => kept.remaining = held.ttl,
-                (Flaw::TokensStandStill, Ok(Renewal::Kept(kept))) => {
+                (Flaw::RenewingShortens, Ok(Renewal::Renewed(kept))) => kept.remaining = held.ttl,
+                (Flaw::TokensStandStill, Ok(Renewal::Renewed(kept))) => {
                     kept.token = self.seen.lock().unwrap().tokens[&held.resource];
                 }
                 _ => {}
@@ -254,14 +254,14 @@ impl Backend for Mutant {
         answers
     }
 
-    async fn release(&self, farewell: &Farewell) -> Result<Released> {
+    async fn release(&self, farewell: &ReleaseRequest) -> Result<Released> {
         let mut bent = farewell.clone();
         match self.flaw {
             Flaw::AnyoneReleases => {
                 let holders = &self.seen.lock().unwrap().holders;
                 bent.owner = holders.get(&farewell.resource).copied().unwrap_or(farewell.owner);
             }
-            Flaw::NobodyIsBuried => bent.bury = None,
+            Flaw::NobodyIsBuried => bent.tombstone = None,
             Flaw::NothingIsKept => bent.keep_for = None,
             Flaw::NamesAreFolded => bent.resource = folded(&farewell.resource),
             _ => {}
@@ -302,12 +302,12 @@ impl Backend for Mutant {
         })
     }
 
-    async fn order(&self, order: &Order) -> Result<Ordered> {
+    async fn order(&self, order: &OperatorCommand) -> Result<CommandOutcome> {
         let mut bent = order.clone();
-        match (self.flaw, order.command) {
-            (Flaw::PausesAreIgnored, Command::Pause { .. }) => bent.command = Command::Resume,
-            (Flaw::EvictionsAreIgnored, Command::Evict(Eviction::AtExpiry | Eviction::Now)) => {
-                bent.command = Command::Ask { within: Duration::ZERO };
+        match (self.flaw, order.action) {
+            (Flaw::PausesAreIgnored, OperatorAction::Pause { .. }) => bent.action = OperatorAction::Resume,
+            (Flaw::EvictionsAreIgnored, OperatorAction::Evict(Eviction::AtExpiry | Eviction::Now)) => {
+                bent.action = OperatorAction::Ask { within: Duration::ZERO };
             }
             (Flaw::OrdersMeanAnyone, _) => bent.token = None,
             _ => {}

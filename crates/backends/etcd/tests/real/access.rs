@@ -65,8 +65,8 @@ async fn a_wrong_password_is_denied_and_a_rotated_one_is_read_anew() {
     std::fs::write(&file, "second").unwrap();
     // Tokens of before the change are refused, and so is the password that the connection was made with.
     eventually("the new password is taken", || async {
-        let held = leasehold::Held::new(ours.reference(), LONG);
-        matches!(etcd.renew(&[held]).await.remove(0), Ok(Renewal::Kept(kept)) if kept.token == token)
+        let held = leasehold::RenewRequest::new(ours.reference(), LONG);
+        matches!(etcd.renew(&[held]).await.remove(0), Ok(Renewal::Renewed(kept)) if kept.token == token)
     })
     .await;
     release(&etcd, &ours).await;
@@ -98,7 +98,7 @@ async fn a_token_that_expired_is_fetched_anew_without_a_word() {
     granted(&etcd, &ours).await;
     tokio::time::sleep(Duration::from_millis(4500)).await;
     let answer = renew(&etcd, ours.reference(), LONG).await;
-    assert!(matches!(answer, Renewal::Kept(_)), "{answer:?}");
+    assert!(matches!(answer, Renewal::Renewed(_)), "{answer:?}");
     release(&etcd, &ours).await;
     let _ = std::fs::remove_dir_all(&folder);
 }
@@ -215,7 +215,7 @@ async fn with_certificates_both_ways_and_with_a_login_besides() {
     let etcd = open(&login("app:first")).await;
     let ours = claim(&report(), LONG);
     granted(&etcd, &ours).await;
-    assert!(matches!(renew(&etcd, ours.reference(), LONG).await, Renewal::Kept(_)));
+    assert!(matches!(renew(&etcd, ours.reference(), LONG).await, Renewal::Renewed(_)));
     release(&etcd, &ours).await;
     let _ = std::fs::remove_dir_all(&folder);
 }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use leasehold::{
-    Backend, Claim, ClaimRef, Client, Effect, Error, ErrorKind, Farewell, Grant, Held, Holder, OwnerToken,
+    Backend, Claim, ClaimRef, Client, Effect, Error, ErrorKind, ReleaseRequest, Grant, RenewRequest, Holder, OwnerToken,
     Released, Renewal, Resource, Share, System, Verdict,
 };
 use leasehold_etcd::{Config, Etcd};
@@ -62,11 +62,11 @@ pub(crate) async fn blocked(backend: &dyn Backend, claim: &Claim) -> leasehold_c
 }
 
 pub(crate) async fn release(backend: &dyn Backend, claim: &Claim) -> Released {
-    backend.release(&Farewell::new(claim.reference())).await.expect("release answers")
+    backend.release(&ReleaseRequest::new(claim.reference())).await.expect("release answers")
 }
 
 pub(crate) async fn renew(backend: &dyn Backend, claim: ClaimRef, ttl: Duration) -> Renewal {
-    backend.renew(&[Held::new(claim, ttl)]).await.remove(0).expect("renew answers")
+    backend.renew(&[RenewRequest::new(claim, ttl)]).await.remove(0).expect("renew answers")
 }
 
 pub(crate) fn says(error: &Error) -> (ErrorKind, Effect) {

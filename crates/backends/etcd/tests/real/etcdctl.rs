@@ -153,7 +153,7 @@ async fn a_stranger_far_behind_does_not_keep_others_from_the_line() {
     let cluster = EtcdCluster::start(1);
     let etcd = open(&cluster.url()).await;
     granted(&etcd, &claim(&report(), LONG)).await;
-    let place = async || blocked(&etcd, &claim(&report(), LONG).queued()).await.placed;
+    let place = async || blocked(&etcd, &claim(&report(), LONG).queued()).await.queued;
     for _ in 0..70 {
         assert!(place().await);
     }

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use leasehold::{Backend, Effect, ErrorKind, Farewell, Released, Renewal, Verdict};
+use leasehold::{Backend, Effect, ErrorKind, ReleaseRequest, Released, Renewal, Verdict};
 use leasehold_testkit::{proxy::Way, servers::EtcdCluster};
 
 use crate::common::{
@@ -68,11 +68,11 @@ async fn a_request_executed_after_its_owner_gave_up_comes_to_nothing() {
     proxy.hold(Way::Requests);
     let error = slow.acquire(&ours).await.unwrap_err();
     assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::Unknown));
-    let farewell = Farewell::new(ours.reference()).burying(Farewell::bury_for(LONG));
+    let farewell = ReleaseRequest::new(ours.reference()).with_tombstone(ReleaseRequest::tombstone_ttl(LONG));
     assert_eq!(direct.release(&farewell).await.unwrap(), Released::AlreadyGone);
     proxy.heal();
     // What was held back arrives; then what was asked after it is answered.
-    eventually("an answer", || async { matches!(slow.acquire(&ours).await, Ok(Verdict::Buried)) }).await;
+    eventually("an answer", || async { matches!(slow.acquire(&ours).await, Ok(Verdict::Cancelled)) }).await;
     assert_eq!(cluster.keys(&format!("{LOCK}/")), Vec::<String>::new(), "the tombstone stopped it");
     granted(&direct, &claim(&report(), LONG)).await;
 }
@@ -95,7 +95,7 @@ async fn a_connection_cut_anywhere_never_makes_a_wrong_answer() {
         // Whatever became of it, asking again and releasing is safe.
         eventually("an answer", || async { etcd.acquire(&ours).await.is_ok() }).await;
         eventually("a farewell", || async {
-            let said = etcd.release(&Farewell::new(ours.reference())).await;
+            let said = etcd.release(&ReleaseRequest::new(ours.reference())).await;
             matches!(said, Ok(Released::Now | Released::AlreadyGone))
         })
         .await;
@@ -134,9 +134,9 @@ async fn a_frozen_server_costs_a_timeout_and_what_it_executes_late_does_no_harm(
     let error = in_time("the timeout", etcd.acquire(&ours)).await.unwrap_err();
     assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::Unknown));
     cluster.thaw(0);
-    let farewell = Farewell::new(ours.reference()).burying(Farewell::bury_for(LONG));
+    let farewell = ReleaseRequest::new(ours.reference()).with_tombstone(ReleaseRequest::tombstone_ttl(LONG));
     eventually("the farewell", || async { etcd.release(&farewell).await.is_ok() }).await;
-    assert!(matches!(etcd.acquire(&ours).await, Ok(Verdict::Buried)));
+    assert!(matches!(etcd.acquire(&ours).await, Ok(Verdict::Cancelled)));
     assert_eq!(cluster.keys(&format!("{LOCK}/")), Vec::<String>::new());
     eventually("a grant", || async { etcd.acquire(&claim(&report(), LONG)).await.is_ok() }).await;
 }
@@ -200,7 +200,7 @@ async fn compaction_wakes_who_waits_from_before_it_and_loses_nothing() {
     let observer = claim(&report(), LONG).reference();
     in_time("the wait", etcd.wait(&observer, &seen.cursor, LONG)).await.unwrap();
     let answer = renew(&etcd, ours.reference(), LONG).await;
-    assert!(matches!(answer, Renewal::Kept(_)), "{answer:?}");
+    assert!(matches!(answer, Renewal::Renewed(_)), "{answer:?}");
 }
 
 #[tokio::test]
@@ -220,6 +220,6 @@ async fn a_full_database_grants_nothing_and_holders_go_on() {
     let error = etcd.acquire(&claim(&"b/2".parse().unwrap(), LONG)).await.unwrap_err();
     assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::None), "{error:?}");
     let answer = renew(&etcd, ours.reference(), LONG).await;
-    assert!(matches!(answer, Renewal::Kept(_)), "{answer:?}");
+    assert!(matches!(answer, Renewal::Renewed(_)), "{answer:?}");
     assert_eq!(release(&etcd, &ours).await, Released::Now, "what only deletes is let through");
 }

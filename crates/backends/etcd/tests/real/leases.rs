@@ -3,8 +3,8 @@
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use leasehold::{
-    Backend, Command, Effect, ErrorKind, Eviction, Farewell, Order, Ordered, OwnerToken, Released, Renewal,
-    Succession,
+    Backend, OperatorAction, Effect, ErrorKind, Eviction, ReleaseRequest, OperatorCommand, CommandOutcome, OwnerToken, Released, Renewal,
+    Handover,
 };
 use leasehold_testkit::servers::EtcdCluster;
 use sha2::{Digest as _, Sha256};
@@ -54,7 +54,7 @@ async fn where_others_were_met_the_same_transaction_takes_the_place() {
     let wait = async || {
         let waiting = claim(&report(), LONG).queued();
         let before = calls(&cluster, "Txn");
-        assert!(blocked(&etcd, &waiting).await.placed);
+        assert!(blocked(&etcd, &waiting).await.queued);
         let took = calls(&cluster, "Txn") - before;
         assert_eq!(release(&etcd, &waiting).await, Released::Now);
         took
@@ -78,7 +78,7 @@ async fn no_claim_keeps_another_alive() {
     let other = claim(&dead.resource, LONG);
     eventually("the one that nobody renews ends", || async {
         let answer = renew(&etcd, kept.reference(), kept.ttl).await;
-        assert!(matches!(answer, Renewal::Kept(_)), "the other goes on: {answer:?}");
+        assert!(matches!(answer, Renewal::Renewed(_)), "the other goes on: {answer:?}");
         matches!(etcd.acquire(&other).await, Ok(leasehold::Verdict::Granted(_)))
     })
     .await;
@@ -93,7 +93,7 @@ async fn burying_revokes_the_lease() {
     let key = cluster.keys(&format!("{LOCK}/")).remove(0);
     let lease = lease_of(&cluster, &key);
     assert!(cluster.etcdctl(&["lease", "list"]).contains(&lease));
-    let farewell = Farewell::new(ours.reference()).burying(LONG);
+    let farewell = ReleaseRequest::new(ours.reference()).with_tombstone(LONG);
     assert_eq!(etcd.release(&farewell).await.unwrap(), Released::Now);
     eventually("the lease is revoked", || async { !cluster.etcdctl(&["lease", "list"]).contains(&lease) })
         .await;
@@ -113,7 +113,7 @@ async fn leases_that_were_revoked_behind_our_back_cost_one_grant() {
     let ours = claim(&report(), LONG).queued();
     let token = granted(&etcd, &ours).await.token;
     let answer = renew(&etcd, ours.reference(), LONG).await;
-    assert!(matches!(answer, Renewal::Kept(kept) if kept.token == token));
+    assert!(matches!(answer, Renewal::Renewed(kept) if kept.token == token));
     // And one that is held is gone, as soon as it is looked at.
     for lease in cluster.etcdctl(&["lease", "list"]).lines().skip(1) {
         cluster.etcdctl(&["lease", "revoke", lease.trim()]);
@@ -134,7 +134,7 @@ async fn what_etcd_grants_may_be_more_and_what_was_asked_for_is_told() {
     let told = cluster.etcdctl(&["lease", "timetolive", &lease_of(&cluster, &key)]);
     assert!(told.contains("granted with TTL(6s)"), "{told}");
     let answer = renew(&etcd, ours.reference(), Duration::from_secs(1)).await;
-    let Renewal::Kept(kept) = answer else { panic!("it holds: {answer:?}") };
+    let Renewal::Renewed(kept) = answer else { panic!("it holds: {answer:?}") };
     assert!(kept.remaining <= Duration::from_secs(1));
 }
 
@@ -200,17 +200,17 @@ async fn a_place_that_was_taken_over_is_found_by_its_heir_and_not_ended_by_a_lat
     let holder = claim(&report(), LONG);
     granted(&etcd, &holder).await;
     let first = claim(&report(), LONG).queued();
-    assert!(blocked(&etcd, &first).await.placed);
+    assert!(blocked(&etcd, &first).await.queued);
     let behind = claim(&report(), LONG).queued();
-    assert!(blocked(&etcd, &behind).await.placed);
-    let heir = claim(&report(), LONG).queued().succeeding(Succession::from(first.owner));
+    assert!(blocked(&etcd, &behind).await.queued);
+    let heir = claim(&report(), LONG).queued().taking_over(Handover::from(first.owner));
     assert_eq!(blocked(&other, &heir).await.ahead, 0, "it stands where the first one stood");
     assert_eq!(release(&etcd, &first).await, Released::AlreadyGone, "its place is another's now");
-    assert!(blocked(&etcd, &first).await.placed, "it comes again, under a name of its own");
+    assert!(blocked(&etcd, &first).await.queued, "it comes again, under a name of its own");
     assert_eq!(blocked(&etcd, &first).await.ahead, 2, "at the end");
     release(&etcd, &holder).await;
     granted(&other, &heir).await;
-    assert!(matches!(renew(&other, heir.reference(), LONG).await, Renewal::Kept(_)));
+    assert!(matches!(renew(&other, heir.reference(), LONG).await, Renewal::Renewed(_)));
     assert_eq!(release(&other, &heir).await, Released::Now);
     assert_eq!(release(&etcd, &behind).await, Released::Now);
     granted(&etcd, &first).await;
@@ -233,7 +233,7 @@ async fn a_claim_in_the_older_layout_of_two_keys_goes_on() {
     put(&format!("leasehold/v1/own/report/42/{mark}"), &lease);
     assert_eq!(blocked(&etcd, &claim(&report(), LONG)).await.holders[0].holder.label, "old");
     let answer = renew(&etcd, ours.reference(), LONG).await;
-    assert!(matches!(answer, Renewal::Kept(_)), "{answer:?}");
+    assert!(matches!(answer, Renewal::Renewed(_)), "{answer:?}");
     granted(&etcd, &ours).await;
     assert_eq!(release(&etcd, &ours).await, Released::Now);
     assert_eq!(cluster.keys("leasehold/"), Vec::<String>::new(), "both keys are gone");
@@ -259,11 +259,11 @@ async fn an_eviction_that_is_said_again_does_not_put_off_the_end() {
     let cluster = EtcdCluster::start(1);
     let etcd = open(&cluster.url()).await;
     granted(&etcd, &claim(&report(), LONG)).await;
-    let evict = Order::new(report(), Command::Evict(Eviction::AtExpiry), "ops", "a new disk");
+    let evict = OperatorCommand::new(report(), OperatorAction::Evict(Eviction::AtExpiry), "ops", "a new disk");
     let key = cluster.keys(LOCK).remove(0);
-    assert_eq!(etcd.order(&evict).await.unwrap(), Ordered::Done);
+    assert_eq!(etcd.order(&evict).await.unwrap(), CommandOutcome::Done);
     let lease = lease_of(&cluster, &key);
-    assert_eq!(etcd.order(&evict).await.unwrap(), Ordered::Done);
+    assert_eq!(etcd.order(&evict).await.unwrap(), CommandOutcome::Done);
     assert_eq!(lease_of(&cluster, &key), lease, "what was left when it was said first is what is left");
 }
 
@@ -273,7 +273,7 @@ async fn an_order_that_is_refused_leaves_no_etcd_lease() {
     let etcd = open(&cluster.url()).await;
     cluster.etcdctl(&["put", &format!("{LOCK}/abc"), "put by hand"]);
     let resize =
-        Order::new(report(), Command::Resize { capacity: NonZeroU32::new(3).unwrap() }, "ops", "more room");
+        OperatorCommand::new(report(), OperatorAction::Resize { capacity: NonZeroU32::new(3).unwrap() }, "ops", "more room");
     let error = etcd.order(&resize).await.unwrap_err();
     assert_eq!(says(&error), (ErrorKind::Unsupported, Effect::None));
     eventually("no lease", || async { cluster.etcdctl(&["lease", "list"]).contains("found 0 leases") }).await;

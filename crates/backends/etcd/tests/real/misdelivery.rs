@@ -34,7 +34,7 @@ async fn the_answers_of_another_cluster_are_not_believed() {
         said += &etcd.acquire(&next).await.expect_err("nobody of the cluster answers").to_string();
     }
     assert!(said.contains("another etcd cluster"), "{said}");
-    let renewed = etcd.renew(&[leasehold::Held::new(held.reference(), LONG)]).await.remove(0);
+    let renewed = etcd.renew(&[leasehold::RenewRequest::new(held.reference(), LONG)]).await.remove(0);
     assert!(renewed.is_err(), "not even that it is gone is believed: {renewed:?}");
 }
 
@@ -50,7 +50,7 @@ async fn all_verbs_work_through_the_grpc_proxy() {
     for _ in 0..3 {
         tokio::time::sleep(Duration::from_millis(1100)).await;
         let kept = renew(&etcd, ours.reference(), LONG).await;
-        assert!(matches!(&kept, Renewal::Kept(kept) if kept.token == token), "{kept:?}");
+        assert!(matches!(&kept, Renewal::Renewed(kept) if kept.token == token), "{kept:?}");
     }
     assert_eq!(release(&etcd, &ours).await, Released::Now);
     assert_eq!(release(&etcd, &ours).await, Released::AlreadyGone);

@@ -5,7 +5,7 @@
 use std::{future::Future, sync::Arc, time::Duration};
 
 use leasehold::{
-    Backend, Blocked, Claim, ClaimRef, Client, Effect, Error, ErrorKind, Farewell, FencingToken, Grant, Held,
+    Backend, Blocked, Claim, ClaimRef, Client, Effect, Error, ErrorKind, ReleaseRequest, FencingToken, Grant, RenewRequest,
     Holder, OwnerToken, Released, Renewal, Resource, Share, System, Verdict,
 };
 use leasehold_postgres::{Config, Postgres};
@@ -62,11 +62,11 @@ pub(crate) async fn blocked(backend: &dyn Backend, claim: &Claim) -> Blocked {
 }
 
 pub(crate) async fn release(backend: &dyn Backend, claim: &Claim) -> Released {
-    backend.release(&Farewell::new(claim.reference())).await.expect("release answers")
+    backend.release(&ReleaseRequest::new(claim.reference())).await.expect("release answers")
 }
 
 pub(crate) async fn renew(backend: &dyn Backend, claim: ClaimRef, ttl: Duration) -> Renewal {
-    backend.renew(&[Held::new(claim, ttl)]).await.remove(0).expect("renew answers")
+    backend.renew(&[RenewRequest::new(claim, ttl)]).await.remove(0).expect("renew answers")
 }
 
 pub(crate) async fn token_of(backend: &dyn Backend, resource: &Resource) -> FencingToken {

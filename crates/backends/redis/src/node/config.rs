@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use leasehold_core::{
     Environment, QuorumNode, Result,
-    quorum_node::care::{GATE, GATE_MIN, NODES_MIN},
+    quorum_node::membership::{GATE, GATE_MIN, NODES_MIN},
     url::{self, invalid},
 };
 

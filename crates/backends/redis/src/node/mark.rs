@@ -4,22 +4,22 @@ use std::time::Duration;
 
 use leasehold_core::{
     Error, ErrorKind, Result, WallTime,
-    quorum_node::{Mark, Standing},
+    quorum_node::{BirthMark, VoterStatus},
 };
 
 use crate::{backend::millis, keys::BIRTH};
 
-pub(super) fn spell(mark: &Mark) -> String {
-    let Mark { set, size, gate, run, durable, standing } = mark;
+pub(super) fn spell(mark: &BirthMark) -> String {
+    let BirthMark { set, size, gate, run, durable, standing } = mark;
     let standing = match standing {
-        Standing::Founding => "founding".to_owned(),
-        Standing::Quarantined { since } => format!("quarantined:{}", since.as_micros()),
-        Standing::Voting => "voting".to_owned(),
+        VoterStatus::Founding => "founding".to_owned(),
+        VoterStatus::Quarantined { since } => format!("quarantined:{}", since.as_micros()),
+        VoterStatus::Voting => "voting".to_owned(),
     };
     format!("v1|{set}|{size}|{}|{run}|{}|{standing}", millis(*gate), u8::from(*durable))
 }
 
-pub(super) fn parse(text: &str) -> Result<Mark> {
+pub(super) fn parse(text: &str) -> Result<BirthMark> {
     let fields: Vec<&str> = text.split('|').collect();
     read(&fields).ok_or_else(|| {
         let newer = fields.first().is_some_and(|version| version.starts_with('v') && *version != "v1");
@@ -29,17 +29,17 @@ pub(super) fn parse(text: &str) -> Result<Mark> {
     })
 }
 
-fn read(fields: &[&str]) -> Option<Mark> {
+fn read(fields: &[&str]) -> Option<BirthMark> {
     let &["v1", set, size, gate, run, durable, standing] = fields else { return None };
     let standing = match standing.split_once(':') {
-        None if standing == "founding" => Standing::Founding,
-        None if standing == "voting" => Standing::Voting,
+        None if standing == "founding" => VoterStatus::Founding,
+        None if standing == "voting" => VoterStatus::Voting,
         Some(("quarantined", since)) => {
-            Standing::Quarantined { since: WallTime::from_micros(since.parse().ok()?) }
+            VoterStatus::Quarantined { since: WallTime::from_micros(since.parse().ok()?) }
         }
         _ => return None,
     };
-    Some(Mark {
+    Some(BirthMark {
         set: set.to_owned(),
         size: size.parse().ok()?,
         gate: Duration::from_millis(gate.parse().ok()?),
@@ -56,13 +56,13 @@ mod tests {
     #[test]
     fn what_is_spelled_is_read_back() {
         let standings = [
-            Standing::Founding,
-            Standing::Quarantined { since: WallTime::from_micros(1_800_000_000_000_001) },
-            Standing::Voting,
+            VoterStatus::Founding,
+            VoterStatus::Quarantined { since: WallTime::from_micros(1_800_000_000_000_001) },
+            VoterStatus::Voting,
         ];
         for (standing, durable) in standings.into_iter().zip([true, false, true]) {
             let (set, run) = ("00ff".to_owned(), "abcd".to_owned());
-            let mark = Mark { set, size: 5, gate: Duration::from_millis(1500), run, durable, standing };
+            let mark = BirthMark { set, size: 5, gate: Duration::from_millis(1500), run, durable, standing };
             assert_eq!(parse(&spell(&mark)).unwrap(), mark);
         }
     }

@@ -19,9 +19,9 @@ use std::{
 };
 
 use leasehold_core::{
-    Environment, Error, ErrorKind, FencingToken, Held, QuorumNode, Resource, Result, WallTime, async_trait,
+    Environment, Error, ErrorKind, FencingToken, RenewRequest, QuorumNode, Resource, Result, WallTime, async_trait,
     quorum_node::{
-        AttemptId, Ballot, Entry, Health, Mark, NodeRenewal, RETENTION, SKEW_MAX, Undo, View, Vote, Walk,
+        AttemptId, VoteRequest, NodeEntry, Health, BirthMark, NodeRenewal, RETENTION, SKEW_MAX, UndoRequest, NodeView, Vote, NodePage,
     },
 };
 use redis::{Cmd, Value};
@@ -120,7 +120,7 @@ impl RedisNode {
         Ok(Health { run: run.to_string(), now, uptime: Duration::from_secs(uptime), durable, mark })
     }
 
-    async fn set_mark(&self, expected: Option<&Mark>, new: &Mark) -> Result<Option<Mark>, Fault> {
+    async fn set_mark(&self, expected: Option<&BirthMark>, new: &BirthMark) -> Result<Option<BirthMark>, Fault> {
         let wire = self.link.wire().await?;
         let mut call = NODE_MARK.call(1);
         call.arg(BIRTH).arg(expected.map(mark::spell).unwrap_or_default()).arg(mark::spell(new));
@@ -128,7 +128,7 @@ impl RedisNode {
         if there.is_empty() { Ok(None) } else { mark::parse(&there).map(Some).map_err(Fault::Refused) }
     }
 
-    async fn ballot(&self, verb: &str, ballot: &Ballot) -> Result<Vote, Fault> {
+    async fn ballot(&self, verb: &str, ballot: &VoteRequest) -> Result<Vote, Fault> {
         let Known { wire, run } = self.wire().await?;
         let (owner, attempt) = (ballot.owner.reveal(), spell(ballot.attempt));
         let mut keys = Keys::of(&ballot.resource);
@@ -141,16 +141,16 @@ impl RedisNode {
         vote(Fields::of(self.link.run(&wire, &NODE_VOTE, call).await?)?)
     }
 
-    async fn take_back(&self, undo: &Undo) -> Result<bool, Fault> {
+    async fn take_back(&self, undo: &UndoRequest) -> Result<bool, Fault> {
         let (owner, attempt) = (undo.owner.reveal(), undo.attempt.map(spell).unwrap_or_default());
         let mut keys = Keys::of(&undo.resource);
         let mut call = NODE_UNDO.call(2);
         call.arg(keys.owner());
         call.arg(if attempt.is_empty() { keys.grave(&owner) } else { keys.attempt_grave(&owner, &attempt) });
         call.arg(&owner).arg(&attempt);
-        match undo.bury {
+        match undo.tombstone {
             None => call.arg(-1),
-            Some(bury) => call.arg(millis(bury)),
+            Some(tombstone) => call.arg(millis(tombstone)),
         };
         call.arg(keys.news());
         let wire = self.link.wire().await?;
@@ -158,9 +158,9 @@ impl RedisNode {
         Ok(Fields::of(answer)?.int()? == 1)
     }
 
-    async fn renew_all(&self, held: &[Held]) -> Result<Vec<Result<NodeRenewal, Fault>>, Fault> {
+    async fn renew_all(&self, held: &[RenewRequest]) -> Result<Vec<Result<NodeRenewal, Fault>>, Fault> {
         let wire = self.link.wire().await?;
-        let call = |held: &Held| {
+        let call = |held: &RenewRequest| {
             let owner = held.owner.reveal();
             let mut keys = Keys::of(&held.resource);
             let mut call = NODE_RENEW.call(3);
@@ -175,7 +175,7 @@ impl RedisNode {
         Ok(answers.into_iter().map(|answer| renewal(Fields::of(answer?)?)).collect())
     }
 
-    async fn see(&self, resource: &Resource) -> Result<View, Fault> {
+    async fn see(&self, resource: &Resource) -> Result<NodeView, Fault> {
         let wire = self.link.wire().await?;
         let mut keys = Keys::of(resource);
         let mut call = NODE_LOOK.call(2);
@@ -184,10 +184,10 @@ impl RedisNode {
         let now = WallTime::from_micros(fields.int()?.unsigned_abs());
         let last = fields.maybe_token()?;
         let held = if fields.is_empty() { None } else { Some(holder(&mut fields)?) };
-        Ok(View { now, held, last })
+        Ok(NodeView { now, held, last })
     }
 
-    async fn step(&self, prefix: &str, after: Option<&str>) -> Result<Walk, Fault> {
+    async fn step(&self, prefix: &str, after: Option<&str>) -> Result<NodePage, Fault> {
         let wire = self.link.wire().await?;
         let mut scan = Cmd::new();
         scan.arg("SCAN")
@@ -197,7 +197,7 @@ impl RedisNode {
             .arg("COUNT")
             .arg(STEP);
         let mut fields = Fields::of(self.link.send(&wire, &scan).await?)?;
-        let (next, mut keys, mut walk) = (fields.text()?, fields.list()?, Walk::default());
+        let (next, mut keys, mut walk) = (fields.text()?, fields.list()?, NodePage::default());
         let mut registers = Vec::new();
         while let Some(key) = keys.bytes()? {
             let key = String::from_utf8_lossy(&key).into_owned();
@@ -205,7 +205,7 @@ impl RedisNode {
                 continue;
             };
             if key.ends_with(OWNER) {
-                walk.entries.push(Entry { resource, held: true, last: None });
+                walk.entries.push(NodeEntry { resource, held: true, last: None });
             } else if key.ends_with(REGISTER) {
                 registers.push((key, resource));
             }
@@ -216,7 +216,7 @@ impl RedisNode {
             if let Value::BulkString(value) = answer? {
                 let value = String::from_utf8_lossy(&value).into_owned();
                 let last = value.split('|').next().and_then(|number| number.parse().ok());
-                walk.entries.push(Entry { resource, held: false, last });
+                walk.entries.push(NodeEntry { resource, held: false, last });
             }
         }
         walk.next = (next != "0").then_some(next);
@@ -270,38 +270,38 @@ impl QuorumNode for RedisNode {
         self.ask_health().await.map_err(refused)
     }
 
-    async fn mark(&self, expected: Option<&Mark>, new: &Mark) -> Result<Option<Mark>> {
+    async fn mark(&self, expected: Option<&BirthMark>, new: &BirthMark) -> Result<Option<BirthMark>> {
         self.set_mark(expected, new).await.map_err(Fault::into_error)
     }
 
-    async fn vote(&self, ballot: &Ballot) -> Result<Vote> {
+    async fn vote(&self, ballot: &VoteRequest) -> Result<Vote> {
         self.ballot("vote", ballot).await.map_err(Fault::into_error)
     }
 
-    async fn claim(&self, ballot: &Ballot) -> Result<Vote> {
+    async fn claim(&self, ballot: &VoteRequest) -> Result<Vote> {
         self.ballot("claim", ballot).await.map_err(Fault::into_error)
     }
 
-    async fn join(&self, ballot: &Ballot) -> Result<Vote> {
+    async fn join(&self, ballot: &VoteRequest) -> Result<Vote> {
         self.ballot("join", ballot).await.map_err(Fault::into_error)
     }
 
-    async fn undo(&self, undo: &Undo) -> Result<bool> {
+    async fn undo(&self, undo: &UndoRequest) -> Result<bool> {
         self.take_back(undo).await.map_err(Fault::into_error)
     }
 
-    async fn renew(&self, held: &[Held]) -> Vec<Result<NodeRenewal>> {
+    async fn renew(&self, held: &[RenewRequest]) -> Vec<Result<NodeRenewal>> {
         match self.renew_all(held).await {
             Ok(answers) => answers.into_iter().map(|answer| answer.map_err(Fault::into_error)).collect(),
             Err(fault) => held.iter().map(|_| Err(fault.clone().into_error())).collect(),
         }
     }
 
-    async fn look(&self, resource: &Resource) -> Result<View> {
+    async fn look(&self, resource: &Resource) -> Result<NodeView> {
         self.see(resource).await.map_err(Fault::into_error)
     }
 
-    async fn walk(&self, prefix: &str, after: Option<&str>) -> Result<Walk> {
+    async fn walk(&self, prefix: &str, after: Option<&str>) -> Result<NodePage> {
         self.step(prefix, after).await.map_err(Fault::into_error)
     }
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use leasehold_core::{
-    Gone, HeldBy, Holder, WallTime,
-    quorum_node::{AttemptId, Choice, NodeRenewal, Vote},
+    GoneReason, HeldBy, Holder, WallTime,
+    quorum_node::{AttemptId, VoteOutcome, NodeRenewal, Vote},
 };
 use redis::Value;
 
@@ -45,16 +45,16 @@ pub(super) fn holder(fields: &mut Fields) -> Result<(HeldBy, AttemptId), Fault> 
 pub(super) fn vote(mut fields: Fields) -> Result<Vote, Fault> {
     let now = WallTime::from_micros(fields.int()?.unsigned_abs());
     let choice = match fields.text()?.as_str() {
-        "yours" => Choice::Yours { number: fields.token()?, remaining: fields.millis()?.unwrap_or_default() },
+        "yours" => VoteOutcome::Yours { number: fields.token()?, remaining: fields.millis()?.unwrap_or_default() },
         "held" => {
             let (by, attempt) = holder(&mut fields)?;
-            Choice::Held { by: Box::new(by), attempt }
+            VoteOutcome::Held { by: Box::new(by), attempt }
         }
-        "free" => Choice::Free,
-        "buried" => Choice::Buried,
-        "far" => Choice::Far,
-        "long" => Choice::TooLong { gate: fields.millis()?.unwrap_or_default() },
-        "novote" => Choice::NoVote,
+        "free" => VoteOutcome::Free,
+        "buried" => VoteOutcome::Cancelled,
+        "far" => VoteOutcome::Far,
+        "long" => VoteOutcome::TooLong { gate: fields.millis()?.unwrap_or_default() },
+        "novote" => VoteOutcome::NoVote,
         other => return Err(Fault::Strange(format!("a ballot was answered with {other:.20?}"))),
     };
     Ok(Vote { now, choice })
@@ -63,10 +63,10 @@ pub(super) fn vote(mut fields: Fields) -> Result<Vote, Fault> {
 pub(super) fn renewal(mut fields: Fields) -> Result<NodeRenewal, Fault> {
     match fields.text()?.as_str() {
         "kept" => {
-            Ok(NodeRenewal::Kept { number: fields.token()?, remaining: fields.millis()?.unwrap_or_default() })
+            Ok(NodeRenewal::Renewed { number: fields.token()?, remaining: fields.millis()?.unwrap_or_default() })
         }
         "gone" => {
-            let why = if fields.int()? == 1 { Gone::Buried } else { Gone::NotThere };
+            let why = if fields.int()? == 1 { GoneReason::Cancelled } else { GoneReason::NotThere };
             Ok(NodeRenewal::Gone { why })
         }
         "long" => Ok(NodeRenewal::TooLong { gate: fields.millis()?.unwrap_or_default() }),

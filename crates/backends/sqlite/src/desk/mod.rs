@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold_core::{Effect, Error, ErrorKind, Moment, Result};
+use leasehold_core::{Effect, Error, ErrorKind, Timestamp, Result};
 use tokio::sync::oneshot;
 
 pub(crate) use self::job::Work;
@@ -65,7 +65,7 @@ struct State {
 /// Who came last, and when.
 struct Visit {
     waker: Waker,
-    when: Moment,
+    when: Timestamp,
     /// How many times in a row.
     streak: u32,
 }

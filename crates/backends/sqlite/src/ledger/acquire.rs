@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use leasehold_core::{
-    Blocked, Claim, Cursor, Error, ErrorKind, FencingToken, Gone, Grant, HeldBy, OwnerToken, Succession,
-    Verdict, WhenBlocked, seat,
+    Blocked, Claim, Cursor, Error, ErrorKind, FencingToken, GoneReason, Grant, HeldBy, OwnerToken, Handover,
+    Verdict, WhenBlocked, admission,
 };
 use rusqlite::params;
 
@@ -41,13 +41,13 @@ impl Ledger<'_> {
         };
         if self.grave(entry, claim.owner)?.is_some() {
             // The claim is dead, but whom it was to succeed wanted to go all the same.
-            claim.succeeds.iter().try_for_each(|from| self.depart(entry, from))?;
-            return Ok(Ok(Verdict::Buried));
+            claim.takes_over_from.iter().try_for_each(|from| self.depart(entry, from))?;
+            return Ok(Ok(Verdict::Cancelled));
         }
         if let Some(seat) = self.seat(entry, claim.owner)? {
             let grant = Grant::new(seat.token, self.until(seat.ends));
             // A kept seat is nobody's: its owner has said farewell, so this is a request that comes late.
-            return Ok(Ok(if seat.kept { Verdict::Buried } else { Verdict::Granted(grant) }));
+            return Ok(Ok(if seat.kept { Verdict::Cancelled } else { Verdict::Granted(grant) }));
         }
         if entry.is_there() && entry.capacity != claim.share.capacity() {
             self.leave_line(entry, claim.owner)?;
@@ -60,7 +60,7 @@ impl Ledger<'_> {
                 return Ok(Err(Error::new(ErrorKind::Limit, message)));
             }
         }
-        if let Some(from) = &claim.succeeds
+        if let Some(from) = &claim.takes_over_from
             && let Some(grant) = self.succeed(entry, claim, from, token)?
         {
             return Ok(Ok(Verdict::Granted(grant)));
@@ -91,14 +91,14 @@ impl Ledger<'_> {
         &mut self,
         entry: &mut Entry<'_>,
         claim: &Claim,
-        from: &Succession,
+        from: &Handover,
         token: FencingToken,
     ) -> Step<Option<Grant>> {
         let weight = claim.share.weight();
         let seat = self.seat(entry, from.owner)?.filter(|seat| !seat.kept && seat.weight >= weight);
         if let Some(seat) = seat {
             let downgrade = weight < seat.weight;
-            let bounded = seat.turns >= seat::TURNS_MAX && entry.places > 0;
+            let bounded = seat.turns >= admission::HANDOVERS_MAX && entry.places > 0;
             let refused = !downgrade && (entry.is_paused() || seat.evicting || bounded);
             self.depart(entry, from)?;
             if refused {
@@ -131,11 +131,11 @@ impl Ledger<'_> {
     }
 
     /// The predecessor goes, and is buried if some request of it may still come.
-    fn depart(&mut self, entry: &mut Entry<'_>, from: &Succession) -> Step<()> {
+    fn depart(&mut self, entry: &mut Entry<'_>, from: &Handover) -> Step<()> {
         self.stand_up(entry, from.owner)?;
         self.leave_line(entry, from.owner)?;
-        match from.bury {
-            Some(keep) => self.bury(entry, from.owner, keep, Gone::Buried),
+        match from.tombstone {
+            Some(keep) => self.tombstone(entry, from.owner, keep, GoneReason::Cancelled),
             None => Ok(()),
         }
     }
@@ -143,13 +143,13 @@ impl Ledger<'_> {
     fn fits(&self, entry: &Entry<'_>, claim: &Claim) -> Step<bool> {
         let (own, capacity) = (claim.share.weight(), claim.share.capacity());
         if entry.places == 0 {
-            return Ok(seat::granted(entry.held, [], own, capacity));
+            return Ok(admission::is_granted(entry.held, [], own, capacity));
         }
         let place = self.place(entry, claim.owner)?;
         let arrival = place.map_or(super::NEVER, |(arrival, _)| arrival);
-        head(self.sql, entry.id, seat::WINDOW + 1, |places| {
+        head(self.sql, entry.id, admission::WINDOW + 1, |places| {
             let ahead = places.take_while(|place| place.arrival < arrival).map(|place| place.weight);
-            seat::granted(entry.held, ahead, own, capacity)
+            admission::is_granted(entry.held, ahead, own, capacity)
         })
     }
 
@@ -202,7 +202,7 @@ impl Ledger<'_> {
 
     fn blocked(&self, entry: &Entry<'_>, owner: OwnerToken) -> Step<Blocked> {
         let mut blocked = Blocked::default();
-        let (ahead, next_place) = self.outlook(entry, owner, &mut blocked.placed)?;
+        let (ahead, next_place) = self.outlook(entry, owner, &mut blocked.queued)?;
         blocked.ahead = ahead;
         blocked.holders = self.next_holders(entry)?;
         let next_seat = blocked.holders.first().map(|seat| seat.remaining);

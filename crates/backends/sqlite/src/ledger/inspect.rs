@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use leasehold_core::{
-    Asked, AuditRecord, Cursor, Error, ErrorKind, HeldBy, Holder, Listing, Page, Placed, Query, Resource,
+    FinishRequest, AuditRecord, Cursor, Error, ErrorKind, HeldBy, Holder, Listing, Page, QueueEntry, Query, Resource,
     Snapshot, WallTime,
 };
 use rusqlite::{Connection, OptionalExtension as _, Row as Columns};
@@ -62,7 +62,7 @@ fn resources(connection: &Connection, now: i64, listing: &Listing) -> Step<Page>
         let resource = Resource::from_key(&key).map_err(|error| Fault::Row(error.to_string()))?;
         let Some(entry) = find(connection, &resource)? else { continue };
         let seen = snapshot(connection, now, &entry)?;
-        if seen.holder_count == 0 && seen.line_length == 0 && seen.paused_for.is_none() {
+        if seen.holder_count == 0 && seen.queue_length == 0 && seen.paused_for.is_none() {
             continue;
         }
         if snapshots.len() == size {
@@ -89,13 +89,13 @@ fn snapshot(connection: &Connection, now: i64, entry: &Entry<'_>) -> Step<Snapsh
         }
     }
     if entry.places > 0 {
-        snapshot.line_length = count(connection, sql::place::count, entry, now)?;
+        snapshot.queue_length = count(connection, sql::place::count, entry, now)?;
         let mut statement = connection.prepare_cached(sql::place::list)?;
         let mut rows = statement.query((entry.id, now, LISTED_MAX))?;
         while let Some(row) = rows.next()? {
             let (since, ends): (i64, i64) = (row.get(2)?, row.get(3)?);
             let (waited, remaining) = (until(since, now), until(now, ends));
-            snapshot.line.push(Placed::new(
+            snapshot.queue.push(QueueEntry::new(
                 holder(row.get_ref(0)?.as_str())?,
                 row.get(1)?,
                 waited,
@@ -115,7 +115,7 @@ pub(super) fn read_seat(now: i64, row: &Columns<'_>) -> Step<HeldBy> {
     let mut seat = HeldBy::new(holder(row.get_ref(7)?.as_str())?, token(row.get(1)?)?, row.get(2)?);
     seat.remaining = until(now, row.get(0)?);
     seat.held_for = until(row.get(3)?, now);
-    seat.turns = row.get(4)?;
+    seat.handovers = row.get(4)?;
     seat.evicting = row.get(5)?;
     seat.kept = row.get::<_, i64>(6)? > 0;
     seat.note = row.get::<_, Option<Vec<u8>>>(8)?.map(Arc::from);
@@ -123,7 +123,7 @@ pub(super) fn read_seat(now: i64, row: &Columns<'_>) -> Step<HeldBy> {
     if asked_until > 0 {
         let (by, why): (Option<Arc<str>>, Option<Arc<str>>) = (row.get(10)?, row.get(11)?);
         seat.asked =
-            Some(Asked::new(until(now, asked_until), by.unwrap_or_default(), why.unwrap_or_default()));
+            Some(FinishRequest::new(until(now, asked_until), by.unwrap_or_default(), why.unwrap_or_default()));
     }
     Ok(seat)
 }

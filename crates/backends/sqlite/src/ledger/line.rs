@@ -1,6 +1,6 @@
 //! The line: places by arrival, and who of them can move.
 
-use leasehold_core::{Claim, OwnerToken, Succession, WhenBlocked, seat};
+use leasehold_core::{Claim, OwnerToken, Handover, WhenBlocked, admission};
 use rusqlite::{Connection, params};
 
 use super::{Entry, Ledger, Step};
@@ -48,13 +48,13 @@ pub(crate) fn movers(connection: &Connection, entry: &Entry<'_>) -> Step<Vec<Own
     if entry.is_paused() || entry.places == 0 || entry.held >= u64::from(entry.capacity) {
         return Ok(Vec::new());
     }
-    head(connection, entry.id, seat::WINDOW, |places| {
+    head(connection, entry.id, admission::WINDOW, |places| {
         let mut owners = Vec::new();
         let weights = places.map(|place| {
             owners.push(place.owner);
             place.weight
         });
-        let run = seat::movers(entry.held, weights, entry.capacity);
+        let run = admission::grantable(entry.held, weights, entry.capacity);
         owners.truncate(run);
         owners
     })
@@ -129,7 +129,7 @@ impl Ledger<'_> {
         &mut self,
         entry: &mut Entry<'_>,
         claim: &Claim,
-        from: &Succession,
+        from: &Handover,
     ) -> Step<()> {
         let Some((arrival, since)) = self.remove_place(entry, from.owner)? else { return Ok(()) };
         self.tell_gone(entry, from.owner)?;
@@ -172,11 +172,11 @@ impl Ledger<'_> {
         }
         let own = self.place(entry, owner)?.map(|(arrival, _)| arrival);
         *placed = own.is_some();
-        let (near, next) = head(self.sql, entry.id, seat::WINDOW + 1, |places| {
+        let (near, next) = head(self.sql, entry.id, admission::WINDOW + 1, |places| {
             let (mut near, mut next) = (0, None::<i64>);
             for (number, place) in places.enumerate() {
                 near += usize::from(own.is_some_and(|own| place.arrival < own));
-                if number < seat::WINDOW {
+                if number < admission::WINDOW {
                     next = Some(next.map_or(place.ends, |next| next.min(place.ends)));
                 }
             }
@@ -184,7 +184,7 @@ impl Ledger<'_> {
         })?;
         let ahead = match own {
             None => entry.places,
-            Some(_) if near <= seat::WINDOW => u32::try_from(near).unwrap_or(u32::MAX),
+            Some(_) if near <= admission::WINDOW => u32::try_from(near).unwrap_or(u32::MAX),
             Some(_) => entry.places - 1,
         };
         Ok((ahead, next))

@@ -15,7 +15,7 @@ mod watch;
 
 use std::time::Duration;
 
-use leasehold_core::{FencingToken, Gone, Moment, OwnerToken, Resource, WallTime};
+use leasehold_core::{FencingToken, GoneReason, Timestamp, OwnerToken, Resource, WallTime};
 use rusqlite::{CachedStatement, Connection, OptionalExtension as _, Params, Row as Columns};
 
 pub(crate) use self::{
@@ -152,7 +152,7 @@ impl Ledger<'_> {
     }
 
     /// A request of this owner that comes late comes to nothing.
-    fn bury(&mut self, entry: &mut Entry<'_>, owner: OwnerToken, keep: Duration, why: Gone) -> Step<()> {
+    fn tombstone(&mut self, entry: &mut Entry<'_>, owner: OwnerToken, keep: Duration, why: GoneReason) -> Step<()> {
         self.establish(entry)?;
         let known = if entry.graves > 0 {
             self.execute(sql::grave::remove, (entry.id, owner.to_bytes()))?
@@ -160,19 +160,19 @@ impl Ledger<'_> {
             0
         };
         let ends = self.after(keep);
-        self.execute(sql::grave::insert, (entry.id, owner.to_bytes(), ends, why == Gone::Evicted))?;
+        self.execute(sql::grave::insert, (entry.id, owner.to_bytes(), ends, why == GoneReason::Evicted))?;
         entry.graves = entry.graves + 1 - u32::from(known > 0);
         entry.ends_at(ends);
         Ok(())
     }
 
-    fn grave(&self, entry: &Entry<'_>, owner: OwnerToken) -> Step<Option<Gone>> {
+    fn grave(&self, entry: &Entry<'_>, owner: OwnerToken) -> Step<Option<GoneReason>> {
         if entry.graves == 0 {
             return Ok(None);
         }
         let evicted =
             self.one(sql::grave::find, (entry.id, owner.to_bytes()), |row| row.get::<_, bool>(0))?;
-        Ok(evicted.map(|evicted| if evicted { Gone::Evicted } else { Gone::Buried }))
+        Ok(evicted.map(|evicted| if evicted { GoneReason::Evicted } else { GoneReason::Cancelled }))
     }
 }
 
@@ -187,7 +187,7 @@ pub(crate) fn until(now: i64, moment: i64) -> Duration {
 }
 
 /// As it stands in the file.
-pub(crate) fn moment(at: Moment) -> i64 {
+pub(crate) fn moment(at: Timestamp) -> i64 {
     i64::try_from(at.as_nanos()).unwrap_or(NEVER)
 }
 

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use leasehold_core::{Farewell, Gone, OwnerToken, Released};
+use leasehold_core::{ReleaseRequest, GoneReason, OwnerToken, Released};
 
 use super::{Entry, Ledger, Step};
 use crate::sql;
 
 impl Ledger<'_> {
-    pub(crate) fn release(&mut self, farewell: &Farewell) -> Step<Released> {
+    pub(crate) fn release(&mut self, farewell: &ReleaseRequest) -> Step<Released> {
         let mut entry = self.open(&farewell.resource)?;
         let owner = farewell.owner;
         let keep_for = farewell.keep_for.filter(|keep_for| !keep_for.is_zero());
@@ -20,8 +20,8 @@ impl Ledger<'_> {
         if waited {
             self.tell_gone(&entry, owner)?;
         }
-        if let Some(keep) = farewell.bury {
-            self.bury(&mut entry, owner, keep, Gone::Buried)?;
+        if let Some(keep) = farewell.tombstone {
+            self.tombstone(&mut entry, owner, keep, GoneReason::Cancelled)?;
         }
         self.close(&entry)?;
         Ok(if held || waited { Released::Now } else { Released::AlreadyGone })

@@ -1,12 +1,12 @@
 //! The verb `renew`, for one of the batch.
 
-use leasehold_core::{Asked, Error, ErrorKind, Gone, Held, Kept, Renewal};
+use leasehold_core::{FinishRequest, Error, ErrorKind, GoneReason, RenewRequest, Renewed, Renewal};
 
 use super::{Ledger, Step, acquire::Seat};
 use crate::{NOTE_MAX, sql};
 
 impl Ledger<'_> {
-    pub(crate) fn renew(&mut self, held: &Held) -> Step<leasehold_core::Result<Renewal>> {
+    pub(crate) fn renew(&mut self, held: &RenewRequest) -> Step<leasehold_core::Result<Renewal>> {
         if held.note.as_ref().is_some_and(|note| note.len() > NOTE_MAX) {
             return Ok(Err(Error::new(ErrorKind::Limit, format!("a note has at most {NOTE_MAX} bytes"))));
         }
@@ -22,21 +22,21 @@ impl Ledger<'_> {
                 self.execute(sql::seat::note, (entry.id, owner, note))?;
                 entry.version += 1;
             }
-            Renewal::Kept(self.kept(seat, ends))
+            Renewal::Renewed(self.kept(seat, ends))
         } else if let Some((arrival, ends)) = self.place(&entry, held.owner)? {
             let ends = ends.max(self.after(held.ttl));
             self.prolong_place(&entry, arrival, ends)?;
             Renewal::Queued { remaining: self.until(ends) }
         } else {
-            Renewal::Gone { why: self.grave(&entry, held.owner)?.unwrap_or(Gone::NotThere) }
+            Renewal::Gone { why: self.grave(&entry, held.owner)?.unwrap_or(GoneReason::NotThere) }
         };
         self.close(&entry)?;
         Ok(Ok(renewal))
     }
 
-    fn kept(&self, seat: Seat, ends: i64) -> Kept {
-        let mut kept = Kept::new(seat.token, self.until(ends));
-        kept.asked = seat.asked.map(|(until, by, why)| Asked::new(self.until(until), by, why));
+    fn kept(&self, seat: Seat, ends: i64) -> Renewed {
+        let mut kept = Renewed::new(seat.token, self.until(ends));
+        kept.asked = seat.asked.map(|(until, by, why)| FinishRequest::new(self.until(until), by, why));
         kept.evicting = seat.evicting;
         kept
     }

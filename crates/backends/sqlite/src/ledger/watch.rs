@@ -12,7 +12,7 @@ pub(crate) enum Prospect {
     /// It should ask again.
     News,
     /// It has a place and cannot move yet.
-    Placed,
+    QueueEntry,
     /// It has no place, and nothing changed.
     Unplaced {
         /// Since this version.
@@ -26,7 +26,7 @@ impl Ledger<'_> {
         let mut entry = self.open(&claim.resource)?;
         let prospect = if self.place(&entry, claim.owner)?.is_some() {
             let can_move = movers(self.sql, &entry)?.contains(&claim.owner);
-            if can_move { Prospect::News } else { Prospect::Placed }
+            if can_move { Prospect::News } else { Prospect::QueueEntry }
         } else if entry.version.unsigned_abs() != since.0 {
             Prospect::News
         } else {

@@ -7,7 +7,7 @@ pub(crate) mod frames;
 use std::{future::Future, sync::Arc, time::Duration};
 
 use leasehold::{
-    Backend, Claim, Client, Farewell, Grant, Holder, OwnerToken, Released, Resource, Share, System, Verdict,
+    Backend, Claim, Client, ReleaseRequest, Grant, Holder, OwnerToken, Released, Resource, Share, System, Verdict,
 };
 use leasehold_zookeeper::{Config, ZooKeeper};
 
@@ -55,7 +55,7 @@ pub(crate) async fn is_blocked(backend: &dyn Backend, claim: &Claim) -> bool {
 }
 
 pub(crate) async fn release(backend: &dyn Backend, claim: &Claim) -> Released {
-    backend.release(&Farewell::new(claim.reference())).await.expect("release answers")
+    backend.release(&ReleaseRequest::new(claim.reference())).await.expect("release answers")
 }
 
 /// Tries until it is so.

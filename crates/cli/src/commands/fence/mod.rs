@@ -8,7 +8,7 @@ mod report;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use leasehold::{FencingToken, Order, Resource};
+use leasehold::{FencingToken, OperatorCommand, Resource};
 use leasehold_fence::Rebase;
 
 use self::place::Place;
@@ -149,8 +149,8 @@ impl Move {
     async fn run(&self, output: Output) -> Result<ExitCode, Failure> {
         let by = self.by_whom.clone().unwrap_or_else(order::operator);
         for (option, said) in [("--reason", &self.reason), ("--by-whom", &by)] {
-            if said.trim().is_empty() || said.len() > Order::TEXT_MAX {
-                return Err(Failure::usage(format!("{option} has 1 to {} bytes", Order::TEXT_MAX)));
+            if said.trim().is_empty() || said.len() > OperatorCommand::TEXT_MAX {
+                return Err(Failure::usage(format!("{option} has 1 to {} bytes", OperatorCommand::TEXT_MAX)));
             }
         }
         let rebase = Rebase { to: self.to, ceiling: self.ceiling, by, why: self.reason.clone() };

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use leasehold::{
-    Backend, Client, Clock as _, Error, ErrorKind, LeaseRequest, Moment, Purpose, Resource, SystemClock,
+    Backend, Client, Clock as _, Error, ErrorKind, LeaseRequest, Timestamp, Purpose, Resource, SystemClock,
     TokenKind,
 };
 use rustix::process::Signal;
@@ -102,7 +102,7 @@ struct Claimant<'a> {
     run: &'a Run,
     terms: &'a Terms,
     client: &'a Client,
-    started: Moment,
+    started: Timestamp,
 }
 
 /// How often others may change the way in which they use the resource while we ask.

@@ -6,7 +6,7 @@
 use std::{env, future::pending, sync::Arc, time::Duration};
 
 use leasehold::{
-    Asked, Backend, ClaimRef, Clock as _, Ending, Error, Gone, Held, Moment, OwnerToken, Released, Renewal,
+    FinishRequest, Backend, ClaimRef, Clock as _, EndReason, Error, GoneReason, RenewRequest, Timestamp, OwnerToken, Released, Renewal,
     Resource, SystemClock, async_trait,
 };
 use tokio::sync::watch;
@@ -123,25 +123,25 @@ pub(super) async fn enter(
 
 #[derive(Clone, Copy, Debug)]
 enum Standing {
-    Until(Moment),
-    Over(Ending),
+    Until(Timestamp),
+    Over(EndReason),
 }
 
 /// Asks whether it is still held.
 async fn ask(backend: &dyn Backend, entry: &Entry) -> Result<Standing, Error> {
     let claim = ClaimRef { resource: entry.resource.clone(), owner: entry.owner };
     let sent = SystemClock.now();
-    let answer = backend.renew(&[Held::new(claim, ASK_FOR)]).await.pop().transpose()?;
+    let answer = backend.renew(&[RenewRequest::new(claim, ASK_FOR)]).await.pop().transpose()?;
     Ok(match answer {
-        Some(Renewal::Kept(kept)) if kept.token.to_string() == entry.token => {
+        Some(Renewal::Renewed(kept)) if kept.token.to_string() == entry.token => {
             let margin = entry.ttl / 100 + Duration::from_millis(2);
             // Where a session keeps it, only the run around this one can vouch for that; it stops this one in time.
             let own = backend.info().capabilities.own_ttl;
             let remaining = if own { kept.remaining } else { entry.ttl };
             Standing::Until(sent.after(remaining.saturating_sub(margin)))
         }
-        Some(Renewal::Gone { why: Gone::Evicted }) => Standing::Over(Ending::Evicted),
-        _ => Standing::Over(Ending::NotOurs),
+        Some(Renewal::Gone { why: GoneReason::Evicted }) => Standing::Over(EndReason::Evicted),
+        _ => Standing::Over(EndReason::NotOurs),
     })
 }
 
@@ -185,14 +185,14 @@ impl Hold for Inherited {
         self.entry.ttl
     }
 
-    fn deadline(&self) -> Option<Moment> {
+    fn deadline(&self) -> Option<Timestamp> {
         match *self.standing.borrow() {
             Standing::Until(deadline) => Some(deadline).filter(|deadline| *deadline > SystemClock.now()),
             Standing::Over(_) => None,
         }
     }
 
-    fn ended(&self) -> Later<Ending> {
+    fn ended(&self) -> Later<EndReason> {
         let mut standing = self.standing.clone();
         Box::pin(async move {
             let over =
@@ -204,7 +204,7 @@ impl Hold for Inherited {
         })
     }
 
-    fn asked(&self) -> Later<Option<Asked>> {
+    fn asked(&self) -> Later<Option<FinishRequest>> {
         Box::pin(pending()) // the run around this one is
     }
 

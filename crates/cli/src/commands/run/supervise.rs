@@ -3,7 +3,7 @@
 
 use std::{ffi::OsString, time::Duration};
 
-use leasehold::{Asked, Clock as _, Ending, Moment, Pass, Resource, SystemClock};
+use leasehold::{FinishRequest, Clock as _, EndReason, Timestamp, Pass, Resource, SystemClock};
 
 use super::{Run, claim::Share, nested, ready::Ready, terms::Terms};
 use crate::{
@@ -39,7 +39,7 @@ const METRICS_EVERY: Duration = Duration::from_secs(15);
 const RESERVE: Duration = Duration::from_millis(100);
 
 /// Resolves then, by the clock that leases run on; never, if there is no such time.
-async fn at(moment: Option<Moment>) {
+async fn at(moment: Option<Timestamp>) {
     let Some(moment) = moment else { return std::future::pending().await };
     while SystemClock.now() < moment {
         tokio::time::sleep(SystemClock.now().until(moment)).await;
@@ -144,13 +144,13 @@ impl Supervision<'_> {
     /// Why the deadline has come near.
     fn why(&self, hold: &dyn Hold) -> String {
         match hold.is_evicted() {
-            true => Ending::Evicted.to_string(),
+            true => EndReason::Evicted.to_string(),
             false if self.run.no_renew => "its time is up".to_owned(),
-            false => Ending::Expired.to_string(),
+            false => EndReason::Expired.to_string(),
         }
     }
 
-    fn pass_wish_on(&self, asked: &Asked, guardian: &Guardian) {
+    fn pass_wish_on(&self, asked: &FinishRequest, guardian: &Guardian) {
         let within = humantime::format_duration(Duration::from_secs(asked.within.as_secs()));
         self.say(&format!("{} asks to finish within {within}: {}", asked.by, asked.why));
         if let Some(signal) = self.run.on_ask {
@@ -203,13 +203,13 @@ struct Watch {
     /// As it was at the beginning, but for the deadline, which moves.
     begin: Begin,
     /// Once the lease is lost: until when the guardian must have done its work.
-    overdue: Option<Moment>,
+    overdue: Option<Timestamp>,
     ready: Ready,
 }
 
 impl Watch {
     /// The lease is over, for this reason.
-    fn stop(&mut self, ending: Ending) {
+    fn stop(&mut self, ending: EndReason) {
         self.ready.end();
         let manner = manner(ending, self.begin.deadline.before(self.begin.stop_before));
         self.guardian.wish(Wish::Stop(manner));
@@ -221,11 +221,11 @@ impl Watch {
 }
 
 /// A lease that ends before its time, other than by our own rules, may be someone else's already.
-fn manner(ending: Ending, stop_at: Moment) -> Manner {
+fn manner(ending: EndReason, stop_at: Timestamp) -> Manner {
     let early = SystemClock.now().after(Duration::from_millis(100)) < stop_at;
     match ending {
-        Ending::MaxHold | Ending::NoProgress => Manner::Gently,
-        Ending::NotOurs => Manner::AtOnce,
+        EndReason::MaxHold | EndReason::NoProgress => Manner::Gently,
+        EndReason::NotOurs => Manner::AtOnce,
         _ if early => Manner::AtOnce,
         _ => Manner::Gently,
     }

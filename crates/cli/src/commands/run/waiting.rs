@@ -71,7 +71,7 @@ fn describe(snapshot: &Snapshot) -> String {
     }
     let us = std::process::id();
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let ahead = snapshot.line.iter().position(|place| place.holder.pid == us && place.holder.host == host);
+    let ahead = snapshot.queue.iter().position(|place| place.holder.pid == us && place.holder.host == host);
     match ahead {
         None => {}
         Some(0) => line.push_str(", we are next"),

@@ -11,19 +11,19 @@
 pub const WINDOW: usize = 64;
 
 /// How many times in a row a seat may be handed over while others wait in line.
-pub const TURNS_MAX: u32 = 16;
+pub const HANDOVERS_MAX: u32 = 16;
 
 /// Whether a claim is granted.
 ///
 /// `ahead` are the weights of the live places ahead of it, from the head; it is not read past [`WINDOW`].
 ///
 /// ```
-/// use leasehold_core::seat::granted;
+/// use leasehold_core::admission::is_granted;
 ///
-/// assert!(granted(1, [1, 1], 2, 5)); // one holds, two wait ahead, two more fit a capacity of five
-/// assert!(!granted(1, [4], 1, 5)); // a heavy claim waits ahead: a light one does not overtake it
+/// assert!(is_granted(1, [1, 1], 2, 5)); // one holds, two wait ahead, two more fit a capacity of five
+/// assert!(!is_granted(1, [4], 1, 5)); // a heavy claim waits ahead: a light one does not overtake it
 /// ```
-pub fn granted(held: u64, ahead: impl IntoIterator<Item = u32>, own: u32, capacity: u32) -> bool {
+pub fn is_granted(held: u64, ahead: impl IntoIterator<Item = u32>, own: u32, capacity: u32) -> bool {
     let mut taken = held + u64::from(own);
     for (index, weight) in ahead.into_iter().enumerate() {
         taken += u64::from(weight);
@@ -37,7 +37,7 @@ pub fn granted(held: u64, ahead: impl IntoIterator<Item = u32>, own: u32, capaci
 /// How many places at the head of the line can be granted now: the ones worth waking.
 ///
 /// Weights only add up along the line, so those who can move are always a run at its head.
-pub fn movers(held: u64, line: impl IntoIterator<Item = u32>, capacity: u32) -> usize {
+pub fn grantable(held: u64, line: impl IntoIterator<Item = u32>, capacity: u32) -> usize {
     let fits = |taken: &mut u64, weight: u32| {
         *taken += u64::from(weight);
         (*taken <= u64::from(capacity)).then_some(())
@@ -57,16 +57,16 @@ mod tests {
     proptest! {
         #[test]
         fn a_place_can_move_iff_the_rule_grants_it(held in 0u64..12, line in line(), capacity in prop_oneof![1u32..20, Just(u32::MAX)]) {
-            let run = movers(held, line.iter().copied(), capacity);
+            let run = grantable(held, line.iter().copied(), capacity);
             for (index, &own) in line.iter().enumerate() {
                 let ahead = line[..index].iter().copied();
-                prop_assert_eq!(granted(held, ahead, own, capacity), index < run, "place {}", index);
+                prop_assert_eq!(is_granted(held, ahead, own, capacity), index < run, "place {}", index);
             }
         }
 
         #[test]
         fn granting_the_movers_fits_the_capacity(held in 0u64..12, line in line(), capacity in 1u32..20) {
-            let run = movers(held, line.iter().copied(), capacity);
+            let run = grantable(held, line.iter().copied(), capacity);
             let taken: u64 = held + line[..run].iter().map(|&w| u64::from(w)).sum::<u64>();
             prop_assert!(run == 0 || taken <= u64::from(capacity));
         }
@@ -74,25 +74,25 @@ mod tests {
         #[test]
         fn nobody_overtakes(held in 0u64..12, line in line(), own in 1u32..20, capacity in 1u32..20) {
             // If a claim behind the line is granted, everyone in the line could be granted with it.
-            if granted(held, line.iter().copied(), own, capacity) {
-                prop_assert_eq!(movers(held, line.iter().copied(), capacity), line.len());
+            if is_granted(held, line.iter().copied(), own, capacity) {
+                prop_assert_eq!(grantable(held, line.iter().copied(), capacity), line.len());
             }
         }
     }
 
     #[test]
     fn the_window_bounds_what_is_looked_at() {
-        assert!(granted(0, std::iter::repeat_n(1, WINDOW), 1, u32::MAX));
-        assert!(!granted(0, std::iter::repeat_n(1, WINDOW + 1), 1, u32::MAX));
-        assert_eq!(movers(0, std::iter::repeat(1), u32::MAX), WINDOW);
+        assert!(is_granted(0, std::iter::repeat_n(1, WINDOW), 1, u32::MAX));
+        assert!(!is_granted(0, std::iter::repeat_n(1, WINDOW + 1), 1, u32::MAX));
+        assert_eq!(grantable(0, std::iter::repeat(1), u32::MAX), WINDOW);
     }
 
     #[test]
     fn a_writer_needs_everyone_gone_and_readers_do_not_pass_it() {
         let all = u32::MAX;
-        assert!(granted(0, [], all, all));
-        assert!(!granted(1, [], all, all));
-        assert!(!granted(1, [all], 1, all));
-        assert!(granted(3, [1, 1], 1, all));
+        assert!(is_granted(0, [], all, all));
+        assert!(!is_granted(1, [], all, all));
+        assert!(!is_granted(1, [all], 1, all));
+        assert!(is_granted(3, [1, 1], 1, all));
     }
 }

@@ -2,9 +2,9 @@
 //! says what to write on them.
 //!
 //! A node that lost its data would grant again what it has granted, and accept numbers that it has accepted. So every
-//! node carries a [birth mark](Mark) that names the run of the server for which it is valid, and does not vote without
+//! node carries a [birth mark](BirthMark) that names the run of the server for which it is valid, and does not vote without
 //! one. A node whose mark is missing, or is of another run, *may have forgotten* (unless it provably syncs every
-//! write): it is quarantined for the length of the [gate](Mark::gate), after which every lock that it may have
+//! write): it is quarantined for the length of the [gate](BirthMark::gate), after which every lock that it may have
 //! forgotten has ended and every attempt that counted on it is over; then its registers are raised to those of a
 //! majority of nodes that vote; then it votes. That majority shares a node with every majority that counted on it.
 //!
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 
-use super::{Health, Mark, Standing, rule::since, tally::majority};
+use super::{Health, BirthMark, VoterStatus, node_model::since, tally::majority};
 use crate::{
     clock::WallTime,
     error::{Error, ErrorKind, Result},
@@ -30,15 +30,15 @@ pub const GATE_MIN: Duration = Duration::from_millis(300);
 
 /// What to write on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum MembershipStep {
     /// Replace the mark of this node, if it still is what it was.
     Mark {
         /// Which one.
         node: usize,
         /// What it was.
-        expected: Option<Mark>,
+        expected: Option<BirthMark>,
         /// By this.
-        new: Mark,
+        new: BirthMark,
     },
     /// Raise the registers of this node to those of these others, then replace its mark.
     Recover {
@@ -47,17 +47,17 @@ pub enum Step {
         /// A majority that votes.
         from: Vec<usize>,
         /// Its mark.
-        expected: Mark,
+        expected: BirthMark,
         /// By this.
-        new: Mark,
+        new: BirthMark,
     },
 }
 
 /// How a set of nodes is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct MembershipPlan {
     /// What to do now; then look again.
-    pub steps: Vec<Step>,
+    pub steps: Vec<MembershipStep>,
     /// Which nodes may vote.
     pub voting: Vec<usize>,
     /// The longest ttl.
@@ -75,17 +75,17 @@ pub struct Plan {
 ///
 /// # Errors
 /// `Invalid` if these are no set: too few, one of them twice, or of different sets.
-pub fn plan(nodes: &[Option<Health>], gate: Duration) -> Result<Plan> {
+pub fn plan(nodes: &[Option<Health>], gate: Duration) -> Result<MembershipPlan> {
     check(nodes)?;
     let marks = || nodes.iter().flatten().filter_map(|health| health.mark.as_ref());
-    if marks().all(|mark| mark.standing == Standing::Founding) {
+    if marks().all(|mark| mark.standing == VoterStatus::Founding) {
         return Ok(found(nodes, gate));
     }
     // Founded: every mark that is not of a first use has the same set and gate.
-    let known = marks().find(|mark| mark.standing != Standing::Founding).cloned();
+    let known = marks().find(|mark| mark.standing != VoterStatus::Founding).cloned();
     let Some(mut known) = known else { return Ok(found(nodes, gate)) };
     known.gate = marks().map(|mark| mark.gate).max().unwrap_or(known.gate);
-    Ok(tend(nodes, &known))
+    Ok(maintain(nodes, &known))
 }
 
 fn invalid(message: String) -> Error {
@@ -116,7 +116,7 @@ fn check(nodes: &[Option<Health>]) -> Result<()> {
             return Err(invalid(message));
         }
     }
-    let founded = |health: &&Health| health.mark.as_ref().is_some_and(|it| it.standing != Standing::Founding);
+    let founded = |health: &&Health| health.mark.as_ref().is_some_and(|it| it.standing != VoterStatus::Founding);
     let sets =
         nodes.iter().flatten().filter(founded).filter_map(|health| health.mark.as_ref().map(|it| &it.set));
     let sets: Vec<_> = sets.collect();
@@ -129,14 +129,14 @@ fn check(nodes: &[Option<Health>]) -> Result<()> {
 
 /// The first use: first all nodes are marked alike, then each is let vote. While one is not marked none votes, so
 /// whoever comes at the same time, or after one that was interrupted, can go on with it.
-fn found(nodes: &[Option<Health>], gate: Duration) -> Plan {
+fn found(nodes: &[Option<Health>], gate: Duration) -> MembershipPlan {
     let missing = nodes.iter().filter(|node| node.is_none()).count();
     if missing > 0 {
         let stopped = format!(
             "this set of {} nodes has never been used, and its first use needs all of them: {missing} do not answer",
             nodes.len()
         );
-        return Plan { stopped: Some(stopped), gate, ..Plan::default() };
+        return MembershipPlan { stopped: Some(stopped), gate, ..MembershipPlan::default() };
     }
     let healths: Vec<&Health> = nodes.iter().flatten().collect();
     let marks = || healths.iter().filter_map(|health| health.mark.as_ref());
@@ -144,23 +144,23 @@ fn found(nodes: &[Option<Health>], gate: Duration) -> Plan {
     let unmarked = healths.iter().any(|health| health.mark.is_none());
     let asked = unmarked.then_some(gate.max(GATE_MIN));
     let gate = marks().map(|mark| mark.gate).chain(asked).max().unwrap_or(gate);
-    let due = |health: &Health| Mark {
+    let due = |health: &Health| BirthMark {
         set: set.clone(),
         size: nodes.len(),
         gate,
         run: health.run.clone(),
         durable: health.durable,
-        standing: Standing::Founding,
+        standing: VoterStatus::Founding,
     };
     let differs = |(node, health): (usize, &&Health)| {
         let new = due(health);
-        (health.mark.as_ref() != Some(&new)).then(|| Step::Mark { node, expected: health.mark.clone(), new })
+        (health.mark.as_ref() != Some(&new)).then(|| MembershipStep::Mark { node, expected: health.mark.clone(), new })
     };
-    let steps: Vec<Step> = healths.iter().enumerate().filter_map(differs).collect();
+    let steps: Vec<MembershipStep> = healths.iter().enumerate().filter_map(differs).collect();
     if !steps.is_empty() {
-        return Plan { steps, gate, ..Plan::default() };
+        return MembershipPlan { steps, gate, ..MembershipPlan::default() };
     }
-    let mut plan = Plan { gate, ..Plan::default() };
+    let mut plan = MembershipPlan { gate, ..MembershipPlan::default() };
     for (node, health) in healths.iter().enumerate() {
         plan.admit_founder(node, health, due(health));
     }
@@ -176,24 +176,24 @@ fn name_of(healths: &[&Health]) -> String {
     digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn tend(nodes: &[Option<Health>], known: &Mark) -> Plan {
-    let mut plan = Plan { gate: known.gate, ..Plan::default() };
+fn maintain(nodes: &[Option<Health>], known: &BirthMark) -> MembershipPlan {
+    let mut plan = MembershipPlan { gate: known.gate, ..MembershipPlan::default() };
     let is_voting = |health: &Health| {
-        health.mark.as_ref().is_some_and(|it| it.standing == Standing::Voting && it.run == health.run)
+        health.mark.as_ref().is_some_and(|it| it.standing == VoterStatus::Voting && it.run == health.run)
     };
     plan.voting = (0..nodes.len()).filter(|&node| nodes[node].as_ref().is_some_and(is_voting)).collect();
     for (node, health) in nodes.iter().enumerate() {
         if let Some(health) = health {
-            plan.tend_one(node, health, known, nodes.len());
+            plan.check_node(node, health, known, nodes.len());
         }
     }
     plan.judge(nodes);
     plan
 }
 
-impl Plan {
-    fn tend_one(&mut self, node: usize, health: &Health, known: &Mark, size: usize) {
-        let fresh = |standing| Mark {
+impl MembershipPlan {
+    fn check_node(&mut self, node: usize, health: &Health, known: &BirthMark, size: usize) {
+        let fresh = |standing| BirthMark {
             set: known.set.clone(),
             size,
             gate: known.gate,
@@ -203,10 +203,10 @@ impl Plan {
         };
         let Some(mark) = &health.mark else {
             // When it lost its data is not known: a flush leaves no trace. So it counts from now.
-            let new = fresh(Standing::Quarantined { since: health.now });
-            return self.steps.push(Step::Mark { node, expected: None, new });
+            let new = fresh(VoterStatus::Quarantined { since: health.now });
+            return self.steps.push(MembershipStep::Mark { node, expected: None, new });
         };
-        let mut write = |new: Mark| self.steps.push(Step::Mark { node, expected: Some(mark.clone()), new });
+        let mut write = |new: BirthMark| self.steps.push(MembershipStep::Mark { node, expected: Some(mark.clone()), new });
         if mark.run != health.run {
             let kept_all = mark.durable && health.durable;
             let started = WallTime::from_micros(
@@ -218,15 +218,15 @@ impl Plan {
             return write(fresh(if kept_all {
                 mark.standing
             } else {
-                Standing::Quarantined { since: started }
+                VoterStatus::Quarantined { since: started }
             }));
         }
         match mark.standing {
             // It was told to sync less: from now on a restart may forget.
-            Standing::Voting if mark.durable && !health.durable => write(fresh(Standing::Voting)),
-            Standing::Voting => {}
-            Standing::Founding => self.admit_founder(node, health, mark.clone()),
-            Standing::Quarantined { since: from } => {
+            VoterStatus::Voting if mark.durable && !health.durable => write(fresh(VoterStatus::Voting)),
+            VoterStatus::Voting => {}
+            VoterStatus::Founding => self.admit_founder(node, health, mark.clone()),
+            VoterStatus::Quarantined { since: from } => {
                 let left = known.gate.saturating_sub(since(from, health.now));
                 if !left.is_zero() {
                     return self.again_after(left);
@@ -235,8 +235,8 @@ impl Plan {
                 let from: Vec<usize> =
                     self.voting.iter().copied().filter(|it| *it != node).take(needed).collect();
                 if from.len() == needed {
-                    let new = fresh(Standing::Voting);
-                    self.steps.push(Step::Recover { node, from, expected: mark.clone(), new });
+                    let new = fresh(VoterStatus::Voting);
+                    self.steps.push(MembershipStep::Recover { node, from, expected: mark.clone(), new });
                 }
             }
         }
@@ -244,15 +244,15 @@ impl Plan {
 
     /// A node that has never voted has nothing to forget, but the set may have lost everything at once: it waits out
     /// the gate all the same.
-    fn admit_founder(&mut self, node: usize, health: &Health, mark: Mark) {
+    fn admit_founder(&mut self, node: usize, health: &Health, mark: BirthMark) {
         let left = self.gate.saturating_sub(health.uptime);
         if !health.durable && !left.is_zero() {
             self.waiting += 1;
             return self.again_after(left);
         }
         let new =
-            Mark { gate: self.gate, standing: Standing::Voting, durable: health.durable, ..mark.clone() };
-        self.steps.push(Step::Mark { node, expected: Some(mark), new });
+            BirthMark { gate: self.gate, standing: VoterStatus::Voting, durable: health.durable, ..mark.clone() };
+        self.steps.push(MembershipStep::Mark { node, expected: Some(mark), new });
     }
 
     fn again_after(&mut self, left: Duration) {

@@ -7,16 +7,16 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{
-    AttemptId, Ballot, Choice, Entry, Health, Mark, NodeRenewal, RETENTION, SKEW_MAX, Standing, Undo, View,
-    Vote, Walk,
+    AttemptId, VoteRequest, VoteOutcome, NodeEntry, Health, BirthMark, NodeRenewal, RETENTION, SKEW_MAX, VoterStatus, UndoRequest, NodeView,
+    Vote, NodePage,
 };
 use crate::{
-    claim::{Held, Holder},
+    claim::{RenewRequest, Holder},
     clock::WallTime,
     planted::{self, Bug},
     resource::Resource,
     token::{FencingToken, OwnerToken},
-    verdict::{Gone, HeldBy},
+    verdict::{GoneReason, HeldBy},
 };
 
 /// The state of one node.
@@ -25,7 +25,7 @@ pub struct NodeModel {
     run: String,
     started: WallTime,
     durable: bool,
-    mark: Option<Mark>,
+    mark: Option<BirthMark>,
     locks: BTreeMap<Resource, Lock>,
     registers: BTreeMap<Resource, Register>,
     graves: BTreeMap<(Resource, OwnerToken, Option<AttemptId>), WallTime>,
@@ -108,7 +108,7 @@ impl NodeModel {
     }
 
     /// The verb `mark`.
-    pub fn mark(&mut self, expected: Option<&Mark>, new: &Mark) -> Option<Mark> {
+    pub fn mark(&mut self, expected: Option<&BirthMark>, new: &BirthMark) -> Option<BirthMark> {
         if self.mark.as_ref() == expected {
             self.mark = Some(new.clone());
         }
@@ -116,32 +116,32 @@ impl NodeModel {
     }
 
     /// Why it does not look at this ballot, if it does not.
-    fn refuses(&self, ballot: &Ballot) -> Option<Choice> {
-        let buried = self.is_buried(ballot).then_some(Choice::Buried);
+    fn refuses(&self, ballot: &VoteRequest) -> Option<VoteOutcome> {
+        let buried = self.is_buried(ballot).then_some(VoteOutcome::Cancelled);
         if planted::is(Bug::VotesAfterLoss) {
             return buried;
         }
-        let valid = |mark: &&Mark| mark.standing == Standing::Voting && mark.run == self.run;
+        let valid = |mark: &&BirthMark| mark.standing == VoterStatus::Voting && mark.run == self.run;
         match self.mark.as_ref().filter(valid) {
-            None => Some(Choice::NoVote),
-            Some(mark) if ballot.ttl > mark.gate => Some(Choice::TooLong { gate: mark.gate }),
+            None => Some(VoteOutcome::NoVote),
+            Some(mark) if ballot.ttl > mark.gate => Some(VoteOutcome::TooLong { gate: mark.gate }),
             Some(_) => buried,
         }
     }
 
-    fn is_buried(&self, ballot: &Ballot) -> bool {
+    fn is_buried(&self, ballot: &VoteRequest) -> bool {
         let grave = |attempt| (ballot.resource.clone(), ballot.owner, attempt);
         self.graves.contains_key(&grave(None)) || self.graves.contains_key(&grave(Some(ballot.attempt)))
     }
 
     /// The verb `vote`.
-    pub fn vote(&mut self, now: WallTime, ballot: &Ballot) -> Vote {
+    pub fn vote(&mut self, now: WallTime, ballot: &VoteRequest) -> Vote {
         self.settle(now);
         let choice = self.refuses(ballot).unwrap_or_else(|| self.choose(now, ballot));
         Vote { now, choice }
     }
 
-    fn choose(&mut self, now: WallTime, ballot: &Ballot) -> Choice {
+    fn choose(&mut self, now: WallTime, ballot: &VoteRequest) -> VoteOutcome {
         if let Some(lock) = self.locks.get_mut(&ballot.resource) {
             if lock.owner != ballot.owner {
                 return lock.held(now);
@@ -155,16 +155,16 @@ impl NodeModel {
             return lock.yours(now);
         }
         if self.is_far(now, ballot) {
-            return Choice::Far;
+            return VoteOutcome::Far;
         }
         let unchecked = planted::is(Bug::NumberForTwo);
         let number = if unchecked { self.at_least_last(ballot) } else { self.above_last(ballot) };
-        let Some(number) = number else { return Choice::Far };
+        let Some(number) = number else { return VoteOutcome::Far };
         self.accept(now, ballot, number);
         self.lock(now, ballot, number)
     }
 
-    fn lock(&mut self, now: WallTime, ballot: &Ballot, number: FencingToken) -> Choice {
+    fn lock(&mut self, now: WallTime, ballot: &VoteRequest, number: FencingToken) -> VoteOutcome {
         let lock = Lock {
             owner: ballot.owner,
             attempt: ballot.attempt,
@@ -180,7 +180,7 @@ impl NodeModel {
     }
 
     /// The verb `join`. The majority that gave the grant has accepted its number; this node need not.
-    pub fn join(&mut self, now: WallTime, ballot: &Ballot) -> Vote {
+    pub fn join(&mut self, now: WallTime, ballot: &VoteRequest) -> Vote {
         self.settle(now);
         let choice = self.refuses(ballot).unwrap_or_else(|| match self.locks.get_mut(&ballot.resource) {
             None => self.lock(now, ballot, ballot.proposal),
@@ -194,59 +194,59 @@ impl NodeModel {
     }
 
     /// The verb `claim`: the lock is there already, and so is a lower number.
-    pub fn claim(&mut self, now: WallTime, ballot: &Ballot) -> Vote {
+    pub fn claim(&mut self, now: WallTime, ballot: &VoteRequest) -> Vote {
         self.settle(now);
         let choice = self.refuses(ballot).unwrap_or_else(|| self.raise_number(now, ballot));
         Vote { now, choice }
     }
 
-    fn raise_number(&mut self, now: WallTime, ballot: &Ballot) -> Choice {
+    fn raise_number(&mut self, now: WallTime, ballot: &VoteRequest) -> VoteOutcome {
         match self.locks.get(&ballot.resource) {
-            None => return Choice::Free,
+            None => return VoteOutcome::Free,
             Some(lock) if lock.owner != ballot.owner => return lock.held(now),
-            Some(_) if self.is_far(now, ballot) => return Choice::Far,
+            Some(_) if self.is_far(now, ballot) => return VoteOutcome::Far,
             Some(_) => {}
         }
         let owner = self.registers.get(&ballot.resource).map(|register| register.owner);
         let ours = owner == Some(Some(ballot.owner)) || planted::is(Bug::NumberForTwo);
         let number = if ours { self.at_least_last(ballot) } else { self.above_last(ballot) };
-        let Some(number) = number else { return Choice::Far };
+        let Some(number) = number else { return VoteOutcome::Far };
         self.accept(now, ballot, number);
         let lock = self.locks.get_mut(&ballot.resource).expect("it was just seen");
         (lock.number, lock.attempt) = (number, lock.attempt.max(ballot.attempt));
         lock.yours(now)
     }
 
-    fn last(&self, ballot: &Ballot) -> u64 {
+    fn last(&self, ballot: &VoteRequest) -> u64 {
         self.registers.get(&ballot.resource).map_or(0, |register| register.last.get())
     }
 
     /// Above every number that was accepted here: none, if they have run out.
-    fn above_last(&self, ballot: &Ballot) -> Option<FencingToken> {
+    fn above_last(&self, ballot: &VoteRequest) -> Option<FencingToken> {
         FencingToken::new(ballot.proposal.get().max(self.last(ballot) + 1)).ok()
     }
 
-    fn at_least_last(&self, ballot: &Ballot) -> Option<FencingToken> {
+    fn at_least_last(&self, ballot: &VoteRequest) -> Option<FencingToken> {
         FencingToken::new(ballot.proposal.get().max(self.last(ballot))).ok()
     }
 
     /// Further from the clock than clocks can be apart, unless the register is there already.
-    fn is_far(&self, now: WallTime, ballot: &Ballot) -> bool {
+    fn is_far(&self, now: WallTime, ballot: &VoteRequest) -> bool {
         let (proposal, skew) = (ballot.proposal.get(), micros(SKEW_MAX));
         let last = self.last(ballot);
         proposal.abs_diff(now.as_micros()) > skew && (last == 0 || proposal > last + skew)
     }
 
-    fn accept(&mut self, now: WallTime, ballot: &Ballot, number: FencingToken) {
+    fn accept(&mut self, now: WallTime, ballot: &VoteRequest, number: FencingToken) {
         let owner = Some(ballot.owner);
         let register = Register { last: number, owner, ends: register_ends(now, number) };
         self.registers.insert(ballot.resource.clone(), register);
     }
 
     /// The verb `undo`.
-    pub fn undo(&mut self, now: WallTime, undo: &Undo) -> bool {
+    pub fn undo(&mut self, now: WallTime, undo: &UndoRequest) -> bool {
         self.settle(now);
-        if let Some(keep) = undo.bury {
+        if let Some(keep) = undo.tombstone {
             self.graves.insert((undo.resource.clone(), undo.owner, undo.attempt), now.after(keep));
         }
         let taken =
@@ -260,12 +260,12 @@ impl NodeModel {
 
     /// The verb `renew`, for one of the batch. Whether it may vote does not matter: the lock that is there is one that
     /// it will honour when it votes.
-    pub fn renew(&mut self, now: WallTime, held: &Held) -> NodeRenewal {
+    pub fn renew(&mut self, now: WallTime, held: &RenewRequest) -> NodeRenewal {
         self.settle(now);
         let gate = self.mark.as_ref().map(|mark| mark.gate);
         let Some(lock) = self.locks.get_mut(&held.resource).filter(|lock| lock.owner == held.owner) else {
             let grave = (held.resource.clone(), held.owner, None);
-            let why = if self.graves.contains_key(&grave) { Gone::Buried } else { Gone::NotThere };
+            let why = if self.graves.contains_key(&grave) { GoneReason::Cancelled } else { GoneReason::NotThere };
             return NodeRenewal::Gone { why };
         };
         if let Some(gate) = gate.filter(|gate| held.ttl > *gate) {
@@ -275,14 +275,14 @@ impl NodeModel {
         if let Some(note) = &held.note {
             lock.note = Some(Arc::clone(note));
         }
-        NodeRenewal::Kept { number: lock.number, remaining: since(now, lock.ends) }
+        NodeRenewal::Renewed { number: lock.number, remaining: since(now, lock.ends) }
     }
 
     /// The verb `look`.
-    pub fn look(&self, now: WallTime, resource: &Resource) -> View {
+    pub fn look(&self, now: WallTime, resource: &Resource) -> NodeView {
         let lock = self.locks.get(resource).filter(|lock| lock.ends > now);
         let register = self.registers.get(resource).filter(|register| register.ends > now);
-        View {
+        NodeView {
             now,
             held: lock.map(|lock| (lock.seen(now), lock.attempt)),
             last: register.map(|register| register.last),
@@ -290,17 +290,17 @@ impl NodeModel {
     }
 
     /// The verb `walk`, in one page.
-    pub fn walk(&self, now: WallTime, prefix: &str) -> Walk {
+    pub fn walk(&self, now: WallTime, prefix: &str) -> NodePage {
         let ours = |resource: &Resource| resource.key().starts_with(prefix);
         let locks = self.locks.iter().filter(|(resource, lock)| ours(resource) && lock.ends > now);
         let registers = self.registers.iter().filter(|(resource, it)| ours(resource) && it.ends > now);
-        let held = locks.map(|(resource, _)| Entry { resource: resource.clone(), held: true, last: None });
-        let known = registers.map(|(resource, register)| Entry {
+        let held = locks.map(|(resource, _)| NodeEntry { resource: resource.clone(), held: true, last: None });
+        let known = registers.map(|(resource, register)| NodeEntry {
             resource: resource.clone(),
             held: false,
             last: Some(register.last),
         });
-        Walk { entries: held.chain(known).collect(), next: None }
+        NodePage { entries: held.chain(known).collect(), next: None }
     }
 
     /// The verb `raise`, for one register.
@@ -314,12 +314,12 @@ impl NodeModel {
 }
 
 impl Lock {
-    fn yours(&self, now: WallTime) -> Choice {
-        Choice::Yours { number: self.number, remaining: since(now, self.ends) }
+    fn yours(&self, now: WallTime) -> VoteOutcome {
+        VoteOutcome::Yours { number: self.number, remaining: since(now, self.ends) }
     }
 
-    fn held(&self, now: WallTime) -> Choice {
-        Choice::Held { by: Box::new(self.seen(now)), attempt: self.attempt }
+    fn held(&self, now: WallTime) -> VoteOutcome {
+        VoteOutcome::Held { by: Box::new(self.seen(now)), attempt: self.attempt }
     }
 
     fn seen(&self, now: WallTime) -> HeldBy {

@@ -2,17 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::clock::Moment;
+use crate::clock::Timestamp;
 
 #[derive(Clone, Debug)]
-pub(crate) struct Roster<K, T> {
-    entries: BTreeMap<K, (Moment, T)>,
-    ends: BTreeSet<(Moment, K)>,
+pub(crate) struct ExpiringMap<K, T> {
+    entries: BTreeMap<K, (Timestamp, T)>,
+    ends: BTreeSet<(Timestamp, K)>,
 }
 
-impl<K: Copy + Ord, T> Roster<K, T> {
-    pub(crate) const fn new() -> Roster<K, T> {
-        Roster { entries: BTreeMap::new(), ends: BTreeSet::new() }
+impl<K: Copy + Ord, T> ExpiringMap<K, T> {
+    pub(crate) const fn new() -> ExpiringMap<K, T> {
+        ExpiringMap { entries: BTreeMap::new(), ends: BTreeSet::new() }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -24,13 +24,13 @@ impl<K: Copy + Ord, T> Roster<K, T> {
     }
 
     /// Replaces the entry of this key, if there is one.
-    pub(crate) fn insert(&mut self, key: K, ends: Moment, entry: T) {
+    pub(crate) fn insert(&mut self, key: K, ends: Timestamp, entry: T) {
         self.remove(key);
         self.entries.insert(key, (ends, entry));
         self.ends.insert((ends, key));
     }
 
-    pub(crate) fn get(&self, key: K) -> Option<(Moment, &T)> {
+    pub(crate) fn get(&self, key: K) -> Option<(Timestamp, &T)> {
         self.entries.get(&key).map(|(ends, entry)| (*ends, entry))
     }
 
@@ -45,7 +45,7 @@ impl<K: Copy + Ord, T> Roster<K, T> {
     }
 
     /// Moves the end of an entry; returns false if there is none.
-    pub(crate) fn reschedule(&mut self, key: K, ends: Moment) -> bool {
+    pub(crate) fn reschedule(&mut self, key: K, ends: Timestamp) -> bool {
         let Some((old, _)) = self.entries.get_mut(&key) else { return false };
         let old = std::mem::replace(old, ends);
         self.ends.remove(&(old, key));
@@ -54,23 +54,23 @@ impl<K: Copy + Ord, T> Roster<K, T> {
     }
 
     /// Removes one entry that has ended.
-    pub(crate) fn pop_ended(&mut self, now: Moment) -> Option<T> {
+    pub(crate) fn pop_ended(&mut self, now: Timestamp) -> Option<T> {
         let &(ends, key) = self.ends.first()?;
         (ends <= now).then(|| self.remove(key)).flatten()
     }
 
     /// When the next entry ends.
-    pub(crate) fn next_end(&self) -> Option<Moment> {
+    pub(crate) fn next_end(&self) -> Option<Timestamp> {
         self.ends.first().map(|&(ends, _)| ends)
     }
 
     /// By key.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (K, Moment, &T)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (K, Timestamp, &T)> {
         self.entries.iter().map(|(key, (ends, entry))| (*key, *ends, entry))
     }
 
     /// By end, soonest first.
-    pub(crate) fn by_end(&self) -> impl Iterator<Item = (Moment, &T)> {
+    pub(crate) fn by_end(&self) -> impl Iterator<Item = (Timestamp, &T)> {
         self.ends.iter().map(|(ends, key)| (*ends, &self.entries[key].1))
     }
 }
