@@ -3,8 +3,8 @@
 use std::{hint::black_box, sync::Arc, time::Duration};
 
 use leasehold::{
-    Backend, Claim, ClaimRef, Client, Environment, ReleaseRequest, Holder, Memory, OwnerToken, Resource, Share,
-    System,
+    Backend, Claim, ClaimRef, Client, Environment, Holder, Memory, OwnerToken, ReleaseRequest, Resource,
+    Share, System,
 };
 
 use crate::{measure::cost, table::Table};
@@ -23,9 +23,9 @@ pub(crate) async fn measure(table: &mut Table) {
         let owner = OwnerToken::fresh(&*environment);
         let ttl = Duration::from_secs(30);
         let claim = Claim::new(resource.clone(), owner, Share::WHOLE, ttl, Arc::clone(&holder));
-        let farewell = ReleaseRequest::new(ClaimRef { resource: resource.clone(), owner });
+        let request = ReleaseRequest::new(ClaimRef { resource: resource.clone(), owner });
         black_box(backend.acquire(&claim).await.expect("free"));
-        black_box(backend.release(&farewell).await.expect("held"));
+        black_box(backend.release(&request).await.expect("held"));
     });
     let alone = alone.await;
 

@@ -155,7 +155,6 @@ impl Model for Setup {
     }
 
     fn actions(&self, state: &State, steps: &mut Vec<Step>) {
-        self.plant();
         for at in 0..self.claims {
             self.claim_steps(state, at, steps);
         }
@@ -171,7 +170,6 @@ impl Model for Setup {
     }
 
     fn next_state(&self, state: &State, step: Step) -> Option<State> {
-        self.plant();
         let mut next = state.clone();
         self.take(&mut next, step);
         // Nodes have no names: one order of the columns is as good as another.

@@ -8,9 +8,10 @@ use std::{
 
 use leasehold_core::{
     FencingToken, OwnerToken, Resource, WallTime,
-    claim::{ClaimRef, RenewRequest, Holder},
+    claim::{ClaimRef, Holder, RenewRequest},
     quorum_node::{
-        AttemptId, VoteRequest, VoteOutcome, Health, BirthMark, NodeRenewal, VoterStatus, UndoRequest, Vote, node_model::NodeModel,
+        AttemptId, BirthMark, Health, NodeRenewal, UndoRequest, Vote, VoteOutcome, VoteRequest, VoterStatus,
+        node_model::NodeModel,
     },
 };
 
@@ -104,7 +105,9 @@ impl Heard {
             VoteOutcome::Yours { number, remaining } => {
                 Heard::Yours { number: small(*number), remaining: whole_ticks(*remaining) }
             }
-            VoteOutcome::Held { attempt, .. } => Heard::Held { by: u8::try_from(attempt.0).expect("few claims") },
+            VoteOutcome::Held { attempt, .. } => {
+                Heard::Held { by: u8::try_from(attempt.0).expect("few claims") }
+            }
             _ => Heard::No,
         }
     }
@@ -164,15 +167,16 @@ impl Node {
     }
 
     pub(crate) fn undo(&mut self, now: u8, claim: usize) {
-        self.change(|model| model.undo(time(now), &Node::farewell(claim)));
+        self.change(|model| model.undo(time(now), &Node::request(claim)));
     }
 
-    fn farewell(claim: usize) -> UndoRequest {
+    fn request(claim: usize) -> UndoRequest {
         UndoRequest { resource: RESOURCE.clone(), owner: owner(claim), attempt: None, tombstone: None }
     }
 
     pub(crate) fn renew(&mut self, now: u8, claim: usize) -> Option<NodeRenewal> {
-        let held = RenewRequest::new(ClaimRef { resource: RESOURCE.clone(), owner: owner(claim) }, ticks(TTL));
+        let held =
+            RenewRequest::new(ClaimRef { resource: RESOURCE.clone(), owner: owner(claim) }, ticks(TTL));
         Some(self.change(|model| model.renew(time(now), &held)))
     }
 
@@ -184,7 +188,7 @@ impl Node {
     pub(crate) fn drop_lock(&mut self, now: u8) {
         self.change(|model| {
             for claim in 0..CLAIMS_MAX {
-                model.undo(time(now), &Node::farewell(claim));
+                model.undo(time(now), &Node::request(claim));
             }
         });
     }

@@ -3,14 +3,11 @@
 use std::sync::Arc;
 
 use leasehold_core::quorum_node::{
-    VoteOutcome, Health, BirthMark, NodeRenewal, VoterStatus, Vote,
+    BirthMark, Health, NodeRenewal, Vote, VoteOutcome, VoterStatus,
     membership::{self, MembershipStep},
-    tally::{self, NodeAnswer, Decision, RenewalDecision},
+    tally::{self, Decision, NodeAnswer, RenewalDecision},
 };
-use leasehold_core::{
-    GoneReason, WallTime,
-    planted::{self, Bug},
-};
+use leasehold_core::{GoneReason, WallTime};
 
 use crate::{
     model::Step,
@@ -20,16 +17,6 @@ use crate::{
 };
 
 impl Setup {
-    /// Plants what is left out in core's own code, in this thread.
-    pub(crate) fn plant(&self) {
-        planted::plant(match self.left_out {
-            Some(LeftOut::OwnerCheck) => Some(Bug::NumberForTwo),
-            Some(LeftOut::Quarantine) => Some(Bug::VotesAfterLoss),
-            Some(LeftOut::Majority) => Some(Bug::MajorityShort),
-            _ => None,
-        });
-    }
-
     pub(crate) fn take(&self, state: &mut State, step: Step) {
         match step {
             Step::Begin(claim) => self.begin(state, claim),

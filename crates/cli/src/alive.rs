@@ -7,7 +7,7 @@
 
 use std::{future::Future, time::Duration};
 
-use leasehold::{Clock as _, FencingToken, HeldBy, Timestamp, Snapshot, SystemClock};
+use leasehold::{Clock as _, FencingToken, HeldBy, Snapshot, SystemClock, Timestamp};
 
 use crate::{exit::Failure, view};
 

@@ -2,7 +2,9 @@
 
 use std::env;
 
-use leasehold::{AuditRecord, Client, Leak, Listing, OperatorCommand, CommandOutcome, Page, Query, Resource, Snapshot};
+use leasehold::{
+    AuditRecord, Client, CommandOutcome, Leak, Listing, OperatorCommand, Page, Query, Resource, Snapshot,
+};
 
 use crate::{
     args::Global, commands::Context, exit::Failure, names::Scope, output::Output, screen::Screen, text,

@@ -3,8 +3,8 @@
 use std::{future::Future, pin::Pin, time::Duration};
 
 use leasehold::{
-    FinishRequest, Clock as _, EndReason, Error, EventKind, Events, Lease, Timestamp, OwnerToken, Released, SystemClock,
-    TokenKind, async_trait,
+    Clock as _, EndReason, Error, EventKind, Events, FinishRequest, Lease, OwnerToken, Released, SystemClock,
+    Timestamp, TokenKind, async_trait,
 };
 
 /// An owned future.

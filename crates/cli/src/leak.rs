@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use leasehold::{HeldBy, Holder, Leak, Timestamp, Resource, Snapshot};
+use leasehold::{HeldBy, Holder, Leak, Resource, Snapshot, Timestamp};
 use serde::Serialize;
 
 use crate::{

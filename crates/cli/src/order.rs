@@ -3,7 +3,7 @@
 use std::{env, process::ExitCode};
 
 use clap::Args;
-use leasehold::{OperatorAction, FencingToken, HeldBy, OperatorCommand, CommandOutcome, Resource, Snapshot};
+use leasehold::{CommandOutcome, FencingToken, HeldBy, OperatorAction, OperatorCommand, Resource, Snapshot};
 use serde::Serialize;
 
 use crate::{

@@ -5,7 +5,8 @@
 use std::time::Duration;
 
 use leasehold::{
-    FinishRequest, AuditRecord, Clock as _, HeldBy, Holder, QueueEntry, Resource, Snapshot, SystemClock, WallTime,
+    AuditRecord, Clock as _, FinishRequest, HeldBy, Holder, QueueEntry, Resource, Snapshot, SystemClock,
+    WallTime,
 };
 use serde::Serialize;
 

@@ -5,7 +5,7 @@ mod operator_common;
 
 use std::{sync::Arc, time::Duration};
 
-use leasehold::{Claim, ReleaseRequest, RenewRequest, Holder, OwnerToken, Renewal, Resource, Share};
+use leasehold::{Claim, Holder, OwnerToken, ReleaseRequest, RenewRequest, Renewal, Resource, Share};
 use operator_common::Store;
 use serde_json::{Value, json};
 

@@ -3,7 +3,7 @@
 use std::{borrow::Cow, fmt, time::Duration};
 
 use crate::{
-    claim::{Claim, ClaimRef, Cursor, ReleaseRequest, RenewRequest, OperatorCommand, Query},
+    claim::{Claim, ClaimRef, Cursor, OperatorCommand, Query, ReleaseRequest, RenewRequest},
     error::Result,
     resource::Resource,
     verdict::{CommandOutcome, Page, Released, Renewal, Verdict},
@@ -54,7 +54,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     async fn renew(&self, held: &[RenewRequest]) -> Vec<Result<Renewal>>;
 
     /// Ends a claim: gives up its seat, or leaves the line.
-    async fn release(&self, farewell: &ReleaseRequest) -> Result<Released>;
+    async fn release(&self, request: &ReleaseRequest) -> Result<Released>;
 
     /// Returns when it is worth asking again: the claim can move, or its place is gone; for a claim that has no
     /// place, when anything changed since the cursor; in any case after `at_most`.

@@ -16,40 +16,34 @@
 //! | [`model`] | one resource as a pure state machine: the executable specification |
 //! | [`backoff`] | how long to wait before asking again |
 //! | [`clock`] | the one seam for time, chance and tasks |
-//! | [`race`] | two futures, the first of which decides |
 //! | [`request_id`] | how an answer proves which request it belongs to |
 //! | [`event`] | what happened, in the words of this crate |
 //! | [`error`] | what went wrong, and whether it had an effect |
-//! | [`url`] | what the URLs of all backends have in common |
 
+pub mod admission;
 pub mod backend;
 pub mod backoff;
 pub mod claim;
 pub mod clock;
 pub mod error;
 pub mod event;
+mod expiring;
 pub mod model;
 pub mod pass;
-#[doc(hidden)]
-pub mod planted;
 pub mod quorum_node;
-pub mod race;
 pub mod request_id;
 pub mod resource;
-mod expiring;
-pub mod admission;
 pub mod token;
-pub mod url;
 pub mod verdict;
 
 pub use async_trait::async_trait;
-pub use backend::{Backend, BackendInfo, Capabilities, Guarantee, FailureDomain, Limits};
+pub use backend::{Backend, BackendInfo, Capabilities, FailureDomain, Guarantee, Limits};
 pub use backoff::Backoff;
 pub use claim::{
-    Claim, ClaimRef, Cursor, Eviction, ReleaseRequest, Holder, Listing, OperatorAction, OperatorCommand, Query, RenewRequest, Share,
-    Handover, WhenBlocked,
+    Claim, ClaimRef, Cursor, Eviction, Handover, Holder, Listing, OperatorAction, OperatorCommand, Query,
+    ReleaseRequest, RenewRequest, Share, WhenBlocked,
 };
-pub use clock::{Clock, Environment, Timestamp, SystemClock, WallTime};
+pub use clock::{Clock, Environment, SystemClock, Timestamp, WallTime};
 pub use error::{Busy, Effect, Error, ErrorKind, Result, Verb};
 pub use event::{EndReason, Event, EventKind};
 pub use model::Model;
@@ -59,6 +53,6 @@ pub use request_id::{RequestId, RequestIds};
 pub use resource::Resource;
 pub use token::{FencingToken, OwnerToken, ShareNumber};
 pub use verdict::{
-    AuditRecord, Blocked, FinishRequest, GoneReason, Grant, HeldBy, Leak, CommandOutcome, Page, QueueEntry, Released, Renewal, Renewed,
-    Snapshot, Verdict,
+    AuditRecord, Blocked, CommandOutcome, FinishRequest, GoneReason, Grant, HeldBy, Leak, Page, QueueEntry,
+    Released, Renewal, Renewed, Snapshot, Verdict,
 };

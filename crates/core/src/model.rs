@@ -6,16 +6,19 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
-    claim::{Claim, OperatorAction, Cursor, Eviction, ReleaseRequest, RenewRequest, Holder, OperatorCommand, Handover, WhenBlocked},
+    admission,
+    claim::{
+        Claim, Cursor, Eviction, Handover, Holder, OperatorAction, OperatorCommand, ReleaseRequest,
+        RenewRequest, WhenBlocked,
+    },
     clock::Timestamp,
     error::Result,
-    planted::{self, Bug},
-    resource::Resource,
     expiring::ExpiringMap,
-    admission,
+    resource::Resource,
     token::{FencingToken, OwnerToken},
     verdict::{
-        FinishRequest, Blocked, GoneReason, Grant, HeldBy, Renewed, CommandOutcome, QueueEntry, Released, Renewal, Snapshot, Verdict,
+        Blocked, CommandOutcome, FinishRequest, GoneReason, Grant, HeldBy, QueueEntry, Released, Renewal,
+        Renewed, Snapshot, Verdict,
     },
 };
 
@@ -140,8 +143,7 @@ impl Model {
     /// `Limit` if no token is left; nothing is changed then.
     pub fn acquire(&mut self, now: Timestamp, claim: &Claim, clock: u64) -> Result<Verdict> {
         self.settle(now);
-        let minted = FencingToken::mint(self.last, clock, claim.floor)?;
-        let token = self.last.filter(|_| planted::is(Bug::TokenRepeats)).unwrap_or(minted);
+        let token = FencingToken::mint(self.last, clock, claim.floor)?;
         if self.graves.get(claim.owner).is_some() {
             // The claim is dead, but whom it was to succeed wanted to go all the same.
             claim.takes_over_from.iter().for_each(|from| self.depart(now, from));
@@ -163,9 +165,7 @@ impl Model {
             return Ok(Verdict::Granted(grant));
         }
         self.capacity = claim.share.capacity();
-        let overtakes = planted::is(Bug::LeaveOvertakes) && claim.when_blocked == WhenBlocked::Leave;
-        let overtakes = overtakes && self.held + u64::from(claim.share.weight()) <= u64::from(self.capacity);
-        if self.paused_until.is_none() && (self.fits(claim) || overtakes) {
+        if self.paused_until.is_none() && self.fits(claim) {
             self.leave_line(claim.owner);
             return Ok(Verdict::Granted(self.sit(now, claim, token, now.after(claim.ttl), 0)));
         }
@@ -189,7 +189,6 @@ impl Model {
         if let Some((ends, seat)) = seat {
             let downgrade = weight < seat.weight;
             let bounded = seat.handovers >= admission::HANDOVERS_MAX && !self.line.is_empty();
-            let bounded = bounded && !planted::is(Bug::EndlessTurns);
             let refused = !downgrade && (self.paused_until.is_some() || seat.evicting || bounded);
             let handovers = if downgrade { seat.handovers } else { seat.handovers + 1 };
             let ends = if downgrade { ends } else { now.after(claim.ttl) };
@@ -236,7 +235,14 @@ impl Model {
         admission::is_granted(self.held, ahead, claim.share.weight(), claim.share.capacity())
     }
 
-    fn sit(&mut self, now: Timestamp, claim: &Claim, token: FencingToken, ends: Timestamp, handovers: u32) -> Grant {
+    fn sit(
+        &mut self,
+        now: Timestamp,
+        claim: &Claim,
+        token: FencingToken,
+        ends: Timestamp,
+        handovers: u32,
+    ) -> Grant {
         let seat = Seat {
             holder: Arc::clone(&claim.holder),
             weight: claim.share.weight(),
@@ -248,7 +254,7 @@ impl Model {
             evicting: false,
             kept: false,
         };
-        debug_assert!(self.last.is_none_or(|last| last < token) || planted::is(Bug::TokenRepeats), "it grew");
+        debug_assert!(self.last.is_none_or(|last| last < token), "it grew");
         self.held += u64::from(seat.weight);
         self.seats.insert(claim.owner, ends, seat);
         self.last = Some(token);
@@ -297,8 +303,12 @@ impl Model {
     fn blocked(&self, now: Timestamp, owner: OwnerToken) -> Blocked {
         let own = self.arrivals.get(&owner).copied();
         let ahead = own.map_or(self.line.len(), |own| {
-            let near =
-                self.line.iter().take(admission::WINDOW + 1).take_while(|(arrival, ..)| *arrival < own).count();
+            let near = self
+                .line
+                .iter()
+                .take(admission::WINDOW + 1)
+                .take_while(|(arrival, ..)| *arrival < own)
+                .count();
             if near <= admission::WINDOW { near } else { self.line.len() - 1 }
         });
         let places = self.line.iter().take(admission::WINDOW).map(|(_, ends, _)| ends).min();
@@ -316,9 +326,7 @@ impl Model {
 
     /// The verb `renew`, for one of the batch.
     pub fn renew(&mut self, now: Timestamp, held: &RenewRequest) -> Renewal {
-        if !planted::is(Bug::RenewRevives) {
-            self.settle(now);
-        }
+        self.settle(now);
         if let Some((ends, seat)) = self.seats.get(held.owner)
             && !seat.kept
         {
@@ -342,13 +350,12 @@ impl Model {
     }
 
     /// The verb `release`.
-    pub fn release(&mut self, now: Timestamp, farewell: &ReleaseRequest) -> Released {
+    pub fn release(&mut self, now: Timestamp, request: &ReleaseRequest) -> Released {
         self.settle(now);
-        let someone = self.seats.iter().next().map(|(owner, ..)| owner);
-        let owner = someone.filter(|_| planted::is(Bug::ReleaseWithoutOwner)).unwrap_or(farewell.owner);
+        let owner = request.owner;
         let holds = self.seats.get(owner).is_some_and(|(_, seat)| !seat.kept);
         let waits = self.arrivals.contains_key(&owner);
-        match farewell.keep_for.filter(|keep_for| !keep_for.is_zero()) {
+        match request.keep_for.filter(|keep_for| !keep_for.is_zero()) {
             Some(keep_for) if holds => {
                 self.seats.get_mut(owner).expect("it holds").kept = true;
                 self.seats.reschedule(owner, now.after(keep_for));
@@ -357,7 +364,7 @@ impl Model {
             _ if holds => drop(self.stand_up(owner)),
             _ => self.leave_line(owner),
         }
-        if let Some(keep) = farewell.tombstone.filter(|_| !planted::is(Bug::NoTombstone)) {
+        if let Some(keep) = request.tombstone {
             self.graves.insert(owner, now.after(keep), GoneReason::Cancelled);
         }
         if holds || waits { Released::Now } else { Released::AlreadyGone }

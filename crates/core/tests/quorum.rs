@@ -3,10 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use leasehold_core::{
-    FencingToken, GoneReason, RenewRequest, Holder, OwnerToken, Resource, WallTime,
+    FencingToken, GoneReason, Holder, OwnerToken, RenewRequest, Resource, WallTime,
     claim::ClaimRef,
     quorum_node::{
-        AttemptId, VoteRequest, VoteOutcome, BirthMark, NodeRenewal, RETENTION, SKEW_MAX, VoterStatus, UndoRequest,
+        AttemptId, BirthMark, NodeRenewal, RETENTION, SKEW_MAX, UndoRequest, VoteOutcome, VoteRequest,
+        VoterStatus,
         membership::{self, MembershipStep},
         node_model::NodeModel,
     },
@@ -61,7 +62,12 @@ fn tend(nodes: &mut [NodeModel], now: WallTime, gate: Duration) -> membership::M
     tend_those(nodes, now, gate, &[])
 }
 
-fn tend_those(nodes: &mut [NodeModel], now: WallTime, gate: Duration, down: &[usize]) -> membership::MembershipPlan {
+fn tend_those(
+    nodes: &mut [NodeModel],
+    now: WallTime,
+    gate: Duration,
+    down: &[usize],
+) -> membership::MembershipPlan {
     for _ in 0..10 {
         let healths: Vec<_> =
             (0..nodes.len()).map(|it| (!down.contains(&it)).then(|| nodes[it].health(now))).collect();
@@ -71,7 +77,9 @@ fn tend_those(nodes: &mut [NodeModel], now: WallTime, gate: Duration, down: &[us
         }
         for step in plan.steps {
             match step {
-                MembershipStep::Mark { node, expected, new } => drop(nodes[node].mark(expected.as_ref(), &new)),
+                MembershipStep::Mark { node, expected, new } => {
+                    drop(nodes[node].mark(expected.as_ref(), &new))
+                }
                 MembershipStep::Recover { node, from, expected, new } => {
                     let known: Vec<_> = from.iter().flat_map(|it| nodes[*it].walk(now, "").entries).collect();
                     for entry in known {
@@ -112,7 +120,10 @@ fn a_number_is_above_every_other_owners_and_at_least_ones_own() {
     ));
     assert!(matches!(node.claim(now, &ballot(2, proposal)).choice, VoteOutcome::Held { .. }));
     assert!(node.undo(now, &undo(1)));
-    assert!(matches!(node.claim(now, &ballot(2, proposal)).choice, VoteOutcome::Free), "a claim takes no lock");
+    assert!(
+        matches!(node.claim(now, &ballot(2, proposal)).choice, VoteOutcome::Free),
+        "a claim takes no lock"
+    );
     assert_eq!(number(&node.vote(now, &ballot(2, proposal)).choice), proposal + 6);
     assert!(node.undo(now, &undo(2)));
     assert_eq!(
@@ -214,7 +225,9 @@ fn a_first_use_that_was_interrupted_goes_on_and_the_greatest_gate_counts() {
         (0..3).map(|it| NodeModel::new(format!("run-{it}"), at(0), true)).collect();
     let healths: Vec<_> = nodes.iter().map(|node| Some(node.health(at(1)))).collect();
     let first = membership::plan(&healths, GATE).unwrap();
-    let MembershipStep::Mark { node: 0, expected: None, new } = &first.steps[0] else { panic!("{:?}", first.steps) };
+    let MembershipStep::Mark { node: 0, expected: None, new } = &first.steps[0] else {
+        panic!("{:?}", first.steps)
+    };
     nodes[0].mark(None, new);
     let plan = tend(&mut nodes, at(2), GATE * 2);
     assert_eq!((plan.voting.len(), plan.gate), (3, GATE * 2), "what syncs every write does not wait");

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use leasehold_core::{
-    Clock, Environment, ErrorKind, FencingToken, Timestamp, OwnerToken, ShareNumber, WallTime, clock::Task,
+    Clock, Environment, ErrorKind, FencingToken, OwnerToken, ShareNumber, Timestamp, WallTime, clock::Task,
 };
 use proptest::prelude::*;
 

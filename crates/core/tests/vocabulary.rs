@@ -4,8 +4,8 @@
 use std::{error::Error as _, sync::Arc, time::Duration};
 
 use leasehold_core::{
-    Busy, Claim, ClaimRef, Effect, Error, ErrorKind, ReleaseRequest, FencingToken, RenewRequest, HeldBy, Holder, Timestamp,
-    OwnerToken, Resource, Share, Verb, WallTime,
+    Busy, Claim, ClaimRef, Effect, Error, ErrorKind, FencingToken, HeldBy, Holder, OwnerToken,
+    ReleaseRequest, RenewRequest, Resource, Share, Timestamp, Verb, WallTime,
 };
 use proptest::prelude::*;
 

@@ -14,8 +14,9 @@ use std::{
 use axum::{Extension, Router, body::Body, routing};
 use common::{pass, pass_for};
 use http::{Request, Response, StatusCode};
-use leasehold_core::{Error, ErrorKind, Pass, Resource, Result, async_trait, url::decode};
+use leasehold_core::{Error, ErrorKind, Pass, Resource, Result, async_trait};
 use leasehold_fence::http::{FenceLayer, Marks, SqliteMarks, Verdict, show};
+use leasehold_support::url::decode;
 use rusqlite::Connection;
 use tokio::sync::Notify;
 use tower::ServiceExt as _;

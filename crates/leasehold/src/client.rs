@@ -3,8 +3,8 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use leasehold_core::{
-    Backend, BackendInfo, Environment, Error, ErrorKind, Event, FencingToken, Holder, Listing, OperatorCommand,
-    CommandOutcome, Page, Query, Resource, Result, ShareNumber, Snapshot, Verb,
+    Backend, BackendInfo, CommandOutcome, Environment, Error, ErrorKind, Event, FencingToken, Holder,
+    Listing, OperatorCommand, Page, Query, Resource, Result, ShareNumber, Snapshot, Verb,
 };
 use tokio::sync::broadcast;
 

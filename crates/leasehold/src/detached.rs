@@ -3,8 +3,8 @@
 use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
 use leasehold_core::{
-    ClaimRef, Effect, EndReason, Error, ErrorKind, FencingToken, RenewRequest, OwnerToken, Renewal, Resource, Result,
-    Share,
+    ClaimRef, Effect, EndReason, Error, ErrorKind, FencingToken, OwnerToken, RenewRequest, Renewal, Resource,
+    Result, Share,
 };
 
 use crate::{

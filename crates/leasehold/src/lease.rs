@@ -12,8 +12,8 @@ use std::{
 };
 
 use leasehold_core::{
-    FinishRequest, EndReason, Error, ErrorKind, FencingToken, GoneReason, RenewRequest, OwnerToken, Pass, Released, Renewal, Resource,
-    Result, Share, ShareNumber,
+    EndReason, Error, ErrorKind, FencingToken, FinishRequest, GoneReason, OwnerToken, Pass, Released,
+    RenewRequest, Renewal, Resource, Result, Share, ShareNumber,
 };
 use tokio_util::sync::CancellationToken;
 

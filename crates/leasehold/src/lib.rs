@@ -89,7 +89,19 @@ pub use client::{Client, ClientBuilder, Events, TokenKind};
 pub use connect::{connect, open};
 pub use detached::Detached;
 pub use lease::{Lease, LeaseView, SharedLease, State};
-pub use leasehold_core::*;
+// For callers.
+pub use leasehold_core::{
+    AuditRecord, Backoff, Busy, CommandOutcome, Effect, EndReason, Error, ErrorKind, Event, EventKind,
+    Eviction, FencingToken, FinishRequest, HeldBy, Holder, Leak, Listing, OperatorAction, OperatorCommand,
+    OwnerHash, OwnerToken, Page, Pass, Query, QueueEntry, Released, Resource, Result, Share, ShareNumber,
+    Snapshot, Timestamp, Verb, WallTime,
+};
+// For a backend of your own. The rules that it has to follow are in `leasehold-core`.
+pub use leasehold_core::{
+    Backend, BackendInfo, Blocked, Capabilities, Claim, ClaimRef, Clock, Cursor, Environment, FailureDomain,
+    GoneReason, Grant, Guarantee, Handover, Limits, QuorumNode, ReleaseRequest, RenewRequest, Renewal,
+    Renewed, SystemClock, Verdict, WhenBlocked, async_trait,
+};
 pub use memory::Memory;
 pub use primitives::{AllRequest, Election, Leader, LeaseSet, Observer, RwLock, Scope, Semaphore};
 pub use quorum::{MemoryNode, Quorum};

@@ -10,14 +10,14 @@ use std::{
 };
 
 use leasehold_core::{
-    AuditRecord, Backend, BackendInfo, Claim, ClaimRef, Cursor, Environment, Error, ErrorKind, ReleaseRequest,
-    Guarantee, RenewRequest, FailureDomain, Listing, Model, OperatorCommand, CommandOutcome, OwnerToken, Page, Query, Released, Renewal,
-    Resource, Result, Snapshot, Verdict, WhenBlocked, async_trait,
-    planted::{self, Bug},
+    AuditRecord, Backend, BackendInfo, Claim, ClaimRef, CommandOutcome, Cursor, Environment, Error,
+    ErrorKind, FailureDomain, Guarantee, Listing, Model, OperatorCommand, OwnerToken, Page, Query,
+    ReleaseRequest, Released, RenewRequest, Renewal, Resource, Result, Snapshot, Verdict, WhenBlocked,
+    async_trait,
 };
 use tokio::sync::Notify;
 
-use leasehold_core::race::first;
+use leasehold_support::race::first;
 
 use crate::system::System;
 
@@ -169,7 +169,7 @@ impl State {
 
 impl Entry {
     fn wake(&self, owners: &[OwnerToken]) {
-        if self.watching == 0 || planted::is(Bug::WakeUpMissed) {
+        if self.watching == 0 {
             return;
         }
         let displaced = owners.iter().copied().filter(|owner| !self.model.is_placed(*owner));
@@ -228,9 +228,9 @@ impl Backend for Memory {
             .collect()
     }
 
-    async fn release(&self, farewell: &ReleaseRequest) -> Result<Released> {
+    async fn release(&self, request: &ReleaseRequest) -> Result<Released> {
         let now = self.environment.now();
-        Ok(self.state().on(now, &farewell.resource, &[farewell.owner], |model| model.release(now, farewell)))
+        Ok(self.state().on(now, &request.resource, &[request.owner], |model| model.release(now, request)))
     }
 
     async fn wait(&self, claim: &ClaimRef, since: &Cursor, at_most: Duration) -> Result<()> {

@@ -4,8 +4,8 @@ use std::{future::Future, marker::PhantomData, sync::Arc, time::Duration};
 
 use leasehold_core::{
     Busy, Claim, Error, ErrorKind, FencingToken, Holder, OwnerToken, Resource, Result, Share,
-    race::{Either, first},
 };
+use leasehold_support::race::{Either, first};
 
 use crate::{
     advice::{self, Purpose},

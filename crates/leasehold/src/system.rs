@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold_core::{Clock, Environment, Timestamp, SystemClock, WallTime, clock::Task};
+use leasehold_core::{Clock, Environment, SystemClock, Timestamp, WallTime, clock::Task};
 use tokio::runtime::Handle;
 
 /// The host's clocks, its random source, and a tokio runtime.

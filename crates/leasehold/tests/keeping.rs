@@ -4,7 +4,10 @@
 mod common;
 
 use common::{Mood, Stage, millis, seconds};
-use leasehold::{OperatorAction, EndReason, ErrorKind, EventKind, Eviction, OperatorCommand, CommandOutcome, Released, State};
+use leasehold::{
+    CommandOutcome, EndReason, ErrorKind, EventKind, Eviction, OperatorAction, OperatorCommand, Released,
+    State,
+};
 
 #[tokio::test]
 async fn a_lease_is_renewed_for_as_long_as_it_is_held() {
@@ -115,7 +118,8 @@ async fn what_is_not_ours_is_lost_at_the_next_renewal() {
     let (client, operator) = (stage.client(), stage.client());
     let lease = client.lease("report", "42").acquire().await.unwrap();
     let evict = OperatorAction::Evict(Eviction::Now);
-    let order = OperatorCommand::new(lease.resource().clone(), evict, "eve", "it hangs").for_token(lease.token());
+    let order =
+        OperatorCommand::new(lease.resource().clone(), evict, "eve", "it hangs").for_token(lease.token());
     assert_eq!(operator.order(&order).await.unwrap(), CommandOutcome::Done);
     assert_eq!(
         operator.order(&order).await.unwrap(),
@@ -133,7 +137,8 @@ async fn an_eviction_at_expiry_lets_the_lease_run_out() {
     let (client, operator) = (stage.client(), stage.client());
     let lease = client.lease("report", "42").acquire().await.unwrap();
     let evict = OperatorAction::Evict(Eviction::AtExpiry);
-    let order = OperatorCommand::new(lease.resource().clone(), evict, "eve", "deploy").for_token(lease.token());
+    let order =
+        OperatorCommand::new(lease.resource().clone(), evict, "eve", "deploy").for_token(lease.token());
     operator.order(&order).await.unwrap();
     stage.pass(seconds(12)).await;
     lease.check().unwrap();
@@ -151,7 +156,12 @@ async fn the_holder_hears_what_an_operator_asks() {
     let (client, operator) = (stage.client(), stage.client());
     let lease = client.lease("report", "42").acquire().await.unwrap();
     let asked = tokio::spawn(lease.asked());
-    let ask = OperatorCommand::new(lease.resource().clone(), OperatorAction::Ask { within: seconds(60) }, "eve", "deploy");
+    let ask = OperatorCommand::new(
+        lease.resource().clone(),
+        OperatorAction::Ask { within: seconds(60) },
+        "eve",
+        "deploy",
+    );
     operator.order(&ask).await.unwrap();
     stage.pass(seconds(10)).await;
     let asked = asked.await.unwrap().expect("asked");
@@ -289,7 +299,12 @@ async fn who_lost_an_election_stands_again_until_the_work_is_done() {
     let operator = async {
         stage.pass(seconds(1)).await;
         let resource = "scheduler/eu".parse().unwrap();
-        let order = OperatorCommand::new(resource, OperatorAction::Evict(Eviction::Now), "anna", "to see who is next");
+        let order = OperatorCommand::new(
+            resource,
+            OperatorAction::Evict(Eviction::Now),
+            "anna",
+            "to see who is next",
+        );
         client.order(&order).await.unwrap();
         stage.pass(seconds(60)).await;
     };

@@ -8,9 +8,9 @@ use std::{sync::Arc, time::Duration};
 
 use common::{millis, seconds};
 use leasehold::{
-    Backend, Claim, ClaimRef, Client, Clock as _, Effect, ErrorKind, ReleaseRequest, FencingToken, Grant, RenewRequest,
-    Holder, MemoryNode, OwnerToken, Query, Quorum, QuorumNode, Released, Renewal, Resource, Share, Verdict,
-    testing::ManualTime,
+    Backend, Claim, ClaimRef, Client, Clock as _, Effect, ErrorKind, FencingToken, Grant, Holder, MemoryNode,
+    OwnerToken, Query, Quorum, QuorumNode, ReleaseRequest, Released, RenewRequest, Renewal, Resource, Share,
+    Verdict, testing::ManualTime,
 };
 
 const GATE: Duration = seconds(60);
@@ -82,7 +82,10 @@ async fn release(quorum: &Quorum, who: u8) -> Released {
 }
 
 async fn renewed(quorum: &Quorum, who: u8) -> leasehold::Result<Renewal> {
-    quorum.renew(&[RenewRequest::new(ClaimRef { resource: report(), owner: owner(who) }, TTL)]).await.remove(0)
+    quorum
+        .renew(&[RenewRequest::new(ClaimRef { resource: report(), owner: owner(who) }, TTL)])
+        .await
+        .remove(0)
 }
 
 #[tokio::test]

@@ -13,12 +13,12 @@ use std::{
 
 use common::seconds;
 use leasehold::{
-    Backend, Client, Environment, Error, ErrorKind, FencingToken, RenewRequest, MemoryNode, Quorum, Resource, Result,
-    async_trait, testing::ManualTime,
+    Backend, Client, Environment, Error, ErrorKind, FencingToken, MemoryNode, Quorum, RenewRequest, Resource,
+    Result, async_trait, testing::ManualTime,
 };
 use leasehold_core::{
     QuorumNode,
-    quorum_node::{VoteRequest, Health, BirthMark, NodeRenewal, UndoRequest, NodeView, Vote, NodePage},
+    quorum_node::{BirthMark, Health, NodePage, NodeRenewal, NodeView, UndoRequest, Vote, VoteRequest},
 };
 
 const GATE: Duration = seconds(5);

@@ -7,8 +7,8 @@ use std::{sync::Arc, time::Duration};
 
 use common::{Mood, Stage, millis, seconds};
 use leasehold::{
-    Backend as _, Claim, ReleaseRequest, FencingToken, Holder, Lease, OwnerToken, Query, Resource, Result, Share,
-    Snapshot, Verdict,
+    Backend as _, Claim, FencingToken, Holder, Lease, OwnerToken, Query, ReleaseRequest, Resource, Result,
+    Share, Snapshot, Verdict,
 };
 use tokio::task::JoinHandle;
 

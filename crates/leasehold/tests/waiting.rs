@@ -6,7 +6,9 @@ mod common;
 use std::sync::{Arc, Mutex, atomic::Ordering::SeqCst};
 
 use common::{Mood, Stage, millis, seconds};
-use leasehold::{Attempt, Client, OperatorAction, Effect, ErrorKind, EventKind, Lease, OperatorCommand, Result};
+use leasehold::{
+    Attempt, Client, Effect, ErrorKind, EventKind, Lease, OperatorAction, OperatorCommand, Result,
+};
 use tokio::task::JoinHandle;
 
 type Waiter = JoinHandle<Result<Lease>>;

@@ -6,7 +6,8 @@ use std::{
     time::Duration,
 };
 
-use leasehold::{Clock, Environment, Timestamp, WallTime, clock::Task};
+use leasehold::{Clock, Environment, Timestamp, WallTime};
+use leasehold_core::clock::Task;
 
 use crate::{
     random::Random,

@@ -6,9 +6,9 @@ use std::{
 };
 
 use leasehold::{
-    EndReason, ErrorKind, Lease, LeaseSet, LeaseView, Timestamp, OwnerToken, Released, Resource, State,
+    EndReason, ErrorKind, Lease, LeaseSet, LeaseView, OwnerToken, Released, Resource, State, Timestamp,
 };
-use leasehold_core::race::{Either, first};
+use leasehold_support::race::{Either, first};
 
 use crate::{
     clock::Time,

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold::{Timestamp, OwnerToken, Resource};
+use leasehold::{OwnerToken, Resource, Timestamp};
 
 use crate::{
     clock::Time,

@@ -22,8 +22,6 @@ mod ledger;
 mod nemesis;
 mod network;
 mod plan;
-#[cfg(feature = "planted")]
-mod planted;
 mod progress;
 mod quorum;
 mod random;
@@ -37,8 +35,6 @@ mod stage;
 mod workload;
 mod world;
 
-#[cfg(feature = "planted")]
-pub use planted::{Bug, Found, find};
 pub use quorum::run_quorum_seed;
 pub use report::{Report, Summary, Violation};
 pub use run::run_seed;

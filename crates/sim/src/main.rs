@@ -7,7 +7,6 @@ use leasehold_sim::{Report, Summary, run_quorum_seed, run_seed};
 const USAGE: &str = "\
 usage: leasehold-sim --seed N [--trace]          replay one run
        leasehold-sim --seeds N [--from K]        explore N runs, from seed K on (default 1)
-       leasehold-sim --planted [--seeds N]       find every planted bug, and say within how many seeds
 With --quorum the runs are over a majority of nodes, not over one server; so are the bugs.";
 
 #[derive(Default)]
@@ -15,7 +14,6 @@ struct Options {
     seed: Option<u64>,
     seeds: Option<u64>,
     from: Option<u64>,
-    planted: bool,
     quorum: bool,
     trace: bool,
 }
@@ -51,9 +49,6 @@ fn main() -> ExitCode {
             return ExitCode::from(64);
         }
     };
-    if options.planted {
-        return planted(options.seeds.unwrap_or(2000), options.quorum);
-    }
     let runs = if options.quorum { Runs::Quorum } else { Runs::Server };
     match (options.seed, options.seeds) {
         (Some(seed), _) => replay(runs, seed, options.trace),
@@ -76,7 +71,6 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, String>
             "--seed" => options.seed = Some(number()?),
             "--seeds" => options.seeds = Some(number()?),
             "--from" => options.from = Some(number()?),
-            "--planted" => options.planted = true,
             "--quorum" => options.quorum = true,
             "--trace" => options.trace = true,
             _ => return Err(format!("{argument:?} is not known")),
@@ -96,29 +90,6 @@ fn replay(runs: Runs, seed: u64, trace: bool) -> ExitCode {
         println!("seed {seed}: {violation}");
         ExitCode::FAILURE
     })
-}
-
-#[cfg(feature = "planted")]
-fn planted(most: u64, of_quorum: bool) -> ExitCode {
-    println!("{:<72} {:>6}  checker", "bug", "seeds");
-    let mut all_found = true;
-    let chosen = |bug: &&leasehold_sim::Bug| !of_quorum || bug.is_of_quorum();
-    for &bug in leasehold_sim::Bug::ALL.iter().filter(chosen) {
-        match leasehold_sim::find(bug, 1..=most) {
-            Some(found) => println!("{:<72} {:>6}  {}", bug.what(), found.seed, found.violation.checker),
-            None => {
-                println!("{:<72} {:>6}", bug.what(), "never");
-                all_found = false;
-            }
-        }
-    }
-    if all_found { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-#[cfg(not(feature = "planted"))]
-fn planted(_: u64, _: bool) -> ExitCode {
-    eprintln!("this build has no planted bugs: build it with the feature \"planted\"");
-    ExitCode::from(64)
 }
 
 fn explore(runs: Runs, from: u64, seeds: u64) -> ExitCode {

@@ -2,7 +2,7 @@
 
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
-use leasehold::{Client, OperatorAction, Eviction, OperatorCommand, Resource};
+use leasehold::{Client, Eviction, OperatorAction, OperatorCommand, Resource};
 
 use crate::{
     network::Cut,
@@ -147,9 +147,9 @@ pub(crate) async fn operate(stage: Arc<Stage>, client: Client, mut random: Rando
             0..=2 => OperatorAction::Ask { within: Duration::from_secs(1) },
             3 | 4 => OperatorAction::Evict(Eviction::AtExpiry),
             5 if !stage.plan.inside => OperatorAction::Evict(Eviction::Now),
-            5 | 6 => {
-                OperatorAction::Pause { lasting: random.spread(Duration::from_millis(50), Duration::from_secs(5)) }
-            }
+            5 | 6 => OperatorAction::Pause {
+                lasting: random.spread(Duration::from_millis(50), Duration::from_secs(5)),
+            },
             7 => OperatorAction::Resume,
             _ if kind == "semaphore" => {
                 let capacity = u32::try_from(random.between(2, 4)).unwrap_or(SEATS);

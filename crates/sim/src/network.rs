@@ -10,10 +10,11 @@ use std::{
 
 use async_trait::async_trait;
 use leasehold::{
-    Backend, BackendInfo, Claim, ClaimRef, Cursor, Effect, Error, ErrorKind, ReleaseRequest, GoneReason, RenewRequest, FailureDomain,
-    OperatorCommand, CommandOutcome, OwnerToken, Page, Query, Released, Renewal, Resource, Result, Verdict,
+    Backend, BackendInfo, Claim, ClaimRef, CommandOutcome, Cursor, Effect, Error, ErrorKind, FailureDomain,
+    GoneReason, OperatorCommand, OwnerToken, Page, Query, ReleaseRequest, Released, RenewRequest, Renewal,
+    Resource, Result, Verdict,
 };
-use leasehold_core::race::{Either, first};
+use leasehold_support::race::{Either, first};
 use tokio::sync::oneshot;
 
 use crate::{
@@ -316,7 +317,9 @@ impl Backend for Link {
                 Ok(Renewal::Renewed(kept)) => {
                     self.ledger.vouch(self.node, held.owner, sent, kept.remaining, held.ttl);
                 }
-                Ok(Renewal::Gone { why: GoneReason::NotThere | GoneReason::Evicted | GoneReason::Cancelled }) => {
+                Ok(Renewal::Gone {
+                    why: GoneReason::NotThere | GoneReason::Evicted | GoneReason::Cancelled,
+                }) => {
                     self.ledger.disown(self.node, held.owner);
                 }
                 Ok(Renewal::Queued { .. }) | Err(_) => {}
@@ -325,12 +328,12 @@ impl Backend for Link {
         answers
     }
 
-    async fn release(&self, farewell: &ReleaseRequest) -> Result<Released> {
-        self.ledger.gives_back(self.node, farewell.owner);
-        let farewell = Arc::new(farewell.clone());
+    async fn release(&self, release_request: &ReleaseRequest) -> Result<Released> {
+        self.ledger.gives_back(self.node, release_request.owner);
+        let release_request = Arc::new(release_request.clone());
         let execute = move |server: Arc<Server>| {
-            let farewell = Arc::clone(&farewell);
-            async move { server.release(&farewell).await }
+            let release_request = Arc::clone(&release_request);
+            async move { server.release(&release_request).await }
         };
         self.exchange(false, execute).await?
     }

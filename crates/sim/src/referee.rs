@@ -4,9 +4,10 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use leasehold::{
-    Claim, ReleaseRequest, FencingToken, Grant, RenewRequest, Timestamp, OperatorCommand, CommandOutcome, Renewal, Resource, Result, Verdict,
-    WhenBlocked, admission,
+    Claim, CommandOutcome, FencingToken, Grant, OperatorCommand, ReleaseRequest, RenewRequest, Renewal,
+    Resource, Result, Timestamp, Verdict, WhenBlocked,
 };
+use leasehold_core::admission;
 
 use crate::{
     ledger::Ledger,
@@ -166,7 +167,9 @@ impl Referee {
         }
         let capacity = if shadow.is_empty() { claim.share.capacity() } else { shadow.capacity };
         let taken = shadow.held() + shadow.ahead(claim.owner) + u64::from(claim.share.weight());
-        if shadow.paused_until.is_none() && taken <= u64::from(capacity) && shadow.line.len() <= admission::WINDOW
+        if shadow.paused_until.is_none()
+            && taken <= u64::from(capacity)
+            && shadow.line.len() <= admission::WINDOW
         {
             self.fail("seating", claim, "was blocked though it fits");
         }
@@ -206,13 +209,18 @@ impl Referee {
         self.resources.insert(held.resource.clone(), shadow);
     }
 
-    pub(crate) fn released(&mut self, now: Timestamp, farewell: &ReleaseRequest) {
-        let mut shadow = self.shadow(now, &farewell.resource);
-        shadow.release(now, farewell);
-        self.keep(&farewell.resource, shadow);
+    pub(crate) fn released(&mut self, now: Timestamp, request: &ReleaseRequest) {
+        let mut shadow = self.shadow(now, &request.resource);
+        shadow.release(now, request);
+        self.keep(&request.resource, shadow);
     }
 
-    pub(crate) fn ordered(&mut self, now: Timestamp, order: &OperatorCommand, answer: &Result<CommandOutcome>) {
+    pub(crate) fn ordered(
+        &mut self,
+        now: Timestamp,
+        order: &OperatorCommand,
+        answer: &Result<CommandOutcome>,
+    ) {
         if !matches!(answer, Ok(CommandOutcome::Done)) {
             return;
         }

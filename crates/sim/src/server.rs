@@ -6,8 +6,8 @@ use std::{
 };
 
 use leasehold::{
-    Backend, BackendInfo, Claim, ClaimRef, Clock, Cursor, ReleaseRequest, RenewRequest, Listing, Memory, OperatorCommand, CommandOutcome,
-    Page, Query, Released, Renewal, Result, Snapshot, Verdict,
+    Backend, BackendInfo, Claim, ClaimRef, Clock, CommandOutcome, Cursor, Listing, Memory, OperatorCommand,
+    Page, Query, ReleaseRequest, Released, RenewRequest, Renewal, Result, Snapshot, Verdict,
 };
 
 use crate::{environment::NodeEnvironment, referee::Referee, world::World};
@@ -53,7 +53,8 @@ impl Server {
             self.world.stamp(grant.token.get());
         }
         self.world.trace(|| {
-            let after = claim.takes_over_from.map(|from| format!(" after {:?}", from.owner)).unwrap_or_default();
+            let after =
+                claim.takes_over_from.map(|from| format!(" after {:?}", from.owner)).unwrap_or_default();
             let Claim { holder, owner, resource, share, .. } = claim;
             format!(
                 "server: acquire {} {owner:?} {share:?} of {resource}{after}: {}",
@@ -74,13 +75,13 @@ impl Server {
         answers
     }
 
-    pub(crate) async fn release(&self, farewell: &ReleaseRequest) -> Result<Released> {
-        let released = self.memory.release(farewell).await;
+    pub(crate) async fn release(&self, request: &ReleaseRequest) -> Result<Released> {
+        let released = self.memory.release(request).await;
         self.world.trace(|| {
-            let ReleaseRequest { owner, resource, tombstone, keep_for, .. } = farewell;
+            let ReleaseRequest { owner, resource, tombstone, keep_for, .. } = request;
             format!("server: release {owner:?} of {resource} tombstone {tombstone:?} keep {keep_for:?}: {released:?}")
         });
-        self.referee().released(self.environment.now(), farewell);
+        self.referee().released(self.environment.now(), request);
         released
     }
 

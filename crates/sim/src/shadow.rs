@@ -1,8 +1,8 @@
 //! One resource, kept a second time and as plainly as possible: vectors, no indexes, no cleverness.
 
 use leasehold::{
-    Claim, OperatorAction, Eviction, ReleaseRequest, FencingToken, RenewRequest, Timestamp, OperatorCommand, OwnerToken, Handover,
-    WhenBlocked,
+    Claim, Eviction, FencingToken, Handover, OperatorAction, OperatorCommand, OwnerToken, ReleaseRequest,
+    RenewRequest, Timestamp, WhenBlocked,
 };
 
 use crate::clock::Time;
@@ -116,15 +116,15 @@ impl Shadow {
         Some(seat.ends)
     }
 
-    pub(crate) fn release(&mut self, now: Timestamp, farewell: &ReleaseRequest) {
-        let owner = farewell.owner;
-        let keep_for = farewell.keep_for.filter(|keep_for| !keep_for.is_zero());
+    pub(crate) fn release(&mut self, now: Timestamp, request: &ReleaseRequest) {
+        let owner = request.owner;
+        let keep_for = request.keep_for.filter(|keep_for| !keep_for.is_zero());
         match (keep_for, self.seats.iter_mut().find(|seat| seat.owner == owner && !seat.kept)) {
             (Some(keep_for), Some(seat)) => (seat.kept, seat.ends) = (true, now.after(keep_for)),
             _ => self.seats.retain(|seat| seat.owner != owner || seat.kept),
         }
         self.leave(owner);
-        self.graves.extend(farewell.tombstone.map(|keep| (owner, now.after(keep))));
+        self.graves.extend(request.tombstone.map(|keep| (owner, now.after(keep))));
     }
 
     /// An order that was carried out.

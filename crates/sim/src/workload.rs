@@ -3,10 +3,10 @@
 use std::{future::Future, sync::Arc, time::Duration};
 
 use leasehold::{
-    Client, Error, ErrorKind, FencingToken, Lease, LeaseRequest, Timestamp, Released, Scope, ShareNumber,
+    Client, Error, ErrorKind, FencingToken, Lease, LeaseRequest, Released, Scope, ShareNumber, Timestamp,
     TokenKind,
 };
-use leasehold_core::race::{Either, first};
+use leasehold_support::race::{Either, first};
 
 use crate::{
     holding::{self, Grip, Terms},

@@ -63,38 +63,3 @@ fn a_seed_over_a_quorum_replays_exactly() {
     let (first, again) = (run_quorum_seed(3, false), run_quorum_seed(3, false));
     assert_eq!((first.hash, first.polls, first.counts), (again.hash, again.polls, again.counts));
 }
-
-#[cfg(feature = "planted")]
-mod planted {
-    use leasehold_sim::{Bug, find};
-
-    /// Within how many seeds each has to be found; `--planted` says within how many it is.
-    fn found_within(bug: Bug) -> u64 {
-        match bug {
-            Bug::CalendarAtReply => 1000,
-            Bug::EndlessTurns | Bug::HeadNotCalled | Bug::RenewRevives => 120,
-            _ => 40,
-        }
-    }
-
-    #[test]
-    fn every_planted_bug_is_found() {
-        for &bug in Bug::ALL.iter().filter(|bug| !bug.is_of_quorum()) {
-            let most = found_within(bug);
-            assert!(find(bug, 1..=most).is_some(), "not found within {most} seeds: {}", bug.what());
-        }
-    }
-
-    /// Two of them take a rare coincidence: `--planted` says which seed is the first.
-    #[test]
-    fn every_planted_bug_of_the_quorum_is_found() {
-        for &bug in Bug::ALL.iter().filter(|bug| bug.is_of_quorum()) {
-            let seeds = match bug {
-                Bug::NotTold => 90..=400,
-                Bug::LateAttemptUndoes => 1..=120,
-                _ => 1..=60,
-            };
-            assert!(find(bug, seeds).is_some(), "not found: {}", bug.what());
-        }
-    }
-}

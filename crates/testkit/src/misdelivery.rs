@@ -14,8 +14,9 @@ use std::{fmt, future::Future, sync::Arc, time::Duration};
 
 use leasehold::System;
 use leasehold_core::{
-    Backend, Claim, OperatorAction, Effect, Error, ErrorKind, Eviction, ReleaseRequest, FencingToken, RenewRequest, Holder, OperatorCommand,
-    CommandOutcome, OwnerToken, Query, Released, Renewal, Resource, Result, Share, Verdict,
+    Backend, Claim, CommandOutcome, Effect, Error, ErrorKind, Eviction, FencingToken, Holder, OperatorAction,
+    OperatorCommand, OwnerToken, Query, ReleaseRequest, Released, RenewRequest, Renewal, Resource, Result,
+    Share, Verdict,
 };
 
 use crate::proxy::{Misdelivery, Proxy};
@@ -200,7 +201,9 @@ async fn orders(world: &World) -> Pair {
     let earlier = FencingToken::new(token.get() - 1).expect("tokens of a clock or a log are not 1 here");
     let ask = OperatorAction::Ask { within: TTL };
     let order = |claim: &Claim, token| {
-        Asked::Order(OperatorCommand::new(claim.resource.clone(), ask, "test", "misdelivery").for_token(token))
+        Asked::Order(
+            OperatorCommand::new(claim.resource.clone(), ask, "test", "misdelivery").for_token(token),
+        )
     };
     Pair {
         first: (order(&held, token), Expected::Ordered(true)),
@@ -238,7 +241,7 @@ async fn ask(backend: &dyn Backend, asked: &Asked) -> Result<Expected> {
                 Renewal::Gone { .. } => Expected::Gone,
                 renewal => other(&renewal),
             },
-            Asked::Release(farewell) => Expected::Released(backend.release(farewell).await?),
+            Asked::Release(request) => Expected::Released(backend.release(request).await?),
             Asked::Order(order) => Expected::Ordered(backend.order(order).await? == CommandOutcome::Done),
             Asked::Look(resource) => {
                 let snapshots = backend.inspect(&Query::One(resource.clone())).await?.into_snapshots();

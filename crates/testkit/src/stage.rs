@@ -3,7 +3,7 @@
 use std::{any::Any, fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use leasehold::{System, testing::ManualTime};
-use leasehold_core::{Backend, Clock, Environment, Timestamp, SystemClock};
+use leasehold_core::{Backend, Clock, Environment, SystemClock, Timestamp};
 
 /// A backend on which tests are played.
 ///

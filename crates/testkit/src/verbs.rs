@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use leasehold_core::{
-    Backend, Claim, ClaimRef, Cursor, Effect, Error, ReleaseRequest, RenewRequest, OperatorCommand, CommandOutcome, Page, Query, Released,
-    Renewal, Result, Verb, Verdict,
+    Backend, Claim, ClaimRef, CommandOutcome, Cursor, Effect, Error, OperatorCommand, Page, Query,
+    ReleaseRequest, Released, RenewRequest, Renewal, Result, Verb, Verdict,
 };
 
 /// What a backend is asked.
@@ -71,7 +71,7 @@ impl Ask {
         match self {
             Ask::Acquire(claim) => Answer::Acquire(backend.acquire(claim).await),
             Ask::Renew(held) => Answer::Renew(backend.renew(held).await),
-            Ask::Release(farewell) => Answer::Release(backend.release(farewell).await),
+            Ask::Release(request) => Answer::Release(backend.release(request).await),
             Ask::Wait { claim, since, at_most } => Answer::Wait(backend.wait(claim, since, *at_most).await),
             Ask::Inspect(query) => Answer::Inspect(backend.inspect(query).await),
             Ask::Order(order) => Answer::Order(backend.order(order).await),
@@ -125,9 +125,9 @@ macro_rules! relay {
 
             async fn release(
                 &self,
-                farewell: &leasehold_core::ReleaseRequest,
+                request: &leasehold_core::ReleaseRequest,
             ) -> leasehold_core::Result<leasehold_core::Released> {
-                let ask = $crate::verbs::Ask::Release(farewell.clone());
+                let ask = $crate::verbs::Ask::Release(request.clone());
                 let $crate::verbs::Answer::Release(answer) = self.relay(ask).await else { misplaced() };
                 answer
             }

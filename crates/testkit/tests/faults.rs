@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 
 use leasehold::{Memory, System, testing::ManualTime};
 use leasehold_core::{
-    Backend, Claim, ClaimRef, Cursor, Effect, Environment, Error, ErrorKind, ReleaseRequest, RenewRequest, Holder,
-    OwnerToken, Query, Released, Renewal, Resource, Share, Verb, Verdict,
+    Backend, Claim, ClaimRef, Cursor, Effect, Environment, Error, ErrorKind, Holder, OwnerToken, Query,
+    ReleaseRequest, Released, RenewRequest, Renewal, Resource, Share, Verb, Verdict,
 };
 use leasehold_testkit::{
     Faulty,
@@ -84,9 +84,9 @@ async fn a_lost_reply_had_its_effect() {
     unavailable(wire.faulty.acquire(&claim(1)).await, Effect::Unknown);
     assert_eq!(wire.holders().await, 1);
     wire.faulty.next(Verb::Release, Fault::LoseReply);
-    let farewell = ReleaseRequest::new(claim(1).reference());
-    unavailable(wire.faulty.release(&farewell).await, Effect::Unknown);
-    assert_eq!(wire.faulty.release(&farewell).await.unwrap(), Released::AlreadyGone);
+    let request = ReleaseRequest::new(claim(1).reference());
+    unavailable(wire.faulty.release(&request).await, Effect::Unknown);
+    assert_eq!(wire.faulty.release(&request).await.unwrap(), Released::AlreadyGone);
     assert_eq!(wire.faulty.struck(), [(Verb::Acquire, Fault::LoseReply), (Verb::Release, Fault::LoseReply)]);
 }
 
@@ -135,7 +135,12 @@ async fn a_tombstone_stops_a_late_request() {
     let wire = wire();
     wire.faulty.next(Verb::Acquire, Fault::Late(Duration::from_secs(3)));
     unavailable(wire.faulty.acquire(&claim(1)).await, Effect::Unknown);
-    wire.faulty.release(&ReleaseRequest::new(claim(1).reference()).with_tombstone(ReleaseRequest::tombstone_ttl(TTL))).await.unwrap();
+    wire.faulty
+        .release(
+            &ReleaseRequest::new(claim(1).reference()).with_tombstone(ReleaseRequest::tombstone_ttl(TTL)),
+        )
+        .await
+        .unwrap();
     wire.time.advance(Duration::from_secs(4)).await;
     assert_eq!(wire.holders().await, 0);
 }

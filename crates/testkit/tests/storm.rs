@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 
 use leasehold::{Memory, testing::ManualTime};
 use leasehold_core::{
-    Backend, Claim, Clock as _, Environment, ReleaseRequest, RenewRequest, Holder, OwnerToken, Renewal, Resource, Share,
-    Handover, Verdict,
+    Backend, Claim, Clock as _, Environment, Handover, Holder, OwnerToken, ReleaseRequest, RenewRequest,
+    Renewal, Resource, Share, Verdict,
 };
 use leasehold_testkit::{
     Faulty, Recorded,
@@ -60,9 +60,13 @@ async fn client(
             0 => {} // it dies, and the ttl has to do
             1 if holds && !doubtful => heir_of = Some(owner),
             _ => {
-                let farewell = ReleaseRequest::new(claim.reference());
-                let farewell = if doubtful { farewell.with_tombstone(ReleaseRequest::tombstone_ttl(TTL)) } else { farewell };
-                drop(backend.release(&farewell).await);
+                let request = ReleaseRequest::new(claim.reference());
+                let request = if doubtful {
+                    request.with_tombstone(ReleaseRequest::tombstone_ttl(TTL))
+                } else {
+                    request
+                };
+                drop(backend.release(&request).await);
             }
         }
     }

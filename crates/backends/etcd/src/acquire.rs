@@ -213,8 +213,9 @@ impl Etcd {
 
     /// Whether the lease that the predecessor stands under is one of ours.
     fn knows_predecessor(&self, claim: &Claim, lease: i64) -> bool {
-        let from =
-            claim.takes_over_from.map(|from| ClaimRef { resource: claim.resource.clone(), owner: from.owner });
+        let from = claim
+            .takes_over_from
+            .map(|from| ClaimRef { resource: claim.resource.clone(), owner: from.owner });
         let record = from.and_then(|from| self.claims.get(&from));
         record.and_then(|record| record.under).is_some_and(|under| under.id == lease)
     }
@@ -506,8 +507,8 @@ impl Etcd {
         };
         if line.ahead(place) > line_max && grip.joined {
             // The one transaction cannot count: whoever is one too many leaves again.
-            let farewell = leasehold_core::ReleaseRequest::new(claim.reference());
-            self.try_release(&farewell).await?;
+            let request = leasehold_core::ReleaseRequest::new(claim.reference());
+            self.try_release(&request).await?;
             grip.wrote = false;
             return Err(Fault::Refused(full(line_max)));
         }

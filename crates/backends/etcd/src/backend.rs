@@ -4,10 +4,11 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use etcd_client::GetOptions;
 use leasehold_core::{
-    Backend, BackendInfo, Claim, ClaimRef, Cursor, Effect, Environment, ReleaseRequest, Guarantee, RenewRequest, FailureDomain,
-    OperatorCommand, CommandOutcome, Page, Query, Released, Renewal, Resource, Result, Verb, Verdict, async_trait,
-    race::{Either, first},
+    Backend, BackendInfo, Claim, ClaimRef, CommandOutcome, Cursor, Effect, Environment, FailureDomain,
+    Guarantee, OperatorCommand, Page, Query, ReleaseRequest, Released, RenewRequest, Renewal, Resource,
+    Result, Verb, Verdict, async_trait,
 };
+use leasehold_support::race::{Either, first};
 
 use crate::{
     NAME, claims::Claims, config::Config, crowds::Crowds, error::Fault, link::Link, pool::Pool, proof::Keyed,
@@ -112,9 +113,9 @@ impl Backend for Etcd {
         self.renew_batch(held).await
     }
 
-    async fn release(&self, farewell: &ReleaseRequest) -> Result<Released> {
-        let at = |fault: Fault| fault.into_error().at(Verb::Release, NAME).on(&farewell.resource);
-        self.try_release(farewell).await.map_err(at)
+    async fn release(&self, request: &ReleaseRequest) -> Result<Released> {
+        let at = |fault: Fault| fault.into_error().at(Verb::Release, NAME).on(&request.resource);
+        self.try_release(request).await.map_err(at)
     }
 
     async fn wait(&self, claim: &ClaimRef, since: &Cursor, at_most: Duration) -> Result<()> {

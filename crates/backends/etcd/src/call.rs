@@ -3,10 +3,8 @@
 use std::{future::Future, sync::atomic::Ordering, time::Duration};
 
 use etcd_client::{Client, Error as Driver, KvClient};
-use leasehold_core::{
-    Timestamp,
-    race::{Either, first},
-};
+use leasehold_core::Timestamp;
+use leasehold_support::race::{Either, first};
 
 use crate::{
     error::Fault,

@@ -6,7 +6,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use leasehold_core::{FinishRequest, Claim, Clock, HeldBy, Holder, WallTime};
+use leasehold_core::{Claim, Clock, FinishRequest, HeldBy, Holder, WallTime};
 use serde::{Deserialize, Serialize};
 
 use crate::keys::mark;

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
-use leasehold_core::{Blocked, ClaimRef, Cursor, Timestamp, QueueEntry};
+use leasehold_core::{Blocked, ClaimRef, Cursor, QueueEntry, Timestamp};
 
 use crate::{
     backend::Etcd,
@@ -175,7 +175,11 @@ impl Etcd {
     }
 
     /// Holders and places as others see them, up to this many of each.
-    pub(crate) async fn seen(&self, line: &Line, most: usize) -> (Vec<leasehold_core::HeldBy>, Vec<QueueEntry>) {
+    pub(crate) async fn seen(
+        &self,
+        line: &Line,
+        most: usize,
+    ) -> (Vec<leasehold_core::HeldBy>, Vec<QueueEntry>) {
         let holders = self.lefts(line, line.holders().take(most));
         let places = self.lefts(line, line.places().take(most));
         let (mut holders, places) = futures_util::future::join(holders, places).await;
@@ -187,7 +191,9 @@ impl Etcd {
         });
         let places = places.into_iter().map(|(index, left)| (index, left.unwrap_or_default()));
         let placed = places.map(|(index, left)| match &line.contenders[index].entry {
-            Some(entry) => QueueEntry::new(entry.holder(), entry.weight, entry.since(&*self.environment), left),
+            Some(entry) => {
+                QueueEntry::new(entry.holder(), entry.weight, entry.since(&*self.environment), left)
+            }
             None => {
                 let holder = stranger(&line.contenders[index].text);
                 QueueEntry::new(Arc::clone(&holder), line.weight(index), Duration::ZERO, left)

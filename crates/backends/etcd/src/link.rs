@@ -13,10 +13,8 @@ use std::{
 };
 
 use etcd_client::{Client, ConnectOptions, KvClient};
-use leasehold_core::{
-    Environment, Error, ErrorKind, Timestamp,
-    race::{Either, first},
-};
+use leasehold_core::{Environment, Error, ErrorKind, Timestamp};
+use leasehold_support::race::{Either, first};
 use tokio::sync::watch;
 
 use crate::{config::Config, error::Fault};

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use leasehold_core::{
-    OperatorAction, Error, ErrorKind, Eviction, ReleaseRequest, FencingToken, GoneReason, OperatorCommand, CommandOutcome, WallTime,
+    CommandOutcome, Error, ErrorKind, Eviction, FencingToken, GoneReason, OperatorAction, OperatorCommand,
+    ReleaseRequest, WallTime,
 };
 use serde::{Deserialize, Serialize};
 
@@ -80,7 +81,12 @@ impl Etcd {
     }
 
     /// All that is to be written: the order, and its record.
-    async fn prepare(&self, order: &OperatorCommand, keys: &Keys, draft: &mut Draft) -> Result<CommandOutcome, Fault> {
+    async fn prepare(
+        &self,
+        order: &OperatorCommand,
+        keys: &Keys,
+        draft: &mut Draft,
+    ) -> Result<CommandOutcome, Fault> {
         let line = self.link.read(keys, &[], 0).await?.line;
         let ordered = self.draft(order, keys, &line, draft).await?;
         let recorded = Recorded::of(order, self.environment.wall(), ordered == CommandOutcome::Done);

@@ -371,7 +371,7 @@ mod tests {
         keys::Root,
         line::tests::{claim, contender, line},
     };
-    use leasehold_core::{Share, Handover};
+    use leasehold_core::{Handover, Share};
 
     const LEASES: Leases = Leases { hold: 77, place: Some(66), grave: None, remainder: None };
     const NOTHING: OwnKey = OwnKey { own: Own::Nothing, modified: 0, home: 0 };

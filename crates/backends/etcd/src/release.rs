@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_core::{ClaimRef, Error, ErrorKind, ReleaseRequest, GoneReason, Released};
+use leasehold_core::{ClaimRef, Error, ErrorKind, GoneReason, ReleaseRequest, Released};
 
 use crate::{
     backend::Etcd,
@@ -17,18 +17,18 @@ use crate::{
 const ATTEMPTS: u32 = 40;
 
 impl Etcd {
-    pub(crate) async fn try_release(&self, farewell: &ReleaseRequest) -> Result<Released, Fault> {
-        let keys = self.link.config.root.of(&farewell.resource);
-        let claim = ClaimRef { resource: farewell.resource.clone(), owner: farewell.owner };
-        let me = mark(farewell.owner);
-        let keep_for = farewell.keep_for.filter(|keep_for| !keep_for.is_zero());
-        if farewell.tombstone.is_none()
+    pub(crate) async fn try_release(&self, request: &ReleaseRequest) -> Result<Released, Fault> {
+        let keys = self.link.config.root.of(&request.resource);
+        let claim = ClaimRef { resource: request.resource.clone(), owner: request.owner };
+        let me = mark(request.owner);
+        let keep_for = request.keep_for.filter(|keep_for| !keep_for.is_zero());
+        if request.tombstone.is_none()
             && keep_for.is_none()
             && let Some(released) = self.release_known(&keys, &claim, &me).await?
         {
             return Ok(released);
         }
-        let grave = match farewell.tombstone {
+        let grave = match request.tombstone {
             Some(tombstone) => Some(self.pool.grant(whole_seconds(tombstone)).await?.id),
             None => None,
         };

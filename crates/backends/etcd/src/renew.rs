@@ -8,7 +8,8 @@ use std::collections::HashMap;
 use etcd_client::TxnOpResponse;
 use futures_util::future::join_all;
 use leasehold_core::{
-    ClaimRef, Error, ErrorKind, GoneReason, RenewRequest, Renewed, Timestamp, OwnerToken, Renewal, Resource, Result, Verb,
+    ClaimRef, Error, ErrorKind, GoneReason, OwnerToken, RenewRequest, Renewal, Renewed, Resource, Result,
+    Timestamp, Verb,
 };
 
 use crate::{

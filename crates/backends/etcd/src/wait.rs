@@ -18,10 +18,8 @@ use std::{
 };
 
 use etcd_client::{Event, EventType, WatchOptions, WatchResponse, WatchStream};
-use leasehold_core::{
-    Backoff, ClaimRef, Cursor,
-    race::{Either, first},
-};
+use leasehold_core::{Backoff, ClaimRef, Cursor};
+use leasehold_support::race::{Either, first};
 use tokio::sync::{Mutex, Notify, mpsc};
 
 use crate::{

@@ -63,7 +63,7 @@ fn stopped_past_its_ttl() {
     stopped.tell("release");
     assert_eq!(stopped.hears("released"), "AlreadyGone");
     next.tell("check");
-    assert_eq!(next.hears(""), "ok", "the late farewell harmed nobody");
+    assert_eq!(next.hears(""), "ok", "the late request harmed nobody");
 }
 
 fn killed() {

@@ -3,11 +3,11 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use leasehold_core::{
-    Backend, BackendInfo, Blocked, Claim, ClaimRef, OperatorAction, Cursor, Effect, Environment, Error, ErrorKind,
-    ReleaseRequest, Grant, RenewRequest, FailureDomain, OperatorCommand, CommandOutcome, Page, Query, Released, Renewal, Resource, Result, Verb,
-    Verdict, WhenBlocked, async_trait,
-    race::{Either, first},
+    Backend, BackendInfo, Blocked, Claim, ClaimRef, CommandOutcome, Cursor, Effect, Environment, Error,
+    ErrorKind, FailureDomain, Grant, OperatorAction, OperatorCommand, Page, Query, ReleaseRequest, Released,
+    RenewRequest, Renewal, Resource, Result, Verb, Verdict, WhenBlocked, async_trait,
 };
+use leasehold_support::race::{Either, first};
 use tokio_postgres::{Row, types::Type};
 
 use crate::{
@@ -132,12 +132,16 @@ impl Postgres {
         verdict(&self.link.ask(&question).await?)
     }
 
-    async fn try_release(&self, farewell: &ReleaseRequest) -> Result<Released> {
-        let (key, owner) = (farewell.resource.key(), farewell.owner.to_bytes());
-        let tombstone = farewell.tombstone.map_or(-1, micros);
-        let keep = farewell.keep_for.filter(|keep| !keep.is_zero()).map_or(0, |keep| micros(keep).max(1));
-        let parameters: [Parameter<'_>; 4] =
-            [(&key, Type::TEXT), (&owner.as_slice(), Type::BYTEA), (&tombstone, Type::INT8), (&keep, Type::INT8)];
+    async fn try_release(&self, request: &ReleaseRequest) -> Result<Released> {
+        let (key, owner) = (request.resource.key(), request.owner.to_bytes());
+        let tombstone = request.tombstone.map_or(-1, micros);
+        let keep = request.keep_for.filter(|keep| !keep.is_zero()).map_or(0, |keep| micros(keep).max(1));
+        let parameters: [Parameter<'_>; 4] = [
+            (&key, Type::TEXT),
+            (&owner.as_slice(), Type::BYTEA),
+            (&tombstone, Type::INT8),
+            (&keep, Type::INT8),
+        ];
         let there: bool = first_row(&self.link.run(&self.sql.release, &parameters).await?)?.read(0)?;
         Ok(if there { Released::Now } else { Released::AlreadyGone })
     }
@@ -253,9 +257,9 @@ impl Backend for Postgres {
         self.renew_batch(held).await
     }
 
-    async fn release(&self, farewell: &ReleaseRequest) -> Result<Released> {
-        let at = |error: Error| error.at(Verb::Release, NAME).on(&farewell.resource);
-        self.try_release(farewell).await.map_err(at)
+    async fn release(&self, request: &ReleaseRequest) -> Result<Released> {
+        let at = |error: Error| error.at(Verb::Release, NAME).on(&request.resource);
+        self.try_release(request).await.map_err(at)
     }
 
     async fn wait(&self, claim: &ClaimRef, since: &Cursor, at_most: Duration) -> Result<()> {

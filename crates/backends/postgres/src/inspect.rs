@@ -1,7 +1,8 @@
 //! The verb `inspect`: looks, and changes nothing.
 
 use leasehold_core::{
-    AuditRecord, Cursor, Error, ErrorKind, Listing, Page, QueueEntry, Query, Resource, Result, Snapshot, WallTime,
+    AuditRecord, Cursor, Error, ErrorKind, Listing, Page, Query, QueueEntry, Resource, Result, Snapshot,
+    WallTime,
 };
 use tokio_postgres::{
     Row,

@@ -15,10 +15,8 @@ use std::{
     time::Duration,
 };
 
-use leasehold_core::{
-    BackendInfo, Effect, Environment, Error, Timestamp, RequestIds, Result,
-    race::{Either, first},
-};
+use leasehold_core::{BackendInfo, Effect, Environment, Error, RequestIds, Result, Timestamp};
+use leasehold_support::race::{Either, first};
 use tokio::sync::Semaphore;
 use tokio_postgres::Row;
 

@@ -1,6 +1,6 @@
 //! The verb `renew`: a whole batch in one statement.
 
-use leasehold_core::{Error, ErrorKind, GoneReason, RenewRequest, Renewed, Renewal, Result, Verb};
+use leasehold_core::{Error, ErrorKind, GoneReason, RenewRequest, Renewal, Renewed, Result, Verb};
 use tokio_postgres::{Row, types::Type};
 
 use crate::{
@@ -18,7 +18,8 @@ impl Postgres {
         self.renew_some(held, &sent, &mut answers).await;
         // A claim may have moved from the line to a seat between the look at the seats and the look at the line: what
         // was found in neither is looked for once more.
-        let missed = |index: &usize| matches!(answers[*index], Ok(Renewal::Gone { why: GoneReason::NotThere }));
+        let missed =
+            |index: &usize| matches!(answers[*index], Ok(Renewal::Gone { why: GoneReason::NotThere }));
         let again: Vec<usize> = sent.into_iter().filter(missed).collect();
         self.renew_some(held, &again, &mut answers).await;
         let answers = answers.into_iter().zip(held);

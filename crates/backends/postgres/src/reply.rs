@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use leasehold_core::{FinishRequest, FencingToken, HeldBy, Holder, Result};
+use leasehold_core::{FencingToken, FinishRequest, HeldBy, Holder, Result};
 use tokio_postgres::{Row, types::FromSql};
 
 use crate::error;

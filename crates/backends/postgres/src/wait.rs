@@ -18,10 +18,8 @@ use std::{
     time::Duration,
 };
 
-use leasehold_core::{
-    Backoff, ClaimRef, Environment, OwnerToken, Result,
-    race::{Either, first},
-};
+use leasehold_core::{Backoff, ClaimRef, Environment, OwnerToken, Result};
+use leasehold_support::race::{Either, first};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_postgres::{Notification, types::Type};
 

@@ -13,10 +13,8 @@ use std::{
     time::Duration,
 };
 
-use leasehold_core::{
-    Effect, Environment, Error, ErrorKind, Timestamp, RequestId, RequestIds, Result,
-    race::{Either, first},
-};
+use leasehold_core::{Effect, Environment, Error, ErrorKind, RequestId, RequestIds, Result, Timestamp};
+use leasehold_support::race::{Either, first};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     sync::{Notify, mpsc},

@@ -44,7 +44,10 @@ async fn a_wrong_password_is_denied_and_a_rotated_one_is_read_anew() {
     let ours = claim(&report(), LONG);
     granted(&postgres, &ours).await;
     server.sql("ALTER ROLE app PASSWORD 'second'");
-    assert!(matches!(renew(&postgres, ours.reference(), LONG).await, Renewal::Renewed(_)), "a session stands");
+    assert!(
+        matches!(renew(&postgres, ours.reference(), LONG).await, Renewal::Renewed(_)),
+        "a session stands"
+    );
     server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app'");
     let denied =
         || async { postgres.acquire(&ours).await.is_err_and(|error| error.kind() == ErrorKind::Denied) };

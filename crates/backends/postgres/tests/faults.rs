@@ -11,7 +11,7 @@ use std::{
 use common::{
     LONG, PATIENCE, claim, client, eventually, granted, in_time, open, release, renew, report, says,
 };
-use leasehold::{Backend as _, Effect, ErrorKind, ReleaseRequest, RenewRequest, Released, Renewal, Verdict};
+use leasehold::{Backend as _, Effect, ErrorKind, ReleaseRequest, Released, RenewRequest, Renewal, Verdict};
 use leasehold_testkit::{Proxy, proxy::Way, servers::PostgresServer};
 
 /// One for all that neither kill nor stop it: each has a schema of its own.
@@ -62,7 +62,7 @@ async fn a_partition_past_the_ttl_is_a_loss_told_in_time_and_healing_revives_not
     assert_eq!(
         holders(server, "partition"),
         "1",
-        "neither renewals nor farewells that come late change anything"
+        "neither renewals nor release_requests that come late change anything"
     );
 }
 
@@ -97,8 +97,8 @@ async fn a_request_executed_after_its_owner_gave_up_comes_to_nothing() {
     let ours = claim(&report(), LONG);
     let error = slow.acquire(&ours).await.unwrap_err();
     assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::Unknown));
-    let farewell = ReleaseRequest::new(ours.reference()).with_tombstone(ReleaseRequest::tombstone_ttl(LONG));
-    assert_eq!(prompt.release(&farewell).await.unwrap(), Released::AlreadyGone);
+    let request = ReleaseRequest::new(ours.reference()).with_tombstone(ReleaseRequest::tombstone_ttl(LONG));
+    assert_eq!(prompt.release(&request).await.unwrap(), Released::AlreadyGone);
     let before = calls();
     proxy.heal();
     eventually("the late execution", || async { calls() > before }).await;

@@ -7,7 +7,9 @@
 mod common;
 
 use common::{LONG, blocked, claim, granted, open, owner, release, renew, report};
-use leasehold::{Backend as _, OperatorAction, Listing, OperatorCommand, CommandOutcome, Page, Query, Released, Renewal};
+use leasehold::{
+    Backend as _, CommandOutcome, Listing, OperatorAction, OperatorCommand, Page, Query, Released, Renewal,
+};
 use leasehold_testkit::servers::PostgresServer;
 use tokio_postgres::{
     Client, NoTls, Row,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use common::{
     LONG, claim, client, connect, eventually, granted, in_time, open, release, renew, report, says,
 };
-use leasehold::{Backend as _, Effect, ErrorKind, ReleaseRequest, Guarantee, Released, Renewal};
+use leasehold::{Backend as _, Effect, ErrorKind, Guarantee, ReleaseRequest, Released, Renewal};
 use leasehold_postgres::Postgres;
 use leasehold_testkit::servers::{Daemon, PostgresServer};
 
@@ -75,7 +75,7 @@ async fn of_three_servers_a_standby_and_then_the_primary_die_and_no_lease_is_los
         let token = granted(&postgres, &next).await.token;
         assert!(token > last, "tokens grow after the loss of {fault}");
         last = token;
-        eventually("a farewell", || async {
+        eventually("a request", || async {
             postgres.release(&ReleaseRequest::new(next.reference())).await.is_ok()
         })
         .await;

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{LONG, blocked, claim, granted, open, release, report, waiting};
-use leasehold::{Backend as _, Claim, ReleaseRequest, FencingToken, Resource};
+use leasehold::{Backend as _, Claim, FencingToken, ReleaseRequest, Resource};
 use leasehold_testkit::servers::PostgresServer;
 use tokio_postgres::{Client, NoTls};
 
@@ -30,8 +30,8 @@ async fn idle_resources_are_forgotten_and_their_tokens_are_not_repeated() {
             // Someone is there, someone waits for a tombstone to end, an operator paused it: none of these is idle.
             0 => {}
             1 => {
-                let farewell = ReleaseRequest::new(ours.reference()).with_tombstone(LONG * 100);
-                postgres.release(&farewell).await.unwrap();
+                let request = ReleaseRequest::new(ours.reference()).with_tombstone(LONG * 100);
+                postgres.release(&request).await.unwrap();
             }
             _ => drop(release(&postgres, &ours).await),
         }

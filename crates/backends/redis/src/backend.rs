@@ -3,9 +3,10 @@
 use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
 use leasehold_core::{
-    Backend, BackendInfo, Blocked, Claim, ClaimRef, OperatorAction, Cursor, Effect, Environment, Error, ErrorKind,
-    ReleaseRequest, Grant, Guarantee, RenewRequest, FailureDomain, OperatorCommand, CommandOutcome, OwnerToken, Page, Query, Released, Renewal,
-    Resource, Result, Verb, Verdict, WhenBlocked, async_trait,
+    Backend, BackendInfo, Blocked, Claim, ClaimRef, CommandOutcome, Cursor, Effect, Environment, Error,
+    ErrorKind, FailureDomain, Grant, Guarantee, OperatorAction, OperatorCommand, OwnerToken, Page, Query,
+    ReleaseRequest, Released, RenewRequest, Renewal, Resource, Result, Verb, Verdict, WhenBlocked,
+    async_trait,
 };
 use redis::{Cmd, RedisWrite as _, Value};
 
@@ -22,7 +23,7 @@ use crate::{
     sentinel,
     wait::Ear,
 };
-use leasehold_core::race::first;
+use leasehold_support::race::first;
 
 /// Leases in Redis.
 ///
@@ -172,8 +173,9 @@ impl Redis {
             Some(Err(why)) => why,
             None => return Err(Fault::Strange("a grant has no answer".to_owned())),
         };
-        let farewell = ReleaseRequest::new(claim.reference()).with_tombstone(ReleaseRequest::tombstone_ttl(claim.ttl));
-        let effect = if self.try_release(&farewell).await.is_ok() { Effect::None } else { Effect::Unknown };
+        let request =
+            ReleaseRequest::new(claim.reference()).with_tombstone(ReleaseRequest::tombstone_ttl(claim.ttl));
+        let effect = if self.try_release(&request).await.is_ok() { Effect::None } else { Effect::Unknown };
         Err(why(effect))
     }
 
@@ -220,31 +222,31 @@ impl Redis {
         })
     }
 
-    fn release_call(&self, farewell: &ReleaseRequest) -> Cmd {
-        let owner = farewell.owner.reveal();
-        let mut call = self.call(&script::RELEASE, &farewell.resource, &owner, 9);
-        self.common(&mut call, &farewell.resource);
+    fn release_call(&self, request: &ReleaseRequest) -> Cmd {
+        let owner = request.owner.reveal();
+        let mut call = self.call(&script::RELEASE, &request.resource, &owner, 9);
+        self.common(&mut call, &request.resource);
         call.arg(&owner);
-        match farewell.tombstone {
+        match request.tombstone {
             None => call.arg(-1),
             Some(tombstone) => call.arg(millis(tombstone)),
         };
-        match farewell.keep_for.filter(|keep_for| !keep_for.is_zero()) {
+        match request.keep_for.filter(|keep_for| !keep_for.is_zero()) {
             None => call.arg(0),
             Some(keep_for) => call.arg(at_least_a_milli(keep_for)),
         };
         call
     }
 
-    async fn try_release(&self, farewell: &ReleaseRequest) -> Result<Released, Fault> {
-        let make = |_| Cow::Owned(self.release_call(farewell));
-        let answer = match self.route.run(&farewell.resource, &script::RELEASE, &make).await {
+    async fn try_release(&self, request: &ReleaseRequest) -> Result<Released, Fault> {
+        let make = |_| Cow::Owned(self.release_call(request));
+        let answer = match self.route.run(&request.resource, &script::RELEASE, &make).await {
             Err(fault) if fault.is_try_again() => {
-                return Box::pin(self.release_owner_alone(farewell, fault)).await;
+                return Box::pin(self.release_owner_alone(request, fault)).await;
             }
             answer => answer,
         };
-        let claim = ClaimRef { resource: farewell.resource.clone(), owner: farewell.owner };
+        let claim = ClaimRef { resource: request.resource.clone(), owner: request.owner };
         match Fields::of(self.named(claim, answer).await?)?.int()? {
             1 => Ok(Released::Now),
             _ => Ok(Released::AlreadyGone),
@@ -395,15 +397,15 @@ impl Backend for Redis {
         self.renew_batch(held).await
     }
 
-    async fn release(&self, farewell: &ReleaseRequest) -> Result<Released> {
-        let at = |fault: Fault| fault.into_error().at(Verb::Release, NAME).on(&farewell.resource);
-        self.try_release(farewell).await.map_err(at)
+    async fn release(&self, request: &ReleaseRequest) -> Result<Released> {
+        let at = |fault: Fault| fault.into_error().at(Verb::Release, NAME).on(&request.resource);
+        self.try_release(request).await.map_err(at)
     }
 
     async fn wait(&self, claim: &ClaimRef, since: &Cursor, at_most: Duration) -> Result<()> {
         let woken = self.wait_for_news(claim, *since, at_most);
         match first(woken, self.environment.sleep(at_most)).await {
-            leasehold_core::race::Either::Left(Err(fault)) => {
+            leasehold_support::race::Either::Left(Err(fault)) => {
                 let error = fault.into_error().with_effect(Effect::None);
                 Err(error.at(Verb::Wait, NAME).on(&claim.resource))
             }

@@ -9,7 +9,8 @@ use std::{
     time::Duration,
 };
 
-use leasehold_core::{Effect, Environment, Error, ErrorKind, FailureDomain, Timestamp, Resource, race};
+use leasehold_core::{Effect, Environment, Error, ErrorKind, FailureDomain, Resource, Timestamp};
+use leasehold_support::race;
 use redis::{Cmd, Pipeline, Value, aio::MultiplexedConnection};
 use tokio::sync::Notify;
 

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold_core::{Environment, ErrorKind, Timestamp, RequestId, RequestIds};
+use leasehold_core::{Environment, ErrorKind, RequestId, RequestIds, Timestamp};
 use redis::{Cmd, Pipeline, Value, aio::MultiplexedConnection};
 
 use crate::{

@@ -8,8 +8,8 @@
 use std::{borrow::Cow, time::Duration};
 
 use leasehold_core::{
-    Claim, Effect, Error, ErrorKind, ReleaseRequest, FencingToken, Grant, RenewRequest, Released, Renewal, Resource, Share,
-    Verdict,
+    Claim, Effect, Error, ErrorKind, FencingToken, Grant, ReleaseRequest, Released, RenewRequest, Renewal,
+    Resource, Share, Verdict,
 };
 use redis::{Cmd, Value};
 
@@ -121,7 +121,11 @@ impl Redis {
     }
 
     /// Renews those whose slots move and who have the owner key, with or without something beside it.
-    pub(crate) async fn renew_moving(&self, held: &[RenewRequest], answers: &mut [Option<Result<Renewal, Fault>>]) {
+    pub(crate) async fn renew_moving(
+        &self,
+        held: &[RenewRequest],
+        answers: &mut [Option<Result<Renewal, Fault>>],
+    ) {
         let moves = |index: &usize| matches!(&answers[*index], Some(Err(fault)) if fault.is_try_again());
         let moving: Vec<usize> =
             (0..held.len()).filter(|index| held[*index].note.is_none() && moves(index)).collect();
@@ -153,14 +157,14 @@ impl Redis {
     /// Gives up a plain seat. Waiters are not told: they look for themselves, soon.
     pub(crate) async fn release_owner_alone(
         &self,
-        farewell: &ReleaseRequest,
+        request: &ReleaseRequest,
         fault: Fault,
     ) -> Result<Released, Fault> {
-        if farewell.keep_for.is_some_and(|keep_for| !keep_for.is_zero()) {
+        if request.keep_for.is_some_and(|keep_for| !keep_for.is_zero()) {
             return Err(fault);
         }
-        let (resource, owner) = (&farewell.resource, farewell.owner.reveal());
-        if let Some(keep) = farewell.tombstone {
+        let (resource, owner) = (&request.resource, request.owner.reveal());
+        if let Some(keep) = request.tombstone {
             let mut tombstone = command("SET", Keys::of(resource).grave(&owner));
             tombstone.arg("b").arg("PX").arg(millis(keep).max(1));
             self.route.send(resource, &tombstone).await?;
@@ -168,7 +172,7 @@ impl Redis {
         let answer = self.alone(&MOVING_RELEASE, resource, &owner).await;
         match answer.and_then(Fields::of).and_then(|mut fields| fields.int()) {
             Ok(1) => Ok(Released::Now),
-            _ if farewell.tombstone.is_some() => Err(unknown("the slot of this resource moves")),
+            _ if request.tombstone.is_some() => Err(unknown("the slot of this resource moves")),
             Ok(_) => Err(fault),
             Err(other) => Err(other),
         }

@@ -6,7 +6,8 @@ use std::{
 };
 
 use leasehold_core::{
-    Effect, Error, ErrorKind, FencingToken, GoneReason, RenewRequest, Renewed, OwnerToken, Renewal, Result, Verb,
+    Effect, Error, ErrorKind, FencingToken, GoneReason, OwnerToken, RenewRequest, Renewal, Renewed, Result,
+    Verb,
 };
 use redis::{Cmd, Value};
 
@@ -27,7 +28,8 @@ const TOGETHER: usize = 64;
 
 impl Redis {
     pub(crate) async fn renew_batch(&self, held: &[RenewRequest]) -> Vec<Result<Renewal>> {
-        let at = |fault: Fault, held: &RenewRequest| fault.into_error().at(Verb::Renew, NAME).on(&held.resource);
+        let at =
+            |fault: Fault, held: &RenewRequest| fault.into_error().at(Verb::Renew, NAME).on(&held.resource);
         if self.route.config().replicas != Replicas::None {
             let answers = self.renew_replicated(held).await;
             return answers
@@ -62,7 +64,12 @@ impl Redis {
     }
 
     /// Node by node, all nodes at once.
-    async fn renew_round(&self, held: &[RenewRequest], which: Vec<usize>, answers: &mut [Result<Renewal, Fault>]) {
+    async fn renew_round(
+        &self,
+        held: &[RenewRequest],
+        which: Vec<usize>,
+        answers: &mut [Result<Renewal, Fault>],
+    ) {
         let mut by_node: BTreeMap<u32, (Arc<Node>, Vec<usize>)> = BTreeMap::new();
         for index in which {
             match self.route.node(&held[index].resource) {

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use leasehold_core::{FinishRequest, Cursor, FencingToken, HeldBy, Holder, QueueEntry};
+use leasehold_core::{Cursor, FencingToken, FinishRequest, HeldBy, Holder, QueueEntry};
 use redis::Value;
 
 use crate::error::Fault;

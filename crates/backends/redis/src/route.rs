@@ -5,7 +5,7 @@
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc, time::Duration};
 
-use leasehold_core::{Environment, Error, ErrorKind, FailureDomain, Timestamp, Resource};
+use leasehold_core::{Environment, Error, ErrorKind, FailureDomain, Resource, Timestamp};
 use redis::{Cmd, Value};
 
 use crate::{

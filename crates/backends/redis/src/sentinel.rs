@@ -16,7 +16,7 @@ use crate::{
     site::{self, Address, Role, unavailable},
     together,
 };
-use leasehold_core::race::{Either, first};
+use leasehold_support::race::{Either, first};
 
 /// How often a silent Sentinel is asked where the primary is.
 const HEARTBEAT: Duration = Duration::from_secs(5);

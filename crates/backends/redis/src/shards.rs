@@ -11,10 +11,8 @@ use std::{
     time::Duration,
 };
 
-use leasehold_core::{
-    Environment, Timestamp,
-    race::{Either, first},
-};
+use leasehold_core::{Environment, Timestamp};
+use leasehold_support::race::{Either, first};
 use redis::{Cmd, Pipeline, PushInfo, PushKind, Value, aio::MultiplexedConnection};
 use tokio::sync::mpsc;
 

@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold_core::{Backoff, ClaimRef, Cursor, Environment, ErrorKind, Timestamp, OwnerToken, Resource};
+use leasehold_core::{Backoff, ClaimRef, Cursor, Environment, ErrorKind, OwnerToken, Resource, Timestamp};
 use redis::{Cmd, PushInfo, PushKind, Value, aio::MultiplexedConnection};
 use tokio::sync::{Notify, mpsc, watch};
 
@@ -32,7 +32,7 @@ use crate::{
     site::{self, Address, Role},
     slot::slot_of,
 };
-use leasehold_core::race::{Either, first};
+use leasehold_support::race::{Either, first};
 
 /// How often a silent subscription is asked whether it lives.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(5);

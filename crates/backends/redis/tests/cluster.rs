@@ -161,9 +161,9 @@ async fn while_a_slot_moves_the_buried_and_the_paused_stay_so() {
     blocking(|| cluster.begin_move(slot..=slot, from, to));
     assert!(is_buried(&redis, &buried).await);
     granted(&redis, &late).await;
-    let farewell = ReleaseRequest::new(late.reference()).with_tombstone(LONG);
-    assert_eq!(redis.release(&farewell).await.unwrap(), Released::Now);
-    assert!(is_buried(&redis, &late).await, "by a farewell during the move");
+    let request = ReleaseRequest::new(late.reference()).with_tombstone(LONG);
+    assert_eq!(redis.release(&request).await.unwrap(), Released::Now);
+    assert!(is_buried(&redis, &late).await, "by a request during the move");
     blocking(|| cluster.move_keys(slot..=slot, from, to));
     blocking(|| cluster.end_move(slot..=slot, from, to));
     assert!(is_buried(&redis, &late).await);

@@ -217,7 +217,8 @@ async fn replicas_acknowledge_on_every_shard_wherever_the_slot_is() {
     let slot = cluster.slot(held[0].resource.key());
     blocking(|| cluster.move_slots(slot..=slot, 1));
     assert_eq!(granted(&redis, &held[0]).await.acks, Some(1), "at its new node");
-    let batch: Vec<_> = held.iter().map(|ours| leasehold::RenewRequest::new(ours.reference(), LONG)).collect();
+    let batch: Vec<_> =
+        held.iter().map(|ours| leasehold::RenewRequest::new(ours.reference(), LONG)).collect();
     for answer in redis.renew(&batch).await {
         assert!(matches!(answer, Ok(Renewal::Renewed(_))), "{answer:?}");
     }

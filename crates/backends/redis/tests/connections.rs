@@ -94,8 +94,11 @@ async fn whoever_may_not_ask_for_replicas_is_denied_and_holds_nothing() {
     let plain = open(&url).await;
     let ours = claim(&report(), LONG);
     granted(&plain, &ours).await;
-    let error =
-        redis.renew(&[RenewRequest::new(ours.reference(), LONG)]).await.remove(0).expect_err("it may not wait");
+    let error = redis
+        .renew(&[RenewRequest::new(ours.reference(), LONG)])
+        .await
+        .remove(0)
+        .expect_err("it may not wait");
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Denied, Effect::Unknown), "{error}");
 }
 

@@ -166,14 +166,14 @@ async fn a_timeout_on_release_leaves_the_rest_to_the_ttl_and_repeating_it_is_saf
     let ours = claim(&report(), Duration::from_secs(3));
     granted(&redis, &ours).await;
     proxy.black_hole();
-    let farewell = leasehold::ReleaseRequest::new(ours.reference());
-    let error = in_time("the timeout", leasehold::Backend::release(&redis, &farewell)).await.unwrap_err();
+    let request = leasehold::ReleaseRequest::new(ours.reference());
+    let error = in_time("the timeout", leasehold::Backend::release(&redis, &request)).await.unwrap_err();
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, leasehold::Effect::Unknown));
     proxy.heal();
     proxy.reset();
     // Repeated, it is done or was done; either way the next one is let in.
     common::eventually("a release that is answered", || async {
-        leasehold::Backend::release(&redis, &farewell).await.is_ok()
+        leasehold::Backend::release(&redis, &request).await.is_ok()
     })
     .await;
     granted(&redis, &claim(&report(), LONG)).await;

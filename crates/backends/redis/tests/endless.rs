@@ -10,7 +10,8 @@ use std::{num::NonZeroU32, time::Duration};
 use chance::Chance;
 use common::{LONG, claim, open};
 use leasehold::{
-    Backend, Claim, OperatorAction, Cursor, Eviction, ReleaseRequest, RenewRequest, OperatorCommand, Resource, Share, Handover,
+    Backend, Claim, Cursor, Eviction, Handover, OperatorAction, OperatorCommand, ReleaseRequest,
+    RenewRequest, Resource, Share,
 };
 use leasehold_redis::Redis;
 use leasehold_testkit::servers::RedisServer;
@@ -96,14 +97,14 @@ impl Case {
                 format!("{held:?}: {:?}", redis.renew(&[held.clone()]).await)
             }
             7 | 8 => {
-                let mut farewell = ReleaseRequest::new(reference);
+                let mut request = ReleaseRequest::new(reference);
                 if self.chance.below(3) == 0 {
-                    farewell = farewell.with_tombstone(span(&mut self.chance));
+                    request = request.with_tombstone(span(&mut self.chance));
                 }
                 if self.chance.below(4) == 0 {
-                    farewell = farewell.keeping(span(&mut self.chance));
+                    request = request.keeping(span(&mut self.chance));
                 }
-                format!("{farewell:?}: {:?}", redis.release(&farewell).await)
+                format!("{request:?}: {:?}", redis.release(&request).await)
             }
             9 | 10 => {
                 let order = self.order();

@@ -8,7 +8,10 @@ use std::{sync::Arc, time::Duration};
 use common::{
     LONG, PATIENCE, claim, client, eventually, granted, in_time, is_blocked, open, release, renew, report,
 };
-use leasehold::{Backend, Effect, Error, ErrorKind, ReleaseRequest, GoneReason, RenewRequest, Released, Renewal, Share, Verdict};
+use leasehold::{
+    Backend, Effect, Error, ErrorKind, GoneReason, ReleaseRequest, Released, RenewRequest, Renewal, Share,
+    Verdict,
+};
 use leasehold_testkit::{Proxy, proxy::Way, servers::RedisServer};
 
 const OWNER: &str = "lock:v1:{report/42}:owner";
@@ -88,8 +91,8 @@ async fn a_request_executed_after_its_owner_gave_up_comes_to_nothing() {
     let ours = claim(&report(), LONG);
     let error = slow.acquire(&ours).await.unwrap_err();
     assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::Unknown));
-    let farewell = ReleaseRequest::new(ours.reference()).with_tombstone(ReleaseRequest::tombstone_ttl(LONG));
-    assert_eq!(direct.release(&farewell).await.unwrap(), Released::AlreadyGone);
+    let request = ReleaseRequest::new(ours.reference()).with_tombstone(ReleaseRequest::tombstone_ttl(LONG));
+    assert_eq!(direct.release(&request).await.unwrap(), Released::AlreadyGone);
     let scripts = |server: &RedisServer| {
         let stats = server.command(&["INFO", "commandstats"]);
         let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:")).unwrap_or("").to_owned();
@@ -209,13 +212,16 @@ async fn with_full_memory_nothing_is_granted_and_everything_is_kept_and_given_ba
     server.command(&["CONFIG", "SET", "maxmemory", "1"]);
     let error = redis.acquire(&claim(&"report/43".parse().unwrap(), LONG)).await.unwrap_err();
     assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::None));
-    let held = [RenewRequest::new(whole.reference(), LONG), RenewRequest::new(reader.reference(), LONG).with_note(*b"note")];
+    let held = [
+        RenewRequest::new(whole.reference(), LONG),
+        RenewRequest::new(reader.reference(), LONG).with_note(*b"note"),
+    ];
     for answer in redis.renew(&held).await {
         assert!(matches!(answer.as_ref().unwrap(), Renewal::Renewed(_)), "{answer:?}");
     }
     for claim in [&whole, &reader] {
-        let farewell = ReleaseRequest::new(claim.reference()).with_tombstone(LONG);
-        assert_eq!(redis.release(&farewell).await.unwrap(), Released::Now);
+        let request = ReleaseRequest::new(claim.reference()).with_tombstone(LONG);
+        assert_eq!(redis.release(&request).await.unwrap(), Released::Now);
     }
 }
 

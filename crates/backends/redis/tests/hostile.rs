@@ -22,11 +22,12 @@ use std::{
 use chance::Chance;
 use common::{LONG, claim, in_time, report};
 use leasehold::{
-    Backend, OperatorAction, Cursor, Eviction, ReleaseRequest, FencingToken, RenewRequest, Holder, Listing, OperatorCommand, Query, System,
+    Backend, Cursor, Eviction, FencingToken, Holder, Listing, OperatorAction, OperatorCommand, Query,
+    ReleaseRequest, RenewRequest, System,
 };
 use leasehold_core::{
     QuorumNode as _,
-    quorum_node::{AttemptId, VoteRequest, UndoRequest},
+    quorum_node::{AttemptId, UndoRequest, VoteRequest},
 };
 use leasehold_redis::{Config, Redis, RedisNode};
 

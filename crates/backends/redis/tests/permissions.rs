@@ -12,7 +12,8 @@ use std::{
 
 use common::{LONG, PATIENCE, claim, client, eventually, granted, in_time, open, renew, report};
 use leasehold::{
-    Backend, OperatorAction, Effect, Error, ErrorKind, ReleaseRequest, Listing, OperatorCommand, CommandOutcome, Page, Query, Renewal,
+    Backend, CommandOutcome, Effect, Error, ErrorKind, Listing, OperatorAction, OperatorCommand, Page, Query,
+    ReleaseRequest, Renewal,
 };
 use leasehold_testkit::servers::RedisServer;
 
@@ -44,10 +45,10 @@ async fn what_is_not_permitted_is_denied_and_named() {
     assert!(matches!(renew(&redis, ours.reference(), LONG).await, Renewal::Renewed(_)));
 
     app("-del");
-    let farewell = ReleaseRequest::new(ours.reference());
-    check(&redis.release(&farewell).await.unwrap_err(), "DEL", Effect::Unknown);
+    let request = ReleaseRequest::new(ours.reference());
+    check(&redis.release(&request).await.unwrap_err(), "DEL", Effect::Unknown);
     app("+del");
-    redis.release(&farewell).await.unwrap();
+    redis.release(&request).await.unwrap();
 
     app("resetkeys");
     check(&redis.acquire(&ours).await.unwrap_err(), "keys", Effect::None);

@@ -11,8 +11,9 @@ use std::{
 };
 
 use leasehold_core::{
-    Backend, BackendInfo, Claim, ClaimRef, Cursor, ReleaseRequest, RenewRequest, FailureDomain, OperatorCommand, CommandOutcome, OwnerToken, Page,
-    Query, Released, Renewal, Resource, Result, Verdict, async_trait,
+    Backend, BackendInfo, Claim, ClaimRef, CommandOutcome, Cursor, FailureDomain, OperatorCommand,
+    OwnerToken, Page, Query, ReleaseRequest, Released, RenewRequest, Renewal, Resource, Result, Verdict,
+    async_trait,
 };
 use leasehold_testkit::{
     Stage, conformance,
@@ -103,10 +104,10 @@ impl Backend for Unhurried {
         answers
     }
 
-    async fn release(&self, farewell: &ReleaseRequest) -> Result<Released> {
-        let released = self.quorum.release(farewell).await;
-        let key = key(&farewell.resource);
-        self.until_all(|node| !has(node, &key, farewell.owner)).await;
+    async fn release(&self, request: &ReleaseRequest) -> Result<Released> {
+        let released = self.quorum.release(request).await;
+        let key = key(&request.resource);
+        self.until_all(|node| !has(node, &key, request.owner)).await;
         released
     }
 

@@ -108,7 +108,7 @@ async fn one_stopped_costs_nothing_and_what_it_executes_late_is_undone() {
     let took = started.elapsed();
     assert!(took < LONG / 10, "nobody waited for the one that is stopped: {took:?}");
     nodes.servers[0].thaw();
-    eventually("it was told of the farewell", || async { locks(&nodes.servers[0]).is_empty() }).await;
+    eventually("it was told of the release_request", || async { locks(&nodes.servers[0]).is_empty() }).await;
     granted(&*backend, &claim(&report(), LONG)).await;
 }
 

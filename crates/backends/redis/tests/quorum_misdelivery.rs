@@ -6,10 +6,12 @@ mod common;
 use std::{fmt::Debug, sync::Arc, time::Duration};
 
 use common::{LONG, claim, eventually, granted, in_time, owner};
-use leasehold::{Backend, ClaimRef, Clock as _, Effect, ErrorKind, RenewRequest, Holder, Resource, Result, System};
+use leasehold::{
+    Backend, ClaimRef, Clock as _, Effect, ErrorKind, Holder, RenewRequest, Resource, Result, System,
+};
 use leasehold_core::{
     FencingToken, QuorumNode as _, Verdict,
-    quorum_node::{AttemptId, VoteRequest, VoteOutcome, NodeRenewal, UndoRequest},
+    quorum_node::{AttemptId, NodeRenewal, UndoRequest, VoteOutcome, VoteRequest},
 };
 use leasehold_redis::{Config, RedisNode};
 use leasehold_testkit::{

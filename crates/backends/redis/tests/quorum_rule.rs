@@ -7,11 +7,14 @@ use std::{sync::Arc, time::Duration};
 
 use common::owner;
 use leasehold::{
-    ClaimRef, Clock as _, Environment, RenewRequest, Holder, MemoryNode, OwnerToken, QuorumNode, Resource, System,
+    ClaimRef, Clock as _, Environment, Holder, MemoryNode, OwnerToken, QuorumNode, RenewRequest, Resource,
+    System,
 };
 use leasehold_core::{
     FencingToken,
-    quorum_node::{AttemptId, VoteRequest, VoteOutcome, BirthMark, NodeRenewal, VoterStatus, UndoRequest, Vote},
+    quorum_node::{
+        AttemptId, BirthMark, NodeRenewal, UndoRequest, Vote, VoteOutcome, VoteRequest, VoterStatus,
+    },
 };
 use leasehold_redis::Nodes;
 use leasehold_testkit::servers::RedisNodes;
@@ -97,7 +100,8 @@ async fn the_scripts_and_the_rule_agree() {
             ),
             5 | 6 => {
                 let attempt = (verb == 5).then_some(attempt);
-                let tombstone = (proposal.is_multiple_of(3) && step % 7 == 0).then_some(Duration::from_millis(1));
+                let tombstone =
+                    (proposal.is_multiple_of(3) && step % 7 == 0).then_some(Duration::from_millis(1));
                 let undo = UndoRequest { resource, owner: who, attempt, tombstone };
                 let there = |was: bool| (format!("undone {was}"), None);
                 let both = (
@@ -153,8 +157,12 @@ async fn a_tombstone_and_a_missing_mark_are_seen_by_both() {
         holder,
         note: None,
     };
-    let undo =
-        UndoRequest { resource, owner: who, attempt: Some(AttemptId(1)), tombstone: Some(Duration::from_secs(60)) };
+    let undo = UndoRequest {
+        resource,
+        owner: who,
+        attempt: Some(AttemptId(1)),
+        tombstone: Some(Duration::from_secs(60)),
+    };
     for node in [&*pair.redis, &pair.memory as &dyn QuorumNode] {
         assert!(!node.undo(&undo).await.expect("undoes"));
         assert_eq!(node.vote(&ballot).await.expect("votes").choice, VoteOutcome::Cancelled);

@@ -276,7 +276,10 @@ async fn passwords_that_changed_are_read_anew() {
     stage.servers.servers[0].kill();
     blocking(|| stage.servers.await_failover(old));
     eventually("the new primary", || async {
-        matches!(redis.renew(&[RenewRequest::new(ours.reference(), LONG)]).await.remove(0), Ok(Renewal::Renewed(_)))
+        matches!(
+            redis.renew(&[RenewRequest::new(ours.reference(), LONG)]).await.remove(0),
+            Ok(Renewal::Renewed(_))
+        )
     })
     .await;
     lease.extend(LONG).await.expect("it was kept all the while");

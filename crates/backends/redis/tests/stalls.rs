@@ -10,7 +10,7 @@ use std::{
 };
 
 use common::{LONG, claim, client, eventually, granted, in_time, open, report};
-use leasehold::{Backend as _, Query, Handover};
+use leasehold::{Backend as _, Handover, Query};
 use leasehold_testkit::servers::RedisServer;
 
 /// So long that several requests go unanswered, and shorter than a place lasts.

@@ -138,7 +138,10 @@ async fn a_certificate_that_expires_harms_only_new_connections_and_a_new_one_hea
     let short = leases.lease("report", "43").ttl(Duration::from_secs(4)).acquire().await.unwrap();
 
     server.show(&old);
-    assert!(matches!(renew(&redis, ours.reference(), LONG).await, Renewal::Renewed(_)), "what stands goes on");
+    assert!(
+        matches!(renew(&redis, ours.reference(), LONG).await, Renewal::Renewed(_)),
+        "what stands goes on"
+    );
 
     server.hang_up();
     // The first request may still be on its way when the server hangs up; those after it need a new connection.

@@ -84,8 +84,8 @@ async fn and_every_key_has_a_ttl() {
     let mut reader = claim(&"index/main".parse().unwrap(), LONG);
     reader.share = leasehold::Share::READ;
     granted(&redis, &reader).await;
-    let farewell = leasehold::ReleaseRequest::new(claim(&report(), LONG).reference()).with_tombstone(LONG);
-    redis.release(&farewell).await.unwrap();
+    let request = leasehold::ReleaseRequest::new(claim(&report(), LONG).reference()).with_tombstone(LONG);
+    redis.release(&request).await.unwrap();
     let command = leasehold::OperatorAction::Pause { lasting: LONG };
     redis.order(&leasehold::OperatorCommand::new(report(), command, "ops", "test")).await.unwrap();
     let watching = claim(&report(), LONG).reference();

@@ -14,7 +14,7 @@ use std::{
 
 use leasehold::System;
 use leasehold_core::{
-    Backend, Claim, Clock as _, ReleaseRequest, Holder, OwnerToken, Resource, Share, SystemClock, Verdict,
+    Backend, Claim, Clock as _, Holder, OwnerToken, ReleaseRequest, Resource, Share, SystemClock, Verdict,
 };
 use leasehold_sqlite::{Config, Durability, Sqlite};
 use rusqlite::{Connection, params};

@@ -10,8 +10,9 @@ use std::{
 };
 
 use leasehold_core::{
-    Backend, BackendInfo, Claim, ClaimRef, Cursor, Environment, Error, ErrorKind, ReleaseRequest, Guarantee, RenewRequest,
-    FailureDomain, OperatorCommand, CommandOutcome, Page, Query, Released, Renewal, Resource, Result, Verb, Verdict, async_trait,
+    Backend, BackendInfo, Claim, ClaimRef, CommandOutcome, Cursor, Environment, Error, ErrorKind,
+    FailureDomain, Guarantee, OperatorCommand, Page, Query, ReleaseRequest, Released, RenewRequest, Renewal,
+    Resource, Result, Verb, Verdict, async_trait,
 };
 
 use crate::{
@@ -184,9 +185,9 @@ impl Backend for Sqlite {
         }
     }
 
-    async fn release(&self, farewell: &ReleaseRequest) -> Result<Released> {
-        let at = |error: Error| error.at(Verb::Release, NAME).on(&farewell.resource);
-        self.desk.run(Release(farewell.clone())).await.map_err(at)
+    async fn release(&self, request: &ReleaseRequest) -> Result<Released> {
+        let at = |error: Error| error.at(Verb::Release, NAME).on(&request.resource);
+        self.desk.run(Release(request.clone())).await.map_err(at)
     }
 
     async fn wait(&self, claim: &ClaimRef, since: &Cursor, at_most: Duration) -> Result<()> {

@@ -7,10 +7,8 @@ use std::{
     time::Duration,
 };
 
-use leasehold_core::{
-    Limits, Result,
-    url::{self, invalid},
-};
+use leasehold_core::{Limits, Result};
+use leasehold_support::url::{self, invalid};
 
 /// Where the file is and how it is used.
 ///

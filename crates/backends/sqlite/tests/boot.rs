@@ -8,7 +8,8 @@ use std::{process::Command, time::Duration};
 use common::{TTL, claim, granted, is_privileged, listen, open, resource, role, say, start, try_open};
 use leasehold::testing::ManualTime;
 use leasehold_core::{
-    Backend, Clock as _, OperatorAction as OperatorCommand, Effect, ErrorKind, ReleaseRequest, RenewRequest, Query, Renewal, Share, Verdict,
+    Backend, Clock as _, Effect, ErrorKind, OperatorAction as OperatorCommand, Query, ReleaseRequest,
+    RenewRequest, Renewal, Share, Verdict,
 };
 use leasehold_sqlite::{Config, Sqlite};
 use std::sync::Arc;
@@ -36,7 +37,9 @@ async fn a_reboot_ends_every_lease_and_tokens_go_on() {
     drop(before);
 
     let after = open(config.pretend_boot("two"));
-    let renewed = after.renew(&[RenewRequest::new(held.reference(), TTL), RenewRequest::new(placed.reference(), TTL)]).await;
+    let renewed = after
+        .renew(&[RenewRequest::new(held.reference(), TTL), RenewRequest::new(placed.reference(), TTL)])
+        .await;
     assert!(renewed.iter().all(|renewal| matches!(renewal, Ok(Renewal::Gone { .. }))), "{renewed:?}");
     let seen = after.inspect(&Query::One(resource("held"))).await.unwrap().into_snapshots().remove(0);
     assert_eq!((seen.holder_count, seen.queue_length, seen.last_token), (0, 0, Some(token)));

@@ -14,7 +14,8 @@ use std::{
 use common::{TTL, check_file, claim, granted, obtain, open};
 use leasehold::testing::ManualTime;
 use leasehold_core::{
-    Backend, Cursor, ReleaseRequest, RenewRequest, Listing, Query, Renewal, Share, Snapshot, Handover, Verdict,
+    Backend, Cursor, Handover, Listing, Query, ReleaseRequest, RenewRequest, Renewal, Share, Snapshot,
+    Verdict,
 };
 use leasehold_sqlite::{Config, Durability, Sqlite};
 
@@ -77,7 +78,9 @@ async fn a_whole_batch_is_renewed_in_one_call() {
     let held: Vec<_> = claims.iter().map(|claim| RenewRequest::new(claim.reference(), TTL * 2)).collect();
     let renewed = backend.renew(&held).await;
     assert_eq!(renewed.len(), 1000);
-    assert!(renewed.iter().all(|renewal| matches!(renewal, Ok(Renewal::Renewed(kept)) if kept.remaining > TTL)));
+    assert!(
+        renewed.iter().all(|renewal| matches!(renewal, Ok(Renewal::Renewed(kept)) if kept.remaining > TTL))
+    );
 }
 
 /// Tasks come and go in the middle of everything; nobody is left waiting for an answer.

@@ -9,7 +9,7 @@ mod common;
 use std::path::Path;
 
 use common::{Mounted, check_file, claim, granted, is_privileged, open, resource, shell};
-use leasehold_core::{Backend, ReleaseRequest, FencingToken, Query, Verdict};
+use leasehold_core::{Backend, FencingToken, Query, ReleaseRequest, Verdict};
 use leasehold_sqlite::{Config, Durability, Sqlite};
 
 struct Cut {

@@ -9,7 +9,7 @@ use std::{
 };
 
 use common::{Chance, Other, check_file, claim, granted, listen, obtain, open, other, role, say};
-use leasehold_core::{Backend, ReleaseRequest, RenewRequest, OwnerToken, Share, Handover, Verdict};
+use leasehold_core::{Backend, Handover, OwnerToken, ReleaseRequest, RenewRequest, Share, Verdict};
 use leasehold_sqlite::{Config, Sqlite};
 
 /// The part of the other process. As a test of its own it has nothing to do.
@@ -183,20 +183,21 @@ async fn one_verb(backend: &Sqlite, chance: &mut Chance, mine: &mut Vec<leasehol
             mine.push(claim);
         }
         4 => {
-            let held: Vec<_> = mine.iter().map(|claim| RenewRequest::new(claim.reference(), STORM_TTL)).collect();
+            let held: Vec<_> =
+                mine.iter().map(|claim| RenewRequest::new(claim.reference(), STORM_TTL)).collect();
             backend.renew(&held).await.into_iter().for_each(|renewed| drop(renewed.unwrap()));
         }
         _ => {
             let Some(claim) = some(chance, mine) else { return };
             mine.retain(|other| other.owner != claim.owner);
-            let mut farewell = ReleaseRequest::new(claim.reference());
+            let mut request = ReleaseRequest::new(claim.reference());
             if chance.below(3) == 0 {
-                farewell = farewell.with_tombstone(STORM_TTL);
+                request = request.with_tombstone(STORM_TTL);
             }
             if chance.below(5) == 0 {
-                farewell = farewell.keeping(STORM_TTL);
+                request = request.keeping(STORM_TTL);
             }
-            backend.release(&farewell).await.unwrap();
+            backend.release(&request).await.unwrap();
         }
     }
     if mine.len() > 20 {

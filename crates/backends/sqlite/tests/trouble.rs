@@ -11,7 +11,9 @@ use std::{
 };
 
 use common::{Mounted, TTL, check_file, claim, granted, is_privileged, open, resource, shell, try_open};
-use leasehold_core::{Backend, Effect, Error, ErrorKind, ReleaseRequest, RenewRequest, Query, Released, Renewal, Verdict};
+use leasehold_core::{
+    Backend, Effect, Error, ErrorKind, Query, ReleaseRequest, Released, RenewRequest, Renewal, Verdict,
+};
 use leasehold_sqlite::{Config, Sqlite};
 use rusqlite::Connection;
 
@@ -214,7 +216,8 @@ async fn a_full_disk_refuses_new_claims_and_keeps_the_old_ones() {
     let held = claim("held");
     granted(&backend, &held).await;
     for turn in 0..100 {
-        let renewed = backend.renew(&[RenewRequest::new(held.reference(), TTL + Duration::from_millis(turn))]).await;
+        let renewed =
+            backend.renew(&[RenewRequest::new(held.reference(), TTL + Duration::from_millis(turn))]).await;
         assert!(matches!(renewed[0], Ok(Renewal::Renewed(_))), "{renewed:?}");
     }
     let _ = std::process::Command::new("dd")

@@ -6,8 +6,8 @@
 use std::{sync::Arc, time::Duration};
 
 use leasehold_core::{
-    Claim, ClaimRef, Effect, Error, ErrorKind, FencingToken, Grant, RenewRequest, Timestamp, Released, Renewal,
-    Result as Answer, Verdict, WhenBlocked,
+    Claim, ClaimRef, Effect, Error, ErrorKind, FencingToken, Grant, Released, RenewRequest, Renewal,
+    Result as Answer, Timestamp, Verdict, WhenBlocked,
 };
 use zookeeper_client::{CreateMode, Error as Driver, MultiWriteError, Stat};
 

@@ -3,11 +3,11 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use leasehold_core::{
-    Backend, BackendInfo, Claim, ClaimRef, Cursor, Effect, Environment, Error, ErrorKind, ReleaseRequest,
-    Guarantee, RenewRequest, FailureDomain, OperatorCommand, CommandOutcome, Page, Query, Released, Renewal, Resource, Result, Verb, Verdict,
-    async_trait,
-    race::{Either, first},
+    Backend, BackendInfo, Claim, ClaimRef, CommandOutcome, Cursor, Effect, Environment, Error, ErrorKind,
+    FailureDomain, Guarantee, OperatorCommand, Page, Query, ReleaseRequest, Released, RenewRequest, Renewal,
+    Resource, Result, Verb, Verdict, async_trait,
 };
+use leasehold_support::race::{Either, first};
 
 use crate::{NAME, config::Config, error::Fault, link::Link};
 
@@ -112,9 +112,9 @@ impl Backend for ZooKeeper {
         held.iter().zip(answers).map(at).collect()
     }
 
-    async fn release(&self, farewell: &ReleaseRequest) -> Result<Released> {
-        let at = |fault: Fault| fault.into_error().at(Verb::Release, NAME).on(&farewell.resource);
-        self.try_release(farewell).await.map_err(at)
+    async fn release(&self, request: &ReleaseRequest) -> Result<Released> {
+        let at = |fault: Fault| fault.into_error().at(Verb::Release, NAME).on(&request.resource);
+        self.try_release(request).await.map_err(at)
     }
 
     async fn wait(&self, claim: &ClaimRef, since: &Cursor, at_most: Duration) -> Result<()> {

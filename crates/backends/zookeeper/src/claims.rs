@@ -8,7 +8,8 @@ use std::{
     },
 };
 
-use leasehold_core::{Environment, FencingToken, Timestamp, race::first};
+use leasehold_core::{Environment, FencingToken, Timestamp};
+use leasehold_support::race::first;
 use tokio::sync::{Notify, oneshot};
 use zookeeper_client::{OneshotWatcher, Stat};
 

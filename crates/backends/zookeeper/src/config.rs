@@ -2,10 +2,8 @@
 
 use std::{fmt, path::PathBuf, time::Duration};
 
-use leasehold_core::{
-    Error, ErrorKind, Result,
-    url::{self, decode, invalid},
-};
+use leasehold_core::{Error, ErrorKind, Result};
+use leasehold_support::url::{self, decode, invalid};
 
 /// Which ensemble, as whom, and how patiently. Its `Debug` shows no password.
 ///

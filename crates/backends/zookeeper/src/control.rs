@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_core::{Timestamp, Resource};
+use leasehold_core::{Resource, Timestamp};
 use serde::{Deserialize, Serialize};
 use zookeeper_client::{CreateMode, Error as Driver};
 
@@ -79,7 +79,11 @@ pub(crate) fn path(resource: &Resource) -> String {
 
 impl Session {
     /// What an operator said, if that still says something.
-    pub(crate) async fn control(&self, resource: &Resource, now: Timestamp) -> Result<Option<Control>, Fault> {
+    pub(crate) async fn control(
+        &self,
+        resource: &Resource,
+        now: Timestamp,
+    ) -> Result<Option<Control>, Fault> {
         match self.client.get_data(&path(resource)).await {
             Ok((bytes, stat)) => {
                 let control = Control::settled(&bytes, stat.version, stat.mzxid, self.server_millis(now));

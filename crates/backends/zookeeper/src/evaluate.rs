@@ -149,7 +149,12 @@ impl ZooKeeper {
     }
 
     /// It holds. What we vouch for begins with a write: one that is long ago is made anew.
-    async fn grant(&self, session: &Session, claim: &Claim, began: Timestamp) -> Result<Option<Verdict>, Fault> {
+    async fn grant(
+        &self,
+        session: &Session,
+        claim: &Claim,
+        began: Timestamp,
+    ) -> Result<Option<Verdict>, Fault> {
         let reference = claim.reference();
         let known = session.entries().get(&reference).map(|entry| (entry.node.clone(), entry.token));
         let Some((node, token)) = known else { return Ok(None) };

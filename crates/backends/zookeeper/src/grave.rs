@@ -37,8 +37,10 @@ impl Session {
 
     fn stone(&self, keep: Duration, why: GoneReason, now: Timestamp) -> Vec<u8> {
         let keep = i64::try_from(keep.as_millis()).unwrap_or(i64::MAX);
-        let stone =
-            Stone { until: self.server_millis(now).saturating_add(keep), evicted: why == GoneReason::Evicted };
+        let stone = Stone {
+            until: self.server_millis(now).saturating_add(keep),
+            evicted: why == GoneReason::Evicted,
+        };
         serde_json::to_vec(&stone).expect("a number and a flag can be written")
     }
 
@@ -55,7 +57,12 @@ impl Session {
     }
 
     /// Lays a tombstone, or lets the one that is there stand longer.
-    pub(crate) async fn tombstone(&self, claim: &ClaimRef, keep: Duration, now: Timestamp) -> Result<(), Fault> {
+    pub(crate) async fn tombstone(
+        &self,
+        claim: &ClaimRef,
+        keep: Duration,
+        now: Timestamp,
+    ) -> Result<(), Fault> {
         let (path, stone) = (grave(claim), self.stone(keep, GoneReason::Cancelled, now));
         for _ in 0..LOOKS {
             let mut transaction = self.transaction();

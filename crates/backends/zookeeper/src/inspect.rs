@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use leasehold_core::{
-    AuditRecord, Cursor, Error, ErrorKind, FencingToken, Leak, Listing, Timestamp, Page, QueueEntry, Query,
-    Resource, Snapshot, WallTime,
+    AuditRecord, Cursor, Error, ErrorKind, FencingToken, Leak, Listing, Page, Query, QueueEntry, Resource,
+    Snapshot, Timestamp, WallTime,
 };
 use serde::{Deserialize, Serialize};
 use zookeeper_client::MultiReadResult;

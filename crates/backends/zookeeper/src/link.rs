@@ -6,10 +6,8 @@ use std::{
     time::Duration,
 };
 
-use leasehold_core::{
-    Environment, Error, ErrorKind,
-    race::{Either, first},
-};
+use leasehold_core::{Environment, Error, ErrorKind};
+use leasehold_support::race::{Either, first};
 use zookeeper_client::Client;
 
 use crate::{config::Config, error::Fault, session::Session};

@@ -1,6 +1,9 @@
 //! The operator's verb: what is done and its line in the audit trail are one transaction.
 
-use leasehold_core::{ClaimRef, OperatorAction, Eviction, ReleaseRequest, FencingToken, GoneReason, Timestamp, OperatorCommand, CommandOutcome};
+use leasehold_core::{
+    ClaimRef, CommandOutcome, Eviction, FencingToken, GoneReason, OperatorAction, OperatorCommand,
+    ReleaseRequest, Timestamp,
+};
 use zookeeper_client::{CreateMode, Error as Driver, MultiWriteError};
 
 use crate::{
@@ -40,7 +43,11 @@ impl ZooKeeper {
     }
 
     /// `None` if someone else changed the same at the same time.
-    async fn order_once(&self, session: &Session, order: &OperatorCommand) -> Result<Option<CommandOutcome>, Fault> {
+    async fn order_once(
+        &self,
+        session: &Session,
+        order: &OperatorCommand,
+    ) -> Result<Option<CommandOutcome>, Fault> {
         let (resource, now) = (&order.resource, self.now());
         session.client.sync(&folder(resource)).await.or_else(is_missing).map_err(Fault::of)?;
         let view = session.weighed(resource, now).await?;
@@ -91,7 +98,12 @@ impl ZooKeeper {
         }
     }
 
-    async fn meant(&self, session: &Session, order: &OperatorCommand, view: &View) -> Result<Vec<Meant>, Fault> {
+    async fn meant(
+        &self,
+        session: &Session,
+        order: &OperatorCommand,
+        view: &View,
+    ) -> Result<Vec<Meant>, Fault> {
         let seated: Vec<_> = (0..view.seating().seated).collect();
         let mut meant = Vec::with_capacity(seated.len());
         for seen in session.read(&order.resource, &view.line, &seated).await? {
@@ -101,7 +113,13 @@ impl ZooKeeper {
         Ok(meant)
     }
 
-    fn record(&self, session: &Session, transaction: &mut Transaction<'_>, order: &OperatorCommand, done: bool) {
+    fn record(
+        &self,
+        session: &Session,
+        transaction: &mut Transaction<'_>,
+        order: &OperatorCommand,
+        done: bool,
+    ) {
         let entry = Entry {
             resource: order.resource.key().to_owned(),
             token: order.token.map(FencingToken::get),
@@ -206,7 +224,13 @@ fn is_missing(error: Driver) -> Result<(), Driver> {
 }
 
 /// Writes into the holder's node, unless someone else has in the meantime.
-fn rewrite(transaction: &mut Transaction<'_>, order: &OperatorCommand, view: &View, meant: &Meant, record: &Record) {
+fn rewrite(
+    transaction: &mut Transaction<'_>,
+    order: &OperatorCommand,
+    view: &View,
+    meant: &Meant,
+    record: &Record,
+) {
     let name = &view.line.contenders[meant.seen.position].name;
     let path = format!("{}/{name}", folder(&order.resource));
     transaction.set_data(&path, &record.to_bytes(), Some(meant.seen.stat.version));

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use leasehold_core::{FinishRequest, Error, ErrorKind, FencingToken, HeldBy, Holder, OwnerToken};
+use leasehold_core::{Error, ErrorKind, FencingToken, FinishRequest, HeldBy, Holder, OwnerToken};
 use serde::{Deserialize, Serialize};
 use zookeeper_client::Stat;
 

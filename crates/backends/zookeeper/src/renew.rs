@@ -3,7 +3,9 @@
 //! A write, although nothing is changed: a read is answered by the server that we happen to talk to, and if that one is
 //! cut off from the others they may have ended our session already. A transaction is answered by the ensemble.
 
-use leasehold_core::{ClaimRef, Error, ErrorKind, GoneReason, RenewRequest, Renewed, Timestamp, Renewal, Result as Answer};
+use leasehold_core::{
+    ClaimRef, Error, ErrorKind, GoneReason, RenewRequest, Renewal, Renewed, Result as Answer, Timestamp,
+};
 use zookeeper_client::{Error as Driver, MultiWriteError};
 
 use crate::{
@@ -170,7 +172,12 @@ impl ZooKeeper {
     }
 
     /// A claim that this session does not know: of another one, or gone.
-    async fn renew_unknown(&self, session: &Session, held: &RenewRequest, began: Timestamp) -> Result<Renewal, Fault> {
+    async fn renew_unknown(
+        &self,
+        session: &Session,
+        held: &RenewRequest,
+        began: Timestamp,
+    ) -> Result<Renewal, Fault> {
         let (claim, now) = (reference(held), self.now());
         if let Some(mut found) = self.find(session, &claim).await?.found.pop()
             && let Some(view) = session.weighed(&held.resource, now).await?

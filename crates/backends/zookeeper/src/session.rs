@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold_core::{ClaimRef, Timestamp, RequestIds};
+use leasehold_core::{ClaimRef, RequestIds, Timestamp};
 use zookeeper_client::{Acls, Client, CreateMode, CreateOptions, Error as Driver, Stat};
 
 use crate::{

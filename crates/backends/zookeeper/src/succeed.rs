@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use leasehold_core::{Claim, ClaimRef, Grant, Timestamp, Handover, Verdict, WhenBlocked};
+use leasehold_core::{Claim, ClaimRef, Grant, Handover, Timestamp, Verdict, WhenBlocked};
 use zookeeper_client::{Error as Driver, MultiWriteError, Stat};
 
 use crate::{

@@ -1,6 +1,6 @@
 //! A line as it is, read from the servers: who is there, what an operator said, and what stands in the nodes.
 
-use leasehold_core::{Blocked, ClaimRef, FencingToken, HeldBy, Timestamp, Resource};
+use leasehold_core::{Blocked, ClaimRef, FencingToken, HeldBy, Resource, Timestamp};
 use zookeeper_client::{Error as Driver, MultiReadResult, Stat};
 
 use crate::{

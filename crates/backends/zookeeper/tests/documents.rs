@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use common::{LONG, PATIENCE, claim, client, eventually, granted, in_time, open, release, report};
 use leasehold::{
-    Backend, OperatorAction, Effect, EndReason, ErrorKind, Eviction, ReleaseRequest, FencingToken, GoneReason, RenewRequest, OperatorCommand, Query,
-    Released, Renewal, Share, Handover, Verdict,
+    Backend, Effect, EndReason, ErrorKind, Eviction, FencingToken, GoneReason, Handover, OperatorAction,
+    OperatorCommand, Query, ReleaseRequest, Released, RenewRequest, Renewal, Share, Verdict,
 };
 use leasehold_testkit::servers::{Ensemble, ZooKeeperServer};
 use zookeeper_client::{Client, Error as Driver};
@@ -84,8 +84,8 @@ async fn what_a_session_cannot_do_is_unsupported_and_says_why() {
     assert!(error.to_string().contains("session_timeout"), "{error}");
     let held = claim(&report());
     granted(&zookeeper, &held).await;
-    let farewell = ReleaseRequest::new(held.reference()).keeping(LONG);
-    assert_eq!(zookeeper.release(&farewell).await.unwrap_err().kind(), ErrorKind::Unsupported);
+    let release_request = ReleaseRequest::new(held.reference()).keeping(LONG);
+    assert_eq!(zookeeper.release(&release_request).await.unwrap_err().kind(), ErrorKind::Unsupported);
     release(&zookeeper, &held).await;
 
     let leases = client(&server.url()).await;

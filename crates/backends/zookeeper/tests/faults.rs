@@ -8,7 +8,10 @@ use std::time::Duration;
 use common::{
     PATIENCE, claim, client, eventually, granted, in_time, is_blocked, open, release, report, through,
 };
-use leasehold::{Backend, Effect, Error, ErrorKind, ReleaseRequest, GoneReason, RenewRequest, Query, Released, Renewal, Verdict};
+use leasehold::{
+    Backend, Effect, Error, ErrorKind, GoneReason, Query, ReleaseRequest, Released, RenewRequest, Renewal,
+    Verdict,
+};
 use leasehold_testkit::{
     Proxy,
     proxy::Way,
@@ -119,8 +122,9 @@ async fn a_request_executed_after_its_owner_gave_up_comes_to_nothing() {
     proxy.hold(Way::Requests);
     let ours = claim(&report());
     assert!(tokio::time::timeout(Duration::from_millis(200), slow.acquire(&ours)).await.is_err());
-    let farewell = ReleaseRequest::new(ours.reference()).with_tombstone(ReleaseRequest::tombstone_ttl(Duration::from_secs(60)));
-    assert_eq!(direct.release(&farewell).await.unwrap(), Released::AlreadyGone);
+    let request = ReleaseRequest::new(ours.reference())
+        .with_tombstone(ReleaseRequest::tombstone_ttl(Duration::from_secs(60)));
+    assert_eq!(direct.release(&request).await.unwrap(), Released::AlreadyGone);
     let before = server.number("zk_packets_received");
     proxy.heal();
     eventually("the late execution", || async { server.number("zk_packets_received") > before }).await;
@@ -181,7 +185,8 @@ async fn a_session_that_ended_is_gone_at_the_next_renewal_and_a_new_one_takes_ov
     proxy.heal();
     let renewed = in_time("the renewal", async {
         loop {
-            let renewal = ours.renew(&[RenewRequest::new(held.reference(), Duration::from_secs(60))]).await.remove(0);
+            let renewal =
+                ours.renew(&[RenewRequest::new(held.reference(), Duration::from_secs(60))]).await.remove(0);
             if let Ok(renewal) = renewal {
                 return renewal;
             }

@@ -22,8 +22,8 @@ use common::{
     granted, in_time, open, through,
 };
 use leasehold::{
-    Backend, Claim, OperatorAction, Eviction, ReleaseRequest, RenewRequest, OperatorCommand, OwnerToken, Resource, Share, Handover,
-    Verdict,
+    Backend, Claim, Eviction, Handover, OperatorAction, OperatorCommand, OwnerToken, ReleaseRequest,
+    RenewRequest, Resource, Share, Verdict,
 };
 use leasehold_testkit::servers::ZooKeeperServer;
 use leasehold_zookeeper::ZooKeeper;
@@ -119,8 +119,8 @@ impl Scene {
     async fn end(&self, backend: &ZooKeeper, what: &str) {
         for &owner in &self.owners {
             let reference = leasehold::ClaimRef { resource: self.resource.clone(), owner };
-            let farewell = ReleaseRequest::new(reference).with_tombstone(Duration::from_secs(180));
-            eventually(what, || async { backend.release(&farewell).await.is_ok() }).await;
+            let release_request = ReleaseRequest::new(reference).with_tombstone(Duration::from_secs(180));
+            eventually(what, || async { backend.release(&release_request).await.is_ok() }).await;
         }
     }
 
@@ -369,8 +369,8 @@ async fn release() {
 #[tokio::test]
 async fn release_with_a_tombstone() {
     let verb = async |scene: &Scene, claim: &Claim| {
-        let farewell = ReleaseRequest::new(claim.reference()).with_tombstone(Duration::from_secs(180));
-        scene.ours.release(&farewell).await.is_ok()
+        let release_request = ReleaseRequest::new(claim.reference()).with_tombstone(Duration::from_secs(180));
+        scene.ours.release(&release_request).await.is_ok()
     };
     at_each_request(held, verb).await;
 }

@@ -17,8 +17,8 @@ use common::{
     granted, in_time, open, through,
 };
 use leasehold::{
-    Backend, Claim, OperatorAction, Effect, ErrorKind, Eviction, ReleaseRequest, RenewRequest, Holder, OperatorCommand, CommandOutcome, Query,
-    Released, Renewal, Resource, Share, Verdict,
+    Backend, Claim, CommandOutcome, Effect, ErrorKind, Eviction, Holder, OperatorAction, OperatorCommand,
+    Query, ReleaseRequest, Released, RenewRequest, Renewal, Resource, Share, Verdict,
 };
 use leasehold_testkit::servers::ZooKeeperServer;
 use leasehold_zookeeper::ZooKeeper;
@@ -133,7 +133,9 @@ async fn nothing_is_renewed_by_another_clients_answer() {
                 delete(claim).await;
             }
         },
-        async |backend, claim| backend.renew(&[RenewRequest::new(claim.reference(), claim.ttl)]).await.remove(0),
+        async |backend, claim| {
+            backend.renew(&[RenewRequest::new(claim.reference(), claim.ttl)]).await.remove(0)
+        },
         |answer, what| match answer {
             Err(error) => {
                 assert_eq!(
@@ -173,7 +175,12 @@ async fn nothing_is_released_or_evicted_by_another_clients_answer() {
             }
         },
         async |backend, claim| {
-            let order = OperatorCommand::new(claim.resource.clone(), OperatorAction::Evict(Eviction::Now), "ops", "test");
+            let order = OperatorCommand::new(
+                claim.resource.clone(),
+                OperatorAction::Evict(Eviction::Now),
+                "ops",
+                "test",
+            );
             backend.order(&order).await
         },
         |answer, what| assert!(!matches!(answer, Ok(CommandOutcome::Done)), "{what}: {answer:?}"),
@@ -228,7 +235,7 @@ async fn an_answer_that_comes_twice_costs_the_connection_and_nothing_else() {
         .await;
         assert!(ours.frames.happened());
     }
-    let farewell = ReleaseRequest::new(mine.reference()).with_tombstone(mine.ttl);
-    eventually("the release", || async { ours.backend.release(&farewell).await.is_ok() }).await;
+    let request = ReleaseRequest::new(mine.reference()).with_tombstone(mine.ttl);
+    eventually("the release", || async { ours.backend.release(&request).await.is_ok() }).await;
     granted(&open(&SERVER.url()).await, &claim(&mine.resource)).await;
 }

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use leasehold::{OperatorAction, Eviction, FencingToken};
+use leasehold::{Eviction, FencingToken, OperatorAction};
 
 use crate::{
     alive::{self, Sign},

@@ -101,8 +101,9 @@ impl Watch {
 
 fn frame(screen: Screen, seen: &[Snapshot], trouble: Option<&str>) -> Vec<String> {
     let columns = screen.columns().unwrap_or(usize::MAX);
-    let live =
-        seen.iter().filter(|seen| seen.holder_count > 0 || seen.queue_length > 0 || seen.paused_for.is_some());
+    let live = seen
+        .iter()
+        .filter(|seen| seen.holder_count > 0 || seen.queue_length > 0 || seen.paused_for.is_some());
     let head = format!(
         "{}  {}",
         text::time(SystemClock.wall()),

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold::{Clock as _, Timestamp, SystemClock};
+use leasehold::{Clock as _, SystemClock, Timestamp};
 use rustix::{
     event::{PollFd, PollFlags, poll},
     io::Errno,

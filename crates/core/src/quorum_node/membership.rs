@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 
-use super::{Health, BirthMark, VoterStatus, node_model::since, tally::majority};
+use super::{BirthMark, Health, VoterStatus, node_model::since, tally::majority};
 use crate::{
     clock::WallTime,
     error::{Error, ErrorKind, Result},
@@ -116,7 +116,8 @@ fn check(nodes: &[Option<Health>]) -> Result<()> {
             return Err(invalid(message));
         }
     }
-    let founded = |health: &&Health| health.mark.as_ref().is_some_and(|it| it.standing != VoterStatus::Founding);
+    let founded =
+        |health: &&Health| health.mark.as_ref().is_some_and(|it| it.standing != VoterStatus::Founding);
     let sets =
         nodes.iter().flatten().filter(founded).filter_map(|health| health.mark.as_ref().map(|it| &it.set));
     let sets: Vec<_> = sets.collect();
@@ -154,7 +155,11 @@ fn found(nodes: &[Option<Health>], gate: Duration) -> MembershipPlan {
     };
     let differs = |(node, health): (usize, &&Health)| {
         let new = due(health);
-        (health.mark.as_ref() != Some(&new)).then(|| MembershipStep::Mark { node, expected: health.mark.clone(), new })
+        (health.mark.as_ref() != Some(&new)).then(|| MembershipStep::Mark {
+            node,
+            expected: health.mark.clone(),
+            new,
+        })
     };
     let steps: Vec<MembershipStep> = healths.iter().enumerate().filter_map(differs).collect();
     if !steps.is_empty() {
@@ -206,7 +211,9 @@ impl MembershipPlan {
             let new = fresh(VoterStatus::Quarantined { since: health.now });
             return self.steps.push(MembershipStep::Mark { node, expected: None, new });
         };
-        let mut write = |new: BirthMark| self.steps.push(MembershipStep::Mark { node, expected: Some(mark.clone()), new });
+        let mut write = |new: BirthMark| {
+            self.steps.push(MembershipStep::Mark { node, expected: Some(mark.clone()), new })
+        };
         if mark.run != health.run {
             let kept_all = mark.durable && health.durable;
             let started = WallTime::from_micros(
@@ -250,8 +257,12 @@ impl MembershipPlan {
             self.waiting += 1;
             return self.again_after(left);
         }
-        let new =
-            BirthMark { gate: self.gate, standing: VoterStatus::Voting, durable: health.durable, ..mark.clone() };
+        let new = BirthMark {
+            gate: self.gate,
+            standing: VoterStatus::Voting,
+            durable: health.durable,
+            ..mark.clone()
+        };
         self.steps.push(MembershipStep::Mark { node, expected: Some(mark), new });
     }
 

@@ -27,7 +27,7 @@ pub mod tally;
 use std::{fmt, sync::Arc, time::Duration};
 
 use crate::{
-    claim::{RenewRequest, Holder},
+    claim::{Holder, RenewRequest},
     clock::WallTime,
     error::Result,
     resource::Resource,

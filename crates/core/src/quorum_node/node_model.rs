@@ -7,13 +7,12 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{
-    AttemptId, VoteRequest, VoteOutcome, NodeEntry, Health, BirthMark, NodeRenewal, RETENTION, SKEW_MAX, VoterStatus, UndoRequest, NodeView,
-    Vote, NodePage,
+    AttemptId, BirthMark, Health, NodeEntry, NodePage, NodeRenewal, NodeView, RETENTION, SKEW_MAX,
+    UndoRequest, Vote, VoteOutcome, VoteRequest, VoterStatus,
 };
 use crate::{
-    claim::{RenewRequest, Holder},
+    claim::{Holder, RenewRequest},
     clock::WallTime,
-    planted::{self, Bug},
     resource::Resource,
     token::{FencingToken, OwnerToken},
     verdict::{GoneReason, HeldBy},
@@ -118,9 +117,6 @@ impl NodeModel {
     /// Why it does not look at this ballot, if it does not.
     fn refuses(&self, ballot: &VoteRequest) -> Option<VoteOutcome> {
         let buried = self.is_buried(ballot).then_some(VoteOutcome::Cancelled);
-        if planted::is(Bug::VotesAfterLoss) {
-            return buried;
-        }
         let valid = |mark: &&BirthMark| mark.standing == VoterStatus::Voting && mark.run == self.run;
         match self.mark.as_ref().filter(valid) {
             None => Some(VoteOutcome::NoVote),
@@ -149,17 +145,12 @@ impl NodeModel {
             // The same claim asks again: the same grant, with what remains of it. It counts for the newest attempt: an
             // earlier one that is executed late must not take it along when it is undone.
             lock.attempt = lock.attempt.max(ballot.attempt);
-            if planted::is(Bug::LateAttemptUndoes) {
-                lock.attempt = ballot.attempt;
-            }
             return lock.yours(now);
         }
         if self.is_far(now, ballot) {
             return VoteOutcome::Far;
         }
-        let unchecked = planted::is(Bug::NumberForTwo);
-        let number = if unchecked { self.at_least_last(ballot) } else { self.above_last(ballot) };
-        let Some(number) = number else { return VoteOutcome::Far };
+        let Some(number) = self.above_last(ballot) else { return VoteOutcome::Far };
         self.accept(now, ballot, number);
         self.lock(now, ballot, number)
     }
@@ -208,7 +199,7 @@ impl NodeModel {
             Some(_) => {}
         }
         let owner = self.registers.get(&ballot.resource).map(|register| register.owner);
-        let ours = owner == Some(Some(ballot.owner)) || planted::is(Bug::NumberForTwo);
+        let ours = owner == Some(Some(ballot.owner));
         let number = if ours { self.at_least_last(ballot) } else { self.above_last(ballot) };
         let Some(number) = number else { return VoteOutcome::Far };
         self.accept(now, ballot, number);
@@ -265,7 +256,8 @@ impl NodeModel {
         let gate = self.mark.as_ref().map(|mark| mark.gate);
         let Some(lock) = self.locks.get_mut(&held.resource).filter(|lock| lock.owner == held.owner) else {
             let grave = (held.resource.clone(), held.owner, None);
-            let why = if self.graves.contains_key(&grave) { GoneReason::Cancelled } else { GoneReason::NotThere };
+            let why =
+                if self.graves.contains_key(&grave) { GoneReason::Cancelled } else { GoneReason::NotThere };
             return NodeRenewal::Gone { why };
         };
         if let Some(gate) = gate.filter(|gate| held.ttl > *gate) {
@@ -294,7 +286,8 @@ impl NodeModel {
         let ours = |resource: &Resource| resource.key().starts_with(prefix);
         let locks = self.locks.iter().filter(|(resource, lock)| ours(resource) && lock.ends > now);
         let registers = self.registers.iter().filter(|(resource, it)| ours(resource) && it.ends > now);
-        let held = locks.map(|(resource, _)| NodeEntry { resource: resource.clone(), held: true, last: None });
+        let held =
+            locks.map(|(resource, _)| NodeEntry { resource: resource.clone(), held: true, last: None });
         let known = registers.map(|(resource, register)| NodeEntry {
             resource: resource.clone(),
             held: false,

@@ -2,17 +2,16 @@
 
 use std::{cmp::Reverse, collections::BTreeMap, time::Duration};
 
-use super::{AttemptId, VoteOutcome, NodeRenewal, NodeView, Vote};
+use super::{AttemptId, NodeRenewal, NodeView, Vote, VoteOutcome};
 use crate::{
     clock::WallTime,
-    planted::{self, Bug},
     token::FencingToken,
     verdict::{GoneReason, HeldBy},
 };
 
 /// How many of this many nodes are a majority.
 pub fn majority(size: usize) -> usize {
-    size / 2 + usize::from(!planted::is(Bug::MajorityShort))
+    size / 2 + 1
 }
 
 /// What came of asking one node.
@@ -145,7 +144,9 @@ impl<'a> VoteCount<'a> {
             VoteOutcome::Free => self.free += 1,
             VoteOutcome::Cancelled => self.buried = true,
             VoteOutcome::Far => self.far += 1,
-            VoteOutcome::TooLong { gate } => self.gate = Some(self.gate.map_or(*gate, |known| known.max(*gate))),
+            VoteOutcome::TooLong { gate } => {
+                self.gate = Some(self.gate.map_or(*gate, |known| known.max(*gate)))
+            }
             VoteOutcome::NoVote => self.abstain += 1,
         }
     }
@@ -213,7 +214,10 @@ pub enum RenewalDecision {
 
 /// Decides after some answers to a renewal; `None` for a node that has not answered, and `Some(None)` for one that
 /// will not. `None` while more answers could change the outcome. `known` is the token that this client remembers.
-pub fn decide_renewal(answers: &[Option<Option<NodeRenewal>>], known: Option<FencingToken>) -> Option<RenewalDecision> {
+pub fn decide_renewal(
+    answers: &[Option<Option<NodeRenewal>>],
+    known: Option<FencingToken>,
+) -> Option<RenewalDecision> {
     let needed = majority(answers.len());
     let (mut kept, mut gone, mut why) = (Vec::new(), 0, GoneReason::NotThere);
     let pending = answers.iter().filter(|answer| answer.is_none()).count();
@@ -357,7 +361,8 @@ mod tests {
         };
         // The first was away when the others granted it, and has it since the claim was repeated, with a longer ttl.
         let (late, other) = (since(1, 90), since(8, 2));
-        let two_silent = [vec![NodeAnswer::Silent; 2], vec![late.clone(), other.clone(), other.clone()]].concat();
+        let two_silent =
+            [vec![NodeAnswer::Silent; 2], vec![late.clone(), other.clone(), other.clone()]].concat();
         let all_answer = [vec![late.clone()], vec![other.clone(); 4]].concat();
         for answers in [two_silent, all_answer, vec![late, other, NodeAnswer::Pending]] {
             let Decision::Blocked { by: Some(by) } = decided(&answers) else {
@@ -394,10 +399,18 @@ mod tests {
         };
         let gone = Some(Some(NodeRenewal::Gone { why: GoneReason::NotThere }));
         let outcome = decide_renewal(&[keeps(9), keeps(5), keeps(7), gone, None], None);
-        assert!(matches!(outcome, Some(RenewalDecision::Renewed { remaining, .. }) if remaining == Duration::from_secs(5)));
-        assert_eq!(decide_renewal(&[gone, gone, gone, None, None], None), Some(RenewalDecision::Gone { why: GoneReason::NotThere }));
+        assert!(
+            matches!(outcome, Some(RenewalDecision::Renewed { remaining, .. }) if remaining == Duration::from_secs(5))
+        );
+        assert_eq!(
+            decide_renewal(&[gone, gone, gone, None, None], None),
+            Some(RenewalDecision::Gone { why: GoneReason::NotThere })
+        );
         assert_eq!(decide_renewal(&[keeps(1), gone, gone, None, None], None), None);
-        assert_eq!(decide_renewal(&[keeps(1), gone, gone, Some(None), Some(None)], None), Some(RenewalDecision::Unreachable));
+        assert_eq!(
+            decide_renewal(&[keeps(1), gone, gone, Some(None), Some(None)], None),
+            Some(RenewalDecision::Unreachable)
+        );
     }
 
     #[test]

@@ -3,8 +3,9 @@
 use std::{collections::HashSet, num::NonZeroU32, sync::Arc, time::Duration};
 
 use leasehold_core::{
-    Claim, ClaimRef, OperatorAction, ReleaseRequest, FencingToken, RenewRequest, Holder, Model, Timestamp, OperatorCommand, CommandOutcome,
-    OwnerToken, Released, Renewal, Resource, Share, Snapshot, Verdict, admission,
+    Claim, ClaimRef, CommandOutcome, FencingToken, Holder, Model, OperatorAction, OperatorCommand,
+    OwnerToken, ReleaseRequest, Released, RenewRequest, Renewal, Resource, Share, Snapshot, Timestamp,
+    Verdict, admission,
 };
 
 use crate::naive::{Naive, Said};
@@ -102,10 +103,10 @@ impl Both {
     }
 
     #[track_caller]
-    pub(crate) fn release(&mut self, farewell: &ReleaseRequest) -> Released {
-        let released = self.model.release(self.now, farewell);
+    pub(crate) fn release(&mut self, request: &ReleaseRequest) -> Released {
+        let released = self.model.release(self.now, request);
         let said = Said::Released { now: released == Released::Now };
-        assert_eq!(said, self.naive.release(self.now, farewell), "{farewell:?}");
+        assert_eq!(said, self.naive.release(self.now, request), "{request:?}");
         self.check();
         released
     }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use leasehold_core::{OperatorAction, Eviction, ReleaseRequest, RenewRequest, OperatorCommand, Share, Handover, Verdict};
+use leasehold_core::{
+    Eviction, Handover, OperatorAction, OperatorCommand, ReleaseRequest, RenewRequest, Share, Verdict,
+};
 
 use crate::both::{Both, claim, owner, reference, resource};
 
@@ -51,7 +53,9 @@ impl Move {
             Move::Leave(who) => drop(both.release(&ReleaseRequest::new(reference(who)))),
             Move::Bury(who) => drop(both.release(&ReleaseRequest::new(reference(who)).with_tombstone(TTL))),
             Move::Close(who) => drop(both.release(&ReleaseRequest::new(reference(who)).keeping(TTL))),
-            Move::Order(command) => drop(both.order(&OperatorCommand::new(resource(), command, "someone", "somehow"))),
+            Move::Order(command) => {
+                both.order(&OperatorCommand::new(resource(), command, "someone", "somehow"));
+            }
             Move::Pass(seconds) => both.pass(Duration::from_secs(seconds)),
         }
     }

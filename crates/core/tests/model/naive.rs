@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use leasehold_core::{
-    Claim, OperatorAction, Eviction, ReleaseRequest, FencingToken, GoneReason, RenewRequest, Timestamp, OperatorCommand, OwnerToken, WhenBlocked,
-    admission,
+    Claim, Eviction, FencingToken, GoneReason, OperatorAction, OperatorCommand, OwnerToken, ReleaseRequest,
+    RenewRequest, Timestamp, WhenBlocked, admission,
 };
 
 #[derive(Clone, Debug, Default)]
@@ -177,7 +177,14 @@ impl Naive {
         Place { owner: claim.owner, weight: claim.share.weight(), since, ends: now.after(claim.place_ttl) }
     }
 
-    fn sit(&mut self, now: Timestamp, claim: &Claim, token: FencingToken, ends: Timestamp, turns: u32) -> Said {
+    fn sit(
+        &mut self,
+        now: Timestamp,
+        claim: &Claim,
+        token: FencingToken,
+        ends: Timestamp,
+        turns: u32,
+    ) -> Said {
         self.leave_line(claim.owner);
         let (owner, weight) = (claim.owner, claim.share.weight());
         let (asked_by, evicting, kept) = (None, false, false);
@@ -217,18 +224,18 @@ impl Naive {
         Said::Gone(grave.map_or(GoneReason::NotThere, |grave| grave.why))
     }
 
-    pub(crate) fn release(&mut self, now: Timestamp, farewell: &ReleaseRequest) -> Said {
+    pub(crate) fn release(&mut self, now: Timestamp, request: &ReleaseRequest) -> Said {
         self.forget_what_ended(now);
-        let owner = farewell.owner;
+        let owner = request.owner;
         let there = self.live_seat_of(owner).is_some() || self.stands(owner).is_some();
-        if let Some(keep_for) = farewell.keep_for.filter(|keep_for| *keep_for > Duration::ZERO) {
+        if let Some(keep_for) = request.keep_for.filter(|keep_for| *keep_for > Duration::ZERO) {
             for seat in self.seats.iter_mut().filter(|seat| seat.owner == owner && !seat.kept) {
                 (seat.kept, seat.ends) = (true, now.after(keep_for));
             }
         }
         self.stand_up(owner);
         self.leave_line(owner);
-        self.tombstone(now, owner, farewell.tombstone, GoneReason::Cancelled);
+        self.tombstone(now, owner, request.tombstone, GoneReason::Cancelled);
         Said::Released { now: there }
     }
 

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use leasehold_core::{
-    OperatorAction, Eviction, ReleaseRequest, FencingToken, GoneReason, OperatorCommand, CommandOutcome, Renewal, Share, Verdict,
+    CommandOutcome, Eviction, FencingToken, GoneReason, OperatorAction, OperatorCommand, ReleaseRequest,
+    Renewal, Share, Verdict,
 };
 
 use crate::{

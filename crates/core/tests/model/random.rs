@@ -2,17 +2,36 @@
 
 use std::time::Duration;
 
-use leasehold_core::{OperatorAction, Eviction, ReleaseRequest, RenewRequest, OperatorCommand, Share, Handover};
+use leasehold_core::{
+    Eviction, Handover, OperatorAction, OperatorCommand, ReleaseRequest, RenewRequest, Share,
+};
 use proptest::prelude::*;
 
 use crate::both::{Both, claim, owner, reference, resize, resource};
 
 #[derive(Clone, Debug)]
 enum Step {
-    Acquire { owner: u8, weight: u8, stray: bool, queue: bool, ttl: u64, takes_over_from: Option<(u8, Option<u64>)> },
-    Renew { owner: u8, ttl: u64 },
-    Release { owner: u8, tombstone: Option<u64>, keep_for: Option<u64> },
-    Order { command: OperatorAction, newest: bool },
+    Acquire {
+        owner: u8,
+        weight: u8,
+        stray: bool,
+        queue: bool,
+        ttl: u64,
+        takes_over_from: Option<(u8, Option<u64>)>,
+    },
+    Renew {
+        owner: u8,
+        ttl: u64,
+    },
+    Release {
+        owner: u8,
+        tombstone: Option<u64>,
+        keep_for: Option<u64>,
+    },
+    Order {
+        command: OperatorAction,
+        newest: bool,
+    },
     Pass(u64),
 }
 
@@ -83,9 +102,9 @@ fn play(both: &mut Both, family: usize, step: &Step) {
         }
         Step::Renew { owner, ttl } => drop(both.renew(&RenewRequest::new(reference(*owner), ticks(*ttl)))),
         Step::Release { owner, tombstone, keep_for } => {
-            let mut farewell = ReleaseRequest::new(reference(*owner));
-            (farewell.tombstone, farewell.keep_for) = (tombstone.map(ticks), keep_for.map(ticks));
-            both.release(&farewell);
+            let mut request = ReleaseRequest::new(reference(*owner));
+            (request.tombstone, request.keep_for) = (tombstone.map(ticks), keep_for.map(ticks));
+            both.release(&request);
         }
         Step::Order { command, newest } => {
             let mut order = OperatorCommand::new(resource(), *command, "someone", "somehow");

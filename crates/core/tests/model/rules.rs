@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use leasehold_core::{
-    Blocked, ReleaseRequest, FencingToken, GoneReason, Grant, RenewRequest, Model, Released, Renewal, Share, Verdict, admission,
+    Blocked, FencingToken, GoneReason, Grant, Model, ReleaseRequest, Released, RenewRequest, Renewal, Share,
+    Verdict, admission,
 };
 
 use crate::both::{Both, claim, owner, reference, resource};
@@ -107,7 +108,10 @@ fn tokens_grow_whatever_happens_in_between() {
         last = Some(grant.token);
         match round % 4 {
             0 => both.pass(TTL),
-            1 => drop(both.release(&ReleaseRequest::new(reference(round % 3)).with_tombstone(Duration::from_nanos(1)))),
+            1 => {
+                let release = ReleaseRequest::new(reference(round % 3));
+                both.release(&release.with_tombstone(Duration::from_nanos(1)));
+            }
             _ => drop(both.leave(round % 3)),
         }
         both.pass(Duration::from_nanos(1));
@@ -212,7 +216,7 @@ fn a_kept_seat_is_closed_for_everyone_and_then_open() {
     let mut both = Both::new();
     granted(both.ask(0, Share::WHOLE));
     assert_eq!(both.release(&ReleaseRequest::new(reference(0)).keeping(TTL * 2)), Released::Now);
-    assert!(matches!(both.ask(0, Share::WHOLE), Verdict::Cancelled), "its owner has said farewell");
+    assert!(matches!(both.ask(0, Share::WHOLE), Verdict::Cancelled), "its owner has said request");
     gone(&both.go_on(0, TTL), GoneReason::NotThere);
     assert_eq!(both.leave(0), Released::AlreadyGone);
     assert!(blocked(both.ask(1, Share::WHOLE)).holders[0].kept);
@@ -226,7 +230,11 @@ fn keeping_closed_needs_a_holder_and_a_time() {
     assert_eq!(both.release(&ReleaseRequest::new(reference(0)).keeping(TTL)), Released::AlreadyGone);
     granted(both.ask(0, Share::WHOLE));
     placed(both.queue(1, Share::WHOLE), 0);
-    assert_eq!(both.release(&ReleaseRequest::new(reference(1)).keeping(TTL)), Released::Now, "a place just goes");
+    assert_eq!(
+        both.release(&ReleaseRequest::new(reference(1)).keeping(TTL)),
+        Released::Now,
+        "a place just goes"
+    );
     assert_eq!(both.release(&ReleaseRequest::new(reference(0)).keeping(Duration::ZERO)), Released::Now);
     granted(both.ask(2, Share::WHOLE));
 }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use leasehold_core::{
-    OperatorAction, Eviction, ReleaseRequest, GoneReason, OperatorCommand, Released, Renewal, Share, Handover, Verdict, admission,
+    Eviction, GoneReason, Handover, OperatorAction, OperatorCommand, ReleaseRequest, Released, Renewal,
+    Share, Verdict, admission,
 };
 
 use crate::{

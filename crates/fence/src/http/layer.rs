@@ -33,7 +33,7 @@ use crate::observe;
 /// database check as well.
 ///
 /// ```
-/// use leasehold_core::url::decode;
+/// use leasehold_support::url::decode;
 /// use leasehold_fence::{Resource, http::{FenceLayer, SqliteMarks}};
 ///
 /// let marks = SqliteMarks::new(rusqlite::Connection::open_in_memory()?)?; // a file, in earnest

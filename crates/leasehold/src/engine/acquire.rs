@@ -4,10 +4,9 @@
 use std::{sync::Arc, time::Duration};
 
 use leasehold_core::{
-    Backoff, Blocked, Busy, Claim, ClaimRef, Effect, EndReason, Error, ErrorKind, ReleaseRequest, Grant, RenewRequest, Timestamp,
-    OwnerToken, Renewal, Result, Share, Handover, Verb, Verdict, WhenBlocked,
+    Backoff, Blocked, Busy, Claim, ClaimRef, Effect, EndReason, Error, ErrorKind, Grant, Handover,
+    OwnerToken, ReleaseRequest, RenewRequest, Renewal, Result, Share, Timestamp, Verb, Verdict, WhenBlocked,
     backoff::jitter,
-    planted::{self, Bug},
 };
 
 use super::{
@@ -18,7 +17,7 @@ use super::{
     tenure::{Beginning, Handle, Sent, Tenure},
     watchdog::Times,
 };
-use leasehold_core::race::{Either, first};
+use leasehold_support::race::{Either, first};
 
 /// How long a claim goes on trying.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,7 +132,6 @@ impl Engine {
         (sent, now): (Sent, Timestamp),
         uncertain: bool,
     ) -> Option<Handle> {
-        let sent = if planted::is(Bug::DeadlineFromReply) { self.sending() } else { sent };
         let times = Times::of(sent.at, grant.remaining, claim.ttl);
         if now >= times.stop_at {
             return None;
@@ -342,7 +340,8 @@ impl<'a> Seeker<'a> {
         self.unclaimed.in_flight = false;
         match &verdict {
             Ok(_) => {
-                (self.outage_since, self.unclaimed.inherited, self.ask.claim.takes_over_from) = (None, None, None);
+                (self.outage_since, self.unclaimed.inherited, self.ask.claim.takes_over_from) =
+                    (None, None, None);
                 self.backoff = outage_backoff(self.ask.claim.ttl);
             }
             Err(error) if error.effect() == Effect::Unknown => self.unclaimed.unanswered = true,
@@ -357,8 +356,7 @@ impl<'a> Seeker<'a> {
         self.unclaimed.there = true;
         let handle = engine.grant(claim, &self.ask.terms, grant, (sent, answered), uncertain)?;
         // From here on the tenure answers for the claim, and buries it when it goes.
-        (self.unclaimed.there, self.unclaimed.unanswered) =
-            (false, uncertain && planted::is(Bug::BuriesItsOwn));
+        (self.unclaimed.there, self.unclaimed.unanswered) = (false, false);
         let head = self.unclaimed.head.take();
         if claim.share.capacity() == 1 && !self.ask.fair {
             engine.lines.granted(&claim.resource, head, claim.owner);
@@ -389,13 +387,11 @@ impl<'a> Seeker<'a> {
     /// Its times are counted from when the renewal is sent, as those of any renewal. Dropped part-way, the claim is given
     /// back as before: `Unclaimed` knows that the backend has it.
     async fn renew_stale_grant(&mut self, grant: Grant) -> Option<Handle> {
-        if planted::is(Bug::LateGrantGivenBack) {
-            return None;
-        }
         let (engine, claim) = (self.engine, &self.ask.claim);
         let held = RenewRequest::new(claim.reference(), claim.ttl);
         let sent = engine.sending();
-        let Ok(Renewal::Renewed(kept)) = engine.renew_one(held, Engine::request_limit(claim.ttl)).await else {
+        let Ok(Renewal::Renewed(kept)) = engine.renew_one(held, Engine::request_limit(claim.ttl)).await
+        else {
             return None;
         };
         let mut renewed = Grant::new(kept.token, kept.remaining);
@@ -509,7 +505,7 @@ impl<'a> Seeker<'a> {
 /// How long to pause after a request that was not answered: at most a sixth of the ttl. That request may have brought a
 /// grant, which runs out while the claim sleeps.
 fn outage_backoff(ttl: Duration) -> Backoff {
-    if planted::is(Bug::SleepsThroughGrant) { Backoff::new() } else { Backoff::at_most(ttl / 6) }
+    Backoff::at_most(ttl / 6)
 }
 
 /// Counts a waiter while it lives.
@@ -546,9 +542,6 @@ struct Unclaimed<'a> {
 impl Unclaimed<'_> {
     /// What whoever comes next has to take over or bury, if anything.
     fn leaves(&self) -> Option<Handover> {
-        if planted::is(Bug::GuardDisarmed) {
-            return None;
-        }
         let owner = self.claim.owner;
         if self.in_flight || self.unanswered {
             return Some(Handover::with_tombstone(owner, ReleaseRequest::tombstone_ttl(self.ttl)));

@@ -11,9 +11,8 @@ use std::{
 };
 
 use leasehold_core::{
-    Claim, ClaimRef, Effect, EndReason, Environment, Error, ErrorKind, EventKind, GoneReason, RenewRequest, Renewed, FailureDomain,
-    Timestamp, Renewal, Result, Verb,
-    planted::{self, Bug},
+    Claim, ClaimRef, Effect, EndReason, Environment, Error, ErrorKind, EventKind, FailureDomain, GoneReason,
+    RenewRequest, Renewal, Renewed, Result, Timestamp, Verb,
 };
 use tokio::sync::{Notify, mpsc};
 
@@ -23,7 +22,7 @@ use super::{
     tenure::{Sent, Tenure},
     watchdog::{self, Action, Key, Times, Watched},
 };
-use leasehold_core::race::{Either, first};
+use leasehold_support::race::{Either, first};
 
 /// What is kept alive.
 #[derive(Clone, Debug)]
@@ -175,7 +174,8 @@ impl Engine {
 
     async fn renew(self: Arc<Engine>, batch: Vec<(Key, Watch, Duration)>) {
         let shortest = batch.iter().map(|(_, _, ttl)| *ttl).min().unwrap_or_default();
-        let held: Vec<_> = batch.iter().map(|(_, watch, ttl)| RenewRequest::new(watch.claim(), *ttl)).collect();
+        let held: Vec<_> =
+            batch.iter().map(|(_, watch, ttl)| RenewRequest::new(watch.claim(), *ttl)).collect();
         let sent = self.sending();
         let request = async { Ok(self.backend.renew(&held).await) };
         let at_most = shortest * 3 / 10; // below a third, so that a failed one is tried again in time
@@ -225,7 +225,6 @@ impl Engine {
 
     /// The answer to a renewal of this tenure, by the watchdog or by a caller who extends.
     pub(crate) fn kept(&self, key: Key, tenure: &Tenure, sent: Sent, kept: Renewed) {
-        let sent = if planted::is(Bug::DeadlineFromReply) { self.sending() } else { sent };
         let now = self.environment.now();
         let margin = now.until(tenure.stop_at());
         let late = tenure.stop_at().before(tenure.ttl() / 3) < sent.at; // half of the ttl had passed

@@ -15,8 +15,7 @@ use std::{
 };
 
 use leasehold_core::{
-    Blocked, Busy, Claim, ClaimRef, Effect, Error, ReleaseRequest, Timestamp, OwnerToken, Resource, Handover,
-    planted::{self, Bug},
+    Blocked, Busy, Claim, ClaimRef, Effect, Error, Handover, OwnerToken, ReleaseRequest, Resource, Timestamp,
 };
 use tokio::sync::Notify;
 
@@ -199,7 +198,7 @@ impl Lines {
         let mut state = self.lock();
         let line = state.lines.get_mut(resource).filter(|line| line.head == Some(head))?;
         line.head = None;
-        let next = if planted::is(Bug::HeadNotCalled) { None } else { line.advance() };
+        let next = line.advance();
         if let (None, Some(crowd)) = (&next, &mut line.crowd) {
             crowd.outage = None; // Nobody asks any more, so nobody would find out that it is over.
         }
@@ -227,9 +226,7 @@ impl Lines {
             let crowd = line.crowd();
             let outage = crowd.outage.get_or_insert_with(|| Outage { since, error: error.clone() });
             outage.error = error.clone();
-            let is_over = |waiter: &Waiter| {
-                outage.seen_by(waiter.since, now) >= OUTAGE_MAX || planted::is(Bug::OutageFailsAll)
-            };
+            let is_over = |waiter: &Waiter| outage.seen_by(waiter.since, now) >= OUTAGE_MAX;
             // In order of arrival: the first who has not seen enough of it ends the search.
             let count = crowd.waiting.values().take_while(|waiter| is_over(waiter)).count();
             let pop = |_| crowd.waiting.pop_first().map(|(_, waiter)| (waiter, outage.for_waiter()));
@@ -329,9 +326,9 @@ impl Engine {
 
 /// What is said to someone whom nobody succeeds after all.
 pub(crate) fn farewell_to(resource: &Resource, predecessor: Handover) -> ReleaseRequest {
-    let mut farewell = ReleaseRequest::new(ClaimRef { resource: resource.clone(), owner: predecessor.owner });
-    farewell.tombstone = predecessor.tombstone;
-    farewell
+    let mut request = ReleaseRequest::new(ClaimRef { resource: resource.clone(), owner: predecessor.owner });
+    request.tombstone = predecessor.tombstone;
+    request
 }
 
 impl Waiter {

@@ -289,7 +289,13 @@ impl KindMetrics {
                 metrics::$make!($name, "kind" => kind(), "backend" => backend $(, $label => $value)?)
             };
         }
-        let lost = [EndReason::Expired, EndReason::NotOurs, EndReason::Evicted, EndReason::MaxHold, EndReason::NoProgress];
+        let lost = [
+            EndReason::Expired,
+            EndReason::NotOurs,
+            EndReason::Evicted,
+            EndReason::MaxHold,
+            EndReason::NoProgress,
+        ];
         KindMetrics {
             granted: metric!(counter, "leasehold_acquire_total", "outcome" => "granted"),
             contended: metric!(counter, "leasehold_acquire_total", "outcome" => "contended"),

@@ -9,8 +9,7 @@ use std::{
 };
 
 use leasehold_core::{
-    Backoff, Effect, EndReason, Error, ErrorKind, ReleaseRequest, Released, Result, Handover, Verb, Verdict,
-    planted::{self, Bug},
+    Backoff, Effect, EndReason, Error, ErrorKind, Handover, ReleaseRequest, Released, Result, Verb, Verdict,
 };
 
 use super::{
@@ -51,8 +50,8 @@ impl Engine {
     }
 
     /// Someone went away part-way through a claim.
-    pub(crate) fn reap_claim(self: &Arc<Engine>, farewell: ReleaseRequest) {
-        self.send(Task::Bury(farewell));
+    pub(crate) fn reap_claim(self: &Arc<Engine>, release_request: ReleaseRequest) {
+        self.send(Task::Bury(release_request));
     }
 
     fn send(self: &Arc<Engine>, task: Task) {
@@ -64,8 +63,12 @@ impl Engine {
                 Task::Part(tenure) => {
                     self.observer.leaked(&tenure.resource, tenure.owner, ErrorKind::ShutDown);
                 }
-                Task::Bury(farewell) => {
-                    self.observer.leaked(&farewell.resource, farewell.owner, ErrorKind::ShutDown);
+                Task::Bury(release_request) => {
+                    self.observer.leaked(
+                        &release_request.resource,
+                        release_request.owner,
+                        ErrorKind::ShutDown,
+                    );
                 }
             }
         }
@@ -87,7 +90,7 @@ impl Engine {
                     let at_least = tenure.terms().at_least;
                     drop(engine.say_goodbye(&tenure, at_least, true).await); // what fails is repeated in there
                 }
-                Task::Bury(farewell) => engine.tombstone(&farewell).await,
+                Task::Bury(release_request) => engine.tombstone(&release_request).await,
             }
             engine.errand_done();
         }));
@@ -107,7 +110,7 @@ impl Engine {
         at_least: Option<Duration>,
     ) -> Result<Released> {
         self.unwatch(tenure);
-        if !planted::is(Bug::VouchesDuringRelease) && tenure.end(EndReason::Released) {
+        if tenure.end(EndReason::Released) {
             self.observer.ended(tenure);
         }
         if !tenure.part() {
@@ -147,11 +150,11 @@ impl Engine {
             Ok(answer) => self.observer.released(tenure, *answer, dropped),
             Err(_) => {
                 self.observer.release_failed(&tenure.resource);
-                let farewell = tenure.repeated_farewell(at_least);
+                let release_request = tenure.repeated_farewell(at_least);
                 if dropped {
-                    self.tombstone(&farewell).await;
+                    self.tombstone(&release_request).await;
                 } else {
-                    self.reap_claim(farewell);
+                    self.reap_claim(release_request);
                 }
             }
         }
@@ -159,11 +162,12 @@ impl Engine {
     }
 
     async fn give_back(&self, tenure: &Tenure, keep_for: Option<Duration>) -> Result<Released> {
-        let mut farewell = ReleaseRequest::new(tenure.reference());
-        farewell.tombstone = tenure.uncertain.then(|| ReleaseRequest::tombstone_ttl(tenure.ttl()));
-        farewell.keep_for = keep_for;
+        let mut release_request = ReleaseRequest::new(tenure.reference());
+        release_request.tombstone = tenure.uncertain.then(|| ReleaseRequest::tombstone_ttl(tenure.ttl()));
+        release_request.keep_for = keep_for;
         let at_most = Engine::request_limit(tenure.ttl().max(Duration::from_secs(2)));
-        self.call(Verb::Release, Some(&tenure.resource), at_most, self.backend.release(&farewell)).await
+        self.call(Verb::Release, Some(&tenure.resource), at_most, self.backend.release(&release_request))
+            .await
     }
 
     /// One call replaces the owner and mints the new token: no gap, no wake-up.
@@ -204,20 +208,24 @@ impl Engine {
     }
 
     /// Says farewell until it is answered: a request of this owner may be executed late, and must come to nothing.
-    async fn tombstone(&self, farewell: &ReleaseRequest) {
+    async fn tombstone(&self, release_request: &ReleaseRequest) {
         let started = self.environment.now();
-        let most = farewell.tombstone.unwrap_or(ReleaseRequest::tombstone_ttl(Duration::ZERO));
+        let most = release_request.tombstone.unwrap_or(ReleaseRequest::tombstone_ttl(Duration::ZERO));
         let mut backoff = Backoff::new();
         loop {
-            let request = self.backend.release(farewell);
+            let request = self.backend.release(release_request);
             let limit = Duration::from_secs(5);
-            match self.call(Verb::Release, Some(&farewell.resource), limit, request).await {
-                Ok(_) if farewell.tombstone.is_some() => {
-                    return self.observer.buried(&farewell.resource, farewell.owner);
+            match self.call(Verb::Release, Some(&release_request.resource), limit, request).await {
+                Ok(_) if release_request.tombstone.is_some() => {
+                    return self.observer.buried(&release_request.resource, release_request.owner);
                 }
                 Ok(_) => return, // it has left the line
                 Err(error) if self.is_hopeless(&error) || started.until(self.environment.now()) >= most => {
-                    return self.observer.leaked(&farewell.resource, farewell.owner, error.kind());
+                    return self.observer.leaked(
+                        &release_request.resource,
+                        release_request.owner,
+                        error.kind(),
+                    );
                 }
                 Err(_) => self.environment.sleep(backoff.next(self.environment.random())).await,
             }
@@ -313,8 +321,9 @@ impl Drop for Passing<'_> {
     fn drop(&mut self) {
         if self.unanswered {
             let claim = &self.waiter.claim;
-            let farewell = ReleaseRequest::new(claim.reference()).with_tombstone(ReleaseRequest::tombstone_ttl(claim.ttl));
-            self.engine.reap_claim(farewell);
+            let release_request = ReleaseRequest::new(claim.reference())
+                .with_tombstone(ReleaseRequest::tombstone_ttl(claim.ttl));
+            self.engine.reap_claim(release_request);
         }
         if let Some(headship) = self.headship.take() {
             self.engine.make_head(self.waiter, headship);

@@ -10,9 +10,8 @@ use std::{
 };
 
 use leasehold_core::{
-    FinishRequest, ClaimRef, EndReason, Error, ErrorKind, EventKind, ReleaseRequest, FencingToken, Timestamp, OwnerToken,
-    Resource, Result, Share, WallTime,
-    planted::{self, Bug},
+    ClaimRef, EndReason, Error, ErrorKind, EventKind, FencingToken, FinishRequest, OwnerToken,
+    ReleaseRequest, Resource, Result, Share, Timestamp, WallTime,
 };
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -23,7 +22,7 @@ use super::{
     observe::KindMetrics,
     watchdog::{Key, Times},
 };
-use leasehold_core::race::first;
+use leasehold_support::race::first;
 
 /// One grant, from its beginning to its end.
 pub(crate) struct Tenure {
@@ -150,7 +149,6 @@ impl Tenure {
 
     /// What an answer says: times that count from its own send, on both clocks. None of them moves back.
     pub(crate) fn set_times(&self, times: Times, sent: Sent) {
-        let sent = if planted::is(Bug::CalendarAtReply) { self.engine.sending() } else { sent };
         let wall_stop = sent.wall.after(sent.at.until(times.stop_at));
         self.deadline.fetch_max(times.deadline.as_nanos(), Ordering::AcqRel);
         self.wall_stop_at.fetch_max(wall_stop.as_micros(), Ordering::AcqRel);
@@ -184,9 +182,6 @@ impl Tenure {
         let tripped = || environment.wall().as_micros() >= self.wall_stop_at.load(Ordering::Acquire);
         if !over && !tripped() {
             return None;
-        }
-        if planted::is(Bug::LossUnlatches) {
-            return Some(self.why_stopped(now));
         }
         self.end(self.why_stopped(now));
         self.latched()
@@ -344,9 +339,10 @@ impl Tenure {
 
     /// What is said when the first farewell went unanswered: the same, and a burial.
     pub(crate) fn repeated_farewell(&self, at_least: Option<Duration>) -> ReleaseRequest {
-        let mut farewell = ReleaseRequest::new(self.reference()).with_tombstone(ReleaseRequest::tombstone_ttl(self.ttl()));
-        farewell.keep_for = self.keep_for(at_least);
-        farewell
+        let mut request =
+            ReleaseRequest::new(self.reference()).with_tombstone(ReleaseRequest::tombstone_ttl(self.ttl()));
+        request.keep_for = self.keep_for(at_least);
+        request
     }
 
     /// Claims the right to say farewell; false if that has been done.

@@ -5,11 +5,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use leasehold_core::{
-    Backoff, Timestamp,
-    backoff::jitter,
-    planted::{self, Bug},
-};
+use leasehold_core::{Backoff, Timestamp, backoff::jitter};
 use slab::Slab;
 
 /// The times of one lease, all derived from the instant before the request left.
@@ -33,9 +29,8 @@ impl Times {
         // Of whichever is longer: a lease that was shortened still runs, and drifts, for all that remains.
         let margin = ttl.max(remaining) / 100 + Duration::from_millis(2);
         let deadline = sent.after(remaining.saturating_sub(margin));
-        let spare = if planted::is(Bug::NoThreshold) { Duration::ZERO } else { ttl / 6 };
         let renew_at = sent.after((ttl / 3).min(Times::RENEW_MOST)).before(ttl.saturating_sub(remaining));
-        Times { renew_at: renew_at.max(sent), stop_at: deadline.before(spare), deadline }
+        Times { renew_at: renew_at.max(sent), stop_at: deadline.before(ttl / 6), deadline }
     }
 }
 
@@ -115,7 +110,7 @@ impl<H: Watched> Watchdog<H> {
             generation,
             failures: 0,
             in_flight: false,
-            renews: renews && !planted::is(Bug::RenewalSkipped),
+            renews,
         };
         let slot = u32::try_from(self.entries.insert(entry)).expect("fewer than 2^32 leases");
         let due = self.entries[slot as usize].next_due(random);

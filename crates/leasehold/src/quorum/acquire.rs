@@ -3,16 +3,16 @@
 use std::{sync::Arc, time::Duration};
 
 use leasehold_core::{
-    Blocked, Claim, Effect, Error, ErrorKind, ReleaseRequest, FencingToken, Grant, Limits, Timestamp, Result, Verdict,
+    Blocked, Claim, Effect, Error, ErrorKind, FencingToken, Grant, Limits, ReleaseRequest, Result, Timestamp,
+    Verdict,
     backoff::jitter,
     clock::Task,
-    planted::{self, Bug},
     quorum_node::{
-        VoteRequest, VoteOutcome, UndoRequest, Vote,
-        tally::{self, NodeAnswer, Decision},
+        UndoRequest, Vote, VoteOutcome, VoteRequest,
+        tally::{self, Decision, NodeAnswer},
     },
-    race::{Either, first},
 };
+use leasehold_support::race::{Either, first};
 
 use super::{
     Fan, Shared,
@@ -41,9 +41,9 @@ impl Shared {
         self.admit(claim, limits)?;
         if let Some(from) = &claim.takes_over_from {
             // Nobody stands in line here, so there is no seat to hand over: the one goes, the other asks.
-            let mut farewell = ReleaseRequest::new(claim.reference());
-            (farewell.owner, farewell.tombstone) = (from.owner, from.tombstone);
-            self.release(&farewell).await?;
+            let mut request = ReleaseRequest::new(claim.reference());
+            (request.owner, request.tombstone) = (from.owner, from.tombstone);
+            self.release(&request).await?;
         }
         let mut seek = Seek::new(self, claim)?;
         let outcome = seek.run().await;
@@ -125,7 +125,8 @@ impl<'a> Seek<'a> {
     /// Asks a node for the lock; from the first disagreement on, for the number.
     fn ask(&mut self, node: usize) {
         let (asked, ballot) = (Arc::clone(&self.shared.slots[node].node), Arc::clone(&self.ballot));
-        let holds = matches!(&self.answers[node], NodeAnswer::Vote(Vote { choice: VoteOutcome::Yours { .. }, .. }));
+        let holds =
+            matches!(&self.answers[node], NodeAnswer::Vote(Vote { choice: VoteOutcome::Yours { .. }, .. }));
         self.answers[node] = NodeAnswer::Pending;
         if self.claims > 0 && holds {
             self.fan.ask(node, async move { asked.claim(&ballot).await });
@@ -295,7 +296,9 @@ impl<'a> Seek<'a> {
         let until = self.started.after(self.claim.ttl);
         self.shared.grants.remember(&ballot, until, self.shared.environment.now());
         for node in 0..self.answers.len() {
-            let NodeAnswer::Vote(Vote { choice: VoteOutcome::Yours { number, .. }, .. }) = &self.answers[node] else {
+            let NodeAnswer::Vote(Vote { choice: VoteOutcome::Yours { number, .. }, .. }) =
+                &self.answers[node]
+            else {
                 continue;
             };
             if *number != token {
@@ -324,9 +327,6 @@ impl<'a> Seek<'a> {
     /// Gives back whatever this attempt has taken: at once where that is known, beside the caller where it may be. Says
     /// whether nothing is left of it.
     async fn give_back(&mut self) -> bool {
-        if planted::is(Bug::VotesKept) {
-            return true;
-        }
         let undo = UndoRequest {
             resource: self.ballot.resource.clone(),
             owner: self.ballot.owner,
@@ -340,7 +340,8 @@ impl<'a> Seek<'a> {
         let taken: Vec<usize> = nodes().filter(is_taken).collect();
         let unknown: Vec<usize> = nodes().filter(|node| self.unanswered[*node] && !is_taken(node)).collect();
         // A request that is executed late must find that it was given up.
-        let buried = UndoRequest { tombstone: Some(ReleaseRequest::tombstone_ttl(self.claim.ttl)), ..undo.clone() };
+        let buried =
+            UndoRequest { tombstone: Some(ReleaseRequest::tombstone_ttl(self.claim.ttl)), ..undo.clone() };
         let certain = unknown.is_empty() && self.fan.is_empty();
         if !unknown.is_empty() {
             self.shared.sweep(buried.clone(), unknown, self.claim.ttl);

@@ -7,15 +7,14 @@ use std::{
 };
 
 use leasehold_core::{
-    Backoff, ClaimRef, Effect, Error, ErrorKind, ReleaseRequest, FencingToken, RenewRequest, Limits, Timestamp, OwnerToken,
-    Released, Renewal, Resource, Result, Verb,
-    planted::{self, Bug},
+    Backoff, ClaimRef, Effect, Error, ErrorKind, FencingToken, Limits, OwnerToken, ReleaseRequest, Released,
+    RenewRequest, Renewal, Resource, Result, Timestamp, Verb,
     quorum_node::{
-        VoteRequest, VoteOutcome, NodeRenewal, UndoRequest, Vote,
+        NodeRenewal, UndoRequest, Vote, VoteOutcome, VoteRequest,
         tally::{self, RenewalDecision, majority},
     },
-    race::{Either, first},
 };
+use leasehold_support::race::{Either, first};
 
 use super::{
     Fan, Quorum, Shared,
@@ -98,7 +97,11 @@ fn is_astray(answer: NodeRenewal, token: FencingToken) -> bool {
 }
 
 impl Shared {
-    pub(super) async fn renew(self: &Arc<Shared>, held: &[RenewRequest], limits: &Limits) -> Vec<Result<Renewal>> {
+    pub(super) async fn renew(
+        self: &Arc<Shared>,
+        held: &[RenewRequest],
+        limits: &Limits,
+    ) -> Vec<Result<Renewal>> {
         if held.is_empty() {
             return Vec::new();
         }
@@ -168,7 +171,8 @@ impl Shared {
                 for (held, answer) in batch.iter().zip(rows.unwrap_or_default()) {
                     shared.heard(node, &answer);
                     let known = shared.grants.live(&held.resource, held.owner, shared.environment.now());
-                    let astray = |ballot: Arc<VoteRequest>| answer.is_ok_and(|it| is_astray(it, ballot.proposal));
+                    let astray =
+                        |ballot: Arc<VoteRequest>| answer.is_ok_and(|it| is_astray(it, ballot.proposal));
                     if known.is_some_and(astray) {
                         shared.give_again(node, held).await;
                     }
@@ -222,7 +226,12 @@ impl Shared {
     /// Gives the lease back to nodes that do not have it, while a majority has: one that was restarted, or was away
     /// when it was granted. Otherwise a lease that is held for long would lose one after the other. Those that have it
     /// with another number are told the token.
-    fn rejoin(self: &Arc<Shared>, held: &RenewRequest, token: FencingToken, row: &[Option<Option<NodeRenewal>>]) {
+    fn rejoin(
+        self: &Arc<Shared>,
+        held: &RenewRequest,
+        token: FencingToken,
+        row: &[Option<Option<NodeRenewal>>],
+    ) {
         let mut fan = Fan::new();
         for (node, answer) in row.iter().enumerate() {
             if answer.flatten().is_some_and(|answer| is_astray(answer, token)) {
@@ -253,9 +262,6 @@ impl Shared {
                     continue;
                 };
                 let (node, ballot) = (Arc::clone(&shared.slots[number].node), Arc::clone(&ballot));
-                if planted::is(Bug::LateVoteStays) {
-                    continue;
-                }
                 if !shared.grants.is_known(&ballot) {
                     shared.sweep(UndoRequest::of(&ballot), vec![number], ballot.ttl);
                 } else if accepted != ballot.proposal {
@@ -280,12 +286,12 @@ impl Shared {
         }
     }
 
-    pub(super) async fn release(self: &Arc<Shared>, farewell: &ReleaseRequest) -> Result<Released> {
-        if farewell.keep_for.is_some_and(|keep_for| !keep_for.is_zero()) {
+    pub(super) async fn release(self: &Arc<Shared>, request: &ReleaseRequest) -> Result<Released> {
+        if request.keep_for.is_some_and(|keep_for| !keep_for.is_zero()) {
             return Err(super::unsupported("a quorum has no way to stay closed after a release"));
         }
-        self.grants.forget(&farewell.resource, farewell.owner);
-        let ReleaseRequest { resource, owner, tombstone, .. } = farewell.clone();
+        self.grants.forget(&request.resource, request.owner);
+        let ReleaseRequest { resource, owner, tombstone, .. } = request.clone();
         let undo = UndoRequest { resource, owner, attempt: None, tombstone };
         let mut fan = self.undo_fan(&undo, &(0..self.size()).collect::<Vec<_>>());
         let mut answers: Vec<Option<bool>> = vec![None; self.size()];
@@ -310,9 +316,8 @@ impl Shared {
             let was_there = tally::was_there(&answers);
             return Ok(if was_there { Released::Now } else { Released::AlreadyGone });
         }
-        let message =
-            format!("{} of {} nodes did not answer a farewell", self.size() - answered, self.size());
-        let at = ClaimRef { resource: farewell.resource.clone(), owner: farewell.owner };
+        let message = format!("{} of {} nodes did not answer a request", self.size() - answered, self.size());
+        let at = ClaimRef { resource: request.resource.clone(), owner: request.owner };
         Err(unavailable(message)
             .with_effect(Effect::Unknown)
             .at(Verb::Release, Quorum::NAME)
@@ -324,8 +329,7 @@ impl Shared {
         let mut fan = Fan::new();
         for &number in nodes {
             let (node, undo) = (Arc::clone(&self.slots[number].node), Arc::clone(&undo));
-            let skipped = number > 0 && planted::is(Bug::ReleaseToOne);
-            fan.ask(number, async move { if skipped { Ok(true) } else { node.undo(&undo).await } });
+            fan.ask(number, async move { node.undo(&undo).await });
         }
         fan
     }
@@ -370,7 +374,12 @@ impl Shared {
 
     /// A majority knows: the others are told beside the caller. However late that is, it hurts nobody: an owner that has
     /// said farewell does not ask again.
-    fn finish_farewell(self: &Arc<Shared>, undo: UndoRequest, mut fan: Fan<Result<bool>>, mut failed: Vec<usize>) {
+    fn finish_farewell(
+        self: &Arc<Shared>,
+        undo: UndoRequest,
+        mut fan: Fan<Result<bool>>,
+        mut failed: Vec<usize>,
+    ) {
         if fan.is_empty() && failed.is_empty() {
             return;
         }

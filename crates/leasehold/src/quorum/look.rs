@@ -5,11 +5,11 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use leasehold_core::{
     Limits, Page, Query, Resource, Result, Snapshot,
     quorum_node::{
-        NodeView, NodePage,
+        NodePage, NodeView,
         tally::{self, majority},
     },
-    race::{Either, first},
 };
+use leasehold_support::race::{Either, first};
 
 use super::{Fan, Shared, refuse::unavailable, unsupported};
 

@@ -10,11 +10,14 @@ use std::{
 };
 
 use leasehold_core::{
-    Effect, Environment, Error, ErrorKind, FencingToken, RenewRequest, QuorumNode, Resource, Result, WallTime,
-    async_trait,
-    quorum_node::{VoteRequest, Health, BirthMark, NodeRenewal, UndoRequest, NodeView, Vote, NodePage, node_model::NodeModel},
-    race::first,
+    Effect, Environment, Error, ErrorKind, FencingToken, QuorumNode, RenewRequest, Resource, Result,
+    WallTime, async_trait,
+    quorum_node::{
+        BirthMark, Health, NodePage, NodeRenewal, NodeView, UndoRequest, Vote, VoteRequest,
+        node_model::NodeModel,
+    },
 };
+use leasehold_support::race::first;
 use tokio::sync::{Notify, watch};
 
 /// A node of a [`Quorum`](crate::Quorum) in this process's memory, for tests: it can be stopped, frozen, slowed down,

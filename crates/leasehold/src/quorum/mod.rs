@@ -30,13 +30,13 @@ use std::{
 };
 
 use leasehold_core::{
-    Backend, BackendInfo, Claim, ClaimRef, Cursor, Environment, Error, ErrorKind, ReleaseRequest, Guarantee, RenewRequest,
-    FailureDomain, OperatorCommand, CommandOutcome, OwnerToken, Page, Query, QuorumNode, Released, Renewal, Resource, Result, Verdict,
-    async_trait,
+    Backend, BackendInfo, Claim, ClaimRef, CommandOutcome, Cursor, Environment, Error, ErrorKind,
+    FailureDomain, Guarantee, OperatorCommand, OwnerToken, Page, Query, QuorumNode, ReleaseRequest, Released,
+    RenewRequest, Renewal, Resource, Result, Verdict, async_trait,
     backoff::jitter,
     quorum_node::{AttemptId, RETENTION, SKEW_MAX, membership, tally::majority},
-    race::first,
 };
+use leasehold_support::race::first;
 use tokio::sync::Notify;
 
 use self::{fan::Fan, keep::Grants, slot::Slot};
@@ -233,8 +233,8 @@ impl Backend for Quorum {
         self.shared.renew(held, &self.info.limits).await
     }
 
-    async fn release(&self, farewell: &ReleaseRequest) -> Result<Released> {
-        self.shared.release(farewell).await
+    async fn release(&self, request: &ReleaseRequest) -> Result<Released> {
+        self.shared.release(request).await
     }
 
     /// Listens to one node. A release reaches all of them, and nobody waits longer than the poll.

@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
-use leasehold_core::{Backoff, Environment, Timestamp, QuorumNode};
+use leasehold_core::{Backoff, Environment, QuorumNode, Timestamp};
 
 /// A node. One that failed is left alone for a while, so that a dead one costs nothing; it is asked all the same if
 /// there is no majority without it.

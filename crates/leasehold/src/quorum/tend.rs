@@ -10,14 +10,13 @@ use std::{
 
 use leasehold_core::{
     Effect, Environment, Error, ErrorKind, Result,
-    planted::{self, Bug},
     quorum_node::{
         Health,
         membership::{self, MembershipPlan, MembershipStep},
         tally::majority,
     },
-    race::{Either, first},
 };
+use leasehold_support::race::{Either, first};
 use tokio::sync::Notify;
 
 use super::{Condition, Fan, Shared, refuse::unavailable};
@@ -147,9 +146,7 @@ impl Shared {
                 self.in_time(node.mark(expected.as_ref(), new)).await.map(drop)
             }
             MembershipStep::Recover { node, from, expected, new } => {
-                if !planted::is(Bug::NotTold) {
-                    self.copy_registers(*node, from, healths).await?;
-                }
+                self.copy_registers(*node, from, healths).await?;
                 let node = &self.slots[*node].node;
                 tracing::info!(node = node.name(), "a node that may have forgotten votes again");
                 self.in_time(node.mark(Some(expected), new)).await.map(drop)

@@ -10,9 +10,9 @@ use std::{
 };
 
 use leasehold::{
-    Backend, BackendInfo, Claim, ClaimRef, Client, Cursor, Effect, Error, ErrorKind, ReleaseRequest, Guarantee,
-    RenewRequest, FailureDomain, Memory, OperatorCommand, CommandOutcome, Page, Query, Released, Renewal, Resource, Result, Verdict,
-    async_trait, testing::ManualTime,
+    Backend, BackendInfo, Claim, ClaimRef, Client, CommandOutcome, Cursor, Effect, Error, ErrorKind,
+    FailureDomain, Guarantee, Memory, OperatorCommand, Page, Query, ReleaseRequest, Released, RenewRequest,
+    Renewal, Resource, Result, Verdict, async_trait, testing::ManualTime,
 };
 
 pub const fn seconds(seconds: u64) -> Duration {
@@ -143,10 +143,10 @@ impl Backend for Probe {
             }
         }
     }
-    async fn release(&self, farewell: &ReleaseRequest) -> Result<Released> {
+    async fn release(&self, request: &ReleaseRequest) -> Result<Released> {
         self.releases.fetch_add(1, SeqCst);
         let mood = self.on_the_way().await?;
-        let answer = self.memory.release(farewell).await;
+        let answer = self.memory.release(request).await;
         self.on_the_way_back(mood, answer).await
     }
     async fn wait(&self, claim: &ClaimRef, since: &Cursor, at_most: Duration) -> Result<()> {

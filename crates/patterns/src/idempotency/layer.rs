@@ -14,10 +14,8 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
 use http_body::Body;
 use http_body_util::{BodyExt as _, Limited};
-use leasehold::{
-    Environment as _, Error, ErrorKind, System,
-    race::{Either, first},
-};
+use leasehold::{Environment as _, Error, ErrorKind, System};
+use leasehold_support::race::{Either, first};
 use tower_layer::Layer;
 use tower_service::Service;
 

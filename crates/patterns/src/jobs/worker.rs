@@ -2,10 +2,8 @@
 
 use std::{convert::Infallible, fmt, sync::Arc, time::Duration};
 
-use leasehold::{
-    Client, Error, ErrorKind, Lease, Timestamp, Result,
-    race::{Either, first},
-};
+use leasehold::{Client, Error, ErrorKind, Lease, Result, Timestamp};
+use leasehold_support::race::{Either, first};
 
 use super::{Claim, Jobs};
 

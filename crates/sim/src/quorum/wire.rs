@@ -3,10 +3,10 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use leasehold::{FencingToken, RenewRequest, MemoryNode, Resource, Result};
+use leasehold::{FencingToken, MemoryNode, RenewRequest, Resource, Result};
 use leasehold_core::{
     QuorumNode,
-    quorum_node::{VoteRequest, Health, BirthMark, NodeRenewal, UndoRequest, NodeView, Vote, NodePage},
+    quorum_node::{BirthMark, Health, NodePage, NodeRenewal, NodeView, UndoRequest, Vote, VoteRequest},
 };
 
 use crate::{network::Network, world::NodeId};

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use leasehold::{Client, Error, ErrorKind, Lease};
-use leasehold_core::race::first;
+use leasehold_support::race::first;
 
 use super::{plan::Plan, theatre::Theatre};
 use crate::{progress::Phase, random::Random, world::NodeId};

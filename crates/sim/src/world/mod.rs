@@ -19,7 +19,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold::clock::Task;
+use leasehold_core::clock::Task;
 use slab::Slab;
 
 use crate::{

@@ -7,9 +7,9 @@ use std::{
 };
 
 use leasehold_core::{
-    Backend, Blocked, Claim, ClaimRef, OperatorAction, Cursor, Environment, Error, ReleaseRequest, GoneReason, Grant, RenewRequest,
-    Holder, Renewed, Listing, Timestamp, OperatorCommand, CommandOutcome, OwnerToken, Page, Query, Released, Renewal, Resource,
-    Result, Share, Snapshot, Verdict,
+    Backend, Blocked, Claim, ClaimRef, CommandOutcome, Cursor, Environment, Error, GoneReason, Grant, Holder,
+    Listing, OperatorAction, OperatorCommand, OwnerToken, Page, Query, ReleaseRequest, Released,
+    RenewRequest, Renewal, Renewed, Resource, Result, Share, Snapshot, Timestamp, Verdict,
 };
 use tokio::task::JoinHandle;
 
@@ -133,19 +133,22 @@ impl Desk {
 
     /// Says farewell and leaves a tombstone.
     pub(crate) async fn tombstone(&self, name: &str) -> Released {
-        self.bid(&ReleaseRequest::new(self.reference(name)).with_tombstone(ReleaseRequest::tombstone_ttl(LONG))).await
+        self.bid(
+            &ReleaseRequest::new(self.reference(name)).with_tombstone(ReleaseRequest::tombstone_ttl(LONG)),
+        )
+        .await
     }
 
-    pub(crate) async fn bid(&self, farewell: &ReleaseRequest) -> Released {
-        let answer = self.backend().release(farewell).await;
-        self.note(farewell, &answer);
+    pub(crate) async fn bid(&self, request: &ReleaseRequest) -> Released {
+        let answer = self.backend().release(request).await;
+        self.note(request, &answer);
         answered("release", answer)
     }
 
     /// Says farewell through the second handle.
-    pub(crate) async fn bid_second(&self, farewell: &ReleaseRequest) -> Released {
-        let answer = self.stage.second().release(farewell).await;
-        self.note(farewell, &answer);
+    pub(crate) async fn bid_second(&self, request: &ReleaseRequest) -> Released {
+        let answer = self.stage.second().release(request).await;
+        self.note(request, &answer);
         answered("release", answer)
     }
 
@@ -302,7 +305,7 @@ pub(crate) fn placed(verdict: Verdict, ahead: u32) -> Blocked {
 
 #[track_caller]
 pub(crate) fn buried(verdict: &Verdict) {
-    assert!(matches!(verdict, Verdict::Cancelled), "its farewell buried it, yet: {verdict:?}");
+    assert!(matches!(verdict, Verdict::Cancelled), "its request buried it, yet: {verdict:?}");
 }
 
 #[track_caller]

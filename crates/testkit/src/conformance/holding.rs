@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_core::{ReleaseRequest, GoneReason, RenewRequest, Released};
+use leasehold_core::{GoneReason, ReleaseRequest, Released, RenewRequest};
 
 use super::{
     Test,

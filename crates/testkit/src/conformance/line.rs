@@ -1,6 +1,6 @@
 //! The line: order, places and what becomes of them.
 
-use leasehold_core::{Effect, ErrorKind, ReleaseRequest, GoneReason, Released, admission};
+use leasehold_core::{Effect, ErrorKind, GoneReason, ReleaseRequest, Released, admission};
 
 use super::{
     Test,
@@ -84,7 +84,7 @@ async fn the_line_moves_up_when_someone_leaves_it(desk: &Desk) {
     for (ahead, name) in (0..).zip(["bob", "cy", "dee"]) {
         placed(desk.ask(&desk.claim(name).queued()).await, ahead);
     }
-    assert_eq!(desk.leave("cy").await, Released::Now, "leaving the line is a farewell too");
+    assert_eq!(desk.leave("cy").await, Released::Now, "leaving the line is a request too");
     assert_eq!(desk.leave("cy").await, Released::AlreadyGone);
     placed(desk.ask(&desk.claim("dee").queued()).await, 1);
     placed(desk.ask(&desk.claim("cy").queued()).await, 2);

@@ -33,7 +33,7 @@ mod waiting;
 
 use std::{future::Future, num::NonZeroU32, pin::Pin};
 
-use leasehold_core::{Capabilities, OperatorAction, Limits, Share};
+use leasehold_core::{Capabilities, Limits, OperatorAction, Share};
 
 pub use runner::{Report, main, run};
 

@@ -2,7 +2,9 @@
 
 use std::{future::Future, pin::pin, sync::Arc, task::Poll};
 
-use leasehold_core::{Effect, ErrorKind, ReleaseRequest, FencingToken, GoneReason, Query, Released, Share, Verdict};
+use leasehold_core::{
+    Effect, ErrorKind, FencingToken, GoneReason, Query, ReleaseRequest, Released, Share, Verdict,
+};
 
 use super::{
     Test,
@@ -65,8 +67,8 @@ async fn b1_what_one_handle_did_the_other_sees(desk: &Desk) {
     let seen = blocked(desk.ask_second(&desk.claim("bob")).await);
     assert_eq!(seen.holders[0].token, first.token);
     // The owner token is the capability, wherever it is used.
-    let farewell = ReleaseRequest::new(desk.reference("ann"));
-    assert_eq!(desk.bid_second(&farewell).await, Released::Now);
+    let request = ReleaseRequest::new(desk.reference("ann"));
+    assert_eq!(desk.bid_second(&request).await, Released::Now);
     let second = granted(desk.ask_second(&desk.claim("bob")).await);
     assert!(second.token > first.token, "tokens grow whichever handle grants");
     blocked(desk.ask(&desk.claim("ann")).await);
@@ -237,8 +239,9 @@ async fn b7_a_dropped_claim_can_be_buried(desk: &Desk) {
         let claim = desk.claim(&format!("dropped after {polls}"));
         let acquire = desk.backend().acquire(&claim);
         drop_after(polls, acquire).await;
-        let farewell = ReleaseRequest::new(claim.reference()).with_tombstone(ReleaseRequest::tombstone_ttl(claim.ttl));
-        desk.bid(&farewell).await;
+        let request =
+            ReleaseRequest::new(claim.reference()).with_tombstone(ReleaseRequest::tombstone_ttl(claim.ttl));
+        desk.bid(&request).await;
         let next = format!("next after {polls}");
         granted(desk.ask(&desk.claim(&next)).await);
         desk.leave(&next).await;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use leasehold_core::{
-    Claim, Effect, ErrorKind, RenewRequest, Holder, Listing, Page, Query, Resource, Snapshot,
+    Claim, Effect, ErrorKind, Holder, Listing, Page, Query, RenewRequest, Resource, Snapshot,
     resource::{ID_MAX, NAME_MAX},
 };
 
@@ -107,8 +107,8 @@ async fn near_names_are_different_resources(desk: &Desk) {
     for resource in &near {
         let page = desk.page(&Query::One(resource.clone())).await.into_snapshots();
         assert_eq!((&page[0].resource, page[0].holder_count), (resource, 1));
-        let farewell = leasehold_core::ReleaseRequest::new(claim(desk, resource.clone()).reference());
-        assert_eq!(desk.bid(&farewell).await, leasehold_core::Released::Now);
+        let request = leasehold_core::ReleaseRequest::new(claim(desk, resource.clone()).reference());
+        assert_eq!(desk.bid(&request).await, leasehold_core::Released::Now);
     }
 }
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use leasehold_core::{
-    AuditRecord, OperatorAction, ErrorKind, Eviction, FencingToken, GoneReason, Listing, OperatorCommand, CommandOutcome, Page, Query,
-    Released,
+    AuditRecord, CommandOutcome, ErrorKind, Eviction, FencingToken, GoneReason, Listing, OperatorAction,
+    OperatorCommand, Page, Query, Released,
 };
 
 use super::{
@@ -65,7 +65,11 @@ async fn a_resume_ends_a_pause(desk: &Desk) {
     blocked(desk.ask(&desk.claim("ann")).await);
     assert_eq!(desk.order(OperatorAction::Resume).await, CommandOutcome::Done);
     granted(desk.ask(&desk.claim("ann")).await);
-    assert_eq!(desk.order(OperatorAction::Resume).await, CommandOutcome::Done, "resuming what runs is no mistake");
+    assert_eq!(
+        desk.order(OperatorAction::Resume).await,
+        CommandOutcome::Done,
+        "resuming what runs is no mistake"
+    );
 }
 
 async fn a_pause_keeps_the_line(desk: &Desk) {
@@ -152,14 +156,16 @@ async fn an_order_means_one_grant_and_no_other(desk: &Desk) {
     let first = granted(desk.ask(&desk.claim("ann")).await).token;
     desk.leave("ann").await;
     let second = granted(desk.ask(&desk.claim("bob")).await).token;
-    let order = |command| OperatorCommand::new(desk.resource.clone(), command, "suite", "mistaken").for_token(first);
+    let order =
+        |command| OperatorCommand::new(desk.resource.clone(), command, "suite", "mistaken").for_token(first);
     for command in [OperatorAction::Evict(Eviction::Now), OperatorAction::Evict(Eviction::AtExpiry), PAUSE] {
         assert_eq!(desk.say(&order(command)).await, CommandOutcome::HolderChanged { token: Some(second) });
     }
     let answer = kept(desk.renew("bob", LONG).await);
     assert!(!answer.evicting && desk.look().await.paused_for.is_none(), "nothing was done");
     let order =
-        OperatorCommand::new(desk.resource.clone(), OperatorAction::Evict(Eviction::Now), "suite", "meant").for_token(second);
+        OperatorCommand::new(desk.resource.clone(), OperatorAction::Evict(Eviction::Now), "suite", "meant")
+            .for_token(second);
     assert_eq!(desk.say(&order).await, CommandOutcome::Done);
     gone(&desk.renew("bob", LONG).await, GoneReason::Evicted);
 }
@@ -231,7 +237,12 @@ async fn every_order_is_recorded(desk: &Desk) {
     desk.order(PAUSE).await;
     desk.order(OperatorAction::Resume).await;
     desk.order(OperatorAction::Ask { within: LONG }).await;
-    let evict = OperatorCommand::new(desk.resource.clone(), OperatorAction::Evict(Eviction::AtExpiry), "ops", "too long");
+    let evict = OperatorCommand::new(
+        desk.resource.clone(),
+        OperatorAction::Evict(Eviction::AtExpiry),
+        "ops",
+        "too long",
+    );
     if let Some(wrong) = wrong {
         desk.say(&evict.clone().for_token(wrong)).await;
     }
@@ -254,8 +265,13 @@ async fn every_order_is_recorded(desk: &Desk) {
 
 async fn the_audit_trail_comes_in_pages_newest_first(desk: &Desk) {
     for number in 0..7 {
-        desk.say(&OperatorCommand::new(desk.resource.clone(), OperatorAction::Resume, "suite", &format!("order {number}")))
-            .await;
+        desk.say(&OperatorCommand::new(
+            desk.resource.clone(),
+            OperatorAction::Resume,
+            "suite",
+            &format!("order {number}"),
+        ))
+        .await;
     }
     let due: Vec<_> = (0..7).rev().map(|number| format!("order {number}")).collect();
     for limit in [1, 3, 7, 0] {

@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use leasehold_core::{Blocked, OperatorAction, Eviction, ReleaseRequest, Released, Share, Handover, Verdict};
+use leasehold_core::{Blocked, Eviction, Handover, OperatorAction, ReleaseRequest, Released, Share, Verdict};
 
 use super::{
     Test,
@@ -240,8 +240,8 @@ async fn a_seat_that_the_other_handle_downgraded_does_not_end_with_what_that_one
     let mut other = desk.claim_of("other", Share::WRITE);
     other.resource = desk.resource("other");
     granted(desk.ask_second(&other).await);
-    let farewell = ReleaseRequest::new(other.reference()).with_tombstone(LONG);
-    assert_eq!(desk.bid_second(&farewell).await, Released::Now);
+    let request = ReleaseRequest::new(other.reference()).with_tombstone(LONG);
+    assert_eq!(desk.bid_second(&request).await, Released::Now);
     desk.stage.pass(desk.short() / 2).await;
     assert_eq!(desk.look().await.holders[0].holder.label, "reader");
 }

@@ -1,6 +1,6 @@
 //! Succession: taking over a seat or a place.
 
-use leasehold_core::{OperatorAction, Eviction, GoneReason, Released, Handover, admission};
+use leasehold_core::{Eviction, GoneReason, Handover, OperatorAction, Released, admission};
 
 use super::{
     Test,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_core::{Claim, OperatorAction, Cursor, Eviction, ReleaseRequest, RenewRequest};
+use leasehold_core::{Claim, Cursor, Eviction, OperatorAction, ReleaseRequest, RenewRequest};
 
 use super::{
     Test,
@@ -135,8 +135,8 @@ async fn b3_a_resume_wakes_the_head_of_the_line(desk: &Desk) {
 
 async fn b3_what_the_second_handle_does_wakes_too(desk: &Desk) {
     let (claim, waiting) = ann_holds_and_bob_waits(desk).await;
-    let farewell = ReleaseRequest::new(desk.reference("ann"));
-    desk.bid_second(&farewell).await;
+    let request = ReleaseRequest::new(desk.reference("ann"));
+    desk.bid_second(&request).await;
     assert!(desk.ends(&waiting, SOON).await, "the release came from another process");
     granted(desk.ask(&claim).await);
 }

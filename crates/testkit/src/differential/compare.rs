@@ -3,7 +3,8 @@
 use std::{fmt, time::Duration};
 
 use leasehold_core::{
-    FinishRequest, AuditRecord, Blocked, HeldBy, Renewed, CommandOutcome, QueueEntry, Renewal, Snapshot, Verdict, admission::WINDOW,
+    AuditRecord, Blocked, CommandOutcome, FinishRequest, HeldBy, QueueEntry, Renewal, Renewed, Snapshot,
+    Verdict, admission::WINDOW,
 };
 
 use super::world::Tokens;

@@ -3,9 +3,9 @@
 use std::{collections::BTreeMap, future::Future, time::Duration};
 
 use leasehold_core::{
-    AuditRecord, Backend, Capabilities, ClaimRef, OperatorAction, Error, Eviction, ReleaseRequest, RenewRequest, Listing, Timestamp,
-    OperatorCommand, CommandOutcome, OwnerToken, Page, Query, Released, Renewal, Result as Answer, Snapshot, Handover,
-    Verdict, WallTime,
+    AuditRecord, Backend, Capabilities, ClaimRef, CommandOutcome, Error, Eviction, Handover, Listing,
+    OperatorAction, OperatorCommand, OwnerToken, Page, Query, ReleaseRequest, Released, RenewRequest,
+    Renewal, Result as Answer, Snapshot, Timestamp, Verdict, WallTime,
 };
 
 use super::{
@@ -160,7 +160,8 @@ impl<'a> Game<'a> {
         if asking.queue && self.has.queue {
             claim = claim.queued();
         }
-        let heir = asking.takes_over_from.filter(|(owner, _)| *owner != asking.who.owner && self.may_succeed(at));
+        let heir =
+            asking.takes_over_from.filter(|(owner, _)| *owner != asking.who.owner && self.may_succeed(at));
         if let Some((owner, tombstone)) = heir {
             let mut from = Handover::from(self.world.owner(owner));
             from.tombstone = tombstone.map(|tombstone| tombstone.given(self.stage));
@@ -186,7 +187,9 @@ impl<'a> Game<'a> {
         }
         self.given(ran, claim.ttl);
         self.given(ran, claim.place_ttl);
-        heir.and_then(|(_, tombstone)| tombstone).into_iter().for_each(|tombstone| self.given(ran, tombstone.given(self.stage)));
+        heir.and_then(|(_, tombstone)| tombstone)
+            .into_iter()
+            .for_each(|tombstone| self.given(ran, tombstone.given(self.stage)));
 
         let Some((ours, answer)) = both(ours, answer)? else { return Ok(Some(())) };
         if let (Verdict::Granted(ours), Verdict::Granted(grant)) = (&ours, &answer) {
@@ -216,7 +219,8 @@ impl<'a> Game<'a> {
             let resource = &self.world.resources[usize::from(renewing.who.resource)];
             self.stage.backend().failure_domain(resource)
         };
-        let batch: Vec<_> = batch.iter().filter(|renewing| failure_domain(renewing) == failure_domain(&batch[0])).collect();
+        let batch: Vec<_> =
+            batch.iter().filter(|renewing| failure_domain(renewing) == failure_domain(&batch[0])).collect();
         let held = |renewing: &&Renewing| {
             let mut held = RenewRequest::new(self.reference(renewing.who), renewing.ttl.given(self.stage));
             held.note = renewing.note.map(|byte| [byte].into());
@@ -246,16 +250,16 @@ impl<'a> Game<'a> {
         (tombstone, keep_for): (Option<Span>, Option<Span>),
         second: bool,
     ) -> Played {
-        let mut farewell = ReleaseRequest::new(self.reference(who));
-        farewell.tombstone = tombstone.map(|tombstone| tombstone.given(self.stage));
-        farewell.keep_for = keep_for.filter(|_| self.has.keep_for).map(|keep_for| keep_for.given(self.stage));
+        let mut request = ReleaseRequest::new(self.reference(who));
+        request.tombstone = tombstone.map(|tombstone| tombstone.given(self.stage));
+        request.keep_for = keep_for.filter(|_| self.has.keep_for).map(|keep_for| keep_for.given(self.stage));
         let backend = self.backend(second);
-        let (answer, ran) = self.call(backend.release(&farewell)).await;
-        let (tombstone, keep_for) = (farewell.tombstone, farewell.keep_for);
+        let (answer, ran) = self.call(backend.release(&request)).await;
+        let (tombstone, keep_for) = (request.tombstone, request.keep_for);
         let said = format!("release {who:?}, tombstone {tombstone:?}, keep for {keep_for:?}{}", by(second));
         self.story.push(format!("{said}\n      -> {answer:?}"));
         let Some(ran) = ran else { return Ok(None) };
-        let ours = self.world.models[usize::from(who.resource)].release(ran.ended, &farewell);
+        let ours = self.world.models[usize::from(who.resource)].release(ran.ended, &request);
         tombstone.into_iter().chain(keep_for).for_each(|lasting| self.given(ran, lasting));
         let answer: Released = answer.map_err(|error| format!("release failed: {error:?}"))?;
         if ours == answer {
@@ -268,7 +272,8 @@ impl<'a> Game<'a> {
     async fn order(&mut self, resource: u8, meaning: Meaning, what: What, second: bool) -> Played {
         let at = usize::from(resource);
         let command = self.command(what);
-        let mut ours = OperatorCommand::new(self.world.resources[at].clone(), command, "someone", "to compare");
+        let mut ours =
+            OperatorCommand::new(self.world.resources[at].clone(), command, "someone", "to compare");
         ours.token = match meaning {
             Meaning::Whoever => None,
             Meaning::LastGrantOf(owner) => self.world.tokens[at].last_grant_of(self.world.owner(owner)),
@@ -286,7 +291,11 @@ impl<'a> Game<'a> {
             self.given(ran, lasting);
         }
         let answer = answer.map_err(|error| format!("an order failed: {error:?}"))?;
-        self.world.audit.push(AuditRecord::of(&theirs, WallTime::default(), answered == CommandOutcome::Done));
+        self.world.audit.push(AuditRecord::of(
+            &theirs,
+            WallTime::default(),
+            answered == CommandOutcome::Done,
+        ));
         compare::ordered(&self.world.tokens[at], answered, answer)?;
         Ok(Some(()))
     }
@@ -338,7 +347,8 @@ impl<'a> Game<'a> {
         let Some(ran) = ran else { return Ok(None) };
         let seen = answer.map_err(|error| format!("inspect failed: {error:?}"))?;
         let seen = seen.ok_or("resources were asked for, and something else came")?;
-        let is_live = |seen: &Snapshot| seen.holder_count + seen.queue_length > 0 || seen.paused_for.is_some();
+        let is_live =
+            |seen: &Snapshot| seen.holder_count + seen.queue_length > 0 || seen.paused_for.is_some();
         let ours =
             (0..2).map(|at| (at, self.world.models[at].snapshot(ran.ended, &self.world.resources[at])));
         let ours: Vec<_> = ours.filter(|(_, ours)| is_live(ours)).collect();

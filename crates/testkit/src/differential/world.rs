@@ -7,7 +7,7 @@ use std::{
 };
 
 use leasehold_core::{
-    AuditRecord, Claim, Environment as _, FencingToken, Holder, Model, Timestamp, OwnerToken, Resource, Share,
+    AuditRecord, Claim, Environment as _, FencingToken, Holder, Model, OwnerToken, Resource, Share, Timestamp,
 };
 
 use super::steps::{Asking, Family, Pause, Span, Who};
@@ -134,14 +134,21 @@ pub(super) struct Horizon {
 
 impl Horizon {
     /// Something was given for this long, by a call that ran from `began` to `ended`.
-    pub(super) fn given(&mut self, began: Timestamp, ended: Timestamp, lasting: Duration, lateness: Duration) {
+    pub(super) fn given(
+        &mut self,
+        began: Timestamp,
+        ended: Timestamp,
+        lasting: Duration,
+        lateness: Duration,
+    ) {
         self.ends.push((began.after(lasting), ended.after(lasting + lateness)));
     }
 
     /// Until when to wait so as not to call into an end.
     pub(super) fn clear_from(&self, now: Timestamp, margin: Duration) -> Option<Timestamp> {
-        let close =
-            |(first, last): &&(Timestamp, Timestamp)| first.before(margin) <= now && now <= last.after(margin);
+        let close = |(first, last): &&(Timestamp, Timestamp)| {
+            first.before(margin) <= now && now <= last.after(margin)
+        };
         self.ends.iter().filter(close).map(|(_, last)| last.after(margin)).max()
     }
 

@@ -238,7 +238,9 @@ impl Case<'_> {
             Deed::Acquire(heir, _) => {
                 // A repeat may have found its seat and looked no further: then an earlier one did it.
                 let mut claims = claims_of(&self.facts, heir.owner);
-                claims.all(|(fact, claim)| claim.takes_over_from == heir.takes_over_from && fact.began >= grant.by)
+                claims.all(|(fact, claim)| {
+                    claim.takes_over_from == heir.takes_over_from && fact.began >= grant.by
+                })
             }
             Deed::Order(order, _) => order.token == Some(grant.token),
             _ => fact.began >= grant.by,
@@ -249,20 +251,20 @@ impl Case<'_> {
     fn buried(&self) -> Vec<String> {
         let mut broken = Vec::new();
         for fact in &self.facts {
-            let Deed::Release(farewell, Some(Released::Now | Released::AlreadyGone)) = fact.deed else {
+            let Deed::Release(request, Some(Released::Now | Released::AlreadyGone)) = fact.deed else {
                 continue;
             };
-            let (Some(_), Some(ended)) = (farewell.tombstone, fact.ended) else { continue };
+            let (Some(_), Some(ended)) = (request.tombstone, fact.ended) else { continue };
             // A tombstone may be replaced by a shorter one.
             let later = self.facts.iter().filter(|other| other.may_follow(fact.began));
-            let stands = later.filter_map(|other| tombstone(other, farewell.owner)).min();
+            let stands = later.filter_map(|other| tombstone(other, request.owner)).min();
             let stands = stands.map_or(ended, |stands| stands.before(self.slack));
-            for (claim, _) in claims_of(&self.facts, farewell.owner) {
+            for (claim, _) in claims_of(&self.facts, request.owner) {
                 let Deed::Acquire(_, answer) = claim.deed else { continue };
                 let alive = matches!(answer, Some(Verdict::Granted(_))) || placed(answer).is_some();
                 let under = claim.began > ended && claim.ended.is_some_and(|answered| answered < stands);
                 if alive && under {
-                    let owner = farewell.owner;
+                    let owner = request.owner;
                     broken.push(format!(
                         "{owner:?} was buried by {:?}, and alive at {:?}",
                         ended.at, claim.began.at
@@ -301,7 +303,7 @@ impl Case<'_> {
 /// Until when a tombstone for this owner stands at the least, if the fact leaves one.
 fn tombstone(fact: &Fact<'_>, owner: OwnerToken) -> Option<Stamp> {
     let tombstone = match fact.deed {
-        Deed::Release(farewell, _) if farewell.owner == owner => farewell.tombstone,
+        Deed::Release(request, _) if request.owner == owner => request.tombstone,
         Deed::Acquire(claim, _) => {
             claim.takes_over_from.filter(|from| from.owner == owner).and_then(|from| from.tombstone)
         }

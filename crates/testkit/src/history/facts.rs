@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use leasehold_core::{
-    Blocked, Claim, OperatorAction, Effect, Eviction, ReleaseRequest, FencingToken, RenewRequest, OperatorCommand, CommandOutcome, OwnerToken,
-    Released, Renewal, Resource, Result, Share, Verdict,
+    Blocked, Claim, CommandOutcome, Effect, Eviction, FencingToken, OperatorAction, OperatorCommand,
+    OwnerToken, ReleaseRequest, Released, RenewRequest, Renewal, Resource, Result, Share, Verdict,
 };
 
 use super::{Call, History, Stamp};
@@ -40,7 +40,7 @@ impl Fact<'_> {
         match self.deed {
             Deed::Acquire(claim, _) => Some(claim.owner),
             Deed::Renew(held, _) => Some(held.owner),
-            Deed::Release(farewell, _) => Some(farewell.owner),
+            Deed::Release(request, _) => Some(request.owner),
             Deed::Order(..) => None,
         }
     }
@@ -48,7 +48,7 @@ impl Fact<'_> {
     /// Whether it may take this grant away before its time.
     pub(super) fn may_end(&self, owner: OwnerToken, token: FencingToken) -> bool {
         match self.deed {
-            Deed::Release(farewell, _) => farewell.owner == owner,
+            Deed::Release(request, _) => request.owner == owner,
             Deed::Acquire(claim, verdict) => {
                 let refused = matches!(verdict, Some(Verdict::Mismatch { .. }));
                 !refused && claim.takes_over_from.is_some_and(|from| from.owner == owner)
@@ -73,7 +73,7 @@ pub(super) fn resources(history: &History) -> Vec<Resource> {
     let of_ask = |call: &Call| match &call.ask {
         Ask::Acquire(claim) => vec![claim.resource.clone()],
         Ask::Renew(held) => held.iter().map(|held| held.resource.clone()).collect(),
-        Ask::Release(farewell) => vec![farewell.resource.clone()],
+        Ask::Release(request) => vec![request.resource.clone()],
         Ask::Order(order) => vec![order.resource.clone()],
         Ask::Wait { .. } | Ask::Inspect(_) => Vec::new(),
     };
@@ -95,9 +95,9 @@ fn of_call<'a>(call: &'a Call, resource: &Resource) -> Vec<Fact<'a>> {
             let answer = if let Some(Answer::Acquire(answer)) = answer { Some(answer) } else { None };
             fact(known(answer, |verdict| Deed::Acquire(claim, verdict))).into_iter().collect()
         }
-        Ask::Release(farewell) if farewell.resource == *resource => {
+        Ask::Release(request) if request.resource == *resource => {
             let answer = if let Some(Answer::Release(answer)) = answer { Some(answer) } else { None };
-            fact(known(answer, |released| Deed::Release(farewell, released.copied()))).into_iter().collect()
+            fact(known(answer, |released| Deed::Release(request, released.copied()))).into_iter().collect()
         }
         Ask::Order(order) if order.resource == *resource => {
             let answer = if let Some(Answer::Order(answer)) = answer { Some(answer) } else { None };

@@ -62,7 +62,7 @@ fn vouched(facts: &[Fact<'_>], fact: &Fact<'_>) -> Option<(OwnerToken, u32, Dura
 /// Whether it may have taken the owner's place from the line: a farewell, an heir, a grant, a change of mind.
 fn may_unplace(fact: &Fact<'_>, owner: OwnerToken) -> bool {
     match fact.deed {
-        Deed::Release(farewell, _) => farewell.owner == owner,
+        Deed::Release(request, _) => request.owner == owner,
         Deed::Acquire(claim, verdict) if claim.owner == owner => {
             claim.when_blocked == WhenBlocked::Leave || placed(verdict).is_none()
         }

@@ -3,9 +3,9 @@
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use leasehold_core::{
-    Blocked, Claim, ClaimRef, OperatorAction, Effect, Error, ErrorKind, Eviction, ReleaseRequest, FencingToken, GoneReason,
-    Grant, RenewRequest, Holder, Renewed, Timestamp, OperatorCommand, CommandOutcome, OwnerToken, Released, Renewal, Resource, Result,
-    Share, Handover, Verdict,
+    Blocked, Claim, ClaimRef, CommandOutcome, Effect, Error, ErrorKind, Eviction, FencingToken, GoneReason,
+    Grant, Handover, Holder, OperatorAction, OperatorCommand, OwnerToken, ReleaseRequest, Released,
+    RenewRequest, Renewal, Renewed, Resource, Result, Share, Timestamp, Verdict,
 };
 
 use super::{Call, History, Rule, Stamp};
@@ -107,11 +107,17 @@ impl Tale {
     }
 
     fn tombstone(self, span: Span, name: &str, keep: Duration) -> Tale {
-        let farewell = ReleaseRequest::new(reference(name)).with_tombstone(keep);
-        self.call(span, Ask::Release(farewell), Answer::Release(Ok(Released::Now)))
+        let request = ReleaseRequest::new(reference(name)).with_tombstone(keep);
+        self.call(span, Ask::Release(request), Answer::Release(Ok(Released::Now)))
     }
 
-    fn order(self, span: Span, command: OperatorAction, meaning: Option<u64>, answer: CommandOutcome) -> Tale {
+    fn order(
+        self,
+        span: Span,
+        command: OperatorAction,
+        meaning: Option<u64>,
+        answer: CommandOutcome,
+    ) -> Tale {
         let mut order = OperatorCommand::new(resource(), command, "someone", "somehow");
         order.token = meaning.map(token);
         self.call(span, Ask::Order(order), Answer::Order(Ok(answer)))
@@ -225,8 +231,12 @@ fn permits_add_up() {
         || tale().acquire((0, 10), permit("ann"), granted(1)).acquire((20, 30), permit("bob"), granted(2));
     two().holds();
     two().acquire((40, 50), permit("cy"), granted(3)).breaks(Rule::Weights);
-    let more =
-        two().order((32, 34), OperatorAction::Resize { capacity: NonZeroU32::new(6).unwrap() }, None, CommandOutcome::Done);
+    let more = two().order(
+        (32, 34),
+        OperatorAction::Resize { capacity: NonZeroU32::new(6).unwrap() },
+        None,
+        CommandOutcome::Done,
+    );
     more.acquire((40, 50), permit("cy"), granted(3)).holds();
 }
 
@@ -244,9 +254,11 @@ fn eviction_and_succession_make_room() {
     let evict = OperatorAction::Evict(Eviction::Now);
     let bob = || claim("bob");
     held().order((20, 30), evict, Some(1), CommandOutcome::Done).acquire((40, 50), bob(), granted(2)).holds();
-    let other = held().order((20, 30), evict, Some(7), CommandOutcome::HolderChanged { token: Some(token(1)) });
+    let other =
+        held().order((20, 30), evict, Some(7), CommandOutcome::HolderChanged { token: Some(token(1)) });
     other.acquire((40, 50), bob(), granted(2)).breaks(Rule::Weights);
-    let at_expiry = held().order((20, 30), OperatorAction::Evict(Eviction::AtExpiry), None, CommandOutcome::Done);
+    let at_expiry =
+        held().order((20, 30), OperatorAction::Evict(Eviction::AtExpiry), None, CommandOutcome::Done);
     at_expiry.acquire((40, 50), bob(), granted(2)).breaks(Rule::Weights);
     held().acquire((40, 50), bob().taking_over(Handover::from(owner("ann"))), granted(2)).holds();
 }
@@ -379,7 +391,10 @@ fn nothing_outlives_its_heir_or_its_eviction() {
     handed.kept((40, 50), "ann", 1).breaks(Rule::Outlived);
     let evict = OperatorAction::Evict(Eviction::Now);
     let evicted = || tale().acquire((0, 10), claim("ann"), granted(1));
-    evicted().order((20, 30), evict, Some(1), CommandOutcome::Done).kept((40, 50), "ann", 1).breaks(Rule::Outlived);
+    evicted()
+        .order((20, 30), evict, Some(1), CommandOutcome::Done)
+        .kept((40, 50), "ann", 1)
+        .breaks(Rule::Outlived);
     let other = CommandOutcome::HolderChanged { token: None };
     evicted().order((20, 30), evict, Some(1), other).kept((40, 50), "ann", 1).holds();
 }

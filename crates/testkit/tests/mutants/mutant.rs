@@ -8,9 +8,9 @@ use std::{
 
 use leasehold::Memory;
 use leasehold_core::{
-    Backend, BackendInfo, Capabilities, Claim, ClaimRef, OperatorAction, Cursor, Eviction, ReleaseRequest, GoneReason, RenewRequest,
-    FailureDomain, OperatorCommand, CommandOutcome, OwnerToken, Page, Query, Released, Renewal, Resource, Result, Share, Handover,
-    Verdict, WhenBlocked, async_trait,
+    Backend, BackendInfo, Capabilities, Claim, ClaimRef, CommandOutcome, Cursor, Eviction, FailureDomain,
+    GoneReason, Handover, OperatorAction, OperatorCommand, OwnerToken, Page, Query, ReleaseRequest, Released,
+    RenewRequest, Renewal, Resource, Result, Share, Verdict, WhenBlocked, async_trait,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,7 +100,9 @@ impl Mutant {
             Flaw::PlacesAreForgotten => bent.when_blocked = WhenBlocked::Leave,
             Flaw::PlacesNeverEnd => bent.place_ttl *= 1000,
             Flaw::GrantsNeverEnd => bent.ttl *= 1000,
-            Flaw::NobodyIsBuried => bent.takes_over_from = claim.takes_over_from.map(|from| Handover::from(from.owner)),
+            Flaw::NobodyIsBuried => {
+                bent.takes_over_from = claim.takes_over_from.map(|from| Handover::from(from.owner))
+            }
             Flaw::HeirsAreOrdinary => bent.takes_over_from = None,
             Flaw::NamesAreFolded => bent.resource = folded(&claim.resource),
             Flaw::NotesAreLost => bent.note = None,
@@ -117,7 +119,9 @@ impl Mutant {
     async fn overtake(&self, claim: &Claim) -> Result<Verdict> {
         let line = self.seen.lock().unwrap().line.remove(&claim.resource).unwrap_or_default();
         for owner in line {
-            self.inner.release(&ReleaseRequest::new(ClaimRef { resource: claim.resource.clone(), owner })).await?;
+            self.inner
+                .release(&ReleaseRequest::new(ClaimRef { resource: claim.resource.clone(), owner }))
+                .await?;
         }
         self.inner.acquire(claim).await
     }
@@ -204,7 +208,8 @@ impl Backend for Mutant {
     async fn acquire(&self, claim: &Claim) -> Result<Verdict> {
         let bent = self.bend(claim);
         if self.is(Flaw::BuriedHeirsDoNothing) {
-            let answer = self.inner.renew(&[RenewRequest::new(bent.reference(), Duration::ZERO)]).await.remove(0);
+            let answer =
+                self.inner.renew(&[RenewRequest::new(bent.reference(), Duration::ZERO)]).await.remove(0);
             if matches!(answer, Ok(Renewal::Gone { why: GoneReason::Cancelled | GoneReason::Evicted })) {
                 return Ok(Verdict::Cancelled);
             }
@@ -254,16 +259,16 @@ impl Backend for Mutant {
         answers
     }
 
-    async fn release(&self, farewell: &ReleaseRequest) -> Result<Released> {
-        let mut bent = farewell.clone();
+    async fn release(&self, request: &ReleaseRequest) -> Result<Released> {
+        let mut bent = request.clone();
         match self.flaw {
             Flaw::AnyoneReleases => {
                 let holders = &self.seen.lock().unwrap().holders;
-                bent.owner = holders.get(&farewell.resource).copied().unwrap_or(farewell.owner);
+                bent.owner = holders.get(&request.resource).copied().unwrap_or(request.owner);
             }
             Flaw::NobodyIsBuried => bent.tombstone = None,
             Flaw::NothingIsKept => bent.keep_for = None,
-            Flaw::NamesAreFolded => bent.resource = folded(&farewell.resource),
+            Flaw::NamesAreFolded => bent.resource = folded(&request.resource),
             _ => {}
         }
         self.inner.release(&bent).await

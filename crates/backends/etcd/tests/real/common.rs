@@ -9,8 +9,8 @@ use std::{
 };
 
 use leasehold::{
-    Backend, Claim, ClaimRef, Client, Effect, Error, ErrorKind, ReleaseRequest, Grant, RenewRequest, Holder, OwnerToken,
-    Released, Renewal, Resource, Share, System, Verdict,
+    Backend, Claim, ClaimRef, Client, Effect, Error, ErrorKind, Grant, Holder, OwnerToken, ReleaseRequest,
+    Released, RenewRequest, Renewal, Resource, Share, System, Verdict,
 };
 use leasehold_etcd::{Config, Etcd};
 use leasehold_testkit::{Proxy, servers::EtcdCluster};

@@ -68,8 +68,8 @@ async fn a_request_executed_after_its_owner_gave_up_comes_to_nothing() {
     proxy.hold(Way::Requests);
     let error = slow.acquire(&ours).await.unwrap_err();
     assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::Unknown));
-    let farewell = ReleaseRequest::new(ours.reference()).with_tombstone(ReleaseRequest::tombstone_ttl(LONG));
-    assert_eq!(direct.release(&farewell).await.unwrap(), Released::AlreadyGone);
+    let request = ReleaseRequest::new(ours.reference()).with_tombstone(ReleaseRequest::tombstone_ttl(LONG));
+    assert_eq!(direct.release(&request).await.unwrap(), Released::AlreadyGone);
     proxy.heal();
     // What was held back arrives; then what was asked after it is answered.
     eventually("an answer", || async { matches!(slow.acquire(&ours).await, Ok(Verdict::Cancelled)) }).await;
@@ -94,7 +94,7 @@ async fn a_connection_cut_anywhere_never_makes_a_wrong_answer() {
         }
         // Whatever became of it, asking again and releasing is safe.
         eventually("an answer", || async { etcd.acquire(&ours).await.is_ok() }).await;
-        eventually("a farewell", || async {
+        eventually("a request", || async {
             let said = etcd.release(&ReleaseRequest::new(ours.reference())).await;
             matches!(said, Ok(Released::Now | Released::AlreadyGone))
         })
@@ -134,8 +134,8 @@ async fn a_frozen_server_costs_a_timeout_and_what_it_executes_late_does_no_harm(
     let error = in_time("the timeout", etcd.acquire(&ours)).await.unwrap_err();
     assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::Unknown));
     cluster.thaw(0);
-    let farewell = ReleaseRequest::new(ours.reference()).with_tombstone(ReleaseRequest::tombstone_ttl(LONG));
-    eventually("the farewell", || async { etcd.release(&farewell).await.is_ok() }).await;
+    let request = ReleaseRequest::new(ours.reference()).with_tombstone(ReleaseRequest::tombstone_ttl(LONG));
+    eventually("the request", || async { etcd.release(&request).await.is_ok() }).await;
     assert!(matches!(etcd.acquire(&ours).await, Ok(Verdict::Cancelled)));
     assert_eq!(cluster.keys(&format!("{LOCK}/")), Vec::<String>::new());
     eventually("a grant", || async { etcd.acquire(&claim(&report(), LONG)).await.is_ok() }).await;

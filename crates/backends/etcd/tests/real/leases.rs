@@ -3,8 +3,8 @@
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use leasehold::{
-    Backend, OperatorAction, Effect, ErrorKind, Eviction, ReleaseRequest, OperatorCommand, CommandOutcome, OwnerToken, Released, Renewal,
-    Handover,
+    Backend, CommandOutcome, Effect, ErrorKind, Eviction, Handover, OperatorAction, OperatorCommand,
+    OwnerToken, ReleaseRequest, Released, Renewal,
 };
 use leasehold_testkit::servers::EtcdCluster;
 use sha2::{Digest as _, Sha256};
@@ -93,8 +93,8 @@ async fn burying_revokes_the_lease() {
     let key = cluster.keys(&format!("{LOCK}/")).remove(0);
     let lease = lease_of(&cluster, &key);
     assert!(cluster.etcdctl(&["lease", "list"]).contains(&lease));
-    let farewell = ReleaseRequest::new(ours.reference()).with_tombstone(LONG);
-    assert_eq!(etcd.release(&farewell).await.unwrap(), Released::Now);
+    let request = ReleaseRequest::new(ours.reference()).with_tombstone(LONG);
+    assert_eq!(etcd.release(&request).await.unwrap(), Released::Now);
     eventually("the lease is revoked", || async { !cluster.etcdctl(&["lease", "list"]).contains(&lease) })
         .await;
     assert_eq!(cluster.keys("leasehold/v1/lock/"), Vec::<String>::new());
@@ -259,7 +259,8 @@ async fn an_eviction_that_is_said_again_does_not_put_off_the_end() {
     let cluster = EtcdCluster::start(1);
     let etcd = open(&cluster.url()).await;
     granted(&etcd, &claim(&report(), LONG)).await;
-    let evict = OperatorCommand::new(report(), OperatorAction::Evict(Eviction::AtExpiry), "ops", "a new disk");
+    let evict =
+        OperatorCommand::new(report(), OperatorAction::Evict(Eviction::AtExpiry), "ops", "a new disk");
     let key = cluster.keys(LOCK).remove(0);
     assert_eq!(etcd.order(&evict).await.unwrap(), CommandOutcome::Done);
     let lease = lease_of(&cluster, &key);
@@ -272,8 +273,12 @@ async fn an_order_that_is_refused_leaves_no_etcd_lease() {
     let cluster = EtcdCluster::start(1);
     let etcd = open(&cluster.url()).await;
     cluster.etcdctl(&["put", &format!("{LOCK}/abc"), "put by hand"]);
-    let resize =
-        OperatorCommand::new(report(), OperatorAction::Resize { capacity: NonZeroU32::new(3).unwrap() }, "ops", "more room");
+    let resize = OperatorCommand::new(
+        report(),
+        OperatorAction::Resize { capacity: NonZeroU32::new(3).unwrap() },
+        "ops",
+        "more room",
+    );
     let error = etcd.order(&resize).await.unwrap_err();
     assert_eq!(says(&error), (ErrorKind::Unsupported, Effect::None));
     eventually("no lease", || async { cluster.etcdctl(&["lease", "list"]).contains("found 0 leases") }).await;

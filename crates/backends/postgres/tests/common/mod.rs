@@ -5,8 +5,8 @@
 use std::{future::Future, sync::Arc, time::Duration};
 
 use leasehold::{
-    Backend, Blocked, Claim, ClaimRef, Client, Effect, Error, ErrorKind, ReleaseRequest, FencingToken, Grant, RenewRequest,
-    Holder, OwnerToken, Released, Renewal, Resource, Share, System, Verdict,
+    Backend, Blocked, Claim, ClaimRef, Client, Effect, Error, ErrorKind, FencingToken, Grant, Holder,
+    OwnerToken, ReleaseRequest, Released, RenewRequest, Renewal, Resource, Share, System, Verdict,
 };
 use leasehold_postgres::{Config, Postgres};
 

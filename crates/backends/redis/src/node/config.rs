@@ -5,8 +5,8 @@ use std::{fmt, sync::Arc, time::Duration};
 use leasehold_core::{
     Environment, QuorumNode, Result,
     quorum_node::membership::{GATE, GATE_MIN, NODES_MIN},
-    url::{self, invalid},
 };
+use leasehold_support::url::{self, invalid};
 
 use super::RedisNode;
 use crate::config::Config;

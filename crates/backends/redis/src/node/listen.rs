@@ -8,10 +8,8 @@ use std::{
     time::Duration,
 };
 
-use leasehold_core::{
-    Environment,
-    race::{Either, first},
-};
+use leasehold_core::Environment;
+use leasehold_support::race::{Either, first};
 use redis::{PushInfo, PushKind, Value, aio::MultiplexedConnection};
 use tokio::sync::{Notify, mpsc};
 

@@ -19,9 +19,11 @@ use std::{
 };
 
 use leasehold_core::{
-    Environment, Error, ErrorKind, FencingToken, RenewRequest, QuorumNode, Resource, Result, WallTime, async_trait,
+    Environment, Error, ErrorKind, FencingToken, QuorumNode, RenewRequest, Resource, Result, WallTime,
+    async_trait,
     quorum_node::{
-        AttemptId, VoteRequest, NodeEntry, Health, BirthMark, NodeRenewal, RETENTION, SKEW_MAX, UndoRequest, NodeView, Vote, NodePage,
+        AttemptId, BirthMark, Health, NodeEntry, NodePage, NodeRenewal, NodeView, RETENTION, SKEW_MAX,
+        UndoRequest, Vote, VoteRequest,
     },
 };
 use redis::{Cmd, Value};
@@ -120,7 +122,11 @@ impl RedisNode {
         Ok(Health { run: run.to_string(), now, uptime: Duration::from_secs(uptime), durable, mark })
     }
 
-    async fn set_mark(&self, expected: Option<&BirthMark>, new: &BirthMark) -> Result<Option<BirthMark>, Fault> {
+    async fn set_mark(
+        &self,
+        expected: Option<&BirthMark>,
+        new: &BirthMark,
+    ) -> Result<Option<BirthMark>, Fault> {
         let wire = self.link.wire().await?;
         let mut call = NODE_MARK.call(1);
         call.arg(BIRTH).arg(expected.map(mark::spell).unwrap_or_default()).arg(mark::spell(new));

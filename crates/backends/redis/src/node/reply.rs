@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use leasehold_core::{
     GoneReason, HeldBy, Holder, WallTime,
-    quorum_node::{AttemptId, VoteOutcome, NodeRenewal, Vote},
+    quorum_node::{AttemptId, NodeRenewal, Vote, VoteOutcome},
 };
 use redis::Value;
 
@@ -45,7 +45,9 @@ pub(super) fn holder(fields: &mut Fields) -> Result<(HeldBy, AttemptId), Fault> 
 pub(super) fn vote(mut fields: Fields) -> Result<Vote, Fault> {
     let now = WallTime::from_micros(fields.int()?.unsigned_abs());
     let choice = match fields.text()?.as_str() {
-        "yours" => VoteOutcome::Yours { number: fields.token()?, remaining: fields.millis()?.unwrap_or_default() },
+        "yours" => {
+            VoteOutcome::Yours { number: fields.token()?, remaining: fields.millis()?.unwrap_or_default() }
+        }
         "held" => {
             let (by, attempt) = holder(&mut fields)?;
             VoteOutcome::Held { by: Box::new(by), attempt }
@@ -62,9 +64,10 @@ pub(super) fn vote(mut fields: Fields) -> Result<Vote, Fault> {
 
 pub(super) fn renewal(mut fields: Fields) -> Result<NodeRenewal, Fault> {
     match fields.text()?.as_str() {
-        "kept" => {
-            Ok(NodeRenewal::Renewed { number: fields.token()?, remaining: fields.millis()?.unwrap_or_default() })
-        }
+        "kept" => Ok(NodeRenewal::Renewed {
+            number: fields.token()?,
+            remaining: fields.millis()?.unwrap_or_default(),
+        }),
         "gone" => {
             let why = if fields.int()? == 1 { GoneReason::Cancelled } else { GoneReason::NotThere };
             Ok(NodeRenewal::Gone { why })

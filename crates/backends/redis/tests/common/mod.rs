@@ -5,8 +5,8 @@
 use std::{future::Future, sync::Arc, time::Duration};
 
 use leasehold::{
-    Backend, Claim, ClaimRef, Client, ReleaseRequest, FencingToken, Grant, RenewRequest, Holder, OwnerToken, Released,
-    Renewal, Resource, Share, System, Verdict,
+    Backend, Claim, ClaimRef, Client, FencingToken, Grant, Holder, OwnerToken, ReleaseRequest, Released,
+    RenewRequest, Renewal, Resource, Share, System, Verdict,
 };
 use leasehold_redis::{Config, Redis};
 

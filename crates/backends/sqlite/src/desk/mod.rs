@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold_core::{Effect, Error, ErrorKind, Timestamp, Result};
+use leasehold_core::{Effect, Error, ErrorKind, Result, Timestamp};
 use tokio::sync::oneshot;
 
 pub(crate) use self::job::Work;

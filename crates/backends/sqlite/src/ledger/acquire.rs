@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use leasehold_core::{
-    Blocked, Claim, Cursor, Error, ErrorKind, FencingToken, GoneReason, Grant, HeldBy, OwnerToken, Handover,
+    Blocked, Claim, Cursor, Error, ErrorKind, FencingToken, GoneReason, Grant, Handover, HeldBy, OwnerToken,
     Verdict, WhenBlocked, admission,
 };
 use rusqlite::params;

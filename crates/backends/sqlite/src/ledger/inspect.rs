@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use leasehold_core::{
-    FinishRequest, AuditRecord, Cursor, Error, ErrorKind, HeldBy, Holder, Listing, Page, QueueEntry, Query, Resource,
-    Snapshot, WallTime,
+    AuditRecord, Cursor, Error, ErrorKind, FinishRequest, HeldBy, Holder, Listing, Page, Query, QueueEntry,
+    Resource, Snapshot, WallTime,
 };
 use rusqlite::{Connection, OptionalExtension as _, Row as Columns};
 
@@ -122,8 +122,11 @@ pub(super) fn read_seat(now: i64, row: &Columns<'_>) -> Step<HeldBy> {
     let asked_until: i64 = row.get(9)?;
     if asked_until > 0 {
         let (by, why): (Option<Arc<str>>, Option<Arc<str>>) = (row.get(10)?, row.get(11)?);
-        seat.asked =
-            Some(FinishRequest::new(until(now, asked_until), by.unwrap_or_default(), why.unwrap_or_default()));
+        seat.asked = Some(FinishRequest::new(
+            until(now, asked_until),
+            by.unwrap_or_default(),
+            why.unwrap_or_default(),
+        ));
     }
     Ok(seat)
 }

@@ -1,6 +1,6 @@
 //! The line: places by arrival, and who of them can move.
 
-use leasehold_core::{Claim, OwnerToken, Handover, WhenBlocked, admission};
+use leasehold_core::{Claim, Handover, OwnerToken, WhenBlocked, admission};
 use rusqlite::{Connection, params};
 
 use super::{Entry, Ledger, Step};

@@ -15,7 +15,7 @@ mod watch;
 
 use std::time::Duration;
 
-use leasehold_core::{FencingToken, GoneReason, Timestamp, OwnerToken, Resource, WallTime};
+use leasehold_core::{FencingToken, GoneReason, OwnerToken, Resource, Timestamp, WallTime};
 use rusqlite::{CachedStatement, Connection, OptionalExtension as _, Params, Row as Columns};
 
 pub(crate) use self::{
@@ -152,7 +152,13 @@ impl Ledger<'_> {
     }
 
     /// A request of this owner that comes late comes to nothing.
-    fn tombstone(&mut self, entry: &mut Entry<'_>, owner: OwnerToken, keep: Duration, why: GoneReason) -> Step<()> {
+    fn tombstone(
+        &mut self,
+        entry: &mut Entry<'_>,
+        owner: OwnerToken,
+        keep: Duration,
+        why: GoneReason,
+    ) -> Step<()> {
         self.establish(entry)?;
         let known = if entry.graves > 0 {
             self.execute(sql::grave::remove, (entry.id, owner.to_bytes()))?

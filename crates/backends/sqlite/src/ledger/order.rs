@@ -1,7 +1,8 @@
 //! The verb `order`, with its audit record.
 
 use leasehold_core::{
-    OperatorAction, Error, ErrorKind, Eviction, ReleaseRequest, FencingToken, GoneReason, OperatorCommand, CommandOutcome, OwnerToken,
+    CommandOutcome, Error, ErrorKind, Eviction, FencingToken, GoneReason, OperatorAction, OperatorCommand,
+    OwnerToken, ReleaseRequest,
 };
 use rusqlite::{Params, params};
 

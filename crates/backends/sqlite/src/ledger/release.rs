@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use leasehold_core::{ReleaseRequest, GoneReason, OwnerToken, Released};
+use leasehold_core::{GoneReason, OwnerToken, ReleaseRequest, Released};
 
 use super::{Entry, Ledger, Step};
 use crate::sql;
 
 impl Ledger<'_> {
-    pub(crate) fn release(&mut self, farewell: &ReleaseRequest) -> Step<Released> {
-        let mut entry = self.open(&farewell.resource)?;
-        let owner = farewell.owner;
-        let keep_for = farewell.keep_for.filter(|keep_for| !keep_for.is_zero());
+    pub(crate) fn release(&mut self, request: &ReleaseRequest) -> Step<Released> {
+        let mut entry = self.open(&request.resource)?;
+        let owner = request.owner;
+        let keep_for = request.keep_for.filter(|keep_for| !keep_for.is_zero());
         let held = match keep_for {
             Some(keep_for) => self.keep(&mut entry, owner, keep_for)?,
             None => self.stand_up(&mut entry, owner)?,
@@ -20,7 +20,7 @@ impl Ledger<'_> {
         if waited {
             self.tell_gone(&entry, owner)?;
         }
-        if let Some(keep) = farewell.tombstone {
+        if let Some(keep) = request.tombstone {
             self.tombstone(&mut entry, owner, keep, GoneReason::Cancelled)?;
         }
         self.close(&entry)?;

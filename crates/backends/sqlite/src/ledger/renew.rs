@@ -1,6 +1,6 @@
 //! The verb `renew`, for one of the batch.
 
-use leasehold_core::{FinishRequest, Error, ErrorKind, GoneReason, RenewRequest, Renewed, Renewal};
+use leasehold_core::{Error, ErrorKind, FinishRequest, GoneReason, RenewRequest, Renewal, Renewed};
 
 use super::{Ledger, Step, acquire::Seat};
 use crate::{NOTE_MAX, sql};

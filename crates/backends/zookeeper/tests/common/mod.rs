@@ -7,7 +7,8 @@ pub(crate) mod frames;
 use std::{future::Future, sync::Arc, time::Duration};
 
 use leasehold::{
-    Backend, Claim, Client, ReleaseRequest, Grant, Holder, OwnerToken, Released, Resource, Share, System, Verdict,
+    Backend, Claim, Client, Grant, Holder, OwnerToken, ReleaseRequest, Released, Resource, Share, System,
+    Verdict,
 };
 use leasehold_zookeeper::{Config, ZooKeeper};
 

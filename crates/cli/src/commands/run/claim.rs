@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use leasehold::{
-    Backend, Client, Clock as _, Error, ErrorKind, LeaseRequest, Timestamp, Purpose, Resource, SystemClock,
+    Backend, Client, Clock as _, Error, ErrorKind, LeaseRequest, Purpose, Resource, SystemClock, Timestamp,
     TokenKind,
 };
 use rustix::process::Signal;

@@ -6,8 +6,8 @@
 use std::{env, future::pending, sync::Arc, time::Duration};
 
 use leasehold::{
-    FinishRequest, Backend, ClaimRef, Clock as _, EndReason, Error, GoneReason, RenewRequest, Timestamp, OwnerToken, Released, Renewal,
-    Resource, SystemClock, async_trait,
+    Backend, ClaimRef, Clock as _, EndReason, Error, FinishRequest, GoneReason, OwnerToken, Released,
+    RenewRequest, Renewal, Resource, SystemClock, Timestamp, async_trait,
 };
 use tokio::sync::watch;
 

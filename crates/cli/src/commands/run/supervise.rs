@@ -3,7 +3,7 @@
 
 use std::{ffi::OsString, time::Duration};
 
-use leasehold::{FinishRequest, Clock as _, EndReason, Timestamp, Pass, Resource, SystemClock};
+use leasehold::{Clock as _, EndReason, FinishRequest, Pass, Resource, SystemClock, Timestamp};
 
 use super::{Run, claim::Share, nested, ready::Ready, terms::Terms};
 use crate::{

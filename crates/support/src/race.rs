@@ -1,4 +1,7 @@
-//! Two futures, the first of which decides. In a fixed order, so that a seed replays a run.
+//! Polls two futures and takes the first result.
+//!
+//! The order of polling is fixed, so that a simulated run can be replayed from its seed. `tokio::select!` polls in random
+//! order.
 
 use std::{
     future::{Future, poll_fn},
@@ -6,17 +9,17 @@ use std::{
     task::Poll,
 };
 
-/// Which of the two was ready first.
+/// The result of the future that was ready first.
 #[derive(Debug)]
 pub enum Either<A, B> {
-    /// The one that is polled first.
+    /// The first argument of [`first`] was ready. If both are ready, it wins.
     Left(A),
-    /// The other.
+    /// The second argument was ready, and the first one was not.
     Right(B),
 }
 
 impl<A, B> Either<A, B> {
-    /// What the first one gave, if it was ready first.
+    /// The result of the first argument, if it won.
     pub fn left(self) -> Option<A> {
         match self {
             Either::Left(a) => Some(a),
@@ -25,7 +28,7 @@ impl<A, B> Either<A, B> {
     }
 }
 
-/// Polls `left` before `right`, and drops whichever is not ready.
+/// Polls `left`, then `right`, until one of them is ready; drops the other.
 pub async fn first<A, B>(left: impl Future<Output = A>, right: impl Future<Output = B>) -> Either<A, B> {
     let (mut left, mut right) = (pin!(left), pin!(right));
     poll_fn(move |cx| {

@@ -1,8 +1,10 @@
-//! What the URLs of all backends have in common. Nothing of a URL is repeated in an error: it may hold a password.
+//! The parts that the URLs of all backends have in common.
+//!
+//! No error repeats a part of a URL: it may hold a password.
 
 use std::{borrow::Cow, time::Duration};
 
-use crate::error::{Error, ErrorKind, Result};
+use leasehold_core::{Error, ErrorKind, Result};
 
 /// An error about a URL.
 pub fn invalid(message: impl Into<Cow<'static, str>>) -> Error {

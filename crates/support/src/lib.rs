@@ -1,0 +1,25 @@
+//! What the backends, the engine, the fence and the patterns of leasehold share.
+//!
+//! This crate is for the crates of leasehold, not for its users: it may change with every release. Nothing here starts a
+//! task or opens a connection; that stays with each backend.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`connect_once`] | one caller connects, the others wait for the result |
+//! | [`waiters`] | the registry of the waiters in one process, and how a wake-up finds them |
+//! | [`race`] | polls two futures and takes the first result |
+//! | [`url`] | the parts that the URLs of all backends have in common |
+//! | [`password`] | a password from a URL or from a file |
+//! | [`tls`] | the files that TLS needs: certificates to trust, a client's certificate and key |
+
+pub mod connect_once;
+pub mod password;
+pub mod race;
+pub mod tls;
+pub mod url;
+pub mod waiters;
+
+pub use connect_once::ConnectOnce;
+pub use password::Password;
+pub use tls::TlsFiles;
+pub use waiters::{WaiterHandle, WaiterRegistry};
