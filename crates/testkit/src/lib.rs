@@ -2,7 +2,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`stage`] | the backend under test, and how time passes for it |
+//! | [`target`] | the backend under test, and how time passes for it |
 //! | [`conformance`] | a named test for each line of the contract and each meaning of a verb |
 //! | [`differential`] | random verbs, played on the backend and on the model side by side |
 //! | [`history`] | what was asked and answered, and whether that can have happened |
@@ -10,9 +10,10 @@
 //! | [`misdelivery`] | answers that reach the wrong request |
 //! | [`proxy`] | a network that can fail, between a client and a real server |
 //! | [`servers`] | real servers, started by the tests themselves |
-//! | [`taker`] | a process that holds a lease, to kill, stop and continue |
+//! | [`client_process`] | a process that holds a lease, to kill, stop and continue |
 //! | [`verbs`] | a call of a verb as data |
 
+pub mod client_process;
 pub mod conformance;
 pub mod differential;
 pub mod faulty;
@@ -20,12 +21,11 @@ pub mod history;
 pub mod misdelivery;
 pub mod proxy;
 pub mod servers;
-pub mod stage;
-pub mod taker;
+pub mod target;
 pub mod verbs;
 
+pub use client_process::ClientProcess;
 pub use faulty::Faulty;
 pub use history::Recorded;
 pub use proxy::Proxy;
-pub use stage::Stage;
-pub use taker::Taker;
+pub use target::BackendUnderTest;

@@ -22,7 +22,7 @@ use tokio::{
 
 /// A direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Direction {
     /// From the client to the server.
     Requests,
     /// From the server to the client.
@@ -139,7 +139,7 @@ impl Proxy {
     }
 
     /// Nothing comes through in this direction; the other one is as it was.
-    pub fn hold(&self, way: Way) {
+    pub fn hold(&self, way: Direction) {
         self.state.held.send_modify(|held| held[way as usize] = true);
     }
 
@@ -153,7 +153,7 @@ impl Proxy {
     }
 
     /// The connection that carries the n-th byte from now in this direction is cut after it.
-    pub fn cut_after(&self, way: Way, bytes: usize) {
+    pub fn cut_after(&self, way: Direction, bytes: usize) {
         self.state.faults().cut_after[way as usize] = Some(bytes);
     }
 
@@ -215,7 +215,7 @@ impl Shared {
 }
 
 impl Faults {
-    fn fate(&mut self, way: Way, length: usize) -> Fate {
+    fn fate(&mut self, way: Direction, length: usize) -> Fate {
         if let Some(left) = &mut self.cut_after[way as usize] {
             if *left <= length {
                 let passing = *left;
@@ -225,20 +225,20 @@ impl Faults {
             *left -= length;
         }
         match way {
-            Way::Replies if self.lose_replies > 0 => {
+            Direction::Replies if self.lose_replies > 0 => {
                 self.lose_replies -= 1;
                 Fate::Lose
             }
-            Way::Requests if self.send_twice > 0 => {
+            Direction::Requests if self.send_twice > 0 => {
                 self.send_twice -= 1;
                 Fate::Twice
             }
-            Way::Replies => {
+            Direction::Replies => {
                 let all = [Misdelivery::Swap, Misdelivery::Repeat, Misdelivery::Stale];
                 let how = all.into_iter().find(|how| self.misdeliver[*how as usize] > 0);
                 how.map_or(Fate::Pass, Fate::Misdeliver)
             }
-            Way::Requests => Fate::Pass,
+            Direction::Requests => Fate::Pass,
         }
     }
 
@@ -285,8 +285,10 @@ async fn carry(client: TcpStream, state: Arc<Shared>, connection: u64) {
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
-    let requests = Pump { state: &state, way: Way::Requests, connection, before: Vec::new(), again: None };
-    let replies = Pump { state: &state, way: Way::Replies, connection, before: Vec::new(), again: None };
+    let requests =
+        Pump { state: &state, way: Direction::Requests, connection, before: Vec::new(), again: None };
+    let replies =
+        Pump { state: &state, way: Direction::Replies, connection, before: Vec::new(), again: None };
     let ended = tokio::select! {
         ended = requests.run(&mut from_client, &mut to_server) => ended,
         ended = replies.run(&mut from_server, &mut to_client) => ended,
@@ -301,7 +303,7 @@ async fn carry(client: TcpStream, state: Arc<Shared>, connection: u64) {
 /// Carries one direction of one connection.
 struct Pump<'a> {
     state: &'a Shared,
-    way: Way,
+    way: Direction,
     connection: u64,
     /// What came before, of replies.
     before: Vec<u8>,
@@ -356,7 +358,7 @@ impl Pump<'_> {
                 to.write_all(&reply).await?;
             }
         }
-        if self.way == Way::Replies {
+        if self.way == Direction::Replies {
             self.before = bytes.to_vec();
         }
         Ok(())
@@ -462,7 +464,7 @@ mod tests {
     #[tokio::test]
     async fn it_cuts_loses_and_resets() {
         let proxy = Proxy::start(echo().await, 7).await;
-        proxy.cut_after(Way::Replies, 3);
+        proxy.cut_after(Direction::Replies, 3);
         let mut stream = dial(&proxy).await;
         stream.write_all(b"hello").await.unwrap();
         let mut answer = Vec::new();

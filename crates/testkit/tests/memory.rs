@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use leasehold::{Memory, testing::ManualTime};
 use leasehold_core::Backend;
-use leasehold_testkit::{Stage, conformance};
+use leasehold_testkit::{BackendUnderTest, conformance};
 
 fn main() {
     conformance::main("memory", || async {
         let time = ManualTime::new();
         let memory = Arc::new(Memory::in_environment(Arc::new(time.clone())));
-        let stage = Stage::manual(memory.clone(), time).opened_again(memory.clone());
-        stage.reopened_by(move || std::future::ready(memory.clone() as Arc<dyn Backend>))
+        let target = BackendUnderTest::manual(memory.clone(), time).opened_again(memory.clone());
+        target.reopened_by(move || std::future::ready(memory.clone() as Arc<dyn Backend>))
     });
 }

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use leasehold::Memory;
-use leasehold_testkit::{Stage, conformance};
+use leasehold_testkit::{BackendUnderTest, conformance};
 
 fn main() {
     conformance::main("memory_in_real_time", || async {
         let memory = Arc::new(Memory::new());
-        Stage::real(memory.clone()).opened_again(memory)
+        BackendUnderTest::real(memory.clone()).opened_again(memory)
     });
 }

@@ -2,20 +2,25 @@
 
 use std::{path::Path, time::Duration};
 
-use leasehold_testkit::{Taker, servers::PostgresServer};
+use leasehold_testkit::{ClientProcess, servers::PostgresServer};
 
-fn taker(server: &PostgresServer, ttl: Duration) -> Taker {
-    Taker::start(Path::new(env!("CARGO_BIN_EXE_leasehold-taker")), &server.url(), "report/42", ttl)
+fn client_process(server: &PostgresServer, ttl: Duration) -> ClientProcess {
+    ClientProcess::start(
+        Path::new(env!("CARGO_BIN_EXE_leasehold-client-process")),
+        &server.url(),
+        "report/42",
+        ttl,
+    )
 }
 
 #[test]
 fn a_holder_stopped_past_its_ttl_is_told_before_any_check_says_ok_and_its_late_release_harms_nobody() {
     let server = PostgresServer::start();
     let ttl = Duration::from_secs(2);
-    let mut stopped = taker(&server, ttl);
+    let mut stopped = client_process(&server, ttl);
     let token = stopped.granted();
     stopped.signal("STOP");
-    let mut next = taker(&server, ttl);
+    let mut next = client_process(&server, ttl);
     let higher = next.granted();
     assert!(higher > token, "its late write is below the fence");
     stopped.signal("CONT");
@@ -33,9 +38,9 @@ fn a_holder_stopped_past_its_ttl_is_told_before_any_check_says_ok_and_its_late_r
 #[test]
 fn a_killed_holder_is_followed_after_its_ttl_by_a_higher_token() {
     let server = PostgresServer::start();
-    let first = taker(&server, Duration::from_secs(2));
+    let first = client_process(&server, Duration::from_secs(2));
     let token = first.granted();
-    let second = taker(&server, Duration::from_secs(2));
+    let second = client_process(&server, Duration::from_secs(2));
     first.kill();
     assert!(second.granted() > token);
 }

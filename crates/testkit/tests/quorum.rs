@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use leasehold::{MemoryNode, Quorum, testing::ManualTime};
 use leasehold_core::{Backend, Environment, QuorumNode};
-use leasehold_testkit::{Stage, conformance};
+use leasehold_testkit::{BackendUnderTest, conformance};
 
 fn main() {
     conformance::main("quorum", || async {
@@ -17,6 +17,6 @@ fn main() {
             async { Arc::new(opening.await.expect("the nodes are there")) as Arc<dyn Backend> }
         };
         let (first, second) = (open().await, open().await);
-        Stage::manual(first, time).opened_again(second).reopened_by(open)
+        BackendUnderTest::manual(first, time).opened_again(second).reopened_by(open)
     });
 }

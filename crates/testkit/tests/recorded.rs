@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use leasehold::{Memory, testing::ManualTime};
 use leasehold_core::Backend;
-use leasehold_testkit::{Recorded, Stage, conformance, history::Journal};
+use leasehold_testkit::{BackendUnderTest, Recorded, conformance, history::Journal};
 
 fn main() {
     conformance::main("recorded", || async {
@@ -12,8 +12,8 @@ fn main() {
         let memory = Arc::new(Memory::in_environment(Arc::new(time.clone())));
         let journal = Journal::new(Arc::new(time.clone()));
         let recorded = |backend| -> Arc<dyn Backend> { Arc::new(Recorded::new(backend, &journal)) };
-        let stage = Stage::manual(memory.clone(), time).opened_again(memory).wrapped(recorded);
-        stage.keeping(CheckedAtLast(journal))
+        let target = BackendUnderTest::manual(memory.clone(), time).opened_again(memory).wrapped(recorded);
+        target.keeping(CheckedAtLast(journal))
     });
 }
 

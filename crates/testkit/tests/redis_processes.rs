@@ -2,19 +2,24 @@
 
 use std::{path::Path, time::Duration};
 
-use leasehold_testkit::{Taker, servers::RedisServer};
+use leasehold_testkit::{ClientProcess, servers::RedisServer};
 
-fn taker(server: &RedisServer, ttl: Duration) -> Taker {
-    Taker::start(Path::new(env!("CARGO_BIN_EXE_leasehold-taker")), &server.url(), "report/42", ttl)
+fn client_process(server: &RedisServer, ttl: Duration) -> ClientProcess {
+    ClientProcess::start(
+        Path::new(env!("CARGO_BIN_EXE_leasehold-client-process")),
+        &server.url(),
+        "report/42",
+        ttl,
+    )
 }
 
 #[test]
 fn a_holder_stopped_for_five_seconds_at_the_default_ttl_keeps_lease_and_token() {
     let server = RedisServer::start();
     let ttl = Duration::from_secs(30);
-    let mut holder = taker(&server, ttl);
+    let mut holder = client_process(&server, ttl);
     let token = holder.granted();
-    let waiting = taker(&server, ttl);
+    let waiting = client_process(&server, ttl);
     holder.signal("STOP");
     std::thread::sleep(Duration::from_secs(5));
     holder.signal("CONT");
@@ -31,10 +36,10 @@ fn a_holder_stopped_for_five_seconds_at_the_default_ttl_keeps_lease_and_token() 
 fn a_holder_stopped_past_its_ttl_is_told_before_any_check_says_ok() {
     let server = RedisServer::start();
     let ttl = Duration::from_secs(2);
-    let mut stopped = taker(&server, ttl);
+    let mut stopped = client_process(&server, ttl);
     let token = stopped.granted();
     stopped.signal("STOP");
-    let next = taker(&server, ttl);
+    let next = client_process(&server, ttl);
     let higher = next.granted();
     assert!(higher > token, "its late write is below the fence");
     stopped.signal("CONT");
@@ -48,9 +53,9 @@ fn a_holder_stopped_past_its_ttl_is_told_before_any_check_says_ok() {
 #[test]
 fn a_killed_holder_is_followed_after_its_ttl_by_a_higher_token() {
     let server = RedisServer::start();
-    let first = taker(&server, Duration::from_secs(2));
+    let first = client_process(&server, Duration::from_secs(2));
     let token = first.granted();
-    let second = taker(&server, Duration::from_secs(2));
+    let second = client_process(&server, Duration::from_secs(2));
     first.kill();
     assert!(second.granted() > token);
 }

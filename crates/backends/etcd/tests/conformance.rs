@@ -8,7 +8,7 @@ use std::{
 use leasehold::System;
 use leasehold_core::Backend;
 use leasehold_etcd::{Config, Etcd};
-use leasehold_testkit::{Stage, conformance, servers::EtcdCluster};
+use leasehold_testkit::{BackendUnderTest, conformance, servers::EtcdCluster};
 
 fn main() {
     // One server for all: every test uses names of its own. It ends with this process.
@@ -23,7 +23,7 @@ fn main() {
             async { Arc::new(opening.await.expect("the server is there")) as Arc<dyn Backend> }
         };
         let (first, second) = (open().await, open().await);
-        Stage::real(first)
+        BackendUnderTest::real(first)
             .opened_again(second)
             .reopened_by(open)
             // etcd counts in whole seconds, from two on; a lease is one longer than asked for, an eviction adds one more at

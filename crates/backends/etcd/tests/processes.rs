@@ -5,10 +5,10 @@
 
 use std::{process::ExitCode, time::Duration};
 
-use leasehold_testkit::{Taker, servers::EtcdCluster, taker};
+use leasehold_testkit::{ClientProcess, client_process, servers::EtcdCluster};
 
 fn main() -> ExitCode {
-    taker::main_with_tests(
+    client_process::main_with_tests(
         "etcd://",
         &[
             ("a_holder_stopped_for_a_while_keeps_lease_and_token", stopped_for_a_while),
@@ -19,9 +19,9 @@ fn main() -> ExitCode {
     )
 }
 
-fn start(cluster: &EtcdCluster, ttl: u64) -> Taker {
+fn start(cluster: &EtcdCluster, ttl: u64) -> ClientProcess {
     let program = std::env::current_exe().expect("this program");
-    Taker::start(&program, &cluster.url(), "report/42", Duration::from_secs(ttl))
+    ClientProcess::start(&program, &cluster.url(), "report/42", Duration::from_secs(ttl))
 }
 
 fn await_contenders(cluster: &EtcdCluster, count: usize) {

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use leasehold::System;
 use leasehold_core::Backend;
 use leasehold_postgres::{Config, Postgres};
-use leasehold_testkit::{Stage, conformance, servers::PostgresServer};
+use leasehold_testkit::{BackendUnderTest, conformance, servers::PostgresServer};
 
 fn main() {
     // One server for all: every test uses names of its own. It ends with this process.
@@ -18,6 +18,6 @@ fn main() {
             let connecting = Postgres::connect(config.clone(), Arc::new(System::current()));
             async { Arc::new(connecting.await.expect("the server is there")) as Arc<dyn Backend> }
         };
-        Stage::real(open().await).opened_again(open().await).reopened_by(open)
+        BackendUnderTest::real(open().await).opened_again(open().await).reopened_by(open)
     });
 }

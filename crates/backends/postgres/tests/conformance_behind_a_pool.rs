@@ -7,7 +7,7 @@ use leasehold::System;
 use leasehold_core::Backend;
 use leasehold_postgres::{Config, Postgres};
 use leasehold_testkit::{
-    Stage, conformance,
+    BackendUnderTest, conformance,
     servers::{PgBouncer, PostgresServer},
 };
 
@@ -23,6 +23,6 @@ fn main() {
             let connecting = Postgres::connect(config.clone(), Arc::new(System::current()));
             async { Arc::new(connecting.await.expect("the pool is there")) as Arc<dyn Backend> }
         };
-        Stage::real(open().await).opened_again(open().await).reopened_by(open)
+        BackendUnderTest::real(open().await).opened_again(open().await).reopened_by(open)
     });
 }

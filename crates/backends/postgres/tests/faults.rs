@@ -12,7 +12,7 @@ use common::{
     LONG, PATIENCE, claim, client, eventually, granted, in_time, open, release, renew, report, says,
 };
 use leasehold::{Backend as _, Effect, ErrorKind, ReleaseRequest, Released, RenewRequest, Renewal, Verdict};
-use leasehold_testkit::{Proxy, proxy::Way, servers::PostgresServer};
+use leasehold_testkit::{Proxy, proxy::Direction, servers::PostgresServer};
 
 /// One for all that neither kill nor stop it: each has a schema of its own.
 fn shared() -> &'static PostgresServer {
@@ -93,7 +93,7 @@ async fn a_request_executed_after_its_owner_gave_up_comes_to_nothing() {
                      WHERE funcname = 'acquire' AND schemaname = 'late'";
         server.sql(calls).parse().unwrap()
     };
-    proxy.hold(Way::Requests);
+    proxy.hold(Direction::Requests);
     let ours = claim(&report(), LONG);
     let error = slow.acquire(&ours).await.unwrap_err();
     assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::Unknown));
@@ -111,8 +111,9 @@ async fn a_connection_cut_anywhere_never_makes_a_wrong_answer() {
     let server = shared();
     let proxy = Proxy::start(server.port(), 5).await;
     let postgres = open(&through(&proxy, "cut")).await;
-    for (way, bytes) in
-        [Way::Requests, Way::Replies].into_iter().flat_map(|way| [1, 7, 60, 300].map(|n| (way, n)))
+    for (way, bytes) in [Direction::Requests, Direction::Replies]
+        .into_iter()
+        .flat_map(|way| [1, 7, 60, 300].map(|n| (way, n)))
     {
         let ours = claim(&report(), LONG);
         proxy.cut_after(way, bytes);
@@ -133,7 +134,7 @@ async fn a_connection_that_stays_silent_is_replaced() {
     let proxy = Proxy::start(server.port(), 6).await;
     let postgres = open(&through(&proxy, "silent")).await;
     let before = proxy.connections();
-    proxy.hold(Way::Replies);
+    proxy.hold(Direction::Replies);
     eventually("another connection", || async {
         postgres.acquire(&claim(&report(), LONG)).await.unwrap_err();
         proxy.connections() > before

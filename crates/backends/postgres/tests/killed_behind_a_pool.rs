@@ -17,13 +17,12 @@ use std::{
 use common::{LONG, PATIENCE};
 use leasehold::Lease;
 use leasehold_testkit::{
-    Taker,
+    ClientProcess, client_process,
     servers::{PgBouncer, PostgresServer},
-    taker,
 };
 
 fn main() -> ExitCode {
-    taker::program_with_tests(
+    client_process::program_with_tests(
         "postgres://",
         client,
         &[("the_answers_to_a_killed_client_are_given_to_nobody_else", killed)],
@@ -102,7 +101,7 @@ fn killed() {
     let server = PostgresServer::start();
     let pool = PgBouncer::start(&server, 1);
     let program = std::env::current_exe().expect("this program");
-    let start = || Taker::start_with(&program, &[&format!("{}?timeout=20s", pool.url())]);
+    let start = || ClientProcess::start_with(&program, &[&format!("{}?timeout=20s", pool.url())]);
     let (mut first, mut second, mut third) = (start(), start(), start());
     for name in ["a", "b"] {
         third.tell(&format!("try {name}"));

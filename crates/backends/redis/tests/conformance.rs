@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use leasehold::System;
 use leasehold_redis::{Config, Redis};
-use leasehold_testkit::{Stage, conformance, servers::RedisServer};
+use leasehold_testkit::{BackendUnderTest, conformance, servers::RedisServer};
 
 fn main() {
     // One server for all: every test uses names of its own. It ends with this process.
@@ -19,6 +19,6 @@ fn main() {
         let open = || Redis::connect(config.clone(), Arc::new(System::current()));
         let first = open().await.expect("the server is there");
         let second = open().await.expect("the server is there");
-        Stage::real(Arc::new(first)).opened_again(Arc::new(second))
+        BackendUnderTest::real(Arc::new(first)).opened_again(Arc::new(second))
     });
 }

@@ -12,7 +12,7 @@ use leasehold::{
     Backend, Effect, Error, ErrorKind, GoneReason, ReleaseRequest, Released, RenewRequest, Renewal, Share,
     Verdict,
 };
-use leasehold_testkit::{Proxy, proxy::Way, servers::RedisServer};
+use leasehold_testkit::{Proxy, proxy::Direction, servers::RedisServer};
 
 const OWNER: &str = "lock:v1:{report/42}:owner";
 
@@ -87,7 +87,7 @@ async fn a_request_executed_after_its_owner_gave_up_comes_to_nothing() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port(), 4).await;
     let (slow, direct) = (open(&through(&proxy)).await, open(&server.url()).await);
-    proxy.hold(Way::Requests);
+    proxy.hold(Direction::Requests);
     let ours = claim(&report(), LONG);
     let error = slow.acquire(&ours).await.unwrap_err();
     assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::Unknown));
@@ -111,7 +111,7 @@ async fn a_connection_cut_anywhere_never_makes_a_wrong_answer() {
     let proxy = Proxy::start(server.port(), 5).await;
     let redis = open(&through(&proxy)).await;
     for (way, bytes) in
-        [Way::Requests, Way::Replies].into_iter().flat_map(|way| [1, 7, 30, 60].map(|n| (way, n)))
+        [Direction::Requests, Direction::Replies].into_iter().flat_map(|way| [1, 7, 30, 60].map(|n| (way, n)))
     {
         let ours = claim(&report(), LONG);
         proxy.cut_after(way, bytes);
@@ -132,7 +132,7 @@ async fn a_silent_connection_is_replaced() {
     let proxy = Proxy::start(server.port(), 6).await;
     let redis = open(&through(&proxy)).await;
     let before = proxy.connections();
-    proxy.hold(Way::Replies);
+    proxy.hold(Direction::Replies);
     redis.acquire(&claim(&report(), LONG)).await.unwrap_err();
     let _ = redis.acquire(&claim(&report(), LONG)).await.unwrap_err();
     assert!(proxy.connections() > before, "another one is made");
@@ -149,7 +149,7 @@ async fn a_caller_who_leaves_costs_no_connection() {
     common::token_of(&redis, &report()).await;
     let before = proxy.connections();
     let ours = claim(&report(), LONG);
-    proxy.hold(Way::Replies);
+    proxy.hold(Direction::Replies);
     let left = tokio::time::timeout(Duration::from_millis(20), redis.acquire(&ours)).await;
     assert!(left.is_err(), "it was answered");
     proxy.heal();

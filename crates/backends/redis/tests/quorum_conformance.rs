@@ -16,7 +16,7 @@ use leasehold_core::{
     async_trait,
 };
 use leasehold_testkit::{
-    Stage, conformance,
+    BackendUnderTest, conformance,
     servers::{RedisNodes, RedisServer},
 };
 
@@ -38,7 +38,7 @@ fn main() {
         };
         let (first, second) = (open().await, open().await);
         // A node has a tenth of the ttl to answer: on a loaded machine that must not be too little.
-        Stage::real(first).opened_again(second).reopened_by(open).short_ttl(Duration::from_secs(2))
+        BackendUnderTest::real(first).opened_again(second).reopened_by(open).short_ttl(Duration::from_secs(2))
     });
 }
 

@@ -17,19 +17,19 @@ use leasehold_testkit::servers::{Guard, RedisServer, Replication, Sentinel, TlsF
 use tempfile::NamedTempFile;
 
 /// A primary, a replica and their Sentinels, the users that the documentation describes, and their passwords in files.
-struct Stage {
+struct BackendUnderTest {
     servers: Replication,
     trust: String,
     password: NamedTempFile,
     sentinel_password: NamedTempFile,
 }
 
-impl Stage {
-    fn start(authority: &Authority, guard: &Guard<'_>) -> Stage {
+impl BackendUnderTest {
+    fn start(authority: &Authority, guard: &Guard<'_>) -> BackendUnderTest {
         let servers = blocking(|| Replication::guarded(1, guard));
         acl::let_in_behind_sentinels(&servers);
         let (password, sentinel_password) = (file("PASSWORD"), file("PASSWORD"));
-        Stage { servers, trust: authority.option(), password, sentinel_password }
+        BackendUnderTest { servers, trust: authority.option(), password, sentinel_password }
     }
 
     /// The URL as it is documented.
@@ -106,11 +106,11 @@ fn assert_nobody_came_without_tls(servers: &Replication) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn everything_travels_by_tls_and_wake_ups_do_too() {
     let authority = Authority::new();
-    let stage = Stage::start(&authority, &Guard::new(&authority.good()));
-    let (first, second) = (client(&stage.url()).await, client(&stage.url()).await);
+    let target = BackendUnderTest::start(&authority, &Guard::new(&authority.good()));
+    let (first, second) = (client(&target.url()).await, client(&target.url()).await);
     let held = first.lease("report", "42").ttl(LONG).acquire().await.unwrap();
     let next = tokio::spawn(second.lease("report", "42").ttl(LONG).wait(PATIENCE).acquire());
-    let primary = &stage.servers.servers[0];
+    let primary = &target.servers.servers[0];
     eventually("the other one waits, and listens", || async {
         let line = first.look("report", "42").await.unwrap().queue_length;
         line == 1 && primary.command(&["CLIENT", "LIST", "TYPE", "pubsub"]).contains("user=app")
@@ -119,22 +119,22 @@ async fn everything_travels_by_tls_and_wake_ups_do_too() {
     held.extend(LONG).await.unwrap();
     held.release().await.unwrap();
     in_time("the next grant", next).await.unwrap().unwrap().release().await.unwrap();
-    assert_nobody_came_without_tls(&stage.servers);
+    assert_nobody_came_without_tls(&target.servers);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failover_is_followed_by_tls() {
     let authority = Authority::new();
-    let stage = Stage::start(&authority, &Guard::new(&authority.good()));
-    let client = client(&stage.url()).await;
+    let target = BackendUnderTest::start(&authority, &Guard::new(&authority.good()));
+    let client = client(&target.url()).await;
     let before = client.lease("report", "42").ttl(LONG).acquire().await.unwrap();
-    let old = stage.servers.primary_port();
-    stage.servers.servers[0].kill();
+    let old = target.servers.primary_port();
+    target.servers.servers[0].kill();
     let asking = tokio::spawn(client.lease("report", "43").wait(PATIENCE).acquire());
-    blocking(|| stage.servers.await_failover(old));
+    blocking(|| target.servers.await_failover(old));
     let lease = in_time("a grant of the new primary", asking).await.unwrap().unwrap();
     assert!(lease.token() > before.token(), "a minute ahead for each epoch");
-    let new = &stage.servers.servers[1];
+    let new = &target.servers.servers[1];
     assert_eq!(plain_clients(&new.command(&["CLIENT", "LIST"]), new.port()), 0);
 }
 
@@ -143,9 +143,9 @@ async fn sentinels_and_servers_that_want_a_certificate_of_the_client_are_shown_o
     let authority = Authority::new();
     let files = authority.good();
     let guard = Guard { lines: &["tls-auth-clients yes"], ..Guard::new(&files) };
-    let stage = Stage::start(&authority, &guard);
+    let target = BackendUnderTest::start(&authority, &guard);
     blames_sentinel(
-        &refused(&stage.url()).await,
+        &refused(&target.url()).await,
         ErrorKind::Unavailable,
         "wants a certificate of the client",
     );
@@ -153,9 +153,9 @@ async fn sentinels_and_servers_that_want_a_certificate_of_the_client_are_shown_o
     let ours = authority.sign("client", "DNS:client.internal", 2);
     let showing = |files: &TlsFiles| {
         let (certificate, key) = (files.certificate.display(), files.key.display());
-        format!("{}&cert_file={certificate}&key_file={key}", stage.url())
+        format!("{}&cert_file={certificate}&key_file={key}", target.url())
     };
-    for server in &stage.servers.servers {
+    for server in &target.servers.servers {
         assert_eq!(server.command(&["CONFIG", "SET", "tls-auth-clients", "yes"]), "OK");
     }
     granted(&open(&showing(&ours)).await, &claim(&report(), LONG)).await;
@@ -168,20 +168,20 @@ async fn a_sentinel_that_is_not_to_be_trusted_is_refused_and_named() {
     let (authority, other) = (Authority::new(), Authority::new());
     let (files, elsewhere) = (authority.good(), authority.sign("elsewhere", "DNS:cache.internal", 2));
     let guard = Guard { sentinels: &elsewhere, ..Guard::new(&files) };
-    let stage = Stage::start(&authority, &guard);
-    let error = refused(&stage.url()).await;
+    let target = BackendUnderTest::start(&authority, &guard);
+    let error = refused(&target.url()).await;
     blames_sentinel(&error, ErrorKind::Unavailable, "not for 127.0.0.1, only for cache.internal");
 
-    let untrusted = stage.url().replace(&authority.option(), &other.option());
+    let untrusted = target.url().replace(&authority.option(), &other.option());
     blames_sentinel(&refused(&untrusted).await, ErrorKind::Unavailable, "issuer that is not trusted");
 
-    let port = stage.servers.sentinels[0].port();
-    let error = refused(&format!("redis+sentinel://127.0.0.1:{port}/main?tls=true&{}", stage.trust)).await;
+    let port = target.servers.sentinels[0].port();
+    let error = refused(&format!("redis+sentinel://127.0.0.1:{port}/main?tls=true&{}", target.trust)).await;
     assert!(error.to_string().contains("answers without TLS"), "{error}");
-    let error = refused(&stage.url().replace("tls=true", "tls=false")).await;
+    let error = refused(&target.url().replace("tls=true", "tls=false")).await;
     assert!(error.to_string().contains("if it wants TLS"), "{error}");
 
-    stage.servers.sentinels[0].freeze();
+    target.servers.sentinels[0].freeze();
     blames_sentinel(&refused(&untrusted).await, ErrorKind::Unavailable, "issuer that is not trusted");
 }
 
@@ -190,17 +190,17 @@ async fn the_certificate_of_a_server_must_be_for_what_the_sentinels_call_it() {
     let authority = Authority::new();
     let (files, named) = (authority.good(), authority.sign("named", "DNS:localhost", 2));
     let by_address = Guard { servers: &named, ..Guard::new(&files) };
-    let stage = Stage::start(&authority, &by_address);
-    let error = refused(&stage.url()).await;
+    let target = BackendUnderTest::start(&authority, &by_address);
+    let error = refused(&target.url()).await;
     blames_server(&error, ErrorKind::Unavailable, "not for 127.0.0.1, only for localhost");
 
     let by_name = Guard { host: "localhost", ..by_address };
-    let stage = Stage::start(&authority, &by_name);
-    let redis = open(&stage.url()).await;
+    let target = BackendUnderTest::start(&authority, &by_name);
+    let redis = open(&target.url()).await;
     let before = token_of(&redis, &report()).await;
-    let old = stage.servers.primary_port();
-    stage.servers.servers[0].kill();
-    blocking(|| stage.servers.await_failover(old));
+    let old = target.servers.primary_port();
+    target.servers.servers[0].kill();
+    blocking(|| target.servers.await_failover(old));
     let theirs = claim(&report(), LONG);
     eventually("the new primary", || async { redis.acquire(&theirs).await.is_ok() }).await;
     assert!(granted(&redis, &theirs).await.token > before);
@@ -209,33 +209,33 @@ async fn the_certificate_of_a_server_must_be_for_what_the_sentinels_call_it() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_refused_a_password_is_told() {
     let authority = Authority::new();
-    let stage = Stage::start(&authority, &Guard::new(&authority.good()));
-    let url = stage.url();
+    let target = BackendUnderTest::start(&authority, &Guard::new(&authority.good()));
+    let url = target.url();
     open(&url).await;
 
-    write(&stage.password, "wrong");
+    write(&target.password, "wrong");
     blames_server(&refused(&url).await, ErrorKind::Denied, "refused the user or the password");
-    write(&stage.password, "PASSWORD");
+    write(&target.password, "PASSWORD");
 
-    write(&stage.sentinel_password, "wrong");
+    write(&target.sentinel_password, "wrong");
     blames_sentinel(&refused(&url).await, ErrorKind::Denied, "refused the user or the password");
     let nobody = url.split("&sentinel_user").next().unwrap();
     let error = refused(nobody).await;
     blames_sentinel(&error, ErrorKind::Denied, "wants a password");
     assert!(error.to_string().contains("sentinel_password_file"), "{error}");
-    write(&stage.sentinel_password, "PASSWORD");
+    write(&target.sentinel_password, "PASSWORD");
 
-    for sentinel in &stage.servers.sentinels {
+    for sentinel in &target.servers.sentinels {
         sentinel.command(&["ACL", "SETUSER", "finder", "-sentinel|master"]);
     }
     blames_sentinel(&refused(&url).await, ErrorKind::Denied, "may not do this");
-    for sentinel in &stage.servers.sentinels {
+    for sentinel in &target.servers.sentinels {
         sentinel.command(&["ACL", "SETUSER", "finder", "+sentinel|master"]);
     }
     open(&url).await;
 
-    stage.servers.sentinels[0].freeze();
-    write(&stage.sentinel_password, "wrong");
+    target.servers.sentinels[0].freeze();
+    write(&target.sentinel_password, "wrong");
     blames_sentinel(&refused(&url).await, ErrorKind::Denied, "refused the user or the password");
 }
 
@@ -248,14 +248,14 @@ fn change(command: impl Fn(&[&str]) -> String, user: &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn passwords_that_changed_are_read_anew() {
     let authority = Authority::new();
-    let stage = Stage::start(&authority, &Guard::new(&authority.good()));
-    let redis = Arc::new(open(&stage.url()).await);
+    let target = BackendUnderTest::start(&authority, &Guard::new(&authority.good()));
+    let redis = Arc::new(open(&target.url()).await);
     let leases = Client::new(Arc::clone(&redis) as _);
     let lease = leases.lease("report", "43").ttl(LONG).acquire().await.unwrap();
     let ours = claim(&report(), LONG);
     granted(&*redis, &ours).await;
 
-    for server in &stage.servers.servers {
+    for server in &target.servers.servers {
         change(|words| server.command(words), "app");
     }
     eventually("it is told that the password is wrong", || async {
@@ -263,18 +263,18 @@ async fn passwords_that_changed_are_read_anew() {
         matches!(answer, Err(error) if error.kind() == ErrorKind::Denied && error.effect() == Effect::None)
     })
     .await;
-    write(&stage.password, "another");
+    write(&target.password, "another");
     assert!(matches!(renew(&*redis, ours.reference(), LONG).await, Renewal::Renewed(_)));
 
-    for sentinel in &stage.servers.sentinels {
+    for sentinel in &target.servers.sentinels {
         change(|words| sentinel.command(words), "finder");
     }
-    write(&stage.sentinel_password, "another");
-    let informants = || stage.servers.sentinels.iter().map(informed_by).sum::<usize>();
+    write(&target.sentinel_password, "another");
+    let informants = || target.servers.sentinels.iter().map(informed_by).sum::<usize>();
     eventually("it listens again", || async { informants() == 1 }).await;
-    let old = stage.servers.primary_port();
-    stage.servers.servers[0].kill();
-    blocking(|| stage.servers.await_failover(old));
+    let old = target.servers.primary_port();
+    target.servers.servers[0].kill();
+    blocking(|| target.servers.await_failover(old));
     eventually("the new primary", || async {
         matches!(
             redis.renew(&[RenewRequest::new(ours.reference(), LONG)]).await.remove(0),
@@ -290,12 +290,12 @@ async fn passwords_that_changed_are_read_anew() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failover_that_nobody_told_of_is_noticed() {
     let authority = Authority::new();
-    let stage = Stage::start(&authority, &Guard::new(&authority.good()));
-    let redis = open(&stage.url()).await;
-    let (ann, bob) = (client(&stage.url()).await, client(&stage.url()).await);
+    let target = BackendUnderTest::start(&authority, &Guard::new(&authority.good()));
+    let redis = open(&target.url()).await;
+    let (ann, bob) = (client(&target.url()).await, client(&target.url()).await);
     let held = ann.lease("report", "42").ttl(LONG).acquire().await.unwrap();
     let next = tokio::spawn(bob.lease("report", "42").ttl(LONG).wait(PATIENCE * 2).acquire());
-    let (sentinels, servers) = (&stage.servers.sentinels, &stage.servers.servers);
+    let (sentinels, servers) = (&target.servers.sentinels, &target.servers.servers);
     let hears =
         |server: &RedisServer| server.command(&["CLIENT", "LIST", "TYPE", "pubsub"]).contains("user=app");
     eventually("he waits, and listens", || async { hears(&servers[0]) }).await;

@@ -8,8 +8,8 @@ use std::{process::Command, time::Duration};
 use common::{TTL, claim, granted, is_privileged, listen, open, resource, role, say, start, try_open};
 use leasehold::testing::ManualTime;
 use leasehold_core::{
-    Backend, Clock as _, Effect, ErrorKind, OperatorAction as OperatorCommand, Query, ReleaseRequest,
-    RenewRequest, Renewal, Share, Verdict,
+    Backend, Clock as _, Effect, ErrorKind, OperatorAction, Query, ReleaseRequest, RenewRequest, Renewal,
+    Share, Verdict,
 };
 use leasehold_sqlite::{Config, Sqlite};
 use std::sync::Arc;
@@ -58,7 +58,7 @@ async fn what_is_closed_by_the_calendar_stays_closed_over_a_reboot() {
     let done = claim("done today");
     granted(&before, &done).await;
     before.release(&ReleaseRequest::new(done.reference()).keeping(hour * 2)).await.unwrap();
-    let pause = OperatorCommand::Pause { lasting: hour * 3 };
+    let pause = OperatorAction::Pause { lasting: hour * 3 };
     let order = leasehold_core::OperatorCommand::new(resource("paused"), pause, "me", "a test");
     before.order(&order).await.unwrap();
     drop(before);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use leasehold::testing::ManualTime;
 use leasehold_core::Backend;
 use leasehold_sqlite::{Config, Sqlite};
-use leasehold_testkit::{Stage, conformance};
+use leasehold_testkit::{BackendUnderTest, conformance};
 
 fn main() {
     conformance::main("sqlite", || async {
@@ -17,7 +17,7 @@ fn main() {
             let opened = Sqlite::open(Config::new(&path), Arc::new(clock.clone()));
             Arc::new(opened.expect("the file can be opened"))
         };
-        let stage = Stage::manual(open(), time).opened_again(open()).keeping(directory);
-        stage.reopened_by(move || std::future::ready(open()))
+        let target = BackendUnderTest::manual(open(), time).opened_again(open()).keeping(directory);
+        target.reopened_by(move || std::future::ready(open()))
     });
 }

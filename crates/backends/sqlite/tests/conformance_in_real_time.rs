@@ -5,7 +5,7 @@ use std::sync::Arc;
 use leasehold::System;
 use leasehold_core::Backend;
 use leasehold_sqlite::{Config, Durability, Sqlite};
-use leasehold_testkit::{Stage, conformance};
+use leasehold_testkit::{BackendUnderTest, conformance};
 
 fn main() {
     conformance::main("sqlite_in_real_time", || async {
@@ -16,7 +16,7 @@ fn main() {
             let opened = Sqlite::open(config.clone(), Arc::new(System::current()));
             Arc::new(opened.expect("the file can be opened"))
         };
-        let stage = Stage::real(open()).opened_again(open()).keeping(directory);
-        stage.reopened_by(move || std::future::ready(open()))
+        let target = BackendUnderTest::real(open()).opened_again(open()).keeping(directory);
+        target.reopened_by(move || std::future::ready(open()))
     });
 }

@@ -4,7 +4,7 @@ use std::sync::{Arc, LazyLock};
 
 use leasehold::System;
 use leasehold_core::Backend;
-use leasehold_testkit::{Stage, conformance, servers::ZooKeeperServer};
+use leasehold_testkit::{BackendUnderTest, conformance, servers::ZooKeeperServer};
 use leasehold_zookeeper::{Config, ZooKeeper};
 
 static SERVER: LazyLock<ZooKeeperServer> = LazyLock::new(ZooKeeperServer::start);
@@ -17,6 +17,6 @@ async fn open() -> Arc<dyn Backend> {
 
 fn main() {
     conformance::main("zookeeper", || async {
-        Stage::real(open().await).opened_again(open().await).reopened_by(open)
+        BackendUnderTest::real(open().await).opened_again(open().await).reopened_by(open)
     });
 }

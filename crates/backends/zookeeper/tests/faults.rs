@@ -14,7 +14,7 @@ use leasehold::{
 };
 use leasehold_testkit::{
     Proxy,
-    proxy::Way,
+    proxy::Direction,
     servers::{Ensemble, ZooKeeperServer},
 };
 
@@ -119,7 +119,7 @@ async fn a_request_executed_after_its_owner_gave_up_comes_to_nothing() {
     let first = claim(&report());
     granted(&slow, &first).await;
     release(&slow, &first).await;
-    proxy.hold(Way::Requests);
+    proxy.hold(Direction::Requests);
     let ours = claim(&report());
     assert!(tokio::time::timeout(Duration::from_millis(200), slow.acquire(&ours)).await.is_err());
     let request = ReleaseRequest::new(ours.reference())
@@ -139,7 +139,9 @@ async fn a_connection_cut_anywhere_never_makes_a_wrong_answer() {
     let server = ZooKeeperServer::start();
     let proxy = Proxy::start(server.port(), 4).await;
     let (zookeeper, direct) = (open(&through(proxy.port())).await, open(&server.url()).await);
-    let cuts = [Way::Requests, Way::Replies].into_iter().flat_map(|way| [1, 40, 150, 400].map(|n| (way, n)));
+    let cuts = [Direction::Requests, Direction::Replies]
+        .into_iter()
+        .flat_map(|way| [1, 40, 150, 400].map(|n| (way, n)));
     let mut last = None;
     for (way, bytes) in cuts {
         let ours = claim(&report());

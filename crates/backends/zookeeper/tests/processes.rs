@@ -4,12 +4,12 @@
 
 use std::{process::ExitCode, time::Duration};
 
-use leasehold_testkit::{Taker, servers::ZooKeeperServer, taker};
+use leasehold_testkit::{ClientProcess, client_process, servers::ZooKeeperServer};
 
 const TTL: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
-    taker::main_with_tests(
+    client_process::main_with_tests(
         "zookeeper://",
         &[
             ("a_killed_holder_is_followed_after_its_session_by_a_higher_token", killed),
@@ -19,9 +19,9 @@ fn main() -> ExitCode {
     )
 }
 
-fn start(url: &str) -> Taker {
+fn start(url: &str) -> ClientProcess {
     let program = std::env::current_exe().expect("this program");
-    Taker::start(&program, url, "report/42", TTL)
+    ClientProcess::start(&program, url, "report/42", TTL)
 }
 
 fn killed() {

@@ -16,7 +16,7 @@ mod writer;
 use std::{env, process::ExitCode, sync::Arc, time::Duration};
 
 use downstream::{CHECKS, Check};
-use leasehold_testkit::Taker;
+use leasehold_testkit::ClientProcess;
 use libtest_mimic::{Arguments, Trial};
 use servers::{LEASES, Lease, Servers};
 
@@ -85,5 +85,5 @@ fn tell(servers: &Servers, lease: &Lease, check: &Check) {
         a.hears("written");
         assert_eq!((check.read)(servers, target), "A", "nobody refused");
     }
-    let _: (Taker, Taker) = (a, b);
+    let _: (ClientProcess, ClientProcess) = (a, b);
 }

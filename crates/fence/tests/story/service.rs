@@ -3,7 +3,7 @@
 use std::{env, path::Path, process::ExitCode, sync::Arc};
 
 use leasehold_core::{FencingToken, Pass, Resource};
-use leasehold_testkit::Taker;
+use leasehold_testkit::ClientProcess;
 
 use crate::{downstream, servers};
 
@@ -24,7 +24,7 @@ pub(crate) fn is_killed_and_remembers() {
     let folder = tempfile::tempdir().unwrap();
     let marks = folder.path().join("marks.db").display().to_string();
     let start = || {
-        let service = Taker::start_with(&env::current_exe().unwrap(), &[MODE, &marks]);
+        let service = ClientProcess::start_with(&env::current_exe().unwrap(), &[MODE, &marks]);
         let place = format!("http://{}", service.hears("serving"));
         (service, place)
     };

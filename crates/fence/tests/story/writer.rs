@@ -3,17 +3,17 @@
 use std::{env, io::BufRead as _, process::ExitCode, time::Duration};
 
 use leasehold_core::Error;
-use leasehold_testkit::Taker;
+use leasehold_testkit::ClientProcess;
 
 use crate::downstream;
 
 /// The word that makes this program a writer.
 pub(crate) const MODE: &str = "--writer";
 
-pub(crate) fn start(url: &str, ttl: Duration, check: &str, target: &str, name: &str) -> Taker {
+pub(crate) fn start(url: &str, ttl: Duration, check: &str, target: &str, name: &str) -> ClientProcess {
     let program = env::current_exe().unwrap();
     let ttl = ttl.as_millis().to_string();
-    Taker::start_with(&program, &[MODE, url, &ttl, check, target, name])
+    ClientProcess::start_with(&program, &[MODE, url, &ttl, check, target, name])
 }
 
 pub(crate) fn main(words: &[String]) -> ExitCode {

@@ -13,14 +13,14 @@ use leasehold_core::{
 };
 use tokio::task::JoinHandle;
 
-use crate::stage::Stage;
+use crate::target::BackendUnderTest;
 
 /// Long enough never to run out during a test.
 pub(crate) const LONG: Duration = Duration::from_secs(90);
 
 /// One test's view of the stage.
 pub(crate) struct Desk {
-    pub(crate) stage: Stage,
+    pub(crate) target: BackendUnderTest,
     pub(crate) resource: Resource,
     /// What an ordinary claim of this test asks for: exclusive, in one spelling or another.
     pub(crate) share: Share,
@@ -29,12 +29,12 @@ pub(crate) struct Desk {
 }
 
 impl Desk {
-    pub(crate) fn new(stage: Stage, share: Share, trace: Arc<Mutex<Vec<String>>>) -> Desk {
+    pub(crate) fn new(target: BackendUnderTest, share: Share, trace: Arc<Mutex<Vec<String>>>) -> Desk {
         let mut salt = [0; 8];
         leasehold::System::current().fill(&mut salt);
         let salt = format!("{:016x}", u64::from_ne_bytes(salt));
         let resource = Resource::new("conformance", &salt).expect("the name follows the grammar");
-        Desk { stage, resource, share, salt, trace }
+        Desk { target, resource, share, salt, trace }
     }
 
     /// Another resource of this test.
@@ -48,11 +48,11 @@ impl Desk {
     }
 
     pub(crate) fn backend(&self) -> &dyn Backend {
-        &**self.stage.backend()
+        &**self.target.backend()
     }
 
     pub(crate) fn short(&self) -> Duration {
-        self.stage.shortest()
+        self.target.shortest()
     }
 
     pub(crate) fn owner(&self, name: &str) -> OwnerToken {
@@ -92,7 +92,7 @@ impl Desk {
     }
 
     fn note(&self, asked: &dyn fmt::Debug, answered: &dyn fmt::Debug) {
-        let line = format!("{:?} {asked:?}\n      -> {answered:?}", self.stage.now());
+        let line = format!("{:?} {asked:?}\n      -> {answered:?}", self.target.now());
         self.trace.lock().unwrap_or_else(PoisonError::into_inner).push(line);
     }
 
@@ -110,7 +110,7 @@ impl Desk {
 
     /// Asks through the second handle.
     pub(crate) async fn ask_second(&self, claim: &Claim) -> Verdict {
-        let answer = self.stage.second().acquire(claim).await;
+        let answer = self.target.second().acquire(claim).await;
         self.note(claim, &answer);
         answered("acquire", answer)
     }
@@ -147,7 +147,7 @@ impl Desk {
 
     /// Says farewell through the second handle.
     pub(crate) async fn bid_second(&self, request: &ReleaseRequest) -> Released {
-        let answer = self.stage.second().release(request).await;
+        let answer = self.target.second().release(request).await;
         self.note(request, &answer);
         answered("release", answer)
     }
@@ -194,12 +194,12 @@ impl Desk {
 
     /// Begins to wait beside the test.
     pub(crate) async fn wait(&self, claim: &Claim, since: Cursor, at_most: Duration) -> Waiting {
-        self.wait_with(self.stage.backend(), claim, since, at_most).await
+        self.wait_with(self.target.backend(), claim, since, at_most).await
     }
 
     /// Begins to wait through the second handle.
     pub(crate) async fn wait_second(&self, claim: &Claim, since: Cursor, at_most: Duration) -> Waiting {
-        self.wait_with(self.stage.second(), claim, since, at_most).await
+        self.wait_with(self.target.second(), claim, since, at_most).await
     }
 
     async fn wait_with(
@@ -211,18 +211,18 @@ impl Desk {
     ) -> Waiting {
         let (backend, reference) = (Arc::clone(backend), claim.reference());
         let task = tokio::spawn(async move { backend.wait(&reference, &since, at_most).await });
-        self.stage.breathe().await;
-        Waiting { task, began: self.stage.now() }
+        self.target.breathe().await;
+        Waiting { task, began: self.target.now() }
     }
 
     /// Whether the wait ends within this time from now.
     pub(crate) async fn ends(&self, waiting: &Waiting, within: Duration) -> bool {
-        let until = self.stage.now().after(within);
+        let until = self.target.now().after(within);
         while !waiting.task.is_finished() {
-            if self.stage.now() > until {
+            if self.target.now() > until {
                 return false;
             }
-            self.stage.breathe().await;
+            self.target.breathe().await;
         }
         true
     }
@@ -257,9 +257,11 @@ impl Desk {
             return;
         }
         let rounding = Duration::from_millis(1);
-        let most =
-            ttl.saturating_sub(given.1.until(seen.0)) + rounding + self.stage.lateness() + self.stage.slack();
-        let least = ttl.saturating_sub(given.0.until(seen.1) + rounding + self.stage.slack());
+        let most = ttl.saturating_sub(given.1.until(seen.0))
+            + rounding
+            + self.target.lateness()
+            + self.target.slack();
+        let least = ttl.saturating_sub(given.0.until(seen.1) + rounding + self.target.slack());
         assert!(
             least <= remaining && remaining <= most,
             "{remaining:?} remain, of {least:?} to {most:?} that may"

@@ -32,7 +32,7 @@ pub(super) const TESTS: &[Test] = &[
 async fn b4_what_expired_is_free(desk: &Desk) {
     granted(desk.ask(&desk.brief("ann")).await);
     blocked(desk.ask(&desk.claim("bob")).await);
-    desk.stage.outlast(desk.short()).await;
+    desk.target.outlast(desk.short()).await;
     assert_eq!(desk.look().await.holder_count, 0, "looking judges expiry too");
     granted(desk.ask(&desk.claim("bob")).await);
     gone(&desk.renew("ann", LONG).await, GoneReason::NotThere);
@@ -43,22 +43,22 @@ async fn b10_renewing_goes_on(desk: &Desk) {
     let answer = kept(desk.renew("ann", LONG).await);
     assert_eq!(answer.token, grant.token);
     assert_eq!((answer.asked, answer.evicting), (None, false));
-    desk.stage.outlast(desk.short()).await;
+    desk.target.outlast(desk.short()).await;
     blocked(desk.ask(&desk.claim("bob")).await);
     assert_eq!(granted(desk.ask(&desk.claim("ann")).await).token, grant.token);
 }
 
 async fn b10_renewing_says_what_remains(desk: &Desk) {
     granted(desk.ask(&desk.claim("ann")).await);
-    let before = desk.stage.now();
+    let before = desk.target.now();
     let answer = kept(desk.renew("ann", LONG * 2).await);
-    let span = (before, desk.stage.now());
+    let span = (before, desk.target.now());
     desk.remains(answer.remaining, LONG * 2, span, span);
 }
 
 async fn b10_renewing_never_revives(desk: &Desk) {
     granted(desk.ask(&desk.brief("ann")).await);
-    desk.stage.outlast(desk.short()).await;
+    desk.target.outlast(desk.short()).await;
     // Nobody came in between: gone is gone all the same.
     gone(&desk.renew("ann", LONG).await, GoneReason::NotThere);
     assert_eq!(desk.look().await.holder_count, 0);
@@ -69,7 +69,7 @@ async fn b10_renewing_never_shortens(desk: &Desk) {
     granted(desk.ask(&desk.claim("ann")).await);
     let answer = kept(desk.renew("ann", desk.short()).await);
     desk.lasts(answer.remaining);
-    desk.stage.outlast(desk.short()).await;
+    desk.target.outlast(desk.short()).await;
     blocked(desk.ask(&desk.claim("bob")).await);
     kept(desk.renew("ann", desk.short()).await);
 }
@@ -79,23 +79,23 @@ async fn b10_asking_again_does_not_extend(desk: &Desk) {
     // Even if it asks for more this time: the grant is the one it got.
     let again = granted(desk.ask(&desk.claim("ann")).await);
     assert!(again.remaining <= desk.short() + Duration::from_millis(1), "{:?} remain", again.remaining);
-    desk.stage.outlast(desk.short()).await;
+    desk.target.outlast(desk.short()).await;
     granted(desk.ask(&desk.claim("bob")).await);
 }
 
 async fn b10_what_one_handle_renewed_the_other_knows(desk: &Desk) {
     let claim = desk.claim("ann");
     granted(desk.ask_second(&claim).await);
-    desk.stage.pass(desk.short() * 2).await;
-    let before = desk.stage.now();
+    desk.target.pass(desk.short() * 2).await;
+    let before = desk.target.now();
     kept(desk.renew("ann", claim.ttl).await);
-    let given = (before, desk.stage.now());
+    let given = (before, desk.target.now());
     let shorter = RenewRequest::new(claim.reference(), desk.short());
-    let answer = desk.stage.second().renew(&[shorter]).await.remove(0).expect("renew answers");
-    desk.remains(kept(answer).remaining, claim.ttl, given, (given.1, desk.stage.now()));
-    let asked = desk.stage.now();
+    let answer = desk.target.second().renew(&[shorter]).await.remove(0).expect("renew answers");
+    desk.remains(kept(answer).remaining, claim.ttl, given, (given.1, desk.target.now()));
+    let asked = desk.target.now();
     let again = granted(desk.ask_second(&claim).await);
-    desk.remains(again.remaining, claim.ttl, given, (asked, desk.stage.now()));
+    desk.remains(again.remaining, claim.ttl, given, (asked, desk.target.now()));
 }
 
 async fn a_stranger_cannot_renew(desk: &Desk) {
@@ -106,7 +106,7 @@ async fn a_stranger_cannot_renew(desk: &Desk) {
 
 async fn a_late_farewell_does_not_hurt_the_next_holder(desk: &Desk) {
     granted(desk.ask(&desk.brief("ann")).await);
-    desk.stage.outlast(desk.short()).await;
+    desk.target.outlast(desk.short()).await;
     let grant = granted(desk.ask(&desk.claim("bob")).await);
     assert_eq!(desk.leave("ann").await, Released::AlreadyGone);
     assert_eq!(desk.tombstone("ann").await, Released::AlreadyGone);
@@ -175,7 +175,7 @@ async fn a_kept_resource_opens_by_itself(desk: &Desk) {
     let first = granted(desk.ask(&desk.claim("ann")).await);
     desk.bid(&keeping(desk, "ann", desk.short())).await;
     blocked(desk.ask(&desk.claim("bob")).await);
-    desk.stage.outlast(desk.short()).await;
+    desk.target.outlast(desk.short()).await;
     let second = granted(desk.ask(&desk.claim("bob")).await);
     assert!(second.token > first.token);
 }

@@ -97,7 +97,7 @@ async fn b3_a_dead_waiter_costs_its_place_ttl(desk: &Desk) {
     placed(desk.ask(&dead).await, 0);
     placed(desk.ask(&desk.claim("cy").queued()).await, 1);
     desk.leave("ann").await;
-    desk.stage.outlast(desk.short()).await;
+    desk.target.outlast(desk.short()).await;
     granted(desk.ask(&desk.claim("cy").queued()).await);
 }
 
@@ -107,11 +107,11 @@ async fn a_place_is_kept_by_renewing(desk: &Desk) {
     claim.place_ttl = desk.short();
     placed(desk.ask(&claim).await, 0);
     placed(desk.ask(&desk.claim("cy").queued()).await, 1);
-    let before = desk.stage.now();
+    let before = desk.target.now();
     let remaining = queued(&desk.renew("bob", LONG).await);
-    let span = (before, desk.stage.now());
+    let span = (before, desk.target.now());
     desk.remains(remaining, LONG, span, span);
-    desk.stage.outlast(desk.short()).await;
+    desk.target.outlast(desk.short()).await;
     placed(desk.ask(&desk.claim("cy").queued()).await, 1);
 }
 
@@ -123,7 +123,7 @@ async fn a_place_is_kept_by_asking(desk: &Desk) {
     placed(desk.ask(&desk.claim("cy").queued()).await, 1);
     claim.place_ttl = LONG;
     placed(desk.ask(&claim).await, 0);
-    desk.stage.outlast(desk.short()).await;
+    desk.target.outlast(desk.short()).await;
     placed(desk.ask(&desk.claim("cy").queued()).await, 1);
 }
 
@@ -134,7 +134,7 @@ async fn a_place_is_never_shortened(desk: &Desk) {
     claim.place_ttl = desk.short();
     placed(desk.ask(&claim).await, 0);
     assert!(queued(&desk.renew("bob", desk.short()).await) > LONG / 2);
-    desk.stage.outlast(desk.short()).await;
+    desk.target.outlast(desk.short()).await;
     queued(&desk.renew("bob", desk.short()).await);
 }
 
@@ -144,7 +144,7 @@ async fn a_lost_place_is_not_there(desk: &Desk) {
     claim.place_ttl = desk.short();
     placed(desk.ask(&claim).await, 0);
     placed(desk.ask(&desk.claim("cy").queued()).await, 1);
-    desk.stage.outlast(desk.short()).await;
+    desk.target.outlast(desk.short()).await;
     gone(&desk.renew("bob", LONG).await, GoneReason::NotThere);
     assert_eq!(desk.leave("bob").await, Released::AlreadyGone);
     placed(desk.ask(&claim).await, 1);
@@ -153,7 +153,7 @@ async fn a_lost_place_is_not_there(desk: &Desk) {
 async fn the_holders_expiry_lets_the_head_in(desk: &Desk) {
     granted(desk.ask(&desk.brief("ann")).await);
     placed(desk.ask(&desk.claim("bob").queued()).await, 0);
-    desk.stage.outlast(desk.short()).await;
+    desk.target.outlast(desk.short()).await;
     blocked(desk.ask(&desk.claim("cy")).await);
     blocked(desk.ask(&desk.claim("ann")).await);
     granted(desk.ask(&desk.claim("bob").queued()).await);
@@ -203,13 +203,13 @@ async fn a_long_line_keeps_its_order(desk: &Desk) {
 
 async fn a_place_says_when_something_changes(desk: &Desk) {
     let held = desk.brief("ann");
-    let before = desk.stage.now();
+    let before = desk.target.now();
     granted(desk.ask(&held).await);
-    let given = (before, desk.stage.now());
-    let asked = desk.stage.now();
+    let given = (before, desk.target.now());
+    let asked = desk.target.now();
     let seen = placed(desk.ask(&desk.claim("bob").queued()).await, 0);
     let changes_in = seen.changes_in.expect("the holder's ttl will end");
-    desk.remains(changes_in, held.ttl, given, (asked, desk.stage.now()));
+    desk.remains(changes_in, held.ttl, given, (asked, desk.target.now()));
 }
 
 async fn a_grant_out_of_the_line_leaves_the_line(desk: &Desk) {

@@ -4,7 +4,7 @@
 //!
 //! ```no_run
 //! use leasehold::{Memory, testing::ManualTime};
-//! use leasehold_testkit::{Stage, conformance};
+//! use leasehold_testkit::{BackendUnderTest, conformance};
 //! use std::sync::Arc;
 //!
 //! fn main() {
@@ -122,8 +122,8 @@ impl Need {
             Need::OwnTtl => (has.own_ttl, "a session keeps what it holds"),
             Need::Orders => (has.orders, "no orders"),
             Need::ShortLine => (offer.limits.queue <= 500, "the line is too long to be filled"),
-            Need::Twice => (offer.twice, "the stage has one handle"),
-            Need::Reopening => (offer.reopening, "the stage is not opened again"),
+            Need::Twice => (offer.twice, "the target has one handle"),
+            Need::Reopening => (offer.reopening, "the target is not opened again"),
         };
         (!met).then_some(reason)
     }

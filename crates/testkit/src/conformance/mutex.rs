@@ -41,7 +41,7 @@ pub(super) const TESTS: &[Test] = &[
 
 async fn b1_of_many_at_once_one_is_granted(desk: &Desk) {
     let claims: Vec<_> = (0..16).map(|number| desk.claim(&format!("rival {number}"))).collect();
-    let handles = [desk.stage.backend(), desk.stage.second()];
+    let handles = [desk.target.backend(), desk.target.second()];
     let tasks: Vec<_> = claims
         .into_iter()
         .zip(handles.iter().cycle())
@@ -89,22 +89,22 @@ async fn what_one_handle_lets_go_the_other_does_not_lose(desk: &Desk) {
     granted(desk.ask_second(&bob).await);
     granted(desk.ask(&cy).await);
     assert_eq!(desk.bid(&ReleaseRequest::new(cy.reference()).with_tombstone(LONG)).await, Released::Now);
-    desk.stage.pass(desk.short() / 2).await;
+    desk.target.pass(desk.short() / 2).await;
     let seen = desk.page(&Query::One(bob.resource)).await.into_snapshots();
     assert_eq!(seen[0].holder_count, 1);
 }
 
 async fn b2_asking_again_returns_the_same_grant(desk: &Desk) {
     let claim = desk.claim("ann");
-    let before = desk.stage.now();
+    let before = desk.target.now();
     let first = granted(desk.ask(&claim).await);
-    let given = (before, desk.stage.now());
-    desk.stage.pass(desk.short() / 2).await;
+    let given = (before, desk.target.now());
+    desk.target.pass(desk.short() / 2).await;
     for _ in 0..2 {
-        let asked = desk.stage.now();
+        let asked = desk.target.now();
         let again = granted(desk.ask(&claim).await);
         assert_eq!(again.token, first.token, "it is the same grant");
-        desk.remains(again.remaining, claim.ttl, given, (asked, desk.stage.now()));
+        desk.remains(again.remaining, claim.ttl, given, (asked, desk.target.now()));
     }
     let seen = desk.look().await;
     assert_eq!((seen.holder_count, seen.queue_length), (1, 0), "asking again takes nothing more");
@@ -128,9 +128,9 @@ async fn b2_releasing_what_was_never_there_does_nothing(desk: &Desk) {
 
 async fn b4_a_grant_says_how_much_remains(desk: &Desk) {
     let claim = desk.claim("ann");
-    let before = desk.stage.now();
+    let before = desk.target.now();
     let grant = granted(desk.ask(&claim).await);
-    let span = (before, desk.stage.now());
+    let span = (before, desk.target.now());
     desk.remains(grant.remaining, claim.ttl, span, span);
 }
 
@@ -150,17 +150,17 @@ async fn b5_tokens_grow_across_releases(desk: &Desk) {
 
 async fn b5_tokens_grow_across_expiry(desk: &Desk) {
     let first = granted(desk.ask(&desk.brief("ann")).await);
-    desk.stage.outlast(desk.short()).await;
+    desk.target.outlast(desk.short()).await;
     let second = granted(desk.ask(&desk.brief("bob")).await);
     assert!(second.token > first.token);
-    desk.stage.outlast(desk.short()).await;
+    desk.target.outlast(desk.short()).await;
     let third = granted(desk.ask(&desk.brief("ann")).await);
     assert!(third.token > second.token, "a second grant of the same owner is a new grant");
 }
 
 async fn b5_tokens_grow_across_a_restart(desk: &Desk) {
     let first = granted(desk.ask(&desk.claim("ann")).await);
-    let opened = desk.stage.reopen().await.expect("the stage can be opened again");
+    let opened = desk.target.reopen().await.expect("the target can be opened again");
     let seen = blocked(opened.acquire(&desk.claim("bob")).await.expect("acquire answers"));
     assert_eq!(seen.holders[0].token, first.token, "what was held is held");
     desk.leave("ann").await;
@@ -169,7 +169,7 @@ async fn b5_tokens_grow_across_a_restart(desk: &Desk) {
     opened.release(&ReleaseRequest::new(desk.reference("bob"))).await.expect("release answers");
     drop(opened);
     // Nobody is there, and nobody who saw a token has stayed.
-    let opened = desk.stage.reopen().await.expect("the stage can be opened again");
+    let opened = desk.target.reopen().await.expect("the target can be opened again");
     let third = granted(opened.acquire(&desk.claim("cy")).await.expect("acquire answers"));
     assert!(third.token > second.token);
 }
@@ -279,16 +279,16 @@ async fn b8_burying_concerns_one_owner_of_one_resource(desk: &Desk) {
 async fn b8_a_tombstone_ends(desk: &Desk) {
     desk.bid(&ReleaseRequest::new(desk.reference("ann")).with_tombstone(desk.short())).await;
     buried(&desk.ask(&desk.claim("ann")).await);
-    desk.stage.outlast(desk.short()).await;
+    desk.target.outlast(desk.short()).await;
     granted(desk.ask(&desk.claim("ann")).await);
 }
 
 async fn a_held_resource_is_blocked_and_says_by_whom(desk: &Desk) {
     let claim = desk.claim("ann");
-    let before = desk.stage.now();
+    let before = desk.target.now();
     let grant = granted(desk.ask(&claim).await);
-    let given = (before, desk.stage.now());
-    let asked = desk.stage.now();
+    let given = (before, desk.target.now());
+    let asked = desk.target.now();
     let seen = blocked(desk.ask(&desk.claim("bob")).await);
     assert_eq!((seen.queued, seen.ahead, seen.paused), (false, 0, false));
     assert_eq!(seen.holders.len(), 1);
@@ -296,7 +296,7 @@ async fn a_held_resource_is_blocked_and_says_by_whom(desk: &Desk) {
     assert_eq!((&by.holder, by.token, by.weight), (&claim.holder, grant.token, desk.share.weight()));
     assert_eq!((by.handovers, by.evicting, by.kept, &by.asked), (0, false, false, &None));
     if desk.backend().info().capabilities.own_ttl {
-        desk.remains(by.remaining, claim.ttl, given, (asked, desk.stage.now()));
+        desk.remains(by.remaining, claim.ttl, given, (asked, desk.target.now()));
     } else {
         // Others wait until the session is over, which is longer than its holder counts on.
         assert!(by.remaining >= grant.remaining, "{by:?}");

@@ -151,7 +151,7 @@ async fn a_resource_is_seen_whole(desk: &Desk) {
     if has_line {
         blocked(desk.ask(&waiting).await);
     }
-    desk.stage.pass(desk.short() / 4).await;
+    desk.target.pass(desk.short() / 4).await;
     let seen = desk.look().await;
     assert_eq!((seen.capacity, seen.holder_count, seen.queue_length), (1, 1, u32::from(has_line)));
     let by = &seen.holders[0];
@@ -205,7 +205,7 @@ async fn a_listing_leaves_out_what_is_over(desk: &Desk) {
     if desk.backend().info().capabilities.own_ttl {
         granted(desk.ask(&desk.brief("ann")).await);
         assert_eq!(desk.list(desk.prefix(), 0).await.len(), 1);
-        desk.stage.outlast(desk.short()).await;
+        desk.target.outlast(desk.short()).await;
         assert!(desk.list(desk.prefix(), 0).await.is_empty());
     }
 }

@@ -55,7 +55,7 @@ async fn a_pause_ends_by_itself(desk: &Desk) {
     desk.order(OperatorAction::Pause { lasting: desk.short() }).await;
     let seen = blocked(desk.ask(&desk.claim("ann")).await);
     assert!(seen.changes_in.is_some_and(|at| at <= desk.short()), "the end of a pause is a change");
-    desk.stage.outlast(desk.short()).await;
+    desk.target.outlast(desk.short()).await;
     assert_eq!(desk.look().await.paused_for, None);
     granted(desk.ask(&desk.claim("ann")).await);
 }
@@ -85,7 +85,7 @@ async fn a_pause_keeps_the_line(desk: &Desk) {
 async fn a_later_pause_replaces_the_first(desk: &Desk) {
     desk.order(PAUSE).await;
     desk.order(OperatorAction::Pause { lasting: desk.short() }).await;
-    desk.stage.outlast(desk.short()).await;
+    desk.target.outlast(desk.short()).await;
     granted(desk.ask(&desk.claim("ann")).await);
 }
 
@@ -100,7 +100,7 @@ async fn asking_reaches_the_holder(desk: &Desk) {
     assert_eq!((&*asked.by, &*asked.why), ("suite", "to see what happens"));
     assert!(asked.within <= within && asked.within > within / 2, "{:?} are left", asked.within);
     assert!(desk.look().await.holders[0].asked.is_some());
-    desk.stage.pass(Duration::from_millis(50)).await;
+    desk.target.pass(Duration::from_millis(50)).await;
     let later = kept(desk.renew("ann", LONG).await).asked.expect("the wish stands");
     assert!(later.within < asked.within, "the time it has runs");
     desk.leave("ann").await;
@@ -112,7 +112,7 @@ async fn what_was_asked_of_one_grant_is_not_asked_of_the_next(desk: &Desk) {
     let first = desk.brief("ann").with_note(*b"first");
     granted(desk.ask(&first).await);
     assert_eq!(desk.order(OperatorAction::Ask { within: LONG }).await, CommandOutcome::Done);
-    desk.stage.outlast(desk.short()).await;
+    desk.target.outlast(desk.short()).await;
     granted(desk.ask(&desk.claim("ann").with_note(*b"second")).await);
     let seen = desk.look().await;
     assert_eq!(
@@ -129,7 +129,7 @@ async fn an_eviction_at_expiry_lets_it_run_out(desk: &Desk) {
     assert!(answer.evicting && answer.remaining <= desk.short(), "it is told, and not extended: {answer:?}");
     assert!(desk.look().await.holders[0].evicting);
     blocked(desk.ask(&desk.claim("bob")).await);
-    desk.stage.outlast(desk.short()).await;
+    desk.target.outlast(desk.short()).await;
     gone(&desk.renew("ann", LONG).await, GoneReason::NotThere);
     granted(desk.ask(&desk.claim("bob")).await);
     assert!(!kept(desk.renew("bob", LONG).await).evicting);

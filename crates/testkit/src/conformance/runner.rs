@@ -14,7 +14,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use super::{Desk, GROUPS, Need, Offer, Test, share};
 use crate::{
     differential::{self, Plan},
-    stage::Stage,
+    target::BackendUnderTest,
 };
 
 /// No test takes this long; one that does hangs.
@@ -22,35 +22,35 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Runs the whole suite as a test program and ends the process: call it from `main` with `harness = false`.
 ///
-/// Takes the arguments of any Rust test program (a filter, `--list`, `--test-threads`, …). `stage` is called once
+/// Takes the arguments of any Rust test program (a filter, `--list`, `--test-threads`, …). `target` is called once
 /// for every test, inside of that test's runtime, and must panic if the backend cannot be had.
-pub fn main<F, S>(name: &'static str, stage: F) -> !
+pub fn main<F, S>(name: &'static str, target: F) -> !
 where
     F: Fn() -> S + Send + Sync + 'static,
-    S: Future<Output = Stage> + 'static,
+    S: Future<Output = BackendUnderTest> + 'static,
 {
     let mut arguments = Arguments::from_args();
     // Most of a test is waiting for time to pass.
     arguments.test_threads.get_or_insert(8);
-    libtest_mimic::run(&arguments, trials(name, stage)).exit()
+    libtest_mimic::run(&arguments, trials(name, target)).exit()
 }
 
-fn trials<F, S>(name: &'static str, stage: F) -> Vec<Trial>
+fn trials<F, S>(name: &'static str, target: F) -> Vec<Trial>
 where
     F: Fn() -> S + Send + Sync + 'static,
-    S: Future<Output = Stage> + 'static,
+    S: Future<Output = BackendUnderTest> + 'static,
 {
-    let offer = match offer(&stage) {
+    let offer = match offer(&target) {
         Ok(offer) => offer,
         Err(failure) => {
             let title = format!("{name}::the_stage_can_be_set_up");
             return vec![Trial::test(title, move || Err(Failed::from(failure)))];
         }
     };
-    let stage = Arc::new(stage);
+    let target = Arc::new(target);
     let trial = |(title, job): (String, Job)| {
-        let (lacks, stage) = (job.lacks(&offer), Arc::clone(&stage));
-        let trial = Trial::test(format!("{name}::{title}"), move || job.run(&*stage).map_err(Failed::from));
+        let (lacks, target) = (job.lacks(&offer), Arc::clone(&target));
+        let trial = Trial::test(format!("{name}::{title}"), move || job.run(&*target).map_err(Failed::from));
         match lacks {
             None => trial,
             Some(reason) => trial.with_ignored_flag(true).with_kind(reason),
@@ -81,17 +81,17 @@ impl Report {
 ///
 /// # Panics
 /// If the stage cannot be set up.
-pub fn run<F, S>(filter: &str, stage: F) -> Report
+pub fn run<F, S>(filter: &str, target: F) -> Report
 where
     F: Fn() -> S + Send + Sync,
-    S: Future<Output = Stage> + 'static,
+    S: Future<Output = BackendUnderTest> + 'static,
 {
-    let offer = offer(&stage).unwrap_or_else(|failure| panic!("the stage cannot be set up: {failure}"));
+    let offer = offer(&target).unwrap_or_else(|failure| panic!("the target cannot be set up: {failure}"));
     let mut report = Report::default();
     for (name, job) in jobs().filter(|(name, _)| name.contains(filter)) {
         match job.lacks(&offer) {
             Some(reason) => report.ignored.push((name, reason)),
-            None => match job.run(&stage) {
+            None => match job.run(&target) {
                 Ok(()) => report.passed.push(name),
                 Err(failure) => report.failed.push((name, failure)),
             },
@@ -137,32 +137,32 @@ impl Job {
         test.needs.iter().copied().chain(spelling).find_map(|need| need.lacking(offer))
     }
 
-    fn run<F, S>(&self, stage: &F) -> Result<(), String>
+    fn run<F, S>(&self, target: &F) -> Result<(), String>
     where
         F: Fn() -> S + Send + Sync,
-        S: Future<Output = Stage> + 'static,
+        S: Future<Output = BackendUnderTest> + 'static,
     {
         match self {
-            Job::Test(test, share) => run_test(test, *share, stage),
+            Job::Test(test, share) => run_test(test, *share, target),
             Job::Differential(part) => {
                 let plan = Plan::from_variables().part(*part, PARTS);
-                let checked = catch_unwind(AssertUnwindSafe(|| differential::check(&plan, stage)));
+                let checked = catch_unwind(AssertUnwindSafe(|| differential::check(&plan, target)));
                 checked.map_err(|panic| message(&*panic))?.map_err(|divergence| divergence.to_string())
             }
         }
     }
 }
 
-fn run_test<F, S>(test: &'static Test, share: Share, stage: &F) -> Result<(), String>
+fn run_test<F, S>(test: &'static Test, share: Share, target: &F) -> Result<(), String>
 where
     F: Fn() -> S + Send + Sync,
-    S: Future<Output = Stage> + 'static,
+    S: Future<Output = BackendUnderTest> + 'static,
 {
     let trace = Arc::new(Mutex::new(Vec::new()));
     let told = Arc::clone(&trace);
     let ended = in_runtime(move |runtime| {
         runtime.block_on(async {
-            let desk = Desk::new(stage().await, share, told);
+            let desk = Desk::new(target().await, share, told);
             tokio::time::timeout(PATIENCE, (test.run)(&desk)).await
         })
     });
@@ -175,17 +175,17 @@ where
     Err(format!("{failure}\n    what was said:\n    {}", trace.join("\n    ")))
 }
 
-fn offer<F, S>(stage: &F) -> Result<Offer, String>
+fn offer<F, S>(target: &F) -> Result<Offer, String>
 where
     F: Fn() -> S,
-    S: Future<Output = Stage>,
+    S: Future<Output = BackendUnderTest>,
 {
-    let offer = |stage: &Stage| {
-        let info = stage.backend().info();
+    let offer = |target: &BackendUnderTest| {
+        let info = target.backend().info();
         let (has, limits) = (info.capabilities, info.limits);
-        Offer { has, limits, twice: stage.is_opened_twice(), reopening: stage.can_reopen() }
+        Offer { has, limits, twice: target.is_opened_twice(), reopening: target.can_reopen() }
     };
-    in_runtime(|runtime| runtime.block_on(async { offer(&stage().await) }))
+    in_runtime(|runtime| runtime.block_on(async { offer(&target().await) }))
 }
 
 /// Runs it beside a runtime of its own, and turns a panic into its message.

@@ -53,7 +53,7 @@ async fn a_semaphore_admits_up_to_its_capacity(desk: &Desk) {
 }
 
 async fn b1_of_many_at_once_no_more_than_fit_are_granted(desk: &Desk) {
-    let handles = [desk.stage.backend(), desk.stage.second()];
+    let handles = [desk.target.backend(), desk.target.second()];
     let tasks: Vec<_> = (0..16)
         .zip(handles.iter().cycle())
         .map(|(number, &backend)| {
@@ -190,16 +190,16 @@ async fn readers_do_not_pass_a_waiting_writer(desk: &Desk) {
 }
 
 async fn a_downgrade_lets_readers_in_and_keeps_the_expiry(desk: &Desk) {
-    let before = desk.stage.now();
+    let before = desk.target.now();
     let write = desk.claim_of("writer", Share::WRITE);
     let first = granted(desk.ask(&write).await);
-    let given = (before, desk.stage.now());
+    let given = (before, desk.target.now());
     let mut read = desk.claim_of("reader", Share::READ).taking_over(Handover::from(write.owner));
     read.ttl = LONG * 5;
-    let asked = desk.stage.now();
+    let asked = desk.target.now();
     let second = granted(desk.ask(&read).await);
     assert_ne!(second.token, first.token);
-    desk.remains(second.remaining, write.ttl, given, (asked, desk.stage.now()));
+    desk.remains(second.remaining, write.ttl, given, (asked, desk.target.now()));
     granted(desk.ask(&desk.claim_of("bob", Share::READ)).await);
     blocked(desk.ask(&desk.claim_of("rival", Share::WRITE)).await);
     assert_eq!(desk.leave("writer").await, Released::AlreadyGone);
@@ -208,16 +208,16 @@ async fn a_downgrade_lets_readers_in_and_keeps_the_expiry(desk: &Desk) {
 async fn a_downgrade_by_the_other_handle_keeps_the_expiry_too(desk: &Desk) {
     for ttl in [desk.short(), LONG * 5] {
         let resource = desk.resource(&format!("for-{}", ttl.as_secs()));
-        let before = desk.stage.now();
+        let before = desk.target.now();
         let mut write = desk.claim_of("writer", Share::WRITE);
         write.resource = resource.clone();
         granted(desk.ask(&write).await);
-        let given = (before, desk.stage.now());
+        let given = (before, desk.target.now());
         let mut read = desk.claim_of("reader", Share::READ).taking_over(Handover::from(write.owner));
         (read.resource, read.ttl) = (resource, ttl);
-        let asked = desk.stage.now();
+        let asked = desk.target.now();
         let grant = granted(desk.ask_second(&read).await);
-        desk.remains(grant.remaining, write.ttl, given, (asked, desk.stage.now()));
+        desk.remains(grant.remaining, write.ttl, given, (asked, desk.target.now()));
     }
 }
 
@@ -242,7 +242,7 @@ async fn a_seat_that_the_other_handle_downgraded_does_not_end_with_what_that_one
     granted(desk.ask_second(&other).await);
     let request = ReleaseRequest::new(other.reference()).with_tombstone(LONG);
     assert_eq!(desk.bid_second(&request).await, Released::Now);
-    desk.stage.pass(desk.short() / 2).await;
+    desk.target.pass(desk.short() / 2).await;
     assert_eq!(desk.look().await.holders[0].holder.label, "reader");
 }
 
@@ -291,7 +291,7 @@ async fn one_permit_expires_alone(desk: &Desk) {
     granted(desk.ask(&brief).await);
     granted(desk.ask(&desk.claim_of("bob", share(1, 2))).await);
     blocked(desk.ask(&desk.claim_of("cy", share(1, 2))).await);
-    desk.stage.outlast(desk.short()).await;
+    desk.target.outlast(desk.short()).await;
     granted(desk.ask(&desk.claim_of("cy", share(1, 2))).await);
     blocked(desk.ask(&desk.claim_of("dee", share(1, 2))).await);
 }

@@ -109,10 +109,10 @@ async fn an_heir_starts_a_ttl_of_its_own(desk: &Desk) {
     granted(desk.ask(&desk.brief("ann")).await);
     let grant = granted(desk.ask(&desk.claim("bob").taking_over(from(desk, "ann"))).await);
     assert!(grant.remaining > LONG / 2);
-    desk.stage.outlast(desk.short()).await;
+    desk.target.outlast(desk.short()).await;
     blocked(desk.ask(&desk.claim("cy")).await);
     granted(desk.ask(&desk.brief("cy").taking_over(from(desk, "bob"))).await);
-    desk.stage.outlast(desk.short()).await;
+    desk.target.outlast(desk.short()).await;
     granted(desk.ask(&desk.claim("dee")).await);
 }
 
@@ -130,7 +130,7 @@ async fn an_heir_of_nobody_still_buries(desk: &Desk) {
 async fn an_heir_of_the_expired_is_an_ordinary_claim(desk: &Desk) {
     granted(desk.ask(&desk.brief("ann")).await);
     placed(desk.ask(&desk.claim("cy").queued()).await, 0);
-    desk.stage.outlast(desk.short()).await;
+    desk.target.outlast(desk.short()).await;
     placed(desk.ask(&desk.claim("bob").queued().taking_over(from(desk, "ann"))).await, 1);
     granted(desk.ask(&desk.claim("cy").queued()).await);
 }

@@ -38,8 +38,8 @@ async fn b3_a_wait_ends_by_at_most(desk: &Desk) {
     let at_most = Duration::from_millis(300);
     let waiting = desk.wait(&claim, seen.cursor, at_most).await;
     assert!(desk.ends(&waiting, at_most + Duration::from_secs(2)).await, "it returns after at_most");
-    if desk.stage.is_exact() {
-        let took = waiting.began.until(desk.stage.now());
+    if desk.target.is_exact() {
+        let took = waiting.began.until(desk.target.now());
         assert!(took <= at_most + Duration::from_millis(10), "it took {took:?}");
     }
 }
@@ -180,7 +180,7 @@ async fn b3_an_observer_is_woken_by_a_new_note(desk: &Desk) {
 async fn b3_a_dropped_wait_leaves_nothing_behind(desk: &Desk) {
     let (claim, waiting) = ann_holds_and_bob_waits(desk).await;
     drop(waiting);
-    desk.stage.breathe().await;
+    desk.target.breathe().await;
     let seen = placed(desk.ask(&claim).await, 0);
     let waiting = desk.wait(&claim, seen.cursor, LONG).await;
     desk.leave("ann").await;

@@ -5,7 +5,7 @@
 //! may differ (some backends take theirs from a clock), but the same grant must have the same token, a new one a
 //! new token, and those of exclusive grants must grow.
 //!
-//! With a [manual clock](crate::Stage::manual) time moves in exact steps, onto every boundary. With a real one the
+//! With a [manual clock](crate::BackendUnderTest::manual) time moves in exact steps, onto every boundary. With a real one the
 //! suite stays clear of the moments at which something ends, and gives up a case in which a slow call came too
 //! close to one.
 
@@ -18,7 +18,7 @@ use std::{fmt, future::Future};
 
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 
-use crate::stage::Stage;
+use crate::target::BackendUnderTest;
 
 /// How much to try, and which.
 #[derive(Clone, Debug)]
@@ -87,34 +87,34 @@ impl std::error::Error for Divergence {}
 ///
 /// # Panics
 /// If the stage cannot be set up, or inside of another runtime.
-pub fn check<F, S>(plan: &Plan, stage: F) -> Result<(), Divergence>
+pub fn check<F, S>(plan: &Plan, target: F) -> Result<(), Divergence>
 where
     F: FnOnce() -> S,
-    S: Future<Output = Stage>,
+    S: Future<Output = BackendUnderTest>,
 {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("a runtime can be made");
-    let stage = runtime.block_on(async { stage().await });
-    let (cases, steps) = if stage.is_exact() { (400, 40) } else { (48, 24) };
+    let target = runtime.block_on(async { target().await });
+    let (cases, steps) = if target.is_exact() { (400, 40) } else { (48, 24) };
     let (cases, steps) = (plan.cases.unwrap_or(cases), plan.steps.unwrap_or(steps));
     let cases = cases.div_ceil(plan.parts.max(1));
     let seed = plan.seed;
 
-    let max_shrink_iters = if stage.is_exact() { 4_000 } else { 100 };
+    let max_shrink_iters = if target.is_exact() { 4_000 } else { 100 };
     let config = Config { cases, max_shrink_iters, failure_persistence: None, ..Config::default() };
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
     let random = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
     let mut runner = TestRunner::new_with_rng(config, random);
     let played = runner.run(&steps::case(steps), |case| {
-        runtime.block_on(play::play(&stage, &case)).map_err(TestCaseError::fail)
+        runtime.block_on(play::play(&target, &case)).map_err(TestCaseError::fail)
     });
     let ended = match played {
         Ok(()) => Ok(()),
         Err(TestError::Fail(story, _)) => Err(Divergence { seed, story: story.to_string() }),
         Err(TestError::Abort(why)) => Err(Divergence { seed, story: format!("given up: {why}") }),
     };
-    drop(stage);
+    drop(target);
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));
     ended
 }

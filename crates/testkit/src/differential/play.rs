@@ -13,11 +13,11 @@ use super::{
     steps::{Asking, Case, Family, Meaning, Renewing, Span, Step, What, Who},
     world::World,
 };
-use crate::stage::Stage;
+use crate::target::BackendUnderTest;
 
 /// Plays it, and tells the story if the two sides differ.
-pub(super) async fn play(stage: &Stage, case: &Case) -> Result<(), String> {
-    let mut game = Game::new(stage, case.family);
+pub(super) async fn play(target: &BackendUnderTest, case: &Case) -> Result<(), String> {
+    let mut game = Game::new(target, case.family);
     for step in &case.steps {
         let stepped = match game.step(step).await {
             Ok(Some(())) => game.seat_movers().await,
@@ -36,7 +36,7 @@ pub(super) async fn play(stage: &Stage, case: &Case) -> Result<(), String> {
 }
 
 struct Game<'a> {
-    stage: &'a Stage,
+    target: &'a BackendUnderTest,
     has: Capabilities,
     family: Family,
     world: World,
@@ -60,12 +60,12 @@ const MARGIN: Duration = Duration::from_millis(120);
 type Played = Result<Option<()>, String>;
 
 impl<'a> Game<'a> {
-    fn new(stage: &'a Stage, family: Family) -> Game<'a> {
-        let has = stage.backend().info().capabilities;
+    fn new(target: &'a BackendUnderTest, family: Family) -> Game<'a> {
+        let has = target.backend().info().capabilities;
         let family = if has.shares { family } else { Family::Mutex };
         let story = vec![format!("used as {family:?}")];
         Game {
-            stage,
+            target,
             has,
             family,
             world: World::new(),
@@ -89,9 +89,9 @@ impl<'a> Game<'a> {
             Step::List { limit } => self.list(*limit).await,
             Step::Audit { limit } if self.has.orders => self.audit(*limit).await,
             Step::Pass(pause) => {
-                let lasting = pause.lasting(self.stage);
+                let lasting = pause.lasting(self.target);
                 self.story.push(format!("{lasting:?} pass"));
-                self.stage.pass(lasting).await;
+                self.target.pass(lasting).await;
                 Ok(Some(()))
             }
             Step::Order { .. } | Step::Audit { .. } => Ok(Some(())),
@@ -121,42 +121,42 @@ impl<'a> Game<'a> {
 
     /// Runs a call clear of every moment at which something ends; `None` if that did not succeed.
     async fn call<T>(&mut self, call: impl Future<Output = T>) -> (T, Option<Ran>) {
-        let exact = self.stage.is_exact();
+        let exact = self.target.is_exact();
         if !exact {
-            while let Some(clear) = self.world.horizon.clear_from(self.stage.now(), MARGIN) {
-                let wait = self.stage.now().until(clear) + Duration::from_millis(1);
-                self.stage.pass(wait).await;
+            while let Some(clear) = self.world.horizon.clear_from(self.target.now(), MARGIN) {
+                let wait = self.target.now().until(clear) + Duration::from_millis(1);
+                self.target.pass(wait).await;
             }
         }
-        let began = self.stage.now();
+        let began = self.target.now();
         let answer = call.await;
-        let ran = Ran { began, ended: self.stage.now() };
+        let ran = Ran { began, ended: self.target.now() };
         self.slowest = self.slowest.max(began.until(ran.ended));
-        let touched = !exact && self.world.horizon.touches(began, ran.ended, self.stage.slack());
+        let touched = !exact && self.world.horizon.touches(began, ran.ended, self.target.slack());
         (answer, (!touched).then_some(ran))
     }
 
     fn tolerance(&self) -> Tolerance {
         // What may end late may also be told to last that much longer.
-        let real = self.slowest + self.stage.slack() + self.stage.lateness();
-        let apart = if self.stage.is_exact() { Duration::ZERO } else { real };
+        let real = self.slowest + self.target.slack() + self.target.lateness();
+        let apart = if self.target.is_exact() { Duration::ZERO } else { real };
         Tolerance { apart, own_ttl: self.has.own_ttl, eager: self.has.self_granting, unsettled: false }
     }
 
     fn given(&mut self, ran: Ran, lasting: Duration) {
-        self.world.horizon.given(ran.began, ran.ended, lasting, self.stage.lateness());
+        self.world.horizon.given(ran.began, ran.ended, lasting, self.target.lateness());
     }
 
     fn backend(&self, second: bool) -> &'a dyn Backend {
-        let stage: &'a Stage = self.stage;
-        if second { &**stage.second() } else { &**stage.backend() }
+        let target: &'a BackendUnderTest = self.target;
+        if second { &**target.second() } else { &**target.backend() }
     }
 
     async fn acquire(&mut self, asking: &Asking) -> Played {
         let at = usize::from(asking.who.resource);
         let stray = asking.stray && self.has.shares;
         let share = self.family.share(asking.weight, stray);
-        let mut claim = self.world.claim(asking, share, self.stage);
+        let mut claim = self.world.claim(asking, share, self.target);
         if asking.queue && self.has.queue {
             claim = claim.queued();
         }
@@ -164,7 +164,7 @@ impl<'a> Game<'a> {
             asking.takes_over_from.filter(|(owner, _)| *owner != asking.who.owner && self.may_succeed(at));
         if let Some((owner, tombstone)) = heir {
             let mut from = Handover::from(self.world.owner(owner));
-            from.tombstone = tombstone.map(|tombstone| tombstone.given(self.stage));
+            from.tombstone = tombstone.map(|tombstone| tombstone.given(self.target));
             claim = claim.taking_over(from);
         }
         let mut theirs = claim.clone();
@@ -189,7 +189,7 @@ impl<'a> Game<'a> {
         self.given(ran, claim.place_ttl);
         heir.and_then(|(_, tombstone)| tombstone)
             .into_iter()
-            .for_each(|tombstone| self.given(ran, tombstone.given(self.stage)));
+            .for_each(|tombstone| self.given(ran, tombstone.given(self.target)));
 
         let Some((ours, answer)) = both(ours, answer)? else { return Ok(Some(())) };
         if let (Verdict::Granted(ours), Verdict::Granted(grant)) = (&ours, &answer) {
@@ -208,7 +208,7 @@ impl<'a> Game<'a> {
 
     /// Where a seat is handed over only while nobody waits, the suite does not ask for more.
     fn may_succeed(&self, at: usize) -> bool {
-        let now = self.stage.now();
+        let now = self.target.now();
         let line = self.world.models[at].snapshot(now, &self.world.resources[at]).queue_length;
         self.has.handover || (self.has.queue && line == 0)
     }
@@ -217,12 +217,12 @@ impl<'a> Game<'a> {
         // One batch is of one lane.
         let failure_domain = |renewing: &Renewing| {
             let resource = &self.world.resources[usize::from(renewing.who.resource)];
-            self.stage.backend().failure_domain(resource)
+            self.target.backend().failure_domain(resource)
         };
         let batch: Vec<_> =
             batch.iter().filter(|renewing| failure_domain(renewing) == failure_domain(&batch[0])).collect();
         let held = |renewing: &&Renewing| {
-            let mut held = RenewRequest::new(self.reference(renewing.who), renewing.ttl.given(self.stage));
+            let mut held = RenewRequest::new(self.reference(renewing.who), renewing.ttl.given(self.target));
             held.note = renewing.note.map(|byte| [byte].into());
             held
         };
@@ -251,8 +251,8 @@ impl<'a> Game<'a> {
         second: bool,
     ) -> Played {
         let mut request = ReleaseRequest::new(self.reference(who));
-        request.tombstone = tombstone.map(|tombstone| tombstone.given(self.stage));
-        request.keep_for = keep_for.filter(|_| self.has.keep_for).map(|keep_for| keep_for.given(self.stage));
+        request.tombstone = tombstone.map(|tombstone| tombstone.given(self.target));
+        request.keep_for = keep_for.filter(|_| self.has.keep_for).map(|keep_for| keep_for.given(self.target));
         let backend = self.backend(second);
         let (answer, ran) = self.call(backend.release(&request)).await;
         let (tombstone, keep_for) = (request.tombstone, request.keep_for);
@@ -302,10 +302,10 @@ impl<'a> Game<'a> {
 
     fn command(&self, what: What) -> OperatorAction {
         match what {
-            What::Ask => OperatorAction::Ask { within: Span::Long.given(self.stage) },
+            What::Ask => OperatorAction::Ask { within: Span::Long.given(self.target) },
             What::EvictAtExpiry => OperatorAction::Evict(Eviction::AtExpiry),
             What::EvictNow => OperatorAction::Evict(Eviction::Now),
-            What::Pause(lasting) => OperatorAction::Pause { lasting: lasting.given(self.stage) },
+            What::Pause(lasting) => OperatorAction::Pause { lasting: lasting.given(self.target) },
             What::Resume => OperatorAction::Resume,
             What::Resize(capacity) => OperatorAction::Resize { capacity: capacity.into() },
         }

@@ -11,7 +11,7 @@ use leasehold_core::{
 };
 
 use super::steps::{Asking, Family, Pause, Span, Who};
-use crate::stage::Stage;
+use crate::target::BackendUnderTest;
 
 /// Two resources as the model has them, and how the backend's tokens map onto the model's.
 pub(super) struct World {
@@ -62,12 +62,12 @@ impl World {
         self.minted
     }
 
-    pub(super) fn claim(&self, asking: &Asking, share: Share, stage: &Stage) -> Claim {
+    pub(super) fn claim(&self, asking: &Asking, share: Share, target: &BackendUnderTest) -> Claim {
         let Who { owner, resource } = asking.who;
         let holder = Arc::new(Holder::new("differential", u32::from(owner), &format!("owner {owner}")));
-        let (resource, ttl) = (self.resources[usize::from(resource)].clone(), asking.ttl.given(stage));
+        let (resource, ttl) = (self.resources[usize::from(resource)].clone(), asking.ttl.given(target));
         let mut claim = Claim::new(resource, self.owner(owner), share, ttl, holder);
-        claim.place_ttl = asking.place_ttl.given(stage);
+        claim.place_ttl = asking.place_ttl.given(target);
         claim.note = asking.note.map(|byte| Arc::from([byte]));
         claim
     }
@@ -160,10 +160,10 @@ impl Horizon {
 
 impl Span {
     /// How long that is, when given for a ttl.
-    pub(super) fn given(self, stage: &Stage) -> Duration {
-        let short = stage.shortest();
+    pub(super) fn given(self, target: &BackendUnderTest) -> Duration {
+        let short = target.shortest();
         match self {
-            _ if !stage.backend().info().capabilities.own_ttl => Duration::from_secs(90),
+            _ if !target.backend().info().capabilities.own_ttl => Duration::from_secs(90),
             Span::Zero => Duration::ZERO,
             Span::Short => short,
             Span::Longer => short * 3,
@@ -174,9 +174,9 @@ impl Span {
 
 impl Pause {
     /// How long that is; with a real clock only short times pass.
-    pub(super) fn lasting(self, stage: &Stage) -> Duration {
-        let short = stage.shortest();
-        match (self, stage.is_exact()) {
+    pub(super) fn lasting(self, target: &BackendUnderTest) -> Duration {
+        let short = target.shortest();
+        match (self, target.is_exact()) {
             (Pause::Blink, _) => Duration::from_millis(1),
             (Pause::HalfShort, true) => short / 2,
             (Pause::HalfShort, false) => short / 8,

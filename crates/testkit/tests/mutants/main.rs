@@ -8,7 +8,7 @@ use std::sync::Arc;
 use leasehold::{Memory, testing::ManualTime};
 use leasehold_core::Backend;
 use leasehold_testkit::{
-    Stage, conformance,
+    BackendUnderTest, conformance,
     differential::{self, Plan},
 };
 
@@ -58,11 +58,11 @@ const FLAWS: &[(Flaw, &str, bool)] = &[
     (Flaw::WaitsNeverEnd, "waiting::1_of_1::b3_a_wait_ends_by_at_most", false),
 ];
 
-fn stage(flaw: Flaw) -> Stage {
+fn target(flaw: Flaw) -> BackendUnderTest {
     let time = ManualTime::new();
     let memory = Arc::new(Memory::in_environment(Arc::new(time.clone())));
     let mutant: Arc<dyn Backend> = Arc::new(Mutant::new(memory, flaw));
-    Stage::manual(mutant.clone(), time).opened_again(mutant)
+    BackendUnderTest::manual(mutant.clone(), time).opened_again(mutant)
 }
 
 fn plan() -> Plan {
@@ -72,11 +72,11 @@ fn plan() -> Plan {
 #[test]
 fn a_faithful_wrapper_passes_every_test_that_a_flaw_fails() {
     for (_, test, _) in FLAWS {
-        let report = conformance::run(test, || async { stage(Flaw::None) });
+        let report = conformance::run(test, || async { target(Flaw::None) });
         assert!(!report.passed.is_empty(), "there is no test {test}");
         assert!(report.failed.is_empty(), "{:?}", report.failed);
     }
-    let checked = differential::check(&plan(), || async { stage(Flaw::None) });
+    let checked = differential::check(&plan(), || async { target(Flaw::None) });
     checked.unwrap_or_else(|divergence| panic!("{divergence}"));
 }
 
@@ -84,7 +84,7 @@ fn a_faithful_wrapper_passes_every_test_that_a_flaw_fails() {
 fn every_flaw_fails_its_test() {
     let unnoticed = |(flaw, test, _): &&(Flaw, &str, bool)| {
         let flaw = *flaw;
-        !conformance::run(test, move || async move { stage(flaw) }).refuses(test)
+        !conformance::run(test, move || async move { target(flaw) }).refuses(test)
     };
     let missed: Vec<_> = FLAWS.iter().filter(unnoticed).collect();
     assert!(missed.is_empty(), "these pass: {missed:?}");
@@ -94,7 +94,7 @@ fn every_flaw_fails_its_test() {
 fn random_verbs_find_flaws_too() {
     let unnoticed = |(flaw, _, findable): &&(Flaw, &str, bool)| {
         let flaw = *flaw;
-        *findable && differential::check(&plan(), move || async move { stage(flaw) }).is_ok()
+        *findable && differential::check(&plan(), move || async move { target(flaw) }).is_ok()
     };
     let missed: Vec<_> = FLAWS.iter().filter(unnoticed).collect();
     assert!(missed.is_empty(), "nothing differs: {missed:?}");
@@ -105,7 +105,7 @@ fn two_handles_to_different_states_are_found_out() {
     let apart = || async {
         let time = ManualTime::new();
         let memory = || Arc::new(Memory::in_environment(Arc::new(time.clone())));
-        Stage::manual(memory(), time.clone()).opened_again(memory())
+        BackendUnderTest::manual(memory(), time.clone()).opened_again(memory())
     };
     assert!(conformance::run("b1_what_one_handle_did_the_other_sees", apart).refuses("other_sees"));
     assert!(differential::check(&plan(), apart).is_err());
@@ -113,7 +113,7 @@ fn two_handles_to_different_states_are_found_out() {
 
 #[test]
 fn what_a_backend_cannot_do_is_ignored_with_a_reason() {
-    let report = conformance::run("", || async { stage(Flaw::CanDoNothing) });
+    let report = conformance::run("", || async { target(Flaw::CanDoNothing) });
     let reason =
         |part: &str| report.ignored.iter().find(|(name, _)| name.contains(part)).map(|(_, reason)| *reason);
     assert_eq!(reason("grants_follow_the_line"), Some("no line"));
@@ -122,13 +122,13 @@ fn what_a_backend_cannot_do_is_ignored_with_a_reason() {
     assert_eq!(reason("a_kept_resource_stays_closed"), Some("no keep_for"));
     assert_eq!(reason("b4_what_expired_is_free"), Some("a session keeps what it holds"));
     assert_eq!(reason("an_heir_takes_the_seat"), Some("no succession of a holder"));
-    assert_eq!(reason("b5_tokens_grow_across_a_restart"), Some("the stage is not opened again"));
+    assert_eq!(reason("b5_tokens_grow_across_a_restart"), Some("the target is not opened again"));
     assert!(report.passed.len() > 20, "the rest is tested: {:?}", report.passed);
     assert!(report.failed.is_empty(), "{:?}", report.failed);
 }
 
 #[test]
-#[should_panic(expected = "the stage cannot be set up: no server at 127.0.0.1:1")]
+#[should_panic(expected = "the target cannot be set up: no server at 127.0.0.1:1")]
 fn a_missing_server_is_a_failure() {
     conformance::run("", || async { panic!("no server at 127.0.0.1:1") });
 }

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use leasehold::{Backend, Effect, ErrorKind, ReleaseRequest, Released, Renewal, Verdict};
-use leasehold_testkit::{proxy::Way, servers::EtcdCluster};
+use leasehold_testkit::{proxy::Direction, servers::EtcdCluster};
 
 use crate::common::{
     LOCK, LONG, PATIENCE, blocked, calls, claim, client, eventually, granted, in_time, open, proxied,
@@ -42,7 +42,7 @@ async fn a_reply_lost_after_execution_is_unknown_and_asking_again_returns_one_gr
     let ours = claim(&report(), LONG);
     granted(&etcd, &ours).await;
     release(&etcd, &ours).await;
-    proxy.hold(Way::Replies);
+    proxy.hold(Direction::Replies);
     let ours = claim(&report(), LONG);
     let before = calls(&cluster, "Txn");
     let error = etcd.acquire(&ours).await.unwrap_err();
@@ -65,7 +65,7 @@ async fn a_request_executed_after_its_owner_gave_up_comes_to_nothing() {
     let (slow, direct) = (open(&through).await, open(&cluster.url()).await);
     granted(&slow, &claim(&"warm/up".parse().unwrap(), LONG)).await;
     let ours = claim(&report(), LONG);
-    proxy.hold(Way::Requests);
+    proxy.hold(Direction::Requests);
     let error = slow.acquire(&ours).await.unwrap_err();
     assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::Unknown));
     let request = ReleaseRequest::new(ours.reference()).with_tombstone(ReleaseRequest::tombstone_ttl(LONG));
@@ -83,7 +83,9 @@ async fn a_connection_cut_anywhere_never_makes_a_wrong_answer() {
     let (proxy, through) = proxied(&cluster, 4).await;
     let etcd = open(&through).await;
     granted(&etcd, &claim(&"warm/up".parse().unwrap(), LONG)).await;
-    let cuts = [Way::Requests, Way::Replies].into_iter().flat_map(|way| [1, 20, 90, 300].map(|n| (way, n)));
+    let cuts = [Direction::Requests, Direction::Replies]
+        .into_iter()
+        .flat_map(|way| [1, 20, 90, 300].map(|n| (way, n)));
     for (way, bytes) in cuts {
         let ours = claim(&report(), LONG);
         proxy.cut_after(way, bytes);
@@ -111,7 +113,7 @@ async fn a_refused_connection_has_no_effect_and_a_silent_one_is_replaced() {
     let ours = claim(&report(), LONG);
     granted(&etcd, &ours).await;
     let before = proxy.connections();
-    proxy.hold(Way::Replies);
+    proxy.hold(Direction::Replies);
     assert!(etcd.acquire(&claim(&report(), LONG)).await.is_err());
     proxy.heal();
     eventually("an answer", || async { etcd.acquire(&claim(&report(), LONG)).await.is_ok() }).await;

@@ -11,13 +11,13 @@ use crate::{
 
 /// One way to do it, round by round.
 #[derive(Default)]
-struct Way {
+struct Direction {
     pairs: Vec<f64>,
     client: Vec<f64>,
     servers: Vec<f64>,
 }
 
-impl Way {
+impl Direction {
     fn add(&mut self, (pairs, client): (f64, f64), servers: f64) {
         self.pairs.push(pairs);
         self.client.push(client);
@@ -34,7 +34,7 @@ impl Way {
     }
 
     /// How many times as many pairs a second as the other: each round beside the same round.
-    fn to(&self, other: &Way) -> f64 {
+    fn to(&self, other: &Direction) -> f64 {
         median(self.pairs.iter().zip(&other.pairs).map(|(ours, theirs)| ours / theirs).collect())
     }
 }
@@ -50,7 +50,8 @@ pub(crate) async fn measure(table: &mut Table) {
     let ports: Vec<u16> = cluster.nodes.iter().map(|node| node.port()).collect();
     let driver = nodes[0].on_cluster(&ports).await;
     let leases = leasehold::connect(&cluster.url()).await.unwrap();
-    let (mut by_driver, mut by_map, mut ours) = (Way::default(), Way::default(), Way::default());
+    let (mut by_driver, mut by_map, mut ours) =
+        (Direction::default(), Direction::default(), Direction::default());
     for _ in 0..ROUNDS {
         let start = server_time(&cluster);
         let rated = rate(TASKS, |number| bare_pairs(driver.clone(), number)).await;

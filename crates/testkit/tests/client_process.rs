@@ -2,7 +2,7 @@
 
 use std::{path::Path, time::Duration};
 
-use leasehold_testkit::Taker;
+use leasehold_testkit::ClientProcess;
 
 const TTL: Duration = Duration::from_secs(2);
 
@@ -18,17 +18,22 @@ impl Place {
         Place { _folder: folder, url }
     }
 
-    fn taker(&self) -> Taker {
-        Taker::start(Path::new(env!("CARGO_BIN_EXE_leasehold-taker")), &self.url, "report/42", TTL)
+    fn client_process(&self) -> ClientProcess {
+        ClientProcess::start(
+            Path::new(env!("CARGO_BIN_EXE_leasehold-client-process")),
+            &self.url,
+            "report/42",
+            TTL,
+        )
     }
 }
 
 #[test]
 fn a_killed_holder_is_followed_after_its_ttl_by_a_higher_token() {
     let place = Place::new();
-    let first = place.taker();
+    let first = place.client_process();
     let token = first.granted();
-    let second = place.taker();
+    let second = place.client_process();
     first.kill();
     assert!(second.granted() > token);
 }
@@ -36,10 +41,10 @@ fn a_killed_holder_is_followed_after_its_ttl_by_a_higher_token() {
 #[test]
 fn a_stopped_holder_is_told_before_any_check_says_ok_and_its_late_release_harms_nobody() {
     let place = Place::new();
-    let mut stopped = place.taker();
+    let mut stopped = place.client_process();
     let token = stopped.granted();
     stopped.signal("STOP");
-    let mut second = place.taker();
+    let mut second = place.client_process();
     assert!(second.granted() > token, "granted while the first is stopped past its ttl");
     stopped.tell("check"); // it reads this when it is continued
     stopped.signal("CONT");
@@ -57,7 +62,7 @@ fn a_stopped_holder_is_told_before_any_check_says_ok_and_its_late_release_harms_
 #[test]
 fn a_holder_that_is_stopped_for_less_than_its_ttl_goes_on() {
     let place = Place::new();
-    let mut holder = place.taker();
+    let mut holder = place.client_process();
     holder.granted();
     holder.signal("STOP");
     assert_eq!(holder.says_within(TTL / 4), None);
@@ -73,9 +78,9 @@ fn a_holder_that_is_stopped_for_less_than_its_ttl_goes_on() {
 #[test]
 fn a_release_lets_a_waiting_process_in_at_once() {
     let place = Place::new();
-    let mut first = place.taker();
+    let mut first = place.client_process();
     first.granted();
-    let second = place.taker();
+    let second = place.client_process();
     assert_eq!(second.says_within(Duration::from_millis(200)), None);
     first.tell("release");
     assert_eq!(first.hears("released"), "Now");

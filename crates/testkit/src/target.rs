@@ -11,14 +11,14 @@ use leasehold_core::{Backend, Clock, Environment, SystemClock, Timestamp};
 /// shared by all, because every test uses names of its own.
 ///
 /// ```
-/// use {leasehold::{Memory, testing::ManualTime}, leasehold_testkit::Stage, std::sync::Arc};
+/// use {leasehold::{Memory, testing::ManualTime}, leasehold_testkit::BackendUnderTest, std::sync::Arc};
 ///
 /// let time = ManualTime::new();
 /// let memory = Arc::new(Memory::in_environment(Arc::new(time.clone())));
-/// let stage = Stage::manual(memory.clone(), time).opened_again(memory);
-/// assert!(stage.is_exact());
+/// let target = BackendUnderTest::manual(memory.clone(), time).opened_again(memory);
+/// assert!(target.is_exact());
 /// ```
-pub struct Stage {
+pub struct BackendUnderTest {
     backend: Arc<dyn Backend>,
     again: Option<Arc<dyn Backend>>,
     anew: Option<Opener>,
@@ -36,32 +36,32 @@ enum Time {
     Real,
 }
 
-impl Stage {
+impl BackendUnderTest {
     /// A backend whose clock is `time`: the tests move it, and expect durations to the millisecond.
-    pub fn manual(backend: Arc<dyn Backend>, time: ManualTime) -> Stage {
-        Stage::new(backend, Time::Manual(time))
+    pub fn manual(backend: Arc<dyn Backend>, time: ManualTime) -> BackendUnderTest {
+        BackendUnderTest::new(backend, Time::Manual(time))
     }
 
     /// A backend with a clock of its own: the tests really wait, and allow for a loaded machine.
-    pub fn real(backend: Arc<dyn Backend>) -> Stage {
-        Stage::new(backend, Time::Real)
+    pub fn real(backend: Arc<dyn Backend>) -> BackendUnderTest {
+        BackendUnderTest::new(backend, Time::Real)
     }
 
-    fn new(backend: Arc<dyn Backend>, time: Time) -> Stage {
+    fn new(backend: Arc<dyn Backend>, time: Time) -> BackendUnderTest {
         let (short_ttl, grace) = (Duration::from_millis(600), Duration::ZERO);
-        Stage { backend, again: None, anew: None, time, short_ttl, grace, kept_alive: Vec::new() }
+        BackendUnderTest { backend, again: None, anew: None, time, short_ttl, grace, kept_alive: Vec::new() }
     }
 
     /// A second handle to the same state, as another process would open it.
     #[must_use]
-    pub fn opened_again(mut self, backend: Arc<dyn Backend>) -> Stage {
+    pub fn opened_again(mut self, backend: Arc<dyn Backend>) -> BackendUnderTest {
         self.again = Some(backend);
         self
     }
 
     /// How to open the same state once more, later: as a process that starts after others have been at work.
     #[must_use]
-    pub fn reopened_by<F, O>(mut self, open: F) -> Stage
+    pub fn reopened_by<F, O>(mut self, open: F) -> BackendUnderTest
     where
         F: Fn() -> O + Send + Sync + 'static,
         O: Future<Output = Arc<dyn Backend>> + 'static,
@@ -72,21 +72,21 @@ impl Stage {
 
     /// The shortest ttl that the tests ask for: 600 ms unless set. A backend that counts in seconds needs more.
     #[must_use]
-    pub fn short_ttl(mut self, ttl: Duration) -> Stage {
+    pub fn short_ttl(mut self, ttl: Duration) -> BackendUnderTest {
         self.short_ttl = ttl;
         self
     }
 
     /// How much later than its ttl a grant may be found to have ended: zero unless set.
     #[must_use]
-    pub fn grace(mut self, grace: Duration) -> Stage {
+    pub fn grace(mut self, grace: Duration) -> BackendUnderTest {
         self.grace = grace;
         self
     }
 
     /// Keeps something alive as long as the stage: a directory, a server.
     #[must_use]
-    pub fn keeping(mut self, alive: impl Any + Send + Sync) -> Stage {
+    pub fn keeping(mut self, alive: impl Any + Send + Sync) -> BackendUnderTest {
         self.kept_alive.push(Box::new(alive));
         self
     }
@@ -121,7 +121,7 @@ impl Stage {
 
     /// The same stage, with both its handles wrapped.
     #[must_use]
-    pub fn wrapped(mut self, wrap: impl Fn(Arc<dyn Backend>) -> Arc<dyn Backend>) -> Stage {
+    pub fn wrapped(mut self, wrap: impl Fn(Arc<dyn Backend>) -> Arc<dyn Backend>) -> BackendUnderTest {
         self.backend = wrap(self.backend);
         self.again = self.again.map(wrap);
         self
@@ -189,10 +189,10 @@ impl Stage {
     }
 }
 
-impl fmt::Debug for Stage {
+impl fmt::Debug for BackendUnderTest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Stage { backend, again, short_ttl, grace, .. } = self;
-        f.debug_struct("Stage")
+        let BackendUnderTest { backend, again, short_ttl, grace, .. } = self;
+        f.debug_struct("BackendUnderTest")
             .field("backend", backend)
             .field("opened_twice", &again.is_some())
             .field("exact", &self.is_exact())

@@ -67,11 +67,11 @@ async fn serve(lease: Lease) -> Result<(), Error> {
     }
 }
 
-/// The program: a test that is also the taker calls it, as `leasehold-taker` does.
+/// The program: a test that is also the taker calls it, as `leasehold-client-process` does.
 pub fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [url, name, ttl] = arguments.as_slice() else {
-        eprintln!("usage: leasehold-taker URL KIND/ID TTL_MS");
+        eprintln!("usage: leasehold-client-process URL KIND/ID TTL_MS");
         return ExitCode::from(64);
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -95,7 +95,7 @@ pub fn main_with_tests(scheme: &str, tests: &[(&str, fn())]) -> ExitCode {
     program_with_tests(scheme, main, tests)
 }
 
-/// The same for another program: the tests start it as a process of its own with [`Taker::start_with`](super::Taker).
+/// The same for another program: the tests start it as a process of its own with [`ClientProcess::start_with`](super::ClientProcess).
 pub fn program_with_tests(scheme: &str, program: fn() -> ExitCode, tests: &[(&str, fn())]) -> ExitCode {
     if std::env::args().nth(1).is_some_and(|first| first.starts_with(scheme)) {
         return program();

@@ -1,4 +1,4 @@
-//! A process that holds a lease, to kill, stop and continue. The program is `leasehold-taker`, of this package.
+//! A process that holds a lease, to kill, stop and continue. The program is `leasehold-client-process`, of this package.
 
 mod program;
 
@@ -19,32 +19,32 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A running taker. Killed when dropped.
 #[derive(Debug)]
-pub struct Taker {
+pub struct ClientProcess {
     child: Child,
     input: ChildStdin,
     lines: Receiver<String>,
 }
 
-impl Taker {
+impl ClientProcess {
     /// Starts the program at `path`; it waits for the lease in its own time.
     ///
     /// # Panics
     /// If it cannot be started.
-    pub fn start(path: &Path, url: &str, resource: &str, ttl: Duration) -> Taker {
-        Taker::start_with(path, &[url, resource, &ttl.as_millis().to_string()])
+    pub fn start(path: &Path, url: &str, resource: &str, ttl: Duration) -> ClientProcess {
+        ClientProcess::start_with(path, &[url, resource, &ttl.as_millis().to_string()])
     }
 
     /// Starts another program that talks like the taker: `waiting`, `granted TOKEN`, and a line for each command.
     ///
     /// # Panics
     /// If it cannot be started.
-    pub fn start_with(path: &Path, arguments: &[&str]) -> Taker {
+    pub fn start_with(path: &Path, arguments: &[&str]) -> ClientProcess {
         let mut child = Command::new(path)
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .expect("the taker is built with this package");
+            .expect("the client_process is built with this package");
         let input = child.stdin.take().expect("piped");
         let output = BufReader::new(child.stdout.take().expect("piped"));
         let (sender, lines) = channel();
@@ -55,9 +55,9 @@ impl Taker {
                 }
             }
         });
-        let taker = Taker { child, input, lines };
-        taker.hears("waiting");
-        taker
+        let client_process = ClientProcess { child, input, lines };
+        client_process.hears("waiting");
+        client_process
     }
 
     /// The next line that it says, if it says one in this time.
@@ -117,7 +117,7 @@ impl Taker {
     }
 }
 
-impl Drop for Taker {
+impl Drop for ClientProcess {
     fn drop(&mut self) {
         // Perhaps it is gone already.
         drop(self.child.kill());
