@@ -1,27 +1,27 @@
-//! The one rule of seating.
+//! The admission rule: when a claim is granted.
 //!
-//! *A claim is granted iff the weights of the holders, plus those of the live places ahead of it, plus its own,
-//! fit the capacity.*
+//! *A claim is granted if and only if the weights of the holders, plus the weights of the live claims ahead of it in the
+//! queue, plus its own weight, fit the capacity.*
 //!
-//! Nobody overtakes the line, not even a claim that would leave if blocked. So grants follow the line, no waiter
-//! starves behind lighter ones, and a release wakes exactly those who can move: a run at the head of the line.
-//! At most [`WINDOW`] places are looked at, so the cost does not grow with the line.
+//! No claim overtakes the queue, not even one that would leave when blocked. So grants follow the order of arrival, no
+//! waiter starves behind lighter ones, and the claims that a release lets in are always a run at the head of the queue.
+//! At most [`WINDOW`] queued claims are looked at, so the cost does not grow with the queue.
 
-/// How many places from the head are looked at. A claim behind more is blocked.
+/// How many queued claims are looked at, from the head. A claim behind more than these is blocked.
 pub const WINDOW: usize = 64;
 
-/// How many times in a row a seat may be handed over while others wait in line.
+/// How many times in a row a grant may be handed over inside one client while other claims are queued.
 pub const HANDOVERS_MAX: u32 = 16;
 
 /// Whether a claim is granted.
 ///
-/// `ahead` are the weights of the live places ahead of it, from the head; it is not read past [`WINDOW`].
+/// `ahead` are the weights of the live claims ahead of it in the queue, from the head. It is not read past [`WINDOW`].
 ///
 /// ```
 /// use leasehold_core::admission::is_granted;
 ///
-/// assert!(is_granted(1, [1, 1], 2, 5)); // one holds, two wait ahead, two more fit a capacity of five
-/// assert!(!is_granted(1, [4], 1, 5)); // a heavy claim waits ahead: a light one does not overtake it
+/// assert!(is_granted(1, [1, 1], 2, 5)); // one holder, two waiters ahead, and a weight of two: five in all, which fits
+/// assert!(!is_granted(1, [4], 1, 5)); // a heavy claim is ahead: a light one does not overtake it
 /// ```
 pub fn is_granted(held: u64, ahead: impl IntoIterator<Item = u32>, own: u32, capacity: u32) -> bool {
     let mut taken = held + u64::from(own);
@@ -34,15 +34,15 @@ pub fn is_granted(held: u64, ahead: impl IntoIterator<Item = u32>, own: u32, cap
     taken <= u64::from(capacity)
 }
 
-/// How many places at the head of the line can be granted now: the ones worth waking.
+/// How many claims at the head of the queue can be granted now: the ones to wake.
 ///
-/// Weights only add up along the line, so those who can move are always a run at its head.
-pub fn grantable(held: u64, line: impl IntoIterator<Item = u32>, capacity: u32) -> usize {
+/// Weights only add up along the queue, so these claims are always a run at its head.
+pub fn grantable(held: u64, queue: impl IntoIterator<Item = u32>, capacity: u32) -> usize {
     let fits = |taken: &mut u64, weight: u32| {
         *taken += u64::from(weight);
         (*taken <= u64::from(capacity)).then_some(())
     };
-    line.into_iter().take(WINDOW).scan(held, |taken, weight| fits(taken, weight)).count()
+    queue.into_iter().take(WINDOW).scan(held, |taken, weight| fits(taken, weight)).count()
 }
 
 #[cfg(test)]
@@ -50,32 +50,32 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn line() -> impl Strategy<Value = Vec<u32>> {
+    fn queue() -> impl Strategy<Value = Vec<u32>> {
         prop::collection::vec(prop_oneof![Just(1u32), 1u32..10, Just(u32::MAX)], 0..100)
     }
 
     proptest! {
         #[test]
-        fn a_place_can_move_iff_the_rule_grants_it(held in 0u64..12, line in line(), capacity in prop_oneof![1u32..20, Just(u32::MAX)]) {
-            let run = grantable(held, line.iter().copied(), capacity);
-            for (index, &own) in line.iter().enumerate() {
-                let ahead = line[..index].iter().copied();
+        fn a_queued_claim_is_grantable_if_and_only_if_the_rule_grants_it(held in 0u64..12, queue in queue(), capacity in prop_oneof![1u32..20, Just(u32::MAX)]) {
+            let run = grantable(held, queue.iter().copied(), capacity);
+            for (index, &own) in queue.iter().enumerate() {
+                let ahead = queue[..index].iter().copied();
                 prop_assert_eq!(is_granted(held, ahead, own, capacity), index < run, "place {}", index);
             }
         }
 
         #[test]
-        fn granting_the_movers_fits_the_capacity(held in 0u64..12, line in line(), capacity in 1u32..20) {
-            let run = grantable(held, line.iter().copied(), capacity);
-            let taken: u64 = held + line[..run].iter().map(|&w| u64::from(w)).sum::<u64>();
+        fn granting_all_grantable_claims_fits_the_capacity(held in 0u64..12, queue in queue(), capacity in 1u32..20) {
+            let run = grantable(held, queue.iter().copied(), capacity);
+            let taken: u64 = held + queue[..run].iter().map(|&w| u64::from(w)).sum::<u64>();
             prop_assert!(run == 0 || taken <= u64::from(capacity));
         }
 
         #[test]
-        fn nobody_overtakes(held in 0u64..12, line in line(), own in 1u32..20, capacity in 1u32..20) {
-            // If a claim behind the line is granted, everyone in the line could be granted with it.
-            if is_granted(held, line.iter().copied(), own, capacity) {
-                prop_assert_eq!(grantable(held, line.iter().copied(), capacity), line.len());
+        fn no_claim_overtakes_the_queue(held in 0u64..12, queue in queue(), own in 1u32..20, capacity in 1u32..20) {
+            // If a claim behind the queue is granted, every queued claim could be granted together with it.
+            if is_granted(held, queue.iter().copied(), own, capacity) {
+                prop_assert_eq!(grantable(held, queue.iter().copied(), capacity), queue.len());
             }
         }
     }
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_needs_everyone_gone_and_readers_do_not_pass_it() {
+    fn a_writer_waits_for_all_holders_and_readers_do_not_overtake_it() {
         let all = u32::MAX;
         assert!(is_granted(0, [], all, all));
         assert!(!is_granted(1, [], all, all));

@@ -9,68 +9,70 @@ use crate::{
     verdict::{CommandOutcome, Page, Released, Renewal, Verdict},
 };
 
-/// Where state lives.
+/// A store that keeps leases.
 ///
-/// Few verbs, no default methods. A lock, a semaphore, an election are the same verbs with other data; the engine
-/// in the crate `leasehold` is the only caller. One suite (`leasehold-testkit`) tests every line of this contract
-/// on every backend, against the [model](crate::Model).
+/// Few verbs, no default methods. A lock, a semaphore and an election are the same verbs with other data (ADR 0002). The
+/// engine in the crate `leasehold` is the only caller. One suite (`leasehold-testkit`) tests every line of this contract
+/// on every backend, and compares it with the [model](crate::Model).
 ///
 /// # The contract
 ///
 /// - **B1 Atomic.** Each verb happens in one step or not at all. (On ZooKeeper no observer sees a grant that was
-///   not given, and debris ends with the session.)
+///   not given, and leftovers end with the session.)
 /// - **B2 Idempotent on the owner token.** Asking again returns the same grant, with what *remains* of it;
 ///   releasing twice says [`AlreadyGone`](Released::AlreadyGone).
 /// - **B3 Waiting is a hint.** `acquire` never waits. `wait` returns at once if it cannot prove that nothing
-///   happened since the cursor, and always by `at_most`. A place lives only as long as it is kept: a dead waiter
-///   costs seconds.
-/// - **B4 Durations travel.** Expiry is judged by the backend's clock alone. Every yes says how much remained when
-///   it was executed.
+///   happened since the cursor, and always by `at_most`. A place in the queue expires unless it is renewed: a dead
+///   waiter costs seconds.
+/// - **B4 Times travel as durations.** Only the backend's clock decides what has expired. Every grant and renewal says
+///   how much time was left when it was executed.
 /// - **B5 Tokens grow.** Tokens of exclusive grants strictly grow per resource: across release, expiry, restart
-///   and an empty line. [`BackendInfo::tokens_break_when`] states what can break this.
-/// - **B6 One capacity.** The first claim fixes the capacity while anyone is there.
-/// - **B7 Effects are named.** Every error says its effect: `None` or `Unknown`. Dropping a verb's future is
-///   `Unknown`, nothing worse.
-/// - **B8 Buried.** After a farewell with `tombstone`, a request of that owner which the server executes late comes to
-///   nothing. A buried successor still releases its predecessor.
-/// - **B9 Bounded.** Line, note, page and batch have [stated limits](Limits); every verb but `inspect` and `order`
+///   and an empty queue. [`BackendInfo::tokens_break_when`] states what can break this.
+/// - **B6 One capacity.** The first claim fixes the capacity for as long as the resource is in use.
+/// - **B7 Effects are named.** Every error says its effect: `None` or `Unknown`. Dropping a verb's future has the
+///   effect `Unknown`, nothing worse.
+/// - **B8 Tombstones.** After a release with a `tombstone`, a delayed request of that owner is refused with
+///   `Cancelled` and grants nothing. It still releases the claim that it was to take over from.
+/// - **B9 Bounded.** Queue, note, page and batch have [stated limits](Limits); every verb but `inspect` and `order`
 ///   is O(log n) or better. (On ZooKeeper listing is O(n).)
-/// - **B10 No revival.** `renew` never revives what expired, and never shortens.
+/// - **B10 No revival.** `renew` never revives what has expired, and never shortens.
 ///
-/// Who is granted when is [the rule of seating](crate::seat); succession, pause, eviction and resizing are
-/// spelled out, step by step, in [`Model`](crate::Model).
+/// Which claim is granted when is decided by [the admission rule](crate::admission). Handover, pause, eviction and
+/// resizing are spelled out, step by step, in [`model`](crate::model).
 #[async_trait::async_trait]
 pub trait Backend: fmt::Debug + Send + Sync + 'static {
-    /// Its name, its promise, what it can do, and its bounds.
+    /// The name of the backend, what it guarantees, what it can do, and its limits.
     fn info(&self) -> &BackendInfo;
 
-    /// What fails together with this resource: a node, a shard, a slot. Renewals are batched by lane.
+    /// What fails together with this resource: a node, a shard, a slot. The engine batches renewals by it.
     fn failure_domain(&self, resource: &Resource) -> FailureDomain;
 
-    /// Asks for a grant. Never waits; may take or keep a place in the line.
+    /// Asks for a grant. Never waits. May take a place in the queue, or renew it.
     async fn acquire(&self, claim: &Claim) -> Result<Verdict>;
 
-    /// Goes on holding, or keeps a place. One answer each, in order; at most [`Limits::batch`] of one lane.
-    async fn renew(&self, held: &[RenewRequest]) -> Vec<Result<Renewal>>;
+    /// Renews leases and places in the queue. One result for each request, in order. At most [`Limits::batch`] requests,
+    /// all of one failure domain.
+    async fn renew(&self, requests: &[RenewRequest]) -> Vec<Result<Renewal>>;
 
-    /// Ends a claim: gives up its seat, or leaves the line.
+    /// Ends a claim: releases the lease, or leaves the queue.
     async fn release(&self, request: &ReleaseRequest) -> Result<Released>;
 
-    /// Returns when it is worth asking again: the claim can move, or its place is gone; for a claim that has no
-    /// place, when anything changed since the cursor; in any case after `at_most`.
+    /// Returns when the claim should ask again: it can be granted, or it has lost its place in the queue. For a claim
+    /// without a place: when anything has changed since the cursor. In any case after `at_most`.
     async fn wait(&self, claim: &ClaimRef, since: &Cursor, at_most: Duration) -> Result<()>;
 
-    /// Looks, and changes nothing.
+    /// Reads the state of resources, or the audit trail. Changes nothing.
     async fn inspect(&self, query: &Query) -> Result<Page>;
 
-    /// The operator's verb. Recorded in the audit trail in the same step.
-    async fn order(&self, order: &OperatorCommand) -> Result<CommandOutcome>;
+    /// Carries out an operator's command, and writes it to the audit trail in the same step.
+    async fn order(&self, command: &OperatorCommand) -> Result<CommandOutcome>;
 }
 
 // The trait must stay dyn-compatible: the backend is chosen by URL, at run time.
 const _: fn(&dyn Backend) = |_| {};
 
-/// Leases of one lane fail together; the engine renews each lane on its own, so that a dead one delays no other.
+/// Leases of one failure domain become unreachable together: those on one server, shard or slot. The engine renews each
+/// domain on its own, so that a dead one delays no other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct FailureDomain(pub u32);
 
@@ -84,7 +86,7 @@ pub struct BackendInfo {
     pub guarantee: Guarantee,
     /// Why it is at that level, in one sentence.
     pub because: Cow<'static, str>,
-    /// What can make a token go back, in one sentence.
+    /// What can make a token smaller than an earlier one, in one sentence.
     pub tokens_break_when: Cow<'static, str>,
     /// What it can do.
     pub capabilities: Capabilities,
@@ -142,20 +144,21 @@ impl fmt::Display for Guarantee {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
-    /// Waiting claims have places, granted in order.
+    /// Blocked claims can queue, and are granted in the order of the queue.
     pub queue: bool,
     /// Shares other than 1 of 1.
     pub shares: bool,
-    /// A claim may succeed a holder while others wait. (Succeeding a place, or a holder without a line: always.)
+    /// A claim may take over from a holder while others are queued. (From a queued claim, or from a holder while nobody is
+    /// queued: always.)
     pub handover: bool,
-    /// A released resource may stay closed for a while.
+    /// A released resource can stay closed for a while (`keep_for`).
     pub keep_for: bool,
-    /// Every claim has a ttl of its own. If not, a session keeps what it holds: the engine says farewell at the
-    /// deadline of a lost lease.
+    /// Every claim has a ttl of its own. If false, a session keeps all claims of a client alive, so the engine releases a
+    /// lost lease at its deadline.
     pub own_ttl: bool,
-    /// Operators' orders, with their audit trail.
+    /// Operators' commands, with their audit trail.
     pub orders: bool,
-    /// A place that can move holds already, before it asks again: the store itself seats, in the order of the line.
+    /// The store itself grants to the head of the queue: a waiter may hold the resource before it asks again.
     pub self_granting: bool,
 }
 
@@ -177,7 +180,7 @@ impl Default for Capabilities {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
-    /// Places in one line.
+    /// Claims in one queue.
     pub queue: u32,
     /// Bytes in a note.
     pub note: usize,
@@ -185,7 +188,7 @@ pub struct Limits {
     pub batch: usize,
     /// Entries in one page.
     pub page: u32,
-    /// The longest ttl. A claim for longer is made for this long, and renewed as often.
+    /// The longest ttl. A claim for longer is made for this long, and renewed accordingly.
     pub ttl: Duration,
 }
 

@@ -1,10 +1,11 @@
-//! How long to wait before asking again, where nothing wakes us.
+//! How long to wait before asking again, where the backend sends no wake-up.
 
 use std::time::Duration;
 
-/// 50 ms, doubling to 2 s; each pause is drawn from [d/2, d] so that rivals do not march in step.
+/// Pauses between attempts: 50 ms, doubling up to 2 s. Each pause is drawn from [d/2, d], so that the attempts of several
+/// clients spread out.
 ///
-/// Pure: the caller brings the random number.
+/// Pure: the caller supplies the random number.
 ///
 /// ```
 /// use {leasehold_core::Backoff, std::time::Duration};
@@ -35,7 +36,7 @@ impl Backoff {
         Backoff { pauses: 0, most: most.clamp(Duration::from_millis(1), Backoff::MOST) }
     }
 
-    /// As if it had paused this often.
+    /// Continues as if there had been this many pauses.
     #[must_use]
     pub const fn after(self, pauses: u32) -> Backoff {
         Backoff { pauses, ..self }

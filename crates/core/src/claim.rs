@@ -1,4 +1,4 @@
-//! What a backend is asked.
+//! The requests to a backend: claims, renewals, releases, operators' commands, queries.
 //!
 //! These types are `#[non_exhaustive]`: a backend reads them and they may grow; the engine and tests build them
 //! with the constructors here.
@@ -11,7 +11,7 @@ use crate::{
     token::{FencingToken, OwnerToken},
 };
 
-/// Weight of a capacity: 1 of 1, 2 of 5, MAX of MAX.
+/// How much of a resource a claim wants: a weight, out of a capacity. 1 of 1, 2 of 5, MAX of MAX.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Share {
     weight: u32,
@@ -32,23 +32,24 @@ impl Share {
     /// `Invalid` unless 1 ≤ weight ≤ capacity.
     pub fn new(weight: u32, capacity: u32) -> Result<Share> {
         if weight == 0 || weight > capacity {
-            let message = format!("{weight} of {capacity} is not a share: take at least 1 and at most all");
+            let message =
+                format!("{weight} of {capacity} is not a share: the weight must be from 1 to the capacity");
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         Ok(Share { weight, capacity })
     }
 
-    /// How much of the capacity is taken.
+    /// The part of the capacity that the claim takes.
     pub const fn weight(self) -> u32 {
         self.weight
     }
 
-    /// How much there is in all.
+    /// The whole.
     pub const fn capacity(self) -> u32 {
         self.capacity
     }
 
-    /// Whether nobody else can be there at the same time.
+    /// Whether no other claim can hold the resource at the same time.
     pub const fn is_exclusive(self) -> bool {
         self.weight == self.capacity
     }
@@ -67,13 +68,13 @@ impl fmt::Debug for Share {
 /// What a claim does when it cannot be granted now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WhenBlocked {
-    /// Leaves no trace.
+    /// It leaves nothing behind.
     Leave,
-    /// Takes a place in the line, or keeps the one it has.
+    /// It takes a place in the queue, or renews the one it has.
     Queue,
 }
 
-/// Who holds or waits, for people: never used to decide anything.
+/// A description of the process that holds or waits, for people to read. No decision depends on it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Holder {
@@ -81,7 +82,7 @@ pub struct Holder {
     pub host: String,
     /// The process id there.
     pub pid: u32,
-    /// What for, in the caller's words; may be empty.
+    /// The purpose, in the caller's words. May be empty.
     pub label: String,
 }
 
@@ -89,7 +90,7 @@ impl Holder {
     /// The longest host name and the longest label kept, in bytes; longer ones are cut.
     pub const TEXT_MAX: usize = 256;
 
-    /// Control characters become spaces and long texts are cut: this is shown on terminals.
+    /// Replaces control characters by spaces and cuts long texts: this is shown on terminals.
     pub fn new(host: &str, pid: u32, label: &str) -> Holder {
         let host = clean(host).replace([' ', '@'], "-");
         Holder { host, pid, label: clean(label).trim().to_owned() }
@@ -125,57 +126,57 @@ impl FromStr for Holder {
     }
 }
 
-/// Whom a claim takes over from.
+/// Says that a claim takes over from another claim of the same client, in one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Handover {
-    /// The owner token of the predecessor: a holder, or a place in the line.
+    /// The owner token of the predecessor, which holds the resource or is queued for it.
     pub owner: OwnerToken,
-    /// Leave a tombstone for the predecessor this long: an attempt of its claim went unanswered, so the server may
-    /// execute it yet.
+    /// Leave a tombstone for the predecessor, for this long. Needed if a request of it went unanswered: the server may still
+    /// execute that request. ADR 0004.
     pub tombstone: Option<Duration>,
 }
 
 impl Handover {
-    /// Takes over from this owner, all of whose requests were answered.
+    /// Takes over from this owner. All requests of that owner were answered.
     pub fn from(owner: OwnerToken) -> Handover {
         Handover { owner, tombstone: None }
     }
 
-    /// Takes over from this owner and buries it.
+    /// Takes over from this owner and leaves a tombstone for it.
     pub fn with_tombstone(owner: OwnerToken, keep: Duration) -> Handover {
         Handover { owner, tombstone: Some(keep) }
     }
 }
 
-/// One caller's request for a share of a resource.
+/// A request for a share of a resource: what [`Backend::acquire`](crate::Backend::acquire) takes.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Claim {
-    /// Of what.
+    /// The resource.
     pub resource: Resource,
-    /// Chosen before sending; the claim is idempotent on it.
+    /// The id of this claim. The client chooses it before it sends the claim, so sending the claim again is harmless.
     pub owner: OwnerToken,
-    /// How much.
+    /// How much of the resource.
     pub share: Share,
-    /// For how long, unless renewed.
+    /// How long the grant lasts unless it is renewed.
     pub ttl: Duration,
-    /// How long a place in the line lives, unless kept.
+    /// How long a place in the queue lasts unless it is renewed.
     pub place_ttl: Duration,
     /// What to do when it cannot be granted now.
     pub when_blocked: WhenBlocked,
-    /// Whom it takes over from.
+    /// The claim that this one takes over from, if any.
     pub takes_over_from: Option<Handover>,
-    /// The highest token that this client has seen for the resource: mint above it.
+    /// The highest token that this client has seen for the resource: the new one must be above it.
     pub floor: Option<FencingToken>,
-    /// A few bytes that others can read: an election's value.
+    /// A few bytes that others can read, such as the value of an election.
     pub note: Option<Arc<[u8]>>,
-    /// Who asks, for people.
+    /// The process that asks, for people to read.
     pub holder: Arc<Holder>,
 }
 
 impl Claim {
-    /// How long a place lives unless told otherwise: a dead waiter costs at most this much.
+    /// The default of `place_ttl`. A dead waiter blocks the queue for at most this long.
     pub const PLACE_TTL: Duration = Duration::from_secs(6);
 
     /// A claim that leaves when blocked.
@@ -200,70 +201,70 @@ impl Claim {
         }
     }
 
-    /// Takes a place in the line when blocked.
+    /// The claim queues when it is blocked.
     #[must_use]
     pub fn queued(mut self) -> Claim {
         self.when_blocked = WhenBlocked::Queue;
         self
     }
 
-    /// Takes over from someone.
+    /// The claim takes over from another one.
     #[must_use]
     pub fn taking_over(mut self, from: Handover) -> Claim {
         self.takes_over_from = Some(from);
         self
     }
 
-    /// Mints above this token.
+    /// The new token must be above this one.
     #[must_use]
     pub fn above(mut self, floor: FencingToken) -> Claim {
         self.floor = Some(floor);
         self
     }
 
-    /// Carries a note.
+    /// Adds a note.
     #[must_use]
     pub fn with_note(mut self, note: impl Into<Arc<[u8]>>) -> Claim {
         self.note = Some(note.into());
         self
     }
 
-    /// The claim's name.
+    /// Names this claim.
     pub fn reference(&self) -> ClaimRef {
         ClaimRef { resource: self.resource.clone(), owner: self.owner }
     }
 }
 
-/// The name of a claim: which resource, which owner.
+/// Names a claim: its resource and its owner.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ClaimRef {
-    /// Of what.
+    /// The resource.
     pub resource: Resource,
-    /// Whose.
+    /// The owner token of the claim.
     pub owner: OwnerToken,
 }
 
-/// A holder's or a place's wish to go on.
+/// A request to renew a lease, or a place in the queue.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RenewRequest {
-    /// Of what.
+    /// The resource.
     pub resource: Resource,
-    /// Whose.
+    /// The owner token of the claim.
     pub owner: OwnerToken,
-    /// From now on; of a place, its place ttl.
+    /// The new ttl, counted from now; for a place in the queue, its place ttl.
     pub ttl: Duration,
-    /// Replaces the note, if there is one here.
+    /// Replaces the note, if given.
     pub note: Option<Arc<[u8]>>,
 }
 
 impl RenewRequest {
-    /// Goes on for this long, with the same note.
+    /// Renews for this long and keeps the note.
     pub fn new(claim: ClaimRef, ttl: Duration) -> RenewRequest {
         RenewRequest { resource: claim.resource, owner: claim.owner, ttl, note: None }
     }
 
-    /// Goes on with another note.
+    /// Replaces the note.
     #[must_use]
     pub fn with_note(mut self, note: impl Into<Arc<[u8]>>) -> RenewRequest {
         self.note = Some(note.into());
@@ -271,64 +272,64 @@ impl RenewRequest {
     }
 }
 
-/// The end of a claim, whether it holds, waits or was never seen.
+/// A request to end a claim, whether it holds the resource, is queued, or never reached the backend.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ReleaseRequest {
-    /// Of what.
+    /// The resource.
     pub resource: Resource,
-    /// Whose.
+    /// The owner token of the claim.
     pub owner: OwnerToken,
-    /// Leave a tombstone this long: a request of this owner that is executed late comes to nothing.
+    /// Leave a tombstone for this long: a delayed request of this owner is refused.
     pub tombstone: Option<Duration>,
-    /// If it holds: stay closed this long, for nobody.
+    /// If the claim holds the resource: keep it closed for this long, with no holder.
     pub keep_for: Option<Duration>,
 }
 
 impl ReleaseRequest {
-    /// Leaves.
+    /// Ends this claim.
     pub fn new(claim: ClaimRef) -> ReleaseRequest {
         ReleaseRequest { resource: claim.resource, owner: claim.owner, tombstone: None, keep_for: None }
     }
 
-    /// Leaves a tombstone.
+    /// Leaves a tombstone for this long.
     #[must_use]
     pub fn with_tombstone(mut self, keep: Duration) -> ReleaseRequest {
         self.tombstone = Some(keep);
         self
     }
 
-    /// Stays closed for a while.
+    /// Keeps the resource closed for this long.
     #[must_use]
     pub fn keeping(mut self, keep_for: Duration) -> ReleaseRequest {
         self.keep_for = Some(keep_for);
         self
     }
 
-    /// How long a tombstone must stand for a claim of this ttl: longer than any request of it can be under way.
+    /// How long a tombstone must last for a claim of this ttl: longer than any request of it can be delayed.
     pub fn tombstone_ttl(ttl: Duration) -> Duration {
         (ttl * 2).max(Duration::from_secs(180))
     }
 }
 
-/// A place in the history of a resource, meaningful only to the backend that gave it.
+/// A position in the history of a resource. Only the backend that gave it can interpret it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Cursor(pub u64);
 
-/// What an operator says to a resource. Every order leaves an [audit record](crate::AuditRecord).
+/// A command of an operator for one resource. Every command leaves an [audit record](crate::AuditRecord).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct OperatorCommand {
-    /// To what.
+    /// The resource.
     pub resource: Resource,
-    /// The grant that is meant, so that a newer holder is never hit by mistake. Without one: whoever is there, or
-    /// the resource itself.
+    /// The token of the grant that the command is for, so that it never hits a newer holder by mistake. Without one, the
+    /// command is for the newest grant, or for the resource itself.
     pub token: Option<FencingToken>,
-    /// Who says so.
+    /// The operator.
     pub by: String,
-    /// Why.
+    /// The reason.
     pub why: String,
-    /// What to do.
+    /// What to do with the resource or its holder.
     pub action: OperatorAction,
 }
 
@@ -336,12 +337,12 @@ impl OperatorCommand {
     /// The longest `by` and `why`, in bytes.
     pub const TEXT_MAX: usize = 1024;
 
-    /// An order.
+    /// A command that is not bound to a token.
     pub fn new(resource: Resource, action: OperatorAction, by: &str, why: &str) -> OperatorCommand {
         OperatorCommand { resource, token: None, by: by.to_owned(), why: why.to_owned(), action }
     }
 
-    /// Means this grant and no other.
+    /// Binds the command to this grant.
     #[must_use]
     pub fn for_token(mut self, token: FencingToken) -> OperatorCommand {
         self.token = Some(token);
@@ -349,27 +350,27 @@ impl OperatorCommand {
     }
 }
 
-/// The operator's commands.
+/// What an operator can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OperatorAction {
-    /// Asks the holder to finish within this time. It sees it as an event; nothing is taken from it.
+    /// Asks the holder to finish within this time. The holder gets an event and keeps the lease.
     Ask {
-        /// How long it has.
+        /// How much time the holder has.
         within: Duration,
     },
-    /// Ends a holder.
+    /// Ends the holder's lease.
     Evict(Eviction),
-    /// Grants nothing for this long; holders stay.
+    /// Grants nothing for this long. Holders keep their leases.
     Pause {
-        /// How long.
+        /// The length of the pause.
         lasting: Duration,
     },
-    /// Grants again.
+    /// Ends a pause.
     Resume,
-    /// Changes the capacity of what is in use.
+    /// Changes the capacity of a resource that is in use.
     Resize {
-        /// To this.
+        /// The new capacity.
         capacity: NonZeroU32,
     },
 }
@@ -388,64 +389,64 @@ impl OperatorAction {
     }
 }
 
-/// How a holder is ended.
+/// How an operator ends a holder's lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Eviction {
-    /// It is not renewed any more, is told so, and runs out. Nobody else is granted before.
+    /// The lease is no longer renewed and expires. The holder is told. Nobody else is granted before that.
     AtExpiry,
-    /// It is gone at once. It may still be at work: **two may run** until it learns of it.
+    /// The lease ends at once. Its holder may still be working: **two may run** until it finds out.
     Now,
 }
 
-/// What to look at.
+/// What to read.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Query {
-    /// One resource, whole.
+    /// One resource, with all its holders and its queue.
     One(Resource),
     /// Resources in key order, a page at a time.
     Resources(Listing),
     /// The audit trail, newest first, a page at a time.
     Audit(Listing),
-    /// Keys of our own that would never end, a page at a time. A backend whose every entry ends by itself, because
-    /// nothing without an end can be written there, answers an empty page.
+    /// Keys of leasehold that have no expiry, a page at a time. A backend where nothing can be written without an expiry
+    /// answers with an empty page.
     Leaks(Listing),
-    /// Locks of other programs in the same store that would never end, a page at a time. `Unsupported` where only
-    /// leasehold keeps anything.
+    /// Locks of other programs in the same store that have no expiry, a page at a time. `Unsupported` where only leasehold
+    /// uses the store.
     Foreign {
-        /// Which keys, as a glob of the store's own: `lock:*`.
+        /// Which keys, as a glob pattern of the store: `lock:*`.
         pattern: String,
-        /// Which part; its prefix is not used.
+        /// Which page. Its prefix is not used.
         listing: Listing,
     },
 }
 
-/// Which part of a long answer.
+/// Which page of a long result.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Listing {
-    /// Only resources whose key begins so.
+    /// Only resources whose key begins with this.
     pub prefix: String,
-    /// Where the page before said to go on.
+    /// The position that the page before gave as `next`.
     pub after: Option<String>,
-    /// At most this many; the backend's page limit if it is zero or more than that.
+    /// At most this many entries. If this is zero, or above the backend's page limit, that limit counts.
     pub limit: u32,
 }
 
 impl Listing {
-    /// Everything whose key begins so.
+    /// Everything whose key begins with this prefix.
     pub fn of(prefix: &str) -> Listing {
         Listing { prefix: prefix.to_owned(), ..Listing::default() }
     }
 
-    /// Goes on where the page before ended.
+    /// Continues after the page before.
     #[must_use]
     pub fn after(mut self, next: String) -> Listing {
         self.after = Some(next);
         self
     }
 
-    /// At most this many.
+    /// At most this many entries.
     #[must_use]
     pub fn limit(mut self, limit: u32) -> Listing {
         self.limit = limit;

@@ -1,16 +1,17 @@
-//! The one seam for time, chance and tasks.
+//! Time, random numbers, sleeping and tasks, behind one trait. ADR 0001.
 //!
 //! Nothing in this crate or in the engine reads a clock, draws a random number, sleeps or spawns except through
 //! these traits (`clippy.toml` refuses it). So a test can own time, and a seed can replay a run.
 
 use std::{fmt, future::Future, pin::Pin, time::Duration};
 
-/// A point on a clock that counts suspend: nanoseconds since some start, comparable within one host's uptime.
+/// A point in time on the monotonic clock of this host: nanoseconds since its start. The clock also counts while the machine
+/// is suspended. Timestamps of two hosts, or of two boots, cannot be compared.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Timestamp(u64);
 
 impl Timestamp {
-    /// Later than every other moment.
+    /// Later than every other timestamp.
     pub const NEVER: Timestamp = Timestamp(u64::MAX);
 
     /// From nanoseconds since the clock's start.
@@ -35,7 +36,7 @@ impl Timestamp {
         Timestamp(self.0.saturating_sub(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)))
     }
 
-    /// How long until `later`; zero if that is past.
+    /// The time from this timestamp to `later`; zero if `later` is earlier.
     pub fn until(self, later: Timestamp) -> Duration {
         Duration::from_nanos(later.0.saturating_sub(self.0))
     }
@@ -47,7 +48,7 @@ impl fmt::Debug for Timestamp {
     }
 }
 
-/// What the calendar clock says, in microseconds since 1970. It may be stepped: never judge expiry by it alone.
+/// A reading of the wall clock, in microseconds since 1970. The wall clock can be set: never decide an expiry by it alone.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Debug)]
 pub struct WallTime(u64);
 
@@ -68,7 +69,7 @@ impl WallTime {
         WallTime(self.0.saturating_add(u64::try_from(by.as_micros()).unwrap_or(u64::MAX)))
     }
 
-    /// As the standard library has it.
+    /// As a time of the standard library.
     pub fn to_system_time(self) -> std::time::SystemTime {
         std::time::UNIX_EPOCH + Duration::from_micros(self.0)
     }
@@ -76,28 +77,28 @@ impl WallTime {
 
 /// Reads time.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
-    /// Now, on a clock that goes on while the machine is suspended. Never goes back.
+    /// Now, on a clock that also counts while the machine is suspended. Never goes back.
     fn now(&self) -> Timestamp;
-    /// Now, as the calendar has it.
+    /// Now, by the wall clock.
     fn wall(&self) -> WallTime;
 }
 
 /// A boxed task.
 pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// All that the engine takes from the outside besides a backend: time, chance, sleep and tasks.
+/// All that the engine needs from the outside besides a backend: time, random numbers, sleeping and tasks.
 pub trait Environment: Clock {
     /// Fills the bytes from a secure random source.
     fn fill(&self, bytes: &mut [u8]);
-    /// A random number, for jitter: no secret, so it need not come from the secure source.
+    /// A random number for jitter. It is not a secret, so it need not come from the secure source.
     fn random(&self) -> u64 {
         let mut bytes = [0; 8];
         self.fill(&mut bytes);
         u64::from_ne_bytes(bytes)
     }
-    /// Resolves after this long. A prompt to look at the clock, not a promise that the time has passed on it.
+    /// Resolves after about this long. Read the clock afterwards: timers and the clock may differ.
     fn sleep(&self, duration: Duration) -> Task;
-    /// Runs the task beside its caller. If nothing can run it any more it is dropped.
+    /// Runs the task in the background. If the runtime has stopped, the task is dropped.
     fn spawn(&self, task: Task);
 }
 
@@ -105,8 +106,8 @@ pub trait Environment: Clock {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 
-/// `CLOCK_BOOTTIME` goes on during suspend. `std::time::Instant` does not, on Linux: a laptop that slept through
-/// the lease would wake up believing in it.
+/// `CLOCK_BOOTTIME` counts during suspend. On Linux `std::time::Instant` does not: a laptop that was suspended for longer
+/// than its lease would wake up and still treat the lease as valid.
 #[cfg(target_os = "linux")]
 const COUNTS_SUSPEND: rustix::time::ClockId = rustix::time::ClockId::Boottime;
 /// On Darwin the monotonic clock counts suspend.

@@ -1,4 +1,4 @@
-//! What went wrong, and whether it had an effect.
+//! Errors: what went wrong, and whether the request may have had an effect.
 
 use std::{borrow::Cow, error::Error as StdError, fmt, sync::Arc, time::Duration};
 
@@ -7,9 +7,9 @@ use crate::{resource::Resource, token::FencingToken, verdict::HeldBy};
 /// The result of everything in leasehold.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An error of leasehold: a kind, whether the request may have taken effect, and where it happened.
+/// An error of leasehold: its kind, whether the request may have taken effect, and where it happened.
 ///
-/// Cloning is cheap, because one failure of a backend may answer many waiters. No text of an error holds a
+/// Cloning is cheap, because one failure of a backend may be the result of many waiters. No text of an error contains a
 /// password or a whole owner token.
 ///
 /// ```
@@ -47,29 +47,29 @@ enum Detail {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// Someone else holds it, and the time or the attempts ran out. See [`Error::busy`].
+    /// Another claim holds the resource, and the time or the attempts ran out. See [`Error::busy`].
     Contended,
-    /// The lease is lost: we can no longer vouch for it.
+    /// The lease is lost: this client can no longer guarantee that it holds it.
     Lost,
-    /// The request makes no sense: a bad name, a ttl out of bounds, more permits than there are.
+    /// The request is not valid: a bad name, a ttl out of bounds, more permits than there are.
     Invalid,
-    /// Others use this resource with another capacity. See [`Error::capacity`].
+    /// Other claims use this resource with another capacity. See [`Error::capacity`].
     Mismatch,
-    /// This backend cannot do that; the message says why, and what can.
+    /// This backend cannot do that. The message says why, and which backend can.
     Unsupported,
-    /// The work must be right, and this backend's promise is too weak for that.
+    /// The request is for correctness, and the guarantee of this backend is too weak for that.
     GuaranteeTooWeak,
-    /// The backend did not answer, or answered that it cannot serve now.
+    /// The backend did not reply, or replied that it cannot serve requests now.
     Unavailable,
-    /// The backend refused the credentials, or does not permit it.
+    /// The backend refused the credentials, or this user lacks a permission.
     Denied,
-    /// The backend holds something that leasehold did not write and cannot read; the message names the key.
+    /// The backend contains a value that leasehold cannot read. The message names the key.
     Corrupt,
-    /// A token below the highest seen was shown. See [`Error::stale_token`].
+    /// A fence has seen a higher token than the one that was presented. See [`Error::stale_token`].
     StaleToken,
-    /// The client was shut down, or the runtime that it lives on is gone.
+    /// The client was shut down, or its runtime has stopped.
     ShutDown,
-    /// A stated bound was reached: line, note, batch, tokens.
+    /// A stated limit was reached: queue, note, batch, tokens.
     Limit,
 }
 
@@ -93,12 +93,12 @@ impl ErrorKind {
     }
 }
 
-/// Whether the request may have changed anything at the backend.
+/// Whether a failed request may have changed anything at the backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Effect {
-    /// It did not, and will not.
+    /// It changed nothing, and will not.
     None,
-    /// It may have, or may yet: the answer did not arrive.
+    /// It may have changed something, or may do so later: the reply did not arrive.
     Unknown,
 }
 
@@ -133,15 +133,15 @@ impl Verb {
     }
 }
 
-/// Who is in the way, for whoever was told "busy".
+/// Why a resource is busy: its holders, and when to try again.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Busy {
-    /// Some of the holders, the one that ends soonest first.
+    /// Some of the holders, the one that expires soonest first.
     pub holders: Vec<HeldBy>,
-    /// How many wait in line before you.
+    /// How many claims are ahead in the queue.
     pub ahead: u32,
-    /// When something may change without anyone's doing: the next expiry.
+    /// When the state changes without a request: at the next expiry.
     pub retry_after: Option<Duration>,
     /// An operator has paused the resource.
     pub paused: bool,
@@ -162,7 +162,7 @@ impl Error {
         }))
     }
 
-    /// Someone else holds it.
+    /// Another claim holds the resource.
     pub fn contended(busy: Busy) -> Error {
         let mut message = match busy.holders.first() {
             _ if busy.paused => "an operator has paused it".to_owned(),
@@ -170,12 +170,12 @@ impl Error {
             Some(by) => format!("held by {} for {} more", by.holder, seconds(by.remaining)),
         };
         if busy.ahead > 0 {
-            message.push_str(&format!(", {} ahead in line", busy.ahead));
+            message.push_str(&format!(", {} ahead in the queue", busy.ahead));
         }
         Error::new(ErrorKind::Contended, message).with(|inner| inner.detail = Detail::Busy(Box::new(busy)))
     }
 
-    /// Others use the resource with this capacity.
+    /// Other claims use the resource with another capacity.
     pub fn mismatch(theirs: u32, ours: u32) -> Error {
         let name = |capacity| match capacity {
             1 => "an exclusive lease".to_owned(),
@@ -190,7 +190,7 @@ impl Error {
         Error::new(ErrorKind::Mismatch, message).with(|inner| inner.detail = Detail::Capacity(theirs))
     }
 
-    /// A token below the highest seen was shown.
+    /// A token is below the highest one that a fence has seen.
     pub fn stale(presented: FencingToken, highest: FencingToken) -> Error {
         let message = format!("token {presented} is stale: {highest} has been seen");
         let detail = Detail::Stale { presented, highest };
@@ -211,25 +211,25 @@ impl Error {
         self
     }
 
-    /// Says whether it may have had an effect.
+    /// Sets whether the request may have had an effect.
     #[must_use]
     pub fn with_effect(self, effect: Effect) -> Error {
         self.with(|inner| inner.effect = effect)
     }
 
-    /// Says which verb of which backend failed.
+    /// Adds the verb and the backend that failed.
     #[must_use]
     pub fn at(self, verb: Verb, backend: &'static str) -> Error {
         self.with(|inner| (inner.verb, inner.backend) = (Some(verb), Some(backend)))
     }
 
-    /// Says for which resource.
+    /// Adds the resource.
     #[must_use]
     pub fn on(self, resource: &Resource) -> Error {
         self.with(|inner| inner.resource = Some(resource.clone()))
     }
 
-    /// Keeps what caused it.
+    /// Adds the cause.
     #[must_use]
     pub fn because(self, source: impl StdError + Send + Sync + 'static) -> Error {
         self.with(|inner| inner.source = Some(Arc::new(source)))
@@ -255,22 +255,22 @@ impl Error {
         self.0.backend
     }
 
-    /// The resource it was about.
+    /// The resource, if the error is about one.
     pub fn resource(&self) -> Option<&Resource> {
         self.0.resource.as_ref()
     }
 
-    /// Who holds it, of a `Contended`.
+    /// The holders and when to try again, for an error of kind `Contended`.
     pub fn busy(&self) -> Option<&Busy> {
         if let Detail::Busy(busy) = &self.0.detail { Some(busy) } else { None }
     }
 
-    /// The capacity that others use, of a `Mismatch`.
+    /// The capacity that others use, for an error of kind `Mismatch`.
     pub fn capacity(&self) -> Option<u32> {
         if let Detail::Capacity(capacity) = self.0.detail { Some(capacity) } else { None }
     }
 
-    /// The token shown and the highest seen, of a `StaleToken`.
+    /// The token that was presented and the highest one seen, for an error of kind `StaleToken`.
     pub fn stale_token(&self) -> Option<(FencingToken, FencingToken)> {
         if let Detail::Stale { presented, highest } = self.0.detail {
             Some((presented, highest))
@@ -279,7 +279,7 @@ impl Error {
         }
     }
 
-    /// Whether the same request may succeed later: the backend was unavailable, or someone else held it.
+    /// Whether the same request may succeed later: the backend was unavailable, or another claim held the resource.
     pub fn is_retryable(&self) -> bool {
         matches!(self.kind(), ErrorKind::Unavailable | ErrorKind::Contended)
     }

@@ -1,4 +1,4 @@
-//! What happened. Logs, metrics, a dashboard, an audit trail and tests all read this one stream.
+//! Events: what happened to the claims of this client. Logs, metrics, a dashboard and tests all read this one stream.
 
 use std::{fmt, time::Duration};
 
@@ -10,29 +10,29 @@ use crate::{
     verdict::{FinishRequest, Released},
 };
 
-/// Something happened to a claim of this client.
+/// Something that happened to a claim of this client.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Event {
-    /// When, by this host's calendar.
+    /// The time, by the wall clock of this host.
     pub at: WallTime,
-    /// To what.
+    /// The resource.
     pub resource: Resource,
     /// The first digits of the owner token.
     pub owner_prefix: String,
-    /// Of the grant, once there is one.
+    /// The token, once there is a grant.
     pub token: Option<FencingToken>,
-    /// What.
+    /// What happened.
     pub kind: EventKind,
 }
 
 impl Event {
-    /// Something that happened.
+    /// An event that does not name its claim yet.
     pub fn new(at: WallTime, resource: Resource, kind: EventKind) -> Event {
         Event { at, resource, owner_prefix: String::new(), token: None, kind }
     }
 
-    /// To the claim of this owner.
+    /// Names the claim.
     #[must_use]
     pub fn of(mut self, owner_prefix: String, token: Option<FencingToken>) -> Event {
         self.owner_prefix = owner_prefix;
@@ -45,79 +45,79 @@ impl Event {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum EventKind {
-    /// Granted.
+    /// The claim was granted.
     Acquired {
-        /// Since the claim was made.
+        /// The time since the claim was made.
         waited: Duration,
-        /// How many were ahead in the line when it was first blocked.
+        /// How many claims were ahead in the queue when it was first blocked.
         behind: u32,
-        /// It was handed over by another waiter of this client, without being free in between.
+        /// Another claim of this client handed the resource over, without releasing it in between.
         handed_over: bool,
-        /// How many replicas acknowledged it, where known.
+        /// How many replicas acknowledged the grant, where that is known.
         acks: Option<u32>,
     },
-    /// Not granted: someone else holds it and the patience ran out.
+    /// The claim was not granted: another one holds the resource, and the time to wait ran out.
     Contended {
-        /// Since the claim was made.
+        /// The time since the claim was made.
         waited: Duration,
     },
-    /// Not granted: the backend failed.
+    /// The claim was not granted: the backend failed.
     Failed {
-        /// Since the claim was made.
+        /// The time since the claim was made.
         waited: Duration,
-        /// How.
+        /// The error of the backend.
         error: Error,
     },
-    /// Renewed.
+    /// The lease was renewed.
     Renewed {
-        /// How much was left before the lease would have been lost.
+        /// How much time was left before the lease would have been lost.
         margin: Duration,
         /// More than half of the ttl had passed.
         late: bool,
     },
-    /// One renewal failed; it is tried again.
+    /// A renewal failed. It is tried again.
     RenewalFailed {
-        /// How.
+        /// The kind of the error.
         error: ErrorKind,
-        /// In a row.
+        /// How many renewals have failed in a row.
         failures: u32,
-        /// Until the lease is given up.
+        /// The time until the lease is given up.
         left: Duration,
     },
     /// An operator asks the holder to finish.
     Asked(FinishRequest),
-    /// An operator lets the lease run out.
+    /// An operator evicted the holder: the lease is no longer renewed.
     Evicting,
     /// The lease ended without being released.
     Lost {
-        /// Why.
+        /// The reason.
         why: EndReason,
-        /// Since the grant.
+        /// The time since the grant.
         held_for: Duration,
     },
     /// The lease was released.
     Released {
-        /// What the backend said. `AlreadyGone` means that it had expired: a stale release.
+        /// The reply of the backend. `AlreadyGone` means that the lease had expired: a stale release.
         answer: Released,
-        /// The handle was dropped, not released by name.
+        /// The handle was dropped without a call of `release`.
         dropped: bool,
-        /// Since the grant.
+        /// The time since the grant.
         held_for: Duration,
     },
-    /// A claim whose caller went away part-way was buried.
+    /// The caller dropped its request, and the claim was cancelled at the backend.
     Cancelled,
-    /// A claim could not be given back: it stays until its ttl ends.
+    /// A claim could not be released: it stays until its ttl ends.
     Leaked {
-        /// The last answer.
+        /// The kind of the last error.
         error: ErrorKind,
     },
-    /// A stale token was refused where the effect happens.
+    /// A fence refused a stale token.
     StaleTokenRefused {
-        /// The token shown.
+        /// The token that was presented.
         presented: FencingToken,
-        /// The highest seen.
+        /// The highest token that the fence has seen.
         highest: FencingToken,
-        /// Who refused.
+        /// The system that refused it.
         downstream: &'static str,
     },
 }
@@ -142,28 +142,28 @@ impl EventKind {
     }
 }
 
-/// How a lease ended.
+/// Why a lease ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EndReason {
-    /// It was given back.
+    /// It was released.
     Released,
-    /// It was handed out of this process, to be adopted elsewhere.
+    /// It was detached, so that another process can adopt it.
     Detached,
     /// No renewal succeeded in time.
     Expired,
-    /// The backend said that it is not ours any more.
+    /// The backend said that this owner does not hold it any more.
     NotOurs,
     /// An operator evicted it.
     Evicted,
-    /// It was held as long as its `max_hold` allows.
+    /// It was held for as long as its `max_hold` allows.
     MaxHold,
     /// The work did not report progress in time.
     NoProgress,
 }
 
 impl EndReason {
-    /// Every ending but a release and a detach is a loss.
+    /// Whether the lease was lost: it ended, and was neither released nor detached.
     pub const fn is_loss(self) -> bool {
         !matches!(self, EndReason::Released | EndReason::Detached)
     }
@@ -188,9 +188,9 @@ impl fmt::Display for EndReason {
             EndReason::Released => "it was released",
             EndReason::Detached => "it was detached",
             EndReason::Expired => "no renewal succeeded in time",
-            EndReason::NotOurs => "the backend says it is not ours any more",
+            EndReason::NotOurs => "the backend says that this client does not hold it any more",
             EndReason::Evicted => "an operator evicted it",
-            EndReason::MaxHold => "it was held as long as max_hold allows",
+            EndReason::MaxHold => "it was held for as long as max_hold allows",
             EndReason::NoProgress => "the work reported no progress in time",
         })
     }

@@ -1,9 +1,10 @@
-//! Entries that end by themselves: found by key, and by who ends next.
+//! A map whose entries expire: found by key, or by which one expires next.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::clock::Timestamp;
 
+/// A map whose entries expire. Removing expired ones is up to the caller: it has no clock.
 #[derive(Clone, Debug)]
 pub(crate) struct ExpiringMap<K, T> {
     entries: BTreeMap<K, (Timestamp, T)>,
@@ -23,7 +24,7 @@ impl<K: Copy + Ord, T> ExpiringMap<K, T> {
         self.entries.is_empty()
     }
 
-    /// Replaces the entry of this key, if there is one.
+    /// Inserts an entry, or replaces the one with this key.
     pub(crate) fn insert(&mut self, key: K, ends: Timestamp, entry: T) {
         self.remove(key);
         self.entries.insert(key, (ends, entry));
@@ -44,7 +45,7 @@ impl<K: Copy + Ord, T> ExpiringMap<K, T> {
         Some(entry)
     }
 
-    /// Moves the end of an entry; returns false if there is none.
+    /// Changes when an entry expires. Returns false if there is none.
     pub(crate) fn reschedule(&mut self, key: K, ends: Timestamp) -> bool {
         let Some((old, _)) = self.entries.get_mut(&key) else { return false };
         let old = std::mem::replace(old, ends);
@@ -53,23 +54,23 @@ impl<K: Copy + Ord, T> ExpiringMap<K, T> {
         true
     }
 
-    /// Removes one entry that has ended.
+    /// Removes one entry that has expired.
     pub(crate) fn pop_ended(&mut self, now: Timestamp) -> Option<T> {
         let &(ends, key) = self.ends.first()?;
         (ends <= now).then(|| self.remove(key)).flatten()
     }
 
-    /// When the next entry ends.
+    /// When the next entry expires.
     pub(crate) fn next_end(&self) -> Option<Timestamp> {
         self.ends.first().map(|&(ends, _)| ends)
     }
 
-    /// By key.
+    /// All entries, in the order of their keys.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (K, Timestamp, &T)> {
         self.entries.iter().map(|(key, (ends, entry))| (*key, *ends, entry))
     }
 
-    /// By end, soonest first.
+    /// All entries, the one that expires soonest first.
     pub(crate) fn by_end(&self) -> impl Iterator<Item = (Timestamp, &T)> {
         self.ends.iter().map(|(ends, key)| (*ends, &self.entries[key].1))
     }

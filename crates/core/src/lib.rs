@@ -1,24 +1,26 @@
-//! The contract of leasehold: the words, the [`Backend`] trait, and the pure rules that every backend follows.
+//! The contract of leasehold: the vocabulary, the [`Backend`] trait, and the pure rules that every backend follows.
 //!
-//! Nothing here does I/O or knows an async runtime. A backend implements [`Backend`] and depends on this crate
-//! alone; everything that callers enjoy is written once, above the trait, in the crate `leasehold`.
+//! Nothing here does I/O or needs an async runtime. A backend implements [`Backend`]; everything for callers is written
+//! once, above the trait, in the crate `leasehold`. Every word is explained in the [glossary].
+//!
+//! [glossary]: https://github.com/leasehold/leasehold/blob/main/docs/glossary.md
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`resource`] | what is contended, and how its name is encoded |
+//! | [`resource`] | the name of what is locked, and how it is encoded |
 //! | [`token`] | fencing tokens, owner tokens, and how a token is minted |
-//! | [`pass`] | what a holder shows at a fence |
-//! | [`claim`] | what a backend is asked: claims, renewals, farewells, orders, queries |
-//! | [`verdict`] | what a backend answers |
+//! | [`pass`] | what a holder presents to a fence |
+//! | [`claim`] | the requests to a backend: claims, renewals, releases, commands, queries |
+//! | [`verdict`] | the replies of a backend |
 //! | [`backend`] | the trait, with its contract B1–B10 |
-//! | [`quorum_node`] | a server that votes, for leases over a majority of independent servers |
-//! | [`admission`] | the admission rule: who is granted |
+//! | [`quorum_node`] | one server of a quorum (Redlock): how it votes, and how votes are counted |
+//! | [`admission`] | the admission rule: when a claim is granted |
 //! | [`model`] | one resource as a pure state machine: the executable specification |
 //! | [`backoff`] | how long to wait before asking again |
-//! | [`clock`] | the one seam for time, chance and tasks |
-//! | [`request_id`] | how an answer proves which request it belongs to |
-//! | [`event`] | what happened, in the words of this crate |
-//! | [`error`] | what went wrong, and whether it had an effect |
+//! | [`clock`] | time, random numbers, sleeping and tasks, behind one trait |
+//! | [`request_id`] | how a reply proves which request it belongs to |
+//! | [`event`] | what happened to the claims of a client |
+//! | [`error`] | what went wrong, and whether the request may have had an effect |
 
 pub mod admission;
 pub mod backend;

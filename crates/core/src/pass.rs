@@ -1,4 +1,4 @@
-//! What a holder shows at a fence.
+//! The pass: what a holder presents to a fence.
 
 use std::{fmt, str::FromStr};
 
@@ -10,13 +10,13 @@ use crate::{
     token::{FencingToken, OwnerToken},
 };
 
-/// What a holder shows where the effect happens: for which resource, with which token, and as whose.
+/// What a holder presents to a fence, where the effect happens: the resource, the fencing token, and a hash of its owner.
 ///
-/// It holds no secret: the owner is named by a hash, so a fence can tell the same holder from another one with the same
-/// number, and whoever reads the fence's marks can neither renew nor release anything.
+/// It contains no secret. The owner is named by a hash, so that a fence can tell the same holder from another one with the
+/// same number, and a reader of the fence's table can neither renew nor release anything.
 ///
-/// As text it is `TOKEN OWNER RESOURCE`, with a `-` for an owner that is not known and the resource as people write it:
-/// what `leasehold run` gives its command as `LEASEHOLD_PASS`, and what the triggers of `leasehold fence install` read.
+/// As text it is `TOKEN OWNER RESOURCE`, with `-` for an unknown owner, and the resource as people write it. `leasehold run`
+/// gives it to its command as `LEASEHOLD_PASS`; the triggers of `leasehold fence install` read it.
 ///
 /// ```
 /// use leasehold_core::{FencingToken, OwnerToken, Pass, Resource};
@@ -29,21 +29,21 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Pass {
-    /// For what.
+    /// The resource.
     pub resource: Resource,
     /// The token of an exclusive grant of it.
     pub token: FencingToken,
-    /// Whose it is. Without it a fence takes each token once.
+    /// A hash of the owner token. Without it, a fence accepts each token only once.
     pub owner: Option<OwnerHash>,
 }
 
 impl Pass {
-    /// A pass whose owner is not known.
+    /// A pass without an owner.
     pub fn new(resource: Resource, token: FencingToken) -> Pass {
         Pass { resource, token, owner: None }
     }
 
-    /// Says whose it is. With that, the same holder may show it again and again.
+    /// Adds the owner. With it, the same holder may present the pass again and again.
     #[must_use]
     pub fn owned_by(self, owner: impl Into<OwnerHash>) -> Pass {
         Pass { owner: Some(owner.into()), ..self }
@@ -71,7 +71,7 @@ impl FromStr for Pass {
     }
 }
 
-/// A hashed id is written as it stands in the key: read as people type, it would be an ordinary id.
+/// Reads a resource. A hashed id is written as in the key: read as people type, it would be an ordinary id.
 fn resource(text: &str) -> Result<Resource> {
     match Resource::from_key(text) {
         Ok(resource) if resource.is_hashed() => Ok(resource),
@@ -79,10 +79,10 @@ fn resource(text: &str) -> Result<Resource> {
     }
 }
 
-/// Stands for an owner token and is no secret: the first 128 bits of the SHA-256 of its 32 hex digits.
+/// Names an owner token without revealing it: the first 128 bits of the SHA-256 of its 32 hex digits.
 ///
-/// A shell makes the same: `printf %s "$LEASEHOLD_OWNER" | sha256sum | cut -c1-32`. An owner token is 128 random bits,
-/// so nobody finds it from its hash.
+/// The same in a shell: `printf %s "$LEASEHOLD_OWNER" | sha256sum | cut -c1-32`. An owner token is 128 random bits,
+/// so it cannot be found from its hash.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OwnerHash([u8; 16]);
 
@@ -107,7 +107,7 @@ impl fmt::Debug for OwnerHash {
 impl FromStr for OwnerHash {
     type Err = Error;
     fn from_str(text: &str) -> Result<OwnerHash> {
-        // An owner token looks the same. Whoever shows that by mistake is not to find it in a log.
+        // An owner token has the same form. If a caller passes one by mistake, its text must not end up in a log.
         let wrong = || Error::new(ErrorKind::Invalid, "the hash of an owner has 32 lower-case hex digits");
         let lower_hex = |b: u8| matches!(b, b'0'..=b'9' | b'a'..=b'f');
         let whole = text.len() == 32 && text.bytes().all(lower_hex);

@@ -1,4 +1,4 @@
-//! What a backend answers. Times are durations, measured when the request was executed.
+//! The replies of a backend. Times are durations, measured when the request was executed.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,41 +10,41 @@ use crate::{
     token::FencingToken,
 };
 
-/// The answer to a claim.
+/// The reply to a claim.
 #[derive(Clone, Debug)]
 pub enum Verdict {
-    /// Yes.
+    /// The claim holds the resource.
     Granted(Grant),
-    /// Not now.
+    /// The claim cannot be granted now.
     Blocked(Blocked),
-    /// A farewell buried this owner: never.
+    /// The claim was cancelled: its owner has a tombstone, so it is never granted.
     Cancelled,
-    /// Others use the resource with another capacity.
+    /// Other claims use the resource with another capacity.
     Mismatch {
-        /// Theirs.
+        /// The capacity that they use.
         capacity: u32,
     },
 }
 
-/// A yes.
+/// A grant of a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Grant {
-    /// Grows with every grant.
+    /// The fencing token. It grows with every grant.
     pub token: FencingToken,
-    /// How much of the lease was left when the request was executed.
+    /// How much of the lease was left when the backend executed the request.
     pub remaining: Duration,
     /// How many replicas have acknowledged it, where that is known.
     pub acks: Option<u32>,
 }
 
 impl Grant {
-    /// A yes.
+    /// A grant whose replicas are not known.
     pub fn new(token: FencingToken, remaining: Duration) -> Grant {
         Grant { token, remaining, acks: None }
     }
 
-    /// Known to this many replicas.
+    /// This many replicas have acknowledged it.
     #[must_use]
     pub fn acknowledged(mut self, acks: u32) -> Grant {
         self.acks = Some(acks);
@@ -52,63 +52,63 @@ impl Grant {
     }
 }
 
-/// A not-now.
+/// Why a claim cannot be granted now, and when to ask again.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Blocked {
-    /// Whether the claim has a place in the line.
+    /// Whether the claim has a place in the queue.
     pub queued: bool,
-    /// Live places ahead of it: exact up to [`admission::WINDOW`](crate::admission::WINDOW), an upper bound beyond.
+    /// Live claims ahead of it in the queue: exact up to [`admission::WINDOW`](crate::admission::WINDOW), an upper bound beyond.
     pub ahead: u32,
-    /// Some of the holders, the one that ends soonest first; at most [`Blocked::HOLDERS_MAX`].
+    /// Some of the holders, the one that expires soonest first; at most [`Blocked::HOLDERS_MAX`].
     pub holders: Vec<HeldBy>,
-    /// When something changes without anyone's doing: the next expiry or the end of a pause.
+    /// When the state changes without a request: at the next expiry or at the end of a pause.
     pub changes_in: Option<Duration>,
     /// An operator has paused the resource.
     pub paused: bool,
-    /// From where to [wait](crate::Backend::wait).
+    /// The position from which to [wait](crate::Backend::wait).
     pub cursor: Cursor,
 }
 
 impl Blocked {
-    /// How many holders are listed at the most.
+    /// How many holders are listed at most.
     pub const HOLDERS_MAX: usize = 3;
 
-    /// In the words of an error.
+    /// What an error of kind `Contended` tells its caller.
     pub fn into_busy(self) -> Busy {
         let Blocked { holders, ahead, changes_in, paused, .. } = self;
         Busy { holders, ahead, retry_after: changes_in, paused }
     }
 }
 
-/// A holder, as others see it.
+/// A holder as other processes see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HeldBy {
-    /// Who.
+    /// The process, for people to read.
     pub holder: Arc<Holder>,
-    /// Of its grant.
+    /// The token of its grant.
     pub token: FencingToken,
     /// Its share of the capacity.
     pub weight: u32,
-    /// Since its grant.
+    /// The time since its grant.
     pub held_for: Duration,
-    /// Until it ends, unless renewed.
+    /// The time until it expires, unless it is renewed.
     pub remaining: Duration,
-    /// What it wants others to know.
+    /// The note that it wrote for others to read.
     pub note: Option<Arc<[u8]>>,
-    /// How many times in a row the seat was handed over to get here.
+    /// How many times in a row the grant was handed over inside one client.
     pub handovers: u32,
-    /// What an operator asked of it.
+    /// An operator's request that it finish.
     pub asked: Option<FinishRequest>,
-    /// It is not renewed any more.
+    /// An operator evicted it at its expiry: it is no longer renewed.
     pub evicting: bool,
-    /// Nobody is there; it stays closed.
+    /// It was released with `keep_for`: nobody holds the resource, and it stays closed.
     pub kept: bool,
 }
 
 impl HeldBy {
-    /// A holder of nothing special.
+    /// A holder with default values in all other fields.
     pub fn new(holder: Arc<Holder>, token: FencingToken, weight: u32) -> HeldBy {
         HeldBy {
             holder,
@@ -125,186 +125,186 @@ impl HeldBy {
     }
 }
 
-/// The answer to one renewal.
+/// The reply to one renewal.
 #[derive(Clone, Debug)]
 pub enum Renewal {
-    /// It holds.
+    /// The lease was renewed.
     Renewed(Renewed),
-    /// It waits in line for this long, unless kept again.
+    /// The claim is queued, and its place was renewed.
     Queued {
-        /// Of the place.
+        /// The time until the place expires.
         remaining: Duration,
     },
-    /// It neither holds nor waits.
+    /// The claim neither holds the resource nor is queued.
     Gone {
-        /// Why, as far as the backend knows.
+        /// The reason, as far as the backend knows.
         why: GoneReason,
     },
 }
 
-/// It holds.
+/// A renewed lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Renewed {
-    /// Of the grant.
+    /// The token of the grant.
     pub token: FencingToken,
-    /// How much was left when the request was executed.
+    /// How much time was left when the backend executed the request.
     pub remaining: Duration,
-    /// An operator asks it to finish.
+    /// An operator's request that the holder finish.
     pub asked: Option<FinishRequest>,
-    /// It was not extended, and will not be: an operator lets it run out.
+    /// An operator evicted the holder: this lease was not extended, and will not be.
     pub evicting: bool,
 }
 
 impl Renewed {
-    /// It holds, and nobody asks anything of it.
+    /// A renewed lease, without an operator's request.
     pub fn new(token: FencingToken, remaining: Duration) -> Renewed {
         Renewed { token, remaining, asked: None, evicting: false }
     }
 }
 
-/// An operator's wish that the holder finish.
+/// An operator's request that the holder finish.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FinishRequest {
-    /// How long it has.
+    /// How much time the holder has.
     pub within: Duration,
-    /// Who asks.
+    /// The operator.
     pub by: Arc<str>,
-    /// Why.
+    /// The reason.
     pub why: Arc<str>,
 }
 
 impl FinishRequest {
-    /// A wish.
+    /// A request to finish within this time.
     pub fn new(within: Duration, by: impl Into<Arc<str>>, why: impl Into<Arc<str>>) -> FinishRequest {
         FinishRequest { within, by: by.into(), why: why.into() }
     }
 }
 
-/// Why a claim is no longer there.
+/// Why a claim no longer exists at the backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GoneReason {
-    /// It expired, was released, or was never there.
+    /// It expired, was released, or never existed.
     NotThere,
     /// An operator evicted it.
     Evicted,
-    /// It was buried.
+    /// It was cancelled: its owner has a tombstone.
     Cancelled,
 }
 
-/// The answer to a farewell.
+/// The reply to a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Released {
-    /// It held or waited, and does so no longer.
+    /// The claim held the resource or was queued, and this request ended it.
     Now,
-    /// There was nothing of it. Not an error: it may have expired, or the farewell is a repeat.
+    /// There was no such claim. Not an error: it may have expired, or the request was sent twice.
     AlreadyGone,
-    /// A reentrant handle, and others of its scope are still alive. No backend says this; the engine does.
+    /// A reentrant handle was released, and others of its scope still hold the lease. Only the engine says this.
     StillHeld,
 }
 
-/// The answer to an order.
+/// The reply to an operator's command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CommandOutcome {
-    /// Done, and recorded.
+    /// It was carried out and written to the audit trail.
     Done,
-    /// The grant that was meant is not there any more; nothing was done.
+    /// The grant that the command names is gone. Nothing was done.
     HolderChanged {
-        /// Who is there instead, if anyone: the newest grant.
+        /// The token of the newest grant, if there is one.
         token: Option<FencingToken>,
     },
 }
 
-/// The answer to a query.
+/// The reply to a query.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Page {
-    /// Of one resource, or of many.
+    /// One resource, or many.
     Resources {
         /// In key order.
         snapshots: Vec<Snapshot>,
-        /// Where to go on, if there are more.
+        /// Where the next page begins, if there is one.
         next: Option<String>,
     },
-    /// Of the audit trail.
+    /// Records of the audit trail.
     Audit {
         /// Newest first.
         records: Vec<AuditRecord>,
-        /// Where to go on, if there are more.
+        /// Where the next page begins, if there is one.
         next: Option<String>,
     },
-    /// Of keys that would never end, our own or others'.
+    /// Keys without an expiry, of leasehold or of other programs.
     Leaks {
-        /// In the order in which the store shows its keys. May be empty although there are more: a large store is
-        /// looked through in steps.
+        /// In the order in which the store lists its keys. May be empty although there are more pages: a large store is
+        /// searched in steps.
         found: Vec<Leak>,
-        /// Where to go on, if there are more.
+        /// Where the next page begins, if there is one.
         next: Option<String>,
     },
 }
 
 impl Page {
-    /// The resources of the page; none, of an audit page.
+    /// The resources of the page. Empty for other pages.
     pub fn into_snapshots(self) -> Vec<Snapshot> {
         if let Page::Resources { snapshots, .. } = self { snapshots } else { Vec::new() }
     }
 
-    /// The audit records of the page; none, of a page of resources.
+    /// The audit records of the page. Empty for other pages.
     pub fn into_records(self) -> Vec<AuditRecord> {
         if let Page::Audit { records, .. } = self { records } else { Vec::new() }
     }
 }
 
-/// A key that would never end.
+/// A key without an expiry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Leak {
-    /// As the store has it; bytes that are no text are replaced.
+    /// The key in the store. Bytes that are not UTF-8 are replaced.
     pub key: String,
-    /// What the store keeps there, in its own word: `string`, `hash`. Never the value: it may be somebody's
-    /// capability to release.
+    /// The type of the value, in the words of the store: `string`, `hash`. Never the value itself: it may be the secret that
+    /// releases the lock.
     pub form: String,
-    /// Since it was last read or written, where the store knows.
+    /// The time since it was last read or written, where the store knows it.
     pub idle: Option<Duration>,
 }
 
 impl Leak {
-    /// A key.
+    /// A key with a value of this type.
     pub fn new(key: impl Into<String>, form: impl Into<String>) -> Leak {
         Leak { key: key.into(), form: form.into(), idle: None }
     }
 }
 
-/// One resource as it is now.
+/// One resource as it is now: its holders and its queue.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Snapshot {
-    /// Which.
+    /// The resource.
     pub resource: Resource,
-    /// While anyone is there.
+    /// The capacity, while the resource is in use.
     pub capacity: u32,
     /// The holders, by token; at most [`Snapshot::LISTED_MAX`].
     pub holders: Vec<HeldBy>,
-    /// How many there are.
+    /// The number of all holders.
     pub holder_count: u32,
-    /// The head of the line; at most [`Snapshot::LISTED_MAX`].
+    /// The head of the queue; at most [`Snapshot::LISTED_MAX`].
     pub queue: Vec<QueueEntry>,
-    /// How many wait.
+    /// The number of all queued claims.
     pub queue_length: u32,
-    /// The newest token given out, where it is remembered.
+    /// The newest token of the resource, where the backend remembers it.
     pub last_token: Option<FencingToken>,
-    /// An operator's pause ends after this long.
+    /// The time until an operator's pause ends.
     pub paused_for: Option<Duration>,
-    /// From where to [wait](crate::Backend::wait) for a change.
+    /// The position from which to [wait](crate::Backend::wait) for a change.
     pub cursor: Cursor,
 }
 
 impl Snapshot {
-    /// How many holders and how many places are listed at the most.
+    /// How many holders and how many queued claims are listed at most.
     pub const LISTED_MAX: usize = 100;
 
-    /// A resource where nobody is.
+    /// A resource that is not in use.
     pub fn empty(resource: Resource) -> Snapshot {
         Snapshot {
             resource,
@@ -320,62 +320,62 @@ impl Snapshot {
     }
 }
 
-/// A waiting claim, as others see it.
+/// A queued claim as other processes see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QueueEntry {
-    /// Who.
+    /// The process, for people to read.
     pub holder: Arc<Holder>,
-    /// The share that it wants.
+    /// The part of the capacity that it wants.
     pub weight: u32,
-    /// Since it took its place.
+    /// The time since it joined the queue.
     pub waited: Duration,
-    /// Until the place is lost, unless kept.
+    /// The time until its place expires, unless it is renewed.
     pub remaining: Duration,
 }
 
 impl QueueEntry {
-    /// A place.
+    /// A queued claim.
     pub fn new(holder: Arc<Holder>, weight: u32, waited: Duration, remaining: Duration) -> QueueEntry {
         QueueEntry { holder, weight, waited, remaining }
     }
 }
 
-/// What an operator did.
+/// One entry of the audit trail: what an operator did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AuditRecord {
-    /// When, by the backend's calendar clock.
+    /// The time, by the wall clock of the backend.
     pub at: WallTime,
-    /// To what.
+    /// The resource.
     pub resource: Resource,
-    /// The grant that was meant.
+    /// The token that the command named.
     pub token: Option<FencingToken>,
-    /// Who.
+    /// The process, for people to read.
     pub by: String,
-    /// Why.
+    /// The reason.
     pub why: String,
     /// The command, by its stable name.
     pub command: String,
-    /// Whether it was done; false if the grant was not there any more.
+    /// Whether it was carried out. False if the named grant was gone.
     pub done: bool,
 }
 
 impl AuditRecord {
-    /// What an order did.
-    pub fn of(order: &crate::OperatorCommand, at: WallTime, done: bool) -> AuditRecord {
+    /// The record of a command.
+    pub fn of(command: &crate::OperatorCommand, at: WallTime, done: bool) -> AuditRecord {
         AuditRecord {
             at,
-            resource: order.resource.clone(),
-            token: order.token,
-            by: order.by.clone(),
-            why: order.why.clone(),
-            command: order.action.as_str().to_owned(),
+            resource: command.resource.clone(),
+            token: command.token,
+            by: command.by.clone(),
+            why: command.why.clone(),
+            command: command.action.as_str().to_owned(),
             done,
         }
     }
 
-    /// A record read back from storage; the rest is filled in by its fields.
+    /// A record read from storage. The caller fills in the other fields.
     pub fn new(at: WallTime, resource: Resource, command: impl Into<String>, done: bool) -> AuditRecord {
         let (by, why) = (String::new(), String::new());
         AuditRecord { at, resource, token: None, by, why, command: command.into(), done }

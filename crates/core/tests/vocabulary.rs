@@ -180,11 +180,11 @@ fn busy(remaining: Duration, ahead: u32, paused: bool) -> Busy {
 }
 
 #[test]
-fn a_contended_error_says_who_and_until_when() {
+fn a_contended_error_names_the_holder_and_the_time_left() {
     let says =
         |ms, ahead, paused| Error::contended(busy(Duration::from_millis(ms), ahead, paused)).to_string();
     assert_eq!(says(20, 0, false), "held by 42@web-1 report for 20ms more");
-    assert_eq!(says(3_000, 2, false), "held by 42@web-1 report for 3s more, 2 ahead in line");
+    assert_eq!(says(3_000, 2, false), "held by 42@web-1 report for 3s more, 2 ahead in the queue");
     assert_eq!(says(1_550, 0, false), "held by 42@web-1 report for 1.5s more");
     assert_eq!(says(3_000, 0, true), "an operator has paused it");
     assert_eq!(Error::contended(Busy::default()).to_string(), "someone else holds it");

@@ -139,7 +139,7 @@ impl State {
 
     fn sweep(&mut self, now: leasehold_core::Timestamp) {
         self.resources.retain(|_, entry| {
-            entry.model.settle(now);
+            entry.model.remove_expired(now);
             entry.watching > 0 || !entry.model.is_idle()
         });
         self.sweep_at = self.resources.len() * 2;
@@ -172,8 +172,8 @@ impl Entry {
         if self.watching == 0 {
             return;
         }
-        let displaced = owners.iter().copied().filter(|owner| !self.model.is_placed(*owner));
-        for owner in self.model.movers().chain(displaced) {
+        let displaced = owners.iter().copied().filter(|owner| !self.model.is_queued(*owner));
+        for owner in self.model.grantable().chain(displaced) {
             if let Some((bell, _)) = self.placed.get(&owner) {
                 bell.notify_waiters();
             }
@@ -200,7 +200,7 @@ impl Backend for Memory {
         let clock = state.last_token + 1;
         let predecessor = claim.takes_over_from.map_or(claim.owner, |from| from.owner);
         let verdict = state.on(now, &claim.resource, &[claim.owner, predecessor], |model| {
-            model.settle(now);
+            model.remove_expired(now);
             // Behind so many nobody is granted, so a newcomer would have to take one more place.
             let stranger = !model.is_known(claim.owner) && claim.takes_over_from.is_none();
             let newcomer = claim.when_blocked == WhenBlocked::Queue && stranger;
@@ -341,11 +341,11 @@ impl<'a> Watch<'a> {
         let mut state = memory.state();
         let entry = state.entry(now, &claim.resource);
         let before = entry.model.version();
-        entry.model.settle(now);
+        entry.model.remove_expired(now);
         if entry.model.version() != before {
             entry.wake(&[]); // what has ended may let others move: no later verb would see the change
         }
-        let placed = entry.model.is_placed(claim.owner);
+        let placed = entry.model.is_queued(claim.owner);
         let news =
             if placed { entry.model.is_worth_asking(claim.owner) } else { entry.model.version() != since.0 };
         if news {

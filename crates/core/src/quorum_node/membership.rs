@@ -1,15 +1,20 @@
-//! Which nodes may vote, and what makes one vote again that may have forgotten. Pure: takes how the nodes are, and
-//! says what to write on them.
+//! Which nodes may vote, and when a node that may have lost data votes again. Pure: it takes the state of the nodes and
+//! returns what to write on them. ADR 0016.
 //!
 //! A node that lost its data would grant again what it has granted, and accept numbers that it has accepted. So every
-//! node carries a [birth mark](BirthMark) that names the run of the server for which it is valid, and does not vote without
-//! one. A node whose mark is missing, or is of another run, *may have forgotten* (unless it provably syncs every
-//! write): it is quarantined for the length of the [gate](BirthMark::gate), after which every lock that it may have
-//! forgotten has ended and every attempt that counted on it is over; then its registers are raised to those of a
-//! majority of nodes that vote; then it votes. That majority shares a node with every majority that counted on it.
+//! node has a [birth mark](BirthMark) that is valid for one run of its server, and does not vote without a valid one.
 //!
-//! A set of nodes is *founded* when all of its nodes are there and none has ever voted. Without all of them, or where
-//! a majority may have forgotten, nothing can be known: it stops, and says so.
+//! A node whose mark is missing, or is of another run, *may have lost data*, unless it provably writes everything to its
+//! disk. It votes again after these steps:
+//!
+//! 1. It is quarantined for the length of the [gate](BirthMark::gate). After that, every lock that it may have lost has
+//!    expired, and every attempt that counted on its vote has ended.
+//! 2. Its registers are raised to those of a majority of voting nodes. That majority shares a node with every majority that
+//!    the lost votes belonged to.
+//! 3. Its mark is replaced, and it votes.
+//!
+//! A set of nodes is *founded* when all of its nodes are reachable and none has ever voted. If one is missing, or a majority
+//! may have lost data, no safe decision is possible: the quorum stops, and says so.
 
 use std::time::Duration;
 
@@ -21,67 +26,67 @@ use crate::{
     error::{Error, ErrorKind, Result},
 };
 
-/// The fewest nodes of which one may fail.
+/// The smallest set in which one node may fail.
 pub const NODES_MIN: usize = 3;
-/// The gate unless told otherwise.
+/// The default of the gate.
 pub const GATE: Duration = Duration::from_secs(600);
-/// The shortest gate: below it there is no ttl.
+/// The shortest gate: the shortest ttl.
 pub const GATE_MIN: Duration = Duration::from_millis(300);
 
-/// What to write on a node.
+/// One change to write on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MembershipStep {
-    /// Replace the mark of this node, if it still is what it was.
+    /// Replace the mark of this node, if it has not changed since.
     Mark {
-        /// Which one.
+        /// The number of the node.
         node: usize,
-        /// What it was.
+        /// The mark that it had.
         expected: Option<BirthMark>,
-        /// By this.
+        /// The new mark.
         new: BirthMark,
     },
-    /// Raise the registers of this node to those of these others, then replace its mark.
+    /// Raise the registers of this node to those of the nodes `from`, then replace its mark.
     Recover {
-        /// Which one.
+        /// The number of the node.
         node: usize,
-        /// A majority that votes.
+        /// A majority of voting nodes.
         from: Vec<usize>,
-        /// Its mark.
+        /// The mark that it had.
         expected: BirthMark,
-        /// By this.
+        /// The new mark.
         new: BirthMark,
     },
 }
 
-/// How a set of nodes is.
+/// The state of a set of nodes, and what to do with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MembershipPlan {
-    /// What to do now; then look again.
+    /// What to write now. Then look at the nodes again.
     pub steps: Vec<MembershipStep>,
-    /// Which nodes may vote.
+    /// The numbers of the nodes that may vote.
     pub voting: Vec<usize>,
     /// The longest ttl.
     pub gate: Duration,
-    /// How many have never voted and wait for the gate.
+    /// How many nodes have never voted and wait for the end of the gate.
     pub waiting: usize,
-    /// When another node may be allowed to vote.
+    /// When the next node may be allowed to vote.
     pub again_in: Option<Duration>,
-    /// Why nothing can be granted, if that is so.
+    /// Why nothing can be granted, if nothing can.
     pub stopped: Option<String>,
 }
 
-/// Looks at all nodes (`None` for one that does not answer) and says what to do. `gate` is for a set that is used for
+/// Decides what to do with a set of nodes. `None` is a node that does not reply. `gate` counts for a set that is used for
 /// the first time.
 ///
 /// # Errors
-/// `Invalid` if these are no set: too few, one of them twice, or of different sets.
+/// `Invalid` if the nodes are not one set: too few, one of them twice, or from different sets.
 pub fn plan(nodes: &[Option<Health>], gate: Duration) -> Result<MembershipPlan> {
     check(nodes)?;
     let marks = || nodes.iter().flatten().filter_map(|health| health.mark.as_ref());
     if marks().all(|mark| mark.standing == VoterStatus::Founding) {
         return Ok(found(nodes, gate));
     }
-    // Founded: every mark that is not of a first use has the same set and gate.
+    // The set was founded earlier: all marks but those of a first use name the same set.
     let known = marks().find(|mark| mark.standing != VoterStatus::Founding).cloned();
     let Some(mut known) = known else { return Ok(found(nodes, gate)) };
     known.gate = marks().map(|mark| mark.gate).max().unwrap_or(known.gate);
@@ -95,7 +100,8 @@ fn invalid(message: String) -> Error {
 fn check(nodes: &[Option<Health>]) -> Result<()> {
     let size = nodes.len();
     if size < NODES_MIN {
-        let message = format!("a quorum of {size} is none: name at least {NODES_MIN} nodes, better 5");
+        let message =
+            format!("a quorum needs at least {NODES_MIN} nodes, better 5, and the URL names {size}");
         return Err(invalid(message));
     }
     for (index, health) in nodes.iter().enumerate() {
@@ -103,13 +109,16 @@ fn check(nodes: &[Option<Health>]) -> Result<()> {
         let twin =
             nodes[..index].iter().position(|other| other.as_ref().is_some_and(|it| it.run == health.run));
         if let Some(twin) = twin {
-            let message =
-                format!("nodes {} and {} are the same server: it would vote twice", twin + 1, index + 1);
+            let message = format!(
+                "nodes {} and {} are the same server, which would vote twice: name each server once",
+                twin + 1,
+                index + 1
+            );
             return Err(invalid(message));
         }
         if let Some(mark) = health.mark.as_ref().filter(|mark| mark.size != size) {
             let message = format!(
-                "node {} is one of a set of {}, and this names {size}: all clients must name the same nodes",
+                "node {} belongs to a set of {} nodes, and the URL names {size}: all clients must name the same nodes",
                 index + 1,
                 mark.size
             );
@@ -122,14 +131,14 @@ fn check(nodes: &[Option<Health>]) -> Result<()> {
         nodes.iter().flatten().filter(founded).filter_map(|health| health.mark.as_ref().map(|it| &it.set));
     let sets: Vec<_> = sets.collect();
     if sets.windows(2).any(|pair| pair[0] != pair[1]) {
-        let message = "these nodes are of different sets: all clients must name the same nodes";
+        let message = "these nodes belong to different sets: all clients must name the same nodes";
         return Err(invalid(message.to_owned()));
     }
     Ok(())
 }
 
-/// The first use: first all nodes are marked alike, then each is let vote. While one is not marked none votes, so
-/// whoever comes at the same time, or after one that was interrupted, can go on with it.
+/// The first use of a set: first all nodes get the same mark, then each may vote. No node votes while one has no mark, so
+/// several clients can do this at the same time, and one can continue what another one began.
 fn found(nodes: &[Option<Health>], gate: Duration) -> MembershipPlan {
     let missing = nodes.iter().filter(|node| node.is_none()).count();
     if missing > 0 {
@@ -173,7 +182,7 @@ fn found(nodes: &[Option<Health>], gate: Duration) -> MembershipPlan {
     plan
 }
 
-/// The name of a set is made of its servers: whoever founds it at the same time makes the same one.
+/// The name of a set is a hash of its servers, so that all clients that found it choose the same name.
 fn name_of(healths: &[&Health]) -> String {
     let mut runs: Vec<&str> = healths.iter().map(|health| health.run.as_str()).collect();
     runs.sort_unstable();
@@ -207,7 +216,7 @@ impl MembershipPlan {
             standing,
         };
         let Some(mark) = &health.mark else {
-            // When it lost its data is not known: a flush leaves no trace. So it counts from now.
+            // It is not known when it lost its data: a flush leaves no trace. So the quarantine begins now.
             let new = fresh(VoterStatus::Quarantined { since: health.now });
             return self.steps.push(MembershipStep::Mark { node, expected: None, new });
         };
@@ -229,7 +238,7 @@ impl MembershipPlan {
             }));
         }
         match mark.standing {
-            // It was told to sync less: from now on a restart may forget.
+            // Its configuration has changed: from now on a restart may lose data.
             VoterStatus::Voting if mark.durable && !health.durable => write(fresh(VoterStatus::Voting)),
             VoterStatus::Voting => {}
             VoterStatus::Founding => self.admit_founder(node, health, mark.clone()),
@@ -249,8 +258,8 @@ impl MembershipPlan {
         }
     }
 
-    /// A node that has never voted has nothing to forget, but the set may have lost everything at once: it waits out
-    /// the gate all the same.
+    /// Lets a node vote that has never voted. It has nothing to lose, but the whole set may have lost its data at once and
+    /// only look new. So it waits for the end of the gate too.
     fn admit_founder(&mut self, node: usize, health: &Health, mark: BirthMark) {
         let left = self.gate.saturating_sub(health.uptime);
         if !health.durable && !left.is_zero() {

@@ -1,24 +1,24 @@
-//! One node of a quorum: a server that knows nothing of the others.
+//! Leases over a quorum of independent servers (Redlock): what one node does, and how votes are counted.
 //!
-//! A lease over a quorum is held by whoever holds the lock on a majority of independent nodes, and its fencing token
-//! is a number that a majority has accepted for its owner. Everything that decides is pure and here:
+//! An owner holds the lease if it holds the lock on a majority of the nodes. Its fencing token is a number that a majority
+//! has accepted for it. All decisions are pure functions, in these modules:
 //!
 //! | module | what it decides |
 //! |---|---|
-//! | [`rule`] | what one node answers: the specification that a node in memory runs and that Lua scripts repeat |
-//! | [`tally`] | what a client makes of the answers so far |
-//! | [`membership`] | which nodes may vote, and what makes one that forgot vote again |
+//! | [`node_model`] | how one node replies: the specification that a memory node runs and that the Lua scripts repeat |
+//! | [`tally`] | what a client concludes from the replies so far |
+//! | [`membership`] | which nodes may vote, and when a node that lost data may vote again |
 //!
 //! # Why tokens grow
 //!
 //! A node accepts a number for an owner only if it is above every number that it accepted before, or if the last one
 //! was this owner's too. A grant is complete when a majority has accepted the *same* number. Two majorities share a
 //! node, so no number is granted to two owners, and a grant that begins after another one was complete is above it.
-//! No clock and no exclusion is used in this: tokens stay right where the lock itself fails. What is used is that a
-//! node does not forget; [`membership`] is about those that do.
+//! This does not depend on clocks or on mutual exclusion: tokens stay right even where the lock itself fails. It depends on
+//! nodes that do not lose their registers; [`membership`] deals with those that do.
 //!
-//! Numbers are taken from clocks all the same (in microseconds), so that a register may end: when it does, the node's
-//! clock is so far past it that the node accepts nothing below it any more.
+//! Numbers are taken from clocks (in microseconds) all the same, so that a register can expire: when it does, the clock of
+//! the node is so far ahead that the node accepts no number below it any more.
 
 pub mod membership;
 pub mod node_model;
@@ -35,245 +35,246 @@ use crate::{
     verdict::{GoneReason, HeldBy},
 };
 
-/// How far a proposal may be from a node's clock. A majority of clocks must be right to within this.
+/// How far a proposal may be from the clock of a node. A majority of the clocks must be right to within this.
 pub const SKEW_MAX: Duration = Duration::from_secs(600);
-/// How long a node keeps the last number of a resource after its clock has passed it. More than twice
-/// [`SKEW_MAX`]: then a register that has ended was of no use any more, even if the clock went back by that much.
+/// How long a node keeps the last number of a resource after its clock has passed it. More than twice [`SKEW_MAX`], so that
+/// an expired register is not needed any more, even if the clock was set back by that much.
 pub const RETENTION: Duration = Duration::from_secs(2 * 3600);
 
-/// A server that votes.
+/// One server of a quorum.
 ///
-/// Nodes know nothing of each other: whoever asks puts their answers together. Each verb happens in one step on its
-/// node, or not at all; an error says its effect as in the [contract of backends](crate::Backend). What each verb
-/// does is [`node_model::NodeModel`].
+/// Nodes do not know each other: the client combines their replies. Each verb happens in one step on its node, or not at
+/// all; an error names its effect, as in the [contract of backends](crate::Backend). [`node_model::NodeModel`] specifies
+/// what each verb does.
 #[async_trait::async_trait]
 pub trait QuorumNode: fmt::Debug + Send + Sync + 'static {
-    /// Which one, for people: an address without secrets.
+    /// The name of the node, for people to read: an address without secrets.
     fn name(&self) -> &str;
 
-    /// Who it is and how it is.
+    /// The identity and the state of the node.
     async fn health(&self) -> Result<Health>;
 
-    /// Replaces the birth mark if it is the `expected` one, and says which one is there then.
+    /// Replaces the birth mark if it is the `expected` one. Returns the mark that the node has afterwards.
     async fn mark(&self, expected: Option<&BirthMark>, new: &BirthMark) -> Result<Option<BirthMark>>;
 
-    /// Asks for the lock, and for the proposed number with it.
-    async fn vote(&self, ballot: &VoteRequest) -> Result<Vote>;
+    /// Asks for the lock, and proposes a number for the token.
+    async fn vote(&self, request: &VoteRequest) -> Result<Vote>;
 
-    /// Asks for the number alone, on a lock that is held.
-    async fn claim(&self, ballot: &VoteRequest) -> Result<Vote>;
+    /// Asks for another number, for a lock that this owner has.
+    async fn claim(&self, request: &VoteRequest) -> Result<Vote>;
 
-    /// Takes the lock, if it is free, as a part of a grant that a majority has given already: the proposal is its token.
-    /// No number is accepted.
-    async fn join(&self, ballot: &VoteRequest) -> Result<Vote>;
+    /// Takes the lock, if it is free, as a part of a grant that a majority has given already. The proposal is the token of
+    /// that grant; the node does not write its register.
+    async fn join(&self, request: &VoteRequest) -> Result<Vote>;
 
-    /// Gives the lock back, or what a late request would take; says whether it was there.
-    async fn undo(&self, undo: &UndoRequest) -> Result<bool>;
+    /// Releases the lock, and refuses delayed requests for it. Returns whether this owner had the lock.
+    async fn undo(&self, request: &UndoRequest) -> Result<bool>;
 
-    /// Goes on holding. One answer each, in order.
-    async fn renew(&self, held: &[RenewRequest]) -> Vec<Result<NodeRenewal>>;
+    /// Renews locks. One result for each request, in order.
+    async fn renew(&self, requests: &[RenewRequest]) -> Vec<Result<NodeRenewal>>;
 
-    /// Looks at one resource.
+    /// Reads one resource.
     async fn look(&self, resource: &Resource) -> Result<NodeView>;
 
-    /// Walks over what is there, a page at a time; the same entry perhaps twice.
+    /// Lists resources, a page at a time. An entry may appear twice.
     async fn walk(&self, prefix: &str, after: Option<&str>) -> Result<NodePage>;
 
-    /// Raises registers to at least these numbers, for nobody.
+    /// Raises registers to at least these numbers, without an owner.
     async fn raise(&self, registers: &[(Resource, FencingToken)]) -> Result<()>;
 
-    /// Returns when something about the resource changed here after this was called, or after `at_most`. A hint.
+    /// Returns when the resource changes on this node, or after `at_most`. A hint, as [`Backend::wait`](crate::Backend::wait).
     async fn listen(&self, resource: &Resource, at_most: Duration) -> Result<()>;
 }
 
 // The trait must stay dyn-compatible: a quorum may be of nodes of several kinds.
 const _: fn(&dyn QuorumNode) = |_| {};
 
-/// Who a node is and how it is.
+/// The identity and the state of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Health {
-    /// Of the running server: another one after each start. Two addresses with the same one are one server.
+    /// The id of the running server. It changes with each start. Two addresses with the same id are one server.
     pub run: String,
-    /// Its clock.
+    /// The clock of the node.
     pub now: WallTime,
-    /// Since it started.
+    /// The time since it started.
     pub uptime: Duration,
-    /// It provably syncs every write to its disk before it answers: a restart forgets nothing.
+    /// It provably writes everything to its disk before it replies, so a restart loses nothing.
     pub durable: bool,
-    /// What it remembers of itself.
+    /// Its birth mark, if it has one.
     pub mark: Option<BirthMark>,
 }
 
-/// The birth mark: what a node remembers of itself. One that has lost its data has lost its mark, too.
+/// The birth mark of a node: a record that the node keeps beside its data. A node that has lost its data has lost the mark
+/// too. ADR 0016.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct BirthMark {
-    /// Of which set of nodes it is a part.
+    /// The name of the set of nodes that it belongs to.
     pub set: String,
-    /// How many nodes that set has.
+    /// The number of nodes of that set.
     pub size: usize,
-    /// How long a node that may have forgotten has no vote; no ttl is longer.
+    /// How long a node that may have lost data must not vote. No ttl is longer than this.
     pub gate: Duration,
-    /// Which [run](Health::run) of the server it is valid for.
+    /// The [run](Health::run) of the server that the mark is valid for.
     pub run: String,
-    /// That run synced every write.
+    /// Whether that run wrote everything to its disk.
     pub durable: bool,
-    /// Whether it may vote.
+    /// Whether the node may vote.
     pub standing: VoterStatus,
 }
 
 /// Whether a node may vote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum VoterStatus {
-    /// The set is being used for the first time, and this node has not voted yet.
+    /// The set is used for the first time, and this node has not voted yet.
     Founding,
-    /// It may have forgotten something at this time, by its own clock: no vote yet.
+    /// It may have lost data at this time, by its own clock. It must not vote yet.
     Quarantined {
-        /// When.
+        /// The time of the loss.
         since: WallTime,
     },
-    /// It votes.
+    /// It may vote.
     Voting,
 }
 
-/// One call of `acquire`: what a failed one has taken is undone by this, and not what a later one took. Those of one
-/// owner grow.
+/// The id of one call of `acquire`. A failed attempt is undone by its id, so that a later attempt of the same owner is not
+/// touched. The ids of one owner grow. ADR 0017.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AttemptId(pub u64);
 
-/// What a node is asked for.
+/// A request for the lock of a resource on one node.
 #[derive(Clone, Debug)]
 pub struct VoteRequest {
-    /// The lock of what.
+    /// The resource.
     pub resource: Resource,
-    /// For whom.
+    /// The owner token of the claim.
     pub owner: OwnerToken,
-    /// By which attempt.
+    /// The attempt that asks.
     pub attempt: AttemptId,
-    /// For how long.
+    /// How long the lock lasts unless it is renewed.
     pub ttl: Duration,
-    /// The number that the client would like.
+    /// The number that the client proposes for the token.
     pub proposal: FencingToken,
-    /// Who asks, for people.
+    /// The process that asks, for people to read.
     pub holder: Arc<Holder>,
-    /// What it wants others to know.
+    /// A note for others to read.
     pub note: Option<Arc<[u8]>>,
 }
 
-/// What a node answers to a ballot.
+/// The reply of a node to a vote request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vote {
-    /// The node's clock.
+    /// The clock of the node.
     pub now: WallTime,
-    /// Yes or no.
+    /// What the node decided.
     pub choice: VoteOutcome,
 }
 
-/// Yes or no.
+/// What a node decided about a vote request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VoteOutcome {
-    /// This owner has the lock here, and this node has accepted the number for it.
+    /// This owner has the lock here, and the node has accepted the number for it.
     Yours {
-        /// Accepted.
+        /// The accepted number.
         number: FencingToken,
-        /// Of the lock.
+        /// The time until the lock expires.
         remaining: Duration,
     },
-    /// Someone else has the lock here.
+    /// Another owner has the lock here.
     Held {
-        /// Who.
+        /// That holder.
         by: Box<HeldBy>,
-        /// By which attempt it came.
+        /// The attempt that took the lock.
         attempt: AttemptId,
     },
-    /// Nobody has the lock here: a claim that comes too late.
+    /// No owner has the lock here, so there is no number to change: the lock has expired.
     Free,
-    /// A farewell buried this owner, or this attempt was undone.
+    /// The owner or this attempt has a tombstone.
     Cancelled,
-    /// The proposal is too far from this node's clock.
+    /// The proposal is too far from the clock of this node.
     Far,
     /// The ttl is longer than the gate.
     TooLong {
-        /// The longest.
+        /// The longest ttl that is allowed.
         gate: Duration,
     },
-    /// This node has no vote.
+    /// This node may not vote.
     NoVote,
 }
 
-/// Gives back what an owner has on a node.
+/// A request to release what an owner has on a node.
 #[derive(Clone, Debug)]
 pub struct UndoRequest {
-    /// Of what.
+    /// The resource.
     pub resource: Resource,
-    /// Whose.
+    /// The owner token of the claim.
     pub owner: OwnerToken,
-    /// Only what this attempt took; without one, whatever the owner has.
+    /// Release only what this attempt took. Without one: everything of the owner.
     pub attempt: Option<AttemptId>,
-    /// A request that is executed late comes to nothing for this long.
+    /// Leave a tombstone for this long: delayed requests are refused.
     pub tombstone: Option<Duration>,
 }
 
 impl UndoRequest {
-    /// What this attempt took.
-    pub fn of(ballot: &VoteRequest) -> UndoRequest {
+    /// Undoes what this attempt took.
+    pub fn of(request: &VoteRequest) -> UndoRequest {
         UndoRequest {
-            resource: ballot.resource.clone(),
-            owner: ballot.owner,
-            attempt: Some(ballot.attempt),
+            resource: request.resource.clone(),
+            owner: request.owner,
+            attempt: Some(request.attempt),
             tombstone: None,
         }
     }
 }
 
-/// What a node answers to a renewal.
+/// The reply of a node to a renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeRenewal {
-    /// The lock is there, and goes on.
+    /// The lock was renewed.
     Renewed {
-        /// Of the grant.
+        /// The number of the grant.
         number: FencingToken,
-        /// How much is left.
+        /// The time until the lock expires.
         remaining: Duration,
     },
-    /// It is not there.
+    /// This owner does not have the lock.
     Gone {
-        /// Why, as far as the node knows.
+        /// The reason, as far as the node knows.
         why: GoneReason,
     },
     /// The ttl is longer than the gate.
     TooLong {
-        /// The longest.
+        /// The longest ttl that is allowed.
         gate: Duration,
     },
 }
 
-/// One resource, as one node has it.
+/// One resource as one node has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeView {
-    /// The node's clock.
+    /// The clock of the node.
     pub now: WallTime,
-    /// Who has the lock here, and by which attempt.
+    /// The holder of the lock here, and the attempt that took it.
     pub held: Option<(HeldBy, AttemptId)>,
-    /// The last number that it accepted, where it remembers.
+    /// The last number that the node accepted, if it remembers one.
     pub last: Option<FencingToken>,
 }
 
-/// A page of what is on a node.
+/// A page of the resources on a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodePage {
-    /// Resources that are held, or whose register is remembered.
+    /// Resources that are locked, or have a register.
     pub entries: Vec<NodeEntry>,
-    /// Where to go on, if there are more.
+    /// Where the next page begins, if there is one.
     pub next: Option<String>,
 }
 
-/// A resource that a node knows.
+/// A resource in a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeEntry {
-    /// Which.
+    /// The resource.
     pub resource: Resource,
-    /// Someone has the lock.
+    /// Whether it is locked.
     pub held: bool,
-    /// The last number that it accepted, where this entry says so.
+    /// The last number that the node accepted, if this entry comes from a register.
     pub last: Option<FencingToken>,
 }

@@ -1,4 +1,14 @@
-//! What a client makes of the answers so far. Pure: asked again after each answer.
+//! How a client counts votes and renewals. Pure: the client asks again after each reply.
+//!
+//! `decide` looks at the votes in this order:
+//!
+//! 1. A tombstone on any node: `Cancelled`.
+//! 2. A majority accepted the same number for us: `Granted`.
+//! 3. A majority of locks is ours, with different numbers: `Claim` the greatest number on all of them.
+//! 4. A majority is still possible: `Wait`.
+//! 5. Nodes refused the ttl (`TooLong`), the proposal (`Propose` another), did not answer (`Unreachable`) or have no vote
+//!    (`Stopped`).
+//! 6. The votes are split between attempts: the one with most votes keeps them, the others give theirs back. ADR 0017.
 
 use std::{cmp::Reverse, collections::BTreeMap, time::Duration};
 
@@ -9,75 +19,75 @@ use crate::{
     verdict::{GoneReason, HeldBy},
 };
 
-/// How many of this many nodes are a majority.
+/// The smallest majority of this many nodes.
 pub fn majority(size: usize) -> usize {
     size / 2 + 1
 }
 
-/// What came of asking one node.
+/// The reply of one node to a vote request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeAnswer {
-    /// Nothing yet.
+    /// It has not replied yet.
     Pending,
-    /// This.
+    /// Its vote.
     Vote(Vote),
-    /// It failed, or took too long.
+    /// The request failed, or took too long.
     Silent,
 }
 
-/// What to do next.
+/// What the client does next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Wait for more answers.
+    /// Wait for more replies.
     Wait,
-    /// A majority has accepted the same number for us.
+    /// A majority has accepted the same number for this owner.
     Granted {
         /// The number.
         token: FencingToken,
-        /// How long a majority holds, at least.
+        /// How long a majority of the locks lasts, at least.
         remaining: Duration,
     },
-    /// A majority is ours, but not with the same number: claim the greatest.
+    /// This owner has a majority of the locks, with different numbers: claim the greatest number on all of them.
     Claim {
-        /// The greatest.
+        /// The greatest number.
         number: FencingToken,
     },
-    /// Too many find the proposal too far from their clocks: propose their median.
+    /// For too many nodes the proposal is too far from their clocks: propose the median of the clocks.
     Propose {
-        /// The median.
+        /// The median of the clocks.
         clock: WallTime,
     },
-    /// Nobody has a majority, and nobody has more than we do: keep what we have and ask the others again.
+    /// No attempt has a majority, and this one has the most votes: keep them, and ask the other nodes again.
     Contested,
-    /// Someone else has it, or is nearer to it than we are.
+    /// Another owner has a majority, or more votes than this one.
     Blocked {
-        /// Who, if a node said so.
+        /// The other holder, if a node named it.
         by: Option<Box<HeldBy>>,
     },
-    /// A farewell buried this owner.
+    /// The claim was cancelled: its owner has a tombstone.
     Cancelled,
     /// The ttl is longer than the gate.
     TooLong {
-        /// The longest.
+        /// The longest ttl that is allowed.
         gate: Duration,
     },
-    /// So many nodes have no vote that the others are no majority.
+    /// So many nodes have no vote that the others are not a majority.
     Stopped {
-        /// How many have none.
+        /// How many nodes have no vote.
         abstain: usize,
     },
-    /// So many nodes did not answer that the others are no majority.
+    /// So many nodes did not reply that the others are not a majority.
     Unreachable {
-        /// How many did not.
+        /// How many nodes did not reply.
         silent: usize,
     },
 }
 
-/// Decides after some answers to a ballot. `answers` has one entry for each node.
+/// Decides after some replies to a vote request. `answers` has one entry for each node; `ours` is the attempt that asks.
 pub fn decide(answers: &[NodeAnswer], ours: AttemptId) -> Decision {
     let needed = majority(answers.len());
     let count = VoteCount::of(answers);
-    if count.buried {
+    if count.cancelled {
         return Decision::Cancelled;
     }
     if let Some((token, remaining)) = agreed(&count.yours, needed) {
@@ -106,7 +116,7 @@ pub fn decide(answers: &[NodeAnswer], ours: AttemptId) -> Decision {
     if count.abstain > answers.len() - needed {
         return Decision::Stopped { abstain: count.abstain };
     }
-    count.contest(ours, needed)
+    count.resolve_split(ours, needed)
 }
 
 #[derive(Default)]
@@ -115,7 +125,7 @@ struct VoteCount<'a> {
     rivals: BTreeMap<AttemptId, Vec<&'a HeldBy>>,
     clocks: Vec<WallTime>,
     gate: Option<Duration>,
-    buried: bool,
+    cancelled: bool,
     far: usize,
     free: usize,
     abstain: usize,
@@ -142,7 +152,7 @@ impl<'a> VoteCount<'a> {
             VoteOutcome::Yours { number, remaining } => self.yours.push((*number, *remaining)),
             VoteOutcome::Held { by, attempt } => self.rivals.entry(*attempt).or_default().push(by),
             VoteOutcome::Free => self.free += 1,
-            VoteOutcome::Cancelled => self.buried = true,
+            VoteOutcome::Cancelled => self.cancelled = true,
             VoteOutcome::Far => self.far += 1,
             VoteOutcome::TooLong { gate } => {
                 self.gate = Some(self.gate.map_or(*gate, |known| known.max(*gate)))
@@ -151,23 +161,24 @@ impl<'a> VoteCount<'a> {
         }
     }
 
-    /// Votes are split. Whoever has the most keeps them, the others give theirs back: so one of them wins soon.
-    fn contest(self, ours: AttemptId, needed: usize) -> Decision {
+    /// Step 6: the votes are split. The attempt with the most votes keeps them, and the older one if two have as many; all
+    /// others give theirs back. All clients follow the same rule, so one of them wins soon.
+    fn resolve_split(self, ours: AttemptId, needed: usize) -> Decision {
         let unseen = self.silent + self.pending + self.abstain;
         let leader = self.rivals.into_iter().max_by_key(|(id, votes)| (votes.len(), Reverse(*id)));
         let Some((id, votes)) = leader else {
-            // Locks of ours have ended while we asked.
+            // There is no other attempt. Some of our own locks have expired since we began to ask.
             return if self.yours.is_empty() { Decision::Blocked { by: None } } else { Decision::Contested };
         };
         let ahead = (self.yours.len(), Reverse(ours)) > (votes.len(), Reverse(id));
         if ahead && votes.len() + unseen < needed {
             return Decision::Contested;
         }
-        Decision::Blocked { by: together(&votes, needed).map(Box::new) }
+        Decision::Blocked { by: merge_views(&votes, needed).map(Box::new) }
     }
 }
 
-/// A number that a majority has, and how long a majority has it.
+/// The number that a majority accepted, and how long a majority of these locks lasts.
 fn agreed(yours: &[(FencingToken, Duration)], needed: usize) -> Option<(FencingToken, Duration)> {
     let mut by_number: BTreeMap<FencingToken, Vec<Duration>> = BTreeMap::new();
     yours.iter().for_each(|(number, remaining)| by_number.entry(*number).or_default().push(*remaining));
@@ -175,45 +186,45 @@ fn agreed(yours: &[(FencingToken, Duration)], needed: usize) -> Option<(FencingT
     Some((number, nth_longest(remaining, needed)))
 }
 
-/// How long at least `needed` of them last.
+/// How long at least `needed` of these durations last.
 fn nth_longest(mut all: Vec<Duration>, needed: usize) -> Duration {
     all.sort_unstable_by(|a, b| b.cmp(a));
     all.get(needed - 1).copied().unwrap_or_default()
 }
 
-/// The median of a majority's clocks: a minority that is wrong cannot run away with it.
+/// The median of the clocks of at least a majority, so that a minority of wrong clocks cannot move it far.
 fn median(clocks: &[WallTime], needed: usize) -> Option<WallTime> {
     let mut sorted = clocks.to_vec();
     sorted.sort_unstable();
     (sorted.len() >= needed).then(|| sorted[sorted.len() / 2])
 }
 
-/// What came of renewing one lease.
+/// The result of renewing one lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RenewalDecision {
-    /// A majority has it.
+    /// A majority renewed it.
     Renewed {
-        /// Of the grant.
+        /// The token of the grant.
         token: FencingToken,
-        /// How long a majority has it, at least.
+        /// How long a majority of the locks lasts, at least.
         remaining: Duration,
     },
-    /// No majority can have it.
+    /// No majority has it any more.
     Gone {
-        /// Why.
+        /// The reason.
         why: GoneReason,
     },
     /// The ttl is longer than the gate.
     TooLong {
-        /// The longest.
+        /// The longest ttl that is allowed.
         gate: Duration,
     },
-    /// Too few nodes answered to tell.
+    /// Too few nodes replied to decide.
     Unreachable,
 }
 
-/// Decides after some answers to a renewal; `None` for a node that has not answered, and `Some(None)` for one that
-/// will not. `None` while more answers could change the outcome. `known` is the token that this client remembers.
+/// Decides after some replies to a renewal. In `answers`, `None` is a node that has not replied yet, and `Some(None)` one that
+/// failed. Returns `None` while more replies could change the result. `known` is the token that this client remembers.
 pub fn decide_renewal(
     answers: &[Option<Option<NodeRenewal>>],
     known: Option<FencingToken>,
@@ -240,12 +251,15 @@ pub fn decide_renewal(
     (pending == 0).then_some(RenewalDecision::Unreachable)
 }
 
-/// The token of a grant, of the numbers that nodes name: one that a majority names; else the one that this client
-/// remembers, if it is among them; else the one that most name, and the lowest of those that as many name.
+/// The token of a grant, chosen from the numbers that the nodes report:
 ///
-/// A majority has accepted the token, but a node that has not heard of it yet may name another, lower or higher, and it
-/// may be that too few others answer to outvote it. Whoever was granted the lease then knows better, and tells such nodes
-/// with each renewal. Whoever was not has to guess.
+/// 1. The number that a majority reports.
+/// 2. Otherwise the token that this client remembers, if a node reports it.
+/// 3. Otherwise the number that most nodes report; among equals, the lowest.
+///
+/// A majority has accepted the token. But a node that missed it may report another number, lower or higher, and too few
+/// other nodes may reply to outvote it. The client that was granted the lease remembers the token, and corrects such nodes
+/// with each renewal. Any other client has to guess.
 fn token(
     numbers: impl Iterator<Item = FencingToken>,
     known: Option<FencingToken>,
@@ -258,16 +272,16 @@ fn token(
     Some(if count < needed { known.unwrap_or(most) } else { most })
 }
 
-/// Whether an owner that said farewell was there: on a majority, if those that did not answer had it.
-/// `None` for a node that did not answer.
+/// Whether a released owner held the lease: on a majority, counting the nodes that did not reply as yes.
+/// `None` is a node that did not reply.
 pub fn was_there(answers: &[Option<bool>]) -> bool {
     let there = answers.iter().filter(|answer| **answer == Some(true)).count();
     let unknown = answers.iter().filter(|answer| answer.is_none()).count();
     there > 0 && there + unknown >= majority(answers.len())
 }
 
-/// Who holds a resource in the eyes of a majority, for how long a majority has it, and the greatest number accepted.
-/// `None` for a node that did not answer.
+/// The holder that a majority of the nodes reports, and the greatest number that any node accepted. `None` is a node that
+/// did not reply.
 pub fn majority_view(views: &[Option<NodeView>]) -> (Option<HeldBy>, Option<FencingToken>) {
     let needed = majority(views.len());
     let seen = || views.iter().flatten();
@@ -277,12 +291,12 @@ pub fn majority_view(views: &[Option<NodeView>]) -> (Option<HeldBy>, Option<Fenc
         by_attempt.entry(*attempt).or_default().push(by);
     });
     let holder = by_attempt.into_values().find(|all| all.len() >= needed);
-    (holder.and_then(|all| together(&all, needed)), last)
+    (holder.and_then(|all| merge_views(&all, needed)), last)
 }
 
-/// One holder as these nodes see it together. A node that was away when the others granted it may have it since later
-/// and for longer: it is there for as long as `needed` of them have it, or all, if there are fewer.
-fn together(seen: &[&HeldBy], needed: usize) -> Option<HeldBy> {
+/// Merges what several nodes report of one holder. A node that was unreachable at the grant may have joined later, and its
+/// lock lasts longer. The holder lasts for as long as `needed` of the nodes have it, or all of them if there are fewer.
+fn merge_views(seen: &[&HeldBy], needed: usize) -> Option<HeldBy> {
     let mut by = (*seen.first()?).clone();
     by.token = token(seen.iter().map(|by| by.token), None, needed).unwrap_or(by.token);
     by.remaining = nth_longest(seen.iter().map(|by| by.remaining).collect(), needed.min(seen.len()));
@@ -350,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_blocked_hears_how_long_a_majority_holds_not_what_one_node_says() {
+    fn a_blocked_claim_is_told_how_long_a_majority_holds_and_not_what_one_node_reports() {
         let since = |held_for: u64, remaining: u64| {
             let mut answer = held(3);
             if let NodeAnswer::Vote(Vote { choice: VoteOutcome::Held { by, .. }, .. }) = &mut answer {
@@ -427,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn a_farewell_was_to_a_holder_if_a_majority_may_have_known_it() {
+    fn a_release_ended_a_holder_if_a_majority_may_have_had_it() {
         assert!(was_there(&[Some(true), Some(true), Some(true), Some(false), None]));
         assert!(was_there(&[Some(true), Some(true), None, Some(false), Some(false)]));
         assert!(!was_there(&[Some(true), Some(false), Some(false), Some(false), None]));

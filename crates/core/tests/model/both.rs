@@ -8,7 +8,7 @@ use leasehold_core::{
     Verdict, admission,
 };
 
-use crate::naive::{Naive, Said};
+use crate::naive::{Naive, Reply};
 
 pub(crate) fn resource() -> Resource {
     Resource::new("model", "1").unwrap()
@@ -60,18 +60,18 @@ impl Both {
         let before = self.model.clone();
         let verdict = self.model.acquire(self.now, claim, 0).unwrap();
         let said = match &verdict {
-            Verdict::Granted(grant) => Said::Granted { token: grant.token, remaining: grant.remaining },
+            Verdict::Granted(grant) => Reply::Granted { token: grant.token, remaining: grant.remaining },
             Verdict::Blocked(blocked) => {
                 let ahead = blocked.ahead as usize;
-                Said::Blocked {
+                Reply::Blocked {
                     placed: blocked.queued,
                     ahead,
                     changes_in: blocked.changes_in,
                     paused: blocked.paused,
                 }
             }
-            Verdict::Cancelled => Said::Cancelled,
-            Verdict::Mismatch { capacity } => Said::Mismatch { capacity: *capacity },
+            Verdict::Cancelled => Reply::Cancelled,
+            Verdict::Mismatch { capacity } => Reply::Mismatch { capacity: *capacity },
         };
         let due = self.naive.acquire(self.now, claim, token);
         assert_eq!(self.rounded(said), self.rounded(due), "{claim:?}");
@@ -88,14 +88,14 @@ impl Both {
     pub(crate) fn renew(&mut self, held: &RenewRequest) -> Renewal {
         let renewal = self.model.renew(self.now, held);
         let said = match &renewal {
-            Renewal::Renewed(kept) => Said::Kept {
+            Renewal::Renewed(kept) => Reply::Kept {
                 token: kept.token,
                 remaining: kept.remaining,
                 asked: kept.asked.as_ref().map(|asked| asked.within),
                 evicting: kept.evicting,
             },
-            Renewal::Queued { remaining } => Said::Queued { remaining: *remaining },
-            Renewal::Gone { why } => Said::Gone(*why),
+            Renewal::Queued { remaining } => Reply::Queued { remaining: *remaining },
+            Renewal::Gone { why } => Reply::Gone(*why),
         };
         assert_eq!(said, self.naive.renew(self.now, held), "{held:?}");
         self.check();
@@ -105,7 +105,7 @@ impl Both {
     #[track_caller]
     pub(crate) fn release(&mut self, request: &ReleaseRequest) -> Released {
         let released = self.model.release(self.now, request);
-        let said = Said::Released { now: released == Released::Now };
+        let said = Reply::Released { now: released == Released::Now };
         assert_eq!(said, self.naive.release(self.now, request), "{request:?}");
         self.check();
         released
@@ -115,8 +115,8 @@ impl Both {
     pub(crate) fn order(&mut self, order: &OperatorCommand) -> CommandOutcome {
         let answer = self.model.order(self.now, order);
         let said = match answer {
-            CommandOutcome::Done => Said::Done,
-            CommandOutcome::HolderChanged { token } => Said::HolderChanged { token },
+            CommandOutcome::Done => Reply::Done,
+            CommandOutcome::HolderChanged { token } => Reply::HolderChanged { token },
         };
         assert_eq!(said, self.naive.order(self.now, order), "{order:?}");
         self.resized |= matches!(order.action, OperatorAction::Resize { .. });
@@ -129,11 +129,11 @@ impl Both {
     }
 
     /// Beyond the window, how many are ahead is an upper bound.
-    fn rounded(&self, said: Said) -> Said {
+    fn rounded(&self, said: Reply) -> Reply {
         match said {
-            Said::Blocked { placed, ahead, changes_in, paused } if ahead > admission::WINDOW => {
-                assert!(ahead <= self.naive.line.len());
-                Said::Blocked { placed, ahead: usize::MAX, changes_in, paused }
+            Reply::Blocked { placed, ahead, changes_in, paused } if ahead > admission::WINDOW => {
+                assert!(ahead <= self.naive.queue.len());
+                Reply::Blocked { placed, ahead: usize::MAX, changes_in, paused }
             }
             said => said,
         }
@@ -143,48 +143,55 @@ impl Both {
     #[track_caller]
     fn check(&self) {
         let (now, seen) = (self.now, self.look());
-        let live_seats: Vec<_> = self.naive.seats.iter().filter(|seat| seat.ends > now).collect();
-        let live_line: Vec<_> = self.naive.line.iter().filter(|place| place.ends > now).collect();
-        assert_eq!(seen.holder_count as usize, live_seats.len());
-        assert_eq!(seen.queue_length as usize, live_line.len());
+        let live_holders: Vec<_> = self.naive.holders.iter().filter(|holder| holder.ends > now).collect();
+        let live_queue: Vec<_> = self.naive.queue.iter().filter(|place| place.ends > now).collect();
+        assert_eq!(seen.holder_count as usize, live_holders.len());
+        assert_eq!(seen.queue_length as usize, live_queue.len());
         let weight: u64 = seen.holders.iter().map(|by| u64::from(by.weight)).sum();
         assert!(self.resized || weight <= u64::from(seen.capacity), "{weight} of {} are held", seen.capacity);
         assert!(seen.holders.is_sorted_by_key(|by| by.token), "holders are listed by token");
-        for (by, seat) in seen.holders.iter().zip(&live_seats) {
-            assert_eq!((by.token, by.weight, by.handovers), (seat.token, seat.weight, seat.turns));
-            assert_eq!((by.kept, by.evicting), (seat.kept, seat.evicting));
-            assert_eq!((by.remaining, by.held_for), (now.until(seat.ends), seat.since.until(now)));
+        for (by, holder) in seen.holders.iter().zip(&live_holders) {
+            assert_eq!((by.token, by.weight, by.handovers), (holder.token, holder.weight, holder.handovers));
+            assert_eq!((by.kept, by.evicting), (holder.kept, holder.evicting));
+            assert_eq!((by.remaining, by.held_for), (now.until(holder.ends), holder.since.until(now)));
         }
-        for (place, naive) in seen.queue.iter().zip(&live_line) {
+        for (place, naive) in seen.queue.iter().zip(&live_queue) {
             assert_eq!((place.weight, place.waited), (naive.weight, naive.since.until(now)));
             assert_eq!(place.remaining, now.until(naive.ends));
         }
         let mut owners = HashSet::new();
-        let seated =
-            live_seats.iter().map(|seat| seat.owner).chain(live_line.iter().map(|place| place.owner));
-        assert!(seated.into_iter().all(|owner| owners.insert(owner)), "an owner has one seat or one place");
+        let present =
+            live_holders.iter().map(|holder| holder.owner).chain(live_queue.iter().map(|place| place.owner));
+        assert!(
+            present.into_iter().all(|owner| owners.insert(owner)),
+            "an owner holds once or is queued once"
+        );
         assert_eq!(seen.last_token, self.naive.last);
         assert_eq!(seen.paused_for, self.naive.paused_until.filter(|at| *at > now).map(|at| now.until(at)));
-        if live_line.len() <= 8 {
+        if live_queue.len() <= 8 {
             self.check_movers();
         }
     }
 
-    /// Exactly those are woken who would be granted if they asked.
+    /// Exactly the claims are woken that would be granted if they asked.
     #[track_caller]
     fn check_movers(&self) {
-        let mut settled = self.model.clone();
-        settled.settle(self.now);
-        let movers: Vec<_> = settled.movers().collect();
-        let line = self.naive.line.iter().filter(|place| place.ends > self.now);
-        for place in line {
-            let mut asked = settled.clone();
+        let mut current = self.model.clone();
+        current.remove_expired(self.now);
+        let grantable: Vec<_> = current.grantable().collect();
+        let queue = self.naive.queue.iter().filter(|place| place.ends > self.now);
+        for place in queue {
+            let mut asked = current.clone();
             let share = Share::new(place.weight.min(self.naive.capacity), self.naive.capacity).unwrap();
             let mut claim = claim(0, share, Duration::from_secs(1));
             claim.owner = place.owner;
             let granted = matches!(asked.acquire(self.now, &claim, 0), Ok(Verdict::Granted(_)));
             let fits = place.weight <= self.naive.capacity;
-            assert_eq!(movers.contains(&place.owner), granted && fits, "who is woken is who can move");
+            assert_eq!(
+                grantable.contains(&place.owner),
+                granted && fits,
+                "exactly the grantable claims are woken"
+            );
         }
     }
 }

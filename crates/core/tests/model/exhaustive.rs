@@ -12,10 +12,10 @@ use crate::both::{Both, claim, owner, reference, resource};
 enum Move {
     Acquire(u8),
     Queue(u8),
-    Succeed { heir: u8, from: u8, tombstone: bool },
+    Succeed { successor: u8, from: u8, tombstone: bool },
     Renew(u8),
     Leave(u8),
-    Bury(u8),
+    Cancel(u8),
     Close(u8),
     Order(OperatorAction),
     Pass(u64),
@@ -29,30 +29,32 @@ impl Move {
     /// The owners it names, in order.
     fn owners(self) -> [Option<u8>; 2] {
         match self {
-            Move::Succeed { heir, from, .. } => [Some(from), Some(heir)],
+            Move::Succeed { successor, from, .. } => [Some(from), Some(successor)],
             Move::Order(_) | Move::Pass(_) => [None, None],
-            Move::Acquire(who)
-            | Move::Queue(who)
-            | Move::Renew(who)
-            | Move::Leave(who)
-            | Move::Bury(who)
-            | Move::Close(who) => [Some(who), None],
+            Move::Acquire(owner)
+            | Move::Queue(owner)
+            | Move::Renew(owner)
+            | Move::Leave(owner)
+            | Move::Cancel(owner)
+            | Move::Close(owner) => [Some(owner), None],
         }
     }
 
     fn play(self, both: &mut Both, share: Share) {
         match self {
-            Move::Acquire(who) => drop(both.acquire(&claim(who, share, TTL))),
-            Move::Queue(who) => drop(both.acquire(&claim(who, share, TTL).queued())),
-            Move::Succeed { heir, from, tombstone } => {
+            Move::Acquire(owner) => drop(both.acquire(&claim(owner, share, TTL))),
+            Move::Queue(owner) => drop(both.acquire(&claim(owner, share, TTL).queued())),
+            Move::Succeed { successor, from, tombstone } => {
                 let mut from = Handover::from(owner(from));
                 from.tombstone = tombstone.then_some(TTL);
-                both.acquire(&claim(heir, share, TTL).queued().taking_over(from));
+                both.acquire(&claim(successor, share, TTL).queued().taking_over(from));
             }
-            Move::Renew(who) => drop(both.renew(&RenewRequest::new(reference(who), TTL))),
-            Move::Leave(who) => drop(both.release(&ReleaseRequest::new(reference(who)))),
-            Move::Bury(who) => drop(both.release(&ReleaseRequest::new(reference(who)).with_tombstone(TTL))),
-            Move::Close(who) => drop(both.release(&ReleaseRequest::new(reference(who)).keeping(TTL))),
+            Move::Renew(owner) => drop(both.renew(&RenewRequest::new(reference(owner), TTL))),
+            Move::Leave(owner) => drop(both.release(&ReleaseRequest::new(reference(owner)))),
+            Move::Cancel(owner) => {
+                drop(both.release(&ReleaseRequest::new(reference(owner)).with_tombstone(TTL)))
+            }
+            Move::Close(owner) => drop(both.release(&ReleaseRequest::new(reference(owner)).keeping(TTL))),
             Move::Order(command) => {
                 both.order(&OperatorCommand::new(resource(), command, "someone", "somehow"));
             }
@@ -68,9 +70,9 @@ fn explore(both: &Both, moves: &[Move], share: Share, depth: usize, known: u8) -
     }
     let mut count = 0;
     for step in moves {
-        let newcomer = |known: u8, who: Option<u8>| match who {
-            Some(who) if who > known => None,
-            Some(who) if who == known => Some(known + 1),
+        let newcomer = |known: u8, owner: Option<u8>| match owner {
+            Some(owner) if owner > known => None,
+            Some(owner) if owner == known => Some(known + 1),
             _ => Some(known),
         };
         let [first, second] = step.owners();
@@ -94,11 +96,11 @@ fn every_short_story_of_a_mutex() {
 }
 
 #[test]
-fn every_short_story_with_heirs_graves_and_orders() {
-    let mut moves = [each(Move::Queue), each(Move::Renew), each(Move::Leave), each(Move::Bury)].concat();
+fn every_short_sequence_with_handovers_tombstones_and_commands() {
+    let mut moves = [each(Move::Queue), each(Move::Renew), each(Move::Leave), each(Move::Cancel)].concat();
     moves.extend(each(Move::Close));
-    for (heir, from) in [(1, 0), (0, 1), (2, 0), (2, 1)] {
-        moves.extend([true, false].map(|tombstone| Move::Succeed { heir, from, tombstone }));
+    for (successor, from) in [(1, 0), (0, 1), (2, 0), (2, 1)] {
+        moves.extend([true, false].map(|tombstone| Move::Succeed { successor, from, tombstone }));
     }
     moves.extend([OperatorAction::Pause { lasting: TTL }, OperatorAction::Resume].map(Move::Order));
     moves.extend([Eviction::AtExpiry, Eviction::Now].map(|how| Move::Order(OperatorAction::Evict(how))));
@@ -120,9 +122,9 @@ fn every_short_story_of_permits() {
     }
 }
 
-/// Whoever is first in line is first to be granted, in every interleaving of two who wait and one who leaves.
+/// Whoever is first in line is first to be granted, in every interleaving of two owner wait and one owner leaves.
 #[test]
-fn in_every_interleaving_the_first_in_line_is_granted_first() {
+fn in_every_interleaving_the_first_of_the_queue_is_granted_first() {
     let moves = [Move::Queue(1), Move::Queue(2), Move::Leave(0), Move::Acquire(2)];
     let mut stack = vec![(Both::new(), Vec::<Move>::new())];
     stack[0].0.acquire(&claim(0, Share::WHOLE, Duration::from_secs(60)));

@@ -3,8 +3,8 @@
 
 mod both;
 mod exhaustive;
+mod handover;
 mod naive;
-mod orders;
+mod operator_commands;
 mod random;
 mod rules;
-mod succession;

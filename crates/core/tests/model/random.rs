@@ -133,7 +133,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn long_lines_agree_as_well(steps in prop::collection::vec(step(90), 1..40), family in 0usize..3) {
+    fn long_queues_agree_as_well(steps in prop::collection::vec(step(90), 1..40), family in 0usize..3) {
         let mut both = Both::new();
         // Everyone queues first, so that the line is longer than what is looked at.
         for number in 0..80 {

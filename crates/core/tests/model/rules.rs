@@ -1,4 +1,4 @@
-//! Seating, the line, expiry, renewal, tombstones and closing.
+//! Admission, the queue, expiry, renewal, tombstones and kept resources.
 
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ fn a_claim_is_granted_iff_it_fits_with_holders_and_those_ahead() {
 }
 
 #[test]
-fn one_who_would_leave_never_overtakes() {
+fn a_claim_that_would_leave_never_overtakes() {
     let mut both = Both::new();
     granted(both.ask(0, Share::WHOLE));
     placed(both.queue(1, Share::WHOLE), 0);
@@ -136,7 +136,7 @@ fn a_token_is_minted_from_last_clock_and_floor() {
 }
 
 #[test]
-fn the_first_fixes_the_capacity_while_anyone_is_there() {
+fn the_first_claim_fixes_the_capacity_while_the_resource_is_in_use() {
     let mut both = Both::new();
     granted(both.ask(0, share(1, 2)));
     assert!(matches!(both.ask(1, Share::WHOLE), Verdict::Mismatch { capacity: 2 }));
@@ -165,7 +165,7 @@ fn renewing_never_revives_and_never_shortens() {
 }
 
 #[test]
-fn a_place_lives_only_as_long_as_it_is_kept() {
+fn a_place_in_the_queue_expires_unless_it_is_renewed() {
     let mut both = Both::new();
     granted(both.acquire(&claim(0, Share::WHOLE, TTL * 10)));
     placed(both.queue(1, Share::WHOLE), 0);
@@ -183,7 +183,7 @@ fn a_place_lives_only_as_long_as_it_is_kept() {
 }
 
 #[test]
-fn a_line_longer_than_the_window_is_counted_from_above() {
+fn in_a_queue_longer_than_the_window_the_number_ahead_is_an_upper_bound() {
     let mut both = Both::new();
     granted(both.ask(200, Share::WHOLE));
     let last = u8::try_from(admission::WINDOW + 5).unwrap();
@@ -201,7 +201,7 @@ fn a_line_longer_than_the_window_is_counted_from_above() {
 }
 
 #[test]
-fn a_farewell_buries_if_told_to() {
+fn a_release_leaves_a_tombstone_if_asked() {
     let mut both = Both::new();
     both.release(&ReleaseRequest::new(reference(0)).with_tombstone(TTL));
     assert!(matches!(both.ask(0, Share::WHOLE), Verdict::Cancelled));
@@ -212,7 +212,7 @@ fn a_farewell_buries_if_told_to() {
 }
 
 #[test]
-fn a_kept_seat_is_closed_for_everyone_and_then_open() {
+fn a_kept_resource_is_closed_for_all_and_then_open() {
     let mut both = Both::new();
     granted(both.ask(0, Share::WHOLE));
     assert_eq!(both.release(&ReleaseRequest::new(reference(0)).keeping(TTL * 2)), Released::Now);
@@ -272,7 +272,7 @@ fn versions_count_changes_and_idle_means_nothing_to_remember() {
     let granted_at = both.model.version();
     assert!(granted_at > start && !both.model.is_idle());
     blocked(both.ask(1, Share::WHOLE));
-    assert_eq!(both.model.version(), granted_at, "who left no trace changed nothing");
+    assert_eq!(both.model.version(), granted_at, "a claim that leaves nothing behind changes nothing");
     both.go_on(0, TTL);
     assert_eq!(both.model.version(), granted_at, "a renewal lets nobody move");
     both.leave(0);
@@ -280,13 +280,13 @@ fn versions_count_changes_and_idle_means_nothing_to_remember() {
     both.release(&ReleaseRequest::new(reference(0)).with_tombstone(TTL));
     assert!(!both.model.is_idle(), "a tombstone is to be remembered");
     both.pass(TTL);
-    both.model.settle(both.now);
+    both.model.remove_expired(both.now);
     assert!(both.model.is_idle());
     assert_eq!(Model::new(77).version(), 77);
 }
 
 #[test]
-fn who_is_worth_waking_can_move_or_has_no_place() {
+fn a_waiter_should_ask_again_if_it_is_grantable_or_has_no_place() {
     let mut both = Both::new();
     granted(both.ask(0, Share::WHOLE));
     placed(both.queue(1, Share::WHOLE), 0);
@@ -297,6 +297,6 @@ fn who_is_worth_waking_can_move_or_has_no_place() {
     assert_eq!(worth(&both), [true, false, true]);
     both.leave(1);
     assert_eq!(worth(&both), [true, true, true]);
-    assert_eq!((both.model.is_placed(owner(1)), both.model.is_placed(owner(2))), (false, true));
+    assert_eq!((both.model.is_queued(owner(1)), both.model.is_queued(owner(2))), (false, true));
     assert_eq!(both.model.queue_length(), 1);
 }

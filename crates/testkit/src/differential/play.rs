@@ -106,7 +106,7 @@ impl<'a> Game<'a> {
         }
         for at in 0..self.world.models.len() {
             loop {
-                let mover = self.world.models[at].movers().next();
+                let mover = self.world.models[at].grantable().next();
                 let Some(asking) = mover.and_then(|mover| self.waiting.get(&(at, mover)).cloned()) else {
                     break;
                 };
@@ -172,16 +172,16 @@ impl<'a> Game<'a> {
 
         // A session keeps its places: whoever waits asks through the handle by which it came.
         let place = self.waiting.get(&(at, claim.owner)).filter(|_| !self.has.own_ttl);
-        let place = place.filter(|_| self.world.models[at].is_placed(claim.owner));
+        let place = place.filter(|_| self.world.models[at].is_queued(claim.owner));
         let second = place.map_or(asking.second, |place| place.second);
         let backend = self.backend(second);
         let (answer, ran) = self.call(backend.acquire(&theirs)).await;
         self.story.push(format!("acquire {asking:?} as {share:?}\n      -> {answer:?}"));
         let Some(ran) = ran else { return Ok(None) };
         let clock = self.world.clock();
-        let waited = self.world.models[at].is_placed(claim.owner);
+        let waited = self.world.models[at].is_queued(claim.owner);
         let ours = self.world.models[at].acquire(ran.ended, &claim, clock);
-        if !waited && self.world.models[at].is_placed(claim.owner) {
+        if !waited && self.world.models[at].is_queued(claim.owner) {
             let asking = Asking { takes_over_from: None, floor: false, second, ..asking.clone() };
             self.waiting.insert((at, claim.owner), asking);
         }
@@ -201,7 +201,7 @@ impl<'a> Game<'a> {
         }
         let all = self.world.models[at].snapshot(ran.ended, &claim.resource);
         let mut tolerance = self.tolerance();
-        tolerance.unsettled = self.has.self_granting && self.world.models[at].movers().next().is_some();
+        tolerance.unsettled = self.has.self_granting && self.world.models[at].grantable().next().is_some();
         tolerance.verdict(&self.world.tokens[at], &all, &ours, &answer)?;
         Ok(Some(()))
     }

@@ -39,13 +39,13 @@ fn a_pause_grants_nothing_takes_nothing_and_ends() {
 }
 
 #[test]
-fn a_resume_ends_a_pause_and_lets_the_line_move() {
+fn a_resume_ends_a_pause_and_the_queue_is_granted() {
     let mut both = Both::new();
     both.say(OperatorAction::Pause { lasting: TTL });
     placed(both.queue(0, Share::WHOLE), 0);
-    assert_eq!(both.model.movers().count(), 0);
+    assert_eq!(both.model.grantable().count(), 0);
     both.say(OperatorAction::Resume);
-    assert_eq!(both.model.movers().count(), 1);
+    assert_eq!(both.model.grantable().count(), 1);
     granted(both.queue(0, Share::WHOLE));
 }
 
@@ -79,7 +79,7 @@ fn an_eviction_at_expiry_stops_renewals() {
 }
 
 #[test]
-fn an_eviction_now_ends_it_and_buries_it() {
+fn an_eviction_now_ends_the_lease_and_leaves_a_tombstone() {
     let mut both = Both::new();
     granted(both.ask(0, Share::WHOLE));
     assert_eq!(both.say(OperatorAction::Evict(Eviction::Now)), CommandOutcome::Done);
@@ -125,7 +125,7 @@ fn a_token_that_is_not_there_stops_any_order() {
 }
 
 #[test]
-fn a_kept_seat_can_be_evicted() {
+fn a_kept_resource_can_be_evicted() {
     let mut both = Both::new();
     granted(both.ask(0, Share::WHOLE));
     both.release(&ReleaseRequest::new(reference(0)).keeping(TTL));

@@ -14,8 +14,8 @@ use crate::{
 
 impl Both {
     /// Takes over from someone, and queues if that is refused.
-    fn succeed(&mut self, heir: u8, from: u8, share: Share) -> Verdict {
-        self.acquire(&claim(heir, share, TTL).queued().taking_over(Handover::from(owner(from))))
+    fn take_over(&mut self, successor: u8, from: u8, share: Share) -> Verdict {
+        self.acquire(&claim(successor, share, TTL).queued().taking_over(Handover::from(owner(from))))
     }
 
     fn command(&mut self, command: OperatorAction) {
@@ -24,29 +24,29 @@ impl Both {
 }
 
 #[test]
-fn an_heir_takes_the_seat_whatever_the_line() {
+fn a_successor_takes_the_grant_whatever_the_queue() {
     let mut both = Both::new();
     let first = granted(both.ask(0, Share::WHOLE));
     placed(both.queue(1, Share::WHOLE), 0);
     both.pass(TTL / 2);
-    let second = granted(both.succeed(2, 0, Share::WHOLE));
+    let second = granted(both.take_over(2, 0, Share::WHOLE));
     assert!(second.token > first.token && second.remaining == TTL, "a new token and a ttl of its own");
     gone(&both.go_on(0, TTL), GoneReason::NotThere);
     assert_eq!((both.look().holder_count, both.look().holders[0].handovers), (1, 1));
 }
 
 #[test]
-fn an_heir_who_waited_leaves_the_line() {
+fn a_successor_that_was_queued_leaves_the_queue() {
     let mut both = Both::new();
     granted(both.ask(0, Share::WHOLE));
     placed(both.queue(1, Share::WHOLE), 0);
     placed(both.queue(2, Share::WHOLE), 1);
-    granted(both.succeed(2, 0, Share::WHOLE));
+    granted(both.take_over(2, 0, Share::WHOLE));
     assert_eq!(both.look().queue_length, 1);
 }
 
 #[test]
-fn a_predecessor_is_buried_only_if_flagged() {
+fn a_predecessor_gets_a_tombstone_only_if_asked() {
     for tombstone in [None, Some(TTL)] {
         let mut both = Both::new();
         granted(both.ask(0, Share::WHOLE));
@@ -64,42 +64,42 @@ fn hand_overs_are_bounded_while_others_wait() {
     granted(both.ask(0, Share::WHOLE));
     placed(both.queue(200, Share::WHOLE), 0);
     let most = u8::try_from(admission::HANDOVERS_MAX).unwrap();
-    for heir in 1..=most {
-        granted(both.succeed(heir, heir - 1, Share::WHOLE));
+    for successor in 1..=most {
+        granted(both.take_over(successor, successor - 1, Share::WHOLE));
     }
-    placed(both.succeed(most + 1, most, Share::WHOLE), 1);
+    placed(both.take_over(most + 1, most, Share::WHOLE), 1);
     assert_eq!(both.look().holder_count, 0, "the predecessor is released");
     granted(both.queue(200, Share::WHOLE));
 }
 
 #[test]
-fn hand_overs_go_on_while_nobody_waits_and_are_counted() {
+fn handovers_are_counted_and_not_bounded_while_nothing_is_queued() {
     let mut both = Both::new();
     granted(both.ask(0, Share::WHOLE));
-    for heir in 1..=40 {
-        granted(both.succeed(heir, heir - 1, Share::WHOLE));
+    for successor in 1..=40 {
+        granted(both.take_over(successor, successor - 1, Share::WHOLE));
     }
     assert_eq!(both.look().holders[0].handovers, 40);
     // Now someone waits: the very next one is refused.
     placed(both.queue(200, Share::WHOLE), 0);
-    placed(both.succeed(41, 40, Share::WHOLE), 1);
+    placed(both.take_over(41, 40, Share::WHOLE), 1);
 }
 
 #[test]
-fn a_paused_or_evicted_seat_is_not_handed_over() {
+fn a_paused_or_evicted_grant_is_not_handed_over() {
     for command in [OperatorAction::Pause { lasting: TTL }, OperatorAction::Evict(Eviction::AtExpiry)] {
         let mut both = Both::new();
         granted(both.ask(0, Share::WHOLE));
         placed(both.queue(1, Share::WHOLE), 0);
         both.command(command);
-        placed(both.succeed(2, 0, Share::WHOLE), 1);
+        placed(both.take_over(2, 0, Share::WHOLE), 1);
         assert_eq!(both.look().holder_count, 0);
     }
-    // Without a line, the heir of an evicted seat is an ordinary claim, and granted as one.
+    // Without a queue, the successor of an evicted holder is an ordinary claim, and granted as one.
     let mut both = Both::new();
     granted(both.ask(0, Share::WHOLE));
     both.command(OperatorAction::Evict(Eviction::AtExpiry));
-    granted(both.succeed(1, 0, Share::WHOLE));
+    granted(both.take_over(1, 0, Share::WHOLE));
     assert_eq!((both.look().holders[0].handovers, both.look().holders[0].evicting), (0, false));
 }
 
@@ -123,31 +123,31 @@ fn a_downgrade_does_not_escape_an_eviction() {
     both.command(OperatorAction::Ask { within: TTL });
     both.command(OperatorAction::Evict(Eviction::AtExpiry));
     both.pass(TTL / 2);
-    granted(both.succeed(1, 0, Share::READ));
+    granted(both.take_over(1, 0, Share::READ));
     let Renewal::Renewed(kept) = both.go_on(1, TTL * 10) else { panic!("it holds") };
     assert!(kept.evicting && kept.remaining == TTL / 2, "it still runs out: {kept:?}");
     assert_eq!(kept.asked.map(|asked| asked.within), Some(TTL / 2), "and is still asked");
 }
 
 #[test]
-fn a_heavier_heir_releases_its_predecessor_and_is_judged_like_any_other() {
+fn a_heavier_successor_releases_its_predecessor_and_queues_like_any_claim() {
     let mut both = Both::new();
     granted(both.ask(0, Share::READ));
     granted(both.ask(1, Share::READ));
-    placed(both.succeed(2, 0, Share::WRITE), 0);
+    placed(both.take_over(2, 0, Share::WRITE), 0);
     assert_eq!(both.look().holder_count, 1);
     both.leave(1);
     granted(both.queue(2, Share::WRITE));
 }
 
 #[test]
-fn an_heir_takes_the_place() {
+fn a_successor_takes_the_place_in_the_queue() {
     let mut both = Both::new();
     granted(both.ask(0, Share::WHOLE));
     placed(both.queue(1, Share::WHOLE), 0);
     placed(both.queue(2, Share::WHOLE), 1);
     both.pass(TTL / 2);
-    placed(both.succeed(3, 1, Share::WHOLE), 0);
+    placed(both.take_over(3, 1, Share::WHOLE), 0);
     let place = &both.look().queue[0];
     assert_eq!(
         (place.waited, place.remaining),
@@ -162,22 +162,22 @@ fn an_heir_takes_the_place() {
 }
 
 #[test]
-fn an_heir_of_the_kept_the_expired_and_the_unknown_is_ordinary() {
+fn a_successor_of_a_kept_expired_or_unknown_claim_is_an_ordinary_claim() {
     let mut both = Both::new();
     granted(both.ask(0, Share::WHOLE));
     both.release(&ReleaseRequest::new(reference(0)).keeping(TTL));
-    placed(both.succeed(1, 0, Share::WHOLE), 0);
+    placed(both.take_over(1, 0, Share::WHOLE), 0);
     assert!(both.look().holders[0].kept, "it stays closed");
     both.pass(TTL - Duration::from_nanos(1));
-    placed(both.succeed(2, 99, Share::WHOLE), 1);
+    placed(both.take_over(2, 99, Share::WHOLE), 1);
     both.go_on(1, TTL);
     both.pass(Duration::from_nanos(1));
-    placed(both.succeed(3, 0, Share::WHOLE), 2);
+    placed(both.take_over(3, 0, Share::WHOLE), 2);
     granted(both.queue(1, Share::WHOLE));
 }
 
 #[test]
-fn a_buried_heir_still_releases_its_predecessor() {
+fn a_cancelled_successor_still_releases_its_predecessor() {
     let mut both = Both::new();
     granted(both.ask(0, Share::WHOLE));
     placed(both.queue(2, Share::WHOLE), 0);
