@@ -116,17 +116,37 @@ impl Heard {
 impl Node {
     /// A node of a set that was founded: it votes.
     pub(crate) fn new(size: usize) -> Node {
-        let mut model = NodeModel::new("0", time(0), false);
+        let mut node = Node::hashed(NodeModel::new("0", time(0), false));
+        node.mark_as_voting(0, size);
+        node
+    }
+
+    /// Gives the node a birth mark that is valid for its present run, without quarantine.
+    pub(crate) fn mark_as_voting(&mut self, now: u8, size: usize) {
+        let health = self.health(now);
         let mark = BirthMark {
             set: "set".to_owned(),
             size,
             gate: ticks(GATE),
-            run: "0".to_owned(),
+            run: health.run,
             durable: false,
             standing: VoterStatus::Voting,
         };
-        model.mark(None, &mark);
-        Node::hashed(model)
+        self.mark(health.mark.as_ref(), &mark);
+    }
+
+    /// Makes the node accept its last number once more, for any owner: lowers its register by one if nobody has the lock.
+    pub(crate) fn allow_last_number_again(&mut self, now: u8) {
+        if self.is_held(now) {
+            return;
+        }
+        let Some(last) = self.last(now) else { return };
+        self.change(|model| {
+            model.forget_all_but_the_mark();
+            if let Ok(lower) = FencingToken::new(last.get() - 1) {
+                model.raise(time(now), &RESOURCE, lower);
+            }
+        });
     }
 
     fn hashed(model: NodeModel) -> Node {

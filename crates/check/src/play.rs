@@ -47,6 +47,9 @@ impl Setup {
                 state.losses += 1;
                 state.columns[node].forgetful = true;
                 state.columns[node].node.lose(state.now, how);
+                if self.left_out == Some(LeftOut::Quarantine) {
+                    state.columns[node].node.mark_as_voting(state.now, self.nodes);
+                }
             }
             Step::Look { node, at } => self.look(state, node, at),
             Step::Write { node, by } => self.write(state, node, by),
@@ -71,8 +74,10 @@ impl Setup {
         let (now, attempt) = (self.clock(state), state.claims[claim]);
         let column = &mut state.columns[node];
         let number = std::mem::take(&mut column.links[claim].asks[round]);
-        if self.left_out == Some(LeftOut::Lock) {
-            column.node.drop_lock(now);
+        match self.left_out {
+            Some(LeftOut::Lock) => column.node.drop_lock(now),
+            Some(LeftOut::OwnerCheck) => column.node.allow_last_number_again(now),
+            _ => {}
         }
         let heard = if round == 0 {
             column.node.vote(now, claim, number)
@@ -92,6 +97,14 @@ impl Setup {
     fn decide(&self, state: &State, claim: usize) -> Decision {
         let answers: Vec<NodeAnswer> =
             state.columns.iter().map(|column| answer(column.links[claim].heard)).collect();
+        if self.left_out == Some(LeftOut::Majority) {
+            // Counts as if only some of the nodes were there, of which one less than a real majority is a majority.
+            let fewer = 2 * (tally::majority(answers.len()) - 1) - 1;
+            let granted = answers.windows(fewer).map(|some| tally::decide(some, attempt(claim)));
+            if let Some(decision) = granted.into_iter().find(|it| matches!(it, Decision::Granted { .. })) {
+                return decision;
+            }
+        }
         tally::decide(&answers, attempt(claim))
     }
 

@@ -22,7 +22,7 @@ fn without_the_owner_check_a_token_is_given_twice() {
 
 #[test]
 fn without_quarantine_a_token_is_given_twice() {
-    is_found("without quarantine: the token", TOKENS_DIFFER, 11);
+    is_found("without quarantine: the token", TOKENS_DIFFER, 13);
 }
 
 #[test]

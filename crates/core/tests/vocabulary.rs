@@ -60,7 +60,7 @@ fn the_named_shares_are_what_they_say() {
     assert_eq!(parts(Share::READ), (1, u32::MAX, false, "read".to_owned()));
     assert_eq!(parts(Share::WRITE), (u32::MAX, u32::MAX, true, "write".to_owned()));
     let error = Share::new(6, 5).unwrap_err().to_string();
-    assert_eq!(error, "6 of 5 is not a share: take at least 1 and at most all");
+    assert_eq!(error, "6 of 5 is not a share: the weight must be from 1 to the capacity");
 }
 
 #[test]

@@ -22,6 +22,7 @@ mod ledger;
 mod nemesis;
 mod network;
 mod plan;
+pub mod planted;
 mod progress;
 mod quorum;
 mod random;

@@ -52,7 +52,7 @@ impl Move {
             Move::Renew(owner) => drop(both.renew(&RenewRequest::new(reference(owner), TTL))),
             Move::Leave(owner) => drop(both.release(&ReleaseRequest::new(reference(owner)))),
             Move::Cancel(owner) => {
-                drop(both.release(&ReleaseRequest::new(reference(owner)).with_tombstone(TTL)))
+                both.release(&ReleaseRequest::new(reference(owner)).with_tombstone(TTL));
             }
             Move::Close(owner) => drop(both.release(&ReleaseRequest::new(reference(owner)).keeping(TTL))),
             Move::Order(command) => {
