@@ -1,4 +1,4 @@
-//! `cargo xtask audit`: what we depend on, against the rules in `deny.toml`.
+//! `cargo xtask audit`: checks the dependencies against the rules in `deny.toml`.
 
 use std::process::Stdio;
 

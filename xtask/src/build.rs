@@ -1,4 +1,4 @@
-//! `cargo xtask build`: the program with every backend, optimised as far as it goes.
+//! `cargo xtask build`: builds the program with every backend and full optimisation.
 
 use std::{fs, path::PathBuf};
 
@@ -11,28 +11,27 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         return steps.summary();
     }
     let build = ["build", "--profile", "dist", "--package", "leasehold-cli", "--features", "full"];
-    if steps.command("build", &mut cargo(build)) && steps.check("place", place) {
-        println!("{}", placed().display());
+    if steps.command("build", &mut cargo(build)) && steps.check("install", install) {
+        println!("{}", installed().display());
     }
     steps.summary()
 }
 
-/// Where people look for a program that was built to be used.
-fn placed() -> PathBuf {
+/// Where people look for a release build.
+fn installed() -> PathBuf {
     target_dir().join("release/leasehold")
 }
 
-/// Puts it there in one step: one that runs from there goes on.
-fn place() -> Result<(), String> {
-    let (to, new) = (placed(), target_dir().join("release/leasehold.new"));
+/// Puts the program there by a rename, so that a running one is not disturbed.
+fn install() -> Result<(), String> {
+    let (to, new) = (installed(), target_dir().join("release/leasehold.new"));
     let moved = fs::create_dir_all(target_dir().join("release"))
         .and_then(|()| fs::copy(target_dir().join("dist/leasehold"), &new))
         .and_then(|_| fs::rename(&new, &to));
     moved.map_err(|error| format!("cannot put the program at {}: {error}", to.display()))
 }
 
-/// A build that nobody asked to have etcd in does not need `protoc`: nothing of a default member depends on it, in
-/// tests either.
+/// Checks that the default build does not need `protoc`: no default member depends on etcd, not even in its tests. ADR 0024.
 pub(crate) fn check_default() -> Result<(), String> {
     let output = cargo(["tree", "--edges", "all", "--prefix", "none", "--format", "{p}"]).output();
     let output = output.map_err(|error| format!("cannot run cargo tree: {error}"))?;
@@ -42,6 +41,6 @@ pub(crate) fn check_default() -> Result<(), String> {
     let tree = String::from_utf8_lossy(&output.stdout);
     match tree.lines().find(|line| line.starts_with("etcd-client ") || line.starts_with("prost-build ")) {
         None => Ok(()),
-        Some(line) => Err(format!("the default build has {line}: whoever builds it needs protoc")),
+        Some(line) => Err(format!("the default build depends on {line}, which needs protoc")),
     }
 }

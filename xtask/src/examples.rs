@@ -1,4 +1,4 @@
-//! Runs every program in `examples/`: each must be wired, end well, and end soon.
+//! Runs every program in `examples/`: each must be built, succeed, and end within 20 seconds.
 
 use std::{fs, process::Command};
 
@@ -9,7 +9,7 @@ pub(crate) fn run_all(steps: &mut Steps) -> bool {
         Ok(names) => names,
         Err(why) => return steps.check("examples", || Err(why)),
     };
-    // As the tests are built: so what they have built is used.
+    // With the same features as the tests, so that their build is used again.
     let mut build = cargo(["build", "--quiet", "--workspace", "--features", FEATURES]);
     for name in &names {
         build.args(["--example", name]);
@@ -19,12 +19,12 @@ pub(crate) fn run_all(steps: &mut Steps) -> bool {
     }
     let programs = target_dir().join("debug").join("examples");
     let run = |name: &String| {
-        // An example that hangs is a failure, not a wait.
+        // An example that hangs is a failure.
         let mut command = Command::new("timeout");
         command.arg("20").arg(programs.join(name)).current_dir(root());
         steps.command(&format!("example {name}"), &mut command)
     };
-    let passed: Vec<bool> = names.iter().map(run).collect(); // all of them, even after a failure
+    let passed: Vec<bool> = names.iter().map(run).collect(); // run all of them, even after a failure
     passed.into_iter().all(|passed| passed)
 }
 

@@ -1,4 +1,4 @@
-//! Every relative link in a Markdown file of this repository leads somewhere, and every test that it names exists.
+//! Checks the Markdown files of this repository: every relative link leads to a file, and every test that is named exists.
 
 use std::{
     fs, io,

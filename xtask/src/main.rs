@@ -1,5 +1,6 @@
-//! The chores of this workspace. `cargo xtask` lists them.
+//! The developer commands of this workspace. `cargo xtask` lists them.
 
+mod api;
 mod audit;
 mod bench;
 mod build;
@@ -7,6 +8,7 @@ mod examples;
 mod links;
 mod output;
 mod packages;
+mod publishing;
 mod soak;
 mod steps;
 mod test;
@@ -19,9 +21,10 @@ use std::{
 
 const USAGE: &str = "\
 cargo xtask build            the program with every backend, at target/release/leasehold; installs what that needs
-cargo xtask test [STEP…]     everything that must pass before a change is merged; some steps by name
+cargo xtask test [STEP…]     everything that must pass before a change is merged; or only the named steps
+cargo xtask api              write the public API of each crate to its api.txt, after a change on purpose
 cargo xtask soak [MINUTES] [BACKEND…]
-                             new random cases on the backends and in the simulator; half an hour unless it is said
+                             new random cases on the backends and in the simulator; 30 minutes by default
 cargo xtask bench [NAME…]    what leasehold costs, optimised (`bench --help` lists the parts), or a bench target by name
 cargo xtask audit            licences, duplicate and banned crates, sources (cargo-deny)
 
@@ -30,23 +33,25 @@ cargo xtask audit            licences, duplicate and banned crates, sources (car
 
 fn main() -> ExitCode {
     let mut args: Vec<String> = env::args().skip(1).collect();
-    let chore = if args.is_empty() { String::new() } else { args.remove(0) };
+    let name = if args.is_empty() { String::new() } else { args.remove(0) };
     let option = |arg: &&String| arg.starts_with('-') && !["-v", "--verbose"].contains(&arg.as_str());
-    let outcome = match (chore.as_str(), args.iter().find(option).map(String::as_str)) {
-        // It has options of its own.
+    let outcome = match (name.as_str(), args.iter().find(option).map(String::as_str)) {
+        // `bench` has options of its own.
         ("bench", _) => bench::run(&args),
         ("build", None) => build::run(&args),
         ("test", None) => test::run(&args),
         ("soak", None) => soak::run(&args),
         ("audit", None) => audit::run(&args),
-        ("" | "help" | "-h" | "--help", _) | ("build" | "test" | "soak" | "audit", Some("-h" | "--help")) => {
+        ("api", None) => api::write(),
+        ("" | "help" | "-h" | "--help", _)
+        | ("build" | "test" | "api" | "soak" | "audit", Some("-h" | "--help")) => {
             print!("{USAGE}");
             Ok(())
         }
-        ("build" | "test" | "soak" | "audit", Some(option)) => {
-            Err(format!("{option} means nothing here\n\n{USAGE}"))
+        ("build" | "test" | "api" | "soak" | "audit", Some(option)) => {
+            Err(format!("unknown option {option}\n\n{USAGE}"))
         }
-        (other, _) => Err(format!("there is no chore called {other:?}\n\n{USAGE}")),
+        (other, _) => Err(format!("there is no command called {other:?}\n\n{USAGE}")),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

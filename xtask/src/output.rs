@@ -1,8 +1,8 @@
-//! Reads what a step printed.
+//! Reads the output of a step: test counts, and the part that explains a failure.
 
 use std::fmt;
 
-/// How many tests there were, of everything that counted its own.
+/// The numbers of tests, summed over all test binaries.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Count {
     passed: u64,
@@ -11,7 +11,7 @@ pub(crate) struct Count {
 }
 
 impl Count {
-    /// Adds up the closing lines of `cargo test`; none if there is none.
+    /// Adds up the result lines of `cargo test`. `None` if there are none.
     pub(crate) fn of(text: &str) -> Option<Count> {
         let closing = |line: &str| line.trim().strip_prefix("test result: ").map(str::to_owned);
         let mut lines = text.lines().filter_map(closing).peekable();
@@ -36,7 +36,7 @@ impl fmt::Display for Count {
     }
 }
 
-/// The last line with something on it, without colours and cut to fit.
+/// The last line that is not empty, without colours and cut to fit.
 pub(crate) fn last_line(text: &[u8]) -> String {
     let text = &text[text.len().saturating_sub(2000)..];
     let text = String::from_utf8_lossy(text);
@@ -53,14 +53,14 @@ pub(crate) fn last_line(text: &[u8]) -> String {
     plain.chars().take(40).collect()
 }
 
-/// How many lines of a failed step are shown from where it first went wrong, and how many from its end.
+/// How many lines of a failed step are shown: from the first error on, and from the end.
 const SHOWN: (usize, usize) = (100, 30);
 
-/// The part of a long log that says what went wrong.
+/// The part of a long log that explains the failure.
 pub(crate) fn excerpt(text: &str) -> String {
-    let stories = stories(text);
-    if !stories.is_empty() {
-        return stories.join("\n\n");
+    let outputs = outputs(text);
+    if !outputs.is_empty() {
+        return outputs.join("\n\n");
     }
     let lines: Vec<&str> = text.lines().collect();
     let wrong = |line: &&str| {
@@ -75,38 +75,42 @@ pub(crate) fn excerpt(text: &str) -> String {
     format!("{}{gap}{}", lines[from..until].join("\n"), lines[until.max(end)..].join("\n"))
 }
 
-/// The names of the tests that failed, of everything that ran.
+/// The names of all failed tests.
 pub(crate) fn failed_tests(text: &str) -> Vec<String> {
-    stories(text).iter().filter_map(|story| test_of(story.lines().next()?)).map(str::to_owned).collect()
+    outputs(text)
+        .iter()
+        .filter_map(|output_of_test| test_of(output_of_test.lines().next()?))
+        .map(str::to_owned)
+        .collect()
 }
 
-/// What each test that failed printed, without the backtrace, and not more of it than one wants to read.
-fn stories(text: &str) -> Vec<String> {
-    let mut stories: Vec<Vec<&str>> = Vec::new();
+/// The output of each failed test, without the backtrace, and shortened.
+fn outputs(text: &str) -> Vec<String> {
+    let mut outputs: Vec<Vec<&str>> = Vec::new();
     let mut within = false;
     for line in text.lines() {
         if test_of(line).is_some() {
-            stories.push(Vec::new());
+            outputs.push(Vec::new());
             within = true;
         }
-        // Test binaries name those that failed once more after their stories.
+        // A test binary lists the names of its failed tests once more after their outputs.
         within &= line != "failures:" && line.trim() != "stack backtrace:";
-        if let Some(story) = stories.last_mut().filter(|_| within) {
-            story.push(line);
+        if let Some(output_of_test) = outputs.last_mut().filter(|_| within) {
+            output_of_test.push(line);
         }
     }
-    let shortened = |story: Vec<&str>| {
-        let lines: Vec<&str> = story.into_iter().filter(|line| !line.trim().is_empty()).collect();
+    let shortened = |output_of_test: Vec<&str>| {
+        let lines: Vec<&str> = output_of_test.into_iter().filter(|line| !line.trim().is_empty()).collect();
         let each = SHOWN.1;
         if lines.len() <= 2 * each {
             return lines.join("\n");
         }
         format!("{}\n…\n{}", lines[..each].join("\n"), lines[lines.len() - each..].join("\n"))
     };
-    stories.into_iter().map(shortened).collect()
+    outputs.into_iter().map(shortened).collect()
 }
 
-/// The test whose story begins with this line.
+/// The name of the test whose output begins with this line.
 fn test_of(line: &str) -> Option<&str> {
     let name = line.strip_prefix("---- ")?.strip_suffix(" ----")?;
     Some(name.strip_suffix(" stdout").unwrap_or(name))
@@ -117,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tests_are_counted_over_all_that_ran() {
+    fn counts_are_summed_over_all_test_binaries() {
         let text = "test result: ok. 9 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s\n\
                     noise\ntest result: FAILED. 14 passed; 2 failed; 0 ignored; 0 measured\n";
         let count = Count::of(text).expect("two closing lines");
@@ -133,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn an_excerpt_begins_where_it_went_wrong() {
+    fn an_excerpt_begins_at_the_first_error() {
         let mut text: String = (0..500).map(|n| format!("test {n} ... ok\n")).collect();
         text.insert_str(text.find("test 50 ").expect("there"), "thread 'x' panicked at y\n");
         let shown = excerpt(&text);
@@ -143,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn every_test_that_failed_tells_its_story() {
+    fn the_output_of_every_failed_test_is_shown() {
         let text = "test a ... FAILED\n\nfailures:\n\n---- a stdout ----\n\nthread 'a' panicked at x:1:2:\nboom\n\
                     stack backtrace:\n   0: rust_begin_unwind\n\n\nfailures:\n    a\n\ntest result: FAILED. 1 failed\n\
                     test redis::b ... ok\nfailures:\n\n---- redis::c ----\nthey differ\n\n\nfailures:\n    redis::c\n\

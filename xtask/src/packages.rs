@@ -1,52 +1,52 @@
-//! What has to be installed on the machine before the whole can be built, or the tests can run.
+//! Installs the packages that a build of everything and the tests need.
 
 use std::{
     io::IsTerminal,
     process::{Command, Stdio},
 };
 
-/// Packages of Debian that a build of everything needs, and why.
+/// Debian packages that a build of everything needs, and why.
 const TO_BUILD: &[(&str, &str)] = &[
     ("gcc", "compiles SQLite, and links everything"),
-    ("libc6-dev", "the headers that SQLite is compiled with"),
-    ("libprotobuf-dev", "the types that protoc knows; Debian only recommends it"),
-    ("protobuf-compiler", "protoc, which the client of etcd is built with"),
+    ("libc6-dev", "the C headers that SQLite is compiled with"),
+    ("libprotobuf-dev", "the standard types of protoc; Debian only recommends it"),
+    ("protobuf-compiler", "protoc, which generates the etcd client"),
 ];
 
-/// Packages of Debian that the tests need besides, and why. A backend whose tests start a server adds a line.
+/// Debian packages that only the tests need, and why. A backend whose tests start a server adds a line.
 const TO_TEST: &[(&str, &str)] = &[
-    ("e2fsprogs", "makes the file system whose plug the tests of SQLite pull"),
-    ("mount", "mounts it, as root"),
-    ("etcd-client", "etcdctl, which stands in line with us in the tests of etcd"),
-    ("etcd-server", "the server of the etcd tests, which they start themselves"),
-    ("pgbouncer", "the pool in front of PostgreSQL, which the tests start themselves"),
-    ("pgpool2", "another pool in front of PostgreSQL, which the tests start themselves"),
-    ("postgresql", "the server of the PostgreSQL tests, which they start themselves"),
-    ("sqlite3", "the plain shell, which the tests of the fence write with"),
-    ("ca-certificates", "whom TLS trusts unless it is told otherwise"),
-    ("openssl", "makes the certificates of the tests of TLS"),
-    ("default-jre-headless", "runs ZooKeeper, and Curator beside it"),
-    ("libbsh-java", "runs the script by which the tests talk to Curator"),
-    ("libcurator-recipes-java", "Curator itself, which must stand in one line with us"),
-    ("zookeeper", "the servers of the ZooKeeper tests, which they start themselves"),
-    ("redis-server", "the server of the Redis tests, which they start themselves"),
+    ("e2fsprogs", "makes the file system on which the SQLite tests simulate a power cut"),
+    ("mount", "mounts that file system, as root"),
+    ("etcd-client", "etcdctl, which contends for the same locks in the etcd tests"),
+    ("etcd-server", "the servers of the etcd tests"),
+    ("pgbouncer", "a connection pool in front of PostgreSQL, for the tests"),
+    ("pgpool2", "another connection pool in front of PostgreSQL, for the tests"),
+    ("postgresql", "the servers of the PostgreSQL tests"),
+    ("sqlite3", "the SQLite shell, with which the fence tests write past the fence"),
+    ("ca-certificates", "the certificates that TLS trusts by default"),
+    ("openssl", "makes the certificates of the TLS tests"),
+    ("default-jre-headless", "runs ZooKeeper and Curator"),
+    ("libbsh-java", "runs the script with which the tests drive Curator"),
+    ("libcurator-recipes-java", "Curator, which must queue together with leasehold"),
+    ("zookeeper", "the servers of the ZooKeeper tests"),
+    ("redis-server", "the servers of the Redis tests"),
 ];
 
-/// Components of the Rust toolchain, and the cargo command that each brings.
+/// Components of the Rust toolchain, and the cargo command that each one adds.
 const COMPONENTS: &[(&str, &str)] = &[("rustfmt", "fmt"), ("clippy", "clippy")];
 
-/// Installs what the tests need.
+/// Installs everything that the tests need.
 pub(crate) fn install() -> Result<(), String> {
     components()?;
     install_missing(&[TO_BUILD, TO_TEST].concat())
 }
 
-/// Installs what a build of everything needs.
+/// Installs everything that a build of all backends needs.
 pub(crate) fn install_to_build() -> Result<(), String> {
     install_missing(TO_BUILD)
 }
 
-/// Installs what is missing, if it may; says what to run, if it may not.
+/// Installs missing packages. Without the right to do so, says which command does it.
 fn install_missing(packages: &[(&str, &str)]) -> Result<(), String> {
     let missing: Vec<_> = packages.iter().filter(|(name, _)| !is_installed(name)).collect();
     if missing.is_empty() {
@@ -54,7 +54,7 @@ fn install_missing(packages: &[(&str, &str)]) -> Result<(), String> {
     }
     if !runs("dpkg-query", &["--version"]) {
         let list: Vec<_> = missing.iter().map(|(name, why)| format!("  {name}: {why}")).collect();
-        println!("this is not Debian: see that you have\n{}", list.join("\n"));
+        println!("This system is not Debian. Install these yourself:\n{}", list.join("\n"));
         return Ok(());
     }
     let names: Vec<&str> = missing.iter().map(|(name, _)| *name).collect();
@@ -96,7 +96,7 @@ fn is_installed(package: &str) -> bool {
     output.is_ok_and(|output| output.status.success() && output.stdout == b"installed")
 }
 
-/// What to put before a command that needs root, if we may have that.
+/// The prefix of a command that runs as root; `None` if there is no way to be root.
 fn privileged() -> Option<Command> {
     let is_root =
         Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout.trim_ascii() == b"0");

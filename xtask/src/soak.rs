@@ -1,5 +1,5 @@
-//! `cargo xtask soak`: chance from new seeds. `cargo xtask test` plays the same cases every time, so that what passed
-//! fails only for what was changed; this is where bugs that nobody has thought of are found.
+//! `cargo xtask soak`: random tests with new seeds. `cargo xtask test` runs the same random cases every time, so that a
+//! failure comes from the change and not from chance; this command looks for new failures. ADR 0032.
 
 use std::{
     hash::{BuildHasher as _, RandomState},
@@ -8,11 +8,11 @@ use std::{
 
 use crate::{cargo, packages, steps::Steps};
 
-/// The backends with the suite of verbs that are compared with the model.
+/// The backends whose suite compares random verbs with the model.
 const BACKENDS: [&str; 5] = ["sqlite", "redis", "postgres", "etcd", "zookeeper"];
-/// How long unless it is said.
+/// The default duration.
 const MINUTES: u64 = 30;
-/// What is played from one seed: about ten minutes with all backends.
+/// How many cases run from one seed: about ten minutes with all backends.
 const CASES: &str = "400";
 const SEEDS: &str = "2000";
 
@@ -36,7 +36,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     }
     let (began, lasting) = (Instant::now(), Duration::from_secs(minutes.saturating_mul(60)));
     loop {
-        // Short enough to be read out.
+        // Short enough for people to repeat.
         let seed = (RandomState::new().hash_one(began.elapsed()) % 1_000_000_000).to_string();
         for backend in &backends {
             let package = format!("leasehold-{backend}");

@@ -1,7 +1,7 @@
-//! Runs steps one after the other and says how each went.
+//! Runs steps one after the other and reports the result of each.
 //!
-//! What a step prints goes to a log, and is shown if the step fails: a page of ticks is easier to read than a
-//! thousand lines in which one is red.
+//! The output of a step goes to a log file, and is shown only if the step fails: a page of results is easier to read than
+//! thousands of lines.
 
 use std::{
     fs::{self, File},
@@ -14,15 +14,15 @@ use std::{
 
 use crate::output::{self, Count};
 
-/// Runs steps, and remembers how they went.
+/// Runs steps and keeps their results.
 pub(crate) struct Steps {
     verbose: bool,
     terminal: bool,
     logs: PathBuf,
-    done: Vec<Done>,
+    done: Vec<FinishedStep>,
 }
 
-struct Done {
+struct FinishedStep {
     name: String,
     took: Duration,
     failure: Option<Failure>,
@@ -30,9 +30,9 @@ struct Done {
 
 /// Why a step failed.
 struct Failure {
-    /// In full.
+    /// The text to show.
     why: String,
-    /// Which tests, if it runs tests.
+    /// The names of the failed tests, if the step runs tests.
     tests: Vec<String>,
 }
 
@@ -48,7 +48,7 @@ impl Steps {
         Steps { verbose, terminal: std::io::stdout().is_terminal(), logs, done: Vec::new() }
     }
 
-    /// A step that is a command.
+    /// Runs a command as a step.
     pub(crate) fn command(&mut self, name: &str, command: &mut Command) -> bool {
         let started = self.begin(name);
         let outcome = if self.verbose {
@@ -59,7 +59,7 @@ impl Steps {
         self.end(name, started, outcome)
     }
 
-    /// A step that is code.
+    /// Runs a function as a step.
     pub(crate) fn check(&mut self, name: &str, check: impl FnOnce() -> Result<(), String>) -> bool {
         let started = self.begin(name);
         let outcome = check();
@@ -81,14 +81,14 @@ impl Steps {
         if let Err(failure) = &outcome {
             say(&format!("{}\n", failure.why));
         }
-        let done = Done { name: name.to_owned(), took, failure: outcome.err() };
+        let done = FinishedStep { name: name.to_owned(), took, failure: outcome.err() };
         say(&format!("{}\n", self.line(&done)));
         let passed = done.failure.is_none();
         self.done.push(done);
         passed
     }
 
-    fn line(&self, done: &Done) -> String {
+    fn line(&self, done: &FinishedStep) -> String {
         let (mark, colour) = if done.failure.is_none() { ("✓ ok    ", 32) } else { ("✗ failed", 31) };
         let mark = if self.terminal { format!("\x1b[{colour}m{mark}\x1b[0m") } else { mark.to_owned() };
         format!("{mark} {:<28} {:>7.1} s", done.name, done.took.as_secs_f64())
@@ -127,11 +127,11 @@ impl Steps {
             return Ok(());
         }
         let excerpt = output::excerpt(&text);
-        let why = format!("{excerpt}\n\n{command:?}\n{status}; all of it is in {}", path.display());
+        let why = format!("{excerpt}\n\n{command:?}\n{status}; the whole output is in {}", path.display());
         Err(Failure { why, tests: output::failed_tests(&text) })
     }
 
-    /// The closing summary: an error if any step failed.
+    /// Prints the summary. An error if any step failed.
     pub(crate) fn summary(self) -> Result<(), String> {
         let took: Duration = self.done.iter().map(|done| done.took).sum();
         let failed: Vec<_> = self.done.iter().filter(|done| done.failure.is_some()).collect();
@@ -142,7 +142,7 @@ impl Steps {
                 Ok(())
             }
             some => {
-                // What failed stands far above, each with its output: here they are side by side.
+                // The output of the failed steps is far above: list all results once more.
                 for done in &self.done {
                     println!("{}", self.line(done));
                     let tests = done.failure.iter().flat_map(|failure| &failure.tests);

@@ -1,70 +1,85 @@
 //! `cargo xtask test`: everything that must pass before a change is merged.
 
-use crate::{build, cargo, examples, links, packages, steps::Steps};
+use crate::{api, build, cargo, examples, links, packages, publishing, steps::Steps};
 
-/// How many runs the simulator makes. Each is a seed: a failure names the one that repeats it.
+/// How many seeds the simulator runs. A failure names its seed, which repeats it.
 const SEEDS: &str = "300";
-/// Those over a quorum, which have five servers to run.
+/// How many of those over a quorum, where each run has five servers.
 const QUORUM_SEEDS: &str = "150";
 
-/// What the program has only on demand, and the tests of it need.
+/// What the program has only on demand, and its tests need.
 pub(crate) const FEATURES: &str = "leasehold-cli/full";
 
-const NAMES: &[&str] =
-    &["format", "links", "default", "lints", "docs", "tests", "examples", "simulator", "model"];
+/// A step: its name on the command line, and what it runs. Returns whether it passed.
+type Step = (&'static str, fn(&mut Steps) -> bool);
+
+const STEPS: &[Step] = &[
+    ("format", |steps| steps.command("format", &mut cargo(["fmt", "--all", "--check"]))),
+    ("links", |steps| steps.check("links", links::check)),
+    ("api", |steps| steps.check("api", api::check)),
+    ("publishing", |steps| steps.check("publishing", publishing::check)),
+    ("default", default_build),
+    ("lints", lints),
+    ("docs", docs),
+    ("tests", tests),
+    ("examples", examples::run_all),
+    ("simulator", simulator),
+    ("planted", planted_bugs),
+    ("model", |steps| steps.command("model", &mut release_run("leasehold-check"))),
+];
 
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let verbose = args.iter().any(|arg| arg == "-v" || arg == "--verbose");
     let chosen: Vec<&str> = args.iter().map(String::as_str).filter(|arg| !arg.starts_with('-')).collect();
-    if let Some(unknown) = chosen.iter().find(|name| !NAMES.contains(name)) {
-        return Err(format!("there is no step called {unknown:?}: there are {}", NAMES.join(", ")));
+    if let Some(unknown) = chosen.iter().find(|name| !STEPS.iter().any(|(step, _)| step == *name)) {
+        let names: Vec<&str> = STEPS.iter().map(|(name, _)| *name).collect();
+        return Err(format!("there is no step called {unknown:?}: there are {}", names.join(", ")));
     }
-    let wanted = |name: &str| chosen.is_empty() || chosen.contains(&name);
     let mut steps = Steps::new(verbose);
     if !steps.check("packages", packages::install) {
         return steps.summary();
     }
-    for name in NAMES.iter().copied().filter(|name| wanted(name)) {
-        match name {
-            "format" => steps.command(name, &mut cargo(["fmt", "--all", "--check"])),
-            "links" => steps.check(name, links::check),
-            "default" => {
-                let bare = ["check", "--quiet", "--package", "leasehold", "--no-default-features"];
-                steps.check(name, build::check_default)
-                    && steps.command("default: the library alone", &mut cargo(bare))
-                    && steps.command("default: as it is", &mut cargo(["check", "--quiet"]))
-            }
-            "lints" => steps.command(
-                name,
-                &mut cargo([
-                    "clippy",
-                    "--workspace",
-                    "--features",
-                    FEATURES,
-                    "--all-targets",
-                    "--quiet",
-                    "--",
-                    "-D",
-                    "warnings",
-                ]),
-            ),
-            "docs" => steps.command(
-                name,
-                cargo(["doc", "--workspace", "--no-deps", "--quiet"]).env("RUSTDOCFLAGS", "-D warnings"),
-            ),
-            "tests" => steps
-                .command(name, &mut cargo(["test", "--workspace", "--features", FEATURES, "--no-fail-fast"])),
-            "examples" => examples::run_all(&mut steps),
-            "simulator" => {
-                let runs = ["run", "--release", "--quiet", "-p", "leasehold-sim", "--", "--seeds"];
-                let server = steps.command(name, cargo(runs).arg(SEEDS));
-                server & steps.command("simulator: quorum", cargo(runs).args([QUORUM_SEEDS, "--quorum"]))
-            }
-            "model" => {
-                steps.command(name, &mut cargo(["run", "--release", "--quiet", "-p", "leasehold-check"]))
-            }
-            _ => unreachable!("every name is listed here"),
-        };
+    for (name, step) in STEPS {
+        if chosen.is_empty() || chosen.contains(name) {
+            step(&mut steps);
+        }
     }
     steps.summary()
+}
+
+/// The default build needs no `protoc`, and the library builds without any backend.
+fn default_build(steps: &mut Steps) -> bool {
+    let bare = ["check", "--quiet", "--package", "leasehold", "--no-default-features"];
+    steps.check("default", build::check_default)
+        && steps.command("default: the library alone", &mut cargo(bare))
+        && steps.command("default: as it is", &mut cargo(["check", "--quiet"]))
+}
+
+fn lints(steps: &mut Steps) -> bool {
+    let mut clippy = cargo(["clippy", "--workspace", "--all-targets", "--quiet", "--features", FEATURES]);
+    steps.command("lints", clippy.args(["--", "-D", "warnings"]))
+}
+
+fn docs(steps: &mut Steps) -> bool {
+    let mut doc = cargo(["doc", "--workspace", "--no-deps", "--quiet"]);
+    steps.command("docs", doc.env("RUSTDOCFLAGS", "-D warnings"))
+}
+
+fn tests(steps: &mut Steps) -> bool {
+    steps.command("tests", &mut cargo(["test", "--workspace", "--features", FEATURES, "--no-fail-fast"]))
+}
+
+fn simulator(steps: &mut Steps) -> bool {
+    let server = steps.command("simulator", release_run("leasehold-sim").args(["--seeds", SEEDS]));
+    let mut quorum = release_run("leasehold-sim");
+    server & steps.command("simulator: quorum", quorum.args(["--seeds", QUORUM_SEEDS, "--quorum"]))
+}
+
+/// Builds the simulator once more, with known bugs in it, and expects it to find each of them.
+fn planted_bugs(steps: &mut Steps) -> bool {
+    steps.command("planted bugs", release_run("leasehold-sim").arg("--planted"))
+}
+
+fn release_run(package: &str) -> std::process::Command {
+    cargo(["run", "--release", "--quiet", "--package", package, "--"])
 }

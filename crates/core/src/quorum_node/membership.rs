@@ -221,7 +221,7 @@ impl MembershipPlan {
             return self.steps.push(MembershipStep::Mark { node, expected: None, new });
         };
         let mut write = |new: BirthMark| {
-            self.steps.push(MembershipStep::Mark { node, expected: Some(mark.clone()), new })
+            self.steps.push(MembershipStep::Mark { node, expected: Some(mark.clone()), new });
         };
         if mark.run != health.run {
             let kept_all = mark.durable && health.durable;

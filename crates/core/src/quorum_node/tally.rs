@@ -155,7 +155,7 @@ impl<'a> VoteCount<'a> {
             VoteOutcome::Cancelled => self.cancelled = true,
             VoteOutcome::Far => self.far += 1,
             VoteOutcome::TooLong { gate } => {
-                self.gate = Some(self.gate.map_or(*gate, |known| known.max(*gate)))
+                self.gate = Some(self.gate.map_or(*gate, |known| known.max(*gate)));
             }
             VoteOutcome::NoVote => self.abstain += 1,
         }
