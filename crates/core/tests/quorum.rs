@@ -78,7 +78,7 @@ fn tend_those(
         for step in plan.steps {
             match step {
                 MembershipStep::Mark { node, expected, new } => {
-                    drop(nodes[node].mark(expected.as_ref(), &new))
+                    drop(nodes[node].mark(expected.as_ref(), &new));
                 }
                 MembershipStep::Recover { node, from, expected, new } => {
                     let known: Vec<_> = from.iter().flat_map(|it| nodes[*it].walk(now, "").entries).collect();
