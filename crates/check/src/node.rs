@@ -204,7 +204,7 @@ impl Node {
         self.0.model.look(time(now), &RESOURCE).held.is_some()
     }
 
-    /// Its clock jumped: whoever had the lock here has it no more.
+    /// Its clock jumped: the lock has expired, whichever claim had it.
     pub(crate) fn drop_lock(&mut self, now: u8) {
         self.change(|model| {
             for claim in 0..CLAIMS_MAX {

@@ -1,4 +1,5 @@
-//! Between a node and the server: delays, losses, repeats, partitions. What has left a node cannot be called back.
+//! The network between a node and the server: delays, losses, repeats, partitions. A message that was sent cannot be
+//! called back.
 
 use std::{
     collections::BTreeMap,
@@ -14,27 +15,27 @@ use leasehold::{
     GoneReason, OperatorCommand, OwnerToken, Page, Query, ReleaseRequest, Released, RenewRequest, Renewal,
     Resource, Result, Verdict,
 };
-use leasehold_support::race::{Either, first};
+use leasehold_support::race::first;
 use tokio::sync::oneshot;
 
 use crate::{
+    beliefs::BeliefChecker,
     clock::Time,
-    ledger::Ledger,
-    plan::{Plan, Weather},
+    plan::{NetworkConditions, RunPlan},
     random::{Random, nanos},
     report::Tally,
     server::Server,
     world::{NodeId, SERVER, World},
 };
 
-/// Which way a host is cut off.
+/// Which direction of a host's traffic is cut off.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cut {
     pub(crate) requests: bool,
     pub(crate) replies: bool,
 }
 
-/// All links.
+/// The simulated network.
 #[derive(Debug)]
 pub(crate) struct Network {
     world: Arc<World>,
@@ -45,22 +46,22 @@ pub(crate) struct Network {
 #[derive(Debug)]
 struct State {
     random: Random,
-    weather: Weather,
-    /// Nothing that is late arrives after this.
+    conditions: NetworkConditions,
+    /// No delayed message arrives after this.
     late_until: Time,
     cuts: BTreeMap<u64, Cut>,
 }
 
-/// What becomes of one exchange.
+/// The faults of one request and its reply, and how long each takes.
 #[derive(Clone, Copy, Debug)]
-struct Fate {
+struct ExchangeFaults {
     request: u64,
     reply: u64,
     request_lost: bool,
     reply_lost: bool,
     twice: bool,
     refused: bool,
-    /// Instead of silence, the caller learns that the connection broke.
+    /// The caller is told that the connection broke, and does not have to wait for its timeout.
     reset: bool,
 }
 
@@ -69,10 +70,10 @@ impl Network {
         world: &Arc<World>,
         tally: &Arc<Tally>,
         random: Random,
-        weather: Weather,
+        conditions: NetworkConditions,
         late_until: Time,
     ) -> Arc<Network> {
-        let state = Mutex::new(State { random, weather, late_until, cuts: BTreeMap::new() });
+        let state = Mutex::new(State { random, conditions, late_until, cuts: BTreeMap::new() });
         let (world, tally) = (Arc::clone(world), Arc::clone(tally));
         Arc::new(Network { world, tally, state })
     }
@@ -93,29 +94,29 @@ impl Network {
         self.state().cuts.get(&host).copied().unwrap_or_default()
     }
 
-    /// Every link is whole, and the sky is clear.
+    /// Ends all partitions and faults.
     pub(crate) fn heal(&self) {
         let mut state = self.state();
         state.cuts.clear();
-        state.weather = Weather::calm();
+        state.conditions = NetworkConditions::without_faults();
     }
 
-    fn fate(&self) -> Fate {
+    fn faults(&self) -> ExchangeFaults {
         let now = self.world.now();
         let mut state = self.state();
-        let State { random, weather, late_until, .. } = &mut *state;
+        let State { random, conditions, late_until, .. } = &mut *state;
         let mut latency = |late: u32| {
-            let ordinary = random.spread(Duration::from_micros(100), weather.latency_max);
+            let ordinary = random.spread(Duration::from_micros(100), conditions.latency_max);
             let late = late > 0 && random.chance(late);
             let most = late_until.saturating_sub(now);
             if late {
                 self.tally.count("fault: late message");
-                let extra = random.spread(Duration::from_millis(50), weather.late_max);
+                let extra = random.spread(Duration::from_millis(50), conditions.late_max);
                 return nanos(ordinary) + nanos(extra).min(most);
             }
             nanos(ordinary)
         };
-        let (request, reply) = (latency(weather.late_request), latency(weather.late_reply));
+        let (request, reply) = (latency(conditions.late_request), latency(conditions.late_reply));
         let mut meets = |rate: u32, what: &'static str| {
             let met = rate > 0 && random.chance(rate);
             if met {
@@ -123,18 +124,22 @@ impl Network {
             }
             met
         };
-        Fate {
+        ExchangeFaults {
             request,
             reply,
-            request_lost: meets(weather.lose_request, "fault: request lost"),
-            reply_lost: meets(weather.lose_reply, "fault: reply lost"),
-            twice: meets(weather.twice, "fault: executed twice"),
-            refused: meets(weather.refuse, "fault: refused"),
-            reset: meets(weather.reset, "fault: connection reset"),
+            request_lost: meets(conditions.lose_request, "fault: request lost"),
+            reply_lost: meets(conditions.lose_reply, "fault: reply lost"),
+            twice: meets(conditions.twice, "fault: executed twice"),
+            refused: meets(conditions.refuse, "fault: refused"),
+            reset: meets(conditions.reset, "fault: connection reset"),
         }
     }
 
-    /// Sends, executes and answers. Dropping it undoes nothing; `idle` requests end when nobody listens any more.
+    /// Sends a request, executes it at the server and returns the reply.
+    ///
+    /// # Cancel safety
+    /// A request that was sent is executed, even if this future is dropped. An `idle` request (a wait or a look) ends when
+    /// the caller is gone.
     pub(crate) async fn exchange<S, T, F, W>(
         self: &Arc<Network>,
         (from, host): (NodeId, u64),
@@ -148,75 +153,85 @@ impl Network {
         F: Fn(Arc<S>) -> W + Send + 'static,
         W: Future<Output = T> + Send + 'static,
     {
-        let fate = self.fate();
-        if fate.refused {
-            self.world.sleep(from, fate.request).await;
+        let faults = self.faults();
+        if faults.refused {
+            self.world.sleep(from, faults.request).await;
             return Err(Error::new(ErrorKind::Unavailable, "the connection was refused"));
         }
-        let (mut answer, answered) = oneshot::channel();
+        let (mut reply, replied) = oneshot::channel();
         let (network, server) = (Arc::clone(self), Arc::clone(server));
         self.world.spawn(
             to,
             Box::pin(async move {
-                let world = &network.world;
-                let broken = || {
-                    Err(Error::new(ErrorKind::Unavailable, "the connection broke")
-                        .with_effect(Effect::Unknown))
-                };
-                world.sleep(to, fate.request).await;
-                if fate.request_lost || network.is_cut(host).requests {
-                    if fate.reset {
-                        drop(answer.send(broken()));
+                network.world.sleep(to, faults.request).await;
+                if faults.request_lost || network.is_cut(host).requests {
+                    if faults.reset {
+                        drop(reply.send(connection_broke()));
                     }
                     return;
                 }
-                let output = if idle {
-                    let Either::Left(output) = first(execute(Arc::clone(&server)), answer.closed()).await
-                    else {
-                        return;
-                    };
-                    output
-                } else {
-                    if fate.twice {
-                        drop(execute(Arc::clone(&server)).await);
-                    }
-                    execute(Arc::clone(&server)).await
-                };
-                world.sleep(to, fate.reply).await;
-                let lost = fate.reply_lost || network.is_cut(host).replies;
-                match (lost, fate.reset) {
-                    (false, false) => drop(answer.send(Ok(output))),
-                    (_, true) => drop(answer.send(broken())),
+                let executed = run_at_server(&server, execute, idle, faults.twice, &mut reply).await;
+                let Some(output) = executed else { return };
+                network.world.sleep(to, faults.reply).await;
+                let lost = faults.reply_lost || network.is_cut(host).replies;
+                match (lost, faults.reset) {
+                    (false, false) => drop(reply.send(Ok(output))),
+                    (_, true) => drop(reply.send(connection_broke())),
                     (true, false) => {}
                 }
             }),
         );
-        match answered.await {
-            Ok(answer) => answer,
-            Err(_) => pending().await, // silence
+        match replied.await {
+            Ok(reply) => reply,
+            Err(_) => pending().await, // the reply was lost
         }
     }
 }
 
-/// One node's way to the server.
-pub(crate) struct Link {
+fn connection_broke<T>() -> Result<T> {
+    Err(Error::new(ErrorKind::Unavailable, "the connection broke").with_effect(Effect::Unknown))
+}
+
+/// Executes a request, perhaps twice. `None` if it is idle and its caller is gone.
+async fn run_at_server<S, T, F, W>(
+    server: &Arc<S>,
+    execute: F,
+    idle: bool,
+    twice: bool,
+    reply: &mut oneshot::Sender<Result<T>>,
+) -> Option<T>
+where
+    F: Fn(Arc<S>) -> W,
+    W: Future<Output = T>,
+{
+    if idle {
+        return first(execute(Arc::clone(server)), reply.closed()).await.left();
+    }
+    if twice {
+        drop(execute(Arc::clone(server)).await);
+    }
+    Some(execute(Arc::clone(server)).await)
+}
+
+/// The connection of one node to the server.
+pub(crate) struct SimulatedConnection {
     network: Arc<Network>,
     server: Arc<Server>,
-    ledger: Arc<Ledger>,
+    beliefs: Arc<BeliefChecker>,
     node: NodeId,
     host: u64,
 }
 
-impl Link {
+impl SimulatedConnection {
     pub(crate) fn new(
         network: &Arc<Network>,
         server: &Arc<Server>,
-        ledger: &Arc<Ledger>,
+        beliefs: &Arc<BeliefChecker>,
         node: NodeId,
         host: u64,
-    ) -> Link {
-        let (network, server, ledger) = (Arc::clone(network), Arc::clone(server), Arc::clone(ledger));
-        Link { network, server, ledger, node, host }
+    ) -> SimulatedConnection {
+        let (network, server, beliefs) = (Arc::clone(network), Arc::clone(server), Arc::clone(beliefs));
+        SimulatedConnection { network, server, beliefs, node, host }
     }
 
     async fn exchange<T, F, W>(&self, idle: bool, execute: F) -> Result<T>
@@ -229,9 +244,9 @@ impl Link {
         self.network.exchange(from, to, idle, execute).await
     }
 
-    /// Whoever knows that its lease is over does not renew it.
+    /// A host that knows that its lease has ended must not renew it.
     fn check_renewal(&self, held: &RenewRequest) {
-        let Some((since, name)) = self.ledger.over_since(self.node, held.owner) else { return };
+        let Some((since, name)) = self.beliefs.over_since(self.node, held.owner) else { return };
         let world = &self.network.world;
         let (resumed_at, _) = world.past(self.node);
         if world.now() > since.max(resumed_at) {
@@ -243,7 +258,7 @@ impl Link {
 
 /// A request of a claim, until it is answered or given up.
 struct Unanswered<'a> {
-    link: &'a Link,
+    link: &'a SimulatedConnection,
     owner: OwnerToken,
     answered: bool,
 }
@@ -251,19 +266,19 @@ struct Unanswered<'a> {
 impl Drop for Unanswered<'_> {
     fn drop(&mut self) {
         if !self.answered {
-            self.link.ledger.unanswered(self.link.node, self.owner);
+            self.link.beliefs.unanswered(self.link.node, self.owner);
         }
     }
 }
 
-impl fmt::Debug for Link {
+impl fmt::Debug for SimulatedConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Link of {:?}", self.node)
+        write!(f, "SimulatedConnection of {:?}", self.node)
     }
 }
 
 #[async_trait]
-impl Backend for Link {
+impl Backend for SimulatedConnection {
     fn info(&self) -> &BackendInfo {
         self.server.info()
     }
@@ -273,9 +288,9 @@ impl Backend for Link {
     }
 
     async fn acquire(&self, claim: &Claim) -> Result<Verdict> {
-        self.ledger.asks(self.node, claim.owner, claim.ttl);
+        self.beliefs.asks(self.node, claim.owner, claim.ttl);
         let mut unanswered = Unanswered { link: self, owner: claim.owner, answered: false };
-        let sent = self.ledger.sending(self.node);
+        let sent = self.beliefs.sending(self.node);
         let asked = Arc::new(claim.clone());
         let execute = move |server: Arc<Server>| {
             let claim = Arc::clone(&asked);
@@ -284,10 +299,10 @@ impl Backend for Link {
         let verdict = self.exchange(false, execute).await??;
         unanswered.answered = true;
         if let Verdict::Granted(grant) = &verdict {
-            self.ledger.vouch(self.node, claim.owner, sent, grant.remaining, claim.ttl);
+            self.beliefs.vouch(self.node, claim.owner, sent, grant.remaining, claim.ttl);
             // Who takes over has lost no turn if that fails: its place is where it was.
             if claim.takes_over_from.is_none() {
-                self.ledger.is_late(self.node, claim.owner);
+                self.beliefs.is_late(self.node, claim.owner);
             }
         }
         Ok(verdict)
@@ -296,11 +311,11 @@ impl Backend for Link {
     async fn renew(&self, held: &[RenewRequest]) -> Vec<Result<Renewal>> {
         for held in held {
             self.check_renewal(held);
-            if self.ledger.renews_late(self.node, held.owner) {
+            if self.beliefs.renews_late(self.node, held.owner) {
                 self.network.tally.count("late grants renewed");
             }
         }
-        let sent = self.ledger.sending(self.node);
+        let sent = self.beliefs.sending(self.node);
         let asked: Arc<[RenewRequest]> = held.into();
         let execute = move |server: Arc<Server>| {
             let held = Arc::clone(&asked);
@@ -313,14 +328,14 @@ impl Backend for Link {
         for (held, answer) in held.iter().zip(&answers) {
             match answer {
                 // Of a place that has become a seat: nobody counts on it.
-                Ok(Renewal::Renewed(_)) if held.ttl == Plan::PLACE_TTL => {}
+                Ok(Renewal::Renewed(_)) if held.ttl == RunPlan::PLACE_TTL => {}
                 Ok(Renewal::Renewed(kept)) => {
-                    self.ledger.vouch(self.node, held.owner, sent, kept.remaining, held.ttl);
+                    self.beliefs.vouch(self.node, held.owner, sent, kept.remaining, held.ttl);
                 }
                 Ok(Renewal::Gone {
                     why: GoneReason::NotThere | GoneReason::Evicted | GoneReason::Cancelled,
                 }) => {
-                    self.ledger.disown(self.node, held.owner);
+                    self.beliefs.disown(self.node, held.owner);
                 }
                 Ok(Renewal::Queued { .. }) | Err(_) => {}
             }
@@ -329,7 +344,7 @@ impl Backend for Link {
     }
 
     async fn release(&self, release_request: &ReleaseRequest) -> Result<Released> {
-        self.ledger.gives_back(self.node, release_request.owner);
+        self.beliefs.gives_back(self.node, release_request.owner);
         let release_request = Arc::new(release_request.clone());
         let execute = move |server: Arc<Server>| {
             let release_request = Arc::clone(&release_request);

@@ -1,4 +1,4 @@
-//! What a seed means: how many hosts, which primitives, which weather, which faults.
+//! The plan of a run, chosen by its seed: hosts, primitives, network conditions, faults.
 
 use std::time::Duration;
 
@@ -40,9 +40,9 @@ pub(crate) enum Fault {
     Drift,
 }
 
-/// How often a message meets its fate, in a thousand.
+/// How often something happens to a message, in a thousand, and how long messages take.
 #[derive(Clone, Debug)]
-pub(crate) struct Weather {
+pub(crate) struct NetworkConditions {
     pub(crate) lose_request: u32,
     pub(crate) lose_reply: u32,
     pub(crate) late_request: u32,
@@ -54,10 +54,10 @@ pub(crate) struct Weather {
     pub(crate) late_max: Duration,
 }
 
-impl Weather {
+impl NetworkConditions {
     /// No faults.
-    pub(crate) fn calm() -> Weather {
-        Weather {
+    pub(crate) fn without_faults() -> NetworkConditions {
+        NetworkConditions {
             lose_request: 0,
             lose_reply: 0,
             late_request: 0,
@@ -70,13 +70,13 @@ impl Weather {
         }
     }
 
-    pub(crate) fn drawn(random: &mut Random) -> Weather {
+    pub(crate) fn drawn(random: &mut Random) -> NetworkConditions {
         let worst = *random.pick(&[0, 5, 30, 120]);
         let mut rate = || u32::try_from(random.below(worst + 1)).unwrap_or(0);
         let (lose_request, lose_reply, late_request, late_reply) = (rate(), rate(), rate(), rate());
         let (refuse, reset, twice) = (rate(), rate(), rate());
         let latency_max = *random.pick(&[2, 10, 50, 150]);
-        Weather {
+        NetworkConditions {
             lose_request,
             lose_reply,
             late_request,
@@ -90,11 +90,11 @@ impl Weather {
     }
 }
 
-/// A run, drawn from its seed.
+/// The plan of one run.
 #[derive(Clone, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct RunPlan {
     pub(crate) seed: u64,
-    /// Everything stays within what the guarantees assume: clocks within 1 % of each other, nobody evicted at once.
+    /// The run stays within what the guarantees assume: clocks within 1 % of each other, no eviction at once.
     pub(crate) inside: bool,
     pub(crate) hosts: u64,
     pub(crate) tasks: u64,
@@ -102,7 +102,7 @@ pub(crate) struct Plan {
     pub(crate) ids: u64,
     pub(crate) ttl: (Duration, Duration),
     pub(crate) storm: Duration,
-    pub(crate) weather: Weather,
+    pub(crate) conditions: NetworkConditions,
     pub(crate) faults: Vec<Fault>,
     pub(crate) fault_every: Duration,
     pub(crate) cancel: u32,
@@ -110,10 +110,10 @@ pub(crate) struct Plan {
     pub(crate) shuffle: bool,
 }
 
-impl Plan {
+impl RunPlan {
     pub(crate) const PLACE_TTL: Duration = Duration::from_secs(6);
 
-    pub(crate) fn draw(seed: u64) -> Plan {
+    pub(crate) fn draw(seed: u64) -> RunPlan {
         let mut random = Random::new(seed, 0x91a7);
         let inside = !random.chance(125);
         let kinds = if random.chance(300) {
@@ -122,7 +122,7 @@ impl Plan {
             (0..random.between(1, 3)).map(|_| *random.pick(&Kind::ALL)).collect()
         };
         let (low, high) = *random.pick(&[(300, 900), (400, 3_000), (2_000, 12_000)]);
-        Plan {
+        RunPlan {
             seed,
             inside,
             hosts: random.between(2, 4),
@@ -131,7 +131,7 @@ impl Plan {
             ids: random.between(1, 2),
             ttl: (Duration::from_millis(low), Duration::from_millis(high)),
             storm: Duration::from_secs(random.between(8, 30)),
-            weather: Weather::drawn(&mut random),
+            conditions: NetworkConditions::drawn(&mut random),
             faults: draw_faults(&mut random, inside),
             fault_every: Duration::from_millis(*random.pick(&[800, 2_500, 8_000])),
             cancel: *random.pick(&[0, 50, 250]),
@@ -140,9 +140,9 @@ impl Plan {
         }
     }
 
-    /// The longest that anyone may be in the way once the faults are over.
+    /// How long old leases and places may block a resource once the faults are over.
     pub(crate) fn settling(&self) -> Duration {
-        self.ttl.1 + Plan::PLACE_TTL + Duration::from_secs(8)
+        self.ttl.1 + RunPlan::PLACE_TTL + Duration::from_secs(8)
     }
 
     pub(crate) fn clock(&self, random: &mut Random) -> HostClock {
@@ -170,7 +170,7 @@ fn draw_faults(random: &mut Random, inside: bool) -> Vec<Fault> {
         Fault::Drift,
     ];
     let mut faults: Vec<Fault> = all.into_iter().filter(|_| random.chance(500)).collect();
-    // Only the calendar shows that a machine was frozen: a calendar set back at the same time would hide it.
+    // Only the wall clock shows that a machine was frozen. A wall clock set back at the same time would hide it.
     let (freeze, back) = (random.chance(400), random.chance(400));
     if freeze {
         faults.push(Fault::Freeze);

@@ -17,7 +17,7 @@ pub(crate) struct Register {
 
 /// What the register says to a token.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Entry {
+pub(crate) enum FenceReply {
     Read(u64),
     Stale,
     /// Two owners show the same token.
@@ -26,15 +26,15 @@ pub(crate) enum Entry {
 
 impl Register {
     /// Raises the mark, and reads.
-    pub(crate) fn enter(&mut self, token: u64, owner: Option<OwnerToken>) -> Entry {
+    pub(crate) fn enter(&mut self, token: u64, owner: Option<OwnerToken>) -> FenceReply {
         if token < self.mark {
-            return Entry::Stale;
+            return FenceReply::Stale;
         }
         if token == self.mark && self.owner != owner {
-            return Entry::Shared;
+            return FenceReply::Shared;
         }
         (self.mark, self.owner) = (token, owner);
-        Entry::Read(self.value)
+        FenceReply::Read(self.value)
     }
 
     /// Writes what was computed from a read under this token; false if a write got lost by it.

@@ -205,7 +205,14 @@ fn maintain(nodes: &[Option<Health>], known: &BirthMark) -> MembershipPlan {
     plan
 }
 
+/// When the running server started, by its own clock.
+fn started_at(health: &Health) -> WallTime {
+    let uptime = u64::try_from(health.uptime.as_micros()).unwrap_or(u64::MAX);
+    WallTime::from_micros(health.now.as_micros().saturating_sub(uptime))
+}
+
 impl MembershipPlan {
+    /// Decides what to write on one node of a founded set.
     fn check_node(&mut self, node: usize, health: &Health, known: &BirthMark, size: usize) {
         let fresh = |standing| BirthMark {
             set: known.set.clone(),
@@ -225,17 +232,8 @@ impl MembershipPlan {
         };
         if mark.run != health.run {
             let kept_all = mark.durable && health.durable;
-            let started = WallTime::from_micros(
-                health
-                    .now
-                    .as_micros()
-                    .saturating_sub(u64::try_from(health.uptime.as_micros()).unwrap_or(u64::MAX)),
-            );
-            return write(fresh(if kept_all {
-                mark.standing
-            } else {
-                VoterStatus::Quarantined { since: started }
-            }));
+            let quarantined = VoterStatus::Quarantined { since: started_at(health) };
+            return write(fresh(if kept_all { mark.standing } else { quarantined }));
         }
         match mark.standing {
             // Its configuration has changed: from now on a restart may lose data.

@@ -122,7 +122,7 @@ fn every_short_story_of_permits() {
     }
 }
 
-/// Whoever is first in line is first to be granted, in every interleaving of two owner wait and one owner leaves.
+/// The first of the queue is granted first, in every interleaving of two owners that wait and one that leaves.
 #[test]
 fn in_every_interleaving_the_first_of_the_queue_is_granted_first() {
     let moves = [Move::Queue(1), Move::Queue(2), Move::Leave(0), Move::Acquire(2)];

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use crate::{
     clock::{HostClock, PAR},
-    plan::Weather,
+    plan::NetworkConditions,
     random::Random,
 };
 
 /// What can happen to a host or to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub(crate) enum QuorumFault {
     HostPause,
     HostSuspend,
     HostCrash,
@@ -25,43 +25,43 @@ pub(crate) enum Fault {
     HostClock,
 }
 
-impl Fault {
-    const ALL: [Fault; 8] = [
-        Fault::HostPause,
-        Fault::HostSuspend,
-        Fault::HostCrash,
-        Fault::Partition,
-        Fault::NodePause,
-        Fault::NodeForgets,
-        Fault::NodeClock,
-        Fault::HostClock,
+impl QuorumFault {
+    const ALL: [QuorumFault; 8] = [
+        QuorumFault::HostPause,
+        QuorumFault::HostSuspend,
+        QuorumFault::HostCrash,
+        QuorumFault::Partition,
+        QuorumFault::NodePause,
+        QuorumFault::NodeForgets,
+        QuorumFault::NodeClock,
+        QuorumFault::HostClock,
     ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Fault::HostPause => "fault: pause",
-            Fault::HostSuspend => "fault: suspend",
-            Fault::HostCrash => "fault: crash",
-            Fault::Partition => "fault: partition",
-            Fault::NodePause => "fault: node pause",
-            Fault::NodeForgets => "fault: node forgets",
-            Fault::NodeClock => "fault: node's calendar set",
-            Fault::HostClock => "fault: host's calendar set",
+            QuorumFault::HostPause => "fault: pause",
+            QuorumFault::HostSuspend => "fault: suspend",
+            QuorumFault::HostCrash => "fault: crash",
+            QuorumFault::Partition => "fault: partition",
+            QuorumFault::NodePause => "fault: node pause",
+            QuorumFault::NodeForgets => "fault: node forgets",
+            QuorumFault::NodeClock => "fault: node's calendar set",
+            QuorumFault::HostClock => "fault: host's calendar set",
         }
     }
 }
 
 /// A run, drawn from its seed.
 #[derive(Clone, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct QuorumRunPlan {
     pub(crate) seed: u64,
     pub(crate) nodes: usize,
     pub(crate) hosts: u64,
     pub(crate) tasks: u64,
     pub(crate) durable: bool,
     pub(crate) storm: Duration,
-    pub(crate) weather: Weather,
-    pub(crate) faults: Vec<Fault>,
+    pub(crate) conditions: NetworkConditions,
+    pub(crate) faults: Vec<QuorumFault>,
     pub(crate) fault_every: Duration,
     pub(crate) cancel: u32,
     /// During the storm the first two hosts share a bare majority's overlap: each misses other nodes. The others reach
@@ -69,32 +69,33 @@ pub(crate) struct Plan {
     pub(crate) lopsided: bool,
 }
 
-impl Plan {
+impl QuorumRunPlan {
     /// No ttl is longer, and a node that forgot is out for so long.
     pub(crate) const GATE: Duration = Duration::from_secs(4);
     pub(crate) const TTL: (Duration, Duration) = (Duration::from_millis(800), Duration::from_millis(3500));
     /// How far calendars may be apart: half of what a node takes for too far.
     const APART: Duration = Duration::from_secs(150);
 
-    pub(crate) fn draw(seed: u64) -> Plan {
+    pub(crate) fn draw(seed: u64) -> QuorumRunPlan {
         let mut random = Random::new(seed, 0x90_0207);
-        let mut faults: Vec<Fault> = Fault::ALL.into_iter().filter(|_| random.chance(450)).collect();
+        let mut faults: Vec<QuorumFault> =
+            QuorumFault::ALL.into_iter().filter(|_| random.chance(450)).collect();
         // A clock that is set while its node waits out the gate cuts the gate short: that is two faults at once.
-        if faults.contains(&Fault::NodeForgets) {
-            faults.retain(|fault| *fault != Fault::NodeClock);
+        if faults.contains(&QuorumFault::NodeForgets) {
+            faults.retain(|fault| *fault != QuorumFault::NodeClock);
         }
         let lopsided = random.chance(150);
         if lopsided {
-            faults = vec![Fault::NodeForgets];
+            faults = vec![QuorumFault::NodeForgets];
         }
-        Plan {
+        QuorumRunPlan {
             seed,
             nodes: *random.pick(&[3, 3, 5]),
             hosts: if lopsided { 3 } else { random.between(2, 3) },
             tasks: random.between(1, 2),
             durable: random.chance(150),
             storm: Duration::from_secs(random.between(12, 30)),
-            weather: Weather::drawn(&mut random),
+            conditions: NetworkConditions::drawn(&mut random),
             faults,
             fault_every: Duration::from_millis(*random.pick(&[700, 2_000, 5_000])),
             cancel: *random.pick(&[0, 50, 250]),
@@ -104,7 +105,7 @@ impl Plan {
 
     /// A node whose clock was set forward may let a rival in: the fence holds, exclusion does not.
     pub(crate) fn excludes(&self) -> bool {
-        !self.faults.contains(&Fault::NodeClock)
+        !self.faults.contains(&QuorumFault::NodeClock)
     }
 
     /// Whether this host misses this node while the storm lasts, because the run is lopsided.
@@ -120,7 +121,7 @@ impl Plan {
 
     pub(crate) fn clock(&self, random: &mut Random) -> HostClock {
         let rate = PAR - 4_000_000 + random.below(8_000_001);
-        HostClock::new(rate, random.duration(Duration::ZERO, Plan::APART))
+        HostClock::new(rate, random.duration(Duration::ZERO, QuorumRunPlan::APART))
     }
 
     /// By how much a calendar is set: the sum stays within what nodes accept.

@@ -7,7 +7,7 @@ use crate::clock::{HostClock, Time};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct NodeId(pub(crate) usize);
 
-/// Whoever directs the run: never paused, on true time.
+/// The controller of the run: never paused, on true time.
 pub(crate) const DIRECTOR: NodeId = NodeId(0);
 /// Where the backend lives.
 pub(crate) const SERVER: NodeId = NodeId(1);

@@ -1,7 +1,7 @@
-//! Who believes to hold what, judged in true time.
+//! Checks what holders believe: which leases each host takes for valid, in true time.
 //!
-//! A belief is a view that is asked at this very instant. A node that does not run does not believe: it does nothing
-//! until it runs again, and then it asks first.
+//! A belief is a view of a lease, asked at this very instant. A node that does not run has no beliefs: it does nothing until
+//! it runs again, and then it asks first.
 
 use std::{
     collections::BTreeMap,
@@ -17,7 +17,7 @@ use crate::{
     world::{Health, NodeId, World},
 };
 
-/// Says whether whoever holds this would go on now.
+/// Asks whether the holder would continue its work now.
 pub(crate) type Vouches = Box<dyn Fn() -> bool + Send>;
 
 struct Belief {
@@ -27,33 +27,33 @@ struct Belief {
     weight: u64,
     name: String,
     vouches: Vouches,
-    /// Whatever the renewals say, it is over then.
+    /// When it must have ended, whatever the renewals say.
     not_past: Option<Timestamp>,
     over_since: Option<Time>,
 }
 
-/// What a node may believe of one grant, from the answers that reached it.
+/// How long a node may take one grant for valid, from the replies that reached it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Voucher {
-    /// Until when nobody else can be granted, by its own clock and less the margin.
+pub(crate) struct ExpectedValidity {
+    /// The time until which no other claim can be granted, by its own clock, less the margin.
     deadline: Timestamp,
     /// The shortest and the longest ttl that it was renewed for.
     ttl: (Duration, Duration),
-    /// It was told that it holds nothing any more.
+    /// A reply said that it does not hold the lease any more.
     pub(crate) gone: bool,
-    /// When the request that was granted left.
+    /// When the request that was granted was sent.
     pub(crate) granted_sent: Time,
-    /// How often its node had been disturbed by then.
+    /// How many disturbances its node had had by then.
     pub(crate) granted_disturbances: u32,
-    /// How often its node had been disturbed when the request left that the deadline counts from.
+    /// How many disturbances its node had had when the request was sent that the deadline counts from.
     pub(crate) disturbances: u32,
-    /// When the last yes arrived.
+    /// When the last positive reply arrived.
     pub(crate) heard: Time,
-    /// It arrived too late to be used, and no renewal has been sent since.
+    /// The grant arrived too late to be used, and no renewal has been sent since.
     late: bool,
 }
 
-/// What a node's clocks said as a request left.
+/// What the clocks of a node showed when a request was sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sent {
     local: Timestamp,
@@ -61,37 +61,37 @@ pub(crate) struct Sent {
     disturbances: u32,
 }
 
-impl Voucher {
-    /// By when it has to stop at the latest: a sixth of its ttl before the deadline.
+impl ExpectedValidity {
+    /// When it must have stopped: a sixth of its ttl before the deadline.
     pub(crate) fn stop(&self) -> Timestamp {
         self.deadline.before(self.ttl.0 / 6)
     }
 
-    /// Before this there is no reason to stop.
+    /// Before this time there is no reason to stop.
     pub(crate) fn not_before(&self) -> Timestamp {
         self.deadline.before(self.ttl.1 / 6 + self.ttl.1 / 100)
     }
 }
 
 #[derive(Default)]
-struct Books {
+struct BeliefState {
     beliefs: BTreeMap<u64, Belief>,
-    vouchers: BTreeMap<(NodeId, OwnerToken), Voucher>,
-    /// Claims whose last request had no answer, and when that was clear to their node.
+    validities: BTreeMap<(NodeId, OwnerToken), ExpectedValidity>,
+    /// Claims whose last request had no reply, and when their node noticed that.
     unanswered: BTreeMap<(NodeId, OwnerToken), Sent>,
-    /// Resources that have to stay closed until then.
+    /// Resources that must stay closed, and until when.
     closed: BTreeMap<Resource, Time>,
     next: u64,
 }
 
-/// All beliefs.
-pub(crate) struct Ledger {
+/// All beliefs of all nodes.
+pub(crate) struct BeliefChecker {
     world: Arc<World>,
-    books: Mutex<Books>,
+    state: Mutex<BeliefState>,
 }
 
-/// A belief to be entered.
-pub(crate) struct Entry {
+/// A belief to register.
+pub(crate) struct NewBelief {
     pub(crate) node: NodeId,
     pub(crate) resource: Resource,
     pub(crate) owner: Option<OwnerToken>,
@@ -101,34 +101,34 @@ pub(crate) struct Entry {
     pub(crate) vouches: Vouches,
 }
 
-impl Ledger {
-    pub(crate) fn new(world: &Arc<World>) -> Arc<Ledger> {
-        Arc::new(Ledger { world: Arc::clone(world), books: Mutex::default() })
+impl BeliefChecker {
+    pub(crate) fn new(world: &Arc<World>) -> Arc<BeliefChecker> {
+        Arc::new(BeliefChecker { world: Arc::clone(world), state: Mutex::default() })
     }
 
-    fn books(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, BeliefState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Enters a belief; it is struck out when the page is dropped.
-    pub(crate) fn enter(self: &Arc<Ledger>, entry: Entry) -> BeliefPage {
-        let Entry { node, resource, owner, weight, name, not_past, vouches } = entry;
+    /// Registers a belief until the handle is dropped.
+    pub(crate) fn enter(self: &Arc<BeliefChecker>, entry: NewBelief) -> BeliefHandle {
+        let NewBelief { node, resource, owner, weight, name, not_past, vouches } = entry;
         let weight = u64::from(weight);
         let belief = Belief { node, resource, owner, weight, name, vouches, not_past, over_since: None };
-        let mut books = self.books();
-        books.next += 1;
-        let id = books.next;
-        books.beliefs.insert(id, belief);
-        BeliefPage { ledger: Arc::clone(self), id }
+        let mut state = self.state();
+        state.next += 1;
+        let id = state.next;
+        state.beliefs.insert(id, belief);
+        BeliefHandle { beliefs: Arc::clone(self), id }
     }
 
-    /// How much of the resource is believed to be held at this instant, and by whom.
+    /// How much of the resource is believed to be held at this instant, and the names of these holders.
     pub(crate) fn believed(&self, resource: &Resource) -> (u64, Vec<String>) {
-        let mut books = self.books();
-        let Books { beliefs, vouchers, .. } = &mut *books;
+        let mut state = self.state();
+        let BeliefState { beliefs, validities, .. } = &mut *state;
         let (mut weight, mut names) = (0, Vec::new());
         for belief in beliefs.values_mut().filter(|belief| belief.resource == *resource) {
-            if self.judge(belief, vouchers) == Some(true) {
+            if self.judge(belief, validities) == Some(true) {
                 weight += belief.weight;
                 names.push(belief.name.clone());
             }
@@ -136,8 +136,12 @@ impl Ledger {
         (weight, names)
     }
 
-    /// Asks one belief. None if its node does not run.
-    fn judge(&self, belief: &mut Belief, vouchers: &BTreeMap<(NodeId, OwnerToken), Voucher>) -> Option<bool> {
+    /// Asks one belief. `None` if its node does not run.
+    fn judge(
+        &self,
+        belief: &mut Belief,
+        validities: &BTreeMap<(NodeId, OwnerToken), ExpectedValidity>,
+    ) -> Option<bool> {
         if self.world.health(belief.node) != Health::Running {
             return None;
         }
@@ -152,13 +156,13 @@ impl Ledger {
             let since = Duration::from_nanos(since);
             self.world.fail("latch", format!("{name} was over at {since:?} and vouches for its lease again"));
         }
-        let voucher = belief.owner.and_then(|owner| vouchers.get(&(belief.node, owner)));
-        match voucher {
-            Some(Voucher { gone: true, .. }) => {
+        let validity = belief.owner.and_then(|owner| validities.get(&(belief.node, owner)));
+        match validity {
+            Some(ExpectedValidity { gone: true, .. }) => {
                 self.world.fail("told", format!("{name} was told that its lease is gone, and goes on"));
             }
-            Some(voucher) if local >= voucher.stop() => {
-                let late = voucher.stop().until(local);
+            Some(validity) if local >= validity.stop() => {
+                let late = validity.stop().until(local);
                 let message = format!("{name} vouches for its lease {late:?} after it had to stop");
                 self.world.fail("loss in time", message);
             }
@@ -170,13 +174,13 @@ impl Ledger {
         Some(true)
     }
 
-    /// What a node's clocks say as a request leaves.
+    /// What the clocks of a node show when it sends a request.
     pub(crate) fn sending(&self, node: NodeId) -> Sent {
         let (at, local) = self.world.clock(node, |clock, now| (now, clock.boot(now)));
         Sent { local, at, disturbances: self.world.past(node).1 }
     }
 
-    /// A yes reached this node: so much remained of this ttl when a request was executed that left then.
+    /// A positive reply reached this node, for a request that was sent at `sent`.
     pub(crate) fn vouch(
         &self,
         node: NodeId,
@@ -188,8 +192,8 @@ impl Ledger {
         let margin = ttl.max(remaining) / 100 + Duration::from_millis(2);
         let deadline = sent.local.after(remaining.saturating_sub(margin));
         let Sent { at, disturbances, .. } = sent;
-        let mut books = self.books();
-        let fresh = Voucher {
+        let mut state = self.state();
+        let fresh = ExpectedValidity {
             deadline,
             ttl: (ttl, ttl),
             gone: false,
@@ -199,24 +203,24 @@ impl Ledger {
             heard: 0,
             late: false,
         };
-        let voucher = books.vouchers.entry((node, owner)).or_insert(fresh);
-        voucher.heard = self.world.now();
-        if deadline > voucher.deadline {
-            (voucher.deadline, voucher.disturbances) = (deadline, disturbances);
+        let validity = state.validities.entry((node, owner)).or_insert(fresh);
+        validity.heard = self.world.now();
+        if deadline > validity.deadline {
+            (validity.deadline, validity.disturbances) = (deadline, disturbances);
         }
-        voucher.ttl = (voucher.ttl.0.min(ttl), voucher.ttl.1.max(ttl));
+        validity.ttl = (validity.ttl.0.min(ttl), validity.ttl.1.max(ttl));
     }
 
-    /// A request of a claim got an error, or no answer in time.
+    /// A request of a claim got an error, or no reply in time.
     pub(crate) fn unanswered(&self, node: NodeId, owner: OwnerToken) {
         let now = self.sending(node);
-        self.books().unanswered.insert((node, owner), now);
+        self.state().unanswered.insert((node, owner), now);
     }
 
-    /// A claim asks, perhaps again. The request before may have brought a grant: a claim that goes on does not sleep so long
-    /// that the grant runs out unheard of.
+    /// A claim asks, perhaps again. Its request before may have been granted, so it must not sleep so long that this grant
+    /// expires unnoticed.
     pub(crate) fn asks(&self, node: NodeId, owner: OwnerToken, ttl: Duration) {
-        let Some(before) = self.books().unanswered.remove(&(node, owner)) else { return };
+        let Some(before) = self.state().unanswered.remove(&(node, owner)) else { return };
         let now = self.sending(node);
         let slept = before.local.until(now.local);
         let most = ttl / 6 + ttl / 100 + Duration::from_millis(2);
@@ -228,21 +232,21 @@ impl Ledger {
         }
     }
 
-    /// A yes to a claim reached this node: remembers whether it can still be used.
+    /// A grant reached this node: remembers whether it came too late to be used.
     pub(crate) fn is_late(&self, node: NodeId, owner: OwnerToken) {
         let local = self.sending(node).local;
-        if let Some(voucher) = self.books().vouchers.get_mut(&(node, owner)) {
-            voucher.late = local >= voucher.stop();
+        if let Some(validity) = self.state().validities.get_mut(&(node, owner)) {
+            validity.late = local >= validity.stop();
         }
     }
 
-    /// A renewal leaves: a grant that came late is not given up without one. Whether there was such a grant.
+    /// A renewal is sent. A grant that came late must be renewed before it is released. Returns whether there was one.
     pub(crate) fn renews_late(&self, node: NodeId, owner: OwnerToken) -> bool {
-        let mut books = self.books();
-        books.vouchers.get_mut(&(node, owner)).is_some_and(|voucher| std::mem::take(&mut voucher.late))
+        let mut state = self.state();
+        state.validities.get_mut(&(node, owner)).is_some_and(|validity| std::mem::take(&mut validity.late))
     }
 
-    /// A claim is given back.
+    /// A claim is released.
     pub(crate) fn gives_back(&self, node: NodeId, owner: OwnerToken) {
         if self.renews_late(node, owner) {
             let message = format!("{owner:?} was granted late, and is given back without a renewal");
@@ -250,67 +254,67 @@ impl Ledger {
         }
     }
 
-    /// A no reached this node.
+    /// A reply said that the owner does not hold the lease.
     pub(crate) fn disown(&self, node: NodeId, owner: OwnerToken) {
-        if let Some(voucher) = self.books().vouchers.get_mut(&(node, owner)) {
-            voucher.gone = true;
+        if let Some(validity) = self.state().validities.get_mut(&(node, owner)) {
+            validity.gone = true;
         }
     }
 
-    pub(crate) fn voucher(&self, node: NodeId, owner: OwnerToken) -> Option<Voucher> {
-        self.books().vouchers.get(&(node, owner)).copied()
+    pub(crate) fn validity(&self, node: NodeId, owner: OwnerToken) -> Option<ExpectedValidity> {
+        self.state().validities.get(&(node, owner)).copied()
     }
 
-    /// Since when this owner knows that its lease is over.
+    /// Since when this owner knows that its lease has ended.
     pub(crate) fn over_since(&self, node: NodeId, owner: OwnerToken) -> Option<(Time, String)> {
-        let books = self.books();
-        let belief = books.beliefs.values().find(|b| b.node == node && b.owner == Some(owner))?;
+        let state = self.state();
+        let belief = state.beliefs.values().find(|b| b.node == node && b.owner == Some(owner))?;
         belief.over_since.map(|since| (since, belief.name.clone()))
     }
 
-    /// The resource was released and has to stay closed until then.
+    /// The resource was released and must stay closed until then.
     pub(crate) fn close(&self, resource: &Resource, until: Time) {
-        let mut books = self.books();
-        let closed = books.closed.entry(resource.clone()).or_default();
+        let mut state = self.state();
+        let closed = state.closed.entry(resource.clone()).or_default();
         *closed = until.max(*closed);
     }
 
     /// An operator opened it.
     pub(crate) fn open(&self, resource: &Resource) {
-        self.books().closed.remove(resource);
+        self.state().closed.remove(resource);
     }
 
     pub(crate) fn closed_until(&self, resource: &Resource) -> Option<Time> {
-        self.books().closed.get(resource).copied()
+        self.state().closed.get(resource).copied()
     }
 }
 
-impl fmt::Debug for Ledger {
+impl fmt::Debug for BeliefChecker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ledger").finish_non_exhaustive()
+        f.debug_struct("BeliefChecker").finish_non_exhaustive()
     }
 }
 
-/// One belief's page in the ledger.
+/// A registered belief. Dropping it removes the belief.
 #[derive(Debug)]
-pub(crate) struct BeliefPage {
-    ledger: Arc<Ledger>,
+pub(crate) struct BeliefHandle {
+    beliefs: Arc<BeliefChecker>,
     id: u64,
 }
 
-impl BeliefPage {
+impl BeliefHandle {
     /// Asks now. Called by the holder itself, so its node runs.
     pub(crate) fn holds(&self) -> bool {
-        let mut books = self.ledger.books();
-        let Books { beliefs, vouchers, .. } = &mut *books;
-        let belief = beliefs.get_mut(&self.id).expect("entered until the page is dropped");
-        self.ledger.judge(belief, vouchers) == Some(true)
+        let mut state = self.beliefs.state();
+        let BeliefState { beliefs, validities, .. } = &mut *state;
+        let belief = beliefs.get_mut(&self.id).expect("registered until the handle is dropped");
+        self.beliefs.judge(belief, validities) == Some(true)
     }
 }
 
-impl Drop for BeliefPage {
+impl Drop for BeliefHandle {
     fn drop(&mut self) {
-        let belief = self.ledger.books().beliefs.remove(&self.id);
+        let belief = self.beliefs.state().beliefs.remove(&self.id);
         drop(belief); // outside of the lock
     }
 }

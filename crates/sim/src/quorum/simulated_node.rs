@@ -12,21 +12,21 @@ use leasehold_core::{
 use crate::{network::Network, world::NodeId};
 
 /// Requests and replies that are late, lost, repeated, cut off.
-pub(crate) struct Wire {
+pub(crate) struct SimulatedNode {
     network: Arc<Network>,
     from: (NodeId, u64),
     to: (NodeId, Arc<MemoryNode>),
 }
 
-impl Wire {
+impl SimulatedNode {
     /// `key` names this way, for partitions.
     pub(crate) fn new(
         network: &Arc<Network>,
         from: NodeId,
         key: u64,
         to: (NodeId, &Arc<MemoryNode>),
-    ) -> Wire {
-        Wire { network: Arc::clone(network), from: (from, key), to: (to.0, Arc::clone(to.1)) }
+    ) -> SimulatedNode {
+        SimulatedNode { network: Arc::clone(network), from: (from, key), to: (to.0, Arc::clone(to.1)) }
     }
 
     async fn send<T, F, W>(&self, idle: bool, execute: F) -> Result<T>
@@ -39,9 +39,9 @@ impl Wire {
     }
 }
 
-impl fmt::Debug for Wire {
+impl fmt::Debug for SimulatedNode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Wire from {:?} to {:?}", self.from, self.to.0)
+        write!(f, "SimulatedNode from {:?} to {:?}", self.from, self.to.0)
     }
 }
 
@@ -60,7 +60,7 @@ macro_rules! send {
 }
 
 #[async_trait]
-impl QuorumNode for Wire {
+impl QuorumNode for SimulatedNode {
     fn name(&self) -> &str {
         self.to.1.name()
     }

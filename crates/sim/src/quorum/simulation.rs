@@ -13,7 +13,7 @@ use std::{
 use leasehold::{Client, MemoryNode, Quorum, Resource};
 use leasehold_core::QuorumNode;
 
-use super::{judge::Judge, plan::Plan, wire::Wire, work};
+use super::{belief_checker::BeliefChecker, plan::QuorumRunPlan, simulated_node::SimulatedNode, work};
 use crate::{
     clock::{HostClock, Time},
     environment::NodeEnvironment,
@@ -24,13 +24,13 @@ use crate::{
     world::{NodeId, World},
 };
 
-pub(crate) struct Theatre {
-    pub(crate) plan: Plan,
+pub(crate) struct QuorumSimulation {
+    pub(crate) plan: QuorumRunPlan,
     pub(crate) world: Arc<World>,
     pub(crate) network: Arc<Network>,
     pub(crate) tally: Arc<Tally>,
     pub(crate) nodes: Vec<(NodeId, Arc<MemoryNode>)>,
-    pub(crate) judge: Arc<Judge>,
+    pub(crate) beliefs: Arc<BeliefChecker>,
     hosts: Mutex<Vec<NodeId>>,
     ended: Mutex<BTreeMap<String, Time>>,
     pub(crate) progress: Progress,
@@ -41,12 +41,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Theatre {
-    pub(crate) fn new(plan: Plan, world: &Arc<World>, random: &mut Random) -> Arc<Theatre> {
+impl QuorumSimulation {
+    pub(crate) fn new(plan: QuorumRunPlan, world: &Arc<World>, random: &mut Random) -> Arc<QuorumSimulation> {
         let tally: Arc<Tally> = Arc::default();
-        let late_until = nanos(Plan::GATE + plan.storm + Duration::from_secs(4));
-        let weather = plan.weather.clone();
-        let network = Network::new(world, &tally, Random::new(plan.seed, 0xae7), weather, late_until);
+        let late_until = nanos(QuorumRunPlan::GATE + plan.storm + Duration::from_secs(4));
+        let conditions = plan.conditions.clone();
+        let network = Network::new(world, &tally, Random::new(plan.seed, 0xae7), conditions, late_until);
         let node = |number: usize, random: &mut Random| {
             let at = world.add_node(plan.clock(random));
             let environment = NodeEnvironment::new(world, at, plan.seed);
@@ -55,13 +55,13 @@ impl Theatre {
             (at, Arc::new(made(&name, environment)))
         };
         let nodes = (0..plan.nodes).map(|number| node(number, random)).collect();
-        let judge = Arc::new(Judge::new(world, plan.excludes()));
-        Arc::new(Theatre {
+        let beliefs = Arc::new(BeliefChecker::new(world, plan.excludes()));
+        Arc::new(QuorumSimulation {
             world: Arc::clone(world),
             network,
             tally,
             nodes,
-            judge,
+            beliefs,
             hosts: Mutex::default(),
             ended: Mutex::default(),
             progress: Progress::default(),
@@ -84,7 +84,7 @@ impl Theatre {
     }
 
     /// Starts a host, or starts it again after a crash.
-    pub(crate) fn start_host(self: &Arc<Theatre>, at: u64, clock: HostClock) {
+    pub(crate) fn start_host(self: &Arc<QuorumSimulation>, at: u64, clock: HostClock) {
         let node = self.world.add_node(clock);
         self.world.trace(|| format!("host {at} starts as {node:?}"));
         {
@@ -92,21 +92,22 @@ impl Theatre {
             let at = usize::try_from(at).expect("few hosts");
             if at < hosts.len() { hosts[at] = node } else { hosts.push(node) }
         }
-        let (theatre, guard) = (Arc::clone(self), self.progress.begin());
+        let (simulation, guard) = (Arc::clone(self), self.progress.begin());
         self.world.spawn(
             node,
             Box::pin(async move {
-                let Some(client) = theatre.connect(at, node).await else { return };
-                let elsewhere = theatre.plan.lopsided && at > 1;
-                for task in 0..theatre.plan.tasks {
-                    let random = Random::new(theatre.plan.seed, 0xbeef_0000 + ((node.0 as u64) << 8) + task);
-                    let guard = theatre.progress.begin();
-                    let work = work::work(Arc::clone(&theatre), node, client.clone(), random, elsewhere);
+                let Some(client) = simulation.connect(at, node).await else { return };
+                let elsewhere = simulation.plan.lopsided && at > 1;
+                for task in 0..simulation.plan.tasks {
+                    let random =
+                        Random::new(simulation.plan.seed, 0xbeef_0000 + ((node.0 as u64) << 8) + task);
+                    let guard = simulation.progress.begin();
+                    let work = work::work(Arc::clone(&simulation), node, client.clone(), random, elsewhere);
                     let task = async move {
                         work.await;
                         drop(guard);
                     };
-                    theatre.world.spawn(node, Box::pin(task));
+                    simulation.world.spawn(node, Box::pin(task));
                 }
                 drop(guard);
             }),
@@ -114,15 +115,15 @@ impl Theatre {
     }
 
     /// Until it succeeds, or the run ends.
-    async fn connect(self: &Arc<Theatre>, at: u64, node: NodeId) -> Option<Client> {
+    async fn connect(self: &Arc<QuorumSimulation>, at: u64, node: NodeId) -> Option<Client> {
         let environment = NodeEnvironment::new(&self.world, node, self.plan.seed);
         while self.progress.phase() < Phase::Drain {
             let wire = |(number, (to, server)): (usize, &(NodeId, Arc<MemoryNode>))| {
                 let key = self.key(at, number);
-                Arc::new(Wire::new(&self.network, node, key, (*to, server))) as Arc<dyn QuorumNode>
+                Arc::new(SimulatedNode::new(&self.network, node, key, (*to, server))) as Arc<dyn QuorumNode>
             };
             let nodes = self.nodes.iter().enumerate().map(wire).collect();
-            match Quorum::connect(nodes, Plan::GATE, environment.clone()).await {
+            match Quorum::connect(nodes, QuorumRunPlan::GATE, environment.clone()).await {
                 Ok(quorum) => {
                     return Some(Client::builder(Arc::new(quorum)).environment(environment).build());
                 }
@@ -148,8 +149,8 @@ impl Theatre {
     }
 }
 
-impl fmt::Debug for Theatre {
+impl fmt::Debug for QuorumSimulation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Theatre").field("phase", &self.progress.phase()).finish_non_exhaustive()
+        f.debug_struct("QuorumSimulation").field("phase", &self.progress.phase()).finish_non_exhaustive()
     }
 }

@@ -10,11 +10,11 @@ use std::{
 use leasehold::{Client, Detached};
 
 use crate::{
+    beliefs::BeliefChecker,
     clock::{HostClock, Time},
     environment::NodeEnvironment,
-    ledger::Ledger,
-    network::{Link, Network},
-    plan::Plan,
+    network::{Network, SimulatedConnection},
+    plan::RunPlan,
     progress::Progress,
     random::Random,
     register::Registers,
@@ -31,12 +31,12 @@ pub(crate) struct Host {
     pub(crate) client: Client,
 }
 
-pub(crate) struct Stage {
-    pub(crate) plan: Plan,
+pub(crate) struct Simulation {
+    pub(crate) plan: RunPlan,
     pub(crate) world: Arc<World>,
     pub(crate) server: Arc<Server>,
     pub(crate) network: Arc<Network>,
-    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) beliefs: Arc<BeliefChecker>,
     pub(crate) tally: Arc<Tally>,
     pub(crate) hosts: Mutex<Vec<Host>>,
     /// Leases on their way from one host to another.
@@ -47,21 +47,23 @@ pub(crate) struct Stage {
     pub(crate) progress: Progress,
 }
 
-impl Stage {
-    pub(crate) fn new(
-        plan: Plan,
-        world: Arc<World>,
-        server: Arc<Server>,
-        network: Arc<Network>,
-        ledger: Arc<Ledger>,
-        tally: Arc<Tally>,
-    ) -> Arc<Stage> {
-        Arc::new(Stage {
+/// What a simulation is built from.
+pub(crate) struct SimulationParts {
+    pub(crate) server: Arc<Server>,
+    pub(crate) network: Arc<Network>,
+    pub(crate) beliefs: Arc<BeliefChecker>,
+    pub(crate) tally: Arc<Tally>,
+}
+
+impl Simulation {
+    pub(crate) fn new(plan: RunPlan, world: Arc<World>, parts: SimulationParts) -> Arc<Simulation> {
+        let SimulationParts { server, network, beliefs, tally } = parts;
+        Arc::new(Simulation {
             plan,
             world,
             server,
             network,
-            ledger,
+            beliefs,
             tally,
             hosts: Mutex::default(),
             detached: Mutex::default(),
@@ -91,12 +93,12 @@ impl Stage {
     /// A client on a node of its own.
     pub(crate) fn client(&self, node: NodeId, host: u64) -> Client {
         let environment = NodeEnvironment::new(&self.world, node, self.plan.seed);
-        let link = Link::new(&self.network, &self.server, &self.ledger, node, host);
+        let link = SimulatedConnection::new(&self.network, &self.server, &self.beliefs, node, host);
         Client::builder(Arc::new(link)).environment(environment).build()
     }
 
     /// Starts a host, or starts it again after a crash: a new process on the same clock.
-    pub(crate) fn start_host(self: &Arc<Stage>, at: u64, clock: HostClock) {
+    pub(crate) fn start_host(self: &Arc<Simulation>, at: u64, clock: HostClock) {
         let node = self.world.add_node(clock);
         let host = Host { node, client: self.client(node, at) };
         self.world.trace(|| format!("host {at} starts as {node:?}"));
@@ -127,11 +129,11 @@ impl Stage {
     }
 
     /// Something new is done, under a name that the server will show.
-    pub(crate) fn begin_op(self: &Arc<Stage>) -> Op {
+    pub(crate) fn begin_op(self: &Arc<Simulation>) -> Operation {
         let mut next = lock(&self.next_op);
         *next += 1;
         lock(&self.ops).insert(*next, None);
-        Op { stage: Arc::clone(self), id: *next, handed_on: false }
+        Operation { simulation: Arc::clone(self), id: *next, handed_on: false }
     }
 
     /// When the operation of this label ended; None if it goes on, or was no operation.
@@ -155,21 +157,21 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl fmt::Debug for Stage {
+impl fmt::Debug for Simulation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stage").field("phase", &self.progress.phase()).finish_non_exhaustive()
+        f.debug_struct("Simulation").field("phase", &self.progress.phase()).finish_non_exhaustive()
     }
 }
 
 /// One use of one primitive. Once it is dropped, the server must soon have nothing of it.
 #[derive(Debug)]
-pub(crate) struct Op {
-    stage: Arc<Stage>,
+pub(crate) struct Operation {
+    simulation: Arc<Simulation>,
     pub(crate) id: u64,
     handed_on: bool,
 }
 
-impl Op {
+impl Operation {
     pub(crate) fn label(&self) -> String {
         format!("op{}", self.id)
     }
@@ -181,10 +183,10 @@ impl Op {
     }
 }
 
-impl Drop for Op {
+impl Drop for Operation {
     fn drop(&mut self) {
         if !self.handed_on {
-            self.stage.end_op(self.id);
+            self.simulation.end_op(self.id);
         }
     }
 }
