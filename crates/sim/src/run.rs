@@ -39,7 +39,7 @@ pub fn run_seed(seed: u64, tracing: bool) -> Report {
     {
         let referee = simulation.server.referee();
         counts.insert("grants checked", referee.grants);
-        counts.insert("hand-overs", referee.hand_overs);
+        counts.insert("handovers", referee.handover_count);
     }
     let violation = world.violation();
     simulation.hosts().clear();
