@@ -104,7 +104,7 @@ impl ExpectedState {
         match self.place(claim.owner) {
             Some(at) => self.queue[at].ends = self.queue[at].ends.max(ends),
             None => {
-                self.queue.push(ExpectedWaiter { owner: claim.owner, weight: claim.share.weight(), ends })
+                self.queue.push(ExpectedWaiter { owner: claim.owner, weight: claim.share.weight(), ends });
             }
         }
     }
