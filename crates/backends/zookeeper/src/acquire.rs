@@ -1,17 +1,18 @@
 //! Acquire on ZooKeeper.
 //!
-//! A claim is an ephemeral sequential node (a *contender*) in the folder of its resource. The contenders with the lowest
-//! sequence numbers hold the resource, as many as fit its capacity (`contender.rs`).
+//! A claim is an ephemeral sequential node (a *contender*) in the folder of its resource. The contenders with
+//! the lowest sequence numbers hold the resource, as many as fit its capacity (`contender.rs`).
 //!
 //! 1. If this session has a granted contender for the claim, ask the ensemble whether it still exists.
 //! 2. If the claim takes over from another claim, try to take that claim's place (`takeover.rs`).
 //! 3. If this session has a waiting contender for the claim, go to step 5.
-//! 4. Otherwise create the contender in one transaction ([`AcquireContext::create_contender`]). If the claim has a contender
-//!    already, because the reply to an earlier attempt was lost, find that contender and go on with it (`recover.rs`).
+//! 4. Otherwise create the contender in one transaction ([`AcquireContext::create_contender`]). If the claim
+//!    has a contender already, because the reply to an earlier attempt was lost, find that contender and go
+//!    on with it (`recover.rs`).
 //! 5. List the folder and decide: granted, blocked, or capacity mismatch (`evaluate.rs`).
 //!
-//! Each step can find that the folder changed under it and returns [`RoundOutcome::Retry`]. After [`ROUNDS_MAX`] rounds the
-//! verb fails as `Unavailable`.
+//! Each step can find that the folder changed under it and returns [`RoundOutcome::Retry`]. After
+//! [`ROUNDS_MAX`] rounds the verb fails as `Unavailable`.
 //!
 //! A free resource costs two requests, the transaction and the listing: as many as Curator makes.
 
@@ -52,7 +53,8 @@ pub(crate) enum CreateOutcome {
     Cancelled,
     /// The claim has a contender already.
     AlreadyExists,
-    /// The predecessor's contender is gone or has changed, so it could not be deleted in the same transaction.
+    /// The predecessor's contender is gone or has changed, so it could not be deleted in the same
+    /// transaction.
     PredecessorChanged,
 }
 
@@ -102,11 +104,12 @@ impl ZooKeeper {
             return Err(note_too_long(note.len(), note_max));
         }
         if claim.ttl < ttl_min {
-            // A lease lives as long as its session. A dead holder would keep the lease for longer than the claim says.
+            // A lease lives as long as its session. A dead holder would keep the lease for longer than the
+            // claim says.
             let ttl = claim.ttl;
             let message = format!(
-                "a ttl of {ttl:?} is too short: {NAME} keeps a lease as long as its session, which is at least {ttl_min:?} \
-                 with this configuration. Use a longer ttl, or connect with a shorter session_timeout"
+                "a ttl of {ttl:?} is too short: {NAME} keeps a lease as long as its session, which is at \
+                 least {ttl_min:?} here. Use a longer ttl, or connect with a shorter session_timeout"
             );
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
@@ -137,7 +140,7 @@ impl AcquireContext<'_> {
             CreateOutcome::Created => self.evaluate(ContenderOrigin::ThisCall).await,
             CreateOutcome::Cancelled => self.refuse_cancelled().await.map(RoundOutcome::Done),
             CreateOutcome::AlreadyExists => self.recover().await.map_err(StoreError::after_effect),
-            // There is no predecessor.
+            // Not possible without a predecessor.
             CreateOutcome::PredecessorChanged => Ok(RoundOutcome::Retry),
         }
     }
@@ -160,8 +163,8 @@ impl AcquireContext<'_> {
         })
     }
 
-    /// Creates the contender of the claim and its marker. A predecessor's contender and marker are deleted in the same
-    /// transaction.
+    /// Creates the contender of the claim and its marker. A predecessor's contender and marker are deleted in
+    /// the same transaction.
     pub(crate) async fn create_contender(
         &self,
         record: &ClaimRecord,
@@ -208,9 +211,10 @@ impl AcquireContext<'_> {
         CreatePositions {
             no_tombstone: transaction.check_no_tombstone(&self.reference),
             create_marker: transaction.create(&paths::marker(&self.reference), b"", &session.ephemeral()),
-            // The token is the czxid of the new node, but servers up to 3.8 do not return the czxid of a node that was created
-            // in a transaction (ZOOKEEPER-4667). The mzxid of a node that the same transaction changes is the same number, and
-            // is returned (ADR 0026). The data names the resource for clients that read the folder: see `resource_view.rs`.
+            // The token is the czxid of the new node, but servers up to 3.8 do not return the czxid of a node
+            // that was created in a transaction (ZOOKEEPER-4667). The mzxid of a node that the same
+            // transaction changes is the same number, and is returned (ADR 0026). The data names the resource
+            // for clients that read the folder: see `resource_view.rs`.
             touch_folder: transaction.set_data(&folder, resource.key().as_bytes(), None),
             create_node: transaction.create_sequential(&prefix, &record.to_bytes(), &options),
             delete_predecessor: predecessor.map(|predecessor| {
@@ -232,7 +236,8 @@ impl AcquireContext<'_> {
     ) -> Result<CreateFailure, StoreError> {
         match source {
             Driver::NodeExists if failed == positions.no_tombstone => {
-                // Read the tombstone: a failure does not prove that it exists (ADR 0033), and it may be past its end.
+                // Read the tombstone: a failure does not prove that it exists (ADR 0033), and it may be past
+                // its end.
                 let tombstone = self.session.read_tombstone(&self.reference).await?;
                 Ok(match tombstone {
                     Some(_) => CreateFailure::Ended(CreateOutcome::Cancelled),
@@ -271,14 +276,15 @@ impl AcquireContext<'_> {
         let Some(floor) = self.claim.floor.filter(|floor| *floor >= token) else { return Ok(()) };
         self.session.remove(&self.reference).await.map_err(StoreError::after_effect)?;
         let message = format!(
-            "the ensemble issued token {token}, but token {floor} was issued before: the ensemble was restored from an older \
-             state, and its tokens would go back. Restore a newer state, or move the leases to a new store"
+            "the ensemble issued token {token}, but token {floor} was issued before: the ensemble was \
+             restored from an older state, and its tokens would go back. Restore a newer state, or move the \
+             leases to a new store"
         );
         Err(StoreError::from(Error::new(ErrorKind::Invalid, message)))
     }
 
-    /// Answers a claim that has a tombstone. The engine does not ask for such a claim again, so all its nodes must be gone
-    /// before the answer: see `marker.rs`.
+    /// Answers a claim that has a tombstone. The engine does not ask for such a claim again, so all its nodes
+    /// must be gone before the answer: see `marker.rs`.
     pub(crate) async fn refuse_cancelled(&self) -> Result<Verdict, StoreError> {
         self.session.remove(&self.reference).await.map_err(StoreError::after_effect)?;
         Ok(Verdict::Cancelled)

@@ -8,7 +8,8 @@ use crate::{paths::AUDIT, session::Session, transaction::Transaction};
 
 /// How many commands the trail keeps. The oldest are deleted first.
 const TRAIL_MAX: usize = 5_000;
-/// The trail is trimmed only when it exceeds its limit by this much, so that not every command deletes a node.
+/// The trail is trimmed only when it exceeds its limit by this much, so that not every command deletes a
+/// node.
 const TRIM_SLACK: usize = 100;
 
 /// The data of a node of the audit trail. The names in JSON are a stored format.
@@ -35,7 +36,8 @@ pub(crate) fn parse_audit_record(data: &[u8], ctime_ms: i64) -> Option<AuditReco
 }
 
 impl Session {
-    /// Adds the record of a command to the transaction that carries the command out. `done` says whether it has an effect.
+    /// Adds the record of a command to the transaction that carries the command out. `done` says whether it
+    /// has an effect.
     pub(crate) fn add_audit_record(
         &self,
         transaction: &mut Transaction<'_>,

@@ -11,8 +11,8 @@ use leasehold_support::race::{Either, first};
 
 use crate::{NAME, config::Config, connection::CurrentSession, error::StoreError, session::Session};
 
-/// How many claims may wait for one resource. A listing contains all their names, and servers refuse replies of more than a
-/// megabyte (`jute.maxbuffer`).
+/// How many claims may wait for one resource. A listing contains all their names, and servers refuse replies
+/// of more than a megabyte (`jute.maxbuffer`).
 const QUEUE_MAX: u32 = 10_000;
 
 /// Leases in ZooKeeper.
@@ -40,8 +40,8 @@ impl ZooKeeper {
     /// Connects to the ensemble and begins a session. When that session ends, the next call begins a new one.
     ///
     /// # Errors
-    /// `Unavailable` if no server answers. `Denied` if the servers refuse the login, or the user may not use the chroot.
-    /// `Unsupported` if the servers grant too short a session, or are older than 3.6.
+    /// `Unavailable` if no server answers. `Denied` if the servers refuse the login, or the user may not use
+    /// the chroot. `Unsupported` if the servers grant too short a session, or are older than 3.6.
     ///
     /// # Cancel safety
     /// If the future is dropped, a session may remain on the servers. It ends after its timeout.
@@ -67,8 +67,8 @@ fn info(lease_ttl: Duration) -> BackendInfo {
         "the ensemble is restored from an older snapshot, or the leases move to another store".into();
     // While others wait, the claim that takes over queues behind them (`takeover.rs`).
     info.capabilities.handover = false;
-    // A node ends with its session and not after a time of its own, so nothing can stay closed after a release, and a claim
-    // cannot have a ttl of its own.
+    // A node ends with its session and not after a time of its own, so nothing can stay closed after a
+    // release, and a claim cannot have a ttl of its own.
     info.capabilities.keep_for = false;
     info.capabilities.own_ttl = false;
     // A waiter at the head of the queue holds the resource before it asks again (ADR 0025).

@@ -1,4 +1,5 @@
-//! The data of a contender's node: JSON that people and other clients read. The field names in JSON are a stored format.
+//! The data of a contender's node: JSON that people and other clients read. The field names in JSON are a
+//! stored format.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,8 +15,8 @@ const CURATOR_REVOKE: &[u8] = b"__REVOKE__";
 pub(crate) struct ClaimRecord {
     /// `pid@host label`.
     pub(crate) holder: String,
-    /// After how many milliseconds without a heartbeat the servers have ended the session at the latest. `None` in a node of
-    /// another program.
+    /// After how many milliseconds without a heartbeat the servers have ended the session at the latest.
+    /// `None` in a node of another program.
     #[serde(rename = "silence_ms", skip_serializing_if = "Option::is_none", default)]
     session_expiry_ms: Option<u64>,
     /// The holder's note, in hex.
@@ -29,11 +30,12 @@ pub(crate) struct ClaimRecord {
     /// An operator evicts the holder when its lease expires, so it is not renewed any more.
     #[serde(skip_serializing_if = "is_false", default)]
     pub(crate) evicting: bool,
-    /// The owner token of the claim that took the node over. `None` if it still belongs to the owner in its name.
+    /// The owner token of the claim that took the node over. `None` if it still belongs to the owner in its
+    /// name.
     #[serde(rename = "heir", skip_serializing_if = "Option::is_none", default)]
     successor: Option<String>,
-    /// The successor took over a granted node with a lower weight. Its token is then the czxid of its marker, because the
-    /// czxid of the node is the token of the predecessor.
+    /// The successor took over a granted node with a lower weight. Its token is then the czxid of its marker,
+    /// because the czxid of the node is the token of the predecessor.
     #[serde(skip_serializing_if = "is_false", default)]
     pub(crate) downgraded: bool,
     /// The weight, if it is lower than the name of the node says.
@@ -86,8 +88,8 @@ impl ClaimRecord {
         self.successor.as_ref()?.parse().ok()
     }
 
-    /// Whether the node still belongs to this owner. `took_over` says that the owner got it by taking it over, not by
-    /// creating it.
+    /// Whether the node still belongs to this owner. `took_over` says that the owner got it by taking it
+    /// over, not by creating it.
     pub(crate) fn belongs_to(&self, owner: OwnerToken, took_over: bool) -> bool {
         self.successor().is_none_or(|successor| took_over && successor == owner)
     }
@@ -96,7 +98,8 @@ impl ClaimRecord {
         serde_json::to_vec(self).expect("numbers and texts can be written as JSON")
     }
 
-    /// Reads the data of a node. Data of another program is taken as the label of the holder: Curator writes an IP address.
+    /// Reads the data of a node. Data of another program is taken as the label of the holder: Curator writes
+    /// an IP address.
     pub(crate) fn from_bytes(bytes: &[u8]) -> ClaimRecord {
         if bytes == CURATOR_REVOKE {
             let request = StoredFinishRequest { by: "curator".into(), why: "revoked".into(), deadline_ms: 0 };
@@ -127,7 +130,8 @@ impl ClaimRecord {
 
     /// Describes the holder of this node to other clients.
     ///
-    /// `longest_expiry` is the longest session that the servers grant: it is assumed for a holder of another program.
+    /// `longest_expiry` is the longest session that the servers grant: it is assumed for a holder of another
+    /// program.
     pub(crate) fn to_held_by(
         &self,
         stat: &Stat,
@@ -147,15 +151,17 @@ impl ClaimRecord {
     }
 }
 
-/// Turns a zxid into a fencing token. Zxids grow with every change in the ensemble, also across changes of the leader.
+/// Turns a zxid into a fencing token. Zxids grow with every change in the ensemble, also across changes of
+/// the leader.
 ///
 /// # Errors
-/// `Limit` from 2^53 on. The upper 32 bits of a zxid count leader elections, so that is two million elections away.
+/// `Limit` from 2^53 on. The upper 32 bits of a zxid count leader elections, so that is two million elections
+/// away.
 pub(crate) fn token_from_zxid(zxid: i64) -> Result<FencingToken, Error> {
     u64::try_from(zxid).ok().and_then(|zxid| FencingToken::new(zxid).ok()).ok_or_else(|| {
         let message = format!(
-            "the zxid {zxid} of the ensemble is not a number below 2^53, so it cannot be a fencing token: move the leases \
-             to a new ensemble"
+            "the zxid {zxid} of the ensemble is not a number below 2^53, so it cannot be a fencing token: \
+             move the leases to a new ensemble"
         );
         Error::new(ErrorKind::Limit, message)
     })

@@ -57,14 +57,15 @@ impl Config {
     ///
     /// | option | values | default |
     /// |---|---|---|
-    /// | `session_timeout` | the session timeout to request from the servers. A lease ends with its session | `10s` |
+    /// | `session_timeout` | the session timeout to request. A lease ends with its session | `10s` |
     /// | `tick` | the `tickTime` of the servers. A holder stops this much before its session can end | `2s` |
     /// | `connect_timeout` | how long to wait for a session | `5s` |
     /// | `password_file` | the path of a file with the password. It is read for every new session | |
     /// | `namespace` | the namespace of all requests of the client | none |
     ///
     /// # Errors
-    /// `Invalid` if the text is not such a URL. The message does not repeat the URL, because it may contain a password.
+    /// `Invalid` if the text is not such a URL. The message does not repeat the URL, because it may contain a
+    /// password.
     pub fn parse(url: &str) -> Result<Config> {
         let rest = url.strip_prefix("zookeeper://").ok_or_else(|| invalid(URL_SHAPE))?;
         let (rest, options) = rest.split_once('?').unwrap_or((rest, ""));
@@ -94,7 +95,8 @@ impl Config {
             "namespace" => self.namespace = Some(decode(value)?),
             _ => {
                 return Err(invalid(format!(
-                    "there is no option {name:.40}: use session_timeout, tick, connect_timeout, password_file or namespace"
+                    "there is no option {name:.40}: use session_timeout, tick, connect_timeout, \
+                     password_file or namespace"
                 )));
             }
         }
@@ -117,8 +119,8 @@ impl Config {
         }
     }
 
-    /// Sets the session timeout to request from the servers. Default 10 s; from 100 ms to 10 min. The servers may grant
-    /// another one: by default they allow 2 to 20 of their ticks.
+    /// Sets the session timeout to request from the servers. Default 10 s; from 100 ms to 10 min. The servers
+    /// may grant another one: by default they allow 2 to 20 of their ticks.
     pub fn session_timeout(mut self, timeout: Duration) -> Config {
         self.session_timeout = timeout.clamp(TIMEOUT_MIN, TIMEOUT_MAX);
         self
@@ -144,7 +146,8 @@ impl Config {
         servers.collect::<Vec<_>>().join(",")
     }
 
-    /// The credentials for ZooKeeper's digest scheme, `user:password`, if there is a user. A password file is read now.
+    /// The credentials for ZooKeeper's digest scheme, `user:password`, if there is a user. A password file is
+    /// read now.
     pub(crate) fn digest(&self) -> Result<Option<String>> {
         let Some(user) = &self.user else { return Ok(None) };
         Ok(self.password.current()?.map(|password| format!("{user}:{password}")))
@@ -177,7 +180,8 @@ fn parse_chroot(text: &str) -> Result<String> {
     let is_bad = |part: &str| part.is_empty() || part == "." || part == ".." || part.contains(is_refused);
     if text.split('/').any(is_bad) || text.split('/').next() == Some("zookeeper") {
         return Err(invalid(
-            "the chroot is not a path that ZooKeeper allows: write one such as /app/locks, outside of /zookeeper",
+            "the chroot is not a path that ZooKeeper allows: write one such as /app/locks, outside of \
+             /zookeeper",
         ));
     }
     Ok(format!("/{text}"))
@@ -202,7 +206,8 @@ mod tests {
 
     #[test]
     fn a_url_sets_every_option() {
-        let url = "zookeeper://app:p%40ss%3Aword@a,b:5000,[::1]:7000/x/y/?session_timeout=20s&tick=200ms&namespace=acme";
+        let url = "zookeeper://app:p%40ss%3Aword@a,b:5000,[::1]:7000/x/y/\
+                   ?session_timeout=20s&tick=200ms&namespace=acme";
         let config = Config::parse(url).unwrap();
         assert_eq!(config.ensemble(), "a:2181,b:5000,[::1]:7000");
         assert_eq!((config.chroot.as_str(), config.namespace()), ("/x/y", Some("acme")));

@@ -1,11 +1,12 @@
 //! The session of one client with the ensemble.
 //!
-//! The driver reconnects by itself while a session lives, so there is nothing to do when only a TCP connection breaks. When
-//! the session is over, the next caller begins a new one:
+//! The driver reconnects by itself while a session lives, so there is nothing to do when only a TCP
+//! connection breaks. When the session is over, the next caller begins a new one:
 //!
 //! 1. A caller that finds a session that is not over uses it, also while the driver reconnects.
 //! 2. Otherwise one caller connects and the others wait for its result ([`ConnectOnce`]).
-//! 3. A new session starts with nothing: the ephemeral nodes of the old session, and so its leases, end with that session.
+//! 3. A new session starts with nothing: the ephemeral nodes of the old session, and so its leases, end with
+//!    that session.
 
 use std::{
     fmt,
@@ -22,8 +23,8 @@ use zookeeper_client::Client;
 
 use crate::{config::Config, error::StoreError, session::Session};
 
-/// A session that guarantees a lease for a shorter time than this is refused: such a lease would be lost before its holder
-/// can use it.
+/// A session that guarantees a lease for a shorter time than this is refused: such a lease would be lost
+/// before its holder can use it.
 const LEASE_TTL_MIN: Duration = Duration::from_millis(300);
 
 /// Hands out the current session, and begins a new one when the last one is over.
@@ -95,8 +96,8 @@ impl CurrentSession {
         if session.lease_ttl < LEASE_TTL_MIN {
             let (timeout, tick) = (session.client.session_timeout(), self.config.tick);
             let message = format!(
-                "the servers granted a session timeout of {timeout:?}, which is too short with a tick of {tick:?}. Ask \
-                 for more with session_timeout, or set tick to the tickTime of the servers"
+                "the servers granted a session timeout of {timeout:?}, which is too short with a tick of \
+                 {tick:?}. Ask for more with session_timeout, or set tick to the tickTime of the servers"
             );
             return Err(StoreError::from(Error::new(ErrorKind::Unsupported, message)));
         }

@@ -1,15 +1,16 @@
 //! The contenders of a resource, and the rule that decides which of them hold it. No I/O.
 //!
 //! 1. The children of a resource's folder are sorted by the part of their name that Curator sorts by.
-//! 2. From the head, contenders hold the resource as long as the sum of their weights fits the capacity. The first
-//!    contender that does not fit and all contenders behind it wait, so that nobody overtakes.
+//! 2. From the head, contenders hold the resource as long as the sum of their weights fits the capacity. The
+//!    first contender that does not fit and all contenders behind it wait, so that nobody overtakes.
 //! 3. The capacity comes from the name of the first contender, unless an operator has set another one.
-//! 4. While the resource is paused, no further contender is granted. Contenders that held it when the operator paused or
-//!    resized it keep it.
+//! 4. While the resource is paused, no further contender is granted. Contenders that held it when the
+//!    operator paused or resized it keep it.
 //!
-//! No node says "granted": a contender holds the resource from the moment in which it is within that run at the head, whether
-//! or not its client has noticed (ADR 0025). The names suffice for the decision. Only a weight can have been lowered
-//! afterwards, which is stored in the data of the node; so the name is an upper bound.
+//! No node says "granted": a contender holds the resource from the moment in which it is within that run at
+//! the head, whether or not its client has noticed (ADR 0025). The names suffice for the decision. Only a
+//! weight can have been lowered afterwards, which is stored in the data of the node; so the name is an upper
+//! bound.
 
 use std::collections::HashMap;
 
@@ -42,12 +43,14 @@ impl Contender {
         Contender { name, sort_key_at, owner, share }
     }
 
-    /// The part of the name by which contenders are sorted, as text. Curator compares the same part in the same way.
+    /// The part of the name by which contenders are sorted, as text. Curator compares the same part in the
+    /// same way.
     pub(crate) fn sort_key(&self) -> &str {
         &self.name[self.sort_key_at..]
     }
 
-    /// Whether the sequence number has overflowed 2^31 and is negative now. The newest contender would then sort first.
+    /// Whether the sequence number has overflowed 2^31 and is negative now. The newest contender would then
+    /// sort first.
     pub(crate) fn has_wrapped(&self) -> bool {
         self.sort_key_at > 0 && self.sort_key().starts_with('-')
     }
@@ -88,15 +91,16 @@ impl ContenderList {
     /// Parses and sorts the children of a resource's folder.
     ///
     /// # Errors
-    /// `Limit` if sequence numbers have overflowed: then the newest contender sorts first, and no grant is safe.
+    /// `Limit` if sequence numbers have overflowed: then the newest contender sorts first, and no grant is
+    /// safe.
     pub(crate) fn parse(children: Vec<String>) -> Result<ContenderList> {
         let child_count = children.len();
         let names = children.into_iter().filter(|name| name != CONTROL);
         let mut contenders: Vec<_> = names.map(Contender::parse).collect();
         if let Some(wrapped) = contenders.iter().find(|contender| contender.has_wrapped()) {
             let message = format!(
-                "the sequence number {} of a contender has overflowed 2^31: stop all clients of this resource until the servers have \
-                 removed its empty folder; sequence numbers then start from 0",
+                "the sequence number {} of a contender has overflowed 2^31: stop all clients of this \
+                 resource until the servers have removed its empty folder; numbers then start from 0",
                 wrapped.sort_key()
             );
             return Err(Error::new(ErrorKind::Limit, message));
@@ -158,11 +162,13 @@ impl ContenderList {
         ahead + u64::from(weight) <= u64::from(capacity)
     }
 
-    /// The contenders that a waiter at this position must watch: while all of them exist, it cannot be granted.
+    /// The contenders that a waiter at this position must watch: while all of them exist, it cannot be
+    /// granted.
     ///
-    /// Returns as few as possible, so that a release wakes as few waiters as possible: the heaviest first, and of equally heavy
-    /// ones the nearest. For a mutex that is the direct predecessor, as in Curator. `None` if more than [`WINDOW`] would be
-    /// needed, or if even all contenders ahead do not block it (it is paused).
+    /// Returns as few as possible, so that a release wakes as few waiters as possible: the heaviest first,
+    /// and of equally heavy ones the nearest. For a mutex that is the direct predecessor, as in Curator.
+    /// `None` if more than [`WINDOW`] would be needed, or if even all contenders ahead do not block it (it is
+    /// paused).
     pub(crate) fn blockers(&self, position: usize, weight: u32, capacity: u32) -> Option<Vec<&Contender>> {
         let mut ahead: Vec<_> = self.contenders[..position].iter().rev().collect();
         ahead.sort_by_key(|contender| std::cmp::Reverse(self.weight(contender)));
@@ -201,7 +207,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_holders_are_those_that_the_core_rule_would_grant(weights in prop::collection::vec(1u32..5, 0..40), capacity in 1u32..9) {
+        fn the_holders_are_those_that_the_core_rule_would_grant(
+            weights in prop::collection::vec(1u32..5, 0..40),
+            capacity in 1u32..9,
+        ) {
             let list = contenders(&weights, capacity);
             let weights: Vec<_> = list.contenders.iter().map(|c| list.weight(c)).collect();
             let holders = list.admission(None).holder_count;
@@ -209,15 +218,21 @@ mod tests {
         }
 
         #[test]
-        fn while_its_blockers_exist_a_waiter_cannot_be_granted(weights in prop::collection::vec(1u32..5, 1..30), capacity in 1u32..9, gone in any::<u64>()) {
+        fn while_its_blockers_exist_a_waiter_cannot_be_granted(
+            weights in prop::collection::vec(1u32..5, 1..30),
+            capacity in 1u32..9,
+            stays in any::<u64>(),
+        ) {
             let list = contenders(&weights, capacity);
             for position in list.admission(None).holder_count..list.contenders.len() {
                 let own = list.weight(&list.contenders[position]);
                 let blockers = list.blockers(position, own, capacity).expect("few enough");
                 // Any other contender ahead may leave: the waiter still does not fit.
                 let ahead = list.contenders[..position].iter().enumerate();
-                let stays = ahead.filter(|(index, c)| blockers.contains(c) || (gone >> (index % 64)) & 1 == 1);
-                let left: u64 = stays.map(|(_, c)| u64::from(list.weight(c))).sum();
+                let is_left = |(index, c): &(usize, &Contender)| {
+                    blockers.contains(c) || (stays >> (index % 64)) & 1 == 1
+                };
+                let left: u64 = ahead.filter(is_left).map(|(_, c)| u64::from(list.weight(c))).sum();
                 prop_assert!(left + u64::from(own) > u64::from(capacity));
             }
         }

@@ -1,8 +1,8 @@
 //! The control node of a resource: a pause, or another capacity, that an operator has set.
 //!
-//! It is a persistent child of the resource's folder, so it outlives the operator's session. Every grant lists the folder
-//! anyway and sees whether the node exists; only then is it read (ADR 0025). A client that finds that it has no meaning any
-//! more deletes it.
+//! It is a persistent child of the resource's folder, so it outlives the operator's session. Every grant
+//! lists the folder anyway and sees whether the node exists; only then is it read (ADR 0025). A client that
+//! finds that it has no meaning any more deletes it.
 
 use std::time::Duration;
 
@@ -18,11 +18,13 @@ pub(crate) struct ControlNode {
     /// Replaces the capacity in the names of the contenders.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) capacity: Option<u32>,
-    /// The sort key of the last contender that held the resource when the operator changed this node. Contenders up to this
-    /// key keep the resource, so that neither a pause nor a smaller capacity takes it from a holder.
+    /// The sort key of the last contender that held the resource when the operator changed this node.
+    /// Contenders up to this key keep the resource, so that neither a pause nor a smaller capacity takes it
+    /// from a holder.
     #[serde(rename = "through", skip_serializing_if = "Option::is_none", default)]
     pub(crate) last_holder_key: Option<String>,
-    /// The end of the pause by the servers' clock, in milliseconds since 1970. No contender is granted before it.
+    /// The end of the pause by the servers' clock, in milliseconds since 1970. No contender is granted before
+    /// it.
     #[serde(rename = "paused_until", skip_serializing_if = "Option::is_none", default)]
     pub(crate) paused_until_ms: Option<i64>,
     /// How long the pause still lasts. Computed when the node is read.
@@ -60,7 +62,8 @@ impl ControlNode {
 
     /// Reads the data of a control node. A pause that has ended is left out.
     fn from_bytes(bytes: &[u8], version: i32, mzxid: i64, server_now_ms: i64) -> ControlNode {
-        // Data that cannot be read has no effect: otherwise a newer version of leasehold could block a resource forever.
+        // Data that cannot be read has no effect: otherwise a newer version of leasehold could block a
+        // resource forever.
         let mut control: ControlNode = serde_json::from_slice(bytes).unwrap_or_default();
         (control.version, control.mzxid) = (version, mzxid);
         let left_ms = control.paused_until_ms.map(|until_ms| until_ms - server_now_ms);
@@ -82,14 +85,16 @@ impl Session {
         let Some((bytes, stat)) = self.read_node(&path).await? else { return Ok(None) };
         let control = ControlNode::from_bytes(&bytes, stat.version, stat.mzxid, server_now_ms);
         if control.is_empty() {
-            // Best effort: an empty control node has no effect, and the next client that reads it tries again.
+            // Best effort: an empty control node has no effect, and the next client that reads it tries
+            // again.
             drop(self.client.delete(&path, Some(stat.version)).await);
             return Ok(None);
         }
         Ok(Some(control))
     }
 
-    /// Removes the operator's capacity from the control node, because no contender is left that uses the resource with it.
+    /// Removes the operator's capacity from the control node, because no contender is left that uses the
+    /// resource with it.
     pub(crate) async fn clear_capacity(&self, resource: &Resource, control: &ControlNode) {
         let path = paths::control_node(resource);
         let rest = ControlNode { capacity: None, last_holder_key: None, ..control.clone() };

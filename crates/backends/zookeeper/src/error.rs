@@ -3,8 +3,8 @@
 //! The most important question about an error is whether the servers may have executed the request:
 //!
 //! - [`Effect::None`]: the server refused the request, or it was never sent.
-//! - [`Effect::Unknown`]: the connection broke, the session ended, or the reply did not belong to the request. The engine
-//!   then asks again with the same owner token, or ends the claim with a tombstone.
+//! - [`Effect::Unknown`]: the connection broke, the session ended, or the reply did not belong to the
+//!   request. The engine then asks again with the same owner token, or ends the claim with a tombstone.
 
 use leasehold_core::{Effect, Error, ErrorKind};
 use zookeeper_client::Error as Driver;
@@ -92,8 +92,8 @@ fn kind_and_effect(error: &Driver) -> (ErrorKind, Effect) {
 fn explain(error: &Driver) -> &'static str {
     match error {
         Driver::NoAuth => {
-            "the user may not read or write a node of leasehold: connect as the user that created /leasehold below the \
-             chroot, or choose another chroot"
+            "the user may not read or write a node of leasehold: connect as the user that created \
+             /leasehold below the chroot, or choose another chroot"
         }
         Driver::AuthFailed => "the servers refused the user or the password: check the login in the URL",
         Driver::InvalidAcl => {
@@ -108,8 +108,8 @@ fn explain(error: &Driver) -> &'static str {
             "another client changed the same node at the same time; try again"
         }
         Driver::NotEmpty | Driver::NoChildrenForEphemerals => {
-            "another program has created or changed a node below /leasehold/v1 in a way that leasehold cannot use: look at \
-             it with zkCli.sh"
+            "another program has created or changed a node below /leasehold/v1 in a way that leasehold \
+             cannot use: look at it with zkCli.sh"
         }
         Driver::QuotaExceeded => "the ZooKeeper quota of the chroot is used up: raise it with setquota",
         Driver::MarshallingError => "the server could not decode the request",
@@ -119,7 +119,8 @@ fn explain(error: &Driver) -> &'static str {
             "the ZooKeeper session has ended, and its leases with it; the next call begins a new session"
         }
         Driver::UnexpectedError(_) => {
-            "the reply belongs to another request: check whether a proxy between client and servers mixes up connections"
+            "the reply belongs to another request: check whether a proxy between client and servers mixes \
+             up connections"
         }
         Driver::ConnectionLoss => "the connection was lost before the reply came; the driver reconnects",
         Driver::Timeout => "the server did not reply in time",

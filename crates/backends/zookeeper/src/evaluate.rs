@@ -1,13 +1,14 @@
 //! Decides whether a claim whose contender exists is granted. If it is not, sets the watches that wake it.
 //!
 //! 1. List the folder. The list must contain the claim's own contender; otherwise the contender is gone.
-//! 2. If the claim uses another capacity than the contenders before it, delete its contender: capacity mismatch.
-//! 3. Apply the admission rule to the names (`contender.rs`). If the claim is blocked by heavy contenders, read whether their
-//!    weights were lowered, and apply the rule again.
+//! 2. If the claim uses another capacity than the contenders before it, delete its contender: capacity
+//!    mismatch.
+//! 3. Apply the admission rule to the names (`contender.rs`). If the claim is blocked by heavy contenders,
+//!    read whether their weights were lowered, and apply the rule again.
 //! 4. Granted: if the last committed write of this session is old, send one first (ADR 0026).
 //! 5. Blocked, and the claim does not want to wait: delete its contender and say who holds the resource.
-//! 6. Blocked, and the claim waits: watch as few contenders as possible, such that the claim cannot be granted while all of
-//!    them exist. If one of them has left meanwhile, start again.
+//! 6. Blocked, and the claim waits: watch as few contenders as possible, such that the claim cannot be
+//!    granted while all of them exist. If one of them has left meanwhile, start again.
 
 use std::time::Duration;
 
@@ -25,7 +26,8 @@ use crate::{
     session::Session,
 };
 
-/// In place of the name of a node to watch: watch the whole folder, because too many nodes would have to be watched.
+/// In place of the name of a node to watch: watch the whole folder, because too many nodes would have to be
+/// watched.
 const WHOLE_FOLDER: &str = "";
 /// A check with this version succeeds for every version of the node.
 const ANY_VERSION: i32 = -1;
@@ -63,7 +65,7 @@ impl AcquireContext<'_> {
         origin: ContenderOrigin,
     ) -> Result<RoundOutcome<Verdict>, StoreError> {
         for _ in 0..ROUNDS_MAX {
-            // The contender exists, so that an error now has an effect.
+            // The contender exists already, so the call has an effect even if it fails from here on.
             match self.evaluate_once(origin).await.map_err(StoreError::after_effect)? {
                 Evaluation::Decided(verdict) => return Ok(RoundOutcome::Done(verdict)),
                 Evaluation::NodeGone => return Ok(RoundOutcome::Retry),
@@ -82,8 +84,9 @@ impl AcquireContext<'_> {
         });
         let Some(node) = node else { return Ok(Evaluation::NodeGone) };
         let view = session.view(&self.claim.resource).await?;
-        // A list that contains the claim's node is of this folder and not older than the node (ADR 0033). An old list is safe: a
-        // contender that is granted in it is still granted, because contenders ahead of it can only leave.
+        // A list that contains the claim's node is of this folder and not older than the node (ADR 0033). An
+        // old list is safe: a contender that is granted in it is still granted, because contenders ahead of
+        // it can only leave.
         let position = view.as_ref().and_then(|view| view.list.position(&node));
         let (Some(mut view), Some(position)) = (view, position) else {
             session.claims.remove(&self.reference);
@@ -110,7 +113,8 @@ impl AcquireContext<'_> {
         view: &mut ResourceView,
         own: &OwnContender,
     ) -> Result<Option<Verdict>, StoreError> {
-        // A new contender must agree with those that were there before. A contender that waits is one of those itself.
+        // A new contender must agree with those that were there before. A contender that waits is one of
+        // those itself.
         let established = match own.origin {
             ContenderOrigin::ThisCall => own.position,
             ContenderOrigin::EarlierCall => own.position + 1,
@@ -134,7 +138,8 @@ impl AcquireContext<'_> {
 
     /// Step 3: whether the claim is granted once lowered weights are known, its own included.
     ///
-    /// A waiting claim can be sent again with a lower weight. If that weight fits, it is written into the node.
+    /// A waiting claim can be sent again with a lower weight. If that weight fits, it is written into the
+    /// node.
     async fn fits_by_lowered_weights(
         &self,
         view: &mut ResourceView,
@@ -187,7 +192,8 @@ impl AcquireContext<'_> {
         let (session, reference) = (self.session, &self.reference);
         let known = session.claims.read(reference, |local| (local.node.clone(), local.token));
         let Some((node, token)) = known else { return Ok(Evaluation::NodeGone) };
-        // The time of a grant counts from a committed write, so an old one would leave too little time (ADR 0026).
+        // The time of a grant counts from a committed write, so an old one would leave too little time (ADR
+        // 0026).
         if session.needs_write() {
             let sent = session.now();
             let mut transaction = session.transaction();
@@ -218,15 +224,15 @@ impl AcquireContext<'_> {
             (record != local.record).then(|| (local.node.clone(), local.version, record))
         });
         if let Some((node, version, record)) = changed.flatten() {
-            // If an operator has written to the node meanwhile, the old note stays until a renewal brings a new one. A grant
-            // does not fail because of a note.
+            // If an operator has written to the node meanwhile, the old note stays until a renewal brings a
+            // new one. A grant does not fail because of a note.
             self.session.write_local_record(&self.reference, (&node, version), record).await?;
         }
         Ok(())
     }
 
-    /// Step 5: deletes all nodes of the claim, and says who holds the resource. `own_node` may still be in an old listing and
-    /// is not counted.
+    /// Step 5: deletes all nodes of the claim, and says who holds the resource. `own_node` may still be in an
+    /// old listing and is not counted.
     pub(crate) async fn leave(&self, own_node: Option<&str>) -> Result<Verdict, StoreError> {
         let (session, resource) = (self.session, &self.claim.resource);
         session.remove(&self.reference).await?;
@@ -288,7 +294,8 @@ impl AcquireContext<'_> {
                 None => knows_all = false,
             }
         }
-        // A claim that has just queued behind others saves this request. It is told all holders when it asks again.
+        // A claim that has just queued behind others saves this request. It is told all holders when it asks
+        // again.
         if !knows_all && origin == ContenderOrigin::EarlierCall {
             holders = self.session.read_holders(resource, view).await?.0;
         }
@@ -309,7 +316,8 @@ fn nodes_to_watch(view: &ResourceView, position: usize) -> Vec<String> {
 }
 
 impl Session {
-    /// Watches a node for a waiting claim, or the whole folder if the name is [`WHOLE_FOLDER`]. False if the node is gone.
+    /// Watches a node for a waiting claim, or the whole folder if the name is [`WHOLE_FOLDER`]. False if the
+    /// node is gone.
     async fn watch_node(&self, claim: &ClaimRef, name: String) -> Result<bool, StoreError> {
         let watched = if name == WHOLE_FOLDER {
             let listed = self.client.list_and_watch_children(&folder(&claim.resource)).await;

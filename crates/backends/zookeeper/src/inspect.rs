@@ -46,7 +46,8 @@ impl ZooKeeper {
             Query::Audit(listing) => session.list_audit_trail(&self.bounds(listing)).await,
             Query::Leaks(listing) => session.list_expired_tombstones(&self.bounds(listing)).await,
             _ => {
-                let message = "ZooKeeper has no leftover locks of other programs to list: such a lock ends with its session";
+                let message = "ZooKeeper has no leftover locks of other programs to list: such a lock ends \
+                               with its session";
                 Err(StoreError::from(Error::new(ErrorKind::Unsupported, message)))
             }
         }
@@ -128,7 +129,10 @@ impl Session {
             reader.add_get_children(&folder(resource))?;
         }
         let replies = reader.commit().await?;
-        let is_used = |reply: &MultiReadResult| matches!(reply, MultiReadResult::Children { children } if !children.is_empty());
+        let is_used = |reply: &MultiReadResult| match reply {
+            MultiReadResult::Children { children } => !children.is_empty(),
+            _ => false,
+        };
         let used = resources.into_iter().zip(replies).filter(|(_, reply)| is_used(reply));
         Ok(used.map(|(resource, _)| resource).collect())
     }

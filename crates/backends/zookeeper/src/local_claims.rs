@@ -1,6 +1,7 @@
 //! What this process remembers of the claims whose nodes belong to its session.
 //!
-//! The nodes on the servers are the truth. These records save looking for the nodes, and hold the watches of the waiters.
+//! The nodes on the servers are the truth. These records save looking for the nodes, and hold the watches of
+//! the waiters.
 
 use std::{
     collections::HashMap,
@@ -36,7 +37,8 @@ impl LocalClaims {
         self.lock().get_mut(claim).map(change)
     }
 
-    // The methods below drop a removed claim outside of the lock, because its `Drop` wakes the task that waits for it.
+    // The methods below drop a removed claim outside of the lock, because its `Drop` wakes the task that
+    // waits for it.
 
     pub(crate) fn insert(&self, claim: ClaimRef, local: LocalClaim) {
         let old = self.lock().insert(claim, local);
@@ -58,8 +60,8 @@ impl LocalClaims {
         removed.is_some()
     }
 
-    /// Removes the predecessor and sets the record of its successor in one step. `None` if the successor's node does not
-    /// belong to this session.
+    /// Removes the predecessor and sets the record of its successor in one step. `None` if the successor's
+    /// node does not belong to this session.
     pub(crate) fn replace(&self, predecessor: &ClaimRef, successor: ClaimRef, local: Option<LocalClaim>) {
         let removed = {
             let mut claims = self.lock();
@@ -150,7 +152,8 @@ impl LocalClaim {
         }
     }
 
-    /// Prepares for listing the contenders again: later changes notify again, and watches that have fired are removed.
+    /// Prepares for listing the contenders again: later changes notify again, and watches that have fired are
+    /// removed.
     pub(crate) fn prepare_evaluation(&mut self) {
         self.changes.reset();
         self.watches.retain(|_, watch| !watch.fired.load(Ordering::Acquire));
@@ -198,7 +201,8 @@ impl Drop for LocalClaim {
 /// The outcome of writing the record of a local claim into its node.
 pub(crate) enum RecordWrite {
     Written(Stat),
-    /// The node has another version than this session knows: an operator or another session has written to it.
+    /// The node has another version than this session knows: an operator or another session has written to
+    /// it.
     VersionChanged,
     /// The node does not exist any more.
     NodeGone,
@@ -244,8 +248,8 @@ impl Session {
 
     /// Reads the node of a local claim again, because another client has written to it or deleted it.
     ///
-    /// An operator may have written a request or a flag; another session may have taken the node over. The local claim is
-    /// removed if the node is gone or belongs to another owner.
+    /// An operator may have written a request or a flag; another session may have taken the node over. The
+    /// local claim is removed if the node is gone or belongs to another owner.
     pub(crate) async fn reread(&self, claim: &ClaimRef) -> Result<(), StoreError> {
         let known = self.claims.read(claim, |local| (local.node.clone(), local.took_over));
         let Some((node, took_over)) = known else { return Ok(()) };

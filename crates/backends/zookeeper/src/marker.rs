@@ -1,37 +1,43 @@
-//! Markers: an owner has at most one contender, and none once its claim has ended, whatever reply is lost or late.
+//! Markers: an owner has at most one contender, and none once its claim has ended, whatever reply is lost or
+//! late.
 //!
-//! The marker of a claim is an ephemeral node whose path contains the owner token and a hash of the resource. It exists if and
-//! only if the claim has a contender: either a contender with the owner's token in its name, or one that the claim took over
-//! from another owner. In the second case the data of the marker is the name of that contender.
+//! The marker of a claim is an ephemeral node whose path contains the owner token and a hash of the resource.
+//! It exists if and only if the claim has a contender: either a contender with the owner's token in its name,
+//! or one that the claim took over from another owner. In the second case the data of the marker is the name
+//! of that contender.
 //!
 //! Why no owner has two contenders:
 //!
-//! 1. Every transaction that gives a claim a contender also creates the claim's marker, so it fails if the marker exists. It
-//!    does not matter which client sends it, how often, over which connection or session, or when the servers execute it.
-//! 2. A marker is deleted only in a transaction that also deletes its contender at a known version, or that passes the
-//!    contender on to another claim (`takeover.rs`), or that proves that there is no contender
-//!    ([`Session::remove_stray_marker`]). If such a transaction is executed late or twice, the first two fail because the
-//!    contender is gone or has another version, and the third because the folder has another version.
-//! 3. Marker and contender are created by the same session and end together with it. There is one exception: a claim may take
-//!    over a contender of another session. No time is granted for such a claim. If its own session ends first, the contender
-//!    stays until the other session ends too.
+//! 1. Every transaction that gives a claim a contender also creates the claim's marker, so it fails if the
+//!    marker exists. It does not matter which client sends it, how often, over which connection or session,
+//!    or when the servers execute it.
+//! 2. A marker is deleted only in a transaction that also deletes its contender at a known version, or that
+//!    passes the contender on to another claim (`takeover.rs`), or that proves that there is no contender
+//!    ([`Session::remove_stray_marker`]). If such a transaction is executed late or twice, the first two fail
+//!    because the contender is gone or has another version, and the third because the folder has another
+//!    version.
+//! 3. Marker and contender are created by the same session and end together with it. There is one exception:
+//!    a claim may take over a contender of another session. No time is granted for such a claim. If its own
+//!    session ends first, the contender stays until the other session ends too.
 //!
 //! Why no contender of an ended claim remains:
 //!
-//! 4. If a request of the owner went unanswered, a tombstone is created first. A request that the servers execute after that
-//!    fails (`tombstone.rs`). A request that they executed before that has created the marker, which step 5 sees.
-//! 5. A release ends with a transaction that deletes contender and marker, or with a transaction that creates the marker and
-//!    deletes it at once. The latter succeeds only if there is no marker, and so no contender. Until one of them is answered,
-//!    the release fails with an unknown effect, and the engine repeats it.
-//! 6. A claim that takes over from another claim does so in one transaction: the predecessor's contender and marker are
-//!    deleted, or pass on to the claim. If the reply is lost, the claim's own marker shows what happened.
-//! 7. If a claim is sent again after a lost reply, step 1 refuses a second contender. The claim finds the first contender by
-//!    its name or by the marker's data ([`Session::find`]) and goes on with it. If the claim has a tombstone, it ends as in
-//!    step 5 before it is answered.
+//! 4. If a request of the owner went unanswered, a tombstone is created first. A request that the servers
+//!    execute after that fails (`tombstone.rs`). A request that they executed before that has created the
+//!    marker, which step 5 sees.
+//! 5. A release ends with a transaction that deletes contender and marker, or with a transaction that creates
+//!    the marker and deletes it at once. The latter succeeds only if there is no marker, and so no contender.
+//!    Until one of them is answered, the release fails with an unknown effect, and the engine repeats it.
+//! 6. A claim that takes over from another claim does so in one transaction: the predecessor's contender and
+//!    marker are deleted, or pass on to the claim. If the reply is lost, the claim's own marker shows what
+//!    happened.
+//! 7. If a claim is sent again after a lost reply, step 1 refuses a second contender. The claim finds the
+//!    first contender by its name or by the marker's data ([`Session::find`]) and goes on with it. If the
+//!    claim has a tombstone, it ends as in step 5 before it is answered.
 //!
-//! Early versions created a marker only for a claim that took over a contender. They can read and
-//! evict contenders that have a marker. A marker that their eviction leaves behind blocks no other owner; step 2 deletes it
-//! when its owner asks or releases again, and it ends with its session.
+//! Early versions created a marker only for a claim that took over a contender. They can read and evict
+//! contenders that have a marker. A marker that their eviction leaves behind blocks no other owner; step 2
+//! deletes it when its owner asks or releases again, and it ends with its session.
 
 use leasehold_core::{ClaimRef, Released};
 use zookeeper_client::{Error as Driver, Stat};
@@ -87,7 +93,8 @@ impl Session {
             nodes.folder_version = Some(view.folder_version);
             let named: Vec<_> = view.list.positions_of_owner(claim.owner).collect();
             for contender in self.read_contenders(&claim.resource, &view.list, &named).await? {
-                // A contender with a successor belongs to the successor, although it has our owner token in its name.
+                // A contender with a successor belongs to the successor, although it has our owner token in
+                // its name.
                 if contender.record.successor().is_none() {
                     nodes.contenders.push(FoundContender {
                         node: view.list.contenders[contender.position].name.clone(),
@@ -133,14 +140,16 @@ impl Session {
         self.remove_all(claim).await
     }
 
-    /// Deletes the contender that this session remembers, if it still exists and belongs to the claim. Whether it was deleted.
+    /// Deletes the contender that this session remembers, if it still exists and belongs to the claim.
+    /// Whether it was deleted.
     pub(crate) async fn remove_local(&self, claim: &ClaimRef) -> Result<bool, StoreError> {
         for _ in 0..ROUNDS_MAX {
             let known = self.claims.read(claim, |local| (local.node.clone(), local.version));
             let Some((node, version)) = known else { return Ok(false) };
             let outcome = self.delete_contender(claim, &node, version).await?;
             if outcome == DeleteOutcome::Changed {
-                // If another session has taken the node over, `reread` forgets the claim and nothing is deleted.
+                // If another session has taken the node over, `reread` forgets the claim and nothing is
+                // deleted.
                 self.reread(claim).await?;
                 continue;
             }
@@ -150,7 +159,8 @@ impl Session {
         Err(StoreError::contention())
     }
 
-    /// Deletes all nodes of a claim, whichever session created them. Returns when the ensemble has confirmed that none is left.
+    /// Deletes all nodes of a claim, whichever session created them. Returns when the ensemble has confirmed
+    /// that none is left.
     pub(crate) async fn remove_all(&self, claim: &ClaimRef) -> Result<Released, StoreError> {
         let mut released = Released::AlreadyGone;
         for _ in 0..ROUNDS_MAX {
@@ -196,8 +206,8 @@ impl Session {
         version: i32,
     ) -> Result<DeleteOutcome, StoreError> {
         let path = paths::contender(&claim.resource, node);
-        // The marker is missing if an early version created the contender, or after the exception of step 3 above. Then the
-        // first transaction fails at the marker, and the second one leaves the marker out.
+        // The marker is missing if an early version created the contender, or after the exception of step 3
+        // above. Then the first transaction fails at the marker, and the second one leaves the marker out.
         for has_marker in [true, false] {
             let sent = self.now();
             let mut transaction = self.transaction();
@@ -226,10 +236,11 @@ impl Session {
         Ok(DeleteOutcome::Changed)
     }
 
-    /// Deletes a marker that has no contender, unless a contender may have been created since `nodes` was read.
+    /// Deletes a marker that has no contender, unless a contender may have been created since `nodes` was
+    /// read.
     ///
-    /// Every transaction that gives a claim a contender sets the data of the resource's folder. So if the folder still has the
-    /// version that it had when it was listed, no contender has been created since.
+    /// Every transaction that gives a claim a contender sets the data of the resource's folder. So if the
+    /// folder still has the version that it had when it was listed, no contender has been created since.
     pub(crate) async fn remove_stray_marker(
         &self,
         claim: &ClaimRef,

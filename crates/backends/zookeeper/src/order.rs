@@ -2,15 +2,15 @@
 //!
 //! 1. Read the contenders, the control node and the nodes of the holders.
 //! 2. Choose the holder that the command is about: the one with the given token, or the newest one.
-//! 3. If the command needs a holder and there is none with that token, write only the audit record and say which token is the
-//!    newest now.
-//! 4. Otherwise one transaction carries out the command and writes the audit record. If another client has changed one of the
-//!    nodes since step 1, the transaction fails, and it starts again.
+//! 3. If the command needs a holder and there is none with that token, write only the audit record and say
+//!    which token is the newest now.
+//! 4. Otherwise one transaction carries out the command and writes the audit record. If another client has
+//!    changed one of the nodes since step 1, the transaction fails, and it starts again.
 //!
 //! | action | what the transaction changes |
 //! |---|---|
-//! | ask to finish, evict at expiry | the data of the holder's node; the holder reads it at its next renewal |
-//! | evict now | deletes the holder's node and marker, and creates a tombstone, so that its claim does not come back |
+//! | ask to finish, evict at expiry | the data of the holder's node, which it reads when it renews |
+//! | evict now | deletes the holder's node and marker; a tombstone keeps its claim from coming back |
 //! | pause, resume, resize | the control node |
 
 use leasehold_core::{
@@ -160,7 +160,8 @@ impl<'a> CommandContext<'a> {
         transaction.set_data(&path, &record.to_bytes(), Some(target.node.stat.version));
     }
 
-    /// Deletes the holder's node and marker, and leaves a tombstone, so that the same claim is not granted again.
+    /// Deletes the holder's node and marker, and leaves a tombstone, so that the same claim is not granted
+    /// again.
     async fn add_eviction(
         &self,
         transaction: &mut Transaction<'_>,

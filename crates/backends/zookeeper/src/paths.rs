@@ -1,4 +1,5 @@
-//! The paths of all znodes, below the chroot. They are a stored format: other versions and Curator use the same paths.
+//! The paths of all znodes, below the chroot. They are a stored format: other versions and Curator use the
+//! same paths.
 //!
 //! | path | node |
 //! |---|---|
@@ -14,16 +15,16 @@ use leasehold_core::{ClaimRef, OwnerToken, RequestId, Resource, Share};
 
 /// The parent of all resource folders: one node for each kind, in it one folder for each resource.
 pub(crate) const LOCKS: &str = "/leasehold/v1/locks";
-/// The parent of all tombstones. They are not in the resource's folder because the servers delete an empty folder, and a
-/// transaction that creates a contender must always find the parent of its tombstone.
+/// The parent of all tombstones. They are not in the resource's folder because the servers delete an empty
+/// folder, and a transaction that creates a contender must always find the parent of its tombstone.
 pub(crate) const TOMBSTONES: &str = "/leasehold/v1/graves";
-/// The parent of all markers. The path is called `heirs` for compatibility: early versions made a marker only for a claim
-/// that had taken over a contender.
+/// The parent of all markers. The path is called `heirs` for compatibility: early versions made a marker only
+/// for a claim that had taken over a contender.
 pub(crate) const MARKERS: &str = "/leasehold/v1/heirs";
 /// The parent of the audit trail of operators.
 pub(crate) const AUDIT: &str = "/leasehold/v1/audit";
-/// The name of the control node in a resource's folder. Curator takes it for a contender; because of the `~` it sorts
-/// behind every real one, so that no client of Curator ever waits for it (ADR 0025).
+/// The name of the control node in a resource's folder. Curator takes it for a contender; because of the `~`
+/// it sorts behind every real one, so that no client of Curator ever waits for it (ADR 0025).
 pub(crate) const CONTROL: &str = "leasehold-control-lock-~";
 
 /// The part of a contender's name after which Curator reads the sequence number.
@@ -36,8 +37,8 @@ pub(crate) fn folder(resource: &Resource) -> String {
     format!("{LOCKS}/{}/{}", escape(kind), escape(id))
 }
 
-/// Escapes `.` and `..`, which ZooKeeper refuses as names. The result collides with no other resource, because no key
-/// contains `%2E`.
+/// Escapes `.` and `..`, which ZooKeeper refuses as names. The result collides with no other resource,
+/// because no key contains `%2E`.
 fn escape(part: &str) -> &str {
     match part {
         "." => "%2E",
@@ -68,8 +69,8 @@ pub(crate) fn control_node(resource: &Resource) -> String {
 
 /// The name of a contender without its sequence number. ZooKeeper appends ten digits.
 ///
-/// For a mutex this is exactly the name that Curator's `InterProcessMutex` uses, with the owner token as the UUID. A share
-/// adds its weight and capacity, because the name is all that a listing of the folder shows.
+/// For a mutex this is exactly the name that Curator's `InterProcessMutex` uses, with the owner token as the
+/// UUID. A share adds its weight and capacity, because the name is all that a listing of the folder shows.
 pub(crate) fn contender_prefix(owner: OwnerToken, share: Share) -> String {
     let hex = owner.reveal();
     let uuid = format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]);
@@ -81,8 +82,8 @@ pub(crate) fn contender_prefix(owner: OwnerToken, share: Share) -> String {
 
 /// A path that belongs to one claim: the owner token and a hash of the resource.
 fn of_claim(parent: &str, claim: &ClaimRef) -> String {
-    // FNV-1a. An owner token belongs to one claim and so to one resource. The hash keeps two claims apart if a program uses
-    // one owner token for two resources all the same.
+    // FNV-1a. An owner token belongs to one claim and so to one resource. The hash keeps two claims apart if
+    // a program uses one owner token for two resources all the same.
     let hash = claim.resource.key().bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
@@ -99,7 +100,8 @@ pub(crate) fn marker(claim: &ClaimRef) -> String {
     of_claim(MARKERS, claim)
 }
 
-/// The path of a node that a transaction creates and deletes, to prove that a reply is its own: see `transaction.rs`.
+/// The path of a node that a transaction creates and deletes, to prove that a reply is its own: see
+/// `transaction.rs`.
 pub(crate) fn request_id(id: RequestId) -> String {
     format!("{MARKERS}/request-{id}")
 }

@@ -1,10 +1,11 @@
-//! Goes on with a contender that the servers have and this session does not know: the reply to the request that created it
-//! was lost, or another session of the same client created it.
+//! Goes on with a contender that the servers have and this session does not know: the reply to the request
+//! that created it was lost, or another session of the same client created it.
 //!
 //! 1. Find the contender by its name or by the data of the marker (`marker.rs`).
 //! 2. If there is none, the marker is stray: delete it and try again.
 //! 3. If the contender belongs to this session, remember it. The next round of `acquire` evaluates it.
-//! 4. If it belongs to another session, answer for it, but promise no time: that session may end at any moment.
+//! 4. If it belongs to another session, answer for it, but promise no time: that session may end at any
+//!    moment.
 
 use std::time::Duration;
 
@@ -65,8 +66,8 @@ impl AcquireContext<'_> {
 }
 
 impl Session {
-    /// Remembers a contender of this session that was found on the servers. `share_weight` is its weight unless the record
-    /// says less.
+    /// Remembers a contender of this session that was found on the servers. `share_weight` is its weight
+    /// unless the record says less.
     pub(crate) fn adopt(
         &self,
         claim: ClaimRef,

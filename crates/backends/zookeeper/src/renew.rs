@@ -1,14 +1,14 @@
 //! Renew on ZooKeeper: one transaction asks the ensemble whether all nodes of a client still exist.
 //!
 //! 1. Write the new notes, if there are any.
-//! 2. Send one transaction of version checks, one for each claim. It changes nothing, but it is a write: a read would be
-//!    answered by the server that we are connected to, which may be cut off from an ensemble that has ended our session
-//!    already (ADR 0026).
-//! 3. If a check fails because the node is gone, forget the claim and go to 2. If it fails because the node has another
-//!    version, read the node again and go to 2.
+//! 2. Send one transaction of version checks, one for each claim. It changes nothing, but it is a write: a
+//!    read would be answered by the server that we are connected to, which may be cut off from an ensemble
+//!    that has ended our session already (ADR 0026).
+//! 3. If a check fails because the node is gone, forget the claim and go to 2. If it fails because the node
+//!    has another version, read the node again and go to 2.
 //! 4. Once it succeeds, all remaining claims are renewed until [`Session::remaining`].
-//! 5. For claims that this session does not know, look for their nodes one by one. A failed check is no proof that a node is
-//!    gone (ADR 0033), so claims of step 3 come here too.
+//! 5. For claims that this session does not know, look for their nodes one by one. A failed check is no proof
+//!    that a node is gone (ADR 0033), so claims of step 3 come here too.
 
 use std::time::Duration;
 
@@ -29,7 +29,8 @@ use crate::{
     transaction::{OperationPosition, TransactionError},
 };
 
-/// How many bytes of paths go into one request. Servers refuse requests of more than a megabyte (`jute.maxbuffer`).
+/// How many bytes of paths go into one request. Servers refuse requests of more than a megabyte
+/// (`jute.maxbuffer`).
 const REQUEST_BYTES_MAX: usize = 256 * 1024;
 /// An upper bound for the bytes that one check needs in addition to the key of its resource.
 const CHECK_BYTES: usize = 128;
@@ -46,7 +47,8 @@ impl ZooKeeper {
         if requests.iter().all(|request| note_length(request) <= note_max) {
             return self.renew_batch(requests).await;
         }
-        // Only the requests with too long a note are refused. The others are renewed one by one: this is rare.
+        // Only the requests with too long a note are refused. The others are renewed one by one: this is
+        // rare.
         let mut renewals = Vec::with_capacity(requests.len());
         for request in requests {
             renewals.push(match note_length(request) {
@@ -86,7 +88,8 @@ impl ZooKeeper {
 }
 
 impl Session {
-    /// Steps 1 to 4: renews the claims that this session knows. `None` for a claim that it does not know, or not any more.
+    /// Steps 1 to 4: renews the claims that this session knows. `None` for a claim that it does not know, or
+    /// not any more.
     pub(crate) async fn renew_local(
         &self,
         requests: &[RenewRequest],
@@ -104,8 +107,8 @@ impl Session {
         Ok(requests.iter().map(|request| self.local_renewal(request, began)).collect())
     }
 
-    /// Checks the nodes of all known claims in one transaction. False if one of them was gone or had changed; the local claim
-    /// is up to date then.
+    /// Checks the nodes of all known claims in one transaction. False if one of them was gone or had changed;
+    /// the local claim is up to date then.
     async fn check_nodes(&self, requests: &[RenewRequest]) -> Result<bool, StoreError> {
         let mut transaction = self.transaction();
         let mut checks: Vec<(OperationPosition, ClaimRef)> = Vec::new();
@@ -186,7 +189,8 @@ impl Session {
             if found.stat.ephemeral_owner != self.id {
                 return self.renew_of_other_session(request, found, is_granted).await;
             }
-            // The reply that said that the node is gone was not about this node; or the claim's first reply was lost.
+            // The reply that said that the node is gone was not about this node; or the claim's first reply
+            // was lost.
             let token = self.token_of(&request.resource, &found.record, &found.stat).await?;
             let weight = view.list.weight(&view.list.contenders[position]);
             self.adopt(claim, found, token, weight, is_granted);
@@ -198,7 +202,8 @@ impl Session {
         Ok(Renewal::Gone { why })
     }
 
-    /// Renews a claim whose node belongs to another session. No time is promised, because that session may end at any moment.
+    /// Renews a claim whose node belongs to another session. No time is promised, because that session may
+    /// end at any moment.
     async fn renew_of_other_session(
         &self,
         request: &RenewRequest,

@@ -1,7 +1,9 @@
-//! Reads a resource from the servers: its contenders, its control node, and the data of the contenders' nodes.
+//! Reads a resource from the servers: its contenders, its control node, and the data of the contenders'
+//! nodes.
 //!
-//! Each read is one request of several operations, which ZooKeeper answers from one state. The folder's data is part of each
-//! read: it is the key of the resource, and shows that a reply belongs to this resource (ADR 0033).
+//! Each read is one request of several operations, which ZooKeeper answers from one state. The folder's data
+//! is part of each read: it is the key of the resource, and shows that a reply belongs to this resource (ADR
+//! 0033).
 
 use leasehold_core::{Blocked, ClaimRef, FencingToken, HeldBy, Resource};
 use zookeeper_client::{Error as Driver, MultiReadResult, Stat};
@@ -17,7 +19,8 @@ use crate::{
 
 /// How many nodes are read in one request.
 pub(crate) const NODES_PER_READ: usize = 100;
-/// How many contenders are read to learn lowered weights. Contenders further back cannot be granted next anyway.
+/// How many contenders are read to learn lowered weights. Contenders further back cannot be granted next
+/// anyway.
 const LOWERED_WEIGHTS_MAX: usize = 2 * NODES_PER_READ;
 
 /// The contenders of a resource and its control node.
@@ -62,14 +65,15 @@ pub(crate) struct ContenderNode {
 }
 
 impl Session {
-    /// Forgets a local claim whose node is not among the contenders: another session has deleted it. Whether that was so.
+    /// Forgets a local claim whose node is not among the contenders: another session has deleted it. Whether
+    /// that was so.
     pub(crate) fn forget_if_gone(&self, claim: &ClaimRef, view: Option<&ResourceView>) -> bool {
         let exists = |node: &str| view.is_some_and(|view| view.list.position(node).is_some());
         self.claims.remove_if(claim, |local| !exists(&local.node))
     }
 
-    /// Lists the contenders of a resource: one request, and one more if there is a control node. `None` if the resource has no
-    /// folder.
+    /// Lists the contenders of a resource: one request, and one more if there is a control node. `None` if
+    /// the resource has no folder.
     pub(crate) async fn view(&self, resource: &Resource) -> Result<Option<ResourceView>, StoreError> {
         let (path, mut reader) = (folder(resource), self.client.new_multi_reader());
         reader.add_get_data(&path)?;
@@ -90,7 +94,8 @@ impl Session {
         Ok(Some(ResourceView { list, control, pzxid: stat.pzxid, folder_version: stat.version }))
     }
 
-    /// The same with lowered weights, which the names do not show: one more request if any contender weighs more than 1.
+    /// The same with lowered weights, which the names do not show: one more request if any contender weighs
+    /// more than 1.
     pub(crate) async fn view_with_weights(
         &self,
         resource: &Resource,
@@ -133,10 +138,11 @@ impl Session {
         self.read_with_witness(resource, list, positions, None).await
     }
 
-    /// The same for a read that a grant may depend on. The request also lists the folder, and the list must contain the
-    /// `witness`, the contender of the claim that asks.
+    /// The same for a read that a grant may depend on. The request also lists the folder, and the list must
+    /// contain the `witness`, the contender of the claim that asks.
     ///
-    /// So the reply belongs to this folder and is not older than the contender, even if the folder's data names no resource.
+    /// So the reply belongs to this folder and is not older than the contender, even if the folder's data
+    /// names no resource.
     async fn read_with_witness(
         &self,
         resource: &Resource,
@@ -154,7 +160,10 @@ impl Session {
                     return Err(StoreError::foreign_reply());
                 }
             }
-            let is_another = |reply: &MultiReadResult| matches!(reply, MultiReadResult::Data { data, .. } if names_another_resource(data, resource));
+            let is_another = |reply: &MultiReadResult| match reply {
+                MultiReadResult::Data { data, .. } => names_another_resource(data, resource),
+                _ => false,
+            };
             if replies.len() != 1 + positions.len() || is_another(&replies[0]) {
                 return Err(StoreError::foreign_reply());
             }
@@ -167,7 +176,8 @@ impl Session {
         Ok(nodes)
     }
 
-    /// One request: the folder's data, then the nodes at these positions, then the children of the folder if `lists_children`.
+    /// One request: the folder's data, then the nodes at these positions, then the children of the folder if
+    /// `lists_children`.
     async fn send_read(
         &self,
         resource: &Resource,
@@ -194,7 +204,8 @@ impl Session {
         stat: &Stat,
     ) -> Result<FencingToken, StoreError> {
         if let (true, Some(owner)) = (record.downgraded, record.successor()) {
-            // The czxid of the node is the token of the predecessor. The successor's marker was created by the takeover.
+            // The czxid of the node is the token of the predecessor. The successor's marker was created by
+            // the takeover.
             let claim = ClaimRef { resource: resource.clone(), owner };
             if let Some(stat) = self.client.check_stat(&paths::marker(&claim)).await? {
                 return Ok(token_from_zxid(stat.czxid)?);
@@ -215,8 +226,8 @@ impl Session {
         Ok(node.record.to_held_by(&node.stat, token, weight, self.server_now_ms(), self.longest_expiry))
     }
 
-    /// Describes the first few holders, and returns the newest zxid among all nodes that were read. Waiters use that zxid as
-    /// their cursor: see `wait.rs`.
+    /// Describes the first few holders, and returns the newest zxid among all nodes that were read. Waiters
+    /// use that zxid as their cursor: see `wait.rs`.
     pub(crate) async fn read_holders(
         &self,
         resource: &Resource,

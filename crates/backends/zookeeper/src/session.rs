@@ -1,11 +1,15 @@
-//! A session with the ensemble: how long its leases are safe, the servers' clock, and the claims of this client.
+//! A session with the ensemble: how long its leases are safe, the servers' clock, and the claims of this
+//! client.
 //!
 //! A lease ends when the servers end its session. This client must stop before that, by its own clock:
 //!
-//! 1. Only a *committed write* proves that the leader knew our session. Reads and heartbeats are answered by the server that
-//!    we are connected to; while that server is cut off from the others it goes on answering (ADR 0026).
-//! 2. The proof counts from when the write was *sent*, because the leader may have seen it at once and the reply may be late.
-//! 3. From then on, our leases are safe for [`Session::lease_ttl`], which is shorter than the session timeout.
+//! 1. Only a *committed write* proves that the leader knew our session. Reads and heartbeats are answered by
+//!    the server that we are connected to; while that server is cut off from the others it goes on answering
+//!    (ADR 0026).
+//! 2. The proof counts from when the write was *sent*, because the leader may have seen it at once and the
+//!    reply may be late.
+//! 3. From then on, our leases are safe for [`Session::lease_ttl`], which is shorter than the session
+//!    timeout.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -27,9 +31,11 @@ pub(crate) struct Session {
     pub(crate) client: Client,
     pub(crate) id: i64,
     environment: Arc<dyn Environment>,
-    /// How long after the sending of a committed write no other client can be granted what this session holds.
+    /// How long after the sending of a committed write no other client can be granted what this session
+    /// holds.
     pub(crate) lease_ttl: Duration,
-    /// How long after our last heartbeat the servers have ended this session at the latest. Other clients are told this time.
+    /// How long after our last heartbeat the servers have ended this session at the latest. Other clients are
+    /// told this time.
     pub(crate) expiry: Duration,
     /// The same for the longest session that the servers grant.
     pub(crate) longest_expiry: Duration,
@@ -50,22 +56,26 @@ struct SessionClock {
 
 /// The longest session timeout that servers grant by default (`maxSessionTimeout`), in ticks.
 const SESSION_TICKS_MAX: u32 = 20;
-/// The driver sends a heartbeat at least five times per session timeout.
+/// The driver sends a heartbeat at the latest a fifth of the session timeout after its last request: it waits
+/// for 3/20 of the timeout, and looks at its clock every 1/20.
 const HEARTBEATS_PER_TIMEOUT: u32 = 5;
-/// A grant sends a write first if more than this fraction of the lease's time has passed since the last one: a third.
+/// A grant sends a write first if more than this fraction of the lease's time has passed since the last one:
+/// a third.
 const STALE_FRACTION: u32 = 3;
 
 /// How long leases of a session are safe after the sending of a committed write.
 ///
-/// The leader ends a session when it has heard nothing of it for the timeout. A follower reports the heartbeats of its clients
-/// to the leader every half tick. If the follower dies before such a report, the leader only knows the heartbeat before, which
-/// is up to a fifth of the timeout older. So a tick and a fifth are taken off (ADR 0026).
+/// The leader ends a session when it has heard nothing of it for the timeout. A follower reports the
+/// heartbeats of its clients to the leader every half tick. If the follower dies before such a report, the
+/// leader only knows the heartbeat before, which is up to a fifth of the timeout older. So a tick and a fifth
+/// are taken off (ADR 0026).
 pub(crate) fn lease_ttl(timeout: Duration, tick: Duration) -> Duration {
     timeout.saturating_sub(timeout / HEARTBEATS_PER_TIMEOUT).saturating_sub(tick)
 }
 
 impl Session {
-    /// Prepares a new session: creates the parents of our nodes if they are missing, and reads the servers' clock.
+    /// Prepares a new session: creates the parents of our nodes if they are missing, and reads the servers'
+    /// clock.
     ///
     /// `sent` is a moment before the driver began to connect.
     pub(crate) async fn begin(
@@ -141,7 +151,8 @@ impl Session {
         }
     }
 
-    /// Creates the folder of a resource, if it does not exist, as a container: the servers delete it when it is empty.
+    /// Creates the folder of a resource, if it does not exist, as a container: the servers delete it when it
+    /// is empty.
     pub(crate) async fn create_folder(&self, folder: &str) -> Result<(), StoreError> {
         self.client.mkdir(folder, &self.options(CreateMode::Container)).await?;
         Ok(())
@@ -156,8 +167,8 @@ impl Session {
         self.clock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that the ensemble committed a write that was sent at this moment, and learns the servers' clock from the stat of
-    /// a node that the write changed.
+    /// Notes that the ensemble committed a write that was sent at this moment, and learns the servers' clock
+    /// from the stat of a node that the write changed.
     pub(crate) fn note_commit_with_stat(&self, sent: Timestamp, stat: &Stat) {
         self.note_commit(sent);
         if stat.mtime > 0 {
@@ -204,7 +215,8 @@ async fn change_root(client: Client, config: &Config) -> Result<Client, StoreErr
     }
     let options = CreateMode::Persistent.with_acls(acls(config.is_private()));
     match client.mkdir(&config.chroot, &options).await {
-        // `NoAuth`: the chroot may exist below a node in which we may not create. The first node that we create in it tells.
+        // `NoAuth`: the chroot may exist below a node in which we may not create. The first node that we
+        // create in it tells.
         Ok(()) | Err(Driver::NoAuth) => {}
         Err(error) => return Err(StoreError::from(error)),
     }

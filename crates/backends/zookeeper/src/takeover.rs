@@ -1,18 +1,22 @@
 //! Acquire for a claim that takes over from another claim of the same client, its *predecessor*.
 //!
-//! The engine uses this to hand a lease from one task to the next, to give up a place in the queue for another task, and to
-//! downgrade a lease (a writer becomes a reader). All of it happens in one transaction, so that neither both claims nor none
-//! of them have a contender afterwards, whatever reply is lost (`marker.rs`).
+//! The engine uses this to hand a lease from one task to the next, to give up a place in the queue for
+//! another task, and to downgrade a lease (a writer becomes a reader). All of it happens in one transaction,
+//! so that neither both claims nor none of them have a contender afterwards, whatever reply is lost
+//! (`marker.rs`).
 //!
-//! 1. If the claim has a tombstone, refuse it. Still release its predecessor: that was part of the same request.
-//! 2. If the claim has a marker that this session does not know, an earlier attempt was executed and its reply was lost: go on
-//!    with that contender (`recover.rs`).
+//! 1. If the claim has a tombstone, refuse it. Still release its predecessor: that was part of the same
+//!    request.
+//! 2. If the claim has a marker that this session does not know, an earlier attempt was executed and its
+//!    reply was lost: go on with that contender (`recover.rs`).
 //! 3. If the contenders use another capacity: capacity mismatch.
 //! 4. If the engine asks for it, leave a tombstone for the predecessor.
 //! 5. Find the predecessor's contender. Then either
-//!    - *inherit its node*, if the predecessor waits in the queue, or holds the resource with a higher weight (a downgrade).
-//!      The name of a node cannot be changed, so its data names the successor, and the successor's marker names the node; or
-//!    - *join the queue at its end* and delete the predecessor's contender. If nobody else waits, this grants the claim.
+//!    - *inherit its node*, if the predecessor waits in the queue, or holds the resource with a higher weight
+//!      (a downgrade). The name of a node cannot be changed, so its data names the successor, and the
+//!      successor's marker names the node; or
+//!    - *join the queue at its end* and delete the predecessor's contender. If nobody else waits, this grants
+//!      the claim.
 
 use std::time::Duration;
 
@@ -73,7 +77,8 @@ impl<'a> Takeover<'a> {
         Takeover { context, session: context.session, handover, predecessor, is_queued }
     }
 
-    /// Steps 1 to 5 at the top of the file. `Retry` if another client changed the contenders at the same time.
+    /// Steps 1 to 5 at the top of the file. `Retry` if another client changed the contenders at the same
+    /// time.
     pub(crate) async fn run(&self) -> Result<RoundOutcome<Verdict>, StoreError> {
         let (session, claim) = (self.session, self.context.claim);
         let reference = &self.context.reference;
@@ -96,8 +101,8 @@ impl<'a> Takeover<'a> {
         }
         if let Some(keep) = self.handover.tombstone {
             session.write_tombstone(&self.predecessor, keep).await?;
-            // Read again: requests of the predecessor that were executed before its tombstone are visible now, and no later
-            // one can succeed.
+            // Read again: requests of the predecessor that were executed before its tombstone are visible
+            // now, and no later one can succeed.
             view = session.view_with_weights(&claim.resource).await?;
         }
         self.take_over(view).await.map_err(StoreError::after_effect)
@@ -142,7 +147,8 @@ impl<'a> Takeover<'a> {
         needs_place && weight <= predecessor.named_weight && predecessor.is_of_this_session
     }
 
-    /// How many times in a row the lease has been handed over, this time included. 0 if this is no handover of a lease.
+    /// How many times in a row the lease has been handed over, this time included. 0 if this is no handover
+    /// of a lease.
     fn count_handovers(&self, predecessor: &Predecessor, view: &ResourceView) -> u32 {
         let waiting = view.list.contenders.len() - view.admission().holder_count;
         let others_waiting = waiting - usize::from(self.is_queued).min(waiting);
@@ -166,7 +172,8 @@ impl<'a> Takeover<'a> {
             return Ok(RoundOutcome::Retry);
         };
         session.note_commit_with_stat(sent, &stat);
-        // A downgraded lease needs a token of its own: the zxid of this transaction. A place in the queue keeps the czxid.
+        // A downgraded lease needs a token of its own: the zxid of this transaction. A place in the queue
+        // keeps the czxid.
         let token = token_from_zxid(if predecessor.is_holder { stat.mzxid } else { predecessor.stat.czxid })?;
         let remaining = session.remaining(context.began);
         let weight = context.claim.share.weight();
@@ -176,7 +183,8 @@ impl<'a> Takeover<'a> {
         let local = predecessor.is_of_this_session.then_some(local);
         session.claims.replace(&predecessor.claim, context.reference.clone(), local);
         if !predecessor.is_of_this_session {
-            // No time is promised: the node ends with another session, and this client does not know when that is.
+            // No time is promised: the node ends with another session, and this client does not know when
+            // that is.
             return Ok(RoundOutcome::Done(Verdict::Granted(Grant::new(token, Duration::ZERO))));
         }
         if predecessor.is_holder {
@@ -192,7 +200,8 @@ impl<'a> Takeover<'a> {
         let weight = self.context.claim.share.weight();
         record.lowered_weight = (weight < predecessor.named_weight).then_some(weight);
         if predecessor.is_holder {
-            // The same work goes on with a lower weight. What an operator asked of it stays, or a downgrade would undo it.
+            // The same work goes on with a lower weight. What an operator asked of it stays, or a downgrade
+            // would undo it.
             let old = &predecessor.record;
             (record.downgraded, record.handovers) = (true, old.handovers);
             (record.finish_request, record.evicting) = (old.finish_request.clone(), old.evicting);
@@ -200,7 +209,8 @@ impl<'a> Takeover<'a> {
         record
     }
 
-    /// The transaction of [`Takeover::inherit`]. Returns the stat of the node, or `None` if something has changed.
+    /// The transaction of [`Takeover::inherit`]. Returns the stat of the node, or `None` if something has
+    /// changed.
     async fn commit_inheritance(
         &self,
         predecessor: &Predecessor,
@@ -294,7 +304,8 @@ impl<'a> Takeover<'a> {
         Err(StoreError::contention())
     }
 
-    /// Deletes all nodes of the predecessor. A tombstone comes first if the servers may still execute a request of it.
+    /// Deletes all nodes of the predecessor. A tombstone comes first if the servers may still execute a
+    /// request of it.
     async fn release_predecessor(&self, tombstone: Option<Duration>) -> Result<(), StoreError> {
         if let Some(keep) = tombstone {
             self.session.write_tombstone(&self.predecessor, keep).await?;

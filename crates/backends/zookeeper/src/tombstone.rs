@@ -1,11 +1,13 @@
-//! Tombstones: a claim that was ended or evicted is never granted afterwards, however late its request is executed.
+//! Tombstones: a claim that was ended or evicted is never granted afterwards, however late its request is
+//! executed.
 //!
-//! Every transaction that creates a contender also creates and deletes the tombstone of its claim. If the tombstone exists,
-//! that operation fails, and the whole transaction with it (ADR 0026). A tombstone is left only if a request of the claim went
-//! unanswered (ADR 0004), or if an operator evicts the claim.
+//! Every transaction that creates a contender also creates and deletes the tombstone of its claim. If the
+//! tombstone exists, that operation fails, and the whole transaction with it (ADR 0026). A tombstone is left
+//! only if a request of the claim went unanswered (ADR 0004), or if an operator evicts the claim.
 //!
-//! ZooKeeper's TTL nodes are off by default, so a tombstone is a persistent node that states its own end. A client that finds a
-//! tombstone past its end deletes it, and every release with a tombstone looks at a few others ([`Session::sweep_tombstones`]).
+//! ZooKeeper's TTL nodes are off by default, so a tombstone is a persistent node that states its own end. A
+//! client that finds a tombstone past its end deletes it, and every release with a tombstone looks at a few
+//! others ([`Session::sweep_tombstones`]).
 
 use std::time::Duration;
 
@@ -32,7 +34,8 @@ struct Tombstone {
     evicted: bool,
 }
 
-/// How many other tombstones a release looks at. Expired ones are deleted a few at a time, so that no release is slow.
+/// How many other tombstones a release looks at. Expired ones are deleted a few at a time, so that no release
+/// is slow.
 const SWEEP_MAX: usize = 16;
 
 /// When a tombstone ends, by the servers' clock in milliseconds. 0 if the data is not that of a tombstone.
@@ -58,7 +61,8 @@ impl Session {
         serde_json::to_vec(&tombstone).expect("a number and a flag can be written as JSON")
     }
 
-    /// Adds the creation of the tombstone of an evicted claim to a transaction. It fails if there is one already.
+    /// Adds the creation of the tombstone of an evicted claim to a transaction. It fails if there is one
+    /// already.
     pub(crate) fn add_eviction_tombstone(
         &self,
         transaction: &mut Transaction<'_>,
@@ -120,7 +124,8 @@ impl Session {
         }
     }
 
-    /// Deletes some tombstones that have ended, starting at a random one. Best effort: an old tombstone harms nobody.
+    /// Deletes some tombstones that have ended, starting at a random one. Best effort: an old tombstone harms
+    /// nobody.
     pub(crate) async fn sweep_tombstones(&self) {
         let Ok(names) = self.client.list_children(TOMBSTONES).await else { return };
         let start = usize::try_from(self.random()).unwrap_or(0) % names.len().max(1);

@@ -1,22 +1,24 @@
 //! Transactions whose reply is checked against the request.
 //!
-//! A proxy that mixes up connections can deliver the reply of another connection, or an old reply again. The driver compares
-//! the number of the request (xid) and drops the connection if it waits for no such reply. But every session counts its
-//! requests from one, so that a reply to another session can have the right number. Therefore the reply to a transaction is
-//! compared with the request, operation by operation, before anything is concluded from it (ADR 0033):
+//! A proxy that mixes up connections can deliver the reply of another connection, or an old reply again. The
+//! driver compares the number of the request (xid) and drops the connection if it waits for no such reply.
+//! But every session counts its requests from one, so that a reply to another session can have the right
+//! number. Therefore the reply to a transaction is compared with the request, operation by operation, before
+//! anything is concluded from it (ADR 0033):
 //!
-//! 1. The reply to a create operation contains the path of the new node. The path of a contender, a marker or a tombstone
-//!    contains the owner token, which no other client uses.
-//! 2. A transaction that creates no such node (a renewal, a release, an operator's command) also creates and deletes a node
-//!    whose name is the id of the request ([`Transaction::commit_with_request_id`]). That costs no round trip.
-//! 3. A reply that does not fit is an error with an unknown effect. The session stays open: ending it would delete the nodes
-//!    of leases that are still held.
-//! 4. The reply to a transaction that failed contains no paths. So nothing final is concluded from a failure alone: another
-//!    request looks for the reason (see `marker.rs`, `release.rs` and `renew.rs`).
+//! 1. The reply to a create operation contains the path of the new node. The path of a contender, a marker or
+//!    a tombstone contains the owner token, which no other client uses.
+//! 2. A transaction that creates no such node (a renewal, a release, an operator's command) also creates and
+//!    deletes a node whose name is the id of the request ([`Transaction::commit_with_request_id`]). That
+//!    costs no round trip.
+//! 3. A reply that does not fit is an error with an unknown effect. The session stays open: ending it would
+//!    delete the nodes of leases that are still held.
+//! 4. The reply to a transaction that failed contains no paths. So nothing final is concluded from a failure
+//!    alone: another request looks for the reason (see `marker.rs`, `release.rs` and `renew.rs`).
 //!
-//! Reads are checked by what they contain. The data of a folder is the key of its resource, and is read together with the
-//! folder's children and contenders. A list that leads to a grant contains the contender of the claim, so it is not older than
-//! that contender.
+//! Reads are checked by what they contain. The data of a folder is the key of its resource, and is read
+//! together with the folder's children and contenders. A list that leads to a grant contains the contender of
+//! the claim, so it is not older than that contender.
 
 use leasehold_core::RequestId;
 use zookeeper_client::{
@@ -25,8 +27,8 @@ use zookeeper_client::{
 
 use crate::{error::StoreError, paths, session::Session};
 
-/// A transaction that is being built. Each method adds operations and returns the position of the first one, so that the
-/// caller can tell which operation failed.
+/// A transaction that is being built. Each method adds operations and returns the position of the first one,
+/// so that the caller can tell which operation failed.
 pub(crate) struct Transaction<'a> {
     session: &'a Session,
     writer: MultiWriter<'a>,
@@ -105,7 +107,8 @@ impl Transaction<'_> {
         position
     }
 
-    /// Fails with `NoNode` if the node does not exist and with `BadVersion` if it has another version. -1 is any version.
+    /// Fails with `NoNode` if the node does not exist and with `BadVersion` if it has another version. -1 is
+    /// any version.
     pub(crate) fn check_version(&mut self, path: &str, version: i32) -> OperationPosition {
         let added = self.writer.add_check_version(path, version);
         self.add(added, ExpectedReply::Check)
@@ -143,15 +146,16 @@ impl Transaction<'_> {
 
     /// Fails with `NodeExists` if the node exists, and changes nothing.
     ///
-    /// ZooKeeper has no such operation, so the node is created and deleted. The position is that of the creation: the deletion
-    /// cannot fail.
+    /// ZooKeeper has no such operation, so the node is created and deleted. The position is that of the
+    /// creation: the deletion cannot fail.
     pub(crate) fn check_absent(&mut self, path: &str) -> OperationPosition {
         let position = self.create(path, b"", &self.session.ephemeral());
         self.delete(path, None);
         position
     }
 
-    /// Commits a transaction that creates a node with an owner token in its path: that path proves that a reply is ours.
+    /// Commits a transaction that creates a node with an owner token in its path: that path proves that a
+    /// reply is ours.
     pub(crate) async fn commit(mut self) -> Result<CommittedTransaction, TransactionError> {
         if let Some(error) = self.rejected {
             return Err(TransactionError::Request(error));
@@ -164,8 +168,8 @@ impl Transaction<'_> {
         Ok(CommittedTransaction(replies))
     }
 
-    /// Commits a transaction that creates no node with an owner token: a node with the id of the request proves that a reply
-    /// is ours.
+    /// Commits a transaction that creates no node with an owner token: a node with the id of the request
+    /// proves that a reply is ours.
     pub(crate) async fn commit_with_request_id(mut self) -> Result<CommittedTransaction, TransactionError> {
         let id: RequestId = self.session.request_ids.next();
         self.check_absent(&paths::request_id(id));

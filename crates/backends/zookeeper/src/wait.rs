@@ -1,12 +1,14 @@
 //! Wait on ZooKeeper: returns when it is worth asking for a claim again.
 //!
-//! - A claim that has a contender was given watches by `evaluate.rs`. Each of them notifies the claim's `ChangeNotifier`.
-//! - A claim without a contender (the engine polls for it, or it was not allowed to queue) watches the folder of the resource,
-//!   its first few holders, and the control node. Its cursor is the newest zxid of these nodes when it was blocked: if they have
-//!   a newer one now, something has changed since, and it does not wait at all.
+//! - A claim that has a contender was given watches by `evaluate.rs`. Each of them notifies the claim's
+//!   `ChangeNotifier`.
+//! - A claim without a contender (the engine polls for it, or it was not allowed to queue) watches the folder
+//!   of the resource, its first few holders, and the control node. Its cursor is the newest zxid of these
+//!   nodes when it was blocked: if they have a newer one now, something has changed since, and it does not
+//!   wait at all.
 //!
-//! Watches fire once and end with the session. Both cases wake the caller, which then asks again. The caller also bounds every
-//! wait, so that a lost wake-up delays it, but does not stop it.
+//! Watches fire once and end with the session. Both cases wake the caller, which then asks again. The caller
+//! also bounds every wait, so that a lost wake-up delays it, but does not stop it.
 
 use std::{future::Future, pin::Pin, sync::Arc, task::Poll};
 
