@@ -36,8 +36,8 @@ pub(crate) fn parse_audit_record(data: &[u8], ctime_ms: i64) -> Option<AuditReco
 }
 
 impl Session {
-    /// Adds the record of a command to the transaction that carries the command out. `done` says whether it
-    /// has an effect.
+    /// Adds the record of a command to the transaction that carries the command out. `done` is false if it
+    /// has no effect.
     pub(crate) fn add_audit_record(
         &self,
         transaction: &mut Transaction<'_>,

@@ -2,7 +2,8 @@
 //!
 //! 1. The children of a resource's folder are sorted by the part of their name that Curator sorts by.
 //! 2. From the head, contenders hold the resource as long as the sum of their weights fits the capacity. The
-//!    first contender that does not fit and all contenders behind it wait, so that nobody overtakes.
+//!    first contender that does not fit and all contenders behind it wait, so that no
+//!    contender overtakes another.
 //! 3. The capacity comes from the name of the first contender, unless an operator has set another one.
 //! 4. While the resource is paused, no further contender is granted. Contenders that held it when the
 //!    operator paused or resized it keep it.

@@ -113,8 +113,8 @@ impl AcquireContext<'_> {
         view: &mut ResourceView,
         own: &OwnContender,
     ) -> Result<Option<Verdict>, StoreError> {
-        // A new contender must agree with those that were there before. A contender that waits is one of
-        // those itself.
+        // A new contender must agree with the contenders before it. A contender that waits already counts
+        // as one of them.
         let established = match own.origin {
             ContenderOrigin::ThisCall => own.position,
             ContenderOrigin::EarlierCall => own.position + 1,
@@ -274,7 +274,7 @@ impl AcquireContext<'_> {
         Ok(Evaluation::Decided(Verdict::Blocked(blocked)))
     }
 
-    /// The holders that a waiting claim is told. Those that it watches are known without a request.
+    /// The holders to report to a waiting claim. Nodes that it watches are known without a request.
     async fn holders_for_waiter(
         &self,
         view: &ResourceView,
@@ -294,8 +294,7 @@ impl AcquireContext<'_> {
                 None => knows_all = false,
             }
         }
-        // A claim that has just queued behind others saves this request. It is told all holders when it asks
-        // again.
+        // A claim that has just joined the queue saves this request. It learns all holders when it asks again.
         if !knows_all && origin == ContenderOrigin::EarlierCall {
             holders = self.session.read_holders(resource, view).await?.0;
         }
@@ -323,7 +322,7 @@ impl Session {
             let listed = self.client.list_and_watch_children(&folder(&claim.resource)).await;
             listed.map(|(_, watcher)| (watcher, None))
         } else {
-            // One request watches the node and reads who has it.
+            // One request both watches and reads the node, so that the holder is known without another one.
             let read = self.client.get_and_watch_data(&paths::contender(&claim.resource, &name)).await;
             read.map(|(data, stat, watcher)| (watcher, Some((ClaimRecord::from_bytes(&data), stat))))
         };

@@ -1,7 +1,7 @@
 //! Operator's commands on ZooKeeper: ask a holder to finish, evict it, pause, resume or resize a resource.
 //!
 //! 1. Read the contenders, the control node and the nodes of the holders.
-//! 2. Choose the holder that the command is about: the one with the given token, or the newest one.
+//! 2. Choose the holder that the command is about: the holder with the given token, or the newest holder.
 //! 3. If the command needs a holder and there is none with that token, write only the audit record and say
 //!    which token is the newest now.
 //! 4. Otherwise one transaction carries out the command and writes the audit record. If another client has
@@ -92,7 +92,7 @@ impl<'a> CommandContext<'a> {
         let action = self.command.action;
         let needs_holder = matches!(action, OperatorAction::Ask { .. } | OperatorAction::Evict(_));
         let lacks_target = self.target().is_none() && (needs_holder || self.command.token.is_some());
-        // Nobody uses the resource, so the next claim sets its capacity anyway.
+        // Without contenders a new capacity has no effect: the next claim sets the capacity.
         let is_unused = self.view.as_ref().is_none_or(|view| view.list.contenders.is_empty());
         let resizes_unused = is_unused && matches!(action, OperatorAction::Resize { .. });
         !(lacks_target || resizes_unused)

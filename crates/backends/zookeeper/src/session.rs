@@ -215,8 +215,8 @@ async fn change_root(client: Client, config: &Config) -> Result<Client, StoreErr
     }
     let options = CreateMode::Persistent.with_acls(acls(config.is_private()));
     match client.mkdir(&config.chroot, &options).await {
-        // `NoAuth`: the chroot may exist below a node in which we may not create. The first node that we
-        // create in it tells.
+        // `NoAuth`: we may not create nodes in a parent of the chroot, but the chroot may exist already. If it
+        // does not, or we may not use it either, creating our first node in it fails.
         Ok(()) | Err(Driver::NoAuth) => {}
         Err(error) => return Err(StoreError::from(error)),
     }

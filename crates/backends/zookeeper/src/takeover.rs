@@ -1,9 +1,9 @@
 //! Acquire for a claim that takes over from another claim of the same client, its *predecessor*.
 //!
 //! The engine uses this to hand a lease from one task to the next, to give up a place in the queue for
-//! another task, and to downgrade a lease (a writer becomes a reader). All of it happens in one transaction,
-//! so that neither both claims nor none of them have a contender afterwards, whatever reply is lost
-//! (`marker.rs`).
+//! another task, and to downgrade a lease (a writer becomes a reader). A claim without a contender gets one
+//! in the same transaction in which its predecessor loses its own: afterwards exactly one of them has a
+//! contender, whatever reply is lost (`marker.rs`).
 //!
 //! 1. If the claim has a tombstone, refuse it. Still release its predecessor: that was part of the same
 //!    request.
@@ -15,8 +15,8 @@
 //!    - *inherit its node*, if the predecessor waits in the queue, or holds the resource with a higher weight
 //!      (a downgrade). The name of a node cannot be changed, so its data names the successor, and the
 //!      successor's marker names the node; or
-//!    - *join the queue at its end* and delete the predecessor's contender. If nobody else waits, this grants
-//!      the claim.
+//!    - *join the queue at its end* and delete the predecessor's contender. If no other claim waits,
+//!      this grants the claim.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ pub(crate) struct Takeover<'a> {
     context: &'a AcquireContext<'a>,
     session: &'a Session,
     handover: Handover,
-    /// The claim that is taken over from.
+    /// The claim that loses its contender.
     predecessor: ClaimRef,
     /// The claim waits in the queue already, with a contender of its own.
     is_queued: bool,
@@ -135,7 +135,7 @@ impl<'a> Takeover<'a> {
         }
     }
 
-    /// Whether the claim keeps the predecessor's node, and not only its right.
+    /// Whether the claim goes on with the predecessor's node. Otherwise it needs a contender of its own.
     fn inherits_node(&self, predecessor: &Predecessor) -> bool {
         let claim = self.context.claim;
         let weight = claim.share.weight();

@@ -124,8 +124,8 @@ impl Session {
         }
     }
 
-    /// Deletes some tombstones that have ended, starting at a random one. Best effort: an old tombstone harms
-    /// nobody.
+    /// Deletes some tombstones that have ended, starting at a random one. Best effort: an old tombstone
+    /// refuses only a claim that has ended.
     pub(crate) async fn sweep_tombstones(&self) {
         let Ok(names) = self.client.list_children(TOMBSTONES).await else { return };
         let start = usize::try_from(self.random()).unwrap_or(0) % names.len().max(1);

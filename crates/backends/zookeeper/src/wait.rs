@@ -1,4 +1,4 @@
-//! Wait on ZooKeeper: returns when it is worth asking for a claim again.
+//! Wait on ZooKeeper: returns when the caller should ask for its claim again.
 //!
 //! - A claim that has a contender was given watches by `evaluate.rs`. Each of them notifies the claim's
 //!   `ChangeNotifier`.
@@ -84,7 +84,7 @@ impl Session {
     /// Waits until the resource gets a folder.
     async fn wait_for_folder(&self, folder: &str, since: Cursor) -> Result<(), StoreError> {
         let (stat, watcher) = self.client.check_and_watch_stat(folder).await?;
-        // A cursor of 0 says that there was no folder when the claim was blocked.
+        // A cursor of 0 means that there was no folder when the claim was blocked.
         if stat.is_none() && since == Cursor(0) {
             any_fires(vec![watcher]).await;
         }

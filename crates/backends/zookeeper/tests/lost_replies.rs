@@ -25,7 +25,7 @@ use std::{
 
 use common::{
     claim, eventually,
-    frame_proxy::{Fault, FrameProxy},
+    frame_proxy::{FrameFault, FrameProxy},
     granted, in_time, open, url_through,
 };
 use leasehold::{
@@ -176,7 +176,11 @@ async fn at_each_request(
             cases.at_every_request(fault, AfterFault::HandOver)
         )
     };
-    tokio::join!(with(Fault::LoseReply), with(Fault::LateReply(LATE)), with(Fault::HoldRequest));
+    tokio::join!(
+        with(FrameFault::LoseReply),
+        with(FrameFault::LateReply(LATE)),
+        with(FrameFault::HoldRequest)
+    );
 }
 
 /// A verb, and how to prepare a claim for it.
@@ -186,7 +190,7 @@ struct FaultCases<P, V> {
 }
 
 impl<P: AsyncFn(&mut Fixture) -> Claim, V: AsyncFn(&Fixture, &Claim) -> bool> FaultCases<P, V> {
-    async fn at_every_request(&self, fault: Fault, after: AfterFault) {
+    async fn at_every_request(&self, fault: FrameFault, after: AfterFault) {
         let mut fixture = Fixture::new().await;
         for number in 1..=REQUESTS_MAX {
             let what = format!("{fault:?} at request {number}, {after:?}");
@@ -202,7 +206,7 @@ impl<P: AsyncFn(&mut Fixture) -> Claim, V: AsyncFn(&Fixture, &Claim) -> bool> Fa
     async fn once(
         &self,
         fixture: &mut Fixture,
-        (fault, number): (Fault, u32),
+        (fault, number): (FrameFault, u32),
         after: AfterFault,
         what: &str,
     ) -> bool {
@@ -212,11 +216,11 @@ impl<P: AsyncFn(&mut Fixture) -> Claim, V: AsyncFn(&Fixture, &Claim) -> bool> Fa
         // With a lost reply the caller sees the broken connection. In the other cases it gives up and drops
         // its call.
         let answered = match fault {
-            Fault::LoseReply => in_time(what, (self.verb)(fixture, &claim)).await,
+            FrameFault::LoseReply => in_time(what, (self.verb)(fixture, &claim)).await,
             _ => tokio::time::timeout(CALLER_TIMEOUT, (self.verb)(fixture, &claim)).await.unwrap_or(false),
         };
         let happened = fixture.proxy.happened();
-        if fault == Fault::HoldRequest && happened {
+        if fault == FrameFault::HoldRequest && happened {
             // The owner ends over another connection first; then the server receives the request.
             fixture.end_owners(&fixture.direct, what).await;
             fixture.proxy.deliver();
@@ -242,7 +246,7 @@ impl<P: AsyncFn(&mut Fixture) -> Claim, V: AsyncFn(&Fixture, &Claim) -> bool> Fa
             return;
         }
         if after == AfterFault::HandOver {
-            fixture.proxy.inject(Fault::LoseReply, 1);
+            fixture.proxy.inject(FrameFault::LoseReply, 1);
             in_time(what, (self.verb)(fixture, claim)).await;
             fixture.proxy.happened();
             fixture.check_one_contender_each(what).await;

@@ -14,7 +14,7 @@ use std::sync::{
 
 use common::{
     claim, eventually,
-    frame_proxy::{Fault, FrameProxy},
+    frame_proxy::{FrameFault, FrameProxy},
     granted, in_time, open, url_through,
 };
 use leasehold::{
@@ -221,7 +221,7 @@ async fn a_reply_that_comes_twice_costs_the_connection_and_nothing_else() {
     let grant = granted(&ours.backend, &mine).await;
     let held = [RenewRequest::new(mine.reference(), mine.ttl)];
     for _ in 0..3 {
-        ours.proxy.inject(Fault::RepeatReply, 1);
+        ours.proxy.inject(FrameFault::RepeatReply, 1);
         eventually("the renewal", || async {
             match ours.backend.renew(&held).await.remove(0) {
                 Ok(Renewal::Renewed(renewed)) => {

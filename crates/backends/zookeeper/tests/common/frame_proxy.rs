@@ -27,7 +27,7 @@ const XID: std::ops::Range<usize> = 4..8;
 
 /// A fault that the proxy injects into one request or reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub(crate) enum FrameFault {
     /// The server executes the request. Its reply is lost, and the connection with it.
     LoseReply,
     /// The reply arrives this much later. Later replies on this connection do not overtake it.
@@ -56,7 +56,7 @@ struct ProxyState {
 #[derive(Default)]
 struct PlannedFaults {
     /// The fault, and how many requests or replies pass before it.
-    next: Option<(Fault, u32)>,
+    next: Option<(FrameFault, u32)>,
     happened: bool,
     /// The delay of every reply.
     reply_delay: Duration,
@@ -82,7 +82,7 @@ impl FrameProxy {
     }
 
     /// Injects a fault into the k-th request or reply from now on; the first one is number 1.
-    pub(crate) fn inject(&self, fault: Fault, number: u32) {
+    pub(crate) fn inject(&self, fault: FrameFault, number: u32) {
         let mut faults = self.state.faults();
         (faults.next, faults.happened) = (Some((fault, number - 1)), false);
     }
@@ -120,7 +120,7 @@ impl FrameProxy {
         self.state.faults().reply_delay = delay;
     }
 
-    /// Delivers the requests that [`Fault::HoldRequest`] has held back to the server.
+    /// Delivers the requests that [`FrameFault::HoldRequest`] has held back to the server.
     pub(crate) fn deliver(&self) {
         self.state.delivered.send_modify(|count| *count += 1);
     }
@@ -155,10 +155,10 @@ impl ProxyState {
     }
 
     /// The fault for a request or a reply that is about to pass.
-    fn fault(&self, is_request: bool) -> Option<Fault> {
+    fn fault(&self, is_request: bool) -> Option<FrameFault> {
         let mut faults = self.faults();
         let (fault, left) = faults.next.as_mut()?;
-        if is_request != (*fault == Fault::HoldRequest) {
+        if is_request != (*fault == FrameFault::HoldRequest) {
             return None;
         }
         if *left > 0 {
@@ -238,9 +238,11 @@ async fn receive_replies(
         if !is_first && is_counted(&reply) {
             state.record_or_replace(&mut reply);
             match state.fault(false) {
-                Some(Fault::LoseReply) => return Ok(()),
-                Some(Fault::LateReply(by)) => not_before = Instant::now() + by,
-                Some(Fault::RepeatReply) if to.send((not_before, reply.clone())).is_err() => return Ok(()),
+                Some(FrameFault::LoseReply) => return Ok(()),
+                Some(FrameFault::LateReply(by)) => not_before = Instant::now() + by,
+                Some(FrameFault::RepeatReply) if to.send((not_before, reply.clone())).is_err() => {
+                    return Ok(());
+                }
                 _ => {}
             }
         }
