@@ -1,315 +1,292 @@
-//! Asks for a grant: one transaction that makes the contender, one look at the line. As many requests as Curator makes.
+//! Acquire on ZooKeeper.
 //!
-//! A claim whose answer was lost has a contender already. Then the transaction fails, and the claim goes on with that
-//! contender: `marker.rs` says why there is never a second one.
-
-use std::{sync::Arc, time::Duration};
+//! A claim is an ephemeral sequential node (a *contender*) in the folder of its resource. The contenders with
+//! the lowest sequence numbers hold the resource, as many as fit its capacity (`contender.rs`).
+//!
+//! 1. If this session has a granted contender for the claim, ask the ensemble whether it still exists.
+//! 2. If the claim takes over from another claim, try to take that claim's place (`takeover.rs`).
+//! 3. If this session has a waiting contender for the claim, go to step 5.
+//! 4. Otherwise create the contender in one transaction ([`AcquireContext::create_contender`]). If the claim
+//!    has a contender already, because the reply to an earlier attempt was lost, find that contender and go
+//!    on with it (`recover.rs`).
+//! 5. List the folder and decide: granted, blocked, or capacity mismatch (`evaluate.rs`).
+//!
+//! Each step can find that the folder changed under it and returns [`RoundOutcome::Retry`]. After
+//! [`ROUNDS_MAX`] rounds the verb fails as `Unavailable`.
+//!
+//! A free resource costs two requests, the transaction and the listing: as many as Curator makes.
 
 use leasehold_core::{
-    Claim, ClaimRef, Effect, Error, ErrorKind, FencingToken, Grant, Released, RenewRequest, Renewal,
-    Result as Answer, Timestamp, Verdict, WhenBlocked,
+    Claim, ClaimRef, Effect, Error, ErrorKind, FencingToken, Grant, RenewRequest, Renewal, Timestamp, Verdict,
 };
-use zookeeper_client::{CreateMode, Error as Driver, MultiWriteError, Stat};
+use zookeeper_client::{CreateMode, Error as Driver, Stat};
 
 use crate::{
+    NAME, ROUNDS_MAX, RoundOutcome,
     backend::ZooKeeper,
-    claims::Entry,
-    error::Fault,
-    evaluate::{LOOKS, blocked},
-    line::Seating,
-    marker::{Deleted, Found},
-    names::{contender, folder, marker},
-    record::{Record, token},
+    claim_record::{ClaimRecord, token_from_zxid},
+    error::StoreError,
+    evaluate::ContenderOrigin,
+    local_claims::LocalClaim,
+    paths::{self, contender_prefix, folder},
     session::Session,
-    transaction::Transaction,
+    takeover::{Predecessor, Takeover},
+    transaction::{OperationPosition, Transaction, TransactionError},
 };
 
-/// What came of an attempt to make a contender.
-pub(crate) enum Made {
-    Done,
-    Cancelled,
-    /// The claim has a contender already.
-    Present,
-    /// An operation of the caller's own failed so; they are counted from zero.
-    Failed(usize, Driver),
+/// What all steps of one `acquire` call need.
+pub(crate) struct AcquireContext<'a> {
+    pub(crate) session: &'a Session,
+    pub(crate) claim: &'a Claim,
+    /// Resource and owner of the claim.
+    pub(crate) reference: ClaimRef,
+    /// When the call began. The remaining time of a grant counts from here.
+    pub(crate) began: Timestamp,
+    /// How many claims may wait for one resource.
+    pub(crate) queue_max: u32,
 }
 
-/// The operations of the transaction that makes a contender. Those of the caller follow.
-mod operation {
-    pub(super) const NOT_BURIED: usize = 0;
-    pub(super) const MARKER: usize = 2;
-    pub(super) const FOLDER: usize = 3;
-    pub(super) const CONTENDER: usize = 4;
-    pub(super) const FIRST_OF_CALLER: usize = 5;
+/// The outcome of an attempt to create a contender.
+pub(crate) enum CreateOutcome {
+    Created,
+    /// The claim has a tombstone: it was ended before the servers executed this request.
+    Cancelled,
+    /// The claim has a contender already.
+    AlreadyExists,
+    /// The predecessor's contender is gone or has changed, so it could not be deleted in the same
+    /// transaction.
+    PredecessorChanged,
+}
+
+/// The positions of the operations in the transaction that creates a contender.
+struct CreatePositions {
+    no_tombstone: OperationPosition,
+    create_marker: OperationPosition,
+    touch_folder: OperationPosition,
+    create_node: OperationPosition,
+    delete_predecessor: Option<OperationPosition>,
+    delete_predecessor_marker: Option<OperationPosition>,
+}
+
+/// What to do after the transaction that creates a contender has failed.
+enum CreateFailure {
+    /// The attempt has this outcome.
+    Ended(CreateOutcome),
+    /// The cause was removed, so the transaction can be sent again.
+    SendAgain,
+    /// The predecessor has no marker. Send the transaction again without deleting the marker.
+    SendWithoutPredecessorMarker,
 }
 
 impl ZooKeeper {
-    pub(crate) async fn try_acquire(&self, claim: &Claim) -> Result<Verdict, Fault> {
-        self.check(claim)?;
+    pub(crate) async fn try_acquire(&self, claim: &Claim) -> Result<Verdict, StoreError> {
+        self.check_limits(claim)?;
         let began = self.now();
-        let session = self.link.session().await?;
-        let reference = claim.reference();
-        for _ in 0..LOOKS {
-            let known = session.entries().get(&reference).map(|entry| entry.granted);
-            if known == Some(true) {
-                // It has what it asks for; whether that is still so, the ensemble says.
-                if let Some(verdict) = self.still_granted(&session, claim, began).await? {
-                    return Ok(verdict);
-                }
-                continue;
-            }
-            if claim.takes_over_from.is_some() {
-                if let Some(verdict) = self.succeed(&session, claim, known.is_some(), began).await? {
-                    return Ok(verdict);
-                }
-                continue;
-            }
-            let fresh = known.is_none();
-            if fresh {
-                let record = Record::new(&claim.holder, session.silence, claim.note.as_deref());
-                match self.make(&session, claim, record, |_| ()).await? {
-                    Made::Done => {}
-                    Made::Cancelled => return self.is_buried(&session, &reference).await,
-                    Made::Present => {
-                        let recovered = self.recover(&session, claim).await;
-                        if let Some(verdict) = recovered.map_err(Fault::after_effect)? {
-                            return Ok(verdict);
-                        }
-                        continue;
-                    }
-                    Made::Failed(_, error) => return Err(Fault::of(error)),
-                }
-            }
-            if let Some(verdict) = self.settle(&session, claim, fresh, began).await? {
+        let session = self.session().await?;
+        let context = AcquireContext {
+            session: &session,
+            claim,
+            reference: claim.reference(),
+            began,
+            queue_max: self.info.limits.queue,
+        };
+        for _ in 0..ROUNDS_MAX {
+            if let RoundOutcome::Done(verdict) = context.round().await? {
                 return Ok(verdict);
             }
         }
-        Err(Fault::too_busy().after_effect())
+        Err(StoreError::contention().after_effect())
     }
 
-    fn check(&self, claim: &Claim) -> Answer<()> {
-        let (most, name) = (self.info.limits.note, crate::NAME);
-        if claim.note.as_ref().is_some_and(|note| note.len() > most) {
-            return Err(Error::new(ErrorKind::Limit, format!("a note has at most {most} bytes")));
+    fn check_limits(&self, claim: &Claim) -> Result<(), Error> {
+        let (note_max, ttl_min) = (self.info.limits.note, self.info.limits.ttl);
+        if let Some(note) = claim.note.as_ref().filter(|note| note.len() > note_max) {
+            return Err(note_too_long(note.len(), note_max));
         }
-        let least = self.info.limits.ttl;
-        if claim.ttl < least {
-            let asked = claim.ttl;
+        if claim.ttl < ttl_min {
+            // A lease lives as long as its session. A dead holder would keep the lease for longer than the
+            // claim says.
+            let ttl = claim.ttl;
             let message = format!(
-                "{name} keeps a lease as long as its session, which is {least:?} here: a dead holder would keep one of \
-                 {asked:?} for longer than it says. Connect with a shorter session_timeout"
+                "a ttl of {ttl:?} is too short: {NAME} keeps a lease as long as its session, which is at \
+                 least {ttl_min:?} here. Use a longer ttl, or connect with a shorter session_timeout"
             );
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         Ok(())
     }
-
-    /// Whether a contender that was just made, or waits, holds.
-    pub(crate) async fn settle(
-        &self,
-        session: &Arc<Session>,
-        claim: &Claim,
-        fresh: bool,
-        began: Timestamp,
-    ) -> Result<Option<Verdict>, Fault> {
-        self.evaluate(session, claim, fresh, began).await.map_err(Fault::after_effect)
-    }
-
-    /// Makes the contender of a claim and its marker, in one transaction with what the caller adds.
-    pub(crate) async fn make(
-        &self,
-        session: &Session,
-        claim: &Claim,
-        record: Record,
-        add: impl Fn(&mut Transaction<'_>),
-    ) -> Result<Made, Fault> {
-        let (folder, reference) = (folder(&claim.resource), claim.reference());
-        let prefix = format!("{folder}/{}", contender(claim.owner, claim.share));
-        for _ in 0..LOOKS {
-            let sent = self.now();
-            let mut transaction = session.transaction();
-            session.check_not_buried(&mut transaction, &reference);
-            transaction.create(&marker(&reference), b"", &session.ephemeral());
-            // Servers answer a creation in a transaction without its czxid (ZOOKEEPER-4667). A node that the same
-            // transaction changes tells it. What is written there names the resource, for those who read: `view.rs`.
-            transaction.set_data(&folder, claim.resource.key().as_bytes(), None);
-            let mode = session.mode(CreateMode::EphemeralSequential);
-            transaction.create_sequential(&prefix, &record.to_bytes(), &mode);
-            add(&mut transaction);
-            match transaction.commit().await {
-                Ok(committed) => {
-                    let node = committed.created(operation::CONTENDER).unwrap_or_default().to_owned();
-                    let stat = committed.stat().ok_or_else(|| Fault::too_busy().after_effect())?;
-                    session.committed(sent, stat);
-                    self.enter(session, claim, node, stat, record).await?;
-                    return Ok(Made::Done);
-                }
-                Err(MultiWriteError::OperationFailed { index, source }) => match (index, source) {
-                    (operation::NOT_BURIED, Driver::NodeExists) => {
-                        if session.buried(&reference, sent).await?.is_some() {
-                            return Ok(Made::Cancelled);
-                        }
-                    }
-                    (operation::MARKER, Driver::NodeExists) => return Ok(Made::Present),
-                    (operation::FOLDER | operation::CONTENDER, Driver::NoNode) => {
-                        let mode = session.mode(CreateMode::Container);
-                        session.client.mkdir(&folder, &mode).await.map_err(Fault::of)?;
-                    }
-                    (index, source) if index >= operation::FIRST_OF_CALLER => {
-                        return Ok(Made::Failed(index - operation::FIRST_OF_CALLER, source));
-                    }
-                    (_, source) => return Err(Fault::of(source)),
-                },
-                Err(error) => return Err(Fault::from(error)),
-            }
-        }
-        Err(Fault::too_busy())
-    }
-
-    /// Remembers a contender that was just made, unless its token does not do.
-    async fn enter(
-        &self,
-        session: &Session,
-        claim: &Claim,
-        node: String,
-        stat: &Stat,
-        record: Record,
-    ) -> Result<(), Fault> {
-        let minted = token(stat.mzxid).map_err(|error| error.with_effect(Effect::Unknown))?;
-        let reference = claim.reference();
-        let entry = Entry::new(node, minted, record, claim.share.weight());
-        let old = session.entries().insert(reference, entry);
-        drop(old);
-        self.check_floor(session, claim, minted).await
-    }
-
-    /// Answers a claim that has a tombstone. Nobody asks for it again, so nothing of it may be left: see `marker.rs`.
-    pub(crate) async fn is_buried(&self, session: &Session, claim: &ClaimRef) -> Result<Verdict, Fault> {
-        self.remove(session, claim).await.map_err(Fault::after_effect)?;
-        Ok(Verdict::Cancelled)
-    }
-
-    /// Refuses a contender whose token is not above the floor, and deletes it.
-    async fn check_floor(&self, session: &Session, claim: &Claim, minted: FencingToken) -> Result<(), Fault> {
-        let Some(floor) = claim.floor.filter(|floor| *floor >= minted) else { return Ok(()) };
-        self.remove(session, &claim.reference()).await.map_err(Fault::after_effect)?;
-        let message = format!(
-            "token {floor} has been seen, and the ensemble gives {minted}: it was restored from an older state, and its \
-             tokens would go back"
-        );
-        Err(Fault::from(Error::new(ErrorKind::Invalid, message)))
-    }
-
-    /// Asks the ensemble whether a claim that was granted is still there.
-    async fn still_granted(
-        &self,
-        session: &Session,
-        claim: &Claim,
-        began: Timestamp,
-    ) -> Result<Option<Verdict>, Fault> {
-        let held = RenewRequest::new(claim.reference(), claim.ttl);
-        let kept = self.renew_known(session, std::slice::from_ref(&held), began).await?;
-        match kept.into_iter().next().flatten() {
-            Some(Renewal::Renewed(kept)) => {
-                let grant = Grant::new(kept.token, kept.remaining);
-                Ok(Some(Verdict::Granted(grant)))
-            }
-            _ => Ok(None),
-        }
-    }
-
-    /// Goes on with the contender that a claim has: the answer to the request that made it was lost, or another session
-    /// made it. `None` if it is known now, or gone.
-    pub(crate) async fn recover(&self, session: &Session, claim: &Claim) -> Result<Option<Verdict>, Fault> {
-        let reference = claim.reference();
-        let mut search = self.find(session, &reference).await?;
-        let Some(found) = search.found.pop() else {
-            self.remove_stray_marker(session, &reference, &search).await?;
-            return Ok(None);
-        };
-        let minted = session.token_of(&claim.resource, &found.record, &found.stat).await?;
-        let Some(view) = session.weighed(&claim.resource, self.now()).await? else { return Ok(None) };
-        let Some(position) = view.line.position(&found.node) else { return Ok(None) };
-        if found.stat.ephemeral_owner != session.id {
-            return self.foreign(session, claim, position, minted).await;
-        }
-        let granted = position < view.seating().seated;
-        session.adopt(reference, found, (minted, claim.share.weight()), granted);
-        self.check_floor(session, claim, minted).await?;
-        Ok(None)
-    }
-
-    /// What is said to a claim whose node belongs to another session.
-    async fn foreign(
-        &self,
-        session: &Session,
-        claim: &Claim,
-        position: usize,
-        minted: FencingToken,
-    ) -> Result<Option<Verdict>, Fault> {
-        let now = self.now();
-        let Some(view) = session.weighed(&claim.resource, now).await? else { return Ok(None) };
-        let Seating { seated, .. } = view.seating();
-        if position < seated {
-            return Ok(Some(Verdict::Granted(Grant::new(minted, Duration::ZERO))));
-        }
-        let capacity =
-            view.line.capacity_of(view.line.contenders.len().min(position + 1), view.control.as_ref());
-        if let Some(capacity) = capacity.filter(|capacity| *capacity != claim.share.capacity()) {
-            self.remove_unknown(session, &claim.reference()).await?;
-            return Ok(Some(Verdict::Mismatch { capacity }));
-        }
-        if claim.when_blocked == WhenBlocked::Leave {
-            self.remove_unknown(session, &claim.reference()).await?;
-            return self.leave(session, claim, "").await.map(Some);
-        }
-        let (holders, newest) = session.holders(&claim.resource, &view, now).await?;
-        let mut blocked = blocked(&view, holders, newest);
-        blocked.queued = true;
-        blocked.ahead = u32::try_from(position - seated).unwrap_or(u32::MAX);
-        Ok(Some(Verdict::Blocked(blocked)))
-    }
-
-    /// Deletes the contender of a claim.
-    pub(crate) async fn remove(&self, session: &Session, claim: &ClaimRef) -> Result<Released, Fault> {
-        if self.remove_known(session, claim).await? {
-            return Ok(Released::Now);
-        }
-        self.remove_unknown(session, claim).await
-    }
-
-    /// Deletes the contender that this session knows of, if it is there and still the claim's. Whether it has.
-    pub(crate) async fn remove_known(&self, session: &Session, claim: &ClaimRef) -> Result<bool, Fault> {
-        for _ in 0..LOOKS {
-            let known = session.entries().get(claim).map(|entry| (entry.node.clone(), entry.version));
-            let Some((node, version)) = known else { return Ok(false) };
-            let deleted = self.delete_contender(session, claim, (&node, version)).await?;
-            if deleted == Deleted::Changed {
-                // An operator has written there, or another session has taken it over: then it is not ours to delete.
-                self.reread(session, claim).await?;
-                continue;
-            }
-            let entry = session.entries().remove(claim);
-            drop(entry); // outside of the lock: it rings
-            return Ok(deleted == Deleted::Done);
-        }
-        Err(Fault::too_busy())
-    }
 }
 
-impl Session {
-    /// Remembers a contender that was found.
-    pub(crate) fn adopt(
+/// A note is longer than the limit.
+pub(crate) fn note_too_long(length: usize, most: usize) -> Error {
+    Error::new(ErrorKind::Limit, format!("the note has {length} bytes: a note has at most {most} bytes"))
+}
+
+impl AcquireContext<'_> {
+    /// Steps 1 to 5 of the algorithm at the top of the file, once.
+    async fn round(&self) -> Result<RoundOutcome<Verdict>, StoreError> {
+        let is_granted = self.session.claims.read(&self.reference, |local| local.is_granted);
+        if is_granted == Some(true) {
+            return self.confirm_grant().await;
+        }
+        let is_queued = is_granted.is_some();
+        if let Some(handover) = self.claim.takes_over_from {
+            return Takeover::new(self, handover, is_queued).run().await;
+        }
+        if is_queued {
+            return self.evaluate(ContenderOrigin::EarlierCall).await;
+        }
+        match self.create_contender(&self.new_record(), None).await? {
+            CreateOutcome::Created => self.evaluate(ContenderOrigin::ThisCall).await,
+            CreateOutcome::Cancelled => self.refuse_cancelled().await.map(RoundOutcome::Done),
+            CreateOutcome::AlreadyExists => self.recover().await.map_err(StoreError::after_effect),
+            // Not possible without a predecessor.
+            CreateOutcome::PredecessorChanged => Ok(RoundOutcome::Retry),
+        }
+    }
+
+    /// The record of a new contender for this claim.
+    pub(crate) fn new_record(&self) -> ClaimRecord {
+        ClaimRecord::new(&self.claim.holder, self.session.expiry, self.claim.note.as_deref())
+    }
+
+    /// Asks the ensemble whether a contender that was granted before still exists.
+    async fn confirm_grant(&self) -> Result<RoundOutcome<Verdict>, StoreError> {
+        let request = RenewRequest::new(self.reference.clone(), self.claim.ttl);
+        let renewals = self.session.renew_local(std::slice::from_ref(&request), self.began).await?;
+        Ok(match renewals.into_iter().next().flatten() {
+            Some(Renewal::Renewed(renewed)) => {
+                RoundOutcome::Done(Verdict::Granted(Grant::new(renewed.token, renewed.remaining)))
+            }
+            // The node is gone, and `renew_local` has forgotten it: the next round creates a new one.
+            _ => RoundOutcome::Retry,
+        })
+    }
+
+    /// Creates the contender of the claim and its marker. A predecessor's contender and marker are deleted in
+    /// the same transaction.
+    pub(crate) async fn create_contender(
         &self,
-        claim: ClaimRef,
-        found: Found,
-        (token, share): (FencingToken, u32),
-        granted: bool,
-    ) {
-        let weight = found.record.weight.unwrap_or(share);
-        let mut entry = Entry::new(found.node, token, found.record, weight);
-        (entry.version, entry.is_heir, entry.granted) = (found.stat.version, found.is_heir, granted);
-        let old = self.entries().insert(claim, entry);
-        drop(old); // outside of the lock: it rings
+        record: &ClaimRecord,
+        predecessor: Option<&Predecessor>,
+    ) -> Result<CreateOutcome, StoreError> {
+        let mut deletes_predecessor_marker = true;
+        for _ in 0..ROUNDS_MAX {
+            let sent = self.session.now();
+            let mut transaction = self.session.transaction();
+            let positions =
+                self.add_creation(&mut transaction, record, predecessor, deletes_predecessor_marker);
+            let (position, source) = match transaction.commit().await {
+                Ok(committed) => {
+                    let node = committed.created_name(positions.create_node).unwrap_or_default().to_owned();
+                    let stat = committed.stat().ok_or_else(|| StoreError::contention().after_effect())?;
+                    self.session.note_commit_with_stat(sent, stat);
+                    self.remember(node, stat, record).await?;
+                    return Ok(CreateOutcome::Created);
+                }
+                Err(TransactionError::Operation { position, source }) => (position, source),
+                Err(error) => return Err(StoreError::from(error)),
+            };
+            match self.explain_failure(&positions, position, source).await? {
+                CreateFailure::Ended(outcome) => return Ok(outcome),
+                CreateFailure::SendAgain => {}
+                CreateFailure::SendWithoutPredecessorMarker => deletes_predecessor_marker = false,
+            }
+        }
+        Err(StoreError::contention())
+    }
+
+    /// Adds the operations that create the contender.
+    fn add_creation(
+        &self,
+        transaction: &mut Transaction<'_>,
+        record: &ClaimRecord,
+        predecessor: Option<&Predecessor>,
+        deletes_predecessor_marker: bool,
+    ) -> CreatePositions {
+        let (session, resource) = (self.session, &self.claim.resource);
+        let folder = folder(resource);
+        let prefix = format!("{folder}/{}", contender_prefix(self.claim.owner, self.claim.share));
+        let options = session.options(CreateMode::EphemeralSequential);
+        CreatePositions {
+            no_tombstone: transaction.check_no_tombstone(&self.reference),
+            create_marker: transaction.create(&paths::marker(&self.reference), b"", &session.ephemeral()),
+            // The token is the czxid of the new node, but servers up to 3.8 do not return the czxid of a node
+            // that was created in a transaction (ZOOKEEPER-4667). The mzxid of a node that the same
+            // transaction changes is the same number, and is returned (ADR 0026). The data names the resource
+            // for clients that read the folder: see `resource_view.rs`.
+            touch_folder: transaction.set_data(&folder, resource.key().as_bytes(), None),
+            create_node: transaction.create_sequential(&prefix, &record.to_bytes(), &options),
+            delete_predecessor: predecessor.map(|predecessor| {
+                let path = paths::contender(resource, &predecessor.node);
+                transaction.delete(&path, Some(predecessor.stat.version))
+            }),
+            delete_predecessor_marker: predecessor
+                .filter(|_| deletes_predecessor_marker)
+                .map(|predecessor| transaction.delete(&paths::marker(&predecessor.claim), None)),
+        }
+    }
+
+    /// Finds out why the transaction that creates the contender failed, and removes the cause if possible.
+    async fn explain_failure(
+        &self,
+        positions: &CreatePositions,
+        failed: OperationPosition,
+        source: Driver,
+    ) -> Result<CreateFailure, StoreError> {
+        match source {
+            Driver::NodeExists if failed == positions.no_tombstone => {
+                // Read the tombstone: a failure does not prove that it exists (ADR 0033), and it may be past
+                // its end.
+                let tombstone = self.session.read_tombstone(&self.reference).await?;
+                Ok(match tombstone {
+                    Some(_) => CreateFailure::Ended(CreateOutcome::Cancelled),
+                    None => CreateFailure::SendAgain,
+                })
+            }
+            Driver::NodeExists if failed == positions.create_marker => {
+                Ok(CreateFailure::Ended(CreateOutcome::AlreadyExists))
+            }
+            // The first claim of this resource, or the servers have deleted the empty folder.
+            Driver::NoNode if failed == positions.touch_folder || failed == positions.create_node => {
+                self.session.create_folder(&folder(&self.claim.resource)).await?;
+                Ok(CreateFailure::SendAgain)
+            }
+            Driver::NoNode | Driver::BadVersion if Some(failed) == positions.delete_predecessor => {
+                Ok(CreateFailure::Ended(CreateOutcome::PredecessorChanged))
+            }
+            // See `Session::delete_contender` for why a marker can be missing.
+            Driver::NoNode if Some(failed) == positions.delete_predecessor_marker => {
+                Ok(CreateFailure::SendWithoutPredecessorMarker)
+            }
+            source => Err(StoreError::from(source)),
+        }
+    }
+
+    /// Remembers a contender that was just created, unless its token is not above the claim's floor.
+    async fn remember(&self, node: String, stat: &Stat, record: &ClaimRecord) -> Result<(), StoreError> {
+        let token = token_from_zxid(stat.mzxid).map_err(|error| error.with_effect(Effect::Unknown))?;
+        let local = LocalClaim::new(node, token, record.clone(), self.claim.share.weight());
+        self.session.claims.insert(self.reference.clone(), local);
+        self.check_floor(token).await
+    }
+
+    /// Refuses a contender whose token is not above the claim's floor, and deletes it.
+    pub(crate) async fn check_floor(&self, token: FencingToken) -> Result<(), StoreError> {
+        let Some(floor) = self.claim.floor.filter(|floor| *floor >= token) else { return Ok(()) };
+        self.session.remove(&self.reference).await.map_err(StoreError::after_effect)?;
+        let message = format!(
+            "the ensemble issued token {token}, but token {floor} was issued before: the ensemble was \
+             restored from an older state, and its tokens would go back. Restore a newer state, or move the \
+             leases to a new store"
+        );
+        Err(StoreError::from(Error::new(ErrorKind::Invalid, message)))
+    }
+
+    /// Answers a claim that has a tombstone. The engine does not ask for such a claim again, so all its nodes
+    /// must be gone before the answer: see `marker.rs`.
+    pub(crate) async fn refuse_cancelled(&self) -> Result<Verdict, StoreError> {
+        self.session.remove(&self.reference).await.map_err(StoreError::after_effect)?;
+        Ok(Verdict::Cancelled)
     }
 }

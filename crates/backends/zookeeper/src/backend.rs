@@ -1,15 +1,19 @@
-//! The backend: what each verb does is in the file of its name.
+//! The backend and its connection. Each verb is in the file of its name.
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use leasehold_core::{
-    Backend, BackendInfo, Claim, ClaimRef, CommandOutcome, Cursor, Effect, Environment, Error, ErrorKind,
-    FailureDomain, Guarantee, OperatorCommand, Page, Query, ReleaseRequest, Released, RenewRequest, Renewal,
-    Resource, Result, Verb, Verdict, async_trait,
+    Backend, BackendInfo, Claim, ClaimRef, CommandOutcome, Cursor, Effect, Environment, FailureDomain,
+    Guarantee, OperatorCommand, Page, Query, ReleaseRequest, Released, RenewRequest, Renewal, Resource,
+    Result, Timestamp, Verb, Verdict, async_trait,
 };
 use leasehold_support::race::{Either, first};
 
-use crate::{NAME, config::Config, error::Fault, link::Link};
+use crate::{NAME, config::Config, connection::CurrentSession, error::StoreError, session::Session};
+
+/// How many claims may wait for one resource. A listing contains all their names, and servers refuse replies
+/// of more than a megabyte (`jute.maxbuffer`).
+const QUEUE_MAX: u32 = 10_000;
 
 /// Leases in ZooKeeper.
 ///
@@ -28,44 +32,55 @@ use crate::{NAME, config::Config, error::Fault, link::Link};
 /// ```
 pub struct ZooKeeper {
     pub(crate) info: BackendInfo,
-    pub(crate) link: Link,
+    environment: Arc<dyn Environment>,
+    current_session: CurrentSession,
 }
 
 impl ZooKeeper {
-    /// Begins a session. Later on, one that is over is begun anew by whoever needs it.
+    /// Connects to the ensemble and begins a session. When that session ends, the next call begins a new one.
     ///
     /// # Errors
-    /// `Unavailable` if no server answers; `Denied` if they refuse the user, or the user may not use the chroot;
-    /// `Unsupported` if the servers grant too short a session, or are older than 3.6.
+    /// `Unavailable` if no server answers. `Denied` if the servers refuse the login, or the user may not use
+    /// the chroot. `Unsupported` if the servers grant too short a session, or are older than 3.6.
     ///
     /// # Cancel safety
-    /// Dropped part-way, nothing is left but perhaps a session that ends by itself.
+    /// If the future is dropped, a session may remain on the servers. It ends after its timeout.
     pub async fn connect(config: Config, environment: Arc<dyn Environment>) -> Result<ZooKeeper> {
-        let link = Link::new(config, environment);
-        let session = link.session().await.map_err(Fault::into_error)?;
-        Ok(ZooKeeper { info: info(session.lease), link })
+        let current_session = CurrentSession::new(config, Arc::clone(&environment));
+        let session = current_session.get().await.map_err(StoreError::into_error)?;
+        Ok(ZooKeeper { info: info(session.lease_ttl), environment, current_session })
+    }
+
+    pub(crate) async fn session(&self) -> Result<Arc<Session>, StoreError> {
+        self.current_session.get().await
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.environment.now()
     }
 }
 
-fn info(lease: Duration) -> BackendInfo {
+fn info(lease_ttl: Duration) -> BackendInfo {
     let mut info = BackendInfo::new(NAME, Guarantee::Consensus);
     info.because = "a majority of the servers agrees on every change".into();
     info.tokens_break_when =
         "the ensemble is restored from an older snapshot, or the leases move to another store".into();
-    // Seats are handed over only while nobody waits: whoever comes next stands at the end of the line.
+    // While others wait, the claim that takes over queues behind them (`takeover.rs`).
     info.capabilities.handover = false;
+    // A node ends with its session and not after a time of its own, so nothing can stay closed after a
+    // release, and a claim cannot have a ttl of its own.
     info.capabilities.keep_for = false;
     info.capabilities.own_ttl = false;
+    // A waiter at the head of the queue holds the resource before it asks again (ADR 0025).
     info.capabilities.self_granting = true;
-    info.limits.ttl = lease;
-    // Servers refuse an answer of more than a megabyte: the names of a line must fit.
-    info.limits.queue = 10_000;
+    info.limits.ttl = lease_ttl;
+    info.limits.queue = QUEUE_MAX;
     info
 }
 
 impl fmt::Debug for ZooKeeper {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ZooKeeper").field("link", &self.link).finish_non_exhaustive()
+        f.debug_struct("ZooKeeper").field("session", &self.current_session).finish_non_exhaustive()
     }
 }
 
@@ -75,53 +90,35 @@ impl Backend for ZooKeeper {
         &self.info
     }
 
-    /// One session keeps everything.
+    /// All resources fail together, because one session keeps all nodes of this client.
     fn failure_domain(&self, _: &Resource) -> FailureDomain {
         FailureDomain::default()
     }
 
     async fn acquire(&self, claim: &Claim) -> Result<Verdict> {
-        let at = |fault: Fault| fault.into_error().at(Verb::Acquire, NAME).on(&claim.resource);
-        self.try_acquire(claim).await.map_err(at)
+        let annotate = |error: StoreError| error.into_error().at(Verb::Acquire, NAME).on(&claim.resource);
+        self.try_acquire(claim).await.map_err(annotate)
     }
 
-    async fn renew(&self, held: &[RenewRequest]) -> Vec<Result<Renewal>> {
-        if let Some(error) = self.renewal_bounds(held) {
-            return held
-                .iter()
-                .map(|held| Err(error.clone().at(Verb::Renew, NAME).on(&held.resource)))
-                .collect();
-        }
-        let most = self.info.limits.note;
-        if held.iter().any(|held| held.note.as_ref().is_some_and(|note| note.len() > most)) {
-            // One of them is refused; the others are none the worse for it.
-            let mut answers = Vec::with_capacity(held.len());
-            for one in held {
-                let long = one.note.as_ref().is_some_and(|note| note.len() > most);
-                let refused = || Error::new(ErrorKind::Limit, format!("a note has at most {most} bytes"));
-                let answer =
-                    if long { Err(refused()) } else { self.renew(std::slice::from_ref(one)).await.remove(0) };
-                answers.push(answer.map_err(|error| error.at(Verb::Renew, NAME).on(&one.resource)));
-            }
-            return answers;
-        }
-        let answers = self.renew_all(held).await;
-        let at = |(held, answer): (&RenewRequest, Result<Renewal>)| {
-            answer.map_err(|error| error.at(Verb::Renew, NAME).on(&held.resource))
+    async fn renew(&self, requests: &[RenewRequest]) -> Vec<Result<Renewal>> {
+        let renewals = self.try_renew(requests).await;
+        let annotate = |(request, renewal): (&RenewRequest, Result<Renewal>)| {
+            renewal.map_err(|error| error.at(Verb::Renew, NAME).on(&request.resource))
         };
-        held.iter().zip(answers).map(at).collect()
+        requests.iter().zip(renewals).map(annotate).collect()
     }
 
     async fn release(&self, request: &ReleaseRequest) -> Result<Released> {
-        let at = |fault: Fault| fault.into_error().at(Verb::Release, NAME).on(&request.resource);
-        self.try_release(request).await.map_err(at)
+        let annotate = |error: StoreError| error.into_error().at(Verb::Release, NAME).on(&request.resource);
+        self.try_release(request).await.map_err(annotate)
     }
 
     async fn wait(&self, claim: &ClaimRef, since: &Cursor, at_most: Duration) -> Result<()> {
-        let told = self.wait_for_news(claim, *since);
-        match first(told, self.link.environment.sleep(at_most)).await {
-            Either::Left(Err(fault)) if !fault.ended => {
-                let error = fault.into_error().with_effect(Effect::None);
+        let changed = self.wait_for_change(claim, *since);
+        match first(changed, self.environment.sleep(at_most)).await {
+            // If the session has ended, the caller should ask again at once: that begins a new session.
+            Either::Left(Err(error)) if !error.session_ended => {
+                let error = error.into_error().with_effect(Effect::None);
                 Err(error.at(Verb::Wait, NAME).on(&claim.resource))
             }
             _ => Ok(()),
@@ -129,16 +126,13 @@ impl Backend for ZooKeeper {
     }
 
     async fn inspect(&self, query: &Query) -> Result<Page> {
-        let at = |fault: Fault| fault.into_error().with_effect(Effect::None).at(Verb::Inspect, NAME);
-        let answer = match self.answer_query(query).await {
-            Err(fault) if fault.ended => self.answer_query(query).await,
-            answer => answer,
-        };
-        answer.map_err(at)
+        let annotate =
+            |error: StoreError| error.into_error().with_effect(Effect::None).at(Verb::Inspect, NAME);
+        self.try_inspect(query).await.map_err(annotate)
     }
 
-    async fn order(&self, order: &OperatorCommand) -> Result<CommandOutcome> {
-        let at = |fault: Fault| fault.into_error().at(Verb::Order, NAME).on(&order.resource);
-        self.try_order(order).await.map_err(at)
+    async fn order(&self, command: &OperatorCommand) -> Result<CommandOutcome> {
+        let annotate = |error: StoreError| error.into_error().at(Verb::Order, NAME).on(&command.resource);
+        self.try_order(command).await.map_err(annotate)
     }
 }

@@ -1,11 +1,14 @@
-//! Which ensemble, as whom, and how patiently.
+//! The configuration of the backend: servers, login, timeouts.
 
-use std::{fmt, path::PathBuf, time::Duration};
+use std::{fmt, time::Duration};
 
-use leasehold_core::{Error, ErrorKind, Result};
-use leasehold_support::url::{self, decode, invalid};
+use leasehold_core::Result;
+use leasehold_support::{
+    Password,
+    url::{self, decode, invalid},
+};
 
-/// Which ensemble, as whom, and how patiently. Its `Debug` shows no password.
+/// Which servers to connect to, the login, and the timeouts. `Debug` shows no password.
 ///
 /// ```
 /// use leasehold_zookeeper::Config;
@@ -17,32 +20,32 @@ use leasehold_support::url::{self, decode, invalid};
 #[derive(Clone, PartialEq, Eq)]
 #[must_use]
 pub struct Config {
-    hosts: Vec<(String, u16)>,
+    /// Host and port of every server.
+    servers: Vec<(String, u16)>,
     /// Empty, or a path that begins with a slash and does not end with one.
     pub(crate) chroot: String,
     user: Option<String>,
-    password: Option<String>,
-    password_file: Option<PathBuf>,
+    password: Password,
     pub(crate) session_timeout: Duration,
+    /// The `tickTime` of the servers. The protocol does not tell it, so it must be configured.
     pub(crate) tick: Duration,
     pub(crate) connect_timeout: Duration,
     namespace: Option<String>,
 }
 
-const PORT: u16 = 2181;
-const SHORTEST: Duration = Duration::from_millis(100);
-const LONGEST: Duration = Duration::from_secs(600);
-const SHAPE: &str = "write zookeeper://host:port,host:port/chroot";
+const DEFAULT_PORT: u16 = 2181;
+const TIMEOUT_MIN: Duration = Duration::from_millis(100);
+const TIMEOUT_MAX: Duration = Duration::from_secs(600);
+const URL_SHAPE: &str = "this is not a URL of ZooKeeper: write zookeeper://host:port,host:port/chroot";
 
 impl Config {
-    /// One server, with the defaults.
+    /// The configuration for one server, with all options at their defaults.
     pub fn new(host: &str, port: u16) -> Config {
         Config {
-            hosts: vec![(host.to_owned(), port)],
+            servers: vec![(host.to_owned(), port)],
             chroot: String::new(),
             user: None,
-            password: None,
-            password_file: None,
+            password: Password::default(),
             session_timeout: Duration::from_secs(10),
             tick: Duration::from_secs(2),
             connect_timeout: Duration::from_secs(5),
@@ -54,42 +57,46 @@ impl Config {
     ///
     /// | option | values | default |
     /// |---|---|---|
-    /// | `session_timeout` | what to ask the servers for: `10s`. A lease ends with its session | `10s` |
-    /// | `tick` | the servers' `tickTime`: so much earlier we let go | `2s` |
+    /// | `session_timeout` | the session timeout to request. A lease ends with its session | `10s` |
+    /// | `tick` | the `tickTime` of the servers. A holder stops this much before its session can end | `2s` |
     /// | `connect_timeout` | how long to wait for a session | `5s` |
-    /// | `password_file` | a path, read anew for every session | |
-    /// | `namespace` | for all requests of the client | none |
+    /// | `password_file` | the path of a file with the password. It is read for every new session | |
+    /// | `namespace` | the namespace of all requests of the client | none |
     ///
     /// # Errors
-    /// `Invalid` if it is not such a URL; the message does not repeat it.
+    /// `Invalid` if the text is not such a URL. The message does not repeat the URL, because it may contain a
+    /// password.
     pub fn parse(url: &str) -> Result<Config> {
-        let rest = url.strip_prefix("zookeeper://").ok_or_else(|| invalid(SHAPE))?;
+        let rest = url.strip_prefix("zookeeper://").ok_or_else(|| invalid(URL_SHAPE))?;
         let (rest, options) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, chroot) = rest.split_once('/').unwrap_or((rest, ""));
-        let (login, hosts) = authority.rsplit_once('@').unwrap_or(("", authority));
-        let mut config = Config::new("", PORT);
-        config.hosts = hosts.split(',').map(parse_host).collect::<Result<_>>()?;
-        let (user, password) = login.split_once(':').map_or((login, None), |(user, word)| (user, Some(word)));
+        let (login, servers) = authority.rsplit_once('@').unwrap_or(("", authority));
+        let mut config = Config::new("", DEFAULT_PORT);
+        config.servers = servers.split(',').map(parse_server).collect::<Result<_>>()?;
+        let (user, password) = login.split_once(':').unwrap_or((login, ""));
         config.user = Some(decode(user)?).filter(|user| !user.is_empty());
-        config.password = password.map(decode).transpose()?.filter(|password| !password.is_empty());
+        if !password.is_empty() {
+            config.password.set(decode(password)?);
+        }
         config.chroot = parse_chroot(&decode(chroot)?)?;
-        let config = options.split('&').filter(|option| !option.is_empty()).try_fold(config, Config::set)?;
+        let config =
+            options.split('&').filter(|option| !option.is_empty()).try_fold(config, Config::set_option)?;
         config.check_login()?;
         Ok(config)
     }
 
-    fn set(mut self, option: &str) -> Result<Config> {
+    fn set_option(mut self, option: &str) -> Result<Config> {
         let (name, value) = option.split_once('=').unwrap_or((option, ""));
         match name {
-            "password_file" => self.password_file = Some(decode(value)?.into()),
-            "session_timeout" => self.session_timeout = duration(name, value)?,
-            "tick" => self.tick = duration(name, value)?,
-            "connect_timeout" => self.connect_timeout = duration(name, value)?,
+            "password_file" => self.password.set_file(decode(value)?),
+            "session_timeout" => self.session_timeout = parse_duration(name, value)?,
+            "tick" => self.tick = parse_duration(name, value)?,
+            "connect_timeout" => self.connect_timeout = parse_duration(name, value)?,
             "namespace" => self.namespace = Some(decode(value)?),
             _ => {
                 return Err(invalid(format!(
-                    "the option {name:.40} is not known: session_timeout, tick, connect_timeout, password_file and \
-                     namespace are"
+                    "there is no option {name:.40}: use session_timeout, tick, connect_timeout, \
+                     password_file or namespace"
                 )));
             }
         }
@@ -97,68 +104,69 @@ impl Config {
     }
 
     fn check_login(&self) -> Result<()> {
-        let secret = self.password.is_some() || self.password_file.is_some();
-        match (&self.user, secret) {
-            (None, true) => Err(invalid("a password needs a user: zookeeper://user:password@host")),
-            (Some(_), false) => Err(invalid("a user needs a password, in the URL or in password_file")),
-            (Some(user), true) if user.contains(':') => Err(invalid("the user's name has no colon")),
+        match (&self.user, self.password.is_empty()) {
+            (None, false) => {
+                Err(invalid("there is a password but no user: write zookeeper://user:password@host"))
+            }
+            (Some(_), true) => Err(invalid(
+                "there is a user but no password: write zookeeper://user:password@host, or add password_file",
+            )),
+            // ZooKeeper's digest scheme sends `user:password` and splits it at the first colon.
+            (Some(user), false) if user.contains(':') => {
+                Err(invalid("the name of the user contains a colon, which ZooKeeper does not allow"))
+            }
             _ => Ok(()),
         }
     }
 
-    /// What session timeout to ask for: 10 s unless told; from 100 ms to 10 min. The servers have bounds of their own.
+    /// Sets the session timeout to request from the servers. Default 10 s; from 100 ms to 10 min. The servers
+    /// may grant another one: by default they allow 2 to 20 of their ticks.
     pub fn session_timeout(mut self, timeout: Duration) -> Config {
-        self.session_timeout = timeout.clamp(SHORTEST, LONGEST);
+        self.session_timeout = timeout.clamp(TIMEOUT_MIN, TIMEOUT_MAX);
         self
     }
 
-    /// The servers' `tickTime`: 2 s unless told. A lease is let go this much before its session can end.
+    /// Sets the `tickTime` of the servers. Default 2 s. A holder stops this much before its session can end.
     pub fn tick(mut self, tick: Duration) -> Config {
         self.tick = tick;
         self
     }
 
-    /// The namespace that the URL names, for the client to use.
+    /// The namespace in the URL. The backend does not use it; the client does.
     pub fn namespace(&self) -> Option<&str> {
         self.namespace.as_deref()
     }
 
-    /// The servers, as the driver wants them.
+    /// The servers in the form that the driver reads, `host:port,host:port`. Contains no login.
     pub(crate) fn ensemble(&self) -> String {
-        let hosts = self.hosts.iter().map(|(host, port)| match host.contains(':') {
+        let servers = self.servers.iter().map(|(host, port)| match host.contains(':') {
             true => format!("[{host}]:{port}"),
             false => format!("{host}:{port}"),
         });
-        hosts.collect::<Vec<_>>().join(",")
+        servers.collect::<Vec<_>>().join(",")
     }
 
-    /// `user:password` now, if there is one: a password in a file may have changed.
+    /// The credentials for ZooKeeper's digest scheme, `user:password`, if there is a user. A password file is
+    /// read now.
     pub(crate) fn digest(&self) -> Result<Option<String>> {
         let Some(user) = &self.user else { return Ok(None) };
-        let Some(path) = &self.password_file else {
-            return Ok(self.password.as_ref().map(|password| format!("{user}:{password}")));
-        };
-        let text = std::fs::read_to_string(path).map_err(|error| {
-            Error::new(ErrorKind::Denied, format!("cannot read the password file {}", path.display()))
-                .because(error)
-        })?;
-        Ok(Some(format!("{user}:{}", text.trim_end_matches(['\r', '\n']))))
+        Ok(self.password.current()?.map(|password| format!("{user}:{password}")))
     }
 
-    /// Whether the nodes we make are ours alone.
+    /// Whether only the configured user may use the nodes that this client creates.
     pub(crate) fn is_private(&self) -> bool {
         self.user.is_some()
     }
 }
 
-fn parse_host(text: &str) -> Result<(String, u16)> {
-    let (host, port) = url::host(text, PORT)?.ok_or_else(|| invalid(SHAPE))?;
+fn parse_server(text: &str) -> Result<(String, u16)> {
+    let (host, port) = url::host(text, DEFAULT_PORT)?.ok_or_else(|| invalid(URL_SHAPE))?;
     Ok((host.to_owned(), port))
 }
 
-fn duration(name: &str, text: &str) -> Result<Duration> {
+fn parse_duration(name: &str, text: &str) -> Result<Duration> {
     let duration = url::duration(name, text)?;
-    Ok(if name == "tick" { duration } else { duration.clamp(SHORTEST, LONGEST) })
+    Ok(if name == "tick" { duration } else { duration.clamp(TIMEOUT_MIN, TIMEOUT_MAX) })
 }
 
 fn parse_chroot(text: &str) -> Result<String> {
@@ -166,10 +174,15 @@ fn parse_chroot(text: &str) -> Result<String> {
     if text.is_empty() {
         return Ok(String::new());
     }
-    let strange = |c: char| c.is_control() || matches!(c, '\u{e000}'..='\u{f8ff}' | '\u{fff0}'..='\u{ffff}');
-    let bad = |part: &str| part.is_empty() || part == "." || part == ".." || part.contains(strange);
-    if text.split('/').any(bad) || text.split('/').next() == Some("zookeeper") {
-        return Err(invalid("the chroot is a path of ZooKeeper's: /app/locks"));
+    // ZooKeeper refuses these characters in a path, and `/zookeeper` belongs to the servers.
+    let is_refused =
+        |c: char| c.is_control() || matches!(c, '\u{e000}'..='\u{f8ff}' | '\u{fff0}'..='\u{ffff}');
+    let is_bad = |part: &str| part.is_empty() || part == "." || part == ".." || part.contains(is_refused);
+    if text.split('/').any(is_bad) || text.split('/').next() == Some("zookeeper") {
+        return Err(invalid(
+            "the chroot is not a path that ZooKeeper allows: write one such as /app/locks, outside of \
+             /zookeeper",
+        ));
     }
     Ok(format!("/{text}"))
 }
@@ -177,7 +190,7 @@ fn parse_chroot(text: &str) -> Result<String> {
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Config")
-            .field("hosts", &self.hosts)
+            .field("servers", &self.servers)
             .field("chroot", &self.chroot)
             .field("user", &self.user)
             .field("session_timeout", &self.session_timeout)
@@ -189,10 +202,12 @@ impl fmt::Debug for Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use leasehold_core::ErrorKind;
 
     #[test]
-    fn a_url_says_everything() {
-        let url = "zookeeper://app:p%40ss%3Aword@a,b:5000,[::1]:7000/x/y/?session_timeout=20s&tick=200ms&namespace=acme";
+    fn a_url_sets_every_option() {
+        let url = "zookeeper://app:p%40ss%3Aword@a,b:5000,[::1]:7000/x/y/\
+                   ?session_timeout=20s&tick=200ms&namespace=acme";
         let config = Config::parse(url).unwrap();
         assert_eq!(config.ensemble(), "a:2181,b:5000,[::1]:7000");
         assert_eq!((config.chroot.as_str(), config.namespace()), ("/x/y", Some("acme")));
@@ -204,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_and_not_repeated() {
+    fn a_bad_url_is_refused_and_its_password_is_not_repeated() {
         let table = [
             ("zookeeper:", "zookeeper://host"),
             ("zookeeper://", "zookeeper://host"),
@@ -228,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_file_is_read_and_named_if_missing() {
+    fn a_missing_password_file_is_named_in_the_error() {
         let config = Config::parse("zookeeper://u@a?password_file=/no/such/file").unwrap();
         let error = config.digest().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Denied);

@@ -1,95 +1,130 @@
-//! What ZooKeeper and the network say, in the words of the contract.
+//! Translates errors of the ZooKeeper driver into errors of the backend contract.
+//!
+//! The most important question about an error is whether the servers may have executed the request:
+//!
+//! - [`Effect::None`]: the server refused the request, or it was never sent.
+//! - [`Effect::Unknown`]: the connection broke, the session ended, or the reply did not belong to the
+//!   request. The engine then asks again with the same owner token, or ends the claim with a tombstone.
 
 use leasehold_core::{Effect, Error, ErrorKind};
-use zookeeper_client::{Error as Driver, MultiWriteError};
+use zookeeper_client::Error as Driver;
 
-/// Why a call came to nothing, or why it is not known whether it did.
+use crate::ROUNDS_MAX;
+
+/// An error of the ZooKeeper driver, or of this backend, before it is returned as [`leasehold_core::Error`].
 #[derive(Clone, Debug)]
-pub(crate) struct Fault {
+pub(crate) struct StoreError {
     error: Error,
-    /// The session is over: everything that it held is gone, or goes soon.
-    pub(crate) ended: bool,
+    /// The session is over. The servers have deleted all its ephemeral nodes, or will do so soon.
+    pub(crate) session_ended: bool,
 }
 
-impl Fault {
-    pub(crate) fn of(source: Driver) -> Fault {
-        let (kind, what, effect) = interpret(&source);
-        let ended = matches!(source, Driver::SessionExpired | Driver::SessionMoved | Driver::ClientClosed);
-        Fault { error: Error::new(kind, what).with_effect(effect).because(source), ended }
+impl StoreError {
+    /// No session could be established with these servers. No request was sent, so there is no effect.
+    pub(crate) fn cannot_connect(ensemble: &str, source: Driver) -> StoreError {
+        let (kind, _) = kind_and_effect(&source);
+        let message = format!("cannot connect to ZooKeeper at {ensemble}: {}", explain(&source));
+        StoreError::from(Error::new(kind, message).because(source))
     }
 
-    /// No session could be made: nothing was asked for yet.
-    pub(crate) fn connecting(source: Driver) -> Fault {
-        let (kind, what, _) = interpret(&source);
-        Fault::from(Error::new(kind, format!("cannot connect: {what}")).because(source))
+    /// The same error, but an earlier request of the same call has changed something.
+    pub(crate) fn after_effect(self) -> StoreError {
+        StoreError { error: self.error.with_effect(Effect::Unknown), ..self }
     }
 
-    /// Of a step after one that took effect: whatever it says, something has been done.
-    pub(crate) fn after_effect(self) -> Fault {
-        Fault { error: self.error.with_effect(Effect::Unknown), ended: self.ended }
-    }
-
-    /// As the caller sees it.
+    /// The error as the caller of the backend sees it.
     pub(crate) fn into_error(self) -> Error {
         self.error
     }
 
-    /// The answer is not one to the request.
-    pub(crate) fn unfit() -> Fault {
-        Fault::of(Driver::UnexpectedError("the answer does not fit the request".to_owned()))
+    /// The reply cannot be the reply to our request (ADR 0033).
+    pub(crate) fn foreign_reply() -> StoreError {
+        StoreError::from(Driver::UnexpectedError("the reply does not fit the request".to_owned()))
     }
 
-    /// Too many did the same at the same time.
-    pub(crate) fn too_busy() -> Fault {
-        let message = "the line changed at every attempt; try again";
-        Fault::from(Error::new(ErrorKind::Unavailable, message))
-    }
-}
-
-impl From<Error> for Fault {
-    fn from(error: Error) -> Fault {
-        Fault { error, ended: false }
+    /// Other clients changed the nodes of the resource during each of our attempts.
+    pub(crate) fn contention() -> StoreError {
+        let message = format!(
+            "other clients changed the nodes of the resource during all {ROUNDS_MAX} attempts; try again"
+        );
+        StoreError::from(Error::new(ErrorKind::Unavailable, message))
     }
 }
 
-impl From<MultiWriteError> for Fault {
-    fn from(error: MultiWriteError) -> Fault {
-        Fault::of(error.into())
+impl From<Error> for StoreError {
+    fn from(error: Error) -> StoreError {
+        StoreError { error, session_ended: false }
     }
 }
 
-/// What it is, in words, and whether the request may have been executed.
-fn interpret(error: &Driver) -> (ErrorKind, &'static str, Effect) {
+impl From<Driver> for StoreError {
+    fn from(source: Driver) -> StoreError {
+        let (kind, effect) = kind_and_effect(&source);
+        let session_ended =
+            matches!(source, Driver::SessionExpired | Driver::SessionMoved | Driver::ClientClosed);
+        StoreError {
+            error: Error::new(kind, explain(&source)).with_effect(effect).because(source),
+            session_ended,
+        }
+    }
+}
+
+/// The kind of a driver's error, and whether the servers may have executed the request.
+fn kind_and_effect(error: &Driver) -> (ErrorKind, Effect) {
     use {Effect::*, ErrorKind::*};
     match error {
-        Driver::NoAuth => (Denied, "the user may not do this to a node of ours", None),
-        Driver::AuthFailed => (Denied, "the servers refused the user or the password", None),
-        Driver::InvalidAcl => (Denied, "the servers do not take the rights that we give to our nodes", None),
-        Driver::NoHosts => (Unavailable, "no server answers", None),
-        Driver::NotReadOnly => (Unavailable, "the server is cut off from its ensemble and only reads", None),
-        Driver::Throttled => (Unavailable, "the server is too busy", None),
+        Driver::NoAuth | Driver::AuthFailed | Driver::InvalidAcl => (Denied, None),
+        Driver::NoHosts | Driver::NotReadOnly | Driver::Throttled => (Unavailable, None),
+        // The server refused the operation, because another client came first.
         Driver::NoNode | Driver::NodeExists | Driver::BadVersion | Driver::RuntimeInconsistent => {
-            (Unavailable, "someone else changed the same node; try again", None)
+            (Unavailable, None)
+        }
+        Driver::NotEmpty | Driver::NoChildrenForEphemerals => (Corrupt, None),
+        Driver::QuotaExceeded => (Limit, None),
+        Driver::MarshallingError | Driver::BadArguments(_) => (Invalid, None),
+        Driver::Unimplemented => (Unsupported, None),
+        // The connection broke, the session ended, the reply was not ours, or a code that we do not know.
+        _ => (Unavailable, Unknown),
+    }
+}
+
+/// What a driver's error means and what to do about it.
+fn explain(error: &Driver) -> &'static str {
+    match error {
+        Driver::NoAuth => {
+            "the user may not read or write a node of leasehold: connect as the user that created \
+             /leasehold below the chroot, or choose another chroot"
+        }
+        Driver::AuthFailed => "the servers refused the user or the password: check the login in the URL",
+        Driver::InvalidAcl => {
+            "the servers refused the ACL of a new node: check that they accept the digest scheme"
+        }
+        Driver::NoHosts => "no server answers: check the hosts, the ports and that the servers run",
+        Driver::NotReadOnly => {
+            "the server has no contact with a majority of its ensemble and only serves reads"
+        }
+        Driver::Throttled => "the server is overloaded and rejects requests; try again",
+        Driver::NoNode | Driver::NodeExists | Driver::BadVersion | Driver::RuntimeInconsistent => {
+            "another client changed the same node at the same time; try again"
         }
         Driver::NotEmpty | Driver::NoChildrenForEphemerals => {
-            (Corrupt, "a node of ours is used in a way that leasehold does not", None)
+            "another program has created or changed a node below /leasehold/v1 in a way that leasehold \
+             cannot use: look at it with zkCli.sh"
         }
-        Driver::QuotaExceeded => (Limit, "the quota of the chroot is used up", None),
-        Driver::MarshallingError => (Invalid, "the server could not read the request", None),
-        Driver::Unimplemented => {
-            (Unsupported, "the server is too old: ZooKeeper 3.6 or later is needed", None)
-        }
-        Driver::BadArguments(_) => (Invalid, "ZooKeeper does not take this path", None),
+        Driver::QuotaExceeded => "the ZooKeeper quota of the chroot is used up: raise it with setquota",
+        Driver::MarshallingError => "the server could not decode the request",
+        Driver::Unimplemented => "the server is too old: use ZooKeeper 3.6 or later",
+        Driver::BadArguments(_) => "the path is not valid in ZooKeeper",
         Driver::SessionExpired | Driver::SessionMoved | Driver::ClientClosed => {
-            (Unavailable, "the session is over, and all that it held", Unknown)
+            "the ZooKeeper session has ended, and its leases with it; the next call begins a new session"
         }
         Driver::UnexpectedError(_) => {
-            let what = "the answer belongs to another request; a pool or proxy on the way mixes up answers";
-            (Unavailable, what, Unknown)
+            "the reply belongs to another request: check whether a proxy between client and servers mixes \
+             up connections"
         }
-        Driver::ConnectionLoss => (Unavailable, "the connection was lost", Unknown),
-        Driver::Timeout => (Unavailable, "no answer in time", Unknown),
-        _ => (Unavailable, "the connection failed", Unknown),
+        Driver::ConnectionLoss => "the connection was lost before the reply came; the driver reconnects",
+        Driver::Timeout => "the server did not reply in time",
+        _ => "the connection to the server failed",
     }
 }
 
@@ -98,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_answer_has_a_meaning() {
+    fn every_driver_error_has_a_kind_and_an_effect() {
         use {Effect::*, ErrorKind::*};
         let table = [
             (Driver::NoAuth, Denied, None, false),
@@ -121,11 +156,21 @@ mod tests {
             (Driver::SessionMoved, Unavailable, Unknown, true),
             (Driver::ClientClosed, Unavailable, Unknown, true),
         ];
-        for (driver, kind, effect, ended) in table {
-            let fault = Fault::of(driver.clone());
-            assert_eq!(fault.ended, ended, "{driver:?}");
-            let error = fault.into_error();
+        for (driver, kind, effect, session_ended) in table {
+            let error = StoreError::from(driver.clone());
+            assert_eq!(error.session_ended, session_ended, "{driver:?}");
+            let error = error.into_error();
             assert_eq!((error.kind(), error.effect()), (kind, effect), "{driver:?}");
         }
+    }
+
+    #[test]
+    fn an_error_of_connecting_names_the_servers_and_has_no_effect() {
+        let error = StoreError::cannot_connect("zk1:2181,zk2:2181", Driver::ConnectionLoss).into_error();
+        assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::None));
+        assert!(
+            error.to_string().starts_with("cannot connect to ZooKeeper at zk1:2181,zk2:2181: "),
+            "{error}"
+        );
     }
 }

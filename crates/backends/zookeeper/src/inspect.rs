@@ -1,82 +1,119 @@
-//! Looks, and changes nothing.
+//! Inspect on ZooKeeper: reads resources, the audit trail and leftover tombstones. Changes no lease.
 
 use std::time::Duration;
 
 use leasehold_core::{
-    AuditRecord, Cursor, Error, ErrorKind, FencingToken, Leak, Listing, Page, Query, QueueEntry, Resource,
-    Snapshot, Timestamp, WallTime,
+    Blocked, Cursor, Error, ErrorKind, Leak, Listing, Page, Query, QueueEntry, Resource, Snapshot,
 };
-use serde::{Deserialize, Serialize};
 use zookeeper_client::MultiReadResult;
 
 use crate::{
+    audit::parse_audit_record,
     backend::ZooKeeper,
-    error::Fault,
-    names::{AUDIT, GRAVES, LOCKS, folder, key},
+    error::StoreError,
+    paths::{AUDIT, LOCKS, TOMBSTONES, folder, resource_key},
+    resource_view::{NODES_PER_READ, ResourceView},
     session::Session,
-    view::{READ, View},
+    tombstone::end_of_tombstone_ms,
 };
 
-/// A line of the audit trail, as it is stored.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Entry {
-    pub(crate) resource: String,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub(crate) token: Option<u64>,
-    pub(crate) by: String,
-    pub(crate) why: String,
-    pub(crate) command: String,
-    pub(crate) done: bool,
+/// One page of a listing.
+struct PageBounds<'a> {
+    prefix: &'a str,
+    after: Option<&'a str>,
+    limit: usize,
 }
 
 impl ZooKeeper {
-    pub(crate) async fn answer_query(&self, query: &Query) -> Result<Page, Fault> {
-        let session = self.link.session().await?;
-        // The server that we talk to may be behind what others have seen already.
-        session.client.sync(LOCKS).await.map_err(Fault::of)?;
+    pub(crate) async fn try_inspect(&self, query: &Query) -> Result<Page, StoreError> {
+        match self.inspect_once(query).await {
+            // A query changes nothing, so it can be repeated on a new session.
+            Err(error) if error.session_ended => self.inspect_once(query).await,
+            result => result,
+        }
+    }
+
+    async fn inspect_once(&self, query: &Query) -> Result<Page, StoreError> {
+        let session = self.session().await?;
+        // The server that we are connected to may be behind what other clients have seen.
+        session.sync(LOCKS).await?;
         match query {
             Query::One(resource) => {
-                let snapshot = self.snapshot(&session, resource).await?;
+                let snapshot = session.snapshot(resource).await?;
                 Ok(Page::Resources { snapshots: vec![snapshot], next: None })
             }
-            Query::Resources(listing) => self.resources(&session, listing).await,
-            Query::Audit(listing) => self.audit(&session, listing).await,
-            Query::Leaks(listing) => self.leaks(&session, listing).await,
+            Query::Resources(listing) => session.list_resources(&self.bounds(listing)).await,
+            Query::Audit(listing) => session.list_audit_trail(&self.bounds(listing)).await,
+            Query::Leaks(listing) => session.list_expired_tombstones(&self.bounds(listing)).await,
             _ => {
-                let message =
-                    "in ZooKeeper a lock of another program ends with its session: nothing can leak";
-                Err(Fault::from(Error::new(ErrorKind::Unsupported, message)))
+                let message = "ZooKeeper has no leftover locks of other programs to list: such a lock ends \
+                               with its session";
+                Err(StoreError::from(Error::new(ErrorKind::Unsupported, message)))
             }
         }
     }
 
-    fn limit(&self, listing: &Listing) -> usize {
+    fn bounds<'a>(&self, listing: &'a Listing) -> PageBounds<'a> {
         let most = self.info.limits.page;
+        // A limit of 0 stands for the largest page.
         let limit = if listing.limit == 0 { most } else { listing.limit.min(most) };
-        limit as usize
+        PageBounds { prefix: &listing.prefix, after: listing.after.as_deref(), limit: limit as usize }
     }
+}
 
-    async fn snapshot(&self, session: &Session, resource: &Resource) -> Result<Snapshot, Fault> {
-        let now = self.now();
-        match session.weighed(resource, now).await? {
-            Some(view) => snapshot_of(session, resource, &view, now).await,
+impl Session {
+    async fn snapshot(&self, resource: &Resource) -> Result<Snapshot, StoreError> {
+        match self.view_with_weights(resource).await? {
+            Some(view) => self.snapshot_of(resource, &view).await,
             None => Ok(Snapshot::empty(resource.clone())),
         }
     }
 
-    /// The keys of all resources that have a folder, and begin so.
-    async fn keys(&self, session: &Session, prefix: &str) -> Result<Vec<String>, Fault> {
-        let kinds = session.client.list_children(LOCKS).await.map_err(Fault::of)?;
-        let mut keys = Vec::new();
-        for kinds in kinds.chunks(READ) {
-            let mut reader = session.client.new_multi_reader();
-            for kind in kinds {
-                reader.add_get_children(&format!("{LOCKS}/{kind}")).map_err(Fault::of)?;
+    /// Describes a resource with its first holders and the first claims of its queue.
+    async fn snapshot_of(&self, resource: &Resource, view: &ResourceView) -> Result<Snapshot, StoreError> {
+        let (admission, listed_max) = (view.admission(), Snapshot::LISTED_MAX);
+        let (holder_count, contender_count) = (admission.holder_count, view.list.contenders.len());
+        let holders = 0..holder_count.min(listed_max);
+        let queue = holder_count..contender_count.min(holder_count + listed_max);
+        let positions: Vec<_> = holders.chain(queue).collect();
+        let nodes = self.read_contenders(resource, &view.list, &positions).await?;
+        let mut snapshot = Snapshot::empty(resource.clone());
+        snapshot.capacity = admission.capacity;
+        snapshot.holder_count = u32::try_from(holder_count).unwrap_or(u32::MAX);
+        snapshot.queue_length = u32::try_from(contender_count - holder_count).unwrap_or(u32::MAX);
+        let mut newest_zxid = view.control.as_ref().map_or(0, |control| control.mzxid).max(view.pzxid);
+        for node in &nodes {
+            let described = self.describe_holder(resource, &view.list, node).await?;
+            if node.position >= holder_count {
+                let (held_for, remaining) = (described.held_for, described.remaining);
+                let entry = QueueEntry::new(described.holder, described.weight, held_for, remaining);
+                snapshot.queue.push(entry);
+                continue;
             }
-            let answers = reader.commit().await.map_err(Fault::of)?;
-            for (kind, answer) in kinds.iter().zip(answers) {
-                if let MultiReadResult::Children { children } = answer {
-                    keys.extend(children.iter().map(|id| key(kind, id)));
+            // The cursor covers the same nodes that `wait.rs` watches.
+            if node.position < Blocked::HOLDERS_MAX {
+                newest_zxid = newest_zxid.max(node.stat.mzxid);
+            }
+            snapshot.holders.push(described);
+        }
+        snapshot.holders.sort_by_key(|by| by.token);
+        snapshot.paused_for = view.control.as_ref().and_then(|control| control.paused_for);
+        snapshot.cursor = Cursor(u64::try_from(newest_zxid).unwrap_or(0));
+        Ok(snapshot)
+    }
+
+    /// The keys of all resources that have a folder and begin with the prefix, in order.
+    async fn resource_keys(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
+        let kinds = self.client.list_children(LOCKS).await?;
+        let mut keys = Vec::new();
+        for kinds in kinds.chunks(NODES_PER_READ) {
+            let mut reader = self.client.new_multi_reader();
+            for kind in kinds {
+                reader.add_get_children(&format!("{LOCKS}/{kind}"))?;
+            }
+            for (kind, reply) in kinds.iter().zip(reader.commit().await?) {
+                if let MultiReadResult::Children { children } = reply {
+                    keys.extend(children.iter().map(|id| resource_key(kind, id)));
                 }
             }
         }
@@ -85,58 +122,60 @@ impl ZooKeeper {
         Ok(keys)
     }
 
-    /// Of these resources, those whose folder has anything in it.
-    async fn busy(&self, session: &Session, resources: Vec<Resource>) -> Result<Vec<Resource>, Fault> {
-        let mut reader = session.client.new_multi_reader();
+    /// Keeps the resources whose folder has children. The servers delete an empty folder only after a while.
+    async fn retain_used(&self, resources: Vec<Resource>) -> Result<Vec<Resource>, StoreError> {
+        let mut reader = self.client.new_multi_reader();
         for resource in &resources {
-            reader.add_get_children(&folder(resource)).map_err(Fault::of)?;
+            reader.add_get_children(&folder(resource))?;
         }
-        let answers = reader.commit().await.map_err(Fault::of)?;
-        let busy = |answer: &MultiReadResult| matches!(answer, MultiReadResult::Children { children } if !children.is_empty());
-        Ok(resources.into_iter().zip(answers).filter(|(_, answer)| busy(answer)).map(|(r, _)| r).collect())
+        let replies = reader.commit().await?;
+        let is_used = |reply: &MultiReadResult| match reply {
+            MultiReadResult::Children { children } => !children.is_empty(),
+            _ => false,
+        };
+        let used = resources.into_iter().zip(replies).filter(|(_, reply)| is_used(reply));
+        Ok(used.map(|(resource, _)| resource).collect())
     }
 
-    async fn resources(&self, session: &Session, listing: &Listing) -> Result<Page, Fault> {
-        let limit = self.limit(listing);
-        let after = listing.after.as_deref().unwrap_or_default();
-        let keys = self.keys(session, &listing.prefix).await?;
-        let keys: Vec<_> = keys.into_iter().filter(|key| key.as_str() > after).collect();
-        let mut snapshots = Vec::new();
-        for keys in keys.chunks(READ) {
+    async fn list_resources(&self, bounds: &PageBounds<'_>) -> Result<Page, StoreError> {
+        let after = bounds.after.unwrap_or_default();
+        let mut keys = self.resource_keys(bounds.prefix).await?;
+        keys.retain(|key| key.as_str() > after);
+        let mut snapshots: Vec<Snapshot> = Vec::new();
+        for keys in keys.chunks(NODES_PER_READ) {
             let resources = keys.iter().filter_map(|key| Resource::from_key(key).ok()).collect();
-            for resource in self.busy(session, resources).await? {
-                if snapshots.len() == limit {
-                    let next = snapshots.last().map(|last: &Snapshot| last.resource.key().to_owned());
+            for resource in self.retain_used(resources).await? {
+                if snapshots.len() == bounds.limit {
+                    let next = snapshots.last().map(|last| last.resource.key().to_owned());
                     return Ok(Page::Resources { snapshots, next });
                 }
-                let seen = self.snapshot(session, &resource).await?;
-                if seen.holder_count + seen.queue_length > 0 || seen.paused_for.is_some() {
-                    snapshots.push(seen);
+                let snapshot = self.snapshot(&resource).await?;
+                if snapshot.holder_count + snapshot.queue_length > 0 || snapshot.paused_for.is_some() {
+                    snapshots.push(snapshot);
                 }
             }
         }
         Ok(Page::Resources { snapshots, next: None })
     }
 
-    async fn audit(&self, session: &Session, listing: &Listing) -> Result<Page, Fault> {
-        let (limit, after) = (self.limit(listing), listing.after.as_deref());
-        let mut names = session.client.list_children(AUDIT).await.map_err(Fault::of)?;
+    /// The audit trail, newest first.
+    async fn list_audit_trail(&self, bounds: &PageBounds<'_>) -> Result<Page, StoreError> {
+        let mut names = self.client.list_children(AUDIT).await?;
         names.sort_unstable_by(|a, b| b.cmp(a));
-        names.retain(|name| after.is_none_or(|after| name.as_str() < after));
+        names.retain(|name| bounds.after.is_none_or(|after| name.as_str() < after));
         let (mut records, mut last) = (Vec::new(), None);
-        for names in names.chunks(READ) {
-            let mut reader = session.client.new_multi_reader();
+        for names in names.chunks(NODES_PER_READ) {
+            let mut reader = self.client.new_multi_reader();
             for name in names {
-                reader.add_get_data(&format!("{AUDIT}/{name}")).map_err(Fault::of)?;
+                reader.add_get_data(&format!("{AUDIT}/{name}"))?;
             }
-            let answers = reader.commit().await.map_err(Fault::of)?;
-            for (name, answer) in names.iter().zip(answers) {
-                let MultiReadResult::Data { data, stat } = answer else { continue };
-                let Some(record) = read_audit(&data, stat.ctime) else { continue };
-                if !record.resource.key().starts_with(&listing.prefix) {
+            for (name, reply) in names.iter().zip(reader.commit().await?) {
+                let MultiReadResult::Data { data, stat } = reply else { continue };
+                let Some(record) = parse_audit_record(&data, stat.ctime) else { continue };
+                if !record.resource.key().starts_with(bounds.prefix) {
                     continue;
                 }
-                if records.len() == limit {
+                if records.len() == bounds.limit {
                     return Ok(Page::Audit { records, next: last });
                 }
                 records.push(record);
@@ -146,74 +185,26 @@ impl ZooKeeper {
         Ok(Page::Audit { records, next: None })
     }
 
-    /// Tombstones that are over and that nobody has cleared away yet.
-    async fn leaks(&self, session: &Session, listing: &Listing) -> Result<Page, Fault> {
-        let (limit, after) = (self.limit(listing), listing.after.as_deref().unwrap_or_default());
-        let mut names = session.client.list_children(GRAVES).await.map_err(Fault::of)?;
+    /// Tombstones that are past their end and that no client has deleted yet.
+    async fn list_expired_tombstones(&self, bounds: &PageBounds<'_>) -> Result<Page, StoreError> {
+        let (limit, after) = (bounds.limit, bounds.after.unwrap_or_default());
+        let mut names = self.client.list_children(TOMBSTONES).await?;
         names.sort_unstable();
         names.retain(|name| name.as_str() > after);
-        let now = session.server_millis(self.now());
+        let server_now_ms = self.server_now_ms();
         let next = names.get(limit.saturating_sub(1)).filter(|_| names.len() > limit).cloned();
         let mut found = Vec::new();
         for name in names.iter().take(limit) {
-            let Ok((data, _)) = session.client.get_data(&format!("{GRAVES}/{name}")).await else { continue };
-            let until = serde_json::from_slice::<Until>(&data).map_or(0, |stone| stone.until);
-            if until <= now {
-                // The name begins with an owner token, which is nobody's business.
-                let shown = format!("{GRAVES}/{name:.8}…");
+            let Ok((data, _)) = self.client.get_data(&format!("{TOMBSTONES}/{name}")).await else { continue };
+            let end_ms = end_of_tombstone_ms(&data);
+            if end_ms <= server_now_ms {
+                // Shortened, because the name begins with an owner token, which is a secret.
+                let shown = format!("{TOMBSTONES}/{name:.8}…");
                 let mut leak = Leak::new(shown, "tombstone");
-                leak.idle = Some(Duration::from_millis(u64::try_from(now - until).unwrap_or(0)));
+                leak.idle = Some(Duration::from_millis(u64::try_from(server_now_ms - end_ms).unwrap_or(0)));
                 found.push(leak);
             }
         }
         Ok(Page::Leaks { found, next })
     }
-}
-
-#[derive(Deserialize)]
-struct Until {
-    until: i64,
-}
-
-fn read_audit(data: &[u8], ctime: i64) -> Option<AuditRecord> {
-    let entry: Entry = serde_json::from_slice(data).ok()?;
-    let at = WallTime::from_micros(u64::try_from(ctime).unwrap_or(0) * 1_000);
-    let resource = Resource::from_key(&entry.resource).ok()?;
-    let mut record = AuditRecord::new(at, resource, entry.command, entry.done);
-    record.token = entry.token.and_then(|token| FencingToken::new(token).ok());
-    (record.by, record.why) = (entry.by, entry.why);
-    Some(record)
-}
-
-/// One resource, with all that is read of it.
-async fn snapshot_of(
-    session: &Session,
-    resource: &Resource,
-    view: &View,
-    now: Timestamp,
-) -> Result<Snapshot, Fault> {
-    let most = Snapshot::LISTED_MAX;
-    let (seating, there) = (view.seating(), view.line.contenders.len());
-    let shown = (0..seating.seated.min(most)).chain(seating.seated..there.min(seating.seated + most));
-    let seen = session.read(resource, &view.line, &shown.collect::<Vec<_>>()).await?;
-    let mut snapshot = Snapshot::empty(resource.clone());
-    snapshot.capacity = seating.capacity;
-    snapshot.holder_count = u32::try_from(seating.seated).unwrap_or(u32::MAX);
-    snapshot.queue_length = u32::try_from(there - seating.seated).unwrap_or(u32::MAX);
-    let mut newest = view.control.as_ref().map_or(0, |control| control.mzxid).max(view.pzxid);
-    for seen in &seen {
-        if seen.position >= seating.seated {
-            let held = session.held_by(resource, &view.line, seen, now).await?;
-            snapshot.queue.push(QueueEntry::new(held.holder, held.weight, held.held_for, held.remaining));
-            continue;
-        }
-        if seen.position < leasehold_core::Blocked::HOLDERS_MAX {
-            newest = newest.max(seen.stat.mzxid);
-        }
-        snapshot.holders.push(session.held_by(resource, &view.line, seen, now).await?);
-    }
-    snapshot.holders.sort_by_key(|by| by.token);
-    snapshot.paused_for = view.control.as_ref().and_then(crate::control::Control::paused_for);
-    snapshot.cursor = Cursor(u64::try_from(newest).unwrap_or(0));
-    Ok(snapshot)
 }

@@ -1,237 +1,229 @@
-//! The operator's verb: what is done and its line in the audit trail are one transaction.
+//! Operator's commands on ZooKeeper: ask a holder to finish, evict it, pause, resume or resize a resource.
+//!
+//! 1. Read the contenders, the control node and the nodes of the holders.
+//! 2. Choose the holder that the command is about: the holder with the given token, or the newest holder.
+//! 3. If the command needs a holder and there is none with that token, write only the audit record and say
+//!    which token is the newest now.
+//! 4. Otherwise one transaction carries out the command and writes the audit record. If another client has
+//!    changed one of the nodes since step 1, the transaction fails, and it starts again.
+//!
+//! | action | what the transaction changes |
+//! |---|---|
+//! | ask to finish, evict at expiry | the data of the holder's node, which it reads when it renews |
+//! | evict now | deletes the holder's node and marker; a tombstone keeps its claim from coming back |
+//! | pause, resume, resize | the control node |
 
 use leasehold_core::{
-    ClaimRef, CommandOutcome, Eviction, FencingToken, GoneReason, OperatorAction, OperatorCommand,
-    ReleaseRequest, Timestamp,
+    ClaimRef, CommandOutcome, Eviction, FencingToken, OperatorAction, OperatorCommand, ReleaseRequest,
 };
-use zookeeper_client::{CreateMode, Error as Driver, MultiWriteError};
+use zookeeper_client::Error as Driver;
 
 use crate::{
+    ROUNDS_MAX, RoundOutcome,
     backend::ZooKeeper,
-    control,
-    error::Fault,
-    evaluate::LOOKS,
-    inspect::Entry,
-    names::{AUDIT, folder, marker},
-    record::{Record, Wish},
+    claim_record::{ClaimRecord, StoredFinishRequest},
+    control_node::ControlNode,
+    error::StoreError,
+    paths::{self, folder},
+    resource_view::{ContenderNode, ResourceView},
     session::Session,
-    transaction::Transaction,
-    view::{Seen, View},
+    transaction::{Transaction, TransactionError},
 };
 
-/// How many orders the trail keeps. The oldest go first.
-const TRAIL: usize = 5_000;
-/// How many of the oldest go at once.
-const TRIM: usize = 100;
-
-/// A holder whom an order may mean.
-struct Meant {
+/// A holder, with its node.
+struct HolderNode {
     token: FencingToken,
-    seen: Seen,
+    node: ContenderNode,
+}
+
+/// A command and the state of its resource.
+struct CommandContext<'a> {
+    session: &'a Session,
+    command: &'a OperatorCommand,
+    view: Option<ResourceView>,
+    holders: Vec<HolderNode>,
 }
 
 impl ZooKeeper {
-    pub(crate) async fn try_order(&self, order: &OperatorCommand) -> Result<CommandOutcome, Fault> {
-        let session = self.link.session().await?;
-        for _ in 0..LOOKS {
-            if let Some(ordered) = self.order_once(&session, order).await? {
-                self.trim(&session).await;
-                return Ok(ordered);
+    pub(crate) async fn try_order(&self, command: &OperatorCommand) -> Result<CommandOutcome, StoreError> {
+        let session = self.session().await?;
+        for _ in 0..ROUNDS_MAX {
+            let context = CommandContext::read(&session, command).await?;
+            if let RoundOutcome::Done(outcome) = context.carry_out().await? {
+                session.trim_audit_trail().await;
+                return Ok(outcome);
             }
         }
-        Err(Fault::too_busy())
+        Err(StoreError::contention())
+    }
+}
+
+impl<'a> CommandContext<'a> {
+    /// Step 1.
+    async fn read(
+        session: &'a Session,
+        command: &'a OperatorCommand,
+    ) -> Result<CommandContext<'a>, StoreError> {
+        let resource = &command.resource;
+        // An operator acts on what others have seen: the server that we are connected to may be behind.
+        session.sync(&folder(resource)).await?;
+        let view = session.view_with_weights(resource).await?;
+        let mut holders = Vec::new();
+        if let Some(view) = &view {
+            let positions: Vec<_> = (0..view.admission().holder_count).collect();
+            for node in session.read_contenders(resource, &view.list, &positions).await? {
+                let token = session.token_of(resource, &node.record, &node.stat).await?;
+                holders.push(HolderNode { token, node });
+            }
+        }
+        Ok(CommandContext { session, command, view, holders })
     }
 
-    /// `None` if someone else changed the same at the same time.
-    async fn order_once(
-        &self,
-        session: &Session,
-        order: &OperatorCommand,
-    ) -> Result<Option<CommandOutcome>, Fault> {
-        let (resource, now) = (&order.resource, self.now());
-        session.client.sync(&folder(resource)).await.or_else(is_missing).map_err(Fault::of)?;
-        let view = session.weighed(resource, now).await?;
-        let holders = match &view {
-            Some(view) => self.meant(session, order, view).await?,
-            None => Vec::new(),
-        };
-        let newest = holders.iter().map(|meant| meant.token).max();
-        let meant = match order.token {
-            Some(token) => holders.iter().find(|meant| meant.token == token),
-            None => holders.iter().max_by_key(|meant| meant.token),
-        };
-        let needs_holder = matches!(order.action, OperatorAction::Ask { .. } | OperatorAction::Evict(_));
-        let nobody = view.as_ref().is_none_or(|view| view.line.contenders.is_empty());
-        let absent = meant.is_none() && (needs_holder || order.token.is_some());
-        let unused = nobody && matches!(order.action, OperatorAction::Resize { .. });
-        let mut transaction = session.transaction();
-        self.record(session, &mut transaction, order, !(absent || unused));
-        if absent || unused {
-            transaction.commit_named().await?;
-            return Ok(Some(CommandOutcome::HolderChanged { token: newest }));
+    /// Step 2.
+    fn target(&self) -> Option<&HolderNode> {
+        match self.command.token {
+            Some(token) => self.holders.iter().find(|holder| holder.token == token),
+            None => self.holders.iter().max_by_key(|holder| holder.token),
         }
-        match (order.action, meant, &view) {
-            (OperatorAction::Ask { within }, Some(meant), Some(view)) => {
-                let mut record = meant.seen.record.clone();
-                let within = i64::try_from(within.as_millis()).unwrap_or(i64::MAX);
-                let until = session.server_millis(now).saturating_add(within);
-                record.asked = Some(Wish { by: order.by.clone(), why: order.why.clone(), until });
-                rewrite(&mut transaction, order, view, meant, &record);
-            }
-            (OperatorAction::Evict(Eviction::AtExpiry), Some(meant), Some(view)) => {
-                let mut record = meant.seen.record.clone();
-                record.evicting = true;
-                rewrite(&mut transaction, order, view, meant, &record);
-            }
-            (OperatorAction::Evict(Eviction::Now), Some(meant), Some(view)) => {
-                self.evict(session, &mut transaction, order, (view, meant), now).await?;
-            }
-            _ => self.control_ops(session, &mut transaction, order, view.as_ref(), now).await?,
+    }
+
+    /// Whether the command can have an effect.
+    fn is_applicable(&self) -> bool {
+        let action = self.command.action;
+        let needs_holder = matches!(action, OperatorAction::Ask { .. } | OperatorAction::Evict(_));
+        let lacks_target = self.target().is_none() && (needs_holder || self.command.token.is_some());
+        // Without contenders a new capacity has no effect: the next claim sets the capacity.
+        let is_unused = self.view.as_ref().is_none_or(|view| view.list.contenders.is_empty());
+        let resizes_unused = is_unused && matches!(action, OperatorAction::Resize { .. });
+        !(lacks_target || resizes_unused)
+    }
+
+    /// Steps 3 and 4. `Retry` if another client changed one of the nodes at the same time.
+    async fn carry_out(&self) -> Result<RoundOutcome<CommandOutcome>, StoreError> {
+        let mut transaction = self.session.transaction();
+        let is_applicable = self.is_applicable();
+        self.session.add_audit_record(&mut transaction, self.command, is_applicable);
+        if !is_applicable {
+            transaction.commit_with_request_id().await?;
+            let token = self.holders.iter().map(|holder| holder.token).max();
+            return Ok(RoundOutcome::Done(CommandOutcome::HolderChanged { token }));
         }
-        match transaction.commit_named().await {
-            Ok(_) => Ok(Some(CommandOutcome::Done)),
-            Err(MultiWriteError::OperationFailed {
+        self.add_action(&mut transaction).await?;
+        match transaction.commit_with_request_id().await {
+            Ok(_) => Ok(RoundOutcome::Done(CommandOutcome::Done)),
+            Err(TransactionError::Operation {
                 source: Driver::NoNode | Driver::BadVersion | Driver::NodeExists,
                 ..
-            }) => Ok(None),
-            Err(error) => Err(Fault::from(error)),
+            }) => Ok(RoundOutcome::Retry),
+            Err(error) => Err(StoreError::from(error)),
         }
     }
 
-    async fn meant(
-        &self,
-        session: &Session,
-        order: &OperatorCommand,
-        view: &View,
-    ) -> Result<Vec<Meant>, Fault> {
-        let seated: Vec<_> = (0..view.seating().seated).collect();
-        let mut meant = Vec::with_capacity(seated.len());
-        for seen in session.read(&order.resource, &view.line, &seated).await? {
-            let token = session.token_of(&order.resource, &seen.record, &seen.stat).await?;
-            meant.push(Meant { token, seen });
+    /// Adds the operations of the command's action.
+    async fn add_action(&self, transaction: &mut Transaction<'_>) -> Result<(), StoreError> {
+        match (self.command.action, self.target(), &self.view) {
+            (OperatorAction::Ask { within }, Some(target), Some(view)) => {
+                let within_ms = i64::try_from(within.as_millis()).unwrap_or(i64::MAX);
+                let request = StoredFinishRequest {
+                    by: self.command.by.clone(),
+                    why: self.command.why.clone(),
+                    deadline_ms: self.session.server_now_ms().saturating_add(within_ms),
+                };
+                let mut record = target.node.record.clone();
+                record.finish_request = Some(request);
+                self.add_rewrite(transaction, view, target, &record);
+                Ok(())
+            }
+            (OperatorAction::Evict(Eviction::AtExpiry), Some(target), Some(view)) => {
+                let mut record = target.node.record.clone();
+                record.evicting = true;
+                self.add_rewrite(transaction, view, target, &record);
+                Ok(())
+            }
+            (OperatorAction::Evict(Eviction::Now), Some(target), Some(view)) => {
+                self.add_eviction(transaction, view, target).await
+            }
+            _ => self.add_control_change(transaction).await,
         }
-        Ok(meant)
     }
 
-    fn record(
+    /// Writes a new record into the holder's node, which must have the version that was read.
+    fn add_rewrite(
         &self,
-        session: &Session,
         transaction: &mut Transaction<'_>,
-        order: &OperatorCommand,
-        done: bool,
+        view: &ResourceView,
+        target: &HolderNode,
+        record: &ClaimRecord,
     ) {
-        let entry = Entry {
-            resource: order.resource.key().to_owned(),
-            token: order.token.map(FencingToken::get),
-            by: order.by.clone(),
-            why: order.why.clone(),
-            command: order.action.as_str().to_owned(),
-            done,
-        };
-        let bytes = serde_json::to_vec(&entry).expect("texts and numbers can be written");
-        let mode = session.mode(CreateMode::PersistentSequential);
-        transaction.create_sequential(&format!("{AUDIT}/order-"), &bytes, &mode);
+        let name = &view.list.contenders[target.node.position].name;
+        let path = paths::contender(&self.command.resource, name);
+        transaction.set_data(&path, &record.to_bytes(), Some(target.node.stat.version));
     }
 
-    /// The holder's node goes with its marker, and its owner does not come back with the same claim.
-    async fn evict(
+    /// Deletes the holder's node and marker, and leaves a tombstone, so that the same claim is not granted
+    /// again.
+    async fn add_eviction(
         &self,
-        session: &Session,
         transaction: &mut Transaction<'_>,
-        order: &OperatorCommand,
-        (view, meant): (&View, &Meant),
-        now: Timestamp,
-    ) -> Result<(), Fault> {
-        let contender = &view.line.contenders[meant.seen.position];
-        let path = format!("{}/{}", folder(&order.resource), contender.name);
-        transaction.delete(&path, Some(meant.seen.stat.version));
-        if let Some(owner) = meant.seen.record.heir().or(contender.owner) {
-            let claim = ClaimRef { resource: order.resource.clone(), owner };
-            let keep = ReleaseRequest::tombstone_ttl(session.lease);
-            session.add_grave(transaction, &claim, (keep, GoneReason::Evicted), now);
-            // Strangers and versions from before markers have none.
-            let marker = marker(&claim);
-            if session.client.check_stat(&marker).await.map_err(Fault::of)?.is_some() {
-                transaction.delete(&marker, None);
+        view: &ResourceView,
+        target: &HolderNode,
+    ) -> Result<(), StoreError> {
+        let (session, resource) = (self.session, &self.command.resource);
+        let contender = &view.list.contenders[target.node.position];
+        let path = paths::contender(resource, &contender.name);
+        transaction.delete(&path, Some(target.node.stat.version));
+        // A contender of Curator has no owner token that a claim could use: deleting its node suffices.
+        let Some(owner) = target.node.record.successor().or(contender.owner) else { return Ok(()) };
+        let claim = ClaimRef { resource: resource.clone(), owner };
+        let keep = ReleaseRequest::tombstone_ttl(session.lease_ttl);
+        session.add_eviction_tombstone(transaction, &claim, keep);
+        // Contenders of other programs and of early versions have no marker.
+        let marker = paths::marker(&claim);
+        if session.client.check_stat(&marker).await?.is_some() {
+            transaction.delete(&marker, None);
+        }
+        Ok(())
+    }
+
+    /// Creates, changes or deletes the control node: a pause, its end, or another capacity.
+    async fn add_control_change(&self, transaction: &mut Transaction<'_>) -> Result<(), StoreError> {
+        let (session, resource) = (self.session, &self.command.resource);
+        let old = self.view.as_ref().and_then(|view| view.control.as_ref());
+        let new = self.changed_control(old);
+        let path = paths::control_node(resource);
+        match (old, new.is_empty()) {
+            (None, true) => {}
+            (Some(old), true) => {
+                transaction.delete(&path, Some(old.version));
+            }
+            (Some(old), false) => {
+                transaction.set_data(&path, &new.to_bytes(), Some(old.version));
+            }
+            (None, false) => {
+                session.create_folder(&folder(resource)).await?;
+                transaction.create(&path, &new.to_bytes(), &session.control_node_options());
             }
         }
         Ok(())
     }
 
-    /// A pause, its end, or another capacity.
-    async fn control_ops(
-        &self,
-        session: &Session,
-        transaction: &mut Transaction<'_>,
-        order: &OperatorCommand,
-        view: Option<&View>,
-        now: Timestamp,
-    ) -> Result<(), Fault> {
-        let old = view.and_then(|view| view.control.as_ref());
+    /// The control node after the command.
+    fn changed_control(&self, old: Option<&ControlNode>) -> ControlNode {
         let mut control = old.cloned().unwrap_or_default();
-        match order.action {
+        match self.command.action {
             OperatorAction::Pause { lasting } => {
-                let lasting = i64::try_from(lasting.as_millis()).unwrap_or(i64::MAX);
-                control.pause(session.server_millis(now).saturating_add(lasting));
+                let lasting_ms = i64::try_from(lasting.as_millis()).unwrap_or(i64::MAX);
+                control.pause(self.session.server_now_ms().saturating_add(lasting_ms));
             }
             OperatorAction::Resume => control.resume(),
             OperatorAction::Resize { capacity } => control.capacity = Some(capacity.get()),
             _ => {}
         }
-        // Whoever holds now goes on holding, whatever the rule will say from now on.
-        let seated = view.map_or(0, |view| view.seating().seated);
-        let last = view.and_then(|view| view.line.contenders[..seated].last());
-        control.through = last.map(|last| last.key().to_owned());
-        let path = control::path(&order.resource);
-        match (old, control.is_empty()) {
-            (None, true) => Ok(()),
-            (Some(old), true) => {
-                transaction.delete(&path, Some(old.version));
-                Ok(())
-            }
-            (Some(old), false) => {
-                transaction.set_data(&path, &control.to_bytes(), Some(old.version));
-                Ok(())
-            }
-            (None, false) => {
-                let folder = folder(&order.resource);
-                let made = session.client.mkdir(&folder, &session.mode(CreateMode::Container)).await;
-                made.map_err(Fault::of)?;
-                let mode = session.mode(Session::CONTROL_MODE);
-                transaction.create(&path, &control.to_bytes(), &mode);
-                Ok(())
-            }
-        }
+        // Contenders that hold the resource now keep it, even if they do not fit the new capacity (ADR 0025).
+        control.last_holder_key = self.view.as_ref().and_then(|view| {
+            let holders = &view.list.contenders[..view.admission().holder_count];
+            holders.last().map(|last| last.sort_key().to_owned())
+        });
+        control
     }
-
-    /// Keeps the trail bounded. A hint: nothing depends on it.
-    async fn trim(&self, session: &Session) {
-        let Ok(mut names) = session.client.list_children(AUDIT).await else { return };
-        if names.len() <= TRAIL + TRIM {
-            return;
-        }
-        names.sort_unstable();
-        for name in names.iter().take(names.len() - TRAIL) {
-            if session.client.delete(&format!("{AUDIT}/{name}"), None).await.is_err() {
-                return;
-            }
-        }
-    }
-}
-
-fn is_missing(error: Driver) -> Result<(), Driver> {
-    if error == Driver::NoNode { Ok(()) } else { Err(error) }
-}
-
-/// Writes into the holder's node, unless someone else has in the meantime.
-fn rewrite(
-    transaction: &mut Transaction<'_>,
-    order: &OperatorCommand,
-    view: &View,
-    meant: &Meant,
-    record: &Record,
-) {
-    let name = &view.line.contenders[meant.seen.position].name;
-    let path = format!("{}/{name}", folder(&order.resource));
-    transaction.set_data(&path, &record.to_bytes(), Some(meant.seen.stat.version));
 }

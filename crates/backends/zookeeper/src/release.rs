@@ -1,40 +1,48 @@
-//! Ends a claim: its node goes. If some request of it went unanswered, a tombstone first. Why nothing is left is said in
-//! `marker.rs`.
+//! Release on ZooKeeper: deletes the contender of a claim and its marker.
+//!
+//! 1. If a request of the claim went unanswered, create its tombstone first, so that a late request fails
+//!    (ADR 0004).
+//! 2. Delete the contender that this session remembers.
+//! 3. If there was none, or there is a tombstone, look for other nodes of the claim: a request may have been
+//!    executed without a reply, or by another session. This step ends only when the ensemble has confirmed
+//!    that nothing is left (`marker.rs`).
 
 use leasehold_core::{ClaimRef, Error, ErrorKind, ReleaseRequest, Released};
 
-use crate::{backend::ZooKeeper, error::Fault};
+use crate::{backend::ZooKeeper, error::StoreError};
 
 impl ZooKeeper {
-    /// A session that turns out to be over took with it what it held: then the next one looks what is left.
-    pub(crate) async fn try_release(&self, request: &ReleaseRequest) -> Result<Released, Fault> {
+    pub(crate) async fn try_release(&self, request: &ReleaseRequest) -> Result<Released, StoreError> {
         match self.release_once(request).await {
-            Err(fault) if fault.ended => self.release_once(request).await,
-            answer => answer,
+            // The nodes of a session end with it. A new session looks for what is left.
+            Err(error) if error.session_ended => self.release_once(request).await,
+            result => result,
         }
     }
 
-    async fn release_once(&self, request: &ReleaseRequest) -> Result<Released, Fault> {
+    async fn release_once(&self, request: &ReleaseRequest) -> Result<Released, StoreError> {
         if request.keep_for.is_some_and(|keep_for| !keep_for.is_zero()) {
-            let message =
-                "ZooKeeper has no node that ends after a while by itself: nothing can be kept closed";
-            return Err(Fault::from(Error::new(ErrorKind::Unsupported, message)));
+            let message = "a resource cannot stay closed after a release: a node of ZooKeeper ends with its \
+                           session, and TTL nodes are off by default. Release without keep_for";
+            return Err(StoreError::from(Error::new(ErrorKind::Unsupported, message)));
         }
-        let session = self.link.session().await?;
+        let session = self.session().await?;
         let claim = ClaimRef { resource: request.resource.clone(), owner: request.owner };
         if let Some(keep) = request.tombstone {
-            // First the tombstone, then the look: whatever comes later finds it.
-            session.tombstone(&claim, keep, self.now()).await?;
+            // Before the search of step 3: a request that is executed after the search then finds the
+            // tombstone.
+            session.write_tombstone(&claim, keep).await?;
         }
-        let known = self.remove_known(&session, &claim).await.map_err(Fault::after_effect)?;
-        let mut released = if known { Released::Now } else { Released::AlreadyGone };
-        // What we remember may not be all there is: a request may have gone unanswered, or another session was used.
-        if !known || request.tombstone.is_some() {
-            let found = self.remove_unknown(&session, &claim).await.map_err(Fault::after_effect)?;
-            released = if found == Released::Now { found } else { released };
+        let was_local = session.remove_local(&claim).await.map_err(StoreError::after_effect)?;
+        let mut released = if was_local { Released::Now } else { Released::AlreadyGone };
+        if !was_local || request.tombstone.is_some() {
+            let others = session.remove_all(&claim).await.map_err(StoreError::after_effect)?;
+            if others == Released::Now {
+                released = Released::Now;
+            }
         }
         if request.tombstone.is_some() {
-            session.sweep(self.link.environment.random(), self.now()).await;
+            session.sweep_tombstones().await;
         }
         Ok(released)
     }

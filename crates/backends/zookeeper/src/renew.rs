@@ -1,248 +1,252 @@
-//! Goes on: one transaction asks the ensemble whether all the nodes are still there.
+//! Renew on ZooKeeper: one transaction asks the ensemble whether all nodes of a client still exist.
 //!
-//! A write, although nothing is changed: a read is answered by the server that we happen to talk to, and if that one is
-//! cut off from the others they may have ended our session already. A transaction is answered by the ensemble.
+//! 1. Write the new notes, if there are any.
+//! 2. Send one transaction of version checks, one for each claim. It changes nothing, but it is a write: a
+//!    read would be answered by the server that we are connected to, which may be cut off from an ensemble
+//!    that has ended our session already (ADR 0026).
+//! 3. If a check fails because the node is gone, forget the claim and go to 2. If it fails because the node
+//!    has another version, read the node again and go to 2.
+//! 4. Once it succeeds, all remaining claims are renewed until [`Session::remaining`].
+//! 5. For claims that this session does not know, look for their nodes one by one. A failed check is no proof
+//!    that a node is gone (ADR 0033), so claims of step 3 come here too.
+
+use std::time::Duration;
 
 use leasehold_core::{
-    ClaimRef, Error, ErrorKind, GoneReason, RenewRequest, Renewal, Renewed, Result as Answer, Timestamp,
+    ClaimRef, Error, ErrorKind, GoneReason, RenewRequest, Renewal, Renewed, Result, Timestamp,
 };
-use zookeeper_client::{Error as Driver, MultiWriteError};
+use zookeeper_client::Error as Driver;
 
 use crate::{
-    backend::ZooKeeper, error::Fault, evaluate::LOOKS, names::folder, record::Record, session::Session,
+    ROUNDS_MAX,
+    acquire::note_too_long,
+    backend::ZooKeeper,
+    error::StoreError,
+    local_claims::RecordWrite,
+    marker::FoundContender,
+    paths,
+    session::Session,
+    transaction::{OperationPosition, TransactionError},
 };
 
-/// How many bytes of paths go into one request; servers refuse more than a megabyte.
-const REQUEST_BYTES: usize = 256 * 1024;
+/// How many bytes of paths go into one request. Servers refuse requests of more than a megabyte
+/// (`jute.maxbuffer`).
+const REQUEST_BYTES_MAX: usize = 256 * 1024;
+/// An upper bound for the bytes that one check needs in addition to the key of its resource.
+const CHECK_BYTES: usize = 128;
 
 impl ZooKeeper {
-    pub(crate) async fn renew_all(&self, held: &[RenewRequest]) -> Vec<Answer<Renewal>> {
+    pub(crate) async fn try_renew(&self, requests: &[RenewRequest]) -> Vec<Result<Renewal>> {
+        let batch_max = self.info.limits.batch;
+        if requests.len() > batch_max {
+            let message = format!("{} renewals in one call: at most {batch_max} are allowed", requests.len());
+            return repeat(&Error::new(ErrorKind::Limit, message), requests.len());
+        }
+        let note_max = self.info.limits.note;
+        let note_length = |request: &RenewRequest| request.note.as_ref().map_or(0, |note| note.len());
+        if requests.iter().all(|request| note_length(request) <= note_max) {
+            return self.renew_batch(requests).await;
+        }
+        // Only the requests with too long a note are refused. The others are renewed one by one: this is
+        // rare.
+        let mut renewals = Vec::with_capacity(requests.len());
+        for request in requests {
+            renewals.push(match note_length(request) {
+                length if length > note_max => Err(note_too_long(length, note_max)),
+                _ => self.renew_batch(std::slice::from_ref(request)).await.remove(0),
+            });
+        }
+        renewals
+    }
+
+    async fn renew_batch(&self, requests: &[RenewRequest]) -> Vec<Result<Renewal>> {
         let began = self.now();
-        let session = match self.link.session().await {
+        let session = match self.session().await {
             Ok(session) => session,
-            Err(fault) => return repeat(&fault.into_error(), held.len()),
+            Err(error) => return repeat(&error.into_error(), requests.len()),
         };
-        let mut answers = Vec::with_capacity(held.len());
-        for part in parts(held) {
-            match self.renew_known(&session, part, began).await {
+        let mut renewals = Vec::with_capacity(requests.len());
+        for chunk in chunks(requests) {
+            match session.renew_local(chunk, began).await {
                 Ok(known) => {
-                    for (held, answer) in part.iter().zip(known) {
-                        answers.push(match answer {
+                    for (request, renewal) in chunk.iter().zip(known) {
+                        renewals.push(match renewal {
                             Some(renewal) => Ok(renewal),
-                            None => {
-                                self.renew_unknown(&session, held, began).await.map_err(Fault::into_error)
-                            }
+                            None => session.renew_found(request, began).await.map_err(StoreError::into_error),
                         });
                     }
                 }
-                // All that the session held is gone with it.
-                Err(fault) if fault.ended => {
-                    answers.extend(part.iter().map(|_| Ok(Renewal::Gone { why: GoneReason::NotThere })));
+                // All ephemeral nodes of the session are gone with it.
+                Err(error) if error.session_ended => {
+                    renewals.extend(chunk.iter().map(|_| Ok(Renewal::Gone { why: GoneReason::NotThere })));
                 }
-                Err(fault) => answers.extend(repeat(&fault.into_error(), part.len())),
+                Err(error) => renewals.extend(repeat(&error.into_error(), chunk.len())),
             }
         }
-        answers
+        renewals
     }
+}
 
-    /// Renews what this session knows of; `None` for what it does not.
-    pub(crate) async fn renew_known(
+impl Session {
+    /// Steps 1 to 4: renews the claims that this session knows. `None` for a claim that it does not know, or
+    /// not any more.
+    pub(crate) async fn renew_local(
         &self,
-        session: &Session,
-        held: &[RenewRequest],
+        requests: &[RenewRequest],
         began: Timestamp,
-    ) -> Result<Vec<Option<Renewal>>, Fault> {
-        for held in held.iter().filter(|held| held.note.is_some()) {
-            self.renote(session, held).await?;
+    ) -> Result<Vec<Option<Renewal>>, StoreError> {
+        for request in requests.iter().filter(|request| request.note.is_some()) {
+            self.write_note(request).await?;
         }
-        for _ in 0..held.len() + LOOKS as usize {
-            let mut transaction = session.transaction();
-            let mut asked = Vec::new();
-            {
-                let entries = session.entries();
-                for held in held {
-                    let claim = reference(held);
-                    if let Some(entry) = entries.get(&claim) {
-                        let path = format!("{}/{}", folder(&held.resource), entry.node);
-                        transaction.check_version(&path, entry.version);
-                        asked.push(claim);
-                    }
-                }
-            }
-            if asked.is_empty() {
+        // Each request can be gone once; beyond that, nodes can only change versions.
+        for _ in 0..requests.len() + ROUNDS_MAX as usize {
+            if self.check_nodes(requests).await? {
                 break;
             }
-            let sent = self.now();
-            match transaction.commit_named().await {
-                Ok(_) => {
-                    session.vouch(sent);
-                    break;
-                }
-                Err(MultiWriteError::OperationFailed { index, source }) => {
-                    let Some(claim) = asked.get(index) else { return Err(Fault::of(source)) };
-                    match source {
-                        Driver::NoNode => drop(session.entries().remove(claim)),
-                        Driver::BadVersion => self.reread(session, claim).await?,
-                        source => return Err(Fault::of(source)),
-                    }
-                }
-                Err(error) => return Err(Fault::from(error)),
-            }
         }
-        Ok(held.iter().map(|held| self.answer(session, held, began)).collect())
+        Ok(requests.iter().map(|request| self.local_renewal(request, began)).collect())
     }
 
-    fn answer(&self, session: &Session, held: &RenewRequest, began: Timestamp) -> Option<Renewal> {
-        let remaining = session.remaining(began);
-        let mut entries = session.entries();
-        let entry = entries.get_mut(&reference(held))?;
-        if !entry.granted {
-            return Some(Renewal::Queued { remaining });
-        }
-        let evicting = entry.record.evicting;
-        if !evicting {
-            entry.ends = entry.ends.max(began.after(remaining));
-        }
-        let mut kept = Renewed::new(entry.token, began.until(entry.ends));
-        kept.evicting = evicting;
-        kept.asked = entry.record.asked(session.server_millis(self.now()));
-        Some(Renewal::Renewed(kept))
-    }
-
-    /// Somebody has written into the node: an operator, or whoever took it over.
-    pub(crate) async fn reread(&self, session: &Session, claim: &ClaimRef) -> Result<(), Fault> {
-        let known = session.entries().get(claim).map(|entry| (entry.node.clone(), entry.is_heir));
-        let Some((node, is_heir)) = known else { return Ok(()) };
-        let path = format!("{}/{node}", folder(&claim.resource));
-        let (bytes, stat) = match session.client.get_data(&path).await {
-            Ok(found) => found,
-            Err(Driver::NoNode) => {
-                let entry = session.entries().remove(claim);
-                drop(entry); // outside of the lock: it rings
-                return Ok(());
-            }
-            Err(error) => return Err(Fault::of(error)),
-        };
-        let mut record = Record::read(&bytes);
-        let mut entries = session.entries();
-        let Some(entry) = entries.get_mut(claim) else { return Ok(()) };
-        if record.holder.is_empty() {
-            // Curator's revoker leaves nothing but its wish; the rest is known here.
-            let asked = record.asked;
-            record = entry.record.clone();
-            record.asked = asked;
-        }
-        if record.is_of(claim.owner, is_heir) {
-            entry.weight = record.weight.map_or(entry.weight, |weight| weight.min(entry.weight));
-            (entry.record, entry.version) = (record, stat.version);
-        } else {
-            let entry = entries.remove(claim);
-            drop(entries);
-            drop(entry);
-        }
-        Ok(())
-    }
-
-    /// Replaces the note.
-    async fn renote(&self, session: &Session, held: &RenewRequest) -> Result<(), Fault> {
-        let claim = reference(held);
-        for _ in 0..LOOKS {
-            let written = {
-                let entries = session.entries();
-                let Some(entry) = entries.get(&claim).filter(|entry| entry.granted) else { return Ok(()) };
-                let mut record = entry.record.clone();
-                record.set_note(held.note.as_deref());
-                (entry.node.clone(), entry.version, record)
-            };
-            let (node, version, record) = written;
-            let path = format!("{}/{node}", folder(&held.resource));
-            match session.write(&path, &record, version).await {
-                Ok(stat) => {
-                    if let Some(entry) = session.entries().get_mut(&claim) {
-                        (entry.record, entry.version) = (record, stat.version);
-                    }
-                    return Ok(());
-                }
-                Err(Driver::BadVersion) => self.reread(session, &claim).await?,
-                Err(Driver::NoNode) => return Ok(()),
-                Err(error) => return Err(Fault::of(error)),
-            }
-        }
-        Err(Fault::too_busy())
-    }
-
-    /// A claim that this session does not know: of another one, or gone.
-    async fn renew_unknown(
-        &self,
-        session: &Session,
-        held: &RenewRequest,
-        began: Timestamp,
-    ) -> Result<Renewal, Fault> {
-        let (claim, now) = (reference(held), self.now());
-        if let Some(mut found) = self.find(session, &claim).await?.found.pop()
-            && let Some(view) = session.weighed(&held.resource, now).await?
-            && let Some(position) = view.line.position(&found.node)
+    /// Checks the nodes of all known claims in one transaction. False if one of them was gone or had changed;
+    /// the local claim is up to date then.
+    async fn check_nodes(&self, requests: &[RenewRequest]) -> Result<bool, StoreError> {
+        let mut transaction = self.transaction();
+        let mut checks: Vec<(OperationPosition, ClaimRef)> = Vec::new();
         {
-            let minted = session.token_of(&held.resource, &found.record, &found.stat).await?;
-            let granted = position < view.seating().seated;
-            if found.stat.ephemeral_owner == session.id {
-                // Its node was said to be gone, by an answer that was not about it; or it was never answered.
-                let weight = view.line.weight(&view.line.contenders[position]);
-                session.adopt(claim, found, (minted, weight), granted);
-                let renewed = self.renew_known(session, std::slice::from_ref(held), began).await?;
-                return Ok(renewed
-                    .into_iter()
-                    .flatten()
-                    .next()
-                    .unwrap_or(Renewal::Gone { why: GoneReason::NotThere }));
+            let claims = self.claims.lock();
+            for claim in requests.iter().map(reference) {
+                if let Some(local) = claims.get(&claim) {
+                    let path = paths::contender(&claim.resource, &local.node);
+                    checks.push((transaction.check_version(&path, local.version), claim));
+                }
             }
-            if !granted {
-                return Ok(Renewal::Queued { remaining: std::time::Duration::ZERO });
-            }
-            if let Some(note) = &held.note {
-                found.record.set_note(Some(note));
-                let path = format!("{}/{}", folder(&held.resource), found.node);
-                session.write(&path, &found.record, found.stat.version).await.map_err(Fault::of)?;
-            }
-            // It lives as long as another session does, for which we cannot vouch.
-            let mut kept = Renewed::new(minted, std::time::Duration::ZERO);
-            kept.evicting = found.record.evicting;
-            kept.asked = found.record.asked(session.server_millis(now));
-            return Ok(Renewal::Renewed(kept));
         }
-        let why = session.buried(&claim, now).await?.unwrap_or(GoneReason::NotThere);
+        if checks.is_empty() {
+            return Ok(true);
+        }
+        let sent = self.now();
+        let (failed, source) = match transaction.commit_with_request_id().await {
+            Ok(_) => {
+                self.note_commit(sent);
+                return Ok(true);
+            }
+            Err(TransactionError::Operation { position, source }) => (position, source),
+            Err(error) => return Err(StoreError::from(error)),
+        };
+        let claim = checks.iter().find(|(position, _)| *position == failed).map(|(_, claim)| claim);
+        match (claim, source) {
+            (Some(claim), Driver::NoNode) => self.claims.remove(claim),
+            (Some(claim), Driver::BadVersion) => self.reread(claim).await?,
+            (_, source) => return Err(StoreError::from(source)),
+        }
+        Ok(false)
+    }
+
+    /// The renewal of a claim whose node was just checked. `None` if the claim is not known.
+    fn local_renewal(&self, request: &RenewRequest, began: Timestamp) -> Option<Renewal> {
+        let (remaining, server_now_ms) = (self.remaining(began), self.server_now_ms());
+        self.claims.update(&reference(request), |local| {
+            if !local.is_granted {
+                return Renewal::Queued { remaining };
+            }
+            // A holder that is being evicted keeps the deadline that it had, so that its lease runs out.
+            let evicting = local.record.evicting;
+            if !evicting {
+                local.valid_until = local.valid_until.max(began.after(remaining));
+            }
+            let mut renewed = Renewed::new(local.token, began.until(local.valid_until));
+            renewed.evicting = evicting;
+            renewed.asked = local.record.finish_request(server_now_ms);
+            Renewal::Renewed(renewed)
+        })
+    }
+
+    /// Writes the new note of a request into the node of its claim, if the claim is known and granted.
+    async fn write_note(&self, request: &RenewRequest) -> Result<(), StoreError> {
+        let claim = reference(request);
+        for _ in 0..ROUNDS_MAX {
+            let known = self.claims.read(&claim, |local| {
+                local.is_granted.then(|| (local.node.clone(), local.version, local.record.clone()))
+            });
+            let Some((node, version, mut record)) = known.flatten() else { return Ok(()) };
+            record.set_note(request.note.as_deref());
+            match self.write_local_record(&claim, (&node, version), record).await? {
+                RecordWrite::Written(_) | RecordWrite::NodeGone => return Ok(()),
+                RecordWrite::VersionChanged => self.reread(&claim).await?,
+            }
+        }
+        Err(StoreError::contention())
+    }
+
+    /// Step 5: renews a claim that this session does not know. It belongs to another session, or it is gone.
+    async fn renew_found(&self, request: &RenewRequest, began: Timestamp) -> Result<Renewal, StoreError> {
+        let claim = reference(request);
+        if let Some(found) = self.find(&claim).await?.contenders.pop()
+            && let Some(view) = self.view_with_weights(&request.resource).await?
+            && let Some(position) = view.list.position(&found.node)
+        {
+            let is_granted = position < view.admission().holder_count;
+            if found.stat.ephemeral_owner != self.id {
+                return self.renew_of_other_session(request, found, is_granted).await;
+            }
+            // The reply that said that the node is gone was not about this node; or the claim's first reply
+            // was lost.
+            let token = self.token_of(&request.resource, &found.record, &found.stat).await?;
+            let weight = view.list.weight(&view.list.contenders[position]);
+            self.adopt(claim, found, token, weight, is_granted);
+            let renewed = self.renew_local(std::slice::from_ref(request), began).await?;
+            let gone = Renewal::Gone { why: GoneReason::NotThere };
+            return Ok(renewed.into_iter().flatten().next().unwrap_or(gone));
+        }
+        let why = self.read_tombstone(&claim).await?.unwrap_or(GoneReason::NotThere);
         Ok(Renewal::Gone { why })
     }
 
-    /// Refuses what is beyond the bounds, before anything is asked.
-    pub(crate) fn renewal_bounds(&self, held: &[RenewRequest]) -> Option<Error> {
-        let limits = &self.info.limits;
-        (held.len() > limits.batch).then(|| {
-            Error::new(ErrorKind::Limit, format!("at most {} renewals go into one call", limits.batch))
-        })
+    /// Renews a claim whose node belongs to another session. No time is promised, because that session may
+    /// end at any moment.
+    async fn renew_of_other_session(
+        &self,
+        request: &RenewRequest,
+        mut found: FoundContender,
+        is_granted: bool,
+    ) -> Result<Renewal, StoreError> {
+        let token = self.token_of(&request.resource, &found.record, &found.stat).await?;
+        if !is_granted {
+            return Ok(Renewal::Queued { remaining: Duration::ZERO });
+        }
+        if let Some(note) = &request.note {
+            found.record.set_note(Some(note));
+            let path = paths::contender(&request.resource, &found.node);
+            self.write_record(&path, &found.record, found.stat.version).await?;
+        }
+        let mut renewed = Renewed::new(token, Duration::ZERO);
+        renewed.evicting = found.record.evicting;
+        renewed.asked = found.record.finish_request(self.server_now_ms());
+        Ok(Renewal::Renewed(renewed))
     }
 }
 
-fn reference(held: &RenewRequest) -> ClaimRef {
-    ClaimRef { resource: held.resource.clone(), owner: held.owner }
+fn reference(request: &RenewRequest) -> ClaimRef {
+    ClaimRef { resource: request.resource.clone(), owner: request.owner }
 }
 
-fn repeat(error: &Error, times: usize) -> Vec<Answer<Renewal>> {
+fn repeat(error: &Error, times: usize) -> Vec<Result<Renewal>> {
     (0..times).map(|_| Err(error.clone())).collect()
 }
 
-/// The batch in parts that fit a request.
-fn parts(held: &[RenewRequest]) -> impl Iterator<Item = &[RenewRequest]> {
-    let mut rest = held;
+/// Splits a batch into chunks whose checks fit one request.
+fn chunks(requests: &[RenewRequest]) -> impl Iterator<Item = &[RenewRequest]> {
+    let mut rest = requests;
     std::iter::from_fn(move || {
         let mut bytes = 0;
-        let fits = |held: &&RenewRequest| {
-            bytes += held.resource.key().len() + 128;
-            bytes <= REQUEST_BYTES
+        let fits = |request: &&RenewRequest| {
+            bytes += request.resource.key().len() + CHECK_BYTES;
+            bytes <= REQUEST_BYTES_MAX
         };
+        // At least one, so that a very long key does not stop the batch.
         let count = rest.iter().take_while(fits).count().max(1).min(rest.len());
-        let (part, after) = rest.split_at(count);
+        let (chunk, after) = rest.split_at(count);
         rest = after;
-        (!part.is_empty()).then_some(part)
+        (!chunk.is_empty()).then_some(chunk)
     })
 }

@@ -1,170 +1,226 @@
-//! A session with the ensemble: what it may vouch for, and what it holds.
+//! A session with the ensemble: how long its leases are safe, the servers' clock, and the claims of this
+//! client.
+//!
+//! A lease ends when the servers end its session. This client must stop before that, by its own clock:
+//!
+//! 1. Only a *committed write* proves that the leader knew our session. Reads and heartbeats are answered by
+//!    the server that we are connected to; while that server is cut off from the others it goes on answering
+//!    (ADR 0026).
+//! 2. The proof counts from when the write was *sent*, because the leader may have seen it at once and the
+//!    reply may be late.
+//! 3. From then on, our leases are safe for [`Session::lease_ttl`], which is shorter than the session
+//!    timeout.
 
 use std::{
-    collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use leasehold_core::{ClaimRef, RequestIds, Timestamp};
+use leasehold_core::{Environment, RequestIds, Timestamp};
 use zookeeper_client::{Acls, Client, CreateMode, CreateOptions, Error as Driver, Stat};
 
 use crate::{
-    claims::Entry,
     config::Config,
-    error::Fault,
-    names::{AUDIT, GRAVES, HEIRS, LOCKS},
+    error::StoreError,
+    local_claims::LocalClaims,
+    paths::{AUDIT, LOCKS, MARKERS, TOMBSTONES},
 };
 
-/// A session.
+/// One session with the ensemble.
 pub(crate) struct Session {
     pub(crate) client: Client,
     pub(crate) id: i64,
-    /// How long after the *sending* of a write that the ensemble committed nobody else can have what we hold.
-    pub(crate) lease: Duration,
-    /// How long after we fall silent everyone else has it at the latest.
-    pub(crate) silence: Duration,
-    /// The same for any session that the servers grant.
-    pub(crate) silence_max: Duration,
-    private: bool,
+    environment: Arc<dyn Environment>,
+    /// How long after the sending of a committed write no other client can be granted what this session
+    /// holds.
+    pub(crate) lease_ttl: Duration,
+    /// How long after our last heartbeat the servers have ended this session at the latest. Other clients are
+    /// told this time.
+    pub(crate) expiry: Duration,
+    /// The same for the longest session that the servers grant.
+    pub(crate) longest_expiry: Duration,
+    /// Whether nodes are created for the configured user alone.
+    is_private: bool,
     pub(crate) request_ids: RequestIds,
-    clock: Mutex<Clock>,
-    entries: Mutex<HashMap<ClaimRef, Entry>>,
+    clock: Mutex<SessionClock>,
+    pub(crate) claims: LocalClaims,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Clock {
-    /// When the last write was sent of which we know that the ensemble committed it.
-    wrote: Timestamp,
-    /// The servers' calendar clock, in milliseconds, and when it was so.
-    server: (i64, Timestamp),
+struct SessionClock {
+    /// When the last write was sent that we know to be committed.
+    last_commit_sent: Timestamp,
+    /// The servers' calendar clock in milliseconds, and the moment of our clock that belongs to it.
+    server_time: (i64, Timestamp),
 }
 
-/// The longest session that servers grant unless they are told otherwise, in ticks.
+/// The longest session timeout that servers grant by default (`maxSessionTimeout`), in ticks.
 const SESSION_TICKS_MAX: u32 = 20;
+/// The driver sends a heartbeat at the latest a fifth of the session timeout after its last request: it waits
+/// for 3/20 of the timeout, and looks at its clock every 1/20.
+const HEARTBEATS_PER_TIMEOUT: u32 = 5;
+/// A grant sends a write first if more than this fraction of the lease's time has passed since the last one:
+/// a third.
+const STALE_FRACTION: u32 = 3;
 
-/// How long a session of this timeout may be vouched for, counted from the sending of a write.
+/// How long leases of a session are safe after the sending of a committed write.
 ///
-/// The leader ends a session when it has heard nothing for the timeout, rounded up to a tick. But what a follower hears
-/// reaches the leader with a delay of half a tick; and if the follower dies with that, the leader knows only of the
-/// driver's heartbeat before, up to a fifth of the timeout earlier. So both are taken off.
-pub(crate) fn lease_of(timeout: Duration, tick: Duration) -> Duration {
-    timeout.saturating_sub(timeout / 5).saturating_sub(tick)
+/// The leader ends a session when it has heard nothing of it for the timeout. A follower reports the
+/// heartbeats of its clients to the leader every half tick. If the follower dies before such a report, the
+/// leader only knows the heartbeat before, which is up to a fifth of the timeout older. So a tick and a fifth
+/// are taken off (ADR 0026).
+pub(crate) fn lease_ttl(timeout: Duration, tick: Duration) -> Duration {
+    timeout.saturating_sub(timeout / HEARTBEATS_PER_TIMEOUT).saturating_sub(tick)
 }
 
 impl Session {
-    /// Makes the session usable: its folders are there, and the servers' clock is known.
+    /// Prepares a new session: creates the parents of our nodes if they are missing, and reads the servers'
+    /// clock.
+    ///
+    /// `sent` is a moment before the driver began to connect.
     pub(crate) async fn begin(
         client: Client,
         config: &Config,
+        environment: Arc<dyn Environment>,
         sent: Timestamp,
-        random: u64,
-    ) -> Result<Session, Fault> {
+    ) -> Result<Session, StoreError> {
         let timeout = client.session_timeout();
-        let lease = lease_of(timeout, config.tick);
-        let client = root(client, config).await?;
-        let clock = Mutex::new(Clock { wrote: sent, server: (0, sent) });
+        let client = change_root(client, config).await?;
         let session = Session {
             id: client.session_id().0,
             client,
-            lease,
-            silence: timeout + config.tick,
-            silence_max: config.tick * (SESSION_TICKS_MAX + 1),
-            private: config.is_private(),
-            request_ids: RequestIds::starting_at(random),
-            clock,
-            entries: Mutex::new(HashMap::new()),
+            lease_ttl: lease_ttl(timeout, config.tick),
+            expiry: timeout + config.tick,
+            longest_expiry: config.tick * (SESSION_TICKS_MAX + 1),
+            is_private: config.is_private(),
+            request_ids: RequestIds::starting_at(environment.random()),
+            environment,
+            clock: Mutex::new(SessionClock { last_commit_sent: sent, server_time: (0, sent) }),
+            claims: LocalClaims::default(),
         };
-        let stat = match session.client.set_data(GRAVES, b"", None).await {
+        // A write, because the reply to a write contains the leader's time.
+        let stat = match session.client.set_data(TOMBSTONES, b"", None).await {
             Err(Driver::NoNode) => {
-                for folder in [LOCKS, GRAVES, HEIRS, AUDIT] {
-                    let made = session.client.mkdir(folder, &session.mode(CreateMode::Persistent)).await;
-                    made.map_err(Fault::of)?;
+                for parent in [LOCKS, TOMBSTONES, MARKERS, AUDIT] {
+                    session.client.mkdir(parent, &session.options(CreateMode::Persistent)).await?;
                 }
-                session.client.set_data(GRAVES, b"", None).await
+                session.client.set_data(TOMBSTONES, b"", None).await?
             }
-            answer => answer,
+            stat => stat?,
         };
-        session.committed(sent, &stat.map_err(Fault::of)?);
+        session.note_commit_with_stat(sent, &stat);
         Ok(session)
     }
 
-    pub(crate) fn mode(&self, mode: CreateMode) -> CreateOptions<'static> {
-        mode.with_acls(if self.private { Acls::creator_all() } else { Acls::anyone_all() })
+    pub(crate) fn now(&self) -> Timestamp {
+        self.environment.now()
+    }
+
+    pub(crate) fn random(&self) -> u64 {
+        self.environment.random()
+    }
+
+    pub(crate) fn environment(&self) -> &dyn Environment {
+        &*self.environment
+    }
+
+    /// The create mode with the ACL of our nodes.
+    pub(crate) fn options(&self, mode: CreateMode) -> CreateOptions<'static> {
+        mode.with_acls(acls(self.is_private))
     }
 
     pub(crate) fn ephemeral(&self) -> CreateOptions<'static> {
-        self.mode(CreateMode::Ephemeral)
+        self.options(CreateMode::Ephemeral)
     }
 
-    /// The data of a node, if it is there.
-    pub(crate) async fn data(&self, path: &str) -> Result<Option<(Vec<u8>, Stat)>, Fault> {
+    /// The data of a node. `None` if it does not exist.
+    pub(crate) async fn read_node(&self, path: &str) -> Result<Option<(Vec<u8>, Stat)>, StoreError> {
         match self.client.get_data(path).await {
             Ok(found) => Ok(Some(found)),
             Err(Driver::NoNode) => Ok(None),
-            Err(error) => Err(Fault::of(error)),
+            Err(error) => Err(StoreError::from(error)),
         }
     }
 
+    /// Waits until the server that we are connected to has caught up with the leader.
+    pub(crate) async fn sync(&self, path: &str) -> Result<(), StoreError> {
+        match self.client.sync(path).await {
+            // The path only selects the folder; whether it exists does not matter.
+            Ok(()) | Err(Driver::NoNode) => Ok(()),
+            Err(error) => Err(StoreError::from(error)),
+        }
+    }
+
+    /// Creates the folder of a resource, if it does not exist, as a container: the servers delete it when it
+    /// is empty.
+    pub(crate) async fn create_folder(&self, folder: &str) -> Result<(), StoreError> {
+        self.client.mkdir(folder, &self.options(CreateMode::Container)).await?;
+        Ok(())
+    }
+
+    /// Whether the session has ended for good. A session whose connection is broken has not.
     pub(crate) fn is_over(&self) -> bool {
         self.client.state().is_terminated()
     }
 
-    fn clock(&self) -> MutexGuard<'_, Clock> {
+    fn clock(&self) -> MutexGuard<'_, SessionClock> {
         self.clock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn entries(&self) -> MutexGuard<'_, HashMap<ClaimRef, Entry>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A write that was sent at this moment has been committed; the stat is of a node that it changed.
-    pub(crate) fn committed(&self, sent: Timestamp, stat: &Stat) {
-        self.vouch(sent);
+    /// Notes that the ensemble committed a write that was sent at this moment, and learns the servers' clock
+    /// from the stat of a node that the write changed.
+    pub(crate) fn note_commit_with_stat(&self, sent: Timestamp, stat: &Stat) {
+        self.note_commit(sent);
         if stat.mtime > 0 {
             let mut clock = self.clock();
-            if clock.server.1 <= sent {
-                clock.server = (stat.mtime, sent);
+            if clock.server_time.1 <= sent {
+                clock.server_time = (stat.mtime, sent);
             }
         }
     }
 
-    /// A write that was sent at this moment has been committed.
-    pub(crate) fn vouch(&self, sent: Timestamp) {
+    /// Notes that the ensemble committed a write that was sent at this moment.
+    pub(crate) fn note_commit(&self, sent: Timestamp) {
         let mut clock = self.clock();
-        clock.wrote = clock.wrote.max(sent);
+        clock.last_commit_sent = clock.last_commit_sent.max(sent);
     }
 
-    /// How much is vouched for of what a request finds that began at this moment.
+    /// How long a lease of this session is safe, counted from `began`, the start of the caller's request.
     pub(crate) fn remaining(&self, began: Timestamp) -> Duration {
-        let wrote = self.clock().wrote;
-        began.until(wrote.after(self.lease)).min(self.lease)
+        let last_commit_sent = self.clock().last_commit_sent;
+        began.until(last_commit_sent.after(self.lease_ttl)).min(self.lease_ttl)
     }
 
-    /// Whether so much of it has passed that a write should come before a grant.
-    pub(crate) fn is_stale(&self, now: Timestamp) -> bool {
-        self.clock().wrote.until(now) > self.lease / 3
+    /// Whether the last committed write is so old that a grant should be preceded by a new one.
+    pub(crate) fn needs_write(&self) -> bool {
+        self.clock().last_commit_sent.until(self.now()) > self.lease_ttl / STALE_FRACTION
     }
 
-    /// The servers' calendar clock, as far as we know it.
-    pub(crate) fn server_millis(&self, now: Timestamp) -> i64 {
-        let (millis, at) = self.clock().server;
+    /// The servers' calendar clock in milliseconds since 1970, as far as this client knows it.
+    pub(crate) fn server_now_ms(&self) -> i64 {
+        let now = self.now();
+        let (millis, at) = self.clock().server_time;
         millis.saturating_add(i64::try_from(at.until(now).as_millis()).unwrap_or(i64::MAX))
     }
 }
 
-/// Changes to the chroot, which is made if it is not there.
-async fn root(client: Client, config: &Config) -> Result<Client, Fault> {
+fn acls(is_private: bool) -> Acls<'static> {
+    if is_private { Acls::creator_all() } else { Acls::anyone_all() }
+}
+
+/// Makes all paths of the client relative to the chroot, and creates the chroot if it does not exist.
+async fn change_root(client: Client, config: &Config) -> Result<Client, StoreError> {
     if config.chroot.is_empty() {
         return Ok(client);
     }
-    // Someone else may have made it, and may not let us: whether it will do shows with the first node in it.
-    let acls = if config.is_private() { Acls::creator_all() } else { Acls::anyone_all() };
-    match client.mkdir(&config.chroot, &CreateMode::Persistent.with_acls(acls)).await {
+    let options = CreateMode::Persistent.with_acls(acls(config.is_private()));
+    match client.mkdir(&config.chroot, &options).await {
+        // `NoAuth`: we may not create nodes in a parent of the chroot, but the chroot may exist already. If it
+        // does not, or we may not use it either, creating our first node in it fails.
         Ok(()) | Err(Driver::NoAuth) => {}
-        Err(error) => return Err(Fault::of(error)),
+        Err(error) => return Err(StoreError::from(error)),
     }
-    client.chroot(config.chroot.clone()).map_err(|_| Fault::of(Driver::BadArguments(&"chroot")))
+    client.chroot(config.chroot.clone()).map_err(|_| StoreError::from(Driver::BadArguments(&"chroot")))
 }
 
 #[cfg(test)]
@@ -172,9 +228,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_vouched_for_ends_before_the_session_can() {
+    fn a_lease_ends_before_its_session_can() {
         let (timeout, tick) = (Duration::from_secs(10), Duration::from_secs(2));
-        assert_eq!(lease_of(timeout, tick), Duration::from_secs(6));
-        assert_eq!(lease_of(tick, tick), Duration::ZERO, "too short a session vouches for nothing");
+        assert_eq!(lease_ttl(timeout, tick), Duration::from_secs(6));
+        assert_eq!(lease_ttl(tick, tick), Duration::ZERO, "too short a session guarantees nothing");
     }
 }

@@ -1,4 +1,4 @@
-//! The whole suite, on a server that it starts.
+//! Runs the conformance suite of the testkit on a ZooKeeper server that the test starts.
 
 use std::sync::{Arc, LazyLock};
 

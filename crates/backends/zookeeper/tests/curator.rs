@@ -1,4 +1,5 @@
-//! One line with Curator: its own `InterProcessMutex`, from Debian's package, run by a small interpreter.
+//! Leases and Curator's `InterProcessMutex` share one queue. Runs Curator from Debian's packages, with
+//! `BeanShell` as the interpreter of `curator.bsh`.
 #![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
 
 mod common;
@@ -10,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use common::{PATIENCE, claim, client, granted, in_time, is_blocked, open, release, report};
+use common::{TIME_LIMIT, claim, client, granted, in_time, is_blocked, open, release, report};
 use leasehold::{Backend, Query, Released, Verdict};
 use leasehold_testkit::servers::ZooKeeperServer;
 
@@ -20,11 +21,11 @@ const JARS: [&str; 7] =
 /// Where Curator finds the lock `report/42`.
 const PATH: &str = "/leasehold/v1/locks/report/42";
 
-/// A Java program that uses Curator's mutex.
+/// A Java process that runs Curator's mutex.
 struct Curator {
     child: Child,
     input: ChildStdin,
-    lines: Receiver<String>,
+    replies: Receiver<String>,
 }
 
 impl Curator {
@@ -46,25 +47,25 @@ impl Curator {
             .expect("a Java runtime is installed");
         let (input, output) =
             (child.stdin.take().expect("piped"), BufReader::new(child.stdout.take().expect("piped")));
-        let (sender, lines) = channel();
+        let (sender, replies) = channel();
         std::thread::spawn(move || {
             output.lines().map_while(Result::ok).for_each(|line| drop(sender.send(line)));
         });
-        let curator = Curator { child, input, lines };
-        assert_eq!(curator.hears(), "ready");
+        let curator = Curator { child, input, replies };
+        assert_eq!(curator.reply(), "ready");
         curator
     }
 
-    fn tell(&mut self, command: &str) {
-        writeln!(self.input, "{command}").expect("it listens");
+    fn send(&mut self, command: &str) {
+        writeln!(self.input, "{command}").expect("the Java program reads its input");
     }
 
-    fn hears(&self) -> String {
-        self.lines.recv_timeout(PATIENCE).expect("Curator answers")
+    fn reply(&self) -> String {
+        self.replies.recv_timeout(TIME_LIMIT).expect("Curator replies")
     }
 
-    fn says_nothing(&self) -> bool {
-        self.lines.recv_timeout(Duration::from_millis(300)).is_err()
+    fn is_silent(&self) -> bool {
+        self.replies.recv_timeout(Duration::from_millis(300)).is_err()
     }
 }
 
@@ -76,62 +77,65 @@ impl Drop for Curator {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn curator_waits_for_us_and_we_for_curator() {
+async fn curator_waits_for_our_lease_and_we_wait_for_curators_lock() {
     let server = ZooKeeperServer::start();
     let zookeeper = open(&server.url()).await;
     let mut curator = Curator::start(&server);
 
     let ours = claim(&report());
     let first = granted(&zookeeper, &ours).await;
-    curator.tell("acquire 100");
-    assert_eq!(curator.hears(), "busy", "we hold it");
-    curator.tell("acquire 60000");
-    assert!(curator.says_nothing(), "it stands in our line");
+    curator.send("acquire 100");
+    assert_eq!(curator.reply(), "busy", "we hold it");
+    curator.send("acquire 60000");
+    assert!(curator.is_silent(), "Curator waits in our queue");
     let queued = claim(&report()).queued();
     let Ok(Verdict::Blocked(blocked)) = zookeeper.acquire(&queued).await else { panic!("Curator is ahead") };
-    assert_eq!((blocked.queued, blocked.ahead), (true, 1), "behind Curator");
+    assert_eq!((blocked.queued, blocked.ahead), (true, 1), "our second claim waits behind Curator");
 
     assert_eq!(release(&zookeeper, &ours).await, Released::Now);
-    assert_eq!(curator.hears(), "held", "in order: Curator came before the second of ours");
+    assert_eq!(curator.reply(), "held", "Curator queued before our second claim");
     assert!(is_blocked(&zookeeper, &claim(&report())).await);
     let Ok(Verdict::Blocked(blocked)) = zookeeper.acquire(&queued).await else { panic!("Curator holds it") };
-    assert_eq!((blocked.ahead, blocked.holders.len()), (0, 1), "and is seen as a holder");
+    assert_eq!((blocked.ahead, blocked.holders.len()), (0, 1), "Curator is shown as the holder");
     let theirs = blocked.holders[0].token;
-    assert!(theirs > first.token, "Curator's node has a token too");
-    assert!(blocked.holders[0].remaining > Duration::from_secs(4), "it may be silent for that long");
+    assert!(theirs > first.token, "Curator's node has a higher token");
+    assert!(
+        blocked.holders[0].remaining > Duration::from_secs(4),
+        "its session may last that long without a heartbeat"
+    );
 
-    curator.tell("release");
-    assert_eq!(curator.hears(), "released");
+    curator.send("release");
+    assert_eq!(curator.reply(), "released");
     assert!(granted(&zookeeper, &queued).await.token > theirs);
-    curator.tell("acquire 100");
-    assert_eq!(curator.hears(), "busy");
+    curator.send("acquire 100");
+    assert_eq!(curator.reply(), "busy");
     release(&zookeeper, &queued).await;
-    curator.tell("acquire 60000");
-    assert_eq!(curator.hears(), "held");
+    curator.send("acquire 60000");
+    assert_eq!(curator.reply(), "held");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_waiter_of_ours_is_woken_when_curator_releases_or_dies() {
+async fn our_waiter_is_woken_when_curator_releases_or_dies() {
     let server = ZooKeeperServer::start();
     let leases = client(&server.url()).await;
     let mut curator = Curator::start(&server);
-    curator.tell("acquire 60000");
-    assert_eq!(curator.hears(), "held");
-    let waiting = tokio::spawn(leases.lease("report", "42").wait(PATIENCE).acquire());
-    common::eventually("it waits", || async {
+    curator.send("acquire 60000");
+    assert_eq!(curator.reply(), "held");
+    let waiting = tokio::spawn(leases.lease("report", "42").wait(TIME_LIMIT).acquire());
+    common::eventually("our claim waits", || async {
         let page = leases.inspect(&Query::One(report())).await.unwrap();
         page.into_snapshots().remove(0).queue_length == 1
     })
     .await;
-    curator.tell("release");
-    assert_eq!(curator.hears(), "released");
+    curator.send("release");
+    assert_eq!(curator.reply(), "released");
     let lease = in_time("the grant", waiting).await.unwrap().unwrap();
     lease.check().unwrap();
     lease.release().await.unwrap();
 
-    curator.tell("acquire 60000");
-    assert_eq!(curator.hears(), "held");
-    let waiting = tokio::spawn(leases.lease("report", "42").wait(PATIENCE).acquire());
+    curator.send("acquire 60000");
+    assert_eq!(curator.reply(), "held");
+    let waiting = tokio::spawn(leases.lease("report", "42").wait(TIME_LIMIT).acquire());
     drop(curator);
     drop(in_time("the grant after its death", waiting).await.unwrap().unwrap());
 }

@@ -1,11 +1,12 @@
-//! What the page on this backend says: layout, users, bounds, what cannot be done, and what operators can.
+//! Tests of what `docs/backends/zookeeper.md` says: stored nodes, users, limits, unsupported features,
+//! operator's commands.
 #![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
 
 mod common;
 
 use std::time::Duration;
 
-use common::{LONG, PATIENCE, claim, client, eventually, granted, in_time, open, release, report};
+use common::{LONG_TTL, TIME_LIMIT, claim, client, eventually, granted, in_time, open, release, report};
 use leasehold::{
     Backend, Effect, EndReason, ErrorKind, Eviction, FencingToken, GoneReason, Handover, OperatorAction,
     OperatorCommand, Query, ReleaseRequest, Released, RenewRequest, Renewal, Share, Verdict,
@@ -14,11 +15,11 @@ use leasehold_testkit::servers::{Ensemble, ZooKeeperServer};
 use zookeeper_client::{Client, Error as Driver};
 
 async fn raw(server: &ZooKeeperServer) -> Client {
-    Client::connect(&format!("127.0.0.1:{}", server.port())).await.expect("the server is there")
+    Client::connect(&format!("127.0.0.1:{}", server.port())).await.expect("the server answers")
 }
 
 #[tokio::test]
-async fn a_contender_stands_where_curator_looks_and_its_czxid_is_the_token() {
+async fn a_contender_is_in_curators_folder_and_its_czxid_is_the_token() {
     let server = ZooKeeperServer::start();
     let url = server.url().replace("/?", "/app/x?");
     let zookeeper = open(&url).await;
@@ -39,24 +40,24 @@ async fn a_contender_stands_where_curator_looks_and_its_czxid_is_the_token() {
 }
 
 #[tokio::test]
-async fn others_are_told_when_a_dead_holder_is_followed_at_the_latest() {
+async fn others_are_told_when_the_session_of_a_dead_holder_has_ended_at_the_latest() {
     let server = ZooKeeperServer::start();
     let (ours, theirs) = (open(&server.url()).await, open(&server.url()).await);
     granted(&ours, &claim(&report())).await;
     let Ok(Verdict::Blocked(blocked)) = theirs.acquire(&claim(&report())).await else { panic!("it is held") };
     let (session, by) = (Duration::from_secs(2), &blocked.holders[0]);
     assert!(by.remaining > session && by.remaining < session * 2, "{by:?}");
-    assert!(by.remaining > theirs.info().limits.ttl, "more than the holder itself counts on");
+    assert!(by.remaining > theirs.info().limits.ttl, "longer than the holder itself relies on");
 }
 
 #[tokio::test]
-async fn a_user_s_nodes_are_that_user_s_alone() {
+async fn the_nodes_of_a_user_are_private_to_that_user() {
     let server = ZooKeeperServer::start();
     let as_user =
         |login: &str| server.url().replace("://", &format!("://{login}@")).replace("/?", "/private?");
     let ours = open(&as_user("ann:sesame")).await;
     granted(&ours, &claim(&report())).await;
-    // The same user, from a file.
+    // The same user with the password in a file.
     let file = std::env::temp_dir().join(format!("leasehold-zookeeper-password-{}", std::process::id()));
     std::fs::write(&file, "sesame\n").unwrap();
     let same = open(&format!("{}&password_file={}", as_user("ann"), file.display())).await;
@@ -74,7 +75,7 @@ async fn a_user_s_nodes_are_that_user_s_alone() {
 }
 
 #[tokio::test]
-async fn what_a_session_cannot_do_is_unsupported_and_says_why() {
+async fn what_a_session_cannot_do_is_unsupported_with_a_reason() {
     let server = ZooKeeperServer::start();
     let zookeeper = open(&server.url()).await;
     let mut brief = claim(&report());
@@ -84,16 +85,20 @@ async fn what_a_session_cannot_do_is_unsupported_and_says_why() {
     assert!(error.to_string().contains("session_timeout"), "{error}");
     let held = claim(&report());
     granted(&zookeeper, &held).await;
-    let release_request = ReleaseRequest::new(held.reference()).keeping(LONG);
+    let release_request = ReleaseRequest::new(held.reference()).keeping(LONG_TTL);
     assert_eq!(zookeeper.release(&release_request).await.unwrap_err().kind(), ErrorKind::Unsupported);
     release(&zookeeper, &held).await;
 
     let leases = client(&server.url()).await;
-    let request = leases.lease("report", "43").at_least(LONG).acquire().await;
+    let request = leases.lease("report", "43").at_least(LONG_TTL).acquire().await;
     assert_eq!(request.unwrap_err().kind(), ErrorKind::Unsupported);
-    let lease = leases.lease("report", "43").ttl(LONG).acquire().await.unwrap();
-    assert!(lease.ttl() < Duration::from_secs(2), "what the session vouches for: {:?}", lease.ttl());
-    assert_eq!(lease.extend(LONG).await.unwrap_err().kind(), ErrorKind::Unsupported);
+    let lease = leases.lease("report", "43").ttl(LONG_TTL).acquire().await.unwrap();
+    assert!(
+        lease.ttl() < Duration::from_secs(2),
+        "the ttl is shortened to what the session allows: {:?}",
+        lease.ttl()
+    );
+    assert_eq!(lease.extend(LONG_TTL).await.unwrap_err().kind(), ErrorKind::Unsupported);
     assert_eq!(lease.detach().unwrap_err().kind(), ErrorKind::Unsupported);
 
     let config = leasehold_zookeeper::Config::parse(&server.url().replace("tick=200ms", "tick=2s")).unwrap();
@@ -104,7 +109,7 @@ async fn what_a_session_cannot_do_is_unsupported_and_says_why() {
 }
 
 #[tokio::test]
-async fn no_server_is_unavailable_and_a_state_older_than_a_token_is_refused() {
+async fn a_missing_server_is_unavailable_and_a_token_below_the_floor_is_refused() {
     let config = leasehold_zookeeper::Config::parse("zookeeper://127.0.0.1:1").unwrap();
     let environment = std::sync::Arc::new(leasehold::System::current());
     let error = leasehold_zookeeper::ZooKeeper::connect(config, environment).await.unwrap_err();
@@ -119,7 +124,7 @@ async fn no_server_is_unavailable_and_a_state_older_than_a_token_is_refused() {
 }
 
 #[tokio::test]
-async fn a_writer_becomes_a_reader_without_a_gap_whoever_waits() {
+async fn a_writer_becomes_a_reader_without_a_gap_although_another_writer_waits() {
     let server = ZooKeeperServer::start();
     let (a, b) = (open(&server.url()).await, open(&server.url()).await);
     let share = |share: Share| {
@@ -130,60 +135,61 @@ async fn a_writer_becomes_a_reader_without_a_gap_whoever_waits() {
     let writer = share(Share::WRITE);
     let first = granted(&a, &writer).await;
     let rival = share(Share::WRITE).queued();
-    let Ok(Verdict::Blocked(blocked)) = b.acquire(&rival).await else { panic!("a writer is there") };
+    let Ok(Verdict::Blocked(blocked)) = b.acquire(&rival).await else { panic!("a writer holds it") };
     let reader = share(Share::READ).taking_over(Handover::from(writer.owner));
     let second = granted(&a, &reader).await;
     assert_ne!(first.token, second.token);
-    assert_eq!(release(&a, &writer).await, Released::AlreadyGone, "it is the reader's now");
-    // The rival is still first in line, hears of the change, and has to wait for the reader.
-    in_time("the news", b.wait(&rival.reference(), &blocked.cursor, PATIENCE)).await.unwrap();
+    assert_eq!(release(&a, &writer).await, Released::AlreadyGone, "the node belongs to the reader now");
+    // The rival is still first in the queue, is woken by the change, and has to wait for the reader.
+    in_time("the wake-up", b.wait(&rival.reference(), &blocked.cursor, TIME_LIMIT)).await.unwrap();
     assert!(matches!(b.acquire(&rival).await, Ok(Verdict::Blocked(blocked)) if blocked.ahead == 0));
     assert!(
         matches!(b.acquire(&share(Share::READ)).await, Ok(Verdict::Blocked(_))),
-        "nobody passes the rival"
+        "no later claim overtakes the rival"
     );
     assert_eq!(release(&a, &reader).await, Released::Now);
     assert!(granted(&b, &rival).await.token > first.token);
 }
 
 #[tokio::test]
-async fn an_operator_pauses_asks_and_evicts() {
+async fn an_operator_evicts_holders_and_pauses_a_resource() {
     let server = ZooKeeperServer::start();
     let leases = client(&server.url()).await;
     let operator = open(&server.url()).await;
-    let order = |command| OperatorCommand::new(report(), command, "ops", "maintenance");
+    let command = |action| OperatorCommand::new(report(), action, "ops", "maintenance");
     let lease = leases.lease("report", "42").acquire().await.unwrap();
-    operator.order(&order(OperatorAction::Evict(Eviction::AtExpiry))).await.unwrap();
-    // It is told at its next renewal, runs out, and is then deleted although its session lives on.
+    operator.order(&command(OperatorAction::Evict(Eviction::AtExpiry))).await.unwrap();
+    // The holder learns of it at its next renewal, its lease runs out, and its node is deleted although the
+    // session lives.
     assert_eq!(in_time("the eviction", lease.ended()).await, EndReason::Evicted);
-    let next = leases.lease("report", "42").wait(PATIENCE).acquire().await.unwrap();
+    let next = leases.lease("report", "42").wait(TIME_LIMIT).acquire().await.unwrap();
     assert!(next.token() > lease.token());
-    operator.order(&order(OperatorAction::Evict(Eviction::Now))).await.unwrap();
+    operator.order(&command(OperatorAction::Evict(Eviction::Now))).await.unwrap();
     assert_eq!(in_time("the second eviction", next.ended()).await, EndReason::Evicted);
-    operator.order(&order(OperatorAction::Pause { lasting: Duration::from_secs(1) })).await.unwrap();
-    let third = leases.lease("report", "42").wait(PATIENCE).acquire().await.unwrap();
+    operator.order(&command(OperatorAction::Pause { lasting: Duration::from_secs(1) })).await.unwrap();
+    let third = leases.lease("report", "42").wait(TIME_LIMIT).acquire().await.unwrap();
     assert!(third.token() > next.token(), "a pause ends by itself");
 }
 
 #[tokio::test]
-async fn a_seat_passes_within_a_process_while_nobody_else_waits() {
+async fn a_lease_is_handed_over_within_a_process_while_no_other_process_waits() {
     let server = ZooKeeperServer::start();
     let leases = client(&server.url()).await;
     let mut lease = leases.lease("report", "42").acquire().await.unwrap();
     for _ in 0..5 {
-        let next = tokio::spawn(leases.lease("report", "42").wait(PATIENCE).acquire());
+        let next = tokio::spawn(leases.lease("report", "42").wait(TIME_LIMIT).acquire());
         tokio::task::yield_now().await;
         let token = lease.token();
         lease.release().await.unwrap();
-        lease = in_time("the hand-over", next).await.unwrap().unwrap();
+        lease = in_time("the handover", next).await.unwrap().unwrap();
         assert!(lease.token() > token);
     }
     lease.check().unwrap();
 }
 
-/// A version from before markers evicts like this, and so does somebody with `zkCli.sh`.
+/// An early version without markers evicts like this, and so does an operator with `zkCli.sh`.
 #[tokio::test]
-async fn a_contender_that_somebody_deleted_leaves_no_marker_once_its_owner_asks_or_ends() {
+async fn a_marker_whose_contender_was_deleted_by_hand_goes_when_its_owner_asks_or_releases() {
     let server = ZooKeeperServer::start();
     let (zookeeper, raw) = (open(&server.url()).await, raw(&server).await);
     let (ours, folder) = (claim(&report()), "/leasehold/v1/locks/report/42");
@@ -194,12 +200,12 @@ async fn a_contender_that_somebody_deleted_leaves_no_marker_once_its_owner_asks_
         raw.delete(&format!("{folder}/{name}"), None).await.unwrap();
     };
     let first = granted(&zookeeper, &ours).await;
-    let [marker] = &markers().await[..] else { panic!("one marker is there") };
+    let [marker] = &markers().await[..] else { panic!("there is not exactly one marker") };
     assert!(marker.starts_with(&ours.owner.reveal()), "{marker}");
     delete().await;
-    let renewal = zookeeper.renew(&[RenewRequest::new(ours.reference(), LONG)]).await.remove(0).unwrap();
+    let renewal = zookeeper.renew(&[RenewRequest::new(ours.reference(), LONG_TTL)]).await.remove(0).unwrap();
     assert!(matches!(renewal, Renewal::Gone { why: GoneReason::NotThere }), "{renewal:?}");
-    // The same claim again: the marker that is left does not refuse it.
+    // The same claim again: the stray marker does not block it.
     let second = granted(&zookeeper, &ours).await;
     assert!(second.token > first.token);
     assert_eq!(markers().await.len(), 1);
@@ -208,26 +214,29 @@ async fn a_contender_that_somebody_deleted_leaves_no_marker_once_its_owner_asks_
     assert_eq!(markers().await, Vec::<String>::new());
 }
 
-/// Reads go on being answered by a server that is cut off; a lease must not live on them.
+/// A server that is cut off still answers reads for a while. A lease must not rely on them (ADR 0026).
 #[tokio::test]
-async fn a_holder_on_a_server_without_a_majority_is_told_by_its_own_clock() {
+async fn a_holder_whose_server_has_no_majority_stops_by_its_own_clock() {
     let ensemble = Ensemble::start();
     let server = ensemble.follower();
     let follower = server.port();
-    let ours = client(&common::through(follower)).await;
-    let lease = ours.lease("report", "42").wait(PATIENCE).acquire().await.unwrap();
+    let ours = client(&common::url_through(follower)).await;
+    let lease = ours.lease("report", "42").wait(TIME_LIMIT).acquire().await.unwrap();
     let others: Vec<_> = ensemble.servers().iter().filter(|server| server.port() != follower).collect();
     others.iter().for_each(|server| server.freeze());
     in_time("the loss", lease.ended()).await;
     assert!(lease.check().is_err());
-    assert!(server.ask("srvr").contains("Mode: follower"), "it has not noticed yet that it is alone");
+    assert!(
+        server.ask("srvr").contains("Mode: follower"),
+        "the server has not noticed yet that it is cut off"
+    );
     others.iter().for_each(|server| server.thaw());
     let token = lease.token();
     drop(lease);
     let next = in_time("the next grant", async {
         loop {
-            // Until they have found together again.
-            if let Ok(next) = ours.lease("report", "42").wait(PATIENCE).acquire().await {
+            // Until the servers have elected a leader again.
+            if let Ok(next) = ours.lease("report", "42").wait(TIME_LIMIT).acquire().await {
                 return next;
             }
         }
@@ -237,7 +246,7 @@ async fn a_holder_on_a_server_without_a_majority_is_told_by_its_own_clock() {
 }
 
 #[tokio::test]
-async fn tombstones_that_are_over_are_cleared_away() {
+async fn tombstones_past_their_end_are_deleted() {
     let server = ZooKeeperServer::start();
     let zookeeper = open(&server.url()).await;
     let tombstone = |keep| ReleaseRequest::new(claim(&report()).reference()).with_tombstone(keep);
@@ -245,7 +254,7 @@ async fn tombstones_that_are_over_are_cleared_away() {
         zookeeper.release(&tombstone(Duration::from_millis(1))).await.unwrap();
     }
     let raw = raw(&server).await;
-    eventually("they are cleared away", || async {
+    eventually("the tombstones are deleted", || async {
         zookeeper.release(&tombstone(Duration::from_millis(1))).await.unwrap();
         raw.list_children("/leasehold/v1/graves").await.unwrap().len() <= 2
     })

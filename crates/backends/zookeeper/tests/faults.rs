@@ -1,4 +1,4 @@
-//! What goes wrong with networks and servers, and what must come of it.
+//! Faults of the network and of servers: partitions, crashes, stops, lost and late requests and replies.
 #![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
 
 mod common;
@@ -6,7 +6,7 @@ mod common;
 use std::time::Duration;
 
 use common::{
-    PATIENCE, claim, client, eventually, granted, in_time, is_blocked, open, release, report, through,
+    TIME_LIMIT, claim, client, eventually, granted, in_time, is_blocked, open, release, report, url_through,
 };
 use leasehold::{
     Backend, Effect, Error, ErrorKind, GoneReason, Query, ReleaseRequest, Released, RenewRequest, Renewal,
@@ -18,34 +18,36 @@ use leasehold_testkit::{
     servers::{Ensemble, ZooKeeperServer},
 };
 
-fn says(error: &Error) -> (ErrorKind, Effect) {
+fn kind_and_effect(error: &Error) -> (ErrorKind, Effect) {
     (error.kind(), error.effect())
 }
 
-async fn there(backend: &dyn Backend) -> (u32, u32) {
-    let page = backend.inspect(&Query::One(report())).await.expect("inspect answers");
-    let seen = page.into_snapshots().remove(0);
-    (seen.holder_count, seen.queue_length)
+/// How many claims hold and wait for the resource.
+async fn holders_and_waiters(backend: &dyn Backend) -> (u32, u32) {
+    let page = backend.inspect(&Query::One(report())).await.expect("inspect is answered");
+    let snapshot = page.into_snapshots().remove(0);
+    (snapshot.holder_count, snapshot.queue_length)
 }
 
 #[tokio::test]
-async fn a_partition_past_the_session_is_a_loss_told_in_time_and_healing_revives_nothing() {
+async fn after_a_partition_the_lease_is_lost_before_the_next_grant_and_stays_lost() {
     let server = ZooKeeperServer::start();
     let proxy = Proxy::start(server.port(), 1).await;
-    let (ours, theirs) = (client(&through(proxy.port())).await, client(&server.url()).await);
+    let (ours, theirs) = (client(&url_through(proxy.port())).await, client(&server.url()).await);
     let lease = ours.lease("report", "42").acquire().await.unwrap();
     proxy.black_hole();
-    let next = tokio::spawn(theirs.lease("report", "42").wait(PATIENCE).acquire());
+    let next = tokio::spawn(theirs.lease("report", "42").wait(TIME_LIMIT).acquire());
     in_time("the loss", lease.ended()).await;
-    assert!(!next.is_finished(), "told before anyone else is granted");
+    assert!(!next.is_finished(), "the holder stops before the next claim is granted");
     assert!(lease.check().is_err());
     let next = in_time("the next grant", next).await.unwrap().unwrap();
     assert!(next.token() > lease.token());
     proxy.heal();
-    // Once the lost one can be asked for again, everything of it has come through.
-    let again = tokio::spawn(ours.lease("report", "42").wait(PATIENCE).acquire());
-    eventually("it waits again", || async { theirs.backend_line().await == (1, 1) }).await;
-    assert!(lease.check().is_err(), "loss latches");
+    // Once the first client can queue again, all its delayed requests have reached the server.
+    let again = tokio::spawn(ours.lease("report", "42").wait(TIME_LIMIT).acquire());
+    eventually("the first client waits again", || async { theirs.holders_and_waiters().await == (1, 1) })
+        .await;
+    assert!(lease.check().is_err(), "a lost lease stays lost");
     next.check().unwrap();
     let token = next.token();
     next.release().await.unwrap();
@@ -53,27 +55,31 @@ async fn a_partition_past_the_session_is_a_loss_told_in_time_and_healing_revives
 }
 
 #[tokio::test]
-async fn a_server_killed_and_restarted_keeps_lease_and_line() {
+async fn a_server_that_is_killed_and_restarted_keeps_the_lease_and_the_queue() {
     let server = ZooKeeperServer::start();
     let (ours, theirs) = (client(&server.url()).await, client(&server.url()).await);
     let lease = ours.lease("report", "42").acquire().await.unwrap();
-    let next = tokio::spawn(theirs.lease("report", "42").wait(PATIENCE * 2).acquire());
-    eventually("it waits", || async { theirs.backend_line().await == (1, 1) }).await;
+    let next = tokio::spawn(theirs.lease("report", "42").wait(TIME_LIMIT * 2).acquire());
+    eventually("the second client waits", || async { theirs.holders_and_waiters().await == (1, 1) }).await;
     server.kill();
     assert!(!next.is_finished());
     server.run_again();
     let granted = next.is_finished();
-    assert!(!granted || lease.check().is_err(), "nobody is granted beside a holder who was not told");
-    // Whether the restart took longer than what was vouched for is the machine's affair: it was told, or it holds on.
+    assert!(
+        !granted || lease.check().is_err(),
+        "the next claim is granted only after the holder has stopped"
+    );
+    // Depending on how long the restart took, the holder has lost its lease or still has it. Both are right.
     let token = lease.token();
-    // A farewell whose answer is lost with a connection is said again, until it is answered.
+    // If the reply to the release is lost with a connection, the engine repeats the release until it is
+    // answered.
     drop(in_time("the release", lease.release()).await);
     let next = in_time("the next grant", next).await.unwrap().unwrap();
     assert!(next.token() > token, "tokens grow across a restart");
 }
 
 #[tokio::test]
-async fn a_server_that_stops_for_a_while_costs_nothing_or_is_told() {
+async fn a_short_stop_of_the_server_keeps_the_lease_and_a_long_one_ends_it() {
     let server = ZooKeeperServer::start();
     let ours = client(&server.url().replace("session_timeout=2s", "session_timeout=4s")).await;
     let lease = ours.lease("report", "42").acquire().await.unwrap();
@@ -81,41 +87,41 @@ async fn a_server_that_stops_for_a_while_costs_nothing_or_is_told() {
     tokio::time::sleep(Duration::from_millis(700)).await;
     server.thaw();
     lease.check().expect("a short stop is not a loss");
-    // And one past all that is vouched for is told, whatever the server will say later.
+    // A stop that is longer than the guaranteed time ends the lease, whatever the server replies later.
     server.freeze();
     in_time("the loss", lease.ended()).await;
     assert!(lease.check().is_err());
     server.thaw();
-    let next = ours.lease("report", "42").wait(PATIENCE).acquire().await.unwrap();
+    let next = ours.lease("report", "42").wait(TIME_LIMIT).acquire().await.unwrap();
     assert!(next.token() > lease.token());
 }
 
 #[tokio::test]
-async fn a_reply_lost_after_execution_is_unknown_and_asking_again_finds_the_same_node() {
+async fn a_lost_reply_has_an_unknown_effect_and_the_repeated_claim_finds_its_node() {
     let server = ZooKeeperServer::start();
     let proxy = Proxy::start(server.port(), 2).await;
-    let (zookeeper, direct) = (open(&through(proxy.port())).await, open(&server.url()).await);
+    let (zookeeper, direct) = (open(&url_through(proxy.port())).await, open(&server.url()).await);
     let first = claim(&report());
     granted(&zookeeper, &first).await;
     release(&zookeeper, &first).await;
     proxy.lose_replies(1);
     let ours = claim(&report());
-    let error = in_time("the answer", zookeeper.acquire(&ours)).await.unwrap_err();
-    assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::Unknown));
-    eventually("the server has executed it", || async { there(&direct).await == (1, 0) }).await;
+    let error = in_time("the reply", zookeeper.acquire(&ours)).await.unwrap_err();
+    assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::Unknown));
+    eventually("the server has executed it", || async { holders_and_waiters(&direct).await == (1, 0) }).await;
     let before = direct.inspect(&Query::One(report())).await.unwrap().into_snapshots().remove(0);
     let grant = in_time("asking again", granted(&zookeeper, &ours)).await;
-    assert_eq!(grant.token, before.holders[0].token, "granted once");
-    assert_eq!(there(&direct).await, (1, 0), "one node");
+    assert_eq!(grant.token, before.holders[0].token, "the repeated claim is granted the same contender");
+    assert_eq!(holders_and_waiters(&direct).await, (1, 0), "there is one contender");
     assert_eq!(release(&zookeeper, &ours).await, Released::Now);
-    assert_eq!(there(&direct).await, (0, 0));
+    assert_eq!(holders_and_waiters(&direct).await, (0, 0));
 }
 
 #[tokio::test]
-async fn a_request_executed_after_its_owner_gave_up_comes_to_nothing() {
+async fn a_request_executed_after_its_owner_gave_up_has_no_effect() {
     let server = ZooKeeperServer::start();
     let proxy = Proxy::start(server.port(), 3).await;
-    let (slow, direct) = (open(&through(proxy.port())).await, open(&server.url()).await);
+    let (slow, direct) = (open(&url_through(proxy.port())).await, open(&server.url()).await);
     let first = claim(&report());
     granted(&slow, &first).await;
     release(&slow, &first).await;
@@ -131,59 +137,66 @@ async fn a_request_executed_after_its_owner_gave_up_comes_to_nothing() {
     let next = claim(&report());
     granted(&direct, &next).await;
     assert!(matches!(slow.acquire(&ours).await.unwrap(), Verdict::Cancelled));
-    assert_eq!(there(&direct).await, (1, 0), "the tombstone stopped it");
+    assert_eq!(holders_and_waiters(&direct).await, (1, 0), "the tombstone has refused the late request");
 }
 
 #[tokio::test]
-async fn a_connection_cut_anywhere_never_makes_a_wrong_answer() {
+async fn a_connection_cut_after_any_byte_never_leads_to_a_wrong_result() {
     let server = ZooKeeperServer::start();
     let proxy = Proxy::start(server.port(), 4).await;
-    let (zookeeper, direct) = (open(&through(proxy.port())).await, open(&server.url()).await);
+    let (zookeeper, direct) = (open(&url_through(proxy.port())).await, open(&server.url()).await);
     let cuts = [Direction::Requests, Direction::Replies]
         .into_iter()
-        .flat_map(|way| [1, 40, 150, 400].map(|n| (way, n)));
+        .flat_map(|direction| [1, 40, 150, 400].map(|bytes| (direction, bytes)));
     let mut last = None;
-    for (way, bytes) in cuts {
+    for (direction, bytes) in cuts {
         let ours = claim(&report());
-        proxy.cut_after(way, bytes);
-        let first = match in_time("the answer", zookeeper.acquire(&ours)).await {
+        proxy.cut_after(direction, bytes);
+        let first = match in_time("the reply", zookeeper.acquire(&ours)).await {
             Ok(Verdict::Granted(grant)) => Some(grant),
-            Ok(other) => panic!("{way:?} after {bytes}: {other:?}"),
+            Ok(other) => panic!("{direction:?} after {bytes}: {other:?}"),
             Err(error) => {
-                assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::Unknown));
+                assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::Unknown));
                 None
             }
         };
-        // Whatever became of it, asking again and releasing is safe.
+        // Whatever the first attempt did, repeating the claim and releasing it is safe.
         let mut again = None;
         while again.is_none() {
-            again = match in_time("the second answer", zookeeper.acquire(&ours)).await {
+            again = match in_time("the second reply", zookeeper.acquire(&ours)).await {
                 Ok(Verdict::Granted(grant)) => Some(grant.token),
-                Ok(other) => panic!("{way:?} after {bytes}, again: {other:?}"),
+                Ok(other) => panic!("{direction:?} after {bytes}, again: {other:?}"),
                 Err(_) => None,
             };
         }
-        assert!(first.is_none_or(|first| Some(first.token) == again), "one grant, one token");
+        assert!(
+            first.is_none_or(|first| Some(first.token) == again),
+            "both replies are about the same contender"
+        );
         assert!(last < again, "tokens grow");
         last = again;
-        assert_eq!(there(&direct).await, (1, 0), "{way:?} after {bytes}");
+        assert_eq!(holders_and_waiters(&direct).await, (1, 0), "{direction:?} after {bytes}");
         eventually("the release", || async {
             zookeeper.release(&ReleaseRequest::new(ours.reference())).await.is_ok()
         })
         .await;
-        assert_eq!(there(&direct).await, (0, 0), "{way:?} after {bytes}: nothing is left");
+        assert_eq!(
+            holders_and_waiters(&direct).await,
+            (0, 0),
+            "{direction:?} after {bytes}: nothing is left"
+        );
     }
 }
 
 #[tokio::test]
-async fn a_session_that_ended_is_gone_at_the_next_renewal_and_a_new_one_takes_over() {
+async fn after_a_session_has_ended_the_next_renewal_says_gone_and_a_new_session_begins() {
     let server = ZooKeeperServer::start();
     let proxy = Proxy::start(server.port(), 5).await;
-    let (ours, direct) = (open(&through(proxy.port())).await, open(&server.url()).await);
+    let (ours, direct) = (open(&url_through(proxy.port())).await, open(&server.url()).await);
     let held = claim(&report());
     let first = granted(&ours, &held).await;
     proxy.black_hole();
-    eventually("the session ends", || async { there(&direct).await == (0, 0) }).await;
+    eventually("the session ends", || async { holders_and_waiters(&direct).await == (0, 0) }).await;
     proxy.heal();
     let renewed = in_time("the renewal", async {
         loop {
@@ -202,24 +215,29 @@ async fn a_session_that_ended_is_gone_at_the_next_renewal_and_a_new_one_takes_ov
 }
 
 #[tokio::test]
-async fn an_ensemble_loses_a_follower_and_then_its_leader_and_no_lease() {
+async fn an_ensemble_that_loses_a_follower_and_then_its_leader_loses_no_lease() {
     let ensemble = Ensemble::start();
     let url = ensemble.url();
     let (ours, theirs) = (client(&url).await, client(&url).await);
     let mut token = None;
     for victim in ["follower", "leader"] {
-        let lease = ours.lease("report", "42").wait(PATIENCE).acquire().await.unwrap();
+        let lease = ours.lease("report", "42").wait(TIME_LIMIT).acquire().await.unwrap();
         assert!(token < Some(lease.token()), "tokens grow across leaders");
-        let next = tokio::spawn(theirs.lease("report", "42").wait(PATIENCE * 2).acquire());
-        eventually("it waits", || async { theirs.backend_line().await == (1, 1) }).await;
+        let next = tokio::spawn(theirs.lease("report", "42").wait(TIME_LIMIT * 2).acquire());
+        eventually("the second client waits", || async { theirs.holders_and_waiters().await == (1, 1) })
+            .await;
         let server = if victim == "leader" { ensemble.leader() } else { ensemble.follower() };
         server.kill();
         let granted = next.is_finished();
-        assert!(!granted || lease.check().is_err(), "nobody is granted beside a holder who was not told");
-        // Served again by those that are left.
-        eventually("the ensemble serves", || async { theirs.backend_line().await.0 > 0 }).await;
+        assert!(
+            !granted || lease.check().is_err(),
+            "the next claim is granted only after the holder has stopped"
+        );
+        // The remaining servers have elected a leader.
+        eventually("the ensemble serves", || async { theirs.holders_and_waiters().await.0 > 0 }).await;
         let before = lease.token();
-        // A farewell whose answer is lost with a server is said again, until it is answered.
+        // If the reply to the release is lost with the server, the engine repeats the release until it is
+        // answered.
         drop(in_time("the release", lease.release()).await);
         let next = in_time("the next grant", next).await.unwrap().unwrap();
         assert!(next.token() > before, "tokens grow");
@@ -229,17 +247,18 @@ async fn an_ensemble_loses_a_follower_and_then_its_leader_and_no_lease() {
     }
 }
 
-/// What a client sees of the line.
-trait BackendLine {
-    async fn backend_line(&self) -> (u32, u32);
+/// Reads holders and waiters through a client.
+trait ReadsQueue {
+    /// How many claims hold and wait for the resource; (0, 0) if the servers do not answer.
+    async fn holders_and_waiters(&self) -> (u32, u32);
 }
 
-impl BackendLine for leasehold::Client {
-    async fn backend_line(&self) -> (u32, u32) {
+impl ReadsQueue for leasehold::Client {
+    async fn holders_and_waiters(&self) -> (u32, u32) {
         match self.inspect(&Query::One(report())).await {
             Ok(page) => {
-                let seen = page.into_snapshots().remove(0);
-                (seen.holder_count, seen.queue_length)
+                let snapshot = page.into_snapshots().remove(0);
+                (snapshot.holder_count, snapshot.queue_length)
             }
             Err(_) => (0, 0),
         }

@@ -1,6 +1,6 @@
-//! Holders that are real processes: killed, stopped past their session, resumed.
+//! Holders that are real processes: they are killed, stopped for longer than their session, and resumed.
 //!
-//! This program is also the holder: started with a URL, it is the taker of the testkit.
+//! This program is also the holder: started with a URL, it runs the client process of the testkit.
 
 use std::{process::ExitCode, time::Duration};
 
@@ -12,15 +12,18 @@ fn main() -> ExitCode {
     client_process::main_with_tests(
         "zookeeper://",
         &[
-            ("a_killed_holder_is_followed_after_its_session_by_a_higher_token", killed),
-            ("a_holder_stopped_past_its_session_is_told_before_any_check_says_ok", stopped_past_its_session),
+            ("after_a_holder_is_killed_the_next_one_gets_a_higher_token", killed),
+            (
+                "a_holder_stopped_past_its_session_learns_of_the_loss_before_any_check_passes",
+                stopped_past_its_session,
+            ),
             ("a_holder_stopped_for_less_than_its_session_keeps_lease_and_token", stopped_for_a_while),
         ],
     )
 }
 
 fn start(url: &str) -> ClientProcess {
-    let program = std::env::current_exe().expect("this program");
+    let program = std::env::current_exe().expect("this program has a path");
     ClientProcess::start(&program, url, "report/42", TTL)
 }
 
@@ -40,13 +43,13 @@ fn stopped_past_its_session() {
     stopped.signal("STOP");
     let mut next = start(&server.url());
     let higher = next.granted();
-    assert!(higher > token, "its late write is below the fence");
+    assert!(higher > token, "a fence refuses the late writes of the stopped holder");
     stopped.signal("CONT");
     stopped.tell("check");
     let (first, second) = (stopped.hears(""), stopped.hears(""));
     assert!([first.as_str(), second.as_str()].contains(&"over"), "{first}, {second}");
     assert!(first != "ok" && second != "ok", "{first}, {second}");
-    // Its farewell comes late, and harms nobody.
+    // Its release comes late and must not end the lease of the next holder.
     stopped.tell("release");
     assert_ne!(stopped.hears("released"), "Now");
     next.tell("check");
@@ -57,7 +60,7 @@ fn stopped_past_its_session() {
 
 fn stopped_for_a_while() {
     let server = ZooKeeperServer::start();
-    // A session that outlasts the stop by far, on a loaded machine too.
+    // A session timeout that is much longer than the stop, so that a loaded machine does not end the session.
     let url = server.url().replace("session_timeout=2s", "session_timeout=4s");
     let mut holder = start(&url);
     let token = holder.granted();
@@ -67,7 +70,11 @@ fn stopped_for_a_while() {
     holder.signal("CONT");
     holder.tell("check");
     assert_eq!(holder.hears(""), "ok");
-    assert_eq!(waiting.says_within(Duration::from_millis(100)), None, "nobody else was granted");
+    assert_eq!(
+        waiting.says_within(Duration::from_millis(100)),
+        None,
+        "no other process was granted the lease"
+    );
     holder.tell("release");
     assert_eq!(holder.hears("released"), "Now");
     assert!(waiting.granted() > token);

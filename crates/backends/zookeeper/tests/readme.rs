@@ -1,4 +1,4 @@
-//! What the README says of this backend is what the backend says of itself.
+//! The row of this backend in the README is the same as what the backend reports.
 
 mod common;
 
@@ -8,12 +8,12 @@ use leasehold::Backend as _;
 use leasehold_testkit::servers::ZooKeeperServer;
 
 #[tokio::test]
-async fn the_table_of_backends_is_true() {
+async fn the_row_of_this_backend_is_up_to_date() {
     let server = ZooKeeperServer::start();
     let zookeeper = common::open(&server.url()).await;
     let info = zookeeper.info();
     let row = format!("| {} | {} | {} |", info.guarantee, info.because, info.tokens_break_when);
     let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../README.md");
-    let readme = fs::read_to_string(readme).expect("there is one");
-    assert!(readme.contains(&row), "{row}");
+    let readme = fs::read_to_string(readme).expect("the README exists");
+    assert!(readme.contains(&row), "the README does not contain {row}");
 }

@@ -1,49 +1,50 @@
-//! Clients whose network or servers are slow for a while: once that is over, nothing of theirs is left behind.
+//! Clients whose network or servers are slow for a while. Once that is over, none of their contenders may
+//! remain.
 #![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
 
 mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{PATIENCE, client, eventually, frames::Frames, in_time, through};
+use common::{TIME_LIMIT, client, eventually, frame_proxy::FrameProxy, in_time, url_through};
 use leasehold_testkit::servers::{Ensemble, ZooKeeperServer};
 
-/// How long somebody waits for what nobody uses.
-const SOON: Duration = Duration::from_secs(5);
+/// How long a claim waits for a resource that must be free.
+const FREE_WITHIN: Duration = Duration::from_secs(5);
 
-/// Two tasks of one client ask while its replies are late, so that the first one asks again and again. Then it is granted,
-/// and hands over to the second one.
+/// Two tasks of one client acquire while its replies are late, so that the engine repeats the first request
+/// several times. Then the first task is granted, and hands over to the second one.
 async fn two_tasks_of_a_slow_client(server: &ZooKeeperServer, session: &str) {
-    let frames = Frames::start(server.port()).await;
-    let a = client(&through(frames.port()).replace("session_timeout=2s", session)).await;
+    let proxy = FrameProxy::start(server.port()).await;
+    let a = client(&url_through(proxy.port()).replace("session_timeout=2s", session)).await;
     let (b, c) = (client(&server.url()).await, client(&server.url()).await);
     let held = b.lease("report", session).acquire().await.expect("it is free");
-    frames.lag(Duration::from_millis(1_300));
-    let ask = || {
-        let request = a.lease("report", session).wait(PATIENCE);
+    proxy.delay_replies(Duration::from_millis(1_300));
+    let acquire_and_release = || {
+        let request = a.lease("report", session).wait(TIME_LIMIT);
         tokio::spawn(async move {
             let lease = request.acquire().await?;
             lease.release().await
         })
     };
-    let tasks = [ask(), ask()];
+    let tasks = [acquire_and_release(), acquire_and_release()];
     tokio::time::sleep(Duration::from_millis(2_600)).await;
-    frames.lag(Duration::from_millis(650));
+    proxy.delay_replies(Duration::from_millis(650));
     tokio::time::sleep(Duration::from_millis(2_600)).await;
-    frames.lag(Duration::ZERO);
-    held.release().await.expect("release answers");
+    proxy.delay_replies(Duration::ZERO);
+    held.release().await.expect("the release is answered");
     for task in tasks {
-        in_time("a task of the slow client", task).await.expect("no panic").expect("nobody else holds it");
+        in_time("a task of the slow client", task).await.expect("no panic").expect("no other claim holds it");
     }
-    // The slow client lives on, and has nothing to do.
-    let next = c.lease("report", session).wait(SOON).acquire().await.expect("nobody holds it");
-    let seen = c.look("report", session).await.expect("look answers");
-    assert_eq!((seen.holder_count, seen.queue_length), (1, 0), "{seen:?}");
-    next.release().await.expect("release answers");
+    // The slow client still has its session, but no claim.
+    let next = c.lease("report", session).wait(FREE_WITHIN).acquire().await.expect("no claim holds it");
+    let snapshot = c.look("report", session).await.expect("look is answered");
+    assert_eq!((snapshot.holder_count, snapshot.queue_length), (1, 0), "{snapshot:?}");
+    next.release().await.expect("the release is answered");
 }
 
 #[tokio::test]
-async fn two_tasks_that_asked_again_and_again_leave_nothing() {
+async fn two_tasks_whose_requests_were_repeated_leave_no_contender() {
     let server = ZooKeeperServer::start();
     tokio::join!(
         two_tasks_of_a_slow_client(&server, "session_timeout=2s"),
@@ -52,12 +53,13 @@ async fn two_tasks_that_asked_again_and_again_leave_nothing() {
     );
 }
 
-/// A majority of the servers stops for short times, again and again.
+/// A majority of the servers is stopped for short times, several times.
 #[tokio::test(flavor = "multi_thread")]
-async fn stops_of_a_majority_leave_nothing() {
+async fn short_stops_of_a_majority_leave_no_contender() {
     const RESOURCES: [&str; 4] = ["1", "2", "3", "4"];
     let ensemble = Ensemble::start();
-    // What is vouched for is short and the driver patient, so that a claim is asked for more than once in one stop.
+    // Leases are short and the driver waits long, so that the engine repeats a claim more than once during
+    // one stop.
     let url = ensemble.url().replace("session_timeout=3s&tick=200ms", "session_timeout=4s&tick=1600ms");
     let (a, b) = (client(&url).await, client(&url).await);
     let until = Instant::now() + Duration::from_secs(20);
@@ -87,15 +89,19 @@ async fn stops_of_a_majority_leave_nothing() {
     while let Some(done) = in_time("the last tasks", tasks.join_next()).await {
         done.unwrap();
     }
-    in_time("what is left to do", a.shutdown()).await;
-    in_time("what is left to do", b.shutdown()).await;
-    // The first two are still there, idle.
+    in_time("the cleanup of the first client", a.shutdown()).await;
+    in_time("the cleanup of the second client", b.shutdown()).await;
+    // The sessions of the first two clients still exist.
     let c = client(&url).await;
     for id in RESOURCES {
         eventually("the ensemble answers", || async { c.look("report", id).await.is_ok() }).await;
-        let seen = c.look("report", id).await.unwrap();
-        assert_eq!((seen.holder_count, seen.queue_length), (0, 0), "report/{id} is left behind: {seen:?}");
-        let next = c.lease("report", id).wait(PATIENCE).acquire().await.unwrap();
+        let snapshot = c.look("report", id).await.unwrap();
+        assert_eq!(
+            (snapshot.holder_count, snapshot.queue_length),
+            (0, 0),
+            "report/{id} still has contenders: {snapshot:?}"
+        );
+        let next = c.lease("report", id).wait(TIME_LIMIT).acquire().await.unwrap();
         next.release().await.unwrap();
     }
 }

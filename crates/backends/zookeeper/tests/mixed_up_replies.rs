@@ -1,7 +1,8 @@
-//! A proxy that delivers another session's answer. The number of the request fits, because every session counts from one.
+//! A proxy delivers the reply to another session. Its xid is right, because every session counts its requests
+//! from one.
 //!
-//! For each verb: another client has an answer that says yes, and it is delivered instead of each answer of ours in turn,
-//! while the truth is no.
+//! For each verb: another client gets replies that mean success. Each of them is delivered instead of each
+//! reply of ours in turn, in a situation in which our request must not succeed (ADR 0033).
 #![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
 
 mod common;
@@ -13,8 +14,8 @@ use std::sync::{
 
 use common::{
     claim, eventually,
-    frames::{Fault, Frames},
-    granted, in_time, open, through,
+    frame_proxy::{FrameFault, FrameProxy},
+    granted, in_time, open, url_through,
 };
 use leasehold::{
     Backend, Claim, CommandOutcome, Effect, ErrorKind, Eviction, Holder, OperatorAction, OperatorCommand,
@@ -26,97 +27,98 @@ use zookeeper_client::Client;
 
 static SERVER: LazyLock<ZooKeeperServer> = LazyLock::new(ZooKeeperServer::start);
 
-/// More answers than any verb gets.
-const ANSWERS_MAX: u32 = 40;
+/// More replies than any verb gets.
+const REPLIES_MAX: u32 = 40;
 
-fn fresh(name: &str) -> Resource {
+fn fresh_resource(name: &str) -> Resource {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
-    format!("mixed/{name}-{}", NUMBER.fetch_add(1, Ordering::Relaxed)).parse().expect("a name")
+    format!("mixed/{name}-{}", NUMBER.fetch_add(1, Ordering::Relaxed)).parse().expect("a valid name")
 }
 
 /// A client behind a proxy.
-struct Side {
-    frames: Frames,
+struct ProxiedClient {
+    proxy: FrameProxy,
     backend: ZooKeeper,
 }
 
-impl Side {
-    async fn new() -> Side {
-        let frames = Frames::start(SERVER.port()).await;
-        let backend = open(&through(frames.port())).await;
-        Side { frames, backend }
+impl ProxiedClient {
+    async fn new() -> ProxiedClient {
+        let proxy = FrameProxy::start(SERVER.port()).await;
+        let backend = open(&url_through(proxy.port())).await;
+        ProxiedClient { proxy, backend }
     }
 }
 
-/// Plays the verb on another client, where the answer is yes, and on ours, where it is no and one of the replies is one of
-/// the other client's. `judge` looks at the answer that ours got.
-async fn mix_up<T>(
+/// Runs the verb on another client, where it succeeds, and on ours, where it must not succeed and one reply
+/// is replaced by one of the other client's. `prepare` is told whether the verb is to succeed; `judge` checks
+/// the result of our client.
+async fn mix_up_replies<T>(
     (name, share): (&str, Share),
     prepare: impl AsyncFn(&ZooKeeper, &Claim, bool),
     verb: impl AsyncFn(&ZooKeeper, &Claim) -> T,
     judge: impl Fn(T, &str),
 ) {
-    let (ours, other) = (Side::new().await, Side::new().await);
+    let (ours, other) = (ProxiedClient::new().await, ProxiedClient::new().await);
     let new = |side: &str| {
-        let mut claim = claim(&fresh(&format!("{name}-{side}")));
+        let mut claim = claim(&fresh_resource(&format!("{name}-{side}")));
         claim.share = share;
         claim.holder = Arc::new(Holder::new("host", 1, claim.resource.key()));
         claim
     };
     let mut mixed_up = 0;
-    for number in 1..=ANSWERS_MAX {
+    for number in 1..=REPLIES_MAX {
         for from in 0.. {
             let (theirs, mine) = (new("other"), new("ours"));
             in_time(name, prepare(&other.backend, &theirs, true)).await;
-            other.frames.record();
+            other.proxy.record();
             in_time(name, verb(&other.backend, &theirs)).await;
-            let replies = other.frames.recorded();
+            let replies = other.proxy.recorded();
             let Some(reply) = replies.get(from) else { break };
             in_time(name, prepare(&ours.backend, &mine, false)).await;
-            ours.frames.replace(reply.clone(), number);
-            let answer = in_time(name, verb(&ours.backend, &mine)).await;
-            if !ours.frames.replaced() {
-                assert!(mixed_up > 0, "{name}: the verb has answers");
+            ours.proxy.replace(reply.clone(), number);
+            let result = in_time(name, verb(&ours.backend, &mine)).await;
+            if !ours.proxy.replaced() {
+                assert!(mixed_up > 0, "{name}: the verb gets replies");
                 return;
             }
             mixed_up += 1;
-            judge(answer, &format!("{name}, answer {from} instead of {number}"));
+            judge(result, &format!("{name}, reply {from} instead of reply {number}"));
         }
     }
-    panic!("{name}: too many answers");
+    panic!("{name}: too many replies");
 }
 
 async fn raw() -> Client {
-    Client::connect(&format!("127.0.0.1:{}", SERVER.port())).await.expect("the server is there")
+    Client::connect(&format!("127.0.0.1:{}", SERVER.port())).await.expect("the server answers")
 }
 
-/// Deletes the contender of a claim behind everybody's back.
-async fn delete(claim: &Claim) {
+/// Deletes the contenders of a claim's resource without any client knowing.
+async fn delete_contenders(claim: &Claim) {
     let (raw, folder) = (raw().await, format!("/leasehold/v1/locks/{}", claim.resource.key()));
-    for name in raw.list_children(&folder).await.expect("the folder is there") {
-        raw.delete(&format!("{folder}/{name}"), None).await.expect("the node is there");
+    for name in raw.list_children(&folder).await.expect("the folder exists") {
+        raw.delete(&format!("{folder}/{name}"), None).await.expect("the node exists");
     }
 }
 
 #[tokio::test]
-async fn nobody_is_granted_by_another_clients_answer() {
-    for kind in [("acquire", Share::WHOLE), ("permits", Share::new(2, 5).expect("a share"))] {
+async fn a_reply_to_another_client_grants_nothing() {
+    for kind in [("acquire", Share::WHOLE), ("permits", Share::new(2, 5).expect("a valid share"))] {
         let rivals = open(&SERVER.url()).await;
-        mix_up(
+        mix_up_replies(
             kind,
             async |_, claim, is_free| {
-                // Another one was there before, so that the folder is there.
+                // A rival has used the resource before, so that its folder exists.
                 let mut rival = common::claim(&claim.resource);
                 let all = claim.share.capacity();
-                rival.share = Share::new(all, all).expect("all of it");
+                rival.share = Share::new(all, all).expect("a valid share");
                 granted(&rivals, &rival).await;
                 if is_free {
                     common::release(&rivals, &rival).await;
                 }
             },
             async |backend, claim| backend.acquire(&claim.clone().queued()).await,
-            |answer, what| {
-                assert!(!matches!(answer, Ok(Verdict::Granted(_))), "{what}: {answer:?}");
+            |result, what| {
+                assert!(!matches!(result, Ok(Verdict::Granted(_))), "{what}: {result:?}");
             },
         )
         .await;
@@ -124,19 +126,19 @@ async fn nobody_is_granted_by_another_clients_answer() {
 }
 
 #[tokio::test]
-async fn nothing_is_renewed_by_another_clients_answer() {
-    mix_up(
+async fn a_reply_to_another_client_renews_nothing() {
+    mix_up_replies(
         ("renew", Share::WHOLE),
         async |backend, claim, is_there| {
             granted(backend, claim).await;
             if !is_there {
-                delete(claim).await;
+                delete_contenders(claim).await;
             }
         },
         async |backend, claim| {
             backend.renew(&[RenewRequest::new(claim.reference(), claim.ttl)]).await.remove(0)
         },
-        |answer, what| match answer {
+        |result, what| match result {
             Err(error) => {
                 assert_eq!(
                     (error.kind(), error.effect()),
@@ -144,30 +146,30 @@ async fn nothing_is_renewed_by_another_clients_answer() {
                     "{what}"
                 );
             }
-            answer => assert!(matches!(answer, Ok(Renewal::Gone { .. })), "{what}: {answer:?}"),
+            result => assert!(matches!(result, Ok(Renewal::Gone { .. })), "{what}: {result:?}"),
         },
     )
     .await;
 }
 
 #[tokio::test]
-async fn nothing_is_released_or_evicted_by_another_clients_answer() {
-    mix_up(
+async fn a_reply_to_another_client_releases_and_evicts_nothing() {
+    mix_up_replies(
         ("release", Share::WHOLE),
         async |backend, claim, is_there| {
             granted(backend, claim).await;
             if !is_there {
-                delete(claim).await;
+                delete_contenders(claim).await;
             }
         },
         async |backend, claim| backend.release(&ReleaseRequest::new(claim.reference())).await,
-        |answer, what| match answer {
+        |result, what| match result {
             Err(error) => assert_eq!(error.effect(), Effect::Unknown, "{what}"),
-            answer => assert!(matches!(answer, Ok(Released::AlreadyGone)), "{what}: {answer:?}"),
+            result => assert!(matches!(result, Ok(Released::AlreadyGone)), "{what}: {result:?}"),
         },
     )
     .await;
-    mix_up(
+    mix_up_replies(
         ("evict", Share::WHOLE),
         async |backend, claim, is_there| {
             if is_there {
@@ -175,23 +177,23 @@ async fn nothing_is_released_or_evicted_by_another_clients_answer() {
             }
         },
         async |backend, claim| {
-            let order = OperatorCommand::new(
+            let command = OperatorCommand::new(
                 claim.resource.clone(),
                 OperatorAction::Evict(Eviction::Now),
                 "ops",
                 "test",
             );
-            backend.order(&order).await
+            backend.order(&command).await
         },
-        |answer, what| assert!(!matches!(answer, Ok(CommandOutcome::Done)), "{what}: {answer:?}"),
+        |result, what| assert!(!matches!(result, Ok(CommandOutcome::Done)), "{what}: {result:?}"),
     )
     .await;
 }
 
 #[tokio::test]
-async fn nobody_is_shown_by_another_clients_answer() {
+async fn a_reply_to_another_client_shows_no_foreign_holder() {
     let holders = open(&SERVER.url()).await;
-    mix_up(
+    mix_up_replies(
         ("look", Share::WHOLE),
         async |_, claim, _| {
             granted(&holders, claim).await;
@@ -200,29 +202,30 @@ async fn nobody_is_shown_by_another_clients_answer() {
             let page = backend.inspect(&Query::One(claim.resource.clone())).await;
             (claim.resource.clone(), page.map(|page| page.into_snapshots().remove(0)))
         },
-        |(resource, seen), what| {
-            if let Ok(seen) = seen {
-                let labels: Vec<_> = seen.holders.iter().map(|by| by.holder.label.as_str()).collect();
-                assert_eq!((&seen.resource, labels), (&resource, vec![resource.key()]), "{what}");
+        |(resource, snapshot), what| {
+            if let Ok(snapshot) = snapshot {
+                let labels: Vec<_> = snapshot.holders.iter().map(|by| by.holder.label.as_str()).collect();
+                assert_eq!((&snapshot.resource, labels), (&resource, vec![resource.key()]), "{what}");
             }
         },
     )
     .await;
 }
 
-/// The second one answers no request, so the driver drops the connection: what is under way then has an unknown effect.
+/// No request waits for the second copy, so the driver drops the connection. Requests under way then have an
+/// unknown effect.
 #[tokio::test]
-async fn an_answer_that_comes_twice_costs_the_connection_and_nothing_else() {
-    let ours = Side::new().await;
-    let mine = claim(&fresh("twice"));
+async fn a_reply_that_comes_twice_costs_the_connection_and_nothing_else() {
+    let ours = ProxiedClient::new().await;
+    let mine = claim(&fresh_resource("twice"));
     let grant = granted(&ours.backend, &mine).await;
     let held = [RenewRequest::new(mine.reference(), mine.ttl)];
     for _ in 0..3 {
-        ours.frames.set(Fault::RepeatReply, 1);
+        ours.proxy.inject(FrameFault::RepeatReply, 1);
         eventually("the renewal", || async {
             match ours.backend.renew(&held).await.remove(0) {
-                Ok(Renewal::Renewed(kept)) => {
-                    assert_eq!(kept.token, grant.token);
+                Ok(Renewal::Renewed(renewed)) => {
+                    assert_eq!(renewed.token, grant.token);
                     true
                 }
                 Ok(other) => panic!("{other:?}"),
@@ -233,7 +236,7 @@ async fn an_answer_that_comes_twice_costs_the_connection_and_nothing_else() {
             }
         })
         .await;
-        assert!(ours.frames.happened());
+        assert!(ours.proxy.happened());
     }
     let request = ReleaseRequest::new(mine.reference()).with_tombstone(mine.ttl);
     eventually("the release", || async { ours.backend.release(&request).await.is_ok() }).await;
