@@ -164,9 +164,9 @@ mod tests {
     fn markdown_files(directory: &std::path::Path) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
         let (directories, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
-        let mut files: Vec<_> = directories.iter().flat_map(|directory| markdown_files(directory)).collect();
-        files.extend(files.into_iter().filter(|path| path.extension().is_some_and(|end| end == "md")));
-        files
+        let mut found: Vec<_> = directories.iter().flat_map(|directory| markdown_files(directory)).collect();
+        found.extend(files.into_iter().filter(|path| path.extension().is_some_and(|end| end == "md")));
+        found
     }
 
     #[test]

@@ -177,7 +177,7 @@ impl FromStr for ParentProcess {
 
 impl ParentProcess {
     /// Has the kernel send us TERM when the parent ends. False if the parent has ended already.
-    pub(crate) fn bind_to(self) -> bool {
+    pub(crate) fn bind_lifetime(self) -> bool {
         let is_set = set_parent_process_death_signal(Some(Signal::TERM)).is_ok();
         is_set && getppid().is_some_and(|now| now.as_raw_nonzero().get() == self.pid)
     }

@@ -81,7 +81,8 @@ impl JobControl {
         let wants_terminal = [Signal::TTIN.as_raw(), Signal::TTOU.as_raw()].contains(&signal);
         let by_stop_signal = signal == Signal::STOP.as_raw();
         if was_stopping && self.is_resumed.swap(false, Ordering::SeqCst) {
-            // A key stopped the whole job, and the shell has continued it before we heard of the stop.
+            // A key stopped the whole job, and the shell has continued it before the guardian reported the
+            // stop.
         } else if wants_terminal && !was_stopping && self.has_terminal(self.command) {
             // It read between its start and the moment in which the guardian gave it the terminal.
         } else if wants_terminal && !was_stopping && self.is_foreground_job() {

@@ -10,7 +10,7 @@ use crate::{
     view::{self, ProcessView},
 };
 
-/// A kind needs this many holders before their median tells what is usual.
+/// A kind needs this many holders before their median counts.
 const MEDIAN_FROM: usize = 5;
 /// "Far over the median" is this many times the median, and at least `FAR_OVER_MIN`.
 const FAR_OVER: u32 = 10;
@@ -26,7 +26,7 @@ pub(crate) struct SuspectedLeak {
     pub(crate) holder: Option<ProcessView>,
     /// The holder or the waiter as text, for the table.
     #[serde(skip)]
-    pub(crate) who: String,
+    pub(crate) holder_text: String,
     pub(crate) token: Option<String>,
     pub(crate) lasting_ms: Option<u64>,
     pub(crate) say: String,
@@ -44,7 +44,7 @@ impl SuspectedLeak {
             leak,
             name: resource.to_string(),
             holder: Some(ProcessView::of(holder)),
-            who: text::holder(holder),
+            holder_text: text::holder(holder),
             token: None,
             lasting_ms: Some(view::millis(lasting)),
             say,
@@ -65,7 +65,7 @@ impl SuspectedLeak {
             leak,
             name: found.key,
             holder: None,
-            who: String::new(),
+            holder_text: String::new(),
             token: None,
             lasting_ms,
             say,
@@ -174,8 +174,8 @@ mod tests {
 
     fn held(name: &str, pid: u32, seconds: u64) -> Snapshot {
         let mut snapshot = Snapshot::empty(name.parse().unwrap());
-        let who = Arc::new(Holder::new("here", pid, ""));
-        let mut by = HeldBy::new(who, FencingToken::new(7).unwrap(), 1);
+        let holder = Arc::new(Holder::new("here", pid, ""));
+        let mut by = HeldBy::new(holder, FencingToken::new(7).unwrap(), 1);
         by.held_for = Duration::from_secs(seconds);
         (snapshot.capacity, snapshot.holder_count) = (1, 1);
         snapshot.holders.push(by);
@@ -183,8 +183,8 @@ mod tests {
     }
 
     fn waits(mut snapshot: Snapshot, waited: u64) -> Snapshot {
-        let who = Arc::new(Holder::new("there", 9, "w"));
-        snapshot.queue.push(QueueEntry::new(who, 1, Duration::from_secs(waited), Duration::from_secs(5)));
+        let holder = Arc::new(Holder::new("there", 9, "w"));
+        snapshot.queue.push(QueueEntry::new(holder, 1, Duration::from_secs(waited), Duration::from_secs(5)));
         (snapshot.capacity, snapshot.queue_length) = (1, 1);
         snapshot
     }
@@ -220,7 +220,7 @@ mod tests {
     fn an_idle_head_is_the_same_waiter_twice_with_room_for_it() {
         let at = |seconds: u64| Timestamp::from_nanos(seconds * 1_000_000_000);
         let free = Snapshot::empty("report/1".parse().unwrap());
-        assert!(IdleQueueHead::of(&waits(held("report/1", 1, 5), 3), at(100)).is_none(), "someone holds it");
+        assert!(IdleQueueHead::of(&waits(held("report/1", 1, 5), 3), at(100)).is_none(), "it is held");
         let first = IdleQueueHead::of(&waits(free.clone(), 3), at(100)).unwrap();
         let same = IdleQueueHead::of(&waits(free.clone(), 13), at(110)).unwrap();
         let another = IdleQueueHead::of(&waits(free.clone(), 2), at(110)).unwrap();

@@ -5,7 +5,8 @@
 //!
 //! 1. At any time, at least two thirds of the ttl are left, and the next renewal comes before a third of the
 //!    ttl has passed: that is at most half of what is left.
-//! 2. [`observe`] looks until half of what was left at the first look has passed, or a little over a minute.
+//! 2. [`observe`] looks until half of the remaining time of the first look has passed, or a little over a
+//!    minute.
 //! 3. Until then either the end of the lease has moved (the holder renewed: it is alive), or the holder is
 //!    late: it is dead, stopped, cut off, or never renews by design.
 

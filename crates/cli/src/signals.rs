@@ -75,7 +75,11 @@ pub(crate) fn catch_ending() -> io::Result<()> {
 
 /// The signals that this process ignores, as a bit mask.
 fn ignored() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    ignored_in(&fs::read_to_string("/proc/self/status").unwrap_or_default())
+}
+
+/// The ignored signals of a process, from its `/proc/PID/status`.
+fn ignored_in(status: &str) -> u64 {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
@@ -112,8 +116,13 @@ mod tests {
 
     #[test]
     fn ignored_signals_are_read_from_proc() {
-        // Rust programs ignore SIGPIPE.
-        assert!(is_in(ignored(), Signal::PIPE));
-        assert!(!is_in(ignored(), Signal::TERM));
+        assert!(is_in(ignored(), Signal::PIPE), "Rust programs ignore SIGPIPE");
+        // Not by the dispositions of this process: the caller of the tests decides which signals it ignores.
+        let mask =
+            ignored_in("SigBlk:\t0000000000004000\nSigIgn:\t0000000000001006\nSigCgt:\t0000000180000440\n");
+        for (signal, is_ignored) in [(Signal::INT, true), (Signal::QUIT, true), (Signal::TERM, false)] {
+            assert_eq!(is_in(mask, signal), is_ignored, "{signal:?}");
+        }
+        assert_eq!(ignored_in(""), 0);
     }
 }

@@ -75,7 +75,7 @@ impl ProcessView {
 #[derive(Debug, Serialize)]
 pub(crate) struct HolderView {
     #[serde(flatten)]
-    who: ProcessView,
+    process: ProcessView,
     token: String,
     weight: u32,
     since: String,
@@ -108,7 +108,7 @@ impl HolderView {
             why: asked.why.to_string(),
         });
         HolderView {
-            who: ProcessView::of(&held.holder),
+            process: ProcessView::of(&held.holder),
             token: held.token.to_string(),
             weight: held.weight,
             since: text::exact_time(text::before(now, held.held_for)),
@@ -128,7 +128,7 @@ impl HolderView {
 #[derive(Debug, Serialize)]
 struct WaiterView {
     #[serde(flatten)]
-    who: ProcessView,
+    process: ProcessView,
     weight: u32,
     waited_ms: u64,
     remaining_ms: u64,
@@ -137,7 +137,12 @@ struct WaiterView {
 impl WaiterView {
     fn of(waiter: &QueueEntry) -> WaiterView {
         let (waited_ms, remaining_ms) = (millis(waiter.waited), millis(waiter.remaining));
-        WaiterView { who: ProcessView::of(&waiter.holder), weight: waiter.weight, waited_ms, remaining_ms }
+        WaiterView {
+            process: ProcessView::of(&waiter.holder),
+            weight: waiter.weight,
+            waited_ms,
+            remaining_ms,
+        }
     }
 }
 

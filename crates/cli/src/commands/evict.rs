@@ -25,7 +25,7 @@ Without --now, the lease is not renewed any more and runs out. The holder learns
 nobody else before the lease has run out. With --now, the lease ends at once. The holder may still be at work, and two \
 holders may run until it learns of the eviction.
 
-Before that, the holder is watched until half of what is left of its lease has passed, at most 66 s. A holder that works \
+In both cases, the holder is first watched until half of what is left of its lease has passed, at most 66 s. A holder that works \
 renews in that time. A holder that renews is alive and is not evicted without --even-if-alive. A holder that never renews \
 by design (run --no-renew) looks like a dead one.")]
 pub(crate) struct Evict {

@@ -120,7 +120,7 @@ fn table(found: &[SuspectedLeak]) -> Table<4> {
     for leak in found {
         table.row([
             crate::table::Cell::styled(&leak.name, Style::Bold),
-            (&leak.who).into(),
+            (&leak.holder_text).into(),
             leak.token.as_deref().unwrap_or("").into(),
             (&leak.say).into(),
         ]);

@@ -121,11 +121,11 @@ pub(crate) fn table(found: &[Snapshot]) -> Table<7> {
 
 fn holder(snapshot: &Snapshot) -> Cell {
     let Some(held) = longest(snapshot) else { return Cell::styled("nobody", Style::Dim) };
-    let mut who = text::holder(&held.holder);
+    let mut name = text::holder(&held.holder);
     if snapshot.holder_count > 1 {
-        who = format!("+{} more, {who}", snapshot.holder_count - 1);
+        name = format!("+{} more, {name}", snapshot.holder_count - 1);
     }
-    who.into()
+    name.into()
 }
 
 fn urgency(held: Option<&HeldBy>) -> Style {

@@ -208,7 +208,7 @@ fn unblock_options(session: &OperatorSession, snapshot: &Snapshot, now: WallTime
         let say = "the end of the pause, or by ending it now:".to_owned();
         unblock_options.push(UnblockOption { how: "resume", say, command: Some(session.command(&words)) });
     }
-    // The holder with the most time left is the one that keeps the resource for longest.
+    // The options are about the holder with the most time left: it keeps the resource for longest.
     let Some(held) = snapshot.holders.iter().max_by_key(|held| held.remaining) else {
         return unblock_options;
     };

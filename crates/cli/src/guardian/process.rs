@@ -91,7 +91,7 @@ enum CommandState {
 }
 
 impl GuardianProcess {
-    /// Starts the command. `None` if it cannot be started; `leasehold` was told so.
+    /// Starts the command. `None` if it cannot be started; that was reported to `leasehold`.
     fn start(mut command: Vec<OsString>) -> io::Result<Option<GuardianProcess>> {
         // Not the name of the program: after `killall -9 leasehold`, the guardian must be left to end the
         // command.

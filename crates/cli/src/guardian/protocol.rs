@@ -7,7 +7,8 @@
 //! | [`GuardianRequest`] | to the guardian | a letter and a number (1 + 8) |
 //! | [`GuardianEvent`] | to `leasehold` | a letter and a number (1 + 8) |
 //!
-//! The first message also carries a file descriptor: the stdin of the command. Numbers are little-endian. Times are nanoseconds of the boot clock.
+//! The first message also carries a file descriptor: the stdin of the command. Numbers are little-endian.
+//! Times are nanoseconds of the boot clock.
 
 use std::{
     io::IoSlice,

@@ -92,7 +92,7 @@ pub(super) fn show(
     }
     let width = screen.columns().unwrap_or(TEXT_COLUMNS_MAX).clamp(TEXT_COLUMNS_MIN, TEXT_COLUMNS_MAX);
     let mut lines = Vec::new();
-    let mut say = |label: &str, text: &str, style: Style| {
+    let mut add = |label: &str, text: &str, style: Style| {
         for (at, line) in wrapped(text, width - LABEL).into_iter().enumerate() {
             let label =
                 Style::Bold.paint(&format!("{:LABEL$}", if at == 0 { label } else { "" }), screen.colour);
@@ -100,17 +100,17 @@ pub(super) fn show(
         }
     };
     if let Some(case) = case {
-        say("case", &format!("{}: {}", case.name, case.what), Style::Plain);
+        add("case", &format!("{}: {}", case.name, case.what), Style::Plain);
     }
     let style = if view.lease == Role::No.as_str() { Style::Warn } else { Style::Good };
-    say("do", view.approach, style);
-    say("why", view.because, Style::Plain);
+    add("do", view.approach, style);
+    add("why", view.because, Style::Plain);
     if let Some(level) = view.least_level {
-        say("where", &format!("{level} or stronger: {}", view.backends.join(", ")), Style::Plain);
+        add("stores", &format!("{level} or stronger: {}", view.backends.join(", ")), Style::Plain);
     }
-    say("twice", if view.duplicates_acceptable { "acceptable" } else { "not acceptable" }, Style::Plain);
-    view.still.iter().for_each(|still| say("still", still, Style::Warn));
-    view.remarks.iter().for_each(|remark| say("note", remark, Style::Plain));
+    add("duplicates", if view.duplicates_acceptable { "acceptable" } else { "not acceptable" }, Style::Plain);
+    view.still.iter().for_each(|still| add("risk", still, Style::Warn));
+    view.remarks.iter().for_each(|remark| add("note", remark, Style::Plain));
     lines.push(String::new());
     lines.extend(
         view.snippet.lines().map(|line| if line.is_empty() { String::new() } else { format!("    {line}") }),
@@ -122,7 +122,7 @@ pub(super) fn show(
 const TEXT_COLUMNS_MIN: usize = 40;
 const TEXT_COLUMNS_MAX: usize = 100;
 /// The width of the labels on the left, in columns.
-const LABEL: usize = 7;
+const LABEL: usize = 12;
 
 /// The text in lines of at most `width` characters.
 fn wrapped(text: &str, width: usize) -> Vec<String> {

@@ -86,7 +86,7 @@ impl Ls {
         } else if !found.is_empty() {
             screen.print_lines(&screen.lines(&table(&found)))?;
         }
-        // A monitor that looks into the wrong store must not be told that all is well.
+        // `--check` fails for these: a monitor may look into the wrong store, or for a job that never ran.
         let is_unknown = |job: &&String| !found.iter().any(|report| report.job == **job);
         let unknown: Vec<_> = self.jobs.iter().filter(is_unknown).collect();
         unknown.iter().for_each(|job| output.note(&format!("there is no record of the job {job}")));

@@ -99,6 +99,7 @@ struct RebaseArgs {
     /// The new mark: the highest token that the new store has issued, or 1
     #[arg(long, value_name = "TOKEN")]
     to: FencingToken,
+    // ADR 0028: without a ceiling, the larger tokens of the former store would pass again.
     /// Refuse this token and all above it, as tokens of the former store [default: half-way between the two
     /// marks]
     #[arg(long, value_name = "TOKEN")]

@@ -152,7 +152,7 @@ pub(crate) struct Run {
 impl Run {
     pub(crate) async fn run(self, global: &Global, output: Output) -> Result<ExitCode, Failure> {
         let Some(parent) = self.with_parent else { return self.run_under_lease(global, output).await };
-        if !parent.bind_to() {
+        if !parent.bind_lifetime() {
             return Ok(code_of(Signal::TERM.as_raw())); // the parent has ended, so nobody needs the result
         }
         let ended = self.run_under_lease(global, output).await;

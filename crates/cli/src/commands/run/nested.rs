@@ -139,7 +139,7 @@ async fn check(backend: &dyn Backend, outer: &OuterRun) -> Result<OuterLeaseStat
     let renewal = backend.renew(&[RenewRequest::new(claim, CHECK_TTL)]).await.pop().transpose()?;
     Ok(match renewal {
         Some(Renewal::Renewed(renewed)) if renewed.token.to_string() == outer.token => {
-            // The same margin for clock drift as in the engine.
+            // ADR 0005: the deadline is early by 1 % of the ttl and 2 ms, as in the engine.
             let margin = outer.ttl / 100 + Duration::from_millis(2);
             // Without a ttl of its own, the lease lives as long as the session of the outer run. Only the
             // outer run knows how long that is, and it stops this run in time.

@@ -226,7 +226,7 @@ impl Supervisor<'_> {
     }
 }
 
-/// The pass that the command shows to a fence. Only an exclusive holder has one.
+/// The pass that the command shows to a fence (ADR 0027). Only an exclusive holder has one.
 fn pass(resource: &Resource, lease: &dyn RunLease, share: ShareMode) -> Option<String> {
     let token = lease.token().parse().ok().filter(|_| share.is_exclusive())?;
     Some(Pass::new(resource.clone(), token).owned_by(lease.owner()).to_string())

@@ -88,6 +88,7 @@ impl RunTimes {
             let message = format!("--grace {grace:?} is too long for a ttl of {ttl:?}: at most {most:?}");
             return Err(Failure::usage(message).hint("choose a longer --ttl or a shorter --grace"));
         }
+        // ADR 0005: a holder stops when a sixth of the ttl is left, so TERM never comes later than that.
         Ok(RunTimes { ttl, grace, stop_before: (grace + RESERVE).max(ttl / 6) })
     }
 
