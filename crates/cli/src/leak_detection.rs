@@ -159,7 +159,7 @@ impl IdleQueueHead {
 
     pub(crate) fn to_leak(&self, idle: Duration) -> SuspectedLeak {
         let say = format!(
-            "the first waiter could have been granted for {} and does not ask: everyone behind it waits for nothing",
+            "the first waiter could have been granted for {} and does not ask: it blocks the waiters behind it",
             text::span(idle)
         );
         SuspectedLeak::of("dead_head", &self.resource, &self.holder, self.waited, say)

@@ -36,7 +36,7 @@ fn one_candidate_leads_and_the_next_one_follows_when_it_resigns() {
     eventually("the observer sees it", || seen() == "host-b");
     second.signal(Signal::TERM);
     assert_eq!(second.wait().code(), Some(0));
-    eventually("nobody leads", || seen() == Value::Null);
+    eventually("there is no leader", || seen() == Value::Null);
     observer.signal(Signal::INT);
     assert_eq!(observer.end().0, 130);
 }

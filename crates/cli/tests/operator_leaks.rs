@@ -51,7 +51,7 @@ fn a_pattern_needs_a_store_that_other_libraries_can_use() {
     assert_eq!(error["kind"], "unsupported");
 }
 
-/// A waiter that keeps its place in the queue and never asks: all waiters behind it wait in vain.
+/// A waiter that keeps its place in the queue and never asks: the waiters behind it are never granted.
 #[test]
 fn a_first_waiter_that_does_not_ask_is_found() {
     let store = TestStore::new();

@@ -61,7 +61,7 @@ fn a_terminal_has_colour_and_a_width() {
     for words in [&["ls"][..], &["show", "report/1"], &["why", "report/1"], &["audit"]] {
         let answer = store.call(words);
         assert_printable(&answer.out);
-        assert!(!answer.out.contains('…'), "what is piped is never cut");
+        assert!(!answer.out.contains('…'), "text in a pipe is never cut");
     }
 }
 

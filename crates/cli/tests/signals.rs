@@ -106,6 +106,15 @@ fn the_command_starts_with_the_signal_dispositions_of_its_caller() {
     assert_eq!(masks(dir.run(["x/1", "--", "cat", "/proc/self/status"]).output().unwrap()), direct);
 }
 
+/// Whatever the shell that started the tests ignores: see `support/default_signals.rs`.
+#[test]
+fn tests_start_programs_with_default_signals() {
+    let dir = TestDir::new();
+    let status = dir.command("cat").arg("/proc/self/status").output().unwrap();
+    let status = String::from_utf8(status.stdout).unwrap();
+    assert!(status.lines().any(|line| line == "SigIgn:\t0000000000000000"), "{status}");
+}
+
 #[test]
 fn a_stopped_command_continues_when_leasehold_gets_cont() {
     let dir = TestDir::new();

@@ -94,7 +94,7 @@ impl Watch {
             match session.snapshots_in(&self.scope).await {
                 Ok(now) => return Some(now),
                 Err(failure) if !was_reported => {
-                    session.output.note(&format!("{}; trying again", failure.message))
+                    session.output.note(&format!("{}; trying again", failure.message));
                 }
                 Err(_) => {}
             }
