@@ -109,7 +109,7 @@ pub(super) fn show(
         add("stores", &format!("{level} or stronger: {}", view.backends.join(", ")), Style::Plain);
     }
     add("duplicates", if view.duplicates_acceptable { "acceptable" } else { "not acceptable" }, Style::Plain);
-    view.still.iter().for_each(|still| add("risk", still, Style::Warn));
+    view.still.iter().for_each(|still| add("caution", still, Style::Warn));
     view.remarks.iter().for_each(|remark| add("note", remark, Style::Plain));
     lines.push(String::new());
     lines.extend(

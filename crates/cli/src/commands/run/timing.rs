@@ -85,7 +85,8 @@ impl RunTimes {
     pub(super) fn new(ttl: Duration, grace: Duration) -> Result<RunTimes, Failure> {
         let most = RunTimes::grace_max(ttl);
         if grace > most {
-            let message = format!("--grace {grace:?} is too long for a ttl of {ttl:?}: at most {most:?}");
+            let message =
+                format!("--grace {grace:?} is too long for a ttl of {ttl:?}, which allows at most {most:?}");
             return Err(Failure::usage(message).hint("choose a longer --ttl or a shorter --grace"));
         }
         // ADR 0005: a holder stops when a sixth of the ttl is left, so TERM never comes later than that.
