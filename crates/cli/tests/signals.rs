@@ -114,8 +114,9 @@ fn tests_start_programs_with_default_signals() {
 
 /// The signals that a process ignores as a bit mask, from its `/proc/PID/status`.
 fn ignored(status: &str) -> u64 {
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
-    u64::from_str_radix(mask.trim(), 16).unwrap()
+    let mask =
+        status.lines().find_map(|line| line.strip_prefix("SigIgn:")).expect("every process has this line");
+    u64::from_str_radix(mask.trim(), 16).expect("the mask is a hex number")
 }
 
 #[test]
