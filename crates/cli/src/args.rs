@@ -1,4 +1,4 @@
-//! What can be typed.
+//! The command line.
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
@@ -6,11 +6,13 @@ use clap::{Arg, ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parse
 
 use crate::commands;
 
-/// Leases and locks for commands: one at a time, on one machine or on many.
+/// Leases and locks for shell commands, on one machine or on many
 #[derive(Debug, Parser)]
 #[command(name = "leasehold", version, propagate_version = true, max_term_width = 100)]
-#[command(after_help = "Exit codes of its own: 64 usage, 69 backend unavailable, 70 internal, 75 busy, \
-                        77 order refused, 78 configuration, 79 lease lost, 126 cannot run, 127 not found.")]
+#[command(
+    after_help = "Exit codes of leasehold itself: 64 usage, 69 store unavailable, 70 internal error, 75 resource is held, \
+                        77 order refused, 78 configuration, 79 lease lost, 126 command cannot be run, 127 command not found."
+)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,
@@ -19,54 +21,57 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
-    /// Reads a command line, the program's name first.
+    /// Parses a command line. The first word is the name of the program.
     pub(crate) fn read(
         words: impl IntoIterator<Item = impl Into<OsString> + Clone>,
     ) -> Result<Cli, clap::Error> {
-        Cli::from_arg_matches(&minding_numbers(Cli::command()).try_get_matches_from(words)?)
+        Cli::from_arg_matches(&allow_negative_numbers(Cli::command()).try_get_matches_from(words)?)
     }
 }
 
-/// `--ttl -1` is a wrong ttl, and told as such; else it would be an option that there is not.
-fn minding_numbers(command: clap::Command) -> clap::Command {
+/// Lets options take negative numbers, so that `--ttl -1` is reported as a wrong ttl and not as the unknown
+/// option `-1`.
+fn allow_negative_numbers(command: clap::Command) -> clap::Command {
     let takes_value = |arg: &Arg| !arg.is_positional() && arg.get_action().takes_values();
-    let mind = |arg: Arg| if takes_value(&arg) { arg.allow_negative_numbers(true) } else { arg };
-    command.mut_args(mind).mut_subcommands(minding_numbers)
+    let allow = |arg: Arg| if takes_value(&arg) { arg.allow_negative_numbers(true) } else { arg };
+    command.mut_args(allow).mut_subcommands(allow_negative_numbers)
 }
 
-/// What every command takes.
+/// The options of every command.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
-    /// Where leases are kept [default: the config file's, else a SQLite file of this user]
+    /// The URL of the store that keeps the leases [default: from the configuration, else a SQLite file of
+    /// this user]
     #[arg(long, global = true, value_name = "URL", env = "LEASEHOLD_STORE", hide_env_values = true)]
     pub(crate) store: Option<String>,
 
-    /// A file that holds the password of the store
+    /// A file with the password of the store
     #[arg(long, global = true, value_name = "FILE", env = "LEASEHOLD_PASSWORD_FILE")]
     pub(crate) password_file: Option<PathBuf>,
 
-    /// The configuration [default: leasehold/config.toml in the user's, then in the system's directory]
+    /// The configuration file [default: leasehold/config.toml in ~/.config, then in /etc]
     #[arg(long, global = true, value_name = "FILE", env = "LEASEHOLD_CONFIG")]
     pub(crate) config: Option<PathBuf>,
 
-    /// Say more: once for what happens, twice for every request
+    /// Log to stderr: -v for what happens, -vv for every request
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub(crate) verbose: u8,
 
-    /// Say nothing but errors
+    /// Print only errors on stderr
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
 
-    /// Answers and errors as JSON
+    /// Print results and errors as JSON
     #[arg(long, global = true)]
     pub(crate) json: bool,
 
-    /// How log lines look; turns the log on
+    /// The format of the log; turns the log on
     #[arg(long, global = true, value_name = "FORMAT", env = "LEASEHOLD_LOG_FORMAT")]
     pub(crate) log_format: Option<LogFormat>,
 
-    /// Keep metrics in this file, in Prometheus's text format, for a node exporter
+    /// Write metrics to this file in the text format of Prometheus, for the textfile collector of a node
+    /// exporter
     #[arg(long, global = true, value_name = "FILE", env = "LEASEHOLD_METRICS_FILE")]
     pub(crate) metrics_file: Option<PathBuf>,
 }
@@ -80,47 +85,48 @@ pub(crate) enum LogFormat {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Run(Box<commands::run::Run>),
-    /// List what is held, waited for or paused
+    /// List the resources that are held, waited for or paused
     Ls(commands::ls::Ls),
-    /// Show one resource: holders, line, token, note, last orders
+    /// Show one resource: holders, queue, tokens, notes, last orders
     Show(commands::show::Show),
-    /// Watch what changes, live
+    /// Watch resources and print changes
     Watch(commands::watch::Watch),
-    /// Say why you wait: who holds it, since when, how long at the most, what would free it
+    /// Explain why a claim waits: who holds the resource, since when, for how long at most, and how it
+    /// becomes free
     Why(commands::why::Why),
-    /// Ask a holder to finish
+    /// Ask a holder to finish its work
     Ask(commands::ask::Ask),
-    /// End a holder: when its lease runs out, or at once
+    /// Evict a holder: let its lease run out, or end it at once
     Evict(commands::evict::Evict),
-    /// Grant nothing for a while
+    /// Stop granting a resource for a while
     Pause(commands::pause::Pause),
-    /// Grant again
+    /// End a pause
     Resume(commands::pause::Resume),
-    /// Change the capacity of what is in use
+    /// Change the capacity of a semaphore that is in use
     Resize(commands::resize::Resize),
-    /// List who ordered what, when and why
+    /// List the orders of operators: who, when, what and why
     Audit(commands::audit::Audit),
-    /// Look for leases and locks that nobody will give back
+    /// Find leases and locks that will not be released
     Leaks(commands::leaks::Leaks),
-    /// Say what to use, a lease or something else, and why: ten questions
+    /// Advise whether to use a lease or something else, by ten questions
     Advise(Box<commands::advise::Advise>),
     Cron(Box<commands::cron::Cron>),
     Elect(Box<commands::elect::Elect>),
-    /// Refuse whoever comes too late, in a database: install, status, remove, rebase
+    /// Have a database refuse writes of holders that have lost their lease
     Fence(commands::fence::Fence),
-    /// Print the tables that a database needs, to create them by hand
+    /// Print the SQL that creates the tables of a store, to run it by hand
     Schema(commands::schema::Schema),
-    /// Print completions for a shell
+    /// Print shell completions
     Completions(commands::completions::Completions),
-    /// Print the manual page, of the program or of one command
+    /// Print the manual page of the program or of one command
     Man(commands::man::Man),
 }
 
-/// Reads `10`, `1.5` (seconds), `500ms`, `2m`, `1h 30m`.
+/// Parses `10`, `1.5` (seconds), `500ms`, `2m`, `1h 30m`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     let read = seconds.or_else(|| humantime::parse_duration(text).ok());
-    read.ok_or_else(|| "write seconds or a duration, as in 10, 1.5, 500ms, 2m or 1h30m".to_owned())
+    read.ok_or_else(|| "expected seconds or a duration, such as 10, 1.5, 500ms, 2m or 1h30m".to_owned())
 }
 
 #[cfg(test)]
@@ -128,11 +134,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_makes_sense() {
-        minding_numbers(Cli::command()).debug_assert();
+    fn the_definition_of_the_command_line_is_consistent() {
+        allow_negative_numbers(Cli::command()).debug_assert();
     }
 
-    /// The words of the first command in a piece of shell: up to the end of its line, a comment, a pipe or the like.
+    /// The words of the first command of a shell script: up to the end of its line, a comment, a pipe or the
+    /// like.
     fn words(shell: &str) -> Vec<String> {
         let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
         let mut letters = shell.chars().peekable();
@@ -154,19 +161,19 @@ mod tests {
         words
     }
 
-    fn pages(directory: &std::path::Path) -> Vec<PathBuf> {
+    fn markdown_files(directory: &std::path::Path) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
         let (directories, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
-        let mut pages: Vec<_> = directories.iter().flat_map(|directory| pages(directory)).collect();
-        pages.extend(files.into_iter().filter(|path| path.extension().is_some_and(|end| end == "md")));
-        pages
+        let mut found: Vec<_> = directories.iter().flat_map(|directory| markdown_files(directory)).collect();
+        found.extend(files.into_iter().filter(|path| path.extension().is_some_and(|end| end == "md")));
+        found
     }
 
     #[test]
-    fn what_the_pages_show_can_be_typed() {
+    fn every_command_in_the_docs_is_valid() {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let mut typed = 0;
-        for page in pages(&root.join("docs")).into_iter().chain([root.join("README.md")]) {
+        let mut checked = 0;
+        for page in markdown_files(&root.join("docs")).into_iter().chain([root.join("README.md")]) {
             let text = std::fs::read_to_string(&page).unwrap();
             let blocks = text.split("\n```").skip(1).step_by(2);
             for block in blocks {
@@ -176,13 +183,13 @@ mod tests {
                         continue;
                     }
                     let words = words(&block[at..]);
-                    let read = Cli::read(&words);
-                    assert!(read.is_ok(), "{}: {words:?}: {}", page.display(), read.unwrap_err());
-                    typed += 1;
+                    let parsed = Cli::read(&words);
+                    assert!(parsed.is_ok(), "{}: {words:?}: {}", page.display(), parsed.unwrap_err());
+                    checked += 1;
                 }
             }
         }
-        assert!(typed > 20, "only {typed} were found");
+        assert!(checked > 20, "only {checked} commands were found");
     }
 
     #[test]

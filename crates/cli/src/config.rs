@@ -1,4 +1,4 @@
-//! `config.toml`: what one would otherwise have to say each time.
+//! The configuration file `config.toml`: the store, and defaults of `leasehold run`.
 
 use std::{
     env, fs, io,
@@ -10,23 +10,23 @@ use serde::{Deserialize, Deserializer};
 
 use crate::{args, args::Global, exit::Failure};
 
-/// What the file may say.
+/// The contents of the file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Config {
     /// The URL of the store.
     pub(crate) store: Option<String>,
-    /// A file that holds its password.
+    /// A file with the password of the store.
     pub(crate) password_file: Option<PathBuf>,
-    /// Defaults of `run`.
+    /// Defaults of `leasehold run`.
     #[serde(default)]
-    pub(crate) run: Run,
+    pub(crate) run: RunDefaults,
 }
 
-/// Defaults of `run`.
+/// Defaults of `leasehold run`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Run {
+pub(crate) struct RunDefaults {
     #[serde(default, deserialize_with = "duration")]
     pub(crate) ttl: Option<Duration>,
     #[serde(default, deserialize_with = "duration")]
@@ -39,15 +39,16 @@ fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::E
 }
 
 impl Config {
-    /// Reads the file that was named, else the user's, else the system's; none of these is no error.
+    /// Reads the file of `--config`, else the file of the user, else the file of the system. Without any of
+    /// these, the configuration is empty.
     pub(crate) fn load(global: &Global) -> Result<Config, Failure> {
         if let Some(named) = &global.config {
-            let missing = || Failure::config(format!("{}: there is no such file", named.display()));
-            return Config::read(named)?
-                .ok_or_else(|| missing().hint("name one that is there with --config"));
+            let missing =
+                || Failure::config(format!("there is no readable configuration file {}", named.display()));
+            return Config::read(named)?.ok_or_else(|| missing().hint("name another file with --config"));
         }
-        for place in places() {
-            if let Some(config) = Config::read(&place)? {
+        for path in config_paths() {
+            if let Some(config) = Config::read(&path)? {
                 return Ok(config);
             }
         }
@@ -59,18 +60,22 @@ impl Config {
             Ok(text) => text,
             Err(error) if is_absent(&error) => return Ok(None),
             Err(error) => {
-                return Err(Failure::config(format!("{}: cannot be read: {error}", path.display())));
+                return Err(Failure::config(format!(
+                    "the configuration file {} cannot be read: {error}",
+                    path.display()
+                )));
             }
         };
         toml::from_str(&text).map(Some).map_err(|error| {
-            // The offending line may hold a password: it is not shown.
+            // The text of the line is not shown: it may contain a password.
             let line = error.span().map_or(0, |span| text[..span.start].matches('\n').count() + 1);
             let message = format!("{}, line {line}: {}", path.display(), error.message());
-            Failure::config(message).hint("correct it, or name another file with --config")
+            Failure::config(message).hint("correct the file, or name another one with --config")
         })
     }
 }
 
+/// A file that another user may not read counts as absent: `/etc/leasehold` may be for root only.
 fn is_absent(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -78,13 +83,13 @@ fn is_absent(error: &io::Error) -> bool {
     )
 }
 
-fn places() -> impl Iterator<Item = PathBuf> {
+fn config_paths() -> impl Iterator<Item = PathBuf> {
     let home = directory("XDG_CONFIG_HOME").or_else(|| directory("HOME").map(|home| home.join(".config")));
     let system = Some(PathBuf::from("/etc"));
-    [home, system].into_iter().flatten().map(|place| place.join("leasehold/config.toml"))
+    [home, system].into_iter().flatten().map(|directory| directory.join("leasehold/config.toml"))
 }
 
-/// The directory that a variable names, if it names one.
+/// The absolute path in this variable of the environment, if there is one.
 pub(crate) fn directory(variable: &str) -> Option<PathBuf> {
     env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute())
 }
@@ -101,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_may_say_the_store_and_what_run_takes() {
+    fn a_file_may_set_the_store_and_defaults_of_run() {
         let config = read("store = \"redis://h/\"\npassword_file = \"/run/p\"\n[run]\nttl = \"1m\"\n")
             .unwrap()
             .unwrap();
@@ -111,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_file_is_refused_by_line_and_its_text_is_not_shown() {
+    fn a_wrong_file_is_refused_with_its_line_number_and_without_its_text() {
         for text in [
             "store = 'a'\nstroe = 'redis://u:sesame@h'",
             "store = 'a'\nrun = 'sesame",

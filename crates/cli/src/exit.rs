@@ -1,28 +1,28 @@
-//! How a command ends: the codes of our own, in one place, and why.
+//! Exit codes of `leasehold` itself, and the error type of the program.
 
 use std::process::ExitCode;
 
 use leasehold::{Effect, Error, ErrorKind};
 
-/// The codes of our own. Those of a command that ran are passed on as they are.
+/// The exit codes of `leasehold` itself. The exit code of a command that ran is passed on unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Exit {
-    /// The command line makes no sense.
+    /// The command line is wrong.
     Usage = 64,
-    /// The backend does not answer.
+    /// The store does not reply.
     Unavailable = 69,
-    /// A bug, or the host has no more of something.
+    /// A bug, or the host is out of processes, files or memory.
     Internal = 70,
-    /// Someone else holds it, and the wait is over.
+    /// The resource is held by others, and the wait is over.
     Busy = 75,
-    /// An order was not carried out: the holder that it means is not there any more, or is alive.
+    /// An order was refused: its holder has gone, or is alive.
     Refused = 77,
-    /// The store, its credentials or the configuration are wrong.
+    /// The store URL, the credentials or the configuration are wrong.
     Config = 78,
     /// The lease was lost, and the command is dead.
     Lost = 79,
-    /// The command is there but cannot be run.
+    /// The command exists but cannot be run.
     CannotRun = 126,
     /// There is no such command.
     NotFound = 127,
@@ -34,16 +34,18 @@ impl Exit {
     }
 }
 
-/// The code of a process that a signal ended, as shells have it.
+/// The exit code of a process that was killed by a signal, as in shells: 128 + n.
 pub(crate) fn by_signal(signal: i32) -> u8 {
     128 | u8::try_from(signal & 0x7f).unwrap_or(0)
 }
 
-/// Why a command came to nothing: for people in one line, for programs by kind.
+/// Why `leasehold` failed. Printed as one line, `message: hint`, or as a JSON object.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) code: u8,
+    /// A stable name of the kind of error, for programs.
     pub(crate) kind: &'static str,
+    /// Whether the store may have carried out the request all the same.
     pub(crate) effect: Effect,
     pub(crate) message: String,
     /// What to do next.
@@ -67,10 +69,11 @@ impl Failure {
         Failure::new(Exit::Internal, "internal", message)
     }
 
-    /// The host does not give us what every process may have.
+    /// The operating system refused something that every process may normally have.
     #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
     pub(crate) fn host(error: std::io::Error) -> Failure {
-        Failure::internal(format!("the host refused: {error}")).hint("free some processes, files or memory")
+        Failure::internal(format!("the operating system refused a resource: {error}"))
+            .hint("check the limits on processes, open files and memory")
     }
 
     #[must_use]
@@ -79,7 +82,7 @@ impl Failure {
         self
     }
 
-    /// Ends with another code, as the caller of the program wished.
+    /// The same error with another exit code.
     #[must_use]
     pub(crate) fn with_code(mut self, code: u8) -> Failure {
         self.code = code;
@@ -104,16 +107,19 @@ impl From<Error> for Failure {
     }
 }
 
-/// A message that says what to do itself needs no hint.
+/// The exit code and the hint for a kind of error of the library. `None` where the message itself says what
+/// to do.
 fn meaning(kind: ErrorKind) -> (Exit, Option<&'static str>) {
     match kind {
         ErrorKind::Contended => (Exit::Busy, Some("wait longer with -w, or try again later")),
-        ErrorKind::Limit => (Exit::Busy, Some("ask for less, or try again when fewer wait")),
+        ErrorKind::Limit => (Exit::Busy, Some("ask for less, or try again later when fewer claims wait")),
         ErrorKind::Lost => (Exit::Lost, Some("run it again")),
         ErrorKind::Invalid => (Exit::Usage, None),
-        ErrorKind::Unavailable => (Exit::Unavailable, Some("see that the store works, then try again")),
+        ErrorKind::Unavailable => {
+            (Exit::Unavailable, Some("check that the store is running and reachable, then try again"))
+        }
         ErrorKind::Denied => (Exit::Config, Some("check the user, the password and the permissions")),
-        ErrorKind::Corrupt => (Exit::Config, Some("check that --store names leasehold's own")),
+        ErrorKind::Corrupt => (Exit::Config, Some("check that --store names a store of leasehold")),
         ErrorKind::Mismatch | ErrorKind::Unsupported | ErrorKind::GuaranteeTooWeak => (Exit::Config, None),
         _ => (Exit::Internal, None),
     }
@@ -124,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_of_error_has_its_code() {
+    fn every_kind_of_error_has_its_exit_code() {
         let table = [
             (ErrorKind::Contended, 75),
             (ErrorKind::Lost, 79),

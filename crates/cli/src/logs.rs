@@ -1,4 +1,4 @@
-//! The log, for those who ask for one.
+//! The log on stderr, for `-v` and `--log-format`.
 
 use std::io::{self, Write};
 
@@ -8,7 +8,7 @@ use tracing_subscriber::fmt;
 use crate::{
     args::{Global, LogFormat},
     exit::Failure,
-    secret,
+    redact,
 };
 
 /// Starts the log if `-v` or `--log-format` asks for it.
@@ -20,7 +20,7 @@ pub(crate) fn start(global: &Global) -> Result<(), Failure> {
         2 => Level::DEBUG,
         _ => Level::TRACE,
     };
-    let log = fmt().with_max_level(level).with_writer(|| Scrubbed).with_ansi(false).with_target(false);
+    let log = fmt().with_max_level(level).with_writer(|| RedactedStderr).with_ansi(false).with_target(false);
     let started = match global.log_format.unwrap_or(LogFormat::Text) {
         LogFormat::Text => tracing::subscriber::set_global_default(log.finish()),
         LogFormat::Json => tracing::subscriber::set_global_default(log.json().flatten_event(true).finish()),
@@ -28,12 +28,12 @@ pub(crate) fn start(global: &Global) -> Result<(), Failure> {
     started.map_err(|error| Failure::internal(format!("cannot start the log: {error}")))
 }
 
-/// Stderr, without secrets. Each event comes as one write.
-struct Scrubbed;
+/// Stderr, with secrets removed. The subscriber writes each event in one call.
+struct RedactedStderr;
 
-impl Write for Scrubbed {
+impl Write for RedactedStderr {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        io::stderr().write_all(secret::scrub(&String::from_utf8_lossy(line)).as_bytes())?;
+        io::stderr().write_all(redact::redact(&String::from_utf8_lossy(line)).as_bytes())?;
         Ok(line.len())
     }
 

@@ -1,39 +1,39 @@
-//! `leasehold`: leases for anyone with a shell.
+//! The program `leasehold`: leases and locks for shell commands, and the operator's commands.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `args` | what can be typed |
-//! | `commands` | one file per command: its whole life on one screen |
-//! | `config`, `store`, `secret` | where leases are kept, and what of that may be shown |
-//! | `exit`, `output` | how a command ends, and what it says |
-//! | `logs`, `metrics_file` | for those who watch |
-//! | `hold` | what a command holds while it runs |
-//! | `guardian`, `signals` | who stops it in time, and what it is told |
-//! | `relaunch` | `run` again and again, as a child: for `cron` and `elect` |
-//! | `terminal`, `job` | who may read from the terminal, and how the shell sees us |
-//! | `desk`, `order`, `alive`, `leak` | the operator: looking, ordering, telling the living from the dead |
-//! | `screen`, `table`, `text`, `view`, `names` | what people and programs are shown, and how they name things |
+//! | `args` | the command line: global options and the list of commands |
+//! | `commands` | one file or folder per command |
+//! | `config`, `store`, `redact` | `config.toml`, the URL of the store, and removing passwords from texts |
+//! | `exit`, `output` | exit codes and errors, and how they are printed |
+//! | `logs`, `metrics_file` | log lines on stderr, and metrics in a file |
+//! | `run_lease` | the lease that a command of `leasehold run` works under |
+//! | `guardian`, `signals` | stopping the command in time (ADR 0013), and forwarding signals to it |
+//! | `child_run` | `leasehold run` as a child process, for `cron` and `elect` |
+//! | `terminal`, `job_control` | the controlling terminal, and shell job control |
+//! | `session`, `order`, `liveness`, `leak_detection` | what the operator's commands share |
+//! | `screen`, `table`, `text`, `view`, `names` | printing on stdout, JSON output, and reading resource names |
 
 #![allow(rustdoc::broken_intra_doc_links, reason = "help texts have brackets that are no links")]
 
-mod alive;
 mod args;
+mod child_run;
 mod commands;
 mod config;
-mod desk;
 mod exit;
 mod guardian;
-mod hold;
-mod job;
-mod leak;
+mod job_control;
+mod leak_detection;
+mod liveness;
 mod logs;
 mod metrics_file;
 mod names;
 mod order;
 mod output;
-mod relaunch;
+mod redact;
+mod run_lease;
 mod screen;
-mod secret;
+mod session;
 mod signals;
 mod store;
 mod table;
@@ -46,9 +46,11 @@ use std::process::ExitCode;
 use crate::{args::Cli, exit::Failure, output::Output};
 
 #[cfg(not(target_os = "linux"))]
-compile_error!("the program needs Linux; the library does not");
+compile_error!("the program `leasehold` needs Linux (subreapers, pidfd, timerfd); the library does not");
 
 fn main() -> ExitCode {
+    // `leasehold run` starts this same program again as the guardian of its command (ADR 0013). The guardian
+    // reads no options: everything after the hidden command is the user's command.
     let mut arguments = std::env::args_os().skip(1);
     if arguments.next().is_some_and(|first| first == guardian::COMMAND) {
         return guardian::main(arguments.collect());
@@ -65,12 +67,14 @@ fn main() -> ExitCode {
     }
 }
 
-/// One thread: a lease needs no more, and a waiting command should cost little.
+/// Runs the command on a runtime with one thread: one lease needs no more, and a waiting process should cost
+/// little.
 fn in_runtime<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::internal(format!("cannot start: {error}")))?;
+    let runtime =
+        runtime.map_err(|error| Failure::internal(format!("cannot start the async runtime: {error}")))?;
     let ended = runtime.block_on(work);
-    // Threads that wait for a backend which does not answer are not waited for.
+    // Do not wait for blocking threads: one of them may hang on a store that does not reply.
     runtime.shutdown_background();
     ended
 }

@@ -1,4 +1,5 @@
-//! Metrics in a file, in Prometheus's text format: for a node exporter, since a command has no port to scrape.
+//! Metrics in a file, in the text format of Prometheus. A command has no port to scrape, so the textfile
+//! collector of a node exporter reads the file.
 
 use std::{
     fs, io,
@@ -9,14 +10,14 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 use crate::exit::Failure;
 
-/// Where metrics are kept.
+/// The recorder of the metrics, and the file that they are written to.
 pub(crate) struct MetricsFile {
     path: PathBuf,
     metrics: PrometheusHandle,
 }
 
 impl MetricsFile {
-    /// Counts from now on. The file is written once at the beginning, so that a wrong name is found out at once.
+    /// Starts to record. Writes the file at once, so that a wrong path is reported before the command runs.
     pub(crate) fn start(path: &Path) -> Result<MetricsFile, Failure> {
         let failed = |what: String| Failure::config(what).hint("name another file with --metrics-file");
         let recorder = PrometheusBuilder::new()
@@ -25,17 +26,21 @@ impl MetricsFile {
             .build_recorder();
         let file = MetricsFile { path: path.to_owned(), metrics: recorder.handle() };
         metrics::set_global_recorder(recorder).map_err(|error| Failure::internal(error.to_string()))?;
-        file.write().map_err(|error| failed(format!("{}: cannot be written: {error}", path.display())))?;
+        file.write().map_err(|error| {
+            failed(format!("the metrics file {} cannot be written: {error}", path.display()))
+        })?;
         Ok(file)
     }
 
-    /// Puts a new file in the place of the old one: a reader sees the one or the other, whole.
+    /// Replaces the file atomically: a reader sees the old or the new file, never a part.
     pub(crate) fn write(&self) -> io::Result<()> {
-        let mut beside = self.path.clone().into_os_string();
-        beside.push(format!(".{}", std::process::id())); // not .prom: a node exporter leaves it alone
-        fs::write(&beside, self.metrics.render())?;
-        fs::rename(&beside, &self.path).inspect_err(|_| drop(fs::remove_file(&beside)))
+        let mut temporary = self.path.clone().into_os_string();
+        // A node exporter reads only files whose name ends in .prom, so not this one.
+        temporary.push(format!(".{}", std::process::id()));
+        fs::write(&temporary, self.metrics.render())?;
+        fs::rename(&temporary, &self.path).inspect_err(|_| drop(fs::remove_file(&temporary)))
     }
 }
 
+/// The upper bounds of the histogram buckets, in seconds.
 const BUCKETS: [f64; 8] = [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0];

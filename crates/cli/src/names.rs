@@ -1,21 +1,22 @@
-//! Names as people type them: one resource, or all that begin in some way.
+//! Parsing the names of resources: one resource, or all resources with a prefix.
 
 use leasehold::Resource;
 
-/// One resource: `[namespace:]kind/id`. A hashed id is taken as it is shown: `account/~` and 32 digits.
+/// Parses one resource: `[namespace:]kind/id`. A hashed id can be typed as it is shown: `account/~` and 32
+/// hex digits.
 pub(crate) fn resource(typed: &str) -> Result<Resource, String> {
     let is_hash =
         |id: &str| id.len() == 33 && id.starts_with('~') && id[1..].bytes().all(|b| b.is_ascii_hexdigit());
     let hashed = typed.split_once('/').is_some_and(|(_, id)| is_hash(id));
-    let read = if hashed { Resource::from_key(typed) } else { typed.parse() };
-    read.map_err(|error| error.to_string())
+    let parsed = if hashed { Resource::from_key(typed) } else { typed.parse() };
+    parsed.map_err(|error| error.to_string())
 }
 
-/// The keys of all whose names begin so; a `*` at the end changes nothing.
+/// Converts the start of a name to the start of a key. A `*` at the end is ignored.
 pub(crate) fn prefix(typed: &str) -> Result<String, String> {
     let typed = typed.strip_suffix('*').unwrap_or(typed);
     match typed.split_once('/') {
-        // Ids are encoded byte by byte: the key of a beginning is the beginning of a key.
+        // Ids are encoded byte by byte, so the encoded start of an id is the start of the encoded id.
         Some((_, id)) if !id.is_empty() && !id.starts_with('~') => typed
             .parse()
             .map(|resource: Resource| resource.key().to_owned())
@@ -24,15 +25,16 @@ pub(crate) fn prefix(typed: &str) -> Result<String, String> {
     }
 }
 
-/// What to look at: one, or all that begin so.
+/// The resources that a command looks at.
 #[derive(Clone, Debug)]
 pub(crate) enum Scope {
     One(Resource),
+    /// All resources whose key starts with this.
     Prefix(String),
 }
 
 impl Scope {
-    /// `report/4` is one resource; `report/4*`, `report/`, `report` and nothing are many.
+    /// `report/4` is one resource; `report/4*`, `report/`, `report` and the empty text are prefixes.
     pub(crate) fn read(typed: &str) -> Result<Scope, String> {
         let one = typed.split_once('/').is_some_and(|(_, id)| !id.is_empty() && !id.ends_with('*'));
         if one { resource(typed).map(Scope::One) } else { prefix(typed).map(Scope::Prefix) }
@@ -44,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_beginning_of_a_name_is_the_beginning_of_its_key() {
+    fn the_start_of_a_name_is_the_start_of_its_key() {
         let table = [
             ("", ""),
             ("*", ""),
@@ -61,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hashed_id_is_taken_as_it_is_shown() {
+    fn a_hashed_id_can_be_typed_as_it_is_shown() {
         let hashed = "account/anna".parse::<Resource>().unwrap().hashed(b"secret");
         assert_eq!(resource(&hashed.to_string()).unwrap(), hashed);
         assert_eq!(resource("account/~anna").unwrap().key(), "account/%7Eanna");
@@ -69,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn one_is_told_from_many() {
+    fn one_resource_and_a_prefix_are_told_apart() {
         assert!(matches!(Scope::read("report/4"), Ok(Scope::One(_))));
         for many in ["report/4*", "report/", "report", "", "acme:"] {
             assert!(matches!(Scope::read(many), Ok(Scope::Prefix(_))), "{many}");

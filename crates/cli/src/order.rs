@@ -1,4 +1,5 @@
-//! What all orders share: whom they mean, who gives them and why, doing or only saying so, and the answer.
+//! What all orders share (`ask`, `evict`, `pause`, `resume`, `resize`): the arguments, naming the holder that
+//! is meant, dry runs, and the reply.
 
 use std::{env, process::ExitCode};
 
@@ -7,117 +8,141 @@ use leasehold::{CommandOutcome, FencingToken, HeldBy, OperatorAction, OperatorCo
 use serde::Serialize;
 
 use crate::{
-    desk::Desk,
     exit::{Exit, Failure},
-    names, text,
-    view::{self, WhoView},
+    names,
+    session::OperatorSession,
+    text,
+    view::{self, ProcessView},
 };
 
-/// What every order takes.
+/// The arguments of every order.
 #[derive(Debug, Args)]
 pub(crate) struct OrderArgs {
-    /// Which, as kind/id or namespace:kind/id
+    /// The resource: kind/id or namespace:kind/id
     #[arg(value_parser = names::resource)]
     pub(crate) resource: Resource,
 
-    /// The holder that is meant, so that a newer one is never hit by mistake; `show` and `why` print it
+    /// The fencing token of the holder that you mean, so that the order never hits a newer holder; see `show`
+    /// and `why`
     #[arg(long)]
     pub(crate) token: Option<FencingToken>,
 
-    /// Why, for the holder and the audit trail
+    /// The reason, for the holder and for the audit trail
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: String,
 
-    /// Who you are, for the audit trail [default: user@host]
+    /// Your name, for the audit trail [default: user@host]
     #[arg(long, value_name = "NAME", env = "LEASEHOLD_OPERATOR")]
     pub(crate) by_whom: Option<String>,
 
-    /// Say what would be done and to whom, and do nothing
+    /// Print what the order would do and to which holder, and do nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
 }
 
 impl OrderArgs {
-    /// Gives the order, or only says what it would do.
-    pub(crate) async fn give(
+    /// Sends the order to the store. With `--dry-run`, only prints what it would do.
+    pub(crate) async fn execute(
         &self,
-        case: &Case<'_>,
-        command: OperatorAction,
-        deed: Deed,
+        pending: &PendingOrder<'_>,
+        action: OperatorAction,
+        text: ActionText,
     ) -> Result<ExitCode, Failure> {
-        let order = self.order(command)?;
+        let command = self.command(action)?;
         if self.dry_run {
-            case.check_there()?;
-            return case.report(&order, &format!("would {}; nothing was done", deed.would), false);
+            pending.check_holder_unchanged()?;
+            return pending.report(&command, &format!("would {}; nothing was done", text.dry_run), false);
         }
-        match case.desk.order(&order).await? {
-            CommandOutcome::Done => case.report(&order, &deed.did, true),
-            // Who is there now is asked again: the answer has but a token.
-            CommandOutcome::HolderChanged { .. } => Err(case.again().await?.not_that_one()),
+        match pending.session.order(&command).await? {
+            CommandOutcome::Done => pending.report(&command, &text.done, true),
+            // The outcome has only the token of the new holder, so read the resource again to name the
+            // holder.
+            CommandOutcome::HolderChanged { .. } => Err(pending.refreshed().await?.holder_changed()),
         }
     }
 
-    fn order(&self, command: OperatorAction) -> Result<OperatorCommand, Failure> {
-        let by = self.by_whom.clone().unwrap_or_else(operator);
-        for (option, said) in [("--reason", &self.reason), ("--by-whom", &by)] {
-            if said.trim().is_empty() || said.len() > OperatorCommand::TEXT_MAX {
-                return Err(Failure::usage(format!("{option} has 1 to {} bytes", OperatorCommand::TEXT_MAX)));
-            }
-        }
-        let order = OperatorCommand::new(self.resource.clone(), command, &by, &self.reason);
+    fn command(&self, action: OperatorAction) -> Result<OperatorCommand, Failure> {
+        let by = operator(self.by_whom.as_deref());
+        check_texts(&self.reason, &by)?;
+        let command = OperatorCommand::new(self.resource.clone(), action, &by, &self.reason);
         Ok(match self.token {
-            Some(token) => order.for_token(token),
-            None => order,
+            Some(token) => command.for_token(token),
+            None => command,
         })
     }
 }
 
-/// A deed in two moods.
-pub(crate) struct Deed {
-    pub(crate) would: String,
-    pub(crate) did: String,
+/// Fails if the reason or the name of the operator is empty or too long for the audit trail.
+pub(crate) fn check_texts(reason: &str, by: &str) -> Result<(), Failure> {
+    for (option, value) in [("--reason", reason), ("--by-whom", by)] {
+        if value.trim().is_empty() || value.len() > OperatorCommand::TEXT_MAX {
+            let message = format!(
+                "{option} must have 1 to {} bytes, and not only spaces; this one has {}",
+                OperatorCommand::TEXT_MAX,
+                value.len()
+            );
+            return Err(Failure::usage(message));
+        }
+    }
+    Ok(())
 }
 
-/// An order and the resource that it is for, as it was found.
-pub(crate) struct Case<'a> {
-    pub(crate) desk: &'a Desk,
+/// What an order does, as text.
+pub(crate) struct ActionText {
+    /// After "would", for a dry run: `pause …`.
+    pub(crate) dry_run: String,
+    /// A whole sentence, for an order that was carried out.
+    pub(crate) done: String,
+}
+
+/// An order that is about to be sent, and the state of its resource.
+pub(crate) struct PendingOrder<'a> {
+    pub(crate) session: &'a OperatorSession,
     pub(crate) args: &'a OrderArgs,
-    pub(crate) seen: Snapshot,
+    pub(crate) snapshot: Snapshot,
 }
 
-impl<'a> Case<'a> {
-    /// Looks, and sees that the order says whom it means. `retry` is the command line without a token.
+impl<'a> PendingOrder<'a> {
+    /// Reads the resource. Fails if it is held and the order has no `--token`: between looking and ordering
+    /// the holder may change, and an order without a token would hit the new one. `retry` is the command line
+    /// without a token, for the hint.
     pub(crate) async fn open(
-        desk: &'a Desk,
+        session: &'a OperatorSession,
         args: &'a OrderArgs,
         retry: &[&str],
-    ) -> Result<Case<'a>, Failure> {
-        desk.check_orders()?;
-        let case = Case { desk, args, seen: desk.one(&args.resource).await? };
-        let Some(held) = view::newest(&case.seen).filter(|_| args.token.is_none()) else { return Ok(case) };
+    ) -> Result<PendingOrder<'a>, Failure> {
+        session.check_orders_supported()?;
+        let order = PendingOrder { session, args, snapshot: session.snapshot(&args.resource).await? };
+        let Some(held) = view::newest(&order.snapshot).filter(|_| args.token.is_none()) else {
+            return Ok(order);
+        };
         let token = held.token.to_string();
         let name = args.resource.to_string();
         let words =
             [&[retry[0], &name], &retry[1..], &["--token", &token, "--reason", &args.reason]].concat();
-        let message =
-            format!("{}: an order says which holder it means, and now it is {}", case.name(), who(held));
-        Err(Failure::usage(message).hint(desk.command(&words)))
+        let message = format!(
+            "{} is held: add --token {token} to confirm that you mean {}",
+            order.name(),
+            text::holder(&held.holder)
+        );
+        Err(Failure::usage(message).hint(session.command(&words)))
     }
 
-    /// As it is now.
-    pub(crate) async fn again(&self) -> Result<Case<'a>, Failure> {
-        Ok(Case { desk: self.desk, args: self.args, seen: self.desk.one(&self.args.resource).await? })
+    /// The same order with the current state of its resource.
+    pub(crate) async fn refreshed(&self) -> Result<PendingOrder<'a>, Failure> {
+        let snapshot = self.session.snapshot(&self.args.resource).await?;
+        Ok(PendingOrder { session: self.session, args: self.args, snapshot })
     }
 
-    /// The holder that is meant.
-    pub(crate) fn meant(&self) -> Option<&HeldBy> {
-        self.args.token.and_then(|token| view::find(&self.seen, token))
+    /// The holder with the token of the order, if it is there.
+    pub(crate) fn target(&self) -> Option<&HeldBy> {
+        self.args.token.and_then(|token| view::find(&self.snapshot, token))
     }
 
-    /// The holder that is meant, in words.
-    pub(crate) fn whom(&self) -> String {
-        match (self.meant(), self.args.token) {
-            (Some(held), _) => who(held),
+    /// The holder with the token of the order, as text.
+    pub(crate) fn target_text(&self) -> String {
+        match (self.target(), self.args.token) {
+            (Some(held), _) => holder_and_token(held),
             (None, Some(token)) => format!("token {token}"),
             (None, None) => "nobody".to_owned(),
         }
@@ -127,64 +152,68 @@ impl<'a> Case<'a> {
         view::name(&self.args.resource)
     }
 
-    /// Refuses if the holder that is meant is not there; it may be if there are more than are listed.
-    pub(crate) fn check_there(&self) -> Result<(), Failure> {
-        let all_listed = self.seen.holders.len() == self.seen.holder_count as usize;
-        let missing = self.args.token.is_some() && self.meant().is_none() && all_listed;
-        if missing { Err(self.not_that_one()) } else { Ok(()) }
+    /// Fails if the holder with the token of the order has gone. If the snapshot does not list all holders,
+    /// the holder may be among the others, and the store decides.
+    pub(crate) fn check_holder_unchanged(&self) -> Result<(), Failure> {
+        let all_listed = self.snapshot.holders.len() == self.snapshot.holder_count as usize;
+        let missing = self.args.token.is_some() && self.target().is_none() && all_listed;
+        if missing { Err(self.holder_changed()) } else { Ok(()) }
     }
 
-    /// An order that only a holder can be given needs a holder.
-    pub(crate) fn check_meant(&self) -> Result<(), Failure> {
-        if self.args.token.is_some() { Ok(()) } else { Err(self.not_that_one()) }
+    /// Fails without a token. For orders to a holder (`ask`, `evict`): without a token here, nobody holds the
+    /// resource.
+    pub(crate) fn check_has_target(&self) -> Result<(), Failure> {
+        if self.args.token.is_some() { Ok(()) } else { Err(self.holder_changed()) }
     }
 
-    /// An order that changes what is in use needs someone to be there.
+    /// Fails if nobody holds the resource and nobody waits for it. For orders that change a resource in use
+    /// (`resize`).
     pub(crate) fn check_in_use(&self) -> Result<(), Failure> {
-        let nobody = self.seen.holder_count == 0 && self.seen.queue_length == 0;
-        if nobody { Err(self.not_that_one()) } else { Ok(()) }
+        let unused = self.snapshot.holder_count == 0 && self.snapshot.queue_length == 0;
+        if unused { Err(self.holder_changed()) } else { Ok(()) }
     }
 
-    fn not_that_one(&self) -> Failure {
-        let meant = match self.args.token {
-            Some(token) => format!("token {token} does not hold it any more; nothing was done"),
-            None => "nothing was done".to_owned(),
+    fn holder_changed(&self) -> Failure {
+        let expected = match self.args.token {
+            Some(token) => format!("token {token} does not hold it any more, "),
+            None => String::new(),
         };
-        let now = match view::newest(&self.seen) {
-            Some(held) => format!("now it is held by {}", who(held)),
+        let now = match view::newest(&self.snapshot) {
+            Some(held) => format!("now it is held by {}", holder_and_token(held)),
             None => "nobody holds it".to_owned(),
         };
-        Failure::new(Exit::Refused, "not_that_one", format!("{}: {meant}; {now}", self.name()))
+        let message = format!("{}: nothing was done: {expected}{now}", self.name());
+        Failure::new(Exit::Refused, "not_that_one", message)
     }
 
-    fn report(&self, order: &OperatorCommand, say: &str, done: bool) -> Result<ExitCode, Failure> {
-        let screen = self.desk.screen();
-        if self.desk.output.json {
-            screen.print_json(&Report {
-                order: order.action.as_str(),
+    fn report(&self, command: &OperatorCommand, say: &str, done: bool) -> Result<ExitCode, Failure> {
+        let screen = self.session.screen();
+        if self.session.output.json {
+            screen.print_json(&OrderReport {
+                order: command.action.as_str(),
                 resource: self.args.resource.to_string(),
                 token: self.args.token.map(|token| token.to_string()),
-                holder: self.meant().map(|held| WhoView::of(&held.holder)),
-                by: &order.by,
-                why: &order.why,
+                holder: self.target().map(|held| ProcessView::of(&held.holder)),
+                by: &command.by,
+                why: &command.why,
                 dry_run: self.args.dry_run,
                 done,
                 say,
             })?;
-        } else if !self.desk.output.quiet {
+        } else if !self.session.output.quiet {
             screen.print(&format!("{}: {say}\n", self.name()))?;
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
-/// What was done, or would be, for programs.
+/// The JSON output of an order.
 #[derive(Serialize)]
-struct Report<'a> {
+struct OrderReport<'a> {
     order: &'static str,
     resource: String,
     token: Option<String>,
-    holder: Option<WhoView>,
+    holder: Option<ProcessView>,
     by: &'a str,
     why: &'a str,
     dry_run: bool,
@@ -193,12 +222,16 @@ struct Report<'a> {
 }
 
 /// `1234@host label (token 17)`
-pub(crate) fn who(held: &HeldBy) -> String {
+pub(crate) fn holder_and_token(held: &HeldBy) -> String {
     format!("{} (token {})", text::holder(&held.holder), held.token)
 }
 
-/// `user@host`, and under sudo the user who called it.
-pub(crate) fn operator() -> String {
+/// The name of the operator for the audit trail: `--by-whom`, else `user@host`. Under sudo it is the user who
+/// called sudo.
+pub(crate) fn operator(by_whom: Option<&str>) -> String {
+    if let Some(name) = by_whom {
+        return name.to_owned();
+    }
     let named = ["SUDO_USER", "USER", "LOGNAME"]
         .into_iter()
         .find_map(|name| env::var(name).ok().filter(|n| !n.is_empty()));
@@ -206,7 +239,7 @@ pub(crate) fn operator() -> String {
     format!("{user}@{}", host())
 }
 
-/// This host, as holders name theirs.
+/// The name of this host, in the form that holders are stored with.
 pub(crate) fn host() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     leasehold::Holder::new(&name, 0, "").host

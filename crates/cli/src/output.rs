@@ -1,4 +1,5 @@
-//! What is said, and where: answers on stdout, everything else on stderr, a line each, never a secret.
+//! Printing: results go to stdout; notes and errors go to stderr, one line each. Secrets are removed from
+//! every line.
 
 use std::{
     io::{self, IsTerminal as _, Write as _},
@@ -11,10 +12,10 @@ use leasehold::Effect;
 use crate::{
     args::Global,
     exit::{Exit, Failure},
-    secret, terminal, text,
+    redact, terminal, text,
 };
 
-/// How much is said, and for whom.
+/// How much is printed, and in which form.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Output {
     pub(crate) quiet: bool,
@@ -27,26 +28,26 @@ impl Output {
         Output { quiet: global.quiet, verbose: global.verbose > 0, json: global.json }
     }
 
-    /// Whether a person watches.
-    pub(crate) fn is_watched(self) -> bool {
+    /// Whether to print notes about progress: with `-v`, or if a person may be looking at stderr.
+    pub(crate) fn shows_progress(self) -> bool {
         !self.quiet && (self.verbose || io::stderr().is_terminal())
     }
 
-    /// Says something that is no error.
-    pub(crate) fn say(self, line: &str) {
+    /// Prints a note on stderr, unless `--quiet` is set.
+    pub(crate) fn note(self, line: &str) {
         if !self.quiet {
             to_stderr(&format!("leasehold: {line}"));
         }
     }
 
-    /// Says why it came to nothing.
+    /// Prints an error on stderr and returns its exit code.
     pub(crate) fn fail(self, failure: &Failure) -> ExitCode {
         to_stderr(&if self.json { as_json(failure) } else { as_line(failure) });
         failure.exit_code()
     }
 }
 
-/// Answers. A reader that has had enough is no error.
+/// Prints a result on stdout. If the reader has closed the pipe (`| head -1`), that is no error.
 pub(crate) fn print(text: &[u8]) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text).and_then(|()| stdout.flush()) {
@@ -57,7 +58,13 @@ pub(crate) fn print(text: &[u8]) -> Result<(), Failure> {
     }
 }
 
-/// Says what is wrong with the command line; prints help and the version, which are wishes.
+/// The most columns of a typed value in an error.
+const TYPED_MAX: usize = 60;
+/// The most columns of an error in the command line.
+const MESSAGE_MAX: usize = 400;
+
+/// Handles an error of clap: prints an error in the command line as one line, and help or the version on
+/// stdout.
 pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
         return print(error.render().to_string().as_bytes())
@@ -65,19 +72,20 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     }
     let text = error.render().to_string();
     let lines = text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
-    // After a `--` comes the command to run: that is no way to pass a value here.
-    let idle = ["For more information", "tip: to pass"];
-    let lines = lines.filter(|line| !idle.iter().any(|idle| line.starts_with(idle)));
+    // clap suggests `--` to pass a value that starts with a dash. In `leasehold run` a `--` starts the
+    // command instead.
+    let unhelpful = ["For more information", "tip: to pass"];
+    let lines = lines.filter(|line| !unhelpful.iter().any(|start| line.starts_with(start)));
     let message = lines.filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
     let message = message.strip_prefix("error: ").unwrap_or(&message);
-    // What was typed may be as long as it likes.
+    // The typed value may be very long.
     let message = match error.get(ContextKind::InvalidValue) {
         Some(ContextValue::String(typed)) if !typed.is_empty() => {
-            message.replace(typed, &text::cut(typed, 60))
+            message.replace(typed, &text::cut(typed, TYPED_MAX))
         }
         _ => message.to_owned(),
     };
-    let message = text::cut(&message, 400);
+    let message = text::cut(&message, MESSAGE_MAX);
     let hint = if text.contains("--help") { Some("see --help".to_owned()) } else { None };
     let failure = Failure { hint, ..Failure::usage(message) };
     let output =
@@ -107,13 +115,14 @@ fn as_json(failure: &Failure) -> String {
     .to_string()
 }
 
-/// One line, whatever is in the text, in one write: lines of several processes do not mix.
-fn to_stderr(said: &str) {
+/// Writes one line to stderr. Line breaks and control characters become spaces. It is a single write, so that
+/// lines of several processes do not mix.
+fn to_stderr(text: &str) {
     let mut line: String =
-        secret::scrub(said).chars().map(|c| if text::is_unsafe(c) { ' ' } else { c }).collect();
+        redact::redact(text).chars().map(|c| if text::is_unsafe(c) { ' ' } else { c }).collect();
     line.push('\n');
-    // Nobody may be listening any more: then there is nobody to tell.
-    let _ = terminal::undisturbed(|| io::stderr().write_all(line.as_bytes()));
+    // An error is ignored: stderr may be closed, and there is no other place to report it.
+    let _ = terminal::without_sigttou(|| io::stderr().write_all(line.as_bytes()));
 }
 
 #[cfg(test)]
@@ -121,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_is_one_line_for_people_and_an_object_for_programs() {
+    fn an_error_is_one_line_of_text_or_a_json_object() {
         let failure = Failure::config("no\nsuch store").hint("write sqlite:PATH");
         assert_eq!(as_line(&failure), "leasehold: no\nsuch store: write sqlite:PATH");
         let json: serde_json::Value = serde_json::from_str(&as_json(&failure)).unwrap();

@@ -1,4 +1,4 @@
-//! Where answers go: a terminal, or something that reads them.
+//! Printing on stdout: its size and colours if it is a terminal, plain text and JSON otherwise.
 
 use std::{
     env,
@@ -9,17 +9,20 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{exit::Failure, table::Table, text};
 
-/// What stdout is.
+/// What stdout can show.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Screen {
     pub(crate) colour: bool,
-    /// Whether its cursor can be moved.
-    pub(crate) moves: bool,
-    /// Of a terminal.
+    /// Whether the cursor can be moved, to redraw in place.
+    pub(crate) can_redraw: bool,
+    /// The size, if stdout is a terminal.
     pub(crate) size: Option<Size>,
 }
 
-/// Of a terminal, in characters.
+/// Assumed for a terminal that does not tell its size.
+const UNKNOWN_SIZE: Size = Size { columns: 80, rows: 24 };
+
+/// The size of a terminal, in characters.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Size {
     pub(crate) columns: usize,
@@ -27,21 +30,22 @@ pub(crate) struct Size {
 }
 
 impl Screen {
-    /// Asked again before every redraw: terminals change their size.
+    /// The current properties of stdout. Call it again before every redraw: the size of a terminal can
+    /// change.
     pub(crate) fn now() -> Screen {
         let stdout = io::stdout();
         if !stdout.is_terminal() {
-            return Screen { colour: false, moves: false, size: None };
+            return Screen { colour: false, can_redraw: false, size: None };
         }
         let unset = |name| env::var_os(name).is_none_or(|value| value.is_empty());
         let dumb = env::var_os("TERM").is_some_and(|term| term == "dumb");
         let size =
             rustix::termios::tcgetwinsize(&stdout).ok().filter(|size| size.ws_col > 0 && size.ws_row > 0);
-        let size = size.map_or(Size { columns: 80, rows: 24 }, |size| Size {
+        let size = size.map_or(UNKNOWN_SIZE, |size| Size {
             columns: usize::from(size.ws_col),
             rows: usize::from(size.ws_row),
         });
-        Screen { colour: unset("NO_COLOR") && !dumb, moves: !dumb, size: Some(size) }
+        Screen { colour: unset("NO_COLOR") && !dumb, can_redraw: !dumb, size: Some(size) }
     }
 
     pub(crate) fn columns(self) -> Option<usize> {
@@ -52,21 +56,21 @@ impl Screen {
         table.lines(self.columns(), self.colour)
     }
 
-    /// The same, further to the right.
+    /// The lines of a table, indented by two columns.
     pub(crate) fn indented<const N: usize>(self, table: &Table<N>) -> impl Iterator<Item = String> + use<N> {
         let columns = self.columns().map(|columns| columns.saturating_sub(2));
         table.lines(columns, self.colour).into_iter().map(|line| format!("  {line}"))
     }
 
-    /// Whether somebody may read what is printed: the reader of a pipe may have gone.
-    pub(crate) fn is_read(self) -> bool {
+    /// Whether stdout is still open on the other side. The reader of a pipe may have closed it.
+    pub(crate) fn has_reader(self) -> bool {
         let stdout = io::stdout();
         let mut ends = [PollFd::new(&stdout, PollFlags::empty())];
-        let asked = poll(&mut ends, Some(&Timespec::default()));
-        asked.is_err() || !ends[0].revents().contains(PollFlags::ERR)
+        let polled = poll(&mut ends, Some(&Timespec::default()));
+        polled.is_err() || !ends[0].revents().contains(PollFlags::ERR)
     }
 
-    /// Prints; false if the reader has had enough.
+    /// Prints. False if the reader of the pipe has closed it.
     pub(crate) fn print(self, text: &str) -> Result<bool, Failure> {
         let mut stdout = io::stdout().lock();
         match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
@@ -84,7 +88,8 @@ impl Screen {
         self.print(&all)
     }
 
-    /// Prints one line of JSON. What could move a cursor is escaped, which JSON's own rules leave open above 127.
+    /// Prints one line of JSON. Characters that could move the cursor or hide text are escaped: JSON itself
+    /// requires that only for ASCII control characters.
     pub(crate) fn print_json(self, value: &impl serde::Serialize) -> Result<bool, Failure> {
         let json = serde_json::to_string(value).map_err(|error| Failure::internal(error.to_string()))?;
         self.print(&(ascii_escaped(&json) + "\n"))
@@ -108,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_is_the_same_and_harmless() {
+    fn escaped_json_has_the_same_value_and_no_unsafe_characters() {
         let text = "a\x1b\u{9b}\u{202e}\u{e0001}日";
         let json = ascii_escaped(&serde_json::to_string(text).unwrap());
         assert!(!json.chars().any(text::is_unsafe), "{json}");

@@ -1,4 +1,7 @@
-//! Signals: which ones are passed on, and which ones were never meant for us.
+//! Receiving signals, and forwarding them to the command.
+//!
+//! A signal that was ignored when this process started stays ignored, for this process and for the command.
+//! `nohup` and shells without job control (`command &` in a script) rely on that.
 
 use std::{
     fs, io,
@@ -10,41 +13,41 @@ use std::{
 use rustix::process::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// These end a command that has not begun.
+/// Signals that end `leasehold`. Once the command runs, they are forwarded instead.
 const ENDING: [Signal; 4] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM];
-/// These are passed on, too, once it runs.
-const OTHERS: [Signal; 6] =
+/// Further signals that are forwarded once the command runs.
+const FORWARDED: [Signal; 6] =
     [Signal::USR1, Signal::USR2, Signal::ALARM, Signal::WINCH, Signal::CONT, Signal::TSTP];
 
-/// Signals that have come.
+/// The signals that this process receives.
 pub(crate) struct Signals(Vec<(Signal, tokio::signal::unix::Signal)>);
 
 impl Signals {
-    /// Those that end us.
+    /// Receives the signals that end `leasehold`.
     pub(crate) fn ending() -> io::Result<Signals> {
         let mut signals = Signals(Vec::new());
-        signals.hear(&ENDING)?;
+        signals.subscribe(&ENDING)?;
         Ok(signals)
     }
 
-    /// All that are passed on.
-    pub(crate) fn hear_all(&mut self) -> io::Result<()> {
-        self.hear(&OTHERS)
+    /// Receives the other signals that are forwarded, too.
+    pub(crate) fn subscribe_forwarded(&mut self) -> io::Result<()> {
+        self.subscribe(&FORWARDED)
     }
 
-    /// One that is ignored stays so, for us and for the command: `nohup`, and jobs of a shell without job control.
-    fn hear(&mut self, which: &[Signal]) -> io::Result<()> {
+    /// Receives these signals, except those that are ignored (see the top of this file).
+    fn subscribe(&mut self, which: &[Signal]) -> io::Result<()> {
         let ignored = ignored();
-        for &heard in which.iter().filter(|signal| !is_in(ignored, **signal)) {
-            self.0.push((heard, signal(SignalKind::from_raw(heard.as_raw()))?));
+        for &number in which.iter().filter(|signal| !is_in(ignored, **signal)) {
+            self.0.push((number, signal(SignalKind::from_raw(number.as_raw()))?));
         }
         Ok(())
     }
 
-    /// The next one.
+    /// The next signal.
     ///
     /// # Cancel safety
-    /// Nothing is missed.
+    /// No signal is lost.
     pub(crate) async fn next(&mut self) -> Signal {
         std::future::poll_fn(|cx| {
             for (signal, stream) in &mut self.0 {
@@ -58,20 +61,25 @@ impl Signals {
     }
 }
 
-/// Lives through what would end us, without ignoring it: what is ignored would be ignored by the command, too.
-pub(crate) fn outlive() -> io::Result<()> {
+/// Catches the signals that would end the guardian, and does nothing with them. They are not ignored: the
+/// command would inherit that.
+pub(crate) fn catch_ending() -> io::Result<()> {
     let ignored = ignored();
-    let heard = Arc::new(AtomicBool::new(false));
+    let unused = Arc::new(AtomicBool::new(false));
     let caught = ENDING.iter().chain(&[Signal::USR1, Signal::USR2, Signal::ALARM]);
     for signal in caught.filter(|signal| !is_in(ignored, **signal)) {
-        signal_hook::flag::register(signal.as_raw(), Arc::clone(&heard))?;
+        signal_hook::flag::register(signal.as_raw(), Arc::clone(&unused))?;
     }
     Ok(())
 }
 
-/// The signals that this process ignores, a bit each.
+/// The signals that this process ignores, as a bit mask.
 fn ignored() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    ignored_in(&fs::read_to_string("/proc/self/status").unwrap_or_default())
+}
+
+/// The ignored signals of a process, from its `/proc/PID/status`.
+fn ignored_in(status: &str) -> u64 {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
@@ -80,8 +88,8 @@ fn is_in(mask: u64, signal: Signal) -> bool {
     mask & (1 << (signal.as_raw() - 1)) != 0
 }
 
-/// Reads `USR1`, `SIGUSR1`, `10`.
-pub(crate) fn named(text: &str) -> Result<Signal, String> {
+/// Parses `USR1`, `SIGUSR1` or `10`.
+pub(crate) fn parse(text: &str) -> Result<Signal, String> {
     let upper = text.to_ascii_uppercase();
     let full = if upper.starts_with("SIG") { upper } else { format!("SIG{upper}") };
     let number = text
@@ -89,7 +97,7 @@ pub(crate) fn named(text: &str) -> Result<Signal, String> {
         .ok()
         .or_else(|| full.parse::<nix::sys::signal::Signal>().ok().map(|signal| signal as i32));
     let signal = number.and_then(Signal::from_named_raw);
-    signal.ok_or_else(|| "write the name or the number of a signal, as in USR1 or 10".to_owned())
+    signal.ok_or_else(|| "expected the name or the number of a signal, such as USR1 or 10".to_owned())
 }
 
 #[cfg(test)]
@@ -97,18 +105,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn signals_are_named_as_kill_names_them() {
+    fn signals_are_parsed_as_kill_does() {
         for text in ["USR1", "sigusr1", "SIGUSR1", "10"] {
-            assert_eq!(named(text), Ok(Signal::USR1), "{text}");
+            assert_eq!(parse(text), Ok(Signal::USR1), "{text}");
         }
         for text in ["", "SIG", "0", "-1", "99", "NOPE"] {
-            assert!(named(text).is_err(), "{text}");
+            assert!(parse(text).is_err(), "{text}");
         }
     }
 
     #[test]
-    fn rust_programs_ignore_broken_pipes() {
-        assert!(is_in(ignored(), Signal::PIPE));
-        assert!(!is_in(ignored(), Signal::TERM));
+    fn ignored_signals_are_read_from_proc() {
+        assert!(is_in(ignored(), Signal::PIPE), "Rust programs ignore SIGPIPE");
+        // Not by the dispositions of this process: the caller of the tests decides which signals it ignores.
+        let mask =
+            ignored_in("SigBlk:\t0000000000004000\nSigIgn:\t0000000000001006\nSigCgt:\t0000000180000440\n");
+        for (signal, is_ignored) in [(Signal::INT, true), (Signal::QUIT, true), (Signal::TERM, false)] {
+            assert_eq!(is_in(mask, signal), is_ignored, "{signal:?}");
+        }
+        assert_eq!(ignored_in(""), 0);
     }
 }

@@ -1,4 +1,4 @@
-//! Where leases are kept: flag, else `LEASEHOLD_STORE`, else `config.toml`, else a SQLite file of this user.
+//! The store: `--store`, else `LEASEHOLD_STORE`, else `config.toml`, else a SQLite file of this user.
 
 use std::{
     env, fmt, fs,
@@ -8,44 +8,47 @@ use std::{
 };
 
 use leasehold::{Backend, ErrorKind};
+use leasehold_support::password;
 
 use crate::{
     args::Global,
     config::{self, Config},
     exit::{Exit, Failure},
-    secret::{self, Parts},
+    redact::{self, UrlParts},
 };
 
-/// Where leases are kept. Its `Debug` shows no secret.
+/// The URL of the store, with its password. `Debug` shows no secret.
 #[derive(Clone)]
 pub(crate) struct Store {
+    /// The URL with its password.
     url: String,
+    /// The URL without secrets.
     shown: String,
     password_file: Option<PathBuf>,
 }
 
 impl Store {
-    /// The first that is said: flag, environment, configuration; else the user's own file.
+    /// The store for this call, in the order of the module documentation.
     pub(crate) fn choose(global: &Global, config: &Config) -> Result<Store, Failure> {
-        let said = global.store.as_deref().filter(|url| !url.is_empty()).or(config.store.as_deref());
+        let configured = global.store.as_deref().filter(|url| !url.is_empty()).or(config.store.as_deref());
         let password_file = global.password_file.clone().or_else(|| config.password_file.clone());
-        let url = match said {
-            None | Some("sqlite:") => own_file()?,
+        let url = match configured {
+            None | Some("sqlite:") => user_file()?,
             Some(url) => absolute(url),
         };
         Store::with_password(url, password_file)
     }
 
     fn with_password(url: String, password_file: Option<PathBuf>) -> Result<Store, Failure> {
-        let Some(parts) = Parts::of(&url) else {
+        let Some(parts) = UrlParts::of(&url) else {
             let shown = url.clone();
             return Ok(Store { url, shown, password_file });
         };
-        parts.secrets().for_each(secret::keep);
+        parts.secrets().for_each(redact::register);
         let shown = parts.stripped();
         let url = match password(password_file.as_deref())? {
             Some(password) if parts.password.is_none() => {
-                secret::keep(&password);
+                redact::register(&password);
                 parts.with_password(&password)
             }
             _ => url,
@@ -53,22 +56,23 @@ impl Store {
         Ok(Store { url, shown, password_file })
     }
 
-    /// Opens it.
+    /// Connects to the store.
     pub(crate) async fn open(&self) -> Result<Arc<dyn Backend>, Failure> {
         leasehold::open(&self.url).await.map_err(|error| {
             let kind = error.kind();
             let failure = Failure::from(error);
-            // A URL that makes no sense is the configuration's fault, whoever wrote it there.
+            // A wrong URL is a wrong configuration (78), also if it was typed: it is not an error in the
+            // options (64).
             if kind == ErrorKind::Invalid { failure.with_code(Exit::Config.code()) } else { failure }
         })
     }
 
-    /// As it may be shown, and given to a child: without secrets.
+    /// The URL without secrets, to show it and to pass it to a child process.
     pub(crate) fn shown(&self) -> &str {
         &self.shown
     }
 
-    /// Where the password is, which is not the password.
+    /// The path of the password file. The path is no secret.
     pub(crate) fn password_file(&self) -> Option<&Path> {
         self.password_file.as_deref()
     }
@@ -80,25 +84,26 @@ impl fmt::Debug for Store {
     }
 }
 
+/// The password from the file, else from `LEASEHOLD_PASSWORD`.
 fn password(file: Option<&Path>) -> Result<Option<String>, Failure> {
     let Some(file) = file else { return Ok(env::var("LEASEHOLD_PASSWORD").ok().filter(|p| !p.is_empty())) };
-    let text = fs::read_to_string(file).map_err(|error| {
-        let message = format!("{}: the password cannot be read: {error}", file.display());
-        Failure::config(message).hint("name another file with --password-file")
-    })?;
-    Ok(Some(text.trim_end_matches(['\r', '\n']).to_owned()))
+    let password = password::read_file(file)
+        .map_err(|error| Failure::config(error.to_string()).hint("name another file with --password-file"))?;
+    Ok(Some(password))
 }
 
-/// `LEASEHOLD_DIR`, else the user's state directory.
-fn own_file() -> Result<String, Failure> {
-    let given = env::var_os("LEASEHOLD_DIR").filter(|directory| !directory.is_empty()).map(PathBuf::from);
-    let directory = given.or_else(state_directory).ok_or_else(|| {
-        Failure::config("neither LEASEHOLD_DIR nor HOME says where to keep leases")
+/// The URL of the SQLite file in `LEASEHOLD_DIR`, else in the state directory of the user. Creates the
+/// directory.
+fn user_file() -> Result<String, Failure> {
+    let configured =
+        env::var_os("LEASEHOLD_DIR").filter(|directory| !directory.is_empty()).map(PathBuf::from);
+    let directory = configured.or_else(state_directory).ok_or_else(|| {
+        Failure::config("there is no place for the default store: neither LEASEHOLD_DIR nor HOME is set")
             .hint("set LEASEHOLD_DIR, or name a store with --store")
     })?;
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory);
     made.map_err(|error| {
-        Failure::config(format!("{}: cannot be made: {error}", directory.display()))
+        Failure::config(format!("the directory {} cannot be created: {error}", directory.display()))
             .hint("set LEASEHOLD_DIR, or name a store with --store")
     })?;
     Ok(file_url(&directory.join("leases.db")))
@@ -109,7 +114,8 @@ fn state_directory() -> Option<PathBuf> {
     config::directory("XDG_STATE_HOME").or_else(home).map(|state| state.join("leasehold"))
 }
 
-/// A relative path means another file elsewhere, and a child may go elsewhere.
+/// The URL with an absolute path. A child process may have another working directory, where a relative path
+/// names another file.
 fn absolute(url: &str) -> String {
     let Some(rest) = url.strip_prefix("sqlite:").map(|rest| rest.strip_prefix("//").unwrap_or(rest)) else {
         return url.to_owned();
@@ -153,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_is_used_and_not_shown() {
+    fn a_password_is_used_and_never_shown() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("password");
         fs::write(&file, "sesame\n").unwrap();

@@ -1,8 +1,8 @@
-//! Tables and colour: colour for people at a terminal, columns cut to its width there and nowhere else.
+//! Tables and colours. Both are for terminals: elsewhere there is no colour, and no column is cut.
 
 use crate::text;
 
-/// How a piece of text stands out.
+/// The style of a piece of text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Style {
     #[default]
@@ -15,7 +15,7 @@ pub(crate) enum Style {
 }
 
 impl Style {
-    /// The text in this style, if there is colour.
+    /// The text with the escape codes of this style, if `colour` is set.
     pub(crate) fn paint(self, text: &str, colour: bool) -> String {
         let code = match self {
             Style::Plain => return text.to_owned(),
@@ -32,7 +32,7 @@ impl Style {
     }
 }
 
-/// One cell; its text is made harmless.
+/// One cell. Unsafe characters in its text are escaped.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cell {
     text: String,
@@ -51,51 +51,52 @@ impl<T: AsRef<str>> From<T> for Cell {
     }
 }
 
-/// Rows under a head.
+/// Rows under a heading.
 #[derive(Debug)]
 pub(crate) struct Table<const N: usize> {
-    head: [&'static str; N],
-    /// Columns that may be cut, and those that may not: a token that is cut cannot be copied.
+    heading: [&'static str; N],
+    /// Which columns may be cut on a narrow terminal. Tokens may not: a token that is cut cannot be copied.
     may_cut: [bool; N],
     rows: Vec<[Cell; N]>,
 }
 
-/// Between two columns.
+/// The number of spaces between two columns.
 const GAP: usize = 2;
-/// A column is not cut below this while another can be.
+/// No column is cut below this width.
 const NARROW: usize = 8;
 
 impl<const N: usize> Table<N> {
-    /// Columns whose name begins with `=` are never cut.
-    pub(crate) fn new(head: [&'static str; N]) -> Table<N> {
-        let may_cut = head.map(|name| !name.starts_with('='));
-        Table { head: head.map(|name| name.trim_start_matches('=')), may_cut, rows: Vec::new() }
+    /// A table with these headings. A column whose heading starts with `=` is never cut.
+    pub(crate) fn new(heading: [&'static str; N]) -> Table<N> {
+        let may_cut = heading.map(|name| !name.starts_with('='));
+        Table { heading: heading.map(|name| name.trim_start_matches('=')), may_cut, rows: Vec::new() }
     }
 
     pub(crate) fn row(&mut self, cells: [Cell; N]) {
         self.rows.push(cells);
     }
 
-    /// One line each, the head first, without trailing blanks.
+    /// The lines of the table, the heading first, without trailing spaces.
     pub(crate) fn lines(&self, columns: Option<usize>, colour: bool) -> Vec<String> {
         let widths = self.widths(columns);
-        let head = self.head.map(|name| Cell::styled(name, Style::Bold));
-        let rows = std::iter::once(&head).chain(&self.rows);
+        let heading = self.heading.map(|name| Cell::styled(name, Style::Bold));
+        let rows = std::iter::once(&heading).chain(&self.rows);
         rows.map(|row| line(row, &widths, columns.unwrap_or(usize::MAX), colour)).collect()
     }
 
-    /// As wide as its widest cell; if that is too much, the widest that may be cut gives way first.
+    /// The width of each column: that of its widest cell. If the table is too wide, the widest column that
+    /// may be cut loses one column at a time.
     fn widths(&self, columns: Option<usize>) -> [usize; N] {
         let widest = |at: usize| {
             let cells = self.rows.iter().map(|row| text::width(&row[at].text));
-            cells.chain([text::width(self.head[at])]).max().unwrap_or(0)
+            cells.chain([text::width(self.heading[at])]).max().unwrap_or(0)
         };
         let mut widths: [usize; N] = std::array::from_fn(widest);
         let Some(columns) = columns else { return widths };
         let gaps = GAP * N.saturating_sub(1);
         while widths.iter().sum::<usize>() + gaps > columns {
-            let able = (0..N).filter(|&at| self.may_cut[at] && widths[at] > NARROW);
-            let Some(at) = able.max_by_key(|&at| widths[at]) else { break };
+            let may_shrink = (0..N).filter(|&at| self.may_cut[at] && widths[at] > NARROW);
+            let Some(at) = may_shrink.max_by_key(|&at| widths[at]) else { break };
             widths[at] -= 1;
         }
         widths
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_line_up_and_nothing_escapes() {
+    fn columns_line_up_and_unsafe_characters_are_escaped() {
         let lines = table().lines(None, false);
         assert_eq!(lines[0], "RESOURCE   TOKEN       WHO");
         assert_eq!(lines[1], "report/42  1234567890  someone with a long name");
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn colour_takes_no_room() {
+    fn colour_does_not_change_the_width() {
         let lines = table().lines(None, true);
         assert_eq!(lines[0], "\x1b[1mRESOURCE\x1b[0m   \x1b[1mTOKEN\x1b[0m       \x1b[1mWHO\x1b[0m");
         assert!(lines[1].ends_with("\x1b[31msomeone with a long name\x1b[0m"));

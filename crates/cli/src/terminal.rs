@@ -1,4 +1,7 @@
-//! The controlling terminal: who may read from it, and whom its keys reach.
+//! The controlling terminal: its foreground process group and its settings.
+//!
+//! Only the foreground process group may read from the terminal, and the keys Ctrl-C, Ctrl-Z and Ctrl-\ send
+//! signals to it.
 
 use std::{
     fs::File,
@@ -16,13 +19,13 @@ use rustix::{
 pub(crate) struct Terminal(File);
 
 impl Terminal {
-    /// None without one: a daemon, cron, a container.
+    /// `None` without a terminal: in a daemon, under cron, in a container.
     pub(crate) fn controlling() -> Option<Terminal> {
         File::options().read(true).write(true).open("/dev/tty").ok().map(Terminal)
     }
 
-    /// Whether the terminal's keys reach this process group, and it may read.
-    pub(crate) fn is_with(&self, group: Pid) -> bool {
+    /// Whether this process group is in the foreground.
+    pub(crate) fn is_foreground(&self, group: Pid) -> bool {
         tcgetpgrp(&self.0).is_ok_and(|foreground| foreground == group)
     }
 
@@ -31,35 +34,37 @@ impl Terminal {
     }
 
     pub(crate) fn set(&self, settings: &Termios) {
-        let _ = undisturbed(|| tcsetattr(&self.0, OptionalActions::Drain, settings)); // a terminal that is gone needs none
+        // An error is ignored: the terminal may have gone.
+        let _ = without_sigttou(|| tcsetattr(&self.0, OptionalActions::Drain, settings));
     }
 
     pub(crate) fn give_to(&self, group: Pid) {
-        let _ = undisturbed(|| tcsetpgrp(&self.0, group)); // a group that is gone needs none
+        let _ = without_sigttou(|| tcsetpgrp(&self.0, group)); // the group may have gone
     }
 }
 
-/// Whether a command should get the terminal from the start: a person typed it, alone and without pipes. In a
-/// pipeline or a script others may need it; there, it gets the terminal when it first reads.
-pub(crate) fn is_all_ours() -> bool {
+/// Whether the command should get the foreground at once: `leasehold` was typed alone, without pipes. In a
+/// pipeline or a script, other processes may need the terminal; there the command gets it when it first
+/// reads.
+pub(crate) fn is_exclusively_ours() -> bool {
     let leads = getpgrp() == getpid();
     leads && io::stdin().is_terminal() && io::stdout().is_terminal() && io::stderr().is_terminal()
 }
 
-/// Whether a shell is there to let us go on once we are stopped: without one, stopping would be for ever.
-pub(crate) fn is_a_job() -> bool {
+/// Whether a shell is there to continue us after a stop. Without one, we would stay stopped for ever.
+pub(crate) fn is_shell_job() -> bool {
     getsid(None).is_ok_and(|session| session != getpgrp())
 }
 
-/// Does what a background process may not do without being stopped for it: writing, with `stty tostop`, and giving
-/// away the terminal.
-pub(crate) fn undisturbed<T>(work: impl FnOnce() -> T) -> T {
-    let mut output = SigSet::empty();
-    output.add(Blocked::SIGTTOU);
-    let before = output.thread_swap_mask(SigmaskHow::SIG_BLOCK);
+/// Runs `work` with SIGTTOU blocked. The kernel sends it, and so stops the process, when a background process
+/// writes to the terminal (with `stty tostop`), changes its settings or its foreground group.
+pub(crate) fn without_sigttou<T>(work: impl FnOnce() -> T) -> T {
+    let mut sigttou = SigSet::empty();
+    sigttou.add(Blocked::SIGTTOU);
+    let before = sigttou.thread_swap_mask(SigmaskHow::SIG_BLOCK);
     let done = work();
     if let Ok(before) = before {
-        let _ = before.thread_set_mask(); // it was a valid mask
+        let _ = before.thread_set_mask(); // cannot fail: it was the mask before
     }
     done
 }

@@ -1,11 +1,12 @@
-//! What is stored by strangers, as it may be shown to people: no text can move a cursor or turn a line around.
+//! Formatting text for the terminal. Names, labels and notes come from other programs, so control characters
+//! and characters that reverse or hide text are escaped.
 
 use std::{borrow::Cow, time::Duration};
 
 use leasehold::{Holder, WallTime};
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
-/// Control characters, those that reverse or hide text, and line separators: written as `\u{202e}`.
+/// The text with unsafe characters escaped, as in `\u{202e}`.
 pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_unsafe) {
         return Cow::Borrowed(text);
@@ -14,6 +15,8 @@ pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.chars().map(escape).collect())
 }
 
+/// Whether a terminal would act on this character: control characters, line separators, and characters that
+/// reverse or hide text.
 pub(crate) fn is_unsafe(c: char) -> bool {
     let reverses_or_hides = matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
             | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}');
@@ -25,7 +28,7 @@ pub(crate) fn holder(holder: &Holder) -> String {
     printable(&holder.to_string()).into_owned()
 }
 
-/// A note is bytes: shown as text if it is plain text, else in hex.
+/// A note as text. Notes are bytes: printable text stays as it is, anything else is shown in hex.
 pub(crate) fn note(note: &[u8]) -> String {
     match plain_text(note) {
         Some(text) => text.to_owned(),
@@ -33,7 +36,7 @@ pub(crate) fn note(note: &[u8]) -> String {
     }
 }
 
-/// The note, if it is text that can be shown as it is.
+/// The note, if it is printable text.
 pub(crate) fn plain_text(note: &[u8]) -> Option<&str> {
     std::str::from_utf8(note).ok().filter(|text| !text.chars().any(is_unsafe))
 }
@@ -65,15 +68,16 @@ pub(crate) fn exact_time(at: WallTime) -> String {
     humantime::format_rfc3339_millis(at.min(LAST_TIME).to_system_time()).to_string()
 }
 
-/// RFC 3339 ends with the year 9999; what a store says may be later.
+/// RFC 3339 ends with the year 9999. A time from a store may be later.
 const LAST_TIME: WallTime = WallTime::from_micros(253_402_300_799_000_000);
 
-/// This much ago.
+/// The time `ago` before `now`.
 pub(crate) fn before(now: WallTime, ago: Duration) -> WallTime {
     WallTime::from_micros(now.as_micros().saturating_sub(u64::try_from(ago.as_micros()).unwrap_or(u64::MAX)))
 }
 
-/// As a shell takes it back: in quotes if need be, and in bash's `$'…'` if it could not be shown otherwise.
+/// The word quoted for a shell: plain if possible, else in single quotes, and in bash's `$'…'` if it has
+/// unsafe characters.
 pub(crate) fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@+=,%".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
@@ -90,12 +94,12 @@ pub(crate) fn quoted(word: &str) -> String {
     format!("$'{}'", word.chars().map(escape).collect::<String>())
 }
 
-/// Columns that it takes on a terminal.
+/// The number of columns that the text takes on a terminal.
 pub(crate) fn width(text: &str) -> usize {
     text.width()
 }
 
-/// Cut to this many columns, with a sign that it was.
+/// The text cut to this many columns. A cut text ends with `…`.
 pub(crate) fn cut(text: &str, columns: usize) -> Cow<'_, str> {
     if text.width() <= columns {
         return Cow::Borrowed(text);
@@ -114,7 +118,7 @@ pub(crate) fn cut(text: &str, columns: usize) -> Cow<'_, str> {
     Cow::Owned(kept)
 }
 
-/// One or many of something.
+/// `1 holder`, `2 holders`.
 pub(crate) fn count(number: u32, one: &str, many: &str) -> String {
     if number == 1 { format!("1 {one}") } else { format!("{number} {many}") }
 }
@@ -124,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_are_as_people_say_them() {
+    fn durations_are_short_and_readable() {
         let table = [
             (0, "0ms"),
             (420, "420ms"),
@@ -134,13 +138,13 @@ mod tests {
             (7_500_000, "2h 05m"),
             (273_600_000, "3d 04h"),
         ];
-        for (millis, said) in table {
-            assert_eq!(span(Duration::from_millis(millis)), said);
+        for (millis, shown) in table {
+            assert_eq!(span(Duration::from_millis(millis)), shown);
         }
     }
 
     #[test]
-    fn nothing_that_moves_a_cursor_is_left() {
+    fn unsafe_characters_are_escaped() {
         let hostile = "a\x1b[2J\r\nb\u{202e}c\u{9b}d\u{200b}\u{7f}e";
         assert_eq!(printable(hostile), "a\\u{1b}[2J\\r\\nb\\u{202e}c\\u{9b}d\\u{200b}\\u{7f}e");
         assert_eq!(printable("日本 ok"), "日本 ok");
@@ -150,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn words_survive_a_shell() {
+    fn quoted_words_are_read_back_by_a_shell() {
         assert_eq!(quoted("acme:report/42"), "acme:report/42");
         assert_eq!(quoted("report/it's $x"), r"'report/it'\''s $x'");
         assert_eq!(quoted(""), "''");
@@ -159,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn cutting_counts_columns() {
+    fn cutting_counts_columns_and_not_characters() {
         assert_eq!(cut("report/42", 9), "report/42");
         assert_eq!(cut("report/42", 6), "repor…");
         assert_eq!(cut("日本語", 4), "日…");
@@ -167,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_utc_and_never_past_the_calendar() {
+    fn times_are_utc_and_at_most_the_year_9999() {
         assert_eq!(time(WallTime::from_micros(1_785_326_400_123_456)), "2026-07-29T12:00:00Z");
         assert_eq!(exact_time(WallTime::from_micros(1_785_326_400_123_456)), "2026-07-29T12:00:00.123Z");
         assert_eq!(time(WallTime::from_micros(u64::MAX)), "9999-12-31T23:59:59Z");

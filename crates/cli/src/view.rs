@@ -1,6 +1,8 @@
-//! What there is, in the shape that programs read: milliseconds, RFC 3339 in UTC, tokens as decimal strings.
+//! The JSON output of the operator's commands, and texts that several commands share.
 //!
-//! A moment is reckoned by this host's calendar from a duration that the store measured. Fields may be added.
+//! Durations are milliseconds, times are RFC 3339 in UTC, tokens are decimal strings. The store reports
+//! durations; times are computed from them with the wall clock of this host. Field names are stable; fields
+//! may be added.
 
 use std::time::Duration;
 
@@ -12,7 +14,7 @@ use serde::Serialize;
 
 use crate::text;
 
-/// A resource as it is now.
+/// The current state of a resource.
 #[derive(Debug, Serialize)]
 pub(crate) struct ResourceView {
     pub(crate) resource: String,
@@ -24,7 +26,9 @@ pub(crate) struct ResourceView {
     capacity: u32,
     holders: Vec<HolderView>,
     holder_count: u32,
-    line: Vec<PlaceView>,
+    #[serde(rename = "line")]
+    queue: Vec<WaiterView>,
+    #[serde(rename = "line_length")]
     queue_length: u32,
     last_token: Option<String>,
     paused_for_ms: Option<u64>,
@@ -44,7 +48,7 @@ impl ResourceView {
             capacity: snapshot.capacity,
             holders: snapshot.holders.iter().map(|held| HolderView::of(held, now)).collect(),
             holder_count: snapshot.holder_count,
-            line: snapshot.queue.iter().map(PlaceView::of).collect(),
+            queue: snapshot.queue.iter().map(WaiterView::of).collect(),
             queue_length: snapshot.queue_length,
             last_token: snapshot.last_token.map(|token| token.to_string()),
             paused_for_ms: snapshot.paused_for.map(millis),
@@ -53,17 +57,17 @@ impl ResourceView {
     }
 }
 
-/// Who, for people.
+/// The process of a holder or a waiter.
 #[derive(Debug, Serialize)]
-pub(crate) struct WhoView {
+pub(crate) struct ProcessView {
     host: String,
     pid: u32,
     label: String,
 }
 
-impl WhoView {
-    pub(crate) fn of(holder: &Holder) -> WhoView {
-        WhoView { host: holder.host.clone(), pid: holder.pid, label: holder.label.clone() }
+impl ProcessView {
+    pub(crate) fn of(holder: &Holder) -> ProcessView {
+        ProcessView { host: holder.host.clone(), pid: holder.pid, label: holder.label.clone() }
     }
 }
 
@@ -71,23 +75,24 @@ impl WhoView {
 #[derive(Debug, Serialize)]
 pub(crate) struct HolderView {
     #[serde(flatten)]
-    who: WhoView,
+    process: ProcessView,
     token: String,
     weight: u32,
     since: String,
     held_for_ms: u64,
     remaining_ms: u64,
-    /// If it is text that can be shown as it is; else `note_hex` has it.
+    /// The note, if it is printable text. Otherwise `note_hex` has it.
     note: Option<String>,
     note_hex: Option<String>,
-    turns: u32,
-    asked: Option<AskedView>,
+    #[serde(rename = "turns")]
+    handovers: u32,
+    asked: Option<FinishRequestView>,
     evicting: bool,
     kept: bool,
 }
 
 #[derive(Debug, Serialize)]
-struct AskedView {
+struct FinishRequestView {
     within_ms: u64,
     by: String,
     why: String,
@@ -97,13 +102,13 @@ impl HolderView {
     pub(crate) fn of(held: &HeldBy, now: WallTime) -> HolderView {
         let note = held.note.as_deref();
         let plain = note.and_then(text::plain_text);
-        let asked = held.asked.as_ref().map(|asked| AskedView {
+        let asked = held.asked.as_ref().map(|asked| FinishRequestView {
             within_ms: millis(asked.within),
             by: asked.by.to_string(),
             why: asked.why.to_string(),
         });
         HolderView {
-            who: WhoView::of(&held.holder),
+            process: ProcessView::of(&held.holder),
             token: held.token.to_string(),
             weight: held.weight,
             since: text::exact_time(text::before(now, held.held_for)),
@@ -111,7 +116,7 @@ impl HolderView {
             remaining_ms: millis(held.remaining),
             note: plain.map(str::to_owned),
             note_hex: note.filter(|_| plain.is_none()).map(text::hex),
-            turns: held.handovers,
+            handovers: held.handovers,
             asked,
             evicting: held.evicting,
             kept: held.kept,
@@ -119,24 +124,29 @@ impl HolderView {
     }
 }
 
-/// A place in the line.
+/// A waiter in the queue.
 #[derive(Debug, Serialize)]
-struct PlaceView {
+struct WaiterView {
     #[serde(flatten)]
-    who: WhoView,
+    process: ProcessView,
     weight: u32,
     waited_ms: u64,
     remaining_ms: u64,
 }
 
-impl PlaceView {
-    fn of(placed: &QueueEntry) -> PlaceView {
-        let (waited_ms, remaining_ms) = (millis(placed.waited), millis(placed.remaining));
-        PlaceView { who: WhoView::of(&placed.holder), weight: placed.weight, waited_ms, remaining_ms }
+impl WaiterView {
+    fn of(waiter: &QueueEntry) -> WaiterView {
+        let (waited_ms, remaining_ms) = (millis(waiter.waited), millis(waiter.remaining));
+        WaiterView {
+            process: ProcessView::of(&waiter.holder),
+            weight: waiter.weight,
+            waited_ms,
+            remaining_ms,
+        }
     }
 }
 
-/// What an operator did.
+/// An order in the audit trail.
 #[derive(Debug, Serialize)]
 pub(crate) struct AuditView {
     at: String,
@@ -166,8 +176,8 @@ pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// What sort of thing it is, by its capacity.
-pub(crate) fn sort_of(capacity: u32) -> String {
+/// The kind of primitive that the resource is used as, by its capacity.
+pub(crate) fn primitive(capacity: u32) -> String {
     match capacity {
         0 | 1 => "an exclusive lease".to_owned(),
         u32::MAX => "a read-write lock".to_owned(),
@@ -175,7 +185,7 @@ pub(crate) fn sort_of(capacity: u32) -> String {
     }
 }
 
-/// A share of it, if that says anything.
+/// The share of a holder or waiter in words. `None` for an exclusive lease: it has only one share.
 pub(crate) fn share(weight: u32, capacity: u32) -> Option<String> {
     match (weight, capacity) {
         (_, 0 | 1) => None,
@@ -185,27 +195,27 @@ pub(crate) fn share(weight: u32, capacity: u32) -> Option<String> {
     }
 }
 
-/// What an operator asked of a holder: `to finish within 14s, by anna@ops-1: deploy`.
+/// An operator's request to finish: `to finish within 14s, by anna@ops-1: deploy`.
 pub(crate) fn asked(asked: &FinishRequest) -> String {
     let (by, why) = (text::printable(&asked.by), text::printable(&asked.why));
     let within = match asked.within {
-        Duration::ZERO => "by now".to_owned(),
+        Duration::ZERO => "now (the time is over)".to_owned(),
         left => format!("within {}", text::span(left)),
     };
     format!("to finish {within}, by {by}: {why}")
 }
 
-/// Whether it holds this resource, among those that are listed.
+/// The holder with this token, if the snapshot lists it.
 pub(crate) fn find(snapshot: &Snapshot, token: leasehold::FencingToken) -> Option<&HeldBy> {
     snapshot.holders.iter().find(|held| held.token == token)
 }
 
-/// The newest of those who hold it.
+/// The holder with the highest token.
 pub(crate) fn newest(snapshot: &Snapshot) -> Option<&HeldBy> {
     snapshot.holders.iter().max_by_key(|held| held.token)
 }
 
-/// As a person would type it.
+/// The name of the resource, safe to print.
 pub(crate) fn name(resource: &Resource) -> String {
     text::printable(&resource.to_string()).into_owned()
 }

@@ -1,4 +1,4 @@
-//! `leasehold advise`: asks, answers, and says the same as the documentation.
+//! `leasehold advise`: the questions, the advice, and that the documentation has the same table.
 #![allow(clippy::unwrap_used, reason = "a test is a program of its own")]
 
 mod support;
@@ -10,19 +10,20 @@ use std::{
 };
 
 use serde_json::Value;
-use support::{Site, ended, pty::Terminal, text};
+use support::{TestDir, exit_and_errors, pty::Terminal, text};
 
 fn advise(arguments: &[&str]) -> Output {
-    Site::new().leasehold().arg("advise").args(arguments).stdin(Stdio::null()).output().unwrap()
+    TestDir::new().leasehold().arg("advise").args(arguments).stdin(Stdio::null()).output().unwrap()
 }
 
 fn json(arguments: &[&str]) -> Value {
     let output = advise(&[arguments, &["--json"]].concat());
-    assert_eq!(ended(&output), (0, vec![]));
+    assert_eq!(exit_and_errors(&output), (0, vec![]));
     serde_json::from_str(&text(&output)).unwrap()
 }
 
-/// The four questions of the exercise, for its six cases.
+/// The known cases: the role of the lease, and whether fencing, a transaction and duplicates are needed or
+/// allowed.
 #[test]
 fn the_named_cases_are_classified() {
     let table = [
@@ -67,50 +68,54 @@ const ANSWERS: [&str; 20] = [
 ];
 
 #[test]
-fn ten_flags_are_an_answer_and_it_may_be_not_a_lock() {
+fn ten_options_answer_all_questions_and_the_advice_may_be_no_lock() {
     let said = json(&ANSWERS);
     assert_eq!((said["name"].as_str(), said["lease"].as_str()), (Some("reconcile"), Some("no")));
     assert_eq!((said["backends"].as_array().map(Vec::len), said["least_level"].as_str()), (Some(0), None));
     let output = text(&advise(&ANSWERS));
-    assert!(output.starts_with("do     Write down the intent"), "{output}");
+    assert!(output.starts_with("do          Write down the intent"), "{output}");
     assert!(output.contains("INSERT INTO intents"), "{output}");
 }
 
 #[test]
-fn what_no_flag_answers_is_asked() {
+fn questions_without_an_option_are_asked() {
     let script = format!("printf 'nonsense\\nyes\\nn\\n' | $L advise --json {}", ANSWERS[..16].join(" "));
-    let output = Site::new().shell(&script).output().unwrap();
+    let output = TestDir::new().shell(&script).output().unwrap();
     let said: Value = serde_json::from_str(&text(&output)).unwrap();
     assert_eq!(said["answers"]["conditional"], true);
     assert_eq!(said["name"], "transaction");
     let asked = String::from_utf8(output.stderr).unwrap();
     assert_eq!(asked.matches(" of 10  ").count(), 2, "{asked}");
-    assert_eq!(asked.matches("[yes/no]").count(), 3, "nonsense is asked again: {asked}");
+    assert_eq!(
+        asked.matches("[yes/no]").count(),
+        3,
+        "a question is asked again after an invalid answer: {asked}"
+    );
 }
 
 #[test]
 fn in_a_terminal_the_ten_questions_are_asked() {
-    let site = Site::new();
-    let mut terminal = Terminal::open(&site);
+    let dir = TestDir::new();
+    let mut terminal = Terminal::open(&dir);
     terminal.enter("\"$L\" advise; echo code=$?");
     let answers = ["job", "damage", "no", "n", "YES", "no", "5m", "y", "no", "no"];
     for (number, answer) in (1..).zip(answers) {
-        terminal.sees(&format!("{number} of 10"));
-        terminal.sees("] ");
+        terminal.wait_for(&format!("{number} of 10"));
+        terminal.wait_for("] ");
         terminal.enter(answer);
     }
-    terminal.sees("A lease with fencing, and durable job state");
-    terminal.sees("code=0");
+    terminal.wait_for("A lease with fencing, and durable job state");
+    terminal.wait_for("code=0");
 }
 
 #[test]
-fn without_answers_the_missing_flags_are_named() {
-    let (code, errors) = ended(&advise(&ANSWERS[..14]));
+fn without_answers_the_missing_options_are_named() {
+    let (code, errors) = exit_and_errors(&advise(&ANSWERS[..14]));
     let last = errors.last().unwrap();
     assert_eq!(code, 64);
     assert!(last.contains("3 of 10") && last.ends_with("--split, --conditional, --consensus"), "{errors:?}");
     for wrong in [&["--case", "lottery"][..], &["--fence", "perhaps"], &["--lasts", "-1"], &["ttl"]] {
-        assert_eq!(ended(&advise(wrong)).0, 64, "{wrong:?}");
+        assert_eq!(exit_and_errors(&advise(wrong)).0, 64, "{wrong:?}");
     }
 }
 
@@ -121,10 +126,10 @@ fn a_ttl_is_advised_from_a_percentile_or_from_samples() {
     assert_eq!(millis, [30_000, 10_000, 5_000]);
     let short = text(&advise(&["ttl", "--p999", "1ms", "--pause", "0", "--network", "0"]));
     assert!(short.contains("300ms is the shortest") && short.contains("run --ttl 1s "), "{short}");
-    let site = Site::new();
+    let dir = TestDir::new();
     let lines: String = (1..=2000).map(|millis| format!("{millis}ms\n")).collect();
-    fs::write(site.path("samples"), format!("# measured\n\n{lines}")).unwrap();
-    let path = site.path("samples");
+    fs::write(dir.path("samples"), format!("# measured\n\n{lines}")).unwrap();
+    let path = dir.path("samples");
     let said = json(&["ttl", "--samples", path.to_str().unwrap(), "--pause", "0", "--network", "0"]);
     assert_eq!(
         ["samples", "p999_ms", "ttl_ms"].map(|field| said[field].as_u64().unwrap()),
@@ -133,14 +138,14 @@ fn a_ttl_is_advised_from_a_percentile_or_from_samples() {
     assert_eq!(said["remarks"].as_array().unwrap().len(), 0);
     for (content, complaint) in [("1s\nsoon\n", "line 2"), ("\n", "no samples")] {
         fs::write(&path, content).unwrap();
-        let (code, errors) = ended(&advise(&["ttl", "--samples", path.to_str().unwrap()]));
+        let (code, errors) = exit_and_errors(&advise(&["ttl", "--samples", path.to_str().unwrap()]));
         assert_eq!((code, errors.len()), (64, 1), "{errors:?}");
         assert!(errors[0].contains(complaint), "{errors:?}");
     }
 }
 
 #[test]
-fn the_page_on_choosing_says_the_same() {
+fn the_page_on_choosing_has_the_same_table() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/choosing.md");
     let page = fs::read_to_string(page).unwrap();
     let (_, rest) = page.split_once("<!-- leasehold advise --markdown -->\n").unwrap();

@@ -1,4 +1,4 @@
-//! `leasehold cron`: a command at its ticks, once on all machines together.
+//! `leasehold cron`: a command on a schedule, once for all machines together.
 #![allow(clippy::unwrap_used, reason = "a test is a program of its own")]
 
 mod support;
@@ -9,24 +9,25 @@ use leasehold::{Client, Clock as _, SystemClock};
 use leasehold_patterns::schedule::{Cron, Instant, Outcome, Schedule};
 use rustix::process::Signal;
 use serde_json::Value;
-use support::{Running, Site, Start as _, ended, eventually, text};
+use support::{Running, Start as _, TestDir, eventually, exit_and_errors, text};
 
 const EVERY_MINUTE: &str = "* * * * *";
 
-/// A tick some minutes ago was run; those since then were missed. What runs the latest of them runs at once.
-fn minutes_ago(site: &Site, job: &str, minutes: u64) {
-    site.ask(async |client: Client| {
+/// Records that the tick some minutes ago was run. The ticks since then were missed, so `--missed latest`
+/// runs one at once.
+fn record_tick(dir: &TestDir, job: &str, minutes: u64) {
+    dir.with_client(async |client: Client| {
         let now = SystemClock.wall().as_micros() - minutes * 60_000_000;
         let schedule = Schedule::parse(EVERY_MINUTE).unwrap();
         let tick = schedule.last_until(Instant::of(leasehold::WallTime::from_micros(now))).unwrap();
         let claimed = Cron::new(&client, job, schedule).claim(tick).await.unwrap();
-        claimed.expect("nobody was there before").finish(Outcome::Succeeded).await;
+        claimed.expect("no other process claims it").finish(Outcome::Succeeded).await;
         client.shutdown().await;
     });
 }
 
-fn cron(site: &Site, options: &[&str], script: &str) -> Command {
-    let mut command = site.leasehold();
+fn cron(dir: &TestDir, options: &[&str], script: &str) -> Command {
+    let mut command = dir.leasehold();
     command.args(["cron", "--missed", "latest"]).args(options).args([
         EVERY_MINUTE,
         "cleanup",
@@ -38,8 +39,8 @@ fn cron(site: &Site, options: &[&str], script: &str) -> Command {
     command
 }
 
-fn listed(site: &Site, arguments: &[&str]) -> (i32, Vec<Value>) {
-    let output = site.leasehold().args(["cron", "ls", "--json"]).args(arguments).output().unwrap();
+fn listed(dir: &TestDir, arguments: &[&str]) -> (i32, Vec<Value>) {
+    let output = dir.leasehold().args(["cron", "ls", "--json"]).args(arguments).output().unwrap();
     (output.status.code().unwrap(), serde_json::from_slice(&output.stdout).unwrap())
 }
 
@@ -50,21 +51,21 @@ fn stop(mut running: Running) -> i32 {
 
 #[test]
 fn of_four_machines_one_runs_the_tick_under_a_lease() {
-    let site = Site::new();
-    minutes_ago(&site, "cleanup", 3);
+    let dir = TestDir::new();
+    record_tick(&dir, "cleanup", 3);
     let script = "echo $LEASEHOLD_RESOURCE $LEASEHOLD_TICK $LEASEHOLD_TOKEN >> ran; echo ran";
-    let machines: Vec<_> = (0..4).map(|_| cron(&site, &[], script).start()).collect();
+    let machines: Vec<_> = (0..4).map(|_| cron(&dir, &[], script).start()).collect();
     eventually("the tick is done", || {
-        listed(&site, &[])
+        listed(&dir, &[])
             .1
             .first()
             .is_some_and(|job| job["outcome"] == "succeeded" && job["ended"] != Value::Null)
-            && fs::exists(site.path("ran")).unwrap()
+            && fs::exists(dir.path("ran")).unwrap()
     });
     for machine in machines {
         assert_eq!(stop(machine), 128 + 15);
     }
-    let ran = fs::read_to_string(site.path("ran")).unwrap();
+    let ran = fs::read_to_string(dir.path("ran")).unwrap();
     let mut ticks: Vec<_> = ran.lines().map(|line| line.split(' ').collect::<Vec<_>>()).collect();
     assert!(ticks.iter().all(|words| words[0] == "cron/cleanup" && words[2].parse::<u64>().is_ok()), "{ran}");
     let all = ticks.len();
@@ -73,114 +74,115 @@ fn of_four_machines_one_runs_the_tick_under_a_lease() {
 }
 
 #[test]
-fn what_failed_or_stopped_is_seen() {
-    let site = Site::new();
-    minutes_ago(&site, "cleanup", 2);
-    minutes_ago(&site, "stopped", 30);
-    let machine = cron(&site, &[], "exit 3").start();
-    let of = |name: &str| listed(&site, &[]).1.into_iter().find(|job| job["job"] == name).unwrap();
+fn failed_and_stopped_jobs_are_listed() {
+    let dir = TestDir::new();
+    record_tick(&dir, "cleanup", 2);
+    record_tick(&dir, "stopped", 30);
+    let machine = cron(&dir, &[], "exit 3").start();
+    let of = |name: &str| listed(&dir, &[]).1.into_iter().find(|job| job["job"] == name).unwrap();
     eventually("it failed", || of("cleanup")["outcome"] == "failed");
     let job = of("cleanup");
     assert_eq!((job["why"].as_str(), job["late_by_ms"].as_u64()), (Some("exit code 3"), None));
     assert_eq!(job["schedule"], EVERY_MINUTE);
     assert!(job["last_success"].is_string() && job["last_success"] != job["tick"]);
     assert!(of("stopped")["late_by_ms"].as_u64().unwrap() > 20 * 60_000);
-    assert_eq!(listed(&site, &["--check"]).0, 1);
-    let table = text(&site.leasehold().args(["cron", "ls"]).output().unwrap());
+    assert_eq!(listed(&dir, &["--check"]).0, 1);
+    let table = text(&dir.leasehold().args(["cron", "ls"]).output().unwrap());
     assert!(table.contains("failed: exit code 3") && table.contains("late by "), "{table}");
     assert_eq!(stop(machine), 128 + 15);
-    let (_, named) = listed(&site, &["stopped"]);
+    let (_, named) = listed(&dir, &["stopped"]);
     assert_eq!((named.len(), &named[0]["job"]), (1, &Value::from("stopped")));
-    // Marks are held by nobody: they are not what `ls` is asked for.
-    let (code, said) = ended(&site.leasehold().args(["ls"]).output().unwrap());
+    // The marks of ticks have no holder, so `ls` does not list them.
+    let (code, said) = exit_and_errors(&dir.leasehold().args(["ls"]).output().unwrap());
     assert_eq!((code, said), (0, vec!["leasehold: nothing is held, waited for or paused".to_owned()]));
 }
 
-/// The record of the tick that is run at once, when it is over.
-fn becomes(site: &Site, options: &[&str], script: &str) -> Value {
-    minutes_ago(site, "cleanup", 2);
-    let first = listed(site, &["cleanup"]).1[0]["tick"].clone();
-    let machine = cron(site, options, script).start();
-    let newest = || listed(site, &["cleanup"]).1[0].clone();
+/// Runs one tick with this script. The record of the tick when it has ended.
+fn run_tick(dir: &TestDir, options: &[&str], script: &str) -> Value {
+    record_tick(dir, "cleanup", 2);
+    let first = listed(dir, &["cleanup"]).1[0]["tick"].clone();
+    let machine = cron(dir, options, script).start();
+    let newest = || listed(dir, &["cleanup"]).1[0].clone();
     eventually("the tick is over", || newest()["tick"] != first && newest()["ended"].is_string());
     stop(machine);
     newest()
 }
 
 #[test]
-fn a_code_of_the_commands_is_told_from_one_of_ours() {
+fn an_exit_code_of_the_command_is_not_taken_for_one_of_leasehold() {
     for code in [64, 69, 70, 75, 78, 79, 126, 127] {
-        let job = becomes(&Site::new(), &[], &format!("exit {code}"));
+        let job = run_tick(&TestDir::new(), &[], &format!("exit {code}"));
         let why = format!("exit code {code}");
         assert_eq!((&job["outcome"], &job["why"]), (&"failed".into(), &why.into()), "{job}");
     }
-    let job = becomes(&Site::new(), &[], "kill -TERM $$");
+    let job = run_tick(&TestDir::new(), &[], "kill -TERM $$");
     assert_eq!((&job["outcome"], &job["why"]), (&"failed".into(), &"exit code 143".into()), "{job}");
 }
 
 #[test]
-fn what_run_says_itself_is_listed_as_that() {
-    let site = Site::new();
-    let before = site.run(["cron/cleanup", "--", "sh", "-c", "echo go; exec sleep 600"]).start();
-    before.until("go");
-    let job = becomes(&site, &[], "true");
+fn an_error_of_leasehold_run_is_listed_as_such() {
+    let dir = TestDir::new();
+    let before = dir.run(["cron/cleanup", "--", "sh", "-c", "echo go; exec sleep 600"]).start();
+    before.wait_for_line("go");
+    let job = run_tick(&dir, &[], "true");
     assert_eq!((&job["outcome"], &job["why"]), (&"skipped".into(), &Value::Null), "{job}");
 
-    let job = becomes(&Site::new(), &["--max-hold", "1s"], "exec sleep 600");
+    let job = run_tick(&TestDir::new(), &["--max-hold", "1s"], "exec sleep 600");
     assert_eq!((&job["outcome"], &job["why"]), (&"lost".into(), &Value::Null), "{job}");
 
-    let job = becomes(&Site::new(), &["--ttl", "1ms"], "true");
+    let job = run_tick(&TestDir::new(), &["--ttl", "1ms"], "true");
     assert_eq!(job["outcome"], "failed", "{job}");
     assert!(job["why"].as_str().unwrap().contains("ttl"), "{job}");
 }
 
 #[test]
-fn missed_ticks_are_run_and_none_within_at_least_of_another() {
-    let site = Site::new();
+fn missed_ticks_are_run_and_at_least_keeps_runs_apart() {
+    let dir = TestDir::new();
     for (job, options, outcomes) in [("often", &[][..], 3), ("seldom", &["--at-least", "1h"], 1)] {
-        minutes_ago(&site, job, 10);
-        let mut command = site.leasehold();
+        record_tick(&dir, job, 10);
+        let mut command = dir.leasehold();
         command.args(["cron", "--missed", "3"]).args(options).args([EVERY_MINUTE, job, "--", "sh", "-c"]);
         let machine = command.arg(format!("echo $LEASEHOLD_TICK >> {job}")).start();
-        let newest = |job: &str| listed(&site, &[job]).1[0].clone();
+        let newest = |job: &str| listed(&dir, &[job]).1[0].clone();
         let now = || Instant::of(SystemClock.wall()).to_string();
         eventually("all that were missed are over", || {
             let seen = newest(job);
             seen["ended"].is_string() && seen["tick"].as_str().unwrap()[..16] == now()[..16]
         });
         stop(machine);
-        let ran = fs::read_to_string(site.path(job)).unwrap();
+        let ran = fs::read_to_string(dir.path(job)).unwrap();
         let ticks: Vec<_> = ran.lines().collect();
         assert!(ticks.is_sorted() && (outcomes..=outcomes + 1).contains(&ticks.len()), "{job}: {ran}");
     }
 }
 
-/// A monitor that looks into the wrong store, or for a job that never ran, must not be told that all is well.
+/// A monitor that looks into the wrong store, or for a job that never ran, must get an error.
 #[test]
-fn what_nothing_is_known_of_is_not_well() {
-    let site = Site::new();
-    let check =
-        |jobs: &[&str]| ended(&site.leasehold().args(["cron", "ls", "--check"]).args(jobs).output().unwrap());
-    assert_eq!(check(&[]), (1, vec!["leasehold: no job has run lately".to_owned()]));
-    minutes_ago(&site, "cleanup", 0);
+fn check_fails_for_a_job_without_a_record() {
+    let dir = TestDir::new();
+    let check = |jobs: &[&str]| {
+        exit_and_errors(&dir.leasehold().args(["cron", "ls", "--check"]).args(jobs).output().unwrap())
+    };
+    assert_eq!(check(&[]), (1, vec!["leasehold: there is no record of any job".to_owned()]));
+    record_tick(&dir, "cleanup", 0);
     assert_eq!(check(&["cleanup"]).0, 0);
     assert_eq!(
         check(&["cleanup", "other"]),
-        (1, vec!["leasehold: nothing is known of the job other".to_owned()])
+        (1, vec!["leasehold: there is no record of the job other".to_owned()])
     );
-    assert_eq!(listed(&site, &["other"]), (0, Vec::new()));
+    assert_eq!(listed(&dir, &["other"]), (0, Vec::new()));
 }
 
 #[test]
-fn a_signal_is_passed_on_and_the_command_waited_for() {
-    let site = Site::new();
-    minutes_ago(&site, "cleanup", 2);
+fn a_signal_is_forwarded_and_the_command_is_waited_for() {
+    let dir = TestDir::new();
+    record_tick(&dir, "cleanup", 2);
     let script = "trap 'echo bye > ended; exit 0' TERM; echo go; while :; do sleep 0.05; done";
-    let running = cron(&site, &[], script).start();
-    running.until("go");
+    let running = cron(&dir, &[], script).start();
+    running.wait_for_line("go");
     assert_eq!(stop(running), 128 + 15);
-    assert_eq!(fs::read_to_string(site.path("ended")).unwrap(), "bye\n");
-    assert!(site.look("cron", "cleanup").holders.is_empty());
+    assert_eq!(fs::read_to_string(dir.path("ended")).unwrap(), "bye\n");
+    assert!(dir.look("cron", "cleanup").holders.is_empty());
 }
 
 fn last_success(file: &Path) -> Option<f64> {
@@ -191,10 +193,10 @@ fn last_success(file: &Path) -> Option<f64> {
 
 #[test]
 fn the_last_success_is_a_metric() {
-    let site = Site::new();
-    minutes_ago(&site, "cleanup", 2);
-    let file = site.path("metrics.prom");
-    let running = cron(&site, &["--metrics-file", file.to_str().unwrap()], "true").start();
+    let dir = TestDir::new();
+    record_tick(&dir, "cleanup", 2);
+    let file = dir.path("metrics.prom");
+    let running = cron(&dir, &["--metrics-file", file.to_str().unwrap()], "true").start();
     eventually("it is written", || last_success(&file).is_some());
     #[expect(clippy::cast_precision_loss, reason = "seconds are enough")]
     let now = SystemClock.wall().as_micros() as f64 / 1e6;
@@ -202,13 +204,13 @@ fn the_last_success_is_a_metric() {
     stop(running);
 }
 
-/// It was restarted, and its next tick is a year away.
+/// The program was restarted, and its next tick is far away.
 #[test]
 fn the_last_success_is_a_metric_from_the_start() {
-    let site = Site::new();
-    minutes_ago(&site, "audit", 2);
-    let file = site.path("metrics.prom");
-    let mut command = site.leasehold();
+    let dir = TestDir::new();
+    record_tick(&dir, "audit", 2);
+    let file = dir.path("metrics.prom");
+    let mut command = dir.leasehold();
     command.arg("--metrics-file").arg(&file).args(["cron", "0 0 29 2 *", "audit", "--", "true"]);
     let running = command.start();
     eventually("it is written", || last_success(&file).is_some());
@@ -217,20 +219,20 @@ fn the_last_success_is_a_metric_from_the_start() {
 
 #[test]
 fn a_schedule_is_explained() {
-    let site = Site::new();
-    let next = |arguments: &[&str]| site.leasehold().args(["cron", "next"]).args(arguments).output().unwrap();
+    let dir = TestDir::new();
+    let next = |arguments: &[&str]| dir.leasehold().args(["cron", "next"]).args(arguments).output().unwrap();
     let said = text(&next(&["30 2 * * *", "--zone", "Europe/Berlin", "-n", "2"]));
     let lines: Vec<_> = said.lines().collect();
     assert_eq!(lines.len(), 3, "{said}");
     assert!(lines[0].contains("2:30") && lines[0].ends_with("Europe/Berlin"), "{said}");
     assert!(lines[1].ends_with(":30:00Z") && lines[2] > lines[1], "{said}");
     for wrong in [&["61 * * * *"][..], &["* * * * *", "--zone", "Mars/Olympus"], &["@daily", "-n", "0"]] {
-        let (code, errors) = ended(&next(wrong));
+        let (code, errors) = exit_and_errors(&next(wrong));
         assert_eq!((code, errors.len()), (64, 1), "{wrong:?}: {errors:?}");
     }
     for wrong in
         [&["cron"][..], &["cron", "@daily"], &["cron", "@daily", "job"], &["cron", "@daily", "a\nb", "true"]]
     {
-        assert_eq!(ended(&site.leasehold().args(wrong).output().unwrap()).0, 64, "{wrong:?}");
+        assert_eq!(exit_and_errors(&dir.leasehold().args(wrong).output().unwrap()).0, 64, "{wrong:?}");
     }
 }

@@ -1,20 +1,20 @@
-//! The same program on another store, a real etcd: what is different there, and what is not.
+//! The program on a real etcd server: the suite for all servers, and tests for etcd alone.
 #![allow(clippy::unwrap_used, reason = "a test is a program of its own")]
 
-mod stories;
+mod server_suite;
 mod support;
 
 use std::fs;
 
 use leasehold_testkit::servers::EtcdCluster;
-use stories::{Server, Store};
+use server_suite::{Server, ServerStore};
 use support::{Start as _, eventually};
 
-/// Where `etcdctl lock` finds `report/42`.
+/// The name of `report/42` for `etcdctl lock`.
 const LOCK: &str = "leasehold/v1/lock/report/42";
 
 impl Server for EtcdCluster {
-    const STRONG: bool = true;
+    const SUITS_CORRECTNESS: bool = true;
 
     fn start() -> EtcdCluster {
         EtcdCluster::start(1)
@@ -36,21 +36,21 @@ impl Server for EtcdCluster {
         EtcdCluster::kill(self, 0);
     }
 
-    fn is_taken(&self) -> bool {
+    fn is_held(&self) -> bool {
         !self.keys(&format!("{LOCK}/")).is_empty()
     }
 }
 
-stories::told_on!(EtcdCluster);
+server_suite::run_on!(EtcdCluster);
 
 #[test]
 fn a_run_and_etcdctl_lock_wait_for_each_other() {
-    let store = Store::<EtcdCluster>::new();
+    let store = ServerStore::<EtcdCluster>::new();
     let contenders = |count| {
-        eventually("they stand in line", || store.server.keys(&format!("{LOCK}/")).len() == count);
+        eventually("both are in the queue", || store.server.keys(&format!("{LOCK}/")).len() == count);
     };
-    let file = store.site.path("held");
-    // What `etcdctl lock` runs has no stdin: it goes on while there is a file.
+    let file = store.dir.path("held");
+    // A command of `etcdctl lock` has no stdin, so it runs as long as a file exists.
     let script = format!("echo theirs; while [ -e {} ]; do sleep 0.05; done", file.display());
     let lock = || store.server.command(&["lock", "--", LOCK, "sh", "-c", &script]).start();
 
@@ -59,24 +59,24 @@ fn a_run_and_etcdctl_lock_wait_for_each_other() {
     contenders(2);
     ours.write("\n");
     assert_eq!(ours.code(), 0);
-    theirs.until("theirs");
+    theirs.wait_for_line("theirs");
     assert_eq!(theirs.code(), 0);
 
     fs::write(&file, "").unwrap();
     let theirs = lock();
-    theirs.until("theirs");
+    theirs.wait_for_line("theirs");
     store.refuses(&["run", "-n", "report/42", "--", "true"], 75, "another program");
     let ours = store.script(&["-w", "60"], "echo $LEASEHOLD_TOKEN").start();
     contenders(2);
     fs::remove_file(&file).unwrap();
     assert_eq!(theirs.code(), 0);
-    assert!(ours.line().parse::<leasehold::FencingToken>().unwrap() > token);
+    assert!(ours.next_line().parse::<leasehold::FencingToken>().unwrap() > token);
     assert_eq!(ours.code(), 0);
 }
 
 #[test]
-fn a_store_that_cannot_be_used_is_one_clear_line() {
-    let store = Store::<EtcdCluster>::new();
+fn a_store_that_cannot_be_used_is_reported_in_one_line() {
+    let store = ServerStore::<EtcdCluster>::new();
     store.server.etcdctl(&["user", "add", "root:secret"]);
     store.server.etcdctl(&["user", "grant-role", "root", "root"]);
     store.server.etcdctl(&["auth", "enable"]);

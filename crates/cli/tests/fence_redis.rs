@@ -1,4 +1,4 @@
-//! `leasehold fence` on Redis: marks are seen and moved, wherever a store's URL leads to.
+//! `leasehold fence` on Redis: showing and rebasing marks, on one server, behind Sentinel and on a cluster.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod support;
@@ -6,11 +6,11 @@ mod support;
 use std::{fs, time::Instant};
 
 use leasehold_testkit::servers::{RedisCluster, RedisServer, Replication};
-use support::{Site, said as text};
+use support::{TestDir, text_of as text};
 
-fn fence(site: &Site, url: &str, words: &[&str]) -> (i32, String, String) {
+fn fence(dir: &TestDir, url: &str, words: &[&str]) -> (i32, String, String) {
     let output =
-        site.leasehold().args(["fence", words[0], "--database", url]).args(&words[1..]).output().unwrap();
+        dir.leasehold().args(["fence", words[0], "--database", url]).args(&words[1..]).output().unwrap();
     let (out, error) = (text(&output.stdout), text(&output.stderr));
     (output.status.code().unwrap(), out.trim().to_owned(), error.trim().to_owned())
 }
@@ -18,26 +18,26 @@ fn fence(site: &Site, url: &str, words: &[&str]) -> (i32, String, String) {
 const HIGH: &str = "1790000000000000";
 
 #[test]
-fn a_mark_is_seen_and_moved_and_that_is_recorded() {
-    let (site, server) = (Site::new(), RedisServer::start());
+fn a_mark_is_shown_and_rebased_and_the_rebase_is_recorded() {
+    let (dir, server) = (TestDir::new(), RedisServer::start());
     let url = server.url();
     server.command(&["HSET", "fence:v1:{42}:report/42", "token", HIGH, "owner", ""]);
     let beside = ["--key", "report:{42}:body"];
-    let (code, said, error) = fence(&site, &url, &[&["status", "report/42"], beside.as_slice()].concat());
+    let (code, said, error) = fence(&dir, &url, &[&["status", "report/42"], beside.as_slice()].concat());
     assert_eq!((code, said), (0, format!("report/42: the highest token seen is {HIGH}")), "{error}");
     let words = ["rebase", "report/42", "--to", "2000", "--reason", "to etcd", "--by-whom", "ann"];
-    let (code, said, error) = fence(&site, &url, &[&words, beside.as_slice()].concat());
+    let (code, said, error) = fence(&dir, &url, &[&words, beside.as_slice()].concat());
     assert_eq!(
         (code, said),
         (
             0,
             format!(
-                "report/42: tokens above 2000 are taken from now on, and below 895000000001000; it was {HIGH}"
+                "report/42: tokens above 2000 and below 895000000001000 are accepted from now on; the mark was {HIGH}"
             )
         ),
         "{error}"
     );
-    let (_, json, _) = fence(&site, &url, &[&["status", "report/42", "--json"], beside.as_slice()].concat());
+    let (_, json, _) = fence(&dir, &url, &[&["status", "report/42", "--json"], beside.as_slice()].concat());
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(
         (&json["mark"]["highest"], &json["mark"]["ceiling"]),
@@ -52,40 +52,39 @@ fn a_mark_is_seen_and_moved_and_that_is_recorded() {
 
 #[test]
 fn on_a_cluster_the_mark_is_found_wherever_its_slot_is() {
-    let (site, cluster) = (Site::new(), RedisCluster::without_replicas());
+    let (dir, cluster) = (TestDir::new(), RedisCluster::without_replicas());
     for key in ["report:1", "report:2", "report:3", "report:{4}:body"] {
         let tag = key.trim_start_matches("report:{").trim_end_matches("}:body");
         let mark = format!("fence:v1:{{{tag}}}:report/42");
         let set = ["HSET", mark.as_str(), "token", "1000", "owner", ""];
         assert!(cluster.nodes.iter().any(|node| node.command(&set) == "2"), "one of them has the slot");
         let words = ["rebase", "report/42", "--key", key, "--to", "10", "--reason", "to etcd"];
-        let (code, said, error) = fence(&site, &cluster.url(), &words);
+        let (code, said, error) = fence(&dir, &cluster.url(), &words);
         assert!(code == 0 && said.contains("below 505"), "{said} {error}");
         let slot = cluster.slot(tag);
         cluster.move_slots(slot..=slot, cluster.other_than(slot));
-        // One of its nodes will do to find the others.
+        // One node is enough to find the others.
         let one = format!("redis+cluster://127.0.0.1:{}", cluster.nodes[0].port());
-        let (_, said, error) = fence(&site, &one, &["status", "report/42", "--key", key]);
+        let (_, said, error) = fence(&dir, &one, &["status", "report/42", "--key", key]);
         assert!(said.contains("the highest token seen is 10") && said.contains("to etcd"), "{said} {error}");
     }
-    let (code, _, said) =
-        fence(&site, &cluster.nodes[0].url(), &["status", "report/42", "--key", "report:1"]);
+    let (code, _, said) = fence(&dir, &cluster.nodes[0].url(), &["status", "report/42", "--key", "report:1"]);
     assert!(code == 78 && said.contains("a node of a cluster"), "{code} {said}");
 }
 
 #[test]
 fn behind_sentinel_the_mark_is_found_before_and_after_a_failover() {
-    let (site, servers) = (Site::new(), Replication::start(1));
+    let (dir, servers) = (TestDir::new(), Replication::start(1));
     let url = servers.url();
-    let status = || fence(&site, &url, &["status", "report/42", "--key", "report:42"]);
+    let status = || fence(&dir, &url, &["status", "report/42", "--key", "report:42"]);
     let set = ["HSET", "fence:v1:{report:42}:report/42", "token", "1000", "owner", ""];
     servers.servers[0].command(&set);
     assert!(status().1.contains("the highest token seen is 1000"), "{:?}", status());
     let rebase = |to: &str, ceiling: &str, url: &str| {
         let words = ["rebase", "report/42", "--key", "report:42", "--to", to, "--reason", "to etcd"];
-        fence(&site, url, &[&words[..], &["--ceiling", ceiling]].concat())
+        fence(&dir, url, &[&words[..], &["--ceiling", ceiling]].concat())
     };
-    // As many replicas as the URL asks for have it, or it is said that they have not.
+    // With fewer replicas than the URL asks for, the command fails.
     let (code, _, said) = rebase("300", "1000", &format!("{url}?replicas=2&replica_timeout=200ms"));
     assert!(
         code == 69 && said.contains("1 replicas acknowledged in time, 2 were asked for"),
@@ -93,9 +92,9 @@ fn behind_sentinel_the_mark_is_found_before_and_after_a_failover() {
     );
     let (code, _, said) = rebase("200", "300", &format!("{url}?replicas=majority&replica_timeout=30s"));
     assert_eq!(code, 0, "{said}");
-    // A replica may be behind: it is not asked.
+    // A replica may be behind, so it is refused.
     let (code, _, said) =
-        fence(&site, &servers.servers[1].url(), &["status", "report/42", "--key", "report:42"]);
+        fence(&dir, &servers.servers[1].url(), &["status", "report/42", "--key", "report:42"]);
     assert!(code == 69 && said.contains("a replica, not the primary"), "{code} {said}");
 
     servers.servers[0].kill();
@@ -107,25 +106,25 @@ fn behind_sentinel_the_mark_is_found_before_and_after_a_failover() {
 }
 
 #[test]
-fn what_a_stores_url_says_is_taken() {
-    let (site, server) = (Site::new(), RedisServer::with(&["--requirepass", "open sesame"]));
-    let file = site.path("password");
+fn the_options_of_a_store_url_are_used() {
+    let (dir, server) = (TestDir::new(), RedisServer::with(&["--requirepass", "open sesame"]));
+    let file = dir.path("password");
     fs::write(&file, "open sesame\n").unwrap();
     let url = format!("{}3?password_file={}", server.url(), file.display());
     let mark = "fence:v1:{report:42}:acme:report/42";
     let shell =
         format!("redis.call('SELECT', 3) return redis.call('HSET', '{mark}', 'token', '34', 'owner', '')");
-    let beside = |url: &str, resource: &str| fence(&site, url, &["status", resource, "--key", "report:42"]);
+    let beside = |url: &str, resource: &str| fence(&dir, url, &["status", resource, "--key", "report:42"]);
     let (code, said, error) = beside(&url, "report/42");
     assert_eq!((code, said.as_str()), (0, "report/42: no token has been seen"), "{error}");
-    let output = site
+    let output = dir
         .command("redis-cli")
         .env("REDISCLI_AUTH", "open sesame")
         .args(["-p", &server.port().to_string(), "EVAL", &shell, "0"])
         .output()
         .unwrap();
     assert_eq!(text(&output.stdout).trim(), "2", "{}", text(&output.stderr));
-    // The namespace is that of the leases, and one that is typed comes first.
+    // The namespace of the URL is used, unless the resource names one itself.
     let seen = (0, "acme:report/42: the highest token seen is 34".to_owned());
     let tenant = format!("{url}&namespace=acme");
     for (url, resource) in [(&tenant, "report/42"), (&url, "acme:report/42"), (&tenant, "acme:report/42")] {
@@ -145,14 +144,14 @@ fn what_a_stores_url_says_is_taken() {
     frozen.freeze();
     let began = Instant::now();
     let (code, _, said) = beside(&format!("{}?timeout=50ms&connect_timeout=50ms", frozen.url()), "report/42");
-    assert!(code == 69 && began.elapsed() < support::PATIENCE / 2, "{code} {said}");
+    assert!(code == 69 && began.elapsed() < support::TIMEOUT / 2, "{code} {said}");
 }
 
 #[cfg(feature = "redis-tls")]
 #[test]
-fn a_mark_is_found_by_tls() {
-    let site = Site::new();
-    let file = |name: &str| site.path(name);
+fn a_mark_is_found_over_tls() {
+    let dir = TestDir::new();
+    let file = |name: &str| dir.path(name);
     let mut openssl = std::process::Command::new("openssl");
     openssl.args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]);
     openssl.args(["-addext", "subjectAltName=DNS:localhost", "-addext", "basicConstraints=CA:FALSE"]);
@@ -165,19 +164,19 @@ fn a_mark_is_found_by_tls() {
     };
     let server = RedisServer::with_tls(&files, &[]);
     server.command(&["HSET", "fence:v1:{report:42}:report/42", "token", "34", "owner", ""]);
-    let status = |url: &str| fence(&site, url, &["status", "report/42", "--key", "report:42"]);
+    let status = |url: &str| fence(&dir, url, &["status", "report/42", "--key", "report:42"]);
     let trusting = format!("rediss://localhost:{}/?ca_file={}", server.tls_port(), file("crt").display());
     let (code, said, error) = status(&trusting);
     assert_eq!((code, said.as_str()), (0, "report/42: the highest token seen is 34"), "{error}");
     let (code, _, said) = status(&format!("rediss://localhost:{}/", server.tls_port()));
-    assert!(code != 0, "nobody vouches for it: {said}");
+    assert!(code != 0, "the certificate is not trusted: {said}");
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_with_the_reason() {
-    let (site, server) = (Site::new(), RedisServer::start());
+fn wrong_arguments_are_refused_with_the_reason() {
+    let (dir, server) = (TestDir::new(), RedisServer::start());
     let url = server.url();
-    let beside = |url: &str| fence(&site, url, &["status", "report/42", "--key", "report:42"]);
+    let beside = |url: &str| fence(&dir, url, &["status", "report/42", "--key", "report:42"]);
     let cases: &[(&[&str], i32, &str)] = &[
         (&["status"], 64, "Redis has no triggers"),
         (&["install", "--table", "x", "--resource", "x/{id}"], 64, "Redis has no triggers"),
@@ -187,8 +186,8 @@ fn what_makes_no_sense_is_refused_with_the_reason() {
         (&["rebase", "report/42", "--key", "k", "--to", "1", "--reason", "x"], 64, "nothing to move"),
     ];
     for (words, code, why) in cases {
-        let (ended, _, said) = fence(&site, &url, words);
-        assert!(ended == *code && said.contains(why), "{words:?}: {ended} {said}");
+        let (exit, _, said) = fence(&dir, &url, words);
+        assert!(exit == *code && said.contains(why), "{words:?}: {exit} {said}");
     }
     let (code, _, said) = beside(&format!("{url}?colour=red"));
     assert!(code == 78 && said.contains("the option colour is not known"), "{said}");
@@ -205,7 +204,7 @@ fn what_makes_no_sense_is_refused_with_the_reason() {
     assert!(code == 78 && said.contains("password"), "{said}");
     let (code, _, said) = beside(&url.replace("redis://", "redis://:another%20sesame@"));
     assert!(code == 78 && said.contains("password") && !said.contains("sesame"), "{said}");
-    let mut with = site.leasehold();
+    let mut with = dir.leasehold();
     with.args(["fence", "status", "report/42", "--key", "report:42"]);
     let output = with.env("LEASEHOLD_DATABASE", &url).env("REDISCLI_AUTH", "open sesame").output().unwrap();
     assert_eq!(text(&output.stdout).trim(), "report/42: no token has been seen", "{}", text(&output.stderr));

@@ -1,23 +1,23 @@
-//! `leaks`: what nobody will give back.
+//! `leasehold leaks`: leases and locks that will not be released.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod operator_common;
+mod operator_support;
 
 use std::{sync::Arc, time::Duration};
 
 use leasehold::{Claim, Holder, OwnerToken, ReleaseRequest, RenewRequest, Renewal, Resource, Share};
-use operator_common::Store;
+use operator_support::TestStore;
 use serde_json::{Value, json};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-fn found(store: &Store, words: &[&str]) -> Vec<Value> {
+fn found(store: &TestStore, words: &[&str]) -> Vec<Value> {
     store.json(&[&["leaks"], words].concat())["findings"].as_array().unwrap().clone()
 }
 
 #[test]
 fn a_holder_whose_process_is_gone_is_found() {
-    let store = Store::new();
+    let store = TestStore::new();
     let _lives = store.hold(&["--ttl", "30s", "report/lives"]);
     let mut killed = store.hold(&["--ttl", "30s", "report/dead", "--label", "nightly"]);
     assert_eq!(store.call(&["leaks"]).code, 0);
@@ -34,7 +34,7 @@ fn a_holder_whose_process_is_gone_is_found() {
 
 #[test]
 fn a_holder_over_time_is_found() {
-    let store = Store::new();
+    let store = TestStore::new();
     store.dead_holder("report", "42", MINUTE, "nightly");
     std::thread::sleep(Duration::from_millis(150));
     assert_eq!(store.call(&["leaks"]).code, 0);
@@ -44,17 +44,17 @@ fn a_holder_over_time_is_found() {
 }
 
 #[test]
-fn only_a_store_that_others_use_can_be_searched_for_theirs() {
-    let store = Store::new();
+fn a_pattern_needs_a_store_that_other_libraries_can_use() {
+    let store = TestStore::new();
     store.call(&["leaks", "--pattern", "lock:*"]).fails(78, &["--pattern", "Redis"]);
     let error = store.json_error(&["leaks", "--pattern", "lock:*"]);
     assert_eq!(error["kind"], "unsupported");
 }
 
-/// A waiter that keeps its place and never asks: everyone behind it waits for nothing.
+/// A waiter that keeps its place in the queue and never asks: the waiters behind it are never granted.
 #[test]
-fn a_head_that_does_not_ask_is_found() {
-    let store = Store::new();
+fn a_first_waiter_that_does_not_ask_is_found() {
+    let store = TestStore::new();
     let resource: Resource = "report/42".parse().unwrap();
     let holder = Arc::new(Holder::new("elsewhere", 7, "stuck"));
     let claim = |byte| {

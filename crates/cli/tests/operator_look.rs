@@ -1,21 +1,21 @@
-//! `ls`, `show`, `why`, `audit`: what is there, for people and for programs.
+//! `ls`, `show`, `why` and `audit`, as text and as JSON.
 
-mod operator_common;
+mod operator_support;
 
 use std::time::Duration;
 
-use operator_common::{Store, harmless};
+use operator_support::{TestStore, assert_printable};
 use serde_json::{Value, json};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
 #[test]
 fn an_empty_store_is_no_error() {
-    let store = Store::new();
+    let store = TestStore::new();
     for words in [&["ls"][..], &["audit"], &["leaks"], &["show", "report/42"], &["why", "report/42"]] {
         let answer = store.call(words);
         assert_eq!(answer.code, 0, "{words:?} {answer:?}");
-        harmless(&answer.out);
+        assert_printable(&answer.out);
     }
     assert_eq!(store.json(&["ls"]), json!({ "resources": [], "more": 0 }));
     assert_eq!(store.json(&["audit"]), json!({ "records": [], "more": false }));
@@ -35,8 +35,8 @@ fn an_empty_store_is_no_error() {
 }
 
 #[test]
-fn names_that_make_no_sense_are_usage_errors() {
-    let store = Store::new();
+fn wrong_names_are_usage_errors() {
+    let store = TestStore::new();
     for words in
         [&["show", "report"][..], &["show", "Report/1"], &["why", ""], &["ls", "Report/1"], &["watch", "A/b"]]
     {
@@ -47,7 +47,7 @@ fn names_that_make_no_sense_are_usage_errors() {
 
 #[test]
 fn ls_filters_and_sorts() {
-    let store = Store::new();
+    let store = TestStore::new();
     store.dead_holder("report", "1", MINUTE, "first");
     store.dead_holder("import", "2", MINUTE * 5, "second");
     let _waiting = store.wait_for("import/2");
@@ -72,8 +72,8 @@ fn ls_filters_and_sorts() {
 }
 
 #[test]
-fn programs_get_milliseconds_and_tokens_as_strings() {
-    let store = Store::new();
+fn json_has_milliseconds_and_tokens_as_strings() {
+    let store = TestStore::new();
     let token = store.dead_holder("report", "42", MINUTE, "nightly").to_string();
     let shown = store.json(&["show", "report/42"]);
     let holder = &shown["holders"][0];
@@ -87,15 +87,15 @@ fn programs_get_milliseconds_and_tokens_as_strings() {
     for field in ["held_for_ms", "weight", "turns"] {
         assert!(holder[field].is_u64(), "{field}");
     }
-    // The owner token is the capability to release: it is shown nowhere.
+    // The owner token allows its owner to release the lease, so it is never shown.
     let whole = shown.to_string();
     let digits = |c: char| c.is_ascii_hexdigit();
     assert!(!whole.split(|c| !digits(c)).any(|word| word.len() >= 32), "{whole}");
 }
 
 #[test]
-fn show_has_the_note_the_line_and_the_last_orders() {
-    let store = Store::new();
+fn show_has_the_note_the_queue_and_the_last_orders() {
+    let store = TestStore::new();
     store.with_client("leader", async |client| {
         let election = client.election("scheduler", "eu");
         std::mem::forget(election.candidate("eu-1:8080").ttl(MINUTE).acquire().await.unwrap());
@@ -117,8 +117,8 @@ fn show_has_the_note_the_line_and_the_last_orders() {
 }
 
 #[test]
-fn why_says_who_and_prints_commands_that_work() {
-    let store = Store::new();
+fn why_names_the_holder_and_prints_commands_that_work() {
+    let store = TestStore::new();
     let token = store.dead_holder("report", "it's 42", MINUTE, "nightly").to_string();
     let said = store.call(&["why", "report/it's 42"]).ok();
     for word in ["is held by", "nightly", &token, "at the latest", "if it stops renewing"] {
@@ -137,8 +137,8 @@ fn why_says_who_and_prints_commands_that_work() {
 }
 
 #[test]
-fn what_was_stored_by_strangers_moves_no_cursor() {
-    let store = Store::new();
+fn text_from_other_programs_cannot_control_the_terminal() {
+    let store = TestStore::new();
     let label = "a\u{202e}b\u{200b}\x1b[2Jc";
     store.with_client(label, async |client| {
         let election = client.election("leader", "x\u{202e}y");
@@ -153,21 +153,21 @@ fn what_was_stored_by_strangers_moves_no_cursor() {
         .ok();
     for words in [&["ls"][..], &["show", name], &["why", name], &["audit"], &["leaks", "--over", "0"]] {
         let answer = store.call(words);
-        harmless(&answer.out);
-        harmless(&answer.err);
+        assert_printable(&answer.out);
+        assert_printable(&answer.err);
         let answer = store.call(&[words, &["--json"]].concat());
-        harmless(&answer.out);
+        assert_printable(&answer.out);
     }
     let audit = store.json(&["audit"]);
-    assert_eq!(audit["records"][0]["why"], reason, "programs get it as it was said");
+    assert_eq!(audit["records"][0]["why"], reason, "JSON has the original text");
     let holder = &store.json(&["show", name])["holders"][0];
     assert_eq!((&holder["note"], &holder["note_hex"]), (&Value::Null, &json!("1b5d303b6f776e656407")));
     assert!(store.call(&["show", name]).ok().contains("0x1b5d303b6f776e656407"));
 }
 
 #[test]
-fn a_hashed_id_is_shown_and_taken_as_it_is_stored() {
-    let store = Store::new();
+fn a_hashed_id_can_be_typed_as_it_is_shown() {
+    let store = TestStore::new();
     store.with_client("", async |_| {
         let backend = leasehold::open(&store.url()).await.unwrap();
         let client = leasehold::Client::builder(backend).secret(b"secret").build();

@@ -1,7 +1,8 @@
-//! `ask`, `evict`, `pause`, `resume`, `resize`, `audit`: the one that is meant, and no other; with a record.
+//! `ask`, `evict`, `pause`, `resume`, `resize` and `audit`: an order reaches only the holder with its token,
+//! and is recorded.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod operator_common;
+mod operator_support;
 
 use std::{
     io::{BufRead as _, BufReader},
@@ -9,18 +10,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use operator_common::{Running, Store, eventually};
+use operator_support::{Running, TestStore, eventually};
 use serde_json::{Value, json};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-fn records(store: &Store) -> Vec<Value> {
+fn records(store: &TestStore) -> Vec<Value> {
     store.json(&["audit"])["records"].as_array().unwrap().clone()
 }
 
 #[test]
-fn an_order_says_whom_it_means_and_why() {
-    let store = Store::new();
+fn an_order_needs_a_token_and_a_reason() {
+    let store = TestStore::new();
     let token = store.dead_holder("report", "42", MINUTE, "nightly").to_string();
     for words in [
         &["ask", "report/42", "--by", "30s"][..],
@@ -44,8 +45,8 @@ fn an_order_says_whom_it_means_and_why() {
 }
 
 #[test]
-fn nobody_needs_no_token_but_cannot_be_asked() {
-    let store = Store::new();
+fn a_free_resource_needs_no_token_and_has_no_holder_to_ask() {
+    let store = TestStore::new();
     store.call(&["pause", "report/42", "--for", "1m", "--reason", "deploy"]).ok();
     store.call(&["resume", "report/42", "--reason", "done"]).ok();
     store.call(&["evict", "report/42", "--reason", "x"]).fails(77, &["nobody holds it"]);
@@ -56,7 +57,7 @@ fn nobody_needs_no_token_but_cannot_be_asked() {
 
 #[test]
 fn a_newer_holder_is_never_hit() {
-    let store = Store::new();
+    let store = TestStore::new();
     let old = store.dead_holder("report", "42", Duration::from_millis(300), "old").to_string();
     eventually(|| store.json(&["show", "report/42"])["holder_count"] == 0);
     let new = store.dead_holder("report", "42", MINUTE, "new").to_string();
@@ -86,7 +87,7 @@ fn a_newer_holder_is_never_hit() {
 
 #[test]
 fn a_dry_run_changes_nothing() {
-    let store = Store::new();
+    let store = TestStore::new();
     let token = store.dead_holder("report", "42", Duration::from_secs(20), "nightly").to_string();
     let before = store.json(&["show", "report/42"]);
     for words in [
@@ -117,7 +118,7 @@ fn a_dry_run_changes_nothing() {
 
 #[test]
 fn a_command_that_is_asked_gets_its_signal() {
-    let store = Store::new();
+    let store = TestStore::new();
     let script = "trap 'echo asked; exit 7' USR1; echo $LEASEHOLD_TOKEN; while :; do sleep 0.1; done";
     let words = ["run", "--ttl", "1s", "--on-ask", "USR1", "report/42", "--", "sh", "-c", script];
     let child = store.command(&words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -134,7 +135,7 @@ fn a_command_that_is_asked_gets_its_signal() {
 
 #[test]
 fn a_holder_that_renews_is_not_evicted_by_mistake() {
-    let store = Store::new();
+    let store = TestStore::new();
     let held = store.hold(&["--ttl", "3s", "report/42", "--label", "nightly"]);
     let words = ["evict", "report/42", "--token", &held.token, "--reason", "seems stuck"];
     store.call(&words).fails(77, &["nightly", "is alive", "nothing was done", "--even-if-alive"]);
@@ -144,7 +145,7 @@ fn a_holder_that_renews_is_not_evicted_by_mistake() {
 
     let said = store.call(&[&words[..], &["--even-if-alive"]].concat()).ok();
     assert!(said.contains("runs out within"), "{said}");
-    // It cannot renew now, so it looks dead: that is no reason to end it at once.
+    // The evicted holder cannot renew, so it looks dead. That is no reason to end it at once.
     store.call(&[&words[..], &["--now", "--two-may-run"]].concat()).fails(77, &["cannot be seen"]);
     let (code, said) = held.end();
     assert_eq!(code, 79, "{said}");
@@ -155,24 +156,24 @@ fn a_holder_that_renews_is_not_evicted_by_mistake() {
 
 #[test]
 fn a_holder_that_was_killed_is_evicted_and_runs_out() {
-    let store = Store::new();
+    let store = TestStore::new();
     let mut held = store.hold(&["--ttl", "6s", "report/42"]);
     held.kill();
     let began = Instant::now();
     let words = ["evict", "report/42", "--token", &held.token, "--reason", "its host is gone"];
     let said = store.call(&words).ok();
     assert!(said.contains("is not renewed any more"), "{said}");
-    assert!(began.elapsed() < Duration::from_secs(5), "it is watched for half of what is left");
+    assert!(began.elapsed() < Duration::from_secs(5), "it is watched for half of the remaining time");
     assert_eq!(store.json(&["ls"])["resources"][0]["holders"][0]["evicting"], true);
     eventually(|| store.json(&["why", "report/42"])["free"] == true);
 }
 
 #[test]
-fn ending_a_holder_at_once_needs_the_word() {
-    let store = Store::new();
+fn evicting_at_once_needs_two_may_run() {
+    let store = TestStore::new();
     let token = store.dead_holder("report", "42", Duration::from_secs(2), "nightly").to_string();
     let words = ["evict", "report/42", "--token", &token, "--reason", "hangs", "--now"];
-    store.call(&words).fails(64, &["two may run", "--two-may-run", "runs out in"]);
+    store.call(&words).fails(64, &["two may run", "--two-may-run", "the lease runs out in"]);
     let answer = store.call(&[&words[..], &["--two-may-run"]].concat());
     assert!(answer.err.contains("two may run"), "{answer:?}");
     assert!(answer.ok().contains("ended"));
@@ -184,8 +185,8 @@ fn ending_a_holder_at_once_needs_the_word() {
 }
 
 #[test]
-fn a_pause_grants_nothing_until_it_is_resumed() {
-    let store = Store::new();
+fn during_a_pause_no_claim_is_granted() {
+    let store = TestStore::new();
     let token = store.dead_holder("report", "42", Duration::from_millis(800), "nightly").to_string();
     store.call(&["pause", "report/42", "--token", &token, "--for", "10m", "--reason", "deploy"]).ok();
     eventually(|| store.json(&["show", "report/42"])["holder_count"] == 0);
@@ -200,7 +201,7 @@ fn a_pause_grants_nothing_until_it_is_resumed() {
 
 #[test]
 fn a_semaphore_is_resized_while_it_is_used() {
-    let store = Store::new();
+    let store = TestStore::new();
     let held = store.hold(&["--permits", "1/1", "export/acme"]);
     store.call(&["run", "-n", "--permits", "1/2", "export/acme", "--", "true"]).fails(78, &["resize"]);
     let words =
@@ -210,8 +211,8 @@ fn a_semaphore_is_resized_while_it_is_used() {
 }
 
 #[test]
-fn the_audit_trail_says_who_when_and_why() {
-    let store = Store::new();
+fn the_audit_trail_has_operator_time_and_reason() {
+    let store = TestStore::new();
     for (name, reason) in [("report/1", "first"), ("import/2", "second")] {
         store.call(&["pause", name, "--for", "1m", "--reason", reason]).ok();
     }

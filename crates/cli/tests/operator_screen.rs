@@ -1,7 +1,7 @@
-//! `watch`, and what a terminal sees: colour and cursor movement there, and nowhere else.
+//! `watch`, and output on a terminal: colours and cursor movement only there.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod operator_common;
+mod operator_support;
 
 use std::{
     fs::{File, OpenOptions},
@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use operator_common::{Running, Store, harmless};
+use operator_support::{Running, TestStore, assert_printable};
 use rustix::{
     process::{Pid, Signal, kill_process},
     pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
@@ -20,7 +20,7 @@ use serde_json::Value;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Runs it with stdout on a terminal of this many columns.
+/// Runs the command with stdout on a terminal of this width.
 fn on_terminal(mut command: Command, columns: u16) -> (Child, File) {
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&master).unwrap();
@@ -32,7 +32,7 @@ fn on_terminal(mut command: Command, columns: u16) -> (Child, File) {
     (child, File::from(master))
 }
 
-/// All that it prints until it ends; a terminal whose last writer is gone answers with an error.
+/// Everything that the command prints. Reading a terminal whose last writer has gone returns an error.
 fn screen(command: Command, columns: u16) -> String {
     let (mut child, mut master) = on_terminal(command, columns);
     let (mut shown, mut part) = (Vec::new(), [0; 4096]);
@@ -45,7 +45,7 @@ fn screen(command: Command, columns: u16) -> String {
 
 #[test]
 fn a_terminal_has_colour_and_a_width() {
-    let store = Store::new();
+    let store = TestStore::new();
     let token = store.dead_holder("report", &"long".repeat(40), MINUTE, &"label".repeat(20)).to_string();
     let shown = screen(store.command(&["ls"]), 80);
     assert!(shown.contains("\x1b[1mRESOURCE\x1b[0m") && shown.contains('…'), "{shown:?}");
@@ -60,14 +60,14 @@ fn a_terminal_has_colour_and_a_width() {
     assert!(!screen(store.command(&["ls", "--json"]), 80).contains('\x1b'));
     for words in [&["ls"][..], &["show", "report/1"], &["why", "report/1"], &["audit"]] {
         let answer = store.call(words);
-        harmless(&answer.out);
-        assert!(!answer.out.contains('…'), "what is piped is never cut");
+        assert_printable(&answer.out);
+        assert!(!answer.out.contains('…'), "text in a pipe is never cut");
     }
 }
 
 #[test]
 fn watching_on_a_terminal_redraws_in_place() {
-    let store = Store::new();
+    let store = TestStore::new();
     store.dead_holder("report", "42", MINUTE, "nightly");
     let (mut child, mut master) = on_terminal(store.command(&["watch", "--interval", "100ms"]), 100);
     let (mut shown, mut part) = (String::new(), [0; 4096]);
@@ -87,7 +87,7 @@ fn interrupt(child: &Child) {
 
 #[test]
 fn watching_elsewhere_prints_a_line_for_each_change() {
-    let store = Store::new();
+    let store = TestStore::new();
     let token = store.dead_holder("report", "42", MINUTE, "nightly").to_string();
     let mut command = store.command(&["watch", "report/", "--interval", "100ms", "--json"]);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -113,8 +113,8 @@ fn watching_elsewhere_prints_a_line_for_each_change() {
 }
 
 #[test]
-fn watching_ends_when_nobody_reads_though_nothing_changes() {
-    let store = Store::new();
+fn watching_ends_when_the_reader_has_closed_even_if_nothing_changes() {
+    let store = TestStore::new();
     store.dead_holder("report", "42", MINUTE, "");
     for reads in [0, 1] {
         let mut command = store.command(&["watch", "--interval", "100ms"]);

@@ -1,15 +1,15 @@
-//! The same program on another store, a real PostgreSQL: what is different there, and what is not.
+//! The program on a real PostgreSQL server: the suite for all servers, and tests for PostgreSQL alone.
 #![allow(clippy::unwrap_used, reason = "a test is a program of its own")]
 
-mod stories;
+mod server_suite;
 mod support;
 
 use leasehold_testkit::servers::PostgresServer;
-use stories::{Server, Store};
-use support::{Site, said as text};
+use server_suite::{Server, ServerStore};
+use support::{TestDir, text_of as text};
 
 impl Server for PostgresServer {
-    const STRONG: bool = true;
+    const SUITS_CORRECTNESS: bool = true;
 
     fn start() -> PostgresServer {
         PostgresServer::durable()
@@ -31,16 +31,16 @@ impl Server for PostgresServer {
         PostgresServer::kill(self);
     }
 
-    fn is_taken(&self) -> bool {
+    fn is_held(&self) -> bool {
         self.sql("SELECT count(*) FROM leasehold.seat") != "0"
     }
 }
 
-stories::told_on!(PostgresServer);
+server_suite::run_on!(PostgresServer);
 
 #[test]
-fn a_store_that_cannot_be_used_is_one_clear_line() {
-    let store = Store::<PostgresServer>::new();
+fn a_store_that_cannot_be_used_is_reported_in_one_line() {
+    let store = ServerStore::<PostgresServer>::new();
     store.server.sql("CREATE ROLE guest LOGIN");
     let port = store.server.port();
     let at = |login: &str, database: &str| format!("postgres://{login}@127.0.0.1:{port}/{database}");
@@ -52,12 +52,12 @@ fn a_store_that_cannot_be_used_is_one_clear_line() {
 
 #[test]
 fn the_schema_is_printed_without_a_server_and_can_be_executed() {
-    let site = Site::new();
-    let output = site.leasehold().args(["schema", "postgres", "--schema", "locks"]).output().unwrap();
+    let dir = TestDir::new();
+    let output = dir.leasehold().args(["schema", "postgres", "--schema", "locks"]).output().unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
     let server = PostgresServer::start();
     server.sql(&text(&output.stdout));
     assert_eq!(server.sql("SELECT value FROM locks.meta WHERE name = 'format'"), "1");
-    let output = site.leasehold().args(["schema", "postgres", "--schema", "x y"]).output().unwrap();
+    let output = dir.leasehold().args(["schema", "postgres", "--schema", "x y"]).output().unwrap();
     assert_eq!(output.status.code(), Some(64));
 }

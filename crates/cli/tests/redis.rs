@@ -1,15 +1,15 @@
-//! The same program on another store, a real Redis: what is different there, and what is not.
+//! The program on a real Redis server: the suite for all servers, and tests for Redis alone.
 #![allow(clippy::unwrap_used, reason = "a test is a program of its own")]
 
-mod stories;
+mod server_suite;
 mod support;
 
 use leasehold_testkit::servers::{RedisCluster, RedisServer};
-use stories::{Server, Store};
-use support::{Site, said as text};
+use server_suite::{Server, ServerStore};
+use support::{TestDir, text_of as text};
 
 impl Server for RedisServer {
-    const STRONG: bool = false;
+    const SUITS_CORRECTNESS: bool = false;
 
     fn start() -> RedisServer {
         RedisServer::start()
@@ -31,16 +31,16 @@ impl Server for RedisServer {
         RedisServer::kill(self);
     }
 
-    fn is_taken(&self) -> bool {
+    fn is_held(&self) -> bool {
         self.command(&["EXISTS", "lock:v1:{report/42}:owner"]) == "1"
     }
 }
 
-stories::told_on!(RedisServer);
+server_suite::run_on!(RedisServer);
 
 #[test]
-fn leaks_finds_what_other_libraries_left_without_an_end() {
-    let store = Store::<RedisServer>::new();
+fn leaks_finds_locks_of_other_libraries_without_a_ttl() {
+    let store = ServerStore::<RedisServer>::new();
     assert_eq!(store.output(&["leaks", "--pattern", "lock:*"]).status.code(), Some(0));
     store.server.command(&["SET", "lock:orders", "someone"]);
     store.server.command(&["HSET", "lock:stock", "owner", "1"]);
@@ -54,12 +54,12 @@ fn leaks_finds_what_other_libraries_left_without_an_end() {
 
 #[test]
 fn on_a_cluster_commands_run_and_a_listing_covers_every_shard() {
-    let (site, cluster) = (Site::new(), RedisCluster::without_replicas());
+    let (dir, cluster) = (TestDir::new(), RedisCluster::without_replicas());
     let output = |arguments: &[&str]| {
-        let mut command = site.leasehold();
+        let mut command = dir.leasehold();
         command.args(["--store", &cluster.url()]).args(arguments).output().unwrap()
     };
-    // Eight names, on all three primaries; they stay closed for a while.
+    // Eight names on all three primaries. The resources stay closed for a while, so that they are listed.
     let names: Vec<String> = (0..8).map(|number| format!("report/{number}")).collect();
     let owners: Vec<usize> = names.iter().map(|name| cluster.owner(cluster.slot(name))).collect();
     assert!((0..3).all(|primary| owners.contains(&primary)), "{owners:?}");
@@ -80,11 +80,11 @@ fn on_a_cluster_commands_run_and_a_listing_covers_every_shard() {
 
 #[cfg(feature = "redis-tls")]
 #[test]
-fn a_url_with_tls_is_taken() {
-    let store = Store::<RedisServer>::new();
-    let mut command = store.site.leasehold();
+fn a_url_with_tls_is_accepted() {
+    let store = ServerStore::<RedisServer>::new();
+    let mut command = store.dir.leasehold();
     command.args(["--store", "rediss://127.0.0.1:1/", "run", "report/42", "--", "true"]);
     let output = command.output().unwrap();
     let why = text(&output.stderr);
-    assert!(why.contains("refused"), "it got as far as to the port: {why}");
+    assert!(why.contains("refused"), "it tried to connect: {why}");
 }

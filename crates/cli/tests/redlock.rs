@@ -1,4 +1,4 @@
-//! The same program on a majority of independent servers: what is different there, and what is not.
+//! The program on a quorum of independent Redis servers.
 #![allow(clippy::unwrap_used, reason = "a test is a program of its own")]
 
 mod support;
@@ -10,20 +10,20 @@ use std::{
 };
 
 use leasehold_testkit::servers::RedisNodes;
-use support::Site;
+use support::TestDir;
 
-struct Store {
-    site: Site,
+struct QuorumStore {
+    dir: TestDir,
     nodes: RedisNodes,
 }
 
-impl Store {
-    fn new() -> Store {
-        Store { site: Site::new(), nodes: RedisNodes::long_lived(3, Duration::from_secs(600)) }
+impl QuorumStore {
+    fn new() -> QuorumStore {
+        QuorumStore { dir: TestDir::new(), nodes: RedisNodes::long_lived(3, Duration::from_secs(600)) }
     }
 
     fn output(&self, arguments: &[&str]) -> Output {
-        self.site.leasehold().args(["--store", &self.nodes.url()]).args(arguments).output().unwrap()
+        self.dir.leasehold().args(["--store", &self.nodes.url()]).args(arguments).output().unwrap()
     }
 }
 
@@ -32,8 +32,8 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn a_run_with_one_server_down_passes_on_its_token_and_gives_it_back() {
-    let store = Store::new();
+fn with_one_server_down_a_run_gets_its_token_and_releases_the_lease() {
+    let store = QuorumStore::new();
     store.nodes.servers[0].kill();
     let script = "echo $LEASEHOLD_RESOURCE $LEASEHOLD_TOKEN; exit 7";
     let output = store.output(&["run", "report/42", "--", "sh", "-c", script]);
@@ -42,13 +42,13 @@ fn a_run_with_one_server_down_passes_on_its_token_and_gives_it_back() {
     let token = said.trim().strip_prefix("report/42 ").unwrap();
     for server in &store.nodes.servers[1..] {
         assert!(server.command(&["GET", "lock:v1:{report/42}:register"]).starts_with(token));
-        assert_eq!(server.command(&["EXISTS", "lock:v1:{report/42}:owner"]), "0", "given back");
+        assert_eq!(server.command(&["EXISTS", "lock:v1:{report/42}:owner"]), "0", "released");
     }
 }
 
 #[test]
 fn a_schedule_is_refused_at_the_start_and_not_at_its_first_tick() {
-    let store = Store::new();
+    let store = QuorumStore::new();
     let output = store.output(&["cron", "@yearly", "audit", "--", "true"]);
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(78), "{said}");
@@ -56,9 +56,9 @@ fn a_schedule_is_refused_at_the_start_and_not_at_its_first_tick() {
 }
 
 #[test]
-fn who_holds_it_is_what_a_majority_says() {
-    let store = Store::new();
-    let mut holder = store.site.leasehold();
+fn the_holder_is_the_one_that_a_majority_reports() {
+    let store = QuorumStore::new();
+    let mut holder = store.dir.leasehold();
     holder.args([
         "--store",
         &store.nodes.url(),
@@ -86,13 +86,13 @@ fn who_holds_it_is_what_a_majority_says() {
     assert_eq!(
         store.output(&["run", "-n", "report/42", "--", "true"]).status.code(),
         Some(0),
-        "it was given back"
+        "it was released"
     );
 }
 
 #[test]
-fn what_a_quorum_has_not_is_refused_in_one_line_with_the_reason() {
-    let store = Store::new();
+fn features_that_a_quorum_does_not_have_are_refused_in_one_line() {
+    let store = QuorumStore::new();
     let table: [(&[&str], &str); 4] = [
         (&["run", "--fair", "report/42", "--", "true"], "line"),
         (&["run", "--permits", "1/3", "report/42", "--", "true"], "semaphores"),

@@ -7,35 +7,35 @@ use leasehold::OperatorAction;
 
 use crate::{
     args,
-    desk::Desk,
     exit::Failure,
-    order::{Case, Deed, OrderArgs},
+    order::{ActionText, OrderArgs, PendingOrder},
+    session::OperatorSession,
     text,
 };
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The holder learns of it at its next renewal: a program as an event, a command of `leasehold run` \
-                        by a signal. Nothing is taken from it."
+    after_help = "The holder learns of the request at its next renewal: a program by an event, a command of `leasehold \
+                  run --on-ask` by a signal. The holder keeps its lease."
 )]
 pub(crate) struct Ask {
     #[command(flatten)]
     order: OrderArgs,
-    /// How long it has
+    /// How long the holder has to finish
     #[arg(long, value_name = "DUR", value_parser = args::duration)]
     by: Duration,
 }
 
 impl Ask {
-    pub(crate) async fn run(&self, desk: &Desk) -> Result<ExitCode, Failure> {
+    pub(crate) async fn run(&self, session: &OperatorSession) -> Result<ExitCode, Failure> {
         let by = humantime::format_duration(self.by).to_string().replace(' ', "");
-        let case = Case::open(desk, &self.order, &["ask", "--by", &by]).await?;
-        case.check_meant()?;
-        let (whom, span) = (case.whom(), text::span(self.by));
-        let deed = Deed {
-            would: format!("ask {whom} to finish within {span}"),
-            did: format!("asked {whom} to finish within {span}; it learns of it at its next renewal"),
+        let order = PendingOrder::open(session, &self.order, &["ask", "--by", &by]).await?;
+        order.check_has_target()?;
+        let (holder, span) = (order.target_text(), text::span(self.by));
+        let action_text = ActionText {
+            dry_run: format!("ask {holder} to finish within {span}"),
+            done: format!("asked {holder} to finish within {span}; it learns of this at its next renewal"),
         };
-        self.order.give(&case, OperatorAction::Ask { within: self.by }, deed).await
+        self.order.execute(&order, OperatorAction::Ask { within: self.by }, action_text).await
     }
 }

@@ -12,7 +12,7 @@ use crate::{args::Cli, exit::Failure, output};
     after_help = "For bash: leasehold completions bash > ~/.local/share/bash-completion/completions/leasehold"
 )]
 pub(crate) struct Completions {
-    /// Which shell
+    /// The shell
     shell: Shell,
 }
 

@@ -1,4 +1,4 @@
-//! One file per command: what can be typed after its name, and its whole life.
+//! The commands: one file or folder each, with its arguments and all that it does.
 
 pub(crate) mod advise;
 pub(crate) mod ask;
@@ -24,28 +24,28 @@ use std::process::ExitCode;
 use crate::{
     args::{Cli, Command, Global},
     config::Config,
-    desk::Desk,
     exit::Failure,
     metrics_file::MetricsFile,
     output::Output,
+    session::OperatorSession,
     store::Store,
 };
 
-/// Does what was typed.
+/// Runs the command that was typed.
 pub(crate) async fn run(cli: Cli, output: Output) -> Result<ExitCode, Failure> {
-    let desk = || Desk::open(&cli.global, output);
+    let session = || OperatorSession::open(&cli.global, output);
     match cli.command {
-        Command::Ls(ls) => ls.run(&desk().await?).await,
-        Command::Show(show) => show.run(&desk().await?).await,
-        Command::Watch(watch) => watch.run(&desk().await?).await,
-        Command::Why(why) => why.run(&desk().await?).await,
-        Command::Ask(ask) => ask.run(&desk().await?).await,
-        Command::Evict(evict) => evict.run(&desk().await?).await,
-        Command::Pause(pause) => pause.run(&desk().await?).await,
-        Command::Resume(resume) => resume.run(&desk().await?).await,
-        Command::Resize(resize) => resize.run(&desk().await?).await,
-        Command::Audit(audit) => audit.run(&desk().await?).await,
-        Command::Leaks(leaks) => leaks.run(&desk().await?).await,
+        Command::Ls(ls) => ls.run(&session().await?).await,
+        Command::Show(show) => show.run(&session().await?).await,
+        Command::Watch(watch) => watch.run(&session().await?).await,
+        Command::Why(why) => why.run(&session().await?).await,
+        Command::Ask(ask) => ask.run(&session().await?).await,
+        Command::Evict(evict) => evict.run(&session().await?).await,
+        Command::Pause(pause) => pause.run(&session().await?).await,
+        Command::Resume(resume) => resume.run(&session().await?).await,
+        Command::Resize(resize) => resize.run(&session().await?).await,
+        Command::Audit(audit) => audit.run(&session().await?).await,
+        Command::Leaks(leaks) => leaks.run(&session().await?).await,
         Command::Advise(advise) => advise.run(output),
         Command::Cron(cron) => cron.run(&cli.global, output).await,
         Command::Elect(elect) => elect.run(&cli.global, output).await,
@@ -57,7 +57,7 @@ pub(crate) async fn run(cli: Cli, output: Output) -> Result<ExitCode, Failure> {
     }
 }
 
-/// What a command that uses the store begins with. Nothing is opened until it is asked for.
+/// What a command that uses the store needs. The store is not opened yet.
 pub(crate) struct Context {
     pub(crate) config: Config,
     pub(crate) store: Store,
@@ -69,7 +69,7 @@ impl Context {
     pub(crate) fn new(global: &Global, output: Output) -> Result<Context, Failure> {
         let config = Config::load(global)?;
         let store = Store::choose(global, &config)?;
-        // Before the first claim: the engine looks for a recorder once.
+        // Before the client is made: the engine looks for a metrics recorder only once.
         let metrics = global.metrics_file.as_deref().map(MetricsFile::start).transpose()?;
         Ok(Context { config, store, output, metrics })
     }

@@ -7,38 +7,40 @@ use leasehold::{Clock as _, OperatorAction, SystemClock};
 
 use crate::{
     args,
-    desk::Desk,
     exit::Failure,
-    order::{Case, Deed, OrderArgs},
+    order::{ActionText, OrderArgs, PendingOrder},
+    session::OperatorSession,
     text,
 };
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Holders stay, and those who wait keep their places; nobody is granted until the end."
+    after_help = "Holders keep their leases, and waiters keep their places in the queue. No claim is granted until the \
+                  pause ends."
 )]
 pub(crate) struct Pause {
     #[command(flatten)]
     order: OrderArgs,
-    /// How long
+    /// How long the pause lasts
     #[arg(long = "for", value_name = "DUR", value_parser = args::duration)]
     lasting: Duration,
 }
 
 impl Pause {
-    pub(crate) async fn run(&self, desk: &Desk) -> Result<ExitCode, Failure> {
+    pub(crate) async fn run(&self, session: &OperatorSession) -> Result<ExitCode, Failure> {
         if self.lasting.is_zero() {
-            return Err(Failure::usage("--for has to be longer than nothing")
-                .hint("to grant again: leasehold resume"));
+            return Err(
+                Failure::usage("--for must be greater than 0").hint("to end a pause, use leasehold resume")
+            );
         }
         let lasting = humantime::format_duration(self.lasting).to_string().replace(' ', "");
-        let case = Case::open(desk, &self.order, &["pause", "--for", &lasting]).await?;
+        let order = PendingOrder::open(session, &self.order, &["pause", "--for", &lasting]).await?;
         let until = text::time(SystemClock.wall().after(self.lasting));
-        let deed = Deed {
-            would: format!("grant nothing until {until}"),
-            did: format!("nothing is granted until {until}; who holds it stays"),
+        let action_text = ActionText {
+            dry_run: format!("pause it until {until}: no claim would be granted"),
+            done: format!("paused until {until}: no claim is granted; holders keep their leases"),
         };
-        self.order.give(&case, OperatorAction::Pause { lasting: self.lasting }, deed).await
+        self.order.execute(&order, OperatorAction::Pause { lasting: self.lasting }, action_text).await
     }
 }
 
@@ -49,13 +51,16 @@ pub(crate) struct Resume {
 }
 
 impl Resume {
-    pub(crate) async fn run(&self, desk: &Desk) -> Result<ExitCode, Failure> {
-        let case = Case::open(desk, &self.order, &["resume"]).await?;
-        let was = match case.seen.paused_for {
+    pub(crate) async fn run(&self, session: &OperatorSession) -> Result<ExitCode, Failure> {
+        let order = PendingOrder::open(session, &self.order, &["resume"]).await?;
+        let before = match order.snapshot.paused_for {
             Some(left) => format!("; the pause had {} left", text::span(left)),
             None => "; it was not paused".to_owned(),
         };
-        let deed = Deed { would: format!("grant again{was}"), did: format!("it is granted again{was}") };
-        self.order.give(&case, OperatorAction::Resume, deed).await
+        let action_text = ActionText {
+            dry_run: format!("end the pause{before}"),
+            done: format!("claims are granted again{before}"),
+        };
+        self.order.execute(&order, OperatorAction::Resume, action_text).await
     }
 }

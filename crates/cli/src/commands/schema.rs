@@ -8,14 +8,14 @@ use crate::{exit::Failure, output};
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The role that leasehold uses creates its tables itself, if it may. If it may not, execute \
-                        this as one who may: leasehold schema postgres | psql -d DATABASE"
+    after_help = "leasehold creates its tables itself if its role may create a schema. If it may not, run this as a \
+                  role that may: leasehold schema postgres | psql -d DATABASE"
 )]
 pub(crate) struct Schema {
-    /// Which database
+    /// The kind of database
     database: Database,
 
-    /// The schema that the tables are to be in, as in the store's URL
+    /// The schema for the tables; the same as the option schema of the URL of the store
     #[arg(long, value_name = "NAME", default_value = "leasehold")]
     schema: String,
 }
@@ -26,7 +26,7 @@ enum Database {
 }
 
 impl Schema {
-    /// Needs no server.
+    /// Prints the SQL. Needs no server.
     pub(crate) fn run(&self) -> Result<ExitCode, Failure> {
         let Database::Postgres = self.database;
         let text = postgres(&self.schema)?;
@@ -41,7 +41,7 @@ fn postgres(schema: &str) -> Result<String, Failure> {
 
 #[cfg(not(feature = "postgres"))]
 fn postgres(_: &str) -> Result<String, Failure> {
-    let message = "this build has no PostgreSQL";
+    let message = "this build of leasehold does not support PostgreSQL";
     Err(Failure::config(message)
-        .hint("build it with: cargo build --release -p leasehold-cli --features postgres"))
+        .hint("build one that does: cargo build --release -p leasehold-cli --features postgres"))
 }

@@ -8,65 +8,65 @@ use serde::Serialize;
 
 use crate::{
     commands::audit,
-    desk::Desk,
     exit::Failure,
     names,
     screen::Screen,
+    session::OperatorSession,
     table::{Style, Table},
     text,
     view::{self, AuditView, ResourceView},
 };
 
-/// Orders of the past that are shown.
-const RECORDS: usize = 10;
+/// How many of the last orders are shown.
+const ORDERS_SHOWN: usize = 10;
 
 #[derive(Debug, Args)]
 pub(crate) struct Show {
-    /// Which, as kind/id or namespace:kind/id
+    /// The resource: kind/id or namespace:kind/id
     #[arg(value_parser = names::resource)]
     resource: Resource,
 }
 
 #[derive(Serialize)]
-struct Shown {
+struct ShowReport {
     #[serde(flatten)]
     resource: ResourceView,
     audit: Vec<AuditView>,
 }
 
 impl Show {
-    pub(crate) async fn run(&self, desk: &Desk) -> Result<ExitCode, Failure> {
-        let seen = desk.one(&self.resource).await?;
-        let ours = |record: &AuditRecord| record.resource == self.resource;
-        let (records, _) = desk.audit(self.resource.key(), RECORDS, ours).await?;
-        let screen = desk.screen();
-        if desk.output.json {
+    pub(crate) async fn run(&self, session: &OperatorSession) -> Result<ExitCode, Failure> {
+        let snapshot = session.snapshot(&self.resource).await?;
+        let of_this_resource = |record: &AuditRecord| record.resource == self.resource;
+        let (records, _) = session.audit(self.resource.key(), ORDERS_SHOWN, of_this_resource).await?;
+        let screen = session.screen();
+        if session.output.json {
             let audit = records.iter().map(AuditView::of).collect();
-            screen.print_json(&Shown { resource: ResourceView::of(&seen), audit })?;
+            screen.print_json(&ShowReport { resource: ResourceView::of(&snapshot), audit })?;
         } else {
-            screen.print_lines(&page(screen, &seen, &records))?;
+            screen.print_lines(&page(screen, &snapshot, &records))?;
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
-fn page(screen: Screen, seen: &Snapshot, records: &[AuditRecord]) -> Vec<String> {
-    let mut lines = vec![title(screen, seen)];
-    if let Some(left) = seen.paused_for {
+fn page(screen: Screen, snapshot: &Snapshot, records: &[AuditRecord]) -> Vec<String> {
+    let mut lines = vec![title(screen, snapshot)];
+    if let Some(left) = snapshot.paused_for {
         let until = text::time(SystemClock.wall().after(left));
         lines.push(
             Style::Warn.paint(&format!("  paused until {until} ({} more)", text::span(left)), screen.colour),
         );
     }
-    for held in &seen.holders {
+    for held in &snapshot.holders {
         lines.push(String::new());
-        lines.extend(holder(screen, held, seen.capacity));
+        lines.extend(holder(screen, held, snapshot.capacity));
     }
-    lines.extend(left_out(seen.holder_count, seen.holders.len(), "holders"));
-    if !seen.queue.is_empty() {
+    lines.extend(left_out(snapshot.holder_count, snapshot.holders.len(), "holders"));
+    if !snapshot.queue.is_empty() {
         lines.push(String::new());
-        lines.extend(screen.indented(&line(seen)));
-        lines.extend(left_out(seen.queue_length, seen.queue.len(), "places"));
+        lines.extend(screen.indented(&queue(snapshot)));
+        lines.extend(left_out(snapshot.queue_length, snapshot.queue.len(), "waiters"));
     }
     if !records.is_empty() {
         lines.push(String::new());
@@ -75,27 +75,27 @@ fn page(screen: Screen, seen: &Snapshot, records: &[AuditRecord]) -> Vec<String>
     lines
 }
 
-fn title(screen: Screen, seen: &Snapshot) -> String {
-    let name = Style::Bold.paint(&view::name(&seen.resource), screen.colour);
-    let state = match (seen.holder_count, seen.queue_length) {
+fn title(screen: Screen, snapshot: &Snapshot) -> String {
+    let name = Style::Bold.paint(&view::name(&snapshot.resource), screen.colour);
+    let state = match (snapshot.holder_count, snapshot.queue_length) {
         (0, 0) => Style::Good.paint("free", screen.colour),
         (0, waiting) => format!("nobody holds it, {waiting} waiting"),
         (held, waiting) => {
             let holders = text::count(held, "holder", "holders");
-            format!("{}, {holders}, {waiting} waiting", view::sort_of(seen.capacity))
+            format!("{}, {holders}, {waiting} waiting", view::primitive(snapshot.capacity))
         }
     };
-    let last = seen.last_token.filter(|_| seen.holders.is_empty());
+    let last = snapshot.last_token.filter(|_| snapshot.holders.is_empty());
     let last = last.map_or(String::new(), |token| format!(", last token {token}"));
     format!("{name}: {state}{last}")
 }
 
-/// What one knows of a holder, a line each.
+/// The lines about one holder: its name, then a line per known fact.
 fn holder(screen: Screen, held: &HeldBy, capacity: u32) -> Vec<String> {
     let since = text::time(text::before(SystemClock.wall(), held.held_for));
     let unless = match held {
-        HeldBy { kept: true, .. } => "nobody is there any more; it stays closed so long",
-        HeldBy { evicting: true, .. } => "being evicted: it is not renewed any more",
+        HeldBy { kept: true, .. } => "released; the resource stays closed for so long",
+        HeldBy { evicting: true, .. } => "being evicted: the lease is not renewed any more",
         _ => "unless it renews",
     };
     let facts = [
@@ -103,25 +103,29 @@ fn holder(screen: Screen, held: &HeldBy, capacity: u32) -> Vec<String> {
         ("since", Some(format!("{since} ({})", text::span(held.held_for)))),
         ("left", Some(format!("{}, {unless}", text::span(held.remaining)))),
         ("share", view::share(held.weight, capacity)),
-        ("turns", (held.handovers > 0).then(|| format!("handed over {} times in a row", held.handovers))),
+        (
+            "turns",
+            (held.handovers > 0)
+                .then(|| format!("handed over {} times in a row within one client", held.handovers)),
+        ),
         ("asked", held.asked.as_ref().map(view::asked)),
         ("note", held.note.as_deref().map(text::note)),
     ];
-    let who = format!("  {}", Style::Bold.paint(&text::holder(&held.holder), screen.colour));
-    let said = facts.into_iter().filter_map(|(name, fact)| fact.map(|fact| (name, fact)));
+    let name = format!("  {}", Style::Bold.paint(&text::holder(&held.holder), screen.colour));
+    let known = facts.into_iter().filter_map(|(name, fact)| fact.map(|fact| (name, fact)));
     let label = |name: &str| Style::Dim.paint(&format!("{name:<6}"), screen.colour);
-    std::iter::once(who).chain(said.map(|(name, fact)| format!("    {} {fact}", label(name)))).collect()
+    std::iter::once(name).chain(known.map(|(name, fact)| format!("    {} {fact}", label(name)))).collect()
 }
 
-fn line(seen: &Snapshot) -> Table<5> {
-    let mut table = Table::new(["LINE", "WAITS", "=WAITED", "=PLACE ENDS IN", "WANTS"]);
-    for (at, placed) in seen.queue.iter().enumerate() {
+fn queue(snapshot: &Snapshot) -> Table<5> {
+    let mut table = Table::new(["QUEUE", "WAITER", "=WAITED", "=PLACE ENDS IN", "WANTS"]);
+    for (at, waiter) in snapshot.queue.iter().enumerate() {
         table.row([
             (at + 1).to_string().into(),
-            text::holder(&placed.holder).into(),
-            text::span(placed.waited).into(),
-            text::span(placed.remaining).into(),
-            view::share(placed.weight, seen.capacity).unwrap_or_else(|| "all of it".to_owned()).into(),
+            text::holder(&waiter.holder).into(),
+            text::span(waiter.waited).into(),
+            text::span(waiter.remaining).into(),
+            view::share(waiter.weight, snapshot.capacity).unwrap_or_else(|| "all of it".to_owned()).into(),
         ]);
     }
     table

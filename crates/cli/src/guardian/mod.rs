@@ -1,28 +1,36 @@
-//! The guardian: a process between `leasehold` and the command, which sees to it that the command does not outlive
-//! the lease.
+//! The guardian: a process between `leasehold run` and its command. It stops the command before the lease
+//! ends, even if `leasehold` cannot (ADR 0013).
 //!
-//! `leasehold` keeps the lease; the guardian is the parent of the command and knows the lease's deadline. So it stops
-//! the command in time even if `leasehold` hangs, is stopped, or is killed: then the link between them breaks, and
-//! nobody moves the deadline any more. It is a subreaper: whatever the command starts, in whatever process group or
-//! session, stays below the guardian, and when `wait` says that there are no children left, all of it is dead.
-//! `leasehold` is a subreaper, too, and does the same if it is the guardian that dies.
+//! ```text
+//! leasehold run  --- socket: deadlines, signals, stop --->  guardian  --- parent of --->  command
+//! (keeps the lease)  <--- started, stopped, exited ---   (knows the deadline)
+//! ```
+//!
+//! 1. `leasehold` holds the lease and sends the guardian its deadline, again after every renewal.
+//! 2. The guardian stops the command before the deadline: TERM, then KILL. It needs nothing from `leasehold`
+//!    for that. If `leasehold` hangs, is stopped or is killed, no new deadline arrives, or the socket closes.
+//! 3. The guardian is a subreaper: every process that the command starts stays a descendant of the guardian,
+//!    in whatever process group or session. When `wait` reports that no child is left, all of them have
+//!    ended.
+//! 4. `leasehold` is a subreaper as well. If the guardian is killed, its descendants come to `leasehold`,
+//!    which kills them.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `wire` | what the two say to each other |
-//! | `link` | `leasehold`'s end |
-//! | `watch` | the guardian's end: the process itself |
-//! | `descendants` | who is below a process, and ending them |
+//! | `protocol` | the messages between `leasehold` and the guardian |
+//! | `handle` | `leasehold`'s side: starts the guardian and talks to it |
+//! | `process` | the guardian's side: what runs in the guardian process |
+//! | `process_tree` | finding and killing all descendants of a process |
 
-mod descendants;
-mod link;
-mod watch;
-mod wire;
+mod handle;
+mod process;
+mod process_tree;
+mod protocol;
 
-pub(crate) use descendants::slay;
-pub(crate) use link::Guardian;
-pub(crate) use watch::main;
-pub(crate) use wire::{Begin, Manner, News, Wish};
+pub(crate) use handle::Guardian;
+pub(crate) use process::main;
+pub(crate) use process_tree::kill_all_descendants;
+pub(crate) use protocol::{GuardianEvent, GuardianRequest, StartMessage, StopMode};
 
 /// The hidden command that makes the program a guardian.
 pub(crate) const COMMAND: &str = "__guard";

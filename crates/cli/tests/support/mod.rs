@@ -1,4 +1,4 @@
-//! A store in a directory of its own, the real program, and waiting for what it does.
+//! Runs the real program on a SQLite store in a directory of its own, and waits for what it does.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::missing_panics_doc)]
 
 use std::{
@@ -12,22 +12,24 @@ use std::{
     time::{Duration, Instant},
 };
 
+mod default_signals;
 pub mod pty;
 
 use leasehold::{Client, Eviction, OperatorCommand, Snapshot};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Far longer than anything takes: a test that gets here has failed.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a test waits for something. It is far longer than anything takes, so a test that gets here has
+/// failed.
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A directory with a store in it.
-pub struct Site {
+/// A temporary directory with a store in it.
+pub struct TestDir {
     pub directory: tempfile::TempDir,
 }
 
-impl Site {
-    pub fn new() -> Site {
-        Site { directory: tempfile::tempdir().unwrap() }
+impl TestDir {
+    pub fn new() -> TestDir {
+        TestDir { directory: tempfile::tempdir().unwrap() }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -38,7 +40,7 @@ impl Site {
         self.path("leases.db")
     }
 
-    /// The program, on this store, without anything of our own environment that it would read.
+    /// `leasehold` on this store.
     pub fn leasehold(&self) -> Command {
         self.command(env!("CARGO_BIN_EXE_leasehold"))
     }
@@ -50,8 +52,10 @@ impl Site {
         shell
     }
 
+    /// A program in this directory, with default signals and without variables of our environment that
+    /// `leasehold` reads.
     pub fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(program);
+        let mut command = default_signals::command(program);
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("LEASEHOLD_") {
                 command.env_remove(name);
@@ -70,71 +74,75 @@ impl Site {
         command
     }
 
-    /// Runs a script under `x/1`, with these options of `run` before.
+    /// `leasehold run OPTIONS… x/1 -- sh -c SCRIPT`
     pub fn script(&self, options: &[&str], script: &str) -> Command {
         let mut command = self.run(options);
         command.args(["x/1", "--", "sh", "-c", script]);
         command
     }
 
-    /// What the store says of it.
+    /// The state of a resource in the store.
     pub fn look(&self, kind: &str, id: &str) -> Snapshot {
-        self.ask(async |client| client.look(kind, id).await.unwrap())
+        self.with_client(async |client| client.look(kind, id).await.unwrap())
     }
 
-    /// Ends whoever holds `x/1`.
+    /// Evicts the holder of `x/1`.
     pub fn evict(&self, how: Eviction) {
         self.order(leasehold::OperatorAction::Evict(how));
     }
 
-    pub fn order(&self, command: leasehold::OperatorAction) {
-        let order = OperatorCommand::new("x/1".parse().unwrap(), command, "a test", "to see what happens");
-        self.ask(async |client| client.order(&order).await.unwrap());
+    /// Sends an order for `x/1` to the store.
+    pub fn order(&self, action: leasehold::OperatorAction) {
+        let order = OperatorCommand::new("x/1".parse().unwrap(), action, "a test", "to see what happens");
+        self.with_client(async |client| client.order(&order).await.unwrap());
     }
 
-    pub fn ask<T>(&self, work: impl AsyncFnOnce(Client) -> T) -> T {
+    /// Runs `work` with a client of the library on this store.
+    pub fn with_client<T>(&self, work: impl AsyncFnOnce(Client) -> T) -> T {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let url = format!("sqlite:{}", self.database().display());
         runtime.block_on(async { work(leasehold::connect(&url).await.unwrap()).await })
     }
 
-    /// Waits until so many wait in line for `x/1`.
+    /// Waits until at least so many waiters are in the queue of `x/1`.
     pub fn until_waiting(&self, count: u32) {
         eventually("they wait", || self.look("x", "1").queue_length >= count);
     }
 
-    /// Keeps everyone else from the store until it is dropped.
-    pub fn lock(&self) -> Locked {
+    /// Locks the file of the store, until the lock is dropped: every other process gets no reply.
+    pub fn lock(&self) -> StoreLock {
         let connection = rusqlite::Connection::open(self.database()).unwrap();
-        connection.busy_timeout(PATIENCE).unwrap();
+        connection.busy_timeout(TIMEOUT).unwrap();
         connection.execute_batch("BEGIN EXCLUSIVE").unwrap();
-        Locked(connection)
+        StoreLock(connection)
     }
 }
 
-/// What was written, as text.
-pub fn said(bytes: &[u8]) -> String {
+/// Bytes that a program printed, as text.
+pub fn text_of(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-pub struct Locked(rusqlite::Connection);
+/// An exclusive lock on the file of the store.
+pub struct StoreLock(rusqlite::Connection);
 
-impl Drop for Locked {
+impl Drop for StoreLock {
     fn drop(&mut self) {
         self.0.execute_batch("ROLLBACK").unwrap();
     }
 }
 
-/// Waits until something is so.
+/// Waits until the condition is true. Panics after the timeout.
 #[track_caller]
-pub fn eventually(what: &str, is_so: impl FnMut() -> bool) {
-    assert!(comes_true(is_so), "gave up waiting until {what}");
+pub fn eventually(what: &str, condition: impl FnMut() -> bool) {
+    assert!(wait_until(condition), "gave up waiting until {what}");
 }
 
-pub fn comes_true(mut is_so: impl FnMut() -> bool) -> bool {
+/// Waits until the condition is true. False after the timeout.
+pub fn wait_until(mut condition: impl FnMut() -> bool) -> bool {
     let started = Instant::now();
-    while started.elapsed() < PATIENCE {
-        if is_so() {
+    while started.elapsed() < TIMEOUT {
+        if condition() {
             return true;
         }
         std::thread::sleep(Duration::from_millis(5));
@@ -142,13 +150,14 @@ pub fn comes_true(mut is_so: impl FnMut() -> bool) -> bool {
     false
 }
 
-/// A process that was started and is read from.
+/// A running process and the lines that it has printed.
 pub struct Running {
     child: Child,
     lines: Receiver<String>,
     errors: Receiver<String>,
 }
 
+/// Starts a command and reads its output.
 pub trait Start {
     fn start(&mut self) -> Running;
 }
@@ -156,13 +165,14 @@ pub trait Start {
 impl Start for Command {
     fn start(&mut self) -> Running {
         let mut child = self.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let lines = listen(child.stdout.take().unwrap());
-        let errors = listen(child.stderr.take().unwrap());
+        let lines = read_lines(child.stdout.take().unwrap());
+        let errors = read_lines(child.stderr.take().unwrap());
         Running { child, lines, errors }
     }
 }
 
-fn listen(from: impl std::io::Read + Send + 'static) -> Receiver<String> {
+/// Reads lines in a thread.
+fn read_lines(from: impl std::io::Read + Send + 'static) -> Receiver<String> {
     let (sender, lines) = mpsc::channel();
     std::thread::spawn(move || {
         let lines = BufReader::new(from).split(b'\n').map_while(Result::ok);
@@ -182,20 +192,20 @@ impl Running {
 
     /// The next line on stdout.
     #[track_caller]
-    pub fn line(&self) -> String {
-        self.lines.recv_timeout(PATIENCE).expect("a line on stdout")
+    pub fn next_line(&self) -> String {
+        self.lines.recv_timeout(TIMEOUT).expect("a line on stdout")
     }
 
-    /// Reads lines until this one.
+    /// Reads lines on stdout until this one.
     #[track_caller]
-    pub fn until(&self, wanted: &str) {
-        while self.line() != wanted {}
+    pub fn wait_for_line(&self, wanted: &str) {
+        while self.next_line() != wanted {}
     }
 
     /// The next line on stderr.
     #[track_caller]
-    pub fn error(&self) -> String {
-        self.errors.recv_timeout(PATIENCE).expect("a line on stderr")
+    pub fn next_error_line(&self) -> String {
+        self.errors.recv_timeout(TIMEOUT).expect("a line on stderr")
     }
 
     pub fn signal(&self, signal: Signal) {
@@ -216,7 +226,7 @@ impl Running {
         ended.unwrap()
     }
 
-    /// The exit code, and what else leasehold said on stderr.
+    /// Waits for the end. The exit code (`-n` after signal n), and the lines of leasehold on stderr.
     #[track_caller]
     pub fn end(mut self) -> (i32, Vec<String>) {
         let status = self.wait();
@@ -236,14 +246,14 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let _ = self.child.kill(); // a test that failed leaves nothing running: the guardian sees to the rest
+        let _ = self.child.kill(); // after a failed test nothing stays running: the guardian ends the command
         let _ = self.child.wait();
     }
 }
 
-/// The exit code and the lines on stderr.
+/// The exit code (`-n` after signal n) and the lines on stderr.
 #[track_caller]
-pub fn ended(output: &Output) -> (i32, Vec<String>) {
+pub fn exit_and_errors(output: &Output) -> (i32, Vec<String>) {
     let errors = String::from_utf8_lossy(&output.stderr).lines().map(str::to_owned).collect();
     (output.status.code().unwrap_or_else(|| -output.status.signal().unwrap()), errors)
 }
@@ -252,12 +262,12 @@ pub fn text(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// Whether this process is there, and more than a zombie.
+/// Whether this process exists and is not a zombie.
 pub fn is_alive(pid: i32) -> bool {
     state(pid).is_some_and(|state| !matches!(state, 'Z' | 'X'))
 }
 
-/// The state of a process, as `ps` has it.
+/// The state of a process, as the letter of `ps`.
 pub fn state(pid: i32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat[stat.rfind(')')? + 2..].chars().next()
@@ -270,7 +280,7 @@ pub fn children(pid: i32) -> Vec<i32> {
     children.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
 }
 
-/// The number that a script wrote to a file, once it has.
+/// Waits until a script has written a number to this file.
 #[track_caller]
 pub fn pid_in(path: &Path) -> i32 {
     let mut pid = None;

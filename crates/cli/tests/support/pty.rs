@@ -1,4 +1,4 @@
-//! A shell with job control in a terminal of its own, and someone who types.
+//! A shell with job control in a pseudo-terminal, and a test that types.
 
 use std::{
     fs::File,
@@ -13,7 +13,7 @@ use rustix::{
     pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
 };
 
-use super::{Site, comes_true};
+use super::{TestDir, wait_until};
 
 pub const CTRL_C: &str = "\x03";
 pub const CTRL_D: &str = "\x04";
@@ -23,19 +23,19 @@ pub struct Terminal {
     shell: Child,
     keys: File,
     screen: Arc<Mutex<String>>,
-    /// How much of the screen has been looked at.
-    seen: usize,
+    /// How much of the screen earlier calls of `wait_for` have consumed.
+    consumed: usize,
 }
 
 impl Terminal {
-    pub fn open(site: &Site) -> Terminal {
+    pub fn open(dir: &TestDir) -> Terminal {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();
         let name = ptsname(&master, Vec::new()).unwrap();
         let slave = open(name, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).unwrap();
         let stdio = |slave: &OwnedFd| Stdio::from(slave.try_clone().unwrap());
-        let shell = site
+        let shell = dir
             .command("setsid")
             .args(["--ctty", "--wait", "bash", "--norc", "--noprofile", "-i"])
             .env("L", env!("CARGO_BIN_EXE_leasehold"))
@@ -55,38 +55,38 @@ impl Terminal {
                 shown.lock().unwrap().push_str(&String::from_utf8_lossy(&bytes[..count]));
             }
         });
-        let mut terminal = Terminal { shell, keys, screen, seen: 0 };
-        // What is typed is not shown: what is shown is an answer.
+        let mut terminal = Terminal { shell, keys, screen, consumed: 0 };
+        // Without echo, everything on the screen is output.
         terminal.enter("bind 'set enable-bracketed-paste off'; stty -echo; echo rea''dy");
-        terminal.sees("ready");
+        terminal.wait_for("ready");
         terminal
     }
 
-    /// Types this.
-    pub fn types(&mut self, keys: &str) {
+    /// Types these keys.
+    pub fn type_keys(&mut self, keys: &str) {
         self.keys.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// Types this and Return.
+    /// Types this line and Return.
     pub fn enter(&mut self, line: &str) {
-        self.types(line);
-        self.types("\n");
+        self.type_keys(line);
+        self.type_keys("\n");
     }
 
-    /// Waits until this is shown, after what was seen before; returns what was shown in between.
+    /// Waits until this text is shown, after the text of the last call. Returns what was shown in between.
     #[track_caller]
-    pub fn sees(&mut self, wanted: &str) -> String {
+    pub fn wait_for(&mut self, wanted: &str) -> String {
         let mut found = None;
-        let so = comes_true(|| {
+        let found_it = wait_until(|| {
             let screen = self.screen.lock().unwrap();
-            found = screen[self.seen..]
-                .find(wanted)
-                .map(|at| (screen[self.seen..self.seen + at].to_owned(), self.seen + at + wanted.len()));
+            found = screen[self.consumed..].find(wanted).map(|at| {
+                (screen[self.consumed..self.consumed + at].to_owned(), self.consumed + at + wanted.len())
+            });
             found.is_some()
         });
-        assert!(so, "{wanted:?} was not shown: {:?}", self.screen.lock().unwrap());
-        let (between, seen) = found.unwrap();
-        self.seen = seen;
+        assert!(found_it, "{wanted:?} was not shown: {:?}", self.screen.lock().unwrap());
+        let (between, consumed) = found.unwrap();
+        self.consumed = consumed;
         between
     }
 }

@@ -1,7 +1,7 @@
 //! `leasehold advise`, `leasehold advise ttl`
 
-mod answer;
-mod ask;
+mod questions;
+mod report;
 mod ttl;
 
 use std::{process::ExitCode, time::Duration};
@@ -14,15 +14,15 @@ use crate::{args, exit::Failure, output::Output, screen::Screen, table::Table};
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
-    after_help = "Questions that are not answered by a flag are asked. Nothing is stored, and no store is opened."
+    after_help = "Questions that no option answers are asked on the terminal. Nothing is stored, and no store is opened."
 )]
 pub(crate) struct Advise {
     #[command(subcommand)]
     topic: Option<Topic>,
-    /// Advise on a case that is known by name; see --cases
+    /// Advise on a known case; --cases lists them
     #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(CASES.iter().map(|case| case.name)), hide_possible_values = true)]
     case: Option<String>,
-    /// List the cases that are known by name
+    /// List the known cases
     #[arg(long, conflicts_with = "case")]
     cases: bool,
     /// Print the questions, the answers and the cases as Markdown
@@ -32,45 +32,46 @@ pub(crate) struct Advise {
     answers: Flags,
 }
 
-/// The ten questions. Their texts stand in `leasehold::advice`; here only what is shown in the help.
+/// The ten questions as options. The texts of the questions are in `leasehold::advice`; these are for the
+/// help.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Answers")]
 struct Flags {
-    /// What side effect the lease protects
+    /// What the lease protects
     #[arg(long, value_name = "WHAT", value_parser = choices("protects"), conflicts_with = "case")]
     protects: Option<String>,
-    /// What happens if two run at once
+    /// What happens if two run at the same time
     #[arg(long, value_name = "WHAT", value_parser = choices("overlap"), conflicts_with = "case")]
     overlap: Option<String>,
-    /// Whether doing it twice can be tolerated
+    /// Whether doing the work twice is acceptable
     #[arg(long, value_name = "yes|no", value_parser = choices("duplicates"), conflicts_with = "case", hide_possible_values = true)]
     duplicates: Option<String>,
-    /// Whether doing it twice can be made the same as doing it once
+    /// Whether the work can be made idempotent
     #[arg(long, value_name = "yes|no", value_parser = choices("idempotent"), conflicts_with = "case", hide_possible_values = true)]
     idempotent: Option<String>,
-    /// Whether the effect can refuse an old fencing token
+    /// Whether the target of the work can refuse an old fencing token
     #[arg(long, value_name = "yes|no", value_parser = choices("fence"), conflicts_with = "case", hide_possible_values = true)]
     fence: Option<String>,
-    /// Whether the lease must survive its server
+    /// Whether the lease must survive the failure of one server
     #[arg(long, value_name = "yes|no", value_parser = choices("survive"), conflicts_with = "case", hide_possible_values = true)]
     survive: Option<String>,
     /// How long the work can take
     #[arg(long, value_name = "DURATION", value_parser = args::duration, conflicts_with = "case")]
     lasts: Option<Duration>,
-    /// Whether it can be split into durable steps
+    /// Whether the work can be split into durable steps
     #[arg(long, value_name = "yes|no", value_parser = choices("split"), conflicts_with = "case", hide_possible_values = true)]
     split: Option<String>,
-    /// Whether a conditional update in one database would do
+    /// Whether a conditional update in one database would be enough
     #[arg(long, value_name = "yes|no", value_parser = choices("conditional"), conflicts_with = "case", hide_possible_values = true)]
     conditional: Option<String>,
-    /// Whether a consensus service is there, or worth having
+    /// Whether a consensus service is available, or worth operating
     #[arg(long, value_name = "yes|no", value_parser = choices("consensus"), conflicts_with = "case", hide_possible_values = true)]
     consensus: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]
 enum Topic {
-    /// Say how long a lease should last, from how long the work takes
+    /// Compute the ttl of a lease from the duration of the work
     Ttl(ttl::Ttl),
 }
 
@@ -96,16 +97,17 @@ impl Advise {
         let case = self.case.as_ref().and_then(|name| CASES.iter().find(|case| case.name == name));
         let answers = match case {
             Some(case) => case.answers,
-            None => ask::missing(&self.answers)?,
+            None => questions::complete(&self.answers)?,
         };
-        answer::show(case, &answers, output, screen)
+        report::show(case, &answers, output, screen)
     }
 }
 
 fn list(output: Output, screen: Screen) -> Result<ExitCode, Failure> {
     let row = |case: &'static Case| (case, case.answers.advice().row);
     if output.json {
-        let cases: Vec<_> = CASES.iter().map(|case| answer::Shown::of(Some(case), &case.answers)).collect();
+        let cases: Vec<_> =
+            CASES.iter().map(|case| report::AdviceView::of(Some(case), &case.answers)).collect();
         return screen.print_json(&cases).map(|_| ExitCode::SUCCESS);
     }
     let mut table = Table::new(["=CASE", "WHAT IT IS", "WHAT TO DO"]);

@@ -19,22 +19,23 @@ use crate::{
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A job that has stopped is remembered for a hundred of its ticks, and for three days at the least.\nA monitor had better name the jobs: one that was forgotten, or never ran, is seen only then."
+    after_help = "A job that has stopped is listed for another hundred of its ticks, and for at least three days.\nIn a monitor, name the jobs: a job that is not listed any more, or has never run, is only then reported."
 )]
 pub(super) struct Ls {
-    /// These jobs alone
+    /// Only these jobs
     #[arg(value_name = "JOB")]
     jobs: Vec<String>,
-    /// Of this namespace
+    /// The namespace of the jobs
     #[arg(long)]
     namespace: Option<String>,
-    /// Exit with 1 if a job is late, its last tick did not succeed, or nothing is known of it: for a monitor
+    /// For monitoring: exit with 1 if a job is late, its last tick did not succeed, or there is no record of
+    /// it
     #[arg(long)]
     check: bool,
 }
 
 #[derive(Serialize)]
-struct Listed<'a> {
+struct JobView<'a> {
     job: &'a str,
     schedule: &'a str,
     zone: &'a str,
@@ -49,11 +50,11 @@ struct Listed<'a> {
     late_by_ms: Option<u64>,
 }
 
-impl<'a> Listed<'a> {
-    fn of(report: &'a Report) -> Listed<'a> {
+impl<'a> JobView<'a> {
+    fn of(report: &'a Report) -> JobView<'a> {
         let record = &report.record;
         let why = if let Outcome::Failed(why) = &record.outcome { Some(why.as_str()) } else { None };
-        Listed {
+        JobView {
             job: &report.job,
             schedule: &record.expression,
             zone: &record.zone,
@@ -81,15 +82,16 @@ impl Ls {
         }
         let screen = Screen::now();
         if output.json {
-            screen.print_json(&found.iter().map(Listed::of).collect::<Vec<_>>())?;
+            screen.print_json(&found.iter().map(JobView::of).collect::<Vec<_>>())?;
         } else if !found.is_empty() {
             screen.print_lines(&screen.lines(&table(&found)))?;
         }
+        // `--check` fails for these: a monitor may look into the wrong store, or for a job that never ran.
         let is_unknown = |job: &&String| !found.iter().any(|report| report.job == **job);
         let unknown: Vec<_> = self.jobs.iter().filter(is_unknown).collect();
-        unknown.iter().for_each(|job| output.say(&format!("nothing is known of the job {job}")));
+        unknown.iter().for_each(|job| output.note(&format!("there is no record of the job {job}")));
         if found.is_empty() && unknown.is_empty() {
-            output.say("no job has run lately");
+            output.note("there is no record of any job");
         }
         let is_well = |report: &Report| {
             report.late_by.is_none() && matches!(report.record.outcome, Outcome::Succeeded | Outcome::Running)

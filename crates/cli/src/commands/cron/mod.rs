@@ -19,11 +19,12 @@ use crate::{
     signals::Signals,
 };
 
-/// Run a command on a schedule, once on all machines together
+/// Run a command on a schedule, once for all machines together
 ///
-/// Start it on every machine, with the same schedule and job. Of each tick, whoever comes first runs the command, as
-/// `leasehold run` does: one at a time, ended if its lease is lost. A tick is run at most once, even if clocks differ and
-/// even if the run crashes. The command finds the instant of its tick in `LEASEHOLD_TICK`.
+/// Start it on every machine, with the same schedule and job. For each tick, the first machine that claims it
+/// runs the command, as `leasehold run` does: one at a time, and ended if its lease is lost. A tick runs at
+/// most once, even if the clocks of the machines differ, and even if the run crashes. The command finds the
+/// time of its tick in `LEASEHOLD_TICK`.
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -32,29 +33,31 @@ use crate::{
 )]
 pub(crate) struct Cron {
     #[command(subcommand)]
-    look: Option<Look>,
-    /// When: minute, hour, day of the month, month, day of the week; or @hourly and the like
+    inspect: Option<CronCommand>,
+    /// The schedule: minute, hour, day of month, month, day of week; or @hourly, @daily, @weekly, @monthly,
+    /// @yearly
     #[arg(required = true)]
     schedule: Option<String>,
-    /// The job, by a name that is the same on all machines: [NAMESPACE:]NAME
+    /// The name of the job, the same on all machines: [NAMESPACE:]NAME
     #[arg(required = true)]
     job: Option<String>,
-    /// The command and its arguments, exactly as they are
+    /// The command and its arguments, passed on unchanged
     #[arg(required = true, trailing_var_arg = true)]
     command: Vec<OsString>,
-    /// The time zone of the schedule, as in Europe/Berlin
+    /// The time zone of the schedule, such as Europe/Berlin
     #[arg(long, default_value = "UTC", global = true)]
     zone: String,
-    /// Ticks that nobody ran, because all machines were down: skip them, run the latest, or run the last N
+    /// What to do about ticks that were missed because all machines were down: skip them, run the latest, or
+    /// run the last N
     #[arg(long, value_name = "skip|latest|N", default_value = "skip", value_parser = missed)]
     missed: Missed,
-    /// Wait so long for the run before to end, else skip the tick [default: do not wait]
+    /// Wait this long for the previous run to end, then skip the tick [default: do not wait]
     #[arg(short, long, value_name = "DURATION", value_parser = duration)]
     wait: Option<Duration>,
-    /// No run within this long after the beginning of another
+    /// The shortest time from the start of one run to the start of the next
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     at_least: Option<Duration>,
-    /// How long the lease lasts unless renewed, which happens by itself: 1s to 24h [default: 30s]
+    /// How long the lease lasts without a renewal; renewals are automatic. 1s to 24h [default: 30s]
     #[arg(long, value_parser = duration)]
     ttl: Option<Duration>,
     /// Stop the command after this long
@@ -63,10 +66,10 @@ pub(crate) struct Cron {
 }
 
 #[derive(Debug, Subcommand)]
-enum Look {
-    /// List jobs: their last ticks, what became of them, when they are due, and which are late
+enum CronCommand {
+    /// List jobs: the last tick and its outcome, the next tick, and whether the job is late
     Ls(ls::Ls),
-    /// Say what a schedule means, and when it is due next
+    /// Explain a schedule and print its next ticks
     Next(next::Next),
 }
 
@@ -74,24 +77,29 @@ fn missed(text: &str) -> Result<Missed, String> {
     match (text, text.parse::<u32>()) {
         ("skip", _) => Ok(Missed::Skip),
         ("latest", _) => Ok(Missed::Latest),
+        // ADR 0029: the claim of a tick is kept until a hundred ticks have followed, so no more can be run
+        // late.
         (_, Ok(most @ 1..=100)) => Ok(Missed::Last(most)),
-        _ => Err("write skip, latest, or how many of the last ones: 1 to 100".to_owned()),
+        _ => Err("expected skip, latest, or the number of the last ticks to run: 1 to 100".to_owned()),
     }
 }
 
+/// How long to wait for the store at the end.
+const SHUTDOWN_MAX: Duration = Duration::from_secs(2);
+
 impl Cron {
     pub(crate) async fn run(self, global: &Global, output: Output) -> Result<ExitCode, Failure> {
-        match &self.look {
-            Some(Look::Ls(ls)) => ls.run(global, output).await,
-            Some(Look::Next(next)) => next.run(&self.zone, output),
-            None => self.keep_time(global, output).await,
+        match &self.inspect {
+            Some(CronCommand::Ls(ls)) => ls.run(global, output).await,
+            Some(CronCommand::Next(next)) => next.run(&self.zone, output),
+            None => self.run_schedule(global, output).await,
         }
     }
 
-    /// Runs the ticks until a signal comes.
-    async fn keep_time(&self, global: &Global, output: Output) -> Result<ExitCode, Failure> {
+    /// Runs the ticks of the job until a signal ends it.
+    async fn run_schedule(&self, global: &Global, output: Output) -> Result<ExitCode, Failure> {
         let (Some(schedule), Some(job)) = (&self.schedule, &self.job) else {
-            return Err(Failure::usage("a schedule and a job are needed").hint("see --help"));
+            return Err(Failure::usage("SCHEDULE and JOB are missing").hint("see leasehold cron --help"));
         };
         let schedule = Schedule::parse(schedule)?.in_zone(&self.zone)?;
         let (namespace, name) =
@@ -102,12 +110,12 @@ impl Cron {
         let client = namespace.map_or(client.clone(), |namespace| client.namespace(namespace));
         client.lease("cron", name).resource()?;
         let cron = Job::new(&client, name, schedule).missed(self.missed);
-        if output.is_watched() {
-            output.say(&format!("{job}: {}, {}", cron.schedule(), next::due(cron.schedule(), &client)));
+        if output.shows_progress() {
+            output.note(&format!("{job}: {}, {}", cron.schedule(), next::due(cron.schedule(), &client)));
         }
-        let work = tick::Work { global, context: &context, options: self, job };
+        let work = tick::TickRunner { global, context: &context, options: self, job };
         let ended = self.ticks(&cron, &work, &mut signals).await;
-        let _ = tokio::time::timeout(Duration::from_secs(2), client.shutdown()).await;
+        let _ = tokio::time::timeout(SHUTDOWN_MAX, client.shutdown()).await;
         context.write_metrics();
         ended.map(|signal| ExitCode::from(exit::by_signal(signal.as_raw())))
     }
@@ -115,7 +123,7 @@ impl Cron {
     async fn ticks(
         &self,
         cron: &Job,
-        work: &tick::Work<'_>,
+        work: &tick::TickRunner<'_>,
         signals: &mut Signals,
     ) -> Result<Signal, Failure> {
         let mut ticks = tokio::select! {
@@ -143,7 +151,10 @@ impl Cron {
                     }
                 }
                 Err(error) if error.is_retryable() => {
-                    work.context.output.say(&format!("{}: the tick of {at} is lost: {error}", work.job));
+                    work.context.output.note(&format!(
+                        "{}: the tick of {at} was not run on this machine: {error}",
+                        work.job
+                    ));
                 }
                 Err(error) => return Err(error.into()),
             }

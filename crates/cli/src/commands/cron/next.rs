@@ -10,7 +10,7 @@ use crate::{exit::Failure, output::Output, screen::Screen, text};
 
 #[derive(Debug, Args)]
 pub(super) struct Next {
-    /// When: five fields, or @hourly and the like
+    /// The schedule: five fields, or @hourly and the like
     schedule: String,
     /// How many ticks to show
     #[arg(short, long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
@@ -38,11 +38,11 @@ impl Next {
     }
 }
 
-/// When it is due next, for people.
+/// The next tick, as text.
 pub(super) fn due(schedule: &Schedule, client: &Client) -> String {
     let now = Instant::of(client.environment().wall());
     let next = schedule.next_after(now);
-    next.map_or("never again".to_owned(), |next| {
+    next.map_or("no next tick".to_owned(), |next| {
         format!("next at {next} (in {})", text::span(now.until(next)))
     })
 }

@@ -1,4 +1,4 @@
-//! One tick: the command, under `leasehold run`.
+//! Runs the command of one tick, as a child `leasehold run`.
 
 use std::process::Stdio;
 
@@ -9,41 +9,43 @@ use rustix::process::Signal;
 use super::{Context, Cron};
 use crate::{
     args::Global,
+    child_run::{ChildOutcome, ChildRun},
     exit::Failure,
-    relaunch::{Ended, Relaunch},
     signals::Signals,
 };
 
-pub(super) struct Work<'a> {
+/// Runs the command of a job.
+pub(super) struct TickRunner<'a> {
     pub(super) global: &'a Global,
     pub(super) context: &'a Context,
     pub(super) options: &'a Cron,
     pub(super) job: &'a str,
 }
 
-impl Work<'_> {
-    /// Runs the command; a signal that ends us is passed on, and the command waited for.
+impl TickRunner<'_> {
+    /// Runs the command and waits for it. A signal that ends us is forwarded to the command, and returned.
     pub(super) async fn run(
         &self,
         at: Instant,
         signals: &mut Signals,
     ) -> Result<(Outcome, Option<Signal>), Failure> {
-        let (ended, told) = self.relaunch(at)?.see_through(signals).await?;
+        let (ended, signal) = self.child_run(at)?.run_to_end(signals).await?;
         let outcome = match ended {
-            Ended::Command(0) => Outcome::Succeeded,
-            Ended::Command(code) => Outcome::Failed(format!("exit code {code}")),
-            Ended::Killed(status) => Outcome::Failed(status.to_string()),
-            ended if ended.is_by(ErrorKind::Contended) => Outcome::Skipped,
-            ended if ended.is_by(ErrorKind::Lost) => Outcome::Lost,
-            Ended::Itself { message, .. } => Outcome::Failed(message),
+            ChildOutcome::Command(0) => Outcome::Succeeded,
+            ChildOutcome::Command(code) => Outcome::Failed(format!("exit code {code}")),
+            ChildOutcome::Killed(status) => Outcome::Failed(status.to_string()),
+            ended if ended.failed_with(ErrorKind::Contended) => Outcome::Skipped,
+            ended if ended.failed_with(ErrorKind::Lost) => Outcome::Lost,
+            ChildOutcome::Leasehold { message, .. } => Outcome::Failed(message),
         };
-        Ok((outcome, told))
+        Ok((outcome, signal))
     }
 
-    /// Everything that `leasehold run` does for a command, it does for this one.
-    fn relaunch(&self, at: Instant) -> Result<Relaunch, Failure> {
-        let mut relaunch = Relaunch::new(self.global)?;
-        let command = &mut relaunch.command;
+    /// The child: `leasehold run` on the resource `cron/JOB`, which keeps two runs of the job apart. The tick
+    /// itself is claimed by the caller, and its claim stays closed for longer (ADR 0029).
+    fn child_run(&self, at: Instant) -> Result<ChildRun, Failure> {
+        let mut child_run = ChildRun::new(self.global)?;
+        let command = &mut child_run.command;
         command.env("LEASEHOLD_TICK", at.to_string()).stdin(Stdio::null()).args(["--label", self.job]);
         let flags = [
             ("--wait", self.options.wait),
@@ -62,6 +64,6 @@ impl Work<'_> {
             None => format!("cron/{}", self.job),
         };
         command.arg(resource).arg("--").args(&self.options.command);
-        Ok(relaunch)
+        Ok(child_run)
     }
 }

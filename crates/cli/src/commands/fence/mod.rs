@@ -1,162 +1,161 @@
 //! `leasehold fence install | status | remove | rebase | schema`
 
+mod database;
 #[cfg(feature = "redis")]
-mod keys;
-mod place;
+mod redis;
 mod report;
 
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use leasehold::{FencingToken, OperatorCommand, Resource};
+use leasehold::{FencingToken, Resource};
 use leasehold_fence::Rebase;
 
-use self::place::Place;
+use self::database::FencedDatabase;
 use crate::{exit::Failure, names, order, output, output::Output};
 
-/// Refuse whoever comes too late, in a database
+/// Have a database refuse writes of holders that have lost their lease
 ///
-/// A fenced table takes a row only under the pass of its resource: the token of the newest lease. Whoever writes
-/// without one, or with a lower one, is refused, whatever program it is.
+/// A fenced table accepts a write to a row only with the pass of the row's resource: the fencing token of its
+/// newest lease. The database refuses a write without a pass or with an older token, whichever program sends
+/// it.
 #[derive(Debug, Args)]
 pub(crate) struct Fence {
     #[command(subcommand)]
-    verb: Verb,
+    command: FenceCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Verb {
-    /// Fence a table: triggers refuse who has no pass for the row, or a stale one
+enum FenceCommand {
+    /// Fence a table: its triggers refuse a write without a pass for the row, or with a stale one
     #[command(
         after_help = "Example:\n  leasehold fence install --database postgres://app@db/shop --table orders --resource 'order/{id}'"
     )]
     Install {
         #[command(flatten)]
-        database: Database,
-        /// Which table, as in SQL: orders, sales.orders, '"Odd name"'. In SQLite, the name as it is
+        database: DatabaseArg,
+        /// The table, written as in SQL: orders, sales.orders, '"Odd name"'. In SQLite, the plain name
         #[arg(long, value_name = "TABLE")]
         table: String,
-        /// What a row is called, with columns in braces: order/{id}, {tenant}:order/{id}
+        /// The resource of a row, with columns in braces: order/{id}, {tenant}:order/{id}
         #[arg(long, value_name = "NAME")]
         resource: String,
-        /// Let this role of PostgreSQL call the fence's functions; may be said several times
+        /// Allow this PostgreSQL role to use the fence; can be repeated
         #[arg(long, value_name = "ROLE")]
         grant: Vec<String>,
     },
-    /// Show which tables are fenced; with a resource, the highest token seen and who moved it
+    /// Show the fenced tables; with a resource, its highest token and its rebases
     Status {
         #[command(flatten)]
-        database: Database,
-        /// A resource, as kind/id or namespace:kind/id
+        database: DatabaseArg,
+        /// The resource: kind/id or namespace:kind/id
         #[arg(value_parser = names::resource)]
         resource: Option<Resource>,
         #[command(flatten)]
-        beside: Beside,
+        key: RedisKeyArg,
     },
-    /// Take the fence off a table. What was seen is kept
+    /// Remove the fence from a table; the highest tokens are kept
     Remove {
         #[command(flatten)]
-        database: Database,
-        /// Which table
+        database: DatabaseArg,
+        /// The table
         #[arg(long, value_name = "TABLE")]
         table: String,
     },
-    /// Move a resource to a backend that counts lower, so that its tokens are taken
+    /// Accept the smaller tokens of another store, after a resource has moved there
     #[command(
-        after_help = "Tokens of the former backend are refused from then on: they lie above the ceiling. Audited: see status."
+        after_help = "From then on, tokens of the former store are refused, because they are above the ceiling. Every rebase is recorded: see leasehold fence status RESOURCE."
     )]
-    Rebase(Move),
-    /// Print what PostgreSQL needs, to create it by hand
+    Rebase(RebaseArgs),
+    /// Print the SQL of the fence for PostgreSQL, to create it by hand
     Schema,
 }
 
 #[derive(Debug, Args)]
-struct Database {
-    /// What is fenced: `postgres://USER@HOST/NAME`, `sqlite:PATH`, or `redis://HOST`, `rediss://HOST`,
-    /// `redis+sentinel://HOST,HOST/SERVICE`, `redis+cluster://HOST,HOST`; with the options of a store's URL. A password may
-    /// be in `PGPASSWORD` or `REDISCLI_AUTH`
+struct DatabaseArg {
+    /// The database: `postgres://USER@HOST/NAME`, `sqlite:PATH`, `redis://HOST`, `rediss://HOST`,
+    /// `redis+sentinel://HOST,HOST/SERVICE` or `redis+cluster://HOST,HOST`, with the options of a store URL.
+    /// The password can also be in `PGPASSWORD` or `REDISCLI_AUTH`
     #[arg(long, value_name = "URL", env = "LEASEHOLD_DATABASE", hide_env_values = true)]
     database: String,
 }
 
 #[derive(Debug, Args)]
-struct Beside {
-    /// In Redis, the key that is fenced: its mark stands beside it
+struct RedisKeyArg {
+    /// In Redis: the key that is fenced. The mark is stored next to it
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
 }
 
 #[derive(Debug, Args)]
-struct Move {
+struct RebaseArgs {
     #[command(flatten)]
-    database: Database,
-    /// Which, as kind/id or namespace:kind/id
+    database: DatabaseArg,
+    /// The resource: kind/id or namespace:kind/id
     #[arg(value_parser = names::resource)]
     resource: Resource,
     #[command(flatten)]
-    beside: Beside,
-    /// The new mark: the highest token that the new backend has given out, or 1
+    key: RedisKeyArg,
+    /// The new mark: the highest token that the new store has issued, or 1
     #[arg(long, value_name = "TOKEN")]
     to: FencingToken,
-    /// Refuse tokens from here on, as the former backend's [default: half-way between the marks]
+    // ADR 0028: without a ceiling, the larger tokens of the former store would pass again.
+    /// Refuse this token and all above it, as tokens of the former store [default: half-way between the two
+    /// marks]
     #[arg(long, value_name = "TOKEN")]
     ceiling: Option<FencingToken>,
-    /// Why, for the audit
+    /// The reason, for the record
     #[arg(long, value_name = "TEXT")]
     reason: String,
-    /// Who you are, for the audit [default: user@host]
+    /// Your name, for the record [default: user@host]
     #[arg(long, value_name = "NAME", env = "LEASEHOLD_OPERATOR")]
     by_whom: Option<String>,
 }
 
 impl Fence {
     pub(crate) async fn run(&self, output: Output) -> Result<ExitCode, Failure> {
-        match &self.verb {
-            Verb::Install { database, table, resource, grant } => {
+        match &self.command {
+            FenceCommand::Install { database, table, resource, grant } => {
                 let template =
                     resource.parse().map_err(|error: leasehold::Error| Failure::usage(error.to_string()))?;
                 let table = database.open().await?.install(table, &template, grant).await?;
                 report::installed(output, &table, resource)
             }
-            Verb::Status { database, resource: None, beside } => {
-                report::tables(output, &database.open_beside(beside).await?.status().await?)
+            FenceCommand::Status { database, resource: None, key } => {
+                report::tables(output, &database.open_with_key(key).await?.status().await?)
             }
-            Verb::Status { database, resource: Some(resource), beside } => {
-                let place = database.open_beside(beside).await?;
-                let resource = &place.resource(resource)?;
-                report::mark(output, resource, place.mark(resource).await?, &place.rebases(resource).await?)
+            FenceCommand::Status { database, resource: Some(resource), key } => {
+                let fenced = database.open_with_key(key).await?;
+                let resource = &fenced.resource(resource)?;
+                report::mark(output, resource, fenced.mark(resource).await?, &fenced.rebases(resource).await?)
             }
-            Verb::Remove { database, table } => {
+            FenceCommand::Remove { database, table } => {
                 report::removed(output, &database.open().await?.remove(table).await?)
             }
-            Verb::Rebase(wish) => wish.run(output).await,
-            Verb::Schema => output::print(place::schema()?.as_bytes()).map(|()| ExitCode::SUCCESS),
+            FenceCommand::Rebase(rebase) => rebase.run(output).await,
+            FenceCommand::Schema => output::print(database::schema()?.as_bytes()).map(|()| ExitCode::SUCCESS),
         }
     }
 }
 
-impl Database {
-    async fn open(&self) -> Result<Place, Failure> {
-        Place::open(&self.database, None).await
+impl DatabaseArg {
+    async fn open(&self) -> Result<FencedDatabase, Failure> {
+        FencedDatabase::open(&self.database, None).await
     }
 
-    async fn open_beside(&self, beside: &Beside) -> Result<Place, Failure> {
-        Place::open(&self.database, beside.key.as_deref()).await
+    async fn open_with_key(&self, key: &RedisKeyArg) -> Result<FencedDatabase, Failure> {
+        FencedDatabase::open(&self.database, key.key.as_deref()).await
     }
 }
 
-impl Move {
+impl RebaseArgs {
     async fn run(&self, output: Output) -> Result<ExitCode, Failure> {
-        let by = self.by_whom.clone().unwrap_or_else(order::operator);
-        for (option, said) in [("--reason", &self.reason), ("--by-whom", &by)] {
-            if said.trim().is_empty() || said.len() > OperatorCommand::TEXT_MAX {
-                return Err(Failure::usage(format!("{option} has 1 to {} bytes", OperatorCommand::TEXT_MAX)));
-            }
-        }
+        let by = order::operator(self.by_whom.as_deref());
+        order::check_texts(&self.reason, &by)?;
         let rebase = Rebase { to: self.to, ceiling: self.ceiling, by, why: self.reason.clone() };
-        let place = self.database.open_beside(&self.beside).await?;
-        let resource = place.resource(&self.resource)?;
-        let (before, after) = place.rebase(&resource, &rebase).await?;
+        let fenced = self.database.open_with_key(&self.key).await?;
+        let resource = fenced.resource(&self.resource)?;
+        let (before, after) = fenced.rebase(&resource, &rebase).await?;
         report::rebased(output, &resource, &before, &after)
     }
 }

@@ -1,4 +1,4 @@
-//! What is said of a fence, for people and for programs.
+//! The output of `leasehold fence`, as text and as JSON.
 
 use std::process::ExitCode;
 
@@ -14,7 +14,8 @@ use crate::{
     text, view,
 };
 
-fn say(output: Output, line: &str, json: &serde_json::Value) -> Result<ExitCode, Failure> {
+/// Prints one line, or the JSON.
+fn print(output: Output, line: &str, json: &serde_json::Value) -> Result<ExitCode, Failure> {
     if output.json {
         Screen::now().print_json(json)?;
     } else if !output.quiet {
@@ -24,34 +25,37 @@ fn say(output: Output, line: &str, json: &serde_json::Value) -> Result<ExitCode,
 }
 
 pub(super) fn installed(output: Output, table: &str, template: &str) -> Result<ExitCode, Failure> {
-    let line = format!("{table} is fenced: a row is written only under the pass of {template}");
-    say(output, &line, &json!({ "table": table, "resource": template, "fenced": true }))
+    let line = format!("{table} is fenced: a row is written only with the pass of {template}");
+    print(output, &line, &json!({ "table": table, "resource": template, "fenced": true }))
 }
 
 pub(super) fn removed(output: Output, table: &str) -> Result<ExitCode, Failure> {
-    let line = format!("{table} is not fenced any more; what was seen is kept");
-    say(output, &line, &json!({ "table": table, "fenced": false }))
+    let line = format!("{table} is not fenced any more; the highest tokens are kept");
+    print(output, &line, &json!({ "table": table, "fenced": false }))
 }
 
 pub(super) fn tables(output: Output, fenced: &[Fenced]) -> Result<ExitCode, Failure> {
     if output.json {
-        let table = |it: &Fenced| json!({ "table": it.table, "resource": it.template, "active": it.active, "truncatable": it.truncatable });
-        Screen::now().print_json(&json!({ "tables": fenced.iter().map(table).collect::<Vec<_>>() }))?;
+        let view = |table: &Fenced| json!({ "table": table.table, "resource": table.template, "active": table.active, "truncatable": table.truncatable });
+        Screen::now().print_json(&json!({ "tables": fenced.iter().map(view).collect::<Vec<_>>() }))?;
     } else if fenced.is_empty() {
-        output.say("no table is fenced: leasehold fence install");
+        output.note("no table is fenced; to fence one, use leasehold fence install");
     } else {
         let mut table = Table::new(["TABLE", "RESOURCE", "=ACTIVE"]);
-        for it in fenced {
-            let active = if it.active { "yes".into() } else { Cell::styled("no", Style::Bad) };
-            table.row([(&it.table).into(), (&it.template).into(), active]);
+        for entry in fenced {
+            let active = if entry.active { "yes".into() } else { Cell::styled("no", Style::Bad) };
+            table.row([(&entry.table).into(), (&entry.template).into(), active]);
         }
         let screen = Screen::now();
         screen.print_lines(&screen.lines(&table))?;
-        for it in fenced.iter().filter(|it| !it.truncatable.is_empty()) {
-            let open = it.truncatable.join(", ");
-            let line =
-                format!("{}: TRUNCATE of {open} is not refused: run leasehold fence install again", it.table);
-            output.say(&text::printable(&line));
+        // A partition that was added after the installation has no trigger for TRUNCATE yet.
+        for entry in fenced.iter().filter(|entry| !entry.truncatable.is_empty()) {
+            let open = entry.truncatable.join(", ");
+            let line = format!(
+                "{}: TRUNCATE of {open} is not refused: run leasehold fence install again",
+                entry.table
+            );
+            output.note(&text::printable(&line));
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -68,11 +72,11 @@ pub(super) fn mark(
     rebases: &[Rebased],
 ) -> Result<ExitCode, Failure> {
     if output.json {
-        let rebase = |it: &Rebased| {
-            let ceiling = it.ceiling.map(|token| token.to_string());
-            json!({ "at": it.at, "by": it.by, "why": it.why, "was": it.was.to_string(), "now": it.now.to_string(), "ceiling": ceiling })
+        let view = |rebase: &Rebased| {
+            let ceiling = rebase.ceiling.map(|token| token.to_string());
+            json!({ "at": rebase.at, "by": rebase.by, "why": rebase.why, "was": rebase.was.to_string(), "now": rebase.now.to_string(), "ceiling": ceiling })
         };
-        let rebases: Vec<_> = rebases.iter().map(rebase).collect();
+        let rebases: Vec<_> = rebases.iter().map(view).collect();
         let json = json!({ "resource": resource.to_string(), "mark": mark.as_ref().map(mark_json), "rebases": rebases });
         Screen::now().print_json(&json)?;
         return Ok(ExitCode::SUCCESS);
@@ -83,16 +87,22 @@ pub(super) fn mark(
         Some(Mark { highest, ceiling: None, .. }) => format!("the highest token seen is {highest}"),
         Some(Mark { highest, ceiling: Some(ceiling), .. }) => {
             format!(
-                "the highest token seen is {highest}; from {ceiling} on they are the former backend's, and refused"
+                "the highest token seen is {highest}; tokens from {ceiling} on are refused, as those of the former store"
             )
         }
     };
     screen.print(&format!("{}: {line}\n", view::name(resource)))?;
     if !rebases.is_empty() {
-        let mut table = Table::new(["=WHEN", "WHO", "=FROM", "=TO", "WHY"]);
-        for it in rebases {
-            let (was, now) = (it.was.to_string(), it.now.to_string());
-            table.row([(&it.at).into(), (&it.by).into(), was.into(), now.into(), (&it.why).into()]);
+        let mut table = Table::new(["=WHEN", "OPERATOR", "=FROM", "=TO", "REASON"]);
+        for rebase in rebases {
+            let (was, now) = (rebase.was.to_string(), rebase.now.to_string());
+            table.row([
+                (&rebase.at).into(),
+                (&rebase.by).into(),
+                was.into(),
+                now.into(),
+                (&rebase.why).into(),
+            ]);
         }
         screen.print_lines(&screen.lines(&table))?;
     }
@@ -105,14 +115,14 @@ pub(super) fn rebased(
     before: &Mark,
     after: &Mark,
 ) -> Result<ExitCode, Failure> {
-    let beyond = after.ceiling.map_or(String::new(), |ceiling| format!(", and below {ceiling}"));
+    let limit = after.ceiling.map_or(String::new(), |ceiling| format!(" and below {ceiling}"));
     let line = format!(
-        "{}: tokens above {} are taken from now on{beyond}; it was {}",
+        "{}: tokens above {}{limit} are accepted from now on; the mark was {}",
         view::name(resource),
         after.highest,
         before.highest
     );
     let json =
         json!({ "resource": resource.to_string(), "before": mark_json(before), "after": mark_json(after) });
-    say(output, &line, &json)
+    print(output, &line, &json)
 }

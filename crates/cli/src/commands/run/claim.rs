@@ -1,4 +1,9 @@
-//! From a wish to a hold.
+//! Claims the resource of a run.
+//!
+//! 1. If an outer run holds the resource, use its lease ([`nested`]).
+//! 2. Otherwise acquire a lease. If other clients use the resource with another capacity, try again with the
+//!    share that means the same there ([`ShareMode::adapted_to`]).
+//! 3. Meanwhile print notes about the wait, and with `--once-per` see whether another run does the work.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,148 +13,164 @@ use leasehold::{
 };
 use rustix::process::Signal;
 
-use super::{Run, nested, nested::Nesting, terms::Permits, terms::Terms, waiting};
+use super::{
+    Run, nested,
+    timing::{Permits, RunTimes},
+    wait_notes,
+};
 use crate::{
     commands::Context,
     exit::Failure,
-    hold::{Hold, Leased},
+    run_lease::{OwnLease, RunLease},
 };
 
-/// What became of it.
-pub(super) enum Claimed {
-    Held(Box<dyn Hold>),
-    /// Another run has succeeded not long ago.
+/// How a claim ended.
+pub(super) enum ClaimOutcome {
+    Held(Box<dyn RunLease>),
+    /// With `--once-per`: another run has succeeded within that time.
     AlreadyDone,
+    /// This signal ended the wait.
     Interrupted(Signal),
 }
 
-/// How it is held.
+/// How a run holds its resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Share {
-    /// Alone.
-    Whole,
-    /// Alone, where others read.
+pub(super) enum ShareMode {
+    /// As an exclusive lease (capacity 1).
+    Exclusive,
+    /// As the writer of a read-write lock.
     Write,
-    /// With others who read.
+    /// As a reader of a read-write lock.
     Read,
-    /// Some of several.
+    /// With some permits of a semaphore.
     Permits(Permits),
 }
 
-impl Share {
-    pub(super) fn of(run: &Run) -> Share {
+impl ShareMode {
+    pub(super) fn of(run: &Run) -> ShareMode {
         match run.permits {
-            Some(permits) => Share::Permits(permits),
-            None if run.shared => Share::Read,
-            None => Share::Whole,
+            Some(permits) => ShareMode::Permits(permits),
+            None if run.shared => ShareMode::Read,
+            None => ShareMode::Exclusive,
         }
     }
 
-    /// The same wish, where others use the resource with another capacity. `flock -s` and `flock -x` of one file go
-    /// together, so do ours: whoever wants it alone writes where others read; whoever reads takes it alone where
-    /// others know it so.
-    fn among(self, capacity: Option<u32>) -> Option<Share> {
+    /// The share that means the same where other clients use the resource with this capacity. `None` if there
+    /// is none.
+    ///
+    /// `flock -s` and `flock -x` of one file exclude each other, so `run --shared` and `run` do, too: an
+    /// exclusive run takes the write lock where others read, and a reader takes an exclusive lease where
+    /// others use one.
+    fn adapted_to(self, capacity: Option<u32>) -> Option<ShareMode> {
         match (self, capacity) {
-            (Share::Whole, Some(u32::MAX)) => Some(Share::Write),
-            (Share::Write | Share::Read, Some(1)) => Some(Share::Whole),
+            // A read-write lock has the capacity `u32::MAX`.
+            (ShareMode::Exclusive, Some(u32::MAX)) => Some(ShareMode::Write),
+            (ShareMode::Write | ShareMode::Read, Some(1)) => Some(ShareMode::Exclusive),
             _ => None,
         }
     }
 
     pub(super) fn is_exclusive(self) -> bool {
         match self {
-            Share::Whole | Share::Write => true,
-            Share::Read => false,
-            Share::Permits(permits) => permits.weight == permits.capacity,
+            ShareMode::Exclusive | ShareMode::Write => true,
+            ShareMode::Read => false,
+            ShareMode::Permits(permits) => permits.weight == permits.capacity,
         }
     }
 }
 
-/// Claims it: within a run that holds it already, or as a newcomer.
-pub(super) async fn claim(
-    run: &Run,
-    terms: &Terms,
-    context: &Context,
-    backend: &Arc<dyn Backend>,
-    client: &Client,
-) -> Result<Claimed, Failure> {
-    match nested::enter(run, context, backend).await? {
-        Nesting::Within(hold) => return Ok(Claimed::Held(hold)),
-        Nesting::Outside => {}
+/// What a claim needs to know.
+pub(super) struct ClaimContext<'a> {
+    pub(super) run: &'a Run,
+    pub(super) times: &'a RunTimes,
+    pub(super) context: &'a Context,
+    pub(super) backend: &'a Arc<dyn Backend>,
+    pub(super) client: &'a Client,
+}
+
+/// Claims the resource. The steps are listed at the top of this file.
+pub(super) async fn claim(claim: &ClaimContext<'_>) -> Result<ClaimOutcome, Failure> {
+    let ClaimContext { run, times, context, backend, client } = *claim;
+    if let Some(lease) = nested::enter(run, context, backend).await? {
+        return Ok(ClaimOutcome::Held(lease));
     }
-    let claimant = Claimant { run, terms, client, started: SystemClock.now() };
+    let claim = RunClaim { run, times, client, started: SystemClock.now() };
     let claimed = tokio::select! {
         biased;
-        held = claimant.seek() => match held {
-            Err(error) if run.once_per.is_some() && is_kept(&error) => Claimed::AlreadyDone,
-            held => Claimed::Held(held.map_err(|error| claimant.failure(error))?),
+        held = claim.acquire_adapting_share() => match held {
+            Err(error) if run.once_per.is_some() && is_kept(&error) => ClaimOutcome::AlreadyDone,
+            held => ClaimOutcome::Held(held.map_err(|error| claim.failure(error))?),
         },
-        () = waiting::tell(run, context, client) => unreachable!("who waits is told until the wait is over"),
-        () = waiting::done_elsewhere(run, backend, client) => Claimed::AlreadyDone,
+        () = wait_notes::show(run, context, client) => unreachable!("it never resolves"),
+        () = wait_notes::done_elsewhere(run, backend, client) => ClaimOutcome::AlreadyDone,
     };
-    if matches!(claimed, Claimed::AlreadyDone) {
-        context.output.say(&format!("{}: done not long ago", run.resource));
+    if matches!(claimed, ClaimOutcome::AlreadyDone) {
+        context.output.note(&format!("{}: already done within --once-per, nothing to do", run.resource));
     }
     Ok(claimed)
 }
 
-/// Whether nobody holds it: it stays closed for a while.
+/// Whether the claim failed because the resource is kept closed after a release.
 fn is_kept(error: &Error) -> bool {
     error.busy().is_some_and(|busy| busy.holders.iter().any(|by| by.kept))
 }
 
-struct Claimant<'a> {
+/// A claim of this run for a lease of its own.
+struct RunClaim<'a> {
     run: &'a Run,
-    terms: &'a Terms,
+    times: &'a RunTimes,
     client: &'a Client,
+    /// When the claim began: `--wait` counts from here over all attempts.
     started: Timestamp,
 }
 
-/// How often others may change the way in which they use the resource while we ask.
-const TURNS: usize = 100;
+/// How often the share is changed because other clients use the resource in another way.
+const SHARE_CHANGES_MAX: usize = 100;
 
-impl Claimant<'_> {
-    async fn seek(&self) -> Result<Box<dyn Hold>, Error> {
-        let mut share = Share::of(self.run);
-        let mut answer = self.ask(share).await;
-        for _ in 0..TURNS {
-            let Err(error) = &answer else { break };
+impl RunClaim<'_> {
+    async fn acquire_adapting_share(&self) -> Result<Box<dyn RunLease>, Error> {
+        let mut share = ShareMode::of(self.run);
+        let mut acquired = self.acquire_as(share).await;
+        for _ in 0..SHARE_CHANGES_MAX {
+            let Err(error) = &acquired else { break };
             let mismatch = Some(error).filter(|error| error.kind() == ErrorKind::Mismatch);
-            let wish = Share::of(self.run);
-            let back = if share == wish { None } else { Some(wish) };
-            let Some(other) = mismatch.and_then(|error| share.among(error.capacity()).or(back)) else {
+            let typed = ShareMode::of(self.run);
+            // Others may have changed back meanwhile: then try again with the share that was typed.
+            let back = if share == typed { None } else { Some(typed) };
+            let Some(other) = mismatch.and_then(|error| share.adapted_to(error.capacity()).or(back)) else {
                 break;
             };
             share = other;
-            answer = self.ask(share).await;
+            acquired = self.acquire_as(share).await;
         }
-        answer
+        acquired
     }
 
-    async fn ask(&self, share: Share) -> Result<Box<dyn Hold>, Error> {
+    async fn acquire_as(&self, share: ShareMode) -> Result<Box<dyn RunLease>, Error> {
         let resource = &self.run.resource;
         let (kind, id) = (resource.kind(), resource.id());
         let client = of_namespace(self.client, resource);
         match share {
-            Share::Whole => self.acquire(client.lease(kind, &id)).await,
-            Share::Write => self.acquire(client.rwlock(kind, &id).write()).await,
-            Share::Read => self.acquire(client.rwlock(kind, &id).read()).await,
-            Share::Permits(permits) => {
+            ShareMode::Exclusive => self.acquire(client.lease(kind, &id)).await,
+            ShareMode::Write => self.acquire(client.rwlock(kind, &id).write()).await,
+            ShareMode::Read => self.acquire(client.rwlock(kind, &id).read()).await,
+            ShareMode::Permits(permits) => {
                 let semaphore = client.semaphore(kind, &id, permits.capacity);
                 self.acquire(semaphore.permits(permits.weight)).await
             }
         }
     }
 
-    async fn acquire<T: TokenKind>(&self, request: LeaseRequest<T>) -> Result<Box<dyn Hold>, Error> {
-        let events = self.client.events(); // from before the grant: no renewal is missed
-        let lease = self.dress(request).acquire().await?;
-        Ok(Box::new(Leased::new(lease, events)))
+    async fn acquire<T: TokenKind>(&self, request: LeaseRequest<T>) -> Result<Box<dyn RunLease>, Error> {
+        let events = self.client.events(); // before the grant, so that no renewal is missed
+        let lease = self.with_run_options(request).acquire().await?;
+        Ok(Box::new(OwnLease::new(lease, events)))
     }
 
-    fn dress<T: TokenKind>(&self, request: LeaseRequest<T>) -> LeaseRequest<T> {
+    /// Adds the options of `leasehold run` to the request.
+    fn with_run_options<T: TokenKind>(&self, request: LeaseRequest<T>) -> LeaseRequest<T> {
         let run = self.run;
-        let mut request = request.ttl(self.terms.ttl).renew(!run.no_renew);
+        let mut request = request.ttl(self.times.ttl).renew(!run.no_renew);
         request = match if run.nonblock { Some(Duration::ZERO) } else { run.wait } {
             None => request.wait_forever(),
             Some(wait) => request.wait(wait.saturating_sub(self.started.until(SystemClock.now()))),
@@ -186,7 +207,7 @@ impl Claimant<'_> {
     }
 }
 
-/// The client where this resource is.
+/// The client for the namespace of this resource.
 pub(super) fn of_namespace(client: &Client, resource: &Resource) -> Client {
     resource.namespace().map_or_else(|| client.clone(), |namespace| client.namespace(namespace))
 }
@@ -196,13 +217,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn readers_and_writers_find_together() {
-        assert_eq!(Share::Whole.among(Some(u32::MAX)), Some(Share::Write));
-        assert_eq!(Share::Read.among(Some(1)), Some(Share::Whole));
-        assert_eq!(Share::Write.among(Some(1)), Some(Share::Whole));
+    fn a_share_adapts_to_the_capacity_that_others_use() {
+        assert_eq!(ShareMode::Exclusive.adapted_to(Some(u32::MAX)), Some(ShareMode::Write));
+        assert_eq!(ShareMode::Read.adapted_to(Some(1)), Some(ShareMode::Exclusive));
+        assert_eq!(ShareMode::Write.adapted_to(Some(1)), Some(ShareMode::Exclusive));
         let three = Permits { weight: 1, capacity: 3 };
-        for (share, capacity) in [(Share::Whole, 5), (Share::Read, 5), (Share::Permits(three), 1)] {
-            assert_eq!(share.among(Some(capacity)), None);
+        for (share, capacity) in
+            [(ShareMode::Exclusive, 5), (ShareMode::Read, 5), (ShareMode::Permits(three), 1)]
+        {
+            assert_eq!(share.adapted_to(Some(capacity)), None);
         }
     }
 }

@@ -1,11 +1,17 @@
 //! `leasehold run RESOURCE [--] COMMAND…`: a command under a lease.
+//!
+//! 1. Read the configuration, compute the times ([`timing`]), open the store.
+//! 2. Claim the resource ([`claim`]), or enter the lease of an outer run ([`nested`]). Meanwhile print who
+//!    holds it ([`wait_notes`]).
+//! 3. Start the guardian, which starts the command, and supervise both ([`supervise`], ADR 0013).
+//! 4. When the command has ended, release the lease and pass the exit code on.
 
 mod claim;
 mod nested;
-mod ready;
+mod ready_file;
 mod supervise;
-pub(crate) mod terms;
-mod waiting;
+pub(crate) mod timing;
+mod wait_notes;
 
 use std::{
     ffi::{OsStr, OsString},
@@ -19,210 +25,219 @@ use leasehold::{Client, Released, Resource};
 use rustix::process::Signal;
 
 use self::{
-    claim::Claimed,
-    supervise::{Outcome, Supervision},
-    terms::{Permits, Terms},
+    claim::{ClaimContext, ClaimOutcome},
+    supervise::{RunOutcome, Supervisor},
+    timing::{Permits, RunTimes},
 };
 use super::Context;
 use crate::{
     args::{Global, duration},
+    child_run::ParentProcess,
     exit::{self, Exit, Failure},
-    hold::Hold,
     output::Output,
-    relaunch::Parent,
+    run_lease::RunLease,
     signals::{self, Signals},
     terminal::Terminal,
 };
 
 /// Run a command while holding a resource
 ///
-/// The exit code is the command's, 128+n if signal n killed it. It runs in a process group of its own. If the lease is
-/// lost, it and everything that it started is ended before anyone else can be granted: TERM, then KILL; the exit code
-/// is then 79. It finds what it holds in its environment, as `LEASEHOLD_RESOURCE`, `LEASEHOLD_TOKEN`, `LEASEHOLD_PASS`, `LEASEHOLD_OWNER` and `LEASEHOLD_STORE`.
+/// The exit code is that of the command, or 128+n if signal n killed it. The command runs in a process group
+/// of its own. If the lease is lost, the command and everything that it started get TERM, then KILL, before
+/// the resource can be granted to anyone else; the exit code is then 79. The command finds what it holds in
+/// its environment, as `LEASEHOLD_RESOURCE`, `LEASEHOLD_TOKEN`, `LEASEHOLD_PASS`, `LEASEHOLD_OWNER` and
+/// `LEASEHOLD_STORE`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  leasehold run report/42 -- ./report.sh --all\n  leasehold run -n backup/db -c 'pg_dump app | gzip > app.gz'\n  leasehold run --once-per 1h mail/digest -- ./send-digest"
 )]
 pub(crate) struct Run {
-    /// What to hold: [NAMESPACE:]KIND/ID, as in report/42
+    /// The resource: [NAMESPACE:]KIND/ID, such as report/42
     resource: Resource,
 
-    /// The command and its arguments, exactly as they are
+    /// The command and its arguments, passed on unchanged
     #[arg(trailing_var_arg = true, value_name = "COMMAND", required_unless_present = "shell")]
     command: Vec<OsString>,
 
-    /// Run this in a shell ($SHELL, else /bin/sh)
+    /// Run this command line in a shell ($SHELL, else /bin/sh)
     #[arg(short = 'c', long = "command", value_name = "STRING", conflicts_with = "command")]
     shell: Option<OsString>,
 
-    /// Do not wait if someone else holds it: exit with 75
+    /// Do not wait if the resource is held: exit with 75
     #[arg(short, long, visible_alias = "nb", alias = "nonblocking")]
     nonblock: bool,
 
-    /// Wait at most this long (seconds, or a duration as in 2m) [default: as long as it takes]
+    /// Wait at most this long (seconds, or a duration such as 2m) [default: no limit]
     #[arg(short, long, visible_alias = "timeout", value_parser = duration, conflicts_with = "nonblock")]
     wait: Option<Duration>,
 
-    /// The exit code when someone else holds it [default: 75]
+    /// The exit code if the resource is held by others [default: 75]
     #[arg(short = 'E', long, value_name = "CODE")]
     conflict_exit_code: Option<u8>,
 
-    /// Hold it together with others who say --shared, but not with those who do not
+    /// Hold the resource together with other runs that use --shared, and not with runs without it
     #[arg(short, long, conflicts_with_all = ["permits", "exclusive"])]
     shared: bool,
 
-    /// Hold it alone: the default, and flock's letters for it
+    /// Hold the resource alone; this is the default, and the option exists for users of flock
     #[arg(short = 'x', long, short_alias = 'e', conflicts_with = "permits")]
     exclusive: bool,
 
-    /// Hold K of N permits: at most N in all, as others who say the same N
+    /// Hold K of N permits: all holders together have at most N. All runs must name the same N
     #[arg(long, value_name = "K/N")]
     permits: Option<Permits>,
 
-    /// Strict order of arrival
+    /// Grant in strict order of arrival
     #[arg(long)]
     fair: bool,
 
-    /// How long the lease lasts unless renewed, which happens by itself: 1s to 24h [default: 30s]
+    /// How long the lease lasts without a renewal; renewals are automatic. 1s to 24h [default: 30s]
     #[arg(long, value_parser = duration)]
     ttl: Option<Duration>,
 
-    /// How long the command has from TERM to KILL when the lease is lost [default: a sixth of the ttl]
+    /// The time from TERM to KILL when the lease is lost [default: a sixth of the ttl]
     #[arg(long, value_parser = duration)]
     grace: Option<Duration>,
 
-    /// Do not renew: the command is stopped shortly before the ttl is over
+    /// Do not renew the lease: the command is stopped shortly before the ttl has passed
     #[arg(long)]
     no_renew: bool,
 
-    /// Stop the command after this long, however well renewals go
+    /// Stop the command after this long, even if renewals succeed
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     max_hold: Option<Duration>,
 
-    /// Keep it closed until this long after the grant, even when the command has ended
+    /// Keep the resource closed until this long after the grant, even if the command ends earlier
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     at_least: Option<Duration>,
 
-    /// Run once per this long: exit with 0 if another run has succeeded within it
+    /// Run at most once in this time: exit with 0 if another run has succeeded within it
     #[arg(long, value_name = "DURATION", value_parser = duration, conflicts_with = "at_least")]
     once_per: Option<Duration>,
 
-    /// Refuse a store that promises too little for work that must be right
+    /// Refuse a store whose guarantees are too weak for work where two holders at once would do harm
     #[arg(long)]
     correctness: bool,
 
-    /// With --correctness: the command checks the fencing token where its effect happens, so any store will do
+    /// With --correctness: the command checks the fencing token where its effect happens, so accept any store
     #[arg(long)]
     fenced: bool,
 
-    /// What for: shown to people who look at who holds it [default: the command's name]
+    /// A label for the holder, shown by ls, show and why [default: the name of the command]
     #[arg(long, value_name = "TEXT")]
     label: Option<String>,
 
-    /// What others are to know about whoever holds it: an address, a version
+    /// A note about the holder that others can read, such as an address or a version
     #[arg(long, value_name = "TEXT")]
     note: Option<String>,
 
-    /// Make this file while the command runs and the lease is held, for a probe
+    /// Create this file while the command runs and the lease is held, for a readiness probe
     #[arg(long, value_name = "FILE")]
     ready_file: Option<PathBuf>,
 
-    /// End when the process that started us does, and tell it whose exit code ours is
-    #[arg(long, value_name = "PID:FILE", hide = true)]
-    with_parent: Option<Parent>,
+    /// Used by cron and elect: end with this process, and report to it whose exit code ours is (see
+    /// `child_run`)
+    #[arg(long, value_name = "PID:FD", hide = true)]
+    with_parent: Option<ParentProcess>,
 
     /// Send the command this signal when an operator asks it to finish [default: none]
-    #[arg(long, value_name = "SIGNAL", value_parser = signals::named)]
+    #[arg(long, value_name = "SIGNAL", value_parser = signals::parse)]
     on_ask: Option<Signal>,
 
-    /// Taken for flock's sake: there is no file descriptor to close
+    /// Accepted for users of flock, without effect: there is no file descriptor to close
     #[arg(short = 'o', long, hide = true)]
     close: bool,
 }
 
 impl Run {
     pub(crate) async fn run(self, global: &Global, output: Output) -> Result<ExitCode, Failure> {
-        let Some(parent) = self.with_parent else { return self.keep(global, output).await };
-        if !parent.ends_us() {
-            return Ok(code_of(Signal::TERM.as_raw())); // nobody is left to run for
+        let Some(parent) = self.with_parent else { return self.run_under_lease(global, output).await };
+        if !parent.bind_lifetime() {
+            return Ok(code_of(Signal::TERM.as_raw())); // the parent has ended, so nobody needs the result
         }
-        let ended = self.keep(global, output).await;
-        parent.tell(&ended);
+        let ended = self.run_under_lease(global, output).await;
+        parent.report(&ended);
         ended
     }
 
-    async fn keep(self, global: &Global, output: Output) -> Result<ExitCode, Failure> {
+    async fn run_under_lease(self, global: &Global, output: Output) -> Result<ExitCode, Failure> {
         let context = Context::new(global, output)?;
-        let terms = Terms::of(&self, &context.config.run)?;
+        let times = RunTimes::of(&self, &context.config.run)?;
         let mut signals = Signals::ending().map_err(Failure::host)?;
         let backend = context.store.open().await?;
-        terms::check_note(self.note.as_deref(), backend.info())?;
+        timing::check_note(self.note.as_deref(), backend.info())?;
         let client = Client::builder(backend.clone()).label(&self.label()).build();
+        let claim_context =
+            ClaimContext { run: &self, times: &times, context: &context, backend: &backend, client: &client };
         let claimed = tokio::select! {
-            claimed = claim::claim(&self, &terms, &context, &backend, &client) => claimed,
-            signal = signals.next() => Ok(Claimed::Interrupted(signal)),
+            claimed = claim::claim(&claim_context) => claimed,
+            signal = signals.next() => Ok(ClaimOutcome::Interrupted(signal)),
         };
         context.write_metrics();
-        let hold = match claimed {
-            Ok(Claimed::Held(hold)) => hold,
+        let lease = match claimed {
+            Ok(ClaimOutcome::Held(lease)) => lease,
             other => {
-                leave(&client).await;
+                withdraw(&client).await;
                 return match other? {
-                    Claimed::Interrupted(signal) => Ok(ended_by(signal)),
-                    Claimed::AlreadyDone | Claimed::Held(_) => Ok(ExitCode::SUCCESS),
+                    ClaimOutcome::Interrupted(signal) => Ok(ended_by(signal)),
+                    ClaimOutcome::AlreadyDone | ClaimOutcome::Held(_) => Ok(ExitCode::SUCCESS),
                 };
             }
         };
-        signals.hear_all().map_err(Failure::host)?;
-        let supervision = Supervision { run: &self, terms: &terms, context: &context };
-        let (outcome, hold) = supervision.keep(hold, &mut signals).await?;
-        let released = self.release(&outcome, hold).await;
+        signals.subscribe_forwarded().map_err(Failure::host)?;
+        let supervisor = Supervisor { run: &self, times: &times, context: &context };
+        let (outcome, lease) = supervisor.supervise(lease, &mut signals).await?;
+        let released = self.release(&outcome, lease).await;
         context.write_metrics();
         self.conclude(&context, outcome, released)
     }
 
-    /// Gives it back; kept closed if it is not to be done again for a while, and it was done.
-    async fn release(&self, outcome: &Outcome, hold: Box<dyn Hold>) -> Result<Released, leasehold::Error> {
-        let done = matches!(outcome, Outcome::Exited(0));
-        let released = hold.release(self.once_per.filter(|_| done));
-        if !matches!(outcome, Outcome::Lost) {
+    /// Releases the lease. With `--once-per`, and if the command succeeded, the resource stays closed for
+    /// that time.
+    async fn release(
+        &self,
+        outcome: &RunOutcome,
+        lease: Box<dyn RunLease>,
+    ) -> Result<Released, leasehold::Error> {
+        let done = matches!(outcome, RunOutcome::Exited(0));
+        let released = lease.release(self.once_per.filter(|_| done));
+        if !matches!(outcome, RunOutcome::Lost) {
             return released.await;
         }
-        // It ends by itself before long, and the backend may be what is wrong.
-        tokio::time::timeout(Duration::from_secs(1), released).await.unwrap_or(Ok(Released::AlreadyGone))
+        // The lease runs out soon anyway, and the store may be the reason why it was lost.
+        tokio::time::timeout(LOST_RELEASE_MAX, released).await.unwrap_or(Ok(Released::AlreadyGone))
     }
 
     fn conclude(
         &self,
         context: &Context,
-        outcome: Outcome,
+        outcome: RunOutcome,
         released: Result<Released, leasehold::Error>,
     ) -> Result<ExitCode, Failure> {
         let resource = &self.resource;
         match (&outcome, released) {
-            (Outcome::Lost | Outcome::Unguarded, _) | (_, Ok(Released::Now | Released::StillHeld)) => {}
+            (RunOutcome::Lost | RunOutcome::Unguarded, _) | (_, Ok(Released::Now | Released::StillHeld)) => {}
             (_, Ok(Released::AlreadyGone)) => {
                 let message = format!("{resource}: the lease was gone before the command ended");
-                return Err(
-                    Failure::new(Exit::Lost, "lost", message).hint("see whether another one ran meanwhile")
-                );
+                return Err(Failure::new(Exit::Lost, "lost", message)
+                    .hint("check whether another run was at work at the same time"));
             }
             (_, Err(error)) => {
-                context.output.say(&format!("{error}: it was not given back, and ends with its ttl"));
+                context.output.note(&format!("{error}; the lease was not given back and ends with its ttl"));
             }
         }
         match outcome {
-            Outcome::Exited(code) => Ok(ExitCode::from(u8::try_from(code & 0xff).unwrap_or(u8::MAX))),
-            Outcome::Killed(number) => {
+            RunOutcome::Exited(code) => Ok(ExitCode::from(u8::try_from(code & 0xff).unwrap_or(u8::MAX))),
+            RunOutcome::Killed(number) => {
                 Ok(Signal::from_named_raw(number).map_or_else(|| code_of(number), ended_by))
             }
-            Outcome::NotStarted(errno) => Err(self.not_started(errno)),
-            Outcome::Lost => {
+            RunOutcome::NotStarted(errno) => Err(self.not_started(errno)),
+            RunOutcome::Lost => {
                 let message = format!("{resource}: the lease was lost, and the command is dead");
                 Err(Failure::new(Exit::Lost, "lost", message).hint("run it again"))
             }
-            Outcome::Unguarded => Err(Failure::internal(format!(
-                "{resource}: the guardian of the command was killed, so the command was, too"
+            RunOutcome::Unguarded => Err(Failure::internal(format!(
+                "{resource}: the guardian process of the command was killed, so the command was killed as well"
             ))
             .hint("run it again")),
         }
@@ -235,13 +250,13 @@ impl Run {
         let program = if program.is_empty() { "\"\"".to_owned() } else { program };
         if error.kind() == std::io::ErrorKind::NotFound {
             return Failure::new(Exit::NotFound, "not_found", format!("{program}: there is no such command"))
-                .hint("check its name and the PATH");
+                .hint("check its name and PATH");
         }
         Failure::new(Exit::CannotRun, "cannot_run", format!("{program}: cannot be run: {error}"))
-            .hint("check that it is a program and may be executed")
+            .hint("check that it is a program and that its execute permission is set")
     }
 
-    /// What to run.
+    /// The program and its arguments.
     fn argv(&self) -> Vec<OsString> {
         match &self.shell {
             None => self.command.clone(),
@@ -253,7 +268,7 @@ impl Run {
         }
     }
 
-    /// The name of the command; never its arguments, which may hold secrets.
+    /// `--label`, else the name of the command. Never its arguments: they may contain secrets.
     fn label(&self) -> String {
         let named =
             || self.argv().first().and_then(|program| Path::new(program).file_name().map(OsStr::to_owned));
@@ -261,15 +276,22 @@ impl Run {
     }
 }
 
-/// Withdraws what was asked for, as far as the backend answers soon.
-async fn leave(client: &Client) {
-    let _ = tokio::time::timeout(Duration::from_secs(2), client.shutdown()).await;
+/// How long to wait for the store when the claim is withdrawn.
+const WITHDRAW_MAX: Duration = Duration::from_secs(2);
+/// How long to wait for the store when the lease is released after it was lost.
+const LOST_RELEASE_MAX: Duration = Duration::from_secs(1);
+
+/// Withdraws the claim, so that it does not stay in the queue. A store that does not reply in time is not
+/// waited for.
+async fn withdraw(client: &Client) {
+    let _ = tokio::time::timeout(WITHDRAW_MAX, client.shutdown()).await;
 }
 
-/// As a shell has it. At a terminal we die of an interrupt ourselves, so that a script or a loop around us ends, too.
+/// The exit code 128+n. In the foreground of a terminal, INT kills this process as well: a shell ends the
+/// script or loop around us only if it sees that we died of INT.
 fn ended_by(signal: Signal) -> ExitCode {
     let interactive =
-        Terminal::controlling().is_some_and(|terminal| terminal.is_with(rustix::process::getpgrp()));
+        Terminal::controlling().is_some_and(|terminal| terminal.is_foreground(rustix::process::getpgrp()));
     if signal == Signal::INT && interactive {
         let _ = signal_hook::low_level::emulate_default_handler(signal.as_raw());
     }

@@ -1,7 +1,11 @@
-//! A run within a run that holds the same resource: it re-enters, once it has seen that the other one still holds it.
+//! A run inside another run that holds the same resource: it works under the lease of the outer run.
 //!
-//! What the runs around this one hold is in the environment, a line each. That alone proves nothing: it may be old, or
-//! inherited by a daemon. So the backend is asked, and asked again as long as the command runs.
+//! 1. Every run adds a line about its lease to the variable `LEASEHOLD_HELD` of its command.
+//! 2. A run that finds its own resource and store there asks the store whether that lease is still held. The
+//!    variable alone proves nothing: it may be old, or inherited by a daemon.
+//! 3. If the lease is held, the inner run uses it ([`InheritedLease`]). It goes on asking, and ends its
+//!    command when the lease has ended. It never releases the lease: the outer run does.
+//! 4. If not, the inner run claims the resource like any other.
 
 use std::{env, future::pending, sync::Arc, time::Duration};
 
@@ -11,32 +15,28 @@ use leasehold::{
 };
 use tokio::sync::watch;
 
-use super::{Run, claim::Share, terms::Permits};
+use super::{Run, claim::ShareMode, timing::Permits};
 use crate::{
     commands::Context,
     exit::Failure,
-    hold::{Hold, Later},
+    run_lease::{BoxFuture, RunLease},
 };
 
-/// What this run and those around it hold, the innermost last.
+/// The variable with the leases of this run and of all outer runs: one line each, the innermost last.
 pub(super) const HELD: &str = "LEASEHOLD_HELD";
 
-/// How often the backend is asked.
-const ASK_EVERY: Duration = Duration::from_secs(1);
-/// For how long: a renewal never shortens, so one this short only asks.
-const ASK_FOR: Duration = Duration::from_millis(300);
-const ASK_AT_MOST: Duration = Duration::from_secs(5);
+/// How often the store is asked whether the lease is still held.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
+/// The ttl of the renewal that asks. A renewal never shortens a lease, so this short one only reads the
+/// remaining time.
+const CHECK_TTL: Duration = Duration::from_millis(300);
+/// The timeout of one check.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Whether a run around this one holds it.
-pub(super) enum Nesting {
-    Within(Box<dyn Hold>),
-    Outside,
-}
-
-/// One hold, as the environment has it.
+/// The lease of an outer run: one line of `LEASEHOLD_HELD`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
-    pub(super) share: Share,
+pub(super) struct OuterRun {
+    pub(super) share: ShareMode,
     pub(super) owner: OwnerToken,
     pub(super) token: String,
     pub(super) ttl: Duration,
@@ -44,9 +44,9 @@ pub(super) struct Entry {
     pub(super) store: String,
 }
 
-impl Entry {
-    /// The line of this entry below those that are there.
-    pub(super) fn append(&self) -> String {
+impl OuterRun {
+    /// The value of `LEASEHOLD_HELD` for the command: the lines of all outer runs, then this one.
+    pub(super) fn appended(&self) -> String {
         let mut lines = env::var(HELD).unwrap_or_default();
         if !lines.is_empty() {
             lines.push('\n');
@@ -54,162 +54,172 @@ impl Entry {
         lines + &self.write()
     }
 
+    /// `weight|capacity|owner|token|ttl in ms|key|store`. The store comes last: it may contain `|`.
     fn write(&self) -> String {
         let (weight, capacity) = match self.share {
-            Share::Whole => (1, 1),
-            Share::Read => (1, u32::MAX),
-            Share::Write => (u32::MAX, u32::MAX),
-            Share::Permits(permits) => (permits.weight, permits.capacity),
+            ShareMode::Exclusive => (1, 1),
+            ShareMode::Read => (1, u32::MAX),
+            ShareMode::Write => (u32::MAX, u32::MAX),
+            ShareMode::Permits(permits) => (permits.weight, permits.capacity),
         };
         let (owner, token, ttl) = (self.owner.reveal(), &self.token, self.ttl.as_millis());
         format!("{weight}|{capacity}|{owner}|{token}|{ttl}|{}|{}", self.resource.key(), self.store)
     }
 
-    fn read(line: &str) -> Option<Entry> {
+    fn read(line: &str) -> Option<OuterRun> {
         let mut parts = line.splitn(7, '|');
         let (weight, capacity) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
         let share = match (weight, capacity) {
-            (1, 1) => Share::Whole,
-            (1, u32::MAX) => Share::Read,
-            (u32::MAX, u32::MAX) => Share::Write,
-            (weight, capacity) => Share::Permits(Permits { weight, capacity }),
+            (1, 1) => ShareMode::Exclusive,
+            (1, u32::MAX) => ShareMode::Read,
+            (u32::MAX, u32::MAX) => ShareMode::Write,
+            (weight, capacity) => ShareMode::Permits(Permits { weight, capacity }),
         };
         let owner = parts.next()?.parse().ok()?;
         let token = parts.next()?.to_owned();
         let ttl = Duration::from_millis(parts.next()?.parse().ok()?);
         let resource = Resource::from_key(parts.next()?).ok()?;
-        Some(Entry { share, owner, token, ttl, resource, store: parts.next()?.to_owned() })
+        Some(OuterRun { share, owner, token, ttl, resource, store: parts.next()?.to_owned() })
     }
 
-    /// Whether it is enough for this wish; an error if the wish would wait for its own end.
-    fn covers(&self, wish: Share) -> Result<bool, Failure> {
-        match (self.share, wish) {
-            (Share::Permits(have), Share::Permits(want)) => {
+    /// Whether the lease is enough for a run with this share. An error if that run would wait for the outer
+    /// run, which waits for it.
+    fn covers(&self, wanted: ShareMode) -> Result<bool, Failure> {
+        match (self.share, wanted) {
+            (ShareMode::Permits(have), ShareMode::Permits(want)) => {
                 Ok(have.capacity == want.capacity && have.weight >= want.weight)
             }
-            (have, Share::Read | Share::Whole) if have.is_exclusive() => Ok(true),
-            (Share::Read, Share::Read) => Ok(true),
+            (have, ShareMode::Read | ShareMode::Exclusive) if have.is_exclusive() => Ok(true),
+            (ShareMode::Read, ShareMode::Read) => Ok(true),
             (have, _) => {
                 let has = if have.is_exclusive() { "alone" } else { "together with others" };
                 let message = format!(
-                    "{}: a run around this one holds it {has}, so this one would wait for ever",
+                    "{}: an outer leasehold run holds it {has}, so this one would wait for ever",
                     self.resource
                 );
-                Err(Failure::usage(message).hint("ask for the same in both"))
+                Err(Failure::usage(message)
+                    .hint("use the same of --shared, --exclusive and --permits in both"))
             }
         }
     }
 }
 
-/// Re-enters the hold of a run around this one, if there is one and it is still there.
+/// The lease of an outer run, if one holds this resource and still has its lease.
 pub(super) async fn enter(
     run: &Run,
     context: &Context,
     backend: &Arc<dyn Backend>,
-) -> Result<Nesting, Failure> {
+) -> Result<Option<Box<dyn RunLease>>, Failure> {
     let lines = env::var(HELD).unwrap_or_default();
-    let entries = lines.lines().rev().filter_map(Entry::read);
+    let outer_runs = lines.lines().rev().filter_map(OuterRun::read);
     let mut same =
-        entries.filter(|entry| entry.resource == run.resource && entry.store == context.store.shown());
-    let Some(entry) = same.next() else { return Ok(Nesting::Outside) };
-    let standing = tokio::time::timeout(ASK_AT_MOST, ask(&**backend, &entry)).await;
-    // No answer, or no: it is a claim like any other, which says what is wrong.
-    let Ok(Ok(standing @ Standing::Until(_))) = standing else { return Ok(Nesting::Outside) };
-    if !entry.covers(Share::of(run))? {
-        return Ok(Nesting::Outside);
+        outer_runs.filter(|outer| outer.resource == run.resource && outer.store == context.store.shown());
+    let Some(outer) = same.next() else { return Ok(None) };
+    let state = tokio::time::timeout(CHECK_TIMEOUT, check(&**backend, &outer)).await;
+    // The lease has ended or the store did not reply: claim like any other run. If the store is down, the
+    // claim says so.
+    let Ok(Ok(state @ OuterLeaseState::HeldUntil(_))) = state else { return Ok(None) };
+    if !outer.covers(ShareMode::of(run))? {
+        return Ok(None);
     }
-    Ok(Nesting::Within(Box::new(Inherited::watch(entry, standing, Arc::clone(backend)))))
+    Ok(Some(Box::new(InheritedLease::watch(outer, state, Arc::clone(backend)))))
 }
 
+/// The state of the lease of an outer run.
 #[derive(Clone, Copy, Debug)]
-enum Standing {
-    Until(Timestamp),
-    Over(EndReason),
+enum OuterLeaseState {
+    HeldUntil(Timestamp),
+    Ended(EndReason),
 }
 
-/// Asks whether it is still held.
-async fn ask(backend: &dyn Backend, entry: &Entry) -> Result<Standing, Error> {
-    let claim = ClaimRef { resource: entry.resource.clone(), owner: entry.owner };
+/// Asks the store whether the lease of the outer run is still held.
+async fn check(backend: &dyn Backend, outer: &OuterRun) -> Result<OuterLeaseState, Error> {
+    let claim = ClaimRef { resource: outer.resource.clone(), owner: outer.owner };
     let sent = SystemClock.now();
-    let answer = backend.renew(&[RenewRequest::new(claim, ASK_FOR)]).await.pop().transpose()?;
-    Ok(match answer {
-        Some(Renewal::Renewed(kept)) if kept.token.to_string() == entry.token => {
-            let margin = entry.ttl / 100 + Duration::from_millis(2);
-            // Where a session keeps it, only the run around this one can vouch for that; it stops this one in time.
-            let own = backend.info().capabilities.own_ttl;
-            let remaining = if own { kept.remaining } else { entry.ttl };
-            Standing::Until(sent.after(remaining.saturating_sub(margin)))
+    let renewal = backend.renew(&[RenewRequest::new(claim, CHECK_TTL)]).await.pop().transpose()?;
+    Ok(match renewal {
+        Some(Renewal::Renewed(renewed)) if renewed.token.to_string() == outer.token => {
+            // ADR 0005: the deadline is early by 1 % of the ttl and 2 ms, as in the engine.
+            let margin = outer.ttl / 100 + Duration::from_millis(2);
+            // Without a ttl of its own, the lease lives as long as the session of the outer run. Only the
+            // outer run knows how long that is, and it stops this run in time.
+            let has_own_ttl = backend.info().capabilities.own_ttl;
+            let remaining = if has_own_ttl { renewed.remaining } else { outer.ttl };
+            OuterLeaseState::HeldUntil(sent.after(remaining.saturating_sub(margin)))
         }
-        Some(Renewal::Gone { why: GoneReason::Evicted }) => Standing::Over(EndReason::Evicted),
-        _ => Standing::Over(EndReason::NotOurs),
+        Some(Renewal::Gone { why: GoneReason::Evicted }) => OuterLeaseState::Ended(EndReason::Evicted),
+        _ => OuterLeaseState::Ended(EndReason::NotOurs),
     })
 }
 
-/// The hold of a run around this one.
-struct Inherited {
-    entry: Entry,
-    standing: watch::Receiver<Standing>,
+/// The lease of an outer run, used by an inner run.
+struct InheritedLease {
+    outer: OuterRun,
+    state: watch::Receiver<OuterLeaseState>,
 }
 
-impl Inherited {
-    fn watch(entry: Entry, standing: Standing, backend: Arc<dyn Backend>) -> Inherited {
-        let (tell, standing) = watch::channel(standing);
-        let asked = entry.clone();
+impl InheritedLease {
+    /// Starts a task that checks the lease again and again.
+    fn watch(outer: OuterRun, state: OuterLeaseState, backend: Arc<dyn Backend>) -> InheritedLease {
+        let (sender, state) = watch::channel(state);
+        let checked = outer.clone();
         tokio::spawn(async move {
             loop {
-                tokio::time::sleep(ASK_EVERY).await;
-                // Without an answer the deadline stays where it is, and the guardian stops the command in time.
-                let answer = tokio::time::timeout(ASK_AT_MOST, ask(&*backend, &asked)).await;
-                if let Ok(Ok(standing)) = answer
-                    && (tell.send(standing).is_err() || matches!(standing, Standing::Over(_)))
+                tokio::time::sleep(CHECK_EVERY).await;
+                // Without a reply the deadline stays as it is, and the guardian stops the command in time.
+                let reply = tokio::time::timeout(CHECK_TIMEOUT, check(&*backend, &checked)).await;
+                if let Ok(Ok(state)) = reply
+                    && (sender.send(state).is_err() || matches!(state, OuterLeaseState::Ended(_)))
                 {
                     return;
                 }
             }
         });
-        Inherited { entry, standing }
+        InheritedLease { outer, state }
     }
 }
 
 #[async_trait(?Send)]
-impl Hold for Inherited {
+impl RunLease for InheritedLease {
     fn token(&self) -> String {
-        self.entry.token.clone()
+        self.outer.token.clone()
     }
 
     fn owner(&self) -> OwnerToken {
-        self.entry.owner
+        self.outer.owner
     }
 
     fn ttl(&self) -> Duration {
-        self.entry.ttl
+        self.outer.ttl
     }
 
     fn deadline(&self) -> Option<Timestamp> {
-        match *self.standing.borrow() {
-            Standing::Until(deadline) => Some(deadline).filter(|deadline| *deadline > SystemClock.now()),
-            Standing::Over(_) => None,
+        match *self.state.borrow() {
+            OuterLeaseState::HeldUntil(deadline) => {
+                Some(deadline).filter(|deadline| *deadline > SystemClock.now())
+            }
+            OuterLeaseState::Ended(_) => None,
         }
     }
 
-    fn ended(&self) -> Later<EndReason> {
-        let mut standing = self.standing.clone();
+    fn ended(&self) -> BoxFuture<EndReason> {
+        let mut state = self.state.clone();
         Box::pin(async move {
-            let over =
-                standing.wait_for(|standing| matches!(standing, Standing::Over(_))).await.map(|over| *over);
-            match over {
-                Ok(Standing::Over(ending)) => ending,
+            let ended =
+                state.wait_for(|state| matches!(state, OuterLeaseState::Ended(_))).await.map(|ended| *ended);
+            match ended {
+                Ok(OuterLeaseState::Ended(reason)) => reason,
                 _ => pending().await,
             }
         })
     }
 
-    fn asked(&self) -> Later<Option<FinishRequest>> {
-        Box::pin(pending()) // the run around this one is
+    fn finish_requested(&self) -> BoxFuture<Option<FinishRequest>> {
+        Box::pin(pending()) // the outer run gets the request
     }
 
-    async fn moved(&mut self) {
-        if self.standing.changed().await.is_err() {
+    async fn deadline_changed(&mut self) {
+        if self.state.changed().await.is_err() {
             pending::<()>().await;
         }
     }
@@ -223,8 +233,8 @@ impl Hold for Inherited {
 mod tests {
     use super::*;
 
-    fn entry(share: Share) -> Entry {
-        Entry {
+    fn outer(share: ShareMode) -> OuterRun {
+        OuterRun {
             share,
             owner: OwnerToken::from_bytes([7; 16]),
             token: "42".into(),
@@ -235,23 +245,23 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_read_as_it_was_written() {
+    fn a_line_is_read_as_it_was_written() {
         let permits = Permits { weight: 2, capacity: 5 };
-        for share in [Share::Whole, Share::Read, Share::Write, Share::Permits(permits)] {
-            assert_eq!(Entry::read(&entry(share).write()), Some(entry(share)));
+        for share in [ShareMode::Exclusive, ShareMode::Read, ShareMode::Write, ShareMode::Permits(permits)] {
+            assert_eq!(OuterRun::read(&outer(share).write()), Some(outer(share)));
         }
-        assert_eq!(Entry::read(""), None);
-        assert_eq!(Entry::read("1|1|x|42|30|a/b|c"), None);
+        assert_eq!(OuterRun::read(""), None);
+        assert_eq!(OuterRun::read("1|1|x|42|30|a/b|c"), None);
     }
 
     #[test]
-    fn a_hold_covers_the_same_and_less_and_refuses_to_wait_for_itself() {
-        let permits = |weight, capacity| Share::Permits(Permits { weight, capacity });
-        assert!(entry(Share::Whole).covers(Share::Whole).unwrap());
-        assert!(entry(Share::Write).covers(Share::Read).unwrap());
-        assert!(entry(Share::Read).covers(Share::Read).unwrap());
-        assert!(entry(permits(2, 5)).covers(permits(1, 5)).unwrap());
-        assert!(!entry(permits(1, 5)).covers(permits(2, 5)).unwrap(), "it may get more");
-        assert_eq!(entry(Share::Read).covers(Share::Whole).unwrap_err().code, 64);
+    fn a_lease_covers_the_same_share_and_less_and_waiting_for_itself_is_refused() {
+        let permits = |weight, capacity| ShareMode::Permits(Permits { weight, capacity });
+        assert!(outer(ShareMode::Exclusive).covers(ShareMode::Exclusive).unwrap());
+        assert!(outer(ShareMode::Write).covers(ShareMode::Read).unwrap());
+        assert!(outer(ShareMode::Read).covers(ShareMode::Read).unwrap());
+        assert!(outer(permits(2, 5)).covers(permits(1, 5)).unwrap());
+        assert!(!outer(permits(1, 5)).covers(permits(2, 5)).unwrap(), "the other permits may become free");
+        assert_eq!(outer(ShareMode::Read).covers(ShareMode::Exclusive).unwrap_err().code, 64);
     }
 }

@@ -1,183 +1,219 @@
-//! The command and the lease side by side: signals go to the command, deadlines to the guardian, and what happens to
-//! either is seen to.
+//! Supervises the command and its lease at the same time.
+//!
+//! One loop ([`Supervisor::watch`]) waits for the first of these:
+//!
+//! | what happens | what is done |
+//! |---|---|
+//! | the guardian reports something | note that the command started, stopped or ended |
+//! | the lease ends | have the guardian stop the command |
+//! | the guardian is late | kill everything ourselves (ADR 0013) |
+//! | a signal arrives | forward it to the command |
+//! | the lease is renewed | send the new deadline to the guardian |
+//! | an operator asks to finish | print it, and send the signal of `--on-ask` |
 
 use std::{ffi::OsString, time::Duration};
 
 use leasehold::{Clock as _, EndReason, FinishRequest, Pass, Resource, SystemClock, Timestamp};
 
-use super::{Run, claim::Share, nested, ready::Ready, terms::Terms};
+use super::{Run, claim::ShareMode, nested, ready_file::ReadyFile, timing::RunTimes};
 use crate::{
     commands::Context,
     exit::Failure,
-    guardian::{self, Begin, Guardian, Manner, News, Wish},
-    hold::Hold,
-    job::Job,
+    guardian::{self, Guardian, GuardianEvent, GuardianRequest, StartMessage, StopMode},
+    job_control::JobControl,
+    run_lease::RunLease,
     signals::Signals,
     terminal,
 };
 
 /// How the command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum RunOutcome {
     Exited(i32),
     Killed(i32),
+    /// The command could not be started: the errno.
     NotStarted(i32),
-    /// The lease was lost, and nothing of the command is left.
+    /// The lease was lost. The command and everything that it started are dead.
     Lost,
-    /// The guardian died, and nothing of the command is left.
+    /// The guardian was killed. The command and everything that it started are dead.
     Unguarded,
 }
 
-pub(super) struct Supervision<'a> {
+/// Runs the command of a run under its lease.
+pub(super) struct Supervisor<'a> {
     pub(super) run: &'a Run,
-    pub(super) terms: &'a Terms,
+    pub(super) times: &'a RunTimes,
     pub(super) context: &'a Context,
 }
 
+/// How often the metrics file is written.
 const METRICS_EVERY: Duration = Duration::from_secs(15);
-/// How long before the deadline we do the guardian's work ourselves if it has not: later than its own last moment.
+/// How long before the deadline we kill everything ourselves if the guardian has not. It is shorter than the
+/// guardian's own reserve (250 ms), so the guardian always comes first.
 const RESERVE: Duration = Duration::from_millis(100);
 
-/// Resolves then, by the clock that leases run on; never, if there is no such time.
-async fn at(moment: Option<Timestamp>) {
-    let Some(moment) = moment else { return std::future::pending().await };
-    while SystemClock.now() < moment {
-        tokio::time::sleep(SystemClock.now().until(moment)).await;
+/// A lease that ends more than this before the time to stop has ended early.
+const EARLY_BY: Duration = Duration::from_millis(100);
+
+/// Sleeps until this time of the boot clock, for ever without one. The timers of tokio stop while the machine
+/// sleeps, so look at the clock again after each.
+async fn sleep_until(time: Option<Timestamp>) {
+    let Some(time) = time else { return std::future::pending().await };
+    while SystemClock.now() < time {
+        tokio::time::sleep(SystemClock.now().until(time)).await;
     }
 }
 
-impl Supervision<'_> {
-    /// Runs the command, and returns when it, and on loss everything that it started, has ended.
-    pub(super) async fn keep(
+impl Supervisor<'_> {
+    /// Runs the command. Returns when it has ended; if the lease was lost, when everything that it started
+    /// has ended.
+    pub(super) async fn supervise(
         &self,
-        mut hold: Box<dyn Hold>,
+        mut lease: Box<dyn RunLease>,
         signals: &mut Signals,
-    ) -> Result<(Outcome, Box<dyn Hold>), Failure> {
-        let Some(deadline) = hold.deadline() else { return Ok((Outcome::Lost, hold)) };
-        let terms = if hold.ttl() == self.terms.ttl { *self.terms } else { self.terms.within(hold.ttl()) };
-        let job = Job::begin();
-        let foreground = job.is_in_front() && terminal::is_all_ours();
-        let begin = Begin { deadline, stop_before: terms.stop_before, grace: terms.grace, foreground };
-        let environment = self.environment(&*hold);
+    ) -> Result<(RunOutcome, Box<dyn RunLease>), Failure> {
+        let Some(deadline) = lease.deadline() else { return Ok((RunOutcome::Lost, lease)) };
+        // The lease of an outer run may have another ttl.
+        let times = if lease.ttl() == self.times.ttl { *self.times } else { self.times.within(lease.ttl()) };
+        let job = JobControl::new();
+        let foreground = job.is_foreground_job() && terminal::is_exclusively_ours();
+        let start = StartMessage { deadline, stop_before: times.stop_before, grace: times.grace, foreground };
+        let environment = self.environment(&*lease);
         let environment = environment.iter().map(|(name, value)| (*name, value.as_os_str()));
-        let guardian = Guardian::start(&self.run.argv(), environment, begin).map_err(Failure::host)?;
-        let ready = Ready::new(self.run.ready_file.clone());
-        let mut watch = Watch { guardian, job, begin, overdue: None, ready };
-        let outcome = self.watch(&mut *hold, signals, &mut watch).await;
-        watch.job.end(matches!(outcome, Outcome::Exited(_) | Outcome::NotStarted(_)));
-        if outcome == Outcome::Unguarded {
-            guardian::slay();
+        let guardian = Guardian::start(&self.run.argv(), environment, start).map_err(Failure::host)?;
+        let ready_file = ReadyFile::new(self.run.ready_file.clone());
+        let mut command = RunningCommand { guardian, job, start, overdue_at: None, ready_file };
+        let outcome = self.watch(&mut *lease, signals, &mut command).await;
+        command.job.end(matches!(outcome, RunOutcome::Exited(_) | RunOutcome::NotStarted(_)));
+        if outcome == RunOutcome::Unguarded {
+            guardian::kill_all_descendants();
         }
-        watch.guardian.dismiss();
-        Ok((outcome, hold))
+        command.guardian.quit();
+        Ok((outcome, lease))
     }
 
-    async fn watch(&self, hold: &mut dyn Hold, signals: &mut Signals, watch: &mut Watch) -> Outcome {
-        let (mut ended, mut asked, mut is_asked) = (hold.ended(), hold.asked(), false);
+    async fn watch(
+        &self,
+        lease: &mut dyn RunLease,
+        signals: &mut Signals,
+        command: &mut RunningCommand,
+    ) -> RunOutcome {
+        let (mut ended, mut finish_requested) = (lease.ended(), lease.finish_requested());
+        let mut was_requested = false;
         let mut metrics = tokio::time::interval(METRICS_EVERY);
         loop {
             tokio::select! {
                 biased;
-                news = watch.guardian.next() => {
-                    if let Some(outcome) = self.heard(news, &*hold, watch) {
+                event = command.guardian.next() => {
+                    if let Some(outcome) = self.handle(event, &*lease, command) {
                         return outcome;
                     }
                 }
-                ending = &mut ended, if watch.overdue.is_none() => {
-                    self.say(&format!("{ending}: stopping the command"));
-                    watch.stop(ending);
+                reason = &mut ended, if command.overdue_at.is_none() => {
+                    self.note(&format!("{reason}: stopping the command"));
+                    command.stop(reason);
                 }
-                () = at(watch.overdue) => {
-                    guardian::slay(); // the guardian is stopped, or starved: that includes it
-                    return Outcome::Lost;
+                () = sleep_until(command.overdue_at) => {
+                    // The guardian is stopped or gets no CPU time. This kills it as well.
+                    guardian::kill_all_descendants();
+                    return RunOutcome::Lost;
                 }
                 signal = signals.next() => {
-                    watch.job.signalled(signal);
-                    watch.guardian.wish(Wish::Signal(signal.as_raw()));
+                    command.job.forwarded(signal);
+                    command.guardian.request(GuardianRequest::Signal(signal.as_raw()));
                 }
-                () = hold.moved() => {
-                    if let Some(deadline) = hold.deadline() {
-                        watch.begin.deadline = deadline;
-                        watch.guardian.wish(Wish::Deadline(deadline));
+                () = lease.deadline_changed() => {
+                    if let Some(deadline) = lease.deadline() {
+                        command.start.deadline = deadline;
+                        command.guardian.request(GuardianRequest::Deadline(deadline));
                     }
                 }
-                wish = &mut asked, if !is_asked => {
-                    is_asked = true;
-                    wish.into_iter().for_each(|asked| self.pass_wish_on(&asked, &watch.guardian));
+                request = &mut finish_requested, if !was_requested => {
+                    was_requested = true;
+                    request.iter().for_each(|request| self.forward_request(request, &command.guardian));
                 }
                 _ = metrics.tick() => self.context.write_metrics(),
             }
         }
     }
 
-    /// What the guardian told; an outcome if that was the last of it.
-    fn heard(&self, news: Option<News>, hold: &dyn Hold, watch: &mut Watch) -> Option<Outcome> {
-        let is_lost = watch.overdue.is_some();
-        match news {
-            None => return Some(Outcome::Unguarded),
-            Some(News::NotStarted(errno)) => return Some(Outcome::NotStarted(errno)),
-            Some(News::Exited(code)) if !is_lost => return Some(Outcome::Exited(code)),
-            Some(News::Killed(signal)) if !is_lost => return Some(Outcome::Killed(signal)),
-            Some(News::AllDead) => return Some(Outcome::Lost),
-            Some(News::Started(pid)) => {
-                watch.job.started(pid);
-                if let Err(error) = watch.ready.begin(&self.run.resource, &hold.token()) {
-                    self.say(&format!("the ready file cannot be written: {error}"));
+    /// Handles an event of the guardian. Returns the outcome if the event was the last one.
+    fn handle(
+        &self,
+        event: Option<GuardianEvent>,
+        lease: &dyn RunLease,
+        command: &mut RunningCommand,
+    ) -> Option<RunOutcome> {
+        // Once the lease is lost, the end of the command is not enough: wait until all that it started is
+        // dead.
+        let is_lost = command.overdue_at.is_some();
+        match event {
+            None => return Some(RunOutcome::Unguarded),
+            Some(GuardianEvent::NotStarted(errno)) => return Some(RunOutcome::NotStarted(errno)),
+            Some(GuardianEvent::Exited(code)) if !is_lost => return Some(RunOutcome::Exited(code)),
+            Some(GuardianEvent::Killed(signal)) if !is_lost => return Some(RunOutcome::Killed(signal)),
+            Some(GuardianEvent::AllDead) => return Some(RunOutcome::Lost),
+            Some(GuardianEvent::Started(pid)) => {
+                command.job.started(pid);
+                if let Err(error) = command.ready_file.create(&self.run.resource, &lease.token()) {
+                    self.note(&format!("cannot write the file of --ready-file: {error}"));
                 }
             }
-            Some(News::Stopped(signal)) => watch.job.stopped(signal, &watch.guardian),
-            Some(News::Stopping) if !is_lost => {
-                watch.ready.end();
-                watch.overdue = Some(watch.begin.deadline.before(RESERVE));
-                self.say(&format!("{}: stopping the command", self.why(hold)));
+            Some(GuardianEvent::Stopped(signal)) => command.job.stopped(signal, &command.guardian),
+            Some(GuardianEvent::Stopping) if !is_lost => {
+                command.ready_file.remove();
+                command.overdue_at = Some(command.start.deadline.before(RESERVE));
+                self.note(&format!("{}: stopping the command", self.stop_reason(lease)));
             }
-            Some(News::CannotKill(pid)) => {
-                self.say(&format!(
-                    "process {pid} is another user's and cannot be killed: waiting for its end"
+            Some(GuardianEvent::CannotKill(pid)) => {
+                self.note(&format!(
+                    "process {pid} belongs to another user and cannot be killed: waiting until it ends"
                 ));
             }
-            Some(News::Stopping | News::Exited(_) | News::Killed(_)) => {}
+            Some(GuardianEvent::Stopping | GuardianEvent::Exited(_) | GuardianEvent::Killed(_)) => {}
         }
         None
     }
 
-    /// Why the deadline has come near.
-    fn why(&self, hold: &dyn Hold) -> String {
-        match hold.is_evicted() {
+    /// Why the lease was not renewed before its deadline came near.
+    fn stop_reason(&self, lease: &dyn RunLease) -> String {
+        match lease.is_evicted() {
             true => EndReason::Evicted.to_string(),
-            false if self.run.no_renew => "its time is up".to_owned(),
+            false if self.run.no_renew => "the ttl is over (--no-renew)".to_owned(),
             false => EndReason::Expired.to_string(),
         }
     }
 
-    fn pass_wish_on(&self, asked: &FinishRequest, guardian: &Guardian) {
-        let within = humantime::format_duration(Duration::from_secs(asked.within.as_secs()));
-        self.say(&format!("{} asks to finish within {within}: {}", asked.by, asked.why));
+    /// Prints the request of an operator to finish, and sends the signal of `--on-ask`.
+    fn forward_request(&self, request: &FinishRequest, guardian: &Guardian) {
+        let within = humantime::format_duration(Duration::from_secs(request.within.as_secs()));
+        self.note(&format!("{} asks to finish within {within}: {}", request.by, request.why));
         if let Some(signal) = self.run.on_ask {
-            guardian.wish(Wish::Signal(signal.as_raw()));
+            guardian.request(GuardianRequest::Signal(signal.as_raw()));
         }
     }
 
-    /// What the command finds in its environment: what it holds, and where, without secrets.
-    fn environment(&self, hold: &dyn Hold) -> Vec<(&'static str, OsString)> {
+    /// The variables for the command: what it holds and in which store, without the password of the store.
+    fn environment(&self, lease: &dyn RunLease) -> Vec<(&'static str, OsString)> {
         let resource = &self.run.resource;
-        let share = Share::of(self.run);
-        let entry = nested::Entry {
+        let share = ShareMode::of(self.run);
+        let outer_run = nested::OuterRun {
             share,
-            owner: hold.owner(),
-            token: hold.token(),
-            ttl: hold.ttl(),
+            owner: lease.owner(),
+            token: lease.token(),
+            ttl: lease.ttl(),
             resource: resource.clone(),
             store: self.context.store.shown().to_owned(),
         };
         let mut environment: Vec<(&'static str, OsString)> = vec![
             ("LEASEHOLD_RESOURCE", resource.to_string().into()),
-            // Those who are there together are not in any order: their numbers fence nothing.
-            ("LEASEHOLD_TOKEN", if share.is_exclusive() { hold.token() } else { String::new() }.into()),
-            ("LEASEHOLD_PASS", pass(resource, hold, share).unwrap_or_default().into()),
-            ("LEASEHOLD_OWNER", hold.owner().reveal().into()),
+            // Only exclusive holders come one after another. The tokens of holders that share a resource
+            // fence nothing.
+            ("LEASEHOLD_TOKEN", if share.is_exclusive() { lease.token() } else { String::new() }.into()),
+            ("LEASEHOLD_PASS", pass(resource, lease, share).unwrap_or_default().into()),
+            ("LEASEHOLD_OWNER", lease.owner().reveal().into()),
             ("LEASEHOLD_STORE", self.context.store.shown().into()),
-            (nested::HELD, entry.append().into()),
+            (nested::HELD, outer_run.appended().into()),
         ];
         if let Some(file) = self.context.store.password_file() {
             environment.push(("LEASEHOLD_PASSWORD_FILE", file.into()));
@@ -185,48 +221,51 @@ impl Supervision<'_> {
         environment
     }
 
-    fn say(&self, what: &str) {
-        self.context.output.say(&format!("{}: {what}", self.run.resource));
+    fn note(&self, text: &str) {
+        self.context.output.note(&format!("{}: {text}", self.run.resource));
     }
 }
 
-/// What the command shows at a fence, if it is the only holder.
-fn pass(resource: &Resource, hold: &dyn Hold, share: Share) -> Option<String> {
-    let token = hold.token().parse().ok().filter(|_| share.is_exclusive())?;
-    Some(Pass::new(resource.clone(), token).owned_by(hold.owner()).to_string())
+/// The pass that the command shows to a fence (ADR 0027). Only an exclusive holder has one.
+fn pass(resource: &Resource, lease: &dyn RunLease, share: ShareMode) -> Option<String> {
+    let token = lease.token().parse().ok().filter(|_| share.is_exclusive())?;
+    Some(Pass::new(resource.clone(), token).owned_by(lease.owner()).to_string())
 }
 
-/// A command that runs.
-struct Watch {
+/// A running command: its guardian, its job control, and its times.
+struct RunningCommand {
     guardian: Guardian,
-    job: Job,
-    /// As it was at the beginning, but for the deadline, which moves.
-    begin: Begin,
-    /// Once the lease is lost: until when the guardian must have done its work.
-    overdue: Option<Timestamp>,
-    ready: Ready,
+    job: JobControl,
+    /// The message that the guardian was started with, but for the deadline: renewals move it.
+    start: StartMessage,
+    /// Set once the lease is lost: the time by which the guardian must have ended everything.
+    overdue_at: Option<Timestamp>,
+    ready_file: ReadyFile,
 }
 
-impl Watch {
-    /// The lease is over, for this reason.
-    fn stop(&mut self, ending: EndReason) {
-        self.ready.end();
-        let manner = manner(ending, self.begin.deadline.before(self.begin.stop_before));
-        self.guardian.wish(Wish::Stop(manner));
-        self.overdue = Some(match manner {
-            Manner::Gently => self.begin.deadline.before(RESERVE),
-            Manner::AtOnce => SystemClock.now().after(RESERVE),
+impl RunningCommand {
+    /// Has the guardian stop the command, because the lease has ended for this reason.
+    fn stop(&mut self, reason: EndReason) {
+        self.ready_file.remove();
+        let mode = stop_mode(reason, self.start.deadline.before(self.start.stop_before));
+        self.guardian.request(GuardianRequest::Stop(mode));
+        self.overdue_at = Some(match mode {
+            StopMode::Graceful => self.start.deadline.before(RESERVE),
+            StopMode::Immediate => SystemClock.now().after(RESERVE),
         });
     }
 }
 
-/// A lease that ends before its time, other than by our own rules, may be someone else's already.
-fn manner(ending: EndReason, stop_at: Timestamp) -> Manner {
-    let early = SystemClock.now().after(Duration::from_millis(100)) < stop_at;
-    match ending {
-        EndReason::MaxHold | EndReason::NoProgress => Manner::Gently,
-        EndReason::NotOurs => Manner::AtOnce,
-        _ if early => Manner::AtOnce,
-        _ => Manner::Gently,
+/// How to stop the command of a lease that has ended for this reason.
+///
+/// A lease that ends before `stop_at`, and not by a rule of our own (`--max-hold`), was taken from us:
+/// another client may hold the resource already, so there is no time for a grace.
+fn stop_mode(reason: EndReason, stop_at: Timestamp) -> StopMode {
+    let is_early = SystemClock.now().after(EARLY_BY) < stop_at;
+    match reason {
+        EndReason::MaxHold | EndReason::NoProgress => StopMode::Graceful,
+        EndReason::NotOurs => StopMode::Immediate,
+        _ if is_early => StopMode::Immediate,
+        _ => StopMode::Graceful,
     }
 }

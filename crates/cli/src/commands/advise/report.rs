@@ -1,4 +1,4 @@
-//! Shows the advice, to people and to programs.
+//! The output of `leasehold advise`, as text and as JSON.
 
 use std::process::ExitCode;
 
@@ -8,9 +8,9 @@ use serde::Serialize;
 use crate::{exit::Failure, output::Output, screen::Screen, table::Style};
 
 #[derive(Serialize)]
-pub(super) struct Shown {
+pub(super) struct AdviceView {
     case: Option<&'static str>,
-    answers: Given,
+    answers: AnswersView,
     name: &'static str,
     situation: &'static str,
     approach: &'static str,
@@ -19,7 +19,7 @@ pub(super) struct Shown {
     transaction_required: bool,
     duplicates_acceptable: bool,
     purpose: &'static str,
-    /// Of a lease, if one is taken.
+    /// The weakest guarantee that is enough, if a lease is advised.
     least_level: Option<&'static str>,
     backends: Vec<&'static str>,
     because: &'static str,
@@ -29,7 +29,7 @@ pub(super) struct Shown {
 }
 
 #[derive(Serialize)]
-struct Given {
+struct AnswersView {
     protects: &'static str,
     overlap: &'static str,
     duplicates: bool,
@@ -42,15 +42,15 @@ struct Given {
     consensus: bool,
 }
 
-impl Shown {
-    pub(super) fn of(case: Option<&Case>, answers: &Answers) -> Shown {
+impl AdviceView {
+    pub(super) fn of(case: Option<&Case>, answers: &Answers) -> AdviceView {
         let advice = answers.advice();
         let row = advice.row;
-        let takes_one = row.role != Role::No;
-        let fit = BACKENDS.iter().filter(|one| takes_one && one.level >= advice.least);
-        Shown {
+        let uses_lease = row.role != Role::No;
+        let suitable = BACKENDS.iter().filter(|backend| uses_lease && backend.level >= advice.least);
+        AdviceView {
             case: case.map(|case| case.name),
-            answers: Given {
+            answers: AnswersView {
                 protects: answers.protects.as_str(),
                 overlap: answers.overlap.as_str(),
                 duplicates: answers.duplicates,
@@ -70,8 +70,8 @@ impl Shown {
             transaction_required: row.transaction,
             duplicates_acceptable: answers.duplicates,
             purpose: row.purpose.as_str(),
-            least_level: takes_one.then(|| advice.least.as_str()),
-            backends: fit.map(|one| one.scheme).collect(),
+            least_level: uses_lease.then(|| advice.least.as_str()),
+            backends: suitable.map(|backend| backend.scheme).collect(),
             because: row.because,
             still: row.still,
             remarks: advice.remarks,
@@ -86,13 +86,13 @@ pub(super) fn show(
     output: Output,
     screen: Screen,
 ) -> Result<ExitCode, Failure> {
-    let shown = Shown::of(case, answers);
+    let view = AdviceView::of(case, answers);
     if output.json {
-        return screen.print_json(&shown).map(|_| ExitCode::SUCCESS);
+        return screen.print_json(&view).map(|_| ExitCode::SUCCESS);
     }
-    let width = screen.columns().unwrap_or(100).clamp(40, 100);
+    let width = screen.columns().unwrap_or(TEXT_COLUMNS_MAX).clamp(TEXT_COLUMNS_MIN, TEXT_COLUMNS_MAX);
     let mut lines = Vec::new();
-    let mut say = |label: &str, text: &str, style: Style| {
+    let mut add = |label: &str, text: &str, style: Style| {
         for (at, line) in wrapped(text, width - LABEL).into_iter().enumerate() {
             let label =
                 Style::Bold.paint(&format!("{:LABEL$}", if at == 0 { label } else { "" }), screen.colour);
@@ -100,27 +100,31 @@ pub(super) fn show(
         }
     };
     if let Some(case) = case {
-        say("case", &format!("{}: {}", case.name, case.what), Style::Plain);
+        add("case", &format!("{}: {}", case.name, case.what), Style::Plain);
     }
-    let style = if shown.lease == Role::No.as_str() { Style::Warn } else { Style::Good };
-    say("do", shown.approach, style);
-    say("why", shown.because, Style::Plain);
-    if let Some(level) = shown.least_level {
-        say("where", &format!("{level} or stronger: {}", shown.backends.join(", ")), Style::Plain);
+    let style = if view.lease == Role::No.as_str() { Style::Warn } else { Style::Good };
+    add("do", view.approach, style);
+    add("why", view.because, Style::Plain);
+    if let Some(level) = view.least_level {
+        add("stores", &format!("{level} or stronger: {}", view.backends.join(", ")), Style::Plain);
     }
-    say("twice", if shown.duplicates_acceptable { "acceptable" } else { "not acceptable" }, Style::Plain);
-    shown.still.iter().for_each(|still| say("still", still, Style::Warn));
-    shown.remarks.iter().for_each(|remark| say("note", remark, Style::Plain));
+    add("duplicates", if view.duplicates_acceptable { "acceptable" } else { "not acceptable" }, Style::Plain);
+    view.still.iter().for_each(|still| add("caution", still, Style::Warn));
+    view.remarks.iter().for_each(|remark| add("note", remark, Style::Plain));
     lines.push(String::new());
     lines.extend(
-        shown.snippet.lines().map(|line| if line.is_empty() { String::new() } else { format!("    {line}") }),
+        view.snippet.lines().map(|line| if line.is_empty() { String::new() } else { format!("    {line}") }),
     );
     screen.print_lines(&lines).map(|_| ExitCode::SUCCESS)
 }
 
-/// Columns of the words on the left.
-const LABEL: usize = 7;
+/// Text is wrapped to the width of the terminal, within these limits.
+const TEXT_COLUMNS_MIN: usize = 40;
+const TEXT_COLUMNS_MAX: usize = 100;
+/// The width of the labels on the left, in columns.
+const LABEL: usize = 12;
 
+/// The text in lines of at most `width` characters.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {

@@ -1,5 +1,5 @@
-//! What the program does on any store that is a server. A test program says which server it is, and adds what only
-//! that one has.
+//! Tests of the program that run on every store that is a server. The test file of a server implements
+//! [`Server`], runs this suite with [`run_on!`], and adds tests of its own.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::missing_panics_doc)]
 
 use std::process::{Command, Output, Stdio};
@@ -8,37 +8,38 @@ use leasehold::FencingToken;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{Running, Site, Start as _, ended, eventually, is_alive, pid_in, said};
+use crate::support::{Running, Start as _, TestDir, eventually, exit_and_errors, is_alive, pid_in, text_of};
 
-/// A server that leases are kept on.
+/// A real server with a store.
 pub trait Server {
-    /// Whether it is trusted with work that must be right.
-    const STRONG: bool;
+    /// Whether `run --correctness` accepts this store.
+    const SUITS_CORRECTNESS: bool;
 
     fn start() -> Self;
     fn url(&self) -> String;
-    /// It is there, and does not answer.
+    /// Stops the server: it does not reply, but its connections stay open.
     fn freeze(&self);
+    /// Continues the server after [`Server::freeze`].
     fn thaw(&self);
-    /// It is gone for good.
+    /// Kills the server.
     fn kill(&self);
-    /// Whether there is anyone at `report/42`, by what the server itself has stored.
-    fn is_taken(&self) -> bool;
+    /// Whether `report/42` is held, by the data on the server itself.
+    fn is_held(&self) -> bool;
 }
 
-/// A directory, and a server that leases are kept on instead of in it.
-pub struct Store<S> {
-    pub site: Site,
+/// A server with a store, and a directory for the files of the test.
+pub struct ServerStore<S> {
+    pub dir: TestDir,
     pub server: S,
 }
 
-impl<S: Server> Store<S> {
-    pub fn new() -> Store<S> {
-        Store { site: Site::new(), server: S::start() }
+impl<S: Server> ServerStore<S> {
+    pub fn new() -> ServerStore<S> {
+        ServerStore { dir: TestDir::new(), server: S::start() }
     }
 
     pub fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = self.site.leasehold();
+        let mut command = self.dir.leasehold();
         command.args(["--store", &self.server.url()]).args(arguments).stdin(Stdio::null());
         command
     }
@@ -47,33 +48,33 @@ impl<S: Server> Store<S> {
         self.command(arguments).output().unwrap()
     }
 
-    /// It succeeds, and this is what it prints.
+    /// Panics unless the call succeeds without a line on stderr. What it prints on stdout.
     #[track_caller]
     pub fn prints(&self, arguments: &[&str]) -> String {
         let output = self.output(arguments);
-        assert_eq!(ended(&output), (0, vec![]), "{arguments:?}");
-        said(&output.stdout)
+        assert_eq!(exit_and_errors(&output), (0, vec![]), "{arguments:?}");
+        text_of(&output.stdout)
     }
 
-    /// It fails with this code, and one line that has this word in it.
+    /// Panics unless the call fails with this code, and one line on stderr that contains this text.
     #[track_caller]
     pub fn refuses(&self, arguments: &[&str], code: i32, word: &str) {
-        is_refused(&mut self.command(arguments), code, word);
+        assert_refused(&mut self.command(arguments), code, word);
     }
 
-    /// Of another URL than its own, the same.
+    /// The same with another store URL.
     #[track_caller]
     pub fn refuses_url(&self, url: &str, code: i32, word: &str) {
-        let mut command = self.site.leasehold();
-        is_refused(command.args(["--store", url, "run", "x/1", "--", "echo", "ran"]), code, word);
+        let mut command = self.dir.leasehold();
+        assert_refused(command.args(["--store", url, "run", "x/1", "--", "echo", "ran"]), code, word);
     }
 
-    /// Runs this script under `report/42`, with these options of `run` before.
+    /// `leasehold run OPTIONS… report/42 -- sh -c SCRIPT`
     pub fn script(&self, options: &[&str], script: &str) -> Command {
         self.command(&[&["run"], options, &["report/42", "--", "sh", "-c", script]].concat())
     }
 
-    /// Takes `report/42` and gives it back; the token that it had.
+    /// Acquires and releases `report/42`. The token of the grant.
     #[track_caller]
     pub fn token(&self) -> FencingToken {
         let running = self.script(&["-w", "60"], "echo $LEASEHOLD_TOKEN").start();
@@ -82,7 +83,7 @@ impl<S: Server> Store<S> {
         token
     }
 
-    /// Takes `report/42` and keeps it until a line is written to it.
+    /// Holds `report/42` until a line is written to the process.
     #[track_caller]
     pub fn hold(&self, options: &[&str]) -> (Running, FencingToken) {
         let mut command = self.script(options, "echo $LEASEHOLD_TOKEN; read line");
@@ -97,37 +98,38 @@ impl<S: Server> Store<S> {
 }
 
 #[track_caller]
-fn is_refused(command: &mut Command, code: i32, word: &str) {
+fn assert_refused(command: &mut Command, code: i32, word: &str) {
     let output = command.output().unwrap();
-    let (ended, errors) = ended(&output);
-    assert_eq!((ended, errors.len(), said(&output.stdout)), (code, 1, String::new()), "{errors:?}");
+    let (exit, errors) = exit_and_errors(&output);
+    assert_eq!((exit, errors.len(), text_of(&output.stdout)), (code, 1, String::new()), "{errors:?}");
     assert!(errors[0].contains(word), "{errors:?}");
 }
 
 #[track_caller]
 fn token_of(running: &Running) -> FencingToken {
-    running.line().parse().unwrap()
+    running.next_line().parse().unwrap()
 }
 
-/// A lease that ends soon. Where a session keeps it, it ends when the session allows.
+/// A short lease, so that losing it does not take long. On a store with sessions, the session decides how
+/// long it takes.
 const SHORT: [&str; 2] = ["--ttl", "3s"];
-/// A command that does not end by itself, and says so when it has begun.
+/// A command that ignores TERM and never ends. It writes its pid to a file and prints its token.
 const ENDLESS: &str = "trap '' TERM; echo $$ > pid; echo $LEASEHOLD_TOKEN; while :; do sleep 0.05; done";
 
-pub fn a_run_passes_on_what_it_holds_and_how_it_ended<S: Server>() {
-    let store = Store::<S>::new();
+pub fn a_run_passes_on_resource_token_and_exit_code<S: Server>() {
+    let store = ServerStore::<S>::new();
     let output = store.script(&[], "echo $LEASEHOLD_RESOURCE $LEASEHOLD_TOKEN; exit 7").output().unwrap();
-    assert_eq!(ended(&output), (7, vec![]));
+    assert_eq!(exit_and_errors(&output), (7, vec![]));
     let first: FencingToken =
-        said(&output.stdout).trim().strip_prefix("report/42 ").unwrap().parse().unwrap();
-    assert!(!store.server.is_taken(), "given back");
+        text_of(&output.stdout).trim().strip_prefix("report/42 ").unwrap().parse().unwrap();
+    assert!(!store.server.is_held(), "it was released");
     assert!(store.token() > first);
 }
 
-pub fn one_holds_the_next_waits_its_turn_and_everyone_can_see_who<S: Server>() {
-    let store = Store::<S>::new();
+pub fn the_next_run_waits_for_the_holder_and_both_are_listed<S: Server>() {
+    let store = ServerStore::<S>::new();
     let (mut holder, token) = store.hold(&[]);
-    assert!(store.server.is_taken());
+    assert!(store.server.is_held());
     let shown = store.shown();
     assert_eq!(shown["holders"][0]["token"], token.to_string(), "{shown}");
     for looking in [&["ls"][..], &["why", "report/42"]] {
@@ -137,15 +139,15 @@ pub fn one_holds_the_next_waits_its_turn_and_everyone_can_see_who<S: Server>() {
     store.refuses(&["run", "-n", "report/42", "--", "true"], 75, "report/42");
 
     let next = store.script(&["-w", "60"], "echo $LEASEHOLD_TOKEN").start();
-    eventually("it waits", || store.shown()["queue_length"] == 1);
+    eventually("it waits", || store.shown()["line_length"] == 1);
     holder.write("\n");
     assert_eq!(holder.end(), (0, vec![]));
     assert!(token_of(&next) > token);
     assert_eq!(next.end(), (0, vec![]));
 }
 
-pub fn operators_pause_and_evict_and_what_they_did_is_kept<S: Server>() {
-    let store = Store::<S>::new();
+pub fn pause_and_evict_work_and_are_in_the_audit_trail<S: Server>() {
+    let store = ServerStore::<S>::new();
     store.prints(&["pause", "report/42", "--for", "1m", "--reason", "a deployment"]);
     store.refuses(&["run", "-n", "report/42", "--", "true"], 75, "paused");
     store.prints(&["resume", "report/42", "--reason", "it is over"]);
@@ -158,19 +160,19 @@ pub fn operators_pause_and_evict_and_what_they_did_is_kept<S: Server>() {
     assert!(["a deployment", "it is over", "it hangs"].iter().all(|why| audit.contains(why)), "{audit}");
 }
 
-pub fn a_run_that_is_killed_takes_its_command_along_and_is_followed<S: Server>() {
-    let store = Store::<S>::new();
+pub fn a_killed_run_takes_its_command_along_and_its_lease_runs_out<S: Server>() {
+    let store = ServerStore::<S>::new();
     let running = store.script(&SHORT, ENDLESS).start();
-    let (token, pid) = (token_of(&running), pid_in(&store.site.path("pid")));
+    let (token, pid) = (token_of(&running), pid_in(&store.dir.path("pid")));
     running.signal(Signal::KILL);
     eventually("the command is dead", || !is_alive(pid));
     assert!(store.token() > token);
 }
 
-pub fn a_server_that_stops_answering_costs_the_lease_in_time<S: Server>() {
-    let store = Store::<S>::new();
+pub fn a_server_that_stops_replying_loses_the_lease_in_time<S: Server>() {
+    let store = ServerStore::<S>::new();
     let running = store.script(&SHORT, ENDLESS).start();
-    let (token, pid) = (token_of(&running), pid_in(&store.site.path("pid")));
+    let (token, pid) = (token_of(&running), pid_in(&store.dir.path("pid")));
     store.server.freeze();
     let (code, errors) = running.end();
     assert_eq!(code, 79, "{errors:?}");
@@ -179,16 +181,16 @@ pub fn a_server_that_stops_answering_costs_the_lease_in_time<S: Server>() {
     assert!(store.token() > token);
 }
 
-pub fn a_server_that_is_gone_is_one_clear_line<S: Server>() {
-    let store = Store::<S>::new();
+pub fn a_server_that_is_gone_is_reported_in_one_line<S: Server>() {
+    let store = ServerStore::<S>::new();
     store.server.kill();
     store.refuses(&["run", "-w", "1", "report/42", "--", "true"], 69, "cannot connect");
 }
 
-pub fn work_that_must_be_right_is_let_in_only_where_that_is_promised<S: Server>() {
-    let store = Store::<S>::new();
+pub fn correctness_is_accepted_only_by_a_store_with_strong_guarantees<S: Server>() {
+    let store = ServerStore::<S>::new();
     let words = ["run", "--correctness", "payment/1", "--", "echo", "ran"];
-    if S::STRONG {
+    if S::SUITS_CORRECTNESS {
         assert_eq!(store.prints(&words), "ran\n");
     } else {
         store.refuses(&words, 78, "best-effort");
@@ -196,24 +198,24 @@ pub fn work_that_must_be_right_is_let_in_only_where_that_is_promised<S: Server>(
     assert_eq!(store.prints(&[&["run", "--fenced"], &words[1..]].concat()), "ran\n");
 }
 
-/// Tells all of them on a server.
-macro_rules! told_on {
+/// Runs all tests of this suite on a server.
+macro_rules! run_on {
     ($server:ty) => {
-        $crate::stories::told_on!($server:
-            a_run_passes_on_what_it_holds_and_how_it_ended
-            one_holds_the_next_waits_its_turn_and_everyone_can_see_who
-            operators_pause_and_evict_and_what_they_did_is_kept
-            a_run_that_is_killed_takes_its_command_along_and_is_followed
-            a_server_that_stops_answering_costs_the_lease_in_time
-            a_server_that_is_gone_is_one_clear_line
-            work_that_must_be_right_is_let_in_only_where_that_is_promised
+        $crate::server_suite::run_on!($server:
+            a_run_passes_on_resource_token_and_exit_code
+            the_next_run_waits_for_the_holder_and_both_are_listed
+            pause_and_evict_work_and_are_in_the_audit_trail
+            a_killed_run_takes_its_command_along_and_its_lease_runs_out
+            a_server_that_stops_replying_loses_the_lease_in_time
+            a_server_that_is_gone_is_reported_in_one_line
+            correctness_is_accepted_only_by_a_store_with_strong_guarantees
         );
     };
-    ($server:ty: $($story:ident)*) => {
+    ($server:ty: $($test:ident)*) => {
         $(#[test]
-        fn $story() {
-            $crate::stories::$story::<$server>();
+        fn $test() {
+            $crate::server_suite::$test::<$server>();
         })*
     };
 }
-pub(crate) use told_on;
+pub(crate) use run_on;

@@ -1,4 +1,5 @@
-//! While it waits: who holds it, since when, how many are ahead; and whether it has been done meanwhile.
+//! While a run waits: prints who holds the resource, since when and how many waiters are ahead; and sees
+//! whether another run has done the work meanwhile (`--once-per`).
 
 use std::{future::pending, sync::Arc, time::Duration};
 
@@ -7,31 +8,37 @@ use leasehold::{Backend, ClaimRef, Client, HeldBy, OwnerToken, Snapshot, System}
 use super::{Run, claim::of_namespace};
 use crate::commands::Context;
 
-/// A person is told after this long, and whenever the holder changes.
-const TELL_AFTER: Duration = Duration::from_secs(1);
+/// The first note is printed after this long. Further notes are printed whenever the holder changes.
+const FIRST_NOTE_AFTER: Duration = Duration::from_secs(1);
+/// The pause after a look that failed.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// The pause after the resource was seen free: our own claim is about to be granted.
+const GRANT_PAUSE: Duration = Duration::from_millis(20);
+/// The pause between two looks at the store.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
-/// Tells a person who watches. Never resolves: it is raced against the wait.
-pub(super) async fn tell(run: &Run, context: &Context, client: &Client) {
-    if !context.output.is_watched() {
+/// Prints notes about the wait, if the output shows progress. Never resolves: the caller races it against the
+/// claim.
+pub(super) async fn show(run: &Run, context: &Context, client: &Client) {
+    if !context.output.shows_progress() {
         pending::<()>().await;
     }
     let client = of_namespace(client, &run.resource);
-    let mut told = None;
-    tokio::time::sleep(TELL_AFTER).await;
+    let mut last_noted = None;
+    tokio::time::sleep(FIRST_NOTE_AFTER).await;
     loop {
         if let Ok(snapshot) = client.look(run.resource.kind(), &run.resource.id()).await {
             let holder = snapshot.holders.first().map(|by| by.token);
-            if told != Some(holder) {
-                context.output.say(&describe(&snapshot));
-                told = Some(holder);
+            if last_noted != Some(holder) {
+                context.output.note(&describe(&snapshot));
+                last_noted = Some(holder);
             }
         }
         tokio::time::sleep(LOOK_AGAIN).await;
     }
 }
 
-/// Resolves when another run has done it; never, unless it is to be done only once.
+/// Resolves when another run has done the work (`--once-per`). Without `--once-per` it never resolves.
 pub(super) async fn done_elsewhere(run: &Run, backend: &Arc<dyn Backend>, client: &Client) {
     if run.once_per.is_none() {
         pending::<()>().await;
@@ -40,17 +47,17 @@ pub(super) async fn done_elsewhere(run: &Run, backend: &Arc<dyn Backend>, client
     let watcher = ClaimRef { resource: run.resource.clone(), owner: OwnerToken::fresh(&System::current()) };
     loop {
         let Ok(snapshot) = client.look(run.resource.kind(), &run.resource.id()).await else {
-            tokio::time::sleep(TELL_AFTER).await; // the claim itself says what is wrong
+            tokio::time::sleep(RETRY_AFTER).await; // the claim itself reports what is wrong
             continue;
         };
         if snapshot.holders.iter().any(|by| by.kept) {
             return;
         }
         if snapshot.holders.is_empty() {
-            tokio::time::sleep(Duration::from_millis(20)).await; // the claim is about to be granted
+            tokio::time::sleep(GRANT_PAUSE).await;
         }
         if backend.wait(&watcher, &snapshot.cursor, LOOK_AGAIN).await.is_err() {
-            tokio::time::sleep(TELL_AFTER).await;
+            tokio::time::sleep(RETRY_AFTER).await;
         }
     }
 }
@@ -60,9 +67,13 @@ fn describe(snapshot: &Snapshot) -> String {
     let mut line = format!("{}: ", snapshot.resource);
     match (snapshot.holders.first(), snapshot.paused_for) {
         (_, Some(left)) => line.push_str(&format!("paused by an operator for {} more", human(left))),
-        (None, None) => line.push_str("waiting in line"),
+        (None, None) => line.push_str("waiting in the queue"),
         (Some(by), None) if by.kept => {
-            line.push_str(&format!("closed for {} more after {}", human(by.remaining), by.holder));
+            line.push_str(&format!(
+                "closed for {} more after the release by {}",
+                human(by.remaining),
+                by.holder
+            ));
         }
         (Some(by), None) => line.push_str(&held_by(by)),
     }
@@ -71,7 +82,8 @@ fn describe(snapshot: &Snapshot) -> String {
     }
     let us = std::process::id();
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let ahead = snapshot.queue.iter().position(|place| place.holder.pid == us && place.holder.host == host);
+    let ahead =
+        snapshot.queue.iter().position(|waiter| waiter.holder.pid == us && waiter.holder.host == host);
     match ahead {
         None => {}
         Some(0) => line.push_str(", we are next"),

@@ -1,4 +1,4 @@
-//! A store of one's own, the real program on it, and holders that live or are dead.
+//! Runs the real program on a SQLite store of its own, with live and dead holders.
 #![allow(dead_code, clippy::unwrap_used, reason = "tests; each file uses a part")]
 
 use std::{
@@ -11,29 +11,32 @@ use leasehold::{Client, FencingToken};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// How long anything may take on a loaded machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+#[path = "../support/default_signals.rs"]
+mod default_signals;
 
-/// A store in a directory of its own.
-pub(crate) struct Store(TempDir);
+/// How long a test waits for the end of a process.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What a call of the program came to.
+/// A SQLite store in a temporary directory.
+pub(crate) struct TestStore(TempDir);
+
+/// The exit code and the output of a call of the program.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct CallOutput {
     pub(crate) code: i32,
     pub(crate) out: String,
     pub(crate) err: String,
 }
 
-impl Answer {
-    /// It succeeded, and this is what it printed.
+impl CallOutput {
+    /// Panics unless the call succeeded. What it printed on stdout.
     #[track_caller]
     pub(crate) fn ok(self) -> String {
         assert_eq!(self.code, 0, "{self:?}");
         self.out
     }
 
-    /// It ended with this code, and its error speaks of all of these.
+    /// Panics unless the call ended with this code and its stderr contains all of these texts.
     #[track_caller]
     pub(crate) fn fails(self, code: i32, words: &[&str]) {
         assert_eq!(self.code, code, "{self:?}");
@@ -41,9 +44,9 @@ impl Answer {
     }
 }
 
-impl Store {
-    pub(crate) fn new() -> Store {
-        Store(tempfile::tempdir().unwrap())
+impl TestStore {
+    pub(crate) fn new() -> TestStore {
+        TestStore(tempfile::tempdir().unwrap())
     }
 
     pub(crate) fn url(&self) -> String {
@@ -51,7 +54,7 @@ impl Store {
     }
 
     pub(crate) fn command(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
+        let mut command = default_signals::command(env!("CARGO_BIN_EXE_leasehold"));
         command.args(words).stdin(Stdio::null());
         for name in ["LEASEHOLD_OPERATOR", "NO_COLOR", "SUDO_USER", "LEASEHOLD_CONFIG", "TERM"] {
             command.env_remove(name);
@@ -60,32 +63,32 @@ impl Store {
         command
     }
 
-    pub(crate) fn call(&self, words: &[&str]) -> Answer {
+    pub(crate) fn call(&self, words: &[&str]) -> CallOutput {
         let output = self.command(words).output().unwrap();
-        Answer {
+        CallOutput {
             code: output.status.code().unwrap_or(-1),
             out: String::from_utf8(output.stdout).unwrap(),
             err: String::from_utf8(output.stderr).unwrap(),
         }
     }
 
-    /// What it prints, with `--json`; the call may have found something to complain about.
+    /// What the call prints with `--json`, whatever its exit code.
     #[track_caller]
     pub(crate) fn json(&self, words: &[&str]) -> Value {
-        let answer = self.call(&[words, &["--json"]].concat());
-        serde_json::from_str(&answer.out).unwrap_or_else(|error| panic!("{error}: {answer:?}"))
+        let output = self.call(&[words, &["--json"]].concat());
+        serde_json::from_str(&output.out).unwrap_or_else(|error| panic!("{error}: {output:?}"))
     }
 
-    /// The error that it ends with, with `--json`.
+    /// The error of the call with `--json`.
     #[track_caller]
     pub(crate) fn json_error(&self, words: &[&str]) -> Value {
-        let answer = self.call(&[words, &["--json"]].concat());
-        let last = answer.err.lines().last().unwrap_or("");
-        serde_json::from_str::<Value>(last).unwrap_or_else(|error| panic!("{error}: {answer:?}"))["error"]
+        let output = self.call(&[words, &["--json"]].concat());
+        let last = output.err.lines().last().unwrap_or("");
+        serde_json::from_str::<Value>(last).unwrap_or_else(|error| panic!("{error}: {output:?}"))["error"]
             .take()
     }
 
-    /// A living holder: `leasehold run`, which renews.
+    /// A live holder: `leasehold run`, which renews its lease.
     pub(crate) fn hold(&self, words: &[&str]) -> Running {
         let script = ["--", "sh", "-c", "echo $LEASEHOLD_TOKEN; exec sleep 120"];
         let mut command = self.command(&[&["run"], words, &script].concat());
@@ -96,30 +99,31 @@ impl Store {
         Running { child, token: token.trim().to_owned() }
     }
 
-    /// A claim that waits in line.
+    /// A claim that waits in the queue.
     pub(crate) fn wait_for(&self, resource: &str) -> Running {
-        let before = self.json(&["show", resource])["queue_length"].as_u64().unwrap();
+        let before = self.json(&["show", resource])["line_length"].as_u64().unwrap();
         let child = self.command(&["run", resource, "--label", "waiter", "--", "true"]).spawn().unwrap();
-        eventually(|| self.json(&["show", resource])["queue_length"].as_u64().unwrap() > before);
+        eventually(|| self.json(&["show", resource])["line_length"].as_u64().unwrap() > before);
         Running { child, token: String::new() }
     }
 
-    /// Runs something with a client of the library, which is gone afterwards: what it forgot is never renewed.
+    /// Runs `work` with a client of the library. The client stops afterwards, so leases that `work` has
+    /// forgotten are not renewed any more.
     pub(crate) fn with_client<T>(&self, label: &str, work: impl AsyncFnOnce(&Client) -> T) -> T {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let work = async {
             let backend = leasehold::open(&self.url()).await.unwrap();
             let client = Client::builder(backend).label(label).build();
-            let answer = work(&client).await;
+            let result = work(&client).await;
             std::mem::forget(client);
-            answer
+            result
         };
-        let answer = runtime.block_on(work);
+        let result = runtime.block_on(work);
         runtime.shutdown_background();
-        answer
+        result
     }
 
-    /// A holder that has stopped renewing, as one that hangs.
+    /// A holder that has stopped renewing, as if it hung.
     pub(crate) fn dead_holder(&self, kind: &str, id: &str, ttl: Duration, label: &str) -> FencingToken {
         self.with_client(label, async |client| {
             let lease = client.lease(kind, id).ttl(ttl).acquire().await.unwrap();
@@ -130,18 +134,18 @@ impl Store {
     }
 }
 
-/// A process that is ended with the test.
+/// A process that is killed at the end of the test.
 pub(crate) struct Running {
     pub(crate) child: Child,
     pub(crate) token: String,
 }
 
 impl Running {
-    /// Its end: the code, and what it said.
+    /// Waits for the end. The exit code, and what the process printed on stderr.
     pub(crate) fn end(mut self) -> (i32, String) {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         while self.child.try_wait().unwrap().is_none() {
-            assert!(Instant::now() < until, "it goes on and on");
+            assert!(Instant::now() < until, "it does not end");
             std::thread::sleep(Duration::from_millis(10));
         }
         let code = self.child.wait().unwrap().code().unwrap_or(-1);
@@ -164,18 +168,19 @@ impl Drop for Running {
     }
 }
 
+/// Waits until the condition is true. Panics after a while.
 #[track_caller]
-pub(crate) fn eventually(mut is: impl FnMut() -> bool) {
+pub(crate) fn eventually(mut condition: impl FnMut() -> bool) {
     let began = Instant::now();
-    while !is() {
-        assert!(began.elapsed() < Duration::from_secs(20), "it never came about");
+    while !condition() {
+        assert!(began.elapsed() < Duration::from_secs(20), "gave up waiting");
         std::thread::sleep(Duration::from_millis(50));
     }
 }
 
-/// Nothing that a terminal would obey.
+/// Panics if the text has characters that a terminal acts on.
 #[track_caller]
-pub(crate) fn harmless(text: &str) {
+pub(crate) fn assert_printable(text: &str) {
     let bad = |c: char| {
         (c.is_control() && c != '\n') || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
     };

@@ -1,4 +1,4 @@
-//! Who is below a process, and ending them.
+//! Finding and killing all descendants of a process, from `/proc`.
 
 use std::{fs, time::Duration};
 
@@ -7,13 +7,16 @@ use rustix::{
     process::{Pid, PidfdFlags, Signal, WaitOptions, getpid, pidfd_open, pidfd_send_signal, wait},
 };
 
-/// A process, as `/proc` has it.
+/// The pause before descendants that are still alive are killed again.
+const KILL_AGAIN: Duration = Duration::from_millis(5);
+
+/// A process, as `/proc/PID/stat` describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Process {
     pub(crate) pid: Pid,
     parent: i32,
     pub(crate) group: i32,
-    /// With the pid it names a process for good: pids are used again.
+    /// The start time. The kernel uses pids again; pid and start time together name one process for good.
     started: u64,
 }
 
@@ -22,7 +25,10 @@ impl Process {
         parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
     }
 
-    /// Sends it a signal, and to nobody else: not to one that has got its pid since.
+    /// Sends a signal to this process, and never to a newer process with the same pid.
+    ///
+    /// The pidfd is opened first and the start time is compared then: from the comparison on, the pidfd names
+    /// the right process.
     pub(crate) fn signal(&self, signal: Signal) -> Result<(), Errno> {
         let handle = pidfd_open(self.pid, PidfdFlags::empty())?;
         match Process::read(self.pid.as_raw_pid()) {
@@ -32,7 +38,8 @@ impl Process {
     }
 }
 
-/// `pid (name) state parent group …`, where the name may hold anything, and the start is the 22nd.
+/// Parses `pid (name) state parent group …`. The name may contain any bytes, also `)`. The start time is
+/// field 22.
 fn parse(stat: &[u8]) -> Option<Process> {
     let close = stat.iter().rposition(|&byte| byte == b')')?;
     let open = stat.iter().position(|&byte| byte == b'(')?;
@@ -45,8 +52,8 @@ fn parse(stat: &[u8]) -> Option<Process> {
     Some(Process { pid: Pid::from_raw(pid)?, parent, group, started })
 }
 
-/// Everyone below this process. What is started meanwhile may be missed: look again.
-pub(crate) fn below(root: Pid) -> Vec<Process> {
+/// All descendants of a process. A process that starts meanwhile may be missing: call it again.
+pub(crate) fn descendants(root: Pid) -> Vec<Process> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let mut others: Vec<Process> = pids.filter_map(Process::read).collect();
@@ -62,17 +69,19 @@ pub(crate) fn below(root: Pid) -> Vec<Process> {
     found
 }
 
-/// Kills everything below this process; returns those that it may not touch.
-pub(crate) fn kill_below(root: Pid) -> Vec<Pid> {
-    let killed = below(root).into_iter().map(|process| (process.pid, process.signal(Signal::KILL)));
+/// Kills all descendants of a process. Returns those that belong to another user and cannot be killed.
+pub(crate) fn kill_descendants(root: Pid) -> Vec<Pid> {
+    let killed = descendants(root).into_iter().map(|process| (process.pid, process.signal(Signal::KILL)));
     killed.filter(|(_, sent)| *sent == Err(Errno::PERM)).map(|(pid, _)| pid).collect()
 }
 
-/// Kills everything below this process until there is nothing left. The kernel says so, not a list: this process is
-/// a subreaper, so as long as anything below it lives, it has a child.
-pub(crate) fn slay() {
+/// Kills all descendants of this process until none is left.
+///
+/// The list from `/proc` can miss a process that has just started, so it is not the proof. The proof is
+/// `wait`: this process is a subreaper, so it has a child as long as any descendant lives.
+pub(crate) fn kill_all_descendants() {
     loop {
-        kill_below(getpid());
+        kill_descendants(getpid());
         loop {
             match wait(WaitOptions::NOHANG) {
                 Ok(Some(_)) => {}
@@ -80,7 +89,7 @@ pub(crate) fn slay() {
                 Err(_) => return,
             }
         }
-        std::thread::sleep(Duration::from_millis(5));
+        std::thread::sleep(KILL_AGAIN);
     }
 }
 
@@ -89,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_may_hold_anything() {
+    fn the_name_of_a_process_may_contain_any_bytes() {
         let stat = b"42 (a) b) (c\xff) S 7 40 40 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 12345 0 0\n";
         let process = parse(stat).unwrap();
         assert_eq!((process.pid.as_raw_pid(), process.parent, process.group), (42, 7, 40));
@@ -98,13 +107,13 @@ mod tests {
     }
 
     #[test]
-    fn children_are_found_and_only_they_are_signalled() {
+    fn a_signal_reaches_the_process_that_was_found_and_no_newer_one_with_its_pid() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let pid = i32::try_from(child.id()).unwrap();
-        let found = below(getpid());
+        let found = descendants(getpid());
         let process = *found.iter().find(|process| process.pid.as_raw_pid() == pid).unwrap();
-        let another = Process { started: process.started + 1, ..process };
-        assert_eq!(another.signal(Signal::KILL), Err(Errno::SRCH), "its pid was used again");
+        let newer = Process { started: process.started + 1, ..process };
+        assert_eq!(newer.signal(Signal::KILL), Err(Errno::SRCH), "a newer process has the pid");
         process.signal(Signal::KILL).unwrap();
         assert_eq!(child.wait().unwrap().code(), None);
     }

@@ -1,4 +1,4 @@
-//! Asks what no flag has answered.
+//! Asks the questions of `leasehold advise` that no option has answered.
 
 use std::{
     io::{self, BufRead, Write},
@@ -10,11 +10,11 @@ use leasehold::advice::{Answers, Overlap, Protects, QUESTIONS, Question};
 use super::Flags;
 use crate::{args, exit::Failure, terminal};
 
-/// Whoever answers nonsense this often does not want to answer.
-const TRIES: usize = 3;
+/// How often a question is asked again after an invalid answer.
+const ATTEMPTS_MAX: usize = 3;
 
 impl Flags {
-    /// What the flags say, in the order of the questions.
+    /// The answers by options, in the order of the questions.
     fn given(&self) -> [Option<String>; 10] {
         let lasts = self.lasts.map(|lasts| format!("{}", lasts.as_secs_f64()));
         [
@@ -32,8 +32,8 @@ impl Flags {
     }
 }
 
-/// The answers by flags, and for the rest from whoever sits at the keyboard.
-pub(super) fn missing(flags: &Flags) -> Result<Answers, Failure> {
+/// The answers by options, completed by asking on the terminal.
+pub(super) fn complete(flags: &Flags) -> Result<Answers, Failure> {
     let mut given = flags.given();
     let total = QUESTIONS.len();
     let mut stdin = io::stdin().lock();
@@ -45,13 +45,13 @@ pub(super) fn missing(flags: &Flags) -> Result<Answers, Failure> {
             let open = QUESTIONS[at..].iter().zip(&given[at..]).filter(|(_, given)| given.is_none());
             let flags: Vec<_> = open.map(|(question, _)| format!("--{}", question.name)).collect();
             let message = format!("{} of {total} questions have no answer", flags.len());
-            return Err(Failure::usage(message).hint(format!("answer them, or give {}", flags.join(", "))));
+            return Err(Failure::usage(message).hint(format!("answer them, or use {}", flags.join(", "))));
         }
     }
     Ok(read(&given.map(Option::unwrap_or_default)))
 }
 
-/// Asks one question; `None` if nobody answers.
+/// Asks one question. `None` at the end of the input.
 fn ask(
     number: usize,
     total: usize,
@@ -65,25 +65,27 @@ fn ask(
             text.push_str(&format!("  {:10} {}\n", choice.name, choice.means));
         }
     }
-    for _ in 0..TRIES {
-        // Nobody may be looking; the answer counts all the same.
-        let _ = terminal::undisturbed(|| write!(to, "{text}{} ", prompt(question)).and_then(|()| to.flush()));
+    for _ in 0..ATTEMPTS_MAX {
+        // An error is ignored: with stderr closed, answers can still be read.
+        let _ =
+            terminal::without_sigttou(|| write!(to, "{text}{} ", prompt(question)).and_then(|()| to.flush()));
         let mut line = String::new();
         match from.read_line(&mut line) {
             Ok(0) => {
-                let _ = terminal::undisturbed(|| writeln!(to)); // what comes next begins a line
+                // The next output starts on a new line.
+                let _ = terminal::without_sigttou(|| writeln!(to));
                 return Ok(None);
             }
             Ok(_) => {}
             Err(error) => return Err(Failure::usage(format!("cannot read the answer: {error}"))),
         }
-        if let Some(answer) = understand(question, line.trim()) {
+        if let Some(answer) = parse_answer(question, line.trim()) {
             return Ok(Some(answer));
         }
         text.clear();
     }
-    let message = format!("no answer to {:?} was understood", question.asks);
-    Err(Failure::usage(message).hint(format!("give --{}", question.name)))
+    let message = format!("no valid answer to {:?} was given", question.asks);
+    Err(Failure::usage(message).hint(format!("use --{}", question.name)))
 }
 
 fn prompt(question: &Question) -> String {
@@ -91,20 +93,22 @@ fn prompt(question: &Question) -> String {
     if names.is_empty() { "[such as 30s, 5m]".to_owned() } else { format!("[{}]", names.join("/")) }
 }
 
-/// The choice that begins so, if there is one and no other does; a duration for a duration.
-fn understand(question: &Question, said: &str) -> Option<String> {
+/// The one choice that starts with this text, or the text itself if the question asks for a duration. `None`
+/// if it is not valid or not unique.
+fn parse_answer(question: &Question, typed: &str) -> Option<String> {
     if question.choices.is_empty() {
-        return args::duration(said).is_ok().then(|| said.to_owned());
+        return args::duration(typed).is_ok().then(|| typed.to_owned());
     }
-    let said = said.to_lowercase();
-    let mut fit = question.choices.iter().filter(|choice| !said.is_empty() && choice.name.starts_with(&said));
-    match (fit.next(), fit.next()) {
+    let typed = typed.to_lowercase();
+    let mut matching =
+        question.choices.iter().filter(|choice| !typed.is_empty() && choice.name.starts_with(&typed));
+    match (matching.next(), matching.next()) {
         (Some(one), None) => Some(one.name.to_owned()),
         _ => None,
     }
 }
 
-/// Everything was understood before: what is left are the names of choices, and one duration.
+/// Converts the answers. They are valid: each was parsed by clap or by [`parse_answer`].
 fn read(given: &[String; 10]) -> Answers {
     let yes = |at: usize| given[at] == "yes";
     let protects = Protects::ALL.into_iter().find(|one| one.as_str() == given[0]);
@@ -133,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn the_beginning_of_a_word_is_enough_if_it_is_the_only_one() {
+    fn the_start_of_a_choice_is_enough_if_it_is_unique() {
         assert_eq!(answer("fence", "y\n").unwrap().unwrap(), "yes");
         assert_eq!(answer("fence", " No \n").unwrap().unwrap(), "no");
         assert_eq!(answer("protects", "r\nre\nreq\n").unwrap().unwrap(), "request", "asked again");
@@ -142,8 +146,8 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_ends_and_silence_too() {
-        assert!(answer("fence", "maybe\nperhaps\n\n").unwrap_err().message.contains("was understood"));
+    fn invalid_answers_end_the_questions_and_so_does_the_end_of_input() {
+        assert!(answer("fence", "maybe\nperhaps\n\n").unwrap_err().message.contains("no valid answer"));
         assert!(answer("fence", "maybe\n").unwrap().is_none());
     }
 }

@@ -1,50 +1,54 @@
-//! What must not be shown: passwords in URLs, wherever they turn up.
+//! Keeps secrets out of everything that the program prints.
+//!
+//! Passwords are removed from URLs before they are shown ([`UrlParts::stripped`]). In addition every secret
+//! is registered, and every line that goes to stderr or into the log is searched for it: drivers put URLs
+//! into their error texts.
 
 use std::{
     borrow::Cow,
     sync::{Mutex, PoisonError},
 };
 
-/// Texts that are never printed.
+/// Secrets that must not be printed.
 static SECRETS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Shorter ones would take ordinary words out of messages.
-const SHORTEST: usize = 3;
+/// Shorter secrets are not searched for: that would replace parts of ordinary words.
+const LENGTH_MIN: usize = 3;
 
-/// From now on this is not printed.
-pub(crate) fn keep(secret: &str) {
+/// From now on [`redact`] removes this secret, also in its percent-encoded form.
+pub(crate) fn register(secret: &str) {
     let mut secrets = SECRETS.lock().unwrap_or_else(PoisonError::into_inner);
     for form in [secret.to_owned(), encode(secret), decode(secret)] {
-        if form.len() >= SHORTEST && !secrets.contains(&form) {
+        if form.len() >= LENGTH_MIN && !secrets.contains(&form) {
             secrets.push(form);
         }
     }
-    secrets.sort_by_key(|form| std::cmp::Reverse(form.len())); // one may be a part of another
+    secrets.sort_by_key(|form| std::cmp::Reverse(form.len())); // longest first: a secret may contain another
 }
 
-/// The text without any secret: the last line of defence, for texts that others wrote.
-pub(crate) fn scrub(text: &str) -> Cow<'_, str> {
+/// The text with every registered secret replaced by `***`.
+pub(crate) fn redact(text: &str) -> Cow<'_, str> {
     let secrets = SECRETS.lock().unwrap_or_else(PoisonError::into_inner);
     secrets.iter().fold(Cow::Borrowed(text), |text, secret| {
         if text.contains(secret.as_str()) { Cow::Owned(text.replace(secret.as_str(), "***")) } else { text }
     })
 }
 
-/// A URL taken apart at its secrets.
+/// The parts of a URL, split so that secrets can be removed or added.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Parts<'a> {
-    /// Up to and with `://`.
+pub(crate) struct UrlParts<'a> {
+    /// Everything up to and including `://`.
     scheme: &'a str,
     user: Option<&'a str>,
     pub(crate) password: Option<&'a str>,
-    /// Hosts and path.
+    /// The hosts and the path.
     rest: &'a str,
     query: Option<&'a str>,
 }
 
-impl<'a> Parts<'a> {
-    /// None if it has no `://`: then there is no place for a password in it.
-    pub(crate) fn of(url: &'a str) -> Option<Parts<'a>> {
+impl<'a> UrlParts<'a> {
+    /// `None` for a URL without `://`: it cannot contain a password.
+    pub(crate) fn of(url: &'a str) -> Option<UrlParts<'a>> {
         let hosts_at = url.find("://")? + 3;
         let (scheme, rest) = url.split_at(hosts_at);
         let (rest, query) = rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
@@ -57,22 +61,22 @@ impl<'a> Parts<'a> {
             Some(Ok((user, password))) => (Some(user), Some(password)),
             Some(Err(user)) => (Some(user), None),
         };
-        Some(Parts { scheme, user, password, rest, query })
+        Some(UrlParts { scheme, user, password, rest, query })
     }
 
-    /// Every secret in it.
+    /// All secrets in the URL: the password, and the values of options such as `auth_token`.
     pub(crate) fn secrets(&self) -> impl Iterator<Item = &'a str> {
         let options = self.query.unwrap_or("").split('&').filter(|option| is_secret(option));
         let values = options.filter_map(|option| option.split_once('=').map(|(_, value)| value));
         self.password.into_iter().chain(values)
     }
 
-    /// Without any secret: safe to show, and to hand to a child.
+    /// The URL without secrets, to show it and to pass it to a child process.
     pub(crate) fn stripped(&self) -> String {
         self.assemble(None)
     }
 
-    /// With this password.
+    /// The URL with this password.
     pub(crate) fn with_password(&self, password: &str) -> String {
         let mut url = self.assemble(Some(&encode(password)));
         if let Some(query) = self.query {
@@ -104,8 +108,10 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// Where the user and the password end. People write passwords with a slash in them as they are, so what looks like
-/// a port but is no number begins one too.
+/// The position of the `@` after user and password.
+///
+/// People write passwords with an unencoded slash. Then the part before the slash looks like `host:port`, but
+/// the port is not a number. In that case the last `@` of the whole rest counts.
 fn userinfo_end(rest: &str) -> Option<usize> {
     let authority = &rest[..rest.find('/').unwrap_or(rest.len())];
     if let Some(at) = authority.rfind('@') {
@@ -119,7 +125,7 @@ fn userinfo_end(rest: &str) -> Option<usize> {
 
 fn is_secret(option: &str) -> bool {
     let name = option.split_once('=').map_or(option, |(name, _)| name).to_ascii_lowercase();
-    // Where a password is, is not the password.
+    // `password_file` names the place of a password, which is no secret.
     !name.ends_with("_file")
         && ["pass", "secret", "token", "auth", "credential", "apikey", "api_key"]
             .iter()
@@ -162,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn passwords_are_found_wherever_urls_have_them() {
+    fn passwords_are_found_and_removed() {
         let table = [
             ("redis://host/", None, "redis://host/"),
             ("redis://user@host/0", None, "redis://user@host/0"),
@@ -185,19 +191,19 @@ mod tests {
             ("sqlite:///tmp/a.db?durability=full", None, "sqlite:///tmp/a.db?durability=full"),
         ];
         for (url, password, stripped) in table {
-            let parts = Parts::of(url).unwrap();
+            let parts = UrlParts::of(url).unwrap();
             assert_eq!((parts.password, parts.stripped().as_str()), (password, stripped), "{url}");
         }
-        assert_eq!(Parts::of("sqlite:/a@b:c"), None);
+        assert_eq!(UrlParts::of("sqlite:/a@b:c"), None);
         assert_eq!(
-            Parts::of("http://h/?auth_token=sesame").unwrap().secrets().collect::<Vec<_>>(),
+            UrlParts::of("http://h/?auth_token=sesame").unwrap().secrets().collect::<Vec<_>>(),
             ["sesame"]
         );
     }
 
     #[test]
-    fn a_password_is_put_in_encoded() {
-        let with = |url| Parts::of(url).unwrap().with_password("a/b @");
+    fn a_password_is_added_percent_encoded() {
+        let with = |url| UrlParts::of(url).unwrap().with_password("a/b @");
         assert_eq!(with("redis://host/0"), "redis://:a%2Fb%20%40@host/0");
         assert_eq!(
             with("postgres://u@host/db?password=x&y=1"),
@@ -206,9 +212,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_secret_is_scrubbed_in_every_form() {
-        keep("open sesame/1");
-        assert_eq!(scrub("with open sesame/1 or open%20sesame%2F1."), "with *** or ***.");
-        assert_eq!(scrub("nothing"), "nothing");
+    fn a_secret_is_redacted_plain_and_encoded() {
+        register("open sesame/1");
+        assert_eq!(redact("with open sesame/1 or open%20sesame%2F1."), "with *** or ***.");
+        assert_eq!(redact("nothing"), "nothing");
     }
 }

@@ -1,4 +1,4 @@
-//! What the operator's commands begin with: a client that looks and orders, and a screen.
+//! What the operator's commands share: a client of the store, and how to print.
 
 use std::env;
 
@@ -10,24 +10,27 @@ use crate::{
     args::Global, commands::Context, exit::Failure, names::Scope, output::Output, screen::Screen, text,
 };
 
-/// An operator's place of work.
-pub(crate) struct Desk {
+/// The store and the output of one operator command, such as `leasehold ls`.
+pub(crate) struct OperatorSession {
     client: Client,
     pub(crate) output: Output,
-    /// `leasehold`, and how the same store is named, for commands that are shown to be copied.
+    /// `leasehold`, with `--store` if this call has it: the start of every command line that is printed for
+    /// copying.
     program: String,
 }
 
-impl Desk {
-    pub(crate) async fn open(global: &Global, output: Output) -> Result<Desk, Failure> {
+impl OperatorSession {
+    pub(crate) async fn open(global: &Global, output: Output) -> Result<OperatorSession, Failure> {
         let context = Context::new(global, output)?;
         let client = Client::new(context.store.open().await?);
-        let is_said = env::var("LEASEHOLD_STORE").ok() != global.store && global.store.is_some();
-        let store = is_said.then(|| format!(" --store {}", text::quoted(context.store.shown())));
-        Ok(Desk { client, output, program: format!("leasehold{}", store.unwrap_or_default()) })
+        // clap reports the option and the variable in the same field. A store from the variable needs no
+        // `--store` in a printed command: the user's shell has the variable.
+        let was_typed = env::var("LEASEHOLD_STORE").ok() != global.store && global.store.is_some();
+        let store = was_typed.then(|| format!(" --store {}", text::quoted(context.store.shown())));
+        Ok(OperatorSession { client, output, program: format!("leasehold{}", store.unwrap_or_default()) })
     }
 
-    /// A command line to copy.
+    /// A command line that the user can copy into a shell.
     pub(crate) fn command(&self, words: &[&str]) -> String {
         let quoted = words.iter().map(|word| text::quoted(word));
         std::iter::once(self.program.clone()).chain(quoted).collect::<Vec<_>>().join(" ")
@@ -35,38 +38,40 @@ impl Desk {
 
     pub(crate) fn screen(&self) -> Screen {
         let screen = Screen::now();
-        if self.output.json { Screen { colour: false, moves: false, ..screen } } else { screen }
+        if self.output.json { Screen { colour: false, can_redraw: false, ..screen } } else { screen }
     }
 
-    /// Does the store take orders, and keep what was ordered?
-    pub(crate) fn check_orders(&self) -> Result<(), Failure> {
+    /// Fails if the store does not support orders (`ask`, `evict`, `pause`, `resume`, `resize`).
+    pub(crate) fn check_orders_supported(&self) -> Result<(), Failure> {
         let info = self.client.info();
         if info.capabilities.orders {
             return Ok(());
         }
-        let message = format!("{} takes no orders", info.name);
-        Err(Failure::config(message).hint("wait until the lease runs out, or stop its holder yourself"))
+        let message =
+            format!("a {} store does not support orders (ask, evict, pause, resume, resize)", info.name);
+        Err(Failure::config(message)
+            .hint("wait until the lease runs out, or stop the holder's process yourself"))
     }
 
-    /// One resource as it is now.
-    pub(crate) async fn one(&self, resource: &Resource) -> Result<Snapshot, Failure> {
+    /// The current state of one resource.
+    pub(crate) async fn snapshot(&self, resource: &Resource) -> Result<Snapshot, Failure> {
         let page = self.client.inspect(&Query::One(resource.clone())).await?;
         Ok(page.into_snapshots().pop().unwrap_or_else(|| Snapshot::empty(resource.clone())))
     }
 
-    /// All that begin so, in key order.
-    pub(crate) async fn all(&self, prefix: &str) -> Result<Vec<Snapshot>, Failure> {
+    /// The current state of all resources whose key starts with `prefix`, in the order of their keys.
+    pub(crate) async fn snapshots(&self, prefix: &str) -> Result<Vec<Snapshot>, Failure> {
         Ok(self.client.list(prefix).await?)
     }
 
-    pub(crate) async fn within(&self, scope: &Scope) -> Result<Vec<Snapshot>, Failure> {
+    pub(crate) async fn snapshots_in(&self, scope: &Scope) -> Result<Vec<Snapshot>, Failure> {
         match scope {
-            Scope::One(resource) => Ok(vec![self.one(resource).await?]),
-            Scope::Prefix(prefix) => self.all(prefix).await,
+            Scope::One(resource) => Ok(vec![self.snapshot(resource).await?]),
+            Scope::Prefix(prefix) => self.snapshots(prefix).await,
         }
     }
 
-    /// The newest records that are wanted, newest first, and whether there are more.
+    /// The newest `most` audit records for which `wanted` is true, newest first, and whether there are more.
     pub(crate) async fn audit(
         &self,
         prefix: &str,
@@ -77,7 +82,7 @@ impl Desk {
         let mut listing = Some(Listing::of(prefix));
         while let Some(part) = listing.take() {
             let Page::Audit { records, next } = self.client.inspect(&Query::Audit(part)).await? else {
-                return Err(unexpected());
+                return Err(Failure::internal("the store replied to an audit query with something else"));
             };
             all.extend(records.into_iter().filter(&wanted));
             if all.len() > most {
@@ -89,7 +94,7 @@ impl Desk {
         Ok((all, false))
     }
 
-    /// Keys that would never end, as far as the query goes.
+    /// All keys without a ttl that the query finds, page by page.
     pub(crate) async fn leaks(
         &self,
         query: impl Fn(Listing) -> Query,
@@ -108,8 +113,4 @@ impl Desk {
     pub(crate) async fn order(&self, order: &OperatorCommand) -> Result<CommandOutcome, Failure> {
         Ok(self.client.order(order).await?)
     }
-}
-
-fn unexpected() -> Failure {
-    Failure::internal("the store answered something else than it was asked")
 }

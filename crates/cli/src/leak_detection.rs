@@ -1,0 +1,232 @@
+//! The rules of `leasehold leaks`. They are pure functions from snapshots to suspected leaks.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use leasehold::{HeldBy, Holder, Leak, Resource, Snapshot, Timestamp};
+use serde::Serialize;
+
+use crate::{
+    text,
+    view::{self, ProcessView},
+};
+
+/// A kind needs this many holders before their median counts.
+const MEDIAN_FROM: usize = 5;
+/// "Far over the median" is this many times the median, and at least `FAR_OVER_MIN`.
+const FAR_OVER: u32 = 10;
+const FAR_OVER_MIN: Duration = Duration::from_secs(60);
+
+/// A lease, a waiter or a key that looks like a leak.
+#[derive(Debug, Serialize)]
+pub(crate) struct SuspectedLeak {
+    /// The rule that found it: a stable name, for programs.
+    pub(crate) leak: &'static str,
+    /// The name of the resource, or the key in the store.
+    pub(crate) name: String,
+    pub(crate) holder: Option<ProcessView>,
+    /// The holder or the waiter as text, for the table.
+    #[serde(skip)]
+    pub(crate) holder_text: String,
+    pub(crate) token: Option<String>,
+    pub(crate) lasting_ms: Option<u64>,
+    pub(crate) say: String,
+}
+
+impl SuspectedLeak {
+    fn of(
+        leak: &'static str,
+        resource: &Resource,
+        holder: &Holder,
+        lasting: Duration,
+        say: String,
+    ) -> SuspectedLeak {
+        SuspectedLeak {
+            leak,
+            name: resource.to_string(),
+            holder: Some(ProcessView::of(holder)),
+            holder_text: text::holder(holder),
+            token: None,
+            lasting_ms: Some(view::millis(lasting)),
+            say,
+        }
+    }
+
+    fn held(leak: &'static str, resource: &Resource, held: &HeldBy, say: String) -> SuspectedLeak {
+        let leak = SuspectedLeak::of(leak, resource, &held.holder, held.held_for, say);
+        SuspectedLeak { token: Some(held.token.to_string()), ..leak }
+    }
+
+    /// A key without a ttl, of leasehold or of another library.
+    pub(crate) fn without_ttl(leak: &'static str, found: Leak) -> SuspectedLeak {
+        let idle = found.idle.map_or(String::new(), |idle| format!(", last used {} ago", text::span(idle)));
+        let say = format!("a {} without a ttl{idle}: it never expires", text::printable(&found.form));
+        let lasting_ms = found.idle.map(view::millis);
+        SuspectedLeak {
+            leak,
+            name: found.key,
+            holder: None,
+            holder_text: String::new(),
+            token: None,
+            lasting_ms,
+            say,
+        }
+    }
+}
+
+/// All holders. A resource that is only kept closed after a release is left out: it has no holder.
+fn holders(all: &[Snapshot]) -> impl Iterator<Item = (&Resource, &HeldBy)> {
+    all.iter()
+        .flat_map(|snapshot| snapshot.holders.iter().map(|held| (&snapshot.resource, held)))
+        .filter(|(_, held)| !held.kept)
+}
+
+/// Holders that have held for longer than `over`, or far longer than the median of their kind.
+pub(crate) fn over_time(all: &[Snapshot], over: Duration) -> Vec<SuspectedLeak> {
+    let mut by_kind: BTreeMap<&str, Vec<Duration>> = BTreeMap::new();
+    for (resource, held) in holders(all) {
+        by_kind.entry(resource.kind()).or_default().push(held.held_for);
+    }
+    let usual = |times: &mut Vec<Duration>| {
+        times.sort_unstable();
+        (times.len() >= MEDIAN_FROM).then(|| times[times.len() / 2])
+    };
+    let usual: BTreeMap<_, _> = by_kind.iter_mut().map(|(kind, times)| (*kind, usual(times))).collect();
+    let judge = |(resource, held): (&Resource, &HeldBy)| {
+        let median = usual.get(resource.kind()).copied().flatten();
+        let far = median.map(|median| (median, (median * FAR_OVER).max(FAR_OVER_MIN)));
+        let say = match far {
+            _ if held.held_for > over => format!("held for longer than {}", text::span(over)),
+            Some((median, far)) if held.held_for > far => {
+                format!(
+                    "held far longer than the median of kind {}, which is {}",
+                    resource.kind(),
+                    text::span(median)
+                )
+            }
+            _ => return None,
+        };
+        Some(SuspectedLeak::held("over_time", resource, held, say))
+    };
+    holders(all).filter_map(judge).collect()
+}
+
+/// Holders on this host whose process has ended. Processes of other hosts cannot be checked.
+pub(crate) fn process_gone(
+    all: &[Snapshot],
+    host: &str,
+    is_alive: impl Fn(u32) -> bool,
+) -> Vec<SuspectedLeak> {
+    let here = holders(all).filter(|(_, held)| held.holder.host == host && held.holder.pid != 0);
+    let gone = here.filter(|(_, held)| !is_alive(held.holder.pid));
+    gone.map(|(resource, held)| {
+        let say = format!("its process is gone; the lease runs out in {}", text::span(held.remaining));
+        SuspectedLeak::held("process_gone", resource, held, say)
+    })
+    .collect()
+}
+
+/// The first waiter of a queue that would be granted the resource if it asked now.
+#[derive(Clone, Debug)]
+pub(crate) struct IdleQueueHead {
+    pub(crate) resource: Resource,
+    holder: Holder,
+    arrived: Timestamp,
+    waited: Duration,
+}
+
+impl IdleQueueHead {
+    /// The head of the queue of this resource, if there is room for it and the resource is not paused.
+    pub(crate) fn of(snapshot: &Snapshot, now: Timestamp) -> Option<IdleQueueHead> {
+        let first = snapshot.queue.first()?;
+        let held: u64 = snapshot.holders.iter().map(|held| u64::from(held.weight)).sum();
+        let listed = snapshot.holders.len() == snapshot.holder_count as usize;
+        let room = listed && held + u64::from(first.weight) <= u64::from(snapshot.capacity);
+        (room && snapshot.paused_for.is_none()).then(|| IdleQueueHead {
+            resource: snapshot.resource.clone(),
+            holder: Holder::clone(&first.holder),
+            arrived: now.before(first.waited),
+            waited: first.waited,
+        })
+    }
+
+    /// Whether both are the same waiter, and not two waiters of one process one after the other.
+    pub(crate) fn is_same_waiter(&self, later: &IdleQueueHead) -> bool {
+        // The arrival is computed from a duration that the store measured, so it varies a little.
+        const SLACK: Duration = Duration::from_millis(500);
+        let apart = self.arrived.until(later.arrived).max(later.arrived.until(self.arrived));
+        self.resource == later.resource && self.holder == later.holder && apart < SLACK
+    }
+
+    pub(crate) fn to_leak(&self, idle: Duration) -> SuspectedLeak {
+        let say = format!(
+            "the first waiter could have been granted for {} and does not ask: it blocks the waiters behind it",
+            text::span(idle)
+        );
+        SuspectedLeak::of("dead_head", &self.resource, &self.holder, self.waited, say)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leasehold::{FencingToken, QueueEntry};
+    use std::sync::Arc;
+
+    fn held(name: &str, pid: u32, seconds: u64) -> Snapshot {
+        let mut snapshot = Snapshot::empty(name.parse().unwrap());
+        let holder = Arc::new(Holder::new("here", pid, ""));
+        let mut by = HeldBy::new(holder, FencingToken::new(7).unwrap(), 1);
+        by.held_for = Duration::from_secs(seconds);
+        (snapshot.capacity, snapshot.holder_count) = (1, 1);
+        snapshot.holders.push(by);
+        snapshot
+    }
+
+    fn waits(mut snapshot: Snapshot, waited: u64) -> Snapshot {
+        let holder = Arc::new(Holder::new("there", 9, "w"));
+        snapshot.queue.push(QueueEntry::new(holder, 1, Duration::from_secs(waited), Duration::from_secs(5)));
+        (snapshot.capacity, snapshot.queue_length) = (1, 1);
+        snapshot
+    }
+
+    fn names(found: &[SuspectedLeak]) -> Vec<&str> {
+        found.iter().map(|leak| leak.name.as_str()).collect()
+    }
+
+    #[test]
+    fn over_time_is_over_the_limit_or_far_over_the_median() {
+        let hour = Duration::from_secs(3600);
+        let few = [held("report/1", 1, 3601), held("report/2", 1, 3599)];
+        assert_eq!(names(&over_time(&few, hour)), ["report/1"]);
+        let mut many: Vec<_> = (0..5).map(|n| held(&format!("report/{n}"), 1, 10)).collect();
+        many.push(held("report/slow", 1, 101));
+        many.push(held("import/slow", 1, 101)); // another kind, with a single holder
+        assert_eq!(names(&over_time(&many, hour)), ["report/slow"]);
+        many[5].holders[0].held_for = Duration::from_secs(99);
+        assert!(over_time(&many, hour).is_empty());
+        many[5].holders[0].held_for = hour * 2;
+        many[5].holders[0].kept = true;
+        assert!(over_time(&many, hour).is_empty(), "a resource that is kept closed has no holder");
+    }
+
+    #[test]
+    fn only_processes_of_this_host_are_found_dead() {
+        let all = [held("report/1", 1, 5), held("report/2", 2, 5), held("report/3", 0, 5)];
+        assert_eq!(names(&process_gone(&all, "here", |pid| pid == 1)), ["report/2"]);
+        assert!(process_gone(&all, "elsewhere", |_| false).is_empty());
+    }
+
+    #[test]
+    fn an_idle_head_is_the_same_waiter_twice_with_room_for_it() {
+        let at = |seconds: u64| Timestamp::from_nanos(seconds * 1_000_000_000);
+        let free = Snapshot::empty("report/1".parse().unwrap());
+        assert!(IdleQueueHead::of(&waits(held("report/1", 1, 5), 3), at(100)).is_none(), "it is held");
+        let first = IdleQueueHead::of(&waits(free.clone(), 3), at(100)).unwrap();
+        let same = IdleQueueHead::of(&waits(free.clone(), 13), at(110)).unwrap();
+        let another = IdleQueueHead::of(&waits(free.clone(), 2), at(110)).unwrap();
+        assert!(first.is_same_waiter(&same) && !first.is_same_waiter(&another));
+        let mut paused = waits(free, 3);
+        paused.paused_for = Some(Duration::from_secs(1));
+        assert!(IdleQueueHead::of(&paused, at(100)).is_none());
+    }
+}
