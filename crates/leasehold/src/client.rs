@@ -103,7 +103,7 @@ impl Client {
     /// Everything that happens to this client's claims from now on. A listener that falls 1024 events behind is
     /// told how many it missed.
     pub fn events(&self) -> Events {
-        Events(self.engine.observer.listen())
+        Events(self.engine.telemetry.subscribe())
     }
 
     /// One resource as it is now.
@@ -166,7 +166,7 @@ impl Client {
         highest: FencingToken,
         downstream: &'static str,
     ) {
-        self.engine.observer.stale_token(resource, presented, highest, downstream);
+        self.engine.telemetry.stale_token(resource, presented, highest, downstream);
     }
 
     /// Refuses new claims, and resolves when everything that was dropped has been given back. Leases that are still
