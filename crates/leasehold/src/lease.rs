@@ -118,8 +118,10 @@ impl<T: TokenKind> Lease<T> {
     pub async fn release_keeping(self, at_least: Duration) -> Result<Released> {
         let held = self.held();
         if !held.engine.backend.info().capabilities.keep_for {
-            let message =
-                format!("{} cannot keep a resource closed after a release", held.engine.backend.info().name);
+            let message = format!(
+                "on {} a resource cannot stay closed after a release",
+                held.engine.backend.info().name
+            );
             return Err(Error::new(ErrorKind::Unsupported, message).on(&held.resource));
         }
         if held.handles() > 1 {

@@ -403,7 +403,7 @@ impl<T: TokenKind> LeaseRequest<T> {
             return unsupported("fair(): it has no queue");
         }
         if self.options.at_least.is_some() && !can.keep_for {
-            return unsupported("at_least(): it cannot keep a resource closed after a release");
+            return unsupported("at_least(): a resource cannot stay closed after a release");
         }
         let (most, note) = (self.client.info().limits.note, self.note.as_ref().map_or(0, |note| note.len()));
         if note > most {

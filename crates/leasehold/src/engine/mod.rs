@@ -203,7 +203,7 @@ impl Engine {
 }
 
 fn no_reply(within: Duration) -> Error {
-    let message = format!("the backend did not reply within {within:?}");
+    let message = format!("no answer from the backend within {within:?}");
     Error::new(ErrorKind::Unavailable, message).with_effect(Effect::Unknown)
 }
 
