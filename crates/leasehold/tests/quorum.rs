@@ -411,7 +411,7 @@ async fn what_needs_a_line_or_shares_is_refused_with_the_reason() {
     let fair = kind(client.lease("a", "b").fair().acquire().await.expect_err("no line"));
     let permits = kind(client.semaphore("a", "b", 3).permits(1).acquire().await.expect_err("no shares"));
     let read = kind(client.rwlock("a", "b").read().acquire().await.expect_err("no shares"));
-    for (told, word) in [(fair, "line"), (permits, "semaphores"), (read, "read-write")] {
+    for (told, word) in [(fair, "queue"), (permits, "semaphores"), (read, "read-write")] {
         assert_eq!((told.0, told.1), (ErrorKind::Unsupported, Effect::None));
         assert!(told.2.contains(word), "{}", told.2);
     }
