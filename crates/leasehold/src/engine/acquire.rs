@@ -160,6 +160,7 @@ impl Engine {
 }
 
 /// A grant, when its request was sent, and when the reply came.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct GrantReply {
     pub(super) grant: Grant,
     pub(super) sent: SendTime,

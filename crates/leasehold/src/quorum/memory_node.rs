@@ -222,7 +222,7 @@ impl QuorumNode for MemoryNode {
 
     async fn raise(&self, registers: &[(Resource, FencingToken)]) -> Result<()> {
         self.execute(|model, now| {
-            registers.iter().for_each(|(resource, last)| model.raise(now, resource, *last))
+            registers.iter().for_each(|(resource, last)| model.raise(now, resource, *last));
         })
         .await
     }
