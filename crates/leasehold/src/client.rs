@@ -85,7 +85,8 @@ impl Client {
     /// The lease has the same token. It was held without a gap.
     ///
     /// # Cancel safety
-    /// If it is dropped part-way, the lease stays detached, and may have been renewed.
+    /// If it is dropped part-way, the lease stays detached, and may have been renewed. Keep a clone of the `Detached` to
+    /// try again.
     ///
     /// # Errors
     /// `Lost` if it is not held any more; `Unavailable` if the reply came too late; `ShutDown`; the backend's error.

@@ -29,7 +29,7 @@ struct OpenedUrl {
 /// | `memory:` | this process's memory: for tests, and for programs of one process | |
 ///
 /// # Cancel safety
-/// If it is dropped part-way, the connection is closed.
+/// It leaves nothing behind if it is dropped part-way.
 ///
 /// # Errors
 /// `Invalid` for a URL that names no backend; `Unsupported` for a backend that this build does not include; the backend's

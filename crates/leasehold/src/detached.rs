@@ -73,6 +73,7 @@ impl Detached {
             Error::new(ErrorKind::Lost, message).on(&resource)
         };
         let Renewal::Renewed(renewed) = reply else { return Err(lost(EndReason::NotOurs)) };
+        // Another token is another grant: the detached one has ended.
         if renewed.token != token {
             return Err(lost(EndReason::NotOurs));
         }
@@ -121,6 +122,7 @@ impl FromStr for Detached {
 }
 
 fn parse(text: &str) -> Option<Detached> {
+    // The key is last, because it may contain the separator.
     let mut parts = text.trim().splitn(7, '|');
     (parts.next()? == "1").then_some(())?;
     let owner: OwnerToken = parts.next()?.parse().ok()?;

@@ -32,7 +32,7 @@
 //!
 //! | you want | start at | you get |
 //! |---|---|---|
-//! | a client | [`connect`], [`Client::builder`] | [`Client`] |
+//! | a client | [`connect()`], [`Client::builder`] | [`Client`] |
 //! | one holder at a time | [`Client::lease`] | [`LeaseRequest`] → [`Lease`] |
 //! | at most n holders at a time | [`Client::semaphore`] | [`Semaphore`] → [`SharedLease`] |
 //! | many readers or one writer | [`Client::rwlock`] | [`RwLock`] → [`SharedLease`], [`Lease`] |

@@ -46,6 +46,7 @@ struct MemoryState {
     resources: HashMap<Resource, ResourceEntry>,
     /// At this size, idle resources are removed. Doubled each time, so that the cost of a call stays constant on average.
     sweep_at: usize,
+    /// The greatest token of all resources. A resource that is removed and made again starts above it.
     last_token: u64,
     versions: u64,
     audit: VecDeque<AuditRecord>,

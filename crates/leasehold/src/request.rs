@@ -62,6 +62,7 @@ impl<T: TokenKind> LeaseRequest<T> {
     pub const WAIT: Duration = Duration::from_secs(10);
 
     pub(crate) fn of(client: &Client, resource: Result<Resource>, share: Result<Share>) -> LeaseRequest<T> {
+        // A builder returns no error: `acquire` reports the first one.
         let (resource, share) = match (resource, share) {
             (Ok(resource), Ok(share)) => (Ok(resource), share),
             (Err(error), _) | (_, Err(error)) => (Err(error), Share::WHOLE),
@@ -317,6 +318,7 @@ impl<T: TokenKind> LeaseRequest<T> {
     async fn acquire_or_busy(&mut self) -> Result<Attempt<T>> {
         let resource = self.resource.clone()?;
         self.check(&resource).map_err(|error| error.on(&resource))?;
+        // Without time to wait, a place in the queue would be of no use, and would delay others.
         if let WaitLimit::AtMost(Duration::ZERO) = self.wait_limit {
             self.wait_limit = WaitLimit::Attempts(1);
         }
@@ -435,7 +437,9 @@ impl<T: TokenKind> LeaseRequest<T> {
         self
     }
 
+    /// The same request with another kind of token, so that an [`AllRequest`](crate::AllRequest) can hold both kinds.
     pub(crate) fn with_kind<U: TokenKind>(self) -> LeaseRequest<U> {
+        // All fields are named, so that a new one cannot be forgotten here.
         let LeaseRequest {
             client,
             resource,

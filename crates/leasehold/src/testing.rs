@@ -73,6 +73,7 @@ impl ManualTime {
         let goal = self.state().now.after(by);
         settle().await;
         loop {
+            // One timer at a time: a task that it wakes may set another timer before the goal.
             let woken = self.state().step(goal);
             woken.into_iter().for_each(Waker::wake);
             settle().await;

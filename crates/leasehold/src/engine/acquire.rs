@@ -73,11 +73,14 @@ impl Engine {
         mut request: AcquireRequest,
         started: Timestamp,
     ) -> Result<AcquireOutcome> {
+        // Not a write lease, which is exclusive too: readers of this client would have to join the same queue.
         let exclusive = request.claim.share.capacity() == 1;
         let waits = !matches!(request.wait, WaitLimit::Attempts(_));
+        // A claim that does not wait must not take a place: it would block others until the place ends.
         if waits && self.backend.info().capabilities.queue {
             request.claim.when_blocked = WhenBlocked::Queue;
         }
+        // ADR 0007: `fair` means a place of its own, in arrival order across processes.
         let ticket = if !exclusive || request.fair || !waits {
             None
         } else {
@@ -147,6 +150,7 @@ impl Engine {
             options: options.clone(),
         };
         let handle = self.start_lease(start, grant.received)?;
+        // Sent with later claims, so that a backend that lost its numbers does not give a smaller token.
         if claim.share.is_exclusive() {
             self.raise_floor(&claim.resource, grant.grant.token);
         }

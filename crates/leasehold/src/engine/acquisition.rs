@@ -71,6 +71,7 @@ impl<'a> Acquisition<'a> {
         ticket: Option<Ticket>,
         head: QueueHead,
     ) -> Acquisition<'a> {
+        // A late request with the old owner token must not be taken for one of this claim.
         if head.needs_new_owner {
             request.claim.owner = OwnerToken::fresh(&*engine.environment);
         }
@@ -107,7 +108,7 @@ impl<'a> Acquisition<'a> {
                 if self.is_limit_used_up() {
                     return Ok(AcquireOutcome::Busy(blocked.into_busy()));
                 }
-                Box::pin(self.wait(&blocked)).await;
+                Box::pin(self.wait(&blocked)).await; // boxed: an uncontended acquire stays small
             }
             let sent = self.engine.send_time();
             let verdict = self.ask(sent.at).await;
@@ -126,6 +127,7 @@ impl<'a> Acquisition<'a> {
                 Ok(Verdict::Blocked(blocked)) => self.record_blocked(blocked),
                 Ok(Verdict::Cancelled) => self.use_new_owner(),
                 Ok(Verdict::Mismatch { capacity }) => {
+                    // The backend removes the place of a claim with another capacity, so there is nothing to release.
                     self.pending.known_to_backend = false;
                     let ours = self.request.claim.share.capacity();
                     return Err(Error::mismatch(capacity, ours).on(&self.request.claim.resource));
@@ -214,6 +216,7 @@ impl<'a> Acquisition<'a> {
         self.request.claim.owner = owner;
         self.pending.claim.owner = owner;
         (self.pending.known_to_backend, self.pending.unanswered) = (false, false);
+        // The loop checks the limit only when the claim is blocked. Without this, a single attempt would ask twice.
         if self.is_limit_used_up() {
             self.blocked = Some(Blocked::default());
         }
@@ -225,6 +228,7 @@ impl<'a> Acquisition<'a> {
             self.behind = Some(blocked.ahead);
         }
         self.pending.known_to_backend = blocked.queued;
+        // Local waiters whose time runs out report this reply as their own.
         if self.pending.ticket.is_some() {
             let busy = blocked.clone().into_busy();
             self.engine.local_queues.record_busy(&self.request.claim.resource, busy);

@@ -1,4 +1,4 @@
-//! The one background task of a client: it does what the [watchdog](super::watchdog) decides.
+//! The one background task of a client: it does what [`super::watchdog`] decides.
 //!
 //! 1. Ask the watchdog what is due.
 //! 2. End the leases whose stop has come.

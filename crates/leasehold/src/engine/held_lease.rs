@@ -109,6 +109,7 @@ impl HeldLease {
             owner: start.claim.owner,
             share: start.share,
             token: start.token,
+            // From before the backend granted it, like all times of a lease: see `times.rs`.
             acquired: start.sent.at,
             acquired_wall: start.sent.wall,
             needs_tombstone: start.needs_tombstone,
@@ -271,6 +272,7 @@ impl HeldLease {
     ///
     /// From here on nobody renews it, its views report the end, and the local queue goes on.
     pub(crate) fn end(&self, reason: EndReason) -> bool {
+        // Several tasks may notice an end at the same time. Only the first one acts on it.
         let first =
             self.ended.compare_exchange(0, encode(reason), Ordering::AcqRel, Ordering::Acquire).is_ok();
         if !first {

@@ -53,7 +53,7 @@ impl Engine {
         if !lease.begin_release() {
             return Ok(Released::AlreadyGone);
         }
-        self.cleanup_started();
+        self.cleanup_started(); // `Client::shutdown` waits for this release, too
         let (released, handed_over) = self.hand_over_or_release(lease, at_least, ReleasedBy::Caller).await;
         self.cleanup_finished();
         if handed_over && released.is_ok() {
@@ -116,7 +116,7 @@ impl Engine {
         from.tombstone = lease.tombstone();
         let mut claim = guard.waiter.claim.clone().queued().taking_over(from);
         claim.floor = self.floor(&claim.resource);
-        guard.unanswered = true;
+        guard.unanswered = true; // until the reply comes: this future may be dropped while it waits
         let sent = self.send_time();
         let at_most = Engine::request_limit(claim.ttl);
         let call = self.backend.acquire(&claim);
@@ -138,6 +138,7 @@ impl Engine {
             }
             // The waiter's owner has a tombstone, but the lease was released: that was part of the same request.
             Ok(Verdict::Cancelled) => Ok(Released::Now),
+            // Nothing was executed, so the lease must be released by itself.
             Ok(Verdict::Mismatch { .. }) => self.send_release(lease, None).await,
             Err(error) if error.effect() == Effect::None => self.send_release(lease, None).await,
             Err(error) => Err(error),

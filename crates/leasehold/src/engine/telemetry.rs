@@ -174,6 +174,7 @@ impl Telemetry {
     }
 
     fn emit(&self, subject: &EventSubject<'_>, kind: impl FnOnce() -> EventKind) {
+        // Without listeners and log, the event is not even built: this runs for every grant and renewal.
         let listeners = self.events.receiver_count() > 0;
         if !listeners && !tracing::enabled!(target: "leasehold", tracing::Level::WARN) {
             return;

@@ -96,6 +96,7 @@ impl AllRequest {
         for request in &requests {
             request.resource()?;
         }
+        // The same order for all callers: two of them never wait for each other.
         requests.sort_by(|a, b| a.resource().ok().cmp(&b.resource().ok()));
         if let Some(pair) =
             requests.windows(2).find(|pair| pair[0].resource().ok() == pair[1].resource().ok())
@@ -116,6 +117,7 @@ impl AllRequest {
             // An early return drops the handles, which releases the leases so far.
             handles.push(request.with_wait_limit(wait_limit).acquire().await?.into_handle());
         }
+        // An early lease may have been lost while this waited for a later one.
         let set = LeaseSet { handles };
         set.check()?;
         Ok(set)

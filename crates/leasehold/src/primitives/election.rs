@@ -93,6 +93,7 @@ impl Election {
                 return Ok(done);
             }
             drop(lead); // lost; released in the background, in case the backend still has it
+            // Pause, so that a backend that refuses every renewal is not asked in a tight loop.
             self.client.engine.environment.sleep(Backoff::FIRST).await;
         }
     }

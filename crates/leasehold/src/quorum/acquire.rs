@@ -85,6 +85,7 @@ impl QuorumState {
                 outcome
             }
             Ok(verdict) => {
+                // Without a wait: the claim asks again soon, and late votes are undone in the background.
                 attempt.take_late_replies(Duration::ZERO).await;
                 attempt.undo_votes().await;
                 Ok(verdict)
@@ -251,6 +252,7 @@ impl<'a> QuorumAttempt<'a> {
             let message = "a majority agreed, but so late that little of the ttl is left: try again";
             return Err(unavailable(message.to_owned()));
         }
+        // The engine counts from when it sent the request, and subtracts its own margin for the drift.
         self.token = Some(token);
         Ok(Verdict::Granted(Grant::new(token, remaining)))
     }

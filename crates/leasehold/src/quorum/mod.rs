@@ -251,6 +251,7 @@ impl Backend for Quorum {
         let environment = &self.state.environment;
         let at_most = at_most.min(jitter(POLL_EVERY_MAX, environment.random()));
         let now = environment.now();
+        // One node is enough: wake-ups are hints, and listening to all would cost a connection each.
         let handle = self.state.nodes.iter().find(|handle| !handle.is_backing_off(now));
         let wakeup = async {
             match handle {
