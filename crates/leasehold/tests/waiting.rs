@@ -3,7 +3,10 @@
 
 mod common;
 
-use std::sync::{Arc, Mutex, atomic::Ordering::SeqCst};
+use std::{
+    num::NonZeroU32,
+    sync::{Arc, Mutex, atomic::Ordering::SeqCst},
+};
 
 use common::{Fault, TestBed, millis, seconds};
 use leasehold::{
@@ -239,6 +242,27 @@ async fn the_next_local_waiter_takes_over_the_place_of_a_cancelled_one() {
     successor.await.unwrap().unwrap().release().await.unwrap();
     rival.await.unwrap().unwrap().release().await.unwrap();
     assert!(bed.is_clean().await);
+}
+
+/// The backend refuses the claim that takes over because of its capacity, and leaves the claim before it in the queue.
+#[tokio::test]
+async fn a_place_that_could_not_be_taken_over_is_released() {
+    let bed = TestBed::new();
+    let (ours, theirs) = (bed.client(), bed.client());
+    let held = ours.lease("report", "42").acquire().await.unwrap();
+    let head = wait_for(&theirs, "42");
+    bed.settle().await;
+    let next = wait_for(&theirs, "42");
+    bed.settle().await;
+    let resize = OperatorAction::Resize { capacity: NonZeroU32::new(3).unwrap() };
+    let command = OperatorCommand::new(held.resource().clone(), resize, "eve", "more load");
+    ours.order(&command).await.unwrap();
+    head.abort();
+    bed.settle().await;
+    assert_eq!(next.await.unwrap().unwrap_err().kind(), ErrorKind::Mismatch);
+    bed.settle().await;
+    assert_eq!(theirs.look("report", "42").await.unwrap().queue_length, 0, "nobody waits any more");
+    held.release().await.unwrap();
 }
 
 #[tokio::test]

@@ -150,9 +150,12 @@ impl<'a> Acquisition<'a> {
         let verdict = engine.call(Verb::Acquire, Some(&claim.resource), at_most, call).await;
         self.pending.in_flight = false;
         match &verdict {
-            Ok(_) => {
-                // Any reply shows that the takeover was executed: it is part of the same request.
-                (self.pending.inherited, self.request.claim.takes_over_from) = (None, None);
+            Ok(reply) => {
+                // A reply shows that the takeover was executed: it is part of the same request. Except for a mismatch,
+                // which the backend refuses before it looks at the takeover.
+                if !matches!(reply, Verdict::Mismatch { .. }) {
+                    (self.pending.inherited, self.request.claim.takes_over_from) = (None, None);
+                }
                 self.outage_since = None;
                 self.outage_pauses = outage_backoff(self.request.claim.ttl);
             }
