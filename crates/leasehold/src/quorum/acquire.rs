@@ -25,7 +25,7 @@ use leasehold_core::{
     backoff::jitter,
     clock::Task,
     quorum_node::{
-        UndoRequest, Vote, VoteOutcome, VoteRequest,
+        Vote, VoteOutcome, VoteRequest,
         tally::{self, Decision, NodeAnswer},
     },
 };
@@ -55,7 +55,7 @@ fn clock_drift(remaining: Duration) -> Duration {
     remaining / 100 + Duration::from_millis(2)
 }
 
-fn is_ours(outcome: &VoteOutcome) -> bool {
+pub(super) fn is_ours(outcome: &VoteOutcome) -> bool {
     matches!(outcome, VoteOutcome::Yours { .. })
 }
 
@@ -64,7 +64,7 @@ fn is_held(outcome: &VoteOutcome) -> bool {
 }
 
 /// Whether the node voted, with an outcome like this.
-fn voted(answer: &NodeAnswer, like: impl Fn(&VoteOutcome) -> bool) -> bool {
+pub(super) fn voted(answer: &NodeAnswer, like: impl Fn(&VoteOutcome) -> bool) -> bool {
     matches!(answer, NodeAnswer::Vote(vote) if like(&vote.choice))
 }
 
@@ -100,17 +100,17 @@ impl QuorumState {
 }
 
 /// One attempt to get the votes of a majority.
-struct QuorumAttempt<'a> {
-    state: &'a Arc<QuorumState>,
-    claim: &'a Claim,
-    request: Arc<VoteRequest>,
+pub(super) struct QuorumAttempt<'a> {
+    pub(super) state: &'a Arc<QuorumState>,
+    pub(super) claim: &'a Claim,
+    pub(super) request: Arc<VoteRequest>,
     /// The last answer of each node.
-    answers: Vec<NodeAnswer>,
+    pub(super) answers: Vec<NodeAnswer>,
     /// For each node, whether a request to it may have been executed without a reply.
-    unanswered: Vec<bool>,
+    pub(super) unanswered: Vec<bool>,
     /// For each node, whether it was left out because it failed a short while ago.
     skipped: Vec<bool>,
-    requests: NodeRequests<Result<Vote>>,
+    pub(super) requests: NodeRequests<Result<Vote>>,
     started: Timestamp,
     rounds: Rounds,
     token: Option<FencingToken>,
@@ -389,7 +389,7 @@ impl QuorumAttempt<'_> {
     }
 }
 
-/// What follows the decision.
+/// What follows the decision. See `undo.rs` for an attempt that failed.
 impl QuorumAttempt<'_> {
     /// Remembers the grant, and tells its token in the background to nodes that gave another number.
     fn record_grant(&mut self) {
@@ -407,59 +407,6 @@ impl QuorumAttempt<'_> {
         }
         let late = std::mem::replace(&mut self.requests, NodeRequests::new());
         self.state.settle_late_votes(late, granted);
-    }
-
-    /// Takes back every vote of this attempt: at once from nodes that gave it, in the background from nodes that may have
-    /// given it. Says whether it is certain that nothing of the attempt is left.
-    async fn undo_votes(&mut self) -> bool {
-        let undo = UndoRequest {
-            resource: self.request.resource.clone(),
-            owner: self.request.owner,
-            attempt: Some(self.request.attempt),
-            tombstone: None,
-        };
-        // A vote request that is executed late must find that its attempt was given up.
-        let tombstone = Some(ReleaseRequest::tombstone_ttl(self.claim.ttl));
-        let undo_unknown = UndoRequest { tombstone, ..undo.clone() };
-        let gave_vote = |node: &usize| voted(&self.answers[*node], is_ours);
-        let nodes = self.state.all_nodes();
-        let given: Vec<usize> = nodes.clone().filter(gave_vote).collect();
-        let unknown: Vec<usize> = nodes.filter(|node| self.unanswered[*node] && !gave_vote(node)).collect();
-        let is_certain = unknown.is_empty() && self.requests.is_empty();
-        if !unknown.is_empty() {
-            self.state.undo_in_background(undo_unknown.clone(), unknown, self.claim.ttl);
-        }
-        self.undo_late_votes(undo.clone(), undo_unknown);
-        let timeout = QuorumState::node_timeout(self.claim.ttl);
-        let failed = self.state.undo_now(&undo, &given, timeout).await;
-        let all_undone = failed.is_empty();
-        if !all_undone {
-            self.state.undo_in_background(undo, failed, self.claim.ttl);
-        }
-        is_certain && all_undone
-    }
-
-    /// In the background, waits for the nodes that have not replied, and takes back the votes that they give.
-    fn undo_late_votes(&mut self, undo: UndoRequest, undo_unknown: UndoRequest) {
-        let mut requests = std::mem::replace(&mut self.requests, NodeRequests::new());
-        if requests.is_empty() {
-            return;
-        }
-        let (state, ttl) = (Arc::clone(self.state), self.claim.ttl);
-        self.state.environment.spawn(Box::pin(async move {
-            while let Some((node, reply)) = requests.next().await {
-                state.record_reply(node, &reply);
-                match reply {
-                    Ok(vote) if is_ours(&vote.choice) => {
-                        state.undo_in_background(undo.clone(), vec![node], ttl);
-                    }
-                    Err(error) if error.effect() == Effect::Unknown => {
-                        state.undo_in_background(undo_unknown.clone(), vec![node], ttl);
-                    }
-                    _ => {}
-                }
-            }
-        }));
     }
 
     fn unreachable(&self) -> Error {

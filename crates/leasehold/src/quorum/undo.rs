@@ -3,6 +3,11 @@
 //! Both are the same request to a node, [`UndoRequest`]: for a release it names the owner, for a failed attempt also the
 //! attempt (ADR 0017).
 //!
+//! An attempt that failed:
+//! 1. Undo at once on the nodes that gave their vote.
+//! 2. Where a vote request went unanswered, undo in the background and leave a tombstone for the attempt.
+//! 3. Nodes that have not replied yet are handled in the background, when they reply.
+//!
 //! Release:
 //! 1. Forget the grant, so that no background task gives the lease to a node again.
 //! 2. Undo on all nodes at once, and return when a majority has answered.
@@ -22,6 +27,7 @@ use leasehold_support::race::{Either, first};
 
 use super::{
     NodeRequests, Quorum, QuorumState,
+    acquire::{QuorumAttempt, is_ours, voted},
     checks::{unavailable, unsupported},
 };
 
@@ -154,5 +160,61 @@ impl QuorumState {
             }
             self.environment.sleep(backoff.next(self.environment.random())).await;
         }
+    }
+}
+
+/// Takes back the votes of an attempt that failed.
+impl QuorumAttempt<'_> {
+    /// Takes back every vote of this attempt: at once from nodes that gave it, in the background from nodes that may have
+    /// given it. Says whether it is certain that nothing of the attempt is left.
+    pub(super) async fn undo_votes(&mut self) -> bool {
+        let undo = UndoRequest {
+            resource: self.request.resource.clone(),
+            owner: self.request.owner,
+            attempt: Some(self.request.attempt),
+            tombstone: None,
+        };
+        // A vote request that is executed late must find that its attempt was given up.
+        let tombstone = Some(ReleaseRequest::tombstone_ttl(self.claim.ttl));
+        let undo_unknown = UndoRequest { tombstone, ..undo.clone() };
+        let gave_vote = |node: &usize| voted(&self.answers[*node], is_ours);
+        let nodes = self.state.all_nodes();
+        let given: Vec<usize> = nodes.clone().filter(gave_vote).collect();
+        let unknown: Vec<usize> = nodes.filter(|node| self.unanswered[*node] && !gave_vote(node)).collect();
+        let is_certain = unknown.is_empty() && self.requests.is_empty();
+        if !unknown.is_empty() {
+            self.state.undo_in_background(undo_unknown.clone(), unknown, self.claim.ttl);
+        }
+        self.undo_late_votes(undo.clone(), undo_unknown);
+        let timeout = QuorumState::node_timeout(self.claim.ttl);
+        let failed = self.state.undo_now(&undo, &given, timeout).await;
+        let all_undone = failed.is_empty();
+        if !all_undone {
+            self.state.undo_in_background(undo, failed, self.claim.ttl);
+        }
+        is_certain && all_undone
+    }
+
+    /// In the background, waits for the nodes that have not replied, and takes back the votes that they give.
+    fn undo_late_votes(&mut self, undo: UndoRequest, undo_unknown: UndoRequest) {
+        let mut requests = std::mem::replace(&mut self.requests, NodeRequests::new());
+        if requests.is_empty() {
+            return;
+        }
+        let (state, ttl) = (Arc::clone(self.state), self.claim.ttl);
+        self.state.environment.spawn(Box::pin(async move {
+            while let Some((node, reply)) = requests.next().await {
+                state.record_reply(node, &reply);
+                match reply {
+                    Ok(vote) if is_ours(&vote.choice) => {
+                        state.undo_in_background(undo.clone(), vec![node], ttl);
+                    }
+                    Err(error) if error.effect() == Effect::Unknown => {
+                        state.undo_in_background(undo_unknown.clone(), vec![node], ttl);
+                    }
+                    _ => {}
+                }
+            }
+        }));
     }
 }
