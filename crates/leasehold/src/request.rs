@@ -1,14 +1,14 @@
 //! [`LeaseRequest`]: the one type of request, for every primitive.
 
+mod check;
+
 use std::{future::Future, marker::PhantomData, sync::Arc, time::Duration};
 
-use leasehold_core::{
-    Busy, Claim, Error, ErrorKind, FencingToken, Holder, OwnerToken, Resource, Result, Share,
-};
+use leasehold_core::{Busy, Claim, Error, FencingToken, Holder, OwnerToken, Resource, Result, Share};
 use leasehold_support::race::{Either, first};
 
 use crate::{
-    advice::{self, Purpose},
+    advice::Purpose,
     client::{Client, TokenKind},
     engine::{AcquireOutcome, AcquireRequest, LeaseOptions, WaitLimit},
     lease::{Lease, LeaseView},
@@ -374,62 +374,6 @@ impl<T: TokenKind> LeaseRequest<T> {
             AcquireOutcome::Granted(handle) => Attempt::Granted(Lease::new(handle)),
             AcquireOutcome::Busy(busy) => Attempt::Busy(busy),
         })
-    }
-
-    fn check(&self, resource: &Resource) -> Result<()> {
-        let invalid = |message: String| Err(Error::new(ErrorKind::Invalid, message));
-        let unsupported = |what: &str| {
-            let message = format!("{} does not support {what}", self.client.info().name);
-            Err(Error::new(ErrorKind::Unsupported, message))
-        };
-        if self.ttl < Self::TTL_MIN || self.ttl > Self::TTL_MAX {
-            return invalid(format!("ttl must be between 300 ms and 24 h, not {:?}", self.ttl));
-        }
-        if self.ttl > advice::LONG {
-            tracing::warn!(
-                target: "leasehold",
-                kind = resource.kind(),
-                ttl_ms = u64::try_from(self.ttl.as_millis()).unwrap_or(u64::MAX),
-                "a lease with such a long ttl blocks every other claim if its holder dies: consider a durable job instead"
-            );
-        }
-        let zero = |duration: Option<Duration>| duration.is_some_and(|duration| duration.is_zero());
-        if zero(self.options.max_hold) || zero(self.options.progress_within) {
-            return invalid("max_hold and progress_within must be greater than 0".to_owned());
-        }
-        let can = &self.client.info().capabilities;
-        if self.share != Share::WHOLE && !can.shares {
-            return unsupported("semaphores and read-write locks");
-        }
-        if self.fair && !can.queue {
-            return unsupported("fair(): it has no queue");
-        }
-        if self.options.at_least.is_some() && !can.keep_for {
-            return unsupported("at_least(): a resource cannot stay closed after a release");
-        }
-        let (most, note) = (self.client.info().limits.note, self.note.as_ref().map_or(0, |note| note.len()));
-        if note > most {
-            let message = format!("the note has {note} bytes, but {} allows {most}", self.client.info().name);
-            return Err(Error::new(ErrorKind::Limit, message));
-        }
-        self.check_purpose()
-    }
-
-    fn check_purpose(&self) -> Result<()> {
-        let info = self.client.info();
-        let least = self.purpose.least();
-        if info.guarantee >= least || self.fenced {
-            return Ok(());
-        }
-        let message = format!(
-            "{} guarantees only {} ({}), which is too weak for Purpose::Correctness: use {}, or check the fencing token \
-             where the effect happens and call .fenced()",
-            info.name,
-            info.guarantee,
-            info.because,
-            advice::backends(least)
-        );
-        Err(Error::new(ErrorKind::GuaranteeTooWeak, message))
     }
 
     pub(crate) fn with_wait_limit(mut self, wait_limit: WaitLimit) -> Self {
