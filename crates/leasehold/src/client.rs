@@ -1,4 +1,4 @@
-//! The client: where requests come from.
+//! [`Client`], which makes requests for leases, and its builder.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -17,9 +17,9 @@ use crate::{
     system::System,
 };
 
-/// Makes requests for leases of one backend, and keeps alive what they are granted. Clones share everything.
+/// Makes requests for leases of one backend, and keeps granted leases alive. Clones share everything.
 ///
-/// Dropping the last clone ends nothing that is held: leases keep their client alive.
+/// Dropping the last clone does not end its leases: a lease keeps its client alive.
 #[derive(Clone)]
 pub struct Client {
     pub(crate) engine: Arc<Engine>,
@@ -28,7 +28,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client of this backend, on the runtime that this is called in.
+    /// A client of this backend, on the current tokio runtime.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -36,96 +36,109 @@ impl Client {
         Client::builder(backend).build()
     }
 
-    /// A client with something other than the defaults.
+    /// A builder, for a client with other settings than the defaults.
     pub fn builder(backend: Arc<dyn Backend>) -> ClientBuilder {
         ClientBuilder { backend, environment: None, label: String::new(), namespace: None, secret: None }
     }
 
-    /// The same client in a namespace (a tenant): its resources are apart from those of all others.
+    /// The same client in a namespace (a tenant). The same name in two namespaces is two resources.
     #[must_use]
     pub fn namespace(&self, namespace: &str) -> Client {
         Client { namespace: Some(namespace.into()), ..self.clone() }
     }
 
-    /// An exclusive lease of `kind/id`. A bad name is reported by `acquire`.
+    /// A request for an exclusive lease of `kind/id`. An invalid name is reported by `acquire`.
     pub fn lease(&self, kind: &str, id: &str) -> LeaseRequest {
         LeaseRequest::exclusive(self, self.resource(kind, id))
     }
 
-    /// An exclusive lease of a resource that you have already.
+    /// A request for an exclusive lease of a [`Resource`].
     pub fn lease_of(&self, resource: &Resource) -> LeaseRequest {
         LeaseRequest::exclusive(self, Ok(resource.clone()))
     }
 
-    /// At most `capacity` permits at a time. All who use it must agree on the capacity.
+    /// A semaphore: at most `capacity` permits at a time. All clients must use the same capacity.
     pub fn semaphore(&self, kind: &str, id: &str, capacity: u32) -> Semaphore {
         Semaphore::new(self, self.resource(kind, id), capacity)
     }
 
-    /// Many readers or one writer.
+    /// A read-write lock: many readers or one writer.
     pub fn rwlock(&self, kind: &str, id: &str) -> RwLock {
         RwLock::new(self, self.resource(kind, id))
     }
 
-    /// One leader, whom all can see.
+    /// An election: one leader at a time, which all clients can see.
     pub fn election(&self, kind: &str, id: &str) -> Election {
         Election::new(self, self.resource(kind, id))
     }
 
-    /// Several at once: all or none, without deadlock between callers.
+    /// A request for several leases: all of them or none, without deadlock between callers.
     pub fn all<T: TokenKind>(&self, requests: impl IntoIterator<Item = LeaseRequest<T>>) -> AllRequest {
         AllRequest::new(self, requests)
     }
 
-    /// Takes up a lease that was [detached](Lease::detach), here or in another process.
+    /// Takes over a lease that was [detached](Lease::detach), in this process or another one.
     ///
-    /// One round trip, which renews it.
+    /// One round trip, which renews the lease.
+    ///
+    /// # Guarantees
+    /// The lease has the same token. It was held without a gap.
     ///
     /// # Cancel safety
-    /// Dropped part-way, the lease is as it was, perhaps renewed; the `Detached` is gone with the call.
+    /// If it is dropped part-way, the lease stays detached, and may have been renewed. Keep a clone of the `Detached` to
+    /// try again.
     ///
     /// # Errors
-    /// `Lost` if it is not held any more.
+    /// `Lost` if it is not held any more; `Unavailable` if the reply came too late; `ShutDown`; the backend's error.
     pub async fn adopt(&self, detached: Detached) -> Result<Lease> {
         detached.adopt(&self.engine).await
     }
 
-    /// Where its time, chance and tasks come from.
+    /// Where its time, random numbers and tasks come from.
     pub fn environment(&self) -> &Arc<dyn Environment> {
         &self.engine.environment
     }
 
-    /// What the backend is and promises.
+    /// What the backend is, and what it guarantees.
     pub fn info(&self) -> &BackendInfo {
         self.engine.backend.info()
     }
 
-    /// Everything that happens to this client's claims from now on. A listener that falls 1024 events behind is
-    /// told how many it missed.
+    /// A listener to everything that happens to this client's claims from now on. If it falls 1024 events behind, it is told
+    /// how many events it missed.
     pub fn events(&self) -> Events {
-        Events(self.engine.observer.listen())
+        Events(self.engine.telemetry.subscribe())
     }
 
-    /// One resource as it is now.
+    /// Reads the state of one resource.
+    ///
+    /// # Cancel safety
+    /// It changes nothing.
     ///
     /// # Errors
-    /// `Invalid` for a bad name; whatever the backend says.
+    /// `Invalid` for an invalid name; the backend's error.
     pub async fn look(&self, kind: &str, id: &str) -> Result<Snapshot> {
         let resource = self.resource(kind, id)?;
         let page = self.inspect(&Query::One(resource.clone())).await?;
         Ok(page.into_snapshots().pop().unwrap_or_else(|| Snapshot::empty(resource)))
     }
 
-    /// All resources whose [keys](Resource::key) begin so, page after page, in key order.
+    /// Reads all resources whose [keys](Resource::key) begin with `prefix`, in key order.
+    ///
+    /// # Cancel safety
+    /// It changes nothing.
     ///
     /// # Errors
-    /// Whatever the backend says.
+    /// The backend's error.
     pub async fn list(&self, prefix: &str) -> Result<Vec<Snapshot>> {
         let mut all = Vec::new();
         let mut listing = Some(Listing::of(prefix));
         while let Some(part) = listing.take() {
             let Page::Resources { snapshots, next } = self.inspect(&Query::Resources(part)).await? else {
-                return Err(Error::new(ErrorKind::Corrupt, "the backend answered another question"));
+                return Err(Error::new(
+                    ErrorKind::Corrupt,
+                    "the backend returned another kind of page than a list of resources",
+                ));
             };
             all.extend(snapshots);
             listing = next.map(|next| Listing::of(prefix).after(next));
@@ -133,31 +146,41 @@ impl Client {
         Ok(all)
     }
 
-    /// Resources or the audit trail, a page at a time.
+    /// Reads one page of resources, of the audit trail, or of another query.
+    ///
+    /// # Cancel safety
+    /// It changes nothing.
     ///
     /// # Errors
-    /// Whatever the backend says.
+    /// `Unsupported` if the backend cannot answer this query; the backend's error.
     pub async fn inspect(&self, query: &Query) -> Result<Page> {
         let request = self.engine.backend.inspect(query);
-        self.engine.call(Verb::Inspect, None, LOOK_AT_MOST, request).await
+        self.engine.call(Verb::Inspect, None, OPERATOR_TIMEOUT, request).await
     }
 
-    /// An operator's order.
+    /// Executes an operator's command, and records it in the audit trail.
+    ///
+    /// # Cancel safety
+    /// If it is dropped part-way, the command may or may not be executed.
     ///
     /// # Errors
-    /// `Invalid` if it says not who gives it or why; whatever the backend says.
-    pub async fn order(&self, order: &OperatorCommand) -> Result<CommandOutcome> {
-        for (what, text) in [("who gives it", &order.by), ("why", &order.why)] {
+    /// `Invalid` if `by` or `why` is empty or too long; `Unsupported` if the backend has no operator commands; the backend's
+    /// error.
+    pub async fn order(&self, command: &OperatorCommand) -> Result<CommandOutcome> {
+        for (field, text) in [("by", &command.by), ("why", &command.why)] {
             if text.trim().is_empty() || text.len() > OperatorCommand::TEXT_MAX {
-                let message = format!("an order says {what}, in 1 to {} bytes", OperatorCommand::TEXT_MAX);
-                return Err(Error::new(ErrorKind::Invalid, message).on(&order.resource));
+                let message = format!(
+                    "`{field}` of an operator command must have 1 to {} bytes",
+                    OperatorCommand::TEXT_MAX
+                );
+                return Err(Error::new(ErrorKind::Invalid, message).on(&command.resource));
             }
         }
-        let request = self.engine.backend.order(order);
-        self.engine.call(Verb::Order, Some(&order.resource), LOOK_AT_MOST, request).await
+        let request = self.engine.backend.order(command);
+        self.engine.call(Verb::Order, Some(&command.resource), OPERATOR_TIMEOUT, request).await
     }
 
-    /// Reports that a stale token was refused where the effect happens: as an event, in the log, and in
+    /// Reports that the place of the effect refused a stale token: as an event, in the log, and in the metric
     /// `leasehold_fencing_rejected_total{downstream}`.
     pub fn report_stale_token(
         &self,
@@ -166,19 +189,19 @@ impl Client {
         highest: FencingToken,
         downstream: &'static str,
     ) {
-        self.engine.observer.stale_token(resource, presented, highest, downstream);
+        self.engine.telemetry.stale_token(resource, presented, highest, downstream);
     }
 
-    /// Refuses new claims, and resolves when everything that was dropped has been given back. Leases that are still
-    /// in someone's hand stay, and are kept alive.
+    /// Refuses new claims, and waits until all leases that were dropped are released. Leases that are still held stay, and
+    /// are kept alive.
     ///
     /// # Cancel safety
-    /// Dropped part-way, new claims are refused all the same.
+    /// If it is dropped part-way, new claims are refused all the same.
     pub async fn shutdown(&self) {
         self.engine.shut_down().await;
     }
 
-    /// How many leases and places in line are being kept alive.
+    /// The number of leases and places in queues that are kept alive.
     pub fn watched(&self) -> usize {
         self.engine.watched()
     }
@@ -189,12 +212,18 @@ impl Client {
     }
 
     pub(crate) fn hashed(&self, resource: &Resource) -> Result<Resource> {
-        let no_secret = || Error::new(ErrorKind::Invalid, "a sensitive id needs the client to have a secret");
+        let no_secret = || {
+            Error::new(
+                ErrorKind::Invalid,
+                "a sensitive id needs a client with a secret: see ClientBuilder::secret",
+            )
+        };
         self.secret.as_ref().map(|secret| resource.hashed(secret)).ok_or_else(no_secret)
     }
 }
 
-const LOOK_AT_MOST: Duration = Duration::from_secs(10);
+/// How long an inspection or an operator command may take.
+const OPERATOR_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -205,7 +234,7 @@ impl fmt::Debug for Client {
     }
 }
 
-/// A client in the making.
+/// Builds a [`Client`].
 #[must_use = "a builder does nothing until `.build()`"]
 pub struct ClientBuilder {
     backend: Arc<dyn Backend>,
@@ -216,13 +245,13 @@ pub struct ClientBuilder {
 }
 
 impl ClientBuilder {
-    /// Where time, chance and tasks come from. Default: the host, and the runtime that `build` is called in.
+    /// Where time, random numbers and tasks come from. Default: the host, and the current tokio runtime.
     pub fn environment(mut self, environment: Arc<dyn Environment>) -> Self {
         self.environment = Some(environment);
         self
     }
 
-    /// What this program is, for people who look at who holds what. Default: empty.
+    /// A text for people who look up a holder: the name of this program. Default: empty.
     pub fn label(mut self, label: &str) -> Self {
         label.clone_into(&mut self.label);
         self
@@ -240,10 +269,10 @@ impl ClientBuilder {
         self
     }
 
-    /// The client.
+    /// Makes the client.
     ///
     /// # Panics
-    /// Outside of a tokio runtime, unless an environment was given.
+    /// Outside of a tokio runtime, unless an environment was set.
     pub fn build(self) -> Client {
         let environment = self.environment.unwrap_or_else(|| Arc::new(System::current()));
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
@@ -259,16 +288,16 @@ impl fmt::Debug for ClientBuilder {
     }
 }
 
-/// What happens to a client's claims.
+/// A listener to the events of a client.
 #[derive(Debug)]
 pub struct Events(broadcast::Receiver<Event>);
 
 impl Events {
-    /// The next event; `Err(n)` if this listener was too slow and missed `n` of them. None when the client and its
-    /// last lease are gone.
+    /// Waits for the next event. `Err(n)` if this listener was too slow and missed `n` events; `None` when the client and
+    /// its last lease are gone.
     ///
     /// # Cancel safety
-    /// Nothing is missed.
+    /// No event is lost.
     pub async fn next(&mut self) -> Option<Result<Event, u64>> {
         match self.0.recv().await {
             Ok(event) => Some(Ok(event)),
@@ -277,7 +306,7 @@ impl Events {
         }
     }
 
-    /// The next event, if there is one already.
+    /// The next event, if there is one now. Does not report missed events.
     pub fn try_next(&mut self) -> Option<Event> {
         loop {
             match self.0.try_recv() {
@@ -289,7 +318,7 @@ impl Events {
     }
 }
 
-/// What a lease can show: a [`FencingToken`] if it is exclusive, a [`ShareNumber`] if it is shared.
+/// The kind of number that a lease has: a [`FencingToken`] if it is exclusive, a [`ShareNumber`] if it is shared (ADR 0003).
 pub trait TokenKind: Copy + fmt::Debug + fmt::Display + Send + Sync + private::Sealed + 'static {
     #[doc(hidden)]
     fn from_grant(token: FencingToken) -> Self;

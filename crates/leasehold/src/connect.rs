@@ -1,4 +1,4 @@
-//! From a URL to a client.
+//! Makes a client or a backend from a URL.
 
 use std::sync::Arc;
 
@@ -6,55 +6,69 @@ use leasehold_core::{Backend, Error, ErrorKind, Result};
 
 use crate::{client::Client, memory::Memory};
 
-/// A backend, and the namespace that its URL asks for.
-struct Opened {
+/// A backend, and the namespace in its URL.
+struct OpenedUrl {
     backend: Arc<dyn Backend>,
     namespace: Option<String>,
 }
 
-/// A client of the backend that the URL names.
+/// Connects to the backend that the URL names, and makes a client of it.
 ///
 /// | URL | backend | feature |
 /// |---|---|---|
 /// | `sqlite:PATH` | a file, for many processes of one host | `sqlite`, on by default |
 /// | `redis://HOST` | a Redis server | `redis`, on by default |
 /// | `rediss://HOST` | the same with TLS | `redis-tls` |
-/// | `redis+sentinel://HOST,HOST/SERVICE` | whichever server the Sentinels say is the primary | `redis` |
+/// | `redis+sentinel://HOST,HOST/SERVICE` | the server that the Sentinels name as the primary | `redis` |
 /// | `redis+cluster://HOST,HOST` | a Redis Cluster, found by some of its nodes | `redis` |
 /// | `redlock://HOST,HOST,HOST` | a majority of independent Redis servers | `redis` |
-/// | `postgres://USER@HOST/DATABASE` | PostgreSQL, whichever of several hosts takes writes | `postgres`; with TLS, `postgres-tls` |
+/// | `postgres://USER@HOST/DATABASE` | PostgreSQL; of several hosts, the one that accepts writes | `postgres`; with TLS, `postgres-tls` |
 /// | `etcd://HOST,HOST` | an etcd cluster | `etcd`, which needs `protoc` to build |
 /// | `etcds://HOST,HOST` | the same with TLS | `etcd-tls` |
 /// | `zookeeper://HOST,HOST/CHROOT` | a ZooKeeper ensemble | `zookeeper` |
 /// | `memory:` | this process's memory: for tests, and for programs of one process | |
 ///
+/// # Cancel safety
+/// It leaves nothing behind if it is dropped part-way.
+///
 /// # Errors
-/// `Invalid` for a URL that names no backend; `Unsupported` for one that this build has not; whatever opening says.
+/// `Invalid` for a URL that names no backend; `Unsupported` for a backend that this build does not include; the backend's
+/// error if it cannot be opened.
+///
+/// # Examples
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+/// let leases = leasehold::connect("memory:").await?;
+/// leases.lease("report", "42").run(async |lease| println!("{:?}", lease.token())).await?;
+/// # Ok(()) }
+/// ```
 pub async fn connect(url: &str) -> Result<Client> {
-    let Opened { backend, namespace } = opened(url).await?;
+    let OpenedUrl { backend, namespace } = open_url(url).await?;
     let client = Client::new(backend);
     Ok(namespace.map_or(client.clone(), |namespace| client.namespace(&namespace)))
 }
 
-/// The backend that the URL names, for a [`Client::builder`].
+/// Connects to the backend that the URL names, for a [`Client::builder`].
+///
+/// # Cancel safety
+/// As [`connect`].
 ///
 /// # Errors
-/// As [`connect`]; `Invalid` for a URL with a namespace, which is the client's.
+/// As [`connect`]; `Invalid` for a URL with a namespace, because a namespace belongs to a client.
 pub async fn open(url: &str) -> Result<Arc<dyn Backend>> {
-    match opened(url).await? {
-        Opened { backend, namespace: None } => Ok(backend),
+    match open_url(url).await? {
+        OpenedUrl { backend, namespace: None } => Ok(backend),
         _ => {
-            let message =
-                "a namespace is the client's, not the backend's: use `connect`, or the client's builder";
+            let message = "a namespace belongs to a client, not to a backend: use `connect`, or `ClientBuilder::namespace`";
             Err(Error::new(ErrorKind::Invalid, message))
         }
     }
 }
 
-async fn opened(url: &str) -> Result<Opened> {
+async fn open_url(url: &str) -> Result<OpenedUrl> {
     let (scheme, _) = url.split_once(':').unwrap_or((url, ""));
     match scheme {
-        "memory" => Ok(Opened { backend: Arc::new(Memory::new()), namespace: None }),
+        "memory" => Ok(OpenedUrl { backend: Arc::new(Memory::new()), namespace: None }),
         "sqlite" => sqlite(url).await,
         "redis" | "rediss" | "redis+sentinel" | "redis+cluster" => redis(url).await,
         "redlock" => redlock(url).await,
@@ -62,7 +76,7 @@ async fn opened(url: &str) -> Result<Opened> {
         "etcd" | "etcds" => etcd(url).await,
         "zookeeper" => zookeeper(url).await,
         _ => {
-            // The rest of the URL may hold a password: it is not repeated.
+            // The rest of the URL may hold a password, so it is not in the message.
             let message = format!("no backend is called {scheme:.20?}: write one of {KNOWN}");
             Err(Error::new(ErrorKind::Invalid, message))
         }
@@ -73,31 +87,31 @@ const KNOWN: &str = "sqlite:PATH, redis://HOST, redlock://HOST,HOST,HOST, postgr
                      zookeeper://HOST or memory:";
 
 #[cfg(feature = "sqlite")]
-async fn sqlite(url: &str) -> Result<Opened> {
+async fn sqlite(url: &str) -> Result<OpenedUrl> {
     let config = leasehold_sqlite::Config::parse(url.strip_prefix("sqlite:").unwrap_or(url))?;
     let environment = Arc::new(crate::System::current());
     let backend = Arc::new(leasehold_sqlite::Sqlite::connect(config, environment).await?);
-    Ok(Opened { backend, namespace: None })
+    Ok(OpenedUrl { backend, namespace: None })
 }
 
 #[cfg(feature = "redis")]
-async fn redlock(url: &str) -> Result<Opened> {
+async fn redlock(url: &str) -> Result<OpenedUrl> {
     let nodes = leasehold_redis::Nodes::parse(url)?;
     let environment: Arc<dyn leasehold_core::Environment> = Arc::new(crate::System::current());
     let quorum = crate::Quorum::connect(nodes.open(&environment), nodes.gate(), environment).await?;
-    Ok(Opened { backend: Arc::new(quorum), namespace: nodes.namespace().map(str::to_owned) })
+    Ok(OpenedUrl { backend: Arc::new(quorum), namespace: nodes.namespace().map(str::to_owned) })
 }
 
-/// The backends whose URL says everything.
+/// The backends that need nothing but a URL.
 macro_rules! servers {
     ($($name:ident: $feature:literal, $library:ident::$backend:ident;)*) => { $(
         #[cfg(feature = $feature)]
-        async fn $name(url: &str) -> Result<Opened> {
+        async fn $name(url: &str) -> Result<OpenedUrl> {
             let config = $library::Config::parse(url)?;
             let namespace = config.namespace().map(str::to_owned);
             let environment = Arc::new(crate::System::current());
             let backend = Arc::new($library::$backend::connect(config, environment).await?);
-            Ok(Opened { backend, namespace })
+            Ok(OpenedUrl { backend, namespace })
         }
     )* };
 }
@@ -109,19 +123,19 @@ servers! {
     zookeeper: "zookeeper", leasehold_zookeeper::ZooKeeper;
 }
 
-/// What this build has not, and how to get it.
-macro_rules! absent {
+/// For backends that this build does not include: an error that says how to get them.
+macro_rules! not_included {
     ($($name:ident: $feature:literal, $backend:literal $(, $first:literal)?;)*) => {
         $(
             #[cfg(not(feature = $feature))]
-            async fn $name(_: &str) -> Result<Opened> {
-                Err(Error::new(ErrorKind::Unsupported, absent!(@ $feature, $backend $(, $first)?)))
+            async fn $name(_: &str) -> Result<OpenedUrl> {
+                Err(Error::new(ErrorKind::Unsupported, not_included!(@ $feature, $backend $(, $first)?)))
             }
         )*
 
-        /// What each says, whatever this build has.
+        /// All of these texts, in every build.
         #[cfg(test)]
-        const ABSENT: &[(&str, &str)] = &[$(($feature, absent!(@ $feature, $backend $(, $first)?)),)*];
+        const NOT_INCLUDED: &[(&str, &str)] = &[$(($feature, not_included!(@ $feature, $backend $(, $first)?)),)*];
     };
     (@ $feature:literal, $backend:literal $(, $first:literal)?) => {
         concat!("this build has no ", $backend, ": ", $($first, " and ",)? "build leasehold with the feature \"", $feature,
@@ -129,7 +143,7 @@ macro_rules! absent {
     };
 }
 
-absent! {
+not_included! {
     postgres: "postgres", "PostgreSQL";
     sqlite: "sqlite", "SQLite";
     redis: "redis", "Redis";
@@ -143,8 +157,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_backend_that_was_left_out_says_how_to_get_it() {
-        for (feature, text) in ABSENT {
+    fn a_backend_that_is_not_included_says_how_to_get_it() {
+        for (feature, text) in NOT_INCLUDED {
             assert!(text.contains(&format!("feature \"{feature}\", or run `cargo xtask build`")), "{text}");
             assert_eq!(text.contains("install protoc"), *feature == "etcd", "{text}");
         }
@@ -152,7 +166,7 @@ mod tests {
 
     #[cfg(not(feature = "etcd"))]
     #[tokio::test]
-    async fn a_build_without_etcd_refuses_it_without_a_word_of_the_url() {
+    async fn a_build_without_etcd_refuses_it_and_does_not_repeat_the_url() {
         let error = connect("etcd://app:hunter2@127.0.0.1").await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         let text = error.to_string();

@@ -1,4 +1,4 @@
-//! A lease on its way from one process to another.
+//! A lease that moves from one process to another.
 
 use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
@@ -9,17 +9,17 @@ use leasehold_core::{
 
 use crate::{
     engine::{
-        Engine, Terms,
-        tenure::{Beginning, Handle, Tenure},
-        watchdog::Times,
+        Engine, LeaseOptions,
+        held_lease::{HeldLease, LeaseStart},
+        telemetry::GrantDetails,
     },
     lease::Lease,
 };
 
-/// A lease that nobody renews, on its way to whoever [adopts](crate::Client::adopt) it. It ends with its ttl.
+/// A lease that is not renewed, until a process [adopts](crate::Client::adopt) it. It ends with its ttl.
 ///
-/// [`Detached::reveal`] spells it out for a pipe or an environment variable, and `parse` reads it back. That text is
-/// a secret: whoever has it can renew and release the lease. `Debug` does not show it.
+/// [`Detached::reveal`] writes it as text for a pipe or an environment variable, and `parse` reads it back. The text is
+/// a secret: with it, anybody can renew and release the lease. `Debug` does not show it.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
@@ -39,64 +39,66 @@ pub struct Detached {
 }
 
 impl Detached {
-    pub(crate) fn of(tenure: &Tenure) -> Detached {
-        Detached { claim: tenure.reference(), token: tenure.token, share: tenure.share, ttl: tenure.ttl() }
+    pub(crate) fn of(held: &HeldLease) -> Detached {
+        Detached { claim: held.reference(), token: held.token, share: held.share, ttl: held.ttl() }
     }
 
-    /// What is held.
+    /// The resource.
     pub fn resource(&self) -> &Resource {
         &self.claim.resource
     }
 
-    /// The token of the grant.
+    /// The fencing token of the grant.
     pub fn token(&self) -> FencingToken {
         self.token
     }
 
-    /// All of it, in one line without spaces: a secret.
+    /// The lease as text, in one line without spaces. The text is a secret.
     pub fn reveal(&self) -> String {
         let (owner, token) = (self.claim.owner.reveal(), self.token);
         let (weight, capacity, ttl) = (self.share.weight(), self.share.capacity(), self.ttl.as_millis());
         format!("1|{owner}|{token}|{weight}|{capacity}|{ttl}|{}", self.claim.resource.key())
     }
 
+    /// Renews the lease once, and keeps it alive from then on.
     pub(crate) async fn adopt(self, engine: &Arc<Engine>) -> Result<Lease> {
-        engine.admit()?;
-        let held = RenewRequest::new(self.claim.clone(), self.ttl);
-        let sent = engine.sending();
-        let answer = engine.renew_one(held, Engine::request_limit(self.ttl)).await?;
-        let lost = |why: EndReason| {
-            Error::new(ErrorKind::Lost, format!("there is nothing to adopt: {why}")).on(&self.claim.resource)
+        engine.check_open()?;
+        let Detached { claim, token, share, ttl } = self;
+        let resource = claim.resource.clone();
+        let request = RenewRequest::new(claim.clone(), ttl);
+        let sent = engine.send_time();
+        let reply = engine.renew_one(request, Engine::request_limit(ttl)).await?;
+        let lost = |reason: EndReason| {
+            let message = format!("the detached lease cannot be adopted: {reason}");
+            Error::new(ErrorKind::Lost, message).on(&resource)
         };
-        let Renewal::Renewed(kept) = answer else { return Err(lost(EndReason::NotOurs)) };
-        if kept.token != self.token {
+        let Renewal::Renewed(renewed) = reply else { return Err(lost(EndReason::NotOurs)) };
+        // Another token is another grant: the detached one has ended.
+        if renewed.token != token {
             return Err(lost(EndReason::NotOurs));
         }
-        let times = Times::of(sent.at, kept.remaining, self.ttl);
-        let now = engine.environment.now();
-        if now >= times.stop_at {
-            return Err(if kept.evicting {
-                lost(EndReason::Evicted)
-            } else {
-                too_late().on(&self.claim.resource)
-            });
-        }
-        let Detached { claim, token, share, ttl } = self;
-        let terms = Terms::default();
-        let tenure = Tenure::begin(
-            engine,
-            Beginning { claim, share, token, ttl, times, sent, uncertain: false, terms },
-            now,
-        );
-        engine.watch_tenure(&tenure, times, ttl, true);
-        engine.heed(&tenure, kept);
-        engine.observer.acquired(&tenure, Duration::ZERO, 0, crate::engine::observe::How::default());
-        Ok(Lease::new(Handle::of(tenure)))
+        let start = LeaseStart {
+            claim,
+            share,
+            token,
+            ttl,
+            remaining: renewed.remaining,
+            sent,
+            needs_tombstone: false,
+            options: LeaseOptions::default(),
+        };
+        let Some(handle) = engine.start_lease(start, engine.environment.now()) else {
+            // A lease that is being evicted is not extended by a renewal, so little of it may be left.
+            return Err(if renewed.evicting { lost(EndReason::Evicted) } else { too_late().on(&resource) });
+        };
+        engine.apply_operator_requests(handle.lease(), renewed);
+        engine.telemetry.acquired(handle.lease(), Duration::ZERO, 0, GrantDetails::default());
+        Ok(Lease::new(handle))
     }
 }
 
 fn too_late() -> Error {
-    let message = "the answer came so late that the lease would have to stop at once; try again";
+    let message = "the reply came so late that the lease would have to stop at once: try again";
     Error::new(ErrorKind::Unavailable, message).with_effect(Effect::Unknown)
 }
 
@@ -113,13 +115,14 @@ impl fmt::Debug for Detached {
 
 impl FromStr for Detached {
     type Err = Error;
-    /// Reads what [`Detached::reveal`] wrote.
+    /// Reads the text of [`Detached::reveal`].
     fn from_str(text: &str) -> Result<Detached> {
-        read(text).ok_or_else(|| Error::new(ErrorKind::Invalid, "this is not a detached lease"))
+        parse(text).ok_or_else(|| Error::new(ErrorKind::Invalid, "this text is not a detached lease"))
     }
 }
 
-fn read(text: &str) -> Option<Detached> {
+fn parse(text: &str) -> Option<Detached> {
+    // The key is last, because it may contain the separator.
     let mut parts = text.trim().splitn(7, '|');
     (parts.next()? == "1").then_some(())?;
     let owner: OwnerToken = parts.next()?.parse().ok()?;

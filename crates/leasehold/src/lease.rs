@@ -1,4 +1,4 @@
-//! The handle in the caller's hand, and the views of it that may be passed around.
+//! [`Lease`], which owns the right to act, and [`LeaseView`], which only looks at it.
 
 use std::{
     fmt,
@@ -22,153 +22,171 @@ use crate::{
     detached::Detached,
     engine::{
         Engine,
-        tenure::{Handle, Tenure},
+        held_lease::{HeldLease, LeaseHandle},
     },
 };
 
-/// The right to act. Not `Clone`; dropping it releases in the background.
+/// The right to act. It is not `Clone`. Dropping it releases the lease in the background.
 ///
-/// Everything that only looks is on [`LeaseView`], to which this derefs.
+/// It derefs to [`LeaseView`], which has all methods that do not need to own the lease.
 #[must_use = "dropping a lease releases it"]
 pub struct Lease<T = FencingToken> {
-    handle: Handle,
+    handle: LeaseHandle,
     view: LeaseView<T>,
 }
 
-/// A shared lease: a read, or some permits of several.
+/// A shared lease: a read lease, or permits of a semaphore.
 pub type SharedLease = Lease<ShareNumber>;
 
-/// A clonable view of a lease, for helpers and tasks: sees, checks, holds; never owns.
+/// A view of a lease that can be cloned and given to other tasks. It never keeps the lease from being released.
 pub struct LeaseView<T = FencingToken> {
-    tenure: Arc<Tenure>,
+    held: Arc<HeldLease>,
     kind: PhantomData<fn() -> T>,
 }
 
-/// How sure we are of a lease.
+/// Whether a lease holds, by the clocks at this moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// It holds.
     Held,
-    /// It holds, but renewals are failing; unless one succeeds it is lost after this long.
+    /// It holds, but renewals are failing.
     Doubtful {
-        /// Until it is given up.
+        /// The lease is lost after this time, unless a renewal succeeds.
         left: Duration,
     },
-    /// It is over. That never changes back.
+    /// It is over. This never changes again.
     Ended(EndReason),
 }
 
 impl<T: TokenKind> Lease<T> {
-    pub(crate) fn new(handle: Handle) -> Lease<T> {
-        let view = LeaseView { tenure: Arc::clone(handle.tenure()), kind: PhantomData };
+    pub(crate) fn new(handle: LeaseHandle) -> Lease<T> {
+        let view = LeaseView { held: Arc::clone(handle.lease()), kind: PhantomData };
         Lease { handle, view }
     }
 
-    pub(crate) fn tenure(&self) -> &Arc<Tenure> {
-        self.handle.tenure()
+    pub(crate) fn held(&self) -> &Arc<HeldLease> {
+        self.handle.lease()
     }
 
-    /// A view that may be passed around.
+    /// A view that can be cloned and given to other tasks.
     pub fn view(&self) -> LeaseView<T> {
         self.view.clone()
     }
 
-    /// Gives the lease back; if another waiter of this client is next, the seat is handed over in the same step.
-    ///
-    /// One round trip. Views are told from the first poll on.
-    ///
-    /// # Cancel safety
-    /// Dropped part-way, the reaper goes on until it is answered.
-    ///
-    /// # Errors
-    /// Whatever the backend says; the reaper goes on trying. [`Released::AlreadyGone`] is not an error: the lease had
-    /// expired before.
-    pub async fn release(self) -> Result<Released> {
-        let tenure = self.tenure();
-        if tenure.handles() > 1 {
-            return Ok(Released::StillHeld); // a reentrant handle: dropped, it counts itself out
-        }
-        tenure.engine.release(tenure, tenure.terms().at_least).await
-    }
-
-    /// Gives the lease back, but keeps the resource closed until this much time has passed since the grant: for work
-    /// that is not to be done again too soon, *because* it succeeded. [`LeaseRequest::at_least`] decides that
-    /// beforehand.
+    /// Releases the lease. If another waiter of this client is next, the lease is handed over to it in the same request.
     ///
     /// One round trip.
     ///
+    /// # Guarantees
+    /// From the first poll on, every view reports that the lease is over: no other claim is granted before that.
+    ///
     /// # Cancel safety
-    /// As [`Lease::release`]; the resource may then be open.
+    /// If it is dropped part-way, the release is repeated in the background until the backend has answered.
     ///
     /// # Errors
-    /// As [`Lease::release`]; `Unsupported` if the backend has no way to stay closed.
+    /// The backend's error; the release is then repeated in the background. [`Released::AlreadyGone`] is not an error: the
+    /// lease had expired before.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// let leases = leasehold::connect("memory:").await?;
+    /// let lease = leases.lease("report", "42").acquire().await?;
+    /// assert_eq!(lease.release().await?, leasehold::Released::Now);
+    /// # Ok(()) }
+    /// ```
+    pub async fn release(self) -> Result<Released> {
+        let held = self.held();
+        if held.handles() > 1 {
+            return Ok(Released::StillHeld); // another handle of the scope holds it; dropping this one only counts down
+        }
+        held.engine.release(held, held.options().at_least).await
+    }
+
+    /// Releases the lease, but keeps the resource closed until this much time has passed since the grant.
+    ///
+    /// For work that must not be done again too soon *because* it succeeded. [`LeaseRequest::at_least`] decides that
+    /// before the work instead. One round trip.
+    ///
+    /// # Cancel safety
+    /// As [`Lease::release`]. The resource may then be open.
+    ///
+    /// # Errors
+    /// As [`Lease::release`]; `Unsupported` if the backend cannot keep a resource closed.
     ///
     /// [`LeaseRequest::at_least`]: crate::LeaseRequest::at_least
     pub async fn release_keeping(self, at_least: Duration) -> Result<Released> {
-        let tenure = self.tenure();
-        if !tenure.engine.backend.info().capabilities.keep_for {
-            let message = format!("{} has no way to stay closed", tenure.engine.backend.info().name);
-            return Err(Error::new(ErrorKind::Unsupported, message).on(&tenure.resource));
+        let held = self.held();
+        if !held.engine.backend.info().capabilities.keep_for {
+            let message = format!(
+                "on {} a resource cannot stay closed after a release",
+                held.engine.backend.info().name
+            );
+            return Err(Error::new(ErrorKind::Unsupported, message).on(&held.resource));
         }
-        if tenure.handles() > 1 {
+        if held.handles() > 1 {
             return Ok(Released::StillHeld);
         }
-        tenure.engine.release(tenure, Some(at_least)).await
+        held.engine.release(held, Some(at_least)).await
     }
 
-    pub(crate) fn into_handle(self) -> Handle {
+    pub(crate) fn into_handle(self) -> LeaseHandle {
         self.handle
     }
 }
 
 impl Lease {
-    /// Takes the lease out of this process without releasing it: it is not renewed here any more, and whoever
+    /// Takes the lease out of this process without releasing it. It is not renewed here any more. A process that
     /// [adopts](crate::Client::adopt) it within its ttl goes on holding it, with the same token.
     ///
     /// # Errors
-    /// `Lost` if it is over; `Invalid` if a scope has entered it more than once; `Unsupported` where a lease lives
-    /// only as long as the session of the process that took it.
+    /// `Lost` if it is over; `Invalid` if a scope has entered it more than once; `Unsupported` if the backend ends a
+    /// lease with the session of the process that acquired it.
     pub fn detach(self) -> Result<Detached> {
-        let tenure = self.tenure();
-        let info = tenure.engine.backend.info();
+        let held = self.held();
+        let info = held.engine.backend.info();
         if !info.capabilities.own_ttl {
-            let message =
-                format!("{} ends a lease with the session that took it: it cannot be handed on", info.name);
-            return Err(Error::new(ErrorKind::Unsupported, message).on(&tenure.resource));
+            let message = format!(
+                "{} ends a lease with the session that acquired it, so it cannot be detached",
+                info.name
+            );
+            return Err(Error::new(ErrorKind::Unsupported, message).on(&held.resource));
         }
-        tenure.check()?;
-        if tenure.handles() > 1 {
-            let message = "a scope has entered it more than once: leave the inner ones first";
-            return Err(Error::new(ErrorKind::Invalid, message).on(&tenure.resource));
+        held.check()?;
+        if held.handles() > 1 {
+            let message = "a scope has entered this lease more than once: release the inner leases first";
+            return Err(Error::new(ErrorKind::Invalid, message).on(&held.resource));
         }
-        tenure.engine.unwatch(tenure);
-        if !tenure.part() || !tenure.end(EndReason::Detached) {
-            return Err(tenure.lost(EndReason::Released));
+        held.engine.unwatch(held);
+        if !held.begin_release() || !held.end(EndReason::Detached) {
+            return Err(held.lost(EndReason::Released));
         }
-        tenure.engine.observer.ended(tenure);
-        tenure.engine.holder_left(&tenure.resource, tenure.owner);
-        Ok(Detached::of(tenure))
+        held.engine.telemetry.ended(held);
+        held.engine.promote_after(&held.resource, held.owner);
+        Ok(Detached::of(held))
     }
 
-    /// Turns a write lease into a read lease without a gap: no other writer gets in between. Other readers may
-    /// come in from then on.
+    /// Turns a write lease into a read lease. Other readers can be granted from then on.
     ///
-    /// One round trip. The other way is not offered: two readers that both wait to become the writer wait for each
-    /// other. Release the read lease and ask for the write lease.
+    /// One round trip. There is no upgrade: two readers that both wait to become the writer would wait for each other.
+    /// Release the read lease, and acquire the write lease.
+    ///
+    /// # Guarantees
+    /// No other writer is granted in between.
     ///
     /// # Cancel safety
-    /// Dropped part-way, both are given back.
+    /// If it is dropped part-way, both leases are released in the background.
     ///
     /// # Errors
-    /// `Invalid` if it is not a write lease; `Lost` if it is over. In every case the write lease is given back.
+    /// `Invalid` if it is not a write lease; `Lost` if it is over. After an error the write lease is released.
     pub async fn downgrade(self) -> Result<SharedLease> {
-        let tenure = self.tenure();
-        if tenure.share != Share::WRITE {
+        let held = self.held();
+        if held.share != Share::WRITE {
             return Err(
-                Error::new(ErrorKind::Invalid, "only a write lease can be downgraded").on(&tenure.resource)
+                Error::new(ErrorKind::Invalid, "only a write lease can be downgraded").on(&held.resource)
             );
         }
-        tenure.engine.downgrade(tenure, Share::READ).await.map(Lease::new)
+        held.engine.downgrade(held, Share::READ).await.map(Lease::new)
     }
 }
 
@@ -181,118 +199,122 @@ impl<T> Deref for Lease<T> {
 
 impl<T> fmt::Debug for Lease<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Lease").field(&self.view.tenure).finish()
+        f.debug_tuple("Lease").field(&self.view.held).finish()
     }
 }
 
 impl<T> Clone for LeaseView<T> {
     fn clone(&self) -> LeaseView<T> {
-        LeaseView { tenure: Arc::clone(&self.tenure), kind: PhantomData }
+        LeaseView { held: Arc::clone(&self.held), kind: PhantomData }
     }
 }
 
 impl<T> fmt::Debug for LeaseView<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("LeaseView").field(&self.tenure).finish()
+        f.debug_tuple("LeaseView").field(&self.held).finish()
     }
 }
 
 impl LeaseView {
-    /// What to show at a fence: the resource, the token, and a hash that stands for the owner. No secret.
+    /// What a fence checks: the resource, the token, and a hash of the owner. It holds no secret.
     ///
-    /// Only an exclusive lease has one: shared holders are there together, and no fence can order them.
+    /// Only an exclusive lease has one. Shared leases are held at the same time, so a fence cannot order them.
     pub fn pass(&self) -> Pass {
-        Pass::new(self.tenure.resource.clone(), self.token()).owned_by(self.tenure.owner)
+        Pass::new(self.held.resource.clone(), self.token()).owned_by(self.held.owner)
     }
 }
 
 impl<T: TokenKind> LeaseView<T> {
-    /// What to show where the effect happens: a [`FencingToken`] of an exclusive lease, a [`ShareNumber`] of a
-    /// shared one.
+    /// The number of the grant: a [`FencingToken`] of an exclusive lease, which the place of the effect can check; a
+    /// [`ShareNumber`] of a shared lease.
     pub fn token(&self) -> T {
-        T::from_grant(self.tenure.token)
+        T::from_grant(self.held.token)
     }
 
-    /// What is held.
+    /// The resource.
     pub fn resource(&self) -> &Resource {
-        &self.tenure.resource
+        &self.held.resource
     }
 
-    /// The capability to renew and release it: a secret.
+    /// The owner token. It is a secret: with it, anybody can renew and release the lease.
     pub fn owner_token(&self) -> OwnerToken {
-        self.tenure.owner
+        self.held.owner
     }
 
-    /// When it was granted, by this host's calendar.
+    /// When it was granted, by this host's calendar clock.
     pub fn acquired_at(&self) -> SystemTime {
-        self.tenure.acquired_wall.to_system_time()
+        self.held.acquired_wall.to_system_time()
     }
 
-    /// How long it lasts from one renewal to the next.
+    /// How long it lasts without a renewal.
     pub fn ttl(&self) -> Duration {
-        self.tenure.ttl()
+        self.held.ttl()
     }
 
-    /// How sure we are of it, by the clock at this moment.
+    /// Whether it holds, by the clocks at this moment.
     pub fn state(&self) -> State {
-        match self.tenure.ending() {
-            Some(ending) => State::Ended(ending),
-            None if self.tenure.failures() > 0 => {
-                State::Doubtful { left: self.tenure.now().until(self.tenure.stop_at()) }
+        match self.held.end_reason() {
+            Some(reason) => State::Ended(reason),
+            None if self.held.failures() > 0 => {
+                State::Doubtful { left: self.held.now().until(self.held.stop_at()) }
             }
             None => State::Held,
         }
     }
 
-    /// How long nobody else can be granted it, for certain, unless it is renewed. Zero once it is over.
+    /// For how long it is certain that no other claim is granted, without a renewal. Zero once it is over.
     pub fn remaining(&self) -> Duration {
-        match self.tenure.ending() {
+        match self.held.end_reason() {
             Some(_) => Duration::ZERO,
-            None => self.tenure.now().until(self.tenure.deadline()),
+            None => self.held.now().until(self.held.deadline()),
         }
     }
 
-    /// Whether to go on, by the clocks at this moment: a few atomic loads and two clock reads, no lock.
+    /// Checks that the lease holds, by the clocks at this moment. Costs a few atomic loads and two clock reads; takes no
+    /// lock.
     ///
     /// # Errors
-    /// `Lost` once the lease is over, which is when a sixth of its ttl is left and no renewal has succeeded.
+    /// `Lost` once the lease is over. Without a successful renewal, it is over when a sixth of its ttl is left.
     pub fn check(&self) -> Result<()> {
-        self.tenure.check()
+        self.held.check()
     }
 
-    /// Resolves when the lease is over, by loss or release. Owns what it needs, so `release` stays callable, and has
-    /// its own timer.
+    /// Resolves when the lease is over, by loss or release.
+    ///
+    /// The future borrows nothing, so the lease can be released while it is polled. It has its own timer.
     ///
     /// # Cancel safety
-    /// Nothing is missed: asked again, it answers at once.
+    /// Nothing is missed: a later call resolves at once.
     pub fn ended(&self) -> impl Future<Output = EndReason> + Send + use<T> {
-        Arc::clone(&self.tenure).until_ended()
+        Arc::clone(&self.held).until_ended()
     }
 
-    /// Resolves when an operator asks the holder to finish; `None` if the lease ends without that.
+    /// Resolves when an operator asks the holder to finish; with `None` if the lease ends before that.
     ///
     /// # Cancel safety
-    /// Nothing is missed: asked again, it answers at once.
+    /// Nothing is missed: a later call resolves at once.
     pub fn asked(&self) -> impl Future<Output = Option<FinishRequest>> + Send + use<T> {
-        Arc::clone(&self.tenure).until_asked()
+        Arc::clone(&self.held).until_finish_requested()
     }
 
-    /// Cancelled when the lease is over, for whatever reason. A child: cancelling it does not touch the lease.
+    /// A token that is cancelled when the lease is over, for any reason. Cancelling it does not change the lease.
     pub fn cancellation(&self) -> CancellationToken {
-        self.tenure.cancellation()
+        self.held.cancellation()
     }
 
-    /// Reports that the work goes on, for [`progress_within`](crate::LeaseRequest::progress_within).
+    /// Reports progress of the work, for [`progress_within`](crate::LeaseRequest::progress_within).
     pub fn progress(&self) {
-        self.tenure.progress();
+        self.held.progress();
     }
 
-    /// Works while the lease holds; drops the work at its next await point when it is lost.
+    /// Runs the work while the lease holds. When the lease is lost, the work is dropped at its next await point.
     ///
-    /// The clock is read before each poll of the work, so a machine that was suspended stops here first.
+    /// # Guarantees
+    /// The clocks are read before each poll of the work, so work does not continue on a machine that was suspended for
+    /// too long. Code between two await points is not interrupted.
     ///
     /// # Cancel safety
-    /// The work is dropped; the lease stays.
+    /// If it is dropped, the work is dropped with it. The lease stays.
     ///
     /// # Errors
     /// `Lost` if the lease was over before the work was done.
@@ -300,8 +322,8 @@ impl<T: TokenKind> LeaseView<T> {
         let mut work = pin!(work);
         let mut ended = pin!(self.ended());
         poll_fn(move |cx| {
-            if let Poll::Ready(ending) = ended.as_mut().poll(cx) {
-                return Poll::Ready(Err(self.tenure.lost(ending)));
+            if let Poll::Ready(reason) = ended.as_mut().poll(cx) {
+                return Poll::Ready(Err(self.held.lost(reason)));
             }
             self.check()?;
             work.as_mut().poll(cx).map(Ok)
@@ -309,63 +331,56 @@ impl<T: TokenKind> LeaseView<T> {
         .await
     }
 
-    /// Renews now, and from now on for this long.
+    /// Renews the lease now, and from now on with this ttl.
     ///
-    /// One round trip. It never shortens what is already granted.
+    /// One round trip.
+    ///
+    /// # Guarantees
+    /// It never shortens the time that is already granted.
     ///
     /// # Cancel safety
-    /// It may or may not have been renewed; the lease is as good as before.
+    /// The lease may or may not have been renewed. It holds at least as long as before.
     ///
     /// # Errors
-    /// `Invalid` for a ttl out of bounds; `Unsupported` where a session keeps it; `Lost` if it is over; whatever the backend says, which is no loss yet.
+    /// `Invalid` for a ttl out of bounds; `Unsupported` if the backend keeps a lease as long as its session; `Lost` if the
+    /// lease is over; the backend's error, which does not end the lease.
     pub async fn extend(&self, ttl: Duration) -> Result<()> {
         if ttl < crate::LeaseRequest::<T>::TTL_MIN || ttl > crate::LeaseRequest::<T>::TTL_MAX {
-            let message = format!("a ttl is 300 ms to 24 h, this one is {ttl:?}");
+            let message = format!("ttl must be between 300 ms and 24 h, not {ttl:?}");
             return Err(Error::new(ErrorKind::Invalid, message).on(self.resource()));
         }
-        let info = self.tenure.engine.backend.info();
+        let info = self.held.engine.backend.info();
         if !info.capabilities.own_ttl {
             let message =
-                format!("{} keeps a lease as long as its session: no lease has a ttl of its own", info.name);
-            return Err(Error::new(ErrorKind::Unsupported, message).on(&self.tenure.resource));
+                format!("{} keeps a lease as long as its session, so its ttl cannot be changed", info.name);
+            return Err(Error::new(ErrorKind::Unsupported, message).on(&self.held.resource));
         }
-        self.renew_now(RenewRequest::new(self.tenure.reference(), ttl)).await
+        self.renew_now(RenewRequest::new(self.held.reference(), ttl)).await
     }
 
-    /// Changes the note, and renews: a leader's value, while it leads.
+    /// Changes the note, and renews the lease. A leader changes its value with it.
+    ///
+    /// One round trip.
     ///
     /// # Cancel safety
-    /// It may or may not have been changed.
+    /// The note may or may not have been changed.
     ///
     /// # Errors
-    /// As [`LeaseView::extend`]; `Limit` if it is too long.
+    /// `Limit` if the note is too long; `Lost` if the lease is over; the backend's error, which does not end the lease.
     pub async fn set_note(&self, note: impl AsRef<[u8]>) -> Result<()> {
-        self.renew_now(RenewRequest::new(self.tenure.reference(), self.ttl()).with_note(note.as_ref())).await
+        self.renew_now(RenewRequest::new(self.held.reference(), self.ttl()).with_note(note.as_ref())).await
     }
 
-    async fn renew_now(&self, held: RenewRequest) -> Result<()> {
-        let (tenure, engine) = (&self.tenure, &self.tenure.engine);
+    async fn renew_now(&self, request: RenewRequest) -> Result<()> {
+        let (held, engine) = (&self.held, &self.held.engine);
         self.check()?;
-        let ttl = held.ttl;
-        let sent = engine.sending();
-        match engine.renew_one(held, Engine::request_limit(self.ttl())).await? {
-            Renewal::Renewed(kept) => {
-                if let Some(key) = tenure.key() {
-                    engine.extended(key, tenure, ttl);
-                    engine.kept(key, tenure, sent, kept);
-                }
-                self.check()
-            }
-            Renewal::Gone { why } => {
-                engine.unwatch(tenure);
-                tenure.end(if why == GoneReason::Evicted { EndReason::Evicted } else { EndReason::NotOurs });
-                self.check()
-            }
-            Renewal::Queued { .. } => {
-                engine.unwatch(tenure);
-                tenure.end(EndReason::NotOurs);
-                self.check()
-            }
+        let ttl = request.ttl;
+        let sent = engine.send_time();
+        match engine.renew_one(request, Engine::request_limit(self.ttl())).await? {
+            Renewal::Renewed(renewed) => engine.apply_renewal(held, sent, renewed, Some(ttl)),
+            Renewal::Gone { why } => engine.end_gone(held, why),
+            Renewal::Queued { .. } => engine.end_gone(held, GoneReason::NotThere),
         }
+        self.check()
     }
 }

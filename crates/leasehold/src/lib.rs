@@ -1,8 +1,8 @@
 //! Time-bounded ownership of anything, with fences that hold.
 //!
-//! A *lease* is the right to act until a certain time, which moves on as long as renewals succeed. Take one before doing
-//! what only one may do; be told to stop before anyone else can be granted; show its *fencing token* where the effect
-//! happens, so that whoever comes too late is refused there.
+//! A *lease* is the right to act until a certain time, which moves on as long as renewals succeed. Acquire one before work
+//! that only one process may do at a time. If it is lost, its holder is told to stop before another claim can be granted.
+//! Send its *fencing token* to the place where the effect happens: that place refuses a holder that comes too late.
 //!
 //! # Quick start
 //!
@@ -13,9 +13,9 @@
 //!
 //! let leases = leasehold::connect("memory:").await?;
 //!
-//! // Waits its turn for up to ten seconds; renewed by itself from then on.
+//! // Waits for up to ten seconds. The lease is renewed automatically.
 //! let lease = leases.lease("report", "42").ttl(Duration::from_secs(30)).acquire().await?;
-//! lease.hold(export(42, lease.token())).await??; // stopped on loss: the first ? is ours, the second the work's
+//! lease.hold(export(42, lease.token())).await??; // the first ? is for a lost lease, the second for the work
 //! lease.release().await?;
 //!
 //! // The same in one call: acquire, hold, release.
@@ -28,48 +28,49 @@
 //! # Ok(()) }
 //! ```
 //!
-//! # The map
+//! # Overview
 //!
 //! | you want | start at | you get |
 //! |---|---|---|
-//! | a client | [`connect`], [`Client::builder`] | [`Client`] |
-//! | one at a time | [`Client::lease`] | [`LeaseRequest`] → [`Lease`] |
-//! | at most n at a time | [`Client::semaphore`] | [`Semaphore`] → [`SharedLease`] |
+//! | a client | [`connect()`], [`Client::builder`] | [`Client`] |
+//! | one holder at a time | [`Client::lease`] | [`LeaseRequest`] → [`Lease`] |
+//! | at most n holders at a time | [`Client::semaphore`] | [`Semaphore`] → [`SharedLease`] |
 //! | many readers or one writer | [`Client::rwlock`] | [`RwLock`] → [`SharedLease`], [`Lease`] |
-//! | a leader whom all can see | [`Client::election`] | [`Election`], [`Observer`] |
-//! | to enter again what you hold | [`LeaseRequest::within`] | [`Scope`] |
-//! | several, all or none | [`Client::all`] | [`LeaseSet`] |
-//! | to hand one to another process | [`Lease::detach`], [`Client::adopt`] | [`Detached`] |
-//! | to know whether to go on | [`LeaseView::check`], [`hold`](LeaseView::hold), [`ended`](LeaseView::ended) | [`State`], [`EndReason`] |
-//! | to see what happens | [`Client::events`], [`Client::look`] | [`Event`], [`Snapshot`] |
-//! | to test your program | [`testing::ManualTime`] | time that stands still until you move it |
-//! | a backend of your own | [`Backend`] | everything above, on it |
+//! | a leader that all clients can see | [`Client::election`] | [`Election`], [`Observer`], [`Leader`] |
+//! | a lease that is reentrant | [`LeaseRequest::within`] | [`Scope`] |
+//! | several leases, all or none | [`Client::all`] | [`AllRequest`] → [`LeaseSet`] |
+//! | to move a lease to another process | [`Lease::detach`], [`Client::adopt`] | [`Detached`] |
+//! | to know whether a lease still holds | [`LeaseView::check`], [`hold`](LeaseView::hold), [`ended`](LeaseView::ended) | [`State`], [`EndReason`] |
+//! | to see who holds what, and what happens | [`Client::look`], [`Client::list`], [`Client::events`] | [`Snapshot`], [`Event`] |
+//! | to decide whether a lease is the right tool | [`advice`] | [`Purpose`], advice for your answers |
+//! | to test your program | [`testing::ManualTime`] | a clock that moves only when you move it |
+//! | a backend of your own | [`Backend`] | all of the above, on your backend |
 //!
-//! A [`Lease`] is the right itself: not `Clone`, and released when dropped. It derefs to a [`LeaseView`], which may be
-//! cloned and passed around: it sees, checks and holds, and never owns. Every request is the one owned type
-//! [`LeaseRequest`], whatever the primitive, so it may be stored, moved into a task, or put in an array with others.
+//! A [`Lease`] is the right to act: it is not `Clone`, and it is released when it is dropped. It derefs to a [`LeaseView`],
+//! which can be cloned and given to other tasks, and never owns the lease. Every request is a [`LeaseRequest`], for every
+//! primitive. It borrows nothing, so it can be stored, moved into a task, or put into an array with others.
 //!
-//! # What is promised
+//! # What is guaranteed
 //!
-//! As much as the backend promises: [`Client::info`] says how far its exclusion can be trusted and why. A request for
-//! [`Purpose::Correctness`] is refused where that is too little. An [`Error`] says what went wrong and, as its
+//! As much as the backend guarantees: [`Client::info`] says how far its exclusion can be trusted, and why. A request for
+//! [`Purpose::Correctness`] is refused on a backend that is too weak. An [`Error`] says what went wrong and, as its
 //! [`Effect`], whether the request may have been executed all the same.
 //!
-//! No lease can stop a process that does not look, nor call back a request that has left. Where being wrong costs money,
-//! check the [`FencingToken`] in the same atomic step as the effect.
+//! A lease cannot stop a process that does not check it, and cannot call back a request that was sent. Where a mistake
+//! costs money, check the [`FencingToken`] in the same atomic step as the effect.
 //!
 //! # Features
 //!
 //! | feature | backend | default |
 //! |---|---|---|
-//! | | `memory:`, always there | |
+//! | | `memory:`, always included | |
 //! | `sqlite` | `sqlite:PATH`, a file for many processes of one host; needs a C compiler | yes |
 //! | `redis` | `redis://HOST`, one server; `redis+sentinel://HOST,HOST/SERVICE`; `redis+cluster://HOST,HOST`; `redlock://HOST,HOST,HOST` | yes |
 //! | `redis-tls` | `rediss://HOST` | no |
 //! | `postgres`, `postgres-tls` | `postgres://USER@HOST/DATABASE` | no |
 //! | `etcd`, `etcd-tls` | `etcd://HOST,HOST`; needs `protoc` | no |
 //! | `zookeeper` | `zookeeper://HOST,HOST/CHROOT` | no |
-//! | `full` | all of them | no |
+//! | `full` | all backends | no |
 
 pub mod advice;
 mod client;
@@ -96,7 +97,7 @@ pub use leasehold_core::{
     OwnerHash, OwnerToken, Page, Pass, Query, QueueEntry, Released, Resource, Result, Share, ShareNumber,
     Snapshot, Timestamp, Verb, WallTime,
 };
-// For a backend of your own. The rules that it has to follow are in `leasehold-core`.
+// For a backend of your own. `leasehold-core` documents the rules that it has to follow.
 pub use leasehold_core::{
     Backend, BackendInfo, Blocked, Capabilities, Claim, ClaimRef, Clock, Cursor, Environment, FailureDomain,
     GoneReason, Grant, Guarantee, Handover, Limits, QuorumNode, ReleaseRequest, RenewRequest, Renewal,
@@ -108,17 +109,17 @@ pub use quorum::{MemoryNode, Quorum};
 pub use request::{Attempt, LeaseRequest};
 pub use system::System;
 
-/// The README's program compiles and runs, too.
+/// Compiles and runs the program in the README.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 pub struct Readme;
 
-/// So does the one of the page on elections.
+/// Compiles and runs the programs in the page on elections.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/patterns/election.md")]
 pub struct ElectionPage;
 
-/// And that of the page on limits.
+/// Compiles and runs the programs in the page on limits.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/patterns/limits.md")]
 pub struct LimitsPage;

@@ -1,6 +1,6 @@
-//! The memory backend: the model behind a mutex and a notify.
+//! The memory backend: core's [`Model`] behind a mutex, and wake-ups.
 //!
-//! For tests and for programs of one process. Nothing survives it.
+//! For tests, and for programs of one process. Nothing outlives the process.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -21,7 +21,7 @@ use leasehold_support::race::first;
 
 use crate::system::System;
 
-/// A backend in this process's memory: the executable specification of every other one.
+/// A backend in this process's memory. It is the executable specification of all other backends.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
@@ -38,35 +38,38 @@ use crate::system::System;
 pub struct Memory {
     info: BackendInfo,
     environment: Arc<dyn Environment>,
-    state: Mutex<State>,
+    state: Mutex<MemoryState>,
 }
 
 #[derive(Default)]
-struct State {
-    resources: HashMap<Resource, Entry>,
-    /// Sweep the idle ones when there are this many: costs nothing per call, on average.
+struct MemoryState {
+    resources: HashMap<Resource, ResourceEntry>,
+    /// At this size, idle resources are removed. Doubled each time, so that the cost of a call stays constant on average.
     sweep_at: usize,
+    /// The greatest token of all resources. A resource that is removed and made again starts above it.
     last_token: u64,
     versions: u64,
     audit: VecDeque<AuditRecord>,
-    /// How many records were forgotten: a page goes on where the one before ended, whatever comes and goes.
-    audit_gone: u64,
+    /// How many records were removed: the number of the oldest one that is left. So a cursor stays valid when records come
+    /// and go.
+    audit_removed: u64,
 }
 
-struct Entry {
+struct ResourceEntry {
     model: Model,
-    /// Who waits with a place, and how often: woken when it can move.
-    placed: HashMap<OwnerToken, (Arc<Notify>, usize)>,
-    /// Who waits without: woken by any change.
+    /// The wake-up of each queued claim that waits, and its number of waits. Notified when the claim may be granted.
+    queued: HashMap<OwnerToken, (Arc<Notify>, usize)>,
+    /// The wake-up of claims that wait without a place in the queue. Notified by any change.
     others: Arc<Notify>,
-    watching: usize,
+    /// How many waits are registered.
+    waits: usize,
 }
 
 const AUDIT_MAX: usize = 10_000;
 const SWEEP_MIN: usize = 64;
 
 impl Memory {
-    /// On the host's clocks.
+    /// An empty store on the host's clocks.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -74,7 +77,7 @@ impl Memory {
         Memory::in_environment(Arc::new(System::current()))
     }
 
-    /// On clocks of your own: see [`ManualTime`](crate::testing::ManualTime).
+    /// An empty store on clocks of your own: see [`ManualTime`](crate::testing::ManualTime).
     pub fn in_environment(environment: Arc<dyn Environment>) -> Memory {
         let mut info = BackendInfo::new("memory", Guarantee::Database);
         info.because = "one process, one copy, one lock".into();
@@ -82,11 +85,11 @@ impl Memory {
         Memory { info, environment, state: Mutex::default() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, MemoryState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many resources are remembered: for tests that look for leaks.
+    /// The number of resources that are stored. For tests that look for leaks.
     pub fn resources(&self) -> usize {
         let now = self.environment.now();
         let mut state = self.state();
@@ -119,18 +122,18 @@ impl fmt::Debug for Memory {
     }
 }
 
-impl State {
-    fn entry(&mut self, now: leasehold_core::Timestamp, resource: &Resource) -> &mut Entry {
+impl MemoryState {
+    fn entry(&mut self, now: leasehold_core::Timestamp, resource: &Resource) -> &mut ResourceEntry {
         if !self.resources.contains_key(resource) {
             if self.resources.len() >= self.sweep_at.max(SWEEP_MIN) {
                 self.sweep(now);
             }
-            self.versions += 1 << 32; // cursors of a state made anew never repeat
-            let entry = Entry {
+            self.versions += 1 << 32; // so that the cursors of a resource that is made again never repeat
+            let entry = ResourceEntry {
                 model: Model::new(self.versions),
-                placed: HashMap::new(),
+                queued: HashMap::new(),
                 others: Arc::new(Notify::new()),
-                watching: 0,
+                waits: 0,
             };
             self.resources.insert(resource.clone(), entry);
         }
@@ -140,14 +143,14 @@ impl State {
     fn sweep(&mut self, now: leasehold_core::Timestamp) {
         self.resources.retain(|_, entry| {
             entry.model.remove_expired(now);
-            entry.watching > 0 || !entry.model.is_idle()
+            entry.waits > 0 || !entry.model.is_idle()
         });
         self.sweep_at = self.resources.len() * 2;
     }
 
-    /// Runs a verb on one resource, then wakes whom it let move and which of these owners it took the place of, and
-    /// forgets the resource if it fell idle.
-    fn on<T>(
+    /// Executes a verb on one resource. Then wakes the claims that may be granted now, and those of `owners` that lost their
+    /// place; and removes the resource if it is idle.
+    fn execute<T>(
         &mut self,
         now: leasehold_core::Timestamp,
         resource: &Resource,
@@ -156,26 +159,26 @@ impl State {
     ) -> T {
         let entry = self.entry(now, resource);
         let before = entry.model.version();
-        let answer = verb(&mut entry.model);
+        let reply = verb(&mut entry.model);
         if entry.model.version() != before {
             entry.wake(owners);
         }
-        if entry.model.is_idle() && entry.watching == 0 {
+        if entry.model.is_idle() && entry.waits == 0 {
             self.resources.remove(resource);
         }
-        answer
+        reply
     }
 }
 
-impl Entry {
+impl ResourceEntry {
     fn wake(&self, owners: &[OwnerToken]) {
-        if self.watching == 0 {
+        if self.waits == 0 {
             return;
         }
-        let displaced = owners.iter().copied().filter(|owner| !self.model.is_queued(*owner));
-        for owner in self.model.grantable().chain(displaced) {
-            if let Some((bell, _)) = self.placed.get(&owner) {
-                bell.notify_waiters();
+        let without_place = owners.iter().copied().filter(|owner| !self.model.is_queued(*owner));
+        for owner in self.model.grantable().chain(without_place) {
+            if let Some((wakeup, _)) = self.queued.get(&owner) {
+                wakeup.notify_waiters();
             }
         }
         self.others.notify_waiters();
@@ -199,13 +202,13 @@ impl Backend for Memory {
         let mut state = self.state();
         let clock = state.last_token + 1;
         let predecessor = claim.takes_over_from.map_or(claim.owner, |from| from.owner);
-        let verdict = state.on(now, &claim.resource, &[claim.owner, predecessor], |model| {
+        let verdict = state.execute(now, &claim.resource, &[claim.owner, predecessor], |model| {
             model.remove_expired(now);
-            // Behind so many nobody is granted, so a newcomer would have to take one more place.
-            let stranger = !model.is_known(claim.owner) && claim.takes_over_from.is_none();
-            let newcomer = claim.when_blocked == WhenBlocked::Queue && stranger;
-            if newcomer && model.queue_length() >= limit {
-                return Err(self.limit(format!("{limit} wait in line already")));
+            // Behind a full queue nothing is granted at once, so a new claim would need one more place.
+            let is_new = !model.is_known(claim.owner) && claim.takes_over_from.is_none();
+            let needs_place = claim.when_blocked == WhenBlocked::Queue && is_new;
+            if needs_place && model.queue_length() >= limit {
+                return Err(self.limit(format!("the queue is full: {limit} claims wait already")));
             }
             model.acquire(now, claim, clock)
         });
@@ -215,44 +218,47 @@ impl Backend for Memory {
         verdict
     }
 
-    async fn renew(&self, held: &[RenewRequest]) -> Vec<Result<Renewal>> {
+    async fn renew(&self, requests: &[RenewRequest]) -> Vec<Result<Renewal>> {
         let now = self.environment.now();
         let mut state = self.state();
-        held.iter()
-            .map(|held| {
-                if held.note.as_ref().is_some_and(|note| note.len() > self.info.limits.note) {
+        requests
+            .iter()
+            .map(|request| {
+                if request.note.as_ref().is_some_and(|note| note.len() > self.info.limits.note) {
                     return Err(self.limit(format!("a note has at most {} bytes", self.info.limits.note)));
                 }
-                Ok(state.on(now, &held.resource, &[held.owner], |model| model.renew(now, held)))
+                Ok(state.execute(now, &request.resource, &[request.owner], |model| model.renew(now, request)))
             })
             .collect()
     }
 
     async fn release(&self, request: &ReleaseRequest) -> Result<Released> {
         let now = self.environment.now();
-        Ok(self.state().on(now, &request.resource, &[request.owner], |model| model.release(now, request)))
+        Ok(self
+            .state()
+            .execute(now, &request.resource, &[request.owner], |model| model.release(now, request)))
     }
 
     async fn wait(&self, claim: &ClaimRef, since: &Cursor, at_most: Duration) -> Result<()> {
-        let Some((watch, woken)) = Watch::begin(self, claim, since) else { return Ok(()) };
-        first(woken, self.environment.sleep(at_most)).await;
-        drop(watch);
+        let Some((registration, wakeup)) = WaitRegistration::new(self, claim, since) else { return Ok(()) };
+        first(wakeup, self.environment.sleep(at_most)).await;
+        drop(registration);
         Ok(())
     }
 
     async fn inspect(&self, query: &Query) -> Result<Page> {
         let now = self.environment.now();
         let state = self.state();
-        let snapshot = |resource: &Resource, entry: &Entry| entry.model.snapshot(now, resource);
+        let snapshot = |resource: &Resource, entry: &ResourceEntry| entry.model.snapshot(now, resource);
         match query {
             Query::One(resource) => {
                 let seen = state.resources.get(resource).map(|entry| snapshot(resource, entry));
-                let nobody = || {
+                let nothing = || {
                     let mut empty = Snapshot::empty(resource.clone());
                     empty.cursor = Cursor(state.versions);
                     empty
                 };
-                Ok(Page::Resources { snapshots: vec![seen.unwrap_or_else(nobody)], next: None })
+                Ok(Page::Resources { snapshots: vec![seen.unwrap_or_else(nothing)], next: None })
             }
             Query::Resources(listing) => {
                 let is_live = |seen: &Snapshot| {
@@ -270,7 +276,7 @@ impl Backend for Memory {
             Query::Audit(listing) => {
                 let from = listing.after.as_deref().and_then(|after| after.parse().ok()).unwrap_or(u64::MAX);
                 let newest_first =
-                    (state.audit_gone..).zip(&state.audit).collect::<Vec<_>>().into_iter().rev();
+                    (state.audit_removed..).zip(&state.audit).collect::<Vec<_>>().into_iter().rev();
                 let ours = newest_first.filter(|(number, record)| {
                     *number < from && record.resource.key().starts_with(&listing.prefix)
                 });
@@ -278,28 +284,32 @@ impl Backend for Memory {
                 let records = records.into_iter().map(|(_, record)| record.clone()).collect();
                 Ok(Page::Audit { records, next })
             }
-            // Everything here has an end: there is no way to write what has none.
+            // Every record here has an end, so nothing can leak.
             Query::Leaks(_) => Ok(Page::Leaks { found: Vec::new(), next: None }),
             Query::Foreign { .. } => {
-                Err(Error::new(ErrorKind::Unsupported, "only leasehold keeps anything in memory"))
+                Err(Error::new(ErrorKind::Unsupported, "the memory backend has no records of other programs"))
             }
-            other => Err(Error::new(ErrorKind::Unsupported, format!("memory does not answer {other:?}"))),
+            other => Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("the memory backend does not answer the query {other:?}"),
+            )),
         }
     }
 
     async fn order(&self, order: &OperatorCommand) -> Result<CommandOutcome> {
         if order.by.len() > OperatorCommand::TEXT_MAX || order.why.len() > OperatorCommand::TEXT_MAX {
-            return Err(self.limit(format!("who and why have at most {} bytes", OperatorCommand::TEXT_MAX)));
+            let message = format!("`by` and `why` have at most {} bytes each", OperatorCommand::TEXT_MAX);
+            return Err(self.limit(message));
         }
         let (now, wall) = (self.environment.now(), self.environment.wall());
         let mut state = self.state();
-        let answer = state.on(now, &order.resource, &[], |model| model.order(now, order));
+        let outcome = state.execute(now, &order.resource, &[], |model| model.order(now, order));
         if state.audit.len() == AUDIT_MAX {
             state.audit.pop_front();
-            state.audit_gone += 1;
+            state.audit_removed += 1;
         }
-        state.audit.push_back(AuditRecord::of(order, wall, answer == CommandOutcome::Done));
-        Ok(answer)
+        state.audit.push_back(AuditRecord::of(order, wall, outcome == CommandOutcome::Done));
+        Ok(outcome)
     }
 }
 
@@ -310,7 +320,7 @@ impl Memory {
     }
 }
 
-/// The first `size` of them, and where to go on if there are more.
+/// The first `size` items, and the cursor of the next page if there are more.
 fn page<T>(
     all: impl Iterator<Item = T>,
     size: usize,
@@ -323,61 +333,62 @@ fn page<T>(
     (items, next)
 }
 
-/// Someone is waiting: registered while this lives, so a dropped `wait` leaves nothing behind.
-struct Watch<'a> {
+/// A wait, registered until it is dropped. So a `wait` that is cancelled leaves nothing behind.
+struct WaitRegistration<'a> {
     memory: &'a Memory,
     claim: &'a ClaimRef,
-    placed: bool,
+    /// The claim has a place in the queue.
+    queued: bool,
 }
 
-impl<'a> Watch<'a> {
-    /// None if there is reason to ask at once.
-    fn begin(
+impl<'a> WaitRegistration<'a> {
+    /// Registers a wait. `None` if there is a reason to ask again at once.
+    fn new(
         memory: &'a Memory,
         claim: &'a ClaimRef,
         since: &Cursor,
-    ) -> Option<(Watch<'a>, impl Future<Output = ()> + use<>)> {
+    ) -> Option<(WaitRegistration<'a>, impl Future<Output = ()> + use<>)> {
         let now = memory.environment.now();
         let mut state = memory.state();
         let entry = state.entry(now, &claim.resource);
         let before = entry.model.version();
         entry.model.remove_expired(now);
         if entry.model.version() != before {
-            entry.wake(&[]); // what has ended may let others move: no later verb would see the change
+            entry.wake(&[]); // something has ended, so others may be granted; no later verb would notice that change
         }
-        let placed = entry.model.is_queued(claim.owner);
-        let news =
-            if placed { entry.model.is_worth_asking(claim.owner) } else { entry.model.version() != since.0 };
-        if news {
+        let queued = entry.model.is_queued(claim.owner);
+        let ask_at_once =
+            if queued { entry.model.is_worth_asking(claim.owner) } else { entry.model.version() != since.0 };
+        if ask_at_once {
             return None;
         }
-        entry.watching += 1;
-        let bell = if placed {
-            let (bell, waits) = entry.placed.entry(claim.owner).or_default();
+        entry.waits += 1;
+        let wakeup = if queued {
+            let (wakeup, waits) = entry.queued.entry(claim.owner).or_default();
             *waits += 1;
-            Arc::clone(bell)
+            Arc::clone(wakeup)
         } else {
             Arc::clone(&entry.others)
         };
-        let woken = bell.notified_owned(); // made under the lock: a change after this is not missed
-        Some((Watch { memory, claim, placed }, woken))
+        let wakeup = wakeup.notified_owned(); // made under the lock, so that no change after this is missed
+        Some((WaitRegistration { memory, claim, queued }, wakeup))
     }
 }
 
-impl Drop for Watch<'_> {
+impl Drop for WaitRegistration<'_> {
     fn drop(&mut self) {
         let mut state = self.memory.state();
         let Some(entry) = state.resources.get_mut(&self.claim.resource) else { return };
-        if self.placed
-            && let Some((_, waits)) = entry.placed.get_mut(&self.claim.owner)
+        if self.queued
+            && let Some((_, waits)) = entry.queued.get_mut(&self.claim.owner)
         {
             *waits -= 1;
             if *waits == 0 {
-                entry.placed.remove(&self.claim.owner);
+                entry.queued.remove(&self.claim.owner);
             }
         }
-        entry.watching -= 1;
-        if entry.watching == 0 && entry.model.is_idle() {
+        entry.waits -= 1;
+        if entry.waits == 0 && entry.model.is_idle() {
             state.resources.remove(&self.claim.resource);
         }
     }

@@ -1,23 +1,23 @@
-//! A request for a lease: one owned type for every primitive.
+//! [`LeaseRequest`]: the one type of request, for every primitive.
+
+mod check;
 
 use std::{future::Future, marker::PhantomData, sync::Arc, time::Duration};
 
-use leasehold_core::{
-    Busy, Claim, Error, ErrorKind, FencingToken, Holder, OwnerToken, Resource, Result, Share,
-};
+use leasehold_core::{Busy, Claim, Error, FencingToken, Holder, OwnerToken, Resource, Result, Share};
 use leasehold_support::race::{Either, first};
 
 use crate::{
-    advice::{self, Purpose},
+    advice::Purpose,
     client::{Client, TokenKind},
-    engine::{Ask, Outcome, Patience, Terms},
+    engine::{AcquireOutcome, AcquireRequest, LeaseOptions, WaitLimit},
     lease::{Lease, LeaseView},
-    primitives::{Reentry, Scope},
+    primitives::{Scope, ScopeEntry},
 };
 
-/// A request for a lease. Owned: it may be stored, moved into a task, put in an array with others.
+/// A request for a lease. It borrows nothing: it can be stored, moved into a task, or put into an array with others.
 ///
-/// A bad name or setting is reported by `acquire`, like every other error.
+/// An invalid name or setting is reported by `acquire`, like every other error.
 #[must_use = "a request does nothing until `.acquire()`, `.try_acquire()` or `.run(…)`"]
 #[derive(Clone, Debug)]
 pub struct LeaseRequest<T = FencingToken> {
@@ -25,23 +25,23 @@ pub struct LeaseRequest<T = FencingToken> {
     resource: Result<Resource>,
     share: Share,
     ttl: Duration,
-    patience: Patience,
+    wait_limit: WaitLimit,
     fair: bool,
     note: Option<Arc<[u8]>>,
     label: Option<String>,
     purpose: Purpose,
     fenced: bool,
-    terms: Terms,
+    options: LeaseOptions,
     scope: Option<Scope>,
     kind: PhantomData<fn() -> T>,
 }
 
-/// The answer to a single [attempt](LeaseRequest::attempt).
+/// The outcome of a single [attempt](LeaseRequest::attempt).
 #[derive(Debug)]
 pub enum Attempt<T = FencingToken> {
-    /// Yes.
+    /// The lease was free.
     Granted(Lease<T>),
-    /// Not now: who is in the way, and when to try again.
+    /// It was not free: who holds it, and when to try again.
     Busy(Busy),
 }
 
@@ -56,12 +56,13 @@ impl<T: TokenKind> LeaseRequest<T> {
     pub const TTL_MIN: Duration = Duration::from_millis(300);
     /// The longest ttl.
     pub const TTL_MAX: Duration = Duration::from_secs(24 * 3600);
-    /// The ttl unless told otherwise.
+    /// The default ttl.
     pub const TTL: Duration = Duration::from_secs(30);
-    /// How long `acquire` waits unless told otherwise.
+    /// How long `acquire` waits by default.
     pub const WAIT: Duration = Duration::from_secs(10);
 
     pub(crate) fn of(client: &Client, resource: Result<Resource>, share: Result<Share>) -> LeaseRequest<T> {
+        // A builder returns no error: `acquire` reports the first one.
         let (resource, share) = match (resource, share) {
             (Ok(resource), Ok(share)) => (Ok(resource), share),
             (Err(error), _) | (_, Err(error)) => (Err(error), Share::WHOLE),
@@ -71,140 +72,143 @@ impl<T: TokenKind> LeaseRequest<T> {
             resource,
             share,
             ttl: Self::TTL,
-            patience: Patience::AtMost(Self::WAIT),
+            wait_limit: WaitLimit::AtMost(Self::WAIT),
             fair: false,
             note: None,
             label: None,
             purpose: Purpose::Efficiency,
             fenced: false,
-            terms: Terms::default(),
+            options: LeaseOptions::default(),
             scope: None,
             kind: PhantomData,
         }
     }
 
-    /// How long the lease lasts unless renewed, which happens by itself at a third of it. Default 30 s; 300 ms to
-    /// 24 h. A crashed holder is in the way for this long.
+    /// How long the lease lasts without a renewal. Default 30 s; from 300 ms to 24 h.
+    ///
+    /// It is renewed automatically after a third of this time. A holder that crashed blocks others for this long.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
     }
 
-    /// How long `acquire` waits if someone else holds it. Default 10 s.
+    /// How long `acquire` waits if the lease is not free. Default 10 s.
     pub fn wait(mut self, at_most: Duration) -> Self {
-        self.patience = Patience::AtMost(at_most);
+        self.wait_limit = WaitLimit::AtMost(at_most);
         self
     }
 
-    /// Waits as long as it takes. Default: [`LeaseRequest::wait`] of 10 s.
+    /// Waits without a limit. Default: [`LeaseRequest::wait`] of 10 s.
     pub fn wait_forever(mut self) -> Self {
-        self.patience = Patience::Forever;
+        self.wait_limit = WaitLimit::Forever;
         self
     }
 
-    /// Asks this often, with pauses that grow from 50 ms to 2 s, and without a place in line. At least once.
+    /// Asks this many times, at least once, without a place in the queue. The pauses grow from 50 ms to 2 s.
     pub fn attempts(mut self, most: u32) -> Self {
-        self.patience = Patience::Attempts(most.max(1));
+        self.wait_limit = WaitLimit::Attempts(most.max(1));
         self
     }
 
-    /// Strict arrival order across processes. Without it, waiters of one client take short turns among themselves
-    /// (at most 16 while others wait), which is faster.
+    /// Grants in strict arrival order across processes. Default: waiters of one client hand the lease over among
+    /// themselves, at most 16 times while other clients wait, which is faster.
     pub fn fair(mut self) -> Self {
         self.fair = true;
         self
     }
 
-    /// Whether it is renewed by itself. Default true. If not, the holder is told to stop when a sixth of the ttl is
+    /// Whether it is renewed automatically. Default true. Without renewals, the lease is over when a sixth of the ttl is
     /// left.
     pub fn renew(mut self, renew: bool) -> Self {
-        self.terms.fixed = !renew;
+        self.options.fixed = !renew;
         self
     }
 
-    /// The longest time to hold it, however well renewals go. Default: none. The holder is told, and the lease is
-    /// not renewed any more.
+    /// The longest time to hold it, even if renewals succeed. Default: no limit; must be greater than 0.
     pub fn max_hold(mut self, at_most: Duration) -> Self {
-        self.terms.max_hold = Some(at_most);
+        self.options.max_hold = Some(at_most);
         self
     }
 
-    /// Renews only while the work makes progress: it must call [`LeaseView::progress`] at least this often. Default:
-    /// none. For work that may hang while its process is fine.
+    /// Renews only while the work makes progress: the work must call [`LeaseView::progress`] at least this often. Default:
+    /// no limit; must be greater than 0. For work that can hang while its process runs on.
     pub fn progress_within(mut self, at_most: Duration) -> Self {
-        self.terms.progress_within = Some(at_most);
+        self.options.progress_within = Some(at_most);
         self
     }
 
-    /// After a release, stays closed until this much time has passed since the grant. Default: none. For work that
-    /// must not be done again too soon.
+    /// After a release, the resource stays closed until this much time has passed since the grant. Default: it is free at
+    /// once. For work that must not be done again too soon.
     pub fn at_least(mut self, duration: Duration) -> Self {
-        self.terms.at_least = Some(duration);
+        self.options.at_least = Some(duration);
         self
     }
 
-    /// A few bytes that others can read. Default: none.
+    /// A few bytes that other clients can read while the lease is held. Default: none.
     pub fn note(mut self, note: impl AsRef<[u8]>) -> Self {
         self.note = Some(note.as_ref().into());
         self
     }
 
-    /// What for, in your words, for people who look at who holds it. Default: the client's label.
+    /// A text for people who look up the holder: what the lease is for. Default: the client's label.
     pub fn label(mut self, label: &str) -> Self {
         self.label = Some(label.to_owned());
         self
     }
 
-    /// What the lease is for. Default: [`Purpose::Efficiency`].
+    /// Whether the lease saves work or protects correctness. Default: [`Purpose::Efficiency`].
     pub fn purpose(mut self, purpose: Purpose) -> Self {
         self.purpose = purpose;
         self
     }
 
-    /// States that the effect checks the fencing token, so that a weak backend cannot make it wrong.
+    /// States that the place of the effect checks the fencing token. Then [`Purpose::Correctness`] accepts a backend with
+    /// any guarantee. Default: not fenced.
     pub fn fenced(mut self) -> Self {
         self.fenced = true;
         self
     }
 
-    /// The id must not be seen: it is hashed with the client's secret before it reaches a key, a log or a label.
+    /// Hashes the id with the client's secret before it is used in a key, a log or a label. Default: the id is used as it
+    /// is.
     pub fn sensitive(mut self) -> Self {
         self.resource = self.resource.and_then(|resource| self.client.hashed(&resource));
         self
     }
 
-    /// Re-enters if this scope holds it already: counted in the process, no round trip, the same token.
+    /// Enters the lease again if this scope holds it: counted in the process, no round trip, the same token. Default: no
+    /// scope.
     pub fn within(mut self, scope: &Scope) -> Self {
         self.scope = Some(scope.clone());
         self
     }
 
-    /// The resource that is asked for.
+    /// The resource.
     ///
     /// # Errors
-    /// `Invalid` if its name was bad.
+    /// `Invalid` if its name is invalid.
     pub fn resource(&self) -> Result<&Resource> {
         self.resource.as_ref().map_err(Clone::clone)
     }
 
-    /// Acquires the lease, waiting if someone else holds it.
+    /// Acquires the lease, and waits if it is not free.
     ///
-    /// One round trip when it is free. While it waits, it has a place in line and is woken when its turn comes.
+    /// One round trip when it is free. While it waits, it has a place in the queue and is woken when it can be granted.
     ///
     /// # Guarantees
-    /// Nobody else holds it until the lease ends, as far as the backend's promise goes ([`Client::info`]). The token
-    /// is above that of every earlier grant.
+    /// No other claim is granted until the lease ends, as far as the backend guarantees it ([`Client::info`]). The token
+    /// is greater than that of every earlier grant.
     ///
     /// # Fairness
-    /// In order of arrival, but waiters of one client share a place; see [`LeaseRequest::fair`].
+    /// In order of arrival, but waiters of one client share one place; see [`LeaseRequest::fair`].
     ///
     /// # Cancel safety
-    /// Dropped at any point, nothing stays held, and the place in line goes to the next waiter of this client.
+    /// If it is dropped at any point, nothing stays held. Its place in the queue goes to the next waiter of this client.
     ///
     /// # Errors
-    /// `Contended` if the wait ran out, saying who holds it; `Invalid`, `Mismatch`, `Unsupported`,
-    /// `GuaranteeTooWeak` for what cannot be; `Unavailable` if the backend does not answer for 10 s (less if the
-    /// wait is shorter); `ShutDown`.
+    /// `Contended`, with the holders, if the wait limit is used up; `Invalid`, `Mismatch`, `Unsupported` or
+    /// `GuaranteeTooWeak` if the request cannot be granted at all; `Unavailable` if the backend does not answer for 10 s
+    /// (or for the wait limit, if that is shorter); `ShutDown` after [`Client::shutdown`].
     ///
     /// # Examples
     /// ```
@@ -218,15 +222,21 @@ impl<T: TokenKind> LeaseRequest<T> {
     /// # Ok(()) }
     /// ```
     pub async fn acquire(mut self) -> Result<Lease<T>> {
-        match self.seek().await? {
+        match self.acquire_or_busy().await? {
             Attempt::Granted(lease) => Ok(lease),
             Attempt::Busy(busy) => Err(Error::contended(busy).on(self.resource()?)),
         }
     }
 
-    /// Acquires the lease if it is free now; `None` if someone else holds it or waits for it.
+    /// Acquires the lease if it is free now; `None` if another claim holds it or waits for it.
     ///
     /// One round trip.
+    ///
+    /// # Guarantees
+    /// As [`LeaseRequest::acquire`].
+    ///
+    /// # Fairness
+    /// It does not overtake claims that wait, and has no place in the queue itself.
     ///
     /// # Cancel safety
     /// As [`LeaseRequest::acquire`].
@@ -240,7 +250,9 @@ impl<T: TokenKind> LeaseRequest<T> {
         }
     }
 
-    /// Like [`LeaseRequest::try_acquire`], and says who is in the way.
+    /// Acquires the lease if it is free now, like [`LeaseRequest::try_acquire`]; otherwise says who holds it.
+    ///
+    /// One round trip.
     ///
     /// # Cancel safety
     /// As [`LeaseRequest::acquire`].
@@ -262,17 +274,23 @@ impl<T: TokenKind> LeaseRequest<T> {
     /// # Ok(()) }
     /// ```
     pub async fn attempt(mut self) -> Result<Attempt<T>> {
-        self.patience = Patience::Attempts(1);
-        self.seek().await
+        self.wait_limit = WaitLimit::Attempts(1);
+        self.acquire_or_busy().await
     }
 
-    /// Acquires, works and releases: the form that most programs want.
+    /// Acquires the lease, runs the work, and releases the lease: the form that most programs need.
     ///
-    /// The work is dropped at its next await point when the lease is lost. A release that fails is repeated in the
-    /// background: the work is done, so its output is returned.
+    /// When the lease is lost, the work is dropped at its next await point. If the release fails, the output of the work
+    /// is returned all the same, and the release is repeated in the background.
+    ///
+    /// # Guarantees
+    /// As [`LeaseRequest::acquire`] and [`LeaseView::hold`].
+    ///
+    /// # Fairness
+    /// As [`LeaseRequest::acquire`].
     ///
     /// # Cancel safety
-    /// The work is dropped and the lease is released.
+    /// If it is dropped, the work is dropped and the lease is released in the background.
     ///
     /// # Errors
     /// As [`LeaseRequest::acquire`]; `Lost` if the lease was lost before the work was done.
@@ -292,142 +310,92 @@ impl<T: TokenKind> LeaseRequest<T> {
     {
         let lease = self.acquire().await?;
         let output = lease.hold(work(lease.view())).await?;
-        drop(lease.release().await); // reported as an event, and repeated
+        drop(lease.release().await); // a failure is reported as an event, and the release is repeated
         Ok(output)
     }
 
-    async fn seek(&mut self) -> Result<Attempt<T>> {
+    /// Checks the request, and acquires the lease through the scope if there is one.
+    async fn acquire_or_busy(&mut self) -> Result<Attempt<T>> {
         let resource = self.resource.clone()?;
         self.check(&resource).map_err(|error| error.on(&resource))?;
-        if let Patience::AtMost(Duration::ZERO) = self.patience {
-            self.patience = Patience::Attempts(1);
+        // Without time to wait, a place in the queue would be of no use, and would delay others.
+        if let WaitLimit::AtMost(Duration::ZERO) = self.wait_limit {
+            self.wait_limit = WaitLimit::Attempts(1);
         }
         match self.scope.take() {
-            None => self.seek_anew(&resource).await,
-            Some(scope) => Box::pin(self.seek_within(scope, &resource)).await,
+            None => self.acquire_new(&resource).await,
+            Some(scope) => Box::pin(self.acquire_in_scope(scope, &resource)).await,
         }
     }
 
-    async fn seek_within(&mut self, scope: Scope, resource: &Resource) -> Result<Attempt<T>> {
+    /// Enters the lease again if the scope holds it; otherwise acquires it for the scope.
+    async fn acquire_in_scope(&mut self, scope: Scope, resource: &Resource) -> Result<Attempt<T>> {
         let entering = scope.enter(resource, self.share);
-        // Another task of the scope may just be acquiring: an attempt does not wait for that.
-        let limit = match self.patience {
-            Patience::Attempts(_) => Duration::ZERO,
-            Patience::AtMost(at_most) => at_most,
-            Patience::Forever => Duration::MAX,
+        // Another task of the scope may be acquiring the lease right now. A single attempt does not wait for that.
+        let limit = match self.wait_limit {
+            WaitLimit::Attempts(_) => Duration::ZERO,
+            WaitLimit::AtMost(at_most) => at_most,
+            WaitLimit::Forever => Duration::MAX,
         };
-        let reentry = match limit {
+        let entry = match limit {
             Duration::ZERO => first(entering, std::future::ready(())).await,
             Duration::MAX => Either::Left(entering.await),
             limit => first(entering, self.client.engine.environment.sleep(limit)).await,
         };
-        let Either::Left(reentry) = reentry else { return Ok(Attempt::Busy(Busy::default())) };
-        match reentry? {
-            Reentry::Again(handle) => Ok(Attempt::Granted(Lease::new(handle))),
-            Reentry::First(mut seat) => {
-                let attempt = self.seek_anew(resource).await?;
+        let Either::Left(entry) = entry else { return Ok(Attempt::Busy(Busy::default())) };
+        match entry? {
+            ScopeEntry::Again(handle) => Ok(Attempt::Granted(Lease::new(handle))),
+            ScopeEntry::First(mut slot) => {
+                let attempt = self.acquire_new(resource).await?;
                 if let Attempt::Granted(lease) = &attempt {
-                    seat.remember(lease.tenure());
+                    slot.set_lease(lease.held());
                 }
                 Ok(attempt)
             }
         }
     }
 
-    async fn seek_anew(&mut self, resource: &Resource) -> Result<Attempt<T>> {
+    /// Makes a claim with a fresh owner token, and has the engine acquire it.
+    async fn acquire_new(&mut self, resource: &Resource) -> Result<Attempt<T>> {
         let engine = &self.client.engine;
         let holder = match &self.label {
             None => Arc::clone(&engine.holder),
             Some(label) => Arc::new(Holder::new(&engine.holder.host, engine.holder.pid, label)),
         };
         let owner = OwnerToken::fresh(&*engine.environment);
-        // Where a session keeps what it holds, nobody can vouch for longer than the session lasts.
+        // Where a session keeps a lease alive, the lease cannot be promised for longer than the session lasts.
         let ttl = self.ttl.min(engine.backend.info().limits.ttl);
         let mut claim = Claim::new(resource.clone(), owner, self.share, ttl, holder);
         claim.note = self.note.take();
-        let terms = std::mem::take(&mut self.terms);
-        let ask = Ask { claim, terms, patience: self.patience, fair: self.fair };
-        let outcome = engine.acquire(ask).await.map_err(|error| error.on(resource))?;
+        let options = std::mem::take(&mut self.options);
+        let request = AcquireRequest { claim, options, wait: self.wait_limit, fair: self.fair };
+        let outcome = engine.acquire(request).await.map_err(|error| error.on(resource))?;
         Ok(match outcome {
-            Outcome::Granted(handle) => Attempt::Granted(Lease::new(handle)),
-            Outcome::Busy(busy) => Attempt::Busy(busy),
+            AcquireOutcome::Granted(handle) => Attempt::Granted(Lease::new(handle)),
+            AcquireOutcome::Busy(busy) => Attempt::Busy(busy),
         })
     }
 
-    fn check(&self, resource: &Resource) -> Result<()> {
-        let invalid = |message: String| Err(Error::new(ErrorKind::Invalid, message));
-        let unsupported = |what: &str| {
-            let message = format!("{} has no {what}", self.client.info().name);
-            Err(Error::new(ErrorKind::Unsupported, message))
-        };
-        if self.ttl < Self::TTL_MIN || self.ttl > Self::TTL_MAX {
-            return invalid(format!("a ttl is 300 ms to 24 h, this one is {:?}", self.ttl));
-        }
-        if self.ttl > advice::LONG {
-            tracing::warn!(
-                target: "leasehold",
-                kind = resource.kind(),
-                ttl_ms = u64::try_from(self.ttl.as_millis()).unwrap_or(u64::MAX),
-                "a lease this long blocks everyone if its holder dies: consider a durable job instead"
-            );
-        }
-        let zero = |duration: Option<Duration>| duration.is_some_and(|duration| duration.is_zero());
-        if zero(self.terms.max_hold) || zero(self.terms.progress_within) {
-            return invalid("max_hold and progress_within are longer than nothing".to_owned());
-        }
-        let can = &self.client.info().capabilities;
-        if self.share != Share::WHOLE && !can.shares {
-            return unsupported("semaphores and read-write locks");
-        }
-        if self.fair && !can.queue {
-            return unsupported("line, so it cannot be fair");
-        }
-        if self.terms.at_least.is_some() && !can.keep_for {
-            return unsupported("way to stay closed after a release");
-        }
-        let (most, note) = (self.client.info().limits.note, self.note.as_ref().map_or(0, |note| note.len()));
-        if note > most {
-            let message = format!("a note has at most {most} bytes here, this one has {note}");
-            return Err(Error::new(ErrorKind::Limit, message));
-        }
-        self.check_purpose()
-    }
-
-    fn check_purpose(&self) -> Result<()> {
-        let info = self.client.info();
-        let least = self.purpose.least();
-        if info.guarantee >= least || self.fenced {
-            return Ok(());
-        }
-        let message = format!(
-            "{} promises {} ({}), too little for work that must be right: use {}, or check the fencing token where \
-             the effect happens and say .fenced()",
-            info.name,
-            info.guarantee,
-            info.because,
-            advice::backends(least)
-        );
-        Err(Error::new(ErrorKind::GuaranteeTooWeak, message))
-    }
-
-    pub(crate) fn with_patience(mut self, patience: Patience) -> Self {
-        self.patience = patience;
+    pub(crate) fn with_wait_limit(mut self, wait_limit: WaitLimit) -> Self {
+        self.wait_limit = wait_limit;
         self
     }
 
+    /// The same request with another kind of token, so that an [`AllRequest`](crate::AllRequest) can hold both kinds.
     pub(crate) fn with_kind<U: TokenKind>(self) -> LeaseRequest<U> {
+        // All fields are named, so that a new one cannot be forgotten here.
         let LeaseRequest {
             client,
             resource,
             share,
             ttl,
-            patience,
+            wait_limit,
             fair,
             note,
             label,
             purpose,
             fenced,
-            terms,
+            options,
             scope,
             ..
         } = self;
@@ -437,13 +405,13 @@ impl<T: TokenKind> LeaseRequest<T> {
             resource,
             share,
             ttl,
-            patience,
+            wait_limit,
             fair,
             note,
             label,
             purpose,
             fenced,
-            terms,
+            options,
             scope,
             kind,
         }

@@ -1,4 +1,4 @@
-//! The environment of a running program: the host's clocks, its random source, and tokio.
+//! The environment of a real program: the host's clocks and random source, and a tokio runtime (ADR 0001).
 
 use std::{
     sync::{
@@ -11,14 +11,14 @@ use std::{
 use leasehold_core::{Clock, Environment, SystemClock, Timestamp, WallTime, clock::Task};
 use tokio::runtime::Handle;
 
-/// The host's clocks, its random source, and a tokio runtime.
+/// The environment of a real program: the host's clocks and random source, and a tokio runtime.
 #[derive(Clone, Debug)]
 pub struct System {
     runtime: Handle,
 }
 
 impl System {
-    /// On the runtime that this is called in.
+    /// An environment on the current tokio runtime.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -26,7 +26,7 @@ impl System {
         System { runtime: Handle::current() }
     }
 
-    /// On this runtime.
+    /// An environment on this runtime.
     pub fn on(runtime: Handle) -> System {
         System { runtime }
     }
@@ -44,13 +44,13 @@ impl Clock for System {
 
 impl Environment for System {
     fn fill(&self, bytes: &mut [u8]) {
-        match STOCK.try_lock() {
-            Ok(mut stock) if bytes.len() <= STOCK_MAX => stock.take(bytes, std::process::id()),
-            _ => ask_the_system(bytes),
+        match POOL.try_lock() {
+            Ok(mut pool) if bytes.len() <= POOL_SIZE => pool.take(bytes, std::process::id()),
+            _ => fill_from_system(bytes),
         }
     }
 
-    /// splitmix64: jitter is drawn for every grant and every renewal, and is not worth a system call each.
+    /// splitmix64, not the system's source: every grant and renewal draws jitter, which is not worth a system call.
     fn random(&self) -> u64 {
         const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
         static STATE: OnceLock<AtomicU64> = OnceLock::new();
@@ -75,25 +75,25 @@ impl Environment for System {
     }
 }
 
-/// How many random bytes are fetched at once.
-const STOCK_MAX: usize = 512;
+/// How many random bytes are read from the system at once.
+const POOL_SIZE: usize = 512;
 
-/// Every claim has a fresh token, and a system call for each would cost more than the rest of making it.
-static STOCK: Mutex<Stock> = Mutex::new(Stock { bytes: [0; STOCK_MAX], left: 0, of: 0 });
+/// Every claim has a fresh owner token. A system call for each would cost more than everything else about a claim.
+static POOL: Mutex<RandomPool> = Mutex::new(RandomPool { bytes: [0; POOL_SIZE], left: 0, process: 0 });
 
-/// Random bytes of a process, each given out once.
-struct Stock {
-    bytes: [u8; STOCK_MAX],
+/// Random bytes of one process. Each byte is given out once, and then wiped.
+struct RandomPool {
+    bytes: [u8; POOL_SIZE],
     left: usize,
-    of: u32,
+    process: u32,
 }
 
-impl Stock {
+impl RandomPool {
     fn take(&mut self, wanted: &mut [u8], process: u32) {
-        // A process that was forked has its parent's stock: both would give out the same tokens.
-        if self.left < wanted.len() || self.of != process {
-            ask_the_system(&mut self.bytes);
-            (self.left, self.of) = (STOCK_MAX, process);
+        // A forked process has a copy of its parent's pool. Without this check both would give out the same tokens.
+        if self.left < wanted.len() || self.process != process {
+            fill_from_system(&mut self.bytes);
+            (self.left, self.process) = (POOL_SIZE, process);
         }
         let rest = self.left - wanted.len();
         wanted.copy_from_slice(&self.bytes[rest..self.left]);
@@ -102,9 +102,9 @@ impl Stock {
     }
 }
 
-fn ask_the_system(bytes: &mut [u8]) {
+fn fill_from_system(bytes: &mut [u8]) {
     #[expect(clippy::disallowed_methods, reason = "this is the seam")]
-    getrandom::fill(bytes).expect("the system's random source does not fail once it has started");
+    getrandom::fill(bytes).expect("the system's random source does not fail after the boot");
 }
 
 #[cfg(test)]
@@ -112,21 +112,24 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    fn take(stock: &mut Stock, process: u32) -> [u8; 16] {
+    fn take(pool: &mut RandomPool, process: u32) -> [u8; 16] {
         let mut bytes = [0; 16];
-        stock.take(&mut bytes, process);
+        pool.take(&mut bytes, process);
         bytes
     }
 
     #[test]
     fn no_byte_is_given_out_twice_not_even_by_a_forked_process() {
-        let mut parent = Stock { bytes: [0; STOCK_MAX], left: 0, of: 0 };
+        let mut parent = RandomPool { bytes: [0; POOL_SIZE], left: 0, process: 0 };
         let mut seen = HashSet::from([take(&mut parent, 1)]);
-        let mut child = Stock { ..parent };
+        let mut child = RandomPool { ..parent };
         for _ in 0..100 {
             assert!(seen.insert(take(&mut parent, 1)));
             assert!(seen.insert(take(&mut child, 2)));
         }
-        assert!(parent.bytes[parent.left..].iter().all(|&byte| byte == 0), "what was given out is wiped");
+        assert!(
+            parent.bytes[parent.left..].iter().all(|&byte| byte == 0),
+            "bytes that were given out are wiped"
+        );
     }
 }

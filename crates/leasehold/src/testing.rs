@@ -1,4 +1,4 @@
-//! For your own tests: time that stands still until you move it.
+//! For your own tests: a clock that moves only when you move it.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
@@ -12,7 +12,7 @@
 //! let lease = leases.lease("report", "42").ttl(Duration::from_secs(30)).renew(false).acquire().await?;
 //! time.advance(Duration::from_secs(24)).await;
 //! assert!(lease.check().is_ok());
-//! time.advance(Duration::from_secs(1)).await; // a sixth of the ttl is left: stop working
+//! time.advance(Duration::from_secs(1)).await; // a sixth of the ttl is left: the lease is over
 //! assert!(lease.check().is_err());
 //! # Ok(()) }
 //! ```
@@ -28,14 +28,14 @@ use std::{
 
 use leasehold_core::{Clock, Environment, Timestamp, WallTime, clock::Task};
 
-/// Time that stands still until you [advance](ManualTime::advance) it. Clones share it.
+/// A clock that moves only when you [advance](ManualTime::advance) it. Clones share the time.
 ///
-/// Give the same one to the [`Memory`](crate::Memory) and to the [`Client`](crate::Client). Random numbers are
-/// seeded, so a run repeats; owner tokens are therefore no secret: for tests only.
+/// Give the same clock to the [`Memory`](crate::Memory) and to the [`Client`](crate::Client). Its random numbers are the
+/// same in every run, so owner tokens are not secret: use it in tests only.
 #[derive(Clone)]
-pub struct ManualTime(Arc<Mutex<Inner>>);
+pub struct ManualTime(Arc<Mutex<ManualTimeState>>);
 
-struct Inner {
+struct ManualTimeState {
     now: Timestamp,
     wall: WallTime,
     random: u64,
@@ -44,63 +44,76 @@ struct Inner {
 }
 
 impl ManualTime {
-    /// Starts at an arbitrary moment.
+    /// A clock that starts at an arbitrary moment.
     pub fn new() -> ManualTime {
         let (now, wall) =
             (Timestamp::from_nanos(1_000_000_000_000), WallTime::from_micros(1_800_000_000_000_000));
         let sleepers = BTreeMap::new();
-        ManualTime(Arc::new(Mutex::new(Inner { now, wall, random: 0x5eed, sleepers, next_sleeper: 0 })))
+        ManualTime(Arc::new(Mutex::new(ManualTimeState {
+            now,
+            wall,
+            random: 0x5eed,
+            sleepers,
+            next_sleeper: 0,
+        })))
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
+    fn state(&self) -> MutexGuard<'_, ManualTimeState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Moves time, stopping at every timer on the way, and lets the tasks that it wakes run.
+    /// Moves the clocks forward. Stops at every timer on the way, and lets the tasks run that it wakes.
     ///
-    /// Tasks of the current-thread runtime have settled when this returns; on a multi-thread runtime other workers
-    /// may still be at work.
+    /// On a current-thread runtime, no task is ready to run any more when this returns. On a multi-thread runtime, other
+    /// workers may still be running tasks.
+    ///
+    /// # Cancel safety
+    /// If it is dropped part-way, the clocks may have moved by less.
     pub async fn advance(&self, by: Duration) {
-        let goal = self.inner().now.after(by);
+        let goal = self.state().now.after(by);
         settle().await;
         loop {
-            let woken = self.inner().step(goal);
+            // One timer at a time: a task that it wakes may set another timer before the goal.
+            let woken = self.state().step(goal);
             woken.into_iter().for_each(Waker::wake);
             settle().await;
-            let inner = self.inner();
-            if inner.now >= goal && inner.next_due().is_none_or(|due| due > goal) {
+            let state = self.state();
+            if state.now >= goal && state.next_due().is_none_or(|due| due > goal) {
                 return;
             }
         }
     }
 
-    /// Moves the clocks without waking a single timer, as a suspended machine or a stopped process sees it.
+    /// Moves the clocks without waking any timer, as after a suspend of the machine or a stop of the process.
     pub fn jump(&self, by: Duration) {
-        let mut inner = self.inner();
-        inner.now = inner.now.after(by);
-        inner.wall = inner.wall.after(by);
+        let mut state = self.state();
+        state.now = state.now.after(by);
+        state.wall = state.wall.after(by);
     }
 
-    /// Moves the calendar clock alone, as someone who sets it.
+    /// Moves only the calendar clock forward, as when it is set.
     pub fn step_wall(&self, by: Duration) {
-        let mut inner = self.inner();
-        inner.wall = inner.wall.after(by);
+        let mut state = self.state();
+        state.wall = state.wall.after(by);
     }
 }
 
-/// Gives every ready task its turn, several times over: a chain of wake-ups is as long as its code is deep.
+/// How often to yield until no task is ready any more: one task wakes the next, in chains of at most about this length.
+const SETTLE_YIELDS: u32 = 64;
+
+/// Lets every ready task run, and the tasks that those wake.
 async fn settle() {
-    for _ in 0..64 {
+    for _ in 0..SETTLE_YIELDS {
         tokio::task::yield_now().await;
     }
 }
 
-impl Inner {
+impl ManualTimeState {
     fn next_due(&self) -> Option<Timestamp> {
         self.sleepers.keys().next().map(|(due, _)| *due)
     }
 
-    /// To the next timer, but not past the goal; returns whom to wake.
+    /// Moves to the next timer, but not past the goal. Returns the timers to wake.
     fn step(&mut self, goal: Timestamp) -> Vec<Waker> {
         let next = self.next_due().map_or(goal, |due| due.min(goal)).max(self.now);
         self.wall = self.wall.after(self.now.until(next));
@@ -118,28 +131,28 @@ impl Default for ManualTime {
 
 impl fmt::Debug for ManualTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let inner = self.inner();
-        write!(f, "ManualTime({:?}, {} sleepers)", inner.now, inner.sleepers.len())
+        let state = self.state();
+        write!(f, "ManualTime({:?}, {} sleepers)", state.now, state.sleepers.len())
     }
 }
 
 impl Clock for ManualTime {
     fn now(&self) -> Timestamp {
-        self.inner().now
+        self.state().now
     }
 
     fn wall(&self) -> WallTime {
-        self.inner().wall
+        self.state().wall
     }
 }
 
 impl Environment for ManualTime {
     fn fill(&self, bytes: &mut [u8]) {
-        let mut inner = self.inner();
+        let mut state = self.state();
         for chunk in bytes.chunks_mut(8) {
-            // splitmix64: enough for a test, and the same every time.
-            inner.random = inner.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut z = inner.random;
+            // splitmix64: good enough for a test, and the same in every run.
+            state.random = state.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut z = state.random;
             z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
             z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
             chunk.copy_from_slice(&(z ^ (z >> 31)).to_le_bytes()[..chunk.len()]);
@@ -149,9 +162,9 @@ impl Environment for ManualTime {
     fn sleep(&self, duration: Duration) -> Task {
         let time = self.clone();
         let sleeper = {
-            let mut inner = self.inner();
-            inner.next_sleeper += 1;
-            Sleeper { due: inner.now.after(duration), number: inner.next_sleeper, time }
+            let mut state = self.state();
+            state.next_sleeper += 1;
+            Sleeper { due: state.now.after(duration), number: state.next_sleeper, time }
         };
         Box::pin(poll_fn(move |cx| sleeper.poll(cx.waker())))
     }
@@ -170,17 +183,17 @@ struct Sleeper {
 
 impl Sleeper {
     fn poll(&self, waker: &Waker) -> Poll<()> {
-        let mut inner = self.time.inner();
-        if inner.now >= self.due {
+        let mut state = self.time.state();
+        if state.now >= self.due {
             return Poll::Ready(());
         }
-        inner.sleepers.insert((self.due, self.number), waker.clone());
+        state.sleepers.insert((self.due, self.number), waker.clone());
         Poll::Pending
     }
 }
 
 impl Drop for Sleeper {
     fn drop(&mut self) {
-        self.time.inner().sleepers.remove(&(self.due, self.number));
+        self.time.state().sleepers.remove(&(self.due, self.number));
     }
 }

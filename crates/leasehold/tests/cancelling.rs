@@ -9,11 +9,11 @@ use std::{
     task::Poll,
 };
 
-use common::{Mood, Stage, millis, seconds};
+use common::{Fault, TestBed, millis, seconds};
 use leasehold::{Client, ErrorKind, Query, Scope, testing::ManualTime};
 
-/// Polls the future this often, then drops it. Returns whether it was done by then.
-async fn cut_after<F: Future>(polls: usize, future: F) -> bool {
+/// Polls the future this many times, then drops it. Returns whether it was done by then.
+async fn poll_times_then_drop<F: Future>(polls: usize, future: F) -> bool {
     let mut future = pin!(future);
     let mut polled = 0;
     poll_fn(move |cx| {
@@ -31,31 +31,35 @@ async fn cut_after<F: Future>(polls: usize, future: F) -> bool {
 }
 
 /// Lets time pass while an operation sleeps.
-async fn ticking(time: ManualTime) {
+async fn keep_advancing(time: ManualTime) {
     loop {
         time.advance(millis(50)).await;
     }
 }
 
-/// Drops what `operation` makes at each of its await points in turn, until it is done before it is dropped; after
-/// each, someone else must get the resource without waiting for a ttl.
-async fn at_every_point<F: Future>(name: &str, mood: Mood, operation: impl Fn(Stage, Client) -> F) {
+/// Runs `operation` again and again, and drops it at a later await point each time, until it is done before that. After
+/// each drop, another client must be granted the resource without waiting for a ttl.
+async fn drop_at_every_await_point<F: Future>(
+    name: &str,
+    fault: Fault,
+    operation: impl Fn(TestBed, Client) -> F,
+) {
     for polls in 0..400 {
-        let stage = Stage::new();
-        stage.probe.yields.store(true, std::sync::atomic::Ordering::SeqCst);
-        let client = stage.client();
-        let (time, probe) = (stage.time.clone(), stage.probe.clone());
-        probe.mood(mood);
-        let clock = tokio::spawn(ticking(time.clone()));
-        let done = cut_after(polls, operation(stage, client.clone())).await;
+        let bed = TestBed::new();
+        bed.probe.yields.store(true, std::sync::atomic::Ordering::SeqCst);
+        let client = bed.client();
+        let (time, probe) = (bed.time.clone(), bed.probe.clone());
+        probe.set_fault(fault);
+        let clock = tokio::spawn(keep_advancing(time.clone()));
+        let done = poll_times_then_drop(polls, operation(bed, client.clone())).await;
         clock.abort();
-        probe.mood(Mood::Well);
-        let stage = Stage { time, probe };
-        stage.pass(seconds(3)).await;
-        assert!(stage.is_clean().await, "{name} dropped after {polls} polls left {:?}", held(&stage).await);
+        probe.set_fault(Fault::None);
+        let bed = TestBed { time, probe };
+        bed.advance(seconds(3)).await;
+        assert!(bed.is_clean().await, "{name} dropped after {polls} polls left {:?}", held(&bed).await);
         assert_eq!(client.watched(), 0, "{name} dropped after {polls} polls is still watched");
-        let free = tokio::spawn(stage.client().lease("report", "42").acquire());
-        stage.pass(seconds(1)).await;
+        let free = tokio::spawn(bed.client().lease("report", "42").acquire());
+        bed.advance(seconds(1)).await;
         let free = free.await.unwrap();
         assert!(free.is_ok(), "{name} dropped after {polls} polls: {free:?}");
         if done {
@@ -63,28 +67,24 @@ async fn at_every_point<F: Future>(name: &str, mood: Mood, operation: impl Fn(St
             return;
         }
     }
-    assert_ne!(mood, Mood::Well, "{name} was never done");
+    assert_ne!(fault, Fault::None, "{name} was never done");
 }
 
-async fn held(stage: &Stage) -> Vec<leasehold::Snapshot> {
+async fn held(bed: &TestBed) -> Vec<leasehold::Snapshot> {
     use leasehold::Backend;
-    stage
-        .probe
-        .memory
-        .inspect(&Query::Resources(leasehold::Listing::default()))
-        .await
-        .unwrap()
-        .into_snapshots()
+    bed.probe.memory.inspect(&Query::Resources(leasehold::Listing::default())).await.unwrap().into_snapshots()
 }
 
-const MOODS: [Mood; 3] = [Mood::Well, Mood::Mute, Mood::Down];
+const FAULTS: [Fault; 3] = [Fault::None, Fault::LosesReplies, Fault::Unavailable];
 
 #[tokio::test]
 async fn acquire() {
-    for mood in MOODS {
-        at_every_point("acquire", mood, async |_stage, client| client.lease("report", "42").acquire().await)
-            .await;
-        at_every_point("fair", mood, async |_stage, client| {
+    for fault in FAULTS {
+        drop_at_every_await_point("acquire", fault, async |_bed, client| {
+            client.lease("report", "42").acquire().await
+        })
+        .await;
+        drop_at_every_await_point("fair", fault, async |_bed, client| {
             client.lease("report", "42").fair().acquire().await
         })
         .await;
@@ -93,19 +93,21 @@ async fn acquire() {
 
 #[tokio::test]
 async fn try_acquire_and_attempts() {
-    for mood in MOODS {
-        at_every_point("try", mood, async |_stage, client| client.lease("report", "42").try_acquire().await)
-            .await;
+    for fault in FAULTS {
+        drop_at_every_await_point("try", fault, async |_bed, client| {
+            client.lease("report", "42").try_acquire().await
+        })
+        .await;
         let attempts =
-            async |_stage: Stage, client: Client| client.lease("report", "42").attempts(3).acquire().await;
-        at_every_point("attempts", mood, attempts).await;
+            async |_bed: TestBed, client: Client| client.lease("report", "42").attempts(3).acquire().await;
+        drop_at_every_await_point("attempts", fault, attempts).await;
     }
 }
 
 #[tokio::test]
-async fn acquire_while_someone_holds_it_and_releases() {
-    at_every_point("contended acquire", Mood::Well, async |stage, client| {
-        let held = stage.client().lease("report", "42").acquire().await.unwrap();
+async fn acquire_while_another_client_holds_and_releases() {
+    drop_at_every_await_point("contended acquire", Fault::None, async |bed, client| {
+        let held = bed.client().lease("report", "42").acquire().await.unwrap();
         let task = tokio::spawn(async move {
             for _ in 0..20 {
                 tokio::task::yield_now().await;
@@ -121,7 +123,7 @@ async fn acquire_while_someone_holds_it_and_releases() {
 
 #[tokio::test]
 async fn acquire_behind_local_waiters() {
-    at_every_point("local line", Mood::Well, async |_stage, client| {
+    drop_at_every_await_point("local queue", Fault::None, async |_bed, client| {
         let held = client.lease("report", "42").acquire().await.unwrap();
         let again = client.clone();
         let other = tokio::spawn(async move { again.lease("report", "42").acquire().await.map(drop) });
@@ -136,10 +138,10 @@ async fn acquire_behind_local_waiters() {
 
 #[tokio::test]
 async fn release() {
-    for mood in MOODS {
-        at_every_point("release", Mood::Well, async |stage, client| {
+    for fault in FAULTS {
+        drop_at_every_await_point("release", Fault::None, async |bed, client| {
             let lease = client.lease("report", "42").acquire().await.unwrap();
-            stage.probe.mood(mood);
+            bed.probe.set_fault(fault);
             lease.release().await
         })
         .await;
@@ -148,18 +150,18 @@ async fn release() {
 
 #[tokio::test]
 async fn release_that_hands_over() {
-    for mood in MOODS {
-        at_every_point("hand-over", Mood::Well, async |stage, client| {
+    for fault in FAULTS {
+        drop_at_every_await_point("handover", Fault::None, async |bed, client| {
             let lease = client.lease("report", "42").acquire().await.unwrap();
             let again = client.clone();
             let next = tokio::spawn(async move { again.lease("report", "42").acquire().await.map(drop) });
             for _ in 0..5 {
                 tokio::task::yield_now().await;
             }
-            stage.probe.mood(mood);
+            bed.probe.set_fault(fault);
             drop(lease.release().await);
-            stage.probe.mood(Mood::Well);
-            stage.pass(seconds(1)).await;
+            bed.probe.set_fault(Fault::None);
+            bed.advance(seconds(1)).await;
             next.await.unwrap().unwrap();
         })
         .await;
@@ -168,7 +170,7 @@ async fn release_that_hands_over() {
 
 #[tokio::test]
 async fn run_and_hold() {
-    at_every_point("run", Mood::Well, async |_stage, client| {
+    drop_at_every_await_point("run", Fault::None, async |_bed, client| {
         let work = async |_lease: leasehold::LeaseView| {
             tokio::task::yield_now().await;
             tokio::task::yield_now().await;
@@ -176,7 +178,7 @@ async fn run_and_hold() {
         client.lease("report", "42").run(work).await
     })
     .await;
-    at_every_point("hold", Mood::Well, async |_stage, client| {
+    drop_at_every_await_point("hold", Fault::None, async |_bed, client| {
         let lease = client.lease("report", "42").acquire().await.unwrap();
         lease.hold(tokio::task::yield_now()).await.unwrap();
     })
@@ -185,7 +187,7 @@ async fn run_and_hold() {
 
 #[tokio::test]
 async fn extend_and_note() {
-    at_every_point("extend", Mood::Well, async |_stage, client| {
+    drop_at_every_await_point("extend", Fault::None, async |_bed, client| {
         let lease = client.lease("report", "42").acquire().await.unwrap();
         lease.extend(seconds(60)).await.unwrap();
         lease.set_note("a").await.unwrap();
@@ -195,15 +197,15 @@ async fn extend_and_note() {
 
 #[tokio::test]
 async fn shared_primitives_and_downgrade() {
-    for mood in MOODS {
-        at_every_point("downgrade", Mood::Well, async |stage, client| {
+    for fault in FAULTS {
+        drop_at_every_await_point("downgrade", Fault::None, async |bed, client| {
             let write = client.rwlock("report", "42").write().acquire().await.unwrap();
-            stage.probe.mood(mood);
+            bed.probe.set_fault(fault);
             write.downgrade().await
         })
         .await;
     }
-    at_every_point("permits", Mood::Well, async |_stage, client| {
+    drop_at_every_await_point("permits", Fault::None, async |_bed, client| {
         let semaphore = client.semaphore("report", "42", 3);
         let _two = semaphore.permits(2).acquire().await.unwrap();
         semaphore.permits(1).acquire().await
@@ -213,7 +215,7 @@ async fn shared_primitives_and_downgrade() {
 
 #[tokio::test]
 async fn several_at_once() {
-    at_every_point("all", Mood::Well, async |_stage, client| {
+    drop_at_every_await_point("all", Fault::None, async |_bed, client| {
         let set = client
             .all([client.lease("report", "42"), client.lease("account", "a")])
             .and(client.semaphore("db", "main", 2).permits(1))
@@ -228,7 +230,7 @@ async fn several_at_once() {
 
 #[tokio::test]
 async fn reentrant() {
-    at_every_point("within", Mood::Well, async |_stage, client| {
+    drop_at_every_await_point("within", Fault::None, async |_bed, client| {
         let scope = Scope::new();
         let outer = client.lease("report", "42").within(&scope).acquire().await.unwrap();
         let inner = client.lease("report", "42").within(&scope).acquire().await.unwrap();
@@ -240,7 +242,7 @@ async fn reentrant() {
 
 #[tokio::test]
 async fn election_and_observer() {
-    at_every_point("election", Mood::Well, async |_stage, client| {
+    drop_at_every_await_point("election", Fault::None, async |_bed, client| {
         let election = client.election("report", "42");
         let lead = election.candidate("a").acquire().await.unwrap();
         let mut observer = election.observe().unwrap();
@@ -253,27 +255,27 @@ async fn election_and_observer() {
 
 #[tokio::test]
 async fn detach_and_adopt() {
-    // A detached lease stays until its ttl if nobody adopts it: that is what it is for.
-    let stage = Stage::new();
-    let client = stage.client();
-    stage.probe.yields.store(true, std::sync::atomic::Ordering::SeqCst);
+    // A detached lease that is not adopted lasts until its ttl, by design.
+    let bed = TestBed::new();
+    let client = bed.client();
+    bed.probe.yields.store(true, std::sync::atomic::Ordering::SeqCst);
     let detached = client.lease("report", "42").acquire().await.unwrap().detach().unwrap();
     for polls in 0..4 {
-        let cut = cut_after(polls, client.adopt(detached.clone())).await;
-        assert!(!cut || polls == 3);
+        let done = poll_times_then_drop(polls, client.adopt(detached.clone())).await;
+        assert!(!done || polls == 3);
     }
-    stage.pass(seconds(31)).await;
-    assert!(stage.is_clean().await);
+    bed.advance(seconds(31)).await;
+    assert!(bed.is_clean().await);
     assert_eq!(client.watched(), 0);
 }
 
 #[tokio::test]
 async fn shutdown() {
-    let stage = Stage::new();
-    let client = stage.client();
+    let bed = TestBed::new();
+    let client = bed.client();
     drop(client.lease("report", "42").acquire().await.unwrap());
-    assert!(!cut_after(1, client.shutdown()).await, "something is being given back");
+    assert!(!poll_times_then_drop(1, client.shutdown()).await, "a release is under way");
     client.shutdown().await;
-    assert!(stage.is_clean().await);
+    assert!(bed.is_clean().await);
     assert_eq!(client.lease("report", "42").acquire().await.unwrap_err().kind(), ErrorKind::ShutDown);
 }

@@ -1,17 +1,18 @@
-//! Handles and clients that go away in every way: off the runtime, in a panic, after the runtime, twice.
+//! How handles and clients end: outside of the runtime, in a panic, after the runtime, and by shutdown. And requests that
+//! are refused.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test is a program of its own")]
 
 mod common;
 
 use std::{num::NonZeroU32, panic::AssertUnwindSafe, sync::Arc, thread};
 
-use common::{Mood, Stage, millis, seconds};
+use common::{Fault, TestBed, millis, seconds};
 use leasehold::{
     Client, ErrorKind, EventKind, Guarantee, Memory, Purpose, Released, Resource, Scope, State, System,
 };
 
 #[tokio::test]
-async fn a_lease_dropped_outside_of_the_runtime_is_given_back() {
+async fn a_lease_dropped_outside_of_the_runtime_is_released() {
     let client = leasehold::connect("memory:").await.unwrap();
     let lease = client.lease("report", "42").acquire().await.unwrap();
     thread::spawn(move || drop(lease)).join().unwrap();
@@ -19,7 +20,7 @@ async fn a_lease_dropped_outside_of_the_runtime_is_given_back() {
 }
 
 #[tokio::test]
-async fn a_lease_dropped_in_a_panic_is_given_back() {
+async fn a_lease_dropped_in_a_panic_is_released() {
     let client = leasehold::connect("memory:").await.unwrap();
     let lease = client.lease("report", "42").acquire().await.unwrap();
     let panicked = tokio::spawn(async move {
@@ -37,7 +38,7 @@ async fn a_lease_dropped_in_a_panic_is_given_back() {
 }
 
 #[test]
-fn a_client_whose_runtime_is_gone_says_so_and_its_leases_end() {
+fn a_client_whose_runtime_has_stopped_refuses_claims_and_its_leases_end() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let first = runtime();
     let (client, lease) = first.block_on(async {
@@ -50,89 +51,93 @@ fn a_client_whose_runtime_is_gone_says_so_and_its_leases_end() {
     runtime().block_on(async {
         let error = client.lease("report", "43").acquire().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ShutDown);
-        assert!(view.ended().await.is_loss(), "told by its own timer: nothing renews it any more");
+        assert!(view.ended().await.is_loss(), "`ended` has its own timer");
         client.shutdown().await; // does not hang
     });
-    drop(lease); // nobody is there to give it back to; no panic
+    drop(lease); // the release cannot be sent, and this must not panic
     assert!(view.check().is_err());
 }
 
 #[tokio::test]
 async fn a_client_that_is_dropped_before_its_leases_keeps_them_alive() {
-    let stage = Stage::new();
-    let lease = stage.client().lease("report", "42").acquire().await.unwrap();
-    stage.pass(seconds(100)).await;
+    let bed = TestBed::new();
+    let lease = bed.client().lease("report", "42").acquire().await.unwrap();
+    bed.advance(seconds(100)).await;
     lease.check().unwrap();
-    drop(lease); // the last of its client: the farewell is said all the same
-    assert!(stage.is_clean().await);
+    drop(lease); // the last reference to its client; it is released all the same
+    assert!(bed.is_clean().await);
 }
 
 #[tokio::test]
-async fn the_reaper_goes_on_until_it_is_answered() {
-    let stage = Stage::new();
-    let client = stage.client();
+async fn a_background_release_is_repeated_until_it_is_answered() {
+    let bed = TestBed::new();
+    let client = bed.client();
     let lease = client.lease("report", "42").ttl(seconds(3600)).acquire().await.unwrap();
-    stage.probe.mood(Mood::Down);
+    bed.probe.set_fault(Fault::Unavailable);
     drop(lease);
-    stage.pass(seconds(100)).await;
-    assert!(!stage.is_clean().await);
-    stage.probe.mood(Mood::Well);
-    stage.pass(seconds(3)).await;
-    assert!(stage.is_clean().await, "long before its ttl");
+    bed.advance(seconds(100)).await;
+    assert!(!bed.is_clean().await);
+    bed.probe.set_fault(Fault::None);
+    bed.advance(seconds(3)).await;
+    assert!(bed.is_clean().await, "long before its ttl");
 }
 
 #[tokio::test]
-async fn a_claim_that_may_be_executed_late_is_buried() {
+async fn a_claim_that_may_be_executed_late_gets_a_tombstone() {
     use leasehold::{Backend, Claim, Holder, OwnerToken, Share, Verdict};
-    let stage = Stage::new();
-    let client = stage.client();
-    stage.probe.mood(Mood::Mute);
+    let bed = TestBed::new();
+    let client = bed.client();
+    bed.probe.set_fault(Fault::LosesReplies);
     let error = client.lease("report", "42").try_acquire().await.unwrap_err();
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, leasehold::Effect::Unknown));
-    stage.probe.mood(Mood::Well);
-    stage.pass(seconds(3)).await;
-    assert!(stage.is_clean().await, "what it had taken was given back");
-    // Its request arrives once more, late. We do not know its owner token; the memory does, and says no to it:
-    // a claim by any other name is granted.
+    bed.probe.set_fault(Fault::None);
+    bed.advance(seconds(3)).await;
+    assert!(bed.is_clean().await, "its grant was released");
+    // Its request could still be executed late, so the memory keeps a tombstone of its owner. A claim of another owner is
+    // granted.
     let owner = OwnerToken::from_bytes([7; 16]);
     let resource = Resource::new("report", "42").unwrap();
     let claim = Claim::new(resource, owner, Share::WHOLE, seconds(30), Arc::new(Holder::new("h", 1, "")));
-    assert!(matches!(stage.probe.memory.acquire(&claim).await.unwrap(), Verdict::Granted(_)));
-    assert_eq!(stage.probe.memory.resources(), 1, "and the tombstone stands with it");
+    assert!(matches!(bed.probe.memory.acquire(&claim).await.unwrap(), Verdict::Granted(_)));
+    assert_eq!(bed.probe.memory.resources(), 1, "the grant and the tombstone are of one resource");
 }
 
 #[tokio::test]
-async fn releasing_is_final_for_views_before_anyone_else_is_granted() {
-    let stage = Stage::new();
-    let client = stage.client();
+async fn views_report_the_release_before_another_claim_can_be_granted() {
+    let bed = TestBed::new();
+    let client = bed.client();
     let lease = client.lease("report", "42").acquire().await.unwrap();
     let view = lease.view();
-    stage.probe.mood(Mood::Deaf);
+    bed.probe.set_fault(Fault::Hangs);
     let releasing = tokio::spawn(lease.release());
-    stage.settle().await;
-    assert_eq!(view.state(), State::Ended(leasehold::EndReason::Released), "though no answer has come");
+    bed.settle().await;
+    assert_eq!(
+        view.state(),
+        State::Ended(leasehold::EndReason::Released),
+        "although the release is not answered"
+    );
     releasing.abort();
 }
 
 #[tokio::test]
-async fn shutdown_drains_what_was_dropped() {
-    let stage = Stage::new();
-    let client = stage.client();
+async fn shutdown_waits_until_dropped_leases_are_released() {
+    let bed = TestBed::new();
+    let client = bed.client();
     for id in 0..50 {
         drop(client.lease("report", &id.to_string()).acquire().await.unwrap());
     }
     let kept = client.lease("report", "kept").acquire().await.unwrap();
     client.shutdown().await;
-    let left = stage.probe.memory.resources();
-    assert_eq!(left, 1, "only what is still in someone's hand");
-    stage.pass(seconds(60)).await;
+    let left = bed.probe.memory.resources();
+    assert_eq!(left, 1, "only the lease that is still held");
+    bed.advance(seconds(60)).await;
     kept.check().unwrap();
 }
 
 #[tokio::test]
-async fn bad_requests_get_one_clear_error_and_reach_no_backend() {
-    let stage = Stage::new();
-    let client = stage.client();
+async fn invalid_requests_fail_with_a_short_error_and_do_not_reach_the_backend() {
+    let bed = TestBed::new();
+    let client = bed.client();
     let long = "x".repeat(257);
     let huge = "x".repeat(1 << 20);
     for (kind, id) in [
@@ -171,7 +176,7 @@ async fn bad_requests_get_one_clear_error_and_reach_no_backend() {
     assert_eq!(note.kind(), ErrorKind::Limit);
     let twice = client.all([lease(), lease()]).acquire().await.unwrap_err();
     assert_eq!(twice.kind(), ErrorKind::Invalid);
-    assert_eq!(stage.probe.calls(), 0);
+    assert_eq!(bed.probe.calls(), 0);
     assert_eq!(
         leasehold::connect("nonsense://user:secret@host/").await.unwrap_err().kind(),
         ErrorKind::Invalid
@@ -181,16 +186,16 @@ async fn bad_requests_get_one_clear_error_and_reach_no_backend() {
 }
 
 #[tokio::test]
-async fn others_with_another_capacity_are_a_mismatch_until_resized() {
-    let stage = Stage::new();
-    let client = stage.client();
+async fn a_claim_with_another_capacity_is_a_mismatch_until_the_resource_is_resized() {
+    let bed = TestBed::new();
+    let client = bed.client();
     let two = client.semaphore("export", "acme", 2).permits(1).acquire().await.unwrap();
     let error = client.semaphore("export", "acme", 3).permits(1).acquire().await.unwrap_err();
     assert_eq!((error.kind(), error.capacity()), (ErrorKind::Mismatch, Some(2)));
     assert_eq!(client.lease("export", "acme").acquire().await.unwrap_err().kind(), ErrorKind::Mismatch);
     let resize = leasehold::OperatorAction::Resize { capacity: NonZeroU32::new(3).unwrap() };
-    let order = leasehold::OperatorCommand::new(two.resource().clone(), resize, "eve", "more load");
-    client.order(&order).await.unwrap();
+    let command = leasehold::OperatorCommand::new(two.resource().clone(), resize, "eve", "more load");
+    client.order(&command).await.unwrap();
     client.semaphore("export", "acme", 3).permits(2).acquire().await.unwrap().release().await.unwrap();
     let nameless = leasehold::OperatorCommand::new(two.resource().clone(), resize, "", "");
     assert_eq!(client.order(&nameless).await.unwrap_err().kind(), ErrorKind::Invalid);
@@ -199,15 +204,15 @@ async fn others_with_another_capacity_are_a_mismatch_until_resized() {
 #[tokio::test]
 async fn work_that_must_be_right_is_refused_on_a_weak_backend() {
     for guarantee in [Guarantee::BestEffort, Guarantee::Quorum] {
-        let stage = Stage::with(|probe| probe.promising(guarantee));
-        let client = stage.client();
+        let bed = TestBed::with(|probe| probe.with_guarantee(guarantee));
+        let client = bed.client();
         let request = client.lease("payment", "1").purpose(Purpose::Correctness);
         let error = request.clone().acquire().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::GuaranteeTooWeak);
-        assert!(error.to_string().contains("postgres"), "names what to use instead: {error}");
+        assert!(error.to_string().contains("postgres"), "the error names other backends: {error}");
         request.fenced().acquire().await.unwrap().release().await.unwrap();
     }
-    let client = Stage::new().client();
+    let client = TestBed::new().client();
     client
         .lease("payment", "1")
         .purpose(Purpose::Correctness)
@@ -220,11 +225,11 @@ async fn work_that_must_be_right_is_refused_on_a_weak_backend() {
 }
 
 #[tokio::test]
-async fn what_a_backend_cannot_do_is_refused_with_the_reason() {
-    let stage = Stage::with(|probe| {
-        probe.without(|can| (can.queue, can.shares, can.keep_for) = (false, false, false))
+async fn features_that_a_backend_does_not_support_are_refused() {
+    let bed = TestBed::with(|probe| {
+        probe.with_capabilities(|can| (can.queue, can.shares, can.keep_for) = (false, false, false))
     });
-    let client = stage.client();
+    let client = bed.client();
     let refusals = [
         client.lease("a", "b").fair().acquire().await.unwrap_err(),
         client.lease("a", "b").at_least(seconds(1)).acquire().await.unwrap_err(),
@@ -234,64 +239,65 @@ async fn what_a_backend_cannot_do_is_refused_with_the_reason() {
     for error in refusals {
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     }
-    // Without a line, waiting is asking again, and a release is not a hand-over.
+    // Without a queue, a waiter polls, and a release does not hand over.
     let held = client.lease("a", "b").acquire().await.unwrap();
     let waiter = tokio::spawn(client.lease("a", "b").acquire());
-    stage.settle().await;
+    bed.settle().await;
     assert_eq!(held.release().await.unwrap(), Released::Now);
-    stage.pass(seconds(3)).await;
+    bed.advance(seconds(3)).await;
     waiter.await.unwrap().unwrap().release().await.unwrap();
 }
 
 #[tokio::test]
-async fn where_a_session_keeps_what_it_holds_a_lost_lease_is_given_up_at_its_deadline() {
-    let stage = Stage::with(|probe| probe.without(|can| can.own_ttl = false));
-    let client = stage.client();
+async fn on_a_session_backend_a_lost_lease_is_released_at_its_deadline() {
+    let bed = TestBed::with(|probe| probe.with_capabilities(|can| can.own_ttl = false));
+    let client = bed.client();
     let lease = client.lease("a", "b").max_hold(seconds(5)).acquire().await.unwrap();
-    stage.pass(seconds(6)).await;
+    bed.advance(seconds(6)).await;
     assert!(lease.check().is_err());
-    assert!(!stage.is_clean().await);
-    // Past its deadline, and short of its ttl: it has not run out by itself.
-    stage.pass(std::time::Duration::from_millis(23_800)).await;
-    assert!(stage.is_clean().await);
+    assert!(!bed.is_clean().await);
+    // After its deadline and before the end of its ttl, so it has not expired.
+    bed.advance(std::time::Duration::from_millis(23_800)).await;
+    assert!(bed.is_clean().await);
 }
 
-/// It was given up only if the driver saw the loss first: a session then kept it for as long as the process lived.
+/// A regression: the lease was released only if the driver noticed the loss first. Otherwise the session kept it for as
+/// long as the process lived.
 #[tokio::test]
-async fn where_a_session_keeps_what_it_holds_a_loss_that_a_look_finds_is_given_up_too() {
-    let stage = Stage::with(|probe| probe.without(|can| can.own_ttl = false));
-    let client = stage.client();
+async fn on_a_session_backend_a_loss_that_check_finds_first_is_released_at_its_deadline_too() {
+    let bed = TestBed::with(|probe| probe.with_capabilities(|can| can.own_ttl = false));
+    let client = bed.client();
     let lease = client.lease("a", "b").max_hold(seconds(5)).acquire().await.unwrap();
-    stage.settle().await;
-    stage.time.jump(seconds(6));
-    assert!(lease.check().is_err(), "found before the driver wakes up");
-    stage.pass(std::time::Duration::from_millis(23_800)).await;
-    assert!(stage.is_clean().await);
+    bed.settle().await;
+    bed.time.jump(seconds(6));
+    assert!(lease.check().is_err(), "`check` finds the loss before the driver wakes up");
+    bed.advance(std::time::Duration::from_millis(23_800)).await;
+    assert!(bed.is_clean().await);
 }
 
 #[tokio::test]
-async fn a_scope_shares_what_it_holds() {
-    let stage = Stage::new();
-    let client = stage.client();
+async fn requests_of_one_scope_share_its_leases() {
+    let bed = TestBed::new();
+    let client = bed.client();
     let scope = Scope::new();
-    // Two tasks of one scope at once: one acquires, the other waits for the outcome and enters.
+    // Two tasks of one scope at the same time: one acquires, the other waits for the outcome and enters again.
     let request = || client.lease("order", "7").within(&scope).acquire();
     let (a, b) = tokio::join!(request(), request());
     let (a, b) = (a.unwrap(), b.unwrap());
-    assert_eq!((a.token(), stage.probe.asked()), (b.token(), 1));
+    assert_eq!((a.token(), bed.probe.acquires_sent()), (b.token(), 1));
     drop(a);
-    stage.settle().await;
+    bed.settle().await;
     b.check().unwrap();
     assert_eq!(b.release().await.unwrap(), Released::Now);
-    // What was released is acquired anew, with a higher token.
+    // After the release, the scope acquires it again.
     let again = request().await.unwrap();
-    assert_eq!(stage.probe.asked(), 2);
+    assert_eq!(bed.probe.acquires_sent(), 2);
     again.release().await.unwrap();
 
-    // An attempt does not wait for another task of its scope that is just acquiring.
-    let theirs = stage.client().lease("order", "8").acquire().await.unwrap();
+    // A single attempt does not wait for another task of its scope that is acquiring.
+    let theirs = bed.client().lease("order", "8").acquire().await.unwrap();
     let acquiring = tokio::spawn(client.lease("order", "8").within(&scope).acquire());
-    stage.settle().await;
+    bed.settle().await;
     assert!(client.lease("order", "8").within(&scope).try_acquire().await.unwrap().is_none());
     theirs.release().await.unwrap();
     acquiring.await.unwrap().unwrap().release().await.unwrap();
@@ -305,11 +311,11 @@ async fn a_scope_shares_what_it_holds() {
     let read = index.read().within(&scope).acquire().await.unwrap();
     assert_eq!(read.release().await.unwrap(), Released::StillHeld);
     assert_eq!(write.release().await.unwrap(), Released::Now);
-    assert!(stage.is_clean().await);
+    assert!(bed.is_clean().await);
 }
 
 #[tokio::test]
-async fn leases_taken_together_never_wait_in_a_circle() {
+async fn sets_with_the_same_leases_do_not_deadlock() {
     let memory = Arc::new(Memory::new());
     let clients: Vec<Client> = (0..4).map(|_| Client::new(memory.clone())).collect();
     let mut tasks = Vec::new();
@@ -333,16 +339,16 @@ async fn leases_taken_together_never_wait_in_a_circle() {
 }
 
 #[tokio::test]
-async fn a_set_gives_back_what_it_had_when_one_cannot_be_had() {
-    let stage = Stage::new();
-    let (ours, theirs) = (stage.client(), stage.client());
+async fn a_set_releases_its_leases_when_one_cannot_be_acquired() {
+    let bed = TestBed::new();
+    let (ours, theirs) = (bed.client(), bed.client());
     let held = theirs.lease("account", "b").acquire().await.unwrap();
     let requests = ["a", "b", "c"].map(|id| ours.lease("account", id));
     let waiting = tokio::spawn(ours.all(requests).wait(seconds(2)).acquire());
-    stage.pass(seconds(3)).await;
+    bed.advance(seconds(3)).await;
     assert_eq!(waiting.await.unwrap().unwrap_err().kind(), ErrorKind::Contended);
-    stage.settle().await;
-    assert_eq!(stage.probe.memory.resources(), 1);
+    bed.settle().await;
+    assert_eq!(bed.probe.memory.resources(), 1);
     held.release().await.unwrap();
 }
 
@@ -360,7 +366,7 @@ async fn many_tasks_on_many_threads_exclude_each_other() {
             tasks.spawn(async move {
                 for round in 0..50 {
                     let lease = client.lease("counter", "1").wait(seconds(60)).acquire().await.unwrap();
-                    assert_eq!(inside.fetch_add(1, SeqCst), 0, "two at once");
+                    assert_eq!(inside.fetch_add(1, SeqCst), 0, "two holders at the same time");
                     assert!(
                         highest.fetch_max(lease.token().get(), SeqCst) < lease.token().get(),
                         "tokens grow"
@@ -383,9 +389,9 @@ async fn many_tasks_on_many_threads_exclude_each_other() {
 }
 
 #[tokio::test]
-async fn events_tell_what_happened_and_a_slow_listener_how_much_it_missed() {
-    let stage = Stage::new();
-    let client = stage.client();
+async fn events_report_what_happened_and_a_slow_listener_learns_how_many_it_missed() {
+    let bed = TestBed::new();
+    let client = bed.client();
     let mut events = client.events();
     let lease = client.lease("user", "alice@example.org").acquire().await.unwrap();
     let event = events.next().await.unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! What can be seen from outside: every metric by its name, the log's fields, and no secrets anywhere.
+//! Metrics, logs and spans: every name and field is there, and no secret is.
 //!
 //! One test, because a recorder and a subscriber are global.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test is a program of its own")]
@@ -11,14 +11,14 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use common::{Mood, Stage, seconds};
+use common::{Fault, TestBed, seconds};
 use leasehold::{Client, FencingToken};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
+struct CapturedLog(Arc<Mutex<Vec<u8>>>);
 
-impl io::Write for Log {
+impl io::Write for CapturedLog {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.lock().unwrap().extend_from_slice(bytes);
         Ok(bytes.len())
@@ -49,27 +49,28 @@ const LABELS: [&str; 5] = ["kind", "backend", "outcome", "reason", "downstream"]
 
 const ID: &str = "alice@example.org";
 
-/// A bit of everything: granted, contended, renewed, failed, lost, stale, handed over.
-async fn a_busy_day(stage: &Stage, client: &Client) -> Vec<String> {
+/// Causes every kind of event: granted, contended, renewed, failed, lost, stale, handed over. Returns the secrets that must
+/// not be logged.
+async fn cause_every_event(bed: &TestBed, client: &Client) -> Vec<String> {
     let lease = client.lease("user", ID).acquire().await.unwrap();
     let secret = lease.owner_token().reveal();
     let waiter = tokio::spawn(client.lease("user", ID).wait_forever().acquire());
-    let other = tokio::spawn(stage.client().lease("user", ID).wait(seconds(2)).acquire());
-    stage.pass(seconds(3)).await;
+    let other = tokio::spawn(bed.client().lease("user", ID).wait(seconds(2)).acquire());
+    bed.advance(seconds(3)).await;
     assert!(other.await.unwrap().is_err());
-    stage.pass(seconds(9)).await;
+    bed.advance(seconds(9)).await;
     lease.release().await.unwrap();
     let next = waiter.await.unwrap().unwrap();
     drop(next);
     let lost = client.lease("user", ID).acquire().await.unwrap();
-    stage.probe.mood(Mood::Down);
+    bed.probe.set_fault(Fault::Unavailable);
     assert!(client.lease("user", "x").try_acquire().await.is_err());
-    stage.pass(seconds(31)).await;
-    stage.probe.mood(Mood::Well);
+    bed.advance(seconds(31)).await;
+    bed.probe.set_fault(Fault::None);
     lost.release().await.unwrap();
     let (low, high) = (FencingToken::new(3).unwrap(), FencingToken::new(4).unwrap());
     client.report_stale_token(&leasehold::Resource::new("user", ID).unwrap(), low, high, "orders");
-    stage.settle().await;
+    bed.settle().await;
     vec![secret]
 }
 
@@ -78,7 +79,7 @@ async fn everything_is_counted_and_logged_without_ids_or_secrets() {
     let recorder = DebuggingRecorder::new();
     let snapshots = recorder.snapshotter();
     recorder.install().unwrap();
-    let log = Log::default();
+    let log = CapturedLog::default();
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt()
         .with_max_level(tracing_subscriber::filter::LevelFilter::TRACE)
@@ -87,8 +88,8 @@ async fn everything_is_counted_and_logged_without_ids_or_secrets() {
         .finish();
     tracing::subscriber::set_global_default(subscriber).unwrap();
 
-    let stage = Stage::new();
-    let secrets = a_busy_day(&stage, &stage.client()).await;
+    let bed = TestBed::new();
+    let secrets = cause_every_event(&bed, &bed.client()).await;
 
     let mut values: BTreeMap<String, Vec<(String, f64)>> = BTreeMap::new();
     let mut names = BTreeSet::new();
@@ -124,7 +125,7 @@ async fn everything_is_counted_and_logged_without_ids_or_secrets() {
     assert_eq!(count("leasehold_stale_release_total", ""), 1.0);
     assert_eq!(count("leasehold_fencing_rejected_total", ""), 1.0);
     for gauge in GAUGES {
-        assert_eq!(count(gauge, ""), 0.0, "{gauge} comes back to nothing");
+        assert_eq!(count(gauge, ""), 0.0, "{gauge} returns to 0");
     }
     for histogram in HISTOGRAMS {
         assert!(count(histogram, "") >= 1.0, "{histogram}");

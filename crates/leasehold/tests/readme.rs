@@ -1,4 +1,4 @@
-//! What the README and the guarantees say of a backend is what the backend says of itself.
+//! The table of backends in the README has the same texts as the backends.
 #![allow(clippy::unwrap_used, reason = "a test is a program of its own")]
 
 use std::{fs, path::Path};

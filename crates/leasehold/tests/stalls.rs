@@ -1,11 +1,11 @@
-//! Turns that come while the backend stalls: a waiter whose grant was made, and whose answer was lost or late, keeps it.
+//! A waiter that was granted while the backend stalls keeps its grant, although the reply was lost or late.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test is a program of its own")]
 
 mod common;
 
 use std::{sync::Arc, time::Duration};
 
-use common::{Mood, Stage, millis, seconds};
+use common::{Fault, TestBed, millis, seconds};
 use leasehold::{
     Backend as _, Claim, FencingToken, Holder, Lease, OwnerToken, Query, ReleaseRequest, Resource, Result,
     Share, Snapshot, Verdict,
@@ -16,126 +16,126 @@ fn report() -> Resource {
     "report/42".parse().unwrap()
 }
 
-/// A claim that no client makes: it does nothing by itself.
-fn claim_of(stage: &Stage, label: &str) -> Claim {
+/// A claim that is sent to the memory directly, so that no client renews or releases it.
+fn claim_of(bed: &TestBed, label: &str) -> Claim {
     let holder = Arc::new(Holder::new("host", 1, label));
-    Claim::new(report(), OwnerToken::fresh(&stage.time), Share::WHOLE, seconds(3600), holder)
+    Claim::new(report(), OwnerToken::fresh(&bed.time), Share::WHOLE, seconds(3600), holder)
 }
 
-struct Scene {
-    stage: Stage,
+struct StalledQueue {
+    bed: TestBed,
     holder: Claim,
     waiter: JoinHandle<Result<Lease>>,
 }
 
-impl Scene {
-    /// Someone holds, a fair waiter with this ttl is first in line, and someone else is second.
-    async fn open(ttl: Duration) -> Scene {
-        let stage = Stage::new();
-        let holder = claim_of(&stage, "holder");
-        assert!(matches!(stage.probe.memory.acquire(&holder).await, Ok(Verdict::Granted(_))));
-        let request = stage.client().lease("report", "42").ttl(ttl).fair().wait_forever();
+impl StalledQueue {
+    /// A claim holds, a fair waiter of a client with this ttl is first in the queue, and another claim is second.
+    async fn new(ttl: Duration) -> StalledQueue {
+        let bed = TestBed::new();
+        let holder = claim_of(&bed, "holder");
+        assert!(matches!(bed.probe.memory.acquire(&holder).await, Ok(Verdict::Granted(_))));
+        let request = bed.client().lease("report", "42").ttl(ttl).fair().wait_forever();
         let waiter = tokio::spawn(request.label("first").acquire());
-        stage.settle().await;
-        let mut second = claim_of(&stage, "second").queued();
+        bed.settle().await;
+        let mut second = claim_of(&bed, "second").queued();
         second.place_ttl = seconds(3600);
-        assert!(matches!(stage.probe.memory.acquire(&second).await, Ok(Verdict::Blocked(_))));
-        Scene { stage, holder, waiter }
+        assert!(matches!(bed.probe.memory.acquire(&second).await, Ok(Verdict::Blocked(_))));
+        StalledQueue { bed, holder, waiter }
     }
 
-    /// Until the waiter has asked so often.
-    async fn asked(&self, times: u64) {
-        let goal = self.stage.probe.asked() + times;
+    /// Advances the time until the waiter has sent this many requests.
+    async fn until_asked(&self, times: u64) {
+        let goal = self.bed.probe.acquires_sent() + times;
         for _ in 0..10_000 {
-            if self.stage.probe.asked() >= goal {
+            if self.bed.probe.acquires_sent() >= goal {
                 return;
             }
-            self.stage.pass(millis(1)).await;
+            self.bed.advance(millis(1)).await;
         }
-        panic!("it does not ask");
+        panic!("the waiter sends no requests");
     }
 
-    async fn seen(&self) -> Snapshot {
-        let page = self.stage.probe.memory.inspect(&Query::One(report())).await.unwrap();
+    async fn snapshot(&self) -> Snapshot {
+        let page = self.bed.probe.memory.inspect(&Query::One(report())).await.unwrap();
         page.into_snapshots().remove(0)
     }
 
-    /// The holder leaves; the waiter asks, is granted, and does not hear of it. The token.
-    async fn turn_comes_unheard(&self) -> FencingToken {
-        self.stage.probe.mood(Mood::Mute);
-        self.stage.probe.memory.release(&ReleaseRequest::new(self.holder.reference())).await.unwrap();
-        self.asked(1).await;
-        let seen = self.seen().await;
-        assert_eq!(seen.holders[0].holder.label, "first");
-        seen.last_token.unwrap()
+    /// The holder releases. The waiter asks and is granted, but the reply is lost. Returns the token.
+    async fn grant_with_lost_reply(&self) -> FencingToken {
+        self.bed.probe.set_fault(Fault::LosesReplies);
+        self.bed.probe.memory.release(&ReleaseRequest::new(self.holder.reference())).await.unwrap();
+        self.until_asked(1).await;
+        let snapshot = self.snapshot().await;
+        assert_eq!(snapshot.holders[0].holder.label, "first");
+        snapshot.last_token.unwrap()
     }
 
-    /// The waiter has this grant, and nobody has come in before it.
-    async fn has_its_turn(self, token: FencingToken, within: Duration) {
-        self.stage.pass(within).await;
-        assert!(self.waiter.is_finished(), "it is not granted: {:?}", self.seen().await);
+    /// Checks that the waiter has this grant, and that the second claim was not granted.
+    async fn expect_grant(self, token: FencingToken, within: Duration) {
+        self.bed.advance(within).await;
+        assert!(self.waiter.is_finished(), "the waiter is not granted: {:?}", self.snapshot().await);
         let lease = self.waiter.await.unwrap().unwrap();
         assert_eq!(lease.token(), token, "the same grant");
         lease.check().unwrap();
-        self.stage.pass(seconds(20)).await;
+        self.bed.advance(seconds(20)).await;
         lease.check().unwrap();
-        let page = self.stage.probe.memory.inspect(&Query::One(report())).await.unwrap();
-        assert_eq!(page.into_snapshots()[0].queue_length, 1, "the second waits still");
+        let page = self.bed.probe.memory.inspect(&Query::One(report())).await.unwrap();
+        assert_eq!(page.into_snapshots()[0].queue_length, 1, "the second claim still waits");
         lease.release().await.unwrap();
     }
 }
 
-/// After some requests without an answer it slept for longer than a short lease lasts: the grant that one of them had
-/// brought ran out meanwhile, and with it the place in line.
+/// A regression: after some unanswered requests the waiter slept for longer than a short lease lasts. The grant of one of
+/// those requests expired meanwhile, and with it the place in the queue.
 #[tokio::test]
 async fn a_waiter_does_not_sleep_through_the_grant_of_an_unanswered_request() {
-    let scene = Scene::open(millis(800)).await;
-    // Nothing is answered, and its place lasts through it.
-    scene.stage.probe.mood(Mood::Deaf);
-    scene.asked(1).await;
-    scene.asked(4).await;
-    let token = scene.turn_comes_unheard().await;
-    scene.stage.probe.mood(Mood::Well);
-    scene.has_its_turn(token, millis(200)).await;
+    let queue = StalledQueue::new(millis(800)).await;
+    // No request is answered. Its place in the queue lasts for longer than that.
+    queue.bed.probe.set_fault(Fault::Hangs);
+    queue.until_asked(1).await;
+    queue.until_asked(4).await;
+    let token = queue.grant_with_lost_reply().await;
+    queue.bed.probe.set_fault(Fault::None);
+    queue.expect_grant(token, millis(200)).await;
 }
 
-/// An outage that is over leaves no mark: the pauses of the next one begin small again.
+/// After an outage is over, the pauses of the next outage start small again.
 #[tokio::test]
-async fn pauses_begin_anew_after_an_answer() {
-    let scene = Scene::open(seconds(8)).await;
-    scene.stage.probe.mood(Mood::Down);
-    scene.stage.pass(seconds(5)).await;
-    scene.stage.probe.mood(Mood::Well);
-    scene.stage.pass(seconds(5)).await;
-    let token = scene.turn_comes_unheard().await;
-    scene.stage.probe.mood(Mood::Well);
-    scene.has_its_turn(token, millis(100)).await;
+async fn pauses_start_small_again_after_a_reply() {
+    let queue = StalledQueue::new(seconds(8)).await;
+    queue.bed.probe.set_fault(Fault::Unavailable);
+    queue.bed.advance(seconds(5)).await;
+    queue.bed.probe.set_fault(Fault::None);
+    queue.bed.advance(seconds(5)).await;
+    let token = queue.grant_with_lost_reply().await;
+    queue.bed.probe.set_fault(Fault::None);
+    queue.expect_grant(token, millis(100)).await;
 }
 
-/// So little is left of the grant when it is heard of that work would have to stop at once. Given back, it cost the
-/// waiter its turn; renewed, it is as good as any.
+/// When the reply comes, so little is left of the grant that work would have to stop at once. Releasing it would cost the
+/// waiter its grant, so it is renewed.
 #[tokio::test]
-async fn a_grant_that_comes_late_is_renewed_and_used() {
-    let scene = Scene::open(seconds(6)).await;
-    let token = scene.turn_comes_unheard().await;
-    scene.stage.probe.mood(Mood::Down);
-    scene.stage.pass(millis(5_000)).await;
-    assert_eq!(scene.seen().await.holders[0].holder.label, "first", "it lasts still");
-    scene.stage.probe.mood(Mood::Well);
-    scene.has_its_turn(token, millis(1_000)).await;
+async fn a_grant_whose_reply_is_late_is_renewed_and_used() {
+    let queue = StalledQueue::new(seconds(6)).await;
+    let token = queue.grant_with_lost_reply().await;
+    queue.bed.probe.set_fault(Fault::Unavailable);
+    queue.bed.advance(millis(5_000)).await;
+    assert_eq!(queue.snapshot().await.holders[0].holder.label, "first", "the grant has not expired");
+    queue.bed.probe.set_fault(Fault::None);
+    queue.expect_grant(token, millis(1_000)).await;
 }
 
-/// What has ended is not revived: the turn is lost then, and the waiter waits in line again.
+/// A grant that has expired is not revived. The waiter waits in the queue again.
 #[tokio::test]
 async fn a_grant_that_has_ended_is_not_used() {
-    let scene = Scene::open(seconds(2)).await;
-    let token = scene.turn_comes_unheard().await;
-    scene.stage.probe.mood(Mood::Down);
-    scene.stage.pass(millis(2_100)).await;
-    scene.stage.probe.mood(Mood::Well);
-    scene.stage.pass(seconds(3)).await;
-    let seen = scene.seen().await;
-    assert_eq!((seen.holder_count, seen.queue_length), (0, 2), "{seen:?}");
-    assert!(!scene.waiter.is_finished(), "token {token} is over");
-    scene.waiter.abort();
+    let queue = StalledQueue::new(seconds(2)).await;
+    let token = queue.grant_with_lost_reply().await;
+    queue.bed.probe.set_fault(Fault::Unavailable);
+    queue.bed.advance(millis(2_100)).await;
+    queue.bed.probe.set_fault(Fault::None);
+    queue.bed.advance(seconds(3)).await;
+    let snapshot = queue.snapshot().await;
+    assert_eq!((snapshot.holder_count, snapshot.queue_length), (0, 2), "{snapshot:?}");
+    assert!(!queue.waiter.is_finished(), "token {token} is over");
+    queue.waiter.abort();
 }

@@ -1,11 +1,14 @@
-//! Waiting: the local line, turns, strict order, wake-ups, and what happens when the backend fails meanwhile.
+//! Waiting: the local queue, handovers, strict order, wake-ups, and outages of the backend meanwhile.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test is a program of its own")]
 
 mod common;
 
-use std::sync::{Arc, Mutex, atomic::Ordering::SeqCst};
+use std::{
+    num::NonZeroU32,
+    sync::{Arc, Mutex, atomic::Ordering::SeqCst},
+};
 
-use common::{Mood, Stage, millis, seconds};
+use common::{Fault, TestBed, millis, seconds};
 use leasehold::{
     Attempt, Client, Effect, ErrorKind, EventKind, Lease, OperatorAction, OperatorCommand, Result,
 };
@@ -19,57 +22,57 @@ fn wait_for(client: &Client, id: &str) -> Waiter {
 
 #[tokio::test]
 async fn ten_thousand_waiters_of_one_client_ask_the_backend_as_often_as_one() {
-    let stage = Stage::new();
-    let (holder, client) = (stage.client(), stage.client());
+    let bed = TestBed::new();
+    let (holder, client) = (bed.client(), bed.client());
     let held = holder.lease("report", "42").acquire().await.unwrap();
-    let before = stage.probe.asked();
+    let before = bed.probe.acquires_sent();
     let waiters: Vec<Waiter> = (0..10_000).map(|_| wait_for(&client, "42")).collect();
-    stage.pass(seconds(60)).await;
-    let many = stage.probe.asked() - before;
+    bed.advance(seconds(60)).await;
+    let many = bed.probe.acquires_sent() - before;
     waiters.iter().for_each(Waiter::abort);
-    stage.settle().await;
+    bed.settle().await;
 
-    let before = stage.probe.asked();
+    let before = bed.probe.acquires_sent();
     let one = wait_for(&client, "42");
-    stage.pass(seconds(60)).await;
-    let alone = stage.probe.asked() - before;
+    bed.advance(seconds(60)).await;
+    let alone = bed.probe.acquires_sent() - before;
     one.abort();
-    assert!(many <= alone + 3, "{many} asks for ten thousand, {alone} for one");
-    assert!(alone < 40, "and one does not ask often: {alone}");
+    assert!(many <= alone + 3, "{many} requests for ten thousand waiters, {alone} for one");
+    assert!(alone < 40, "one waiter does not ask often: {alone}");
     held.release().await.unwrap();
-    assert!(stage.is_clean().await);
+    assert!(bed.is_clean().await);
 }
 
 #[tokio::test]
-async fn a_seat_is_handed_over_in_one_call_with_a_higher_token() {
-    let stage = Stage::new();
-    let client = stage.client();
+async fn a_lease_is_handed_over_in_one_call_with_a_higher_token() {
+    let bed = TestBed::new();
+    let client = bed.client();
     let mut events = client.events();
     let first = client.lease("report", "42").acquire().await.unwrap();
     let second = wait_for(&client, "42");
     let third = wait_for(&client, "42");
-    stage.settle().await;
-    let before = stage.probe.calls();
+    bed.settle().await;
+    let before = bed.probe.calls();
     let token = first.token();
     first.release().await.unwrap();
     let second = second.await.unwrap().unwrap();
-    assert_eq!(stage.probe.calls() - before, 1, "one call releases and grants");
+    assert_eq!(bed.probe.calls() - before, 1, "one call releases and grants");
     assert!(second.token() > token);
-    drop(second); // dropped, not released: handed over all the same
+    drop(second); // a dropped lease is handed over too
     let third = third.await.unwrap().unwrap();
-    assert_eq!(stage.probe.calls() - before, 2);
+    assert_eq!(bed.probe.calls() - before, 2);
     third.release().await.unwrap();
     let mut handed_over = 0;
     while let Some(event) = events.try_next() {
         handed_over += u32::from(matches!(event.kind, EventKind::Acquired { handed_over: true, .. }));
     }
     assert_eq!(handed_over, 2);
-    assert!(stage.is_clean().await);
+    assert!(bed.is_clean().await);
 }
 
-/// Each client's tasks acquire, note their name, and release, until all is done.
-async fn turns(stage: &Stage, fair: bool) -> Vec<&'static str> {
-    let (ours, theirs) = (stage.client(), stage.client());
+/// Tasks of two clients acquire, record the name of their client, and release. Returns the names in the order of grants.
+async fn grant_order(bed: &TestBed, fair: bool) -> Vec<&'static str> {
+    let (ours, theirs) = (bed.client(), bed.client());
     let order = Arc::new(Mutex::new(Vec::new()));
     let held = ours.lease("report", "42").acquire().await.unwrap();
     let mut tasks = Vec::new();
@@ -83,7 +86,7 @@ async fn turns(stage: &Stage, fair: bool) -> Vec<&'static str> {
                 order.lock().unwrap().push(name);
                 lease.release().await.unwrap();
             }));
-            stage.settle().await;
+            bed.settle().await;
         }
     }
     held.release().await.unwrap();
@@ -96,96 +99,96 @@ async fn turns(stage: &Stage, fair: bool) -> Vec<&'static str> {
 }
 
 #[tokio::test]
-async fn a_client_takes_turns_but_not_for_ever_while_others_wait() {
-    let stage = Stage::new();
-    let order = turns(&stage, false).await;
+async fn a_client_hands_over_locally_but_only_16_times_in_a_row_while_others_wait() {
+    let bed = TestBed::new();
+    let order = grant_order(&bed, false).await;
     let first_of_theirs = order.iter().position(|name| *name == "theirs").unwrap();
-    assert!(first_of_theirs > 1, "turns are taken: {order:?}");
+    assert!(first_of_theirs > 1, "the first client hands over locally: {order:?}");
     let longest = order.split(|name| *name == "theirs").map(<[_]>::len).take(2).max().unwrap();
-    assert!(longest <= 17, "at most 16 hand-overs in a row while others wait: {order:?}");
-    assert!(stage.is_clean().await);
+    assert!(longest <= 17, "at most 16 handovers in a row while others wait: {order:?}");
+    assert!(bed.is_clean().await);
 }
 
 #[tokio::test]
 async fn fair_claims_are_granted_in_order_of_arrival_across_processes() {
-    let stage = Stage::new();
-    let order = turns(&stage, true).await;
+    let bed = TestBed::new();
+    let order = grant_order(&bed, true).await;
     assert!(
         order[..40].iter().all(|name| *name == "ours") && order[40..].iter().all(|name| *name == "theirs")
     );
-    assert!(stage.is_clean().await);
+    assert!(bed.is_clean().await);
 }
 
 #[tokio::test]
-async fn a_paused_resource_refuses_the_hand_over() {
-    let stage = Stage::new();
-    let (client, operator) = (stage.client(), stage.client());
+async fn a_paused_resource_is_not_handed_over() {
+    let bed = TestBed::new();
+    let (client, operator) = (bed.client(), bed.client());
     let held = client.lease("report", "42").acquire().await.unwrap();
     let waiter = wait_for(&client, "42");
-    stage.settle().await;
+    bed.settle().await;
     let pause = OperatorAction::Pause { lasting: seconds(60) };
     operator.order(&OperatorCommand::new(held.resource().clone(), pause, "eve", "deploy")).await.unwrap();
     held.release().await.unwrap();
-    stage.pass(seconds(50)).await;
+    bed.advance(seconds(50)).await;
     assert!(!waiter.is_finished());
-    stage.pass(seconds(15)).await;
+    bed.advance(seconds(15)).await;
     waiter.await.unwrap().unwrap().release().await.unwrap();
-    assert!(stage.is_clean().await);
+    assert!(bed.is_clean().await);
 }
 
 #[tokio::test]
 async fn a_waiter_in_another_process_is_woken_by_the_release() {
-    let stage = Stage::new();
-    let (ours, theirs) = (stage.client(), stage.client());
+    let bed = TestBed::new();
+    let (ours, theirs) = (bed.client(), bed.client());
     let held = ours.lease("report", "42").acquire().await.unwrap();
     let waiter = wait_for(&theirs, "42");
-    stage.settle().await;
+    bed.settle().await;
     held.release().await.unwrap();
-    stage.settle().await; // no time passes
+    bed.settle().await; // no time passes
     assert!(waiter.is_finished());
     let lease = waiter.await.unwrap().unwrap();
     lease.release().await.unwrap();
 }
 
 #[tokio::test]
-async fn a_waiter_gets_what_a_dead_holder_left_soon_after_it_expires() {
-    let stage = Stage::new();
-    let theirs = stage.client();
-    let dead = stage.client().lease("report", "42").renew(false).acquire().await.unwrap();
+async fn a_waiter_is_granted_soon_after_the_lease_of_a_dead_holder_expires() {
+    let bed = TestBed::new();
+    let theirs = bed.client();
+    let dead = bed.client().lease("report", "42").renew(false).acquire().await.unwrap();
     std::mem::forget(dead);
     let waiter = wait_for(&theirs, "42");
-    stage.pass(millis(29_990)).await;
+    bed.advance(millis(29_990)).await;
     assert!(!waiter.is_finished());
-    stage.pass(millis(50)).await;
+    bed.advance(millis(50)).await;
     assert!(waiter.is_finished());
 }
 
 #[tokio::test]
-async fn local_waiters_do_not_wait_for_a_lost_holder_to_notice() {
-    let stage = Stage::new();
-    let client = stage.client();
+async fn local_waiters_go_on_when_the_holder_is_lost_and_not_dropped() {
+    let bed = TestBed::new();
+    let client = bed.client();
     let held = client.lease("report", "42").renew(false).acquire().await.unwrap();
     let waiter = wait_for(&client, "42");
-    stage.pass(seconds(31)).await;
+    bed.advance(seconds(31)).await;
     let next = waiter.await.unwrap().unwrap();
     assert!(next.token() > held.token() && held.check().is_err());
-    drop(held); // late, and harmless
-    stage.settle().await;
+    drop(held); // late, and without an effect
+    bed.settle().await;
     next.check().unwrap();
-    assert!(stage.client().lease("report", "42").try_acquire().await.unwrap().is_none());
+    assert!(bed.client().lease("report", "42").try_acquire().await.unwrap().is_none());
 }
 
 #[tokio::test]
-async fn a_wait_that_runs_out_says_who_holds_it() {
-    let stage = Stage::new();
-    let (ours, theirs) = (stage.client(), stage.client());
+async fn a_wait_that_runs_out_names_the_holder() {
+    let bed = TestBed::new();
+    let (ours, theirs) = (bed.client(), bed.client());
     let held = ours.lease("report", "42").label("nightly").acquire().await.unwrap();
     for client in [&theirs, &ours] {
         let ahead = wait_for(client, "42");
-        stage.settle().await;
+        bed.settle().await;
         let request = client.lease("report", "42").wait(seconds(3));
         let gives_up = tokio::spawn(request.acquire());
-        stage.pass(seconds(4)).await;
+        bed.advance(seconds(4)).await;
         let error = gives_up.await.unwrap().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Contended);
         if std::ptr::eq(client, &raw const theirs) {
@@ -193,7 +196,7 @@ async fn a_wait_that_runs_out_says_who_holds_it() {
             assert!(error.to_string().contains("nightly"), "{error}");
         }
         ahead.abort();
-        stage.settle().await;
+        bed.settle().await;
     }
     let Attempt::Busy(busy) = theirs.lease("report", "42").attempt().await.unwrap() else {
         panic!("it is held")
@@ -203,167 +206,195 @@ async fn a_wait_that_runs_out_says_who_holds_it() {
 }
 
 #[tokio::test]
-async fn attempts_are_counted_and_leave_no_place() {
-    let stage = Stage::new();
-    let (ours, theirs) = (stage.client(), stage.client());
+async fn attempts_are_counted_and_take_no_place_in_the_queue() {
+    let bed = TestBed::new();
+    let (ours, theirs) = (bed.client(), bed.client());
     let held = ours.lease("report", "42").acquire().await.unwrap();
-    let before = stage.probe.asked();
+    let before = bed.probe.acquires_sent();
     let tries = tokio::spawn(theirs.lease("report", "42").attempts(4).acquire());
-    stage.settle().await;
+    bed.settle().await;
     assert_eq!(theirs.look("report", "42").await.unwrap().queue_length, 0);
-    stage.pass(seconds(2)).await;
+    bed.advance(seconds(2)).await;
     assert_eq!(tries.await.unwrap().unwrap_err().kind(), ErrorKind::Contended);
-    assert_eq!(stage.probe.asked() - before, 4);
+    assert_eq!(bed.probe.acquires_sent() - before, 4);
     held.release().await.unwrap();
 }
 
 #[tokio::test]
-async fn the_next_waiter_inherits_the_place_of_a_cancelled_one() {
-    let stage = Stage::new();
-    let (ours, theirs, others) = (stage.client(), stage.client(), stage.client());
+async fn the_next_local_waiter_takes_over_the_place_of_a_cancelled_one() {
+    let bed = TestBed::new();
+    let (ours, theirs, others) = (bed.client(), bed.client(), bed.client());
     let held = ours.lease("report", "42").acquire().await.unwrap();
     let head = wait_for(&theirs, "42");
-    stage.settle().await;
-    let heir = wait_for(&theirs, "42");
+    bed.settle().await;
+    let successor = wait_for(&theirs, "42");
     let rival = wait_for(&others, "42");
-    stage.settle().await;
+    bed.settle().await;
     head.abort();
-    stage.settle().await;
+    bed.settle().await;
     assert_eq!(theirs.look("report", "42").await.unwrap().queue_length, 2);
     held.release().await.unwrap();
-    stage.settle().await;
-    assert!(heir.is_finished() && !rival.is_finished(), "the heir is ahead of the rival");
-    heir.await.unwrap().unwrap().release().await.unwrap();
+    bed.settle().await;
+    assert!(
+        successor.is_finished() && !rival.is_finished(),
+        "the successor has the place ahead of the rival"
+    );
+    successor.await.unwrap().unwrap().release().await.unwrap();
     rival.await.unwrap().unwrap().release().await.unwrap();
-    assert!(stage.is_clean().await);
+    assert!(bed.is_clean().await);
+}
+
+/// The backend refuses the claim that takes over because of its capacity, and leaves the claim before it in the queue.
+#[tokio::test]
+async fn a_place_that_could_not_be_taken_over_is_released() {
+    let bed = TestBed::new();
+    let (ours, theirs) = (bed.client(), bed.client());
+    let held = ours.lease("report", "42").acquire().await.unwrap();
+    let head = wait_for(&theirs, "42");
+    bed.settle().await;
+    let next = wait_for(&theirs, "42");
+    bed.settle().await;
+    let resize = OperatorAction::Resize { capacity: NonZeroU32::new(3).unwrap() };
+    let command = OperatorCommand::new(held.resource().clone(), resize, "eve", "more load");
+    ours.order(&command).await.unwrap();
+    head.abort();
+    bed.settle().await;
+    assert_eq!(next.await.unwrap().unwrap_err().kind(), ErrorKind::Mismatch);
+    bed.settle().await;
+    assert_eq!(theirs.look("report", "42").await.unwrap().queue_length, 0, "nobody waits any more");
+    held.release().await.unwrap();
 }
 
 #[tokio::test]
-async fn an_outage_during_the_wait_is_ridden_out_if_it_is_short() {
-    let stage = Stage::new();
-    let (ours, theirs) = (stage.client(), stage.client());
+async fn a_waiter_survives_a_short_outage() {
+    let bed = TestBed::new();
+    let (ours, theirs) = (bed.client(), bed.client());
     let held = ours.lease("report", "42").acquire().await.unwrap();
     let waiter = wait_for(&theirs, "42");
-    stage.settle().await;
-    stage.probe.mood(Mood::Down);
-    stage.pass(seconds(5)).await;
-    stage.probe.mood(Mood::Well);
-    stage.pass(seconds(3)).await;
+    bed.settle().await;
+    bed.probe.set_fault(Fault::Unavailable);
+    bed.advance(seconds(5)).await;
+    bed.probe.set_fault(Fault::None);
+    bed.advance(seconds(3)).await;
     held.release().await.unwrap();
-    stage.pass(seconds(3)).await;
+    bed.advance(seconds(3)).await;
     waiter.await.unwrap().unwrap().release().await.unwrap();
 }
 
 #[tokio::test]
-async fn a_waiter_that_gives_up_during_an_outage_fails_alone() {
-    for mood in [Mood::Deaf, Mood::Down, Mood::Mute] {
-        let stage = Stage::new();
-        let client = stage.client();
-        stage.probe.mood(mood);
-        let impatient = tokio::spawn(client.lease("report", "42").wait(seconds(1)).acquire());
-        stage.pass(millis(900)).await;
-        let patient = tokio::spawn(client.lease("report", "42").wait(seconds(60)).acquire());
-        stage.pass(millis(2100)).await;
-        assert_eq!(impatient.await.unwrap().unwrap_err().kind(), ErrorKind::Unavailable, "{mood:?}");
-        assert!(!patient.is_finished(), "{mood:?}: it has 60 seconds of its own");
-        stage.probe.mood(Mood::Well);
-        stage.pass(seconds(16)).await;
-        patient.await.unwrap().unwrap().release().await.unwrap();
-        stage.pass(seconds(10)).await;
-        assert!(stage.is_clean().await, "{mood:?}");
+async fn a_waiter_whose_limit_ends_during_an_outage_fails_alone() {
+    for fault in [Fault::Hangs, Fault::Unavailable, Fault::LosesReplies] {
+        let bed = TestBed::new();
+        let client = bed.client();
+        bed.probe.set_fault(fault);
+        let short = tokio::spawn(client.lease("report", "42").wait(seconds(1)).acquire());
+        bed.advance(millis(900)).await;
+        let long = tokio::spawn(client.lease("report", "42").wait(seconds(60)).acquire());
+        bed.advance(millis(2100)).await;
+        assert_eq!(short.await.unwrap().unwrap_err().kind(), ErrorKind::Unavailable, "{fault:?}");
+        assert!(!long.is_finished(), "{fault:?}: it has 60 seconds of its own");
+        bed.probe.set_fault(Fault::None);
+        bed.advance(seconds(16)).await;
+        long.await.unwrap().unwrap().release().await.unwrap();
+        bed.advance(seconds(10)).await;
+        assert!(bed.is_clean().await, "{fault:?}");
     }
 }
 
 #[tokio::test]
-async fn a_waiter_that_comes_during_an_outage_is_given_all_the_time_that_an_outage_is_given() {
-    let stage = Stage::new();
-    let client = stage.client();
-    stage.probe.mood(Mood::Down);
+async fn a_waiter_that_comes_during_an_outage_has_ten_seconds_of_its_own() {
+    let bed = TestBed::new();
+    let client = bed.client();
+    bed.probe.set_fault(Fault::Unavailable);
     let early = wait_for(&client, "42");
-    stage.pass(seconds(6)).await;
+    bed.advance(seconds(6)).await;
     let late = wait_for(&client, "42");
-    stage.pass(seconds(6)).await;
-    assert!(early.is_finished(), "after ten seconds without the backend");
+    bed.advance(seconds(6)).await;
+    assert!(early.is_finished(), "after an outage of ten seconds");
     assert_eq!(early.await.unwrap().unwrap_err().kind(), ErrorKind::Unavailable);
-    assert!(!late.is_finished(), "it has waited for six");
-    stage.probe.mood(Mood::Well);
-    stage.pass(seconds(3)).await;
+    assert!(!late.is_finished(), "it has seen six seconds of the outage");
+    bed.probe.set_fault(Fault::None);
+    bed.advance(seconds(3)).await;
     late.await.unwrap().unwrap().release().await.unwrap();
 }
 
 #[tokio::test]
-async fn a_wait_that_ends_in_line_during_an_outage_says_that_the_backend_was_away() {
-    let stage = Stage::new();
-    let client = stage.client();
-    stage.probe.mood(Mood::Down);
+async fn a_local_wait_that_ends_during_an_outage_fails_with_unavailable() {
+    let bed = TestBed::new();
+    let client = bed.client();
+    bed.probe.set_fault(Fault::Unavailable);
     let _head = wait_for(&client, "42");
-    stage.settle().await;
+    bed.settle().await;
     let second = tokio::spawn(client.lease("report", "42").wait(seconds(2)).acquire());
-    stage.pass(seconds(3)).await;
+    bed.advance(seconds(3)).await;
     let error = second.await.unwrap().unwrap_err();
-    assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::None), "it never asked");
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::None), "it has sent nothing");
 }
 
 #[tokio::test]
-async fn what_will_not_pass_fails_everyone_in_line_at_once() {
-    let stage = Stage::new();
-    let client = stage.client();
-    stage.probe.mood(Mood::Down);
+async fn an_error_that_will_not_pass_fails_all_local_waiters_at_once() {
+    let bed = TestBed::new();
+    let client = bed.client();
+    bed.probe.set_fault(Fault::Unavailable);
     let waiters: Vec<Waiter> = (0..5).map(|_| wait_for(&client, "42")).collect();
-    stage.settle().await;
-    stage.probe.mood(Mood::Denies);
-    stage.pass(seconds(3)).await;
+    bed.settle().await;
+    bed.probe.set_fault(Fault::Denied);
+    bed.advance(seconds(3)).await;
     for waiter in waiters {
         assert_eq!(waiter.await.unwrap().unwrap_err().kind(), ErrorKind::Denied);
     }
 }
 
 #[tokio::test]
-async fn a_long_outage_fails_everyone_in_line_with_the_same_error() {
-    let stage = Stage::new();
-    let (ours, theirs) = (stage.client(), stage.client());
+async fn a_long_outage_fails_all_local_waiters_with_the_same_error() {
+    let bed = TestBed::new();
+    let (ours, theirs) = (bed.client(), bed.client());
     let _held = ours.lease("report", "42").acquire().await.unwrap();
     let waiters: Vec<Waiter> = (0..50).map(|_| wait_for(&theirs, "42")).collect();
-    stage.settle().await;
-    stage.probe.mood(Mood::Down);
-    // The place is asked for again within five seconds, and the outage is given ten from then on.
-    stage.pass(seconds(18)).await;
+    bed.settle().await;
+    bed.probe.set_fault(Fault::Unavailable);
+    // The head asks again within five seconds, and an outage may last ten seconds from then on.
+    bed.advance(seconds(18)).await;
     for waiter in waiters {
         assert!(waiter.is_finished(), "one after the other would take minutes");
         assert_eq!(waiter.await.unwrap().unwrap_err().kind(), ErrorKind::Unavailable);
     }
     let refused = theirs.lease("report", "42").try_acquire().await.unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::Unavailable, "a try does not wait for better times");
+    assert_eq!(
+        refused.kind(),
+        ErrorKind::Unavailable,
+        "a single attempt does not wait for the end of an outage"
+    );
 }
 
 #[tokio::test]
-async fn a_lost_reply_is_asked_for_again_and_found() {
-    let stage = Stage::new();
-    let client = stage.client();
-    stage.probe.mood(Mood::Mute);
+async fn after_a_lost_reply_the_next_request_finds_the_grant() {
+    let bed = TestBed::new();
+    let client = bed.client();
+    bed.probe.set_fault(Fault::LosesReplies);
     let pending = tokio::spawn(client.lease("report", "42").acquire());
-    stage.settle().await;
-    stage.probe.mood(Mood::Well);
-    stage.pass(seconds(1)).await;
+    bed.settle().await;
+    bed.probe.set_fault(Fault::None);
+    bed.advance(seconds(1)).await;
     let lease = pending.await.unwrap().unwrap();
-    assert_eq!(lease.token().get(), 1, "the same grant, not another one");
+    assert_eq!(lease.token().get(), 1, "the same grant");
     lease.release().await.unwrap();
-    assert!(stage.is_clean().await);
+    assert!(bed.is_clean().await);
 }
 
 #[tokio::test]
 async fn a_semaphore_and_readers_wait_in_order_of_arrival() {
-    let stage = Stage::new();
-    let client = stage.client();
+    let bed = TestBed::new();
+    let client = bed.client();
     let three = client.semaphore("export", "acme", 3);
     let held = three.permits(2).acquire().await.unwrap();
     let heavy = tokio::spawn(three.permits(3).wait_forever().acquire());
-    stage.settle().await;
-    assert!(three.permits(1).try_acquire().await.unwrap().is_none(), "a light one does not overtake");
+    bed.settle().await;
+    assert!(three.permits(1).try_acquire().await.unwrap().is_none(), "a small request does not overtake");
     let light = tokio::spawn(three.permits(1).wait_forever().acquire());
-    stage.settle().await;
+    bed.settle().await;
     held.release().await.unwrap();
-    stage.settle().await;
+    bed.settle().await;
     assert!(heavy.is_finished() && !light.is_finished());
     heavy.await.unwrap().unwrap().release().await.unwrap();
     light.await.unwrap().unwrap().release().await.unwrap();
@@ -371,18 +402,18 @@ async fn a_semaphore_and_readers_wait_in_order_of_arrival() {
     let index = client.rwlock("index", "main");
     let (a, b) = (index.read().acquire().await.unwrap(), index.read().acquire().await.unwrap());
     let writer = tokio::spawn(index.write().wait_forever().acquire());
-    stage.settle().await;
+    bed.settle().await;
     let late = tokio::spawn(index.read().wait_forever().acquire());
-    stage.settle().await;
+    bed.settle().await;
     a.release().await.unwrap();
     b.release().await.unwrap();
     let written = writer.await.unwrap().unwrap();
-    assert!(!late.is_finished(), "a reader does not pass a waiting writer");
+    assert!(!late.is_finished(), "a reader does not overtake a waiting writer");
     let read = written.downgrade().await.unwrap();
-    stage.settle().await;
-    assert!(late.is_finished(), "readers come in after the downgrade");
+    bed.settle().await;
+    assert!(late.is_finished(), "readers are granted after the downgrade");
     read.release().await.unwrap();
     late.await.unwrap().unwrap().release().await.unwrap();
-    assert!(stage.is_clean().await);
-    assert!(stage.probe.waits.load(SeqCst) > 0);
+    assert!(bed.is_clean().await);
+    assert!(bed.probe.waits.load(SeqCst) > 0);
 }

@@ -1,4 +1,4 @@
-//! Cases that people ask about, with their answers to the ten questions.
+//! Known cases, with the answers that their owners would give.
 
 use std::time::Duration;
 
@@ -8,15 +8,15 @@ use super::{
     Protects::{Capacity, Derived, External, Job, Message, Request, Row, Workflow},
 };
 
-/// A case by name.
+/// A known case.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Case {
     /// Its name: `leasehold advise --case NAME`.
     pub name: &'static str,
-    /// What it is.
+    /// A description of the case.
     pub what: &'static str,
-    /// What its owner would answer.
+    /// The answers that its owner would give.
     pub answers: Answers,
 }
 
@@ -24,7 +24,7 @@ const fn minutes(minutes: u64) -> Duration {
     Duration::from_secs(60 * minutes)
 }
 
-/// Everything else is built on this: work that is only a waste if done twice.
+/// The base of all other cases: work that is only wasted if it is done twice.
 const HARMLESS: Answers = Answers {
     protects: Derived,
     overlap: Waste,
@@ -39,7 +39,7 @@ const HARMLESS: Answers = Answers {
 };
 
 /// State in a database on which money, stock or law depends.
-const STAKES: Answers = Answers {
+const HIGH_STAKES: Answers = Answers {
     protects: Row,
     overlap: Harm,
     duplicates: false,
@@ -54,7 +54,7 @@ const fn case(name: &'static str, what: &'static str, answers: Answers) -> Case 
     Case { name, what, answers }
 }
 
-/// The cases, from harmless to grave.
+/// The known cases, from harmless to serious.
 pub const CASES: &[Case] = &[
     case("cache-rebuild", "a hot cache entry expired, and a thousand requests would rebuild it", HARMLESS),
     case(
@@ -70,7 +70,7 @@ pub const CASES: &[Case] = &[
     ),
     case(
         "tenant-exports",
-        "a tenant may run three exports at once",
+        "a tenant may run three exports at the same time",
         Answers { protects: Capacity, lasts: minutes(5), ..HARMLESS },
     ),
     case(
@@ -94,7 +94,7 @@ pub const CASES: &[Case] = &[
     ),
     case(
         "scheduler-leader",
-        "one scheduler hands out the jobs",
+        "one scheduler distributes the jobs",
         Answers {
             protects: Job,
             overlap: Damage,
@@ -127,7 +127,7 @@ pub const CASES: &[Case] = &[
     ),
     case(
         "onboarding-workflow",
-        "a customer is onboarded over days, with waiting in between",
+        "a customer is onboarded over several days, with waits in between",
         Answers {
             protects: Workflow,
             overlap: Damage,
@@ -151,21 +151,21 @@ pub const CASES: &[Case] = &[
     case(
         "monthly-invoices",
         "the invoices of a month are made and sent",
-        Answers { protects: Job, lasts: minutes(30), split: true, ..STAKES },
+        Answers { protects: Job, lasts: minutes(30), split: true, ..HIGH_STAKES },
     ),
     case(
         "payment-capture",
         "an authorised payment is captured",
-        Answers { protects: External, fence: false, ..STAKES },
+        Answers { protects: External, fence: false, ..HIGH_STAKES },
     ),
-    case("refund", "a refund is paid out once", Answers { protects: External, fence: false, ..STAKES }),
-    case("inventory", "the last item in stock is sold to one of two buyers", STAKES),
-    case("ticketing", "a seat is booked once", STAKES),
-    case("auction-settlement", "an auction ends and is settled", STAKES),
-    case("legal-assignment", "a legal case is assigned to one officer", STAKES),
+    case("refund", "a refund is paid out once", Answers { protects: External, fence: false, ..HIGH_STAKES }),
+    case("inventory", "the last item in stock is sold to one of two buyers", HIGH_STAKES),
+    case("ticketing", "a seat is booked once", HIGH_STAKES),
+    case("auction-settlement", "an auction ends and is settled", HIGH_STAKES),
+    case("legal-assignment", "a legal case is assigned to one officer", HIGH_STAKES),
     case(
         "irreversible-command",
         "a command that cannot be undone, to a device that takes no token and no key",
-        Answers { protects: External, fence: false, idempotent: false, conditional: false, ..STAKES },
+        Answers { protects: External, fence: false, idempotent: false, conditional: false, ..HIGH_STAKES },
     ),
 ];

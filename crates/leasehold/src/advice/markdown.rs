@@ -1,25 +1,35 @@
-//! The tables as `docs/choosing.md` shows them.
+//! The tables as Markdown, for `docs/choosing.md`.
 
 use std::fmt::Write as _;
 
 use super::{BACKENDS, CASES, QUESTIONS, Role, TABLE};
 
-/// The questions, the table and the cases, as Markdown.
+/// The questions, the table of advice, the cases and the backends, as Markdown.
 pub fn markdown() -> String {
     let mut text = String::from("### The questions\n\n| | question | answers | flag |\n|---|---|---|---|\n");
     for (number, question) in (1..).zip(QUESTIONS) {
         let names: Vec<_> = question.choices.iter().map(|choice| format!("`{}`", choice.name)).collect();
         let answers = if names.is_empty() { "a duration".to_owned() } else { names.join(", ") };
-        line(&mut text, &[&number.to_string(), question.asks, &answers, &format!("`--{}`", question.name)]);
+        table_row(
+            &mut text,
+            &[&number.to_string(), question.asks, &answers, &format!("`--{}`", question.name)],
+        );
     }
     text.push_str("\n### The answers\n\nThe first row that fits counts.\n\n");
     text.push_str("| situation | what to do | lease | fencing | transaction | weakest level |\n");
     text.push_str("|---|---|---|---|---|---|\n");
     for row in TABLE {
         let least = if row.role == Role::No { "" } else { row.least.as_str() };
-        line(
+        table_row(
             &mut text,
-            &[row.situation, row.approach, row.role.as_str(), yes(row.fencing), yes(row.transaction), least],
+            &[
+                row.situation,
+                row.approach,
+                row.role.as_str(),
+                yes_or_empty(row.fencing),
+                yes_or_empty(row.transaction),
+                least,
+            ],
         );
     }
     text.push_str(
@@ -28,20 +38,20 @@ pub fn markdown() -> String {
     for case in CASES {
         let duplicates = if case.answers.duplicates { "yes" } else { "no" };
         let approach = case.answers.advice().row.approach;
-        line(&mut text, &[&format!("`{}`", case.name), case.what, approach, duplicates]);
+        table_row(&mut text, &[&format!("`{}`", case.name), case.what, approach, duplicates]);
     }
-    text.push_str("\n### The levels\n\n| backend | level when set up well |\n|---|---|\n");
-    for one in BACKENDS {
-        line(&mut text, &[one.scheme, one.level.as_str()]);
+    text.push_str("\n### The levels\n\n| backend | level when configured well |\n|---|---|\n");
+    for backend in BACKENDS {
+        table_row(&mut text, &[backend.scheme, backend.level.as_str()]);
     }
     text
 }
 
-fn yes(is: bool) -> &'static str {
+fn yes_or_empty(is: bool) -> &'static str {
     if is { "yes" } else { "" }
 }
 
-fn line(text: &mut String, cells: &[&str]) {
+fn table_row(text: &mut String, cells: &[&str]) {
     let cells: Vec<_> = cells.iter().map(|cell| cell.replace('|', "\\|")).collect();
     // Writing to a string cannot fail.
     let _ = writeln!(text, "| {} |", cells.join(" | "));

@@ -1,9 +1,11 @@
-//! Whether to use a lease at all, and which.
+//! Whether to use a lease at all, and which kind.
 //!
-//! Ten [questions](QUESTIONS), and [one table](TABLE) of what to do: the first row that fits the answers counts. The
-//! rows stand from the strictest to the laxest, so where two pieces of advice would differ, the stricter one wins. The
-//! answer may be that a lock is the wrong tool. The program's `leasehold advise`, the page `docs/choosing.md` and
-//! [`Purpose`] all read what stands here.
+//! 1. There are ten [questions](QUESTIONS) about the work.
+//! 2. [One table](TABLE) says what to do. Its rows go from the strictest to the least strict, and the first row that fits
+//!    the answers counts. So if two rows fit, the stricter one wins.
+//! 3. The advice may be that a lock is the wrong tool.
+//!
+//! `leasehold advise`, the page `docs/choosing.md` and [`Purpose`] use these tables.
 //!
 //! ```
 //! use leasehold::advice::{Answers, CASES, Role};
@@ -35,19 +37,19 @@ pub use self::{
     ttl::{TtlAdvice, p999, ttl},
 };
 
-/// What the lease is for.
+/// Whether a lease saves work or protects correctness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Purpose {
-    /// To save work: if two run once in a while, nothing is wrong. The default.
+    /// To save work: if two run at the same time once in a while, nothing is wrong. The default.
     #[default]
     Efficiency,
-    /// To be right: if two ever run, something is wrong. Refused on backends that promise too little, unless the
-    /// request says that the effect is [fenced](crate::LeaseRequest::fenced).
+    /// To be correct: if two ever run at the same time, something is wrong. A backend that is too weak refuses the request,
+    /// unless the effect is [fenced](crate::LeaseRequest::fenced).
     Correctness,
 }
 
 impl Purpose {
-    /// The weakest level that does for it, without a fence.
+    /// The weakest guarantee that is enough without a fence.
     pub const fn least(self) -> Guarantee {
         match self {
             Purpose::Efficiency => Guarantee::BestEffort,
@@ -75,43 +77,43 @@ impl fmt::Display for Purpose {
 pub struct Answers {
     /// What side effect the lease protects.
     pub protects: Protects,
-    /// What happens if two run at once.
+    /// What happens if two run at the same time.
     pub overlap: Overlap,
-    /// Whether doing it twice can be tolerated.
+    /// Whether it is acceptable that the work is done twice.
     pub duplicates: bool,
-    /// Whether doing it twice can be made the same as doing it once.
+    /// Whether the work can be made idempotent: doing it twice has the same result as doing it once.
     pub idempotent: bool,
     /// Whether the place where the effect happens can refuse an old token.
     pub fence: bool,
-    /// Whether the lease must outlive the failure of the server that keeps it.
+    /// Whether the lease must survive the failure of the server that stores it.
     pub survive: bool,
     /// How long the work can take.
     pub lasts: Duration,
-    /// Whether it can be split into smaller steps, each of them durable.
+    /// Whether the work can be split into smaller durable steps.
     pub split: bool,
-    /// Whether the state is in one database, where a conditional update would do.
+    /// Whether the state is in one database, where a conditional update would be enough.
     pub conditional: bool,
-    /// Whether a consensus service is there, or worth having.
+    /// Whether there is a consensus service, or one would be worth running.
     pub consensus: bool,
 }
 
-/// What to do, and what to know about it.
+/// What to do in one situation.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Advice {
     /// The row of the [table](TABLE) that fits.
     pub row: &'static Row,
-    /// The weakest level of a backend that does.
+    /// The weakest guarantee of a backend that is enough.
     pub least: Guarantee,
-    /// What these answers in particular call for.
+    /// Remarks about these answers in particular.
     pub remarks: Vec<String>,
 }
 
-/// Above this, a lease whose holder died blocks everyone for too long.
+/// The longest ttl that is not long: with a longer one, a holder that died blocks all others for too long.
 pub const LONG: Duration = Duration::from_secs(600);
 
 impl Answers {
-    /// What to do.
+    /// The advice for these answers.
     pub fn advice(&self) -> Advice {
         let row = TABLE.iter().find(|row| (row.fits)(self)).unwrap_or(&TABLE[TABLE.len() - 1]);
         let survives = if self.survive { Guarantee::Database } else { Guarantee::BestEffort };
@@ -119,7 +121,8 @@ impl Answers {
         Advice { row, least, remarks: self.remarks(row, least) }
     }
 
-    /// How bad an overlap is. Work that must not be done twice is worse than a waste, whatever was said of it.
+    /// How bad an overlap is. If the work must not be done twice, an overlap is more than a waste, even if the answer says
+    /// that it is one.
     pub(crate) fn severity(&self) -> Overlap {
         if self.overlap == Overlap::Waste && !self.duplicates { Overlap::Damage } else { self.overlap }
     }
@@ -128,13 +131,14 @@ impl Answers {
         let mut remarks = Vec::new();
         if self.severity() != self.overlap {
             remarks.push(
-                "you say that an overlap only wastes work, and that it must not be done twice: the stricter counts"
+                "you say that an overlap only wastes work, but also that the work must not be done twice: the stricter \
+                 answer counts"
                     .to_owned(),
             );
         }
         if self.overlap == Overlap::Harm && self.duplicates {
             remarks.push(
-                "you say that duplicates are tolerable, and that an overlap does harm: the stricter counts"
+                "you say that duplicates are acceptable, but also that an overlap does harm: the stricter answer counts"
                     .to_owned(),
             );
         }
@@ -142,25 +146,30 @@ impl Answers {
             return remarks;
         }
         if self.lasts > LONG {
-            let how = if self.split { "take one lease for each step" } else { "split it into durable steps" };
+            let how =
+                if self.split { "acquire a lease for each step" } else { "split it into durable steps" };
             remarks.push(format!(
-                "it can take more than ten minutes: {how}, and keep its progress in a job table"
+                "the work can take more than ten minutes: {how}, and store its progress in a job table"
             ));
         }
         if least > row.least {
-            remarks.push("the lease must survive its server: a best-effort backend may forget it".to_owned());
+            remarks.push(
+                "the lease must survive the failure of its server: a best-effort backend may forget it"
+                    .to_owned(),
+            );
         }
         if least >= Guarantee::Database {
             remarks.push(match self.consensus {
-                true => "you have a consensus service: etcd:// or zookeeper:// is the strongest".to_owned(),
+                true => "you have a consensus service: etcd:// or zookeeper:// has the strongest guarantee"
+                    .to_owned(),
                 false => {
-                    "no consensus service is needed: one database keeps it, sqlite: or postgres://".to_owned()
+                    "you need no consensus service: one database is enough, sqlite: or postgres://".to_owned()
                 }
             });
         }
         if !self.fence && row.role != Role::PreGuard && self.severity() != Overlap::Waste {
             remarks.push(
-                "nothing checks the token: a holder that is frozen past its time may still act".to_owned(),
+                "nothing checks the fencing token: a holder that was paused for longer than its lease may still act".to_owned(),
             );
         }
         remarks

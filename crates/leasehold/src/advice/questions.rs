@@ -1,26 +1,26 @@
-//! The ten questions, and what can be answered.
+//! The ten questions, and the possible answers.
 
 use std::fmt;
 
-/// One question.
+/// A question.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Question {
-    /// Its short name: a flag of `leasehold advise`.
+    /// Its short name, which is also a flag of `leasehold advise`.
     pub name: &'static str,
-    /// The question.
+    /// The text of the question.
     pub asks: &'static str,
-    /// What can be answered. Empty: a duration.
+    /// The possible answers. Empty if the answer is a duration.
     pub choices: &'static [Choice],
 }
 
-/// One possible answer.
+/// A possible answer.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Choice {
-    /// What to write.
+    /// The word to type.
     pub name: &'static str,
-    /// What it means.
+    /// The meaning of the word.
     pub means: &'static str,
 }
 
@@ -36,11 +36,11 @@ const PROTECTS: &[Choice] = &[
     choice("derived", "something that can be made again: a cache entry, a search index, a file"),
     choice("job", "a job that runs on a schedule or in the background"),
     choice("row", "state in a database"),
-    choice("request", "a request or a command that is to be carried out once"),
+    choice("request", "a request or a command that must be executed once"),
     choice("message", "the messages of a broker"),
-    choice("workflow", "many steps, with waiting in between"),
-    choice("external", "a call to somebody else's system"),
-    choice("capacity", "how many may run at once"),
+    choice("workflow", "many steps, with waits in between"),
+    choice("external", "a call to another system"),
+    choice("capacity", "a limit on how many run at the same time"),
 ];
 
 const OVERLAP: &[Choice] = &[
@@ -54,15 +54,27 @@ const YES_NO: &[Choice] = &[choice("yes", "yes"), choice("no", "no, or I do not 
 /// The ten questions, in the order in which they are asked.
 pub const QUESTIONS: &[Question] = &[
     question("protects", "What side effect does the lease protect?", PROTECTS),
-    question("overlap", "What happens if two run at once?", OVERLAP),
-    question("duplicates", "Can it be tolerated that the work is done twice?", YES_NO),
-    question("idempotent", "Can doing it twice be made the same as doing it once?", YES_NO),
+    question("overlap", "What happens if two run at the same time?", OVERLAP),
+    question("duplicates", "Is it acceptable that the work is done twice?", YES_NO),
+    question(
+        "idempotent",
+        "Can the work be made idempotent (doing it twice has the same result as once)?",
+        YES_NO,
+    ),
     question("fence", "Can the place where the effect happens refuse an old fencing token?", YES_NO),
-    question("survive", "Must the lease survive the failure of the server that keeps it?", YES_NO),
-    question("lasts", "How long can the work take, at the longest?", &[]),
-    question("split", "Can it be split into smaller steps, each of them durable?", YES_NO),
-    question("conditional", "Is the state in one database, where a conditional update would do?", YES_NO),
-    question("consensus", "Is a consensus service (etcd, ZooKeeper) there, or worth having?", YES_NO),
+    question("survive", "Must the lease survive the failure of the server that stores it?", YES_NO),
+    question("lasts", "How long can the work take at most?", &[]),
+    question("split", "Can the work be split into smaller durable steps?", YES_NO),
+    question(
+        "conditional",
+        "Is the state in one database, where a conditional update would be enough?",
+        YES_NO,
+    ),
+    question(
+        "consensus",
+        "Do you have a consensus service (etcd, ZooKeeper), or would one be worth running?",
+        YES_NO,
+    ),
 ];
 
 /// What side effect a lease protects: the answer to the first question.
@@ -75,19 +87,19 @@ pub enum Protects {
     Job,
     /// State in a database.
     Row,
-    /// A request that is to be carried out once.
+    /// A request that must be executed once.
     Request,
     /// Messages of a broker.
     Message,
-    /// Many steps, with waiting in between.
+    /// Many steps, with waits in between.
     Workflow,
     /// A call to another system.
     External,
-    /// How many run at once.
+    /// A limit on how many run at the same time.
     Capacity,
 }
 
-/// What happens if two run at once, mildest first: the answer to the second question.
+/// What happens if two run at the same time, the mildest first: the answer to the second question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Overlap {
@@ -100,7 +112,7 @@ pub enum Overlap {
 }
 
 impl Protects {
-    /// Every one of them, in the order of the question's choices.
+    /// All variants, in the order of the question's choices.
     pub const ALL: [Protects; 8] = [
         Protects::Derived,
         Protects::Job,
@@ -119,7 +131,7 @@ impl Protects {
 }
 
 impl Overlap {
-    /// Every one of them, in the order of the question's choices.
+    /// All variants, in the order of the question's choices.
     pub const ALL: [Overlap; 3] = [Overlap::Waste, Overlap::Damage, Overlap::Harm];
 
     /// The name of the choice.

@@ -1,4 +1,4 @@
-//! What to do: one table, the strictest row first.
+//! The table of advice, the strictest row first.
 
 use leasehold_core::Guarantee;
 
@@ -7,17 +7,17 @@ use super::{
     questions::{Overlap, Protects},
 };
 
-/// What a lease is good for in this situation.
+/// What a lease can do in a situation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Role {
-    /// It is the answer.
+    /// A lease is enough.
     Enough,
-    /// It is the answer if its token is checked where the effect happens.
+    /// A lease is enough if its token is checked where the effect happens.
     Fenced,
-    /// It may stand in front and save work; something else decides.
+    /// A lease in front saves work; something else decides.
     PreGuard,
-    /// It is the wrong tool.
+    /// A lease is the wrong tool.
     No,
 }
 
@@ -33,48 +33,48 @@ impl Role {
     }
 }
 
-/// One situation, and what to do in it.
+/// A situation, and what to do in it.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Row {
     /// A stable name, for programs.
     pub name: &'static str,
-    /// When it applies, in words.
+    /// When the row applies, in words.
     pub situation: &'static str,
-    /// When it applies.
+    /// Whether the row applies to these answers.
     pub fits: fn(&Answers) -> bool,
     /// What to do.
     pub approach: &'static str,
-    /// What a lease is good for there.
+    /// What a lease can do in this situation.
     pub role: Role,
-    /// What a lease, if one is taken, is for.
+    /// The purpose of the lease, if one is used.
     pub purpose: Purpose,
-    /// The weakest level of a backend that does.
+    /// The weakest guarantee of a backend that is enough.
     pub least: Guarantee,
     /// Whether something must check the fencing token.
     pub fencing: bool,
     /// Whether a database transaction, or consensus, must decide.
     pub transaction: bool,
-    /// Why.
+    /// The reason for the advice.
     pub because: &'static str,
     /// What can still go wrong.
     pub still: &'static [&'static str],
-    /// Markdown with one block of code: how it looks.
+    /// Markdown with one block of code: an example.
     snippet: &'static str,
 }
 
 impl Row {
-    /// How it looks, in Rust, SQL or at a shell.
+    /// An example, in Rust, SQL or shell.
     pub fn snippet(&self) -> String {
         let is_rust = self.snippet.starts_with("```rust");
         let code = self.snippet.lines().skip(1).take_while(|line| !line.starts_with("```"));
-        // Rustdoc hides these lines too: they only make the snippet run as a test.
+        // Rustdoc hides these lines too. They only make the snippet run as a test.
         let shown: Vec<_> = code.filter(|line| !(is_rust && line.starts_with("# "))).collect();
         shown.join("\n")
     }
 }
 
-/// The snippets run, too.
+/// Includes the snippets, and runs them as doc tests.
 macro_rules! snippets {
     ($($name:ident = $file:literal;)*) => { $(
         const $name: &str = include_str!(concat!("snippets/", $file));
@@ -100,28 +100,26 @@ snippets! {
     BROKER = "broker.md";
 }
 
-/// What to do, the strictest first: the first row that fits counts.
+/// The table of advice, the strictest row first. The first row that fits counts.
 pub const TABLE: &[Row] = &[
     Row {
         name: "reconcile",
-        situation: "Harm, and neither a database nor a token nor idempotence can stop the second one",
+        situation: "Harm, and no database, no fencing token and no idempotency can stop a second execution",
         fits: |a| harm(a) && !a.conditional && !a.fence && !a.idempotent,
-        approach: "Write down the intent, act, write down the outcome; reconcile what has no outcome. Not a lock",
+        approach: "Write down the intent, act, write down the outcome; reconcile intents without an outcome. Not a lock",
         role: Role::No,
         purpose: Purpose::Correctness,
         least: Guarantee::BestEffort,
         fencing: false,
         transaction: true,
-        because: "A request that has left cannot be called back, and nothing at the other end can tell the second \
-                  from the first. A lock would only make it rare, and hide it.",
-        still: &[
-            "An intent without an outcome has to be looked at, by a person or by asking the other system",
-        ],
+        because: "A request that was sent cannot be called back, and the receiver cannot tell the second request from \
+                  the first. A lock would only make duplicates rare, and hide them.",
+        still: &["An intent without an outcome must be checked, by a person or by asking the other system"],
         snippet: RECONCILE,
     },
     Row {
         name: "transaction",
-        situation: "Harm: money, stock, law, or what cannot be undone",
+        situation: "Harm: money, stock, law, or anything that cannot be undone",
         fits: harm,
         approach: "A database transaction, or consensus with fencing; idempotent, with an audit record; a lease only \
                    as a pre-guard",
@@ -130,17 +128,17 @@ pub const TABLE: &[Row] = &[
         least: Guarantee::Database,
         fencing: true,
         transaction: true,
-        because: "The rule must be enforced where the state is. A lease can be lost while its holder acts: in front \
-                  of the transaction it saves work, in place of it it loses money.",
+        because: "The rule must be enforced where the state is. A lease can be lost while its holder acts. In front of \
+                  the transaction, a lease saves work; instead of the transaction, it can lose money.",
         still: &[
-            "A call to another system inside the transaction is not part of it: send that system's own idempotency key",
-            "Without the lease everything stays right, only slower: test it that way",
+            "A call to another system is not part of the transaction: send that system an idempotency key",
+            "Everything must stay correct without the lease, only slower: test it without the lease",
         ],
         snippet: PRE_GUARD,
     },
     Row {
         name: "workflow",
-        situation: "Many steps with waiting in between, or work of more than a day",
+        situation: "Many steps with waits in between, or work of more than a day",
         fits: |a| a.protects == Protects::Workflow || a.lasts > <crate::LeaseRequest>::TTL_MAX,
         approach: "A workflow engine, or a durable job table with a heartbeat. Not a lock",
         role: Role::No,
@@ -148,9 +146,9 @@ pub const TABLE: &[Row] = &[
         least: Guarantee::BestEffort,
         fencing: true,
         transaction: true,
-        because: "A lease says who works now. It does not say how far the work has come, and whoever takes over has \
-                  to know.",
-        still: &["A step can run twice: make each of them a conditional change of the durable state"],
+        because: "A lease says who works now. It does not say how far the work is, and the process that takes over \
+                  must know that.",
+        still: &["A step can run twice: make each step a conditional change of the durable state"],
         snippet: JOB,
     },
     Row {
@@ -163,14 +161,14 @@ pub const TABLE: &[Row] = &[
         least: Guarantee::BestEffort,
         fencing: false,
         transaction: true,
-        because: "The broker already hands each message to one consumer, and already hands it out again when that \
-                  one dies. A lock beside it can disagree with it.",
-        still: &["A message can come twice: remember its id in the transaction that does its work"],
+        because: "The broker already gives each message to one consumer, and delivers it again when that consumer \
+                  dies. A separate lock can disagree with the broker.",
+        still: &["A message can come twice: store its id in the transaction that does its work"],
         snippet: BROKER,
     },
     Row {
         name: "idempotency-key",
-        situation: "A request or command that is to be carried out once",
+        situation: "A request or command that must be executed once",
         fits: |a| a.protects == Protects::Request,
         approach: "A unique constraint: the client's idempotency key, stored with the first answer. Not a lock",
         role: Role::No,
@@ -178,26 +176,24 @@ pub const TABLE: &[Row] = &[
         least: Guarantee::BestEffort,
         fencing: false,
         transaction: true,
-        because: "A lock keeps two from running at the same time. The second comes later, when the lock is free \
-                  again; only a record of the first one stops it.",
-        still: &["Keys are kept for a while, not for ever: a retry after that is a new request"],
+        because: "A lock keeps two requests from running at the same time. But a retry comes later, when the lock is \
+                  free again. Only a record of the first request stops it.",
+        still: &["Keys are stored for a limited time: a retry after that is a new request"],
         snippet: IDEMPOTENCY,
     },
     Row {
         name: "conditional-update",
         situation: "State in one database",
         fits: |a| a.protects == Protects::Row || (a.conditional && a.severity() > Overlap::Waste),
-        approach: "A conditional update by version, or a row lock where many meet. Not a lock outside",
+        approach: "A conditional update by version, or a row lock if many compete for the row. Not an external lock",
         role: Role::No,
         purpose: Purpose::Correctness,
         least: Guarantee::BestEffort,
         fencing: false,
         transaction: true,
-        because: "The rule lives where the data lives, in one step with the change. A lock outside has to be right \
-                  as well, and can be lost between the read and the write.",
-        still: &[
-            "On a hot row, retries pile up: lock the row (`SELECT … FOR UPDATE`) instead of trying again",
-        ],
+        because: "The database checks the rule in the same step as the change. An external lock must be correct as \
+                  well, and can be lost between the read and the write.",
+        still: &["On a row that many change, retries pile up: lock the row (`SELECT … FOR UPDATE`) instead"],
         snippet: CONDITIONAL,
     },
     Row {
@@ -210,11 +206,11 @@ pub const TABLE: &[Row] = &[
         least: Guarantee::BestEffort,
         fencing: false,
         transaction: false,
-        because: "A limit protects a machine or a budget: one too many for a moment is a cost. Permits of those who \
-                  died come back by themselves.",
+        because: "A limit protects a machine or a budget, so one too many for a moment only costs something. Permits \
+                  of a holder that died become free again.",
         still: &[
-            "A holder that is frozen past its time may still run: for a moment there is one more than the limit",
-            "Permits have no fencing token: what a job writes must be guarded by the job's own state",
+            "A holder that was paused for longer than its lease may still run: for a moment there is one more than the limit",
+            "Permits have no fencing token: protect what a job writes by the job's own state",
         ],
         snippet: SEMAPHORE,
     },
@@ -228,9 +224,11 @@ pub const TABLE: &[Row] = &[
         least: Guarantee::BestEffort,
         fencing: true,
         transaction: true,
-        because: "A long lease blocks everyone when its holder dies; a short one is lost often. The job's row says \
-                  who owns it, how far it is, and outlives both.",
-        still: &["The step that ran when the owner was lost may run again: commit progress in small steps"],
+        because: "A long lease blocks everyone when its holder dies, and a short one is lost often. The job's row says \
+                  who owns the job and how far it is, and it outlives every lease.",
+        still: &[
+            "The step that was running when the owner was lost may run again: commit progress in small steps",
+        ],
         snippet: JOB,
     },
     Row {
@@ -243,11 +241,11 @@ pub const TABLE: &[Row] = &[
         least: Guarantee::BestEffort,
         fencing: true,
         transaction: false,
-        because: "The lease picks one worker, the token keeps a late one from writing, and the job's state says what \
-                  is left to do. With the fence the backend may be any.",
+        because: "The lease picks one worker, the token keeps a late worker from writing, and the job's state says \
+                  what is left to do. With the fence, any backend is good enough.",
         still: &[
-            "A read-modify-write must raise the mark before its first read: `enter` the token",
-            "What leaves the fenced store, such as an e-mail, is not protected by it",
+            "A read-modify-write must call `enter` with its token before its first read",
+            "The fence protects only its own store, not an e-mail or a call to another system",
         ],
         snippet: FENCED,
     },
@@ -261,9 +259,9 @@ pub const TABLE: &[Row] = &[
         least: Guarantee::BestEffort,
         fencing: true,
         transaction: false,
-        because: "Exclusion may fail, by a pause or a failover; the check at the effect does not. With the fence the \
-                  backend may be any.",
-        still: &["A read-modify-write must raise the mark before its first read: `enter` the token"],
+        because: "Exclusion may fail, by a pause or a failover. The check at the effect does not fail. With the fence, \
+                  any backend is good enough.",
+        still: &["A read-modify-write must call `enter` with its token before its first read"],
         snippet: FENCED,
     },
     Row {
@@ -276,24 +274,24 @@ pub const TABLE: &[Row] = &[
         least: Guarantee::BestEffort,
         fencing: false,
         transaction: true,
-        because: "The key makes the second one harmless, the lease makes it rare.",
-        still: &["A receiver that forgets its keys sooner than you retry sees a new request"],
+        because: "The key makes a second execution harmless, and the lease makes it rare.",
+        still: &["If the receiver forgets a key before you retry, the retry is a new request"],
         snippet: IDEMPOTENCY,
     },
     Row {
         name: "strict-lease",
         situation: "An effect that can neither check a token nor be made idempotent",
         fits: damage,
-        approach: "A lease of a database or of consensus, taken for correctness; durable state around it",
+        approach: "A lease with Purpose::Correctness, on a database or a consensus service; durable state around it",
         role: Role::Enough,
         purpose: Purpose::Correctness,
         least: Guarantee::Database,
         fencing: false,
         transaction: false,
-        because: "The lease is all there is, so it must not be forgotten by a failover. The holder is told before \
-                  anyone else is granted, and that is the protection.",
+        because: "Only the lease protects the effect, so a failover must not forget it. The holder is told to stop \
+                  before another claim is granted.",
         still: &[
-            "A holder that is frozen between its check and the effect acts too late, and nothing refuses it",
+            "A holder that is paused between its check and the effect acts too late, and nothing refuses it",
         ],
         snippet: STRICT,
     },
@@ -307,9 +305,9 @@ pub const TABLE: &[Row] = &[
         least: Guarantee::BestEffort,
         fencing: false,
         transaction: false,
-        because: "The lease saves the second run. Each item is still a conditional change with an audit record, so \
+        because: "The lease saves the second run. Make each item a conditional change with an audit record anyway, so \
                   that a second run finds nothing to do.",
-        still: &["Two can overlap after a pause or a failover, and both work on the same items"],
+        still: &["After a pause or a failover, two runs can overlap and work on the same items"],
         snippet: CRON,
     },
     Row {
@@ -322,9 +320,9 @@ pub const TABLE: &[Row] = &[
         least: Guarantee::BestEffort,
         fencing: false,
         transaction: false,
-        because: "Duplicates cost something and break nothing: the simplest backend does.",
+        because: "Duplicates cost something but break nothing, so the simplest backend is enough.",
         still: &[
-            "A late writer may overwrite a newer value: give values a version or a short life, or fence them",
+            "A late writer may overwrite a newer value: give values a version or a short life, or use a fence",
         ],
         snippet: LEASE,
     },
@@ -338,17 +336,17 @@ fn damage(answers: &Answers) -> bool {
     answers.severity() >= Overlap::Damage
 }
 
-/// Where leases can be kept.
+/// A backend that can store leases.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Candidate {
-    /// The URL's scheme.
+    /// The scheme of its URL.
     pub scheme: &'static str,
-    /// Its level when it is set up well.
+    /// Its guarantee when it is configured well.
     pub level: Guarantee,
 }
 
-/// Where leases can be kept, weakest first.
+/// The backends that can store leases, the weakest first.
 pub const BACKENDS: &[Candidate] = &[
     Candidate { scheme: "redis", level: Guarantee::BestEffort },
     Candidate { scheme: "redlock", level: Guarantee::Quorum },
@@ -358,7 +356,7 @@ pub const BACKENDS: &[Candidate] = &[
     Candidate { scheme: "zookeeper", level: Guarantee::Consensus },
 ];
 
-/// The backends of at least this level, in words: `sqlite, postgres, etcd or zookeeper`.
+/// The names of the backends with at least this guarantee, as a text: `sqlite, postgres, etcd or zookeeper`.
 pub fn backends(least: Guarantee) -> String {
     let names: Vec<_> = BACKENDS.iter().filter(|one| one.level >= least).map(|one| one.scheme).collect();
     match names.split_last() {

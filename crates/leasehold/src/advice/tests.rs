@@ -26,14 +26,14 @@ fn every_answer() -> impl Iterator<Item = Answers> {
 }
 
 #[test]
-fn every_row_is_somebodys_answer() {
+fn every_row_fits_some_answers() {
     let used: HashSet<_> = every_answer().map(|answers| answers.advice().row.name).collect();
     for row in TABLE {
-        assert!(used.contains(row.name), "{} fits nobody", row.name);
+        assert!(used.contains(row.name), "{} fits no answers", row.name);
     }
 }
 
-/// Whatever else is answered: where an overlap does harm, no lease alone is enough.
+/// Where an overlap does harm, a lease alone is never enough, whatever the other answers are.
 #[test]
 fn harm_is_never_left_to_a_lease_alone() {
     for answers in every_answer().filter(|answers| answers.overlap == Overlap::Harm) {
@@ -46,9 +46,9 @@ fn harm_is_never_left_to_a_lease_alone() {
     }
 }
 
-/// A stricter answer never leads to a laxer backend or a weaker role.
+/// A stricter answer never leads to a weaker backend or a weaker role.
 #[test]
-fn nobody_is_advised_less_for_asking_more() {
+fn stricter_answers_never_weaken_the_advice() {
     let strength = |advice: &Advice| match advice.row.role {
         Role::Enough if advice.row.purpose == Purpose::Efficiency => 0,
         Role::Enough | Role::Fenced => 1,
@@ -70,7 +70,7 @@ fn nobody_is_advised_less_for_asking_more() {
 }
 
 #[test]
-fn what_is_not_fenced_but_must_be_right_gets_a_backend_that_correctness_takes() {
+fn a_strict_lease_without_a_fence_gets_a_backend_that_correctness_accepts() {
     for answers in every_answer() {
         let advice = answers.advice();
         if advice.row.role == Role::Enough && advice.row.purpose == Purpose::Correctness {
@@ -80,7 +80,7 @@ fn what_is_not_fenced_but_must_be_right_gets_a_backend_that_correctness_takes() 
 }
 
 #[test]
-fn the_cases_of_the_documents_are_classified_as_they_say() {
+fn the_known_cases_are_classified() {
     let row = |name: &str| {
         let case = CASES.iter().find(|case| case.name == name).unwrap_or_else(|| panic!("no case {name}"));
         (case.answers.advice().row.name, case.answers.duplicates)
@@ -108,7 +108,7 @@ fn the_cases_of_the_documents_are_classified_as_they_say() {
 }
 
 #[test]
-fn names_are_unique_and_every_row_shows_how() {
+fn names_are_unique_and_every_row_has_an_example() {
     let names: HashSet<_> =
         TABLE.iter().map(|row| row.name).chain(CASES.iter().map(|case| case.name)).collect();
     assert_eq!(names.len(), TABLE.len() + CASES.len());
@@ -120,7 +120,7 @@ fn names_are_unique_and_every_row_shows_how() {
 }
 
 #[test]
-fn choices_are_named_as_the_answers_are() {
+fn choices_have_the_names_of_the_variants() {
     let names = |name: &str| {
         let question = QUESTIONS.iter().find(|question| question.name == name);
         question.map(|question| question.choices.iter().map(|choice| choice.name).collect::<Vec<_>>())

@@ -1,299 +1,174 @@
-//! The one task of a client: does what the watchdog says. It never awaits a backend itself, so nothing that hangs
-//! can hold up a renewal, a loss or a release.
+//! The one background task of a client: it does what [`super::watchdog`] decides.
+//!
+//! 1. Ask the watchdog what is due.
+//! 2. End the leases whose stop has come.
+//! 3. Send the renewals that are due, in batches, each in a task of its own ([`renewal`](super::renewal)).
+//! 4. Sleep until the next event. A new earlier event, or a [cleanup task](super::cleanup), wakes the driver.
+//!
+//! The driver never awaits the backend itself, so a backend that hangs cannot delay a renewal, a stop or a release
+//! (ADR 0006).
 
 use std::{
     collections::BTreeMap,
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Weak},
     time::Duration,
 };
 
-use leasehold_core::{
-    Claim, ClaimRef, Effect, EndReason, Environment, Error, ErrorKind, EventKind, FailureDomain, GoneReason,
-    RenewRequest, Renewal, Renewed, Result, Timestamp, Verb,
-};
+use leasehold_core::{ClaimRef, Environment, FailureDomain, Timestamp};
+use leasehold_support::race::{Either, first};
 use tokio::sync::{Notify, mpsc};
 
 use super::{
     Engine,
-    reaper::Errand,
-    tenure::{Sent, Tenure},
-    watchdog::{self, Action, Key, Times, Watched},
+    cleanup::CleanupTask,
+    held_lease::HeldLease,
+    queue_place::QueuePlace,
+    watchdog::{self, ToWatch, WatchKey, WatchdogAction, Watched},
 };
-use leasehold_support::race::{Either, first};
 
-/// What is kept alive.
+/// What the driver keeps alive: a lease, or a place in the backend's queue.
 #[derive(Clone, Debug)]
-pub(crate) enum Watch {
-    Tenure(Arc<Tenure>),
-    Place(Arc<Place>),
+pub(crate) enum WatchedClaim {
+    Lease(Arc<HeldLease>),
+    Place(Arc<QueuePlace>),
 }
 
-impl Watched for Watch {
-    fn limit(&self) -> Timestamp {
+impl WatchedClaim {
+    pub(super) fn claim(&self) -> ClaimRef {
         match self {
-            Watch::Tenure(tenure) => tenure.limit(),
-            Watch::Place(_) => Timestamp::NEVER,
+            WatchedClaim::Lease(lease) => lease.reference(),
+            WatchedClaim::Place(place) => place.claim.clone(),
         }
     }
 }
 
-/// A place in a line.
-#[derive(Debug)]
-pub(crate) struct Place {
-    claim: ClaimRef,
-    gone: AtomicBool,
-    bell: Notify,
-}
-
-impl Place {
-    fn lose(&self) {
-        self.gone.store(true, Ordering::Release);
-        self.bell.notify_one();
-    }
-}
-
-/// Keeps a place alive while it lives.
-pub(crate) struct PlaceKeeper<'a> {
-    engine: &'a Engine,
-    place: Arc<Place>,
-    key: Key,
-}
-
-impl<'a> PlaceKeeper<'a> {
-    pub(crate) fn keep(engine: &'a Engine, claim: &Claim, asked: Timestamp) -> PlaceKeeper<'a> {
-        let place = Place { claim: claim.reference(), gone: AtomicBool::new(false), bell: Notify::new() };
-        let place = Arc::new(place);
-        let times = Times::of(asked, claim.place_ttl, claim.place_ttl);
-        let random = engine.environment.random();
-        let handle = Watch::Place(Arc::clone(&place));
-        let (key, wake) = engine.watchdog().watch(handle, times, claim.place_ttl, true, random);
-        if wake {
-            engine.nudge.notify_one();
-        }
-        PlaceKeeper { engine, place, key }
-    }
-
-    /// Resolves when the backend says that the place is gone.
-    pub(crate) async fn lost(&self) {
-        while !self.place.gone.load(Ordering::Acquire) {
-            self.place.bell.notified().await;
+impl Watched for WatchedClaim {
+    fn hard_limit(&self) -> Timestamp {
+        match self {
+            WatchedClaim::Lease(lease) => lease.hard_limit(),
+            WatchedClaim::Place(_) => Timestamp::NEVER,
         }
     }
 }
 
-impl Drop for PlaceKeeper<'_> {
-    fn drop(&mut self) {
-        let handle = self.engine.watchdog().forget(self.key);
-        drop(handle); // outside of the lock
-    }
-}
-
-/// How often the driver looks up when there is nothing to keep.
-const IDLE_LOOK_UP: Duration = Duration::from_secs(60);
-/// How many events are taken from the watchdog at once.
-const STEP: usize = 10_000;
+/// How often the driver wakes up when nothing is watched.
+const IDLE_CHECK_EVERY: Duration = Duration::from_secs(60);
+/// How many actions are taken from the watchdog at once. Bounds how long its lock is held.
+const ACTIONS_MAX: usize = 10_000;
 
 /// Runs until the client and its last lease are gone.
 pub(super) async fn drive(
     engine: Weak<Engine>,
     environment: Arc<dyn Environment>,
-    nudge: Arc<Notify>,
-    mut errands: mpsc::UnboundedReceiver<Errand>,
+    wakeup: Arc<Notify>,
+    mut cleanups: mpsc::UnboundedReceiver<CleanupTask>,
 ) {
     loop {
-        let nap = {
+        // While it sleeps, the driver holds only a weak reference, so that it does not keep the client alive.
+        let sleep_for = {
             let Some(engine) = engine.upgrade() else { return };
             let now = environment.now();
-            let next = engine.step(now);
-            // Asleep, the driver holds nothing that keeps the client alive. Timers stop during suspend, this clock
-            // does not: while there is anything to keep, it looks up every second.
-            let look_up = if next == Timestamp::NEVER { IDLE_LOOK_UP } else { watchdog::LOOK_UP };
-            now.until(next).min(look_up)
+            let next = engine.run_due(now);
+            // Timers stop while a machine is suspended, the clock does not. So read the clock every second.
+            let at_most =
+                if next == Timestamp::NEVER { IDLE_CHECK_EVERY } else { watchdog::CLOCK_CHECK_EVERY };
+            now.until(next).min(at_most)
         };
-        match first(errands.recv(), first(nudge.notified(), environment.sleep(nap))).await {
+        match first(cleanups.recv(), first(wakeup.notified(), environment.sleep(sleep_for))).await {
             Either::Left(None) => return,
-            Either::Left(Some(errand)) => Engine::run_errand(errand),
+            Either::Left(Some(task)) => task.start(),
             Either::Right(_) => {}
         }
     }
 }
 
-/// Leases of one lane and of similar ttl are renewed in one call: they fail together, and they may wait as long.
-type Batches = BTreeMap<(FailureDomain, u32), Vec<(Key, Watch, Duration)>>;
+/// A renewal that is due.
+pub(super) struct DueRenewal {
+    pub(super) key: WatchKey,
+    pub(super) watched: WatchedClaim,
+    pub(super) ttl: Duration,
+}
+
+/// Renewals that go out in one call: those of one failure domain, which fail together, and of similar ttl (the same
+/// power of two, in milliseconds), which may have the same timeout.
+type Batches = BTreeMap<(FailureDomain, u32), Vec<DueRenewal>>;
 
 impl Engine {
-    fn step(self: &Arc<Engine>, now: Timestamp) -> Timestamp {
+    /// Keeps a claim alive, and wakes the driver if its first event is the earliest.
+    pub(super) fn watch(&self, to_watch: ToWatch<WatchedClaim>) -> WatchKey {
+        let random = self.environment.random();
+        let (key, wake) = self.watchdog().watch(to_watch, random);
+        self.wake_driver_if(wake);
+        key
+    }
+
+    /// Stops watching. The handle is returned so that it is dropped outside of the watchdog's lock.
+    pub(crate) fn forget(&self, key: WatchKey) -> Option<WatchedClaim> {
+        self.watchdog().forget(key)
+    }
+
+    pub(crate) fn unwatch(&self, lease: &HeldLease) {
+        if let Some(key) = lease.watch_key() {
+            drop(self.forget(key));
+        }
+    }
+
+    pub(super) fn wake_driver_if(&self, wake: bool) {
+        if wake {
+            self.driver_wakeup.notify_one();
+        }
+    }
+
+    /// Does what is due, and returns when to come back.
+    fn run_due(self: &Arc<Engine>, now: Timestamp) -> Timestamp {
         let mut actions = Vec::new();
-        let next = self.watchdog().step(now, STEP, &mut actions);
-        let more = actions.len() == STEP;
+        let next = self.watchdog().step(now, ACTIONS_MAX, &mut actions);
+        let more_is_due = actions.len() == ACTIONS_MAX;
         let mut batches = Batches::new();
         for action in actions {
             match action {
-                Action::Stop(Watch::Place(place)) => place.lose(),
-                Action::Stop(Watch::Tenure(tenure)) => self.stop(&tenure, now),
-                Action::Renew(key, watch, ttl) => {
-                    let failure_domain = self.backend.failure_domain(&watch.claim().resource);
+                WatchdogAction::Stop(WatchedClaim::Place(place)) => place.mark_lost(),
+                WatchdogAction::Stop(WatchedClaim::Lease(lease)) => {
+                    lease.end(lease.stop_reason(now));
+                    self.release_at_deadline(&lease);
+                }
+                WatchdogAction::Renew(key, watched, ttl) => {
+                    let failure_domain = self.backend.failure_domain(&watched.claim().resource);
                     let magnitude = ttl.as_millis().max(1).ilog2();
-                    batches.entry((failure_domain, magnitude)).or_default().push((key, watch, ttl));
+                    let due = DueRenewal { key, watched, ttl };
+                    batches.entry((failure_domain, magnitude)).or_default().push(due);
                 }
             }
         }
-        let most = self.backend.info().limits.batch.max(1);
+        self.send_renewals(batches);
+        if more_is_due { now } else { next }
+    }
+
+    fn send_renewals(self: &Arc<Engine>, batches: Batches) {
+        let batch_max = self.backend.info().limits.batch.max(1);
         for mut batch in batches.into_values() {
             while !batch.is_empty() {
-                let rest = batch.split_off(batch.len().min(most));
+                let rest = batch.split_off(batch.len().min(batch_max));
                 let part = std::mem::replace(&mut batch, rest);
-                self.environment.spawn(Box::pin(Arc::clone(self).renew(part)));
+                self.environment.spawn(Box::pin(Arc::clone(self).renew_batch(part)));
             }
         }
-        if more { now } else { next }
     }
 
-    /// First told, then no longer renewed. Where a session would keep it alive, it is given up at its deadline.
-    fn stop(self: &Arc<Engine>, tenure: &Arc<Tenure>, now: Timestamp) {
-        tenure.end(tenure.why_stopped(now));
-        self.give_up(tenure);
-    }
-
-    /// Where a session would keep it alive, a lost lease is given up at its deadline.
-    pub(crate) fn give_up(self: &Arc<Engine>, tenure: &Arc<Tenure>) {
+    /// Releases a lost lease at its deadline, on backends where a session would keep it alive. Elsewhere it ends with its
+    /// own ttl.
+    ///
+    /// Not earlier: the holder has until the deadline to finish what it is doing.
+    pub(crate) fn release_at_deadline(self: &Arc<Engine>, lease: &Arc<HeldLease>) {
         if self.backend.info().capabilities.own_ttl {
             return;
         }
-        let (engine, tenure) = (Arc::clone(self), Arc::clone(tenure));
+        let (engine, lease) = (Arc::clone(self), Arc::clone(lease));
         self.environment.spawn(Box::pin(async move {
-            // Made in here: whoever found the loss may be outside of the runtime.
-            let left = engine.environment.now().until(tenure.deadline());
+            // The timer is made inside of the task: the caller that found the loss may be outside of the runtime.
+            let left = engine.environment.now().until(lease.deadline());
             engine.environment.sleep(left).await;
-            engine.dropped(&tenure);
+            engine.release_dropped(&lease);
         }));
-    }
-
-    async fn renew(self: Arc<Engine>, batch: Vec<(Key, Watch, Duration)>) {
-        let shortest = batch.iter().map(|(_, _, ttl)| *ttl).min().unwrap_or_default();
-        let held: Vec<_> =
-            batch.iter().map(|(_, watch, ttl)| RenewRequest::new(watch.claim(), *ttl)).collect();
-        let sent = self.sending();
-        let request = async { Ok(self.backend.renew(&held).await) };
-        let at_most = shortest * 3 / 10; // below a third, so that a failed one is tried again in time
-        let answers = self.call(Verb::Renew, None, at_most, request).await;
-        let failed = |error: &Error| batch.iter().map(|_| Err(error.clone())).collect();
-        let answers: Vec<Result<Renewal>> = answers.unwrap_or_else(|error| failed(&error));
-        debug_assert_eq!(answers.len(), batch.len(), "one answer each");
-        for ((key, watch, _), answer) in batch.into_iter().zip(answers) {
-            match watch {
-                Watch::Tenure(tenure) => self.tenure_answered(key, &tenure, sent, answer),
-                Watch::Place(place) => self.place_answered(key, &place, sent.at, &answer),
-            }
-        }
-    }
-
-    /// One renewal by itself, for a caller who waits for the answer.
-    pub(crate) async fn renew_one(&self, held: RenewRequest, at_most: Duration) -> Result<Renewal> {
-        let held = [held];
-        let request = async {
-            let missing =
-                || Error::new(ErrorKind::Corrupt, "no answer in the batch").with_effect(Effect::Unknown);
-            self.backend.renew(&held).await.pop().unwrap_or_else(|| Err(missing()))
-        };
-        self.call(Verb::Renew, Some(&held[0].resource), at_most, request).await
-    }
-
-    fn tenure_answered(&self, key: Key, tenure: &Tenure, sent: Sent, answer: Result<Renewal>) {
-        match answer {
-            Ok(Renewal::Renewed(kept)) => self.kept(key, tenure, sent, kept),
-            Ok(Renewal::Gone { why }) => {
-                drop(self.forget(key));
-                tenure.end(if why == GoneReason::Evicted { EndReason::Evicted } else { EndReason::NotOurs });
-            }
-            Ok(Renewal::Queued { .. }) => {
-                drop(self.forget(key));
-                tenure.end(EndReason::NotOurs);
-            }
-            Err(error) => self.renewal_failed(key, tenure, error.kind()),
-        }
-    }
-
-    /// A caller extended this tenure: from now on it is renewed for this long.
-    pub(crate) fn extended(&self, key: Key, tenure: &Tenure, ttl: Duration) {
-        self.watchdog().set_ttl(key, ttl);
-        tenure.set_ttl(ttl);
-    }
-
-    /// The answer to a renewal of this tenure, by the watchdog or by a caller who extends.
-    pub(crate) fn kept(&self, key: Key, tenure: &Tenure, sent: Sent, kept: Renewed) {
-        let now = self.environment.now();
-        let margin = now.until(tenure.stop_at());
-        let late = tenure.stop_at().before(tenure.ttl() / 3) < sent.at; // half of the ttl had passed
-        let random = self.environment.random();
-        let Some((_, wake)) = self.watchdog().renewed(key, sent.at, kept.remaining, random) else {
-            return;
-        };
-        if wake {
-            self.nudge.notify_one();
-        }
-        tenure.set_times(Times::of(sent.at, kept.remaining, tenure.ttl()), sent);
-        tenure.set_failures(0);
-        self.observer.renewed(tenure, margin, late);
-        self.heed(tenure, kept);
-    }
-
-    /// What an operator wants of this tenure.
-    pub(crate) fn heed(&self, tenure: &Tenure, kept: Renewed) {
-        if let Some(asked) = kept.asked {
-            tenure.ask(asked);
-        }
-        if kept.evicting && tenure.evicting() {
-            if let Some(key) = tenure.key() {
-                self.watchdog().let_run_out(key);
-            }
-            self.observer.event(tenure, EventKind::Evicting);
-        }
-    }
-
-    fn renewal_failed(&self, key: Key, tenure: &Tenure, error: ErrorKind) {
-        let (now, random) = (self.environment.now(), self.environment.random());
-        let Some((failures, wake)) = self.watchdog().failed(key, now, random) else { return };
-        if wake {
-            self.nudge.notify_one();
-        }
-        tenure.set_failures(failures);
-        self.observer.renewal_failed(tenure, error, failures, now.until(tenure.stop_at()));
-    }
-
-    fn place_answered(&self, key: Key, place: &Place, sent: Timestamp, answer: &Result<Renewal>) {
-        let (now, random) = (self.environment.now(), self.environment.random());
-        let wake = match answer {
-            // It was granted, and that answer was lost: asking again returns the grant.
-            Ok(Renewal::Gone { .. } | Renewal::Renewed(_)) => {
-                drop(self.forget(key));
-                place.lose();
-                false
-            }
-            Ok(Renewal::Queued { remaining }) => {
-                self.watchdog().renewed(key, sent, *remaining, random).is_some_and(|(_, wake)| wake)
-            }
-            Err(_) => self.watchdog().failed(key, now, random).is_some_and(|(_, wake)| wake),
-        };
-        if wake {
-            self.nudge.notify_one();
-        }
-    }
-
-    /// Stops watching; the handle is returned so that it is dropped outside of the lock.
-    pub(crate) fn forget(&self, key: Key) -> Option<Watch> {
-        self.watchdog().forget(key)
-    }
-}
-
-impl Watch {
-    fn claim(&self) -> ClaimRef {
-        match self {
-            Watch::Tenure(tenure) => tenure.reference(),
-            Watch::Place(place) => place.claim.clone(),
-        }
     }
 }

@@ -1,22 +1,36 @@
-//! The engine: acquire loop, local line, watchdog, reaper. The only caller of a backend.
+//! The engine: everything between the public API and a backend. It is the only caller of a backend.
 //!
 //! | part | what it does |
 //! |---|---|
-//! | [`acquire`] | asks, waits and asks again, in the caller's own future |
-//! | [`line`] | waiters of one client share one place at the backend |
-//! | [`tenure`] | what stands behind a lease: times, end, state |
-//! | [`watchdog`] | pure: which lease to renew when, when to give one up |
-//! | [`driver`] | the one task: does what the watchdog says |
-//! | [`reaper`] | gives back what was dropped, and buries what went unanswered, until answered |
-//! | [`observe`] | events, metrics and traces |
+//! | [`acquire`] | joins the local queue, or goes straight to the backend |
+//! | [`acquisition`] | the acquire loop: asks, waits and asks again, in the caller's own future |
+//! | [`pending_claim`] | cleans up when an acquire is dropped part-way |
+//! | [`local_queue`] | requests of one client share one place at the backend |
+//! | [`queue_place`] | keeps a place in the backend's queue alive |
+//! | [`held_lease`] | a granted lease: how it ends, and who is told |
+//! | [`times`] | computes the times of a lease: renew, stop, deadline |
+//! | [`watchdog`] | pure: which lease to renew when, and when to stop one |
+//! | [`driver`] | the one background task: does what the watchdog decides |
+//! | [`renewal`] | sends renewals and applies their replies |
+//! | [`release`] | releases a lease, or hands it to the next waiter |
+//! | [`downgrade`] | turns an exclusive lease into a shared one |
+//! | [`cleanup`] | releases what was dropped, and repeats releases until they are answered |
+//! | [`telemetry`] | events, metrics and traces |
 
 mod acquire;
+mod acquisition;
+mod cleanup;
+mod downgrade;
 mod driver;
-pub(crate) mod line;
-pub(crate) mod observe;
-mod reaper;
-pub(crate) mod tenure;
-pub(crate) mod watchdog;
+pub(crate) mod held_lease;
+mod local_queue;
+mod pending_claim;
+mod queue_place;
+mod release;
+mod renewal;
+pub(crate) mod telemetry;
+pub(crate) mod times;
+mod watchdog;
 
 use std::{
     collections::HashMap,
@@ -31,104 +45,113 @@ use std::{
     time::Duration,
 };
 
-pub(crate) use acquire::{Ask, Outcome, Patience};
+pub(crate) use acquire::{AcquireOutcome, AcquireRequest, WaitLimit};
 use leasehold_core::{
     Backend, Effect, Environment, Error, ErrorKind, FencingToken, Holder, Resource, Result, Verb,
 };
 use tokio::sync::{Notify, mpsc};
 
-use self::{driver::Watch, line::Lines, observe::Observer, reaper::Errand, watchdog::Watchdog};
+use self::{
+    cleanup::CleanupTask, driver::WatchedClaim, local_queue::LocalQueues, telemetry::Telemetry,
+    watchdog::Watchdog,
+};
 
-/// How a lease is to be kept once it is granted.
+/// How a lease is kept once it is granted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Terms {
+pub(crate) struct LeaseOptions {
+    /// It is not renewed.
     pub(crate) fixed: bool,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) progress_within: Option<Duration>,
     pub(crate) at_least: Option<Duration>,
 }
 
-impl Terms {
-    fn is_plain(&self) -> bool {
-        *self == Terms::default()
+impl LeaseOptions {
+    fn is_default(&self) -> bool {
+        *self == LeaseOptions::default()
     }
 }
 
-/// Shared by a client, its clones, and its leases.
+/// The state that a client, its clones and its leases share.
 pub(crate) struct Engine {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) environment: Arc<dyn Environment>,
-    pub(crate) observer: Observer,
-    pub(crate) lines: Lines,
+    pub(crate) telemetry: Telemetry,
     pub(crate) holder: Arc<Holder>,
-    watchdog: Mutex<Watchdog<Watch>>,
-    nudge: Arc<Notify>,
-    reap: mpsc::UnboundedSender<Errand>,
-    errands: AtomicUsize,
-    errands_done: Notify,
+    local_queues: LocalQueues,
+    watchdog: Mutex<Watchdog<WatchedClaim>>,
+    driver_wakeup: Arc<Notify>,
+    /// To the driver.
+    cleanups: mpsc::UnboundedSender<CleanupTask>,
+    cleanups_pending: AtomicUsize,
+    cleanups_done: Notify,
     closing: AtomicBool,
+    /// The highest token that this client was granted of each resource.
     floors: Mutex<HashMap<Resource, FencingToken>>,
 }
 
 impl Engine {
-    /// How many resources' highest tokens are remembered. A hint for the backend: forgetting one is harmless.
+    /// How many floors are remembered. A floor is a hint for the backend: forgetting one is harmless.
     const FLOORS_MAX: usize = 4096;
 
-    /// Starts the driver in the environment.
+    /// Makes an engine, and starts its driver in the environment.
     pub(crate) fn start(
         backend: Arc<dyn Backend>,
         environment: Arc<dyn Environment>,
         holder: Holder,
     ) -> Arc<Engine> {
-        let (reap, errands) = mpsc::unbounded_channel();
-        let nudge = Arc::new(Notify::new());
+        let (cleanups, cleanup_tasks) = mpsc::unbounded_channel();
+        let driver_wakeup = Arc::new(Notify::new());
         let engine = Arc::new(Engine {
-            observer: Observer::new(backend.info().name, Arc::clone(&environment)),
+            telemetry: Telemetry::new(backend.info().name, Arc::clone(&environment)),
             backend,
             environment,
-            lines: Lines::default(),
+            local_queues: LocalQueues::default(),
             holder: Arc::new(holder),
             watchdog: Mutex::new(Watchdog::new()),
-            nudge: Arc::clone(&nudge),
-            reap,
-            errands: AtomicUsize::new(0),
-            errands_done: Notify::new(),
+            driver_wakeup: Arc::clone(&driver_wakeup),
+            cleanups,
+            cleanups_pending: AtomicUsize::new(0),
+            cleanups_done: Notify::new(),
             closing: AtomicBool::new(false),
             floors: Mutex::default(),
         });
-        let driver = driver::drive(Arc::downgrade(&engine), Arc::clone(&engine.environment), nudge, errands);
+        let environment = Arc::clone(&engine.environment);
+        // Weak: the driver ends when the client and its last lease are gone.
+        let driver = driver::drive(Arc::downgrade(&engine), environment, driver_wakeup, cleanup_tasks);
         engine.environment.spawn(Box::pin(driver));
         engine
     }
 
-    fn watchdog(&self) -> MutexGuard<'_, Watchdog<Watch>> {
+    fn watchdog(&self) -> MutexGuard<'_, Watchdog<WatchedClaim>> {
         self.watchdog.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many leases and places are kept alive.
+    /// How many leases and queue places are kept alive.
     pub(crate) fn watched(&self) -> usize {
         self.watchdog().len()
     }
 
-    /// Errs when nothing would renew or release: the client was shut down, or its runtime is gone.
-    pub(crate) fn admit(&self) -> Result<()> {
+    /// Fails when nothing would renew or release a lease: the client was shut down, or its runtime is gone.
+    pub(crate) fn check_open(&self) -> Result<()> {
         if self.closing.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::ShutDown, "this client was shut down"));
         }
-        if self.reap.is_closed() {
-            let message = "the runtime this client was made on is gone: nothing would renew the lease";
+        if self.cleanups.is_closed() {
+            let message = "the runtime on which this client was made has stopped, so nothing would renew the lease: \
+                           make a client on a runtime that lasts";
             return Err(Error::new(ErrorKind::ShutDown, message));
         }
         Ok(())
     }
 
-    /// Refuses new claims, then waits until everything that was dropped has been given back.
+    /// Refuses new claims, then waits until everything that was dropped is released.
     pub(crate) async fn shut_down(&self) {
         self.closing.store(true, Ordering::Release);
         loop {
-            let mut done = pin!(self.errands_done.notified());
+            let mut done = pin!(self.cleanups_done.notified());
             done.as_mut().enable();
-            if self.errands.load(Ordering::Acquire) == 0 || self.reap.is_closed() {
+            if self.cleanups_pending.load(Ordering::Acquire) == 0 || self.cleanups.is_closed() {
                 return;
             }
             done.await;
@@ -151,9 +174,7 @@ impl Engine {
         floors.insert(resource.clone(), token);
     }
 
-    /// The one way to a backend: a deadline, a span, and an error that says where it happened.
-    ///
-    /// The timer is made only if the backend does not answer at once.
+    /// Calls the backend: every call goes through here. Adds a time limit and a span, and an error says where it happened.
     pub(crate) async fn call<T>(
         &self,
         verb: Verb,
@@ -161,27 +182,29 @@ impl Engine {
         at_most: Duration,
         request: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        let span = self.observer.span(verb, resource);
+        let span = self.telemetry.span(verb, resource);
         let mut request = pin!(request);
         let mut timer = None;
-        let answer = poll_fn(|cx| {
+        let reply = poll_fn(|cx| {
             let _entered = span.enter();
-            if let Poll::Ready(answer) = request.as_mut().poll(cx) {
-                return Poll::Ready(answer);
+            if let Poll::Ready(reply) = request.as_mut().poll(cx) {
+                return Poll::Ready(reply);
             }
+            // A timer costs an allocation, so it is made only if the backend does not answer at once.
             let timer = timer.get_or_insert_with(|| self.environment.sleep(at_most));
-            timer.as_mut().poll(cx).map(|()| Err(no_answer(at_most)))
+            timer.as_mut().poll(cx).map(|()| Err(no_reply(at_most)))
         })
         .await;
-        answer.map_err(|error| {
+        reply.map_err(|error| {
             let error = error.at(verb, self.backend.info().name);
             resource.map_or(error.clone(), |resource| error.on(resource))
         })
     }
 }
 
-fn no_answer(within: Duration) -> Error {
-    Error::new(ErrorKind::Unavailable, format!("no answer within {within:?}")).with_effect(Effect::Unknown)
+fn no_reply(within: Duration) -> Error {
+    let message = format!("no answer from the backend within {within:?}");
+    Error::new(ErrorKind::Unavailable, message).with_effect(Effect::Unknown)
 }
 
 impl fmt::Debug for Engine {

@@ -1,4 +1,4 @@
-//! Several at once: all or none.
+//! Several leases at once: all of them, or none.
 
 use std::{
     future::{Future, poll_fn},
@@ -13,14 +13,15 @@ use leasehold_core::{Error, ErrorKind, FencingToken, Resource, Result};
 use crate::{
     client::{Client, TokenKind},
     engine::{
-        Patience,
-        tenure::{Handle, Tenure},
+        WaitLimit,
+        held_lease::{HeldLease, LeaseHandle},
     },
     request::LeaseRequest,
 };
 
-/// A request for several leases. They are taken in the order of their keys, so that callers who want some of the
-/// same never wait for each other in a circle; if one fails, the others are given back.
+/// A request for several leases. If one fails, the others are released.
+///
+/// They are acquired in the order of their keys, so that two callers that want some of the same leases cannot deadlock.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
@@ -40,7 +41,7 @@ use crate::{
 pub struct AllRequest {
     client: Client,
     requests: Vec<LeaseRequest>,
-    patience: Patience,
+    wait_limit: WaitLimit,
 }
 
 impl AllRequest {
@@ -52,125 +53,135 @@ impl AllRequest {
         AllRequest {
             client: client.clone(),
             requests,
-            patience: Patience::AtMost(LeaseRequest::<FencingToken>::WAIT),
+            wait_limit: WaitLimit::AtMost(LeaseRequest::<FencingToken>::WAIT),
         }
     }
 
-    /// One more, of whatever kind.
+    /// Adds a request, of any kind.
     pub fn and<T: TokenKind>(mut self, request: LeaseRequest<T>) -> AllRequest {
         self.requests.push(request.with_kind());
         self
     }
 
-    /// How long to wait for all of them together; what each request says of waiting does not count. Default 10 s.
+    /// How long to wait for all leases together. The wait limits of the single requests are ignored. Default 10 s.
     pub fn wait(mut self, at_most: Duration) -> AllRequest {
-        self.patience = Patience::AtMost(at_most);
+        self.wait_limit = WaitLimit::AtMost(at_most);
         self
     }
 
-    /// Waits as long as it takes.
+    /// Waits without a limit. Default: [`AllRequest::wait`] of 10 s.
     pub fn wait_forever(mut self) -> AllRequest {
-        self.patience = Patience::Forever;
+        self.wait_limit = WaitLimit::Forever;
         self
     }
 
-    /// Acquires them all.
+    /// Acquires all leases.
     ///
-    /// One round trip each.
+    /// One round trip for each lease.
+    ///
+    /// # Guarantees
+    /// As [`LeaseRequest::acquire`], for each lease. All of them hold when this returns.
+    ///
+    /// # Fairness
+    /// As [`LeaseRequest::acquire`], for each lease by itself.
     ///
     /// # Cancel safety
-    /// Dropped at any point, nothing stays held.
+    /// If it is dropped at any point, nothing stays held.
     ///
     /// # Errors
-    /// As [`LeaseRequest::acquire`], for the first that fails; `Invalid` if one resource is named twice; `Lost` if
-    /// one was lost while waiting for another.
+    /// As [`LeaseRequest::acquire`], of the first lease that fails; `Invalid` if a resource is named twice; `Lost` if a
+    /// lease was lost while this waited for another.
     pub async fn acquire(self) -> Result<LeaseSet> {
         let mut requests = self.requests;
         for request in &requests {
             request.resource()?;
         }
+        // The same order for all callers: two of them never wait for each other.
         requests.sort_by(|a, b| a.resource().ok().cmp(&b.resource().ok()));
         if let Some(pair) =
             requests.windows(2).find(|pair| pair[0].resource().ok() == pair[1].resource().ok())
         {
-            let message = "it is named twice: a caller would wait for itself";
+            let message = "the resource is named twice, so the request would wait for itself: name it once";
             return Err(Error::new(ErrorKind::Invalid, message).on(pair[0].resource()?));
         }
         let environment = &self.client.engine.environment;
         let started = environment.now();
         let mut handles = Vec::with_capacity(requests.len());
         for request in requests {
-            let patience = match self.patience {
-                Patience::AtMost(at_most) => {
-                    Patience::AtMost(at_most.saturating_sub(started.until(environment.now())))
+            let wait_limit = match self.wait_limit {
+                WaitLimit::AtMost(at_most) => {
+                    WaitLimit::AtMost(at_most.saturating_sub(started.until(environment.now())))
                 }
                 other => other,
             };
-            // An early return drops, so gives back, the ones before.
-            handles.push(request.with_patience(patience).acquire().await?.into_handle());
+            // An early return drops the handles, which releases the leases so far.
+            handles.push(request.with_wait_limit(wait_limit).acquire().await?.into_handle());
         }
+        // An early lease may have been lost while this waited for a later one.
         let set = LeaseSet { handles };
         set.check()?;
         Ok(set)
     }
 }
 
-/// Several leases that stand and fall together. Dropping it releases them all.
+/// Several leases that are held together. Dropping the set releases all of them.
 #[must_use = "dropping a lease set releases it"]
 #[derive(Debug)]
 pub struct LeaseSet {
-    handles: Vec<Handle>,
+    handles: Vec<LeaseHandle>,
 }
 
 impl LeaseSet {
-    /// How many.
+    /// The number of leases.
     pub fn len(&self) -> usize {
         self.handles.len()
     }
 
-    /// Whether nothing was asked for.
+    /// Whether the set has no leases.
     pub fn is_empty(&self) -> bool {
         self.handles.is_empty()
     }
 
-    /// What is held, in key order.
+    /// The resources, in key order.
     pub fn resources(&self) -> impl Iterator<Item = &Resource> {
-        self.tenures().map(|tenure| &tenure.resource)
+        self.leases().map(|held| &held.resource)
     }
 
-    fn tenures(&self) -> impl Iterator<Item = &Arc<Tenure>> {
-        self.handles.iter().map(Handle::tenure)
+    fn leases(&self) -> impl Iterator<Item = &Arc<HeldLease>> {
+        self.handles.iter().map(LeaseHandle::lease)
     }
 
-    /// The token of one of them; None if it is not in the set, or is shared.
+    /// The fencing token of one lease; `None` if it is not in the set, or is shared.
     pub fn token(&self, kind: &str, id: &str) -> Option<FencingToken> {
-        let named = |tenure: &&Arc<Tenure>| tenure.resource.kind() == kind && tenure.resource.id() == id;
-        self.tenures().find(named).filter(|tenure| tenure.share.is_exclusive()).map(|tenure| tenure.token)
+        let named = |held: &&Arc<HeldLease>| held.resource.kind() == kind && held.resource.id() == id;
+        self.leases().find(named).filter(|held| held.share.is_exclusive()).map(|held| held.token)
     }
 
-    /// Whether to go on, by the clocks at this moment.
+    /// Checks that all leases hold, by the clocks at this moment.
     ///
     /// # Errors
     /// `Lost` once any of them is over.
     pub fn check(&self) -> Result<()> {
-        self.tenures().try_for_each(|tenure| tenure.check())
+        self.leases().try_for_each(|held| held.check())
     }
 
-    /// Works while all of them hold; drops the work at its next await point when one is lost.
+    /// Runs the work while all leases hold. When one is lost, the work is dropped at its next await point.
+    ///
+    /// # Guarantees
+    /// As [`LeaseView::hold`](crate::LeaseView::hold), for every lease of the set.
     ///
     /// # Cancel safety
-    /// The work is dropped; the leases stay.
+    /// If it is dropped, the work is dropped with it. The leases stay.
     ///
     /// # Errors
-    /// `Lost` if one was over before the work was done.
+    /// `Lost` if a lease was over before the work was done.
     pub async fn hold<W: Future>(&self, work: W) -> Result<W::Output> {
         let mut work = pin!(work);
-        let mut ended: Vec<_> =
-            self.tenures().map(|tenure| Box::pin(Arc::clone(tenure).until_ended())).collect();
+        let mut ended: Vec<_> = self.leases().map(|held| Box::pin(Arc::clone(held).until_ended())).collect();
         poll_fn(move |cx| {
-            for (tenure, ended) in self.tenures().zip(&mut ended) {
-                if let Poll::Ready(ending) = ended.as_mut().poll(cx) {
-                    return Poll::Ready(Err(tenure.lost(ending)));
+            for (held, ended) in self.leases().zip(&mut ended) {
+                if let Poll::Ready(reason) = ended.as_mut().poll(cx) {
+                    return Poll::Ready(Err(held.lost(reason)));
                 }
             }
             self.check()?;
@@ -179,19 +190,21 @@ impl LeaseSet {
         .await
     }
 
-    /// Gives them all back, in the opposite order.
+    /// Releases all leases, in the opposite order.
+    ///
+    /// One round trip for each lease.
     ///
     /// # Cancel safety
-    /// Dropped part-way, the reaper gives back the rest.
+    /// If it is dropped part-way, the rest is released in the background.
     ///
     /// # Errors
-    /// The first error of any; the others are released all the same.
+    /// The first error. The other leases are released all the same.
     pub async fn release(mut self) -> Result<()> {
         let mut outcome = Ok(());
         while let Some(handle) = self.handles.pop() {
-            let tenure = handle.tenure();
-            if tenure.handles() == 1 {
-                outcome = outcome.and(tenure.engine.release(tenure, tenure.terms().at_least).await.map(drop));
+            let held = handle.lease();
+            if held.handles() == 1 {
+                outcome = outcome.and(held.engine.release(held, held.options().at_least).await.map(drop));
             }
         }
         outcome

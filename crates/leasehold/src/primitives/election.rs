@@ -1,4 +1,4 @@
-//! One leader, whom all can see.
+//! Elections: one leader at a time, which all clients can see.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -8,7 +8,7 @@ use leasehold_core::{
 
 use crate::{client::Client, lease::LeaseView, request::LeaseRequest};
 
-/// One leader at a time, with a value that all can see and that may change while it leads.
+/// An election: one leader at a time, with a value that all clients can see. The leader can change its value.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
@@ -28,20 +28,20 @@ pub struct Election {
     resource: Result<Resource>,
 }
 
-/// Who leads.
+/// The current leader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Leader {
-    /// Of its grant.
+    /// The fencing token of its grant.
     pub token: FencingToken,
-    /// Who, for people.
+    /// The host, process and label of the leader, for people.
     pub holder: Arc<Holder>,
-    /// What it wants others to know.
+    /// Its value, as bytes.
     pub note: Option<Arc<[u8]>>,
 }
 
 impl Leader {
-    /// The note, if it is text.
+    /// Its value, if that is text.
     pub fn value(&self) -> Option<&str> {
         self.note.as_deref().and_then(|note| std::str::from_utf8(note).ok())
     }
@@ -52,22 +52,25 @@ impl Election {
         Election { client: client.clone(), resource }
     }
 
-    /// A request to lead, with the value that others are to see. It waits until it leads unless told otherwise.
+    /// A request to lead, with the value that other clients see. By default it waits without a limit.
     pub fn candidate(&self, value: impl AsRef<[u8]>) -> LeaseRequest {
         LeaseRequest::exclusive(&self.client, self.resource.clone()).note(value).wait_forever()
     }
 
-    /// Stands for election, does the work while it leads, and stands again when the lead was lost, until the work has
-    /// ended by itself.
+    /// Waits until it leads, and runs the work. If the lead is lost, it waits again and starts the work anew. Returns when
+    /// the work has finished.
     ///
     /// # Guarantees
-    /// The work of a lost lead is dropped before anyone else can lead, as [`LeaseView::hold`] has it.
+    /// The work of a lost lead is dropped before another candidate can lead, as with [`LeaseView::hold`].
+    ///
+    /// # Fairness
+    /// As [`LeaseRequest::acquire`].
     ///
     /// # Cancel safety
-    /// Dropped, it resigns.
+    /// If it is dropped, the work is dropped and the lead is released in the background.
     ///
     /// # Errors
-    /// Whatever `acquire` says; a lead that was lost is no error.
+    /// As [`LeaseRequest::acquire`]. A lost lead is not an error.
     ///
     /// # Examples
     /// ```
@@ -86,26 +89,27 @@ impl Election {
         loop {
             let lead = self.candidate(value.as_ref()).acquire().await?;
             if let Ok(done) = lead.hold(work(lead.view())).await {
-                drop(lead.release().await); // the work is done; what is not answered is repeated in the background
+                drop(lead.release().await); // the work is done; a failed release is repeated in the background
                 return Ok(done);
             }
-            drop(lead); // lost: given back in the background, if there is anything to give back
+            drop(lead); // lost; released in the background, in case the backend still has it
+            // Pause, so that a backend that refuses every renewal is not asked in a tight loop.
             self.client.engine.environment.sleep(Backoff::FIRST).await;
         }
     }
 
-    /// Watches who leads.
+    /// An observer of the leader.
     ///
     /// # Errors
-    /// `Invalid` if the name was bad.
+    /// `Invalid` if the name is invalid.
     pub fn observe(&self) -> Result<Observer> {
-        let owner = OwnerToken::fresh(&*self.client.engine.environment); // a watcher, known to nobody
+        let owner = OwnerToken::fresh(&*self.client.engine.environment); // `wait` needs an owner token; this one never claims anything
         let claim = ClaimRef { resource: self.resource.clone()?, owner };
         Ok(Observer { client: self.client.clone(), claim, seen: None })
     }
 }
 
-/// Sees who leads, and every change that lasts long enough to be seen.
+/// Observes who leads. A leader that leads only for a moment between two looks may be missed.
 #[derive(Debug)]
 pub struct Observer {
     client: Client,
@@ -114,16 +118,19 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// How long before it looks again, whatever the wake-ups say.
-    const LOOK_AGAIN: Duration = Duration::from_secs(5);
+    /// The longest time between two looks while nobody leads, whatever wake-ups come.
+    const LOOK_EVERY_MAX: Duration = Duration::from_secs(5);
+    /// The longest time between two looks while somebody leads: nothing wakes the observer when the lead expires.
+    const LOOK_WHILE_LED: Duration = Duration::from_secs(1);
 
-    /// Who leads now, the first time; then whoever leads after the next change. `None`: nobody.
+    /// The first call returns the leader at once. Later calls wait until the leader or its value has changed. `None` if
+    /// nobody leads.
     ///
     /// # Cancel safety
-    /// Nothing is forgotten: the next call goes on from the last answer.
+    /// No change is lost: the next call compares with the last leader that was returned.
     ///
     /// # Errors
-    /// Whatever the backend says; asking again goes on.
+    /// The backend's error. Call it again to go on.
     pub async fn next(&mut self) -> Result<Option<Leader>> {
         loop {
             if let Some((cursor, leader)) = &self.seen {
@@ -131,9 +138,9 @@ impl Observer {
             }
             let snapshot = self.look().await?;
             let now = leader_of(&snapshot);
-            let news = self.seen.as_ref().is_none_or(|(_, before)| *before != now);
+            let has_changed = self.seen.as_ref().is_none_or(|(_, before)| *before != now);
             self.seen = Some((snapshot.cursor, now.clone()));
-            if news {
+            if has_changed {
                 return Ok(now);
             }
         }
@@ -141,10 +148,9 @@ impl Observer {
 
     async fn wait(&self, cursor: &Cursor, leader: &Option<Leader>) {
         let engine = &self.client.engine;
-        // While somebody leads, its expiry is a change that nobody announces.
-        let at_most = if leader.is_some() { Duration::from_secs(1) } else { Observer::LOOK_AGAIN };
+        let at_most = if leader.is_some() { Observer::LOOK_WHILE_LED } else { Observer::LOOK_EVERY_MAX };
         let request = engine.backend.wait(&self.claim, cursor, at_most);
-        let limit = at_most + Observer::LOOK_AGAIN;
+        let limit = at_most + Observer::LOOK_EVERY_MAX;
         if engine.call(Verb::Wait, Some(&self.claim.resource), limit, request).await.is_err() {
             engine.environment.sleep(Backoff::FIRST).await;
         }

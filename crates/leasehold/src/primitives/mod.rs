@@ -1,4 +1,5 @@
-//! Small named handles that make the one request type. Verbs are methods, primitives are data.
+//! Semaphores, read-write locks, elections, sets and scopes. Each makes the same [`LeaseRequest`](crate::LeaseRequest)
+//! with other data (ADR 0002).
 
 mod all;
 mod election;
@@ -8,7 +9,7 @@ mod semaphore;
 
 pub use all::{AllRequest, LeaseSet};
 pub use election::{Election, Leader, Observer};
-pub(crate) use reentrant::Reentry;
 pub use reentrant::Scope;
+pub(crate) use reentrant::ScopeEntry;
 pub use rwlock::RwLock;
 pub use semaphore::Semaphore;

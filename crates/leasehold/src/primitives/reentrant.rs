@@ -1,4 +1,6 @@
-//! Entering again what one holds already: by a scope that is handed down, never by thread or task.
+//! Reentrant leases, by a [`Scope`] that callers pass on.
+//!
+//! Not by thread or task: a future moves between threads, and a task may run unrelated work.
 
 use std::{
     collections::HashMap,
@@ -8,9 +10,9 @@ use std::{
 use leasehold_core::{Error, ErrorKind, Resource, Result, Share};
 use tokio::sync::OwnedMutexGuard;
 
-use crate::engine::tenure::{Handle, Tenure};
+use crate::engine::held_lease::{HeldLease, LeaseHandle};
 
-/// Who re-enters. Requests [within](crate::LeaseRequest::within) one scope share what they hold.
+/// Makes leases reentrant: requests [within](crate::LeaseRequest::within) one scope share the leases that it holds.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
@@ -26,64 +28,68 @@ use crate::engine::tenure::{Handle, Tenure};
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Scope(Arc<Mutex<HashMap<Resource, Room>>>);
+pub struct Scope(Arc<Mutex<HashMap<Resource, ScopeSlot>>>);
 
-/// What the scope holds of one resource. Locked while one of its requests acquires, so that another waits for the
-/// outcome instead of queueing behind itself.
-type Room = Arc<tokio::sync::Mutex<Weak<Tenure>>>;
+/// The lease that a scope holds of one resource. Locked while a request of the scope acquires it, so that another request
+/// waits for the outcome instead of queueing behind its own scope.
+type ScopeSlot = Arc<tokio::sync::Mutex<Weak<HeldLease>>>;
 
-/// What a request finds in a scope.
-pub(crate) enum Reentry {
-    /// It is held already.
-    Again(Handle),
-    /// It is not: acquire it, and remember it here.
-    First(Seat),
+/// How a request enters a scope.
+pub(crate) enum ScopeEntry {
+    /// The scope holds the lease: one more handle of it.
+    Again(LeaseHandle),
+    /// The scope does not hold the lease: acquire it, and put it into the slot.
+    First(LockedSlot),
 }
 
-/// The right to acquire for the scope.
-pub(crate) struct Seat(OwnedMutexGuard<Weak<Tenure>>);
+/// A locked slot: the right to acquire for the scope.
+pub(crate) struct LockedSlot(OwnedMutexGuard<Weak<HeldLease>>);
 
-impl Seat {
-    pub(crate) fn remember(&mut self, tenure: &Arc<Tenure>) {
-        *self.0 = Arc::downgrade(tenure);
+impl LockedSlot {
+    pub(crate) fn set_lease(&mut self, lease: &Arc<HeldLease>) {
+        *self.0 = Arc::downgrade(lease);
     }
 }
 
 impl Scope {
-    /// An empty one.
+    /// From this many slots on, unused slots are removed before a new one is made.
+    const SLOTS_KEPT: usize = 64;
+
+    /// A scope that holds nothing.
     pub fn new() -> Scope {
         Scope::default()
     }
 
-    pub(crate) async fn enter(&self, resource: &Resource, share: Share) -> Result<Reentry> {
-        let seat = Arc::clone(&self.room(resource)).lock_owned().await;
-        let Some(tenure) = seat.upgrade() else { return Ok(Reentry::First(Seat(seat))) };
-        if tenure.check().is_err() {
-            return Ok(Reentry::First(Seat(seat)));
+    pub(crate) async fn enter(&self, resource: &Resource, share: Share) -> Result<ScopeEntry> {
+        let slot = Arc::clone(&self.slot(resource)).lock_owned().await;
+        let Some(lease) = slot.upgrade() else { return Ok(ScopeEntry::First(LockedSlot(slot))) };
+        if lease.check().is_err() {
+            return Ok(ScopeEntry::First(LockedSlot(slot)));
         }
-        // A writer may read what it writes; a reader may not write: two of them would wait for each other.
-        if tenure.share.capacity() == share.capacity() && tenure.share.weight() < share.weight() {
+        // A writer may read what it writes. A reader may not write: two readers that wait to write wait for each other.
+        if lease.share.capacity() == share.capacity() && lease.share.weight() < share.weight() {
             let message = format!(
-                "this scope holds {:?} and asks for {share:?}: two that do so wait for each other; release first",
-                tenure.share
+                "this scope holds {:?} and asks for {share:?}; two scopes that do so would wait for each other: \
+                 release the lease first",
+                lease.share
             );
             return Err(Error::new(ErrorKind::Invalid, message).on(resource));
         }
-        if tenure.share.capacity() != share.capacity() {
-            return Err(Error::mismatch(tenure.share.capacity(), share.capacity()).on(resource));
+        if lease.share.capacity() != share.capacity() {
+            return Err(Error::mismatch(lease.share.capacity(), share.capacity()).on(resource));
         }
-        Ok(tenure.enter_again().map_or(Reentry::First(Seat(seat)), Reentry::Again))
+        Ok(lease.another_handle().map_or(ScopeEntry::First(LockedSlot(slot)), ScopeEntry::Again))
     }
 
-    fn room(&self, resource: &Resource) -> Room {
-        let mut rooms = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Rooms that nobody is in are forgotten, so a long-lived scope does not grow.
-        let in_use = |room: &mut Room| {
-            Arc::strong_count(room) > 1 || room.try_lock().map_or(true, |tenure| tenure.strong_count() > 0)
+    fn slot(&self, resource: &Resource) -> ScopeSlot {
+        let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_used = |slot: &mut ScopeSlot| {
+            Arc::strong_count(slot) > 1 || slot.try_lock().map_or(true, |lease| lease.strong_count() > 0)
         };
-        if rooms.len() >= 64 && !rooms.contains_key(resource) {
-            rooms.retain(|_, room| in_use(room));
+        // So that a scope that lives long does not grow.
+        if slots.len() >= Scope::SLOTS_KEPT && !slots.contains_key(resource) {
+            slots.retain(|_, slot| is_used(slot));
         }
-        Arc::clone(rooms.entry(resource.clone()).or_default())
+        Arc::clone(slots.entry(resource.clone()).or_default())
     }
 }

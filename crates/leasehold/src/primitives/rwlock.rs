@@ -1,10 +1,11 @@
-//! Many readers or one writer.
+//! Read-write locks.
 
 use leasehold_core::{Resource, Result, Share, ShareNumber};
 
 use crate::{client::Client, request::LeaseRequest};
 
-/// Many readers or one writer, in order of arrival: readers that come after a waiting writer wait behind it.
+/// A read-write lock: many readers or one writer, in order of arrival. A reader that comes after a waiting writer waits
+/// behind it.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
@@ -28,12 +29,12 @@ impl RwLock {
         RwLock { client: client.clone(), resource }
     }
 
-    /// A request to read, together with other readers.
+    /// A request for a read lease, which other readers can hold at the same time.
     pub fn read(&self) -> LeaseRequest<ShareNumber> {
         LeaseRequest::of(&self.client, self.resource.clone(), Ok(Share::READ))
     }
 
-    /// A request to write, alone.
+    /// A request for the write lease, which is exclusive.
     pub fn write(&self) -> LeaseRequest {
         LeaseRequest::of(&self.client, self.resource.clone(), Ok(Share::WRITE))
     }

@@ -1,10 +1,10 @@
-//! At most n at a time.
+//! Semaphores.
 
 use leasehold_core::{Resource, Result, Share, ShareNumber};
 
 use crate::{client::Client, request::LeaseRequest};
 
-/// At most `capacity` permits at a time, across all processes.
+/// A semaphore: at most `capacity` permits at a time, across all processes.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
@@ -28,7 +28,7 @@ impl Semaphore {
         Semaphore { client: client.clone(), resource, capacity }
     }
 
-    /// A request for this many permits, in order of arrival: a large request is not starved by small ones.
+    /// A request for this many permits. Requests are granted in order of arrival, so small ones do not starve a large one.
     pub fn permits(&self, weight: u32) -> LeaseRequest<ShareNumber> {
         LeaseRequest::of(&self.client, self.resource.clone(), Share::new(weight, self.capacity))
     }

@@ -1,232 +1,307 @@
-//! The verb `acquire`: all nodes at once, granted as soon as a majority is certain.
+//! Acquire over a quorum: ask all nodes at once, and grant as soon as a majority is certain.
+//!
+//! 1. Choose an attempt id and a token to propose. Ask every node for its vote, but leave out nodes that failed a short
+//!    while ago if there is a majority without them.
+//! 2. After each reply, [`tally::decide`] says what to do next:
+//!    - `Granted`: a majority gave the same token. Done.
+//!    - `Claim`: a majority gave the lock, but with different numbers. Ask for the greatest of them on all nodes.
+//!    - `Propose`: the proposal is too far from the clocks of the nodes. Propose again, once, by their clocks.
+//!    - `Contested`: the vote is split, and this attempt has the most votes. Pause, and ask the other nodes again.
+//!    - `Blocked`, `Cancelled`, and errors: stop.
+//!    - `Wait`: wait for the next reply. Nodes that do not reply in a tenth of the ttl count as silent.
+//! 3. Granted: remember the grant, and tell the token to nodes that gave another number. Late replies are handled in the
+//!    background ([`renew`](super::renew)).
+//! 4. Not granted: take back the votes of this attempt ([`undo`](super::undo)). Where a vote went unanswered, leave a
+//!    tombstone for the attempt, so that a late request does not take the lock.
+//!
+//! Votes belong to an attempt, not to the owner (ADR 0017): the owner may ask again while an earlier attempt is being
+//! undone.
 
 use std::{sync::Arc, time::Duration};
 
 use leasehold_core::{
-    Blocked, Claim, Effect, Error, ErrorKind, FencingToken, Grant, Limits, ReleaseRequest, Result, Timestamp,
-    Verdict,
+    Blocked, Claim, Effect, Error, ErrorKind, FencingToken, Grant, HeldBy, Limits, ReleaseRequest, Result,
+    Timestamp, Verdict,
     backoff::jitter,
     clock::Task,
     quorum_node::{
-        UndoRequest, Vote, VoteOutcome, VoteRequest,
+        Vote, VoteOutcome, VoteRequest,
         tally::{self, Decision, NodeAnswer},
     },
 };
 use leasehold_support::race::{Either, first};
 
 use super::{
-    Fan, Shared,
-    refuse::{too_long, unavailable},
+    NodeRequests, QuorumState,
+    checks::{ttl_above_gate, unavailable},
 };
 
-/// How often a split vote is tried again before giving way.
+/// How often a split vote is repeated before this attempt gives up.
 const CONTESTS_MAX: u32 = 6;
-/// How often numbers may have to be claimed again.
+/// How often a greater number may be claimed.
 const CLAIMS_MAX: u32 = 8;
-/// The first pause in a split vote: about a round trip, for the others to give way.
+/// How often a token may be proposed again by the clocks of the nodes.
+const PROPOSALS_MAX: u32 = 1;
+/// The first pause in a split vote: about a round trip, in which the other attempts take back their votes.
 const CONTEST_PAUSE: Duration = Duration::from_millis(4);
+/// How soon nodes that another claim holds are asked again, while other nodes do not reply. A release may have reached
+/// them by then.
+const ASK_HELD_AGAIN: Duration = Duration::from_millis(50);
+/// How long to wait for late replies after an error. The more is known, the fewer tombstones are needed.
+const LATE_REPLIES_MAX: Duration = Duration::from_millis(100);
 
-/// How soon nodes that are held are asked again while others keep us waiting: they may have heard of a farewell by then.
-const ASK_AGAIN: Duration = Duration::from_millis(50);
-/// How long answers are waited for that cannot change the outcome.
-const HEAR_OUT: Duration = Duration::from_millis(100);
-
-/// How much less than its lock's time a grant is good for: clocks that run apart.
-fn drift(remaining: Duration) -> Duration {
+/// How much shorter a grant is than the locks of its nodes: clocks may run at different speeds.
+fn clock_drift(remaining: Duration) -> Duration {
     remaining / 100 + Duration::from_millis(2)
 }
 
-impl Shared {
-    pub(super) async fn acquire(self: &Arc<Shared>, claim: &Claim, limits: &Limits) -> Result<Verdict> {
-        self.admit(claim, limits)?;
+pub(super) fn is_ours(outcome: &VoteOutcome) -> bool {
+    matches!(outcome, VoteOutcome::Yours { .. })
+}
+
+fn is_held(outcome: &VoteOutcome) -> bool {
+    matches!(outcome, VoteOutcome::Held { .. })
+}
+
+/// Whether the node voted, with an outcome like this.
+pub(super) fn voted(answer: &NodeAnswer, like: impl Fn(&VoteOutcome) -> bool) -> bool {
+    matches!(answer, NodeAnswer::Vote(vote) if like(&vote.choice))
+}
+
+impl QuorumState {
+    pub(super) async fn acquire(self: &Arc<QuorumState>, claim: &Claim, limits: &Limits) -> Result<Verdict> {
+        self.check_claim(claim, limits)?;
         if let Some(from) = &claim.takes_over_from {
-            // Nobody stands in line here, so there is no seat to hand over: the one goes, the other asks.
+            // A quorum cannot hand over in one step (ADR 0017): release the predecessor, then ask.
             let mut request = ReleaseRequest::new(claim.reference());
             (request.owner, request.tombstone) = (from.owner, from.tombstone);
             self.release(&request).await?;
         }
-        let mut seek = Seek::new(self, claim)?;
-        let outcome = seek.run().await;
+        let mut attempt = QuorumAttempt::new(self, claim)?;
+        let outcome = attempt.run().await;
         match outcome {
             Ok(Verdict::Granted(_)) => {
-                seek.granted();
+                attempt.record_grant();
                 outcome
             }
             Ok(verdict) => {
-                seek.hear_out(Duration::ZERO).await;
-                seek.give_back().await;
+                // Without a wait: the claim asks again soon, and late votes are undone in the background.
+                attempt.take_late_replies(Duration::ZERO).await;
+                attempt.undo_votes().await;
                 Ok(verdict)
             }
             Err(error) => {
-                seek.hear_out(HEAR_OUT).await;
-                let effect = if seek.give_back().await { Effect::None } else { Effect::Unknown };
+                attempt.take_late_replies(LATE_REPLIES_MAX).await;
+                let effect = if attempt.undo_votes().await { Effect::None } else { Effect::Unknown };
                 Err(error.with_effect(effect))
             }
         }
     }
 }
 
-/// One call of `acquire` on its way.
-struct Seek<'a> {
-    shared: &'a Arc<Shared>,
-    claim: &'a Claim,
-    ballot: Arc<VoteRequest>,
-    answers: Vec<NodeAnswer>,
-    /// Which nodes failed in a way that leaves open whether they executed it.
-    unanswered: Vec<bool>,
-    /// Which nodes were left alone.
+/// One attempt to get the votes of a majority.
+pub(super) struct QuorumAttempt<'a> {
+    pub(super) state: &'a Arc<QuorumState>,
+    pub(super) claim: &'a Claim,
+    pub(super) request: Arc<VoteRequest>,
+    /// The last answer of each node.
+    pub(super) answers: Vec<NodeAnswer>,
+    /// For each node, whether a request to it may have been executed without a reply.
+    pub(super) unanswered: Vec<bool>,
+    /// For each node, whether it was left out because it failed a short while ago.
     skipped: Vec<bool>,
-    fan: Fan<Result<Vote>>,
+    pub(super) requests: NodeRequests<Result<Vote>>,
     started: Timestamp,
-    /// From the first disagreement on, numbers are claimed.
-    claims: u32,
+    rounds: Rounds,
     token: Option<FencingToken>,
-    /// Why a node did not vote: that it refuses us is worth more than that it is not there.
+    /// Why a node did not vote. That a node refuses us says more than that it cannot be reached.
     failure: Option<Error>,
 }
 
-impl<'a> Seek<'a> {
-    fn new(shared: &'a Arc<Shared>, claim: &'a Claim) -> Result<Seek<'a>> {
-        let started = shared.environment.now();
-        let ballot = Arc::new(VoteRequest {
+/// How often this attempt has repeated something.
+#[derive(Default)]
+struct Rounds {
+    contests: u32,
+    /// From the first claim on, nodes are asked for the number and not for their vote.
+    claims: u32,
+    proposals: u32,
+}
+
+/// Whether to go on.
+enum Progress {
+    /// The outcome of the attempt.
+    Done(Result<Verdict>),
+    /// A reply was taken. The time limit runs on.
+    Continue,
+    /// Nodes were asked again, so they get a new time limit.
+    Asked,
+}
+
+impl<'a> QuorumAttempt<'a> {
+    fn new(state: &'a Arc<QuorumState>, claim: &'a Claim) -> Result<QuorumAttempt<'a>> {
+        let started = state.environment.now();
+        let request = Arc::new(VoteRequest {
             resource: claim.resource.clone(),
             owner: claim.owner,
-            attempt: shared.next_attempt(claim.owner),
+            attempt: state.next_attempt(claim.owner),
             ttl: claim.ttl,
-            proposal: shared.proposal(claim)?,
+            proposal: state.first_proposal(claim)?,
             holder: Arc::clone(&claim.holder),
             note: claim.note.clone(),
         });
-        let size = shared.size();
-        let quiet: Vec<bool> = shared.slots.iter().map(|slot| slot.is_quiet(started)).collect();
-        let enough = quiet.iter().filter(|quiet| !**quiet).count() >= tally::majority(size);
-        let skipped: Vec<bool> = quiet.iter().map(|quiet| *quiet && enough).collect();
-        let mut seek = Seek {
-            shared,
+        let size = state.size();
+        let backs_off: Vec<bool> = state.nodes.iter().map(|handle| handle.is_backing_off(started)).collect();
+        let others_suffice = backs_off.iter().filter(|off| !**off).count() >= tally::majority(size);
+        let mut attempt = QuorumAttempt {
+            state,
             claim,
-            ballot,
+            request,
             answers: vec![NodeAnswer::Silent; size],
             unanswered: vec![false; size],
-            skipped,
-            fan: Fan::new(),
+            skipped: backs_off.iter().map(|off| *off && others_suffice).collect(),
+            requests: NodeRequests::new(),
             started,
-            claims: 0,
+            rounds: Rounds::default(),
             token: None,
             failure: None,
         };
-        (0..size).for_each(|node| {
-            if !seek.skipped[node] {
-                seek.ask(node);
+        for node in 0..size {
+            if !attempt.skipped[node] {
+                attempt.ask(node);
             }
-        });
-        Ok(seek)
-    }
-
-    /// Asks a node for the lock; from the first disagreement on, for the number.
-    fn ask(&mut self, node: usize) {
-        let (asked, ballot) = (Arc::clone(&self.shared.slots[node].node), Arc::clone(&self.ballot));
-        let holds =
-            matches!(&self.answers[node], NodeAnswer::Vote(Vote { choice: VoteOutcome::Yours { .. }, .. }));
-        self.answers[node] = NodeAnswer::Pending;
-        if self.claims > 0 && holds {
-            self.fan.ask(node, async move { asked.claim(&ballot).await });
-        } else {
-            self.fan.ask(node, async move { asked.vote(&ballot).await });
         }
-    }
-
-    fn timer(&self) -> Task {
-        self.shared.environment.sleep(Shared::patience(self.claim.ttl))
+        Ok(attempt)
     }
 
     async fn run(&mut self) -> Result<Verdict> {
-        let (mut timer, mut contests, mut proposals) = (self.timer(), 0, 0);
+        let mut timer = self.node_timer();
         loop {
-            match tally::decide(&self.answers, self.ballot.attempt) {
-                Decision::Wait => match first(self.hear(), &mut timer).await {
-                    Either::Left(true) => {}
-                    Either::Left(false) | Either::Right(()) => self.silence(),
-                },
-                Decision::Granted { token, remaining } => return self.in_time(token, remaining),
-                Decision::Claim { number } => {
-                    if self.claims >= CLAIMS_MAX || self.is_late(self.claim.ttl) {
-                        return Err(unavailable("the nodes did not agree on a token in time".to_owned()));
-                    }
-                    self.claims += 1;
-                    self.propose(number);
-                    self.ask_again(|choice| matches!(choice, VoteOutcome::Yours { .. }));
-                    timer = self.timer();
-                }
-                Decision::Propose { clock } if proposals == 0 => {
-                    proposals += 1;
-                    self.propose(FencingToken::propose(self.claim.floor, clock.as_micros())?);
-                    self.ask_again(|choice| matches!(choice, VoteOutcome::Far));
-                    timer = self.timer();
-                }
-                Decision::Propose { .. } => return Err(self.far()),
-                Decision::Contested if contests < CONTESTS_MAX && !self.is_late(self.claim.ttl) => {
-                    self.pause(contests).await;
-                    contests += 1;
-                    self.ask_again(|choice| !matches!(choice, VoteOutcome::Yours { .. }));
-                    timer = self.timer();
-                }
-                Decision::Contested => return Ok(Verdict::Blocked(Blocked::default())),
-                Decision::Blocked { by } => {
-                    let mut blocked = Blocked::default();
-                    blocked.changes_in = by.as_ref().map(|by| by.remaining);
-                    blocked.holders = by.into_iter().map(|by| *by).collect();
-                    return Ok(Verdict::Blocked(blocked));
-                }
-                Decision::Cancelled => return Ok(Verdict::Cancelled),
-                Decision::TooLong { gate } => return Err(too_long(gate)),
-                Decision::Stopped { abstain } => return Err(self.shared.stopped(abstain)),
-                Decision::Unreachable { .. } if self.ask_skipped() => timer = self.timer(),
-                Decision::Unreachable { .. } => return Err(self.unreachable()),
+            match self.advance(&mut timer).await {
+                Progress::Done(outcome) => return outcome,
+                Progress::Asked => timer = self.node_timer(),
+                Progress::Continue => {}
             }
         }
     }
 
-    /// Takes the next answer; says whether there is one to come. If nobody answers for a while, asks those again that
-    /// someone else has: a farewell reaches one node before the other.
-    async fn hear(&mut self) -> bool {
-        let is_held = |choice: &VoteOutcome| matches!(choice, VoteOutcome::Held { .. });
-        let held = |answer: &NodeAnswer| matches!(answer, NodeAnswer::Vote(vote) if is_held(&vote.choice));
-        let next = if self.answers.iter().any(held) {
-            match first(self.fan.next(), self.shared.environment.sleep(ASK_AGAIN)).await {
-                Either::Left(next) => next,
-                Either::Right(()) => {
-                    self.ask_again(is_held);
-                    return true;
+    /// Does what the tally decides.
+    async fn advance(&mut self, timer: &mut Task) -> Progress {
+        match tally::decide(&self.answers, self.request.attempt) {
+            Decision::Wait => {
+                match first(self.next_reply(), timer).await {
+                    Either::Left(true) => {}
+                    Either::Left(false) | Either::Right(()) => self.count_pending_as_silent(),
                 }
+                Progress::Continue
             }
+            Decision::Granted { token, remaining } => Progress::Done(self.grant(token, remaining)),
+            Decision::Claim { number } => self.claim_number(number),
+            Decision::Propose { clock } => self.propose_again(clock.as_micros()),
+            Decision::Contested => self.contest().await,
+            Decision::Blocked { by } => Progress::Done(Ok(blocked_by(by))),
+            Decision::Cancelled => Progress::Done(Ok(Verdict::Cancelled)),
+            Decision::TooLong { gate } => Progress::Done(Err(ttl_above_gate(gate))),
+            Decision::Stopped { abstain } => Progress::Done(Err(self.state.too_few_voters(abstain))),
+            Decision::Unreachable { .. } if self.ask_skipped() => Progress::Asked,
+            Decision::Unreachable { .. } => Progress::Done(Err(self.unreachable())),
+        }
+    }
+
+    /// The nodes gave different numbers: ask all of them for the greatest.
+    fn claim_number(&mut self, number: FencingToken) -> Progress {
+        if self.rounds.claims >= CLAIMS_MAX || self.is_late(self.claim.ttl) {
+            let message = "the nodes did not agree on a token in time: try again";
+            return Progress::Done(Err(unavailable(message.to_owned())));
+        }
+        self.rounds.claims += 1;
+        self.set_proposal(number);
+        self.ask_again(is_ours);
+        Progress::Asked
+    }
+
+    /// The proposal is too far from the clocks of the nodes: propose by their clocks.
+    fn propose_again(&mut self, clock_micros: u64) -> Progress {
+        if self.rounds.proposals >= PROPOSALS_MAX {
+            return Progress::Done(Err(self.proposal_refused()));
+        }
+        self.rounds.proposals += 1;
+        match FencingToken::propose(self.claim.floor, clock_micros) {
+            Ok(proposal) => self.set_proposal(proposal),
+            Err(error) => return Progress::Done(Err(error)),
+        }
+        self.ask_again(|outcome| matches!(outcome, VoteOutcome::Far));
+        Progress::Asked
+    }
+
+    /// The vote is split. Pause, so that the other attempts take back their votes, and ask those nodes again.
+    async fn contest(&mut self) -> Progress {
+        if self.rounds.contests >= CONTESTS_MAX || self.is_late(self.claim.ttl) {
+            return Progress::Done(Ok(Verdict::Blocked(Blocked::default())));
+        }
+        let environment = &self.state.environment;
+        let longest = CONTEST_PAUSE * (1 << self.rounds.contests);
+        let longest = longest.min(QuorumState::node_timeout(self.claim.ttl));
+        environment.sleep(jitter(longest, environment.random())).await;
+        self.rounds.contests += 1;
+        self.ask_again(|outcome| !is_ours(outcome));
+        Progress::Asked
+    }
+
+    fn grant(&mut self, token: FencingToken, remaining: Duration) -> Result<Verdict> {
+        if self.is_late(remaining) {
+            let message = "a majority agreed, but so late that little of the ttl is left: try again";
+            return Err(unavailable(message.to_owned()));
+        }
+        // The engine counts from when it sent the request, and subtracts its own margin for the drift.
+        self.token = Some(token);
+        Ok(Verdict::Granted(Grant::new(token, remaining)))
+    }
+
+    fn is_late(&self, remaining: Duration) -> bool {
+        let elapsed = self.started.until(self.state.environment.now());
+        elapsed + clock_drift(remaining) >= remaining
+    }
+
+    fn set_proposal(&mut self, number: FencingToken) {
+        self.request = Arc::new(VoteRequest { proposal: number, ..(*self.request).clone() });
+    }
+}
+
+fn blocked_by(holder: Option<Box<HeldBy>>) -> Verdict {
+    let mut blocked = Blocked::default();
+    blocked.changes_in = holder.as_ref().map(|by| by.remaining);
+    blocked.holders = holder.into_iter().map(|by| *by).collect();
+    Verdict::Blocked(blocked)
+}
+
+/// Asks nodes, and takes their replies.
+impl QuorumAttempt<'_> {
+    fn node_timer(&self) -> Task {
+        self.state.environment.sleep(QuorumState::node_timeout(self.claim.ttl))
+    }
+
+    /// Asks a node for its vote; once numbers are claimed, asks a node that gave its vote for the number.
+    fn ask(&mut self, node: usize) {
+        let (asked, request) = (Arc::clone(&self.state.nodes[node].node), Arc::clone(&self.request));
+        let gave_vote = voted(&self.answers[node], is_ours);
+        self.answers[node] = NodeAnswer::Pending;
+        if self.rounds.claims > 0 && gave_vote {
+            self.requests.send(node, async move { asked.claim(&request).await });
         } else {
-            self.fan.next().await
-        };
-        let Some((node, answer)) = next else { return false };
-        self.take(node, answer);
-        true
+            self.requests.send(node, async move { asked.vote(&request).await });
+        }
     }
 
-    /// In a split vote, for the others to give way. No longer than a node may take to answer.
-    fn pause(&self, contests: u32) -> Task {
-        let environment = &self.shared.environment;
-        let most = (CONTEST_PAUSE * (1 << contests)).min(Shared::patience(self.claim.ttl));
-        environment.sleep(jitter(most, environment.random()))
-    }
-
-    fn propose(&mut self, number: FencingToken) {
-        self.ballot = Arc::new(VoteRequest { proposal: number, ..(*self.ballot).clone() });
-    }
-
-    fn ask_again(&mut self, which: impl Fn(&VoteOutcome) -> bool) {
+    /// Asks the nodes again whose vote had an outcome like this.
+    fn ask_again(&mut self, like: impl Fn(&VoteOutcome) -> bool) {
         for node in 0..self.answers.len() {
-            if matches!(&self.answers[node], NodeAnswer::Vote(vote) if which(&vote.choice)) {
+            if voted(&self.answers[node], &like) {
                 self.ask(node);
             }
         }
     }
 
-    /// Asks those that were left alone, after all. Says whether there were any.
+    /// Asks the nodes that were left out: there is no majority without them. Says whether there were any.
     fn ask_skipped(&mut self) -> bool {
         let skipped: Vec<usize> = (0..self.skipped.len()).filter(|&node| self.skipped[node]).collect();
         for &node in &skipped {
@@ -236,27 +311,35 @@ impl<'a> Seek<'a> {
         !skipped.is_empty()
     }
 
-    fn take(&mut self, node: usize, answer: Result<Vote>) {
-        self.shared.heard(node, &answer);
-        match answer {
-            Ok(vote) => {
-                let behind = match vote.choice {
-                    VoteOutcome::Yours { number, .. } => self.claims > 0 && number < self.ballot.proposal,
-                    VoteOutcome::NoVote => {
-                        self.shared.tending.notify_one();
-                        false
-                    }
-                    _ => false,
-                };
-                self.answers[node] = NodeAnswer::Vote(vote);
-                if behind {
-                    // It answers a question that is no longer asked.
-                    self.ask(node);
+    /// Takes the next reply; false if no more replies will come.
+    ///
+    /// If no reply comes for a while, asks the nodes again that another claim holds: a release reaches one node before
+    /// the other.
+    async fn next_reply(&mut self) -> bool {
+        let any_held = self.answers.iter().any(|answer| voted(answer, is_held));
+        let next = if any_held {
+            match first(self.requests.next(), self.state.environment.sleep(ASK_HELD_AGAIN)).await {
+                Either::Left(next) => next,
+                Either::Right(()) => {
+                    self.ask_again(is_held);
+                    return true;
                 }
             }
+        } else {
+            self.requests.next().await
+        };
+        let Some((node, reply)) = next else { return false };
+        self.take_reply(node, reply);
+        true
+    }
+
+    fn take_reply(&mut self, node: usize, reply: Result<Vote>) {
+        self.state.record_reply(node, &reply);
+        match reply {
+            Ok(vote) => self.take_vote(node, vote),
             Err(error) => {
                 self.unanswered[node] |= error.effect() == Effect::Unknown;
-                tracing::debug!(node = self.shared.slots[node].node.name(), %error, "a node did not vote");
+                tracing::debug!(node = self.state.nodes[node].node.name(), %error, "a node did not vote");
                 self.answers[node] = NodeAnswer::Silent;
                 let refuses = |error: &Error| error.kind() != ErrorKind::Unavailable;
                 if refuses(&error) || !self.failure.as_ref().is_some_and(refuses) {
@@ -266,121 +349,69 @@ impl<'a> Seek<'a> {
         }
     }
 
-    /// Whoever has not answered by now counts as silent.
-    fn silence(&mut self) {
+    fn take_vote(&mut self, node: usize, vote: Vote) {
+        // The node answered the request of an earlier round, with a smaller number.
+        let is_outdated = match vote.choice {
+            VoteOutcome::Yours { number, .. } => self.rounds.claims > 0 && number < self.request.proposal,
+            _ => false,
+        };
+        if vote.choice == VoteOutcome::NoVote {
+            self.state.membership_wakeup.notify_one();
+        }
+        self.answers[node] = NodeAnswer::Vote(vote);
+        if is_outdated {
+            self.ask(node);
+        }
+    }
+
+    /// Nodes that have not replied in time count as silent.
+    fn count_pending_as_silent(&mut self) {
         for node in 0..self.answers.len() {
             if self.answers[node] == NodeAnswer::Pending {
                 self.answers[node] = NodeAnswer::Silent;
-                self.shared.slots[node].failed(&*self.shared.environment);
+                self.state.nodes[node].record_failure(&*self.state.environment);
             }
         }
     }
 
-    fn is_late(&self, remaining: Duration) -> bool {
-        let elapsed = self.started.until(self.shared.environment.now());
-        elapsed + drift(remaining) >= remaining
-    }
-
-    fn in_time(&mut self, token: FencingToken, remaining: Duration) -> Result<Verdict> {
-        if self.is_late(remaining) {
-            return Err(unavailable("a majority agreed, but too late: little of the ttl is left".to_owned()));
-        }
-        self.token = Some(token);
-        Ok(Verdict::Granted(Grant::new(token, remaining)))
-    }
-
-    /// Remembers the grant, and lets the other nodes know its number beside the caller.
-    fn granted(&mut self) {
-        let Some(token) = self.token else { return };
-        let ballot = Arc::new(VoteRequest { proposal: token, ..(*self.ballot).clone() });
-        let until = self.started.after(self.claim.ttl);
-        self.shared.grants.remember(&ballot, until, self.shared.environment.now());
-        for node in 0..self.answers.len() {
-            let NodeAnswer::Vote(Vote { choice: VoteOutcome::Yours { number, .. }, .. }) =
-                &self.answers[node]
-            else {
-                continue;
-            };
-            if *number != token {
-                let (asked, ballot) = (Arc::clone(&self.shared.slots[node].node), Arc::clone(&ballot));
-                self.fan.ask(node, async move { asked.join(&ballot).await });
-            }
-        }
-        self.shared.settle(std::mem::replace(&mut self.fan, Fan::new()), ballot);
-    }
-
-    /// It is decided, and not in our favour: takes the answers that are there, or come soon. The more is known, the less
-    /// must be buried.
-    async fn hear_out(&mut self, at_most: Duration) {
-        let mut timer = self.shared.environment.sleep(at_most);
+    /// The attempt has failed. Takes the replies that are there, or that come soon.
+    async fn take_late_replies(&mut self, at_most: Duration) {
+        let mut timer = self.state.environment.sleep(at_most);
         loop {
             let next = if at_most.is_zero() {
-                first(self.fan.next(), std::future::ready(())).await
+                first(self.requests.next(), std::future::ready(())).await
             } else {
-                first(self.fan.next(), &mut timer).await
+                first(self.requests.next(), &mut timer).await
             };
-            let Either::Left(Some((node, answer))) = next else { return };
-            self.take(node, answer);
+            let Either::Left(Some((node, reply))) = next else { return };
+            self.take_reply(node, reply);
         }
     }
+}
 
-    /// Gives back whatever this attempt has taken: at once where that is known, beside the caller where it may be. Says
-    /// whether nothing is left of it.
-    async fn give_back(&mut self) -> bool {
-        let undo = UndoRequest {
-            resource: self.ballot.resource.clone(),
-            owner: self.ballot.owner,
-            attempt: Some(self.ballot.attempt),
-            tombstone: None,
-        };
-        let is_taken = |node: &usize| {
-            matches!(&self.answers[*node], NodeAnswer::Vote(Vote { choice: VoteOutcome::Yours { .. }, .. }))
-        };
-        let nodes = || 0..self.answers.len();
-        let taken: Vec<usize> = nodes().filter(is_taken).collect();
-        let unknown: Vec<usize> = nodes().filter(|node| self.unanswered[*node] && !is_taken(node)).collect();
-        // A request that is executed late must find that it was given up.
-        let buried =
-            UndoRequest { tombstone: Some(ReleaseRequest::tombstone_ttl(self.claim.ttl)), ..undo.clone() };
-        let certain = unknown.is_empty() && self.fan.is_empty();
-        if !unknown.is_empty() {
-            self.shared.sweep(buried.clone(), unknown, self.claim.ttl);
-        }
-        self.collect_late(undo.clone(), buried);
-        let failed = self.shared.undo_now(&undo, &taken, Shared::patience(self.claim.ttl)).await;
-        let clean = failed.is_empty();
-        if !clean {
-            self.shared.sweep(undo, failed, self.claim.ttl);
-        }
-        certain && clean
-    }
-
-    /// Beside the caller, hears those out that have not answered, and gives back what they give.
-    fn collect_late(&mut self, undo: UndoRequest, buried: UndoRequest) {
-        let mut fan = std::mem::replace(&mut self.fan, Fan::new());
-        if fan.is_empty() {
-            return;
-        }
-        let (shared, ttl) = (Arc::clone(self.shared), self.claim.ttl);
-        self.shared.environment.spawn(Box::pin(async move {
-            while let Some((node, answer)) = fan.next().await {
-                shared.heard(node, &answer);
-                match answer {
-                    Ok(Vote { choice: VoteOutcome::Yours { .. }, .. }) => {
-                        shared.sweep(undo.clone(), vec![node], ttl);
-                    }
-                    Err(error) if error.effect() == Effect::Unknown => {
-                        shared.sweep(buried.clone(), vec![node], ttl);
-                    }
-                    _ => {}
-                }
+/// What follows the decision. See `undo.rs` for an attempt that failed.
+impl QuorumAttempt<'_> {
+    /// Remembers the grant, and tells its token in the background to nodes that gave another number.
+    fn record_grant(&mut self) {
+        let Some(token) = self.token else { return };
+        let granted = Arc::new(VoteRequest { proposal: token, ..(*self.request).clone() });
+        let until = self.started.after(self.claim.ttl);
+        self.state.grants.remember(&granted, until, self.state.environment.now());
+        let has_other_number =
+            |outcome: &VoteOutcome| matches!(outcome, VoteOutcome::Yours { number, .. } if *number != token);
+        for node in self.state.all_nodes() {
+            if voted(&self.answers[node], has_other_number) {
+                let (asked, granted) = (Arc::clone(&self.state.nodes[node].node), Arc::clone(&granted));
+                self.requests.send(node, async move { asked.join(&granted).await });
             }
-        }));
+        }
+        let late = std::mem::replace(&mut self.requests, NodeRequests::new());
+        self.state.settle_late_votes(late, granted);
     }
 
     fn unreachable(&self) -> Error {
         let silent = (0..self.answers.len()).filter(|&node| self.answers[node] == NodeAnswer::Silent);
-        let (names, size) = (self.shared.names(silent.clone()), self.shared.size());
+        let (names, size) = (self.state.names(silent.clone()), self.state.size());
         let message = format!(
             "{} of {size} nodes did not vote, and the others are no majority: {names}",
             silent.count()
@@ -391,12 +422,13 @@ impl<'a> Seek<'a> {
         }
     }
 
-    /// No majority accepts the token that was proposed, although it was proposed again by their clocks.
-    fn far(&self) -> Error {
+    /// No majority accepts the proposed token, although it was proposed again by the clocks of the nodes.
+    fn proposal_refused(&self) -> Error {
         match self.claim.floor {
-            Some(floor) if floor.get() + 1 == self.ballot.proposal.get() => Error::floor_too_high(floor),
+            Some(floor) if floor.get() + 1 == self.request.proposal.get() => Error::floor_too_high(floor),
             _ => unavailable(
-                "the clocks of the nodes are too far apart: no majority accepts a token".to_owned(),
+                "the clocks of the nodes are too far apart, so no majority accepts a token: synchronise the clocks"
+                    .to_owned(),
             ),
         }
     }

@@ -2,23 +2,28 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`acquire`] | asks all nodes at once, and undoes what came of it if that was no majority |
-//! | [`keep`] | renews, releases, and gives a holder back to nodes that have lost it |
-//! | [`tend`] | founds the set, keeps nodes that forgot from voting, and makes them vote again |
-//! | [`look`] | what a majority sees |
-//! | [`refuse`] | what is refused before anything is sent |
-//! | [`memory`] | a node in memory, with faults |
+//! | [`acquire`] | asks all nodes for their vote at once |
+//! | [`undo`] | takes back the votes of an attempt that failed, and releases |
+//! | [`renew`] | renews, and gives a lease again to nodes that have lost it |
+//! | [`grants`] | remembers what this client was granted |
+//! | [`membership`] | founds the set, and decides which nodes vote |
+//! | [`inspect`] | what a majority sees |
+//! | [`checks`] | what is refused before anything is sent |
+//! | [`node_handle`], [`node_requests`] | one node, and requests to several of them |
+//! | [`memory_node`] | a node in memory, with faults |
 //!
-//! What is decided is pure, in [`leasehold_core::quorum_node`].
+//! The decisions are pure functions in [`leasehold_core::quorum_node`], so that they can be model checked (ADR 0018).
 
 mod acquire;
-mod fan;
-mod keep;
-mod look;
-mod memory;
-mod refuse;
-mod slot;
-mod tend;
+mod checks;
+mod grants;
+mod inspect;
+mod membership;
+mod memory_node;
+mod node_handle;
+mod node_requests;
+mod renew;
+mod undo;
 
 use std::{
     fmt,
@@ -30,23 +35,26 @@ use std::{
 };
 
 use leasehold_core::{
-    Backend, BackendInfo, Claim, ClaimRef, CommandOutcome, Cursor, Environment, Error, ErrorKind,
-    FailureDomain, Guarantee, OperatorCommand, OwnerToken, Page, Query, QuorumNode, ReleaseRequest, Released,
-    RenewRequest, Renewal, Resource, Result, Verdict, async_trait,
+    Backend, BackendInfo, Claim, ClaimRef, CommandOutcome, Cursor, Environment, ErrorKind, FailureDomain,
+    Guarantee, OperatorCommand, OwnerToken, Page, Query, QuorumNode, ReleaseRequest, Released, RenewRequest,
+    Renewal, Resource, Result, Verdict, async_trait,
     backoff::jitter,
-    quorum_node::{AttemptId, RETENTION, SKEW_MAX, membership, tally::majority},
+    quorum_node::{AttemptId, RETENTION, SKEW_MAX, membership as core_membership, tally::majority},
 };
 use leasehold_support::race::first;
 use tokio::sync::Notify;
 
-use self::{fan::Fan, keep::Grants, slot::Slot};
+use self::{
+    checks::unsupported, grants::Grants, membership::SetStatus, node_handle::NodeHandle,
+    node_requests::NodeRequests,
+};
 
-pub use memory::MemoryNode;
+pub use memory_node::MemoryNode;
 
 /// A backend over a majority of independent nodes.
 ///
-/// Exclusive leases of 1 of 1. Each node is a server that knows nothing of the others; whoever holds a majority of
-/// them holds the lease. There is no line: waiting is asking again.
+/// It has exclusive leases only. Each node is a server that knows nothing of the others. A claim that has the votes of a
+/// majority of the nodes holds the lease. There is no queue: a claim that is blocked asks again.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
@@ -67,73 +75,69 @@ pub use memory::MemoryNode;
 /// ```
 pub struct Quorum {
     info: BackendInfo,
-    shared: Arc<Shared>,
+    state: Arc<QuorumState>,
 }
 
-/// What tasks beside the caller share with the backend.
-struct Shared {
-    slots: Vec<Slot>,
+/// What the backend shares with its background tasks.
+struct QuorumState {
+    nodes: Vec<NodeHandle>,
     environment: Arc<dyn Environment>,
     grants: Grants,
-    condition: Mutex<Condition>,
-    /// Rung when a node may need tending.
-    tending: Arc<Notify>,
-    /// For a set that is used for the first time.
-    gate: Duration,
+    status: Mutex<SetStatus>,
+    /// Notified when a node may have lost its vote, or may get it back.
+    membership_wakeup: Arc<Notify>,
+    /// The gate for a set that is used for the first time.
+    founding_gate: Duration,
     attempts: AtomicU32,
 }
 
-/// How the set was when it was last looked at.
-#[derive(Clone, Debug, Default)]
-struct Condition {
-    gate: Duration,
-    stopped: Option<String>,
-}
-
-/// Nobody waits longer than this without asking again.
-const POLL: Duration = Duration::from_secs(2);
-/// However short the ttl, a node is given this long to answer.
-const ANSWER_MIN: Duration = Duration::from_millis(25);
+/// The longest time that `wait` takes before the claim asks again.
+const POLL_EVERY_MAX: Duration = Duration::from_secs(2);
+/// The shortest time that a node is given to answer, even for a short ttl.
+const NODE_TIMEOUT_MIN: Duration = Duration::from_millis(25);
 
 impl Quorum {
-    /// How long a node that may have forgotten has no vote, unless told otherwise; no ttl is longer.
-    pub const GATE: Duration = membership::GATE;
+    /// The default uptime gate: how long a node that may have forgotten its votes has no vote. No ttl is longer.
+    pub const GATE: Duration = core_membership::GATE;
     /// The backend's name in errors and metrics.
     pub const NAME: &'static str = "redlock";
 
-    /// Looks at the nodes, and founds the set if it has never been used: that needs all of them. `gate` is for that
-    /// first use; later on the one that the nodes remember counts.
+    /// Connects to the nodes, and founds the set if it was never used, for which all nodes must answer.
+    ///
+    /// `gate` is the uptime gate of a new set. A set that exists keeps the gate that its nodes remember.
     ///
     /// # Cancel safety
-    /// Dropped part-way, whoever connects next goes on with it.
+    /// If it is dropped part-way, the next client that connects goes on with the founding.
     ///
     /// # Errors
-    /// `Invalid` if there are fewer than three nodes, one of them is there twice or is a replica, or they are of
-    /// different sets; `Unavailable` if a majority does not answer; what a node says of a password.
+    /// `Invalid` if there are fewer than three nodes, if a node is named twice or is a replica, or if the nodes belong to
+    /// different sets; `Unavailable` if a majority does not answer; the node's error if it refuses the password.
     pub async fn connect(
         nodes: Vec<Arc<dyn QuorumNode>>,
         gate: Duration,
         environment: Arc<dyn Environment>,
     ) -> Result<Quorum> {
         let size = nodes.len();
-        let shared = Arc::new(Shared {
-            slots: nodes.into_iter().map(Slot::new).collect(),
+        let state = Arc::new(QuorumState {
+            nodes: nodes.into_iter().map(NodeHandle::new).collect(),
             environment: Arc::clone(&environment),
             grants: Grants::default(),
-            condition: Mutex::new(Condition { gate, stopped: None }),
-            tending: Arc::new(Notify::new()),
-            gate,
+            status: Mutex::new(SetStatus { gate, stopped: None }),
+            membership_wakeup: Arc::new(Notify::new()),
+            founding_gate: gate,
             attempts: AtomicU32::new(0),
         });
-        let again_in = shared.tend(true).await?;
-        let (task, tending) = (Arc::downgrade(&shared), Arc::clone(&shared.tending));
-        environment.spawn(Box::pin(tend::watch(task, tending, Arc::clone(&environment), again_in)));
-        Ok(Quorum { info: info(size), shared })
+        let again_in = state.update_membership(true).await?;
+        // Weak: the task ends when the backend is dropped.
+        let (task, wakeup) = (Arc::downgrade(&state), Arc::clone(&state.membership_wakeup));
+        let upkeep = membership::keep_updated(task, wakeup, Arc::clone(&environment), again_in);
+        environment.spawn(Box::pin(upkeep));
+        Ok(Quorum { info: info(size), state })
     }
 
-    /// The longest ttl.
+    /// The uptime gate of the set, which is also the longest ttl.
     pub fn gate(&self) -> Duration {
-        self.shared.condition().gate
+        self.state.status().gate
     }
 }
 
@@ -156,63 +160,68 @@ fn info(size: usize) -> BackendInfo {
     info
 }
 
-impl Shared {
-    fn condition(&self) -> MutexGuard<'_, Condition> {
-        self.condition.lock().unwrap_or_else(PoisonError::into_inner)
+impl QuorumState {
+    fn status(&self) -> MutexGuard<'_, SetStatus> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn size(&self) -> usize {
-        self.slots.len()
+        self.nodes.len()
     }
 
-    /// Those of one owner grow, and those of two have no order that favours anyone.
+    fn all_nodes(&self) -> std::ops::Range<usize> {
+        0..self.size()
+    }
+
+    /// A new attempt id. The upper half is a part of the owner token, so that no client is favoured in a split vote. The
+    /// lower half counts, so that the attempts of one owner grow (ADR 0017).
     fn next_attempt(&self, owner: OwnerToken) -> AttemptId {
         let [a, b, c, d, ..] = owner.to_bytes();
         let number = self.attempts.fetch_add(1, Ordering::Relaxed);
         AttemptId((u64::from(u32::from_be_bytes([a, b, c, d])) << 32) | u64::from(number))
     }
 
-    /// How long a node may take to answer a request with this ttl.
-    fn patience(ttl: Duration) -> Duration {
-        (ttl / 10).max(ANSWER_MIN)
+    /// How long a node may take to answer a request with this ttl: a tenth of it.
+    fn node_timeout(ttl: Duration) -> Duration {
+        (ttl / 10).max(NODE_TIMEOUT_MIN)
     }
 
-    /// Notes whether a node answered. One that is back may have been restarted: it is looked at.
-    fn heard<T>(&self, node: usize, answer: &Result<T>) {
-        match answer {
+    /// Records whether a node answered. A node that answers again may have been restarted, so its membership is checked.
+    fn record_reply<T>(&self, node: usize, reply: &Result<T>) {
+        match reply {
             Ok(_) => {
-                if self.slots[node].answered() {
-                    self.tending.notify_one();
+                if self.nodes[node].record_success() {
+                    self.membership_wakeup.notify_one();
                 }
             }
             Err(error) if error.kind() == ErrorKind::Unavailable => {
-                self.slots[node].failed(&*self.environment);
+                self.nodes[node].record_failure(&*self.environment);
             }
             Err(_) => {}
         }
     }
 
-    /// Lets what is still under way come to its end beside the caller: a connection that is being made is not given up,
-    /// and a request that is under way is not cut.
-    fn finish<T: Send + 'static>(self: &Arc<Shared>, mut fan: Fan<Result<T>>) {
-        if fan.is_empty() {
+    /// Lets requests finish in the background: a connection that is being made is not given up, and a request that is
+    /// under way is not cancelled.
+    fn finish_in_background<T: Send + 'static>(
+        self: &Arc<QuorumState>,
+        mut requests: NodeRequests<Result<T>>,
+    ) {
+        if requests.is_empty() {
             return;
         }
-        let shared = Arc::clone(self);
+        let state = Arc::clone(self);
         self.environment.spawn(Box::pin(async move {
-            while let Some((node, answer)) = fan.next().await {
-                shared.heard(node, &answer);
+            while let Some((node, reply)) = requests.next().await {
+                state.record_reply(node, &reply);
             }
         }));
     }
 
+    /// The names of these nodes, for a message.
     fn names(&self, nodes: impl Iterator<Item = usize>) -> String {
-        nodes.map(|node| self.slots[node].node.name()).collect::<Vec<_>>().join(", ")
+        nodes.map(|node| self.nodes[node].node.name()).collect::<Vec<_>>().join(", ")
     }
-}
-
-fn unsupported(what: &str) -> Error {
-    Error::new(ErrorKind::Unsupported, what.to_owned())
 }
 
 #[async_trait]
@@ -226,48 +235,49 @@ impl Backend for Quorum {
     }
 
     async fn acquire(&self, claim: &Claim) -> Result<Verdict> {
-        self.shared.acquire(claim, &self.info.limits).await
+        self.state.acquire(claim, &self.info.limits).await
     }
 
-    async fn renew(&self, held: &[RenewRequest]) -> Vec<Result<Renewal>> {
-        self.shared.renew(held, &self.info.limits).await
+    async fn renew(&self, requests: &[RenewRequest]) -> Vec<Result<Renewal>> {
+        self.state.renew(requests, &self.info.limits).await
     }
 
     async fn release(&self, request: &ReleaseRequest) -> Result<Released> {
-        self.shared.release(request).await
+        self.state.release(request).await
     }
 
-    /// Listens to one node. A release reaches all of them, and nobody waits longer than the poll.
+    /// Listens to one node. A release reaches all nodes, and a wake-up that is lost costs one poll.
     async fn wait(&self, claim: &ClaimRef, _: &Cursor, at_most: Duration) -> Result<()> {
-        let environment = &self.shared.environment;
-        let at_most = at_most.min(jitter(POLL, environment.random()));
+        let environment = &self.state.environment;
+        let at_most = at_most.min(jitter(POLL_EVERY_MAX, environment.random()));
         let now = environment.now();
-        let slot = self.shared.slots.iter().find(|slot| !slot.is_quiet(now));
-        let heard = async {
-            match slot {
-                Some(slot) if slot.node.listen(&claim.resource, at_most).await.is_ok() => {}
+        // One node is enough: wake-ups are hints, and listening to all would cost a connection each.
+        let handle = self.state.nodes.iter().find(|handle| !handle.is_backing_off(now));
+        let wakeup = async {
+            match handle {
+                Some(handle) if handle.node.listen(&claim.resource, at_most).await.is_ok() => {}
                 _ => std::future::pending().await,
             }
         };
-        first(heard, environment.sleep(at_most)).await;
+        first(wakeup, environment.sleep(at_most)).await;
         Ok(())
     }
 
     async fn inspect(&self, query: &Query) -> Result<Page> {
-        self.shared.inspect(query, &self.info.limits).await
+        self.state.inspect(query, &self.info.limits).await
     }
 
     async fn order(&self, _: &OperatorCommand) -> Result<CommandOutcome> {
-        let message = "orders are not for a quorum: each must happen in one step, and nodes that know nothing of each \
-                       other have none in common";
+        let message = "operator commands do not work on a quorum: each must be one atomic step, and independent nodes \
+                       cannot take one together";
         Err(unsupported(message))
     }
 }
 
 impl fmt::Debug for Quorum {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let nodes: Vec<_> = self.shared.slots.iter().map(|slot| slot.node.name()).collect();
-        let condition = self.shared.condition().clone();
-        f.debug_struct("Quorum").field("nodes", &nodes).field("condition", &condition).finish_non_exhaustive()
+        let nodes: Vec<_> = self.state.nodes.iter().map(|handle| handle.node.name()).collect();
+        let status = self.state.status().clone();
+        f.debug_struct("Quorum").field("nodes", &nodes).field("status", &status).finish_non_exhaustive()
     }
 }

@@ -1,4 +1,4 @@
-//! A backend to look into and to break, and a client on manual time.
+//! A backend that counts calls and can fail, and clients on manual time.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
 
 use std::{
@@ -22,28 +22,29 @@ pub const fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// How the probe answers.
+/// The fault that the probe shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mood {
+pub enum Fault {
+    /// Works.
     #[default]
-    Well,
-    /// Refuses, without effect.
-    Down,
+    None,
+    /// Cannot be reached: fails without an effect.
+    Unavailable,
     /// Refuses the credentials.
-    Denies,
-    /// Does it, and says that nobody knows.
-    Mute,
-    /// Never answers, and does nothing.
-    Deaf,
+    Denied,
+    /// Executes the request, but the reply is lost.
+    LosesReplies,
+    /// Never replies, and executes nothing.
+    Hangs,
 }
 
-/// The memory backend, counted and breakable.
+/// The memory backend, with counters and faults.
 #[derive(Debug)]
 pub struct Probe {
     pub memory: Memory,
     info: BackendInfo,
-    mood: Mutex<Mood>,
-    /// Awaits before and after each verb, as a network does.
+    fault: Mutex<Fault>,
+    /// Yields before and after each verb, as with a network.
     pub yields: AtomicBool,
     pub acquires: AtomicU64,
     pub renews: AtomicU64,
@@ -59,7 +60,7 @@ impl Probe {
         Probe {
             info,
             memory,
-            mood: Mutex::default(),
+            fault: Mutex::default(),
             yields: AtomicBool::new(false),
             acquires: AtomicU64::new(0),
             renews: AtomicU64::new(0),
@@ -69,21 +70,21 @@ impl Probe {
         }
     }
 
-    pub fn promising(mut self, guarantee: Guarantee) -> Probe {
+    pub fn with_guarantee(mut self, guarantee: Guarantee) -> Probe {
         self.info.guarantee = guarantee;
         self
     }
 
-    pub fn without(mut self, change: impl FnOnce(&mut leasehold::Capabilities)) -> Probe {
+    pub fn with_capabilities(mut self, change: impl FnOnce(&mut leasehold::Capabilities)) -> Probe {
         change(&mut self.info.capabilities);
         self
     }
 
-    pub fn mood(&self, mood: Mood) {
-        *self.mood.lock().unwrap() = mood;
+    pub fn set_fault(&self, fault: Fault) {
+        *self.fault.lock().unwrap() = fault;
     }
 
-    pub fn asked(&self) -> u64 {
+    pub fn acquires_sent(&self) -> u64 {
         self.acquires.load(SeqCst)
     }
 
@@ -91,27 +92,27 @@ impl Probe {
         [&self.acquires, &self.renews, &self.releases].iter().map(|n| n.load(SeqCst)).sum()
     }
 
-    async fn on_the_way(&self) -> Result<Mood> {
+    async fn before_verb(&self) -> Result<Fault> {
         if self.yields.load(SeqCst) {
             tokio::task::yield_now().await;
         }
-        let mood = *self.mood.lock().unwrap();
-        match mood {
-            Mood::Well | Mood::Mute => Ok(mood),
-            Mood::Denies => Err(Error::new(ErrorKind::Denied, "wrong password")),
-            Mood::Down => Err(Error::new(ErrorKind::Unavailable, "down")),
-            Mood::Deaf => std::future::pending().await,
+        let fault = *self.fault.lock().unwrap();
+        match fault {
+            Fault::None | Fault::LosesReplies => Ok(fault),
+            Fault::Denied => Err(Error::new(ErrorKind::Denied, "wrong password")),
+            Fault::Unavailable => Err(Error::new(ErrorKind::Unavailable, "down")),
+            Fault::Hangs => std::future::pending().await,
         }
     }
 
-    async fn on_the_way_back<T>(&self, mood: Mood, answer: Result<T>) -> Result<T> {
+    async fn after_verb<T>(&self, fault: Fault, reply: Result<T>) -> Result<T> {
         if self.yields.load(SeqCst) {
             tokio::task::yield_now().await;
         }
-        if mood == Mood::Mute {
+        if fault == Fault::LosesReplies {
             return Err(Error::new(ErrorKind::Unavailable, "no reply").with_effect(Effect::Unknown));
         }
-        answer
+        reply
     }
 }
 
@@ -125,78 +126,78 @@ impl Backend for Probe {
     }
     async fn acquire(&self, claim: &Claim) -> Result<Verdict> {
         self.acquires.fetch_add(1, SeqCst);
-        let mood = self.on_the_way().await?;
-        let answer = self.memory.acquire(claim).await;
-        self.on_the_way_back(mood, answer).await
+        let fault = self.before_verb().await?;
+        let reply = self.memory.acquire(claim).await;
+        self.after_verb(fault, reply).await
     }
-    async fn renew(&self, held: &[RenewRequest]) -> Vec<Result<Renewal>> {
+    async fn renew(&self, requests: &[RenewRequest]) -> Vec<Result<Renewal>> {
         self.renews.fetch_add(1, SeqCst);
-        self.renewed.fetch_add(held.len() as u64, SeqCst);
-        match self.on_the_way().await {
-            Err(error) => held.iter().map(|_| Err(error.clone())).collect(),
-            Ok(mood) => {
-                let mut answers = Vec::new();
-                for answer in self.memory.renew(held).await {
-                    answers.push(self.on_the_way_back(mood, answer).await);
+        self.renewed.fetch_add(requests.len() as u64, SeqCst);
+        match self.before_verb().await {
+            Err(error) => requests.iter().map(|_| Err(error.clone())).collect(),
+            Ok(fault) => {
+                let mut replies = Vec::new();
+                for reply in self.memory.renew(requests).await {
+                    replies.push(self.after_verb(fault, reply).await);
                 }
-                answers
+                replies
             }
         }
     }
     async fn release(&self, request: &ReleaseRequest) -> Result<Released> {
         self.releases.fetch_add(1, SeqCst);
-        let mood = self.on_the_way().await?;
-        let answer = self.memory.release(request).await;
-        self.on_the_way_back(mood, answer).await
+        let fault = self.before_verb().await?;
+        let reply = self.memory.release(request).await;
+        self.after_verb(fault, reply).await
     }
     async fn wait(&self, claim: &ClaimRef, since: &Cursor, at_most: Duration) -> Result<()> {
         self.waits.fetch_add(1, SeqCst);
-        self.on_the_way().await?;
+        self.before_verb().await?;
         self.memory.wait(claim, since, at_most).await
     }
     async fn inspect(&self, query: &Query) -> Result<Page> {
-        self.on_the_way().await?;
+        self.before_verb().await?;
         self.memory.inspect(query).await
     }
-    async fn order(&self, order: &OperatorCommand) -> Result<CommandOutcome> {
-        let mood = self.on_the_way().await?;
-        let answer = self.memory.order(order).await;
-        self.on_the_way_back(mood, answer).await
+    async fn order(&self, command: &OperatorCommand) -> Result<CommandOutcome> {
+        let fault = self.before_verb().await?;
+        let reply = self.memory.order(command).await;
+        self.after_verb(fault, reply).await
     }
 }
 
-/// A backend with manual time, and clients of it as in several processes.
-pub struct Stage {
+/// A backend on manual time. Each client of it stands for a process.
+pub struct TestBed {
     pub time: ManualTime,
     pub probe: Arc<Probe>,
 }
 
-impl Stage {
-    pub fn new() -> Stage {
-        Stage::with(|probe| probe)
+impl TestBed {
+    pub fn new() -> TestBed {
+        TestBed::with(|probe| probe)
     }
 
-    pub fn with(change: impl FnOnce(Probe) -> Probe) -> Stage {
+    pub fn with(change: impl FnOnce(Probe) -> Probe) -> TestBed {
         let time = ManualTime::new();
         let memory = Memory::in_environment(Arc::new(time.clone()));
-        Stage { time, probe: Arc::new(change(Probe::new(memory))) }
+        TestBed { time, probe: Arc::new(change(Probe::new(memory))) }
     }
 
-    /// One more process.
+    /// A client, as in another process.
     pub fn client(&self) -> Client {
         Client::builder(self.probe.clone()).environment(Arc::new(self.time.clone())).build()
     }
 
-    /// Lets every task that is ready run.
+    /// Lets every ready task run.
     pub async fn settle(&self) {
         self.time.advance(Duration::ZERO).await;
     }
 
-    pub async fn pass(&self, duration: Duration) {
+    pub async fn advance(&self, duration: Duration) {
         self.time.advance(duration).await;
     }
 
-    /// What the memory still knows, when nothing should be left.
+    /// Whether nothing is held or queued.
     pub async fn is_clean(&self) -> bool {
         self.settle().await;
         let page = self.probe.memory.inspect(&Query::Resources(leasehold::Listing::default())).await.unwrap();

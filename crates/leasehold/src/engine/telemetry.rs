@@ -1,7 +1,7 @@
-//! Events, metrics and traces, from one place. Nobody listening costs next to nothing.
+//! Events, metrics and traces. Without listeners they cost next to nothing.
 //!
-//! Labels are bounded: the kind of a resource is chosen by developers, its id is not, so ids are hashed in logs and
-//! absent from metrics.
+//! Metric labels must stay few. Developers choose the kinds of resources, so a kind is a label. Ids come from data, so
+//! they are not in metrics at all, and only hashed in logs.
 
 use std::{
     collections::HashMap,
@@ -17,27 +17,28 @@ use leasehold_core::{
 use metrics::{Counter, Gauge, Histogram, SharedString};
 use tokio::sync::broadcast;
 
-use super::tenure::Tenure;
+use super::held_lease::HeldLease;
 
-/// How many events a slow listener may fall behind.
+/// The number of events that a listener can be behind before it misses some.
 const EVENTS_MAX: usize = 1024;
-/// How many kinds have metrics of their own; later ones count as `other`.
+/// The number of kinds with metrics of their own. Later kinds are counted as `other`.
 const KINDS_MAX: usize = 256;
 
-pub(crate) struct Observer {
+/// Reports what happens to the claims of one client.
+pub(crate) struct Telemetry {
     backend: &'static str,
     environment: Arc<dyn Environment>,
     events: broadcast::Sender<Event>,
     kinds: Mutex<HashMap<Arc<str>, Arc<KindMetrics>>>,
 }
 
-impl Observer {
-    pub(crate) fn new(backend: &'static str, environment: Arc<dyn Environment>) -> Observer {
+impl Telemetry {
+    pub(crate) fn new(backend: &'static str, environment: Arc<dyn Environment>) -> Telemetry {
         let (events, _) = broadcast::channel(EVENTS_MAX);
-        Observer { backend, environment, events, kinds: Mutex::default() }
+        Telemetry { backend, environment, events, kinds: Mutex::default() }
     }
 
-    pub(crate) fn listen(&self) -> broadcast::Receiver<Event> {
+    pub(crate) fn subscribe(&self) -> broadcast::Receiver<Event> {
         self.events.subscribe()
     }
 
@@ -59,7 +60,7 @@ impl Observer {
         span
     }
 
-    /// The handles of one kind. They are resolved once: install a recorder before the first claim.
+    /// The metrics of the resource's kind. They are registered once, so install a recorder before the first claim.
     pub(crate) fn metrics(&self, resource: &Resource) -> Arc<KindMetrics> {
         let mut kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(metrics) = kinds.get(resource.kind()) {
@@ -70,47 +71,50 @@ impl Observer {
         Arc::clone(metrics.or_insert_with(|| Arc::new(KindMetrics::new(&kind, self.backend))))
     }
 
-    pub(crate) fn acquired(&self, tenure: &Tenure, waited: Duration, behind: u32, how: How) {
-        let metrics = &tenure.metrics;
+    pub(crate) fn acquired(&self, lease: &HeldLease, waited: Duration, behind: u32, details: GrantDetails) {
+        let metrics = &lease.metrics;
         metrics.granted.increment(1);
         metrics.wait.record(waited);
         metrics.held.increment(1);
-        let How { handed_over, acks } = how;
-        self.event(tenure, EventKind::Acquired { waited, behind, handed_over, acks });
+        let GrantDetails { handed_over, acks } = details;
+        self.event(lease, EventKind::Acquired { waited, behind, handed_over, acks });
     }
 
     pub(crate) fn contended(&self, resource: &Resource, owner: OwnerToken, waited: Duration) {
         let metrics = self.metrics(resource);
         metrics.contended.increment(1);
         metrics.wait.record(waited);
-        self.emit(&About::claim(resource, owner), || EventKind::Contended { waited });
+        self.emit(&EventSubject::claim(resource, owner), || EventKind::Contended { waited });
     }
 
     pub(crate) fn failed(&self, resource: &Resource, owner: OwnerToken, waited: Duration, error: &Error) {
         let metrics = self.metrics(resource);
         metrics.failed.increment(1);
         metrics.wait.record(waited);
-        self.emit(&About::claim(resource, owner), || EventKind::Failed { waited, error: error.clone() });
+        self.emit(&EventSubject::claim(resource, owner), || EventKind::Failed {
+            waited,
+            error: error.clone(),
+        });
     }
 
-    pub(crate) fn lost(&self, tenure: &Tenure, why: EndReason) {
-        let metrics = &tenure.metrics;
+    pub(crate) fn lost(&self, lease: &HeldLease, why: EndReason) {
+        let metrics = &lease.metrics;
         metrics.lost(why).increment(1);
         metrics.held.decrement(1);
-        let held_for = tenure.held_for();
+        let held_for = lease.held_for();
         metrics.hold.record(held_for);
-        self.event(tenure, EventKind::Lost { why, held_for });
+        self.event(lease, EventKind::Lost { why, held_for });
     }
 
-    /// Its time as a holder is over by its own wish; what the backend says of it comes later.
-    pub(crate) fn ended(&self, tenure: &Tenure) {
-        let metrics = &tenure.metrics;
+    /// The holder has let go of the lease. The backend's reply to the release is reported by `released`.
+    pub(crate) fn ended(&self, lease: &HeldLease) {
+        let metrics = &lease.metrics;
         metrics.held.decrement(1);
-        metrics.hold.record(tenure.held_for());
+        metrics.hold.record(lease.held_for());
     }
 
-    pub(crate) fn released(&self, tenure: &Tenure, answer: Released, dropped: bool) {
-        let metrics = &tenure.metrics;
+    pub(crate) fn released(&self, lease: &HeldLease, answer: Released, dropped: bool) {
+        let metrics = &lease.metrics;
         match answer {
             Released::AlreadyGone => {
                 metrics.released_gone.increment(1);
@@ -118,10 +122,10 @@ impl Observer {
             }
             Released::Now | Released::StillHeld => metrics.released.increment(1),
         }
-        self.emit(&About::tenure(tenure), || EventKind::Released {
+        self.emit(&EventSubject::lease(lease), || EventKind::Released {
             answer,
             dropped,
-            held_for: tenure.held_for(),
+            held_for: lease.held_for(),
         });
     }
 
@@ -129,25 +133,25 @@ impl Observer {
         self.metrics(resource).release_failed.increment(1);
     }
 
-    pub(crate) fn renewed(&self, tenure: &Tenure, margin: Duration, late: bool) {
-        let metrics = &tenure.metrics;
+    pub(crate) fn renewed(&self, lease: &HeldLease, margin: Duration, late: bool) {
+        let metrics = &lease.metrics;
         metrics.extended.increment(1);
         metrics.renewal_margin.record(margin);
-        self.event(tenure, EventKind::Renewed { margin, late });
+        self.event(lease, EventKind::Renewed { margin, late });
     }
 
-    pub(crate) fn renewal_failed(&self, tenure: &Tenure, error: ErrorKind, failures: u32, left: Duration) {
-        tenure.metrics.extend_failed.increment(1);
-        self.event(tenure, EventKind::RenewalFailed { error, failures, left });
+    pub(crate) fn renewal_failed(&self, lease: &HeldLease, error: ErrorKind, failures: u32, left: Duration) {
+        lease.metrics.extend_failed.increment(1);
+        self.event(lease, EventKind::RenewalFailed { error, failures, left });
     }
 
-    pub(crate) fn buried(&self, resource: &Resource, owner: OwnerToken) {
-        self.emit(&About::claim(resource, owner), || EventKind::Cancelled);
+    pub(crate) fn cancelled(&self, resource: &Resource, owner: OwnerToken) {
+        self.emit(&EventSubject::claim(resource, owner), || EventKind::Cancelled);
     }
 
     pub(crate) fn leaked(&self, resource: &Resource, owner: OwnerToken, error: ErrorKind) {
         self.metrics(resource).leaked.increment(1);
-        self.emit(&About::claim(resource, owner), || EventKind::Leaked { error });
+        self.emit(&EventSubject::claim(resource, owner), || EventKind::Leaked { error });
     }
 
     pub(crate) fn stale_token(
@@ -160,43 +164,44 @@ impl Observer {
         let kind: SharedString = resource.kind().to_owned().into();
         metrics::counter!("leasehold_fencing_rejected_total", "kind" => kind, "backend" => self.backend, "downstream" => downstream)
             .increment(1);
-        let nobody = OwnerToken::from_bytes([0; 16]);
-        let about = About { token: Some(presented), ..About::claim(resource, nobody) };
-        self.emit(&about, || EventKind::StaleTokenRefused { presented, highest, downstream });
+        let no_owner = OwnerToken::from_bytes([0; 16]);
+        let subject = EventSubject { token: Some(presented), ..EventSubject::claim(resource, no_owner) };
+        self.emit(&subject, || EventKind::StaleTokenRefused { presented, highest, downstream });
     }
 
-    pub(crate) fn event(&self, tenure: &Tenure, kind: EventKind) {
-        self.emit(&About::tenure(tenure), || kind);
+    pub(crate) fn event(&self, lease: &HeldLease, kind: EventKind) {
+        self.emit(&EventSubject::lease(lease), || kind);
     }
 
-    fn emit(&self, about: &About<'_>, kind: impl FnOnce() -> EventKind) {
+    fn emit(&self, subject: &EventSubject<'_>, kind: impl FnOnce() -> EventKind) {
+        // Without listeners and log, the event is not even built: this runs for every grant and renewal.
         let listeners = self.events.receiver_count() > 0;
         if !listeners && !tracing::enabled!(target: "leasehold", tracing::Level::WARN) {
             return;
         }
         let kind = kind();
-        self.trace(about, &kind);
+        self.trace(subject, &kind);
         if listeners {
-            let event = Event::new(self.environment.wall(), about.resource.clone(), kind);
-            let event = event.of(about.owner.prefix(), about.token);
-            drop(self.events.send(event)); // errs only when the last listener has just gone
+            let event = Event::new(self.environment.wall(), subject.resource.clone(), kind);
+            let event = event.of(subject.owner.prefix(), subject.token);
+            drop(self.events.send(event)); // fails only if the last listener has just gone
         }
     }
 
-    fn trace(&self, about: &About<'_>, kind: &EventKind) {
+    fn trace(&self, subject: &EventSubject<'_>, kind: &EventKind) {
         macro_rules! log {
             ($level:expr) => {
                 tracing::event!(
                     target: "leasehold",
                     $level,
                     event = kind.as_str(),
-                    kind = about.resource.kind(),
-                    id_hash = about.resource.id_hash(),
-                    owner_prefix = about.owner.prefix(),
-                    token = about.token.map(FencingToken::get),
-                    ttl_ms = about.ttl.map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)),
+                    kind = subject.resource.kind(),
+                    id_hash = subject.resource.id_hash(),
+                    owner_prefix = subject.owner.prefix(),
+                    token = subject.token.map(FencingToken::get),
+                    ttl_ms = subject.ttl.map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)),
                     backend = self.backend,
-                    detail = %Detail(kind),
+                    detail = %LogDetail(kind),
                 )
             };
         }
@@ -213,29 +218,29 @@ impl Observer {
     }
 }
 
-/// Whom an event is about.
-struct About<'a> {
+/// The claim that an event describes.
+struct EventSubject<'a> {
     resource: &'a Resource,
     owner: OwnerToken,
     token: Option<FencingToken>,
     ttl: Option<Duration>,
 }
 
-impl<'a> About<'a> {
-    fn claim(resource: &'a Resource, owner: OwnerToken) -> About<'a> {
-        About { resource, owner, token: None, ttl: None }
+impl<'a> EventSubject<'a> {
+    fn claim(resource: &'a Resource, owner: OwnerToken) -> EventSubject<'a> {
+        EventSubject { resource, owner, token: None, ttl: None }
     }
 
-    fn tenure(tenure: &'a Tenure) -> About<'a> {
-        let (token, ttl) = (Some(tenure.token), Some(tenure.ttl()));
-        About { resource: &tenure.resource, owner: tenure.owner, token, ttl }
+    fn lease(lease: &'a HeldLease) -> EventSubject<'a> {
+        let (token, ttl) = (Some(lease.token), Some(lease.ttl()));
+        EventSubject { resource: &lease.resource, owner: lease.owner, token, ttl }
     }
 }
 
-/// An event for a log: an error without its resource, whose id must not be seen there.
-struct Detail<'a>(&'a EventKind);
+/// An event as it is logged. An error is logged without its resource, because ids must not be in logs.
+struct LogDetail<'a>(&'a EventKind);
 
-impl fmt::Display for Detail<'_> {
+impl fmt::Display for LogDetail<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             EventKind::Failed { waited, error } => {
@@ -251,14 +256,14 @@ impl fmt::Display for Detail<'_> {
     }
 }
 
-/// How a grant came about.
+/// What the event of a grant reports beside the lease.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct How {
+pub(crate) struct GrantDetails {
     pub(crate) handed_over: bool,
     pub(crate) acks: Option<u32>,
 }
 
-/// The handles of one kind of resource.
+/// The metrics of one kind of resource.
 pub(crate) struct KindMetrics {
     granted: Counter,
     contended: Counter,
@@ -321,5 +326,21 @@ impl KindMetrics {
 
     fn lost(&self, why: EndReason) -> &Counter {
         &self.lost.iter().find(|(reason, _)| *reason == why).unwrap_or(&self.lost[0]).1
+    }
+}
+
+/// Counts a waiter in a gauge until it is dropped.
+pub(crate) struct WaitingGauge<'a>(&'a Gauge);
+
+impl<'a> WaitingGauge<'a> {
+    pub(crate) fn count(gauge: &'a Gauge) -> WaitingGauge<'a> {
+        gauge.increment(1);
+        WaitingGauge(gauge)
+    }
+}
+
+impl Drop for WaitingGauge<'_> {
+    fn drop(&mut self) {
+        self.0.decrement(1);
     }
 }

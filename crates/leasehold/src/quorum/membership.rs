@@ -1,0 +1,237 @@
+//! Decides which nodes vote: founds the set, keeps nodes that may have forgotten their votes from voting, and lets them
+//! vote again (ADR 0016).
+//!
+//! 1. Ask every node for its health: its run id, its uptime and its birth mark.
+//! 2. [`core_membership::plan`] makes a plan of steps from the answers. It is pure.
+//! 3. Execute the steps. `Mark` writes a birth mark, if the node still has the expected one. `Recover` first raises the
+//!    registers of the node to the greatest of a majority, and then marks it as voting.
+//! 4. Repeat until the plan has no more steps. Then wait until a node may have changed, or may get its vote back.
+//!
+//! Every client does this when it sees a reason. That is safe, because each step is a compare-and-set or can be repeated.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use leasehold_core::{
+    Effect, Environment, Error, ErrorKind, FencingToken, Resource, Result,
+    quorum_node::{
+        Health,
+        membership::{self as core_membership, MembershipPlan, MembershipStep},
+        tally::majority,
+    },
+};
+use leasehold_support::race::{Either, first};
+use tokio::sync::Notify;
+
+use super::{NodeRequests, QuorumState, checks::unavailable};
+
+/// How long a node may take to answer a request of this file, and the pause before a failed update is repeated.
+const NODE_TIMEOUT: Duration = Duration::from_secs(3);
+/// How many plans are made in a row. Few are needed; more would mean that clients undo each other's steps.
+const PLANS_MAX: u32 = 16;
+/// The shortest pause between two updates, so that a node that fails now and then does not cause updates all the time.
+const UPDATE_PAUSE: Duration = Duration::from_millis(100);
+/// Added to the time when a node may vote again: nodes count by their own clocks.
+const CLOCK_ALLOWANCE: Duration = Duration::from_millis(20);
+/// How many registers are raised in one request.
+const REGISTERS_PER_REQUEST: usize = 500;
+
+/// The set of nodes as it was when its membership was last updated.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SetStatus {
+    /// The uptime gate: how long a node that may have forgotten its votes has no vote.
+    pub(super) gate: Duration,
+    /// Why the set grants nothing, if it does not.
+    pub(super) stopped: Option<String>,
+}
+
+/// Updates the membership when it is woken, and when a node may get its vote back, until the backend is dropped.
+pub(super) async fn keep_updated(
+    state: Weak<QuorumState>,
+    wakeup: Arc<Notify>,
+    environment: Arc<dyn Environment>,
+    mut again_in: Option<Duration>,
+) {
+    loop {
+        match again_in {
+            Some(pause) => {
+                first(wakeup.notified(), environment.sleep(pause + CLOCK_ALLOWANCE)).await;
+            }
+            None => wakeup.notified().await,
+        }
+        let Some(state) = state.upgrade() else { return };
+        again_in = match state.update_membership(false).await {
+            Ok(again_in) => again_in,
+            Err(error) => {
+                tracing::warn!(%error, "the membership of a quorum could not be updated: it is tried again");
+                Some(NODE_TIMEOUT)
+            }
+        };
+        drop(state);
+        environment.sleep(UPDATE_PAUSE).await;
+    }
+}
+
+impl Drop for QuorumState {
+    fn drop(&mut self) {
+        // Wakes `keep_updated`, which then finds that the backend is gone.
+        self.membership_wakeup.notify_one();
+    }
+}
+
+impl QuorumState {
+    /// Looks at all nodes, and executes the plan. Returns when to do so again.
+    ///
+    /// `starting`: a majority must answer, and a node that refuses us is an error. Later, both are only a reason to try
+    /// again.
+    pub(super) async fn update_membership(
+        self: &Arc<QuorumState>,
+        starting: bool,
+    ) -> Result<Option<Duration>> {
+        for _ in 0..PLANS_MAX {
+            let (healths, failure) = self.read_healths(starting).await?;
+            if let Some(error) = self.too_few_answers(&healths, failure) {
+                return if starting { Err(error) } else { Ok(Some(NODE_TIMEOUT)) };
+            }
+            let plan = core_membership::plan(&healths, self.founding_gate)?;
+            *self.status() = SetStatus { gate: plan.gate, stopped: plan.stopped.clone() };
+            if plan.steps.is_empty() {
+                log_if_stopped(&plan);
+                return Ok(plan.again_in);
+            }
+            for step in plan.steps {
+                if let Err(error) = self.execute(&step, &healths).await {
+                    tracing::debug!(%error, "a membership step failed: it is tried again");
+                    return Ok(Some(NODE_TIMEOUT));
+                }
+            }
+        }
+        Ok(Some(NODE_TIMEOUT))
+    }
+
+    /// The health of each node, and the error of one that did not answer.
+    async fn read_healths(&self, starting: bool) -> Result<(Vec<Option<Health>>, Option<Error>)> {
+        let mut requests = NodeRequests::new();
+        for (number, handle) in self.nodes.iter().enumerate() {
+            let node = Arc::clone(&handle.node);
+            requests.send(number, async move { node.health().await });
+        }
+        let (mut healths, mut failure) = (vec![None; self.size()], None);
+        let mut timer = self.environment.sleep(NODE_TIMEOUT);
+        while let Either::Left(Some((node, reply))) = first(requests.next(), &mut timer).await {
+            let name = self.nodes[node].node.name();
+            match reply {
+                Ok(health) => healths[node] = Some(health),
+                Err(error) if starting && error.kind() != ErrorKind::Unavailable => {
+                    let message = format!("node {name}: {error}");
+                    return Err(Error::new(error.kind(), message).because(error));
+                }
+                Err(error) => {
+                    tracing::debug!(node = name, %error, "a node does not answer");
+                    failure = Some(error);
+                }
+            }
+        }
+        Ok((healths, failure))
+    }
+
+    /// The error if no majority of the nodes answered.
+    fn too_few_answers(&self, healths: &[Option<Health>], failure: Option<Error>) -> Option<Error> {
+        let silent = healths.iter().filter(|health| health.is_none()).count();
+        if silent <= self.size() - majority(self.size()) {
+            return None;
+        }
+        let names = self.names(self.all_nodes().filter(|&node| healths[node].is_none()));
+        let message = format!("{silent} of {} nodes do not answer: {names}", self.size());
+        Some(match failure {
+            Some(failure) => unavailable(format!("{message}: {failure}")).because(failure),
+            None => unavailable(message),
+        })
+    }
+
+    async fn execute(&self, step: &MembershipStep, healths: &[Option<Health>]) -> Result<()> {
+        match step {
+            MembershipStep::Mark { node, expected, new } => {
+                let node = &self.nodes[*node].node;
+                tracing::info!(node = node.name(), standing = ?new.standing, "writing the birth mark of a node");
+                self.with_timeout(node.mark(expected.as_ref(), new)).await.map(drop)
+            }
+            MembershipStep::Recover { node, from, expected, new } => {
+                self.copy_registers(*node, from, healths).await?;
+                let node = &self.nodes[*node].node;
+                tracing::info!(node = node.name(), "a node that may have forgotten its votes votes again");
+                self.with_timeout(node.mark(Some(expected), new)).await.map(drop)
+            }
+        }
+    }
+
+    /// Raises the registers of a node (its last tokens) to the greatest of a majority, so that it cannot accept a token
+    /// that was given before.
+    async fn copy_registers(&self, node: usize, from: &[usize], healths: &[Option<Health>]) -> Result<()> {
+        let mut greatest = BTreeMap::new();
+        for &source in from {
+            self.read_registers(source, &mut greatest).await?;
+            self.check_unchanged(source, healths[source].as_ref()).await?;
+        }
+        let greatest: Vec<_> = greatest.into_iter().collect();
+        for some in greatest.chunks(REGISTERS_PER_REQUEST) {
+            self.with_timeout(self.nodes[node].node.raise(some)).await?;
+        }
+        Ok(())
+    }
+
+    /// Reads all registers of a node, page by page, and keeps the greater token of each resource.
+    async fn read_registers(
+        &self,
+        source: usize,
+        greatest: &mut BTreeMap<Resource, FencingToken>,
+    ) -> Result<()> {
+        let mut after: Option<String> = None;
+        loop {
+            let page = self.with_timeout(self.nodes[source].node.walk("", after.as_deref())).await?;
+            for entry in page.entries {
+                if let Some(last) = entry.last {
+                    let known = greatest.entry(entry.resource).or_insert(last);
+                    *known = last.max(*known);
+                }
+            }
+            after = page.next;
+            if after.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Fails if the node restarted or was flushed while its registers were read: then what was read may be incomplete.
+    async fn check_unchanged(&self, node: usize, before: Option<&Health>) -> Result<()> {
+        let node = &self.nodes[node].node;
+        let now = self.with_timeout(node.health()).await?;
+        if before.is_some_and(|before| before.run == now.run && before.mark == now.mark) {
+            return Ok(());
+        }
+        Err(unavailable(format!(
+            "node {} may have forgotten its registers while they were read",
+            node.name()
+        )))
+    }
+
+    /// Limits a request, so that a node that does not answer does not block the others for good.
+    async fn with_timeout<T>(&self, request: impl Future<Output = Result<T>>) -> Result<T> {
+        match first(request, self.environment.sleep(NODE_TIMEOUT)).await {
+            Either::Left(reply) => reply,
+            Either::Right(()) => {
+                let message = format!("a node did not answer within {NODE_TIMEOUT:?}");
+                Err(unavailable(message).with_effect(Effect::Unknown))
+            }
+        }
+    }
+}
+
+fn log_if_stopped(plan: &MembershipPlan) {
+    if let Some(why) = &plan.stopped {
+        tracing::warn!(voting = plan.voting.len(), "a quorum grants nothing: {why}");
+    }
+}
