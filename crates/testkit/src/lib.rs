@@ -15,6 +15,7 @@
 
 pub mod client_process;
 pub mod conformance;
+mod default_signals;
 pub mod differential;
 pub mod faulty;
 pub mod history;
@@ -25,6 +26,7 @@ pub mod target;
 pub mod verbs;
 
 pub use client_process::ClientProcess;
+pub use default_signals::command_with_default_signals;
 pub use faulty::Faulty;
 pub use history::Recorded;
 pub use proxy::Proxy;
