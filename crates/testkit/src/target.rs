@@ -136,7 +136,7 @@ impl BackendUnderTest {
     }
 
     /// Gives tasks beside the test a turn, and lets a little time pass.
-    pub async fn breathe(&self) {
+    pub async fn let_tasks_run(&self) {
         self.pass(Duration::from_millis(5)).await;
         if self.is_exact() {
             // Work that a backend does on threads of its own needs real time, whatever its clock says.
@@ -145,7 +145,7 @@ impl BackendUnderTest {
     }
 
     /// Lets a grant or place of this ttl run out, for certain.
-    pub async fn outlast(&self, ttl: Duration) {
+    pub async fn let_expire(&self, ttl: Duration) {
         self.pass(if self.is_exact() { ttl } else { ttl + ttl / 2 + self.grace }).await;
     }
 
@@ -163,12 +163,12 @@ impl BackendUnderTest {
     }
 
     /// The shortest ttl that the tests ask for.
-    pub fn shortest(&self) -> Duration {
+    pub fn shortest_ttl(&self) -> Duration {
         self.short_ttl
     }
 
     /// How much later than its ttl a grant may be found to have ended.
-    pub fn lateness(&self) -> Duration {
+    pub fn expiry_grace(&self) -> Duration {
         self.grace
     }
 

@@ -22,7 +22,7 @@ use crate::target::BackendUnderTest;
 
 /// How much to try, and which.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct DifferentialPlan {
     /// How many cases; unless set, 400 with a manual clock and 48 with a real one.
     pub cases: Option<u32>,
     /// Steps in a case at the most; unless set, 40 with a manual clock and 24 with a real one.
@@ -33,30 +33,30 @@ pub struct Plan {
     pub parts: u32,
 }
 
-impl Default for Plan {
-    fn default() -> Plan {
-        Plan { cases: None, steps: None, seed: 1, parts: 1 }
+impl Default for DifferentialPlan {
+    fn default() -> DifferentialPlan {
+        DifferentialPlan { cases: None, steps: None, seed: 1, parts: 1 }
     }
 }
 
-impl Plan {
+impl DifferentialPlan {
     /// From `LEASEHOLD_CASES` and `LEASEHOLD_SEED`, where they are set.
     ///
     /// # Panics
     /// If one of them is not a number.
-    pub fn from_variables() -> Plan {
+    pub fn from_variables() -> DifferentialPlan {
         let number = |name: &str| {
             let text = std::env::var(name).ok()?;
             Some(text.parse::<u64>().unwrap_or_else(|_| panic!("{name} is not a number: {text:?}")))
         };
         let cases = number("LEASEHOLD_CASES").map(|cases| u32::try_from(cases).unwrap_or(u32::MAX));
-        let plan = Plan::default();
-        Plan { cases, seed: number("LEASEHOLD_SEED").unwrap_or(plan.seed), ..plan }
+        let plan = DifferentialPlan::default();
+        DifferentialPlan { cases, seed: number("LEASEHOLD_SEED").unwrap_or(plan.seed), ..plan }
     }
 
     /// One part of this plan, to be played beside the others. The first one starts where the whole would.
     #[must_use]
-    pub fn part(mut self, part: u32, parts: u32) -> Plan {
+    pub fn part(mut self, part: u32, parts: u32) -> DifferentialPlan {
         self.seed = self.seed.wrapping_add(part.into());
         self.parts = parts;
         self
@@ -87,7 +87,7 @@ impl std::error::Error for Divergence {}
 ///
 /// # Panics
 /// If the stage cannot be set up, or inside of another runtime.
-pub fn check<F, S>(plan: &Plan, target: F) -> Result<(), Divergence>
+pub fn check<F, S>(plan: &DifferentialPlan, target: F) -> Result<(), Divergence>
 where
     F: FnOnce() -> S,
     S: Future<Output = BackendUnderTest>,

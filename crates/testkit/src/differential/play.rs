@@ -138,13 +138,13 @@ impl<'a> Game<'a> {
 
     fn tolerance(&self) -> Tolerance {
         // What may end late may also be told to last that much longer.
-        let real = self.slowest + self.target.slack() + self.target.lateness();
+        let real = self.slowest + self.target.slack() + self.target.expiry_grace();
         let apart = if self.target.is_exact() { Duration::ZERO } else { real };
         Tolerance { apart, own_ttl: self.has.own_ttl, eager: self.has.self_granting, unsettled: false }
     }
 
     fn given(&mut self, ran: Ran, lasting: Duration) {
-        self.world.horizon.given(ran.began, ran.ended, lasting, self.target.lateness());
+        self.world.horizon.given(ran.began, ran.ended, lasting, self.target.expiry_grace());
     }
 
     fn backend(&self, second: bool) -> &'a dyn Backend {

@@ -161,7 +161,7 @@ impl Horizon {
 impl Span {
     /// How long that is, when given for a ttl.
     pub(super) fn given(self, target: &BackendUnderTest) -> Duration {
-        let short = target.shortest();
+        let short = target.shortest_ttl();
         match self {
             _ if !target.backend().info().capabilities.own_ttl => Duration::from_secs(90),
             Span::Zero => Duration::ZERO,
@@ -175,7 +175,7 @@ impl Span {
 impl Pause {
     /// How long that is; with a real clock only short times pass.
     pub(super) fn lasting(self, target: &BackendUnderTest) -> Duration {
-        let short = target.shortest();
+        let short = target.shortest_ttl();
         match (self, target.is_exact()) {
             (Pause::Blink, _) => Duration::from_millis(1),
             (Pause::HalfShort, true) => short / 2,

@@ -215,7 +215,8 @@ impl RedisCluster {
     pub fn move_keys(&self, slots: RangeInclusive<u16>, from: usize, to: usize) {
         let (source, port) = (self.nodes[from].port(), self.nodes[to].peer_port().to_string());
         let list = |slot: u16| command(&["CLUSTER", "GETKEYSINSLOT", &slot.to_string(), "1000"]);
-        let lists = send_commands(source, &slots.map(list).collect::<Vec<_>>()).expect("the node lists its keys");
+        let lists =
+            send_commands(source, &slots.map(list).collect::<Vec<_>>()).expect("the node lists its keys");
         let full = lists.iter().filter(|keys| !keys.is_empty());
         let migrate = full.map(|keys| {
             let mut words = command(&["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"]);

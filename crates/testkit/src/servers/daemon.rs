@@ -98,12 +98,18 @@ impl Daemon {
         loop {
             let answer = attempt();
             // Also after a good answer: another server may have answered, which took the port.
-            assert!(self.is_running(), "{server} exited at its start. The end of its log:\n{}", self.log_end());
+            assert!(
+                self.is_running(),
+                "{server} exited at its start. The end of its log:\n{}",
+                self.log_end()
+            );
             match answer {
                 Ok(answer) => return answer,
                 Err(error) if Instant::now() > until => {
                     let log = self.log_end();
-                    panic!("{server} does not answer after {SERVER_TIMEOUT:?}: {error}. The end of its log:\n{log}")
+                    panic!(
+                        "{server} does not answer after {SERVER_TIMEOUT:?}: {error}. The end of its log:\n{log}"
+                    )
                 }
                 Err(_) => std::thread::sleep(Duration::from_millis(5)),
             }

@@ -185,7 +185,9 @@ impl EtcdCluster {
     pub fn leader(&self) -> usize {
         eventually("the etcd cluster has no leader", || {
             let leads = |index: &usize| self.status(*index).is_some_and(|(own, leader)| own == leader);
-            (0..self.members.len()).find(leads).ok_or_else(|| io::Error::other("no member reports itself as the leader"))
+            (0..self.members.len())
+                .find(leads)
+                .ok_or_else(|| io::Error::other("no member reports itself as the leader"))
         })
     }
 

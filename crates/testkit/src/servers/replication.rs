@@ -145,7 +145,8 @@ impl Replication {
     pub fn primary_port(&self) -> u16 {
         let sentinel = self.sentinels.first().expect("there are Sentinels");
         eventually("a Sentinel does not report the primary", || {
-            let reply = sentinel.try_command(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", Replication::SERVICE])?;
+            let reply =
+                sentinel.try_command(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", Replication::SERVICE])?;
             let port = reply.split(' ').nth(1).and_then(|port| port.parse().ok());
             port.ok_or_else(|| io::Error::other(reply))
         })
@@ -171,11 +172,8 @@ impl Sentinel {
         let (port, folder) = (free_port(), fresh_folder("sentinel"));
         let (path, service) = (folder.join("sentinel.conf"), Replication::SERVICE);
         let host = security.map_or(HOST, |security| security.host);
-        let mut lines = vec![
-            format!("port {port}"),
-            "bind 127.0.0.1".to_owned(),
-            format!("dir {}", folder.display()),
-        ];
+        let mut lines =
+            vec![format!("port {port}"), "bind 127.0.0.1".to_owned(), format!("dir {}", folder.display())];
         if host != HOST {
             lines.extend(
                 ["resolve-hostnames", "announce-hostnames"].map(|what| format!("sentinel {what} yes")),
@@ -188,7 +186,8 @@ impl Sentinel {
         ]);
         let tls_port = security.map(|security| {
             let tls_port = free_port();
-            lines.extend(security.sentinels.settings(tls_port).map(|(name, value)| format!("{name} {value}")));
+            lines
+                .extend(security.sentinels.settings(tls_port).map(|(name, value)| format!("{name} {value}")));
             lines.extend([
                 "tls-replication yes".to_owned(),
                 format!("requirepass {SENTINELS_PASSWORD}"),
