@@ -9,10 +9,13 @@
 //! | [`faulty`] | a backend wrapper that loses, delays, repeats and reorders calls |
 //! | [`misdelivery`] | replies that reach the wrong request |
 //! | [`proxy`] | a TCP proxy with faults, between a client and a real server |
+//! | [`scenarios`] | fault scenarios that every backend must survive, on real servers |
+//! | [`calls`] | short calls of a backend for tests, which panic if the reply is not the expected one |
 //! | [`servers`] | real servers, which the tests start themselves |
 //! | [`client_process`] | a process that holds a lease, which a test can kill, stop and continue |
 //! | [`verbs`] | a request to a backend and its reply, as data |
 
+pub mod calls;
 pub mod client_process;
 pub mod conformance;
 mod default_signals;
@@ -21,6 +24,7 @@ pub mod faulty;
 pub mod history;
 pub mod misdelivery;
 pub mod proxy;
+pub mod scenarios;
 pub mod servers;
 pub mod target;
 pub mod verbs;
