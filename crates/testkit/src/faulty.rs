@@ -9,7 +9,10 @@ use std::{
 
 use leasehold_core::{Backend, Effect, Environment, Error, ErrorKind, Verb};
 
-use crate::verbs::{VerbReply, VerbRequest, relay};
+use crate::{
+    random::SplitMix64,
+    verbs::{VerbReply, VerbRequest, relay},
+};
 
 /// A fault of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,7 +102,8 @@ pub struct Faulty {
 
 struct FaultState {
     plan: FaultPlan,
-    random: u64,
+    random: SplitMix64,
+    /// The next calls of each verb: a fault, or `None` for a call without one.
     script: HashMap<Verb, VecDeque<Option<Fault>>>,
     injected: Vec<(Verb, Fault)>,
 }
@@ -108,8 +112,12 @@ impl Faulty {
     /// Wraps `inner`, with no faults yet. Delays and late requests use the clock and the tasks of `environment`. The
     /// faults depend on the seed alone.
     pub fn new(inner: Arc<dyn Backend>, environment: Arc<dyn Environment>, seed: u64) -> Faulty {
-        let state =
-            FaultState { plan: FaultPlan::NONE, random: seed, script: HashMap::new(), injected: Vec::new() };
+        let state = FaultState {
+            plan: FaultPlan::NONE,
+            random: SplitMix64::new(seed),
+            script: HashMap::new(),
+            injected: Vec::new(),
+        };
         Faulty { inner, environment, state: Mutex::new(state) }
     }
 
@@ -180,6 +188,7 @@ impl Faulty {
     }
 
     fn send_later(&self, request: VerbRequest, by: Duration) {
+        // The sleep starts now, not when the task first runs.
         let (inner, sleep) = (Arc::clone(&self.inner), self.environment.sleep(by));
         self.environment.spawn(Box::pin(async move {
             sleep.await;
@@ -191,6 +200,9 @@ impl Faulty {
         Error::new(ErrorKind::Unavailable, message).with_effect(effect)
     }
 }
+
+/// How many of the faults in `draw_from_plan` read-only verbs have.
+const FAULTS_OF_READS: usize = 4;
 
 impl FaultState {
     /// The fault of this call, if it has one. It is added to the injected faults.
@@ -204,7 +216,9 @@ impl FaultState {
 
     fn draw_from_plan(&mut self, request: &VerbRequest) -> Option<Fault> {
         let plan = self.plan;
-        let (delay, late) = (self.duration_up_to(plan.delay_max), self.duration_up_to(plan.late_max));
+        let (delay, late) =
+            (self.random.duration_up_to(plan.delay_max), self.random.duration_up_to(plan.late_max));
+        // The faults of read-only verbs come first: see `FAULTS_OF_READS`.
         let chances = [
             (plan.lose_request, Fault::LoseRequest),
             (plan.refuse, Fault::Refuse),
@@ -214,9 +228,10 @@ impl FaultState {
             (plan.duplicate, Fault::Duplicate),
             (plan.late, Fault::Late(late)),
         ];
-        // The first four faults do not execute a request without a reply, so they suit read-only verbs, too.
-        let chances = if request.can_change_state() { &chances[..] } else { &chances[..4] };
-        let mut left = self.random_number() % 1000;
+        // A lost reply, a second execution and a late execution mean nothing for a verb that changes nothing.
+        let count = if request.can_change_state() { chances.len() } else { FAULTS_OF_READS };
+        let chances = &chances[..count];
+        let mut left = self.random.number() % 1000;
         for &(chance, fault) in chances {
             if left < u64::from(chance) {
                 return Some(fault);
@@ -224,20 +239,6 @@ impl FaultState {
             left -= u64::from(chance);
         }
         None
-    }
-
-    fn duration_up_to(&mut self, most: Duration) -> Duration {
-        let nanos = u64::try_from(most.as_nanos()).unwrap_or(u64::MAX - 1);
-        Duration::from_nanos(self.random_number() % (nanos + 1))
-    }
-
-    /// splitmix64: a small generator that gives the same numbers on every machine.
-    fn random_number(&mut self) -> u64 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.random;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
     }
 }
 

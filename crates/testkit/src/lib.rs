@@ -24,6 +24,7 @@ pub mod faulty;
 pub mod history;
 pub mod misdelivery;
 pub mod proxy;
+mod random;
 pub mod scenarios;
 pub mod servers;
 pub mod target;

@@ -39,8 +39,9 @@ type BackendHandle = Arc<dyn Backend>;
 /// If the backend accepts a wrong reply, or a handle does not work again.
 pub async fn check<O: Future<Output = BackendHandle>>(server: u16, open: impl Fn(u16) -> O) {
     let proxy = Proxy::start(server, 33).await;
-    let (direct, one, other) = (open(server).await, open(proxy.port()).await, open(proxy.port()).await);
-    let test = MisdeliveryTest { proxy, direct, one, other };
+    let (direct, handle_a, handle_b) =
+        (open(server).await, open(proxy.port()).await, open(proxy.port()).await);
+    let test = MisdeliveryTest { proxy, direct, handle_a, handle_b };
     for how in [Misdelivery::Swap, Misdelivery::Repeat, Misdelivery::Stale] {
         let before = test.proxy.misdelivered();
         for round in 0..ROUNDS {
@@ -58,8 +59,8 @@ pub async fn check<O: Future<Output = BackendHandle>>(server: u16, open: impl Fn
 struct MisdeliveryTest {
     proxy: Proxy,
     direct: BackendHandle,
-    one: BackendHandle,
-    other: BackendHandle,
+    handle_a: BackendHandle,
+    handle_b: BackendHandle,
 }
 
 /// Two requests of one verb, each with its correct reply.
@@ -100,19 +101,20 @@ impl MisdeliveryTest {
         let (first, second) = (&pair.first, &pair.second);
         if how == Misdelivery::Swap {
             self.proxy.misdeliver(how, 1);
-            let (one, other) = tokio::join!(send(&*self.one, &first.0), send(&*self.other, &second.0));
-            check_reply(how, first, one);
-            check_reply(how, second, other);
+            let (reply_a, reply_b) =
+                tokio::join!(send(&*self.handle_a, &first.0), send(&*self.handle_b, &second.0));
+            check_reply(how, first, reply_a);
+            check_reply(how, second, reply_b);
         } else {
             if how == Misdelivery::Repeat {
                 self.proxy.misdeliver(how, 1);
             }
-            check_reply(how, first, send(&*self.one, &first.0).await);
+            check_reply(how, first, send(&*self.handle_a, &first.0).await);
             self.evict_holder_of(&second.0).await;
             if how == Misdelivery::Stale {
                 self.proxy.misdeliver(how, 1);
             }
-            check_reply(how, second, send(&*self.one, &second.0).await);
+            check_reply(how, second, send(&*self.handle_a, &second.0).await);
         }
         self.proxy.heal();
         self.await_recovery().await;
@@ -130,7 +132,7 @@ impl MisdeliveryTest {
 
     /// Waits until both handles through the proxy work again.
     async fn await_recovery(&self) {
-        for backend in [&self.one, &self.other] {
+        for backend in [&self.handle_a, &self.handle_b] {
             let mut failures = 0;
             let claim = claim(&fresh_resource("after"), "after");
             loop {
@@ -150,7 +152,7 @@ impl MisdeliveryTest {
     }
 
     /// Acquires a new resource through the direct handle. The label names the holder.
-    async fn held(&self, label: &str) -> (Claim, FencingToken) {
+    async fn hold(&self, label: &str) -> (Claim, FencingToken) {
         let claim = claim(&fresh_resource(label), label);
         match self.direct.acquire(&claim).await {
             Ok(Verdict::Granted(grant)) => (claim, grant.token),
@@ -158,11 +160,11 @@ impl MisdeliveryTest {
         }
     }
 
-    /// Acquires a new resource through the handle `one`, because a backend may remember what it holds itself.
-    async fn held_by_one(&self, label: &str) -> (Claim, FencingToken) {
+    /// Acquires a new resource through handle A, because a backend may remember what it holds itself.
+    async fn hold_through_a(&self, label: &str) -> (Claim, FencingToken) {
         self.await_recovery().await;
         let claim = claim(&fresh_resource(label), label);
-        match self.one.acquire(&claim).await {
+        match self.handle_a.acquire(&claim).await {
             Ok(Verdict::Granted(grant)) => (claim, grant.token),
             verdict => panic!("expected a grant of a free resource, got {verdict:?}"),
         }
@@ -170,7 +172,7 @@ impl MisdeliveryTest {
 }
 
 async fn acquires(test: &MisdeliveryTest) -> RequestPair {
-    let (held, _) = test.held("holder").await;
+    let (held, _) = test.hold("holder").await;
     let (free, blocked) = (claim(&fresh_resource("free"), "ours"), claim(&held.resource, "ours"));
     RequestPair {
         first: (CaseRequest::Acquire(Box::new(free)), ReplySummary::Granted),
@@ -179,7 +181,7 @@ async fn acquires(test: &MisdeliveryTest) -> RequestPair {
 }
 
 async fn renewals(test: &MisdeliveryTest, how: Misdelivery) -> RequestPair {
-    let (ours, token) = test.held_by_one("ours").await;
+    let (ours, token) = test.hold_through_a("ours").await;
     let renew = |claim: &Claim| CaseRequest::Renew(RenewRequest::new(claim.reference(), TTL));
     // If the requests follow each other, the same claim is renewed twice and evicted in between. If they run at the same
     // time, the second renewal is for a claim that never held.
@@ -192,7 +194,7 @@ async fn renewals(test: &MisdeliveryTest, how: Misdelivery) -> RequestPair {
 }
 
 async fn releases(test: &MisdeliveryTest, round: u32) -> RequestPair {
-    let (ours, _) = test.held_by_one("ours").await;
+    let (ours, _) = test.hold_through_a("ours").await;
     let never = claim(&fresh_resource("never"), "never");
     let release = |claim: &Claim| CaseRequest::Release(ReleaseRequest::new(claim.reference()));
     let ours = (release(&ours), ReplySummary::Released(Released::Now));
@@ -205,8 +207,9 @@ async fn releases(test: &MisdeliveryTest, round: u32) -> RequestPair {
 }
 
 async fn orders(test: &MisdeliveryTest) -> RequestPair {
-    let (held, token) = test.held("holder").await;
-    let (others, _) = test.held("another").await;
+    let (held, token) = test.hold("holder").await;
+    let (others, _) = test.hold("another").await;
+    // A token that the holder does not have, so that the order must not be executed.
     let earlier = FencingToken::new(token.get() - 1).expect("tokens of a clock or a log are not 1 here");
     let ask = OperatorAction::Ask { within: TTL };
     let order = |claim: &Claim, token| {
@@ -221,8 +224,8 @@ async fn orders(test: &MisdeliveryTest) -> RequestPair {
 }
 
 async fn inspections(test: &MisdeliveryTest) -> RequestPair {
-    let (ann, _) = test.held("ann").await;
-    let (bob, _) = test.held("bob").await;
+    let (ann, _) = test.hold("ann").await;
+    let (bob, _) = test.hold("bob").await;
     let inspect = |claim: Claim, name: &str| {
         (CaseRequest::Inspect(claim.resource), ReplySummary::HeldBy(name.to_owned()))
     };

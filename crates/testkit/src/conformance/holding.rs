@@ -116,6 +116,7 @@ async fn a_late_release_does_not_affect_the_next_holder(ctx: &TestContext) {
 async fn the_replies_to_a_batch_are_in_its_order(ctx: &TestContext) {
     let mut batch = Vec::new();
     let mut tokens = Vec::new();
+    // A batch must stay within one failure domain: on Redis Cluster, within one shard.
     let failure_domain = ctx.backend().failure_domain(&ctx.resource);
     for number in 0..12 {
         let mut claim = ctx.claim(&format!("holder {number}"));

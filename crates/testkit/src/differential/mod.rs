@@ -111,6 +111,7 @@ where
     let cases = cases.div_ceil(plan.parts.max(1));
     let seed = plan.seed;
 
+    // With a real clock every shrinking step costs seconds.
     let max_shrink_iters = if target.is_exact() { 4_000 } else { 100 };
     let config = Config { cases, max_shrink_iters, failure_persistence: None, ..Config::default() };
     let mut bytes = [0; 32];

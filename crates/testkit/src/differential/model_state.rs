@@ -26,6 +26,7 @@ pub(super) struct ModelState {
 
 impl ModelState {
     pub(super) fn new() -> ModelState {
+        // Cases run side by side on the same server, so their names and owners must differ.
         let mut salt = [0; 8];
         leasehold::System::current().fill(&mut salt);
         let name = |number: u8| {

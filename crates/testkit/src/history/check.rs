@@ -136,9 +136,11 @@ impl ResourceHistory<'_> {
     }
 
     fn capacity(&self) -> Vec<String> {
+        // After a resize, claims of the old and of the new capacity may hold at the same time.
         if self.resized().is_some() {
             return Vec::new();
         }
+        // If an owner asked for different shares, it is unknown which of them was granted.
         let certain = || self.certain().filter(|grant| grant.certain_share);
         let mut broken = Vec::new();
         for grant in certain() {
@@ -159,9 +161,11 @@ impl ResourceHistory<'_> {
                 }
             }
         }
+        // A backend may mint the token of a shared claim when it queues, so only exclusive tokens grow in real time.
         let exclusive =
             || self.grants.iter().filter(|grant| grant.certain_share && grant.share.is_exclusive());
         for later in exclusive() {
+            // Real time: the earlier grant had certainly happened before the later one can have happened.
             let earlier = exclusive().filter(|earlier| earlier.by < later.not_before);
             for earlier in earlier.filter(|earlier| earlier.token > later.token) {
                 broken.push(format!("{} was granted before {} began", name(earlier), name(later)));
@@ -175,6 +179,7 @@ impl ResourceHistory<'_> {
         for second in &self.grants {
             let same =
                 self.grants.iter().filter(|first| first.owner == second.owner && first.token != second.token);
+            // The first grant must cover all of the time at which the second may have happened.
             for first in same.filter(|first| first.covers(second.not_before, second.by)) {
                 broken.push(format!("{} still held when it got {:?}", name(first), second.token));
             }
@@ -185,7 +190,9 @@ impl ResourceHistory<'_> {
     fn queue_order(&self) -> Vec<String> {
         let places = places(&self.facts, self.slack);
         let mut broken = Vec::new();
+        // A handover may pass the queue.
         for grant in self.grants.iter().filter(|grant| grant.by_admission_rule) {
+            // From its first acquire on, the claim may have had a place in the queue itself.
             let Some(arrived) = claims_of(&self.facts, grant.owner).map(|(fact, _)| fact.began).min() else {
                 continue;
             };
@@ -196,6 +203,7 @@ impl ResourceHistory<'_> {
             if ahead.is_empty() {
                 continue;
             }
+            // The grant delays no earlier waiter if the holders, all earlier waiters and this claim fit together.
             let holders = || self.certain().filter(|other| other.owner != grant.owner);
             let holders = || holders().filter(|other| other.covers(grant.not_before, grant.by));
             let held: u64 = holders().map(|other| u64::from(other.share.weight())).sum();
@@ -247,6 +255,7 @@ impl ResourceHistory<'_> {
                     claim.takes_over_from == successor.takes_over_from && fact.began >= grant.by
                 })
             }
+            // Without a token, the order may have evicted an earlier grant.
             FactKind::Order(order, _) => order.token == Some(grant.token),
             _ => fact.began >= grant.by,
         };

@@ -50,11 +50,13 @@ impl Fact<'_> {
         match self.kind {
             FactKind::Release(request, _) => request.owner == owner,
             FactKind::Acquire(claim, verdict) => {
+                // A claim with another capacity is refused before its predecessor is released.
                 let refused = matches!(verdict, Some(Verdict::Mismatch { .. }));
                 !refused && claim.takes_over_from.is_some_and(|from| from.owner == owner)
             }
             FactKind::Order(order, outcome) => {
                 let meant = order.token.is_none_or(|meant| meant == token);
+                // Without a known outcome, the order may have been executed.
                 let done = outcome.is_none_or(|outcome| outcome == CommandOutcome::Done);
                 meant && done && matches!(order.action, OperatorAction::Evict(Eviction::Now))
             }

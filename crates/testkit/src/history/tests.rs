@@ -324,7 +324,7 @@ fn an_owner_has_one_grant() {
         .assert_possible();
 }
 
-/// Ann assert_possible, Bob stands in line; Ann leaves and Cy comes.
+/// Ann holds, Bob queues; Ann releases, and Cy comes and is granted.
 fn bob_queues_before_cy_is_granted(bobs: impl FnOnce(HistoryBuilder) -> HistoryBuilder) -> HistoryBuilder {
     let history =
         history().acquire((0, 10), claim("ann"), granted(1)).acquire((20, 30), claim("bob"), queued());

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use super::{Direction, Misdelivery};
+use crate::random::SplitMix64;
 
 /// The faults that are still to be injected.
 #[derive(Debug)]
 pub(super) struct ProxyFaults {
-    random: u64,
+    random: SplitMix64,
     pub(super) delay_max: Duration,
     /// How many bytes still pass before the connection that carries them is cut, by [`Direction`].
     pub(super) cut_after: [Option<usize>; 2],
@@ -35,7 +36,7 @@ pub(super) enum ChunkAction {
 impl ProxyFaults {
     pub(super) fn new(seed: u64) -> ProxyFaults {
         ProxyFaults {
-            random: seed,
+            random: SplitMix64::new(seed),
             delay_max: Duration::ZERO,
             cut_after: [None; 2],
             lose_replies: 0,
@@ -83,12 +84,6 @@ impl ProxyFaults {
 
     /// A random delay of up to `delay_max`.
     pub(super) fn random_delay(&mut self) -> Duration {
-        // splitmix64, as in `faulty`.
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.random;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let most = u64::try_from(self.delay_max.as_nanos()).unwrap_or(u64::MAX - 1);
-        Duration::from_nanos((mixed ^ (mixed >> 31)) % (most + 1))
+        self.random.duration_up_to(self.delay_max)
     }
 }

@@ -79,6 +79,7 @@ impl RedisCluster {
 
     fn introduce(&self, buses: &[String]) {
         for (number, node) in self.nodes.iter().enumerate() {
+            // Different epochs, as `redis-cli --cluster create` sets them: otherwise the nodes must resolve conflicts.
             node.command(&["CLUSTER", "SET-CONFIG-EPOCH", &(number + 1).to_string()]);
             if number < PRIMARIES {
                 let slots = RedisCluster::slots_at_the_start(number);

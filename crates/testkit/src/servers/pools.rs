@@ -39,6 +39,7 @@ impl PgBouncer {
     pub fn with(server: &PostgresServer, settings: &[&str]) -> PgBouncer {
         let (port, folder) = (free_port(), fresh_folder("pgbouncer"));
         let path = folder.join("pgbouncer.ini");
+        // No Unix socket: its default folder may not be writable. `auth_type = any`: the server trusts this host anyway.
         let lines = format!(
             "[databases]\n* = host=127.0.0.1 port={} user=postgres\n[pgbouncer]\nlisten_addr = 127.0.0.1\n\
              listen_port = {port}\nunix_socket_dir =\nauth_type = any\n{}\n",
@@ -84,6 +85,7 @@ impl Pgpool {
         let (port, folder) = (free_port(), fresh_folder("pgpool"));
         let file = |name: &str| folder.join(name).to_string_lossy().into_owned();
         let path = folder.display();
+        // DISALLOW_TO_FAILOVER: the pool has one server, and must not give it up when a test stops it.
         let lines = format!(
             "listen_addresses = '127.0.0.1'\nport = {port}\nsocket_dir = '{path}'\npcp_socket_dir = '{path}'\n\
              pcp_port = {}\npid_file_name = '{path}/pid'\nlogdir = '{path}'\nwork_dir = '{path}'\n\

@@ -92,6 +92,7 @@ impl RedisServer {
     fn run(&self) {
         let mut args: Vec<String> = vec!["--port".into(), self.port.to_string()];
         let folder = self.folder.to_string_lossy().into_owned();
+        // `--save ""`: no snapshots. `--repl-diskless-sync-delay 0`: a replica syncs at once instead of after 5 s.
         let fixed = [
             "--bind",
             "127.0.0.1",

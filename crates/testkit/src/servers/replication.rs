@@ -104,6 +104,7 @@ impl Replication {
         let of = format!("{} {}", security.map_or(HOST, |security| security.host), primary.peer_port());
         let mut servers = vec![primary];
         servers.extend((0..replicas).map(|_| run(&["--replicaof", &of])));
+        // `WAIT` shows that the replicas have caught up, not only that they are connected.
         let count = replicas.to_string();
         eventually("the replicas do not follow", || {
             let info = servers[0].try_command(&["INFO", "replication"])?;

@@ -8,7 +8,7 @@
 
 mod bare;
 mod cluster;
-mod hand_over;
+mod handover;
 mod keep_alive;
 mod pairs;
 mod redlock;
@@ -26,7 +26,7 @@ fn main() -> ExitCode {
     if let [word, rest @ ..] = args.as_slice()
         && word == "worker"
     {
-        return hand_over::worker(rest);
+        return handover::worker(rest);
     }
     let Some(arguments) = BenchArguments::of_bench_run() else { return ExitCode::SUCCESS };
     let mut table = Table::default();
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
                 "cluster" => cluster::measure(&mut table).await,
                 "redlock" => redlock::measure(&mut table).await,
                 "pairs" => pairs::measure(&RedisServer::start(), &mut table).await,
-                "hand-over" => hand_over::measure(&RedisServer::start(), &mut table).await,
+                "hand-over" => handover::measure(&RedisServer::start(), &mut table).await,
                 _ => keep_alive::measure(&RedisServer::start(), &mut table).await,
             }
         });

@@ -43,10 +43,15 @@ pub(crate) async fn measure(server: &RedisServer, table: &mut Table) {
 
     let before = scripts(server);
     let rate = processes(server, 16, 1);
-    let handed = rate * ROUND.as_secs_f64();
-    let each = (scripts(server) - before) as f64 / handed;
+    let handovers = rate * ROUND.as_secs_f64();
+    let scripts_each = (scripts(server) - before) as f64 / handovers;
     table.row("16 processes of 1 waiter, hand-overs a second", &format!("{rate:.0}"));
-    table.target("16 processes: commands for a hand-over", &format!("{each:.2}"), "≤ 4", each <= 4.0);
+    table.target(
+        "16 processes: commands for a hand-over",
+        &format!("{scripts_each:.2}"),
+        "≤ 4",
+        scripts_each <= 4.0,
+    );
 }
 
 /// How long one script call takes: half of a pair of acquire and release.
