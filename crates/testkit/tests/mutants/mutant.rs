@@ -102,7 +102,7 @@ impl Mutant {
             Flaw::PlacesNeverExpire => altered.place_ttl *= 1000,
             Flaw::GrantsNeverExpire => altered.ttl *= 1000,
             Flaw::TombstonesAreIgnored => {
-                altered.takes_over_from = claim.takes_over_from.map(|from| Handover::from(from.owner))
+                altered.takes_over_from = claim.takes_over_from.map(|from| Handover::from(from.owner));
             }
             Flaw::HandoversAreIgnored => altered.takes_over_from = None,
             Flaw::NamesAreLowercased => altered.resource = lowercased(&claim.resource),
