@@ -1,4 +1,4 @@
-//! An allocator that counts: how often, and how many bytes are alive.
+//! A global allocator that counts allocations and the bytes in use.
 
 #![allow(unsafe_code)]
 
@@ -7,20 +7,20 @@ use std::{
     sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
 };
 
-struct Counting;
+struct CountingAllocator;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 static LIVE_BYTES: AtomicI64 = AtomicI64::new(0);
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// How often memory was asked for so far, by all threads.
+/// The number of allocations so far, of all threads.
 pub(crate) fn allocations() -> u64 {
     ALLOCATIONS.load(Relaxed)
 }
 
-/// How many bytes are in use now, as asked for: what the allocator adds to each is not counted.
+/// The bytes in use now, as requested: the allocator's own overhead is not counted.
 pub(crate) fn live_bytes() -> i64 {
     LIVE_BYTES.load(Relaxed)
 }
@@ -30,9 +30,9 @@ fn count(grown: usize, shrunk: usize) {
     LIVE_BYTES.fetch_add(bytes(grown) - bytes(shrunk), Relaxed);
 }
 
-// SAFETY: every call is passed on to the system's allocator as it came; counting touches atomics alone, so it
-// neither allocates nor unwinds.
-unsafe impl GlobalAlloc for Counting {
+// SAFETY: every call is passed on unchanged to the system's allocator. Counting only changes atomics, so it neither
+// allocates nor unwinds.
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Relaxed);
         count(layout.size(), 0);
@@ -49,7 +49,7 @@ unsafe impl GlobalAlloc for Counting {
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Relaxed);
         count(size, layout.size());
-        // SAFETY: as for `dealloc`, and the caller vouches for the new size.
+        // SAFETY: as for `dealloc`; the caller guarantees that the new size is valid.
         unsafe { System.realloc(pointer, layout, size) }
     }
 }

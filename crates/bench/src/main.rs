@@ -1,4 +1,4 @@
-//! What leasehold costs on the memory backend, beside what it may cost.
+//! What leasehold costs on the memory backend, beside the limits that it must keep.
 //!
 //! ```text
 //! cargo xtask bench [overhead] [flat] [keep-alive] [--check]
@@ -9,11 +9,11 @@ mod flat;
 mod keep_alive;
 mod measure;
 mod overhead;
-mod table;
+mod waiters;
 
 use std::{env, process::ExitCode};
 
-use table::Table;
+use leasehold_bench::Table;
 
 const USAGE: &str = "\
 cargo xtask bench [NAME…] [--check]
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     let check = args.iter().any(|arg| arg == "--check");
     let chosen = |name: &str| args.iter().all(|arg| arg == "--check") || args.iter().any(|arg| arg == name);
 
-    // One thread: what is measured is the work, not how two cores find each other.
+    // One thread: the benchmark measures the work, not how two cores synchronise.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("a runtime can be started");
     let mut table = Table::default();
@@ -51,13 +51,5 @@ fn main() -> ExitCode {
             }
         });
     }
-    let missed = table.missed();
-    println!();
-    if missed.is_empty() {
-        println!("every target was met");
-        return ExitCode::SUCCESS;
-    }
-    println!("missed:");
-    missed.iter().for_each(|line| println!("  {line}"));
-    if check { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    table.finish(check)
 }

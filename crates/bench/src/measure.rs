@@ -1,28 +1,30 @@
-//! How long, how often, how much of a core.
+//! What one operation costs: CPU time and allocations.
 
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
+use leasehold_bench::thread_cpu_time;
 
 use crate::counting::allocations;
 
+const ROUNDS: u32 = 9;
+/// The warm-up before the rounds is this part of a round.
+const WARM_UP_PART: u32 = 5;
+
 /// What one operation costs.
-pub(crate) struct Cost {
-    /// Nanoseconds, of each round.
+pub(crate) struct OperationCost {
+    /// Nanoseconds of CPU time for one operation, in each round.
     pub(crate) nanos: Vec<f64>,
-    /// Allocations, on average.
+    /// Allocations of one operation, on average.
     pub(crate) allocations: f64,
 }
 
-impl Cost {
-    /// The middle round: one that was disturbed does not count.
+impl OperationCost {
+    /// The nanoseconds of the round in the middle: a disturbed round does not count.
     pub(crate) fn median(&self) -> f64 {
-        let mut nanos = self.nanos.clone();
-        nanos.sort_by(f64::total_cmp);
-        nanos[nanos.len() / 2]
+        leasehold_bench::median(self.nanos.clone())
     }
 
-    /// `2.1 µs (1.9–2.8)`
+    /// `2.1 µs (1.9–2.8)`: the median, the least and the most.
     pub(crate) fn time(&self) -> String {
         let micros = |nanos: f64| nanos / 1000.0;
         let least = self.nanos.iter().copied().fold(f64::INFINITY, f64::min);
@@ -31,41 +33,25 @@ impl Cost {
     }
 }
 
-/// Nine rounds of `times`, after a warm-up.
-pub(crate) async fn cost(times: u32, mut operation: impl AsyncFnMut()) -> Cost {
-    for _ in 0..times / 5 {
+/// Measures nine rounds of `times` operations each, after a warm-up.
+pub(crate) async fn measure_cost(times: u32, mut operation: impl AsyncFnMut()) -> OperationCost {
+    for _ in 0..times / WARM_UP_PART {
         operation().await;
     }
     let before = allocations();
-    let mut nanos = Vec::with_capacity(9);
-    for _ in 0..9 {
-        let started = thread_time();
+    let mut nanos = Vec::with_capacity(ROUNDS as usize);
+    for _ in 0..ROUNDS {
+        let started = thread_cpu_time();
         for _ in 0..times {
             operation().await;
         }
-        nanos.push(per(thread_time() - started, times));
+        nanos.push(nanos_each(thread_cpu_time() - started, times));
     }
-    let allocations = (allocations() - before) as f64 / (9.0 * f64::from(times));
-    Cost { nanos, allocations }
+    let allocations = (allocations() - before) as f64 / (f64::from(ROUNDS) * f64::from(times));
+    OperationCost { nanos, allocations }
 }
 
-/// Nanoseconds of one, if so many took this long.
-pub(crate) fn per(took: Duration, times: u32) -> f64 {
+/// Nanoseconds of one operation, if `times` operations took `took` together.
+pub(crate) fn nanos_each(took: Duration, times: u32) -> f64 {
     took.as_nanos() as f64 / f64::from(times)
-}
-
-/// Time that this process has spent on a core so far.
-pub(crate) fn process_time() -> Duration {
-    read(ClockId::ProcessCPUTime)
-}
-
-/// Time that this thread has spent on a core so far. Everything that is measured runs on one thread, and a machine
-/// that is busy with other things as well takes longer, but does not need more.
-pub(crate) fn thread_time() -> Duration {
-    read(ClockId::ThreadCPUTime)
-}
-
-fn read(clock: ClockId) -> Duration {
-    let time = clock_gettime(clock);
-    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }

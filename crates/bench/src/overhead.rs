@@ -1,4 +1,5 @@
-//! One acquire and release that nobody contends, through the whole engine: instrumented, nobody listening.
+//! The cost of one uncontended acquire and release through the whole engine, with its metrics and traces compiled in
+//! and no recorder or subscriber installed.
 
 use std::{hint::black_box, sync::Arc, time::Duration};
 
@@ -6,8 +7,9 @@ use leasehold::{
     Backend, Claim, ClaimRef, Client, Environment, Holder, Memory, OwnerToken, ReleaseRequest, Resource,
     Share, System,
 };
+use leasehold_bench::Table;
 
-use crate::{measure::cost, table::Table};
+use crate::measure::measure_cost;
 
 const TIMES: u32 = 50_000;
 const ALLOCATIONS_MAX: f64 = 12.0;
@@ -19,7 +21,7 @@ pub(crate) async fn measure(table: &mut Table) {
     let resource = Resource::new("report", "42").expect("a good name");
     let holder = Arc::new(Holder::new("host", 1, "bench"));
     let environment: Arc<dyn Environment> = Arc::new(System::current());
-    let alone = cost(TIMES, async || {
+    let alone = measure_cost(TIMES, async || {
         let owner = OwnerToken::fresh(&*environment);
         let ttl = Duration::from_secs(30);
         let claim = Claim::new(resource.clone(), owner, Share::WHOLE, ttl, Arc::clone(&holder));
@@ -30,20 +32,20 @@ pub(crate) async fn measure(table: &mut Table) {
     let alone = alone.await;
 
     let leases = Client::new(Arc::clone(&backend));
-    let whole = cost(TIMES, async || {
+    let whole = measure_cost(TIMES, async || {
         let lease = leases.lease("report", "42").acquire().await.expect("free");
         black_box(lease.release().await.expect("held"));
     });
     let whole = whole.await;
 
-    let most = format!("≤ {ALLOCATIONS_MAX}");
+    let at_most = format!("≤ {ALLOCATIONS_MAX}");
     let met = whole.allocations <= ALLOCATIONS_MAX;
-    table.target("allocations", &format!("{:.1}", whole.allocations), &most, met);
+    table.target("allocations", &format!("{:.1}", whole.allocations), &at_most, met);
     table.row("  of which the backend alone", &format!("{:.1}", alone.allocations));
     table.row("time on a core: median of nine rounds (least–most)", &whole.time());
     table.row("  of which the backend alone", &alone.time());
 
-    let run = cost(TIMES, async || {
+    let run = measure_cost(TIMES, async || {
         black_box(leases.lease("report", "43").run(async |lease| lease.token()).await.expect("free"));
     });
     let run = run.await;
@@ -51,7 +53,7 @@ pub(crate) async fn measure(table: &mut Table) {
     table.row("the same through `run`: time", &run.time());
 
     let lease = leases.lease("report", "44").acquire().await.expect("free");
-    let check = cost(TIMES * 10, async || black_box(lease.check()).expect("held")).await;
+    let check = measure_cost(TIMES * 10, async || black_box(lease.check()).expect("held")).await;
     table.row("`check` of a lease: time", &check.time());
     lease.release().await.expect("held");
 }

@@ -1,32 +1,42 @@
-//! What was measured, beside what was asked for.
+//! A table of measured figures, printed line by line.
 
-/// Collects lines, and prints each as it comes: the benchmarks take a minute.
-#[derive(Default)]
-pub(crate) struct Table {
+use std::process::ExitCode;
+
+/// Prints figures as they are measured, because a benchmark takes minutes, and remembers which missed their target.
+#[derive(Debug, Default)]
+pub struct Table {
     missed: Vec<String>,
 }
 
 impl Table {
-    pub(crate) fn title(&mut self, title: &str) {
+    /// Begins a part of the table.
+    pub fn title(&self, title: &str) {
         println!("\n{title}");
     }
 
-    /// Something that was measured.
-    pub(crate) fn row(&mut self, name: &str, measured: &str) {
-        println!("  {name:<58} {measured:>22}");
+    /// A figure without a target.
+    pub fn row(&self, name: &str, measured: &str) {
+        println!("  {name:<62} {measured:>22}");
     }
 
-    /// Something that has a target.
-    pub(crate) fn target(&mut self, name: &str, measured: &str, target: &str, met: bool) {
+    /// A figure with a target, and whether it was met.
+    pub fn target(&mut self, name: &str, measured: &str, target: &str, met: bool) {
         let mark = if met { '✓' } else { '✗' };
-        println!("  {name:<58} {measured:>22}   {target:<14} {mark}");
+        println!("  {name:<62} {measured:>22}   {target:<14} {mark}");
         if !met {
             self.missed.push(format!("{name}: {measured}, wanted {target}"));
         }
     }
 
-    /// What missed its target.
-    pub(crate) fn missed(&self) -> &[String] {
-        &self.missed
+    /// Prints which targets were missed. With `check`, a missed target fails the program.
+    pub fn finish(&self, check: bool) -> ExitCode {
+        println!();
+        if self.missed.is_empty() {
+            println!("every target was met");
+            return ExitCode::SUCCESS;
+        }
+        println!("missed:");
+        self.missed.iter().for_each(|line| println!("  {line}"));
+        if check { ExitCode::FAILURE } else { ExitCode::SUCCESS }
     }
 }

@@ -1,7 +1,7 @@
-//! `leasehold run` beside `flock`: what it costs to run a command, how soon a waiter's command starts, and how much
-//! memory a waiter takes.
+//! `leasehold run` beside `flock`: the time to run a command, the time until a waiter's command starts, and the memory of
+//! a waiter.
 //!
-//! `cargo bench -p leasehold-cli`. Both are run in turns, so that a busy host is as busy for the one as for the other.
+//! `cargo bench -p leasehold-cli`. The two alternate, so that load on the host slows both.
 
 use std::{
     env, fs,
@@ -11,13 +11,15 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
+use leasehold_bench::median;
+
 const ROUNDS: usize = 100;
 const HAND_OVERS: usize = 40;
 
 fn main() -> ExitCode {
     let mut arguments = env::args().skip(1);
     match arguments.next().as_deref() {
-        // The commands that are run: they say when they start, and when they end.
+        // The commands that the tools run: they print when they start and when they end.
         Some("--hold") => {
             println!("started");
             let _ = std::io::stdin().read_line(&mut String::new());
@@ -40,7 +42,7 @@ fn main() -> ExitCode {
 fn compare(directory: &Path) -> bool {
     let tools = [Tool { name: "flock", directory }, Tool { name: "leasehold run", directory }];
     println!("{:<44}{:>12}{:>16}   target", "", tools[0].name, tools[1].name);
-    let [flock, ours] = turns(ROUNDS, tools, |tool| tool.run_true());
+    let [flock, ours] = medians(ROUNDS, tools, |tool| tool.run_true());
     let more = ours.saturating_sub(flock);
     let first = row(
         "run `true`, median",
@@ -49,7 +51,7 @@ fn compare(directory: &Path) -> bool {
         "at most 10 ms more",
         more <= Duration::from_millis(10),
     );
-    let [flock, ours] = turns(HAND_OVERS, tools, |tool| tool.hand_over());
+    let [flock, ours] = medians(HAND_OVERS, tools, |tool| tool.hand_over());
     let second = row(
         "from the end to a waiter's start, median",
         &millis(flock),
@@ -68,21 +70,18 @@ fn row(what: &str, flock: &str, ours: &str, target: &str, met: bool) -> bool {
     met
 }
 
-/// The median of each, taken in turns.
-fn turns(rounds: usize, tools: [Tool<'_>; 2], measure: impl Fn(Tool<'_>) -> Duration) -> [Duration; 2] {
+/// The median time of each tool. The tools alternate.
+fn medians(rounds: usize, tools: [Tool<'_>; 2], measure: impl Fn(Tool<'_>) -> Duration) -> [Duration; 2] {
     let mut times = [Vec::new(), Vec::new()];
     for round in 0..=rounds {
         for (tool, times) in tools.into_iter().zip(&mut times) {
             let time = measure(tool);
             if round > 0 {
-                times.push(time); // the first one makes the files
+                times.push(time); // the first round creates the files
             }
         }
     }
-    times.map(|mut times| {
-        times.sort_unstable();
-        times[times.len() / 2]
-    })
+    times.map(median)
 }
 
 #[derive(Clone, Copy)]
@@ -92,7 +91,7 @@ struct Tool<'a> {
 }
 
 impl Tool<'_> {
-    /// This tool, about to run the command that is appended.
+    /// The command line of this tool, to which the command to run is appended.
     fn command(self) -> Command {
         if self.name == "flock" {
             let mut command = Command::new("flock");
@@ -131,7 +130,7 @@ impl Tool<'_> {
         let (mut holder, mut lines) = self.hold();
         let waiter =
             self.command().arg(myself).arg("--stamp").stdout(Stdio::piped()).spawn().expect("it can be run");
-        std::thread::sleep(Duration::from_millis(60)); // it is in line by then
+        std::thread::sleep(Duration::from_millis(60)); // until it waits in the queue
         holder.stdin.take().expect("piped").write_all(b"\n").expect("it reads");
         let ended: u64 = lines.next().and_then(|line| line.parse().ok()).expect("it says when");
         let output = waiter.wait_with_output().expect("it ends");
@@ -140,7 +139,7 @@ impl Tool<'_> {
         Duration::from_nanos(started.saturating_sub(ended))
     }
 
-    /// In kilobytes.
+    /// The resident memory of a waiter, in kilobytes.
     fn waiting_memory(self) -> u64 {
         let (mut holder, _lines) = self.hold();
         let mut waiter = self.command().arg("true").spawn().expect("it can be run");

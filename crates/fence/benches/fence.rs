@@ -1,16 +1,17 @@
-//! What a fence costs: the same write with and without it, in turns, on servers of its own.
+//! What a fence costs: the same write with and without it, on servers that the benchmark starts.
 //!
 //! ```text
 //! cargo xtask bench fence
 //! ```
 //!
-//! Medians of rounds that alternate, so that a busy machine slows all of them alike: look at the ratios.
+//! The variants alternate, and the figures are medians, so that a busy machine slows all of them alike: read the ratios.
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark")]
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock and has a runtime")]
 
 use std::time::{Duration, Instant};
 
+use leasehold_bench::median;
 use leasehold_core::{FencingToken, OwnerToken, Pass};
 use leasehold_fence::{postgres, redis::Fence, sqlite};
 use leasehold_testkit::servers::{PostgresServer, RedisServer};
@@ -25,25 +26,24 @@ fn pass() -> Pass {
     Pass::new("report/1".parse().unwrap(), token).owned_by(OwnerToken::from_bytes([7; 16]))
 }
 
-/// How long each way took, round by round.
-struct Ways<const N: usize>([(&'static str, Vec<Duration>); N]);
+/// How long each variant of a write took, round by round.
+struct VariantTimes<const N: usize>([(&'static str, Vec<Duration>); N]);
 
-impl<const N: usize> Ways<N> {
-    fn new(names: [&'static str; N]) -> Ways<N> {
-        Ways(names.map(|name| (name, Vec::new())))
+impl<const N: usize> VariantTimes<N> {
+    fn new(names: [&'static str; N]) -> VariantTimes<N> {
+        VariantTimes(names.map(|name| (name, Vec::new())))
     }
 
-    fn took(&mut self, way: usize, since: Instant) {
-        self.0[way].1.push(since.elapsed());
+    fn add(&mut self, variant: usize, since: Instant) {
+        self.0[variant].1.push(since.elapsed());
     }
 
-    /// The median of each, and how much that is of the first.
-    fn print(mut self, title: &str) {
+    /// Prints the median of each variant and its ratio to the first variant.
+    fn print(self, title: &str) {
         println!("{title}");
         let mut first = None;
-        for (name, times) in &mut self.0 {
-            times.sort();
-            let median = times[times.len() / 2].as_secs_f64() * 1e6;
+        for (name, times) in self.0 {
+            let median = median(times).as_secs_f64() * 1e6;
             let base = *first.get_or_insert(median);
             println!("  {name:<46} {median:>10.1} µs   {:>5.2} x", median / base);
         }
@@ -63,13 +63,16 @@ fn on_sqlite() {
     let update = |database: &Connection| {
         database.prepare_cached("UPDATE report SET body = 'x' WHERE id = 1").unwrap().execute([]).unwrap()
     };
-    let mut ways =
-        Ways::new(["a transaction with one update", "the same, admitted first", "the same, under triggers"]);
+    let mut times = VariantTimes::new([
+        "a transaction with one update",
+        "the same, admitted first",
+        "the same, under triggers",
+    ]);
     for _ in 0..ROUNDS {
-        for way in 0..3 {
+        for variant in 0..3 {
             let since = Instant::now();
-            let transaction = if way == 2 { &mut guarded } else { &mut plain }.transaction().unwrap();
-            match way {
+            let transaction = if variant == 2 { &mut guarded } else { &mut plain }.transaction().unwrap();
+            match variant {
                 0 => drop(update(&transaction)),
                 1 => {
                     sqlite::admit(&transaction, &pass).unwrap();
@@ -78,10 +81,10 @@ fn on_sqlite() {
                 _ => drop(sqlite::under(&transaction, &pass, update).unwrap()),
             }
             transaction.commit().unwrap();
-            ways.took(way, since);
+            times.add(variant, since);
         }
     }
-    ways.print("SQLite, a file in WAL mode");
+    times.print("SQLite, a file in WAL mode");
 }
 
 async fn on_redis() {
@@ -89,16 +92,16 @@ async fn on_redis() {
     let mut connection =
         redis::Client::open(server.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
     let (fence, pass) = (Fence::new(), pass());
-    let mut ways = Ways::new(["SET", "fenced set"]);
+    let mut times = VariantTimes::new(["SET", "fenced set"]);
     for _ in 0..ROUNDS {
         let since = Instant::now();
         let () = redis::cmd("SET").arg("plain").arg("x").query_async(&mut connection).await.unwrap();
-        ways.took(0, since);
+        times.add(0, since);
         let since = Instant::now();
         fence.set(&pass, "fenced", "x").unwrap().run(&mut connection).await.unwrap();
-        ways.took(1, since);
+        times.add(1, since);
     }
-    ways.print("Redis, over the loopback");
+    times.print("Redis, over the loopback");
 }
 
 async fn on_postgres() {
@@ -110,7 +113,7 @@ async fn on_postgres() {
     client.batch_execute(make).await.unwrap();
     postgres::install(&client, "guarded", &"report/{id}".parse().unwrap()).await.unwrap();
     let pass = pass();
-    let mut ways = Ways::new([
+    let mut times = VariantTimes::new([
         "a transaction with one update",
         "the same, admitted first",
         "the same, under triggers (enter)",
@@ -120,28 +123,28 @@ async fn on_postgres() {
         "BEGIN; SELECT set_config('leasehold.pass', '{pass}', true); UPDATE guarded SET body = 'x' WHERE id = 1; COMMIT"
     );
     for _ in 0..ROUNDS {
-        for way in 0..3 {
+        for variant in 0..3 {
             let since = Instant::now();
             let transaction = client.transaction().await.unwrap();
-            match way {
+            match variant {
                 0 => {}
                 1 => drop(postgres::admit(&transaction, &pass).await.unwrap()),
                 _ => drop(postgres::enter(&transaction, &pass).await.unwrap()),
             }
-            let table = if way == 2 { "guarded" } else { "plain" };
+            let table = if variant == 2 { "guarded" } else { "plain" };
             transaction.batch_execute(&format!("UPDATE {table} SET body = 'x' WHERE id = 1")).await.unwrap();
             transaction.commit().await.unwrap();
-            ways.took(way, since);
+            times.add(variant, since);
         }
         let since = Instant::now();
         client.batch_execute(&batch).await.unwrap();
-        ways.took(3, since);
+        times.add(3, since);
     }
-    ways.print("PostgreSQL, durable, over the loopback");
+    times.print("PostgreSQL, durable, over the loopback");
     rows(&client).await;
 }
 
-/// The triggers fire for each row: what a statement over many rows costs.
+/// What a statement over many rows costs. The triggers fire for each row.
 async fn rows(client: &Client) {
     let make = format!(
         "CREATE TABLE many (id int PRIMARY KEY, report int, body text); INSERT INTO many SELECT n, 1, '' FROM generate_series(1, {ROWS}) n; \
@@ -150,18 +153,18 @@ async fn rows(client: &Client) {
     client.batch_execute(&make).await.unwrap();
     postgres::install(client, "many_guarded", &"report/{report}".parse().unwrap()).await.unwrap();
     let show = format!("SELECT set_config('leasehold.pass', '{}', true)", pass());
-    let mut ways = Ways::new(["one update", "one update of a fenced table"]);
+    let mut times = VariantTimes::new(["one update", "one update of a fenced table"]);
     for _ in 0..10 {
-        for (way, table) in ["many", "many_guarded"].into_iter().enumerate() {
+        for (variant, table) in ["many", "many_guarded"].into_iter().enumerate() {
             let since = Instant::now();
             client
                 .batch_execute(&format!("BEGIN; {show}; UPDATE {table} SET body = 'x'; COMMIT"))
                 .await
                 .unwrap();
-            ways.took(way, since);
+            times.add(variant, since);
         }
     }
-    ways.print(&format!("PostgreSQL, {ROWS} rows of one resource in a statement"));
+    times.print(&format!("PostgreSQL, {ROWS} rows of one resource in a statement"));
 }
 
 fn main() {

@@ -1,4 +1,4 @@
-//! A network that loses, delays, repeats and reorders.
+//! A backend wrapper that loses, delays, repeats and reorders calls, as a bad network does.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -9,59 +9,62 @@ use std::{
 
 use leasehold_core::{Backend, Effect, Environment, Error, ErrorKind, Verb};
 
-use crate::verbs::{Answer, Ask, relay};
+use crate::{
+    random::SplitMix64,
+    verbs::{VerbReply, VerbRequest, relay},
+};
 
-/// One thing that goes wrong with one call.
+/// A fault of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The request is lost; nobody can know: `Unavailable`, effect `Unknown`.
+    /// The request is lost. The caller gets `Unavailable` with effect `Unknown`.
     LoseRequest,
-    /// The request certainly did not go out: `Unavailable`, effect `None`.
+    /// The connection is refused. The caller gets `Unavailable` with effect `None`.
     Refuse,
-    /// The request is executed, its answer is lost: `Unavailable`, effect `Unknown`.
+    /// The request is executed, and its reply is lost. The caller gets `Unavailable` with effect `Unknown`.
     LoseReply,
-    /// The request is executed twice, back to back; the caller gets the second answer.
+    /// The request is executed twice in a row. The caller gets the second reply.
     Duplicate,
-    /// The caller is told `Unavailable`, effect `Unknown`, at once; the request is executed this much later.
+    /// The caller gets `Unavailable` with effect `Unknown` at once. The request is executed this much later.
     Late(Duration),
-    /// The request travels this long before it is executed. A caller who leaves meanwhile takes it along.
+    /// The request is executed after this time, unless the caller has dropped the call by then.
     DelayRequest(Duration),
-    /// The request is executed at once, its answer travels this long.
+    /// The request is executed at once. The reply comes after this time.
     DelayReply(Duration),
-    /// The request is executed, and the caller never hears of it, however long it waits.
+    /// The request is executed, and the call never returns.
     Hang,
 }
 
-/// How often each fault strikes, per thousand calls, and how long delays are.
+/// How often each fault is injected, per thousand calls, and how long the delays are.
 ///
-/// Delays of different calls differ, so calls that run side by side are reordered. `wait` and `inspect` change
-/// nothing: they are lost, refused or delayed like the others, but never late or doubled.
+/// The delays of different calls differ, so concurrent calls are reordered. `wait` and `inspect` change nothing in the
+/// store, so they are lost, refused or delayed like the other verbs, but never late or doubled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
-pub struct Plan {
-    /// Of [`Fault::LoseRequest`].
+pub struct FaultPlan {
+    /// How often [`Fault::LoseRequest`] is injected.
     pub lose_request: u32,
-    /// Of [`Fault::Refuse`].
+    /// How often [`Fault::Refuse`] is injected.
     pub refuse: u32,
-    /// Of [`Fault::LoseReply`].
+    /// How often [`Fault::LoseReply`] is injected.
     pub lose_reply: u32,
-    /// Of [`Fault::Duplicate`].
+    /// How often [`Fault::Duplicate`] is injected.
     pub duplicate: u32,
-    /// Of [`Fault::Late`].
+    /// How often [`Fault::Late`] is injected.
     pub late: u32,
-    /// Of [`Fault::DelayRequest`].
+    /// How often [`Fault::DelayRequest`] is injected.
     pub delay_request: u32,
-    /// Of [`Fault::DelayReply`].
+    /// How often [`Fault::DelayReply`] is injected.
     pub delay_reply: u32,
-    /// The longest delay; each is drawn from zero to this.
+    /// The longest delay. Each delay is drawn between zero and this.
     pub delay_max: Duration,
-    /// The longest that a late request stays under way.
+    /// The longest time until a late request is executed.
     pub late_max: Duration,
 }
 
-impl Plan {
-    /// Nothing goes wrong.
-    pub const QUIET: Plan = Plan {
+impl FaultPlan {
+    /// No faults.
+    pub const NONE: FaultPlan = FaultPlan {
         lose_request: 0,
         refuse: 0,
         lose_reply: 0,
@@ -73,8 +76,8 @@ impl Plan {
         late_max: Duration::ZERO,
     };
 
-    /// Everything goes wrong now and then: about a third of the calls suffer something.
-    pub const STORMY: Plan = Plan {
+    /// Every fault, so often that about a third of the calls have one.
+    pub const HEAVY: FaultPlan = FaultPlan {
         lose_request: 40,
         refuse: 20,
         lose_reply: 60,
@@ -87,102 +90,109 @@ impl Plan {
     };
 }
 
-/// A backend behind a network that fails as planned.
+/// A backend with injected faults.
 ///
-/// Two uses: chance, seeded, by a [`Plan`] that can be changed at run time; and a script, call by call
-/// ([`Faulty::next`]: "the next acquire loses its reply"), which goes before chance.
+/// A fault is either drawn from a seed, by a [`FaultPlan`] that can be changed at any time, or scripted for the next call
+/// of a verb ([`Faulty::next`]). A scripted fault has precedence.
 pub struct Faulty {
     inner: Arc<dyn Backend>,
     environment: Arc<dyn Environment>,
-    state: Mutex<State>,
+    state: Mutex<FaultState>,
 }
 
-struct State {
-    plan: Plan,
-    random: u64,
+struct FaultState {
+    plan: FaultPlan,
+    random: SplitMix64,
+    /// The next calls of each verb: a fault, or `None` for a call without one.
     script: HashMap<Verb, VecDeque<Option<Fault>>>,
-    struck: Vec<(Verb, Fault)>,
+    injected: Vec<(Verb, Fault)>,
 }
 
 impl Faulty {
-    /// Nothing goes wrong until a plan or a script says so. Sleeps and late requests run in the environment;
-    /// what goes wrong is drawn from the seed alone.
+    /// Wraps `inner`, with no faults yet. Delays and late requests use the clock and the tasks of `environment`. The
+    /// faults depend on the seed alone.
     pub fn new(inner: Arc<dyn Backend>, environment: Arc<dyn Environment>, seed: u64) -> Faulty {
-        let state = State { plan: Plan::QUIET, random: seed, script: HashMap::new(), struck: Vec::new() };
+        let state = FaultState {
+            plan: FaultPlan::NONE,
+            random: SplitMix64::new(seed),
+            script: HashMap::new(),
+            injected: Vec::new(),
+        };
         Faulty { inner, environment, state: Mutex::new(state) }
     }
 
-    /// Starts with this plan.
+    /// Sets the first plan.
     #[must_use]
-    pub fn with_plan(self, plan: Plan) -> Faulty {
+    pub fn with_plan(self, plan: FaultPlan) -> Faulty {
         self.plan(plan);
         self
     }
 
-    /// From now on by this plan; [`Plan::QUIET`] switches chance off. Late requests under way still arrive.
-    pub fn plan(&self, plan: Plan) {
+    /// Replaces the plan. Late requests of the old plan are still executed.
+    pub fn plan(&self, plan: FaultPlan) {
         self.state().plan = plan;
     }
 
-    /// The next call of this verb that is not spoken for suffers this.
+    /// Scripts a fault for the next call of this verb that has no script yet.
     pub fn next(&self, verb: Verb, fault: Fault) {
         self.state().script.entry(verb).or_default().push_back(Some(fault));
     }
 
-    /// The next call of this verb that is not spoken for goes through, whatever the plan.
-    pub fn spare(&self, verb: Verb) {
+    /// Scripts that the next call of this verb that has no script yet has no fault, whatever the plan.
+    pub fn let_through(&self, verb: Verb) {
         self.state().script.entry(verb).or_default().push_back(None);
     }
 
-    /// What went wrong so far.
-    pub fn struck(&self) -> Vec<(Verb, Fault)> {
-        self.state().struck.clone()
+    /// The faults so far, each with the verb of its call.
+    pub fn injected(&self) -> Vec<(Verb, Fault)> {
+        self.state().injected.clone()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, FaultState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn relay(&self, ask: Ask) -> Answer {
-        let fault = self.state().draw(&ask);
-        let Some(fault) = fault else { return ask.of(&*self.inner).await };
+    async fn relay(&self, request: VerbRequest) -> VerbReply {
+        let fault = self.state().draw(&request);
+        let Some(fault) = fault else { return request.send_to(&*self.inner).await };
         match fault {
-            Fault::LoseRequest => ask.failing(self.error("the request was lost", Effect::Unknown)),
-            Fault::Refuse => ask.failing(self.error("the connection was refused", Effect::None)),
+            Fault::LoseRequest => request.failed_reply(self.error("the request was lost", Effect::Unknown)),
+            Fault::Refuse => request.failed_reply(self.error("the connection was refused", Effect::None)),
             Fault::LoseReply => {
-                ask.of(&*self.inner).await;
-                ask.failing(self.error("the reply was lost", Effect::Unknown))
+                request.send_to(&*self.inner).await;
+                request.failed_reply(self.error("the reply was lost", Effect::Unknown))
             }
             Fault::Duplicate => {
-                ask.of(&*self.inner).await;
-                ask.of(&*self.inner).await
+                request.send_to(&*self.inner).await;
+                request.send_to(&*self.inner).await
             }
             Fault::Late(by) => {
-                let answer = ask.failing(self.error("no reply in time", Effect::Unknown));
-                self.send_later(ask, by);
-                answer
+                let reply = request.failed_reply(self.error("no reply in time", Effect::Unknown));
+                self.send_later(request, by);
+                reply
             }
             Fault::DelayRequest(by) => {
                 self.environment.sleep(by).await;
-                ask.of(&*self.inner).await
+                request.send_to(&*self.inner).await
             }
             Fault::DelayReply(by) => {
-                let answer = ask.of(&*self.inner).await;
+                let reply = request.send_to(&*self.inner).await;
                 self.environment.sleep(by).await;
-                answer
+                reply
             }
             Fault::Hang => {
-                ask.of(&*self.inner).await;
+                request.send_to(&*self.inner).await;
                 std::future::pending().await
             }
         }
     }
 
-    fn send_later(&self, ask: Ask, by: Duration) {
+    fn send_later(&self, request: VerbRequest, by: Duration) {
+        // The sleep starts now, not when the task first runs.
         let (inner, sleep) = (Arc::clone(&self.inner), self.environment.sleep(by));
         self.environment.spawn(Box::pin(async move {
             sleep.await;
-            ask.of(&*inner).await;
+            request.send_to(&*inner).await;
         }));
     }
 
@@ -191,19 +201,24 @@ impl Faulty {
     }
 }
 
-impl State {
-    /// What goes wrong with this call, and a note of it.
-    fn draw(&mut self, ask: &Ask) -> Option<Fault> {
-        let verb = ask.verb();
+/// How many of the faults in `draw_from_plan` read-only verbs have.
+const FAULTS_OF_READS: usize = 4;
+
+impl FaultState {
+    /// The fault of this call, if it has one. It is added to the injected faults.
+    fn draw(&mut self, request: &VerbRequest) -> Option<Fault> {
+        let verb = request.verb();
         let scripted = self.script.get_mut(&verb).and_then(VecDeque::pop_front);
-        let fault = scripted.unwrap_or_else(|| self.by_chance(ask))?;
-        self.struck.push((verb, fault));
+        let fault = scripted.unwrap_or_else(|| self.draw_from_plan(request))?;
+        self.injected.push((verb, fault));
         Some(fault)
     }
 
-    fn by_chance(&mut self, ask: &Ask) -> Option<Fault> {
+    fn draw_from_plan(&mut self, request: &VerbRequest) -> Option<Fault> {
         let plan = self.plan;
-        let (delay, late) = (self.up_to(plan.delay_max), self.up_to(plan.late_max));
+        let (delay, late) =
+            (self.random.duration_up_to(plan.delay_max), self.random.duration_up_to(plan.late_max));
+        // The faults of read-only verbs come first: see `FAULTS_OF_READS`.
         let chances = [
             (plan.lose_request, Fault::LoseRequest),
             (plan.refuse, Fault::Refuse),
@@ -213,8 +228,10 @@ impl State {
             (plan.duplicate, Fault::Duplicate),
             (plan.late, Fault::Late(late)),
         ];
-        let chances = if ask.has_effect() { &chances[..] } else { &chances[..4] };
-        let mut left = self.number() % 1000;
+        // A lost reply, a second execution and a late execution mean nothing for a verb that changes nothing.
+        let count = if request.can_change_state() { chances.len() } else { FAULTS_OF_READS };
+        let chances = &chances[..count];
+        let mut left = self.random.number() % 1000;
         for &(chance, fault) in chances {
             if left < u64::from(chance) {
                 return Some(fault);
@@ -223,20 +240,6 @@ impl State {
         }
         None
     }
-
-    fn up_to(&mut self, most: Duration) -> Duration {
-        let nanos = u64::try_from(most.as_nanos()).unwrap_or(u64::MAX - 1);
-        Duration::from_nanos(self.number() % (nanos + 1))
-    }
-
-    /// splitmix64: small, and the same on every machine.
-    fn number(&mut self) -> u64 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.random;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
 }
 
 impl fmt::Debug for Faulty {
@@ -244,7 +247,7 @@ impl fmt::Debug for Faulty {
         let state = self.state();
         f.debug_struct("Faulty")
             .field("plan", &state.plan)
-            .field("struck", &state.struck.len())
+            .field("injected", &state.injected.len())
             .finish_non_exhaustive()
     }
 }

@@ -1,14 +1,14 @@
-//! Answers that reach the wrong request: a test for every backend that talks to a server.
+//! Replies that reach the wrong request: a test for every backend that talks to a server (ADR 0033).
 //!
-//! The backend is opened twice through a [`Proxy`] which delivers replies wrongly, and once directly. Each case is a pair of
-//! requests of the same verb whose right answers differ, so that taking one answer for the other would be a false one: a
-//! grant for a resource that is held, a renewal of what was evicted, an order that was not done.
+//! The test opens the backend twice through a [`Proxy`] that delivers replies to the wrong request, and once directly. A
+//! case is a pair of requests of the same verb whose correct replies differ. A backend that takes one reply for the other
+//! would report a grant of a held resource, a renewal of an evicted claim, or an order that was not executed.
 //!
-//! 1. Swapped: both requests are under way at once, on two connections, and each gets the other's reply.
-//! 2. Repeated and stale: the two requests follow each other on one connection, and the second gets the reply of the first.
-//!
-//! In every case a request is answered rightly, or fails with an effect that is not known. Afterwards, without the fault,
-//! the same handles work again.
+//! 1. Swapped replies: both requests run at the same time, on two connections, and each gets the reply of the other.
+//! 2. Repeated and stale replies: the requests follow each other on one connection, and the second gets the reply of the
+//!    first.
+//! 3. Each request must return the correct reply, or fail with an unknown effect.
+//! 4. Afterwards, without the fault, the same handles must work again.
 
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
@@ -22,120 +22,126 @@ use leasehold_core::{
 use crate::proxy::{Misdelivery, Proxy};
 
 const TTL: Duration = Duration::from_secs(60);
-/// How often each case is played: whether a fault meets the request that it is meant for is a matter of timing.
+/// How often each case runs: it depends on timing whether the fault hits the intended request.
 const ROUNDS: u32 = 4;
-/// How often a handle may fail after the fault has ended: its connection may break once more, and it may have several.
+/// How often a handle may fail after the fault has ended: each of its connections may break once more.
 const FAILURES_MAX: u32 = 40;
-/// However the reply is lost, the answer comes within this time.
-const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+/// A call must return within this time, also if its reply was lost.
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
-type Opened = Arc<dyn Backend>;
+type BackendHandle = Arc<dyn Backend>;
 
-/// Plays every case of every fault.
+/// Runs every case with every kind of misdelivery.
 ///
-/// `open` opens the backend at this port of the loopback, as another process would; its requests must time out within
-/// seconds.
+/// `open` opens the backend at a port of 127.0.0.1, as another process would. Its requests must time out within seconds.
 ///
 /// # Panics
-/// If a wrong answer was believed, or a handle does not work again.
-pub async fn check<O: Future<Output = Opened>>(server: u16, open: impl Fn(u16) -> O) {
+/// If the backend accepts a wrong reply, or a handle does not work again.
+pub async fn check<O: Future<Output = BackendHandle>>(server: u16, open: impl Fn(u16) -> O) {
     let proxy = Proxy::start(server, 33).await;
-    let (direct, one, other) = (open(server).await, open(proxy.port()).await, open(proxy.port()).await);
-    let world = World { proxy, direct, one, other };
+    let (direct, handle_a, handle_b) =
+        (open(server).await, open(proxy.port()).await, open(proxy.port()).await);
+    let test = MisdeliveryTest { proxy, direct, handle_a, handle_b };
     for how in [Misdelivery::Swap, Misdelivery::Repeat, Misdelivery::Stale] {
-        let before = world.proxy.misdelivered();
+        let before = test.proxy.misdelivered();
         for round in 0..ROUNDS {
-            world.play(how, &acquires(&world).await).await;
-            world.play(how, &renewals(&world, how).await).await;
-            world.play(how, &releases(&world, round).await).await;
-            world.play(how, &orders(&world).await).await;
-            world.play(how, &looks(&world).await).await;
+            test.run_pair(how, &acquires(&test).await).await;
+            test.run_pair(how, &renewals(&test, how).await).await;
+            test.run_pair(how, &releases(&test, round).await).await;
+            test.run_pair(how, &orders(&test).await).await;
+            test.run_pair(how, &inspections(&test).await).await;
         }
-        assert!(world.proxy.misdelivered() > before, "{how:?}: no reply was delivered wrongly");
+        assert!(test.proxy.misdelivered() > before, "{how:?}: no reply was delivered to the wrong request");
     }
 }
 
-struct World {
+/// The handles of the test: two through the proxy, and a direct one.
+struct MisdeliveryTest {
     proxy: Proxy,
-    direct: Opened,
-    one: Opened,
-    other: Opened,
+    direct: BackendHandle,
+    handle_a: BackendHandle,
+    handle_b: BackendHandle,
 }
 
-/// Two requests of one verb, and how each must be answered if it is.
-struct Pair {
-    first: (Asked, Expected),
-    second: (Asked, Expected),
+/// Two requests of one verb, each with its correct reply.
+struct RequestPair {
+    first: (CaseRequest, ReplySummary),
+    second: (CaseRequest, ReplySummary),
 }
 
+/// A request of a case.
 #[derive(Debug)]
-enum Asked {
+enum CaseRequest {
     Acquire(Box<Claim>),
     Renew(RenewRequest),
     Release(ReleaseRequest),
     Order(OperatorCommand),
-    Look(Resource),
+    Inspect(Resource),
 }
 
-/// The part of an answer that tells the two apart.
+/// The part of a reply in which the two replies of a pair differ.
 #[derive(Debug, PartialEq, Eq)]
-enum Expected {
+enum ReplySummary {
     Granted,
     Blocked,
-    Kept(FencingToken),
+    Renewed(FencingToken),
     Gone,
     Released(Released),
+    /// Whether the order was executed.
     Ordered(bool),
     /// The label of the only holder.
     HeldBy(String),
     Other(String),
 }
 
-impl World {
-    async fn play(&self, how: Misdelivery, pair: &Pair) {
-        // Scripts are loaded and connections made before the fault, so that it meets what is asked here.
-        self.works_again().await;
+impl MisdeliveryTest {
+    async fn run_pair(&self, how: Misdelivery, pair: &RequestPair) {
+        // Loads scripts and opens connections before the fault, so that the fault hits the requests of the pair.
+        self.await_recovery().await;
         let (first, second) = (&pair.first, &pair.second);
         if how == Misdelivery::Swap {
             self.proxy.misdeliver(how, 1);
-            let (one, other) = tokio::join!(ask(&*self.one, &first.0), ask(&*self.other, &second.0));
-            judge(how, first, one);
-            judge(how, second, other);
+            let (reply_a, reply_b) =
+                tokio::join!(send(&*self.handle_a, &first.0), send(&*self.handle_b, &second.0));
+            check_reply(how, first, reply_a);
+            check_reply(how, second, reply_b);
         } else {
             if how == Misdelivery::Repeat {
                 self.proxy.misdeliver(how, 1);
             }
-            judge(how, first, ask(&*self.one, &first.0).await);
-            self.prepare(&second.0).await;
+            check_reply(how, first, send(&*self.handle_a, &first.0).await);
+            self.evict_holder_of(&second.0).await;
             if how == Misdelivery::Stale {
                 self.proxy.misdeliver(how, 1);
             }
-            judge(how, second, ask(&*self.one, &second.0).await);
+            check_reply(how, second, send(&*self.handle_a, &second.0).await);
         }
         self.proxy.heal();
-        self.works_again().await;
+        self.await_recovery().await;
     }
 
-    /// A renewal that is to find nothing: an operator ends the holder between the two requests.
-    async fn prepare(&self, second: &Asked) {
-        if let Asked::Renew(held) = second {
+    /// Evicts the holder between two renewals, so that the second renewal finds no grant.
+    async fn evict_holder_of(&self, second: &CaseRequest) {
+        if let CaseRequest::Renew(request) = second {
             let evict = OperatorAction::Evict(Eviction::Now);
-            let order = OperatorCommand::new(held.resource.clone(), evict, "test", "misdelivery");
-            let answer = self.direct.order(&order).await.expect("the direct handle answers");
-            assert_eq!(answer, CommandOutcome::Done, "the holder was there");
+            let order = OperatorCommand::new(request.resource.clone(), evict, "test", "misdelivery");
+            let outcome = self.direct.order(&order).await.expect("the direct handle answers");
+            assert_eq!(outcome, CommandOutcome::Done, "the claim held");
         }
     }
 
-    /// Both handles answer rightly again.
-    async fn works_again(&self) {
-        for backend in [&self.one, &self.other] {
+    /// Waits until both handles through the proxy work again.
+    async fn await_recovery(&self) {
+        for backend in [&self.handle_a, &self.handle_b] {
             let mut failures = 0;
-            let claim = claim(&fresh("after"), "after");
+            let claim = claim(&fresh_resource("after"), "after");
             loop {
                 match backend.acquire(&claim).await {
                     Ok(Verdict::Granted(_)) => break,
-                    Ok(verdict) => panic!("a free resource is granted, not {verdict:?}"),
-                    Err(error) if failures == FAILURES_MAX => panic!("it does not work again: {error:?}"),
+                    Ok(verdict) => panic!("expected a grant of a free resource, got {verdict:?}"),
+                    Err(error) if failures == FAILURES_MAX => {
+                        panic!("the handle does not work again: {error:?}")
+                    }
                     Err(_) => failures += 1,
                 }
                 tokio::time::sleep(Duration::from_millis(50)).await;
@@ -145,80 +151,88 @@ impl World {
         }
     }
 
-    /// A resource that this label holds, by the direct handle.
-    async fn held(&self, label: &str) -> (Claim, FencingToken) {
-        let claim = claim(&fresh(label), label);
+    /// Acquires a new resource through the direct handle. The label names the holder.
+    async fn hold(&self, label: &str) -> (Claim, FencingToken) {
+        let claim = claim(&fresh_resource(label), label);
         match self.direct.acquire(&claim).await {
             Ok(Verdict::Granted(grant)) => (claim, grant.token),
-            verdict => panic!("a free resource is granted, not {verdict:?}"),
+            verdict => panic!("expected a grant of a free resource, got {verdict:?}"),
         }
     }
 
-    /// A resource that this label holds, by the handle that will be asked: a backend may know what it holds.
-    async fn held_by_one(&self, label: &str) -> (Claim, FencingToken) {
-        self.works_again().await;
-        let claim = claim(&fresh(label), label);
-        match self.one.acquire(&claim).await {
+    /// Acquires a new resource through handle A, because a backend may remember what it holds itself.
+    async fn hold_through_a(&self, label: &str) -> (Claim, FencingToken) {
+        self.await_recovery().await;
+        let claim = claim(&fresh_resource(label), label);
+        match self.handle_a.acquire(&claim).await {
             Ok(Verdict::Granted(grant)) => (claim, grant.token),
-            verdict => panic!("a free resource is granted, not {verdict:?}"),
+            verdict => panic!("expected a grant of a free resource, got {verdict:?}"),
         }
     }
 }
 
-async fn acquires(world: &World) -> Pair {
-    let (held, _) = world.held("holder").await;
-    let (free, blocked) = (claim(&fresh("free"), "ours"), claim(&held.resource, "ours"));
-    Pair {
-        first: (Asked::Acquire(Box::new(free)), Expected::Granted),
-        second: (Asked::Acquire(Box::new(blocked)), Expected::Blocked),
+async fn acquires(test: &MisdeliveryTest) -> RequestPair {
+    let (held, _) = test.hold("holder").await;
+    let (free, blocked) = (claim(&fresh_resource("free"), "ours"), claim(&held.resource, "ours"));
+    RequestPair {
+        first: (CaseRequest::Acquire(Box::new(free)), ReplySummary::Granted),
+        second: (CaseRequest::Acquire(Box::new(blocked)), ReplySummary::Blocked),
     }
 }
 
-async fn renewals(world: &World, how: Misdelivery) -> Pair {
-    let (ours, token) = world.held_by_one("ours").await;
-    let held = |claim: &Claim| Asked::Renew(RenewRequest::new(claim.reference(), TTL));
-    // One after the other, the same lease is renewed twice, and ended in between. At once, one of two was never there.
-    let ended = if how == Misdelivery::Swap { claim(&fresh("never"), "never") } else { ours.clone() };
-    Pair { first: (held(&ours), Expected::Kept(token)), second: (held(&ended), Expected::Gone) }
+async fn renewals(test: &MisdeliveryTest, how: Misdelivery) -> RequestPair {
+    let (ours, token) = test.hold_through_a("ours").await;
+    let renew = |claim: &Claim| CaseRequest::Renew(RenewRequest::new(claim.reference(), TTL));
+    // If the requests follow each other, the same claim is renewed twice and evicted in between. If they run at the same
+    // time, the second renewal is for a claim that never held.
+    let ended =
+        if how == Misdelivery::Swap { claim(&fresh_resource("never"), "never") } else { ours.clone() };
+    RequestPair {
+        first: (renew(&ours), ReplySummary::Renewed(token)),
+        second: (renew(&ended), ReplySummary::Gone),
+    }
 }
 
-async fn releases(world: &World, round: u32) -> Pair {
-    let (ours, _) = world.held_by_one("ours").await;
-    let never = claim(&fresh("never"), "never");
-    let release = |claim: &Claim| Asked::Release(ReleaseRequest::new(claim.reference()));
-    let ours = (release(&ours), Expected::Released(Released::Now));
-    let never = (release(&never), Expected::Released(Released::AlreadyGone));
+async fn releases(test: &MisdeliveryTest, round: u32) -> RequestPair {
+    let (ours, _) = test.hold_through_a("ours").await;
+    let never = claim(&fresh_resource("never"), "never");
+    let release = |claim: &Claim| CaseRequest::Release(ReleaseRequest::new(claim.reference()));
+    let ours = (release(&ours), ReplySummary::Released(Released::Now));
+    let never = (release(&never), ReplySummary::Released(Released::AlreadyGone));
     if round.is_multiple_of(2) {
-        Pair { first: ours, second: never }
+        RequestPair { first: ours, second: never }
     } else {
-        Pair { first: never, second: ours }
+        RequestPair { first: never, second: ours }
     }
 }
 
-async fn orders(world: &World) -> Pair {
-    let (held, token) = world.held("holder").await;
-    let (others, _) = world.held("another").await;
+async fn orders(test: &MisdeliveryTest) -> RequestPair {
+    let (held, token) = test.hold("holder").await;
+    let (others, _) = test.hold("another").await;
+    // A token that the holder does not have, so that the order must not be executed.
     let earlier = FencingToken::new(token.get() - 1).expect("tokens of a clock or a log are not 1 here");
     let ask = OperatorAction::Ask { within: TTL };
     let order = |claim: &Claim, token| {
-        Asked::Order(
+        CaseRequest::Order(
             OperatorCommand::new(claim.resource.clone(), ask, "test", "misdelivery").for_token(token),
         )
     };
-    Pair {
-        first: (order(&held, token), Expected::Ordered(true)),
-        second: (order(&others, earlier), Expected::Ordered(false)),
+    RequestPair {
+        first: (order(&held, token), ReplySummary::Ordered(true)),
+        second: (order(&others, earlier), ReplySummary::Ordered(false)),
     }
 }
 
-async fn looks(world: &World) -> Pair {
-    let (ann, _) = world.held("ann").await;
-    let (bob, _) = world.held("bob").await;
-    let look = |claim: Claim, name: &str| (Asked::Look(claim.resource), Expected::HeldBy(name.to_owned()));
-    Pair { first: look(ann, "ann"), second: look(bob, "bob") }
+async fn inspections(test: &MisdeliveryTest) -> RequestPair {
+    let (ann, _) = test.hold("ann").await;
+    let (bob, _) = test.hold("bob").await;
+    let inspect = |claim: Claim, name: &str| {
+        (CaseRequest::Inspect(claim.resource), ReplySummary::HeldBy(name.to_owned()))
+    };
+    RequestPair { first: inspect(ann, "ann"), second: inspect(bob, "bob") }
 }
 
-fn fresh(label: &str) -> Resource {
+fn fresh_resource(label: &str) -> Resource {
     let id = OwnerToken::fresh(&System::current()).reveal();
     Resource::new("misdelivery", &format!("{label}-{id}")).expect("the name follows the grammar")
 }
@@ -228,49 +242,59 @@ fn claim(resource: &Resource, label: &str) -> Claim {
     Claim::new(resource.clone(), owner, Share::WHOLE, TTL, holder)
 }
 
-async fn ask(backend: &dyn Backend, asked: &Asked) -> Result<Expected> {
-    let answer = async {
-        Ok(match asked {
-            Asked::Acquire(claim) => match backend.acquire(claim).await? {
-                Verdict::Granted(_) => Expected::Granted,
-                Verdict::Blocked(_) => Expected::Blocked,
+async fn send(backend: &dyn Backend, request: &CaseRequest) -> Result<ReplySummary> {
+    let reply = async {
+        Ok(match request {
+            CaseRequest::Acquire(claim) => match backend.acquire(claim).await? {
+                Verdict::Granted(_) => ReplySummary::Granted,
+                Verdict::Blocked(_) => ReplySummary::Blocked,
                 verdict => other(&verdict),
             },
-            Asked::Renew(held) => match backend.renew(std::slice::from_ref(held)).await.remove(0)? {
-                Renewal::Renewed(kept) => Expected::Kept(kept.token),
-                Renewal::Gone { .. } => Expected::Gone,
-                renewal => other(&renewal),
-            },
-            Asked::Release(request) => Expected::Released(backend.release(request).await?),
-            Asked::Order(order) => Expected::Ordered(backend.order(order).await? == CommandOutcome::Done),
-            Asked::Look(resource) => {
+            CaseRequest::Renew(renewal) => {
+                match backend.renew(std::slice::from_ref(renewal)).await.remove(0)? {
+                    Renewal::Renewed(renewed) => ReplySummary::Renewed(renewed.token),
+                    Renewal::Gone { .. } => ReplySummary::Gone,
+                    renewal => other(&renewal),
+                }
+            }
+            CaseRequest::Release(release) => ReplySummary::Released(backend.release(release).await?),
+            CaseRequest::Order(order) => {
+                ReplySummary::Ordered(backend.order(order).await? == CommandOutcome::Done)
+            }
+            CaseRequest::Inspect(resource) => {
                 let snapshots = backend.inspect(&Query::One(resource.clone())).await?.into_snapshots();
                 match snapshots.as_slice() {
                     [snapshot] if snapshot.resource == *resource && snapshot.holders.len() == 1 => {
-                        Expected::HeldBy(snapshot.holders[0].holder.label.clone())
+                        ReplySummary::HeldBy(snapshot.holders[0].holder.label.clone())
                     }
                     snapshots => other(&snapshots),
                 }
             }
         })
     };
-    tokio::time::timeout(ANSWER_WITHIN, answer).await.unwrap_or_else(|_| panic!("{asked:?}: no answer"))
+    tokio::time::timeout(CALL_TIMEOUT, reply)
+        .await
+        .unwrap_or_else(|_| panic!("{request:?} did not return within {CALL_TIMEOUT:?}"))
 }
 
-fn other(answer: &dyn fmt::Debug) -> Expected {
-    Expected::Other(format!("{answer:?}"))
+fn other(reply: &dyn fmt::Debug) -> ReplySummary {
+    ReplySummary::Other(format!("{reply:?}"))
 }
 
-/// The right answer, or an error that does not say that nothing happened.
-fn judge(how: Misdelivery, (asked, expected): &(Asked, Expected), answer: Result<Expected, Error>) {
-    match answer {
-        Ok(answer) => {
-            assert_eq!(answer, *expected, "{how:?}: {asked:?} believed an answer that is not its own");
+/// Asserts that the reply is correct, or an error that does not claim that the request had no effect.
+fn check_reply(
+    how: Misdelivery,
+    (request, expected): &(CaseRequest, ReplySummary),
+    reply: Result<ReplySummary, Error>,
+) {
+    match reply {
+        Ok(reply) => {
+            assert_eq!(reply, *expected, "{how:?}: {request:?} accepted the reply to another request");
         }
         Err(error) => {
-            assert_eq!(error.kind(), ErrorKind::Unavailable, "{how:?}: {asked:?}: {error:?}");
-            let looks = matches!(asked, Asked::Look(_));
-            assert!(looks || error.effect() == Effect::Unknown, "{how:?}: {asked:?}: {error:?}");
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{how:?}: {request:?}: {error:?}");
+            let changes_nothing = matches!(request, CaseRequest::Inspect(_));
+            assert!(changes_nothing || error.effect() == Effect::Unknown, "{how:?}: {request:?}: {error:?}");
         }
     }
 }

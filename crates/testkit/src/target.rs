@@ -5,10 +5,10 @@ use std::{any::Any, fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 use leasehold::{System, testing::ManualTime};
 use leasehold_core::{Backend, Clock, Environment, SystemClock, Timestamp};
 
-/// A backend on which tests are played.
+/// The backend that a test checks.
 ///
-/// A fresh one is made for every test, inside of that test's own runtime; the server or file behind it may be
-/// shared by all, because every test uses names of its own.
+/// Every test opens a new one, inside of the test's own runtime. All tests may share the server or file behind it,
+/// because every test uses resource names of its own.
 ///
 /// ```
 /// use {leasehold::{Memory, testing::ManualTime}, leasehold_testkit::BackendUnderTest, std::sync::Arc};
@@ -20,71 +20,83 @@ use leasehold_core::{Backend, Clock, Environment, SystemClock, Timestamp};
 /// ```
 pub struct BackendUnderTest {
     backend: Arc<dyn Backend>,
-    again: Option<Arc<dyn Backend>>,
-    anew: Option<Opener>,
-    time: Time,
+    second: Option<Arc<dyn Backend>>,
+    reopen: Option<Opener>,
+    clock: TargetClock,
     short_ttl: Duration,
     grace: Duration,
     kept_alive: Vec<Box<dyn Any + Send + Sync>>,
 }
 
-type Opener = Box<dyn Fn() -> Opening + Send + Sync>;
-type Opening = Pin<Box<dyn Future<Output = Arc<dyn Backend>>>>;
+/// Short enough to wait for, long enough for a few calls on a loaded machine.
+const DEFAULT_SHORT_TTL: Duration = Duration::from_millis(600);
+const REAL_CLOCK_SLACK: Duration = Duration::from_millis(40);
 
-enum Time {
+type Opener = Box<dyn Fn() -> OpeningBackend + Send + Sync>;
+type OpeningBackend = Pin<Box<dyn Future<Output = Arc<dyn Backend>>>>;
+
+enum TargetClock {
     Manual(ManualTime),
     Real,
 }
 
 impl BackendUnderTest {
-    /// A backend whose clock is `time`: the tests move it, and expect durations to the millisecond.
+    /// A backend whose clock is `time`. The tests advance the clock and expect exact durations.
     pub fn manual(backend: Arc<dyn Backend>, time: ManualTime) -> BackendUnderTest {
-        BackendUnderTest::new(backend, Time::Manual(time))
+        BackendUnderTest::new(backend, TargetClock::Manual(time))
     }
 
-    /// A backend with a clock of its own: the tests really wait, and allow for a loaded machine.
+    /// A backend with a real clock. The tests sleep, and tolerate the delays of a loaded machine.
     pub fn real(backend: Arc<dyn Backend>) -> BackendUnderTest {
-        BackendUnderTest::new(backend, Time::Real)
+        BackendUnderTest::new(backend, TargetClock::Real)
     }
 
-    fn new(backend: Arc<dyn Backend>, time: Time) -> BackendUnderTest {
-        let (short_ttl, grace) = (Duration::from_millis(600), Duration::ZERO);
-        BackendUnderTest { backend, again: None, anew: None, time, short_ttl, grace, kept_alive: Vec::new() }
+    fn new(backend: Arc<dyn Backend>, clock: TargetClock) -> BackendUnderTest {
+        let (short_ttl, grace) = (DEFAULT_SHORT_TTL, Duration::ZERO);
+        BackendUnderTest {
+            backend,
+            second: None,
+            reopen: None,
+            clock,
+            short_ttl,
+            grace,
+            kept_alive: Vec::new(),
+        }
     }
 
-    /// A second handle to the same state, as another process would open it.
+    /// Adds a second handle to the same state, as another process would open it.
     #[must_use]
     pub fn opened_again(mut self, backend: Arc<dyn Backend>) -> BackendUnderTest {
-        self.again = Some(backend);
+        self.second = Some(backend);
         self
     }
 
-    /// How to open the same state once more, later: as a process that starts after others have been at work.
+    /// Sets how to open the same state once more, as a process does that starts later than the others.
     #[must_use]
     pub fn reopened_by<F, O>(mut self, open: F) -> BackendUnderTest
     where
         F: Fn() -> O + Send + Sync + 'static,
         O: Future<Output = Arc<dyn Backend>> + 'static,
     {
-        self.anew = Some(Box::new(move || Box::pin(open())));
+        self.reopen = Some(Box::new(move || Box::pin(open())));
         self
     }
 
-    /// The shortest ttl that the tests ask for: 600 ms unless set. A backend that counts in seconds needs more.
+    /// Sets the shortest ttl that the tests use: 600 ms by default. A backend that counts in seconds needs more.
     #[must_use]
     pub fn short_ttl(mut self, ttl: Duration) -> BackendUnderTest {
         self.short_ttl = ttl;
         self
     }
 
-    /// How much later than its ttl a grant may be found to have ended: zero unless set.
+    /// Sets how much later than its ttl a grant may expire: zero by default.
     #[must_use]
     pub fn grace(mut self, grace: Duration) -> BackendUnderTest {
         self.grace = grace;
         self
     }
 
-    /// Keeps something alive as long as the stage: a directory, a server.
+    /// Keeps a value, such as a folder or a server, alive as long as the test runs.
     #[must_use]
     pub fn keeping(mut self, alive: impl Any + Send + Sync) -> BackendUnderTest {
         self.kept_alive.push(Box::new(alive));
@@ -96,105 +108,105 @@ impl BackendUnderTest {
         &self.backend
     }
 
-    /// The second handle; the first, if it cannot be opened twice.
+    /// The second handle, or the first if there is no second.
     pub fn second(&self) -> &Arc<dyn Backend> {
-        self.again.as_ref().unwrap_or(&self.backend)
+        self.second.as_ref().unwrap_or(&self.backend)
     }
 
     /// Whether there is a second handle.
     pub fn is_opened_twice(&self) -> bool {
-        self.again.is_some()
+        self.second.is_some()
     }
 
-    /// A handle opened just now, if the stage knows how.
+    /// A new handle, if [`reopened_by`](BackendUnderTest::reopened_by) is set.
     pub async fn reopen(&self) -> Option<Arc<dyn Backend>> {
-        match &self.anew {
+        match &self.reopen {
             Some(open) => Some(open().await),
             None => None,
         }
     }
 
-    /// Whether the stage knows how to open the state once more.
+    /// Whether [`reopened_by`](BackendUnderTest::reopened_by) is set.
     pub fn can_reopen(&self) -> bool {
-        self.anew.is_some()
+        self.reopen.is_some()
     }
 
-    /// The same stage, with both its handles wrapped.
+    /// Wraps both handles.
     #[must_use]
     pub fn wrapped(mut self, wrap: impl Fn(Arc<dyn Backend>) -> Arc<dyn Backend>) -> BackendUnderTest {
         self.backend = wrap(self.backend);
-        self.again = self.again.map(wrap);
+        self.second = self.second.map(wrap);
         self
     }
 
     /// Makes this much time pass for the backend.
     pub async fn pass(&self, duration: Duration) {
-        match &self.time {
-            Time::Manual(time) => time.advance(duration).await,
-            Time::Real => tokio::time::sleep(duration).await,
+        match &self.clock {
+            TargetClock::Manual(time) => time.advance(duration).await,
+            TargetClock::Real => tokio::time::sleep(duration).await,
         }
     }
 
-    /// Gives tasks beside the test a turn, and lets a little time pass.
-    pub async fn breathe(&self) {
+    /// Lets other tasks run, and a few milliseconds pass.
+    pub async fn let_tasks_run(&self) {
         self.pass(Duration::from_millis(5)).await;
         if self.is_exact() {
-            // Work that a backend does on threads of its own needs real time, whatever its clock says.
+            // Threads of the backend need real time for their work, whatever its clock shows.
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
 
-    /// Lets a grant or place of this ttl run out, for certain.
-    pub async fn outlast(&self, ttl: Duration) {
+    /// Lets so much time pass that a grant or a place with this ttl has certainly expired.
+    pub async fn let_expire(&self, ttl: Duration) {
         self.pass(if self.is_exact() { ttl } else { ttl + ttl / 2 + self.grace }).await;
     }
 
-    /// Now, for measuring what a call took.
+    /// The current time of the backend's clock.
     pub fn now(&self) -> Timestamp {
-        match &self.time {
-            Time::Manual(time) => time.now(),
-            Time::Real => SystemClock.now(),
+        match &self.clock {
+            TargetClock::Manual(time) => time.now(),
+            TargetClock::Real => SystemClock.now(),
         }
     }
 
-    /// Whether the tests own the backend's clock.
+    /// Whether the tests advance the backend's clock, so that durations are exact.
     pub fn is_exact(&self) -> bool {
-        matches!(self.time, Time::Manual(_))
+        matches!(self.clock, TargetClock::Manual(_))
     }
 
-    /// The shortest ttl that the tests ask for.
-    pub fn shortest(&self) -> Duration {
+    /// The shortest ttl that the tests use.
+    pub fn shortest_ttl(&self) -> Duration {
         self.short_ttl
     }
 
-    /// How much later than its ttl a grant may be found to have ended.
-    pub fn lateness(&self) -> Duration {
+    /// How much later than its ttl a grant may expire.
+    pub fn expiry_grace(&self) -> Duration {
         self.grace
     }
 
-    /// By how much two clocks that started together may be apart: rounding, and a loaded machine.
+    /// The tolerance of durations: rounding and the delays of a loaded machine.
     pub fn slack(&self) -> Duration {
-        if self.is_exact() { Duration::ZERO } else { Duration::from_millis(40) }
+        if self.is_exact() { Duration::ZERO } else { REAL_CLOCK_SLACK }
     }
 
-    /// Time, chance and tasks for wrappers of this stage's backend.
+    /// The clock, random numbers and tasks for wrappers of this backend.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
     pub fn environment(&self) -> Arc<dyn Environment> {
-        match &self.time {
-            Time::Manual(time) => Arc::new(time.clone()),
-            Time::Real => Arc::new(System::current()),
+        match &self.clock {
+            TargetClock::Manual(time) => Arc::new(time.clone()),
+            TargetClock::Real => Arc::new(System::current()),
         }
     }
 }
 
 impl fmt::Debug for BackendUnderTest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let BackendUnderTest { backend, again, short_ttl, grace, .. } = self;
+        let BackendUnderTest { backend, second, short_ttl, grace, .. } = self;
         f.debug_struct("BackendUnderTest")
             .field("backend", backend)
-            .field("opened_twice", &again.is_some())
+            .field("opened_twice", &second.is_some())
             .field("exact", &self.is_exact())
             .field("short_ttl", short_ttl)
             .field("grace", grace)

@@ -1,4 +1,4 @@
-//! A call of a verb as data: what was asked, what was answered. Wrappers record, repeat and delay these.
+//! A call of a backend's verb as data: the request and the reply. Wrappers of a backend record, repeat and delay them.
 
 use std::time::Duration;
 
@@ -7,9 +7,9 @@ use leasehold_core::{
     ReleaseRequest, Released, RenewRequest, Renewal, Result, Verb, Verdict,
 };
 
-/// What a backend is asked.
+/// A request to a backend.
 #[derive(Clone, Debug)]
-pub enum Ask {
+pub enum VerbRequest {
     /// `acquire`
     Acquire(Claim),
     /// `renew`
@@ -18,11 +18,11 @@ pub enum Ask {
     Release(ReleaseRequest),
     /// `wait`
     Wait {
-        /// Who waits.
+        /// The claim that waits.
         claim: ClaimRef,
-        /// From where.
+        /// The state after which a change ends the wait.
         since: Cursor,
-        /// For how long.
+        /// How long it waits at the most.
         at_most: Duration,
     },
     /// `inspect`
@@ -31,68 +31,71 @@ pub enum Ask {
     Order(OperatorCommand),
 }
 
-/// What it answers.
+/// The reply of a backend.
 #[derive(Clone, Debug)]
-pub enum Answer {
-    /// Of `acquire`.
+pub enum VerbReply {
+    /// The reply to `acquire`.
     Acquire(Result<Verdict>),
-    /// Of `renew`.
+    /// The replies to `renew`, one for each request.
     Renew(Vec<Result<Renewal>>),
-    /// Of `release`.
+    /// The reply to `release`.
     Release(Result<Released>),
-    /// Of `wait`.
+    /// The reply to `wait`.
     Wait(Result<()>),
-    /// Of `inspect`.
+    /// The reply to `inspect`.
     Inspect(Result<Page>),
-    /// Of `order`.
+    /// The reply to `order`.
     Order(Result<CommandOutcome>),
 }
 
-impl Ask {
-    /// Which verb it is.
+impl VerbRequest {
+    /// The verb.
     pub fn verb(&self) -> Verb {
         match self {
-            Ask::Acquire(_) => Verb::Acquire,
-            Ask::Renew(_) => Verb::Renew,
-            Ask::Release(_) => Verb::Release,
-            Ask::Wait { .. } => Verb::Wait,
-            Ask::Inspect(_) => Verb::Inspect,
-            Ask::Order(_) => Verb::Order,
+            VerbRequest::Acquire(_) => Verb::Acquire,
+            VerbRequest::Renew(_) => Verb::Renew,
+            VerbRequest::Release(_) => Verb::Release,
+            VerbRequest::Wait { .. } => Verb::Wait,
+            VerbRequest::Inspect(_) => Verb::Inspect,
+            VerbRequest::Order(_) => Verb::Order,
         }
     }
 
-    /// Whether it can change anything.
-    pub fn has_effect(&self) -> bool {
-        !matches!(self, Ask::Wait { .. } | Ask::Inspect(_))
+    /// Whether the verb can change the state of the store: all but `wait` and `inspect`.
+    pub fn can_change_state(&self) -> bool {
+        !matches!(self, VerbRequest::Wait { .. } | VerbRequest::Inspect(_))
     }
 
-    /// Asks a backend.
-    pub async fn of(&self, backend: &dyn Backend) -> Answer {
+    /// Calls the verb of `backend`.
+    pub async fn send_to(&self, backend: &dyn Backend) -> VerbReply {
         match self {
-            Ask::Acquire(claim) => Answer::Acquire(backend.acquire(claim).await),
-            Ask::Renew(held) => Answer::Renew(backend.renew(held).await),
-            Ask::Release(request) => Answer::Release(backend.release(request).await),
-            Ask::Wait { claim, since, at_most } => Answer::Wait(backend.wait(claim, since, *at_most).await),
-            Ask::Inspect(query) => Answer::Inspect(backend.inspect(query).await),
-            Ask::Order(order) => Answer::Order(backend.order(order).await),
+            VerbRequest::Acquire(claim) => VerbReply::Acquire(backend.acquire(claim).await),
+            VerbRequest::Renew(held) => VerbReply::Renew(backend.renew(held).await),
+            VerbRequest::Release(release) => VerbReply::Release(backend.release(release).await),
+            VerbRequest::Wait { claim, since, at_most } => {
+                VerbReply::Wait(backend.wait(claim, since, *at_most).await)
+            }
+            VerbRequest::Inspect(query) => VerbReply::Inspect(backend.inspect(query).await),
+            VerbRequest::Order(order) => VerbReply::Order(backend.order(order).await),
         }
     }
 
-    /// The answer of a backend that fails. What cannot change anything has no unknown effect.
-    pub fn failing(&self, error: Error) -> Answer {
-        let error = if self.has_effect() { error } else { error.with_effect(Effect::None) };
+    /// The reply of a backend that fails with `error`. For a verb that changes nothing, the effect becomes `None`.
+    pub fn failed_reply(&self, error: Error) -> VerbReply {
+        let error = if self.can_change_state() { error } else { error.with_effect(Effect::None) };
         match self {
-            Ask::Acquire(_) => Answer::Acquire(Err(error)),
-            Ask::Renew(held) => Answer::Renew(held.iter().map(|_| Err(error.clone())).collect()),
-            Ask::Release(_) => Answer::Release(Err(error)),
-            Ask::Wait { .. } => Answer::Wait(Err(error)),
-            Ask::Inspect(_) => Answer::Inspect(Err(error)),
-            Ask::Order(_) => Answer::Order(Err(error)),
+            VerbRequest::Acquire(_) => VerbReply::Acquire(Err(error)),
+            VerbRequest::Renew(held) => VerbReply::Renew(held.iter().map(|_| Err(error.clone())).collect()),
+            VerbRequest::Release(_) => VerbReply::Release(Err(error)),
+            VerbRequest::Wait { .. } => VerbReply::Wait(Err(error)),
+            VerbRequest::Inspect(_) => VerbReply::Inspect(Err(error)),
+            VerbRequest::Order(_) => VerbReply::Order(Err(error)),
         }
     }
 }
 
-/// Implements `Backend` for a wrapper that has `inner: Arc<dyn Backend>` and `async fn relay(&self, Ask) -> Answer`.
+/// Implements `Backend` for a wrapper that has a field `inner: Arc<dyn Backend>` and a method
+/// `async fn relay(&self, VerbRequest) -> VerbReply`, through which every verb goes.
 macro_rules! relay {
     ($wrapper:ty) => {
         #[leasehold_core::async_trait]
@@ -109,27 +112,33 @@ macro_rules! relay {
                 &self,
                 claim: &leasehold_core::Claim,
             ) -> leasehold_core::Result<leasehold_core::Verdict> {
-                let ask = $crate::verbs::Ask::Acquire(claim.clone());
-                let $crate::verbs::Answer::Acquire(answer) = self.relay(ask).await else { misplaced() };
-                answer
+                let request = $crate::verbs::VerbRequest::Acquire(claim.clone());
+                let $crate::verbs::VerbReply::Acquire(reply) = self.relay(request).await else {
+                    reply_of_another_verb()
+                };
+                reply
             }
 
             async fn renew(
                 &self,
                 held: &[leasehold_core::RenewRequest],
             ) -> Vec<leasehold_core::Result<leasehold_core::Renewal>> {
-                let ask = $crate::verbs::Ask::Renew(held.to_vec());
-                let $crate::verbs::Answer::Renew(answers) = self.relay(ask).await else { misplaced() };
-                answers
+                let request = $crate::verbs::VerbRequest::Renew(held.to_vec());
+                let $crate::verbs::VerbReply::Renew(replies) = self.relay(request).await else {
+                    reply_of_another_verb()
+                };
+                replies
             }
 
             async fn release(
                 &self,
-                request: &leasehold_core::ReleaseRequest,
+                release: &leasehold_core::ReleaseRequest,
             ) -> leasehold_core::Result<leasehold_core::Released> {
-                let ask = $crate::verbs::Ask::Release(request.clone());
-                let $crate::verbs::Answer::Release(answer) = self.relay(ask).await else { misplaced() };
-                answer
+                let request = $crate::verbs::VerbRequest::Release(release.clone());
+                let $crate::verbs::VerbReply::Release(reply) = self.relay(request).await else {
+                    reply_of_another_verb()
+                };
+                reply
             }
 
             async fn wait(
@@ -138,32 +147,39 @@ macro_rules! relay {
                 since: &leasehold_core::Cursor,
                 at_most: std::time::Duration,
             ) -> leasehold_core::Result<()> {
-                let ask = $crate::verbs::Ask::Wait { claim: claim.clone(), since: *since, at_most };
-                let $crate::verbs::Answer::Wait(answer) = self.relay(ask).await else { misplaced() };
-                answer
+                let request =
+                    $crate::verbs::VerbRequest::Wait { claim: claim.clone(), since: *since, at_most };
+                let $crate::verbs::VerbReply::Wait(reply) = self.relay(request).await else {
+                    reply_of_another_verb()
+                };
+                reply
             }
 
             async fn inspect(
                 &self,
                 query: &leasehold_core::Query,
             ) -> leasehold_core::Result<leasehold_core::Page> {
-                let ask = $crate::verbs::Ask::Inspect(query.clone());
-                let $crate::verbs::Answer::Inspect(answer) = self.relay(ask).await else { misplaced() };
-                answer
+                let request = $crate::verbs::VerbRequest::Inspect(query.clone());
+                let $crate::verbs::VerbReply::Inspect(reply) = self.relay(request).await else {
+                    reply_of_another_verb()
+                };
+                reply
             }
 
             async fn order(
                 &self,
                 order: &leasehold_core::OperatorCommand,
             ) -> leasehold_core::Result<leasehold_core::CommandOutcome> {
-                let ask = $crate::verbs::Ask::Order(order.clone());
-                let $crate::verbs::Answer::Order(answer) = self.relay(ask).await else { misplaced() };
-                answer
+                let request = $crate::verbs::VerbRequest::Order(order.clone());
+                let $crate::verbs::VerbReply::Order(reply) = self.relay(request).await else {
+                    reply_of_another_verb()
+                };
+                reply
             }
         }
 
-        fn misplaced() -> ! {
-            unreachable!("an answer is of the verb that was asked")
+        fn reply_of_another_verb() -> ! {
+            unreachable!("relay returns the reply to the verb of its request")
         }
     };
 }

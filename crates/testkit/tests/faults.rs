@@ -1,4 +1,4 @@
-//! The faulty network does what it says, call by call and by chance.
+//! The injected faults of `Faulty`, scripted and drawn from a plan.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{sync::Arc, time::Duration};
@@ -10,22 +10,23 @@ use leasehold_core::{
 };
 use leasehold_testkit::{
     Faulty,
-    faulty::{Fault, Plan},
+    faulty::{Fault, FaultPlan},
 };
 
 const TTL: Duration = Duration::from_secs(30);
 
-struct Wire {
+/// A memory backend behind injected faults.
+struct FaultySetup {
     time: ManualTime,
     memory: Arc<Memory>,
     faulty: Faulty,
 }
 
-fn wire() -> Wire {
+fn setup() -> FaultySetup {
     let time = ManualTime::new();
     let memory = Arc::new(Memory::in_environment(Arc::new(time.clone())));
     let faulty = Faulty::new(memory.clone(), Arc::new(time.clone()), 7);
-    Wire { time, memory, faulty }
+    FaultySetup { time, memory, faulty }
 }
 
 fn claim(number: u8) -> Claim {
@@ -39,7 +40,7 @@ fn claim(number: u8) -> Claim {
     )
 }
 
-impl Wire {
+impl FaultySetup {
     async fn holders(&self) -> u32 {
         let page = self.memory.inspect(&Query::One(claim(1).resource)).await.unwrap();
         page.into_snapshots()[0].holder_count
@@ -48,13 +49,13 @@ impl Wire {
 
 #[track_caller]
 fn unavailable<T: std::fmt::Debug>(answer: Result<T, Error>, effect: Effect) {
-    let error = answer.expect_err("the network failed");
+    let error = answer.expect_err("a fault was injected");
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, effect));
 }
 
 #[tokio::test]
-async fn a_quiet_network_forwards_every_verb() {
-    let Wire { faulty, .. } = wire();
+async fn without_faults_every_verb_is_forwarded() {
+    let FaultySetup { faulty, .. } = setup();
     let claim = claim(1);
     assert!(matches!(faulty.acquire(&claim).await, Ok(Verdict::Granted(_))));
     let renewed = faulty.renew(&[RenewRequest::new(claim.reference(), TTL)]).await;
@@ -62,134 +63,141 @@ async fn a_quiet_network_forwards_every_verb() {
     assert_eq!(faulty.inspect(&Query::One(claim.resource.clone())).await.unwrap().into_snapshots().len(), 1);
     faulty.wait(&claim.reference(), &Cursor(0), Duration::ZERO).await.unwrap();
     assert_eq!(faulty.release(&ReleaseRequest::new(claim.reference())).await.unwrap(), Released::Now);
-    assert_eq!((faulty.info().name, faulty.struck()), ("memory", vec![]));
+    assert_eq!((faulty.info().name, faulty.injected()), ("memory", vec![]));
 }
 
 #[tokio::test]
-async fn a_lost_request_comes_to_nothing() {
-    let wire = wire();
-    wire.faulty.next(Verb::Acquire, Fault::LoseRequest);
-    unavailable(wire.faulty.acquire(&claim(1)).await, Effect::Unknown);
-    assert_eq!(wire.holders().await, 0);
-    wire.faulty.next(Verb::Acquire, Fault::Refuse);
-    unavailable(wire.faulty.acquire(&claim(1)).await, Effect::None);
-    assert_eq!(wire.holders().await, 0);
-    assert!(matches!(wire.faulty.acquire(&claim(1)).await, Ok(Verdict::Granted(_))), "a script is used up");
+async fn a_lost_request_has_no_effect() {
+    let setup = setup();
+    setup.faulty.next(Verb::Acquire, Fault::LoseRequest);
+    unavailable(setup.faulty.acquire(&claim(1)).await, Effect::Unknown);
+    assert_eq!(setup.holders().await, 0);
+    setup.faulty.next(Verb::Acquire, Fault::Refuse);
+    unavailable(setup.faulty.acquire(&claim(1)).await, Effect::None);
+    assert_eq!(setup.holders().await, 0);
+    assert!(
+        matches!(setup.faulty.acquire(&claim(1)).await, Ok(Verdict::Granted(_))),
+        "a scripted fault is injected once"
+    );
 }
 
 #[tokio::test]
-async fn a_lost_reply_had_its_effect() {
-    let wire = wire();
-    wire.faulty.next(Verb::Acquire, Fault::LoseReply);
-    unavailable(wire.faulty.acquire(&claim(1)).await, Effect::Unknown);
-    assert_eq!(wire.holders().await, 1);
-    wire.faulty.next(Verb::Release, Fault::LoseReply);
+async fn a_request_whose_reply_is_lost_has_its_effect() {
+    let setup = setup();
+    setup.faulty.next(Verb::Acquire, Fault::LoseReply);
+    unavailable(setup.faulty.acquire(&claim(1)).await, Effect::Unknown);
+    assert_eq!(setup.holders().await, 1);
+    setup.faulty.next(Verb::Release, Fault::LoseReply);
     let request = ReleaseRequest::new(claim(1).reference());
-    unavailable(wire.faulty.release(&request).await, Effect::Unknown);
-    assert_eq!(wire.faulty.release(&request).await.unwrap(), Released::AlreadyGone);
-    assert_eq!(wire.faulty.struck(), [(Verb::Acquire, Fault::LoseReply), (Verb::Release, Fault::LoseReply)]);
+    unavailable(setup.faulty.release(&request).await, Effect::Unknown);
+    assert_eq!(setup.faulty.release(&request).await.unwrap(), Released::AlreadyGone);
+    assert_eq!(
+        setup.faulty.injected(),
+        [(Verb::Acquire, Fault::LoseReply), (Verb::Release, Fault::LoseReply)]
+    );
 }
 
 #[tokio::test]
-async fn a_failed_batch_fails_for_each() {
-    let wire = wire();
-    wire.faulty.next(Verb::Renew, Fault::LoseReply);
+async fn a_failed_batch_fails_for_each_request() {
+    let setup = setup();
+    setup.faulty.next(Verb::Renew, Fault::LoseReply);
     let held = RenewRequest::new(claim(1).reference(), TTL);
-    let answers = wire.faulty.renew(&[held.clone(), held.clone(), held]).await;
+    let answers = setup.faulty.renew(&[held.clone(), held.clone(), held]).await;
     assert_eq!(answers.len(), 3);
     answers.into_iter().for_each(|answer| unavailable(answer, Effect::Unknown));
 }
 
 #[tokio::test]
-async fn what_changes_nothing_has_no_unknown_effect() {
-    let wire = wire();
-    wire.faulty.next(Verb::Inspect, Fault::LoseRequest);
-    unavailable(wire.faulty.inspect(&Query::One(claim(1).resource)).await, Effect::None);
-    wire.faulty.next(Verb::Wait, Fault::LoseRequest);
+async fn a_verb_that_changes_nothing_has_no_unknown_effect() {
+    let setup = setup();
+    setup.faulty.next(Verb::Inspect, Fault::LoseRequest);
+    unavailable(setup.faulty.inspect(&Query::One(claim(1).resource)).await, Effect::None);
+    setup.faulty.next(Verb::Wait, Fault::LoseRequest);
     let reference: ClaimRef = claim(1).reference();
-    unavailable(wire.faulty.wait(&reference, &Cursor(0), TTL).await, Effect::None);
+    unavailable(setup.faulty.wait(&reference, &Cursor(0), TTL).await, Effect::None);
 }
 
 #[tokio::test]
 async fn a_duplicate_is_executed_twice() {
-    let wire = wire();
-    wire.faulty.acquire(&claim(1)).await.unwrap();
-    wire.faulty.next(Verb::Release, Fault::Duplicate);
-    let answer = wire.faulty.release(&ReleaseRequest::new(claim(1).reference())).await;
-    assert_eq!(answer.unwrap(), Released::AlreadyGone, "the second answer is the one that arrives");
+    let setup = setup();
+    setup.faulty.acquire(&claim(1)).await.unwrap();
+    setup.faulty.next(Verb::Release, Fault::Duplicate);
+    let answer = setup.faulty.release(&ReleaseRequest::new(claim(1).reference())).await;
+    assert_eq!(answer.unwrap(), Released::AlreadyGone, "the caller gets the second reply");
 }
 
 #[tokio::test]
-async fn a_late_request_arrives_after_its_caller_has_left() {
-    let wire = wire();
-    wire.faulty.next(Verb::Acquire, Fault::Late(Duration::from_secs(3)));
-    unavailable(wire.faulty.acquire(&claim(1)).await, Effect::Unknown);
-    wire.time.advance(Duration::from_millis(2_999)).await;
-    assert_eq!(wire.holders().await, 0);
-    wire.time.advance(Duration::from_millis(1)).await;
-    assert_eq!(wire.holders().await, 1, "now it arrives");
+async fn a_late_request_is_executed_after_its_call_has_failed() {
+    let setup = setup();
+    setup.faulty.next(Verb::Acquire, Fault::Late(Duration::from_secs(3)));
+    unavailable(setup.faulty.acquire(&claim(1)).await, Effect::Unknown);
+    setup.time.advance(Duration::from_millis(2_999)).await;
+    assert_eq!(setup.holders().await, 0);
+    setup.time.advance(Duration::from_millis(1)).await;
+    assert_eq!(setup.holders().await, 1, "executed after three seconds");
 }
 
 #[tokio::test]
 async fn a_tombstone_stops_a_late_request() {
-    let wire = wire();
-    wire.faulty.next(Verb::Acquire, Fault::Late(Duration::from_secs(3)));
-    unavailable(wire.faulty.acquire(&claim(1)).await, Effect::Unknown);
-    wire.faulty
+    let setup = setup();
+    setup.faulty.next(Verb::Acquire, Fault::Late(Duration::from_secs(3)));
+    unavailable(setup.faulty.acquire(&claim(1)).await, Effect::Unknown);
+    setup
+        .faulty
         .release(
             &ReleaseRequest::new(claim(1).reference()).with_tombstone(ReleaseRequest::tombstone_ttl(TTL)),
         )
         .await
         .unwrap();
-    wire.time.advance(Duration::from_secs(4)).await;
-    assert_eq!(wire.holders().await, 0);
+    setup.time.advance(Duration::from_secs(4)).await;
+    assert_eq!(setup.holders().await, 0);
 }
 
 #[tokio::test]
-async fn delays_reorder_what_runs_side_by_side() {
-    let wire = wire();
-    let faulty = Arc::new(wire.faulty);
+async fn delays_reorder_concurrent_calls() {
+    let setup = setup();
+    let faulty = Arc::new(setup.faulty);
     faulty.next(Verb::Acquire, Fault::DelayRequest(Duration::from_secs(2)));
     faulty.next(Verb::Acquire, Fault::DelayReply(Duration::from_secs(1)));
     let calls = [1, 2].map(|number| {
         let faulty = Arc::clone(&faulty);
         tokio::spawn(async move { faulty.acquire(&claim(number)).await.unwrap() })
     });
-    wire.time.advance(Duration::from_secs(2)).await;
+    setup.time.advance(Duration::from_secs(2)).await;
     let [first, second] = calls;
-    assert!(matches!(first.await.unwrap(), Verdict::Blocked(_)), "it set out first and arrived last");
+    assert!(matches!(first.await.unwrap(), Verdict::Blocked(_)), "it began first and was executed last");
     assert!(matches!(second.await.unwrap(), Verdict::Granted(_)));
 }
 
 #[tokio::test]
-async fn a_hanging_call_had_its_effect() {
-    let wire = wire();
-    wire.faulty.next(Verb::Acquire, Fault::Hang);
+async fn a_hanging_call_has_its_effect() {
+    let setup = setup();
+    setup.faulty.next(Verb::Acquire, Fault::Hang);
     let claim = claim(1);
-    let patience = tokio::time::timeout(Duration::from_millis(20), wire.faulty.acquire(&claim));
-    assert!(patience.await.is_err());
-    assert_eq!(wire.holders().await, 1);
+    let limited = tokio::time::timeout(Duration::from_millis(20), setup.faulty.acquire(&claim));
+    assert!(limited.await.is_err());
+    assert_eq!(setup.holders().await, 1);
 }
 
 #[tokio::test]
-async fn a_spared_call_goes_through_any_storm() {
+async fn a_call_that_is_let_through_has_no_fault_whatever_the_plan() {
     let time = ManualTime::new();
     let memory = Arc::new(Memory::in_environment(Arc::new(time.clone())));
-    let mut plan = Plan::QUIET;
+    let mut plan = FaultPlan::NONE;
     plan.lose_request = 1000;
     let faulty = Faulty::new(memory, Arc::new(time), 1).with_plan(plan);
     unavailable(faulty.acquire(&claim(1)).await, Effect::Unknown);
-    faulty.spare(Verb::Acquire);
+    faulty.let_through(Verb::Acquire);
     assert!(matches!(faulty.acquire(&claim(1)).await, Ok(Verdict::Granted(_))));
     unavailable(faulty.acquire(&claim(1)).await, Effect::Unknown);
-    faulty.plan(Plan::QUIET);
+    faulty.plan(FaultPlan::NONE);
     assert!(matches!(faulty.acquire(&claim(1)).await, Ok(Verdict::Granted(_))));
 }
 
-async fn struck(seed: u64) -> Vec<(Verb, Fault)> {
+async fn injected_with(seed: u64) -> Vec<(Verb, Fault)> {
     let time = ManualTime::new();
     let memory = Arc::new(Memory::in_environment(Arc::new(time.clone())));
-    let faulty = Arc::new(Faulty::new(memory, Arc::new(time.clone()), seed).with_plan(Plan::STORMY));
+    let faulty = Arc::new(Faulty::new(memory, Arc::new(time.clone()), seed).with_plan(FaultPlan::HEAVY));
     for number in 0..200u32 {
         let (faulty, time) = (Arc::clone(&faulty), time.clone());
         let call =
@@ -199,22 +207,22 @@ async fn struck(seed: u64) -> Vec<(Verb, Fault)> {
         time.advance(Duration::from_millis(500)).await;
         call.await.unwrap();
     }
-    faulty.struck()
+    faulty.injected()
 }
 
 #[tokio::test]
-async fn the_seed_decides_what_goes_wrong() {
-    let (first, again, other) = (struck(1).await, struck(1).await, struck(2).await);
+async fn the_seed_decides_the_faults() {
+    let (first, again, other) = (injected_with(1).await, injected_with(1).await, injected_with(2).await);
     assert_eq!(first, again);
     assert_ne!(first, other);
     assert!((30..120).contains(&first.len()), "about a third of 200: {}", first.len());
     let kinds: std::collections::HashSet<_> =
         first.iter().map(|(_, fault)| std::mem::discriminant(fault)).collect();
-    assert_eq!(kinds.len(), 7, "each kind of fault strikes");
+    assert_eq!(kinds.len(), 7, "every kind of fault is injected");
 }
 
 #[tokio::test]
-async fn real_time_will_do_as_well() {
+async fn a_delay_works_in_real_time() {
     let memory = Arc::new(Memory::new());
     let environment: Arc<dyn Environment> = Arc::new(System::current());
     let faulty = Faulty::new(memory, environment, 3);

@@ -1,4 +1,4 @@
-//! The memory backend is the model behind a lock: the suite must find nothing wrong with it.
+//! The suite on the memory backend, which is the model behind a lock, with a manual clock.
 
 use std::sync::Arc;
 

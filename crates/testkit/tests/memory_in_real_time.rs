@@ -1,4 +1,4 @@
-//! The same suite on the host's clock: it must judge a real server as it judges a manual clock.
+//! The suite on the memory backend with a real clock, as real servers have one.
 
 use std::sync::Arc;
 

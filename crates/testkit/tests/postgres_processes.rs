@@ -1,46 +1,25 @@
-//! Holders that are real processes, on a real PostgreSQL: stopped past their ttl, killed.
+//! Holders in processes of their own, on a real PostgreSQL: stopped past their ttl, killed.
 
 use std::{path::Path, time::Duration};
 
-use leasehold_testkit::{ClientProcess, servers::PostgresServer};
+use leasehold_testkit::{scenarios::ProcessScenario, servers::PostgresServer};
 
-fn client_process(server: &PostgresServer, ttl: Duration) -> ClientProcess {
-    ClientProcess::start(
-        Path::new(env!("CARGO_BIN_EXE_leasehold-client-process")),
-        &server.url(),
-        "report/42",
-        ttl,
-    )
+const TTL: Duration = Duration::from_secs(2);
+
+fn scenario(url: &str) -> ProcessScenario<'_> {
+    ProcessScenario { program: Path::new(env!("CARGO_BIN_EXE_leasehold-client-process")), url, ttl: TTL }
 }
 
 #[test]
-fn a_holder_stopped_past_its_ttl_is_told_before_any_check_says_ok_and_its_late_release_harms_nobody() {
+fn a_holder_stopped_past_its_ttl_learns_of_the_loss_and_its_late_release_does_no_harm() {
     let server = PostgresServer::start();
-    let ttl = Duration::from_secs(2);
-    let mut stopped = client_process(&server, ttl);
-    let token = stopped.granted();
-    stopped.signal("STOP");
-    let mut next = client_process(&server, ttl);
-    let higher = next.granted();
-    assert!(higher > token, "its late write is below the fence");
-    stopped.signal("CONT");
-    stopped.tell("check");
-    let (first, second) = (stopped.hears(""), stopped.hears(""));
-    assert!([first.as_str(), second.as_str()].contains(&"over"), "{first}, {second}");
-    assert!(first != "ok" && second != "ok", "{first}, {second}");
-    stopped.tell("release");
-    assert_eq!(stopped.hears("released"), "AlreadyGone");
-    next.tell("check");
-    assert_eq!(next.hears(""), "ok");
-    assert_eq!(server.sql("SELECT token FROM leasehold.seat"), higher.to_string());
+    let mut replaced = scenario(&server.url()).holder_stopped_past_its_ttl();
+    assert_eq!(replaced.late_release(), "AlreadyGone");
+    assert_eq!(server.sql("SELECT token FROM leasehold.seat"), replaced.next_token.to_string());
 }
 
 #[test]
-fn a_killed_holder_is_followed_after_its_ttl_by_a_higher_token() {
+fn a_killed_holder_is_replaced_after_its_ttl_with_a_higher_token() {
     let server = PostgresServer::start();
-    let first = client_process(&server, Duration::from_secs(2));
-    let token = first.granted();
-    let second = client_process(&server, Duration::from_secs(2));
-    first.kill();
-    assert!(second.granted() > token);
+    scenario(&server.url()).killed_holder_is_replaced();
 }

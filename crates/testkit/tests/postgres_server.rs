@@ -1,4 +1,4 @@
-//! The harness of PostgreSQL itself.
+//! Tests of the PostgreSQL servers that tests start.
 
 use leasehold_testkit::servers::{PgBouncer, PostgresServer};
 
@@ -16,7 +16,7 @@ fn a_server_is_killed_stopped_and_run_again_with_its_data() {
 }
 
 #[test]
-fn a_synchronous_standby_takes_over_with_everything() {
+fn a_synchronous_standby_takes_over_with_all_data() {
     let primary = PostgresServer::start();
     let standby = primary.standby(true);
     primary.sql("CREATE TABLE kept (a int); INSERT INTO kept VALUES (1)");
@@ -26,7 +26,7 @@ fn a_synchronous_standby_takes_over_with_everything() {
 }
 
 #[test]
-fn a_pool_passes_statements_on() {
+fn a_pool_starts_on_its_own_port() {
     let server = PostgresServer::start();
     let pool = PgBouncer::start(&server, 2);
     assert!(pool.url().contains(&pool.port().to_string()));

@@ -1,4 +1,4 @@
-//! The suite on a quorum of nodes in memory: all that its capabilities allow.
+//! The suite on a quorum of in-memory nodes. Tests beyond its capabilities are ignored.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Behind a recorder the memory backend passes the same suite, and every history of it can have happened.
+//! The suite on the memory backend with a recorder. The checker must accept the history of every test.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,18 +13,18 @@ fn main() {
         let journal = Journal::new(Arc::new(time.clone()));
         let recorded = |backend| -> Arc<dyn Backend> { Arc::new(Recorded::new(backend, &journal)) };
         let target = BackendUnderTest::manual(memory.clone(), time).opened_again(memory).wrapped(recorded);
-        target.keeping(CheckedAtLast(journal))
+        target.keeping(CheckedOnDrop(journal))
     });
 }
 
-/// Checks the history of a test when its stage is taken down.
-struct CheckedAtLast(Journal);
+/// Checks the history of a test at its end.
+struct CheckedOnDrop(Journal);
 
-impl Drop for CheckedAtLast {
+impl Drop for CheckedOnDrop {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             let checked = self.0.history().check(Duration::ZERO);
-            checked.unwrap_or_else(|violations| panic!("the checker refuses it: {violations:#?}"));
+            checked.unwrap_or_else(|violations| panic!("the checker found violations: {violations:#?}"));
         }
     }
 }

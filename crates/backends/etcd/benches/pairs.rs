@@ -7,7 +7,6 @@
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot run may panic")]
 
 use std::{
-    future::Future,
     process::ExitCode,
     time::{Duration, Instant},
 };
@@ -16,6 +15,7 @@ use etcd_client::{
     Client as Bare, Compare, CompareOp, GetOptions, PutOptions, SortOrder, SortTarget, Txn, TxnOp,
 };
 use leasehold::Client;
+use leasehold_bench::{BenchArguments, Table, lease_pairs, median, median_ratio, rate};
 use leasehold_testkit::servers::EtcdCluster;
 
 const NAMES: [&str; 2] = ["acquire", "pairs"];
@@ -25,36 +25,26 @@ const ROUNDS: usize = 15;
 const ACQUIRES: usize = 1_000;
 
 fn main() -> ExitCode {
-    // `cargo bench` and `cargo test` add arguments of their own.
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    if args.iter().any(|arg| arg == "--test" || arg == "--list") || !args.iter().any(|arg| arg == "--bench") {
-        return ExitCode::SUCCESS; // run as a test: there is nothing to check
-    }
-    let named: Vec<&str> = args.iter().map(String::as_str).filter(|arg| NAMES.contains(arg)).collect();
+    let Some(arguments) = BenchArguments::of_bench_run() else { return ExitCode::SUCCESS };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let mut missed = false;
-    for name in NAMES.into_iter().filter(|name| named.is_empty() || named.contains(name)) {
+    let mut table = Table::default();
+    for name in arguments.chosen(&NAMES) {
         let cluster = EtcdCluster::start(1);
-        println!("\n{name}");
-        missed |= !runtime.block_on(async {
+        table.title(name);
+        runtime.block_on(async {
             let bare = Bare::connect([format!("127.0.0.1:{}", cluster.ports()[0])], None).await.unwrap();
             let leases = leasehold::connect(&cluster.url()).await.unwrap();
-            if name == "acquire" { acquire(bare, leases).await } else { pairs(bare, leases).await }
+            if name == "acquire" {
+                acquire(bare, leases, &mut table).await;
+            } else {
+                pairs(bare, leases, &mut table).await;
+            }
         });
     }
-    if missed && args.iter().any(|arg| arg == "--check") { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    table.finish(arguments.check())
 }
 
-fn row(name: &str, measured: &str) {
-    println!("  {name:<62} {measured:>16}");
-}
-
-fn target(name: &str, ratio: f64, wanted: &str, met: bool) -> bool {
-    println!("  {name:<62} {ratio:>16.3}   {wanted:<8} {}", if met { '✓' } else { '✗' });
-    met
-}
-
-/// The transaction that a lock comes down to at the least: put under a lease, if the key is not there.
+/// The smallest transaction that can lock: put the key under a lease, if the key does not exist.
 fn put_if_absent(key: &str, lease: i64) -> Txn {
     Txn::new()
         .when([Compare::create_revision(key, CompareOp::Equal, 0)])
@@ -62,9 +52,8 @@ fn put_if_absent(key: &str, lease: i64) -> Txn {
         .or_else([TxnOp::get(key, None)])
 }
 
-/// One after the other: how long an acquire takes, beside one bare transaction. Alternating, so that a machine that
-/// slows down slows both.
-async fn acquire(mut bare: Bare, leases: Client) -> bool {
+/// How long an acquire takes, beside one bare transaction. The two alternate, so that load on the machine slows both.
+async fn acquire(mut bare: Bare, leases: Client, table: &mut Table) {
     let lease = bare.lease_grant(600, None).await.unwrap().id();
     let (mut theirs, mut ours) = (Vec::new(), Vec::new());
     for number in 0..ACQUIRES {
@@ -76,36 +65,38 @@ async fn acquire(mut bare: Bare, leases: Client) -> bool {
         let held = leases.lease("ours", "1").acquire().await.unwrap();
         let took_us = started.elapsed();
         held.release().await.unwrap();
-        // The first ones find nothing ready.
+        // The first acquires are slower: no etcd lease has been granted in advance yet (ADR 0023).
         if number >= ACQUIRES / 10 {
             theirs.push(took.as_secs_f64() * 1e6);
             ours.push(took_us.as_secs_f64() * 1e6);
         }
     }
     let (theirs, ours) = (median(theirs), median(ours));
-    row("one bare transaction", &format!("{theirs:.0} µs"));
-    row("leasehold, an acquire", &format!("{ours:.0} µs"));
+    table.row("one bare transaction", &format!("{theirs:.0} µs"));
+    table.row("leasehold, an acquire", &format!("{ours:.0} µs"));
     let ratio = ours / theirs;
-    target("time of an acquire, to one bare transaction", ratio, "≤ 1.2", ratio <= 1.2)
+    let name = "time of an acquire, to one bare transaction";
+    table.target(name, &format!("{ratio:.3}"), "≤ 1.2", ratio <= 1.2);
 }
 
-/// Acquire and release, 64 at a time, beside a client that grants a lease for every lock.
-async fn pairs(bare: Bare, leases: Client) -> bool {
+/// Pairs of acquire and release of 64 tasks, beside a client that grants an etcd lease for every lock.
+async fn pairs(bare: Bare, leases: Client, table: &mut Table) {
     let (mut theirs, mut ours) = (Vec::new(), Vec::new());
-    rate(|number| our_pairs(leases.clone(), number)).await;
+    // A warm-up, which is not counted.
+    rate(TASKS, |number| lease_pairs(leases.clone(), number, ROUND)).await;
     for _ in 0..ROUNDS {
-        theirs.push(rate(|number| their_pairs(bare.clone(), number)).await);
-        ours.push(rate(|number| our_pairs(leases.clone(), number)).await);
+        theirs.push(rate(TASKS, |number| mutex_pairs(bare.clone(), number)).await.per_second);
+        ours.push(rate(TASKS, |number| lease_pairs(leases.clone(), number, ROUND)).await.per_second);
     }
-    // Of each round by itself: what else the machine has to do changes from one to the next.
-    let ratio = median(ours.iter().zip(&theirs).map(|(ours, theirs)| ours / theirs).collect());
-    row("a lease granted for every lock, pairs a second", &format!("{:.0}", median(theirs)));
-    row("leasehold, pairs a second", &format!("{:.0}", median(ours)));
-    target("64 tasks: pairs a second, to a lease for every lock", ratio, "≥ 1.5", ratio >= 1.5)
+    let ratio = median_ratio(&ours, &theirs);
+    table.row("a lease granted for every lock, pairs a second", &format!("{:.0}", median(theirs)));
+    table.row("leasehold, pairs a second", &format!("{:.0}", median(ours)));
+    let name = "64 tasks: pairs a second, to a lease for every lock";
+    table.target(name, &format!("{ratio:.3}"), "≥ 1.5", ratio >= 1.5);
 }
 
-/// As etcd's own mutex locks: a key under the lock's name, and who came first there.
-fn lock_of_etcd(lock: &str, key: &str, lease: i64) -> Txn {
+/// The transaction of etcd's own mutex: put a key below the lock's name, and read the oldest key there.
+fn mutex_lock(lock: &str, key: &str, lease: i64) -> Txn {
     let first = || {
         let earliest = GetOptions::new().with_prefix().with_limit(1);
         TxnOp::get(lock, Some(earliest.with_sort(SortTarget::Create, SortOrder::Ascend)))
@@ -116,44 +107,17 @@ fn lock_of_etcd(lock: &str, key: &str, lease: i64) -> Txn {
         .or_else([TxnOp::get(key, None), first()])
 }
 
-/// As etcd's own mutex is used: a session, the lock, the unlock, and the end of the session.
-async fn their_pairs(mut bare: Bare, number: usize) -> u64 {
+/// Pairs of lock and unlock as etcd's own mutex does them: a new session, the lock, the unlock, the end of the session.
+async fn mutex_pairs(mut bare: Bare, number: usize) -> u64 {
     let (started, mut done) = (Instant::now(), 0);
     let lock = format!("theirs/{number}/");
     while started.elapsed() < ROUND {
         let lease = bare.lease_grant(30, None).await.unwrap().id();
         let key = format!("{lock}{lease:x}");
-        assert!(bare.txn(lock_of_etcd(&lock, &key, lease)).await.unwrap().succeeded());
+        assert!(bare.txn(mutex_lock(&lock, &key, lease)).await.unwrap().succeeded());
         bare.delete(key, None).await.unwrap();
         bare.lease_revoke(lease).await.unwrap();
         done += 1;
     }
     done
-}
-
-async fn our_pairs(leases: Client, number: usize) -> u64 {
-    let id = number.to_string();
-    let (started, mut done) = (Instant::now(), 0);
-    while started.elapsed() < ROUND {
-        let lease = leases.lease("ours", &id).acquire().await.unwrap();
-        lease.release().await.unwrap();
-        done += 1;
-    }
-    done
-}
-
-/// Pairs a second.
-async fn rate<F: Future<Output = u64> + Send + 'static>(work: impl Fn(usize) -> F) -> f64 {
-    let started = Instant::now();
-    let running: Vec<_> = (0..TASKS).map(|number| tokio::spawn(work(number))).collect();
-    let mut done = 0;
-    for task in running {
-        done += task.await.unwrap();
-    }
-    done as f64 / started.elapsed().as_secs_f64()
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }

@@ -1,91 +1,77 @@
-//! Holders that are real processes, on a real etcd: stopped for a while, stopped past their ttl, killed.
+//! Holders in processes of their own, on a real etcd: stopped for a while, stopped past their ttl, killed.
 //!
-//! This program is also the holder: started with a URL, it is the taker of the testkit.
+//! This program is also the client process: it is one when it is started with a URL.
 #![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
 
-use std::{process::ExitCode, time::Duration};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
 
-use leasehold_testkit::{ClientProcess, client_process, servers::EtcdCluster};
+use leasehold_testkit::{client_process, scenarios::ProcessScenario, servers::EtcdCluster};
 
 fn main() -> ExitCode {
     client_process::main_with_tests(
         "etcd://",
         &[
             ("a_holder_stopped_for_a_while_keeps_lease_and_token", stopped_for_a_while),
-            ("a_holder_stopped_past_its_ttl_is_told_before_any_check_says_ok", stopped_past_its_ttl),
-            ("a_killed_holder_is_followed_after_its_ttl_by_a_higher_token", killed),
-            ("a_killed_waiter_costs_seconds", killed_waiter),
+            ("a_holder_stopped_past_its_ttl_learns_of_the_loss", stopped_past_its_ttl),
+            ("a_killed_holder_is_replaced_after_its_ttl_with_a_higher_token", killed),
+            ("a_killed_waiter_delays_the_queue_by_seconds", killed_waiter),
         ],
     )
 }
 
-fn start(cluster: &EtcdCluster, ttl: u64) -> ClientProcess {
-    let program = std::env::current_exe().expect("this program");
-    ClientProcess::start(&program, &cluster.url(), "report/42", Duration::from_secs(ttl))
+/// A cluster of one member, and this program.
+struct Setup {
+    cluster: EtcdCluster,
+    url: String,
+    program: PathBuf,
 }
 
-fn await_contenders(cluster: &EtcdCluster, count: usize) {
-    let until = std::time::Instant::now() + Duration::from_secs(30);
-    while cluster.keys("leasehold/v1/lock/").len() != count {
-        assert!(std::time::Instant::now() < until, "{count} contenders were due");
-        std::thread::sleep(Duration::from_millis(50));
+impl Setup {
+    fn start() -> Setup {
+        let cluster = EtcdCluster::start(1);
+        let program = std::env::current_exe().expect("this program has a path");
+        Setup { url: cluster.url(), cluster, program }
+    }
+
+    fn scenario(&self, ttl_secs: u64) -> ProcessScenario<'_> {
+        ProcessScenario { program: &self.program, url: &self.url, ttl: Duration::from_secs(ttl_secs) }
+    }
+
+    fn await_contenders(&self, count: usize) {
+        let until = std::time::Instant::now() + Duration::from_secs(30);
+        while self.cluster.keys("leasehold/v1/lock/").len() != count {
+            assert!(std::time::Instant::now() < until, "expected {count} contenders");
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 }
 
 fn stopped_for_a_while() {
-    let cluster = EtcdCluster::start(1);
-    let mut holder = start(&cluster, 30);
-    let token = holder.granted();
-    let waiting = start(&cluster, 30);
-    holder.signal("STOP");
-    std::thread::sleep(Duration::from_secs(5));
-    holder.signal("CONT");
-    holder.tell("check");
-    assert_eq!(holder.hears(""), "ok");
-    assert_eq!(waiting.says_within(Duration::from_millis(100)), None, "nobody else was granted");
-    holder.tell("release");
-    assert_eq!(holder.hears("released"), "Now");
-    assert!(waiting.granted() > token);
+    Setup::start().scenario(30).holder_stopped_briefly(Duration::from_secs(5), |_| {});
 }
 
 fn stopped_past_its_ttl() {
-    let cluster = EtcdCluster::start(1);
-    let mut stopped = start(&cluster, 2);
-    let token = stopped.granted();
-    stopped.signal("STOP");
-    let mut next = start(&cluster, 10);
-    assert!(next.granted() > token, "its late write is below the fence");
-    stopped.signal("CONT");
-    stopped.tell("check");
-    let (first, second) = (stopped.hears(""), stopped.hears(""));
-    assert!([first.as_str(), second.as_str()].contains(&"over"), "{first}, {second}");
-    assert!(first != "ok" && second != "ok", "{first}, {second}");
-    stopped.tell("release");
-    assert_eq!(stopped.hears("released"), "AlreadyGone");
-    next.tell("check");
-    assert_eq!(next.hears(""), "ok", "the late request harmed nobody");
+    let setup = Setup::start();
+    let mut replaced = setup.scenario(2).holder_stopped_past_its_ttl();
+    assert_eq!(replaced.late_release(), "AlreadyGone");
 }
 
 fn killed() {
-    let cluster = EtcdCluster::start(1);
-    let first = start(&cluster, 2);
-    let token = first.granted();
-    let second = start(&cluster, 2);
-    first.kill();
-    assert!(second.granted() > token);
+    Setup::start().scenario(2).killed_holder_is_replaced();
 }
 
 fn killed_waiter() {
-    let cluster = EtcdCluster::start(1);
-    let mut holder = start(&cluster, 60);
+    let setup = Setup::start();
+    let scenario = setup.scenario(60);
+    let mut holder = scenario.start();
     let token = holder.granted();
-    let dead = start(&cluster, 60);
-    await_contenders(&cluster, 2);
+    let dead = scenario.start();
+    setup.await_contenders(2);
     dead.kill();
-    let next = start(&cluster, 60);
-    await_contenders(&cluster, 3);
-    holder.tell("release");
-    assert_eq!(holder.hears("released"), "Now");
-    // Its place runs out long before the ttl that it asked for.
+    let next = scenario.start();
+    setup.await_contenders(3);
+    holder.send("release");
+    assert_eq!(holder.expect_line("released"), "Now");
+    // The place of the killed waiter expires long before the ttl of its claim.
     assert!(next.granted() > token);
 }

@@ -7,13 +7,13 @@
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot run may panic")]
 
 use std::{
-    future::Future,
     process::ExitCode,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use leasehold::{Client, RenewRequest, Resource};
+use leasehold_bench::{BenchArguments, Table, lease_pairs, median, rate};
 use leasehold_testkit::servers::{PgBouncer, PostgresServer};
 use tokio_postgres::{
     NoTls, Statement,
@@ -30,7 +30,7 @@ const ACQUIRE: &str = "SELECT *, $15::bigint FROM leasehold.acquire($1, $2, $3, 
                        $13, $14)";
 const RELEASE: &str = "SELECT leasehold.release($1, $2, $3, $4), $5::bigint";
 
-/// The same statements through the same driver, with nothing of ours around them.
+/// A connection of the driver that executes the backend's statements, without the backend and the engine.
 struct Bare {
     client: tokio_postgres::Client,
     acquire: Statement,
@@ -72,7 +72,7 @@ impl Bare {
             (&1_000_000i64, Type::INT8),
             (&0i64, Type::INT8),
         ];
-        let rows = self.ask(ACQUIRE, &self.acquire, &acquire, prepared).await;
+        let rows = self.query(ACQUIRE, &self.acquire, &acquire, prepared).await;
         assert_eq!(rows[0].get::<_, &str>(0), "granted");
         let release: Parameters<'_> = vec![
             (&resource, Type::TEXT),
@@ -81,10 +81,10 @@ impl Bare {
             (&0i64, Type::INT8),
             (&0i64, Type::INT8),
         ];
-        assert!(self.ask(RELEASE, &self.release, &release, prepared).await[0].get::<_, bool>(0));
+        assert!(self.query(RELEASE, &self.release, &release, prepared).await[0].get::<_, bool>(0));
     }
 
-    async fn ask(
+    async fn query(
         &self,
         sql: &str,
         statement: &Statement,
@@ -99,6 +99,7 @@ impl Bare {
     }
 }
 
+/// Pairs with the bare statements until [`ROUND`] has passed. Returns how many it completed.
 async fn bare_pairs(bare: Arc<Vec<Bare>>, number: usize, prepared: bool) -> u64 {
     let resource = format!("bare/{number}");
     let (started, mut done) = (Instant::now(), 0);
@@ -109,98 +110,66 @@ async fn bare_pairs(bare: Arc<Vec<Bare>>, number: usize, prepared: bool) -> u64 
     done
 }
 
-async fn our_pairs(leases: Client, number: usize) -> u64 {
-    let id = number.to_string();
-    let (started, mut done) = (Instant::now(), 0);
-    while started.elapsed() < ROUND {
-        let lease = leases.lease("ours", &id).acquire().await.unwrap();
-        lease.release().await.unwrap();
-        done += 1;
-    }
-    done
-}
+/// How many tasks run side by side, and how the table calls that.
+const LOADS: [(usize, &str); 2] = [(TASKS, "64 tasks"), (1, "one after the other")];
 
-/// Pairs a second.
-async fn rate<F: Future<Output = u64> + Send + 'static>(tasks: usize, work: impl Fn(usize) -> F) -> f64 {
-    let started = Instant::now();
-    let running: Vec<_> = (0..tasks).map(|number| tokio::spawn(work(number))).collect();
-    let mut done = 0;
-    for task in running {
-        done += task.await.unwrap();
-    }
-    done as f64 / started.elapsed().as_secs_f64()
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
-fn row(name: &str, measured: &str) {
-    println!("  {name:<62} {measured:>16}");
-}
-
-async fn measure(server: &PostgresServer) -> bool {
+async fn measure(server: &PostgresServer, table: &mut Table) {
     let url = format!("{}?connections={CONNECTIONS}", server.url());
     let leases = leasehold::connect(&url).await.unwrap();
     let mut bare = Vec::new();
     for _ in 0..CONNECTIONS {
         bare.push(Bare::connect(server.port()).await);
     }
-    let (bare, mut met) = (Arc::new(bare), true);
-    for (tasks, name) in [(TASKS, "64 tasks"), (1, "one after the other")] {
-        // Alternating, so that a machine that slows down slows all. Each round has ratios of its own.
-        let (mut same, mut ours) = (Vec::new(), Vec::new());
-        let (mut to_same, mut to_prepared) = (Vec::new(), Vec::new());
+    let bare = Arc::new(bare);
+    for (tasks, name) in LOADS {
+        // The variants alternate, so that load on the machine slows all of them. Each round has its own ratios.
+        let (mut unprepared_rates, mut our_rates) = (Vec::new(), Vec::new());
+        let (mut to_unprepared, mut to_prepared) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
-            let prepared = rate(tasks, |number| bare_pairs(Arc::clone(&bare), number, true)).await;
-            let as_ours = rate(tasks, |number| bare_pairs(Arc::clone(&bare), number, false)).await;
-            let our_rate = rate(tasks, |number| our_pairs(leases.clone(), number)).await;
-            same.push(as_ours);
-            ours.push(our_rate);
-            to_same.push(our_rate / as_ours);
-            to_prepared.push(our_rate / prepared);
+            let prepared = rate(tasks, |number| bare_pairs(Arc::clone(&bare), number, true)).await.per_second;
+            let unprepared =
+                rate(tasks, |number| bare_pairs(Arc::clone(&bare), number, false)).await.per_second;
+            let ours = rate(tasks, |number| lease_pairs(leases.clone(), number, ROUND)).await.per_second;
+            unprepared_rates.push(unprepared);
+            our_rates.push(ours);
+            to_unprepared.push(ours / unprepared);
+            to_prepared.push(ours / prepared);
         }
-        row(&format!("{name}: the same statements, bare, pairs a second"), &format!("{:.0}", median(same)));
-        row(&format!("{name}: leasehold, pairs a second"), &format!("{:.0}", median(ours)));
-        let ratio = median(to_same);
+        let figure = |rates: Vec<f64>| format!("{:.0}", median(rates));
+        table.row(&format!("{name}: the same statements, bare, pairs a second"), &figure(unprepared_rates));
+        table.row(&format!("{name}: leasehold, pairs a second"), &figure(our_rates));
+        let (label, ratio) = (format!("{name}: pairs a second, to bare"), median(to_unprepared));
         if tasks == TASKS {
-            met = ratio >= 0.8;
-            let mark = if met { '✓' } else { '✗' };
-            println!(
-                "  {:<62} {:>16}   ≥ 0.8    {mark}",
-                "64 tasks: pairs a second, to bare",
-                format!("{ratio:.3}")
-            );
+            table.target(&label, &format!("{ratio:.3}"), "≥ 0.8", ratio >= 0.8);
         } else {
-            row(&format!("{name}: pairs a second, to bare"), &format!("{ratio:.3}"));
+            table.row(&label, &format!("{ratio:.3}"));
         }
-        row(&format!("{name}: … to bare and prepared beforehand"), &format!("{:.3}", median(to_prepared)));
+        let to_prepared = format!("{:.3}", median(to_prepared));
+        table.row(&format!("{name}: … to bare and prepared beforehand"), &to_prepared);
     }
-    behind_a_pool(server, &leases).await;
-    renewals(server, &leases).await;
-    met
+    behind_a_pool(server, &leases, table).await;
+    renewals(server, &leases, table).await;
 }
 
 /// The same pairs through PgBouncer in transaction mode, which has as many connections to the server.
-async fn behind_a_pool(server: &PostgresServer, direct: &Client) {
+async fn behind_a_pool(server: &PostgresServer, direct: &Client, table: &Table) {
     let pool = PgBouncer::start(server, u32::try_from(CONNECTIONS).unwrap());
     let leases = leasehold::connect(&format!("{}?connections={CONNECTIONS}", pool.url())).await.unwrap();
-    for (tasks, name) in [(TASKS, "64 tasks"), (1, "one after the other")] {
+    for (tasks, name) in LOADS {
         let (mut rates, mut ratios) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
-            let directly = rate(tasks, |number| our_pairs(direct.clone(), number)).await;
-            let pooled = rate(tasks, |number| our_pairs(leases.clone(), number)).await;
+            let directly = rate(tasks, |number| lease_pairs(direct.clone(), number, ROUND)).await.per_second;
+            let pooled = rate(tasks, |number| lease_pairs(leases.clone(), number, ROUND)).await.per_second;
             rates.push(pooled);
             ratios.push(pooled / directly);
         }
-        row(&format!("{name}: behind PgBouncer, pairs a second"), &format!("{:.0}", median(rates)));
-        row(&format!("{name}: behind PgBouncer, to directly"), &format!("{:.3}", median(ratios)));
+        table.row(&format!("{name}: behind PgBouncer, pairs a second"), &format!("{:.0}", median(rates)));
+        table.row(&format!("{name}: behind PgBouncer, to directly"), &format!("{:.3}", median(ratios)));
     }
 }
 
-/// A batch of renewals is one statement.
-async fn renewals(server: &PostgresServer, leases: &Client) {
+/// How long a batch of renewals takes, which is one statement.
+async fn renewals(server: &PostgresServer, leases: &Client, table: &Table) {
     let mut held = Vec::new();
     for number in 0..RENEWED {
         held.push(
@@ -222,19 +191,15 @@ async fn renewals(server: &PostgresServer, leases: &Client) {
         assert!(backend.renew(&batch).await.iter().all(Result::is_ok));
         took.push(started.elapsed().as_secs_f64() * 1e3);
     }
-    row(&format!("{RENEWED} renewals in one statement take"), &format!("{:.1} ms", median(took)));
+    table.row(&format!("{RENEWED} renewals in one statement take"), &format!("{:.1} ms", median(took)));
 }
 
 fn main() -> ExitCode {
-    // `cargo bench` and `cargo test` add arguments of their own.
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    if args.iter().any(|arg| arg == "--test" || arg == "--list") || !args.iter().any(|arg| arg == "--bench") {
-        return ExitCode::SUCCESS; // run as a test: there is nothing to check
-    }
+    let Some(arguments) = BenchArguments::of_bench_run() else { return ExitCode::SUCCESS };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let server = PostgresServer::durable();
-    println!("\npairs, {CONNECTIONS} connections, every commit waits for the disk");
-    let met = runtime.block_on(measure(&server));
-    let check = args.iter().any(|arg| arg == "--check");
-    if met || !check { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let mut table = Table::default();
+    table.title(&format!("pairs, {CONNECTIONS} connections, every commit waits for the disk"));
+    runtime.block_on(measure(&server, &mut table));
+    table.finish(arguments.check())
 }

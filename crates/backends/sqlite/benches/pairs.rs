@@ -1,7 +1,7 @@
-//! How fast: `cargo xtask bench sqlite`.
+//! The speed of the SQLite backend: `cargo xtask bench sqlite`.
 //!
-//! Pairs (acquire and release) per second through the backend, beside the same statements issued bare through
-//! rusqlite; how long a hand-over between two processes takes; and a process per lock, beside flock(1).
+//! Measures pairs (acquire and release) per second through the backend, beside the same statements executed bare
+//! through rusqlite; the time of a hand-over between two processes; and one process per lock, beside flock(1).
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, missing_docs, reason = "a program that measures")]
 
 use std::{
@@ -13,6 +13,7 @@ use std::{
 };
 
 use leasehold::System;
+use leasehold_bench::{median, percentile, rate};
 use leasehold_core::{
     Backend, Claim, Clock as _, Holder, OwnerToken, ReleaseRequest, Resource, Share, SystemClock, Verdict,
 };
@@ -35,18 +36,18 @@ fn main() {
     }
 }
 
-/// So many pairs of one kind, for a profiler that counts instructions.
-fn count(whose: &str, pairs: u128) {
+/// Executes `pairs` pairs of one variant (`bare`, `task` or `backend`), for a profiler that counts instructions.
+fn count(variant: &str, pairs: u128) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("count.db");
-    if whose == "bare" {
-        // In a process of one thread the kernel and the C library take short cuts.
+    if variant == "bare" {
+        // A second thread, because in a process with one thread the kernel and the C library take short cuts.
         std::thread::spawn(std::thread::park);
         let mut bare = Bare::open(&path, Durability::Normal);
         (0..pairs).for_each(|_| bare.pair());
         return;
     }
-    let (runtime, backend) = here(&path);
+    let (runtime, backend) = open(&path);
     let work = async move {
         let mut claim = claim(0, 0);
         for turn in 0..pairs {
@@ -55,7 +56,7 @@ fn count(whose: &str, pairs: u128) {
             backend.release(&ReleaseRequest::new(claim.reference())).await.unwrap();
         }
     };
-    if whose == "task" {
+    if variant == "task" {
         runtime.block_on(async { tokio::spawn(work).await.unwrap() });
     } else {
         runtime.block_on(work);
@@ -105,14 +106,9 @@ fn pairs(name: &str, durability: Durability, at: &dyn Fn(&str) -> PathBuf) {
     }
 }
 
-fn median(mut numbers: Vec<f64>) -> f64 {
-    numbers.sort_by(f64::total_cmp);
-    numbers[numbers.len() / 2]
-}
-
-/// The statements of an uncontended pair, without anything around them: the same ten, in the same order, on the same
-/// tables, with the same durability. What the backend adds is all that it does besides: it looks whether the file is
-/// still there, reads the clocks, makes a token, decides, keeps other tasks out, and knows whom to wake.
+/// The statements of an uncontended pair without the backend: the same ten statements, in the same order, on the same
+/// tables, with the same durability. The backend also checks that the file still exists, reads the clocks, mints a
+/// token, decides, excludes other tasks, and finds the waiters to wake.
 struct Bare {
     connection: Connection,
     begin: String,
@@ -166,9 +162,9 @@ impl Bare {
         let owner = u128::from(self.number.unsigned_abs()).to_be_bytes();
         self.execute(&self.begin, []);
         let (id, version) = self.row(&key);
-        let sit =
+        let seat =
             params![id, owner, 1i64 << 60, self.number, 1, 1i64 << 50, 0, "1234@host bench", None::<Vec<u8>>];
-        self.execute(&self.insert, sit);
+        self.execute(&self.insert, seat);
         self.execute(
             &self.update,
             params![id, 1, 1, 1, 0, 0, 1i64 << 60, 0, 0, 0, self.number, version + 1, 0],
@@ -216,17 +212,17 @@ fn claim(key: usize, owner: u128) -> Claim {
     Claim::new(resource, owner, Share::WHOLE, Duration::from_secs(30), holder)
 }
 
-/// Pairs per second of so many tasks, each on a resource of its own.
+/// Pairs per second of this many tasks, each on a resource of its own.
 async fn many(backend: &Arc<Sqlite>, tasks: usize) -> f64 {
-    let begin = Instant::now();
     let work = |task: usize| {
         let backend = Arc::clone(backend);
         async move {
-            let mut count = 0;
+            let (started, mut count) = (Instant::now(), 0);
             let mut claim = claim(task, 0);
-            while begin.elapsed() < ROUND {
+            while started.elapsed() < ROUND {
                 count += 1;
-                claim.owner = OwnerToken::from_bytes(((task as u128) << 64 | count).to_be_bytes());
+                claim.owner =
+                    OwnerToken::from_bytes(((task as u128) << 64 | u128::from(count)).to_be_bytes());
                 let verdict = backend.acquire(&claim).await.unwrap();
                 assert!(matches!(verdict, Verdict::Granted(_)), "{verdict:?}");
                 backend.release(&ReleaseRequest::new(claim.reference())).await.unwrap();
@@ -234,15 +230,10 @@ async fn many(backend: &Arc<Sqlite>, tasks: usize) -> f64 {
             count
         }
     };
-    let all: Vec<_> = (0..tasks).map(|task| tokio::spawn(work(task))).collect();
-    let mut count = 0;
-    for task in all {
-        count += task.await.unwrap();
-    }
-    count as f64 / begin.elapsed().as_secs_f64()
+    rate(tasks, work).await.per_second
 }
 
-/// Until it is granted: ask, wait, ask again.
+/// Acquires and waits until the claim is granted.
 async fn obtain(backend: &Sqlite, claim: &Claim) {
     loop {
         match backend.acquire(claim).await.unwrap() {
@@ -255,16 +246,16 @@ async fn obtain(backend: &Sqlite, claim: &Claim) {
     }
 }
 
-fn here(path: &Path) -> (tokio::runtime::Runtime, Sqlite) {
+fn open(path: &Path) -> (tokio::runtime::Runtime, Sqlite) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let environment = Arc::new(System::on(runtime.handle().clone()));
     let backend = Sqlite::open(Config::new(path), environment).unwrap();
     (runtime, backend)
 }
 
-/// The other process of a hand-over: waits for its turn, says when it came, and gives it back.
+/// The other process of a hand-over: waits for the lease, prints when it was granted, and releases it.
 fn follow(path: &Path) {
-    let (runtime, backend) = here(path);
+    let (runtime, backend) = open(path);
     runtime.block_on(async {
         for turn in 0..HAND_OVERS {
             let claim = claim(0, (1 << 100) + turn as u128).queued();
@@ -286,7 +277,7 @@ fn follow(path: &Path) {
 }
 
 fn hand_over(path: &Path) {
-    let (runtime, backend) = here(path);
+    let (runtime, backend) = open(path);
     let mut child = Command::new(std::env::current_exe().unwrap())
         .arg("follow")
         .arg(path)
@@ -305,7 +296,7 @@ fn hand_over(path: &Path) {
                 writeln!(child.stdin.as_mut().unwrap()).unwrap();
             }
             assert_eq!(line(), "waiting");
-            std::thread::sleep(Duration::from_millis(2)); // the waiter is idle, not on its way
+            std::thread::sleep(Duration::from_millis(2)); // until the waiter sleeps
             let released = SystemClock.now();
             backend.release(&ReleaseRequest::new(claim.reference())).await.unwrap();
             let granted: u64 = line().parse().unwrap();
@@ -314,14 +305,13 @@ fn hand_over(path: &Path) {
     });
     drop(child.stdin.take());
     child.wait().unwrap();
-    took.sort();
-    let (middle, late) = (took[took.len() / 2], took[took.len() * 99 / 100]);
+    let (middle, late) = (median(took.clone()), percentile(took, 99));
     println!("\nhand-over between two processes: median {middle:.1?}, 99th {late:.1?} of {HAND_OVERS}");
 }
 
-/// One process that takes and gives back one lease.
+/// One process that acquires and releases one lease.
 fn once(path: &Path) {
-    let (runtime, backend) = here(path);
+    let (runtime, backend) = open(path);
     runtime.block_on(async {
         let claim = claim(0, u128::from(std::process::id()));
         obtain(&backend, &claim).await;

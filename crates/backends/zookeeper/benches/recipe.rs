@@ -1,4 +1,4 @@
-//! What a lease costs beside Curator's recipe, issued bare in the same run: requests, and pairs per second.
+//! What a lease costs beside Curator's recipe, which is executed bare in the same run: requests, and pairs per second.
 //!
 //! ```text
 //! cargo xtask bench zookeeper [--check]
@@ -13,57 +13,28 @@ use std::{
 };
 
 use leasehold::{Client as Leases, Query, System};
+use leasehold_bench::{BenchArguments, Table, lease_pairs, median, rate};
 use leasehold_testkit::servers::ZooKeeperServer;
 use leasehold_zookeeper::{Config, ZooKeeper};
 use tokio::task::JoinSet;
 use zookeeper_client::{Acls, Client, CreateMode};
 
-/// What was measured, beside what was asked for.
-#[derive(Default)]
-struct Table {
-    missed: Vec<String>,
-}
-
-impl Table {
-    fn row(&self, name: &str, measured: &str) {
-        println!("  {name:<62} {measured:>16}");
-    }
-
-    fn target(&mut self, name: &str, measured: &str, target: &str, met: bool) {
-        println!("  {name:<62} {measured:>16}   {target:<8} {}", if met { '✓' } else { '✗' });
-        if !met {
-            self.missed.push(format!("{name}: {measured}, wanted {target}"));
-        }
-    }
-}
-
 fn main() -> ExitCode {
-    // `cargo bench` and `cargo test` add arguments of their own.
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    if args.iter().any(|arg| arg == "--test" || arg == "--list") || !args.iter().any(|arg| arg == "--bench") {
-        return ExitCode::SUCCESS; // run as a test: there is nothing to check
-    }
+    let Some(arguments) = BenchArguments::of_bench_run() else { return ExitCode::SUCCESS };
     let mut table = Table::default();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         let server = ZooKeeperServer::start();
-        println!("\nrequests, counted by the server");
+        table.title("requests, counted by the server");
         requests(&server, &mut table).await;
-        println!("\npairs of acquire and release per second, one session each");
+        table.title("pairs of acquire and release per second, one session each");
         for tasks in [1, 16, 64] {
-            pairs(&server, tasks, &mut table).await;
+            pairs(&server, tasks, &table).await;
         }
-        println!("\nwaiting");
+        table.title("waiting");
         waiting(&server, &mut table).await;
     });
-    println!();
-    if table.missed.is_empty() {
-        println!("every target was met");
-        return ExitCode::SUCCESS;
-    }
-    println!("missed:");
-    table.missed.iter().for_each(|line| println!("  {line}"));
-    if args.iter().any(|arg| arg == "--check") { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    table.finish(arguments.check())
 }
 
 async fn leases(server: &ZooKeeperServer) -> Leases {
@@ -71,7 +42,7 @@ async fn leases(server: &ZooKeeperServer) -> Leases {
     Leases::new(Arc::new(ZooKeeper::connect(config, Arc::new(System::current())).await.unwrap()))
 }
 
-/// Curator's recipe, and nothing else: create, look, delete.
+/// Curator's recipe without anything else: create a node, list the folder, delete the node.
 #[derive(Clone)]
 struct Bare(Client);
 
@@ -135,69 +106,39 @@ async fn requests(server: &ZooKeeperServer, table: &mut Table) {
     table.target("leasehold, a free lease: acquire and release", &format!("{ours:.2}"), "no more", met);
 }
 
-/// So many tasks, each on a resource of its own, over one session.
-async fn pairs(server: &ZooKeeperServer, tasks: usize, table: &mut Table) {
-    let lasting = Duration::from_secs(3);
-    let mut best = Vec::new();
-    for _ in 0..3 {
+const PAIRS_ROUND: Duration = Duration::from_millis(1_500);
+const PAIRS_ROUNDS: usize = 3;
+/// Long enough for one pair, which creates the folder of the resource.
+const WARM_UP: Duration = Duration::from_millis(1);
+
+/// Pairs a second of this many tasks over one session, each on a resource of its own.
+async fn pairs(server: &ZooKeeperServer, tasks: usize, table: &Table) {
+    let mut rounds = Vec::new();
+    for _ in 0..PAIRS_ROUNDS {
         let bare = Bare::connect(server).await;
-        let theirs = rate(tasks, lasting / 2, |number| {
-            let bare = bare.clone();
-            async move {
-                let folder = bare.folder(number).await;
-                move || {
-                    let (bare, folder) = (bare.clone(), folder.clone());
-                    async move {
-                        let node = bare.acquire(&folder).await;
-                        bare.release(&node).await;
-                    }
-                }
-            }
-        })
-        .await;
+        rate(tasks, |number| bare_pairs(bare.clone(), number, WARM_UP)).await;
+        let theirs = rate(tasks, |number| bare_pairs(bare.clone(), number, PAIRS_ROUND)).await.per_second;
         let leases = leases(server).await;
-        let ours = rate(tasks, lasting / 2, |number| {
-            let leases = leases.clone();
-            async move {
-                move || {
-                    let request = leases.lease("bench", &format!("{number}"));
-                    async move {
-                        request.acquire().await.unwrap().release().await.unwrap();
-                    }
-                }
-            }
-        })
-        .await;
-        best.push((ours / theirs, ours, theirs));
+        rate(tasks, |number| lease_pairs(leases.clone(), number, WARM_UP)).await;
+        let ours = rate(tasks, |number| lease_pairs(leases.clone(), number, PAIRS_ROUND)).await.per_second;
+        rounds.push((ours / theirs, ours, theirs));
     }
-    best.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let (ratio, ours, theirs) = best[best.len() / 2];
+    // Tuples compare by their first field: this is the round with the median ratio.
+    let (ratio, ours, theirs) = median(rounds);
     table.row(&format!("{tasks} tasks, Curator's recipe bare"), &format!("{theirs:.0}/s"));
     table.row(&format!("{tasks} tasks, leasehold"), &format!("{ours:.0}/s, {ratio:.2} ×"));
 }
 
-async fn rate<P, F, R, T>(tasks: usize, lasting: Duration, prepare: P) -> f64
-where
-    P: Fn(usize) -> F,
-    F: Future<Output = R> + Send + 'static,
-    R: Fn() -> T + Send + 'static,
-    T: Future<Output = ()> + Send + 'static,
-{
-    let mut set = JoinSet::new();
-    for number in 0..tasks {
-        let preparing = prepare(number);
-        set.spawn(async move {
-            let once = preparing.await;
-            once().await;
-            let (mut done, started) = (0u32, Instant::now());
-            while started.elapsed() < lasting {
-                once().await;
-                done += 1;
-            }
-            f64::from(done) / started.elapsed().as_secs_f64()
-        });
+/// Pairs with the bare recipe until `lasting` has passed. Returns how many it completed.
+async fn bare_pairs(bare: Bare, number: usize, lasting: Duration) -> u64 {
+    let folder = bare.folder(number).await;
+    let (started, mut done) = (Instant::now(), 0);
+    while started.elapsed() < lasting {
+        let node = bare.acquire(&folder).await;
+        bare.release(&node).await;
+        done += 1;
     }
-    set.join_all().await.into_iter().sum()
+    done
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a count of requests is small")]
@@ -234,6 +175,6 @@ async fn waiting(server: &ZooKeeperServer, table: &mut Table) {
     }
     let each = started.elapsed().as_secs_f64() * 1e3 / f64::from(waiters);
     let requests = (received(server) - before) as f64 / f64::from(waiters);
-    table.row("from release to release down the line", &format!("{each:.1} ms each"));
+    table.row("from release to release along the queue", &format!("{each:.1} ms each"));
     table.row("requests for each", &format!("{requests:.1}"));
 }

@@ -1,81 +1,50 @@
-//! Holders that are real processes: they are killed, stopped for longer than their session, and resumed.
+//! Holders in processes of their own, on a real ZooKeeper: killed, stopped past their session timeout, continued.
 //!
-//! This program is also the holder: started with a URL, it runs the client process of the testkit.
+//! This program is also the client process: it is one when it is started with a URL.
 
-use std::{process::ExitCode, time::Duration};
+use std::{path::Path, process::ExitCode, time::Duration};
 
-use leasehold_testkit::{ClientProcess, client_process, servers::ZooKeeperServer};
+use leasehold_testkit::{client_process, scenarios::ProcessScenario, servers::ZooKeeperServer};
 
+/// A session keeps the lease alive, so the ttl does not matter here.
 const TTL: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
     client_process::main_with_tests(
         "zookeeper://",
         &[
-            ("after_a_holder_is_killed_the_next_one_gets_a_higher_token", killed),
-            (
-                "a_holder_stopped_past_its_session_learns_of_the_loss_before_any_check_passes",
-                stopped_past_its_session,
-            ),
+            ("a_killed_holder_is_replaced_after_its_session_with_a_higher_token", killed),
+            ("a_holder_stopped_past_its_session_learns_of_the_loss", stopped_past_its_session),
             ("a_holder_stopped_for_less_than_its_session_keeps_lease_and_token", stopped_for_a_while),
         ],
     )
 }
 
-fn start(url: &str) -> ClientProcess {
+/// Runs a scenario on a new server. `url` changes the URL of the server.
+fn with_server(url: impl Fn(String) -> String, run: impl Fn(ProcessScenario<'_>)) {
+    let server = ZooKeeperServer::start();
     let program = std::env::current_exe().expect("this program has a path");
-    ClientProcess::start(&program, url, "report/42", TTL)
+    run(ProcessScenario { program: Path::new(&program), url: &url(server.url()), ttl: TTL });
 }
 
 fn killed() {
-    let server = ZooKeeperServer::start();
-    let first = start(&server.url());
-    let token = first.granted();
-    let second = start(&server.url());
-    first.kill();
-    assert!(second.granted() > token);
+    with_server(|url| url, |scenario| scenario.killed_holder_is_replaced());
 }
 
 fn stopped_past_its_session() {
-    let server = ZooKeeperServer::start();
-    let mut stopped = start(&server.url());
-    let token = stopped.granted();
-    stopped.signal("STOP");
-    let mut next = start(&server.url());
-    let higher = next.granted();
-    assert!(higher > token, "a fence refuses the late writes of the stopped holder");
-    stopped.signal("CONT");
-    stopped.tell("check");
-    let (first, second) = (stopped.hears(""), stopped.hears(""));
-    assert!([first.as_str(), second.as_str()].contains(&"over"), "{first}, {second}");
-    assert!(first != "ok" && second != "ok", "{first}, {second}");
-    // Its release comes late and must not end the lease of the next holder.
-    stopped.tell("release");
-    assert_ne!(stopped.hears("released"), "Now");
-    next.tell("check");
-    assert_eq!(next.hears(""), "ok");
-    next.tell("release");
-    assert_eq!(next.hears("released"), "Now");
+    with_server(
+        |url| url,
+        |scenario| {
+            let mut replaced = scenario.holder_stopped_past_its_ttl();
+            // The reply may be an error of the broken connection, or `AlreadyGone`.
+            replaced.late_release();
+            replaced.release_next();
+        },
+    );
 }
 
 fn stopped_for_a_while() {
-    let server = ZooKeeperServer::start();
-    // A session timeout that is much longer than the stop, so that a loaded machine does not end the session.
-    let url = server.url().replace("session_timeout=2s", "session_timeout=4s");
-    let mut holder = start(&url);
-    let token = holder.granted();
-    let waiting = start(&server.url());
-    holder.signal("STOP");
-    std::thread::sleep(Duration::from_millis(500));
-    holder.signal("CONT");
-    holder.tell("check");
-    assert_eq!(holder.hears(""), "ok");
-    assert_eq!(
-        waiting.says_within(Duration::from_millis(100)),
-        None,
-        "no other process was granted the lease"
-    );
-    holder.tell("release");
-    assert_eq!(holder.hears("released"), "Now");
-    assert!(waiting.granted() > token);
+    // A session that lasts much longer than the stop, also on a loaded machine.
+    let longer = |url: String| url.replace("session_timeout=2s", "session_timeout=4s");
+    with_server(longer, |scenario| scenario.holder_stopped_briefly(Duration::from_millis(500), |_| {}));
 }

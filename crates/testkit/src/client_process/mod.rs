@@ -1,4 +1,7 @@
-//! A process that holds a lease, to kill, stop and continue. The program is `leasehold-client-process`, of this package.
+//! A process that holds a lease, which a test can kill, stop and continue.
+//!
+//! The program is `leasehold-client-process` of this package, or any other program with the same protocol: it prints
+//! `waiting`, then `granted TOKEN`, and one line for each command that it reads.
 
 mod program;
 
@@ -8,16 +11,18 @@ use std::{
     io::{BufRead, BufReader, Write},
     path::Path,
     process::{Child, ChildStdin, Command, Stdio},
-    sync::mpsc::{Receiver, channel},
+    sync::mpsc::{Receiver, RecvTimeoutError, channel},
     time::Duration,
 };
 
 use leasehold_core::FencingToken;
 
-/// How long anything that a taker is to say may take on a loaded machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+use crate::command_with_default_signals;
 
-/// A running taker. Killed when dropped.
+/// How long a client process may take to print an expected line, on a loaded machine.
+const LINE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A running client process. It is killed when this handle is dropped.
 #[derive(Debug)]
 pub struct ClientProcess {
     child: Child,
@@ -26,7 +31,7 @@ pub struct ClientProcess {
 }
 
 impl ClientProcess {
-    /// Starts the program at `path`; it waits for the lease in its own time.
+    /// Starts the program at `path` and returns when it waits for the lease.
     ///
     /// # Panics
     /// If it cannot be started.
@@ -34,17 +39,17 @@ impl ClientProcess {
         ClientProcess::start_with(path, &[url, resource, &ttl.as_millis().to_string()])
     }
 
-    /// Starts another program that talks like the taker: `waiting`, `granted TOKEN`, and a line for each command.
+    /// Starts another program with the same protocol.
     ///
     /// # Panics
     /// If it cannot be started.
     pub fn start_with(path: &Path, arguments: &[&str]) -> ClientProcess {
-        let mut child = Command::new(path)
+        let mut child = command_with_default_signals(path)
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .expect("the client_process is built with this package");
+            .expect("`env` can be started");
         let input = child.stdin.take().expect("piped");
         let output = BufReader::new(child.stdout.take().expect("piped"));
         let (sender, lines) = channel();
@@ -55,42 +60,50 @@ impl ClientProcess {
                 }
             }
         });
-        let client_process = ClientProcess { child, input, lines };
-        client_process.hears("waiting");
-        client_process
+        let process = ClientProcess { child, input, lines };
+        process.expect_line("waiting");
+        process
     }
 
-    /// The next line that it says, if it says one in this time.
-    pub fn says_within(&self, at_most: Duration) -> Option<String> {
+    /// The next line of its output, if it prints one within `at_most`.
+    pub fn line_within(&self, at_most: Duration) -> Option<String> {
         self.lines.recv_timeout(at_most).ok()
     }
 
-    /// The next line, which must begin so; returns the rest of it.
+    /// Waits for the next line, which must begin with `beginning`. Returns the rest of the line.
     ///
     /// # Panics
-    /// If it says something else, or nothing.
-    pub fn hears(&self, beginning: &str) -> String {
-        let line = self.says_within(PATIENCE).unwrap_or_else(|| panic!("waited in vain for {beginning:?}"));
+    /// If the line begins otherwise, or no line comes in time.
+    pub fn expect_line(&self, beginning: &str) -> String {
+        let line = match self.lines.recv_timeout(LINE_TIMEOUT) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Timeout) => {
+                panic!("the client process did not print {beginning:?} within {LINE_TIMEOUT:?}")
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                panic!("the client process ended before it printed {beginning:?}")
+            }
+        };
         match line.strip_prefix(beginning) {
             Some(rest) => rest.trim().to_owned(),
-            None => panic!("wanted {beginning:?}, heard {line:?}"),
+            None => panic!("the client process printed {line:?}, expected {beginning:?}"),
         }
     }
 
-    /// Waits until it is granted the lease.
+    /// Waits until the process is granted the lease. Returns the fencing token.
     ///
     /// # Panics
     /// If that takes too long.
     pub fn granted(&self) -> FencingToken {
-        self.hears("granted").parse().expect("a token")
+        self.expect_line("granted").parse().expect("a token")
     }
 
-    /// Gives it a command.
+    /// Sends a command: a line on its standard input.
     ///
     /// # Panics
-    /// If it does not listen any more.
-    pub fn tell(&mut self, command: &str) {
-        writeln!(self.input, "{command}").expect("it listens");
+    /// If the process has closed its input.
+    pub fn send(&mut self, command: &str) {
+        writeln!(self.input, "{command}").expect("the client process reads its input");
     }
 
     /// Its process id.
@@ -98,7 +111,7 @@ impl ClientProcess {
         self.child.id()
     }
 
-    /// Sends it a signal by the name that `kill` knows: `STOP`, `CONT`, `KILL`.
+    /// Sends a signal, by the name that `kill` knows: `STOP`, `CONT`, `KILL`.
     ///
     /// # Panics
     /// If it cannot be sent.
@@ -107,19 +120,36 @@ impl ClientProcess {
         assert!(sent.is_ok_and(|status| status.success()), "kill -{name}");
     }
 
-    /// Kills it, as a crash does: no farewell is said.
+    /// Kills the process, as a crash would: it releases nothing.
     ///
     /// # Panics
     /// If it cannot be killed.
     pub fn kill(mut self) {
-        self.child.kill().expect("it is ours to kill");
-        self.child.wait().expect("it was killed");
+        self.child.kill().expect("a child can be killed");
+        self.child.wait().expect("a killed child ends");
+    }
+}
+
+/// Former names. Remove them with their last uses: crates/fence/tests/story and
+/// crates/backends/postgres/tests/killed_behind_a_pool.rs.
+#[doc(hidden)]
+impl ClientProcess {
+    pub fn hears(&self, beginning: &str) -> String {
+        self.expect_line(beginning)
+    }
+
+    pub fn says_within(&self, at_most: Duration) -> Option<String> {
+        self.line_within(at_most)
+    }
+
+    pub fn tell(&mut self, command: &str) {
+        self.send(command);
     }
 }
 
 impl Drop for ClientProcess {
     fn drop(&mut self) {
-        // Perhaps it is gone already.
+        // Errors are ignored: the process may have ended already.
         drop(self.child.kill());
         drop(self.child.wait());
     }

@@ -1,4 +1,4 @@
-//! The program: takes a lease and tells what becomes of it.
+//! The program of a client process: acquires a lease, prints what happens to it, and executes commands.
 
 use std::{
     io::{BufRead, Write},
@@ -9,9 +9,9 @@ use std::{
 use leasehold::{Error, ErrorKind, Lease, Resource};
 use tokio::sync::mpsc;
 
-fn say(line: &str) {
+fn print_line(line: &str) {
     let mut out = std::io::stdout().lock();
-    // If nobody listens any more there is nobody to tell that either.
+    // An error means that the test has closed the pipe, so there is nothing left to report to.
     drop(writeln!(out, "{line}").and_then(|()| out.flush()));
 }
 
@@ -28,46 +28,46 @@ fn commands() -> mpsc::UnboundedReceiver<String> {
     receiver
 }
 
-async fn take(url: &str, name: &str, ttl: &str) -> Result<(), Error> {
+async fn acquire(url: &str, name: &str, ttl: &str) -> Result<(), Error> {
     let resource: Resource = name.parse()?;
     let ttl = ttl.parse().map(Duration::from_millis);
     let ttl = ttl.map_err(|_| Error::new(ErrorKind::Invalid, "the ttl is a number of milliseconds"))?;
     let client = leasehold::connect(url).await?;
-    say("waiting");
+    print_line("waiting");
     let lease = client.lease_of(&resource).ttl(ttl).wait_forever().acquire().await?;
-    say(&format!("granted {}", lease.token()));
+    print_line(&format!("granted {}", lease.token()));
     serve(lease).await
 }
 
 async fn serve(lease: Lease) -> Result<(), Error> {
     let mut commands = commands();
     let mut ended = Box::pin(lease.ended());
-    let mut told = false;
+    let mut end_printed = false;
     loop {
         tokio::select! {
             biased;
-            why = &mut ended, if !told => {
-                told = true;
-                say(&format!("ended {}", why.as_str()));
+            why = &mut ended, if !end_printed => {
+                end_printed = true;
+                print_line(&format!("ended {}", why.as_str()));
             }
             command = commands.recv() => match command.as_deref() {
-                Some("check") => say(if lease.check().is_ok() { "ok" } else { "over" }),
+                Some("check") => print_line(if lease.check().is_ok() { "ok" } else { "over" }),
                 Some("release") => {
-                    // A process that was stopped may meet the connection as it breaks: an error is an answer too.
+                    // After a stop the connection may be broken. The test gets the error as a line, too.
                     match lease.release().await {
-                        Ok(answer) => say(&format!("released {answer:?}")),
-                        Err(error) => say(&format!("released {error:?}")),
+                        Ok(answer) => print_line(&format!("released {answer:?}")),
+                        Err(error) => print_line(&format!("released {error:?}")),
                     }
                     return Ok(());
                 }
-                Some(other) => say(&format!("what is {other:?}?")),
+                Some(other) => print_line(&format!("unknown command {other:?}")),
                 None => std::process::exit(0),
             },
         }
     }
 }
 
-/// The program: a test that is also the taker calls it, as `leasehold-client-process` does.
+/// The main of the program. `leasehold-client-process` calls it, and tests that are their own client process do.
 pub fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [url, name, ttl] = arguments.as_slice() else {
@@ -75,7 +75,7 @@ pub fn main() -> ExitCode {
         return ExitCode::from(64);
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let outcome = runtime.map(|runtime| runtime.block_on(take(url, name, ttl)));
+    let outcome = runtime.map(|runtime| runtime.block_on(acquire(url, name, ttl)));
     match outcome {
         Ok(Ok(())) => ExitCode::SUCCESS,
         Ok(Err(error)) => {
@@ -83,19 +83,21 @@ pub fn main() -> ExitCode {
             ExitCode::FAILURE
         }
         Err(error) => {
-            eprintln!("no runtime: {error}");
+            eprintln!("the tokio runtime cannot be started: {error}");
             ExitCode::FAILURE
         }
     }
 }
 
-/// The main of a test program that is also its own taker: started with a URL of this scheme, it is the taker; otherwise
-/// it runs the tests.
+/// The main of a test program that is also its own client process.
+///
+/// Started with a URL of this scheme as its first argument, it is the client process. Otherwise it runs the tests.
 pub fn main_with_tests(scheme: &str, tests: &[(&str, fn())]) -> ExitCode {
     program_with_tests(scheme, main, tests)
 }
 
-/// The same for another program: the tests start it as a process of its own with [`ClientProcess::start_with`](super::ClientProcess).
+/// As [`main_with_tests`], with another program as the client process: the tests start it by
+/// [`ClientProcess::start_with`](super::ClientProcess::start_with).
 pub fn program_with_tests(scheme: &str, program: fn() -> ExitCode, tests: &[(&str, fn())]) -> ExitCode {
     if std::env::args().nth(1).is_some_and(|first| first.starts_with(scheme)) {
         return program();

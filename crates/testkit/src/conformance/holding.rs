@@ -1,205 +1,214 @@
-//! Going on and ending: expiry, renewal, notes, and staying closed.
+//! Expiry, renewal, notes and `keep_for`.
 
 use std::time::Duration;
 
 use leasehold_core::{GoneReason, ReleaseRequest, Released, RenewRequest};
 
 use super::{
-    Test,
-    desk::{Desk, LONG, blocked, buried, gone, granted, kept},
+    ConformanceTest,
+    context::{LONG, TestContext, blocked, cancelled, gone, granted, renewed},
     test,
 };
 
-pub(super) const TESTS: &[Test] = &[
-    test!(b4_what_expired_is_free, OwnTtl),
-    test!(b10_renewing_goes_on, OwnTtl),
-    test!(b10_renewing_says_what_remains),
-    test!(b10_renewing_never_revives, OwnTtl),
-    test!(b10_renewing_never_shortens),
-    test!(b10_asking_again_does_not_extend, OwnTtl),
-    test!(b10_what_one_handle_renewed_the_other_knows, OwnTtl, Twice),
-    test!(a_stranger_cannot_renew),
-    test!(a_late_farewell_does_not_hurt_the_next_holder, OwnTtl),
-    test!(a_batch_is_answered_in_order),
-    test!(a_note_is_seen_and_replaced),
+pub(super) const TESTS: &[ConformanceTest] = &[
+    test!(b4_an_expired_grant_frees_the_resource, OwnTtl),
+    test!(b10_a_renewal_extends_the_grant, OwnTtl),
+    test!(b10_a_renewal_reports_the_remaining_time),
+    test!(b10_a_renewal_never_revives_an_expired_grant, OwnTtl),
+    test!(b10_a_renewal_never_shortens_a_grant),
+    test!(b10_a_repeated_acquire_does_not_extend_the_grant, OwnTtl),
+    test!(b10_a_handle_sees_the_renewal_of_the_other_handle, OwnTtl, SecondHandle),
+    test!(another_owner_cannot_renew),
+    test!(a_late_release_does_not_affect_the_next_holder, OwnTtl),
+    test!(the_replies_to_a_batch_are_in_its_order),
+    test!(a_note_is_visible_and_can_be_replaced),
     test!(a_kept_resource_stays_closed, KeepFor),
-    test!(a_kept_resource_opens_by_itself, KeepFor, OwnTtl),
-    test!(a_kept_seat_is_nobodys, KeepFor),
-    test!(keeping_for_no_time_is_a_release, KeepFor),
-    test!(only_a_holder_can_keep_it_closed, KeepFor),
+    test!(a_kept_resource_opens_after_keep_for, KeepFor, OwnTtl),
+    test!(a_kept_resource_has_no_owner_any_more, KeepFor),
+    test!(keep_for_zero_is_a_plain_release, KeepFor),
+    test!(only_a_holder_can_keep_a_resource_closed, KeepFor),
 ];
 
-async fn b4_what_expired_is_free(desk: &Desk) {
-    granted(desk.ask(&desk.brief("ann")).await);
-    blocked(desk.ask(&desk.claim("bob")).await);
-    desk.target.outlast(desk.short()).await;
-    assert_eq!(desk.look().await.holder_count, 0, "looking judges expiry too");
-    granted(desk.ask(&desk.claim("bob")).await);
-    gone(&desk.renew("ann", LONG).await, GoneReason::NotThere);
+async fn b4_an_expired_grant_frees_the_resource(ctx: &TestContext) {
+    granted(ctx.acquire(&ctx.short_claim("ann")).await);
+    blocked(ctx.acquire(&ctx.claim("bob")).await);
+    ctx.target.let_expire(ctx.short_ttl()).await;
+    assert_eq!(ctx.snapshot().await.holder_count, 0, "inspect considers expiry, too");
+    granted(ctx.acquire(&ctx.claim("bob")).await);
+    gone(&ctx.renew("ann", LONG).await, GoneReason::NotThere);
 }
 
-async fn b10_renewing_goes_on(desk: &Desk) {
-    let grant = granted(desk.ask(&desk.brief("ann")).await);
-    let answer = kept(desk.renew("ann", LONG).await);
+async fn b10_a_renewal_extends_the_grant(ctx: &TestContext) {
+    let grant = granted(ctx.acquire(&ctx.short_claim("ann")).await);
+    let answer = renewed(ctx.renew("ann", LONG).await);
     assert_eq!(answer.token, grant.token);
     assert_eq!((answer.asked, answer.evicting), (None, false));
-    desk.target.outlast(desk.short()).await;
-    blocked(desk.ask(&desk.claim("bob")).await);
-    assert_eq!(granted(desk.ask(&desk.claim("ann")).await).token, grant.token);
+    ctx.target.let_expire(ctx.short_ttl()).await;
+    blocked(ctx.acquire(&ctx.claim("bob")).await);
+    assert_eq!(granted(ctx.acquire(&ctx.claim("ann")).await).token, grant.token);
 }
 
-async fn b10_renewing_says_what_remains(desk: &Desk) {
-    granted(desk.ask(&desk.claim("ann")).await);
-    let before = desk.target.now();
-    let answer = kept(desk.renew("ann", LONG * 2).await);
-    let span = (before, desk.target.now());
-    desk.remains(answer.remaining, LONG * 2, span, span);
+async fn b10_a_renewal_reports_the_remaining_time(ctx: &TestContext) {
+    granted(ctx.acquire(&ctx.claim("ann")).await);
+    let before = ctx.target.now();
+    let answer = renewed(ctx.renew("ann", LONG * 2).await);
+    let span = (before, ctx.target.now());
+    ctx.assert_remaining(answer.remaining, LONG * 2, span, span);
 }
 
-async fn b10_renewing_never_revives(desk: &Desk) {
-    granted(desk.ask(&desk.brief("ann")).await);
-    desk.target.outlast(desk.short()).await;
-    // Nobody came in between: gone is gone all the same.
-    gone(&desk.renew("ann", LONG).await, GoneReason::NotThere);
-    assert_eq!(desk.look().await.holder_count, 0);
-    assert_eq!(desk.leave("ann").await, Released::AlreadyGone);
+async fn b10_a_renewal_never_revives_an_expired_grant(ctx: &TestContext) {
+    granted(ctx.acquire(&ctx.short_claim("ann")).await);
+    ctx.target.let_expire(ctx.short_ttl()).await;
+    // An expired grant stays gone, although no other claim came in between.
+    gone(&ctx.renew("ann", LONG).await, GoneReason::NotThere);
+    assert_eq!(ctx.snapshot().await.holder_count, 0);
+    assert_eq!(ctx.release("ann").await, Released::AlreadyGone);
 }
 
-async fn b10_renewing_never_shortens(desk: &Desk) {
-    granted(desk.ask(&desk.claim("ann")).await);
-    let answer = kept(desk.renew("ann", desk.short()).await);
-    desk.lasts(answer.remaining);
-    desk.target.outlast(desk.short()).await;
-    blocked(desk.ask(&desk.claim("bob")).await);
-    kept(desk.renew("ann", desk.short()).await);
+async fn b10_a_renewal_never_shortens_a_grant(ctx: &TestContext) {
+    granted(ctx.acquire(&ctx.claim("ann")).await);
+    let answer = renewed(ctx.renew("ann", ctx.short_ttl()).await);
+    ctx.assert_most_remains(answer.remaining);
+    ctx.target.let_expire(ctx.short_ttl()).await;
+    blocked(ctx.acquire(&ctx.claim("bob")).await);
+    renewed(ctx.renew("ann", ctx.short_ttl()).await);
 }
 
-async fn b10_asking_again_does_not_extend(desk: &Desk) {
-    granted(desk.ask(&desk.brief("ann")).await);
-    // Even if it asks for more this time: the grant is the one it got.
-    let again = granted(desk.ask(&desk.claim("ann")).await);
-    assert!(again.remaining <= desk.short() + Duration::from_millis(1), "{:?} remain", again.remaining);
-    desk.target.outlast(desk.short()).await;
-    granted(desk.ask(&desk.claim("bob")).await);
+async fn b10_a_repeated_acquire_does_not_extend_the_grant(ctx: &TestContext) {
+    granted(ctx.acquire(&ctx.short_claim("ann")).await);
+    // Also with a longer ttl than before: the grant keeps its first ttl.
+    let again = granted(ctx.acquire(&ctx.claim("ann")).await);
+    assert!(again.remaining <= ctx.short_ttl() + Duration::from_millis(1), "{:?} remain", again.remaining);
+    ctx.target.let_expire(ctx.short_ttl()).await;
+    granted(ctx.acquire(&ctx.claim("bob")).await);
 }
 
-async fn b10_what_one_handle_renewed_the_other_knows(desk: &Desk) {
-    let claim = desk.claim("ann");
-    granted(desk.ask_second(&claim).await);
-    desk.target.pass(desk.short() * 2).await;
-    let before = desk.target.now();
-    kept(desk.renew("ann", claim.ttl).await);
-    let given = (before, desk.target.now());
-    let shorter = RenewRequest::new(claim.reference(), desk.short());
-    let answer = desk.target.second().renew(&[shorter]).await.remove(0).expect("renew answers");
-    desk.remains(kept(answer).remaining, claim.ttl, given, (given.1, desk.target.now()));
-    let asked = desk.target.now();
-    let again = granted(desk.ask_second(&claim).await);
-    desk.remains(again.remaining, claim.ttl, given, (asked, desk.target.now()));
+async fn b10_a_handle_sees_the_renewal_of_the_other_handle(ctx: &TestContext) {
+    let claim = ctx.claim("ann");
+    granted(ctx.acquire_second(&claim).await);
+    ctx.target.pass(ctx.short_ttl() * 2).await;
+    let before = ctx.target.now();
+    renewed(ctx.renew("ann", claim.ttl).await);
+    let given = (before, ctx.target.now());
+    let shorter = RenewRequest::new(claim.reference(), ctx.short_ttl());
+    let answer = ctx.target.second().renew(&[shorter]).await.remove(0).expect("renew answers");
+    ctx.assert_remaining(renewed(answer).remaining, claim.ttl, given, (given.1, ctx.target.now()));
+    let asked = ctx.target.now();
+    let again = granted(ctx.acquire_second(&claim).await);
+    ctx.assert_remaining(again.remaining, claim.ttl, given, (asked, ctx.target.now()));
 }
 
-async fn a_stranger_cannot_renew(desk: &Desk) {
-    granted(desk.ask(&desk.claim("ann")).await);
-    gone(&desk.renew("bob", LONG).await, GoneReason::NotThere);
-    assert_eq!(desk.look().await.holder_count, 1);
+async fn another_owner_cannot_renew(ctx: &TestContext) {
+    granted(ctx.acquire(&ctx.claim("ann")).await);
+    gone(&ctx.renew("bob", LONG).await, GoneReason::NotThere);
+    assert_eq!(ctx.snapshot().await.holder_count, 1);
 }
 
-async fn a_late_farewell_does_not_hurt_the_next_holder(desk: &Desk) {
-    granted(desk.ask(&desk.brief("ann")).await);
-    desk.target.outlast(desk.short()).await;
-    let grant = granted(desk.ask(&desk.claim("bob")).await);
-    assert_eq!(desk.leave("ann").await, Released::AlreadyGone);
-    assert_eq!(desk.tombstone("ann").await, Released::AlreadyGone);
-    assert_eq!(kept(desk.renew("bob", LONG).await).token, grant.token);
+async fn a_late_release_does_not_affect_the_next_holder(ctx: &TestContext) {
+    granted(ctx.acquire(&ctx.short_claim("ann")).await);
+    ctx.target.let_expire(ctx.short_ttl()).await;
+    let grant = granted(ctx.acquire(&ctx.claim("bob")).await);
+    assert_eq!(ctx.release("ann").await, Released::AlreadyGone);
+    assert_eq!(ctx.release_with_tombstone("ann").await, Released::AlreadyGone);
+    assert_eq!(renewed(ctx.renew("bob", LONG).await).token, grant.token);
 }
 
-async fn a_batch_is_answered_in_order(desk: &Desk) {
+async fn the_replies_to_a_batch_are_in_its_order(ctx: &TestContext) {
     let mut batch = Vec::new();
     let mut tokens = Vec::new();
-    let failure_domain = desk.backend().failure_domain(&desk.resource);
+    // A batch must stay within one failure domain: on Redis Cluster, within one shard.
+    let failure_domain = ctx.backend().failure_domain(&ctx.resource);
     for number in 0..12 {
-        let mut claim = desk.claim(&format!("holder {number}"));
-        claim.resource = desk.resource(&format!("batch {number}"));
-        if desk.backend().failure_domain(&claim.resource) != failure_domain {
+        let mut claim = ctx.claim(&format!("holder {number}"));
+        claim.resource = ctx.resource(&format!("batch {number}"));
+        if ctx.backend().failure_domain(&claim.resource) != failure_domain {
             continue;
         }
-        // Every third one does not hold.
+        // Every third claim is not acquired.
         let holds = number % 3 != 0;
-        tokens.push(if holds { Some(granted(desk.ask(&claim).await).token) } else { None });
+        tokens.push(if holds { Some(granted(ctx.acquire(&claim).await).token) } else { None });
         batch.push(RenewRequest::new(claim.reference(), LONG));
     }
-    let answers = desk.backend().renew(&batch).await;
-    assert_eq!(answers.len(), batch.len(), "one answer each");
+    let answers = ctx.backend().renew(&batch).await;
+    assert_eq!(answers.len(), batch.len(), "one reply for each request");
     for (answer, token) in answers.into_iter().zip(tokens) {
-        let answer = answer.expect("each is answered");
+        let answer = answer.expect("renew answers");
         match token {
-            Some(token) => assert_eq!(kept(answer).token, token),
+            Some(token) => assert_eq!(renewed(answer).token, token),
             None => gone(&answer, GoneReason::NotThere),
         }
     }
-    assert!(desk.backend().renew(&[]).await.is_empty(), "of nothing, nothing");
+    assert!(ctx.backend().renew(&[]).await.is_empty(), "an empty batch has no replies");
 }
 
-async fn a_note_is_seen_and_replaced(desk: &Desk) {
+async fn a_note_is_visible_and_can_be_replaced(ctx: &TestContext) {
     let bytes: Vec<u8> = (0..=255).collect();
-    granted(desk.ask(&desk.claim("ann").with_note(bytes.clone())).await);
-    assert_eq!(desk.look().await.holders[0].note.as_deref(), Some(bytes.as_slice()), "any bytes will do");
+    granted(ctx.acquire(&ctx.claim("ann").with_note(bytes.clone())).await);
     assert_eq!(
-        blocked(desk.ask(&desk.claim("bob")).await).holders[0].note.as_deref(),
+        ctx.snapshot().await.holders[0].note.as_deref(),
+        Some(bytes.as_slice()),
+        "any bytes are valid"
+    );
+    assert_eq!(
+        blocked(ctx.acquire(&ctx.claim("bob")).await).holders[0].note.as_deref(),
         Some(bytes.as_slice())
     );
-    kept(desk.renew("ann", LONG).await);
-    assert_eq!(desk.look().await.holders[0].note.as_deref(), Some(bytes.as_slice()), "a renewal leaves it");
-    kept(desk.renew_one(RenewRequest::new(desk.reference("ann"), LONG).with_note(*b"other")).await);
-    assert_eq!(desk.look().await.holders[0].note.as_deref(), Some(b"other".as_slice()));
-    desk.leave("ann").await;
-    granted(desk.ask(&desk.claim("bob")).await);
-    assert_eq!(desk.look().await.holders[0].note, None, "the next holder has its own");
+    renewed(ctx.renew("ann", LONG).await);
+    assert_eq!(
+        ctx.snapshot().await.holders[0].note.as_deref(),
+        Some(bytes.as_slice()),
+        "a renewal without a note keeps it"
+    );
+    renewed(ctx.renew_one(RenewRequest::new(ctx.reference("ann"), LONG).with_note(*b"other")).await);
+    assert_eq!(ctx.snapshot().await.holders[0].note.as_deref(), Some(b"other".as_slice()));
+    ctx.release("ann").await;
+    granted(ctx.acquire(&ctx.claim("bob")).await);
+    assert_eq!(ctx.snapshot().await.holders[0].note, None, "the next holder has its own note");
 }
 
-fn keeping(desk: &Desk, name: &str, keep_for: Duration) -> ReleaseRequest {
-    ReleaseRequest::new(desk.reference(name)).keeping(keep_for)
+fn keeping(ctx: &TestContext, name: &str, keep_for: Duration) -> ReleaseRequest {
+    ReleaseRequest::new(ctx.reference(name)).keeping(keep_for)
 }
 
-async fn a_kept_resource_stays_closed(desk: &Desk) {
-    let grant = granted(desk.ask(&desk.claim("ann")).await);
-    assert_eq!(desk.bid(&keeping(desk, "ann", LONG)).await, Released::Now);
-    let seen = blocked(desk.ask(&desk.claim("bob")).await);
+async fn a_kept_resource_stays_closed(ctx: &TestContext) {
+    let grant = granted(ctx.acquire(&ctx.claim("ann")).await);
+    assert_eq!(ctx.send_release(&keeping(ctx, "ann", LONG)).await, Released::Now);
+    let seen = blocked(ctx.acquire(&ctx.claim("bob")).await);
     assert_eq!((seen.holders[0].kept, seen.holders[0].token), (true, grant.token));
-    let seen = desk.look().await;
+    let seen = ctx.snapshot().await;
     assert_eq!((seen.holder_count, seen.holders[0].kept), (1, true));
 }
 
-async fn a_kept_resource_opens_by_itself(desk: &Desk) {
-    // Its lease would have ended long after: `keep_for` counts from the farewell.
-    let first = granted(desk.ask(&desk.claim("ann")).await);
-    desk.bid(&keeping(desk, "ann", desk.short())).await;
-    blocked(desk.ask(&desk.claim("bob")).await);
-    desk.target.outlast(desk.short()).await;
-    let second = granted(desk.ask(&desk.claim("bob")).await);
+async fn a_kept_resource_opens_after_keep_for(ctx: &TestContext) {
+    // The ttl of the grant is much longer: `keep_for` counts from the release.
+    let first = granted(ctx.acquire(&ctx.claim("ann")).await);
+    ctx.send_release(&keeping(ctx, "ann", ctx.short_ttl())).await;
+    blocked(ctx.acquire(&ctx.claim("bob")).await);
+    ctx.target.let_expire(ctx.short_ttl()).await;
+    let second = granted(ctx.acquire(&ctx.claim("bob")).await);
     assert!(second.token > first.token);
 }
 
-async fn a_kept_seat_is_nobodys(desk: &Desk) {
-    granted(desk.ask(&desk.claim("ann")).await);
-    desk.bid(&keeping(desk, "ann", LONG)).await;
-    gone(&desk.renew("ann", LONG).await, GoneReason::NotThere);
-    buried(&desk.ask(&desk.claim("ann")).await);
-    assert_eq!(desk.leave("ann").await, Released::AlreadyGone);
-    assert_eq!(desk.bid(&keeping(desk, "ann", LONG)).await, Released::AlreadyGone);
-    blocked(desk.ask(&desk.claim("bob")).await);
+async fn a_kept_resource_has_no_owner_any_more(ctx: &TestContext) {
+    granted(ctx.acquire(&ctx.claim("ann")).await);
+    ctx.send_release(&keeping(ctx, "ann", LONG)).await;
+    gone(&ctx.renew("ann", LONG).await, GoneReason::NotThere);
+    cancelled(&ctx.acquire(&ctx.claim("ann")).await);
+    assert_eq!(ctx.release("ann").await, Released::AlreadyGone);
+    assert_eq!(ctx.send_release(&keeping(ctx, "ann", LONG)).await, Released::AlreadyGone);
+    blocked(ctx.acquire(&ctx.claim("bob")).await);
 }
 
-async fn keeping_for_no_time_is_a_release(desk: &Desk) {
-    granted(desk.ask(&desk.claim("ann")).await);
-    assert_eq!(desk.bid(&keeping(desk, "ann", Duration::ZERO)).await, Released::Now);
-    granted(desk.ask(&desk.claim("bob")).await);
+async fn keep_for_zero_is_a_plain_release(ctx: &TestContext) {
+    granted(ctx.acquire(&ctx.claim("ann")).await);
+    assert_eq!(ctx.send_release(&keeping(ctx, "ann", Duration::ZERO)).await, Released::Now);
+    granted(ctx.acquire(&ctx.claim("bob")).await);
 }
 
-async fn only_a_holder_can_keep_it_closed(desk: &Desk) {
-    assert_eq!(desk.bid(&keeping(desk, "ann", LONG)).await, Released::AlreadyGone);
-    granted(desk.ask(&desk.claim("bob")).await);
-    assert_eq!(desk.bid(&keeping(desk, "ann", LONG)).await, Released::AlreadyGone);
-    desk.leave("bob").await;
-    granted(desk.ask(&desk.claim("cy")).await);
+async fn only_a_holder_can_keep_a_resource_closed(ctx: &TestContext) {
+    assert_eq!(ctx.send_release(&keeping(ctx, "ann", LONG)).await, Released::AlreadyGone);
+    granted(ctx.acquire(&ctx.claim("bob")).await);
+    assert_eq!(ctx.send_release(&keeping(ctx, "ann", LONG)).await, Released::AlreadyGone);
+    ctx.release("bob").await;
+    granted(ctx.acquire(&ctx.claim("cy")).await);
 }

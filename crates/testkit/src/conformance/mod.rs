@@ -1,4 +1,4 @@
-//! One suite for every backend: a named test for each line of the contract and for what each verb means.
+//! One suite for every backend: a named test for each line of the contract and for the meaning of each verb.
 //!
 //! A backend's `tests/conformance.rs`, with `harness = false` in its `Cargo.toml`:
 //!
@@ -11,131 +11,136 @@
 //!     conformance::main("memory", || async {
 //!         let time = ManualTime::new();
 //!         let memory = Arc::new(Memory::in_environment(Arc::new(time.clone())));
-//!         Stage::manual(memory.clone(), time).opened_again(memory)
+//!         BackendUnderTest::manual(memory.clone(), time).opened_again(memory)
 //!     });
 //! }
 //! ```
 //!
-//! A stage that cannot be set up (a server is missing) must panic: the tests fail then, they are never skipped.
-//! A test that does not apply to the backend's [capabilities](leasehold_core::Capabilities) is listed as ignored,
-//! with the reason.
+//! If the backend cannot be opened, for example because a server is not installed, the closure must panic: the tests
+//! then fail; they are never skipped. A test that does not apply to the backend's
+//! [capabilities](leasehold_core::Capabilities) is listed as ignored, with the reason.
+//!
+//! A prefix such as `b3_` names the line of the contract that the test is about: see [`leasehold_core::Backend`].
 
-mod desk;
+mod context;
+mod handover;
 mod holding;
-mod line;
 mod mutex;
 mod names;
 mod orders;
+mod queue;
 mod runner;
 mod sharing;
-mod succession;
 mod waiting;
 
 use std::{future::Future, num::NonZeroU32, pin::Pin};
 
 use leasehold_core::{Capabilities, Limits, OperatorAction, Share};
 
-pub use runner::{Report, main, run};
+pub use runner::{SuiteReport, main, run};
 
-use desk::Desk;
+use context::TestContext;
 
 /// One test of the suite.
-struct Test {
+struct ConformanceTest {
     name: &'static str,
-    needs: &'static [Need],
-    run: for<'a> fn(&'a Desk) -> Pin<Box<dyn Future<Output = ()> + 'a>>,
+    requirements: &'static [Requirement],
+    run: for<'a> fn(&'a TestContext) -> Pin<Box<dyn Future<Output = ()> + 'a>>,
 }
 
-/// Tests on one subject, each run once for every share.
-struct Group {
+/// The tests on one subject. Each runs once for every share of the group.
+struct TestGroup {
     name: &'static str,
-    shares: &'static [Spelling],
-    tests: &'static [Test],
+    shares: &'static [WeightOfCapacity],
+    tests: &'static [ConformanceTest],
 }
 
-/// A weight of a capacity.
-type Spelling = (u32, u32);
-/// All that excludes everyone else: a semaphore taken whole and a writer are mutexes too.
-const EXCLUSIVE: &[Spelling] = &[(1, 1), (3, 3), (u32::MAX, u32::MAX)];
-const WHOLE: &[Spelling] = &[(1, 1)];
+type WeightOfCapacity = (u32, u32);
+/// Shares that exclude every other claim: a mutex, a whole semaphore, and a writer must all behave alike.
+const EXCLUSIVE: &[WeightOfCapacity] = &[(1, 1), (3, 3), (u32::MAX, u32::MAX)];
+const WHOLE: &[WeightOfCapacity] = &[(1, 1)];
 
-const GROUPS: &[Group] = &[
-    Group { name: "mutex", shares: EXCLUSIVE, tests: mutex::TESTS },
-    Group { name: "holding", shares: EXCLUSIVE, tests: holding::TESTS },
-    Group { name: "line", shares: EXCLUSIVE, tests: line::TESTS },
-    Group { name: "waiting", shares: EXCLUSIVE, tests: waiting::TESTS },
-    Group { name: "succession", shares: EXCLUSIVE, tests: succession::TESTS },
-    Group { name: "sharing", shares: WHOLE, tests: sharing::TESTS },
-    Group { name: "orders", shares: WHOLE, tests: orders::TESTS },
-    Group { name: "names", shares: WHOLE, tests: names::TESTS },
+const GROUPS: &[TestGroup] = &[
+    TestGroup { name: "mutex", shares: EXCLUSIVE, tests: mutex::TESTS },
+    TestGroup { name: "holding", shares: EXCLUSIVE, tests: holding::TESTS },
+    TestGroup { name: "queue", shares: EXCLUSIVE, tests: queue::TESTS },
+    TestGroup { name: "waiting", shares: EXCLUSIVE, tests: waiting::TESTS },
+    TestGroup { name: "handover", shares: EXCLUSIVE, tests: handover::TESTS },
+    TestGroup { name: "sharing", shares: WHOLE, tests: sharing::TESTS },
+    TestGroup { name: "orders", shares: WHOLE, tests: orders::TESTS },
+    TestGroup { name: "names", shares: WHOLE, tests: names::TESTS },
 ];
 
-/// A share known to be one.
 fn resize(capacity: u32) -> OperatorAction {
     OperatorAction::Resize { capacity: NonZeroU32::new(capacity).expect("at least 1") }
 }
 
 fn share(weight: u32, capacity: u32) -> Share {
-    Share::new(weight, capacity).expect("the suite asks for real shares")
+    Share::new(weight, capacity).expect("the suite uses valid shares")
 }
 
-/// What a backend must be able to do for a test to apply.
+/// What the backend or the setup must have for a test to apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Need {
-    Line,
+enum Requirement {
+    Queue,
     Shares,
-    HandOver,
-    /// That a seat is *not* handed over while others wait: what happens then is stated too.
-    NoHandOver,
-    /// That a seat can be succeeded at all, if only while nobody waits.
-    Heirs,
+    Handover,
+    /// The backend does *not* hand a grant over while others wait. A test states what happens instead.
+    NoHandover,
+    /// A successor can take a grant over at all, if only while the queue is empty.
+    Takeover,
     KeepFor,
     OwnTtl,
     Orders,
-    /// That a line can be filled within a test.
-    ShortLine,
-    /// Of the stage: a second handle.
-    Twice,
-    /// Of the stage: that the state can be opened once more.
-    Reopening,
+    /// The queue is short enough to be filled within a test.
+    ShortQueue,
+    /// The setup has a second handle to the same state.
+    SecondHandle,
+    /// The setup can open the state once more.
+    Reopen,
 }
 
-/// What a stage has to offer.
-struct Offer {
-    has: Capabilities,
+/// What a backend under test can do.
+struct TargetFeatures {
+    capabilities: Capabilities,
     limits: Limits,
-    twice: bool,
-    reopening: bool,
+    has_second_handle: bool,
+    can_reopen: bool,
 }
 
-impl Need {
-    /// The reason not to run, if there is one.
-    fn lacking(self, offer: &Offer) -> Option<&'static str> {
-        let has = &offer.has;
+impl Requirement {
+    /// Why a test with this requirement does not apply, if it does not.
+    fn unmet_reason(self, features: &TargetFeatures) -> Option<&'static str> {
+        let has = &features.capabilities;
         let (met, reason) = match self {
-            Need::Line => (has.queue, "no line"),
-            Need::Shares => (has.shares, "no shares"),
-            Need::HandOver => (has.handover, "no hand-over while others wait"),
-            Need::NoHandOver => (!has.handover, "seats are handed over"),
-            Need::Heirs => (has.handover || has.queue, "no succession of a holder"),
-            Need::KeepFor => (has.keep_for, "no keep_for"),
-            Need::OwnTtl => (has.own_ttl, "a session keeps what it holds"),
-            Need::Orders => (has.orders, "no orders"),
-            Need::ShortLine => (offer.limits.queue <= 500, "the line is too long to be filled"),
-            Need::Twice => (offer.twice, "the target has one handle"),
-            Need::Reopening => (offer.reopening, "the target is not opened again"),
+            Requirement::Queue => (has.queue, "no queue"),
+            Requirement::Shares => (has.shares, "no shares"),
+            Requirement::Handover => (has.handover, "no handover while others wait"),
+            Requirement::NoHandover => (!has.handover, "grants are handed over while others wait"),
+            Requirement::Takeover => (has.handover || has.queue, "no handover of a grant"),
+            Requirement::KeepFor => (has.keep_for, "no keep_for"),
+            Requirement::OwnTtl => (has.own_ttl, "a session keeps grants alive, not their ttl"),
+            Requirement::Orders => (has.orders, "no orders"),
+            Requirement::ShortQueue => {
+                (features.limits.queue <= QUEUE_TO_FILL_MAX, "the queue is too long to be filled")
+            }
+            Requirement::SecondHandle => (features.has_second_handle, "the setup has one handle"),
+            Requirement::Reopen => (features.can_reopen, "the setup cannot open the state again"),
         };
         (!met).then_some(reason)
     }
 }
 
-/// `test!(name)` or `test!(name, Need, …)`.
+/// The longest queue that a test fills.
+const QUEUE_TO_FILL_MAX: u32 = 500;
+
+/// `test!(name)` or `test!(name, Requirement, …)`.
 macro_rules! test {
-    ($name:ident $(, $need:ident)*) => {
-        super::Test {
+    ($name:ident $(, $requirement:ident)*) => {
+        super::ConformanceTest {
             name: stringify!($name),
-            needs: &[$(super::Need::$need),*],
-            run: |desk| Box::pin($name(desk)),
+            requirements: &[$(super::Requirement::$requirement),*],
+            run: |ctx| Box::pin($name(ctx)),
         }
     };
 }

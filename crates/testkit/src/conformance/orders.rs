@@ -1,4 +1,4 @@
-//! The operator's orders and their audit trail.
+//! Operator commands and their audit trail.
 
 use std::time::Duration;
 
@@ -8,300 +8,310 @@ use leasehold_core::{
 };
 
 use super::{
-    Test,
-    desk::{Desk, LONG, blocked, buried, gone, granted, kept, placed},
+    ConformanceTest,
+    context::{LONG, TestContext, blocked, cancelled, gone, granted, queued_behind, renewed},
     resize, share, test,
 };
 
-pub(super) const TESTS: &[Test] = &[
-    test!(a_pause_grants_nothing_and_holders_stay, Orders),
+pub(super) const TESTS: &[ConformanceTest] = &[
+    test!(a_pause_grants_nothing_and_keeps_holders, Orders),
     test!(a_pause_ends_by_itself, Orders),
     test!(a_resume_ends_a_pause, Orders),
-    test!(a_pause_keeps_the_line, Orders, Line),
+    test!(a_pause_keeps_the_queue, Orders, Queue),
     test!(a_later_pause_replaces_the_first, Orders),
-    test!(asking_reaches_the_holder, Orders),
-    test!(what_was_asked_of_one_grant_is_not_asked_of_the_next, Orders, OwnTtl),
-    test!(an_eviction_at_expiry_lets_it_run_out, Orders, OwnTtl),
-    test!(an_eviction_now_ends_it_at_once, Orders),
-    test!(the_evicted_do_not_come_back_with_the_same_claim, Orders),
-    test!(an_order_means_one_grant_and_no_other, Orders),
-    test!(an_order_to_nobody_is_not_done, Orders),
-    test!(a_kept_seat_can_be_evicted, Orders, KeepFor),
+    test!(a_finish_request_reaches_the_holder, Orders),
+    test!(a_finish_request_does_not_reach_the_next_grant, Orders, OwnTtl),
+    test!(an_eviction_at_expiry_lets_the_grant_expire, Orders, OwnTtl),
+    test!(an_eviction_now_ends_the_grant_at_once, Orders),
+    test!(an_evicted_owner_is_refused, Orders),
+    test!(an_order_with_a_token_affects_only_that_grant, Orders),
+    test!(an_order_without_a_holder_is_not_done, Orders),
+    test!(a_kept_resource_can_be_opened_by_an_eviction, Orders, KeepFor),
     test!(resizing_admits_more, Orders, Shares),
     test!(resizing_takes_nothing_from_holders, Orders, Shares),
-    test!(resizing_what_nobody_uses_is_not_done, Orders),
+    test!(resizing_an_unused_resource_is_not_done, Orders),
     test!(every_order_is_recorded, Orders),
     test!(the_audit_trail_comes_in_pages_newest_first, Orders),
-    test!(the_audit_trail_keeps_odd_texts, Orders),
-    test!(b9_nothing_is_there_without_an_end, Orders, Line),
+    test!(the_audit_trail_keeps_unusual_texts, Orders),
+    test!(b9_every_stored_record_expires, Orders, Queue),
 ];
 
 const PAUSE: OperatorAction = OperatorAction::Pause { lasting: LONG };
 
-async fn a_pause_grants_nothing_and_holders_stay(desk: &Desk) {
-    granted(desk.ask(&desk.claim("ann")).await);
-    assert_eq!(desk.order(PAUSE).await, CommandOutcome::Done);
-    kept(desk.renew("ann", LONG).await);
-    granted(desk.ask(&desk.claim("ann")).await);
-    assert!(blocked(desk.ask(&desk.claim("bob")).await).paused);
-    assert_eq!(desk.leave("ann").await, Released::Now);
-    let seen = blocked(desk.ask(&desk.claim("bob")).await);
+async fn a_pause_grants_nothing_and_keeps_holders(ctx: &TestContext) {
+    granted(ctx.acquire(&ctx.claim("ann")).await);
+    assert_eq!(ctx.order(PAUSE).await, CommandOutcome::Done);
+    renewed(ctx.renew("ann", LONG).await);
+    granted(ctx.acquire(&ctx.claim("ann")).await);
+    assert!(blocked(ctx.acquire(&ctx.claim("bob")).await).paused);
+    assert_eq!(ctx.release("ann").await, Released::Now);
+    let seen = blocked(ctx.acquire(&ctx.claim("bob")).await);
     assert!(seen.paused && seen.holders.is_empty());
-    let lasts = desk.look().await.paused_for.expect("the pause is seen");
+    let lasts = ctx.snapshot().await.paused_for.expect("the snapshot shows the pause");
     assert!(lasts <= LONG && lasts > LONG / 2, "{lasts:?}");
 }
 
-async fn a_pause_ends_by_itself(desk: &Desk) {
-    desk.order(OperatorAction::Pause { lasting: desk.short() }).await;
-    let seen = blocked(desk.ask(&desk.claim("ann")).await);
-    assert!(seen.changes_in.is_some_and(|at| at <= desk.short()), "the end of a pause is a change");
-    desk.target.outlast(desk.short()).await;
-    assert_eq!(desk.look().await.paused_for, None);
-    granted(desk.ask(&desk.claim("ann")).await);
+async fn a_pause_ends_by_itself(ctx: &TestContext) {
+    ctx.order(OperatorAction::Pause { lasting: ctx.short_ttl() }).await;
+    let seen = blocked(ctx.acquire(&ctx.claim("ann")).await);
+    assert!(
+        seen.changes_in.is_some_and(|at| at <= ctx.short_ttl()),
+        "changes_in considers the end of the pause"
+    );
+    ctx.target.let_expire(ctx.short_ttl()).await;
+    assert_eq!(ctx.snapshot().await.paused_for, None);
+    granted(ctx.acquire(&ctx.claim("ann")).await);
 }
 
-async fn a_resume_ends_a_pause(desk: &Desk) {
-    desk.order(PAUSE).await;
-    blocked(desk.ask(&desk.claim("ann")).await);
-    assert_eq!(desk.order(OperatorAction::Resume).await, CommandOutcome::Done);
-    granted(desk.ask(&desk.claim("ann")).await);
+async fn a_resume_ends_a_pause(ctx: &TestContext) {
+    ctx.order(PAUSE).await;
+    blocked(ctx.acquire(&ctx.claim("ann")).await);
+    assert_eq!(ctx.order(OperatorAction::Resume).await, CommandOutcome::Done);
+    granted(ctx.acquire(&ctx.claim("ann")).await);
     assert_eq!(
-        desk.order(OperatorAction::Resume).await,
+        ctx.order(OperatorAction::Resume).await,
         CommandOutcome::Done,
-        "resuming what runs is no mistake"
+        "resuming a resource without a pause succeeds"
     );
 }
 
-async fn a_pause_keeps_the_line(desk: &Desk) {
-    desk.order(PAUSE).await;
-    placed(desk.ask(&desk.claim("ann").queued()).await, 0);
-    placed(desk.ask(&desk.claim("bob").queued()).await, 1);
-    placed(desk.ask(&desk.claim("ann").queued()).await, 0);
-    desk.order(OperatorAction::Resume).await;
-    blocked(desk.ask(&desk.claim("bob").queued()).await);
-    granted(desk.ask(&desk.claim("ann").queued()).await);
+async fn a_pause_keeps_the_queue(ctx: &TestContext) {
+    ctx.order(PAUSE).await;
+    queued_behind(ctx.acquire(&ctx.claim("ann").queued()).await, 0);
+    queued_behind(ctx.acquire(&ctx.claim("bob").queued()).await, 1);
+    queued_behind(ctx.acquire(&ctx.claim("ann").queued()).await, 0);
+    ctx.order(OperatorAction::Resume).await;
+    blocked(ctx.acquire(&ctx.claim("bob").queued()).await);
+    granted(ctx.acquire(&ctx.claim("ann").queued()).await);
 }
 
-async fn a_later_pause_replaces_the_first(desk: &Desk) {
-    desk.order(PAUSE).await;
-    desk.order(OperatorAction::Pause { lasting: desk.short() }).await;
-    desk.target.outlast(desk.short()).await;
-    granted(desk.ask(&desk.claim("ann")).await);
+async fn a_later_pause_replaces_the_first(ctx: &TestContext) {
+    ctx.order(PAUSE).await;
+    ctx.order(OperatorAction::Pause { lasting: ctx.short_ttl() }).await;
+    ctx.target.let_expire(ctx.short_ttl()).await;
+    granted(ctx.acquire(&ctx.claim("ann")).await);
 }
 
-async fn asking_reaches_the_holder(desk: &Desk) {
-    granted(desk.ask(&desk.claim("ann")).await);
-    assert_eq!(kept(desk.renew("ann", LONG).await).asked, None);
+async fn a_finish_request_reaches_the_holder(ctx: &TestContext) {
+    granted(ctx.acquire(&ctx.claim("ann")).await);
+    assert_eq!(renewed(ctx.renew("ann", LONG).await).asked, None);
     let within = Duration::from_secs(40);
-    assert_eq!(desk.order(OperatorAction::Ask { within }).await, CommandOutcome::Done);
-    let answer = kept(desk.renew("ann", LONG).await);
-    assert!(!answer.evicting, "nothing is taken from it");
-    let asked = answer.asked.expect("the wish is told");
+    assert_eq!(ctx.order(OperatorAction::Ask { within }).await, CommandOutcome::Done);
+    let answer = renewed(ctx.renew("ann", LONG).await);
+    assert!(!answer.evicting, "a finish request takes nothing from the holder");
+    let asked = answer.asked.expect("the renewal returns the finish request");
     assert_eq!((&*asked.by, &*asked.why), ("suite", "to see what happens"));
     assert!(asked.within <= within && asked.within > within / 2, "{:?} are left", asked.within);
-    assert!(desk.look().await.holders[0].asked.is_some());
-    desk.target.pass(Duration::from_millis(50)).await;
-    let later = kept(desk.renew("ann", LONG).await).asked.expect("the wish stands");
-    assert!(later.within < asked.within, "the time it has runs");
-    desk.leave("ann").await;
-    granted(desk.ask(&desk.claim("bob")).await);
-    assert_eq!(kept(desk.renew("bob", LONG).await).asked, None, "the next holder was not asked");
+    assert!(ctx.snapshot().await.holders[0].asked.is_some());
+    ctx.target.pass(Duration::from_millis(50)).await;
+    let later = renewed(ctx.renew("ann", LONG).await).asked.expect("the finish request stays");
+    assert!(later.within < asked.within, "the time to finish decreases");
+    ctx.release("ann").await;
+    granted(ctx.acquire(&ctx.claim("bob")).await);
+    assert_eq!(renewed(ctx.renew("bob", LONG).await).asked, None, "the next holder has no finish request");
 }
 
-async fn what_was_asked_of_one_grant_is_not_asked_of_the_next(desk: &Desk) {
-    let first = desk.brief("ann").with_note(*b"first");
-    granted(desk.ask(&first).await);
-    assert_eq!(desk.order(OperatorAction::Ask { within: LONG }).await, CommandOutcome::Done);
-    desk.target.outlast(desk.short()).await;
-    granted(desk.ask(&desk.claim("ann").with_note(*b"second")).await);
-    let seen = desk.look().await;
+async fn a_finish_request_does_not_reach_the_next_grant(ctx: &TestContext) {
+    let first = ctx.short_claim("ann").with_note(*b"first");
+    granted(ctx.acquire(&first).await);
+    assert_eq!(ctx.order(OperatorAction::Ask { within: LONG }).await, CommandOutcome::Done);
+    ctx.target.let_expire(ctx.short_ttl()).await;
+    granted(ctx.acquire(&ctx.claim("ann").with_note(*b"second")).await);
+    let seen = ctx.snapshot().await;
     assert_eq!(
         (seen.holders[0].note.as_deref(), seen.holders[0].asked.as_ref()),
         (Some(&b"second"[..]), None)
     );
-    assert_eq!(kept(desk.renew("ann", LONG).await).asked, None);
+    assert_eq!(renewed(ctx.renew("ann", LONG).await).asked, None);
 }
 
-async fn an_eviction_at_expiry_lets_it_run_out(desk: &Desk) {
-    granted(desk.ask(&desk.brief("ann")).await);
-    assert_eq!(desk.order(OperatorAction::Evict(Eviction::AtExpiry)).await, CommandOutcome::Done);
-    let answer = kept(desk.renew("ann", LONG).await);
-    assert!(answer.evicting && answer.remaining <= desk.short(), "it is told, and not extended: {answer:?}");
-    assert!(desk.look().await.holders[0].evicting);
-    blocked(desk.ask(&desk.claim("bob")).await);
-    desk.target.outlast(desk.short()).await;
-    gone(&desk.renew("ann", LONG).await, GoneReason::NotThere);
-    granted(desk.ask(&desk.claim("bob")).await);
-    assert!(!kept(desk.renew("bob", LONG).await).evicting);
+async fn an_eviction_at_expiry_lets_the_grant_expire(ctx: &TestContext) {
+    granted(ctx.acquire(&ctx.short_claim("ann")).await);
+    assert_eq!(ctx.order(OperatorAction::Evict(Eviction::AtExpiry)).await, CommandOutcome::Done);
+    let answer = renewed(ctx.renew("ann", LONG).await);
+    assert!(
+        answer.evicting && answer.remaining <= ctx.short_ttl(),
+        "the renewal reports the eviction and extends nothing: {answer:?}"
+    );
+    assert!(ctx.snapshot().await.holders[0].evicting);
+    blocked(ctx.acquire(&ctx.claim("bob")).await);
+    ctx.target.let_expire(ctx.short_ttl()).await;
+    gone(&ctx.renew("ann", LONG).await, GoneReason::NotThere);
+    granted(ctx.acquire(&ctx.claim("bob")).await);
+    assert!(!renewed(ctx.renew("bob", LONG).await).evicting);
 }
 
-async fn an_eviction_now_ends_it_at_once(desk: &Desk) {
-    let first = granted(desk.ask(&desk.claim("ann")).await);
-    assert_eq!(desk.order(OperatorAction::Evict(Eviction::Now)).await, CommandOutcome::Done);
-    gone(&desk.renew("ann", LONG).await, GoneReason::Evicted);
-    let second = granted(desk.ask(&desk.claim("bob")).await);
+async fn an_eviction_now_ends_the_grant_at_once(ctx: &TestContext) {
+    let first = granted(ctx.acquire(&ctx.claim("ann")).await);
+    assert_eq!(ctx.order(OperatorAction::Evict(Eviction::Now)).await, CommandOutcome::Done);
+    gone(&ctx.renew("ann", LONG).await, GoneReason::Evicted);
+    let second = granted(ctx.acquire(&ctx.claim("bob")).await);
     assert!(second.token > first.token);
-    assert_eq!(desk.leave("ann").await, Released::AlreadyGone);
-    kept(desk.renew("bob", LONG).await);
+    assert_eq!(ctx.release("ann").await, Released::AlreadyGone);
+    renewed(ctx.renew("bob", LONG).await);
 }
 
-async fn the_evicted_do_not_come_back_with_the_same_claim(desk: &Desk) {
-    granted(desk.ask(&desk.claim("ann")).await);
-    desk.order(OperatorAction::Evict(Eviction::Now)).await;
-    buried(&desk.ask(&desk.claim("ann")).await);
-    buried(&desk.ask(&desk.claim("ann").queued()).await);
+async fn an_evicted_owner_is_refused(ctx: &TestContext) {
+    granted(ctx.acquire(&ctx.claim("ann")).await);
+    ctx.order(OperatorAction::Evict(Eviction::Now)).await;
+    cancelled(&ctx.acquire(&ctx.claim("ann")).await);
+    cancelled(&ctx.acquire(&ctx.claim("ann").queued()).await);
 }
 
-async fn an_order_means_one_grant_and_no_other(desk: &Desk) {
-    let first = granted(desk.ask(&desk.claim("ann")).await).token;
-    desk.leave("ann").await;
-    let second = granted(desk.ask(&desk.claim("bob")).await).token;
+async fn an_order_with_a_token_affects_only_that_grant(ctx: &TestContext) {
+    let first = granted(ctx.acquire(&ctx.claim("ann")).await).token;
+    ctx.release("ann").await;
+    let second = granted(ctx.acquire(&ctx.claim("bob")).await).token;
     let order =
-        |command| OperatorCommand::new(desk.resource.clone(), command, "suite", "mistaken").for_token(first);
+        |command| OperatorCommand::new(ctx.resource.clone(), command, "suite", "mistaken").for_token(first);
     for command in [OperatorAction::Evict(Eviction::Now), OperatorAction::Evict(Eviction::AtExpiry), PAUSE] {
-        assert_eq!(desk.say(&order(command)).await, CommandOutcome::HolderChanged { token: Some(second) });
+        assert_eq!(
+            ctx.send_order(&order(command)).await,
+            CommandOutcome::HolderChanged { token: Some(second) }
+        );
     }
-    let answer = kept(desk.renew("bob", LONG).await);
-    assert!(!answer.evicting && desk.look().await.paused_for.is_none(), "nothing was done");
+    let answer = renewed(ctx.renew("bob", LONG).await);
+    assert!(!answer.evicting && ctx.snapshot().await.paused_for.is_none(), "the commands had no effect");
     let order =
-        OperatorCommand::new(desk.resource.clone(), OperatorAction::Evict(Eviction::Now), "suite", "meant")
+        OperatorCommand::new(ctx.resource.clone(), OperatorAction::Evict(Eviction::Now), "suite", "meant")
             .for_token(second);
-    assert_eq!(desk.say(&order).await, CommandOutcome::Done);
-    gone(&desk.renew("bob", LONG).await, GoneReason::Evicted);
+    assert_eq!(ctx.send_order(&order).await, CommandOutcome::Done);
+    gone(&ctx.renew("bob", LONG).await, GoneReason::Evicted);
 }
 
-async fn an_order_to_nobody_is_not_done(desk: &Desk) {
-    let nobody = CommandOutcome::HolderChanged { token: None };
-    assert_eq!(desk.order(OperatorAction::Ask { within: LONG }).await, nobody);
-    assert_eq!(desk.order(OperatorAction::Evict(Eviction::Now)).await, nobody);
-    assert_eq!(desk.order(OperatorAction::Evict(Eviction::AtExpiry)).await, nobody);
-    granted(desk.ask(&desk.claim("ann")).await);
-    assert!(!kept(desk.renew("ann", LONG).await).evicting, "it did not wait for someone to come");
+async fn an_order_without_a_holder_is_not_done(ctx: &TestContext) {
+    let no_holder = CommandOutcome::HolderChanged { token: None };
+    assert_eq!(ctx.order(OperatorAction::Ask { within: LONG }).await, no_holder);
+    assert_eq!(ctx.order(OperatorAction::Evict(Eviction::Now)).await, no_holder);
+    assert_eq!(ctx.order(OperatorAction::Evict(Eviction::AtExpiry)).await, no_holder);
+    granted(ctx.acquire(&ctx.claim("ann")).await);
+    assert!(!renewed(ctx.renew("ann", LONG).await).evicting, "the command does not affect a later holder");
 }
 
-async fn a_kept_seat_can_be_evicted(desk: &Desk) {
-    granted(desk.ask(&desk.claim("ann")).await);
-    desk.bid(&leasehold_core::ReleaseRequest::new(desk.reference("ann")).keeping(LONG)).await;
-    blocked(desk.ask(&desk.claim("bob")).await);
-    assert_eq!(desk.order(OperatorAction::Evict(Eviction::Now)).await, CommandOutcome::Done);
-    granted(desk.ask(&desk.claim("bob")).await);
+async fn a_kept_resource_can_be_opened_by_an_eviction(ctx: &TestContext) {
+    granted(ctx.acquire(&ctx.claim("ann")).await);
+    ctx.send_release(&leasehold_core::ReleaseRequest::new(ctx.reference("ann")).keeping(LONG)).await;
+    blocked(ctx.acquire(&ctx.claim("bob")).await);
+    assert_eq!(ctx.order(OperatorAction::Evict(Eviction::Now)).await, CommandOutcome::Done);
+    granted(ctx.acquire(&ctx.claim("bob")).await);
 }
 
-async fn resizing_admits_more(desk: &Desk) {
-    granted(desk.ask(&desk.claim_of("ann", share(2, 2))).await);
-    assert_eq!(desk.order(resize(4)).await, CommandOutcome::Done);
-    assert_eq!(desk.look().await.capacity, 4);
-    granted(desk.ask(&desk.claim_of("bob", share(2, 4))).await);
-    blocked(desk.ask(&desk.claim_of("cy", share(1, 4))).await);
+async fn resizing_admits_more(ctx: &TestContext) {
+    granted(ctx.acquire(&ctx.claim_of("ann", share(2, 2))).await);
+    assert_eq!(ctx.order(resize(4)).await, CommandOutcome::Done);
+    assert_eq!(ctx.snapshot().await.capacity, 4);
+    granted(ctx.acquire(&ctx.claim_of("bob", share(2, 4))).await);
+    blocked(ctx.acquire(&ctx.claim_of("cy", share(1, 4))).await);
 }
 
-async fn resizing_takes_nothing_from_holders(desk: &Desk) {
-    granted(desk.ask(&desk.claim_of("ann", share(2, 4))).await);
-    granted(desk.ask(&desk.claim_of("bob", share(2, 4))).await);
-    assert_eq!(desk.order(resize(2)).await, CommandOutcome::Done);
-    kept(desk.renew("ann", LONG).await);
-    kept(desk.renew("bob", LONG).await);
-    blocked(desk.ask(&desk.claim_of("cy", share(1, 2))).await);
-    desk.leave("ann").await;
-    blocked(desk.ask(&desk.claim_of("cy", share(1, 2))).await);
-    desk.leave("bob").await;
-    granted(desk.ask(&desk.claim_of("cy", share(1, 2))).await);
+async fn resizing_takes_nothing_from_holders(ctx: &TestContext) {
+    granted(ctx.acquire(&ctx.claim_of("ann", share(2, 4))).await);
+    granted(ctx.acquire(&ctx.claim_of("bob", share(2, 4))).await);
+    assert_eq!(ctx.order(resize(2)).await, CommandOutcome::Done);
+    renewed(ctx.renew("ann", LONG).await);
+    renewed(ctx.renew("bob", LONG).await);
+    blocked(ctx.acquire(&ctx.claim_of("cy", share(1, 2))).await);
+    ctx.release("ann").await;
+    blocked(ctx.acquire(&ctx.claim_of("cy", share(1, 2))).await);
+    ctx.release("bob").await;
+    granted(ctx.acquire(&ctx.claim_of("cy", share(1, 2))).await);
 }
 
-async fn resizing_what_nobody_uses_is_not_done(desk: &Desk) {
-    assert_eq!(desk.order(resize(7)).await, CommandOutcome::HolderChanged { token: None });
-    granted(desk.ask(&desk.claim("ann")).await);
-    assert_eq!(desk.look().await.capacity, 1);
+async fn resizing_an_unused_resource_is_not_done(ctx: &TestContext) {
+    assert_eq!(ctx.order(resize(7)).await, CommandOutcome::HolderChanged { token: None });
+    granted(ctx.acquire(&ctx.claim("ann")).await);
+    assert_eq!(ctx.snapshot().await.capacity, 1);
 }
 
-/// Every page of this test's trail, and nothing of it twice.
-async fn audit(desk: &Desk, limit: u32) -> Vec<AuditRecord> {
-    let (mut all, mut listing) = (Vec::new(), Listing::of(desk.prefix()).limit(limit));
+/// All pages of this test's audit trail.
+async fn audit(ctx: &TestContext, limit: u32) -> Vec<AuditRecord> {
+    let (mut all, mut listing) = (Vec::new(), Listing::of(ctx.prefix()).limit(limit));
     loop {
-        let Page::Audit { records, next } = desk.page(&Query::Audit(listing)).await else {
-            panic!("the audit trail was asked for");
+        let Page::Audit { records, next } = ctx.inspect(&Query::Audit(listing)).await else {
+            panic!("the query is for the audit trail");
         };
-        assert!(limit == 0 || records.len() <= limit as usize, "a page is no longer than asked for");
+        assert!(limit == 0 || records.len() <= limit as usize, "a page is no longer than its limit");
         all.extend(records);
         match next {
             None => return all,
-            Some(next) => listing = Listing::of(desk.prefix()).limit(limit).after(next),
+            Some(next) => listing = Listing::of(ctx.prefix()).limit(limit).after(next),
         }
-        assert!(all.len() < 1_000, "a trail ends");
+        assert!(all.len() < 1_000, "a listing ends");
     }
 }
 
-async fn every_order_is_recorded(desk: &Desk) {
-    let token = granted(desk.ask(&desk.claim("ann")).await).token;
+async fn every_order_is_recorded(ctx: &TestContext) {
+    let token = granted(ctx.acquire(&ctx.claim("ann")).await).token;
     let wrong = FencingToken::new(token.get() - 1).ok();
-    desk.order(PAUSE).await;
-    desk.order(OperatorAction::Resume).await;
-    desk.order(OperatorAction::Ask { within: LONG }).await;
+    ctx.order(PAUSE).await;
+    ctx.order(OperatorAction::Resume).await;
+    ctx.order(OperatorAction::Ask { within: LONG }).await;
     let evict = OperatorCommand::new(
-        desk.resource.clone(),
+        ctx.resource.clone(),
         OperatorAction::Evict(Eviction::AtExpiry),
         "ops",
         "too long",
     );
     if let Some(wrong) = wrong {
-        desk.say(&evict.clone().for_token(wrong)).await;
+        ctx.send_order(&evict.clone().for_token(wrong)).await;
     }
-    desk.say(&evict.for_token(token)).await;
-    desk.order(OperatorAction::Evict(Eviction::Now)).await;
-    let mut records = audit(desk, 0).await;
+    ctx.send_order(&evict.for_token(token)).await;
+    ctx.order(OperatorAction::Evict(Eviction::Now)).await;
+    let mut records = audit(ctx, 0).await;
     records.reverse();
-    let told: Vec<_> = records.iter().map(|record| (record.command.as_str(), record.done)).collect();
-    let mut due = vec![("pause", true), ("resume", true), ("ask", true), ("evict", false), ("evict", true)];
-    due.push(("evict-now", true));
+    let recorded: Vec<_> = records.iter().map(|record| (record.command.as_str(), record.done)).collect();
+    let mut expected =
+        vec![("pause", true), ("resume", true), ("ask", true), ("evict", false), ("evict", true)];
+    expected.push(("evict-now", true));
     if wrong.is_none() {
-        due.remove(3);
+        expected.remove(3);
     }
-    assert_eq!(told, due);
-    assert!(records.iter().all(|record| record.resource == desk.resource));
+    assert_eq!(recorded, expected);
+    assert!(records.iter().all(|record| record.resource == ctx.resource));
     let evict = &records[records.len() - 2];
     assert_eq!((evict.token, evict.by.as_str(), evict.why.as_str()), (Some(token), "ops", "too long"));
-    assert!(records.is_sorted_by_key(|record| record.at), "in the order in which it happened");
+    assert!(records.is_sorted_by_key(|record| record.at), "in the order of the commands");
 }
 
-async fn the_audit_trail_comes_in_pages_newest_first(desk: &Desk) {
+async fn the_audit_trail_comes_in_pages_newest_first(ctx: &TestContext) {
     for number in 0..7 {
-        desk.say(&OperatorCommand::new(
-            desk.resource.clone(),
+        ctx.send_order(&OperatorCommand::new(
+            ctx.resource.clone(),
             OperatorAction::Resume,
             "suite",
             &format!("order {number}"),
         ))
         .await;
     }
-    let due: Vec<_> = (0..7).rev().map(|number| format!("order {number}")).collect();
+    let expected: Vec<_> = (0..7).rev().map(|number| format!("order {number}")).collect();
     for limit in [1, 3, 7, 0] {
-        let told: Vec<_> = audit(desk, limit).await.into_iter().map(|record| record.why).collect();
-        assert_eq!(told, due, "in pages of {limit}");
+        let recorded: Vec<_> = audit(ctx, limit).await.into_iter().map(|record| record.why).collect();
+        assert_eq!(recorded, expected, "in pages of {limit}");
     }
 }
 
-async fn the_audit_trail_keeps_odd_texts(desk: &Desk) {
+async fn the_audit_trail_keeps_unusual_texts(ctx: &TestContext) {
     let (by, why) = ("o'neill \"the\" <b>|{op}", "naïve; DROP TABLE leases; -- 🦀\nsecond line");
-    desk.say(&OperatorCommand::new(desk.resource.clone(), OperatorAction::Resume, by, why)).await;
-    let record = audit(desk, 0).await.remove(0);
+    ctx.send_order(&OperatorCommand::new(ctx.resource.clone(), OperatorAction::Resume, by, why)).await;
+    let record = audit(ctx, 0).await.remove(0);
     assert_eq!((record.by.as_str(), record.why.as_str()), (by, why));
 }
 
-/// Whatever a resource has gone through, all that is left of it ends by itself, as far as the store can tell.
-async fn b9_nothing_is_there_without_an_end(desk: &Desk) {
-    granted(desk.ask(&desk.claim("ann")).await);
-    placed(desk.ask(&desk.claim("bob").queued()).await, 0);
-    desk.order(OperatorAction::Ask { within: LONG }).await;
-    desk.order(PAUSE).await;
-    desk.order(OperatorAction::Evict(Eviction::Now)).await;
-    let mut listing = Some(Listing::of(desk.prefix()));
+/// After all kinds of commands, every record of the resource has an expiry, as far as the store can report.
+async fn b9_every_stored_record_expires(ctx: &TestContext) {
+    granted(ctx.acquire(&ctx.claim("ann")).await);
+    queued_behind(ctx.acquire(&ctx.claim("bob").queued()).await, 0);
+    ctx.order(OperatorAction::Ask { within: LONG }).await;
+    ctx.order(PAUSE).await;
+    ctx.order(OperatorAction::Evict(Eviction::Now)).await;
+    let mut listing = Some(Listing::of(ctx.prefix()));
     while let Some(part) = listing.take() {
-        match desk.backend().inspect(&Query::Leaks(part)).await {
+        match ctx.backend().inspect(&Query::Leaks(part)).await {
             Ok(Page::Leaks { found, next }) => {
                 assert_eq!(found, []);
-                listing = next.map(|next| Listing::of(desk.prefix()).after(next));
+                listing = next.map(|next| Listing::of(ctx.prefix()).after(next));
             }
-            Ok(other) => panic!("leaks were asked for: {other:?}"),
+            Ok(other) => panic!("the query is for leaks: {other:?}"),
             Err(error) => assert_eq!(error.kind(), ErrorKind::Unsupported),
         }
     }

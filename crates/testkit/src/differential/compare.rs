@@ -1,4 +1,4 @@
-//! Whether two answers are the same, but for what may differ.
+//! Compares the replies of the model and of the backend.
 
 use std::{fmt, time::Duration};
 
@@ -7,23 +7,24 @@ use leasehold_core::{
     Verdict, admission::WINDOW,
 };
 
-use super::world::Tokens;
+use super::model_state::TokenMap;
 
-/// How far durations may be apart, and what they are worth.
+/// How to compare two replies, and which differences are allowed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Tolerance {
-    pub(super) apart: Duration,
-    /// A session keeps what it holds: what remains means nothing.
+pub(super) struct ReplyComparison {
+    /// How far two durations may be apart.
+    pub(super) tolerance: Duration,
+    /// False if a session keeps grants alive: then durations are not compared.
     pub(super) own_ttl: bool,
-    /// The store seats by itself: whoever waits in its line need not have read who holds.
-    pub(super) eager: bool,
-    /// By leaving, a claim has let others move, and there they hold already.
+    /// The store grants by itself: a queued claim need not know all holders.
+    pub(super) self_granting: bool,
+    /// The store has granted other claims in the same step, but the model has not yet.
     pub(super) unsettled: bool,
 }
 
-type Same = Result<(), String>;
+type ComparisonResult = Result<(), String>;
 
-fn equal<T: PartialEq + fmt::Debug>(what: &str, model: &T, backend: &T) -> Same {
+fn equal<T: PartialEq + fmt::Debug>(what: &str, model: &T, backend: &T) -> ComparisonResult {
     if model == backend {
         Ok(())
     } else {
@@ -31,25 +32,25 @@ fn equal<T: PartialEq + fmt::Debug>(what: &str, model: &T, backend: &T) -> Same 
     }
 }
 
-impl Tolerance {
-    pub(super) fn near(&self, what: &str, model: Duration, backend: Duration) -> Same {
-        if !self.own_ttl || model.abs_diff(backend) <= self.apart {
+impl ReplyComparison {
+    pub(super) fn near(&self, what: &str, model: Duration, backend: Duration) -> ComparisonResult {
+        if !self.own_ttl || model.abs_diff(backend) <= self.tolerance {
             return Ok(());
         }
         Err(format!(
             "{what}: the model says {model:?}, the backend {backend:?}, at most {:?} apart",
-            self.apart
+            self.tolerance
         ))
     }
 
-    /// Verdicts but for grants, whose tokens are compared where they are recorded.
+    /// Compares verdicts. The token of a grant is compared by [`TokenMap::granted`] instead.
     pub(super) fn verdict(
         &self,
-        tokens: &Tokens,
+        tokens: &TokenMap,
         all: &Snapshot,
         model: &Verdict,
         backend: &Verdict,
-    ) -> Same {
+    ) -> ComparisonResult {
         match (model, backend) {
             (Verdict::Granted(model), Verdict::Granted(backend)) => {
                 self.near("remaining", model.remaining, backend.remaining)
@@ -63,8 +64,14 @@ impl Tolerance {
         }
     }
 
-    fn blocked(&self, tokens: &Tokens, all: &Snapshot, model: &Blocked, backend: &Blocked) -> Same {
-        equal("placed", &model.queued, &backend.queued)?;
+    fn blocked(
+        &self,
+        tokens: &TokenMap,
+        all: &Snapshot,
+        model: &Blocked,
+        backend: &Blocked,
+    ) -> ComparisonResult {
+        equal("queued", &model.queued, &backend.queued)?;
         equal("paused", &model.paused, &backend.paused)?;
         if self.unsettled {
             return Ok(());
@@ -72,34 +79,34 @@ impl Tolerance {
         if model.ahead as usize <= WINDOW {
             equal("ahead", &model.ahead, &backend.ahead)?;
         }
-        if !(self.eager && model.queued && backend.holders.len() < model.holders.len()) {
+        if !(self.self_granting && model.queued && backend.holders.len() < model.holders.len()) {
             equal("holders listed", &model.holders.len(), &backend.holders.len())?;
         }
-        // Which of several that end together are listed is open; what is said of each is not.
+        // If several holders expire at the same time, the backend may list any of them, but with correct details.
         for (model, backend) in model.holders.iter().zip(&backend.holders) {
             self.near("remaining of the holders, soonest first", model.remaining, backend.remaining)?;
         }
         for seen in &backend.holders {
             let known = all.holders.iter().find(|known| known.holder == seen.holder);
             let known =
-                known.ok_or_else(|| format!("the backend lists {}, who does not hold", seen.holder))?;
+                known.ok_or_else(|| format!("the backend lists {}, which does not hold", seen.holder))?;
             self.held_by(tokens, known, seen)?;
         }
-        // Earlier is an idle question, later is a waiter who sleeps too long.
+        // Too early costs one call without need. Too late is an error: the waiter would sleep too long.
         match (model.changes_in, backend.changes_in) {
-            (Some(model), Some(backend)) if backend <= model + self.apart => Ok(()),
+            (Some(model), Some(backend)) if backend <= model + self.tolerance => Ok(()),
             (None, _) => Ok(()),
             _ if !self.own_ttl => Ok(()),
             (model, backend) => Err(format!("changes_in: the model says {model:?}, the backend {backend:?}")),
         }
     }
 
-    fn held_by(&self, tokens: &Tokens, model: &HeldBy, backend: &HeldBy) -> Same {
+    fn held_by(&self, tokens: &TokenMap, model: &HeldBy, backend: &HeldBy) -> ComparisonResult {
         equal("holder", &model.holder, &backend.holder)?;
-        equal("token", &tokens.translate(model.token), &Some(backend.token))?;
+        equal("token", &tokens.backend_token(model.token), &Some(backend.token))?;
         equal("weight", &model.weight, &backend.weight)?;
         equal("note", &model.note, &backend.note)?;
-        equal("turns", &model.handovers, &backend.handovers)?;
+        equal("handovers", &model.handovers, &backend.handovers)?;
         equal("evicting", &model.evicting, &backend.evicting)?;
         equal("kept", &model.kept, &backend.kept)?;
         self.asked(model.asked.as_ref(), backend.asked.as_ref())?;
@@ -107,7 +114,7 @@ impl Tolerance {
         self.near("remaining of a holder", model.remaining, backend.remaining)
     }
 
-    fn asked(&self, model: Option<&FinishRequest>, backend: Option<&FinishRequest>) -> Same {
+    fn asked(&self, model: Option<&FinishRequest>, backend: Option<&FinishRequest>) -> ComparisonResult {
         match (model, backend) {
             (Some(model), Some(backend)) => {
                 equal("asked by", &model.by, &backend.by)?;
@@ -118,27 +125,32 @@ impl Tolerance {
         }
     }
 
-    pub(super) fn renewal(&self, tokens: &Tokens, model: &Renewal, backend: &Renewal) -> Same {
+    pub(super) fn renewal(&self, tokens: &TokenMap, model: &Renewal, backend: &Renewal) -> ComparisonResult {
         match (model, backend) {
-            (Renewal::Renewed(model), Renewal::Renewed(backend)) => self.kept(tokens, model, backend),
+            (Renewal::Renewed(model), Renewal::Renewed(backend)) => self.renewed(tokens, model, backend),
             (Renewal::Queued { remaining: model }, Renewal::Queued { remaining: backend }) => {
                 self.near("remaining of a place", *model, *backend)
             }
             (Renewal::Gone { why: model }, Renewal::Gone { why: backend }) => {
-                equal("why it is gone", model, backend)
+                equal("the reason why it is gone", model, backend)
             }
             _ => Err(format!("the model says {model:?},\n   the backend {backend:?}")),
         }
     }
 
-    fn kept(&self, tokens: &Tokens, model: &Renewed, backend: &Renewed) -> Same {
-        equal("token", &tokens.translate(model.token), &Some(backend.token))?;
+    fn renewed(&self, tokens: &TokenMap, model: &Renewed, backend: &Renewed) -> ComparisonResult {
+        equal("token", &tokens.backend_token(model.token), &Some(backend.token))?;
         equal("evicting", &model.evicting, &backend.evicting)?;
         self.asked(model.asked.as_ref(), backend.asked.as_ref())?;
         self.near("remaining", model.remaining, backend.remaining)
     }
 
-    pub(super) fn snapshot(&self, tokens: &Tokens, model: &Snapshot, backend: &Snapshot) -> Same {
+    pub(super) fn snapshot(
+        &self,
+        tokens: &TokenMap,
+        model: &Snapshot,
+        backend: &Snapshot,
+    ) -> ComparisonResult {
         equal("resource", &model.resource, &backend.resource)?;
         equal("holder_count", &model.holder_count, &backend.holder_count)?;
         equal("queue_length", &model.queue_length, &backend.queue_length)?;
@@ -146,15 +158,15 @@ impl Tolerance {
             equal("capacity", &model.capacity, &backend.capacity)?;
         }
         equal("holders listed", &model.holders.len(), &backend.holders.len())?;
-        // By token, which is not the same order in both: whoever shares may have got its token when it came to wait.
+        // The order by token differs between the two: a backend may mint the token of a shared claim when it queues.
         let mut holders: Vec<_> = model.holders.iter().collect();
-        holders.sort_by_key(|held| tokens.translate(held.token));
+        holders.sort_by_key(|held| tokens.backend_token(held.token));
         for (model, backend) in holders.into_iter().zip(&backend.holders) {
             self.held_by(tokens, model, backend)?;
         }
-        equal("places listed", &model.queue.len(), &backend.queue.len())?;
+        equal("waiters listed", &model.queue.len(), &backend.queue.len())?;
         for (model, backend) in model.queue.iter().zip(&backend.queue) {
-            self.place(model, backend)?;
+            self.waiter(model, backend)?;
         }
         if backend.last_token.is_some() {
             equal("last token", &tokens.newest, &backend.last_token)?;
@@ -165,25 +177,29 @@ impl Tolerance {
         }
     }
 
-    fn place(&self, model: &QueueEntry, backend: &QueueEntry) -> Same {
-        equal("who waits", &model.holder, &backend.holder)?;
-        equal("weight of a place", &model.weight, &backend.weight)?;
+    fn waiter(&self, model: &QueueEntry, backend: &QueueEntry) -> ComparisonResult {
+        equal("waiter", &model.holder, &backend.holder)?;
+        equal("weight of a waiter", &model.weight, &backend.weight)?;
         self.near("waited", model.waited, backend.waited)?;
         self.near("remaining of a place", model.remaining, backend.remaining)
     }
 }
 
-pub(super) fn ordered(tokens: &Tokens, model: CommandOutcome, backend: CommandOutcome) -> Same {
+pub(super) fn command_outcome(
+    tokens: &TokenMap,
+    model: CommandOutcome,
+    backend: CommandOutcome,
+) -> ComparisonResult {
     let model = match model {
         CommandOutcome::HolderChanged { token } => {
-            CommandOutcome::HolderChanged { token: token.and_then(|token| tokens.translate(token)) }
+            CommandOutcome::HolderChanged { token: token.and_then(|token| tokens.backend_token(token)) }
         }
         CommandOutcome::Done => CommandOutcome::Done,
     };
-    equal("ordered", &model, &backend)
+    equal("outcome of the order", &model, &backend)
 }
 
-pub(super) fn record(model: &AuditRecord, backend: &AuditRecord) -> Same {
+pub(super) fn record(model: &AuditRecord, backend: &AuditRecord) -> ComparisonResult {
     equal("audited resource", &model.resource, &backend.resource)?;
     equal("audited command", &model.command, &backend.command)?;
     equal("audited token", &model.token, &backend.token)?;

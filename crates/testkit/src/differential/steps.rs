@@ -1,195 +1,219 @@
-//! What may happen in a case, as plain data that shrinks well.
+//! The steps of a random case, as plain data that proptest can shrink.
 
 use std::num::NonZeroU8;
 
 use proptest::prelude::*;
 
-/// A family of shares and what is done with them.
+/// A random case: what its resources are used as, and its steps.
 #[derive(Clone, Debug)]
-pub(super) struct Case {
-    pub(super) family: Family,
-    pub(super) steps: Vec<Step>,
+pub(super) struct RandomCase {
+    pub(super) family: ShareFamily,
+    pub(super) steps: Vec<CaseStep>,
 }
 
 /// What the resources of a case are used as.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Family {
+pub(super) enum ShareFamily {
     Mutex,
     Semaphore,
     ReadWrite,
 }
 
-/// An owner, by number, and a resource, by number.
+/// The number of an owner and the number of a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Who {
+pub(super) struct ClaimKey {
     pub(super) owner: u8,
     pub(super) resource: u8,
 }
 
+/// One step of a case. `second` selects the second handle.
 #[derive(Clone, Debug)]
-pub(super) enum Step {
-    Acquire(Asking),
-    Renew { batch: Vec<Renewing>, second: bool },
-    Release { who: Who, tombstone: Option<Span>, keep_for: Option<Span>, second: bool },
-    Order { resource: u8, meaning: Meaning, what: What, second: bool },
-    Look { resource: u8 },
+pub(super) enum CaseStep {
+    Acquire(AcquireStep),
+    Renew { batch: Vec<RenewStep>, second: bool },
+    Release { claim: ClaimKey, tombstone: Option<TtlChoice>, keep_for: Option<TtlChoice>, second: bool },
+    Order { resource: u8, target: OrderTarget, kind: OrderKind, second: bool },
+    Inspect { resource: u8 },
     List { limit: u8 },
     Audit { limit: u8 },
-    Pass(Pause),
+    Pass(TimeStep),
 }
 
+/// An acquire.
 #[derive(Clone, Debug)]
-pub(super) struct Asking {
-    pub(super) who: Who,
-    /// Picks the weight within the family.
+pub(super) struct AcquireStep {
+    pub(super) claim: ClaimKey,
+    /// Selects the weight among those of the family.
     pub(super) weight: u8,
-    /// Uses another capacity than the family.
-    pub(super) stray: bool,
+    /// Whether the claim uses another capacity than the family.
+    pub(super) other_capacity: bool,
     pub(super) queue: bool,
-    pub(super) ttl: Span,
-    pub(super) place_ttl: Span,
-    pub(super) takes_over_from: Option<(u8, Option<Span>)>,
+    pub(super) ttl: TtlChoice,
+    pub(super) place_ttl: TtlChoice,
+    /// The owner of the predecessor, and the ttl of its tombstone.
+    pub(super) takes_over_from: Option<(u8, Option<TtlChoice>)>,
+    /// Whether the claim asks for a token above the newest.
     pub(super) floor: bool,
     pub(super) note: Option<u8>,
     pub(super) second: bool,
 }
 
+/// A renewal in a batch.
 #[derive(Clone, Debug)]
-pub(super) struct Renewing {
-    pub(super) who: Who,
-    pub(super) ttl: Span,
+pub(super) struct RenewStep {
+    pub(super) claim: ClaimKey,
+    pub(super) ttl: TtlChoice,
     pub(super) note: Option<u8>,
 }
 
-/// Which grant an order means.
+/// The grant that an order is for.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Meaning {
-    Whoever,
+pub(super) enum OrderTarget {
+    AnyHolder,
     LastGrantOf(u8),
 }
 
+/// The action of an order.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum What {
+pub(super) enum OrderKind {
     Ask,
     EvictAtExpiry,
     EvictNow,
-    Pause(Span),
+    Pause(TtlChoice),
     Resume,
     Resize(NonZeroU8),
 }
 
-/// A length of time that is given: how long that is depends on the stage.
+/// The length of a ttl. The duration depends on the backend under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Span {
+pub(super) enum TtlChoice {
     Zero,
     Short,
     Longer,
     Long,
 }
 
-/// A length of time that passes.
+/// How much time passes in a step.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Pause {
-    Blink,
+pub(super) enum TimeStep {
+    /// One millisecond.
+    Moment,
     HalfShort,
-    /// Exactly onto the end of what was given for short.
+    /// Exactly until a short ttl ends.
     Short,
     Longer,
     Long,
-    /// Until even tombstones have ended.
+    /// Until even tombstones have expired.
     Forever,
 }
 
 const OWNERS: u8 = 5;
 
-pub(super) fn case(most: usize) -> impl Strategy<Value = Case> {
-    let family = prop_oneof![Just(Family::Mutex), Just(Family::Semaphore), Just(Family::ReadWrite)];
-    (family, prop::collection::vec(step(), 1..=most)).prop_map(|(family, steps)| Case { family, steps })
+pub(super) fn case(most: usize) -> impl Strategy<Value = RandomCase> {
+    let family =
+        prop_oneof![Just(ShareFamily::Mutex), Just(ShareFamily::Semaphore), Just(ShareFamily::ReadWrite)];
+    (family, prop::collection::vec(step(), 1..=most)).prop_map(|(family, steps)| RandomCase { family, steps })
 }
 
-fn who() -> impl Strategy<Value = Who> {
+fn claim_key() -> impl Strategy<Value = ClaimKey> {
     let resource = prop_oneof![5 => Just(0u8), 1 => Just(1u8)];
-    (0..OWNERS, resource).prop_map(|(owner, resource)| Who { owner, resource })
+    (0..OWNERS, resource).prop_map(|(owner, resource)| ClaimKey { owner, resource })
 }
 
-fn step() -> impl Strategy<Value = Step> {
-    let renew = (prop::collection::vec(renewing(), 1..4), any::<bool>());
-    let renew = renew.prop_map(|(batch, second)| Step::Renew { batch, second });
+fn step() -> impl Strategy<Value = CaseStep> {
+    let renew = (prop::collection::vec(renew_step(), 1..4), any::<bool>());
+    let renew = renew.prop_map(|(batch, second)| CaseStep::Renew { batch, second });
     let resource = prop_oneof![5 => Just(0u8), 1 => Just(1u8)];
-    let meaning = prop_oneof![2 => Just(Meaning::Whoever), 1 => (0..OWNERS).prop_map(Meaning::LastGrantOf)];
-    let order = (resource, meaning, what(), any::<bool>());
+    let target =
+        prop_oneof![2 => Just(OrderTarget::AnyHolder), 1 => (0..OWNERS).prop_map(OrderTarget::LastGrantOf)];
+    let order = (resource, target, order_kind(), any::<bool>());
     let order =
-        order.prop_map(|(resource, meaning, what, second)| Step::Order { resource, meaning, what, second });
+        order.prop_map(|(resource, target, kind, second)| CaseStep::Order { resource, target, kind, second });
     prop_oneof![
-        16 => asking().prop_map(Step::Acquire),
+        16 => acquire_step().prop_map(CaseStep::Acquire),
         4 => renew,
         6 => release(),
         2 => order,
-        1 => (0u8..2).prop_map(|resource| Step::Look { resource }),
-        1 => (0u8..3).prop_map(|limit| Step::List { limit }),
-        1 => (0u8..3).prop_map(|limit| Step::Audit { limit }),
-        4 => pause().prop_map(Step::Pass),
+        1 => (0u8..2).prop_map(|resource| CaseStep::Inspect { resource }),
+        1 => (0u8..3).prop_map(|limit| CaseStep::List { limit }),
+        1 => (0u8..3).prop_map(|limit| CaseStep::Audit { limit }),
+        4 => time_step().prop_map(CaseStep::Pass),
     ]
 }
 
-fn asking() -> impl Strategy<Value = Asking> {
-    let given = prop_oneof![2 => Just(Span::Short), 1 => Just(Span::Longer), 4 => Just(Span::Long)];
-    let place = prop_oneof![1 => Just(Span::Short), 3 => Just(Span::Long)];
-    let tombstone = prop::option::of(prop_oneof![Just(Span::Short), Just(Span::Long)]);
+fn acquire_step() -> impl Strategy<Value = AcquireStep> {
+    let given =
+        prop_oneof![2 => Just(TtlChoice::Short), 1 => Just(TtlChoice::Longer), 4 => Just(TtlChoice::Long)];
+    let place = prop_oneof![1 => Just(TtlChoice::Short), 3 => Just(TtlChoice::Long)];
+    let tombstone = prop::option::of(prop_oneof![Just(TtlChoice::Short), Just(TtlChoice::Long)]);
     let takes_over_from = prop::option::weighted(0.3, (0..OWNERS, tombstone));
     let flags =
         (prop::bool::weighted(0.03), prop::bool::weighted(0.7), prop::bool::weighted(0.2), any::<bool>());
-    (who(), 0u8..4, flags, given, place, takes_over_from, prop::option::weighted(0.2, any::<u8>())).prop_map(
-        |(who, weight, (stray, queue, floor, second), ttl, place_ttl, takes_over_from, note)| Asking {
-            who,
-            weight,
-            stray,
-            queue,
-            ttl,
-            place_ttl,
-            takes_over_from,
-            floor,
-            note,
-            second,
-        },
-    )
+    (claim_key(), 0u8..4, flags, given, place, takes_over_from, prop::option::weighted(0.2, any::<u8>()))
+        .prop_map(
+            |(
+                claim,
+                weight,
+                (other_capacity, queue, floor, second),
+                ttl,
+                place_ttl,
+                takes_over_from,
+                note,
+            )| AcquireStep {
+                claim,
+                weight,
+                other_capacity,
+                queue,
+                ttl,
+                place_ttl,
+                takes_over_from,
+                floor,
+                note,
+                second,
+            },
+        )
 }
 
-fn renewing() -> impl Strategy<Value = Renewing> {
-    let given = prop_oneof![Just(Span::Short), Just(Span::Longer), Just(Span::Long)];
-    (who(), given, prop::option::weighted(0.2, any::<u8>())).prop_map(|(who, ttl, note)| Renewing {
-        who,
+fn renew_step() -> impl Strategy<Value = RenewStep> {
+    let given = prop_oneof![Just(TtlChoice::Short), Just(TtlChoice::Longer), Just(TtlChoice::Long)];
+    (claim_key(), given, prop::option::weighted(0.2, any::<u8>())).prop_map(|(claim, ttl, note)| RenewStep {
+        claim,
         ttl,
         note,
     })
 }
 
-fn release() -> impl Strategy<Value = Step> {
-    let tombstone = prop::option::weighted(0.3, prop_oneof![Just(Span::Short), Just(Span::Long)]);
-    let keep = prop_oneof![Just(Span::Zero), Just(Span::Short), Just(Span::Long)];
+fn release() -> impl Strategy<Value = CaseStep> {
+    let tombstone = prop::option::weighted(0.3, prop_oneof![Just(TtlChoice::Short), Just(TtlChoice::Long)]);
+    let keep = prop_oneof![Just(TtlChoice::Zero), Just(TtlChoice::Short), Just(TtlChoice::Long)];
     let keep_for = prop::option::weighted(0.15, keep);
-    let release = (who(), tombstone, keep_for, any::<bool>());
-    release.prop_map(|(who, tombstone, keep_for, second)| Step::Release { who, tombstone, keep_for, second })
+    let release = (claim_key(), tombstone, keep_for, any::<bool>());
+    release.prop_map(|(claim, tombstone, keep_for, second)| CaseStep::Release {
+        claim,
+        tombstone,
+        keep_for,
+        second,
+    })
 }
 
-fn what() -> impl Strategy<Value = What> {
+fn order_kind() -> impl Strategy<Value = OrderKind> {
     prop_oneof![
-        Just(What::Ask),
-        Just(What::EvictAtExpiry),
-        Just(What::EvictNow),
-        prop_oneof![Just(Span::Short), Just(Span::Long)].prop_map(What::Pause),
-        Just(What::Resume),
-        (1u8..6).prop_map(|capacity| What::Resize(NonZeroU8::new(capacity).unwrap_or(NonZeroU8::MIN))),
+        Just(OrderKind::Ask),
+        Just(OrderKind::EvictAtExpiry),
+        Just(OrderKind::EvictNow),
+        prop_oneof![Just(TtlChoice::Short), Just(TtlChoice::Long)].prop_map(OrderKind::Pause),
+        Just(OrderKind::Resume),
+        (1u8..6).prop_map(|capacity| OrderKind::Resize(NonZeroU8::new(capacity).unwrap_or(NonZeroU8::MIN))),
     ]
 }
 
-fn pause() -> impl Strategy<Value = Pause> {
+fn time_step() -> impl Strategy<Value = TimeStep> {
     prop_oneof![
-        4 => Just(Pause::Blink),
-        4 => Just(Pause::HalfShort),
-        4 => Just(Pause::Short),
-        2 => Just(Pause::Longer),
-        1 => Just(Pause::Long),
-        1 => Just(Pause::Forever),
+        4 => Just(TimeStep::Moment),
+        4 => Just(TimeStep::HalfShort),
+        4 => Just(TimeStep::Short),
+        2 => Just(TimeStep::Longer),
+        1 => Just(TimeStep::Long),
+        1 => Just(TimeStep::Forever),
     ]
 }

@@ -1,13 +1,17 @@
-//! What was asked and answered, when; and whether any backend that keeps its contract could have done so.
+//! A record of all calls of a test, and a check whether a backend that keeps its contract can have produced it.
 //!
-//! [`Recorded`] notes every call that goes through it in a [`Journal`], which several wrappers may share: one for
-//! each client of a test. [`History::check`] is pure: it looks for what *cannot* have happened, and knows that a
-//! call without an answer, or with one whose effect is unknown, may have been executed at any time after it began,
-//! or never.
+//! [`Recorded`] wraps a backend and writes every call to a [`Journal`]. Several wrappers, one for each client of a test,
+//! may share a journal. [`History::check`] is a pure function:
+//!
+//! 1. It sorts the calls by resource and reads from them what is certain (`facts.rs`): which grant was certainly alive
+//!    during which time, and which calls may have ended it. A call without a reply, or with an unknown effect, may have
+//!    been executed at any time after it began, or never.
+//! 2. It reads which claims were certainly in the queue during which time (`queue.rs`).
+//! 3. It applies the rules (`check.rs`). Each rule looks for what *cannot* have happened.
 
 mod check;
 mod facts;
-mod line;
+mod queue;
 #[cfg(test)]
 mod tests;
 
@@ -21,19 +25,19 @@ use leasehold_core::{Backend, Clock, Timestamp};
 
 pub use check::{Rule, Violation};
 
-use crate::verbs::{Answer, Ask, relay};
+use crate::verbs::{VerbReply, VerbRequest, relay};
 
-/// When something was noted: the moment, and the order in which it was, because a manual clock stands still.
+/// When an event was recorded. The order number separates events at the same time, because a manual clock stands still.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Stamp {
-    /// The moment.
+    /// The time.
     pub at: Timestamp,
-    /// Counts what was noted.
+    /// The number of the event.
     pub order: u64,
 }
 
 impl Stamp {
-    /// This much later, before whatever is noted at that moment.
+    /// This much later, and before every event that is recorded at that time.
     fn after(self, by: Duration) -> Stamp {
         Stamp { at: self.at.after(by), order: 0 }
     }
@@ -43,38 +47,38 @@ impl Stamp {
     }
 }
 
-/// One call.
+/// One recorded call.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// When it was made.
+    /// When the call began.
     pub began: Stamp,
-    /// What was asked.
-    pub ask: Ask,
-    /// What was answered, and when. None if the caller left first, or still waits.
-    pub answer: Option<(Stamp, Answer)>,
+    /// The request.
+    pub request: VerbRequest,
+    /// The reply and its time. None if the caller dropped the call, or still waits.
+    pub reply: Option<(Stamp, VerbReply)>,
 }
 
-/// Calls in the order in which they began.
+/// All calls, in the order in which they began.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     /// The calls.
     pub calls: Vec<Call>,
 }
 
-/// Where calls are noted. Clones share it.
+/// Records calls. Clones write to the same journal.
 #[derive(Clone)]
 pub struct Journal {
     clock: Arc<dyn Clock>,
-    noted: Arc<Mutex<Noted>>,
+    entries: Arc<Mutex<JournalEntries>>,
 }
 
 #[derive(Default)]
-struct Noted {
+struct JournalEntries {
     calls: Vec<Call>,
     count: u64,
 }
 
-impl Noted {
+impl JournalEntries {
     fn stamp(&mut self, clock: &dyn Clock) -> Stamp {
         self.count += 1;
         Stamp { at: clock.now(), order: self.count }
@@ -82,41 +86,41 @@ impl Noted {
 }
 
 impl Journal {
-    /// An empty one, by this clock.
+    /// An empty journal that uses this clock.
     pub fn new(clock: Arc<dyn Clock>) -> Journal {
-        Journal { clock, noted: Arc::default() }
+        Journal { clock, entries: Arc::default() }
     }
 
-    /// What was noted so far.
+    /// The calls so far.
     pub fn history(&self) -> History {
-        History { calls: self.noted().calls.clone() }
+        History { calls: self.entries().calls.clone() }
     }
 
-    fn noted(&self) -> MutexGuard<'_, Noted> {
-        self.noted.lock().unwrap_or_else(PoisonError::into_inner)
+    fn entries(&self) -> MutexGuard<'_, JournalEntries> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn begin(&self, ask: &Ask) -> usize {
-        let mut noted = self.noted();
-        let began = noted.stamp(&*self.clock);
-        noted.calls.push(Call { began, ask: ask.clone(), answer: None });
-        noted.calls.len() - 1
+    fn begin(&self, request: &VerbRequest) -> usize {
+        let mut entries = self.entries();
+        let began = entries.stamp(&*self.clock);
+        entries.calls.push(Call { began, request: request.clone(), reply: None });
+        entries.calls.len() - 1
     }
 
-    fn end(&self, number: usize, answer: &Answer) {
-        let mut noted = self.noted();
-        let ended = noted.stamp(&*self.clock);
-        noted.calls[number].answer = Some((ended, answer.clone()));
+    fn end(&self, number: usize, reply: &VerbReply) {
+        let mut entries = self.entries();
+        let ended = entries.stamp(&*self.clock);
+        entries.calls[number].reply = Some((ended, reply.clone()));
     }
 }
 
 impl fmt::Debug for Journal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Journal({} calls)", self.noted().calls.len())
+        write!(f, "Journal({} calls)", self.entries().calls.len())
     }
 }
 
-/// A backend whose calls are noted.
+/// A backend wrapper that records every call.
 #[derive(Debug)]
 pub struct Recorded {
     inner: Arc<dyn Backend>,
@@ -124,16 +128,16 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// Notes what goes to `inner`.
+    /// Wraps `inner` and records its calls in `journal`.
     pub fn new(inner: Arc<dyn Backend>, journal: &Journal) -> Recorded {
         Recorded { inner, journal: journal.clone() }
     }
 
-    async fn relay(&self, ask: Ask) -> Answer {
-        let number = self.journal.begin(&ask);
-        let answer = ask.of(&*self.inner).await;
-        self.journal.end(number, &answer);
-        answer
+    async fn relay(&self, request: VerbRequest) -> VerbReply {
+        let number = self.journal.begin(&request);
+        let reply = request.send_to(&*self.inner).await;
+        self.journal.end(number, &reply);
+        reply
     }
 }
 

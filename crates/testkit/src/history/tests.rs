@@ -1,4 +1,4 @@
-//! Hand-made histories: the checker must refuse each bad one, by its rule, and accept its honest twin.
+//! Histories written by hand: the checker must find the rule that each bad history breaks, and accept the similar good one.
 
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
@@ -9,21 +9,22 @@ use leasehold_core::{
 };
 
 use super::{Call, History, Rule, Stamp};
-use crate::verbs::{Answer, Ask};
+use crate::verbs::{VerbReply, VerbRequest};
 
 const TTL: Duration = Duration::from_millis(1_000);
 
-/// A history in the making. Times are milliseconds; each call takes from `.0` to `.1`.
+/// Builds a history. Times are milliseconds.
 #[derive(Default)]
-struct Tale {
+struct HistoryBuilder {
     history: History,
     order: u64,
 }
 
-type Span = (u64, u64);
+/// When a call began and ended.
+type CallMillis = (u64, u64);
 
 fn resource() -> Resource {
-    Resource::new("tale", "1").unwrap()
+    Resource::new("history", "1").unwrap()
 }
 
 fn owner(name: &str) -> OwnerToken {
@@ -55,7 +56,7 @@ fn granted(number: u64) -> Result<Verdict> {
     Ok(Verdict::Granted(Grant::new(token(number), TTL)))
 }
 
-fn placed() -> Result<Verdict> {
+fn queued() -> Result<Verdict> {
     let mut blocked = Blocked::default();
     blocked.queued = true;
     Ok(Verdict::Blocked(blocked))
@@ -69,75 +70,79 @@ fn refused() -> Error {
     Error::new(ErrorKind::Unavailable, "refused")
 }
 
-impl Tale {
+impl HistoryBuilder {
     fn stamp(&mut self, at: u64) -> Stamp {
         self.order += 1;
         Stamp { at: Timestamp::from_nanos(at * 1_000_000), order: self.order }
     }
 
-    fn call(mut self, span: Span, ask: Ask, answer: Answer) -> Tale {
-        let began = self.stamp(span.0);
-        let ended = self.stamp(span.1);
-        self.history.calls.push(Call { began, ask, answer: Some((ended, answer)) });
+    fn call(mut self, millis: CallMillis, request: VerbRequest, reply: VerbReply) -> HistoryBuilder {
+        let began = self.stamp(millis.0);
+        let ended = self.stamp(millis.1);
+        self.history.calls.push(Call { began, request, reply: Some((ended, reply)) });
         self
     }
 
-    fn acquire(self, span: Span, claim: Claim, answer: Result<Verdict>) -> Tale {
-        self.call(span, Ask::Acquire(claim), Answer::Acquire(answer))
+    fn acquire(self, millis: CallMillis, claim: Claim, answer: Result<Verdict>) -> HistoryBuilder {
+        self.call(millis, VerbRequest::Acquire(claim), VerbReply::Acquire(answer))
     }
 
-    /// The caller left, or still waits.
-    fn dropped(mut self, at: u64, claim: Claim) -> Tale {
+    /// An acquire without a reply: the caller dropped it, or still waits.
+    fn dropped(mut self, at: u64, claim: Claim) -> HistoryBuilder {
         let began = self.stamp(at);
-        self.history.calls.push(Call { began, ask: Ask::Acquire(claim), answer: None });
+        self.history.calls.push(Call { began, request: VerbRequest::Acquire(claim), reply: None });
         self
     }
 
-    fn renew(self, span: Span, name: &str, answer: Result<Renewal>) -> Tale {
+    fn renew(self, millis: CallMillis, name: &str, answer: Result<Renewal>) -> HistoryBuilder {
         let held = RenewRequest::new(reference(name), TTL);
-        self.call(span, Ask::Renew(vec![held]), Answer::Renew(vec![answer]))
+        self.call(millis, VerbRequest::Renew(vec![held]), VerbReply::Renew(vec![answer]))
     }
 
-    fn kept(self, span: Span, name: &str, number: u64) -> Tale {
-        self.renew(span, name, Ok(Renewal::Renewed(Renewed::new(token(number), TTL))))
+    fn renewed(self, millis: CallMillis, name: &str, number: u64) -> HistoryBuilder {
+        self.renew(millis, name, Ok(Renewal::Renewed(Renewed::new(token(number), TTL))))
     }
 
-    fn release(self, span: Span, name: &str, answer: Result<Released>) -> Tale {
-        self.call(span, Ask::Release(ReleaseRequest::new(reference(name))), Answer::Release(answer))
+    fn release(self, millis: CallMillis, name: &str, answer: Result<Released>) -> HistoryBuilder {
+        self.call(
+            millis,
+            VerbRequest::Release(ReleaseRequest::new(reference(name))),
+            VerbReply::Release(answer),
+        )
     }
 
-    fn tombstone(self, span: Span, name: &str, keep: Duration) -> Tale {
+    fn tombstone(self, millis: CallMillis, name: &str, keep: Duration) -> HistoryBuilder {
         let request = ReleaseRequest::new(reference(name)).with_tombstone(keep);
-        self.call(span, Ask::Release(request), Answer::Release(Ok(Released::Now)))
+        self.call(millis, VerbRequest::Release(request), VerbReply::Release(Ok(Released::Now)))
     }
 
     fn order(
         self,
-        span: Span,
+        millis: CallMillis,
         command: OperatorAction,
-        meaning: Option<u64>,
+        meant_token: Option<u64>,
         answer: CommandOutcome,
-    ) -> Tale {
+    ) -> HistoryBuilder {
         let mut order = OperatorCommand::new(resource(), command, "someone", "somehow");
-        order.token = meaning.map(token);
-        self.call(span, Ask::Order(order), Answer::Order(Ok(answer)))
+        order.token = meant_token.map(token);
+        self.call(millis, VerbRequest::Order(order), VerbReply::Order(Ok(answer)))
     }
 
     #[track_caller]
-    fn holds(&self) {
-        self.holds_with(Duration::ZERO);
+    fn assert_possible(&self) {
+        self.assert_possible_with(Duration::ZERO);
     }
 
     #[track_caller]
-    fn holds_with(&self, slack: Duration) {
+    fn assert_possible_with(&self, slack: Duration) {
         if let Err(violations) = self.history.check(slack) {
-            panic!("this can have happened, yet: {violations:#?}");
+            panic!("the history is possible, but the checker found: {violations:#?}");
         }
     }
 
     #[track_caller]
-    fn breaks(&self, rule: Rule) {
-        let violations = self.history.check(Duration::ZERO).expect_err("this cannot have happened");
+    fn assert_breaks(&self, rule: Rule) {
+        let violations = self.history.check(Duration::ZERO).expect_err("the history is impossible");
         assert!(
             violations.iter().any(|violation| violation.rule == rule),
             "{rule:?} is not among {violations:#?}"
@@ -145,281 +150,312 @@ impl Tale {
     }
 }
 
-fn tale() -> Tale {
-    Tale::default()
+fn history() -> HistoryBuilder {
+    HistoryBuilder::default()
 }
 
 #[test]
-fn an_empty_history_holds() {
-    tale().holds();
+fn an_empty_history_is_possible() {
+    history().assert_possible();
 }
 
 #[test]
-fn one_after_the_other_holds() {
-    tale()
+fn grants_one_after_the_other_are_possible() {
+    history()
         .acquire((0, 10), claim("ann"), granted(1))
-        .kept((300, 310), "ann", 1)
+        .renewed((300, 310), "ann", 1)
         .release((400, 410), "ann", Ok(Released::Now))
         .acquire((420, 430), claim("bob"), granted(2))
         .release((500, 510), "bob", Ok(Released::Now))
-        .holds();
+        .assert_possible();
 }
 
 #[test]
-fn two_at_once_are_too_many() {
-    tale()
+fn two_exclusive_grants_at_once_break_the_weights() {
+    history()
         .acquire((0, 10), claim("ann"), granted(1))
         .acquire((100, 110), claim("bob"), granted(2))
-        .breaks(Rule::Weights);
+        .assert_breaks(Rule::Weights);
 }
 
 #[test]
-fn the_second_may_come_once_the_first_has_run_out() {
-    // Executed at 0 at the earliest, so it may be over at 1000.
-    tale().acquire((0, 10), claim("ann"), granted(1)).acquire((990, 1_000), claim("bob"), granted(2)).holds();
-    tale()
+fn a_second_grant_is_possible_once_the_first_has_expired() {
+    // The first grant happened at 0 at the earliest, so it may have expired at 1000.
+    history()
+        .acquire((0, 10), claim("ann"), granted(1))
+        .acquire((990, 1_000), claim("bob"), granted(2))
+        .assert_possible();
+    history()
         .acquire((0, 10), claim("ann"), granted(1))
         .acquire((980, 999), claim("bob"), granted(2))
-        .breaks(Rule::Weights);
-    tale()
+        .assert_breaks(Rule::Weights);
+    history()
         .acquire((0, 10), claim("ann"), granted(1))
         .acquire((980, 999), claim("bob"), granted(2))
-        .holds_with(
+        .assert_possible_with(
             Duration::from_millis(10), // on clocks that drift apart
         );
 }
 
 #[test]
-fn a_renewal_vouches_for_all_the_time_before_it() {
-    let renewed = tale().acquire((0, 10), claim("ann"), granted(1)).kept((900, 910), "ann", 1);
-    renewed.acquire((1_500, 1_510), claim("bob"), granted(2)).breaks(Rule::Weights);
-    // One that came to nothing vouches for nothing.
-    let failed = tale().acquire((0, 10), claim("ann"), granted(1)).renew((900, 910), "ann", Err(lost()));
-    failed.acquire((1_500, 1_510), claim("bob"), granted(2)).holds();
+fn a_renewal_proves_that_the_grant_was_alive_before_it() {
+    let renewed = history().acquire((0, 10), claim("ann"), granted(1)).renewed((900, 910), "ann", 1);
+    renewed.acquire((1_500, 1_510), claim("bob"), granted(2)).assert_breaks(Rule::Weights);
+    // A failed renewal proves nothing.
+    let failed = history().acquire((0, 10), claim("ann"), granted(1)).renew((900, 910), "ann", Err(lost()));
+    failed.acquire((1_500, 1_510), claim("bob"), granted(2)).assert_possible();
 }
 
 #[test]
-fn a_farewell_under_way_may_have_been_executed() {
-    let tale_of = |answer| {
-        let begun = tale().acquire((0, 10), claim("ann"), granted(1)).release((100, 500), "ann", answer);
+fn a_release_without_a_reply_yet_may_have_been_executed() {
+    let history_with = |answer| {
+        let begun = history().acquire((0, 10), claim("ann"), granted(1)).release((100, 500), "ann", answer);
         begun.acquire((110, 120), claim("bob"), granted(2))
     };
-    tale_of(Ok(Released::Now)).holds();
-    tale_of(Err(lost())).holds();
-    tale_of(Err(refused())).breaks(Rule::Weights);
+    history_with(Ok(Released::Now)).assert_possible();
+    history_with(Err(lost())).assert_possible();
+    history_with(Err(refused())).assert_breaks(Rule::Weights);
 }
 
 #[test]
-fn a_farewell_that_went_unanswered_may_strike_a_later_grant() {
-    tale()
+fn an_unanswered_release_may_end_a_later_grant() {
+    history()
         .release((0, 10), "ann", Err(lost()))
         .acquire((20, 30), claim("ann"), granted(1))
         .acquire((100, 110), claim("bob"), granted(2))
-        .holds();
-    // An answered one is done with.
-    tale()
+        .assert_possible();
+    // An answered release has no later effect.
+    history()
         .release((0, 10), "ann", Ok(Released::AlreadyGone))
         .acquire((20, 30), claim("ann"), granted(1))
         .acquire((100, 110), claim("bob"), granted(2))
-        .breaks(Rule::Weights);
+        .assert_breaks(Rule::Weights);
 }
 
 #[test]
 fn permits_add_up() {
     let permit = |name| claim_of(name, Share::new(2, 5).unwrap());
     let two =
-        || tale().acquire((0, 10), permit("ann"), granted(1)).acquire((20, 30), permit("bob"), granted(2));
-    two().holds();
-    two().acquire((40, 50), permit("cy"), granted(3)).breaks(Rule::Weights);
+        || history().acquire((0, 10), permit("ann"), granted(1)).acquire((20, 30), permit("bob"), granted(2));
+    two().assert_possible();
+    two().acquire((40, 50), permit("cy"), granted(3)).assert_breaks(Rule::Weights);
     let more = two().order(
         (32, 34),
         OperatorAction::Resize { capacity: NonZeroU32::new(6).unwrap() },
         None,
         CommandOutcome::Done,
     );
-    more.acquire((40, 50), permit("cy"), granted(3)).holds();
+    more.acquire((40, 50), permit("cy"), granted(3)).assert_possible();
 }
 
 #[test]
-fn those_who_hold_together_agree_on_the_capacity() {
+fn holders_at_the_same_time_have_the_same_capacity() {
     let (three, four) = (Share::new(1, 3).unwrap(), Share::new(1, 4).unwrap());
-    let both = || tale().acquire((0, 10), claim_of("ann", three), granted(1));
-    both().acquire((20, 30), claim_of("bob", four), granted(2)).breaks(Rule::Capacity);
-    both().acquire((20, 30), claim_of("bob", three), granted(2)).holds();
+    let both = || history().acquire((0, 10), claim_of("ann", three), granted(1));
+    both().acquire((20, 30), claim_of("bob", four), granted(2)).assert_breaks(Rule::Capacity);
+    both().acquire((20, 30), claim_of("bob", three), granted(2)).assert_possible();
 }
 
 #[test]
-fn eviction_and_succession_make_room() {
-    let held = || tale().acquire((0, 10), claim("ann"), granted(1));
+fn an_eviction_and_a_handover_end_the_earlier_grant() {
+    let held = || history().acquire((0, 10), claim("ann"), granted(1));
     let evict = OperatorAction::Evict(Eviction::Now);
     let bob = || claim("bob");
-    held().order((20, 30), evict, Some(1), CommandOutcome::Done).acquire((40, 50), bob(), granted(2)).holds();
+    held()
+        .order((20, 30), evict, Some(1), CommandOutcome::Done)
+        .acquire((40, 50), bob(), granted(2))
+        .assert_possible();
     let other =
         held().order((20, 30), evict, Some(7), CommandOutcome::HolderChanged { token: Some(token(1)) });
-    other.acquire((40, 50), bob(), granted(2)).breaks(Rule::Weights);
+    other.acquire((40, 50), bob(), granted(2)).assert_breaks(Rule::Weights);
     let at_expiry =
         held().order((20, 30), OperatorAction::Evict(Eviction::AtExpiry), None, CommandOutcome::Done);
-    at_expiry.acquire((40, 50), bob(), granted(2)).breaks(Rule::Weights);
-    held().acquire((40, 50), bob().taking_over(Handover::from(owner("ann"))), granted(2)).holds();
+    at_expiry.acquire((40, 50), bob(), granted(2)).assert_breaks(Rule::Weights);
+    held().acquire((40, 50), bob().taking_over(Handover::from(owner("ann"))), granted(2)).assert_possible();
 }
 
 #[test]
-fn a_token_is_of_one_grant() {
-    tale()
+fn two_grants_cannot_have_the_same_token() {
+    history()
         .acquire((0, 10), claim("ann"), granted(1))
         .release((20, 30), "ann", Ok(Released::Now))
         .acquire((40, 50), claim("bob"), granted(1))
-        .breaks(Rule::Tokens);
+        .assert_breaks(Rule::Tokens);
 }
 
 #[test]
 fn tokens_grow_in_real_time() {
     let first =
-        || tale().acquire((0, 10), claim("ann"), granted(5)).release((20, 30), "ann", Ok(Released::Now));
-    first().acquire((40, 50), claim("bob"), granted(4)).breaks(Rule::Tokens);
-    // Its first attempt went unanswered and may have been granted before Ann's.
-    let maybe = tale().dropped(0, claim("bob")).acquire((5, 10), claim("ann"), granted(5));
-    maybe.release((20, 30), "ann", Ok(Released::Now)).acquire((40, 50), claim("bob"), granted(4)).holds();
+        || history().acquire((0, 10), claim("ann"), granted(5)).release((20, 30), "ann", Ok(Released::Now));
+    first().acquire((40, 50), claim("bob"), granted(4)).assert_breaks(Rule::Tokens);
+    // Bob's first acquire went unanswered and may have been granted before Ann's.
+    let maybe = history().dropped(0, claim("bob")).acquire((5, 10), claim("ann"), granted(5));
+    maybe
+        .release((20, 30), "ann", Ok(Released::Now))
+        .acquire((40, 50), claim("bob"), granted(4))
+        .assert_possible();
     let never =
-        tale().acquire((0, 2), claim("bob"), Err(refused())).acquire((5, 10), claim("ann"), granted(5));
+        history().acquire((0, 2), claim("bob"), Err(refused())).acquire((5, 10), claim("ann"), granted(5));
     never
         .release((20, 30), "ann", Ok(Released::Now))
         .acquire((40, 50), claim("bob"), granted(4))
-        .breaks(Rule::Tokens);
+        .assert_breaks(Rule::Tokens);
 }
 
 #[test]
 fn tokens_of_shared_grants_need_not_grow() {
     let read = |name| claim_of(name, Share::READ);
-    tale().acquire((0, 10), read("ann"), granted(5)).acquire((20, 30), read("bob"), granted(4)).holds();
+    history()
+        .acquire((0, 10), read("ann"), granted(5))
+        .acquire((20, 30), read("bob"), granted(4))
+        .assert_possible();
 }
 
 #[test]
-fn an_owner_has_one_seat() {
+fn an_owner_has_one_grant() {
     let read = |name| claim_of(name, Share::READ);
-    tale()
+    history()
         .acquire((0, 10), read("ann"), granted(1))
         .acquire((20, 30), read("ann"), granted(2))
-        .breaks(Rule::OneSeat);
-    tale().acquire((0, 10), read("ann"), granted(1)).acquire((2_000, 2_010), read("ann"), granted(2)).holds();
+        .assert_breaks(Rule::OneGrant);
+    history()
+        .acquire((0, 10), read("ann"), granted(1))
+        .acquire((2_000, 2_010), read("ann"), granted(2))
+        .assert_possible();
 }
 
-/// Ann holds, Bob stands in line; Ann leaves and Cy comes.
-fn bob_stands_before_cy_comes(bobs: impl FnOnce(Tale) -> Tale) -> Tale {
-    let tale = tale().acquire((0, 10), claim("ann"), granted(1)).acquire((20, 30), claim("bob"), placed());
-    let tale = bobs(tale).release((100, 110), "ann", Ok(Released::Now));
-    tale.acquire((120, 130), claim("cy"), granted(2))
+/// Ann holds, Bob queues; Ann releases, and Cy comes and is granted.
+fn bob_queues_before_cy_is_granted(bobs: impl FnOnce(HistoryBuilder) -> HistoryBuilder) -> HistoryBuilder {
+    let history =
+        history().acquire((0, 10), claim("ann"), granted(1)).acquire((20, 30), claim("bob"), queued());
+    let history = bobs(history).release((100, 110), "ann", Ok(Released::Now));
+    history.acquire((120, 130), claim("cy"), granted(2))
 }
 
 #[test]
-fn nobody_overtakes_a_place() {
-    bob_stands_before_cy_comes(|tale| tale).breaks(Rule::Line);
-    bob_stands_before_cy_comes(|tale| tale.release((40, 50), "bob", Ok(Released::Now))).holds();
-    bob_stands_before_cy_comes(|tale| tale.release((40, 50), "bob", Err(lost()))).holds();
-    bob_stands_before_cy_comes(|tale| tale.release((40, 50), "bob", Err(refused()))).breaks(Rule::Line);
-    bob_stands_before_cy_comes(|tale| tale.dropped(40, claim("bob"))).holds();
+fn no_claim_overtakes_the_queue() {
+    bob_queues_before_cy_is_granted(|history| history).assert_breaks(Rule::QueueOrder);
+    bob_queues_before_cy_is_granted(|history| history.release((40, 50), "bob", Ok(Released::Now)))
+        .assert_possible();
+    bob_queues_before_cy_is_granted(|history| history.release((40, 50), "bob", Err(lost())))
+        .assert_possible();
+    bob_queues_before_cy_is_granted(|history| history.release((40, 50), "bob", Err(refused())))
+        .assert_breaks(Rule::QueueOrder);
+    bob_queues_before_cy_is_granted(|history| history.dropped(40, claim("bob"))).assert_possible();
 }
 
 #[test]
 fn a_place_counts_as_long_as_it_is_kept() {
-    let late = |keep: &dyn Fn(Tale) -> Tale| {
-        let tale = tale().acquire((0, 10), claim("ann"), granted(1)).kept((600, 610), "ann", 1);
-        let tale = keep(tale.acquire((620, 630), claim("bob"), placed()).kept((1_200, 1_210), "ann", 1));
-        tale.release((1_700, 1_710), "ann", Ok(Released::Now)).acquire(
+    let late = |keep: &dyn Fn(HistoryBuilder) -> HistoryBuilder| {
+        let history = history().acquire((0, 10), claim("ann"), granted(1)).renewed((600, 610), "ann", 1);
+        let history =
+            keep(history.acquire((620, 630), claim("bob"), queued()).renewed((1_200, 1_210), "ann", 1));
+        history.release((1_700, 1_710), "ann", Ok(Released::Now)).acquire(
             (1_720, 1_730),
             claim("cy"),
             granted(2),
         )
     };
-    late(&|tale| tale).holds();
-    let queued = || Ok(Renewal::Queued { remaining: TTL });
-    late(&|tale| tale.renew((1_300, 1_310), "bob", queued())).breaks(Rule::Line);
-    late(&|tale| tale.acquire((1_300, 1_310), claim("bob"), placed())).breaks(Rule::Line);
+    late(&|history| history).assert_possible();
+    let still_queued = || Ok(Renewal::Queued { remaining: TTL });
+    late(&|history| history.renew((1_300, 1_310), "bob", still_queued())).assert_breaks(Rule::QueueOrder);
+    late(&|history| history.acquire((1_300, 1_310), claim("bob"), queued())).assert_breaks(Rule::QueueOrder);
 }
 
 #[test]
-fn a_place_that_may_have_been_lost_is_a_new_one() {
-    // Cy came while Bob's first place may have run out; Bob's second is behind Cy's.
-    let tale = tale().acquire((0, 10), claim("ann"), granted(1)).acquire((20, 30), claim("bob"), placed());
-    let tale = tale.kept((800, 810), "ann", 1).acquire((1_100, 1_110), claim("cy"), placed());
-    let tale = tale.acquire((1_120, 1_130), claim("bob"), placed()).release(
+fn a_place_that_may_have_expired_is_a_new_place() {
+    // Cy came when Bob's first place may have expired. Bob's second place is behind Cy's.
+    let history =
+        history().acquire((0, 10), claim("ann"), granted(1)).acquire((20, 30), claim("bob"), queued());
+    let history = history.renewed((800, 810), "ann", 1).acquire((1_100, 1_110), claim("cy"), queued());
+    let history = history.acquire((1_120, 1_130), claim("bob"), queued()).release(
         (1_140, 1_150),
         "ann",
         Ok(Released::Now),
     );
-    tale.acquire((1_160, 1_170), claim("cy"), granted(2)).holds();
+    history.acquire((1_160, 1_170), claim("cy"), granted(2)).assert_possible();
 }
 
 #[test]
-fn who_fits_beside_the_line_may_pass_it() {
+fn a_claim_that_fits_beside_the_queue_may_pass_it() {
     let permit = |name, weight| claim_of(name, Share::new(weight, 5).unwrap());
-    let tale_of = |cy| {
-        let tale = tale().acquire((0, 10), permit("ann", 3), granted(1)).acquire(
+    let history_with = |cy| {
+        let history = history().acquire((0, 10), permit("ann", 3), granted(1)).acquire(
             (20, 30),
             permit("bob", 3),
-            placed(),
+            queued(),
         );
-        tale.release((40, 50), "ann", Ok(Released::Now)).acquire((60, 70), permit("cy", cy), granted(2))
+        history.release((40, 50), "ann", Ok(Released::Now)).acquire((60, 70), permit("cy", cy), granted(2))
     };
-    tale_of(2).holds();
-    tale_of(3).breaks(Rule::Line);
+    history_with(2).assert_possible();
+    history_with(3).assert_breaks(Rule::QueueOrder);
 }
 
 #[test]
-fn an_heir_passes_the_line() {
-    let tale = tale().acquire((0, 10), claim("ann"), granted(1)).acquire((20, 30), claim("bob"), placed());
-    tale.acquire((40, 50), claim("cy").taking_over(Handover::from(owner("ann"))), granted(2)).holds();
+fn a_successor_passes_the_queue() {
+    let history =
+        history().acquire((0, 10), claim("ann"), granted(1)).acquire((20, 30), claim("bob"), queued());
+    history
+        .acquire((40, 50), claim("cy").taking_over(Handover::from(owner("ann"))), granted(2))
+        .assert_possible();
 }
 
 #[test]
-fn nothing_outlives_its_farewell() {
+fn no_grant_outlives_its_release() {
     let left =
-        || tale().acquire((0, 10), claim("ann"), granted(1)).release((20, 30), "ann", Ok(Released::Now));
-    left().kept((40, 50), "ann", 1).breaks(Rule::Outlived);
-    left().acquire((40, 50), claim("ann"), granted(1)).breaks(Rule::Outlived);
-    left().acquire((40, 50), claim("ann"), granted(2)).holds();
-    left().renew((40, 50), "ann", Ok(Renewal::Gone { why: GoneReason::NotThere })).holds();
-    // A renewal that was under way before the farewell ended may have come first.
-    let begun = tale().acquire((0, 10), claim("ann"), granted(1)).kept((15, 50), "ann", 1);
-    begun.release((20, 30), "ann", Ok(Released::Now)).holds();
+        || history().acquire((0, 10), claim("ann"), granted(1)).release((20, 30), "ann", Ok(Released::Now));
+    left().renewed((40, 50), "ann", 1).assert_breaks(Rule::Outlived);
+    left().acquire((40, 50), claim("ann"), granted(1)).assert_breaks(Rule::Outlived);
+    left().acquire((40, 50), claim("ann"), granted(2)).assert_possible();
+    left().renew((40, 50), "ann", Ok(Renewal::Gone { why: GoneReason::NotThere })).assert_possible();
+    // A renewal that began before the release ended may have been executed first.
+    let begun = history().acquire((0, 10), claim("ann"), granted(1)).renewed((15, 50), "ann", 1);
+    begun.release((20, 30), "ann", Ok(Released::Now)).assert_possible();
 }
 
 #[test]
-fn nothing_outlives_its_heir_or_its_eviction() {
-    let heir = claim("bob").taking_over(Handover::from(owner("ann")));
-    let handed = tale().acquire((0, 10), claim("ann"), granted(1)).acquire((20, 30), heir, granted(2));
-    handed.kept((40, 50), "ann", 1).breaks(Rule::Outlived);
+fn no_grant_outlives_its_successor_or_its_eviction() {
+    let successor = claim("bob").taking_over(Handover::from(owner("ann")));
+    let handed =
+        history().acquire((0, 10), claim("ann"), granted(1)).acquire((20, 30), successor, granted(2));
+    handed.renewed((40, 50), "ann", 1).assert_breaks(Rule::Outlived);
     let evict = OperatorAction::Evict(Eviction::Now);
-    let evicted = || tale().acquire((0, 10), claim("ann"), granted(1));
+    let evicted = || history().acquire((0, 10), claim("ann"), granted(1));
     evicted()
         .order((20, 30), evict, Some(1), CommandOutcome::Done)
-        .kept((40, 50), "ann", 1)
-        .breaks(Rule::Outlived);
+        .renewed((40, 50), "ann", 1)
+        .assert_breaks(Rule::Outlived);
     let other = CommandOutcome::HolderChanged { token: None };
-    evicted().order((20, 30), evict, Some(1), other).kept((40, 50), "ann", 1).holds();
+    evicted().order((20, 30), evict, Some(1), other).renewed((40, 50), "ann", 1).assert_possible();
 }
 
 #[test]
-fn the_buried_stay_buried() {
-    let buried = || tale().tombstone((0, 10), "ann", TTL * 3);
-    buried().acquire((20, 30), claim("ann"), granted(1)).breaks(Rule::Cancelled);
-    buried().acquire((20, 30), claim("ann"), placed()).breaks(Rule::Cancelled);
-    buried().acquire((20, 30), claim("ann"), Ok(Verdict::Cancelled)).holds();
-    buried().acquire((3_000, 3_010), claim("ann"), granted(1)).holds();
-    buried().acquire((20, 30), claim("bob"), granted(1)).holds();
-    // A shorter tombstone may have taken its place.
-    buried().tombstone((20, 30), "ann", TTL).acquire((1_100, 1_110), claim("ann"), granted(1)).holds();
+fn an_owner_with_a_tombstone_is_not_granted() {
+    let cancelled = || history().tombstone((0, 10), "ann", TTL * 3);
+    cancelled().acquire((20, 30), claim("ann"), granted(1)).assert_breaks(Rule::Cancelled);
+    cancelled().acquire((20, 30), claim("ann"), queued()).assert_breaks(Rule::Cancelled);
+    cancelled().acquire((20, 30), claim("ann"), Ok(Verdict::Cancelled)).assert_possible();
+    cancelled().acquire((3_000, 3_010), claim("ann"), granted(1)).assert_possible();
+    cancelled().acquire((20, 30), claim("bob"), granted(1)).assert_possible();
+    // A shorter tombstone may have replaced it.
+    cancelled()
+        .tombstone((20, 30), "ann", TTL)
+        .acquire((1_100, 1_110), claim("ann"), granted(1))
+        .assert_possible();
 }
 
 #[test]
-fn what_has_ended_stays_ended() {
-    tale().acquire((0, 10), claim("ann"), granted(1)).kept((1_010, 1_020), "ann", 1).breaks(Rule::Revived);
-    tale().acquire((0, 10), claim("ann"), granted(1)).kept((1_009, 1_020), "ann", 1).holds();
-    tale()
+fn an_expired_grant_stays_expired() {
+    history()
+        .acquire((0, 10), claim("ann"), granted(1))
+        .renewed((1_010, 1_020), "ann", 1)
+        .assert_breaks(Rule::Revived);
+    history().acquire((0, 10), claim("ann"), granted(1)).renewed((1_009, 1_020), "ann", 1).assert_possible();
+    history()
         .acquire((0, 10), claim("ann"), granted(1))
         .acquire((1_010, 1_020), claim("ann"), granted(1))
-        .breaks(Rule::Revived);
-    // A renewal that nobody answered may have kept it alive.
-    let doubtful = tale().acquire((0, 10), claim("ann"), granted(1)).renew((500, 510), "ann", Err(lost()));
-    doubtful.kept((1_300, 1_310), "ann", 1).holds();
+        .assert_breaks(Rule::Revived);
+    // An unanswered renewal may have extended the grant.
+    let doubtful = history().acquire((0, 10), claim("ann"), granted(1)).renew((500, 510), "ann", Err(lost()));
+    doubtful.renewed((1_300, 1_310), "ann", 1).assert_possible();
 }

@@ -1,7 +1,7 @@
-/* A calendar clock that a test can set: loaded into a server by LD_PRELOAD.
+/* A wall clock that a test can set. It is loaded into a server by LD_PRELOAD.
  *
- * SERVER_CLOCK names a file of eight bytes: nanoseconds to add, in the byte order of this machine. They may change at
- * any time. Clocks that do not follow the calendar are left alone, as when someone sets the time.
+ * SERVER_CLOCK names a file of eight bytes: the nanoseconds to add to the true time, in the byte order of this machine.
+ * They may change at any time. Monotonic clocks are not changed, just as when an administrator sets the time.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-//! A calendar clock for servers, which a test can set while they run.
+//! A wall clock for servers, which a test can set while they run.
 
 use std::{
     fs,
@@ -11,14 +11,14 @@ use super::daemon::fresh_folder;
 
 const SOURCE: &str = include_str!("clock.c");
 
-/// A clock for one server or several. Its folder is removed with it.
+/// A wall clock for one server or several. Dropping it removes its folder.
 #[derive(Debug)]
 pub struct ServerClock {
     folder: PathBuf,
 }
 
 impl ServerClock {
-    /// One that is right.
+    /// A clock that shows the true time.
     ///
     /// # Panics
     /// If it cannot be compiled: the package `gcc` is needed.
@@ -39,18 +39,18 @@ impl ServerClock {
         self.folder.join(name)
     }
 
-    /// What a server must have in its environment to go by it.
+    /// The environment variables of a server that shall use this clock.
     pub fn environment(&self) -> Vec<String> {
         let named = |name: &str, file: &str| format!("{name}={}", self.path(file).display());
         vec![named("LD_PRELOAD", "clock.so"), named("SERVER_CLOCK", "ahead")]
     }
 
-    /// Sets it this many seconds ahead of the true time; back, if negative.
+    /// Sets the clock this many seconds ahead of the true time, or behind it if negative.
     ///
     /// # Panics
     /// If its file is gone.
     pub fn set_ahead(&self, seconds: i64) {
-        // In place: the servers have this file mapped.
+        // Written in place, because the servers have this file mapped.
         let mut file =
             fs::OpenOptions::new().write(true).open(self.path("ahead")).expect("the file is there");
         file.rewind().expect("a file can be rewound");

@@ -1,17 +1,18 @@
-//! A Redis Cluster: three primaries with a replica each.
+//! A Redis Cluster: three primaries with one replica each.
 
 use std::{io, ops::RangeInclusive};
 
 use super::{
     daemon::{eventually, free_port},
-    redis::{RedisServer, TlsFiles, ask, ask_all},
+    redis::{RedisServer, TlsFiles, send_command, send_commands},
 };
 
 const SLOTS: u16 = 16384;
 const PRIMARIES: usize = 3;
 
-/// Six nodes, of which three are primaries at the start. A node is taken for dead after a second; the others go on
-/// without its slots.
+/// A cluster of six nodes, of which three are primaries at the start.
+///
+/// A node counts as failed after a second. The other nodes keep serving their own slots meanwhile.
 ///
 /// ```no_run
 /// use leasehold_testkit::servers::RedisCluster;
@@ -23,48 +24,48 @@ const PRIMARIES: usize = 3;
 /// ```
 #[derive(Debug)]
 pub struct RedisCluster {
-    /// The nodes: at the start, the first three are the primaries, and each of the last three is the replica of the one
-    /// three before it.
+    /// The nodes. At the start, nodes 0 to 2 are the primaries, and node `n + 3` is the replica of node `n`.
     pub nodes: Vec<RedisServer>,
     ids: Vec<String>,
 }
 
 impl RedisCluster {
-    /// One that keeps nothing on disk but who is who.
+    /// Starts a cluster that keeps nothing on disk but its configuration.
     ///
     /// # Panics
-    /// If `redis-server` is not installed or the nodes do not find together.
+    /// If `redis-server` is not installed or the nodes do not form a cluster.
     pub fn start() -> RedisCluster {
-        RedisCluster::of(2 * PRIMARIES, &RedisServer::with)
+        RedisCluster::form(2 * PRIMARIES, &RedisServer::with)
     }
 
-    /// Three primaries, and no replicas.
+    /// Starts three primaries without replicas.
     ///
     /// # Panics
     /// As [`start`](RedisCluster::start).
     pub fn without_replicas() -> RedisCluster {
-        RedisCluster::of(PRIMARIES, &RedisServer::with)
+        RedisCluster::form(PRIMARIES, &RedisServer::with)
     }
 
-    /// One whose nodes talk to each other by TLS and name their TLS ports to whoever asks by TLS; with options more.
+    /// Starts a cluster with additional options, whose nodes use TLS among themselves. To a client that connected with TLS
+    /// they report their TLS ports.
     ///
     /// # Panics
     /// As [`start`](RedisCluster::start).
     pub fn with_tls(files: &TlsFiles, more: &[&str]) -> RedisCluster {
-        RedisCluster::of(2 * PRIMARIES, &|options| {
+        RedisCluster::form(2 * PRIMARIES, &|options| {
             let tls = ["--tls-cluster", "yes", "--tls-replication", "yes"];
             RedisServer::with_tls(files, &[options, &tls, more].concat())
         })
     }
 
-    fn of(count: usize, run: &dyn Fn(&[&str]) -> RedisServer) -> RedisCluster {
+    fn form(count: usize, run: &dyn Fn(&[&str]) -> RedisServer) -> RedisCluster {
         let start = |_| {
             let bus = free_port().to_string();
             let mut options = vec!["--cluster-enabled", "yes", "--cluster-port", &bus];
             options.extend(["--cluster-node-timeout", "1000", "--cluster-require-full-coverage", "no"]);
-            // A replica stands for election however old its data is: that is what some tests are about.
+            // A replica may be elected however old its data is: some tests are about this case.
             options.extend(["--cluster-replica-validity-factor", "0"]);
-            // A primary whose last slot is moved away stays one.
+            // A primary that has lost its last slot stays a primary.
             options.extend(["--cluster-allow-replica-migration", "no"]);
             (run(&options), bus)
         };
@@ -78,6 +79,7 @@ impl RedisCluster {
 
     fn introduce(&self, buses: &[String]) {
         for (number, node) in self.nodes.iter().enumerate() {
+            // Different epochs, as `redis-cli --cluster create` sets them: otherwise the nodes must resolve conflicts.
             node.command(&["CLUSTER", "SET-CONFIG-EPOCH", &(number + 1).to_string()]);
             if number < PRIMARIES {
                 let slots = RedisCluster::slots_at_the_start(number);
@@ -85,9 +87,9 @@ impl RedisCluster {
                 node.command(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
             }
         }
-        // A handshake that takes longer than a node's timeout is given up, so whoever is not known is introduced again.
+        // A node gives up a handshake that takes longer than its timeout, so nodes that are still unknown meet again.
         eventually("the nodes do not meet", || {
-            let known = ask(self.nodes[0].port(), &["CLUSTER", "NODES"])?;
+            let known = send_command(self.nodes[0].port(), &["CLUSTER", "NODES"])?;
             let ours = self.nodes.iter().zip(&self.ids).zip(buses);
             let missing: Vec<_> = ours.filter(|((_, id), _)| !known.contains(id.as_str())).collect();
             let shaking = known.matches("handshake").count();
@@ -97,20 +99,20 @@ impl RedisCluster {
             if shaking < missing.len() {
                 for ((node, _), bus) in missing {
                     let port = node.peer_port().to_string();
-                    ask(self.nodes[0].port(), &["CLUSTER", "MEET", "127.0.0.1", &port, bus])?;
+                    send_command(self.nodes[0].port(), &["CLUSTER", "MEET", "127.0.0.1", &port, bus])?;
                 }
             }
             Err(io::Error::other(known))
         });
         for (number, node) in self.nodes.iter().enumerate() {
             eventually("the nodes do not know each other", || {
-                let known = ask(node.port(), &["CLUSTER", "NODES"])?;
+                let known = send_command(node.port(), &["CLUSTER", "NODES"])?;
                 let all = self.ids.iter().all(|id| known.contains(id.as_str()));
                 if all && !known.contains("handshake") { Ok(()) } else { Err(io::Error::other(known)) }
             });
             if number >= PRIMARIES {
                 let follow = ["CLUSTER", "REPLICATE", &self.ids[number - PRIMARIES]];
-                eventually("a replica does not follow", || match ask(node.port(), &follow)? {
+                eventually("a replica does not follow", || match send_command(node.port(), &follow)? {
                     ok if ok == "OK" => Ok(()),
                     error => Err(io::Error::other(error)),
                 });
@@ -118,7 +120,7 @@ impl RedisCluster {
         }
     }
 
-    /// Waits until all nodes that run agree on who has which slots, and every replica follows its primary.
+    /// Waits until all running nodes agree on the owner of each slot, and every replica follows its primary.
     ///
     /// # Panics
     /// If they do not.
@@ -126,12 +128,12 @@ impl RedisCluster {
         eventually("the nodes do not agree", || {
             let views: Vec<String> = self
                 .running()
-                .map(|node| ask(node.port(), &["CLUSTER", "NODES"]).map(|text| slots_in(&text)))
+                .map(|node| send_command(node.port(), &["CLUSTER", "NODES"]).map(|text| slots_in(&text)))
                 .collect::<io::Result<_>>()?;
             let agree = views.windows(2).all(|pair| pair[0] == pair[1]);
-            let states = self.running().map(|node| ask(node.port(), &["CLUSTER", "INFO"]));
+            let states = self.running().map(|node| send_command(node.port(), &["CLUSTER", "INFO"]));
             let fine = states.collect::<io::Result<Vec<_>>>()?.iter().all(|s| s.contains("cluster_state:ok"));
-            let roles = self.running().map(|node| ask(node.port(), &["ROLE"]));
+            let roles = self.running().map(|node| send_command(node.port(), &["ROLE"]));
             let roles = roles.collect::<io::Result<Vec<_>>>()?;
             let follow = roles.iter().all(|role| role.starts_with("master") || role.contains(" connected "));
             if agree && fine && follow { Ok(()) } else { Err(io::Error::other(views.join("\n"))) }
@@ -142,14 +144,14 @@ impl RedisCluster {
         self.nodes.iter().filter(|node| node.is_up())
     }
 
-    /// The slots of the primary with this number, at the start.
+    /// The slots of primary `number` at the start.
     pub fn slots_at_the_start(number: usize) -> RangeInclusive<u16> {
         let share = SLOTS / PRIMARIES as u16 + 1;
         let first = share * number as u16;
         first..=(first + share - 1).min(SLOTS - 1)
     }
 
-    /// The URL by which a client finds the cluster: it names three of the nodes.
+    /// The URL by which a client finds the cluster. It has the first three nodes.
     pub fn url(&self) -> String {
         let hosts: Vec<_> =
             self.nodes[..PRIMARIES].iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
@@ -159,21 +161,21 @@ impl RedisCluster {
     /// The slot of a hash tag.
     ///
     /// # Panics
-    /// If no node answers.
+    /// If no node replies.
     pub fn slot(&self, tag: &str) -> u16 {
         let node = self.running().next().expect("a node runs");
         node.command(&["CLUSTER", "KEYSLOT", tag]).parse().expect("a slot is a number")
     }
 
-    /// The number of the node that has a slot, as most of those that run say.
+    /// The number of the node that has this slot, according to most of the running nodes.
     ///
     /// # Panics
-    /// If they do not say.
+    /// If no node reports an owner.
     pub fn owner(&self, slot: u16) -> usize {
-        eventually("nobody has the slot", || {
+        eventually("no node has the slot", || {
             let mut votes = vec![0; self.nodes.len()];
             for node in self.running() {
-                let text = ask(node.port(), &["CLUSTER", "NODES"])?;
+                let text = send_command(node.port(), &["CLUSTER", "NODES"])?;
                 let owner = text.lines().find(|line| has_slot(line, slot));
                 let owner =
                     owner.and_then(|line| self.ids.iter().position(|id| line.starts_with(id.as_str())));
@@ -189,54 +191,55 @@ impl RedisCluster {
     /// A primary that does not have this slot.
     ///
     /// # Panics
-    /// If nobody has it.
+    /// If no node has it.
     pub fn other_than(&self, slot: u16) -> usize {
         (self.owner(slot) + 1) % PRIMARIES
     }
 
-    /// Begins to move slots: until [`end_move`](RedisCluster::end_move), the keys in them are here or there.
+    /// Begins to move slots. Until [`end_move`](RedisCluster::end_move), a key is on one node or on the other.
     ///
     /// # Panics
     /// If a node refuses.
     pub fn begin_move(&self, slots: RangeInclusive<u16>, from: usize, to: usize) {
         let set =
-            |slot: u16, word: &str, id: &str| question(&["CLUSTER", "SETSLOT", &slot.to_string(), word, id]);
+            |slot: u16, word: &str, id: &str| command(&["CLUSTER", "SETSLOT", &slot.to_string(), word, id]);
         let importing: Vec<_> = slots.clone().map(|slot| set(slot, "IMPORTING", &self.ids[from])).collect();
-        self.all_well(to, &importing);
+        self.expect_all_ok(to, &importing);
         let migrating: Vec<_> = slots.map(|slot| set(slot, "MIGRATING", &self.ids[to])).collect();
-        self.all_well(from, &migrating);
+        self.expect_all_ok(from, &migrating);
     }
 
-    /// Moves all keys in slots that are on their way.
+    /// Moves all keys of slots that are being moved.
     ///
     /// # Panics
     /// If a node refuses.
     pub fn move_keys(&self, slots: RangeInclusive<u16>, from: usize, to: usize) {
         let (source, port) = (self.nodes[from].port(), self.nodes[to].peer_port().to_string());
-        let list = |slot: u16| question(&["CLUSTER", "GETKEYSINSLOT", &slot.to_string(), "1000"]);
-        let lists = ask_all(source, &slots.map(list).collect::<Vec<_>>()).expect("the node lists its keys");
+        let list = |slot: u16| command(&["CLUSTER", "GETKEYSINSLOT", &slot.to_string(), "1000"]);
+        let lists =
+            send_commands(source, &slots.map(list).collect::<Vec<_>>()).expect("the node lists its keys");
         let full = lists.iter().filter(|keys| !keys.is_empty());
         let migrate = full.map(|keys| {
-            let mut words = question(&["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"]);
+            let mut words = command(&["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"]);
             words.extend(keys.split(' ').map(str::to_owned));
             words
         });
-        let answers = ask_all(source, &migrate.collect::<Vec<_>>()).expect("keys can be moved");
-        assert!(answers.iter().all(|answer| answer == "OK" || answer == "NOKEY"), "{answers:?}");
+        let replies = send_commands(source, &migrate.collect::<Vec<_>>()).expect("keys can be moved");
+        assert!(replies.iter().all(|reply| reply == "OK" || reply == "NOKEY"), "{replies:?}");
     }
 
-    /// The slots have arrived.
+    /// Ends the move: from now on the slots belong to node `to`.
     ///
     /// # Panics
     /// If a node refuses.
     pub fn end_move(&self, slots: RangeInclusive<u16>, from: usize, to: usize) {
-        let set = |slot: u16| question(&["CLUSTER", "SETSLOT", &slot.to_string(), "NODE", &self.ids[to]]);
+        let set = |slot: u16| command(&["CLUSTER", "SETSLOT", &slot.to_string(), "NODE", &self.ids[to]]);
         let set: Vec<_> = slots.map(set).collect();
-        self.all_well(to, &set);
-        self.all_well(from, &set);
+        self.expect_all_ok(to, &set);
+        self.expect_all_ok(from, &set);
     }
 
-    /// Moves slots of one primary, with all that is in them.
+    /// Moves slots of one primary together with their keys.
     ///
     /// # Panics
     /// If a node refuses.
@@ -247,43 +250,42 @@ impl RedisCluster {
         self.end_move(slots, from, to);
     }
 
-    fn all_well(&self, node: usize, questions: &[Vec<String>]) {
-        let answers = ask_all(self.nodes[node].port(), questions).expect("the node answers");
-        assert!(answers.iter().all(|answer| answer == "OK"), "{answers:?}");
+    fn expect_all_ok(&self, node: usize, commands: &[Vec<String>]) {
+        let replies = send_commands(self.nodes[node].port(), commands).expect("the node replies");
+        assert!(replies.iter().all(|reply| reply == "OK"), "{replies:?}");
     }
 
-    /// The replica of the primary with this number at the start hears of nothing more from it, and is frozen until it
-    /// is thawed.
+    /// Freezes the replica of primary `primary` and breaks their connection, so that the replica misses all later writes.
     ///
     /// # Panics
-    /// If either is down.
+    /// If either does not run.
     pub fn cut_off_replica(&self, primary: usize) -> &RedisServer {
         let replica = &self.nodes[primary + PRIMARIES];
         replica.freeze();
-        // Otherwise what is written next would wait for it in a buffer.
+        // Otherwise the next writes would wait for the replica in a buffer of the primary.
         self.nodes[primary].command(&["CLIENT", "KILL", "TYPE", "replica"]);
         replica
     }
 
-    /// Waits until another node than this one has the slot, and all that run know. Its number.
+    /// Waits until a node other than `from` has the slot and all running nodes know it. Returns the number of that node.
     ///
     /// # Panics
     /// If that does not happen.
     pub fn await_failover(&self, slot: u16, from: usize) -> usize {
         let now = eventually("no failover", || {
             let now = self.owner(slot);
-            if now == from { Err(io::Error::other("still the old one")) } else { Ok(now) }
+            if now == from { Err(io::Error::other("it is still the old node")) } else { Ok(now) }
         });
         self.await_agreement();
         now
     }
 }
 
-fn question(words: &[&str]) -> Vec<String> {
+fn command(words: &[&str]) -> Vec<String> {
     words.iter().map(|&word| word.to_owned()).collect()
 }
 
-/// Who has which slots, of an answer to `CLUSTER NODES`, in an order that does not depend on who was asked.
+/// The slots of each node in a reply to `CLUSTER NODES`, sorted, so that the replies of two nodes can be compared.
 fn slots_in(text: &str) -> String {
     let line = |line: &str| {
         let mut words = line.split(' ');
@@ -296,7 +298,7 @@ fn slots_in(text: &str) -> String {
     lines.join("\n")
 }
 
-/// Whether a line of `CLUSTER NODES` is of a node that has this slot and is not dead.
+/// Whether a line of `CLUSTER NODES` describes a node that has this slot and has not failed.
 fn has_slot(line: &str, slot: u16) -> bool {
     let words: Vec<&str> = line.split(' ').collect();
     let dead = words.get(2).is_none_or(|flags| flags.split(',').any(|flag| flag == "fail"));

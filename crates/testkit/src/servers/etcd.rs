@@ -1,4 +1,4 @@
-//! etcd: one member, or three.
+//! An etcd cluster of one or several members.
 
 use std::{
     fs, io,
@@ -7,9 +7,9 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use super::daemon::{Daemon, dial, eventually, free_port, fresh_folder};
+use super::daemon::{Daemon, connect_to, eventually, free_port, fresh_folder};
 
-/// A cluster of etcd.
+/// An etcd cluster.
 ///
 /// ```no_run
 /// use leasehold_testkit::servers::EtcdCluster;
@@ -22,7 +22,7 @@ use super::daemon::{Daemon, dial, eventually, free_port, fresh_folder};
 pub struct EtcdCluster {
     members: Vec<Member>,
     scheme: &'static str,
-    /// What `etcdctl` needs to be let in.
+    /// The options of `etcdctl` for TLS and for the user.
     login: Mutex<Vec<String>>,
 }
 
@@ -37,15 +37,15 @@ struct Member {
 }
 
 impl EtcdCluster {
-    /// This many members, and a leader among them.
+    /// Starts this many members and waits until they have a leader.
     ///
     /// # Panics
-    /// If `etcd` and `etcdctl` are not installed, or the cluster does not serve.
+    /// If `etcd` and `etcdctl` are not installed, or the cluster does not answer.
     pub fn start(members: usize) -> EtcdCluster {
         EtcdCluster::with(members, &[])
     }
 
-    /// With options more, as on its command line: `["--max-txn-ops", "10"]`.
+    /// Starts members with additional options, as on the command line: `["--max-txn-ops", "10"]`.
     ///
     /// # Panics
     /// As [`start`](EtcdCluster::start).
@@ -53,8 +53,8 @@ impl EtcdCluster {
         EtcdCluster::launch(members, options, "http", Vec::new())
     }
 
-    /// One member with TLS, whose clients must have certificates. The folder has `ca.pem`, `server.pem`, `server.key`,
-    /// `client.pem` and `client.key`.
+    /// Starts one member with TLS, which requires a certificate from clients. The folder must have `ca.pem`,
+    /// `server.pem`, `server.key`, `client.pem` and `client.key`.
     ///
     /// # Panics
     /// As [`start`](EtcdCluster::start).
@@ -72,6 +72,7 @@ impl EtcdCluster {
     }
 
     fn launch(members: usize, options: &[&str], scheme: &'static str, login: Vec<String>) -> EtcdCluster {
+        // All ports are known before the first member starts, because each member needs the list of all peers.
         let mut all: Vec<Member> = (1..=members)
             .map(|number| Member {
                 name: format!("e{number}"),
@@ -107,18 +108,18 @@ impl EtcdCluster {
         cluster
     }
 
-    /// Waits until a request is served.
+    /// Waits until the cluster answers a request.
     ///
     /// # Panics
-    /// If that does not happen.
+    /// If it does not answer in time.
     pub fn await_health(&self) {
-        eventually("etcd does not serve: are the packages etcd-server and etcd-client installed?", || {
+        eventually("the etcd cluster does not answer etcdctl (package etcd-client)", || {
             let output = self.run_etcdctl(&["get", "health"])?;
             if output.status.success() { Ok(()) } else { Err(io::Error::other(text(&output.stderr))) }
         });
     }
 
-    /// Where each member listens.
+    /// The client port of each member.
     pub fn ports(&self) -> Vec<u16> {
         self.members.iter().map(|member| member.client_port).collect()
     }
@@ -135,12 +136,12 @@ impl EtcdCluster {
         &self.members[0].folder
     }
 
-    /// From now on `etcdctl` logs in so: `user:password`.
+    /// Makes `etcdctl` log in as `user:password` from now on.
     pub fn log_in(&self, user: &str) {
         self.login.lock().unwrap_or_else(PoisonError::into_inner).push(format!("--user={user}"));
     }
 
-    /// A command of `etcdctl`, ready to be started.
+    /// An `etcdctl` command for all members, not started yet.
     pub fn command(&self, words: &[&str]) -> Command {
         self.command_to(&self.ports(), words)
     }
@@ -159,17 +160,17 @@ impl EtcdCluster {
         self.command(words).stdin(Stdio::null()).output()
     }
 
-    /// Runs `etcdctl`; what it prints.
+    /// Runs `etcdctl` and returns its output.
     ///
     /// # Panics
     /// If it fails.
     pub fn etcdctl(&self, words: &[&str]) -> String {
-        let output = self.run_etcdctl(words).expect("etcdctl is of the package etcd-client");
+        let output = self.run_etcdctl(words).expect("etcdctl is installed (package etcd-client)");
         assert!(output.status.success(), "etcdctl {words:?}: {}", text(&output.stderr));
         text(&output.stdout)
     }
 
-    /// The keys that begin so, in order.
+    /// The keys that begin with `prefix`, in order.
     ///
     /// # Panics
     /// If etcd does not answer.
@@ -178,18 +179,20 @@ impl EtcdCluster {
         printed.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
     }
 
-    /// Which member leads.
+    /// The index of the leader.
     ///
     /// # Panics
-    /// If none does.
+    /// If there is no leader in time.
     pub fn leader(&self) -> usize {
-        eventually("no leader", || {
+        eventually("the etcd cluster has no leader", || {
             let leads = |index: &usize| self.status(*index).is_some_and(|(own, leader)| own == leader);
-            (0..self.members.len()).find(leads).ok_or_else(|| io::Error::other("nobody says that it leads"))
+            (0..self.members.len())
+                .find(leads)
+                .ok_or_else(|| io::Error::other("no member reports itself as the leader"))
         })
     }
 
-    /// What a member says of itself: its id, and the leader's.
+    /// The id of a member and the id of the leader, as the member reports them.
     fn status(&self, index: usize) -> Option<(String, String)> {
         let mut command =
             self.command_to(&[self.members[index].client_port], &["endpoint", "status", "-w", "fields"]);
@@ -209,10 +212,10 @@ impl EtcdCluster {
         }
     }
 
-    /// Starts a member again with what is on its disk, and waits until the cluster serves.
+    /// Starts a member again with the data on its disk, and waits until the cluster answers.
     ///
     /// # Panics
-    /// If it does not.
+    /// If it does not answer.
     pub fn run_again(&self, index: usize) {
         let member = &self.members[index];
         *member.lock() = None;
@@ -220,15 +223,15 @@ impl EtcdCluster {
         self.await_health();
     }
 
-    /// Stops a member: it is there and does not answer.
+    /// Stops a member (SIGSTOP): it is alive and does not answer.
     ///
     /// # Panics
-    /// If it is down.
+    /// If it does not run.
     pub fn freeze(&self, index: usize) {
         self.members[index].lock().as_ref().expect("it runs").freeze();
     }
 
-    /// Lets it go on.
+    /// Continues a frozen member.
     pub fn thaw(&self, index: usize) {
         if let Some(daemon) = &*self.members[index].lock() {
             daemon.thaw();
@@ -236,7 +239,7 @@ impl EtcdCluster {
     }
 }
 
-/// A proxy of etcd's own, `etcd grpc-proxy`, in front of a cluster. Ends with this handle.
+/// etcd's own proxy, `etcd grpc-proxy`, in front of a cluster. It ends when this handle is dropped.
 #[derive(Debug)]
 pub struct GrpcProxy {
     port: u16,
@@ -244,7 +247,7 @@ pub struct GrpcProxy {
 }
 
 impl GrpcProxy {
-    /// Where it listens.
+    /// The port on which it listens.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -254,7 +257,7 @@ impl EtcdCluster {
     /// Starts `etcd grpc-proxy` in front of all members.
     ///
     /// # Panics
-    /// If it does not serve.
+    /// If it does not answer.
     pub fn grpc_proxy(&self) -> GrpcProxy {
         let (port, folder) = (free_port(), fresh_folder("grpc-proxy"));
         let endpoints: Vec<_> = self.ports().iter().map(|port| format!("127.0.0.1:{port}")).collect();
@@ -266,7 +269,7 @@ impl EtcdCluster {
             format!("--data-dir={}", folder.join("data").display()),
         ];
         let daemon = Daemon::start("etcd", &args, &folder.join("log"), Some(&folder));
-        eventually("etcd grpc-proxy does not serve", || {
+        daemon.await_answer("etcd grpc-proxy (package etcd-server)", || {
             let output = self.command_to(&[port], &["get", "health"]).stdin(Stdio::null()).output()?;
             if output.status.success() { Ok(()) } else { Err(io::Error::other(text(&output.stderr))) }
         });
@@ -289,9 +292,10 @@ impl Member {
     }
 
     fn run(&self) {
-        // The folder stays when the process is killed: its data is what the member comes back with.
-        *self.lock() = Some(Daemon::start("etcd", &self.args, &self.folder.join("log"), None));
-        eventually("etcd does not listen: is the package etcd-server installed?", || dial(self.client_port));
+        // No folder to remove: the member is started again with the data in it.
+        let daemon = Daemon::start("etcd", &self.args, &self.folder.join("log"), None);
+        daemon.await_answer("etcd (package etcd-server)", || connect_to(self.client_port));
+        *self.lock() = Some(daemon);
     }
 }
 

@@ -1,7 +1,7 @@
-//! Real servers, started by the tests themselves: on free ports of the loopback, in folders of their own.
+//! Real servers that the tests start themselves: on free ports of 127.0.0.1, each in a folder of its own.
 //!
-//! A server that is not installed is a failure of the test, never a reason to skip it. Whatever ends the test, a kill
-//! included, ends its servers too.
+//! A server that is not installed fails the test; the test is never skipped. The servers end with the process of the
+//! test, also if that is killed.
 
 mod clock;
 mod cluster;
@@ -22,5 +22,8 @@ pub use nodes::RedisNodes;
 pub use pools::{PgBouncer, Pgpool};
 pub use postgres::PostgresServer;
 pub use redis::{RedisServer, TlsFiles};
-pub use replication::{Guard, Replication, Sentinel};
+pub use replication::{Replication, ReplicationSecurity, Sentinel};
+// The former name of `ReplicationSecurity`: remove it with the last use (crates/backends/redis/tests/sentinel_tls.rs).
+#[doc(hidden)]
+pub use replication::ReplicationSecurity as Guard;
 pub use zookeeper::{Ensemble, ZooKeeperServer};

@@ -1,4 +1,4 @@
-//! PostgreSQL: one server; a primary with a standby. Pools in front of it are in `pools`.
+//! One PostgreSQL server, or a primary with standbys. The connection pools in front of it are in `pools`.
 
 use std::{
     fs::{self, Permissions},
@@ -12,12 +12,12 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::daemon::{Daemon, PATIENCE, eventually, free_port, fresh_folder};
+use super::daemon::{Daemon, SERVER_TIMEOUT, eventually, free_port, fresh_folder};
 
-/// The account that runs a server when the tests run as root: PostgreSQL refuses to be root.
+/// The account that runs a server when the tests run as root: PostgreSQL refuses to run as root.
 const ACCOUNT: &str = "postgres";
 
-/// A PostgreSQL server. Everyone from this host is its superuser `postgres`, in the database `postgres`.
+/// A PostgreSQL server. Every connection from this host may be the superuser `postgres`, without a password.
 ///
 /// ```no_run
 /// use leasehold_testkit::servers::PostgresServer;
@@ -34,15 +34,15 @@ pub struct PostgresServer {
 }
 
 impl PostgresServer {
-    /// One that does not wait for its disk: quick, and it forgets at a power cut, but not at a kill.
+    /// Starts a server with `fsync=off`: fast, and its data survives a kill, but would not survive a power cut.
     ///
     /// # Panics
-    /// If the package `postgresql` is not installed, or the server does not serve.
+    /// If the package `postgresql` is not installed, or the server does not answer.
     pub fn start() -> PostgresServer {
         PostgresServer::with(&["fsync=off"])
     }
 
-    /// One that waits for its disk, as it does by default.
+    /// Starts a server with the default settings: every commit waits for the disk.
     ///
     /// # Panics
     /// As [`start`](PostgresServer::start).
@@ -50,7 +50,7 @@ impl PostgresServer {
         PostgresServer::with(&[])
     }
 
-    /// One with these settings: `["max_connections=10"]`.
+    /// Starts a server with these settings: `["max_connections=10"]`.
     ///
     /// # Panics
     /// As [`start`](PostgresServer::start).
@@ -58,14 +58,14 @@ impl PostgresServer {
         let server = PostgresServer::prepared(settings);
         let data = server.data();
         let args = ["-D", &data, "-A", "trust", "-U", "postgres", "--no-sync", "-E", "UTF8", "--locale=C"];
-        succeed(&mut as_account(&binary("initdb"), &args));
+        run_command(&mut account_command(&binary("initdb"), &args));
         server.run();
         server
     }
 
     fn prepared(settings: &[&str]) -> PostgresServer {
         let folder = fresh_folder("postgres");
-        give(&folder);
+        give_to_account(&folder);
         PostgresServer {
             port: free_port(),
             folder,
@@ -74,22 +74,22 @@ impl PostgresServer {
         }
     }
 
-    /// A standby that streams from this one. A synchronous one is waited for by every commit here.
+    /// Starts a standby that streams from this server. If it is synchronous, every commit on this server waits for it.
     ///
     /// # Panics
-    /// If it does not follow.
+    /// If the standby does not follow.
     pub fn standby(&self, synchronous: bool) -> PostgresServer {
         let settings: Vec<&str> = self.settings.iter().map(String::as_str).collect();
         let standby = PostgresServer::prepared(&settings);
         let (from, data) = (format!("host=127.0.0.1 port={} user=postgres", self.port), standby.data());
         let args = ["-d", &from, "-D", &data, "-R", "-X", "stream", "-c", "fast", "--no-sync"];
-        succeed(&mut as_account(&binary("pg_basebackup"), &args));
+        run_command(&mut account_command(&binary("pg_basebackup"), &args));
         standby.run();
         if synchronous {
             self.sql("ALTER SYSTEM SET synchronous_standby_names = '*'");
             self.sql("SELECT pg_reload_conf()");
         }
-        // Of several synchronous ones, one is waited for and the others are ready to be.
+        // Of several synchronous standbys, commits wait for one ('sync'), and the others replace it if it fails.
         let others = if synchronous { "'sync', 'potential', 'quorum'" } else { "'async'" };
         let lagging = format!(
             "SELECT pid, state, sync_state FROM pg_stat_replication \
@@ -104,10 +104,10 @@ impl PostgresServer {
         standby
     }
 
-    /// Makes a standby a primary.
+    /// Promotes this standby to a primary.
     ///
     /// # Panics
-    /// If it does not become one.
+    /// If it is not promoted.
     pub fn promote(&self) {
         assert_eq!(self.sql("SELECT pg_promote(true, 60)"), "t", "the standby is promoted");
     }
@@ -118,20 +118,16 @@ impl PostgresServer {
         set(format!("port={}", self.port));
         set("listen_addresses=127.0.0.1".to_owned());
         set(format!("unix_socket_directories={}", self.folder.display()));
-        // No shared memory outside the folder, and no more of it than a test needs.
+        // Little shared memory, and all of it in the folder of the server.
         set("dynamic_shared_memory_type=mmap".to_owned());
         set("shared_buffers=16MB".to_owned());
         self.settings.iter().for_each(|setting| set(setting.clone()));
-        let (program, args) = words(&binary("postgres"), &args);
-        // A killed one leaves a segment of shared memory behind.
-        *self.lock() =
-            Some(Daemon::start_gently(&program, &args, &self.folder.join("log"), Some(&self.folder)));
-        eventually("postgres does not serve: is the package postgresql installed?", || {
-            self.try_sql("SELECT 1").map_err(|error| {
-                let log = fs::read_to_string(self.folder.join("log")).unwrap_or_default();
-                io::Error::other(format!("{error}\n{log}"))
-            })
-        });
+        let (program, args) = run_by_account(&binary("postgres"), &args);
+        // A killed server would leave a System V shared memory segment behind, so it is ended gently.
+        let log = self.folder.join("log");
+        let daemon = Daemon::start_gently(&program, &args, &log, Some(&self.folder));
+        daemon.await_answer("postgres (package postgresql)", || self.try_sql("SELECT 1"));
+        *self.lock() = Some(daemon);
     }
 
     fn data(&self) -> String {
@@ -142,7 +138,7 @@ impl PostgresServer {
         self.daemon.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Where it listens.
+    /// The port on which it listens.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -152,36 +148,36 @@ impl PostgresServer {
         format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
     }
 
-    /// Its folder.
+    /// The folder of the server.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Executes SQL on a connection of its own; the rows as lines, the columns parted by `|`.
+    /// Executes SQL on a new connection. Returns the rows as lines, with `|` between the columns.
     ///
     /// # Panics
     /// If it fails.
-    pub fn sql(&self, text: &str) -> String {
-        self.try_sql(text).unwrap_or_else(|error| panic!("{text}: {error}"))
+    pub fn sql(&self, sql: &str) -> String {
+        self.try_sql(sql).unwrap_or_else(|error| panic!("{sql}: {error}"))
     }
 
-    /// The same, or what the server says against it.
+    /// As [`sql`](PostgresServer::sql), for SQL that may fail.
     ///
     /// # Errors
-    /// What the server says, or that there is none.
-    pub fn try_sql(&self, text: &str) -> io::Result<String> {
+    /// If the server refuses the SQL, or does not run.
+    pub fn try_sql(&self, sql: &str) -> io::Result<String> {
         let port = self.port.to_string();
         let mut psql = Command::new(binary("psql"));
         psql.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-h", "127.0.0.1", "-p", &port]);
-        psql.args(["-U", "postgres", "-d", "postgres", "-c", text]).env("PGCONNECT_TIMEOUT", "5");
+        psql.args(["-U", "postgres", "-d", "postgres", "-c", sql]).env("PGCONNECT_TIMEOUT", "5");
         let output = psql.output()?;
-        if output.status.success() { Ok(said(&output.stdout)) } else { Err(failure(&output)) }
+        if output.status.success() { Ok(text(&output.stdout)) } else { Err(command_failure(&output)) }
     }
 
-    /// Asks every role but `postgres` for its password.
+    /// Requires a password from every role except `postgres`.
     ///
     /// # Panics
-    /// If that cannot be set.
+    /// If the configuration cannot be changed.
     pub fn require_passwords(&self) {
         let rules = "host all postgres 127.0.0.1/32 trust\nhost replication postgres 127.0.0.1/32 trust\n\
                      host all all 127.0.0.1/32 scram-sha-256\n";
@@ -190,7 +186,7 @@ impl PostgresServer {
         self.sql("SELECT pg_reload_conf()");
     }
 
-    /// A key and a certificate for `localhost` in its folder, which is also the one to trust.
+    /// Creates a private key and a self-signed certificate for `localhost` in the server's folder. Returns their paths.
     ///
     /// # Panics
     /// If the package `openssl` is not installed.
@@ -210,86 +206,83 @@ impl PostgresServer {
             "/CN=localhost",
         ]);
         openssl.args(["-keyout", &key, "-out", &certificate, "-addext", "subjectAltName=DNS:localhost"]);
-        succeed(openssl.args(["-addext", "basicConstraints=CA:FALSE"]));
+        run_command(openssl.args(["-addext", "basicConstraints=CA:FALSE"]));
         (key, certificate)
     }
 
-    /// Lets it speak TLS from now on, to who comes as `localhost`. Answers the certificate to trust.
+    /// Turns TLS on, with a certificate for `localhost`. Returns the path of the certificate that clients must trust.
     ///
     /// # Panics
-    /// If that cannot be set.
+    /// If the configuration cannot be changed.
     pub fn speak_tls(&self) -> String {
         let (key, certificate) = self.certificate("server");
-        // It wants its key to itself.
+        // PostgreSQL refuses a key that other accounts may read.
         fs::set_permissions(&key, Permissions::from_mode(0o600)).expect("it is ours");
         for file in [&key, &certificate] {
-            give(Path::new(file));
+            give_to_account(Path::new(file));
         }
         self.sql(&format!("ALTER SYSTEM SET ssl_cert_file = '{certificate}'"));
         self.sql(&format!("ALTER SYSTEM SET ssl_key_file = '{key}'"));
         self.sql("ALTER SYSTEM SET ssl = on");
         self.sql("SELECT pg_reload_conf()");
         eventually("the server does not read its settings", || {
-            if self.try_sql("SHOW ssl")? == "on" { Ok(()) } else { Err(io::Error::other("it is off")) }
+            if self.try_sql("SHOW ssl")? == "on" { Ok(()) } else { Err(io::Error::other("ssl is off")) }
         });
         certificate
     }
 
-    /// Kills it and all that belongs to it at once. It stays down until [`run_again`](PostgresServer::run_again).
+    /// Kills the server and all its processes at once. It stays down until [`run_again`](PostgresServer::run_again).
     pub fn kill(&self) {
         let all = self.processes();
-        // Stopped first: else the rest of it would learn of the first death, and end in good order.
+        // Stopped first: otherwise the other processes would notice the first death and shut down cleanly.
         signal_all(&all, Signal::STOP);
         signal_all(&all, Signal::KILL);
         if let Some(daemon) = &*self.lock() {
             daemon.kill();
         }
-        let until = Instant::now() + PATIENCE;
-        while all.iter().any(|pid| runs(*pid)) && Instant::now() < until {
+        let until = Instant::now() + SERVER_TIMEOUT;
+        while all.iter().any(|pid| is_running(*pid)) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(2));
         }
     }
 
-    /// Ends it in good order: clients are cut off, everything is written.
-    ///
-    /// # Panics
-    /// If it does not end.
+    /// Shuts the server down cleanly: it disconnects its clients and writes all data.
     pub fn stop(&self) {
         let daemon = self.lock();
         let Some(daemon) = daemon.as_ref().filter(|daemon| daemon.is_running()) else { return };
         let _ = kill_process(daemon.pid(), Signal::INT);
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + SERVER_TIMEOUT;
         while daemon.is_running() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(2));
         }
     }
 
-    /// Starts it again on the same port, with what is on its disk.
+    /// Starts the server again on the same port, with the data on its disk.
     ///
     /// # Panics
-    /// If it does not serve.
+    /// If it does not answer.
     pub fn run_again(&self) {
-        // The folder goes with the process that is down, so the data steps aside meanwhile.
+        // Dropping the old process removes its folder, so the data is moved away and back.
         let kept = fresh_folder("postgres-kept");
-        give(&kept);
+        give_to_account(&kept);
         fs::rename(self.data(), kept.join("data")).expect("its data can be moved");
         *self.lock() = None;
         fs::create_dir_all(&self.folder).expect("a folder can be made");
-        give(&self.folder);
+        give_to_account(&self.folder);
         fs::rename(kept.join("data"), self.data()).expect("its data can be moved back");
         let _ = fs::remove_dir_all(&kept);
         self.run();
     }
 
-    /// Stops it and all that belongs to it: it is there and does not answer.
+    /// Stops the server and all its processes (SIGSTOP): they are alive and do not answer.
     pub fn freeze(&self) {
         signal_all(&self.processes(), Signal::STOP);
     }
 
-    /// Stops those of its processes whose title has this in it: `walreceiver`.
+    /// Stops the processes of the server whose title contains `title`, such as `walreceiver`.
     ///
     /// # Panics
-    /// If there is none.
+    /// If there is no such process.
     pub fn freeze_part(&self, title: &str) {
         let part: Vec<_> =
             self.processes().into_iter().filter(|pid| title_of(*pid).contains(title)).collect();
@@ -297,12 +290,12 @@ impl PostgresServer {
         signal_all(&part, Signal::STOP);
     }
 
-    /// Lets everything go on.
+    /// Continues all processes of the server.
     pub fn thaw(&self) {
         signal_all(&self.processes(), Signal::CONT);
     }
 
-    /// The first process, then its children: there are no others.
+    /// The main process and its children. They have no children of their own.
     fn processes(&self) -> Vec<Pid> {
         let Some(first) = self.lock().as_ref().filter(|daemon| daemon.is_running()).map(Daemon::pid) else {
             return Vec::new();
@@ -319,7 +312,7 @@ impl Drop for PostgresServer {
     }
 }
 
-/// A program of the newest PostgreSQL that Debian has installed, or the one on the path.
+/// The path of a program of the newest PostgreSQL that Debian has installed, or its bare name for a search in `PATH`.
 pub(super) fn binary(name: &str) -> PathBuf {
     let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let number = |path: &Path| path.file_name()?.to_str()?.parse::<u32>().ok();
@@ -330,8 +323,8 @@ pub(super) fn binary(name: &str) -> PathBuf {
     newest.map_or_else(|| PathBuf::from(name), |folder| folder.join("bin").join(name))
 }
 
-/// A program and its arguments, to be run by an account that is not root.
-pub(super) fn words(program: &Path, args: &[String]) -> (String, Vec<String>) {
+/// A program and its arguments, wrapped so that the tests' root account runs them as [`ACCOUNT`].
+pub(super) fn run_by_account(program: &Path, args: &[String]) -> (String, Vec<String>) {
     let program = program.to_string_lossy().into_owned();
     if !rustix::process::geteuid().is_root() {
         return (program, args.to_vec());
@@ -343,41 +336,41 @@ pub(super) fn words(program: &Path, args: &[String]) -> (String, Vec<String>) {
     ("setpriv".to_owned(), all)
 }
 
-fn as_account(program: &Path, args: &[&str]) -> Command {
+fn account_command(program: &Path, args: &[&str]) -> Command {
     let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
-    let (program, args) = words(program, &args);
+    let (program, args) = run_by_account(program, &args);
     let mut command = Command::new(program);
-    // Not everyone may look into the folder that the tests run in.
+    // `ACCOUNT` may have no access to the folder in which the tests run.
     command.args(args).current_dir("/");
     command
 }
 
-/// Gives a folder to the account that runs the server.
-pub(super) fn give(folder: &Path) {
+/// Makes [`ACCOUNT`] the owner of a folder, if it runs the server.
+pub(super) fn give_to_account(folder: &Path) {
     if rustix::process::geteuid().is_root() {
-        succeed(Command::new("chown").arg("-R").arg(ACCOUNT).arg(folder));
+        run_command(Command::new("chown").arg("-R").arg(ACCOUNT).arg(folder));
     }
 }
 
-fn succeed(command: &mut Command) {
+fn run_command(command: &mut Command) {
     match command.output() {
         Ok(output) if output.status.success() => {}
-        Ok(output) => panic!("{command:?}: {}", failure(&output)),
+        Ok(output) => panic!("{command:?}: {}", command_failure(&output)),
         Err(error) => panic!("{command:?}: {error}: is the package postgresql installed?"),
     }
 }
 
-fn said(output: &[u8]) -> String {
+fn text(output: &[u8]) -> String {
     String::from_utf8_lossy(output).trim_end().to_owned()
 }
 
-pub(super) fn failure(output: &Output) -> io::Error {
-    io::Error::other(format!("{}: {}", output.status, said(&output.stderr)))
+pub(super) fn command_failure(output: &Output) -> io::Error {
+    io::Error::other(format!("{}: {}", output.status, text(&output.stderr)))
 }
 
 fn signal_all(pids: &[Pid], signal: Signal) {
     for pid in pids {
-        // Some may have ended by themselves.
+        // A process may have ended meanwhile.
         let _ = kill_process(*pid, signal);
     }
 }
@@ -390,13 +383,13 @@ fn children(parent: Pid) -> Vec<Pid> {
     pids.filter(is_child).collect()
 }
 
-/// What `/proc` says after the name: state, parent, and so on.
+/// The fields of `/proc/PID/stat` after the name: state, parent, and so on.
 fn stat(pid: Pid) -> Option<Vec<String>> {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
     Some(stat.rsplit(')').next()?.split_whitespace().map(str::to_owned).collect())
 }
 
-fn runs(pid: Pid) -> bool {
+fn is_running(pid: Pid) -> bool {
     stat(pid).is_some_and(|fields| fields.first().is_some_and(|state| state != "Z"))
 }
 

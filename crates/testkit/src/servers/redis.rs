@@ -1,4 +1,4 @@
-//! Redis: one server, plainly or by TLS.
+//! One Redis server, with or without TLS.
 
 use std::{
     fs,
@@ -7,7 +7,7 @@ use std::{
     sync::Mutex,
 };
 
-use super::daemon::{Daemon, dial, eventually, free_port, fresh_folder};
+use super::daemon::{Daemon, connect_to, free_port, fresh_folder};
 
 /// A Redis server.
 ///
@@ -23,22 +23,22 @@ pub struct RedisServer {
     tls_port: Option<u16>,
     folder: PathBuf,
     options: Vec<String>,
-    /// What the test itself needs to be let in.
+    /// The password of the user `default`, for the commands of the test itself.
     password: Option<String>,
     environment: Vec<String>,
     daemon: Mutex<Option<Daemon>>,
 }
 
 impl RedisServer {
-    /// One that keeps nothing on disk.
+    /// Starts a server that keeps nothing on disk.
     ///
     /// # Panics
-    /// If `redis-server` is not installed or does not serve.
+    /// If `redis-server` is not installed or does not answer.
     pub fn start() -> RedisServer {
         RedisServer::with(&[])
     }
 
-    /// One with options more, as on its command line: `["--appendonly", "yes"]`.
+    /// Starts a server with additional options, as on its command line: `["--appendonly", "yes"]`.
     ///
     /// # Panics
     /// As [`start`](RedisServer::start).
@@ -46,7 +46,7 @@ impl RedisServer {
         RedisServer::in_environment(options, Vec::new())
     }
 
-    /// One with options more, and with these variables: `NAME=value`.
+    /// Starts a server with additional options and environment variables: `NAME=value`.
     ///
     /// # Panics
     /// As [`start`](RedisServer::start).
@@ -54,7 +54,7 @@ impl RedisServer {
         RedisServer::new(options, environment, None)
     }
 
-    /// One that speaks TLS as well, on a port of its own; and plainly to the test.
+    /// Starts a server that accepts TLS on a second port. The commands of the test itself use the port without TLS.
     ///
     /// # Panics
     /// As [`start`](RedisServer::start).
@@ -71,7 +71,7 @@ impl RedisServer {
         });
         let has = |name: &str| options.iter().any(|option| option == name);
         if has("--cluster-enabled") && !has("--cluster-port") {
-            // Else it takes the port 10,000 above its own, which may be anybody's.
+            // By default the port is 10,000 above the server's own, which another process may have taken.
             options.extend(["--cluster-port".to_owned(), free_port().to_string()]);
         }
         let password =
@@ -92,6 +92,7 @@ impl RedisServer {
     fn run(&self) {
         let mut args: Vec<String> = vec!["--port".into(), self.port.to_string()];
         let folder = self.folder.to_string_lossy().into_owned();
+        // `--save ""`: no snapshots. `--repl-diskless-sync-delay 0`: a replica syncs at once instead of after 5 s.
         let fixed = [
             "--bind",
             "127.0.0.1",
@@ -104,69 +105,71 @@ impl RedisServer {
             "--loglevel",
         ];
         args.extend(fixed.map(str::to_owned));
-        args.extend(["notice", "--logfile", "log", "--enable-debug-command", "yes"].map(str::to_owned));
+        args.extend(["notice", "--enable-debug-command", "yes"].map(str::to_owned));
         args.extend(self.options.iter().cloned());
-        // What comes first is started by `env`, which takes variables before the program.
+        // `Daemon` starts its program through `env`, which takes variables before the program.
         let mut words: Vec<String> = self.environment.clone();
         words.push("redis-server".to_owned());
         words.append(&mut args);
         let (first, rest) = words.split_first().expect("there is the program at least");
-        *self.lock() = Some(Daemon::start(first, rest, &self.folder.join("out"), Some(&self.folder)));
-        eventually("redis-server does not serve: is the package redis-server installed?", || {
-            let answer = ask(self.port, &["PING"])?;
-            let ready = answer == "PONG" || answer.contains("NOAUTH");
-            if ready { Ok(()) } else { Err(io::Error::other(answer)) }
+        let daemon = Daemon::start(first, rest, &self.folder.join("log"), Some(&self.folder));
+        daemon.await_answer("redis-server (package redis-server)", || {
+            let reply = send_command(self.port, &["PING"])?;
+            let ready = reply == "PONG" || reply.contains("NOAUTH");
+            if ready { Ok(()) } else { Err(io::Error::other(reply)) }
         });
+        *self.lock() = Some(daemon);
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<Daemon>> {
         self.daemon.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Where it listens.
+    /// The port without TLS.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Where it listens for TLS.
+    /// The port for TLS.
     ///
     /// # Panics
-    /// If it was not started [with it](RedisServer::with_tls).
+    /// If it was not started by [`with_tls`](RedisServer::with_tls).
     pub fn tls_port(&self) -> u16 {
-        self.tls_port.expect("it speaks TLS")
+        self.tls_port.expect("it was started with TLS")
     }
 
-    /// Where other servers find it: by TLS, if it speaks that.
+    /// The port for other servers: the one for TLS, if there is one.
     pub(super) fn peer_port(&self) -> u16 {
         self.tls_port.unwrap_or(self.port)
     }
 
-    /// Its URL.
+    /// The URL of the port without TLS.
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/", self.port)
     }
 
-    /// Its folder.
+    /// The folder of its data.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Asks it something; the answer as a line, the items of a list parted by spaces. With `--requirepass` among its
-    /// options, as the user `default`.
+    /// Executes a command. Returns the reply as one line, the items of a list separated by spaces. With `--requirepass`
+    /// among the options, the command is executed as the user `default`.
     ///
     /// # Panics
-    /// If it does not answer.
+    /// If the server does not reply.
     pub fn command(&self, words: &[&str]) -> String {
-        self.ask(words).unwrap_or_else(|error| panic!("{words:?}: {error}"))
+        self.try_command(words).unwrap_or_else(|error| panic!("{words:?}: {error}"))
     }
 
-    pub(super) fn ask(&self, words: &[&str]) -> io::Result<String> {
-        ask_as(self.port, self.password.as_deref(), words)
+    pub(super) fn try_command(&self, words: &[&str]) -> io::Result<String> {
+        send_command_as(self.port, self.password.as_deref(), words)
     }
 
-    /// Whether it says that it is a primary. Sentinels that promote it hang up on everyone; then it does not say so yet.
+    /// Whether the server reports the role of a primary. False if it does not reply: a Sentinel that promotes a server
+    /// closes all its connections.
     pub fn is_primary(&self) -> bool {
-        self.ask(&["ROLE"]).is_ok_and(|role| role.starts_with("master"))
+        self.try_command(&["ROLE"]).is_ok_and(|role| role.starts_with("master"))
     }
 
     /// Whether it runs and is not frozen.
@@ -174,20 +177,20 @@ impl RedisServer {
         self.lock().as_ref().is_some_and(Daemon::is_awake)
     }
 
-    /// Kills it at once. It stays down until [`run_again`](RedisServer::run_again).
+    /// Kills the server at once. It stays down until [`run_again`](RedisServer::run_again).
     pub fn kill(&self) {
         if let Some(daemon) = &*self.lock() {
             daemon.kill();
         }
     }
 
-    /// Starts it again on the same port, with what is on its disk. Without `--appendonly yes` that is nothing.
+    /// Starts the server again on the same port, with the data on its disk. Without `--appendonly yes` there is none.
     ///
     /// # Panics
-    /// If it does not serve.
+    /// If it does not answer.
     pub fn run_again(&self) {
         let kept = fresh_folder("redis-kept");
-        // The folder goes with the process that is down; its data moves to the next one.
+        // Dropping the old process removes its folder, so the data is copied away and back.
         let _ = copy_folder(&self.folder, &kept);
         *self.lock() = None;
         let _ = copy_folder(&kept, &self.folder);
@@ -195,15 +198,15 @@ impl RedisServer {
         self.run();
     }
 
-    /// Stops it: it is there and does not answer.
+    /// Stops the server (SIGSTOP): it is alive and does not answer.
     ///
     /// # Panics
-    /// If it is down.
+    /// If it does not run.
     pub fn freeze(&self) {
         self.lock().as_ref().expect("it runs").freeze();
     }
 
-    /// Lets it go on.
+    /// Continues a frozen server.
     pub fn thaw(&self) {
         if let Some(daemon) = &*self.lock() {
             daemon.thaw();
@@ -211,14 +214,14 @@ impl RedisServer {
     }
 }
 
-/// What a server that speaks TLS shows, and whose signature it trusts: files in PEM.
+/// The PEM files of a server with TLS.
 #[derive(Clone, Debug)]
 pub struct TlsFiles {
-    /// Its certificate.
+    /// The certificate of the server.
     pub certificate: PathBuf,
-    /// The key of that.
+    /// The private key of the certificate.
     pub key: PathBuf,
-    /// Whoever signed the certificates of its peers.
+    /// The certificate of the authority that signed the certificates of its peers.
     pub authority: PathBuf,
 }
 
@@ -253,36 +256,37 @@ fn copy_folder(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Asks a server something over a connection of its own.
-pub(super) fn ask(port: u16, words: &[&str]) -> io::Result<String> {
+/// Executes a command over a new connection.
+pub(super) fn send_command(port: u16, words: &[&str]) -> io::Result<String> {
     let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
-    ask_all(port, &[words]).map(|mut answers| answers.remove(0))
+    send_commands(port, &[words]).map(|mut replies| replies.remove(0))
 }
 
-/// The same, as the user `default` with this password.
-pub(super) fn ask_as(port: u16, password: Option<&str>, words: &[&str]) -> io::Result<String> {
-    let Some(password) = password else { return ask(port, words) };
-    let questions =
+/// Executes a command over a new connection, as the user `default` with this password.
+pub(super) fn send_command_as(port: u16, password: Option<&str>, words: &[&str]) -> io::Result<String> {
+    let Some(password) = password else { return send_command(port, words) };
+    let commands =
         [&["AUTH", password], words].map(|words| words.iter().map(|&word| word.to_owned()).collect());
-    ask_all(port, &questions).map(|mut answers| answers.remove(1))
+    send_commands(port, &commands).map(|mut replies| replies.remove(1))
 }
 
-/// Asks a server several things in one go: an answer each.
-pub(super) fn ask_all(port: u16, questions: &[Vec<String>]) -> io::Result<Vec<String>> {
-    let mut stream = dial(port)?;
+/// Executes several commands in one pipeline. Returns a reply for each.
+pub(super) fn send_commands(port: u16, commands: &[Vec<String>]) -> io::Result<Vec<String>> {
+    let mut stream = connect_to(port)?;
     let mut request = String::new();
-    for words in questions {
+    for words in commands {
         request.push_str(&format!("*{}\r\n", words.len()));
         for word in words {
             request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
         }
     }
     stream.write_all(request.as_bytes())?;
-    let mut answers = BufReader::new(stream);
-    questions.iter().map(|_| read_answer(&mut answers)).collect()
+    let mut replies = BufReader::new(stream);
+    commands.iter().map(|_| read_reply(&mut replies)).collect()
 }
 
-fn read_answer(from: &mut impl io::BufRead) -> io::Result<String> {
+/// Reads one reply of the Redis protocol (RESP 2).
+fn read_reply(from: &mut impl io::BufRead) -> io::Result<String> {
     let mut line = String::new();
     from.read_line(&mut line)?;
     let line = line.trim_end();
@@ -297,7 +301,7 @@ fn read_answer(from: &mut impl io::BufRead) -> io::Result<String> {
             Ok(String::from_utf8_lossy(&bytes).into_owned())
         }
         ('*', Some(length)) => {
-            let items = (0..length).map(|_| read_answer(from)).collect::<io::Result<Vec<_>>>()?;
+            let items = (0..length).map(|_| read_reply(from)).collect::<io::Result<Vec<_>>>()?;
             Ok(items.join(" "))
         }
         ('$' | '*', None) => Ok(String::new()),

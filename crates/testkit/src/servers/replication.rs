@@ -1,43 +1,45 @@
-//! A Redis primary, its replicas, and three Sentinels: plainly, or by TLS and with passwords.
+//! A Redis primary, its replicas and three Sentinels, with or without TLS and passwords.
 
 use std::{fs, io};
 
 use super::{
     daemon::{Daemon, eventually, free_port, fresh_folder},
-    redis::{RedisServer, TlsFiles, ask_as},
+    redis::{RedisServer, TlsFiles, send_command_as},
 };
 
-/// A primary, its replicas, and three Sentinels that watch over them.
+/// A primary, its replicas, and three Sentinels that monitor them.
 #[derive(Debug)]
 pub struct Replication {
-    /// The servers: at the start, the first is the primary.
+    /// The servers. At the start, the first one is the primary.
     pub servers: Vec<RedisServer>,
     /// The Sentinels.
     pub sentinels: Vec<Sentinel>,
 }
 
-/// What guards a [`Replication`]: TLS between all of them, and passwords that differ between servers and Sentinels. The
-/// user `default` needs one on each; users for clients are for the test to make.
+/// TLS and passwords of a [`Replication`].
+///
+/// All connections between servers and Sentinels use TLS. The user `default` needs a password, which differs between
+/// servers and Sentinels. The test creates the users for its clients itself.
 #[derive(Clone, Copy, Debug)]
-pub struct Guard<'a> {
-    /// What the servers show.
+pub struct ReplicationSecurity<'a> {
+    /// The TLS files of the servers.
     pub servers: &'a TlsFiles,
-    /// What the Sentinels show.
+    /// The TLS files of the Sentinels.
     pub sentinels: &'a TlsFiles,
-    /// Under which host the Sentinels know the servers: an address or a name of this machine.
+    /// The host by which the Sentinels know the servers: an address or a name of this machine.
     pub host: &'a str,
-    /// Lines more in the configuration of each Sentinel.
+    /// Additional lines in the configuration of each Sentinel.
     pub lines: &'a [&'a str],
 }
 
-impl<'a> Guard<'a> {
-    /// All show the same, and are known by their address.
-    pub fn new(files: &'a TlsFiles) -> Guard<'a> {
-        Guard { servers: files, sentinels: files, host: HOST, lines: &[] }
+impl<'a> ReplicationSecurity<'a> {
+    /// The same TLS files for all servers and Sentinels, which know each other by address.
+    pub fn new(files: &'a TlsFiles) -> ReplicationSecurity<'a> {
+        ReplicationSecurity { servers: files, sentinels: files, host: HOST, lines: &[] }
     }
 }
 
-/// A Sentinel.
+/// A Redis Sentinel.
 #[derive(Debug)]
 pub struct Sentinel {
     port: u16,
@@ -47,77 +49,80 @@ pub struct Sentinel {
 }
 
 const HOST: &str = "127.0.0.1";
-/// Of the user `default`: on the servers, and on the Sentinels.
+/// The password of the user `default` on the servers.
 const SERVERS_PASSWORD: &str = "among-servers";
+/// The password of the user `default` on the Sentinels.
 const SENTINELS_PASSWORD: &str = "among-sentinels";
-/// By which the Sentinels are let in by the servers, with what the manual says that they need.
-const WATCHER_PASSWORD: &str = "from-sentinel-to-server";
-const WATCHER: &str = "ACL SETUSER sentinel on >from-sentinel-to-server allchannels +multi +slaveof +ping +exec \
+/// The password of the user `sentinel` on the servers.
+const SENTINEL_USER_PASSWORD: &str = "from-sentinel-to-server";
+/// Creates the user `sentinel` on a server, with the permissions that the Redis manual lists for Sentinels.
+const SENTINEL_USER: &str = "ACL SETUSER sentinel on >from-sentinel-to-server allchannels +multi +slaveof +ping +exec \
      +subscribe +config|rewrite +role +publish +info +client|setname +client|kill +script|kill";
 
 impl Replication {
-    /// The name under which the Sentinels know the primary.
+    /// The service name by which the Sentinels know the primary.
     pub const SERVICE: &'static str = "main";
 
-    /// A primary with this many replicas, all in step, and no Sentinels.
+    /// Starts a primary with this many replicas, which have caught up, and no Sentinels.
     ///
     /// # Panics
-    /// If they do not serve.
+    /// If they do not answer.
     pub fn without_sentinels(replicas: usize) -> Replication {
-        Replication::of(replicas, None)
+        Replication::start_servers(replicas, None)
     }
 
-    /// The same, with three Sentinels that agree on the primary and take it for dead after a second.
+    /// Starts a primary with this many replicas and three Sentinels, which consider the primary dead after a second.
     ///
     /// # Panics
-    /// If they do not serve.
+    /// If they do not answer.
     pub fn start(replicas: usize) -> Replication {
-        Replication::of(replicas, None).watched(None)
+        Replication::start_servers(replicas, None).with_sentinels(None)
     }
 
-    /// The same, by TLS and with passwords.
+    /// As [`start`](Replication::start), with TLS and passwords.
     ///
     /// # Panics
-    /// If they do not serve.
-    pub fn guarded(replicas: usize, guard: &Guard<'_>) -> Replication {
-        let replication = Replication::of(replicas, Some(guard));
+    /// If they do not answer.
+    pub fn guarded(replicas: usize, security: &ReplicationSecurity<'_>) -> Replication {
+        let replication = Replication::start_servers(replicas, Some(security));
         for server in &replication.servers {
-            let words: Vec<&str> = WATCHER.split_whitespace().collect();
+            let words: Vec<&str> = SENTINEL_USER.split_whitespace().collect();
             assert_eq!(server.command(&words), "OK");
         }
-        replication.watched(Some(guard))
+        replication.with_sentinels(Some(security))
     }
 
-    fn of(replicas: usize, guard: Option<&Guard<'_>>) -> Replication {
+    fn start_servers(replicas: usize, security: Option<&ReplicationSecurity<'_>>) -> Replication {
         let run = |more: &[&str]| {
-            let Some(guard) = guard else { return RedisServer::with(more) };
+            let Some(security) = security else { return RedisServer::with(more) };
             let mut options = vec!["--requirepass", SERVERS_PASSWORD, "--masterauth", SERVERS_PASSWORD];
-            options.extend(["--tls-replication", "yes", "--replica-announce-ip", guard.host]);
+            options.extend(["--tls-replication", "yes", "--replica-announce-ip", security.host]);
             options.extend(more);
-            RedisServer::with_tls(guard.servers, &options)
+            RedisServer::with_tls(security.servers, &options)
         };
         let primary = run(&[]);
-        let of = format!("{} {}", guard.map_or(HOST, |guard| guard.host), primary.peer_port());
+        let of = format!("{} {}", security.map_or(HOST, |security| security.host), primary.peer_port());
         let mut servers = vec![primary];
         servers.extend((0..replicas).map(|_| run(&["--replicaof", &of])));
+        // `WAIT` shows that the replicas have caught up, not only that they are connected.
         let count = replicas.to_string();
         eventually("the replicas do not follow", || {
-            let info = servers[0].ask(&["INFO", "replication"])?;
+            let info = servers[0].try_command(&["INFO", "replication"])?;
             let online = info.matches("state=online").count() == replicas;
-            let acknowledged = servers[0].ask(&["WAIT", &count, "1000"])? == count;
+            let acknowledged = servers[0].try_command(&["WAIT", &count, "1000"])? == count;
             if online && acknowledged { Ok(()) } else { Err(io::Error::other(info)) }
         });
         Replication { servers, sentinels: Vec::new() }
     }
 
-    fn watched(mut self, guard: Option<&Guard<'_>>) -> Replication {
+    fn with_sentinels(mut self, security: Option<&ReplicationSecurity<'_>>) -> Replication {
         let primary = self.servers[0].peer_port();
-        self.sentinels.extend((0..3).map(|_| Sentinel::start(primary, guard)));
-        let known_as = format!("{}:", guard.map_or(HOST, |guard| guard.host));
+        self.sentinels.extend((0..3).map(|_| Sentinel::start(primary, security)));
+        let known_as = format!("{}:", security.map_or(HOST, |security| security.host));
         for sentinel in &self.sentinels {
             eventually("the Sentinels do not agree", || {
-                let quorum = sentinel.ask(&["SENTINEL", "CKQUORUM", Replication::SERVICE])?;
-                let known = sentinel.ask(&["SENTINEL", "REPLICAS", Replication::SERVICE])?;
+                let quorum = sentinel.try_command(&["SENTINEL", "CKQUORUM", Replication::SERVICE])?;
+                let known = sentinel.try_command(&["SENTINEL", "REPLICAS", Replication::SERVICE])?;
                 let replicas_known = known.matches(&known_as).count() >= self.servers.len() - 1;
                 let ready = quorum.starts_with("OK 3 usable") && replicas_known;
                 if ready { Ok(()) } else { Err(io::Error::other(format!("{quorum} {known}"))) }
@@ -126,7 +131,7 @@ impl Replication {
         self
     }
 
-    /// The URL by which a client finds the primary; of the ports for TLS, if there are such.
+    /// The URL by which a client finds the primary. With TLS, it has the TLS ports of the Sentinels.
     pub fn url(&self) -> String {
         let port = |sentinel: &Sentinel| sentinel.tls_port.unwrap_or(sentinel.port);
         let hosts: Vec<_> =
@@ -134,20 +139,21 @@ impl Replication {
         format!("redis+sentinel://{}/{}", hosts.join(","), Replication::SERVICE)
     }
 
-    /// Where the Sentinels say that the primary is. With TLS, that is its port for it.
+    /// The port of the primary, as the first Sentinel reports it. With TLS, its TLS port.
     ///
     /// # Panics
-    /// If none answers.
+    /// If the Sentinel does not reply.
     pub fn primary_port(&self) -> u16 {
         let sentinel = self.sentinels.first().expect("there are Sentinels");
-        eventually("a Sentinel does not answer", || {
-            let answer = sentinel.ask(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", Replication::SERVICE])?;
-            let port = answer.split(' ').nth(1).and_then(|port| port.parse().ok());
-            port.ok_or_else(|| io::Error::other(answer))
+        eventually("a Sentinel does not report the primary", || {
+            let reply =
+                sentinel.try_command(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", Replication::SERVICE])?;
+            let port = reply.split(' ').nth(1).and_then(|port| port.parse().ok());
+            port.ok_or_else(|| io::Error::other(reply))
         })
     }
 
-    /// Waits until the Sentinels have made another server the primary, and it knows.
+    /// Waits until the Sentinels have made a server other than that on port `from` the primary, and the server knows.
     ///
     /// # Panics
     /// If that does not happen.
@@ -155,24 +161,20 @@ impl Replication {
         eventually("no failover", || {
             let now = self.primary_port();
             let server = self.servers.iter().find(|server| server.peer_port() == now && now != from);
-            let server = server.ok_or_else(|| io::Error::other("still the old one"))?;
-            let role = server.ask(&["ROLE"])?;
+            let server = server.ok_or_else(|| io::Error::other("it is still the old primary"))?;
+            let role = server.try_command(&["ROLE"])?;
             if role.starts_with("master") { Ok(server) } else { Err(io::Error::other(role)) }
         })
     }
 }
 
 impl Sentinel {
-    fn start(primary: u16, guard: Option<&Guard<'_>>) -> Sentinel {
+    fn start(primary: u16, security: Option<&ReplicationSecurity<'_>>) -> Sentinel {
         let (port, folder) = (free_port(), fresh_folder("sentinel"));
         let (path, service) = (folder.join("sentinel.conf"), Replication::SERVICE);
-        let host = guard.map_or(HOST, |guard| guard.host);
-        let mut lines = vec![
-            format!("port {port}"),
-            "bind 127.0.0.1".to_owned(),
-            format!("dir {}", folder.display()),
-            "logfile log".to_owned(),
-        ];
+        let host = security.map_or(HOST, |security| security.host);
+        let mut lines =
+            vec![format!("port {port}"), "bind 127.0.0.1".to_owned(), format!("dir {}", folder.display())];
         if host != HOST {
             lines.extend(
                 ["resolve-hostnames", "announce-hostnames"].map(|what| format!("sentinel {what} yes")),
@@ -183,53 +185,54 @@ impl Sentinel {
             format!("sentinel down-after-milliseconds {service} 1000"),
             format!("sentinel failover-timeout {service} 5000"),
         ]);
-        let tls_port = guard.map(|guard| {
+        let tls_port = security.map(|security| {
             let tls_port = free_port();
-            lines.extend(guard.sentinels.settings(tls_port).map(|(name, value)| format!("{name} {value}")));
+            lines
+                .extend(security.sentinels.settings(tls_port).map(|(name, value)| format!("{name} {value}")));
             lines.extend([
                 "tls-replication yes".to_owned(),
                 format!("requirepass {SENTINELS_PASSWORD}"),
                 format!("sentinel sentinel-pass {SENTINELS_PASSWORD}"),
                 format!("sentinel auth-user {service} sentinel"),
-                format!("sentinel auth-pass {service} {WATCHER_PASSWORD}"),
+                format!("sentinel auth-pass {service} {SENTINEL_USER_PASSWORD}"),
             ]);
-            lines.extend(guard.lines.iter().map(|&line| line.to_owned()));
+            lines.extend(security.lines.iter().map(|&line| line.to_owned()));
             tls_port
         });
         fs::write(&path, lines.join("\n") + "\n").expect("a configuration can be written");
         let args = [path.to_string_lossy().into_owned(), "--sentinel".to_owned()];
-        let daemon = Daemon::start("redis-server", &args, &folder.join("out"), Some(&folder));
-        let sentinel = Sentinel { port, tls_port, password: guard.map(|_| SENTINELS_PASSWORD), daemon };
-        eventually("a Sentinel does not serve", || sentinel.ask(&["PING"]));
+        let daemon = Daemon::start("redis-server", &args, &folder.join("log"), Some(&folder));
+        let sentinel = Sentinel { port, tls_port, password: security.map(|_| SENTINELS_PASSWORD), daemon };
+        sentinel.daemon.await_answer("a Sentinel (package redis-server)", || sentinel.try_command(&["PING"]));
         sentinel
     }
 
-    fn ask(&self, words: &[&str]) -> io::Result<String> {
-        ask_as(self.port, self.password, words)
+    fn try_command(&self, words: &[&str]) -> io::Result<String> {
+        send_command_as(self.port, self.password, words)
     }
 
-    /// Where it listens without TLS.
+    /// The port without TLS.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Asks it something, as [`RedisServer::command`] does.
+    /// Executes a command, as [`RedisServer::command`] does.
     ///
     /// # Panics
-    /// If it does not answer.
+    /// If the Sentinel does not reply.
     pub fn command(&self, words: &[&str]) -> String {
-        self.ask(words).unwrap_or_else(|error| panic!("{words:?}: {error}"))
+        self.try_command(words).unwrap_or_else(|error| panic!("{words:?}: {error}"))
     }
 
-    /// Stops it: it is there and does not answer.
+    /// Stops the Sentinel (SIGSTOP): it is alive and does not answer.
     ///
     /// # Panics
-    /// If it is down.
+    /// If it does not run.
     pub fn freeze(&self) {
         self.daemon.freeze();
     }
 
-    /// Lets it go on.
+    /// Continues a frozen Sentinel.
     pub fn thaw(&self) {
         self.daemon.thaw();
     }

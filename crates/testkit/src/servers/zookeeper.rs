@@ -1,4 +1,4 @@
-//! ZooKeeper: one server, or an ensemble of three.
+//! One ZooKeeper server, or an ensemble of three.
 
 use std::{
     fmt::Write as _,
@@ -8,14 +8,14 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use super::daemon::{Daemon, dial, eventually, free_port, fresh_folder};
+use super::daemon::{Daemon, connect_to, eventually, free_port, fresh_folder};
 
-/// The servers' `tickTime`, in milliseconds: sessions are 2 to 20 of them.
+/// The servers' `tickTime`, in milliseconds. A session timeout is 2 to 20 ticks.
 const TICK_MS: u32 = 200;
-/// Where Debian keeps what the servers run on: the package names its needs in its manifest.
+/// The class path of Debian's package. The manifest of the jar names the jars that it depends on.
 const CLASSPATH: &str = "/usr/share/java/zookeeper.jar";
 
-/// A ZooKeeper server, or one of an ensemble.
+/// A ZooKeeper server: alone, or one of an ensemble.
 ///
 /// ```no_run
 /// use leasehold_testkit::servers::ZooKeeperServer;
@@ -31,14 +31,14 @@ pub struct ZooKeeperServer {
 }
 
 impl ZooKeeperServer {
-    /// One that stands alone.
+    /// Starts a standalone server.
     ///
     /// # Panics
-    /// If the package `zookeeper` is not installed, or it does not serve.
+    /// If the package `zookeeper` is not installed, or the server does not answer.
     pub fn start() -> ZooKeeperServer {
         let server = ZooKeeperServer::prepare(free_port(), 1, "");
         server.run();
-        server.serves();
+        server.await_answer();
         server
     }
 
@@ -47,6 +47,8 @@ impl ZooKeeperServer {
         let data = folder.join("data");
         fs::create_dir_all(&data).expect("a folder can be made");
         fs::write(data.join("myid"), number.to_string()).expect("a file can be written");
+        // Without the admin server, whose port 8080 may be taken; with every four-letter command; without a limit of
+        // connections from one address, because all clients of a test have the same.
         let config = format!(
             "tickTime={TICK_MS}\ninitLimit=100\nsyncLimit=25\ndataDir={}\nclientPort={port}\n\
              clientPortAddress=127.0.0.1\nadmin.enableServer=false\n4lw.commands.whitelist=*\nmaxClientCnxns=0\n\
@@ -59,28 +61,29 @@ impl ZooKeeperServer {
 
     fn run(&self) {
         let config = self.folder.join("zoo.cfg").to_string_lossy().into_owned();
-        // Small, and quick to start: what a test needs of it is little.
+        // A small heap and a simple compiler, for a quick start.
         let fixed = [
             "-Xmx128m",
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
             "-Xshare:auto",
             "-Djava.net.preferIPv4Stack=true",
-            // An acknowledged write is in the hands of the system: a killed server has it, and no disk is waited for.
+            // Writes do not wait for the disk. They survive a kill of the server, because the kernel has them.
             "-Dzookeeper.forceSync=no",
             "-cp",
             CLASSPATH,
             "org.apache.zookeeper.server.quorum.QuorumPeerMain",
         ];
         let args: Vec<String> = fixed.into_iter().map(str::to_owned).chain([config]).collect();
-        *self.lock() = Some(Daemon::start("java", &args, &self.folder.join("out"), Some(&self.folder)));
+        *self.lock() = Some(Daemon::start("java", &args, &self.folder.join("log"), Some(&self.folder)));
     }
 
-    fn serves(&self) {
-        let what = "ZooKeeper does not serve: are the packages zookeeper and default-jre-headless installed?";
-        eventually(what, || {
-            let answer = ask(self.port, "srvr")?;
-            if answer.contains("Mode:") { Ok(()) } else { Err(io::Error::other(answer)) }
+    fn await_answer(&self) {
+        let daemon = self.lock();
+        let daemon = daemon.as_ref().expect("it was started");
+        daemon.await_answer("ZooKeeper (packages zookeeper and default-jre-headless)", || {
+            let reply = ask(self.port, "srvr")?;
+            if reply.contains("Mode:") { Ok(()) } else { Err(io::Error::other(reply)) }
         });
     }
 
@@ -88,66 +91,66 @@ impl ZooKeeperServer {
         self.daemon.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where it listens.
+    /// The port for clients.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Its URL, with a session of two seconds.
+    /// The URL of the server, with a session timeout of two seconds.
     pub fn url(&self) -> String {
         format!("zookeeper://127.0.0.1:{}/?session_timeout=2s&tick={TICK_MS}ms", self.port)
     }
 
-    /// Says a word of four letters to it: `ruok`, `srvr`, `mntr`, `wchs`.
+    /// Sends a four-letter command (`ruok`, `srvr`, `mntr`, `wchs`) and returns the reply.
     ///
     /// # Panics
-    /// If it does not answer.
+    /// If the server does not reply.
     pub fn ask(&self, word: &str) -> String {
         ask(self.port, word).unwrap_or_else(|error| panic!("{word}: {error}"))
     }
 
-    /// One of the numbers that it counts, by its name: `zk_packets_received`.
+    /// The value of a metric of the server, such as `zk_packets_received`.
     ///
     /// # Panics
-    /// If it does not answer, or has no such number.
+    /// If the server does not reply, or has no such metric.
     pub fn number(&self, name: &str) -> i64 {
-        let answer = self.ask("mntr");
-        let line = answer.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
-        #[expect(clippy::cast_possible_truncation, reason = "what is counted is a whole number")]
-        line.map_or_else(|| panic!("no {name} in {answer}"), |number| number as i64)
+        let reply = self.ask("mntr");
+        let line = reply.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
+        #[expect(clippy::cast_possible_truncation, reason = "the metrics that tests read are whole numbers")]
+        line.map_or_else(|| panic!("no {name} in {reply}"), |number| number as i64)
     }
 
-    /// Kills it at once. It stays down until [`run_again`](ZooKeeperServer::run_again).
+    /// Kills the server at once. It stays down until [`run_again`](ZooKeeperServer::run_again).
     pub fn kill(&self) {
         if let Some(daemon) = &*self.lock() {
             daemon.kill();
         }
     }
 
-    /// Starts it again on the same port, with what is on its disk.
+    /// Starts the server again on the same port, with the data on its disk.
     ///
     /// # Panics
-    /// If it does not serve.
+    /// If it does not answer.
     pub fn run_again(&self) {
-        // The folder goes with the process that is down: its data steps aside meanwhile.
+        // Dropping the old process removes its folder, so the folder is moved away and back.
         let kept = fresh_folder("zookeeper-kept").join("folder");
         fs::rename(&self.folder, &kept).expect("a folder can be moved");
         *self.lock() = None;
         fs::rename(&kept, &self.folder).expect("a folder can be moved back");
         let _ = kept.parent().map(fs::remove_dir);
         self.run();
-        self.serves();
+        self.await_answer();
     }
 
-    /// Stops it: it is there and does not answer.
+    /// Stops the server (SIGSTOP): it is alive and does not answer.
     ///
     /// # Panics
-    /// If it is down.
+    /// If it does not run.
     pub fn freeze(&self) {
         self.lock().as_ref().expect("it runs").freeze();
     }
 
-    /// Lets it go on.
+    /// Continues a frozen server.
     pub fn thaw(&self) {
         if let Some(daemon) = &*self.lock() {
             daemon.thaw();
@@ -162,14 +165,14 @@ impl Drop for ZooKeeperServer {
     }
 }
 
-/// Three servers that agree.
+/// An ensemble of three servers.
 #[derive(Debug)]
 pub struct Ensemble {
     servers: Vec<ZooKeeperServer>,
 }
 
 impl Ensemble {
-    /// Starts three.
+    /// Starts the three servers.
     ///
     /// # Panics
     /// As [`ZooKeeperServer::start`].
@@ -184,7 +187,7 @@ impl Ensemble {
         };
         let servers: Vec<_> = ports.iter().enumerate().map(prepare).collect();
         servers.iter().for_each(ZooKeeperServer::run);
-        servers.iter().for_each(ZooKeeperServer::serves);
+        servers.iter().for_each(ZooKeeperServer::await_answer);
         Ensemble { servers }
     }
 
@@ -193,43 +196,43 @@ impl Ensemble {
         &self.servers
     }
 
-    /// Its URL, with a session of three seconds.
+    /// The URL of the ensemble, with a session timeout of three seconds.
     pub fn url(&self) -> String {
         let hosts: Vec<_> = self.servers.iter().map(|server| format!("127.0.0.1:{}", server.port)).collect();
         format!("zookeeper://{}/?session_timeout=3s&tick={TICK_MS}ms", hosts.join(","))
     }
 
-    /// The server that leads.
+    /// The leader.
     ///
     /// # Panics
-    /// If none does.
+    /// If no server leads in time.
     pub fn leader(&self) -> &ZooKeeperServer {
-        eventually("nobody leads the ensemble", || {
+        eventually("no server leads the ensemble", || {
             let leads = |server: &&ZooKeeperServer| {
-                ask(server.port, "srvr").is_ok_and(|answer| answer.contains("Mode: leader"))
+                ask(server.port, "srvr").is_ok_and(|reply| reply.contains("Mode: leader"))
             };
-            self.servers.iter().find(leads).ok_or_else(|| io::Error::other("all follow"))
+            self.servers.iter().find(leads).ok_or_else(|| io::Error::other("no server is the leader"))
         })
     }
 
-    /// One of those that follow.
+    /// One of the followers.
     ///
     /// # Panics
-    /// If none does.
+    /// If no server follows in time.
     pub fn follower(&self) -> &ZooKeeperServer {
-        eventually("nobody follows in the ensemble", || {
+        eventually("no server follows in the ensemble", || {
             let follows = |server: &&ZooKeeperServer| {
-                ask(server.port, "srvr").is_ok_and(|answer| answer.contains("Mode: follower"))
+                ask(server.port, "srvr").is_ok_and(|reply| reply.contains("Mode: follower"))
             };
-            self.servers.iter().find(follows).ok_or_else(|| io::Error::other("none follows"))
+            self.servers.iter().find(follows).ok_or_else(|| io::Error::other("no server is a follower"))
         })
     }
 }
 
 fn ask(port: u16, word: &str) -> io::Result<String> {
-    let mut stream = dial(port)?;
+    let mut stream = connect_to(port)?;
     stream.write_all(word.as_bytes())?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    Ok(answer)
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply)?;
+    Ok(reply)
 }

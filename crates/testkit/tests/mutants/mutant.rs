@@ -1,4 +1,4 @@
-//! The memory backend, wrong in one way.
+//! A wrapper of the memory backend with one flaw.
 
 use std::{
     collections::HashMap,
@@ -13,44 +13,45 @@ use leasehold_core::{
     RenewRequest, Renewal, Resource, Result, Share, Verdict, WhenBlocked, async_trait,
 };
 
+/// What the mutant does wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flaw {
     None,
-    AnyoneReleases,
-    RenewingRevives,
-    RenewingShortens,
-    AskingExtends,
-    TokensStandStill,
+    AnyOwnerReleases,
+    RenewalsRevive,
+    RenewalsShorten,
+    RepeatedAcquiresExtend,
+    TokensDoNotGrow,
     FloorsAreIgnored,
-    AskingAgainIsANewClaim,
-    EveryoneFits,
-    LeaversOvertake,
-    PlacesAreForgotten,
-    PlacesNeverEnd,
-    GrantsNeverEnd,
-    TheWholeTtlRemains,
-    NobodyIsBuried,
-    BuriedHeirsDoNothing,
-    HeirsAreOrdinary,
-    HeirsWaitNoTurn,
+    RepeatedAcquiresAreNewClaims,
+    EveryClaimFits,
+    ClaimsOutsideTheQueueOvertake,
+    WaitersAreForgotten,
+    PlacesNeverExpire,
+    GrantsNeverExpire,
+    RemainingTimeIsTheWholeTtl,
+    TombstonesAreIgnored,
+    CancelledSuccessorsDoNothing,
+    HandoversAreIgnored,
+    HandoversAreUnbounded,
     DowngradesExtend,
-    NothingIsKept,
-    MismatchesAreAdapted,
+    KeepForIsIgnored,
+    MismatchesAreIgnored,
     PausesAreIgnored,
     EvictionsAreIgnored,
-    OrdersMeanAnyone,
+    OrderTokensAreIgnored,
     NothingIsAudited,
     PagesEndEarly,
-    NamesAreFolded,
+    NamesAreLowercased,
     NotesAreLost,
     NotesAreCut,
     BatchesAreReversed,
     HoldersAreHidden,
-    TheLineIsMiscounted,
-    WaitsOversleep,
+    TheQueueIsMiscounted,
+    WakeupsAreLost,
     WaitsNeverEnd,
-    /// Not wrong: it says that it can do nothing beyond the least.
-    CanDoNothing,
+    /// No flaw: the backend only reports that it has none of the optional capabilities.
+    HasNoCapabilities,
 }
 
 #[derive(Debug)]
@@ -58,67 +59,67 @@ pub(crate) struct Mutant {
     inner: Arc<Memory>,
     flaw: Flaw,
     info: BackendInfo,
-    seen: Mutex<Seen>,
+    memory: Mutex<MutantMemory>,
 }
 
-/// What the mutant remembers in order to err.
+/// What the mutant remembers for its flaws.
 #[derive(Debug, Default)]
-struct Seen {
+struct MutantMemory {
     claims: HashMap<ClaimRef, Claim>,
     holders: HashMap<Resource, OwnerToken>,
-    line: HashMap<Resource, Vec<OwnerToken>>,
+    queues: HashMap<Resource, Vec<OwnerToken>>,
     tokens: HashMap<Resource, leasehold_core::FencingToken>,
 }
 
 impl Mutant {
     pub(crate) fn new(inner: Arc<Memory>, flaw: Flaw) -> Mutant {
         let mut info = inner.info().clone();
-        if flaw == Flaw::CanDoNothing {
-            let Capabilities { queue: line, shares, handover: hand_over, keep_for, own_ttl, orders, .. } =
+        if flaw == Flaw::HasNoCapabilities {
+            let Capabilities { queue, shares, handover, keep_for, own_ttl, orders, .. } =
                 &mut info.capabilities;
-            [line, shares, hand_over, keep_for, own_ttl, orders].into_iter().for_each(|can| *can = false);
+            [queue, shares, handover, keep_for, own_ttl, orders].into_iter().for_each(|has| *has = false);
         }
-        Mutant { inner, flaw, info, seen: Mutex::default() }
+        Mutant { inner, flaw, info, memory: Mutex::default() }
     }
 
     fn is(&self, flaw: Flaw) -> bool {
         self.flaw == flaw
     }
 
-    /// What goes to the memory backend instead of the claim.
-    fn bend(&self, claim: &Claim) -> Claim {
-        let mut bent = claim.clone();
-        let known = self.seen.lock().unwrap().claims.contains_key(&claim.reference());
+    /// The claim that the memory backend gets instead of the original.
+    fn alter_claim(&self, claim: &Claim) -> Claim {
+        let mut altered = claim.clone();
+        let known = self.memory.lock().unwrap().claims.contains_key(&claim.reference());
         match self.flaw {
-            Flaw::FloorsAreIgnored => bent.floor = None,
-            Flaw::AskingAgainIsANewClaim if known => {
+            Flaw::FloorsAreIgnored => altered.floor = None,
+            Flaw::RepeatedAcquiresAreNewClaims if known => {
                 let mut bytes = claim.owner.to_bytes();
                 bytes[15] ^= 1;
-                bent.owner = OwnerToken::from_bytes(bytes);
+                altered.owner = OwnerToken::from_bytes(bytes);
             }
-            Flaw::EveryoneFits => bent.share = Share::READ,
-            Flaw::PlacesAreForgotten => bent.when_blocked = WhenBlocked::Leave,
-            Flaw::PlacesNeverEnd => bent.place_ttl *= 1000,
-            Flaw::GrantsNeverEnd => bent.ttl *= 1000,
-            Flaw::NobodyIsBuried => {
-                bent.takes_over_from = claim.takes_over_from.map(|from| Handover::from(from.owner))
+            Flaw::EveryClaimFits => altered.share = Share::READ,
+            Flaw::WaitersAreForgotten => altered.when_blocked = WhenBlocked::Leave,
+            Flaw::PlacesNeverExpire => altered.place_ttl *= 1000,
+            Flaw::GrantsNeverExpire => altered.ttl *= 1000,
+            Flaw::TombstonesAreIgnored => {
+                altered.takes_over_from = claim.takes_over_from.map(|from| Handover::from(from.owner));
             }
-            Flaw::HeirsAreOrdinary => bent.takes_over_from = None,
-            Flaw::NamesAreFolded => bent.resource = folded(&claim.resource),
-            Flaw::NotesAreLost => bent.note = None,
+            Flaw::HandoversAreIgnored => altered.takes_over_from = None,
+            Flaw::NamesAreLowercased => altered.resource = lowercased(&claim.resource),
+            Flaw::NotesAreLost => altered.note = None,
             Flaw::NotesAreCut => {
                 let limit = self.info.limits.note;
-                bent.note = claim.note.as_ref().map(|note| note[..note.len().min(limit)].into());
+                altered.note = claim.note.as_ref().map(|note| note[..note.len().min(limit)].into());
             }
             _ => {}
         }
-        bent
+        altered
     }
 
-    /// Pushes aside whoever stands first in line.
+    /// Removes all waiters from the queue and acquires.
     async fn overtake(&self, claim: &Claim) -> Result<Verdict> {
-        let line = self.seen.lock().unwrap().line.remove(&claim.resource).unwrap_or_default();
-        for owner in line {
+        let queue = self.memory.lock().unwrap().queues.remove(&claim.resource).unwrap_or_default();
+        for owner in queue {
             self.inner
                 .release(&ReleaseRequest::new(ClaimRef { resource: claim.resource.clone(), owner }))
                 .await?;
@@ -127,54 +128,54 @@ impl Mutant {
     }
 
     fn remember(&self, claim: &Claim, verdict: &Verdict) {
-        let mut seen = self.seen.lock().unwrap();
-        seen.claims.insert(claim.reference(), claim.clone());
+        let mut memory = self.memory.lock().unwrap();
+        memory.claims.insert(claim.reference(), claim.clone());
         match verdict {
             Verdict::Granted(grant) => {
-                seen.holders.insert(claim.resource.clone(), claim.owner);
-                seen.tokens.entry(claim.resource.clone()).or_insert(grant.token);
+                memory.holders.insert(claim.resource.clone(), claim.owner);
+                memory.tokens.entry(claim.resource.clone()).or_insert(grant.token);
             }
             Verdict::Blocked(blocked) if blocked.queued => {
-                seen.line.entry(claim.resource.clone()).or_default().push(claim.owner);
+                memory.queues.entry(claim.resource.clone()).or_default().push(claim.owner);
             }
             _ => {}
         }
     }
 
-    /// Errs about a verdict, with the help of the memory backend.
-    async fn twist(&self, claim: &Claim, verdict: Verdict) -> Result<Verdict> {
-        let bent = self.bend(claim);
+    /// The verdict that the caller gets instead of the original.
+    async fn alter_verdict(&self, claim: &Claim, verdict: Verdict) -> Result<Verdict> {
+        let altered = self.alter_claim(claim);
         Ok(match (self.flaw, verdict) {
-            (Flaw::AskingExtends | Flaw::DowngradesExtend, Verdict::Granted(mut grant)) => {
-                if self.is(Flaw::AskingExtends) || claim.takes_over_from.is_some() {
+            (Flaw::RepeatedAcquiresExtend | Flaw::DowngradesExtend, Verdict::Granted(mut grant)) => {
+                if self.is(Flaw::RepeatedAcquiresExtend) || claim.takes_over_from.is_some() {
                     self.inner.renew(&[RenewRequest::new(claim.reference(), claim.ttl)]).await;
                     grant.remaining = grant.remaining.max(claim.ttl);
                 }
                 Verdict::Granted(grant)
             }
-            (Flaw::TokensStandStill, Verdict::Granted(mut grant)) => {
+            (Flaw::TokensDoNotGrow, Verdict::Granted(mut grant)) => {
                 grant.token =
-                    *self.seen.lock().unwrap().tokens.entry(claim.resource.clone()).or_insert(grant.token);
+                    *self.memory.lock().unwrap().tokens.entry(claim.resource.clone()).or_insert(grant.token);
                 Verdict::Granted(grant)
             }
-            (Flaw::TheWholeTtlRemains, Verdict::Granted(mut grant)) => {
+            (Flaw::RemainingTimeIsTheWholeTtl, Verdict::Granted(mut grant)) => {
                 grant.remaining = claim.ttl;
                 Verdict::Granted(grant)
             }
-            (Flaw::LeaversOvertake, Verdict::Blocked(blocked))
+            (Flaw::ClaimsOutsideTheQueueOvertake, Verdict::Blocked(blocked))
                 if blocked.holders.is_empty() && claim.when_blocked == WhenBlocked::Leave =>
             {
                 self.overtake(claim).await?
             }
-            (Flaw::HeirsWaitNoTurn, Verdict::Blocked(_)) if claim.takes_over_from.is_some() => {
+            (Flaw::HandoversAreUnbounded, Verdict::Blocked(_)) if claim.takes_over_from.is_some() => {
                 self.overtake(claim).await?
             }
-            (Flaw::PlacesAreForgotten, Verdict::Blocked(mut blocked)) => {
+            (Flaw::WaitersAreForgotten, Verdict::Blocked(mut blocked)) => {
                 blocked.queued = claim.when_blocked == WhenBlocked::Queue;
                 Verdict::Blocked(blocked)
             }
-            (Flaw::MismatchesAreAdapted, Verdict::Mismatch { capacity }) => {
-                let mut adapted = bent;
+            (Flaw::MismatchesAreIgnored, Verdict::Mismatch { capacity }) => {
+                let mut adapted = altered;
                 adapted.share = Share::new(claim.share.weight().min(capacity), capacity)?;
                 self.inner.acquire(&adapted).await?
             }
@@ -182,7 +183,7 @@ impl Mutant {
                 blocked.holders.clear();
                 Verdict::Blocked(blocked)
             }
-            (Flaw::TheLineIsMiscounted, Verdict::Blocked(mut blocked)) => {
+            (Flaw::TheQueueIsMiscounted, Verdict::Blocked(mut blocked)) => {
                 blocked.ahead += u32::from(blocked.ahead > 0);
                 Verdict::Blocked(blocked)
             }
@@ -191,7 +192,7 @@ impl Mutant {
     }
 }
 
-fn folded(resource: &Resource) -> Resource {
+fn lowercased(resource: &Resource) -> Resource {
     Resource::new(resource.kind(), &resource.id().to_lowercase()).unwrap()
 }
 
@@ -206,49 +207,49 @@ impl Backend for Mutant {
     }
 
     async fn acquire(&self, claim: &Claim) -> Result<Verdict> {
-        let bent = self.bend(claim);
-        if self.is(Flaw::BuriedHeirsDoNothing) {
+        let altered = self.alter_claim(claim);
+        if self.is(Flaw::CancelledSuccessorsDoNothing) {
             let answer =
-                self.inner.renew(&[RenewRequest::new(bent.reference(), Duration::ZERO)]).await.remove(0);
+                self.inner.renew(&[RenewRequest::new(altered.reference(), Duration::ZERO)]).await.remove(0);
             if matches!(answer, Ok(Renewal::Gone { why: GoneReason::Cancelled | GoneReason::Evicted })) {
                 return Ok(Verdict::Cancelled);
             }
         }
-        let verdict = self.inner.acquire(&bent).await?;
-        let verdict = self.twist(claim, verdict).await?;
+        let verdict = self.inner.acquire(&altered).await?;
+        let verdict = self.alter_verdict(claim, verdict).await?;
         self.remember(claim, &verdict);
         Ok(verdict)
     }
 
     async fn renew(&self, held: &[RenewRequest]) -> Vec<Result<Renewal>> {
-        let bend = |held: &RenewRequest| {
-            let mut bent = held.clone();
+        let alter = |held: &RenewRequest| {
+            let mut altered = held.clone();
             let limit = self.info.limits.note;
             match self.flaw {
-                Flaw::NamesAreFolded => bent.resource = folded(&held.resource),
-                Flaw::NotesAreLost => bent.note = None,
+                Flaw::NamesAreLowercased => altered.resource = lowercased(&held.resource),
+                Flaw::NotesAreLost => altered.note = None,
                 Flaw::NotesAreCut => {
-                    bent.note = held.note.as_ref().map(|note| note[..note.len().min(limit)].into());
+                    altered.note = held.note.as_ref().map(|note| note[..note.len().min(limit)].into());
                 }
                 _ => {}
             }
-            bent
+            altered
         };
-        let bent: Vec<_> = held.iter().map(bend).collect();
-        let mut answers = self.inner.renew(&bent).await;
-        for (held, answer) in bent.iter().zip(&mut answers) {
+        let altered: Vec<_> = held.iter().map(alter).collect();
+        let mut answers = self.inner.renew(&altered).await;
+        for (held, answer) in altered.iter().zip(&mut answers) {
             let reference = ClaimRef { resource: held.resource.clone(), owner: held.owner };
-            let known = self.seen.lock().unwrap().claims.get(&reference).cloned();
+            let known = self.memory.lock().unwrap().claims.get(&reference).cloned();
             match (self.flaw, &mut *answer) {
-                (Flaw::RenewingRevives, Ok(Renewal::Gone { why: GoneReason::NotThere })) => {
+                (Flaw::RenewalsRevive, Ok(Renewal::Gone { why: GoneReason::NotThere })) => {
                     let Some(claim) = known else { continue };
                     if let Ok(Verdict::Granted(_)) = self.inner.acquire(&claim).await {
                         *answer = self.inner.renew(std::slice::from_ref(held)).await.remove(0);
                     }
                 }
-                (Flaw::RenewingShortens, Ok(Renewal::Renewed(kept))) => kept.remaining = held.ttl,
-                (Flaw::TokensStandStill, Ok(Renewal::Renewed(kept))) => {
-                    kept.token = self.seen.lock().unwrap().tokens[&held.resource];
+                (Flaw::RenewalsShorten, Ok(Renewal::Renewed(kept))) => kept.remaining = held.ttl,
+                (Flaw::TokensDoNotGrow, Ok(Renewal::Renewed(kept))) => {
+                    kept.token = self.memory.lock().unwrap().tokens[&held.resource];
                 }
                 _ => {}
             }
@@ -260,32 +261,32 @@ impl Backend for Mutant {
     }
 
     async fn release(&self, request: &ReleaseRequest) -> Result<Released> {
-        let mut bent = request.clone();
+        let mut altered = request.clone();
         match self.flaw {
-            Flaw::AnyoneReleases => {
-                let holders = &self.seen.lock().unwrap().holders;
-                bent.owner = holders.get(&request.resource).copied().unwrap_or(request.owner);
+            Flaw::AnyOwnerReleases => {
+                let holders = &self.memory.lock().unwrap().holders;
+                altered.owner = holders.get(&request.resource).copied().unwrap_or(request.owner);
             }
-            Flaw::NobodyIsBuried => bent.tombstone = None,
-            Flaw::NothingIsKept => bent.keep_for = None,
-            Flaw::NamesAreFolded => bent.resource = folded(&request.resource),
+            Flaw::TombstonesAreIgnored => altered.tombstone = None,
+            Flaw::KeepForIsIgnored => altered.keep_for = None,
+            Flaw::NamesAreLowercased => altered.resource = lowercased(&request.resource),
             _ => {}
         }
-        self.inner.release(&bent).await
+        self.inner.release(&altered).await
     }
 
     async fn wait(&self, claim: &ClaimRef, since: &Cursor, at_most: Duration) -> Result<()> {
         match self.flaw {
             Flaw::WaitsNeverEnd => std::future::pending().await,
-            Flaw::WaitsOversleep => {
-                // On a resource where nothing ever happens.
-                let nowhere = Resource::new("nowhere", claim.resource.id().as_ref())?;
-                let mut quiet = claim.clone();
-                quiet.resource = nowhere;
-                self.inner.wait(&quiet, &Cursor(0), Duration::ZERO).await?;
-                let page = self.inner.inspect(&Query::One(quiet.resource.clone())).await?;
+            Flaw::WakeupsAreLost => {
+                // Waits on another resource, which never changes.
+                let unused = Resource::new("unused", claim.resource.id().as_ref())?;
+                let mut other = claim.clone();
+                other.resource = unused;
+                self.inner.wait(&other, &Cursor(0), Duration::ZERO).await?;
+                let page = self.inner.inspect(&Query::One(other.resource.clone())).await?;
                 let cursor = page.into_snapshots().remove(0).cursor;
-                self.inner.wait(&quiet, &cursor, at_most).await
+                self.inner.wait(&other, &cursor, at_most).await
             }
             _ => self.inner.wait(claim, since, at_most).await,
         }
@@ -293,7 +294,7 @@ impl Backend for Mutant {
 
     async fn inspect(&self, query: &Query) -> Result<Page> {
         let query = match query {
-            Query::One(resource) if self.is(Flaw::NamesAreFolded) => Query::One(folded(resource)),
+            Query::One(resource) if self.is(Flaw::NamesAreLowercased) => Query::One(lowercased(resource)),
             query => query.clone(),
         };
         let page = self.inner.inspect(&query).await?;
@@ -308,15 +309,15 @@ impl Backend for Mutant {
     }
 
     async fn order(&self, order: &OperatorCommand) -> Result<CommandOutcome> {
-        let mut bent = order.clone();
+        let mut altered = order.clone();
         match (self.flaw, order.action) {
-            (Flaw::PausesAreIgnored, OperatorAction::Pause { .. }) => bent.action = OperatorAction::Resume,
+            (Flaw::PausesAreIgnored, OperatorAction::Pause { .. }) => altered.action = OperatorAction::Resume,
             (Flaw::EvictionsAreIgnored, OperatorAction::Evict(Eviction::AtExpiry | Eviction::Now)) => {
-                bent.action = OperatorAction::Ask { within: Duration::ZERO };
+                altered.action = OperatorAction::Ask { within: Duration::ZERO };
             }
-            (Flaw::OrdersMeanAnyone, _) => bent.token = None,
+            (Flaw::OrderTokensAreIgnored, _) => altered.token = None,
             _ => {}
         }
-        self.inner.order(&bent).await
+        self.inner.order(&altered).await
     }
 }

@@ -1,4 +1,4 @@
-//! The same scripts through the same driver, with nothing of ours around them.
+//! The backend's scripts, called through its driver without the backend and the engine.
 
 use redis::{
     Cmd, RedisResult, Value,
@@ -19,10 +19,10 @@ const RELEASE: &str = concat!(
     include_str!("../../scripts/release.lua")
 );
 
-/// As long as the id of a request.
+/// A request id of the usual length.
 const ID: &str = "0123456789abcdef";
 
-/// A connection to servers that know the scripts.
+/// A connection to servers that have the scripts loaded.
 #[derive(Clone)]
 pub(crate) struct Bare<C = MultiplexedConnection> {
     connection: C,
@@ -30,18 +30,18 @@ pub(crate) struct Bare<C = MultiplexedConnection> {
     release: String,
 }
 
-/// What a connection of the driver is used for here.
-pub(crate) trait Sends: Clone + Send + 'static {
+/// A connection of the driver: to one server, or to a cluster.
+pub(crate) trait DriverConnection: Clone + Send + 'static {
     fn send(&mut self, call: &Cmd) -> impl Future<Output = RedisResult<Value>> + Send;
 }
 
-impl Sends for MultiplexedConnection {
+impl DriverConnection for MultiplexedConnection {
     async fn send(&mut self, call: &Cmd) -> RedisResult<Value> {
         self.send_packed_command(call).await
     }
 }
 
-impl Sends for ClusterConnection {
+impl DriverConnection for ClusterConnection {
     async fn send(&mut self, call: &Cmd) -> RedisResult<Value> {
         self.req_packed_command(call).await
     }
@@ -61,7 +61,7 @@ impl Bare {
         Bare { connection, acquire, release }
     }
 
-    /// The same scripts through the driver's own client of a cluster, whose nodes know them.
+    /// The same scripts through the driver's own cluster client. The nodes have the scripts loaded.
     pub(crate) async fn on_cluster(&self, ports: &[u16]) -> Bare<ClusterConnection> {
         let nodes = ports.iter().map(|port| format!("redis://127.0.0.1:{port}/"));
         let client = redis::cluster::ClusterClient::new(nodes).unwrap();
@@ -70,7 +70,7 @@ impl Bare {
     }
 }
 
-impl<C: Sends> Bare<C> {
+impl<C: DriverConnection> Bare<C> {
     fn call(digest: &str, keys: usize, resource: &str, owner: &str) -> Cmd {
         let mut call = redis::cmd("EVALSHA");
         call.arg(digest).arg(keys);

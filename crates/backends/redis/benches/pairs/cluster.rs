@@ -1,27 +1,30 @@
-//! Acquire and release on a cluster of three primaries, beside the same scripts called bare: through the driver's own
-//! client of a cluster, and through a connection to each node by one who has looked up before who has which resource.
+//! Acquire and release on a cluster of three primaries, beside the same scripts called bare in two ways: through the
+//! driver's own cluster client, and through a connection to the node that is known to have the slot.
 
+use leasehold_bench::{Rate, Table, lease_pairs, median, median_ratio, rate};
 use leasehold_testkit::servers::RedisCluster;
 
 use crate::{
-    Table,
     bare::Bare,
-    pairs::{ROUND, ROUNDS, TASKS, bare_pairs, median, our_pairs, rate},
+    pairs::{ROUND, ROUNDS, TASKS, bare_pairs},
 };
 
-/// One way to do it, round by round.
+/// The figures of one variant, round by round.
 #[derive(Default)]
-struct Direction {
+struct VariantFigures {
+    /// Pairs a second.
     pairs: Vec<f64>,
+    /// Microseconds of the client's CPU time for one pair.
     client: Vec<f64>,
+    /// Microseconds of the servers' CPU time for one pair.
     servers: Vec<f64>,
 }
 
-impl Direction {
-    fn add(&mut self, (pairs, client): (f64, f64), servers: f64) {
-        self.pairs.push(pairs);
-        self.client.push(client);
-        self.servers.push(servers * 1e6 / (pairs * ROUND.as_secs_f64()));
+impl VariantFigures {
+    fn add(&mut self, rate: Rate, server_seconds: f64) {
+        self.pairs.push(rate.per_second);
+        self.client.push(rate.cpu_micros);
+        self.servers.push(server_seconds * 1e6 / (rate.per_second * ROUND.as_secs_f64()));
     }
 
     fn print(&self, table: &Table, name: &str) {
@@ -33,9 +36,9 @@ impl Direction {
         );
     }
 
-    /// How many times as many pairs a second as the other: each round beside the same round.
-    fn to(&self, other: &Direction) -> f64 {
-        median(self.pairs.iter().zip(&other.pairs).map(|(ours, theirs)| ours / theirs).collect())
+    /// How many times as many pairs a second as the other variant.
+    fn ratio_to(&self, other: &VariantFigures) -> f64 {
+        median_ratio(&self.pairs, &other.pairs)
     }
 }
 
@@ -51,7 +54,7 @@ pub(crate) async fn measure(table: &mut Table) {
     let driver = nodes[0].on_cluster(&ports).await;
     let leases = leasehold::connect(&cluster.url()).await.unwrap();
     let (mut by_driver, mut by_map, mut ours) =
-        (Direction::default(), Direction::default(), Direction::default());
+        (VariantFigures::default(), VariantFigures::default(), VariantFigures::default());
     for _ in 0..ROUNDS {
         let start = server_time(&cluster);
         let rated = rate(TASKS, |number| bare_pairs(driver.clone(), number)).await;
@@ -60,19 +63,19 @@ pub(crate) async fn measure(table: &mut Table) {
         let rated = rate(TASKS, |number| bare_pairs(known[number].clone(), number)).await;
         let two = server_time(&cluster);
         by_map.add(rated, two - one);
-        let rated = rate(TASKS, |number| our_pairs(leases.clone(), number)).await;
+        let rated = rate(TASKS, |number| lease_pairs(leases.clone(), number, ROUND)).await;
         ours.add(rated, server_time(&cluster) - two);
     }
     by_driver.print(table, "bare scripts, the driver's client");
     by_map.print(table, "bare scripts, the map known");
     ours.print(table, "leasehold");
-    let (ratio, to_known) = (ours.to(&by_driver), ours.to(&by_map));
+    let (ratio, to_known) = (ours.ratio_to(&by_driver), ours.ratio_to(&by_map));
     table.row("pairs a second, to bare with the map known", &format!("{to_known:.3}"));
     let name = "pairs a second, to bare with the driver's client";
     table.target(name, &format!("{ratio:.3}"), "≥ 0.9", ratio >= 0.9);
 }
 
-/// Seconds that the nodes have spent on a processor so far.
+/// CPU seconds of all nodes so far.
 fn server_time(cluster: &RedisCluster) -> f64 {
     let used = |text: &str| {
         let lines = text.lines().filter_map(|line| line.trim().split_once(':'));

@@ -1,18 +1,11 @@
-//! Acquire and release: 64 at a time, and one after the other.
+//! Pairs of acquire and release: 64 tasks side by side, and one task alone.
 
-use std::{
-    future::Future,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
-use leasehold::Client;
+use leasehold_bench::{Table, lease_pairs, median, rate};
 use leasehold_testkit::servers::RedisServer;
 
-use crate::{
-    Table,
-    bare::{Bare, Sends},
-    keep_alive::cpu_time,
-};
+use crate::bare::{Bare, DriverConnection};
 
 pub(crate) const TASKS: usize = 64;
 pub(crate) const ROUND: Duration = Duration::from_millis(400);
@@ -22,16 +15,16 @@ pub(crate) async fn measure(server: &RedisServer, table: &mut Table) {
     let bare = Bare::connect(server.port()).await;
     let leases = leasehold::connect(&server.url()).await.unwrap();
     for (tasks, name) in [(TASKS, "64 tasks"), (1, "one after the other")] {
-        // Alternating, so that a machine that slows down slows both.
+        // The two alternate, so that load on the machine slows both.
         let (mut theirs, mut ours) = (Vec::new(), Vec::new());
         let (mut their_cpu, mut our_cpu) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
-            let (pairs, cpu) = rate(tasks, |number| bare_pairs(bare.clone(), number)).await;
-            theirs.push(pairs);
-            their_cpu.push(cpu);
-            let (pairs, cpu) = rate(tasks, |number| our_pairs(leases.clone(), number)).await;
-            ours.push(pairs);
-            our_cpu.push(cpu);
+            let bare_rate = rate(tasks, |number| bare_pairs(bare.clone(), number)).await;
+            theirs.push(bare_rate.per_second);
+            their_cpu.push(bare_rate.cpu_micros);
+            let our_rate = rate(tasks, |number| lease_pairs(leases.clone(), number, ROUND)).await;
+            ours.push(our_rate.per_second);
+            our_cpu.push(our_rate.cpu_micros);
         }
         let (theirs, ours) = (median(theirs), median(ours));
         table.row(
@@ -64,7 +57,8 @@ pub(crate) async fn measure(server: &RedisServer, table: &mut Table) {
     }
 }
 
-pub(crate) async fn bare_pairs<C: Sends>(mut bare: Bare<C>, number: usize) -> u64 {
+/// Pairs with the bare scripts until [`ROUND`] has passed. Returns how many it completed.
+pub(crate) async fn bare_pairs<C: DriverConnection>(mut bare: Bare<C>, number: usize) -> u64 {
     let (resource, owner) = (format!("bare/{number}"), format!("{number:032x}"));
     let (started, mut done) = (Instant::now(), 0);
     while started.elapsed() < ROUND {
@@ -72,35 +66,4 @@ pub(crate) async fn bare_pairs<C: Sends>(mut bare: Bare<C>, number: usize) -> u6
         done += 1;
     }
     done
-}
-
-pub(crate) async fn our_pairs(leases: Client, number: usize) -> u64 {
-    let id = number.to_string();
-    let (started, mut done) = (Instant::now(), 0);
-    while started.elapsed() < ROUND {
-        let lease = leases.lease("ours", &id).acquire().await.unwrap();
-        lease.release().await.unwrap();
-        done += 1;
-    }
-    done
-}
-
-/// Pairs a second, and microseconds of processor time for each.
-pub(crate) async fn rate<F: Future<Output = u64> + Send + 'static>(
-    tasks: usize,
-    work: impl Fn(usize) -> F,
-) -> (f64, f64) {
-    let (cpu, started) = (cpu_time(), Instant::now());
-    let running: Vec<_> = (0..tasks).map(|number| tokio::spawn(work(number))).collect();
-    let mut done = 0;
-    for task in running {
-        done += task.await.unwrap();
-    }
-    let cpu = (cpu_time() - cpu).as_secs_f64() * 1e6 / done as f64;
-    (done as f64 / started.elapsed().as_secs_f64(), cpu)
-}
-
-pub(crate) fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }

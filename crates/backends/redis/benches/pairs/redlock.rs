@@ -1,4 +1,4 @@
-//! Acquire over five nodes, beside the same script sent to the same nodes with nothing of ours around it.
+//! Acquire on a quorum of five nodes, beside the same script sent to the same nodes without the backend and the engine.
 
 use std::{
     future::{Future, poll_fn},
@@ -8,13 +8,12 @@ use std::{
 };
 
 use leasehold::Client;
+use leasehold_bench::{Table, median, median_ratio};
 use leasehold_testkit::{
     Proxy,
     servers::{RedisNodes, RedisServer},
 };
 use redis::{Cmd, RedisResult, Value, aio::MultiplexedConnection};
-
-use crate::{Table, pairs::median};
 
 const VOTE: &str =
     concat!("#!lua\n", include_str!("../../scripts/node.lua"), include_str!("../../scripts/node_vote.lua"));
@@ -27,8 +26,8 @@ const SIZE: usize = 5;
 const MAJORITY: usize = 3;
 const ROUNDS: usize = 15;
 const SAMPLES: usize = 60;
-/// Between two samples, so that what one leaves to do is not counted with the next.
-const PAUSE: Duration = Duration::from_micros(300);
+/// The pause between two samples, so that the rest of the work of one sample is not counted with the next.
+const SAMPLE_PAUSE: Duration = Duration::from_micros(300);
 
 pub(crate) async fn measure(table: &mut Table) {
     let nodes = RedisNodes::long_lived(SIZE, Duration::from_secs(600));
@@ -36,7 +35,7 @@ pub(crate) async fn measure(table: &mut Table) {
     let healthy = compare(table, "five nodes", &nodes, &ports, 1.0).await;
     let proxy = Proxy::start(ports[0], 7).await;
     let through: Vec<u16> = std::iter::once(proxy.port()).chain(ports[1..].iter().copied()).collect();
-    // Connected first: what is measured is a node that has become slow.
+    // Connected before the delay: the benchmark is about a node that becomes slow later.
     let (bare, leases) = connect(&nodes, &through).await;
     proxy.delay(Duration::from_millis(50));
     compare_on(table, "one of five up to 50 ms slower each way", bare, &leases, healthy).await;
@@ -47,8 +46,8 @@ pub(crate) async fn measure(table: &mut Table) {
     nodes.servers[..2].iter().for_each(RedisServer::thaw);
 }
 
-async fn connect(nodes: &RedisNodes, ports: &[u16]) -> (Bare, Client) {
-    let bare = Bare::connect(nodes, ports).await;
+async fn connect(nodes: &RedisNodes, ports: &[u16]) -> (BareQuorum, Client) {
+    let bare = BareQuorum::connect(nodes, ports).await;
     let leases = leasehold::connect(&RedisNodes::url_of(ports.iter().copied())).await.unwrap();
     (bare, leases)
 }
@@ -58,30 +57,36 @@ async fn compare(table: &mut Table, name: &str, nodes: &RedisNodes, ports: &[u16
     compare_on(table, name, bare, &leases, healthy).await
 }
 
-/// Says how long a bare acquire takes, in microseconds. `healthy` is how long it took while all were well.
-async fn compare_on(table: &mut Table, name: &str, mut bare: Bare, leases: &Client, healthy: f64) -> f64 {
+/// Returns the microseconds of a bare acquire. `healthy` is that figure with five healthy nodes.
+async fn compare_on(
+    table: &mut Table,
+    name: &str,
+    mut bare: BareQuorum,
+    leases: &Client,
+    healthy: f64,
+) -> f64 {
     let (mut theirs, mut ours) = (Vec::new(), Vec::new());
     for round in 0..=ROUNDS {
-        // Alternating, so that a machine that slows down slows both.
+        // The two alternate, so that load on the machine slows both.
         let (mut bare_round, mut our_round) = (Vec::new(), Vec::new());
         for _ in 0..SAMPLES {
             bare_round.push(bare.acquire().await);
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(SAMPLE_PAUSE).await;
         }
         for _ in 0..SAMPLES {
             let started = Instant::now();
             let lease = leases.lease("redlock", "ours").acquire().await.unwrap();
             our_round.push(started.elapsed().as_secs_f64() * 1e6);
             lease.release().await.unwrap();
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(SAMPLE_PAUSE).await;
         }
-        // The first round warms up: a dead node must have been noticed.
+        // The first round is the warm-up: in it the clients notice a dead node.
         if round > 0 {
             theirs.push(median(bare_round));
             ours.push(median(our_round));
         }
     }
-    let ratio = median(ours.iter().zip(&theirs).map(|(ours, theirs)| ours / theirs).collect());
+    let ratio = median_ratio(&ours, &theirs);
     let (theirs, ours) = (median(theirs), median(ours));
     table.row(&format!("{name}: bare, until a majority has answered"), &format!("{theirs:.1} µs"));
     table.row(&format!("{name}: leasehold, acquire"), &format!("{ours:.1} µs"));
@@ -92,17 +97,17 @@ async fn compare_on(table: &mut Table, name: &str, mut bare: Bare, leases: &Clie
     theirs
 }
 
-/// A connection to each node, which knows the scripts.
-struct Bare {
+/// A connection to each node, which has the scripts loaded.
+struct BareQuorum {
     nodes: Vec<(MultiplexedConnection, String)>,
     vote: String,
     undo: String,
     attempt: u64,
 }
 
-impl Bare {
-    async fn connect(nodes: &RedisNodes, ports: &[u16]) -> Bare {
-        let mut bare = Bare { nodes: Vec::new(), vote: String::new(), undo: String::new(), attempt: 0 };
+impl BareQuorum {
+    async fn connect(nodes: &RedisNodes, ports: &[u16]) -> BareQuorum {
+        let mut bare = BareQuorum { nodes: Vec::new(), vote: String::new(), undo: String::new(), attempt: 0 };
         for (server, &port) in nodes.servers.iter().zip(ports) {
             let address = redis::ConnectionAddr::Tcp("127.0.0.1".to_owned(), port);
             let info = redis::IntoConnectionInfo::into_connection_info(address).unwrap();
@@ -122,7 +127,7 @@ impl Bare {
         bare
     }
 
-    /// Acquires once and says how long that took, in microseconds; then gives it back.
+    /// Acquires once and releases. Returns the microseconds of the acquire.
     async fn acquire(&mut self) -> f64 {
         let key = |part: &str| format!("lock:v1:{{redlock/bare}}:{part}");
         self.attempt += 1;
@@ -154,17 +159,17 @@ impl Bare {
     }
 }
 
-type Answer = Pin<Box<dyn Future<Output = RedisResult<Value>>>>;
+type PendingReply = Pin<Box<dyn Future<Output = RedisResult<Value>>>>;
 
-fn send(mut connection: MultiplexedConnection, call: Cmd) -> Answer {
+fn send(mut connection: MultiplexedConnection, call: Cmd) -> PendingReply {
     Box::pin(async move { connection.send_packed_command(&call).await })
 }
 
-/// The first answers, as many as needed.
-async fn first_of(mut asked: Vec<Answer>, needed: usize) -> Vec<RedisResult<Value>> {
+/// Waits for the first `needed` replies.
+async fn first_of(mut pending: Vec<PendingReply>, needed: usize) -> Vec<RedisResult<Value>> {
     let mut answers = Vec::new();
     poll_fn(|cx| {
-        asked.retain_mut(|answer| match answer.as_mut().poll(cx) {
+        pending.retain_mut(|answer| match answer.as_mut().poll(cx) {
             Poll::Ready(answer) => {
                 answers.push(answer);
                 false

@@ -1,4 +1,4 @@
-//! One resource that everyone wants, and nobody keeps.
+//! Hand-overs of one resource among many waiters, each of which releases it at once.
 
 use std::{
     io::{BufRead as _, BufReader},
@@ -11,9 +11,10 @@ use std::{
 };
 
 use leasehold::Client;
+use leasehold_bench::{Table, median};
 use leasehold_testkit::servers::RedisServer;
 
-use crate::{Table, bare::Bare, pairs::median};
+use crate::bare::Bare;
 
 const ROUND: Duration = Duration::from_secs(4);
 
@@ -24,7 +25,7 @@ pub(crate) async fn measure(server: &RedisServer, table: &mut Table) {
     let leases = leasehold::connect(&server.url()).await.unwrap();
     let (mut rates, mut ratios) = (Vec::new(), Vec::new());
     for _ in 0..9 {
-        // Beside a round trip of the same moment: the machine may be busy.
+        // Compared with a round trip measured just before, because the load of the machine changes.
         let trip = round_trip(server).await;
         let rate = contend(&leases, "one", 16, ROUND / 8).await;
         rates.push(rate);
@@ -42,13 +43,18 @@ pub(crate) async fn measure(server: &RedisServer, table: &mut Table) {
 
     let before = scripts(server);
     let rate = processes(server, 16, 1);
-    let handed = rate * ROUND.as_secs_f64();
-    let each = (scripts(server) - before) as f64 / handed;
+    let handovers = rate * ROUND.as_secs_f64();
+    let scripts_each = (scripts(server) - before) as f64 / handovers;
     table.row("16 processes of 1 waiter, hand-overs a second", &format!("{rate:.0}"));
-    table.target("16 processes: commands for a hand-over", &format!("{each:.2}"), "≤ 4", each <= 4.0);
+    table.target(
+        "16 processes: commands for a hand-over",
+        &format!("{scripts_each:.2}"),
+        "≤ 4",
+        scripts_each <= 4.0,
+    );
 }
 
-/// Half of a pair.
+/// How long one script call takes: half of a pair of acquire and release.
 async fn round_trip(server: &RedisServer) -> Duration {
     let mut bare = Bare::connect(server.port()).await;
     let started = Instant::now();
@@ -58,7 +64,7 @@ async fn round_trip(server: &RedisServer) -> Duration {
     started.elapsed() / 4_000
 }
 
-/// How many script calls clients have made.
+/// The number of script calls that the server has executed so far.
 fn scripts(server: &RedisServer) -> u64 {
     let stats = server.command(&["INFO", "commandstats"]);
     let calls = |name: &str| {
@@ -68,7 +74,7 @@ fn scripts(server: &RedisServer) -> u64 {
     calls("evalsha").unwrap_or(0) + calls("eval").unwrap_or(0)
 }
 
-/// Hand-overs a second among so many waiters of one client.
+/// Hand-overs a second among the waiters of one client.
 async fn contend(leases: &Client, id: &str, waiters: usize, lasting: Duration) -> f64 {
     let done = Arc::new(AtomicU64::new(0));
     let started = Instant::now();
@@ -90,7 +96,7 @@ async fn contend(leases: &Client, id: &str, waiters: usize, lasting: Duration) -
     done.load(Relaxed) as f64 / started.elapsed().as_secs_f64()
 }
 
-/// Hand-overs a second among processes.
+/// Hand-overs a second among the waiters of `count` processes.
 fn processes(server: &RedisServer, count: usize, waiters: usize) -> f64 {
     let program = std::env::current_exe().unwrap();
     let start = |_| {
@@ -106,7 +112,7 @@ fn processes(server: &RedisServer, count: usize, waiters: usize) -> f64 {
         (child, output)
     };
     let mut workers: Vec<(Child, _)> = (0..count).map(start).collect();
-    // All are there: off they go.
+    // All processes are connected. They begin when their input ends.
     workers.iter_mut().for_each(|(child, _)| drop(child.stdin.take()));
     let mut rate = 0.0;
     for (child, output) in &mut workers {
@@ -118,7 +124,7 @@ fn processes(server: &RedisServer, count: usize, waiters: usize) -> f64 {
     rate
 }
 
-/// One of the processes: connects, waits until its input ends, contends, and says how often it was granted.
+/// The main of one process: connects, prints `ready`, waits until its input ends, contends, and prints its rate.
 pub(crate) fn worker(args: &[String]) -> ExitCode {
     let [url, id, waiters] = args else { return ExitCode::FAILURE };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
