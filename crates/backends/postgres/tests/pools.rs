@@ -29,7 +29,7 @@ fn resource(name: &str) -> Resource {
 
 /// Whether the backend found that its connections may be shared.
 fn is_shared(postgres: &Postgres) -> bool {
-    format!("{postgres:?}").contains("is_shared: true")
+    format!("{postgres:?}").contains("is_pooled: true")
 }
 
 /// A session of its own that has the row of a resource until the transaction ends.
