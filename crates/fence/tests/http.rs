@@ -15,8 +15,7 @@ use axum::{Extension, Router, body::Body, routing};
 use common::{pass, pass_for};
 use http::{Request, Response, StatusCode};
 use leasehold_core::{Error, ErrorKind, Pass, Resource, Result, async_trait};
-use leasehold_fence::http::{FenceLayer, Marks, SqliteMarks, Verdict, show};
-use leasehold_support::url::decode;
+use leasehold_fence::http::{FenceLayer, Marks, SqliteMarks, Verdict, percent_decode, show};
 use rusqlite::Connection;
 use tokio::sync::Notify;
 use tower::ServiceExt as _;
@@ -29,7 +28,7 @@ type Names = fn(&http::request::Parts) -> Result<Option<Resource>>;
 
 fn names(request: &http::request::Parts) -> Result<Option<Resource>> {
     let id = request.uri.path().strip_prefix("/reports/");
-    id.map(|id| Resource::new("report", &decode(id)?)).transpose()
+    id.map(|id| Resource::new("report", &percent_decode(id)?)).transpose()
 }
 
 /// Answers who was admitted.

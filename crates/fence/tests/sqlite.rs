@@ -125,7 +125,7 @@ fn a_column_of_your_own_is_strict() {
     assert_eq!(stale(raise(42, pass(33, 1))), (33, 34));
     raise(42, pass(35, 1)).unwrap();
     let missing = raise(43, pass(36, 1)).unwrap_err();
-    assert!(missing.kind() == ErrorKind::Invalid && missing.to_string().contains("no such row"), "{missing}");
+    assert!(missing.kind() == ErrorKind::Invalid && missing.to_string().contains("no row has this key"), "{missing}");
 }
 
 #[test]
@@ -262,7 +262,7 @@ fn a_fence_is_installed_seen_replaced_and_removed() {
         ("nothing", "x/{id}", "no table"),
         ("v", "x/y", "is a view"),
         ("report", "x/{nope}", "no column \"nope\""),
-        ("leasehold_fence_mark", "x/{resource}", "is the fence's own"),
+        ("leasehold_fence_mark", "x/{resource}", "the fence's own"),
     ] {
         let error = sqlite::install(&database, table, &template(of)).unwrap_err();
         assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains(why), "{error}");

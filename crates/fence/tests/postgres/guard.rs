@@ -298,7 +298,7 @@ fn partition_alone(site: &Site) {
     assert_eq!(code(site.psql("INSERT INTO orders VALUES (1, 'a')")), "LH003");
     let twice = install(site, "orders", "order/{id}").unwrap_err();
     assert_eq!(twice.kind(), ErrorKind::Invalid, "{twice}");
-    assert!(twice.to_string().contains("public.a, a part of it, is fenced by itself"), "{twice}");
+    assert!(twice.to_string().contains("its partition public.a is fenced by itself"), "{twice}");
     site.run(async { postgres::remove(&site.client().await, "a").await.unwrap() });
     install(site, "orders", "order/{id}").unwrap();
     for change in [
@@ -307,7 +307,7 @@ fn partition_alone(site: &Site) {
     ] {
         let error = change.unwrap_err();
         assert!(
-            error.to_string().contains("public.a is a part of public.orders, which is fenced"),
+            error.to_string().contains("public.a is a partition of public.orders, which is fenced"),
             "{error}"
         );
     }
@@ -318,7 +318,7 @@ fn children(site: &Site) {
     for child in ["older", "old"] {
         let open = install(site, "orders", "order/{id}").unwrap_err();
         assert_eq!(open.kind(), ErrorKind::Invalid, "{open}");
-        assert!(open.to_string().contains("inherits from it, and is not fenced"), "{open}");
+        assert!(open.to_string().contains("inherits from it and is not fenced"), "{open}");
         install(site, child, "order/{id}").unwrap();
     }
     install(site, "orders", "order/{id}").unwrap();
@@ -365,8 +365,8 @@ fn refused(site: &Site) {
         ("orders", "x/{ID}", "has no column \"ID\""),
         ("orders", "x/{id", "not closed"),
         ("orders", "x/{ctid}", "has no column \"ctid\""),
-        ("orders", "x/{twice}", "is computed"),
-        ("leasehold_fence.mark", "x/{resource}", "is the fence's own"),
+        ("orders", "x/{twice}", "is generated"),
+        ("leasehold_fence.mark", "x/{resource}", "the fence's own"),
     ];
     for (table, template, why) in cases {
         let error = install(site, table, template).unwrap_err();

@@ -13,7 +13,7 @@ use axum::{Router, body::Body, routing};
 use leasehold_core::{Effect, ErrorKind, Pass, Resource};
 use leasehold_fence::{
     http::{FenceLayer, Marks as _, PostgresMarks, Verdict, show},
-    postgres::{self, Link},
+    postgres::{self, ConnectionManager},
 };
 use leasehold_testkit::{
     proxy::Proxy,
@@ -42,16 +42,16 @@ pub(crate) const TESTS: &[Test] = &[
 /// Longer than anything takes: a test that gets here has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn link(url: &str) -> Link {
-    Link::new(url.parse().unwrap(), NoTls)
+fn link(url: &str) -> ConnectionManager {
+    ConnectionManager::new(url.parse().unwrap(), NoTls)
 }
 
 /// By way of a proxy.
-fn link_by(proxy: &Proxy, site: &Site, connect_timeout: Duration) -> Link {
+fn link_by(proxy: &Proxy, site: &Site, connect_timeout: Duration) -> ConnectionManager {
     let mut settings = Config::new();
     settings.host("127.0.0.1").port(proxy.port()).user("postgres").dbname(&site.database);
     settings.connect_timeout(connect_timeout);
-    Link::new(settings, NoTls)
+    ConnectionManager::new(settings, NoTls)
 }
 
 /// A service behind a fence, and how often its handler ran.
@@ -61,7 +61,7 @@ struct Service {
 }
 
 impl Service {
-    fn new(link: Link) -> Service {
+    fn new(link: ConnectionManager) -> Service {
         let handled = Arc::new(AtomicU32::new(0));
         let fence = FenceLayer::new(PostgresMarks::new(link), |_| Resource::new("report", "42").map(Some));
         let count = Arc::clone(&handled);
@@ -119,7 +119,7 @@ fn away(site: &Site) {
     let server = PostgresServer::start();
     site.run(async {
         let link = link(&server.url());
-        postgres::setup(&**link.wire().await.unwrap()).await.unwrap();
+        postgres::setup(&**link.connection().await.unwrap()).await.unwrap();
         let service = Service::new(link.clone());
         assert_eq!(service.put(&pass(34, 2)).await, 200);
         for token in [35, 36] {
@@ -230,10 +230,10 @@ fn nobody_stayed(site: &Site) {
         proxy.black_hole();
         let link = link_by(&proxy, site, PATIENCE);
         while proxy.connections() == 0 {
-            assert!(impatient(link.wire()).await.is_none());
+            assert!(impatient(link.connection()).await.is_none());
         }
         proxy.heal();
-        link.wire().await.unwrap();
+        link.connection().await.unwrap();
         assert_eq!(proxy.connections(), 1, "the one that was begun");
     });
 }
@@ -335,7 +335,7 @@ fn password(site: &Site) {
     site.run(async {
         let link = link(&server.url().replace("postgres@", "app@")).password_file(&file);
         let end = async || {
-            let wire = link.wire().await.unwrap();
+            let wire = link.connection().await.unwrap();
             server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app'");
             let until = Instant::now() + PATIENCE;
             while !wire.is_closed() {
@@ -345,10 +345,10 @@ fn password(site: &Site) {
         };
         set("second");
         end().await;
-        link.wire().await.unwrap();
+        link.connection().await.unwrap();
         std::fs::remove_file(&file).unwrap();
         end().await;
-        let error = link.wire().await.unwrap_err();
+        let error = link.connection().await.unwrap_err();
         assert!(error.kind() == ErrorKind::Denied && error.to_string().contains("password"), "{error}");
     });
 }
@@ -358,7 +358,7 @@ fn refused(site: &Site) {
         for (url, kind, why) in [
             (site.url() + "_not", ErrorKind::Invalid, "does not exist"),
             (site.url_of("nobody"), ErrorKind::Denied, "nobody"),
-            (site.url(), ErrorKind::Unsupported, "set it up first"),
+            (site.url(), ErrorKind::Unsupported, "no fence yet"),
         ] {
             let marks = PostgresMarks::new(link(&url));
             let error = marks.judge(&pass(34, 2)).await.unwrap_err();

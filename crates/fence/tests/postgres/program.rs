@@ -259,7 +259,7 @@ fn column(site: &Site) {
         }
         let transaction = client.transaction().await.unwrap();
         let missing = fence.raise(&transaction, &"nobody", &pass(36, 1)).await.unwrap_err();
-        assert!(missing.kind() == ErrorKind::Invalid && missing.to_string().contains("no such row"), "{missing}");
+        assert!(missing.kind() == ErrorKind::Invalid && missing.to_string().contains("no row has this key"), "{missing}");
         // A key of another type than the column's, and a column that is too small for a token.
         let wrong = fence.raise(&transaction, &7i32, &pass(36, 1)).await.unwrap_err();
         assert_eq!((wrong.kind(), wrong.effect()), (ErrorKind::Invalid, Effect::None), "{wrong}");
