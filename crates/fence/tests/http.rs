@@ -111,7 +111,7 @@ fn an_invalid_pass_is_refused_with_the_reason() {
         (&[("Fencing-Token", "34"), ("Fencing-Owner", "me")], 400, "32 lower-case hex digits"),
         (&[("Fencing-Token", "34"), ("Fencing-Owner", hash), ("Fencing-Owner", hash)], 400, "more than once"),
         (&[("Fencing-Token", "34"), ("Fencing-Resource", "report/43")], 400, "another resource"),
-        (&[("Fencing-Token", "34"), ("Fencing-Owner", "é")], 400, "plain text"),
+        (&[("Fencing-Token", "34"), ("Fencing-Owner", "é")], 400, "visible ASCII"),
         (&[("Fencing-Token", "34"), ("Fencing-Resource", "report/42")], 200, "34 - report/42"),
     ];
     run(async {
@@ -122,7 +122,7 @@ fn an_invalid_pass_is_refused_with_the_reason() {
         }
         let (status, body) =
             send(&app, put(&format!("/reports/{}", "x".repeat(300)), &[("Fencing-Token", "1")])).await;
-        assert!(status == 400 && body.contains("1 to 256"), "a name that is none is not let through: {body}");
+        assert!(status == 400 && body.contains("1 to 256"), "an invalid name is refused: {body}");
     });
 }
 

@@ -306,7 +306,7 @@ impl Connections {
     }
 
     /// A reply on this connection belonged to another request. Closes it and stops using all direct connections: something
-    /// on the way mixes up replies, although the process ids said that nothing is in between. ADR 0034.
+    /// on the way mixes up replies, although the process ids showed nothing in between. ADR 0034.
     pub(crate) fn misdelivered(&self, connection: &Arc<Connection>) {
         tracing::warn!(
             hosts = self.config.host_list(),

@@ -91,7 +91,7 @@ pub(crate) async fn ensure(connection: &Connection, config: &Config) -> Result<(
             let created = read_versions(connection, config).await?;
             created.map(drop).ok_or_else(|| {
                 let message = format!(
-                    "the schema {schema} was created and does not exist: someone dropped it; try again"
+                    "the schema {schema} was created and does not exist: another client dropped it; try again"
                 );
                 Error::new(ErrorKind::Unavailable, message)
             })

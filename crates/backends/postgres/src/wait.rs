@@ -51,7 +51,7 @@ impl Postgres {
             HAS_PLACE => waiter.has_place(),
             _ => {}
         }
-        // The listener may have lost its connection between the two reads: then the channel is empty, and nobody notifies.
+        // The listener may have lost its connection between the two reads: then the channel is empty, and no notification comes.
         if is_connected && !channel.is_empty() {
             waiter.woken().await;
         } else {
