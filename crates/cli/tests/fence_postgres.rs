@@ -123,7 +123,7 @@ fn errors_are_reported(dir: &TestDir, server: &PostgresServer) {
     let (code, _, error) = fence(dir, &format!("{url}?sslmode=require&ca_file={trusted}"), &["status"]);
     assert!(code == 78 && error.contains("does not support TLS"), "{error}");
     let (code, _, error) = fence(dir, &format!("{url}?sslmode=prefer"), &["status"]);
-    assert!(code == 78 && error.contains("sslmode is disable or require"), "{error}");
+    assert!(code == 78 && error.contains("sslmode must be disable or require"), "{error}");
     let (code, _, error) = fence(dir, "postgres://u:sesame@127.0.0.1:1/db", &["status"]);
     assert!(code == 69 && !error.contains("sesame"), "{error}");
     server.sql("CREATE ROLE guest LOGIN PASSWORD 'open sesame'");
@@ -173,7 +173,7 @@ fn it_connects_with_the_options_of_a_store_url_tls_and_password() {
         ("guest:open%20sesame", "127.0.0.1", &trusted, 69, "not valid for name"),
         ("guest", "localhost", "sslmode=require&ca_file=/no/such/file", 78, "/no/such/file"),
         ("guest", "localhost", "password_file=/no/such/file", 78, "/no/such/file"),
-        ("guest", "localhost", "colour=red", 78, "colour is not known"),
+        ("guest", "localhost", "colour=red", 78, "unknown option colour"),
     ];
     for (user, host, options, wanted, why) in table {
         let (code, error) = says(&url(user, host, options), &[]);
@@ -214,7 +214,7 @@ fn an_install_is_atomic_and_gives_up_when_the_table_is_locked() {
     let lines = std::io::BufRead::lines(std::io::BufReader::new(reader.stdout.take().unwrap()));
     assert!(lines.map(Result::unwrap).any(|line| line == "locked"));
     let (code, _, error) = install(&url, &[]);
-    assert!(code == 69 && error.contains("another transaction was in the way"), "{error}");
+    assert!(code == 69 && error.contains("another transaction prevented this one"), "{error}");
     drop(orders);
     reader.wait().unwrap();
     assert_eq!(install(&url, &["--grant", "owner"]).0, 0);

@@ -1,11 +1,12 @@
--- The rule, and what every script here begins with.
+-- The rule. Every script that writes begins with this text.
 --
--- KEYS  1 the mark  2 the data, in the same slot
--- ARGV  1 token  2 hash of the owner, or empty  3 how long the mark is kept, in ms; 0 for ever
--- Reply raised | again, when it was admitted
---       stale, the highest seen | former, the ceiling, when it was refused; nothing was changed
+-- KEYS  1 the mark, a hash  2 the data key, in the same slot
+-- ARGV  1 token  2 hash of the owner, or empty  3 how long the mark is kept, in ms; 0: for ever
+-- Reply raised | again: the pass was admitted
+--       stale, the highest token | former, the ceiling: the pass was refused, and nothing was changed
 --
--- The mark is written before the effect: if that fails (a key of another type), a mark that is too high does no harm.
+-- The mark is written before the data. If writing the data fails (a key of another type), a mark that is too high does no
+-- harm.
 
 local token, owner = tonumber(ARGV[1]), ARGV[2]
 local mark = redis.call('HMGET', KEYS[1], 'token', 'owner', 'ceiling')

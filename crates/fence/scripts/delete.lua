@@ -1,4 +1,4 @@
--- Deletes a key, of whatever type. Its mark stays.
+-- Deletes a key of any type. Its mark stays.
 
 redis.call('DEL', KEYS[2])
 return answer

@@ -1,3 +1,3 @@
--- Raises the mark and nothing more: before the first read of a read-modify-write.
+-- Only raises the mark: for use before the first read of a read-modify-write.
 
 return answer

@@ -1,6 +1,6 @@
 -- Sets fields of a hash.
 --
--- ARGV  4 and on: field, value
+-- ARGV  from 4 on: field, value, field, value, ...
 
 for i = 4, #ARGV, 2 do
   redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1])

@@ -1,28 +1,31 @@
-//! The checking side of fencing tokens: whoever comes too late is refused where the effect happens.
+//! The checking side of fencing tokens: a write with a stale token is refused where it would take effect.
 //!
 //! A lease can be lost without its holder knowing: the process was stopped, the machine frozen, the network slow. Then
-//! someone else is granted, and the first one wakes up and writes. Only the place that is written to can refuse that, and
-//! only if it remembers the highest token it has seen, in the same atomic step as the effect. Here is that, for:
+//! another client is granted the resource, and the first one wakes up and writes. Only the system that is written to (the
+//! *downstream*) can refuse that write. For this it stores the highest token that it has admitted for each resource (the
+//! *mark*), and checks it in the same atomic step as the write. This crate does that for:
 //!
-//! | module | feature | where the effect is |
+//! | module | feature | what is fenced |
 //! |---|---|---|
-//! | `postgres` | `postgres` | tables of PostgreSQL, in your own transaction; for every client, by triggers |
-//! | `sqlite` | `sqlite` | tables of SQLite, in your own transaction; for every client, by triggers |
+//! | `postgres` | `postgres` | tables of PostgreSQL: in your own transaction, or for every client with triggers |
+//! | `sqlite` | `sqlite` | tables of SQLite: in your own transaction, or for every client with triggers |
 //! | `redis` | `redis` | keys of Redis |
-//! | `http` | `http` | requests, before the handler; and the headers that a client sends |
-//! | [`rule`] | | anything else: the rule itself, pure |
+//! | `http` | `http` | HTTP requests, before the handler; also the headers that a client sends |
+//! | [`rule`] | | anything else: the rule as pure functions |
+//! | [`observe`] | | the metric and the log line of a refusal |
 //!
 //! # The rule
 //!
-//! A [`Pass`] is admitted if its token is above the highest seen for its resource, or equal and from the same owner. It is
-//! remembered then. Everything else is refused as stale: `ErrorKind::StaleToken`, with both numbers in
-//! [`Error::stale_token`](leasehold_core::Error::stale_token). Only a [`FencingToken`] makes a pass: the number of a
-//! shared grant is a type of its own, because those who share are in no order.
+//! A [`Pass`] is what a writer shows: a token, the resource, and the hash of the owner (ADR 0027). It is admitted if its token
+//! is above the mark of its resource, or equal and from the same owner. The token becomes the new mark then. Every other pass
+//! is refused as stale: `ErrorKind::StaleToken`, with both numbers in
+//! [`Error::stale_token`](leasehold_core::Error::stale_token). Only a [`FencingToken`] makes a pass. The number of a shared
+//! grant has another type, because holders that share a resource have no order.
 //!
 //! # Read-modify-write
 //!
-//! A fence that is passed with the write alone lets an update be lost: 33 reads, 34 reads, 33 writes (nobody has shown 34
-//! yet), 34 writes over it. Show the pass *before the first read*: `enter`, or `admit` at the top of the transaction that
+//! A fence that is checked only with the write can lose an update: 33 reads, 34 reads, 33 writes (34 was not shown yet), 34
+//! overwrites it. Show the pass *before the first read*: with `enter`, or with `admit` at the start of the transaction that
 //! both reads and writes.
 //!
 //! Refusals are counted as `leasehold_fencing_rejected_total{kind, downstream}` and logged: see [`observe`].

@@ -1,4 +1,4 @@
-//! Refusals, counted and logged. No id and no owner is in either.
+//! Counts and logs refusals. Neither the metrics nor the logs contain the id of a resource or an owner.
 
 use std::{
     collections::BTreeSet,
@@ -9,12 +9,12 @@ use leasehold_core::{Error, Pass};
 
 use crate::rule::Refusal;
 
-/// As many kinds as the metrics of a client have; the rest count as `other`.
+/// The most kinds of resources in the metric, the same as in the metrics of a client. Further kinds count as `other`.
 const KINDS_MAX: usize = 256;
 
 static KINDS: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
-/// Counts and logs that `downstream` refused, and makes the error of it. For fences of your own, too.
+/// Counts and logs a refusal by `downstream`, and returns the error for it. Fences of your own can use it, too.
 pub fn refused(pass: &Pass, refusal: Refusal, downstream: &'static str) -> Error {
     metrics::counter!(
         "leasehold_fencing_rejected_total",
@@ -39,6 +39,7 @@ pub fn refused(pass: &Pass, refusal: Refusal, downstream: &'static str) -> Error
     Error::from(refusal).on(&pass.resource)
 }
 
+/// The kind as a metric label, of which there is a limited number.
 fn bounded(kind: &str) -> String {
     let mut kinds = KINDS.lock().unwrap_or_else(PoisonError::into_inner);
     if !kinds.contains(kind) {

@@ -1,50 +1,51 @@
-//! The rule, pure and once. What the databases do in their own languages is compared with this.
+//! The rule of the fence as pure functions. Tests compare what the databases do in their own languages with this.
 
 use leasehold_core::{Error, ErrorKind, FencingToken, OwnerHash, Pass};
 
-/// What a fence remembers of a resource.
+/// What a fence stores about a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
     /// The highest token that was admitted.
     pub highest: FencingToken,
-    /// Whose that was, if it said so.
+    /// The hash of the owner of that token, if the pass had one.
     pub owner: Option<OwnerHash>,
-    /// Since the resource was moved to a backend with smaller numbers: tokens from here on are the former backend's.
+    /// Set when the resource was moved to a backend with smaller numbers: tokens from this one on were issued by the former
+    /// backend and are refused.
     pub ceiling: Option<FencingToken>,
 }
 
 /// How a pass was admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// It is the highest so far, and was remembered.
+    /// Its token is the highest so far, and was stored.
     Raised,
-    /// It was shown before, by the same owner.
+    /// The same owner has shown it before.
     Again,
 }
 
 /// Why a pass was refused. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// A higher token has been seen, or this one from someone else.
+    /// A higher token was admitted, or the same token from another owner.
     Stale {
         /// The token shown.
         presented: FencingToken,
-        /// The highest seen.
+        /// The highest token that was admitted.
         highest: FencingToken,
     },
-    /// It was given out by the backend that the resource had before it was rebased.
+    /// The token was issued by the backend that the resource had before a rebase.
     Former {
         /// The token shown.
         presented: FencingToken,
-        /// Tokens from here on are the former backend's.
+        /// Tokens from this one on are refused.
         ceiling: FencingToken,
     },
 }
 
-/// Admits a token above the highest seen for its resource, or the same one from the same owner; refuses the others.
+/// Admits a token above the highest one of its resource, or the same token from the same owner; refuses the others.
 ///
-/// An owner that is not known is never the same: without it each token is taken once. `mark` is what was remembered of
-/// the pass's resource; if the answer is [`Admission::Raised`], remember [`Mark::raised`] in the same atomic step.
+/// A pass without an owner never counts as the same owner, so its token is admitted only once. `mark` is the stored mark of
+/// the resource. If the result is [`Admission::Raised`], store [`Mark::raised`] in the same atomic step.
 ///
 /// # Errors
 /// The refusal.
@@ -84,25 +85,26 @@ impl Mark {
     }
 }
 
-/// Moves a mark to where another backend counts.
+/// Moves a mark to the numbers of another backend. ADR 0028.
 ///
-/// To a higher number, the mark is raised, and a ceiling that stood below it is gone. To a lower one, tokens that the
-/// former backend gave out would be above the mark and pass; so they get a ceiling, from which on tokens are refused.
-/// Unless it is said, it lies half-way between the two: backends count in different orders of magnitude.
-///
-/// A mark that has a ceiling was moved before. Up to that ceiling it may be raised, and the ceiling stays unless a lower
-/// one is said. Below its highest token, the ceiling has to be said: it may be another move, which must keep the tokens of
-/// the second backend out, or the first one done again, which must not.
+/// - To a number at or above the mark (or above its ceiling): the mark is raised, and it has no ceiling.
+/// - To a lower number: tokens of the former backend would be above the new mark and would be admitted. So the mark gets a
+///   ceiling: tokens from there on are refused. By default it is half-way between the two marks, because backends count in
+///   different orders of magnitude.
+/// - A mark with a ceiling was moved before. It can be raised up to that ceiling, and the ceiling stays unless you give a
+///   lower one.
+/// - To a number below the highest token of a mark with a ceiling: you must give the ceiling. It may be another move, which
+///   must refuse the tokens of the second backend, or a repetition of the first move, which must not.
 ///
 /// # Errors
-/// `Invalid` if the ceiling is not above the new mark, or so high that it would let former tokens in; or if it is not said
-/// where it must be.
+/// `Invalid` if the ceiling is not above the new mark, or so high that former tokens would be admitted, or if it is missing
+/// where it must be given.
 ///
 /// ```
 /// use leasehold_core::FencingToken;
 /// use leasehold_fence::rule::{Mark, rebase};
 ///
-/// // From Redis, which counts microseconds, to a young etcd, which counts revisions.
+/// // From Redis, which counts microseconds, to a new etcd, which counts revisions.
 /// let token = |n| FencingToken::new(n).expect("small");
 /// let mark = Mark { highest: token(1_790_000_000_000_000), owner: None, ceiling: None };
 /// let moved = rebase(&mark, token(2_000), None)?;
@@ -111,31 +113,31 @@ impl Mark {
 /// ```
 pub fn rebase(mark: &Mark, to: FencingToken, ceiling: Option<FencingToken>) -> Result<Mark, Error> {
     let invalid = |message: String| Err(Error::new(ErrorKind::Invalid, message));
-    let Mark { highest, ceiling: standing, .. } = *mark;
-    let top = standing.unwrap_or(highest);
+    let Mark { highest, ceiling: existing, .. } = *mark;
+    let top = existing.unwrap_or(highest);
     if to >= top {
         return match ceiling {
             None => Ok(Mark { highest: to, owner: None, ceiling: None }),
             Some(_) => invalid(format!("{to} is not below {top}: moving up needs no ceiling")),
         };
     }
-    // From there on tokens are of a former backend.
+    // Tokens from this one on were issued by a former backend.
     let former = if to < highest { highest } else { top };
-    let ceiling = match (ceiling, standing) {
+    let ceiling = match (ceiling, existing) {
         (Some(ceiling), _) => ceiling,
         // Above `to` and at most `former`, so it is a token.
         (None, None) => FencingToken::new(to.get() + (former.get() - to.get()).div_ceil(2))?,
-        (None, Some(standing)) if to >= highest => standing,
+        (None, Some(existing)) if to >= highest => existing,
         (None, Some(_)) => {
             return invalid(format!(
-                "it was moved before, and tokens up to {highest} have come since: if those are to be refused now, \
-                 name a ceiling"
+                "the mark was moved before, and tokens up to {highest} were admitted since: give the ceiling \
+                 explicitly"
             ));
         }
     };
     if ceiling <= to || ceiling > former {
         return invalid(format!(
-            "a ceiling lies above {to}, the new mark, and not above {former}, the old one"
+            "the ceiling must be above {to}, the new mark, and at most {former}, the old one"
         ));
     }
     Ok(Mark { highest: to, owner: None, ceiling: Some(ceiling) })
@@ -147,7 +149,7 @@ impl From<Refusal> for Error {
             Refusal::Stale { presented, highest } => Error::stale(presented, highest),
             Refusal::Former { presented, ceiling } => {
                 let message = format!(
-                    "token {presented} is of the backend before the rebase: tokens from {ceiling} on are refused"
+                    "token {presented} was issued by the backend before the rebase: tokens from {ceiling} on are refused"
                 );
                 Error::new(ErrorKind::StaleToken, message)
             }
@@ -173,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rule_as_a_table() {
+    fn the_rule_admits_higher_tokens_and_the_same_owner() {
         let (a, b) = (Some(1), Some(2));
         let stale =
             |presented, highest| Err(Refusal::Stale { presented: token(presented), highest: token(highest) });
@@ -188,15 +190,15 @@ mod tests {
             ((34, a), (33, a), stale(33, 34)),
             ((34, None), (1, None), stale(1, 34)),
         ];
-        for ((highest, owner), (shown, by), answer) in table {
+        for ((highest, owner), (shown, by), expected) in table {
             let mark = Mark::raised(None, &pass(highest, owner));
-            assert_eq!(judge(Some(&mark), &pass(shown, by)), answer, "{mark:?}, {shown} by {by:?}");
+            assert_eq!(judge(Some(&mark), &pass(shown, by)), expected, "{mark:?}, {shown} by {by:?}");
         }
         assert_eq!(judge(None, &pass(1, None)), Ok(Admission::Raised));
     }
 
     #[test]
-    fn after_a_rebase_the_former_backends_tokens_are_refused_for_ever() {
+    fn after_a_rebase_tokens_of_the_former_backend_are_refused() {
         let mark = Mark { highest: token(10), owner: None, ceiling: Some(token(500)) };
         let next = pass(11, Some(1));
         assert_eq!(judge(Some(&mark), &next), Ok(Admission::Raised));
@@ -231,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_that_was_moved_is_moved_again_without_letting_anyone_back_in() {
+    fn a_mark_that_was_moved_can_be_moved_again_and_admits_no_old_token() {
         let mark = Mark { highest: token(1_000_000), owner: None, ceiling: None };
         let moved = rebase(&mark, token(1000), Some(token(500_000))).unwrap();
         let answer = |mark: &Mark, to, ceiling: Option<u64>| {
@@ -242,10 +244,11 @@ mod tests {
         assert_eq!(answer(&moved, 2000, None).unwrap(), (2000, Some(500_000)), "the first backend stays out");
         assert_eq!(answer(&moved, 2000, Some(3000)).unwrap(), (2000, Some(3000)), "a ceiling may come down");
         assert_eq!(answer(&moved, 600_000, None).unwrap(), (600_000, None), "back up, above the ceiling");
-        // The second backend has gone on to 1005. Half-way to the ceiling would let its tokens in.
+        // The second backend has issued tokens up to 1005. A ceiling half-way to the old one would admit them.
         let going_on = Mark { highest: token(1005), ..moved };
         assert_eq!(answer(&going_on, 10, Some(1005)).unwrap(), (10, Some(1005)));
-        // Done again late, it must not shut out the one that it was done for: so half-way to 1005 will not do either.
+        // A late repetition of the first move must not refuse the tokens of the second backend, so a ceiling half-way to
+        // 1005 is wrong, too.
         let late = rebase(&going_on, token(1000), None).unwrap_err();
         assert!(late.kind() == ErrorKind::Invalid && late.to_string().contains("moved before"), "{late}");
         for (to, ceiling) in [(10, 1006), (10, 10), (2000, 2000), (2000, 500_001), (600_000, 700_000)] {

@@ -1,13 +1,13 @@
-//! Which resource a row belongs to: `order/{id}`, `{tenant}:order/{region}-{id}`.
+//! Templates for the resource of a row: `order/{id}`, `{tenant}:order/{region}-{id}`.
 
 use std::{fmt, str::FromStr};
 
 use leasehold_core::{Error, ErrorKind, Resource, Result};
 
-/// How the resource of a row is named: a resource with columns of the row in braces.
+/// A template for the resource of a row: the name of a resource with columns of the row in braces.
 ///
-/// A column may stand for the namespace, and anywhere in the id; the kind is fixed, because it is a metric label. Without
-/// any column, the whole table is one resource. The name must be the one that your program takes the lease by.
+/// A column can be the namespace, and can be anywhere in the id. The kind is fixed, because it is a metric label. Without any
+/// column, the whole table is one resource. The result must be the resource that your program acquires the lease for.
 ///
 /// ```
 /// use leasehold_fence::Template;
@@ -20,36 +20,36 @@ use leasehold_core::{Error, ErrorKind, Resource, Result};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
     text: String,
-    parts: Vec<Part>,
+    parts: Vec<TemplatePart>,
 }
 
-/// A piece of a template.
+/// A part of a template.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum TemplatePart {
     Text(String),
     Column(String),
 }
 
 impl Template {
-    /// The columns that it names, in order.
+    /// The columns in the template, in their order.
     pub fn columns(&self) -> impl Iterator<Item = &str> {
         self.parts.iter().filter_map(|part| match part {
-            Part::Column(name) => Some(name.as_str()),
-            Part::Text(_) => None,
+            TemplatePart::Column(name) => Some(name.as_str()),
+            TemplatePart::Text(_) => None,
         })
     }
 
     #[cfg(feature = "sqlite")]
-    pub(crate) fn parts(&self) -> &[Part] {
+    pub(crate) fn parts(&self) -> &[TemplatePart] {
         &self.parts
     }
 
     fn bad(&self, why: impl fmt::Display) -> Error {
-        let message = format!("{:?} does not name the resource of a row: {why}", self.text);
+        let message = format!("{:?} is not a template for the resource of a row: {why}", self.text);
         Error::new(ErrorKind::Invalid, message)
     }
 
-    fn split(text: &str) -> Result<Vec<Part>, String> {
+    fn split(text: &str) -> Result<Vec<TemplatePart>, String> {
         let mut parts = Vec::new();
         let mut rest = text;
         while let Some(open) = rest.find('{') {
@@ -57,25 +57,25 @@ impl Template {
             let close = after.find('}').ok_or("a brace is not closed")?;
             let name = &after[..close];
             if name.is_empty() || name.contains('{') {
-                return Err("in braces stands the name of a column, as in order/{id}".to_owned());
+                return Err("write the name of a column in the braces, as in order/{id}".to_owned());
             }
             if before.contains('}') {
                 return Err("a brace is not opened".to_owned());
             }
-            if before.is_empty() && matches!(parts.last(), Some(Part::Column(_))) {
-                return Err("two columns need something between them: 1 and 23 would be 12 and 3".to_owned());
+            if before.is_empty() && matches!(parts.last(), Some(TemplatePart::Column(_))) {
+                return Err("two columns need a separator between them: otherwise 1 and 23 would be the same as 12 and 3".to_owned());
             }
             if !before.is_empty() {
-                parts.push(Part::Text(before.to_owned()));
+                parts.push(TemplatePart::Text(before.to_owned()));
             }
-            parts.push(Part::Column(name.to_owned()));
+            parts.push(TemplatePart::Column(name.to_owned()));
             rest = &after[close + 1..];
         }
         if rest.contains('}') {
             return Err("a brace is not opened".to_owned());
         }
         if !rest.is_empty() {
-            parts.push(Part::Text(rest.to_owned()));
+            parts.push(TemplatePart::Text(rest.to_owned()));
         }
         Ok(parts)
     }
@@ -86,13 +86,13 @@ impl FromStr for Template {
     fn from_str(text: &str) -> Result<Template> {
         let mut template = Template { text: text.to_owned(), parts: Vec::new() };
         template.parts = Template::split(text).map_err(|why| template.bad(why))?;
-        // With a letter for each column it must be a resource; and then the kind must have come from the template.
+        // With a letter in place of each column it must be a resource, and the kind must contain no column.
         let sample: String = template
             .parts
             .iter()
             .map(|part| match part {
-                Part::Text(text) => text.as_str(),
-                Part::Column(_) => "x",
+                TemplatePart::Text(text) => text.as_str(),
+                TemplatePart::Column(_) => "x",
             })
             .collect();
         let resource: Resource = sample.parse().map_err(|error| template.bad(error))?;
@@ -100,11 +100,11 @@ impl FromStr for Template {
         let kind = names.rsplit(':').next().unwrap_or_default();
         let namespace = names.strip_suffix(kind).and_then(|names| names.strip_suffix(':'));
         if kind != resource.kind() {
-            return Err(template.bad("the kind is fixed, as in order/{id}"));
+            return Err(template.bad("the kind must be fixed, without a column, as in order/{id}"));
         }
         let one_column = |name: &str| name.rfind('{') == Some(0) && name.ends_with('}');
         if namespace.is_some_and(|name| name.contains('{') && !one_column(name)) {
-            return Err(template.bad("a namespace is either fixed or one column"));
+            return Err(template.bad("the namespace must be fixed or one column"));
         }
         Ok(template)
     }
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn templates_name_columns_where_they_may() {
+    fn the_namespace_and_the_id_can_have_columns() {
         let columns =
             |text: &str| text.parse::<Template>().unwrap().columns().map(str::to_owned).collect::<Vec<_>>();
         assert_eq!(columns("order/{id}"), ["id"]);
@@ -143,10 +143,10 @@ mod tests {
             ("order/{}", "name of a column"),
             ("order/{a{b}}", "name of a column"),
             ("order/{a}{b}", "between them"),
-            ("{kind}/{id}", "the kind is fixed"),
-            ("x{kind}/{id}", "the kind is fixed"),
-            ("a{b}:order/{id}", "a namespace"),
-            ("{a}-{b}:order/{id}", "a namespace"),
+            ("{kind}/{id}", "the kind must be fixed"),
+            ("x{kind}/{id}", "the kind must be fixed"),
+            ("a{b}:order/{id}", "the namespace"),
+            ("{a}-{b}:order/{id}", "the namespace"),
             ("order/a\n{id}", "control character"),
         ];
         for (text, reason) in table {

@@ -1,4 +1,4 @@
-//! The layer, on the router that people use, and the headers that a client sends.
+//! The layer on an axum router, and the headers that a client sends.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod common;
@@ -15,8 +15,7 @@ use axum::{Extension, Router, body::Body, routing};
 use common::{pass, pass_for};
 use http::{Request, Response, StatusCode};
 use leasehold_core::{Error, ErrorKind, Pass, Resource, Result, async_trait};
-use leasehold_fence::http::{FenceLayer, Marks, SqliteMarks, Verdict, show};
-use leasehold_support::url::decode;
+use leasehold_fence::http::{FenceLayer, Marks, SqliteMarks, Verdict, percent_decode, show};
 use rusqlite::Connection;
 use tokio::sync::Notify;
 use tower::ServiceExt as _;
@@ -29,10 +28,10 @@ type Names = fn(&http::request::Parts) -> Result<Option<Resource>>;
 
 fn names(request: &http::request::Parts) -> Result<Option<Resource>> {
     let id = request.uri.path().strip_prefix("/reports/");
-    id.map(|id| Resource::new("report", &decode(id)?)).transpose()
+    id.map(|id| Resource::new("report", &percent_decode(id)?)).transpose()
 }
 
-/// Answers who was admitted.
+/// A service that answers with the admitted pass.
 fn app(marks: impl Marks) -> Router {
     let shown = async |pass: Option<Extension<Pass>>| {
         pass.map_or("nobody".to_owned(), |Extension(pass)| pass.to_string())
@@ -56,7 +55,7 @@ fn shown(method: &str, pass: &Pass) -> Request<Body> {
     request
 }
 
-async fn answer(response: Response<Body>) -> (u16, String, String) {
+async fn read_response(response: Response<Body>) -> (u16, String, String) {
     let kind = response.headers().get("content-type").map(|kind| kind.to_str().unwrap().to_owned());
     let status = response.status().as_u16();
     let body = axum::body::to_bytes(response.into_body(), 10_000).await.unwrap();
@@ -64,7 +63,7 @@ async fn answer(response: Response<Body>) -> (u16, String, String) {
 }
 
 async fn send(app: &Router, request: Request<Body>) -> (u16, String) {
-    let (status, kind, body) = answer(app.clone().oneshot(request).await.unwrap()).await;
+    let (status, kind, body) = read_response(app.clone().oneshot(request).await.unwrap()).await;
     if status >= 400 {
         assert_eq!(kind, "application/problem+json", "{body}");
         let problem: serde_json::Value = serde_json::from_str(&body).unwrap();
@@ -75,7 +74,7 @@ async fn send(app: &Router, request: Request<Body>) -> (u16, String) {
 }
 
 #[test]
-fn whoever_comes_too_late_is_answered_412_with_both_numbers() {
+fn a_stale_token_is_answered_with_412_and_both_numbers() {
     run(async {
         let app = in_memory();
         let (a, b) = (pass(33, 1), pass(34, 2));
@@ -92,11 +91,11 @@ fn whoever_comes_too_late_is_answered_412_with_both_numbers() {
     });
 }
 
-/// Headers, the answer, and what it says.
+/// Headers, the expected status, and a word of the body.
 type Case<'a> = (&'a [(&'a str, &'a str)], u16, &'a str);
 
 #[test]
-fn a_pass_that_makes_no_sense_is_refused_with_the_reason() {
+fn an_invalid_pass_is_refused_with_the_reason() {
     let hash = "0123456789abcdef0123456789abcdef";
     let cases: &[Case<'_>] = &[
         (&[], 428, "Fencing-Token"),
@@ -112,7 +111,7 @@ fn a_pass_that_makes_no_sense_is_refused_with_the_reason() {
         (&[("Fencing-Token", "34"), ("Fencing-Owner", "me")], 400, "32 lower-case hex digits"),
         (&[("Fencing-Token", "34"), ("Fencing-Owner", hash), ("Fencing-Owner", hash)], 400, "more than once"),
         (&[("Fencing-Token", "34"), ("Fencing-Resource", "report/43")], 400, "another resource"),
-        (&[("Fencing-Token", "34"), ("Fencing-Owner", "é")], 400, "plain text"),
+        (&[("Fencing-Token", "34"), ("Fencing-Owner", "é")], 400, "visible ASCII"),
         (&[("Fencing-Token", "34"), ("Fencing-Resource", "report/42")], 200, "34 - report/42"),
     ];
     run(async {
@@ -123,12 +122,12 @@ fn a_pass_that_makes_no_sense_is_refused_with_the_reason() {
         }
         let (status, body) =
             send(&app, put(&format!("/reports/{}", "x".repeat(300)), &[("Fencing-Token", "1")])).await;
-        assert!(status == 400 && body.contains("1 to 256"), "a name that is none is not let through: {body}");
+        assert!(status == 400 && body.contains("1 to 256"), "an invalid name is refused: {body}");
     });
 }
 
 #[test]
-fn a_path_is_decoded_by_whoever_names_the_resource() {
+fn the_function_that_names_the_resource_decodes_the_path() {
     run(async {
         let app = in_memory();
         let token = |number| [("Fencing-Token", number)];
@@ -144,7 +143,7 @@ fn a_path_is_decoded_by_whoever_names_the_resource() {
 }
 
 #[test]
-fn a_read_needs_no_token_and_with_one_it_enters() {
+fn a_read_needs_no_token_and_raises_the_mark_with_one() {
     run(async {
         let app = in_memory();
         let bare = Request::get("/reports/42").body(Body::empty()).unwrap();
@@ -157,7 +156,7 @@ fn a_read_needs_no_token_and_with_one_it_enters() {
 }
 
 #[test]
-fn while_the_file_of_marks_is_locked_nothing_passes_and_then_it_goes_on() {
+fn while_the_file_of_marks_is_locked_requests_are_refused_and_then_admitted() {
     let folder = tempfile::tempdir().unwrap();
     let open = || Connection::open(folder.path().join("marks.db")).unwrap();
     let (marks, other) = (open(), open());
@@ -174,7 +173,7 @@ fn while_the_file_of_marks_is_locked_nothing_passes_and_then_it_goes_on() {
 }
 
 #[test]
-fn what_was_seen_outlives_the_process() {
+fn marks_outlive_the_process() {
     let folder = tempfile::tempdir().unwrap();
     let open = || app(SqliteMarks::new(Connection::open(folder.path().join("marks.db")).unwrap()).unwrap());
     run(async {
@@ -184,10 +183,10 @@ fn what_was_seen_outlives_the_process() {
 }
 
 #[derive(Clone)]
-struct Broken(Arc<AtomicBool>);
+struct BrokenMarks(Arc<AtomicBool>);
 
 #[async_trait]
-impl Marks for Broken {
+impl Marks for BrokenMarks {
     async fn judge(&self, _: &Pass) -> Result<Verdict> {
         self.0.store(true, Ordering::Relaxed);
         Err(Error::new(ErrorKind::Unavailable, "cannot open /secret/place"))
@@ -195,20 +194,20 @@ impl Marks for Broken {
 }
 
 #[test]
-fn a_fence_without_its_marks_is_closed() {
+fn a_fence_that_cannot_read_its_marks_refuses_requests() {
     run(async {
         let asked = Arc::new(AtomicBool::new(false));
-        let app = app(Broken(Arc::clone(&asked)));
+        let app = app(BrokenMarks(Arc::clone(&asked)));
         let response = app.oneshot(shown("PUT", &pass(34, 2))).await.unwrap();
         assert!(asked.load(Ordering::Relaxed) && response.headers().contains_key("retry-after"));
-        let (status, _, body) = answer(response).await;
+        let (status, _, body) = read_response(response).await;
         assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
         assert!(!body.contains("secret"), "{body}");
     });
 }
 
-/// 33 is admitted and stalls in its handler; 34 comes.
-async fn stalled(layer: FenceLayer<Names>) -> Vec<u64> {
+/// 33 is admitted and stalls in its handler, then 34 arrives. Returns the tokens in the order of their effects.
+async fn order_of_effects(layer: FenceLayer<Names>) -> Vec<u64> {
     let (inside, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let written = Arc::new(std::sync::Mutex::new(Vec::new()));
     let handler = {
@@ -229,7 +228,7 @@ async fn stalled(layer: FenceLayer<Names>) -> Vec<u64> {
     let second = async {
         inside.notified().await;
         let mut second = Box::pin(app.clone().oneshot(shown("PUT", &pass(34, 2))));
-        // As far as it gets without the first one.
+        // 34 proceeds as far as it can while 33 stalls.
         let mut done = false;
         for _ in 0..200 {
             let poll = std::future::poll_fn(|context| {
@@ -248,12 +247,12 @@ async fn stalled(layer: FenceLayer<Names>) -> Vec<u64> {
     written.lock().unwrap().clone()
 }
 
-/// Marks that answer at once, for tests of order.
+/// Marks in memory, without any delay.
 #[derive(Default)]
-struct AtOnce(std::sync::Mutex<Option<leasehold_fence::rule::Mark>>);
+struct MarksInMemory(std::sync::Mutex<Option<leasehold_fence::rule::Mark>>);
 
 #[async_trait]
-impl Marks for AtOnce {
+impl Marks for MarksInMemory {
     async fn judge(&self, pass: &Pass) -> Result<Verdict> {
         let mut mark = self.0.lock().unwrap();
         let verdict = leasehold_fence::rule::judge(mark.as_ref(), pass);
@@ -265,17 +264,20 @@ impl Marks for AtOnce {
 }
 
 #[test]
-fn who_is_admitted_earlier_takes_effect_earlier_unless_told_otherwise() {
+fn effects_happen_in_the_order_of_admission_unless_the_layer_is_concurrent() {
     run(async {
         let names: Names = names;
-        assert_eq!(stalled(FenceLayer::new(AtOnce::default(), names)).await, [33, 34]);
-        // Side by side, the stale one is last: then the database has to check as well.
-        assert_eq!(stalled(FenceLayer::new(AtOnce::default(), names).concurrent()).await, [34, 33]);
+        assert_eq!(order_of_effects(FenceLayer::new(MarksInMemory::default(), names)).await, [33, 34]);
+        // At the same time, the stale one takes effect last: then the database has to check as well.
+        assert_eq!(
+            order_of_effects(FenceLayer::new(MarksInMemory::default(), names).concurrent()).await,
+            [34, 33]
+        );
     });
 }
 
 #[test]
-fn a_pass_is_sent_as_headers_and_replaces_the_last_one() {
+fn a_pass_is_sent_as_headers_and_replaces_an_earlier_one() {
     let mut headers = http::HeaderMap::new();
     show(&mut headers, &pass_for("acme:report/4 2 é", 34, 1));
     assert_eq!(headers["fencing-token"], "34");

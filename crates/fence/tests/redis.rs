@@ -1,4 +1,4 @@
-//! The fence of Redis, on a real server.
+//! The fence of Redis on a real server.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test is a program of its own")]
 
 mod common;
@@ -29,7 +29,7 @@ async fn connect(server: &RedisServer) -> MultiplexedConnection {
 const MARK: &str = "fence:v1:{report:42}:report/42";
 
 #[test]
-fn whoever_comes_too_late_is_refused_and_the_data_stays() {
+fn a_stale_writer_is_refused_and_the_data_stays() {
     let server = RedisServer::start();
     run(async {
         let (mut connection, fence) = (connect(&server).await, Fence::new());
@@ -63,7 +63,7 @@ fn hashes_and_deletes_are_fenced_by_the_same_mark() {
         assert_eq!(stale(back), (33, 34), "the mark outlives the data");
         let set = fence.set(&a, "report:{42}:body", "late").unwrap().run(&mut connection).await;
         assert_eq!(stale(set), (33, 34), "keys with one tag have one mark");
-        fence.set(&a, "report:43", "x").unwrap().run(&mut connection).await.unwrap(); // another tag: for itself
+        fence.set(&a, "report:43", "x").unwrap().run(&mut connection).await.unwrap(); // another tag has another mark
         let fields = [("state", "B"), ("pages", "4")];
         fence.hash_set(&b, "report:{42}", &fields).unwrap().run(&mut connection).await.unwrap();
         assert_eq!(stale(fence.delete(&a, "report:{42}").unwrap().run(&mut connection).await), (33, 34));
@@ -74,7 +74,7 @@ fn hashes_and_deletes_are_fenced_by_the_same_mark() {
 }
 
 #[test]
-fn without_enter_an_update_is_lost_and_with_it_the_late_one_is_refused() {
+fn without_enter_an_update_is_lost_and_with_it_the_stale_one_is_refused() {
     let server = RedisServer::start();
     run(async {
         let (mut connection, fence) = (connect(&server).await, Fence::new());
@@ -94,7 +94,7 @@ fn without_enter_an_update_is_lost_and_with_it_the_late_one_is_refused() {
                 let set = fence.set(pass, "report:42", sum).unwrap().run(&mut connection).await;
                 refused += u32::from(set.is_err());
             }
-            // Of two updates that went through one is gone; or one went through, and the other one knows.
+            // Either both updates were admitted and one is lost, or one was admitted and the other refused.
             assert_eq!(
                 (server.command(&["GET", "report:42"]).as_str(), refused),
                 ("1", refusals),
@@ -105,7 +105,7 @@ fn without_enter_an_update_is_lost_and_with_it_the_late_one_is_refused() {
 }
 
 #[test]
-fn a_managed_connection_goes_on_when_the_server_comes_back_and_a_plain_one_is_over() {
+fn a_managed_connection_works_again_after_a_restart_and_a_plain_one_does_not() {
     let server = RedisServer::with(&["--appendonly", "yes", "--appendfsync", "always"]);
     run(async {
         let (mut plain, fence) = (connect(&server).await, Fence::new());
@@ -122,13 +122,13 @@ fn a_managed_connection_goes_on_when_the_server_comes_back_and_a_plain_one_is_ov
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         assert_eq!(stale(set(34).run(&mut managed).await), (34, 36), "the mark has outlived it");
-        // The page says to take a managed one.
+        // The documentation recommends a managed connection.
         assert_eq!(set(36).run(&mut plain).await.unwrap_err().kind(), ErrorKind::Unavailable);
     });
 }
 
 #[test]
-fn marks_end_when_nobody_shows_them_any_more() {
+fn a_mark_expires_after_its_last_use() {
     let server = RedisServer::start();
     run(async {
         let mut connection = connect(&server).await;
@@ -152,7 +152,7 @@ fn marks_end_when_nobody_shows_them_any_more() {
 }
 
 #[test]
-fn a_cluster_finds_mark_and_data_in_one_slot() {
+fn in_a_cluster_mark_and_data_are_in_one_slot() {
     let cluster = RedisCluster::without_replicas();
     let nodes: Vec<_> = cluster.nodes.iter().map(RedisServer::url).collect();
     run(async {
@@ -183,7 +183,7 @@ fn a_cluster_finds_mark_and_data_in_one_slot() {
 }
 
 #[test]
-fn a_blocking_connection_and_a_server_that_forgot_its_scripts() {
+fn a_call_works_on_a_blocking_connection_and_after_the_scripts_were_flushed() {
     let server = RedisServer::start();
     let client = Client::open(server.url()).unwrap();
     run(async {
@@ -201,7 +201,7 @@ fn a_blocking_connection_and_a_server_that_forgot_its_scripts() {
 }
 
 #[test]
-fn one_round_trip_each() {
+fn each_call_takes_one_round_trip() {
     let server = RedisServer::start();
     run(async {
         let mut connection = connect(&server).await;
@@ -210,7 +210,7 @@ fn one_round_trip_each() {
         server.command(&["CONFIG", "RESETSTAT"]);
         call.run(&mut connection).await.unwrap();
         let stats = server.command(&["INFO", "commandstats"]);
-        // Those that a script calls are counted too; of those that arrive there is one.
+        // Redis also counts the commands that a script calls. Only one command arrives.
         assert!(stats.contains("cmdstat_evalsha:calls=1") && !stats.contains("cmdstat_eval:"), "{stats}");
         server.command(&["CONFIG", "SET", "maxmemory", "1"]);
         let full =
@@ -222,7 +222,7 @@ fn one_round_trip_each() {
 }
 
 #[test]
-fn the_rule_in_lua_is_the_rule() {
+fn the_rule_in_lua_equals_the_pure_rule() {
     use proptest::strategy::{Strategy as _, ValueTree as _};
     let server = RedisServer::start();
     run(async {
@@ -259,7 +259,7 @@ fn the_rule_in_lua_is_the_rule() {
 }
 
 #[test]
-fn a_rebase_lets_smaller_numbers_in_keeps_the_former_out_and_is_recorded() {
+fn after_a_rebase_smaller_tokens_are_admitted_former_ones_are_refused_and_it_is_audited() {
     let server = RedisServer::start();
     run(async {
         let (mut connection, fence) = (connect(&server).await, Fence::new());
@@ -298,7 +298,7 @@ fn a_rebase_lets_smaller_numbers_in_keeps_the_former_out_and_is_recorded() {
             .unwrap_err();
         assert!(late.to_string().contains("before the rebase"), "{late}");
         assert_eq!(server.command(&["GET", "report:42"]), "etcd");
-        // Whatever is asked of a mark that was moved before, the script does what the rule says, and says the same.
+        // For any rebase of a mark that was moved before, the script has the same result and error text as the rule.
         for (number, ceiling) in [(400, None), (300, None), (300, Some(402)), (450, None), (440, Some(450))] {
             let wish = to(number, ceiling);
             let mark = fence.mark(&mut connection, &resource, "report:42").await.unwrap().unwrap();
@@ -320,7 +320,7 @@ fn a_rebase_lets_smaller_numbers_in_keeps_the_former_out_and_is_recorded() {
         let record: serde_json::Value = serde_json::from_str(&record).unwrap();
         assert_eq!((&record["by"], &record["why"]), (&"ann".into(), &"to \"etcd\"".into()), "{record}");
         assert_eq!((&record["was"], &record["now"]), (&high.to_string().into(), &"400".into()), "{record}");
-        // As a program reads it.
+        // The same records as the API returns them.
         assert_eq!(fence.mark(&mut connection, &resource, "report:42").await.unwrap(), Some(up));
         let rebases = fence.rebases(&mut connection, &resource, "report:42").await.unwrap();
         let numbers: Vec<_> = rebases.iter().map(|it| (it.was, it.now, it.ceiling)).collect();

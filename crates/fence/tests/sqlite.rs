@@ -1,4 +1,4 @@
-//! The fence of SQLite: in a program's transaction, in a column, and by triggers against any client.
+//! The fence of SQLite: in the transaction of a program, in a column, and with triggers for any client.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod common;
@@ -39,7 +39,7 @@ fn body(database: &Connection) -> String {
 }
 
 #[test]
-fn whoever_comes_too_late_is_refused_and_the_data_stays() {
+fn a_stale_writer_is_refused_and_the_data_stays() {
     let mut database = database();
     write(&mut database, &pass(33, 1), "A").unwrap();
     write(&mut database, &pass(34, 2), "B").unwrap();
@@ -50,7 +50,7 @@ fn whoever_comes_too_late_is_refused_and_the_data_stays() {
 }
 
 #[test]
-fn without_an_owner_each_token_is_taken_once() {
+fn without_an_owner_each_token_is_admitted_once() {
     let mut database = database();
     write(&mut database, &pass(33, 0), "once").unwrap();
     assert_eq!(stale(write(&mut database, &pass(33, 0), "twice")), (33, 33));
@@ -58,7 +58,7 @@ fn without_an_owner_each_token_is_taken_once() {
 }
 
 #[test]
-fn a_mark_is_as_durable_as_the_effect_and_no_more() {
+fn a_mark_is_rolled_back_with_its_effect() {
     let mut database = database();
     let transaction = database.transaction().unwrap();
     assert_eq!(sqlite::admit(&transaction, &pass(34, 1)).unwrap(), Admission::Raised);
@@ -84,7 +84,7 @@ fn outside_a_transaction_nothing_is_admitted() {
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
 }
 
-/// 33 reads and pauses, 34 reads, 33 writes, 34 writes: each adds one. Returns the sum, and how many were refused.
+/// 33 reads and pauses, 34 reads, 33 writes, 34 writes. Each adds one. Returns the sum, and how many were refused.
 fn read_modify_write(enter: bool) -> (i64, usize) {
     let mut database = database();
     database.execute("INSERT INTO report VALUES (42, '0')", []).unwrap();
@@ -103,13 +103,13 @@ fn read_modify_write(enter: bool) -> (i64, usize) {
 }
 
 #[test]
-fn without_enter_an_update_is_lost_and_with_it_the_late_one_is_refused() {
+fn without_enter_an_update_is_lost_and_with_it_the_stale_one_is_refused() {
     assert_eq!(read_modify_write(false), (1, 0), "two updates went through, and one of them is gone");
     assert_eq!(read_modify_write(true), (1, 1), "one update went through, and the other one knows");
 }
 
 #[test]
-fn a_column_of_your_own_is_strict() {
+fn a_column_admits_each_token_once() {
     let mut database = database();
     let add = "ALTER TABLE report ADD COLUMN last_fencing_token INTEGER NOT NULL DEFAULT 0";
     database.execute_batch(&format!("{add}; INSERT INTO report (id, body) VALUES (42, '')")).unwrap();
@@ -125,11 +125,14 @@ fn a_column_of_your_own_is_strict() {
     assert_eq!(stale(raise(42, pass(33, 1))), (33, 34));
     raise(42, pass(35, 1)).unwrap();
     let missing = raise(43, pass(36, 1)).unwrap_err();
-    assert!(missing.kind() == ErrorKind::Invalid && missing.to_string().contains("no such row"), "{missing}");
+    assert!(
+        missing.kind() == ErrorKind::Invalid && missing.to_string().contains("no row has this key"),
+        "{missing}"
+    );
 }
 
 #[test]
-fn a_fenced_table_is_written_under_the_pass_of_the_row_and_no_other() {
+fn a_row_of_a_fenced_table_is_written_only_under_its_own_pass() {
     let mut database = database();
     sqlite::install(&database, "report", &template("report/{id}")).unwrap();
     for statement in [
@@ -157,7 +160,7 @@ fn a_fenced_table_is_written_under_the_pass_of_the_row_and_no_other() {
     };
     let one = |number, owner| pass_for("report/1", number, owner);
     under(one(34, 1), "INSERT INTO report VALUES (1, 'x')").unwrap().unwrap();
-    // The rowid that SQLite chooses is the resource, too: it would be 2.
+    // The rowid that SQLite chooses can be the id of the resource, too: here it would be 2.
     under(one(34, 1), "INSERT INTO report (body) VALUES ('x')").unwrap().expect_err("another resource");
     under(one(34, 1), "UPDATE report SET id = 2").unwrap().expect_err("it moves to another resource");
     under(pass_for("report/2", 34, 1), "UPDATE report SET body = 'y'").unwrap().expect_err("another pass");
@@ -201,7 +204,7 @@ fn a_pass_cannot_outlive_its_transaction() {
     assert!(database.execute(owned, []).unwrap_err().to_string().contains("hash"));
 }
 
-/// Runs the program `sqlite3`, which knows nothing of us.
+/// Runs the program `sqlite3`, a client that does not know leasehold.
 fn shell(file: &Path, script: &str) -> Result<String, String> {
     let output = Command::new("sqlite3").arg("-batch").arg("-bail").arg(file).arg(script).output();
     let output = output.expect("the package sqlite3 is installed");
@@ -214,7 +217,7 @@ fn shell(file: &Path, script: &str) -> Result<String, String> {
 }
 
 #[test]
-fn the_plain_shell_is_fenced_as_well() {
+fn the_sqlite_shell_is_fenced() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("app.db");
     shell(&file, "CREATE TABLE orders (id INTEGER PRIMARY KEY, state TEXT)").unwrap();
@@ -238,7 +241,7 @@ fn the_plain_shell_is_fenced_as_well() {
 }
 
 #[test]
-fn a_fence_is_installed_seen_replaced_and_removed() {
+fn a_fence_is_installed_listed_replaced_and_removed() {
     let database = database();
     database
         .execute_batch("CREATE TABLE \"or\"\"d;er's\" (\"the id\" TEXT, n INT); CREATE VIEW v AS SELECT 1")
@@ -262,7 +265,7 @@ fn a_fence_is_installed_seen_replaced_and_removed() {
         ("nothing", "x/{id}", "no table"),
         ("v", "x/y", "is a view"),
         ("report", "x/{nope}", "no column \"nope\""),
-        ("leasehold_fence_mark", "x/{resource}", "is the fence's own"),
+        ("leasehold_fence_mark", "x/{resource}", "the fence's own"),
     ] {
         let error = sqlite::install(&database, table, &template(of)).unwrap_err();
         assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains(why), "{error}");
@@ -273,7 +276,7 @@ fn a_fence_is_installed_seen_replaced_and_removed() {
 }
 
 #[test]
-fn every_way_to_write_is_fenced() {
+fn every_kind_of_write_is_fenced() {
     let database = database();
     database.execute_batch("CREATE TABLE orders (id INTEGER PRIMARY KEY, state TEXT)").unwrap();
     sqlite::install(&database, "orders", &template("order/{id}")).unwrap();
@@ -294,7 +297,7 @@ fn every_way_to_write_is_fenced() {
         "UPDATE OR REPLACE orders SET id = 3",
         "UPDATE orders SET id = 8",
         "WITH one AS (SELECT 1) DELETE FROM orders WHERE id IN one",
-        // Without a condition SQLite empties the table at once, unless there are triggers.
+        // Without a condition SQLite truncates the table, unless it has triggers.
         "DELETE FROM orders",
     ];
     for way in ways {
@@ -304,7 +307,7 @@ fn every_way_to_write_is_fenced() {
     }
     let all = || database.query_row("SELECT group_concat(id || state) FROM orders", [], |row| row.get(0));
     assert_eq!(all(), Ok("1x".to_owned()));
-    // A pass that is stale is not let in by how it is shown.
+    // No OR clause of the INSERT makes a stale pass admitted.
     for or in ["OR IGNORE", "OR REPLACE"] {
         let show =
             format!("BEGIN; INSERT {or} INTO leasehold_fence_pass (resource, token) VALUES ('order/1', 1)");
@@ -315,7 +318,7 @@ fn every_way_to_write_is_fenced() {
 }
 
 #[test]
-fn a_fence_stays_with_its_table_whatever_that_is_called() {
+fn a_fence_stays_on_a_renamed_table() {
     let database = database();
     sqlite::install(&database, "report", &template("report/{id}")).unwrap();
     database.execute_batch("ALTER TABLE report RENAME TO former; CREATE TABLE report (id INT)").unwrap();
@@ -333,13 +336,13 @@ fn a_fence_stays_with_its_table_whatever_that_is_called() {
     assert_eq!(fenced(&database), [("report".into(), true)]);
     database.execute_batch("DROP TRIGGER leasehold_fence_guard_report_update_2").unwrap();
     assert_eq!(fenced(&database), [("report".into(), false)], "a trigger is missing");
-    // A table that is made anew, as many migrations do, has no fence.
+    // A table that is created again, as many migrations do, has no fence.
     database.execute_batch("DROP TABLE report; ALTER TABLE former RENAME TO report").unwrap();
     assert_eq!(fenced(&database), []);
 }
 
 #[test]
-fn columns_may_have_any_name_and_be_computed() {
+fn columns_can_have_any_name_and_be_generated() {
     let database = database();
     database
         .execute_batch(
@@ -362,7 +365,7 @@ fn columns_may_have_any_name_and_be_computed() {
 }
 
 #[test]
-fn a_rebase_lets_smaller_numbers_in_keeps_the_former_out_and_is_audited() {
+fn after_a_rebase_smaller_tokens_are_admitted_former_ones_are_refused_and_it_is_audited() {
     let mut database = database();
     let rebase = |to, ceiling| Rebase { to: token(to), ceiling, by: "ann".into(), why: "to etcd".into() };
     let unknown = sqlite::rebase(&mut database, &pass(1, 1).resource, &rebase(1, None)).unwrap_err();
@@ -402,9 +405,9 @@ fn a_newer_format_is_refused() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) })]
 
-    /// The trigger's SQL, the function and the pure rule say the same, whatever is shown in whatever order.
+    /// The SQL of the trigger, the function and the pure rule agree, for any passes in any order.
     #[test]
-    fn the_rule_in_sql_is_the_rule(shown in proptest::collection::vec((1u64..8, 1u8..4, any::<bool>()), 1..24), ceiling in proptest::option::of(4u64..8)) {
+    fn the_rule_in_sql_equals_the_pure_rule(shown in proptest::collection::vec((1u64..8, 1u8..4, any::<bool>()), 1..24), ceiling in proptest::option::of(4u64..8)) {
         let mut database = database();
         let mut model: Option<Mark> = None;
         if let Some(ceiling) = ceiling {

@@ -1,7 +1,7 @@
 //! What the patterns share on PostgreSQL: how it is asked, and what its errors mean.
 
 use leasehold::{Effect, Error, ErrorKind, Result};
-use leasehold_fence::postgres::{Link, Wire};
+use leasehold_fence::postgres::{Connection, ConnectionManager};
 use tokio_postgres::{
     Row,
     error::{Severity, SqlState},
@@ -11,7 +11,7 @@ use tokio_postgres::{
 pub(crate) type Values<'a> = &'a [(&'a (dyn ToSql + Sync), Type)];
 
 /// The rows of a statement that gives rows.
-pub(crate) async fn rows(link: &Link, sql: &str, values: Values<'_>) -> Result<Vec<Row>> {
+pub(crate) async fn rows(link: &ConnectionManager, sql: &str, values: Values<'_>) -> Result<Vec<Row>> {
     // One row at the least, so that there is one for the request id, in the order in which the statement gives them.
     let request = values.len() + 1;
     let sql = format!(
@@ -19,7 +19,7 @@ pub(crate) async fn rows(link: &Link, sql: &str, values: Values<'_>) -> Result<V
          SELECT numbered.*, ${request}::bigint FROM (VALUES (1)) AS always (row) LEFT JOIN numbered ON true
          ORDER BY numbered.number"
     );
-    let wire = link.wire().await?;
+    let wire = link.connection().await?;
     let mut rows = ask(&wire, &sql, values).await?;
     let is_there = |row: &Row| matches!(row.try_get::<_, Option<i64>>(row.len() - 2), Ok(Some(_)));
     rows.retain(is_there);
@@ -27,8 +27,8 @@ pub(crate) async fn rows(link: &Link, sql: &str, values: Values<'_>) -> Result<V
 }
 
 /// How many rows a statement changed. It must be one to which `RETURNING` can be added.
-pub(crate) async fn execute(link: &Link, sql: &str, values: Values<'_>) -> Result<u64> {
-    let wire = link.wire().await?;
+pub(crate) async fn execute(link: &ConnectionManager, sql: &str, values: Values<'_>) -> Result<u64> {
+    let wire = link.connection().await?;
     let rows = ask(&wire, &counting(sql, values.len() + 1), values).await?;
     Ok(rows.first().map_or(0, |row| row.get::<_, i64>(0).unsigned_abs()))
 }
@@ -38,8 +38,8 @@ pub(crate) fn counting(sql: &str, request: usize) -> String {
     format!("WITH changed AS ({sql} RETURNING 1) SELECT count(*), ${request}::bigint FROM changed")
 }
 
-async fn ask(wire: &Wire, sql: &str, values: Values<'_>) -> Result<Vec<Row>> {
-    wire.ask(sql, values).await?.map_err(|error| {
+async fn ask(wire: &Connection, sql: &str, values: Values<'_>) -> Result<Vec<Row>> {
+    wire.query_checked(sql, values).await?.map_err(|error| {
         let error = interpret(&error);
         // Behind a pool an error may be the answer to another client.
         if wire.is_direct() { error } else { error.with_effect(Effect::Unknown) }
@@ -47,10 +47,10 @@ async fn ask(wire: &Wire, sql: &str, values: Values<'_>) -> Result<Vec<Row>> {
 }
 
 async fn answer<T>(
-    wire: &Wire,
+    wire: &Connection,
     statement: impl Future<Output = Result<T, tokio_postgres::Error>>,
 ) -> Result<T> {
-    wire.answer(statement).await?.map_err(|error| interpret(&error))
+    wire.await_reply(statement).await?.map_err(|error| interpret(&error))
 }
 
 pub(crate) fn interpret(error: &tokio_postgres::Error) -> Error {
@@ -75,8 +75,8 @@ pub(crate) fn interpret(error: &tokio_postgres::Error) -> Error {
 
 /// Makes a table. Two that make it at once would trip over each other, in spite of IF NOT EXISTS. Statements that are sent
 /// as one text are one transaction.
-pub(crate) async fn create(link: &Link, schema: &str) -> Result<()> {
-    let wire = link.wire().await?;
+pub(crate) async fn create(link: &ConnectionManager, schema: &str) -> Result<()> {
+    let wire = link.connection().await?;
     let sql = format!("SELECT pg_advisory_xact_lock(5498217431208); {schema}");
     answer(&wire, wire.batch_execute(&sql)).await
 }

@@ -11,7 +11,7 @@ use std::{
 
 use axum::{Router, body::Body, http::Request, routing::post};
 use leasehold::ErrorKind;
-use leasehold_fence::postgres::Link;
+use leasehold_fence::postgres::ConnectionManager;
 use leasehold_patterns::idempotency::{
     Begun, Fingerprint, IdempotencyLayer, Keys, PostgresKeys, RedisKeys, Run, SqliteKeys, Terms,
 };
@@ -42,7 +42,7 @@ async fn in_redis(server: &RedisServer) -> RedisKeys<redis::aio::MultiplexedConn
 }
 
 async fn in_postgres(server: &PostgresServer) -> PostgresKeys {
-    let keys = PostgresKeys::new(Link::new(server.url().parse().unwrap(), NoTls));
+    let keys = PostgresKeys::new(ConnectionManager::new(server.url().parse().unwrap(), NoTls));
     keys.create().await.unwrap();
     keys
 }

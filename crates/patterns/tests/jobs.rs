@@ -8,7 +8,7 @@ use std::{
 };
 
 use leasehold::{Client, ErrorKind, Memory, Result, async_trait, testing::ManualTime};
-use leasehold_fence::postgres::Link;
+use leasehold_fence::postgres::ConnectionManager;
 use leasehold_patterns::jobs::{
     Backoff, Claim, JobRecord, JobState, Jobs, NewJob, PostgresJobs, SqliteJobs, Worker,
 };
@@ -19,8 +19,8 @@ const HOLD: Duration = Duration::from_secs(30);
 /// Shorter than anyone needs, but not shorter than a busy machine takes.
 const SHORT: Duration = Duration::from_millis(50);
 
-fn link(server: &PostgresServer) -> Link {
-    Link::new(server.url().parse().unwrap(), NoTls)
+fn link(server: &PostgresServer) -> ConnectionManager {
+    ConnectionManager::new(server.url().parse().unwrap(), NoTls)
 }
 
 async fn connection(url: &str) -> tokio_postgres::Client {
@@ -42,7 +42,7 @@ async fn stores(count: usize, test: impl AsyncFn(Vec<Arc<dyn Jobs>>)) {
     for url in [server.url(), pool.url()] {
         let mut clients: Vec<Arc<dyn Jobs>> = Vec::new();
         for _ in 0..count {
-            let jobs = PostgresJobs::new(Link::new(url.parse().unwrap(), NoTls));
+            let jobs = PostgresJobs::new(ConnectionManager::new(url.parse().unwrap(), NoTls));
             jobs.create().await.unwrap();
             clients.push(Arc::new(jobs));
         }

@@ -13,7 +13,7 @@ use std::{
 };
 
 use leasehold::{Client, ErrorKind, FencingToken, Memory, Pass, Resource, testing::ManualTime};
-use leasehold_fence::postgres::Link;
+use leasehold_fence::postgres::ConnectionManager;
 use leasehold_patterns::single_flight::{
     Cache, Entry, Failure, PostgresCache, RedisCache, SingleFlight, SqliteCache,
 };
@@ -33,7 +33,7 @@ async fn caches(test: impl AsyncFn(Arc<dyn Cache>)) {
         redis::Client::open(redis.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
     test(Arc::new(RedisCache::new(connection))).await;
     let postgres = PostgresServer::start();
-    let cache = PostgresCache::new(Link::new(postgres.url().parse().unwrap(), NoTls));
+    let cache = PostgresCache::new(ConnectionManager::new(postgres.url().parse().unwrap(), NoTls));
     cache.create().await.unwrap();
     test(Arc::new(cache)).await;
 }
@@ -53,7 +53,7 @@ fn value(text: &str) -> Entry {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cache_goes_on_when_the_connection_or_the_database_was_lost() {
     let server = PostgresServer::start();
-    let cache = PostgresCache::new(Link::new(server.url().parse().unwrap(), NoTls));
+    let cache = PostgresCache::new(ConnectionManager::new(server.url().parse().unwrap(), NoTls));
     cache.create().await.unwrap();
     for (token, kill) in [(34, false), (36, true)] {
         cache.put(&value("before"), PATIENCE, &pass(token)).await.unwrap();

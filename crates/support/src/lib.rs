@@ -11,9 +11,12 @@
 //! | [`url`] | the parts that the URLs of all backends have in common |
 //! | [`password`] | a password from a URL or from a file |
 //! | [`tls`] | the files that TLS needs: certificates to trust, a client's certificate and key |
+//! | `postgres` | with the feature `postgres`: telling a PostgreSQL server from a pool, and checking request ids |
 
 pub mod connect_once;
 pub mod password;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 pub mod race;
 pub mod tls;
 pub mod url;

@@ -1,24 +1,46 @@
--- The verb `acquire`, as leasehold_core::Model has it, step by step. One call, one transaction, one round trip.
+-- The verb `acquire`: the same steps as leasehold_core::Model, in one call, one transaction, one round trip. ADR 0021.
 --
--- takes  resource; owner; weight, capacity; ttl and place ttl in microseconds; whether it queues when blocked; whom it
---        succeeds, if anyone, and for how long that one is buried (-1: not at all); floor (0: none); note, holder; the
---        channel on which it hears; how many may wait
--- gives  one row: the verdict. If blocked, one more for each of the three holders that end soonest.
--- fails  LH001 no token is left, LH002 the line is full, LH003 the floor is too high. The detail names the claim: behind a
---        pool, an error that does not may be the answer to another client's request.
+--  1. Lock the row of the resource and drop what has expired.
+--  2. Compute the next fencing token. Fail if the floor is too high or no token is left.
+--  3. The owner has a tombstone: refuse, but still release the predecessor.
+--  4. The owner holds already: return the same grant.
+--  5. Other claims use another capacity: refuse.
+--  6. The queue is full: fail.
+--  7. The claim takes over from a predecessor: take its seat or its place in the queue, and remove the predecessor.
+--  8. Otherwise apply the admission rule: the weights of the holders, of the claims ahead in the queue, and its own must
+--     fit the capacity.
+--  9. Granted: insert the seat. Blocked: insert or extend the place, or leave the queue if the claim does not queue.
+--
+-- The table `seat` has the holders, `place` the queue, `grave` the tombstones.
+--
+-- takes  claim_key         the resource
+--        claim_owner       the owner token
+--        claim_weight, claim_capacity
+--        claim_ttl         of the lease, in microseconds
+--        claim_place_ttl   of the place in the queue, in microseconds
+--        claim_queues      whether the claim queues when it is blocked
+--        from_owner        the predecessor that it takes over from, or null
+--        from_bury         how long the predecessor gets a tombstone, in microseconds; -1: none
+--        claim_floor       the new token must be above this; 0: no floor
+--        claim_note, claim_holder
+--        claim_client      the channel on which to notify the client; empty: it polls
+--        line_max          the most claims in the queue
+-- gives  one row with the verdict. If blocked, one more row for each of the three holders that expire soonest.
+-- fails  LH001 no token is left, LH002 the queue is full, LH003 the floor is too high. The DETAIL names the claim. Behind a
+--        pool, an error without it may belong to the request of another client (ADR 0034).
 DO $$ BEGIN
     IF to_regtype('leasehold.verdict') IS NULL THEN
         CREATE TYPE leasehold.verdict AS (
             said       text,      -- granted, blocked, buried, mismatch; holder
-            token      bigint,    -- of the grant, or the holder's
-            remaining  bigint,    -- of the grant, or the holder's, in microseconds
-            capacity   bigint,    -- of the others, if it does not match; else the holder's weight
+            token      bigint,    -- of the grant, or of the holder
+            remaining  bigint,    -- of the grant, or of the holder, in microseconds
+            capacity   bigint,    -- of the other claims, if it does not match; in the row of a holder, its weight
             placed     boolean,
             ahead      bigint,
             changes_in bigint,    -- microseconds
             paused     boolean,
             version    bigint,    -- the cursor
-            held_for   bigint,    -- of a holder, from here on
+            held_for   bigint,    -- this and all below: only in the row of a holder
             turns      bigint,
             evicting   boolean,
             kept       boolean,
@@ -39,37 +61,38 @@ CREATE OR REPLACE FUNCTION leasehold.acquire(
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
-    was     leasehold.resource;
-    r       leasehold.resource;
-    seat    leasehold.seat;
-    heir_of leasehold.seat;           -- whose seat it takes over
-    answer  leasehold.verdict;
-    minted  bigint;
-    own     bigint;                   -- arrival of its place
-    mine    leasehold.place;
-    near    bigint;
-    ahead   bigint;
-    next    timestamptz;
-    until   timestamptz;
-    turns   bigint := 0;
-    sits    boolean := false;
-    named   text := encode(substr(claim_owner, 1, 4), 'hex') || '|' || claim_key;
+    was         leasehold.resource;
+    r           leasehold.resource;
+    seat        leasehold.seat;
+    predecessor leasehold.seat;       -- the seat that the claim takes over
+    answer      leasehold.verdict;
+    minted      bigint;
+    own         bigint;               -- the arrival number of its own place in the queue
+    mine        leasehold.place;
+    near        bigint;               -- claims ahead in the queue, counted up to 65
+    ahead       bigint;               -- their weights
+    next        timestamptz;          -- when the resource changes next by itself
+    until       timestamptz;
+    turns       bigint := 0;
+    is_granted  boolean := false;
+    claim_name  text := encode(substr(claim_owner, 1, 4), 'hex') || '|' || claim_key;
 BEGIN
     was := leasehold.lock(claim_key, true);
     r := leasehold.settle(was);
 
-    -- As FencingToken::mint has it: at most 366 days ahead of the clock, unless the resource has had such a token.
+    -- The same as FencingToken::mint: a floor may be at most 366 days ahead of the clock, unless the resource has had such
+    -- a token already.
     IF claim_floor > greatest(r.last, r.above) AND claim_floor > leasehold.clock(r.seen) + 31622400000000 THEN
         RAISE EXCEPTION 'the claim''s floor % is more than a year ahead of the backend''s clock; check where the client got '
-            'this token, and the clock of the server', claim_floor USING ERRCODE = 'LH003', DETAIL = named;
+            'this token, and the clock of the server', claim_floor USING ERRCODE = 'LH003', DETAIL = claim_name;
     END IF;
     minted := greatest(r.last + 1, r.above + 1, claim_floor + 1, leasehold.clock(r.seen));
     IF minted >= 9007199254740992 THEN
-        RAISE EXCEPTION 'no fencing token is left: they end below 2^53' USING ERRCODE = 'LH001', DETAIL = named;
+        RAISE EXCEPTION 'no fencing token is left: they end below 2^53' USING ERRCODE = 'LH001', DETAIL = claim_name;
     END IF;
 
     IF r.graves > 0 AND EXISTS (SELECT FROM leasehold.grave WHERE owner = claim_owner AND resource + 0 = r.id) THEN
-        -- The claim is dead, but whom it was to succeed wanted to go all the same.
+        -- This owner has a tombstone, so refuse it. Still release its predecessor: that was part of the same request.
         IF from_owner IS NOT NULL THEN
             r := leasehold.depart(r, from_owner, from_bury);
         END IF;
@@ -83,7 +106,7 @@ BEGIN
         SELECT * INTO seat FROM leasehold.seat WHERE owner = claim_owner AND resource + 0 = r.id;
         IF FOUND THEN
             PERFORM leasehold.close(was, r);
-            -- A kept seat is nobody's: its owner has said farewell, so this is a request that comes late.
+            -- A kept seat was released by its owner and only stays closed, so this is a late request.
             answer.said := CASE WHEN seat.kept THEN 'buried' ELSE 'granted' END;
             answer.token := seat.token;
             answer.remaining := leasehold.micros(seat.ends - r.seen);
@@ -104,24 +127,27 @@ BEGIN
     IF claim_queues AND r.places >= line_max
         AND NOT EXISTS (SELECT FROM leasehold.place WHERE owner = claim_owner AND resource + 0 = r.id)
     THEN
-        RAISE EXCEPTION '% wait in line already', r.places USING ERRCODE = 'LH002', DETAIL = named;
+        RAISE EXCEPTION 'the queue is full: % claims wait already; try again later', r.places
+            USING ERRCODE = 'LH002', DETAIL = claim_name;
     END IF;
 
-    -- Succession: takes over a seat; or takes over a place, or finds nothing, and leaves the rest to the rule.
+    -- Handover: the claim takes over a seat. Or it takes over a place, or finds nothing to take over: then the admission
+    -- rule below decides.
     IF from_owner IS NOT NULL THEN
         IF r.seats > 0 THEN
-            SELECT * INTO heir_of FROM leasehold.seat
+            SELECT * INTO predecessor FROM leasehold.seat
             WHERE owner = from_owner AND resource + 0 = r.id AND NOT kept AND weight >= claim_weight FOR UPDATE;
         END IF;
-        IF heir_of.owner IS NOT NULL THEN
-            IF claim_weight < heir_of.weight THEN
-                -- A downgrade: the same work goes on with less, is never refused, and keeps the expiry.
-                sits := true;
-                turns := heir_of.turns;
-                until := heir_of.ends;
+        IF predecessor.owner IS NOT NULL THEN
+            IF claim_weight < predecessor.weight THEN
+                -- A downgrade: the same holder goes on with less weight. It is never refused and keeps its expiry.
+                is_granted := true;
+                turns := predecessor.turns;
+                until := predecessor.ends;
             ELSE
-                sits := r.paused_until IS NULL AND NOT heir_of.evicting AND (heir_of.turns < 16 OR r.places = 0);
-                turns := heir_of.turns + 1;
+                is_granted := r.paused_until IS NULL AND NOT predecessor.evicting
+                    AND (predecessor.turns < 16 OR r.places = 0);
+                turns := predecessor.turns + 1;
                 until := r.seen + leasehold.span(claim_ttl);
             END IF;
         ELSIF r.places > 0 THEN
@@ -142,8 +168,9 @@ BEGIN
         r := leasehold.depart(r, from_owner, from_bury);
     END IF;
 
-    -- The rule of seating: the weights of the holders, of the live places ahead, and its own fit the capacity.
-    IF NOT sits THEN
+    -- The admission rule: the weights of the holders, of the claims ahead in the queue, and its own fit the capacity.
+    -- Only the first 64 claims of the queue can be granted: the work stays the same however long the queue is.
+    IF NOT is_granted THEN
         r.capacity := claim_capacity;
         turns := 0;
         IF r.places > 0 THEN
@@ -158,19 +185,19 @@ BEGIN
                       WHERE resource = r.id AND arrival < coalesce(own, 9223372036854775807)
                       ORDER BY arrival LIMIT 65) head;
             END IF;
-            sits := near <= 64 AND r.held + ahead + claim_weight <= claim_capacity;
+            is_granted := near <= 64 AND r.held + ahead + claim_weight <= claim_capacity;
             until := r.seen + leasehold.span(claim_ttl);
         END IF;
     END IF;
 
-    IF sits THEN
+    IF is_granted THEN
         r := leasehold.leave_line(r, claim_owner, false);
         INSERT INTO leasehold.seat (resource, owner, ends, token, weight, since, turns, holder, note)
         VALUES (r.id, claim_owner, until, minted, claim_weight, r.seen, turns, claim_holder, claim_note);
-        IF heir_of.weight > claim_weight THEN
-            -- What an operator said to it stands, or evicting would be in vain.
-            UPDATE leasehold.seat SET evicting = heir_of.evicting, asked_until = heir_of.asked_until,
-                asked_by = heir_of.asked_by, asked_why = heir_of.asked_why
+        IF predecessor.weight > claim_weight THEN
+            -- A downgrade keeps what an operator asked for. Otherwise a holder could escape its eviction by a downgrade.
+            UPDATE leasehold.seat SET evicting = predecessor.evicting, asked_until = predecessor.asked_until,
+                asked_by = predecessor.asked_by, asked_why = predecessor.asked_why
             WHERE owner = claim_owner AND resource + 0 = r.id;
         END IF;
         r.seats := r.seats + 1;
@@ -211,7 +238,7 @@ BEGIN
           WHERE resource = r.id ORDER BY arrival LIMIT 65) head;
     answer.said := 'blocked';
     answer.placed := own IS NOT NULL;
-    -- Exact within the window, an upper bound beyond.
+    -- Exact within the first 64 claims of the queue, an upper bound beyond.
     answer.ahead := CASE WHEN own IS NULL THEN r.places WHEN near <= 64 THEN near ELSE r.places - 1 END;
     answer.paused := r.paused_until IS NOT NULL;
     answer.version := r.version;

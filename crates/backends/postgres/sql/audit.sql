@@ -1,8 +1,9 @@
 -- The audit trail, newest first.
 --
--- takes  $1 the sequence after the newest, $2 prefix, $3 how many, $4 the request id
--- gives  sequence, microseconds since 1970, resource, command, token, by, why, done, the request id; if there is nothing,
---        one row of nulls with the request id
+-- takes  $1 only records with a lower sequence number than this, $2 prefix of the resource key, $3 the most rows,
+--        $4 the request id
+-- gives  sequence, microseconds since 1970, resource, command, token, by, why, done, the request id. If there are no
+--        records, one row of nulls with the request id: every reply has a row that carries it (ADR 0033).
 SELECT page.*, $4::bigint FROM (VALUES (1)) AS always (row) LEFT JOIN (
     SELECT sequence, leasehold.clock(at), resource, command, token, by, why, done FROM leasehold.audit
     WHERE sequence < $1 AND starts_with(resource, $2)

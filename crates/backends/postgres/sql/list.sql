@@ -1,7 +1,8 @@
--- The keys of resources where someone is, or an operator has paused, in key order. Keys are printable ASCII.
+-- The keys of resources that have holders or waiters or are paused, in the order of the keys. Keys are printable ASCII, so
+-- chr(127) is above all of them.
 --
--- takes  $1 prefix, $2 the key before the first, $3 how many, $4 the request id
--- gives  key, the request id; if there is nothing, one row of null and the request id
+-- takes  $1 prefix, $2 only keys after this one, $3 the most rows, $4 the request id
+-- gives  key, the request id. If there are no keys, one row of null and the request id.
 WITH now AS MATERIALIZED (SELECT clock_timestamp() AS moment)
 SELECT page.key, $4::bigint FROM (VALUES (1)) AS always (row) LEFT JOIN (
     SELECT r.key FROM leasehold.resource r, now

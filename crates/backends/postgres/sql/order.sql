@@ -1,8 +1,13 @@
--- The operator's verb, with its audit record in the same step.
+-- The verb `order`: a command of an operator, and its audit record in the same transaction.
 --
--- takes  resource; the token that is meant (0: whoever is there); by whom, why; the command by its stable name; its
---        number: microseconds to ask or pause for, or the capacity to resize to
--- gives  whether it was done; the newest token there, if it was not
+-- takes  order_key       the resource
+--        order_token     the token of the holder that the command is for; 0: the newest holder
+--        order_by        the operator
+--        order_why       the reason
+--        order_command   pause, resume, resize, ask, evict or evict-now
+--        number          pause, ask: microseconds; resize: the capacity; otherwise 0
+-- gives  done            whether it was done
+--        newest          the newest token among the holders
 CREATE OR REPLACE FUNCTION leasehold.command(
     order_key text, order_token bigint, order_by text, order_why text, order_command text, number bigint,
     OUT done boolean, OUT newest bigint
@@ -50,7 +55,7 @@ BEGIN
                 IF done THEN
                     r.seats := r.seats - 1;
                     r.held := r.held - meant.weight;
-                    -- Longer than any request of it can be under way.
+                    -- The tombstone outlives every request of the holder that may be under way: at least 3 minutes.
                     r := leasehold.bury(r, meant.owner,
                         greatest(2 * leasehold.micros(meant.ends - r.seen), 180000000), true);
                 END IF;

@@ -1,7 +1,9 @@
--- The verb `release`: gives up a seat, or leaves the line.
+-- The verb `release`: gives up a seat, or leaves the queue.
 --
--- takes  resource, owner, for how many microseconds it is buried (-1: not at all), for how many its seat stays closed
--- gives  whether it held or waited
+-- takes  claim_key, claim_owner
+--        bury   how long the owner gets a tombstone, in microseconds; -1: none
+--        keep   how long the seat stays closed to others, in microseconds; 0: not at all
+-- gives  whether the owner held the resource or waited for it
 CREATE OR REPLACE FUNCTION leasehold.release(claim_key text, claim_owner bytea, bury bigint, keep bigint)
 RETURNS boolean
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off

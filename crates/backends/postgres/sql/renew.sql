@@ -1,8 +1,10 @@
--- The verb `renew`, for a whole batch: holders go on holding, places are kept. Locks no resource unless a note changes,
--- so renewals and the other verbs do not wait for each other; what it locks, it locks in one order.
+-- The verb `renew`, for a whole batch: extends seats and places.
 --
--- takes  side by side: resources, owners, ttls in microseconds, notes (null: as it is)
--- gives  a row for each, with its number from 1: kept, queued or gone; of a gone one, whether it was buried or evicted
+-- It locks no resource unless a note changes, so renewals and the other verbs do not wait for each other. It locks seats
+-- and places in the order of resource and owner, so that two renewals cannot deadlock. ADR 0021.
+--
+-- takes  four arrays of the same length: keys, owners, ttls in microseconds, notes (null: leave the note as it is)
+-- gives  one row for each, numbered from 1: kept, queued or gone; if it is gone and has a tombstone, buried or evicted
 DO $$ BEGIN
     IF to_regtype('leasehold.renewal') IS NULL THEN
         CREATE TYPE leasehold.renewal AS (
@@ -23,31 +25,31 @@ RETURNS SETOF leasehold.renewal
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
-    moment timestamptz;
-    noted  leasehold.resource;
-    r      leasehold.resource;
-    news   text[];
+    moment     timestamptz;
+    noted      leasehold.resource;
+    r          leasehold.resource;
+    noted_keys text[];
 BEGIN
     PERFORM leasehold.commit_durably();
-    news := ARRAY(SELECT DISTINCT a.key FROM unnest(keys, notes) AS a (key, note) WHERE a.note IS NOT NULL);
-    IF cardinality(news) > 0 THEN
-        -- Resources before seats, as everyone does.
-        PERFORM FROM leasehold.resource WHERE key = ANY (news) ORDER BY id FOR NO KEY UPDATE;
+    noted_keys := ARRAY(SELECT DISTINCT a.key FROM unnest(keys, notes) AS a (key, note) WHERE a.note IS NOT NULL);
+    IF cardinality(noted_keys) > 0 THEN
+        -- The same order of locks as in all other functions: resources before seats.
+        PERFORM FROM leasehold.resource WHERE key = ANY (noted_keys) ORDER BY id FOR NO KEY UPDATE;
     END IF;
     moment := clock_timestamp();
     RETURN QUERY
         WITH asked AS MATERIALIZED (
-            -- One may be asked for twice: each answer knows those before it.
+            -- A batch can name a claim twice. Each row then counts the ttls of the earlier rows for the same claim, too.
             SELECT a.number, named.id AS resource, a.owner, leasehold.span(a.ttl) AS ttl, a.note,
                 leasehold.span(max(a.ttl) OVER (PARTITION BY named.id, a.owner ORDER BY a.number)) AS so_far
             FROM unnest(keys, owners, ttls, notes) WITH ORDINALITY AS a (key, owner, ttl, note, number)
             LEFT JOIN leasehold.resource named ON named.key = a.key
-        ), wished AS (
+        ), requested AS (
             SELECT a.resource, a.owner, max(a.ttl) AS ttl,
                 (array_agg(a.note ORDER BY a.number DESC) FILTER (WHERE a.note IS NOT NULL))[1] AS note
             FROM asked a WHERE a.resource IS NOT NULL GROUP BY a.resource, a.owner
         ), locked AS (
-            SELECT s.resource, s.owner, s.ends AS before, w.ttl, w.note FROM wished w
+            SELECT s.resource, s.owner, s.ends AS before, w.ttl, w.note FROM requested w
             JOIN leasehold.seat s ON s.owner = w.owner AND s.resource + 0 = w.resource
             WHERE NOT s.kept AND s.ends > moment
             ORDER BY s.resource, s.owner FOR NO KEY UPDATE OF s
@@ -56,11 +58,11 @@ BEGIN
                 ends = CASE WHEN s.evicting THEN s.ends ELSE greatest(s.ends, moment + l.ttl) END,
                 note = coalesce(l.note, s.note)
             FROM locked l
-            -- Looked at once more: it may have ended while this waited.
+            -- Checked once more: the seat may have expired while this statement waited for its lock.
             WHERE s.owner = l.owner AND s.resource + 0 = l.resource AND NOT s.kept AND s.ends > clock_timestamp()
             RETURNING s.resource, s.owner, s.token, l.before, s.evicting, s.asked_until, s.asked_by, s.asked_why
         ), kept_places AS (
-            SELECT p.resource, p.owner, p.ends AS before, w.ttl FROM wished w
+            SELECT p.resource, p.owner, p.ends AS before, w.ttl FROM requested w
             JOIN leasehold.place p ON p.owner = w.owner AND p.resource + 0 = w.resource
             WHERE p.ends > moment
             ORDER BY p.resource, p.owner FOR NO KEY UPDATE OF p
@@ -81,7 +83,7 @@ BEGIN
         LEFT JOIN places p ON p.resource = a.resource AND p.owner = a.owner
         LEFT JOIN leasehold.grave g ON g.owner = a.owner AND g.resource + 0 = a.resource AND g.ends > moment
         ORDER BY a.number;
-    FOR noted IN SELECT * FROM leasehold.resource WHERE key = ANY (news) ORDER BY id LOOP
+    FOR noted IN SELECT * FROM leasehold.resource WHERE key = ANY (noted_keys) ORDER BY id LOOP
         r := noted;
         r.seen := moment;
         r.version := r.version + 1;

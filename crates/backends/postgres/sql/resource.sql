@@ -1,26 +1,26 @@
--- What the verbs share: locking the row of a resource, dropping what has ended, writing it back, telling whom that
--- concerns. A row travels as a value; `seen` is the moment at which its verb is executed.
+-- Functions that the verbs share: lock the row of a resource, drop what has expired, write the row back, notify clients.
+-- Functions take the row as a value and return the changed value. Its column `seen` is the time at which the verb runs.
 --
--- Every read here has one index that serves it, and is written so that no other does: by owner (`resource + 0` hides
--- the resource from the other indexes), or by resource in the order of an index. A table that was empty a moment ago has
--- no statistics, and the planner would rather read a whole line of ten thousand, or sort it, at each claim.
+-- Every read here uses one certain index, and is written so that the planner can choose no other: by owner (`resource + 0`
+-- hides the resource from the other indexes), or by resource in the order of an index. A table that was empty a moment ago
+-- has no statistics, and the planner would otherwise read or sort a whole queue of ten thousand rows for each claim.
 
--- How long it is, in microseconds; zero if that is past.
+-- An interval in microseconds; zero if it is negative, null if it is null.
 CREATE OR REPLACE FUNCTION leasehold.micros(span interval) RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN span IS NOT NULL THEN greatest(0, (extract(epoch FROM span) * 1000000)::bigint) END
 $$;
 
--- A moment as a token.
+-- A time as a fencing token: microseconds since 1970.
 CREATE OR REPLACE FUNCTION leasehold.clock(moment timestamptz) RETURNS bigint
 LANGUAGE sql STABLE AS $$ SELECT (extract(epoch FROM moment) * 1000000)::bigint $$;
 
--- takes  how many microseconds
+-- Microseconds as an interval.
 CREATE OR REPLACE FUNCTION leasehold.span(micros bigint) RETURNS interval
 LANGUAGE sql IMMUTABLE AS $$ SELECT micros * interval '1 microsecond' $$;
 
--- A lost commit is a grant given twice, or a renewal that never was: what the database otherwise tolerates does not
--- apply here. Until the end of the transaction.
+-- Makes the commit of this transaction durable, whatever `synchronous_commit` is otherwise. A lost commit would be a grant
+-- that is given twice, or a renewal that never happened.
 CREATE OR REPLACE FUNCTION leasehold.commit_durably() RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -29,21 +29,22 @@ BEGIN
     END IF;
 END $$;
 
--- Forgets resources where nobody has been for an hour: a few, from a random place on, for every new one. So idle rows
--- stay a small part of all, and no index on a moment that changes is needed to find them. What is removed leaves its
--- token behind: new rows begin above it. That number is rounded up by a minute, so that it is seldom written.
+-- Deletes rows of resources that were not used for an hour: looks at eight rows, from a random id on, for every new row. So
+-- idle rows stay a small part of the table, and no index on a changing time is needed to find them. The highest token of
+-- the deleted rows is stored in `meta` as `forgotten`, and new rows begin above it. That number is rounded up by a minute,
+-- so that it is seldom written.
 CREATE OR REPLACE FUNCTION leasehold.sweep(newest bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
-    moment timestamptz := clock_timestamp();
-    old    timestamptz := moment - interval '1 hour';
-    near   bigint[];
-    doomed bigint[];
-    top    bigint;
+    moment   timestamptz := clock_timestamp();
+    old      timestamptz := moment - interval '1 hour';
+    near     bigint[];
+    idle_ids bigint[];
+    top      bigint;
 BEGIN
     near := ARRAY(SELECT id FROM leasehold.resource
                   WHERE id > (random() * newest)::bigint - 1 AND id < newest ORDER BY id LIMIT 8);
-    SELECT array_agg(idle.id), max(greatest(idle.last, idle.above)) INTO doomed, top FROM (
+    SELECT array_agg(idle.id), max(greatest(idle.last, idle.above)) INTO idle_ids, top FROM (
         SELECT id, last, above FROM leasehold.resource r
         WHERE id = ANY (near) AND seen < old AND last < leasehold.clock(old) AND watched_until <= moment
           AND (paused_until IS NULL OR paused_until <= moment)
@@ -51,20 +52,21 @@ BEGIN
           AND NOT EXISTS (SELECT FROM leasehold.place WHERE resource = r.id AND ends > moment)
           AND NOT EXISTS (SELECT FROM leasehold.grave WHERE resource = r.id AND ends > moment)
         FOR UPDATE SKIP LOCKED) idle;
-    IF doomed IS NULL THEN
+    IF idle_ids IS NULL THEN
         RETURN;
     END IF;
-    DELETE FROM leasehold.seat WHERE resource = ANY (doomed);
-    DELETE FROM leasehold.place WHERE resource = ANY (doomed);
-    DELETE FROM leasehold.grave WHERE resource = ANY (doomed);
-    DELETE FROM leasehold.watcher WHERE resource = ANY (doomed);
-    DELETE FROM leasehold.resource WHERE id = ANY (doomed);
+    DELETE FROM leasehold.seat WHERE resource = ANY (idle_ids);
+    DELETE FROM leasehold.place WHERE resource = ANY (idle_ids);
+    DELETE FROM leasehold.grave WHERE resource = ANY (idle_ids);
+    DELETE FROM leasehold.watcher WHERE resource = ANY (idle_ids);
+    DELETE FROM leasehold.resource WHERE id = ANY (idle_ids);
     UPDATE leasehold.meta SET value = top + 60000000 WHERE name = 'forgotten' AND value < top;
 END $$;
 
--- Locks the row of a resource until the end of the transaction; whoever else wants it waits for that.
--- takes  key, whether to make the row if there is none
--- gives  the row; one of nulls if there is none
+-- Locks the row of a resource until the end of the transaction.
+-- takes  wanted   the key
+--        make     whether to make the row if there is none
+-- gives  the row; a row of nulls if there is none
 CREATE OR REPLACE FUNCTION leasehold.lock(wanted text, make boolean) RETURNS leasehold.resource
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -78,7 +80,7 @@ BEGIN
         VALUES (wanted, leasehold.clock(clock_timestamp()), clock_timestamp())
         ON CONFLICT (key) DO NOTHING RETURNING * INTO r;
         IF FOUND THEN
-            -- Read after the insert, which may have waited for the sweep of an earlier row.
+            -- Read after the insert: it may have waited for a sweep that deleted an earlier row of this key.
             SELECT value INTO r.above FROM leasehold.meta WHERE name = 'forgotten';
             r.above := coalesce(r.above, 0);
             UPDATE leasehold.resource SET above = r.above WHERE id = r.id AND above <> r.above;
@@ -86,14 +88,15 @@ BEGIN
             EXIT;
         END IF;
     END LOOP;
-    -- Only now: time goes on while one waits for the row.
+    -- Read the clock only now: waiting for the row takes time.
     IF r.id IS NOT NULL THEN
         r.seen := clock_timestamp();
     END IF;
     RETURN r;
 END $$;
 
--- Drops what has ended. What a renewal has locked at this moment is left alone: it decides, and nobody waits.
+-- Deletes the expired seats, places and tombstones of a resource. Skips rows that a renewal has locked: the renewal decides
+-- about them, and neither side waits (ADR 0021).
 CREATE OR REPLACE FUNCTION leasehold.settle(r leasehold.resource) RETURNS leasehold.resource
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -146,18 +149,20 @@ BEGIN
     RETURN r;
 END $$;
 
--- Writes the row back if it changed, and tells those whom that concerns: whoever watches, and those at the head of the
--- line who can move now. A place that could move before was told then, so only what makes room is looked at. Notifying
--- takes a lock of the whole database at the commit, hence nobody is told without need; whoever polls has no channel.
--- takes  the row as it was locked, the row as it is to be
+-- Writes the row back if it changed, and notifies clients: watchers of every change, and claims at the head of the queue
+-- that can be granted now. A claim that could be granted before was notified then, so claims are looked at only if capacity
+-- was freed. NOTIFY takes a lock of the whole database at the commit, so it is used only where it is needed. A client that
+-- polls has no channel.
+-- takes  was   the row as it was locked
+--        r     the row as it is to be
 CREATE OR REPLACE FUNCTION leasehold.close(was leasehold.resource, r leasehold.resource) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
-    told record;
+    notified record;
 BEGIN
     IF r.version <> was.version AND r.watched_until > r.seen THEN
-        FOR told IN DELETE FROM leasehold.watcher WHERE resource = r.id RETURNING client LOOP
-            PERFORM pg_notify(told.client, '*|' || r.key);
+        FOR notified IN DELETE FROM leasehold.watcher WHERE resource = r.id RETURNING client LOOP
+            PERFORM pg_notify(notified.client, '*|' || r.key);
         END LOOP;
         r.watched_until := '-infinity';
     END IF;
@@ -180,7 +185,7 @@ BEGIN
     END IF;
 END $$;
 
--- Gives up the seat of an owner, if it has one that it has not yet said farewell to.
+-- Removes the seat of an owner, unless it was released already and is kept.
 CREATE OR REPLACE FUNCTION leasehold.stand_up(r leasehold.resource, whose bytea) RETURNS leasehold.resource
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -197,28 +202,30 @@ BEGIN
     RETURN r;
 END $$;
 
--- Gives up the place of an owner, if it has one. It is told, in case it waits all the same, unless it asked for this.
+-- Removes the place of an owner in the queue, if it has one. With `tell` its client is notified, because it may be waiting.
 CREATE OR REPLACE FUNCTION leasehold.leave_line(r leasehold.resource, whose bytea, tell boolean)
 RETURNS leasehold.resource
 LANGUAGE plpgsql AS $$
 DECLARE
-    hears text;
+    channel text;
 BEGIN
     IF r.places > 0 THEN
-        DELETE FROM leasehold.place WHERE owner = whose AND resource + 0 = r.id RETURNING client INTO hears;
+        DELETE FROM leasehold.place WHERE owner = whose AND resource + 0 = r.id RETURNING client INTO channel;
         IF FOUND THEN
             r.places := r.places - 1;
             r.version := r.version + 1;
-            IF tell AND hears <> '' THEN
-                PERFORM pg_notify(hears, encode(substr(whose, 1, 4), 'hex') || '|' || r.key);
+            IF tell AND channel <> '' THEN
+                PERFORM pg_notify(channel, encode(substr(whose, 1, 4), 'hex') || '|' || r.key);
             END IF;
         END IF;
     END IF;
     RETURN r;
 END $$;
 
--- A request of this owner that comes late comes to nothing.
--- takes  the row, whose, for how many microseconds, whether an operator evicted it
+-- Stores a tombstone: later requests of this owner are refused.
+-- takes  r, whose
+--        keep          for how many microseconds
+--        by_operator   whether an operator evicted the owner
 CREATE OR REPLACE FUNCTION leasehold.bury(r leasehold.resource, whose bytea, keep bigint, by_operator boolean)
 RETURNS leasehold.resource
 LANGUAGE plpgsql AS $$
@@ -236,8 +243,9 @@ BEGIN
     RETURN r;
 END $$;
 
--- A predecessor goes, and is buried if some request of it may still come.
--- takes  the row, whose, for how many microseconds (-1: not at all)
+-- Removes a predecessor, and stores a tombstone if a request of it may still be under way.
+-- takes  r, whose
+--        bury   for how many microseconds; -1: no tombstone
 CREATE OR REPLACE FUNCTION leasehold.depart(r leasehold.resource, whose bytea, bury bigint) RETURNS leasehold.resource
 LANGUAGE plpgsql AS $$
 BEGIN

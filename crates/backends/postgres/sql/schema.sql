@@ -1,43 +1,43 @@
--- The tables, format 1. They stand in a schema of their own, which everything here names: `leasehold.`
+-- The tables, format 1, in a schema of their own. The name of the schema is put in before this is executed.
 --
--- Times are the server's. Numbers that mean "none" are 0, moments that mean "never" are infinity. A later format may
--- add columns with defaults: every statement names those it writes.
+-- Times are the server's. 0 stands for "no number", infinity for "never". A later release may add columns with defaults:
+-- every statement names the columns that it writes.
 
 CREATE TABLE IF NOT EXISTS leasehold.meta (
-    name  text PRIMARY KEY,   -- format; revision of the functions; forgotten: see resource.above
+    name  text PRIMARY KEY,   -- format: of the tables; revision: of the functions; forgotten: see resource.above
     value bigint NOT NULL
 );
 
--- What is contended. Sums and counts of the other tables stand here, so that a claim on what is free reads one row.
--- Every verb but a renewal locks this row first. No index has a column that changes: its updates stay on their page.
+-- The resources. Sums and counts over the other tables are stored here, so that a claim on a free resource reads one row.
+-- Every verb but `renew` locks this row first. No indexed column ever changes, so an update stays on its page (HOT).
 CREATE TABLE IF NOT EXISTS leasehold.resource (
     id            bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     key           text COLLATE "C" NOT NULL UNIQUE,
-    capacity      bigint NOT NULL DEFAULT 0,   -- of those who are there; without meaning while nobody is
-    held          bigint NOT NULL DEFAULT 0,   -- weights of the seats
+    capacity      bigint NOT NULL DEFAULT 0,   -- of the holders and waiters; without meaning while there are none
+    held          bigint NOT NULL DEFAULT 0,   -- sum of the weights of the seats
     seats         bigint NOT NULL DEFAULT 0,
     places        bigint NOT NULL DEFAULT 0,
     graves        bigint NOT NULL DEFAULT 0,
-    settle_at     timestamptz NOT NULL DEFAULT 'infinity',     -- nothing here ends before
+    settle_at     timestamptz NOT NULL DEFAULT 'infinity',     -- nothing of this resource expires before
     paused_until  timestamptz,
-    last          bigint NOT NULL DEFAULT 0,   -- token
-    above         bigint NOT NULL DEFAULT 0,   -- the greatest last token of rows that were swept before this one
-    version       bigint NOT NULL,             -- the cursor; begins at the clock, so that it never repeats
-    watched_until timestamptz NOT NULL DEFAULT '-infinity',    -- someone without a place waits for a change until then
-    seen          timestamptz NOT NULL         -- when a verb was last here
+    last          bigint NOT NULL DEFAULT 0,   -- the last fencing token
+    above         bigint NOT NULL DEFAULT 0,   -- `forgotten` when this row was made: tokens are above it
+    version       bigint NOT NULL,             -- the cursor; begins at the clock, so that a new row repeats no old one
+    watched_until timestamptz NOT NULL DEFAULT '-infinity',    -- there are watchers until then
+    seen          timestamptz NOT NULL         -- when a verb last used this row
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.05);
 
--- Who holds.
+-- The holders.
 CREATE TABLE IF NOT EXISTS leasehold.seat (
     resource    bigint NOT NULL,
-    owner       bytea NOT NULL,                -- 16 bytes: a secret, the capability to renew and release
+    owner       bytea NOT NULL,                -- 16 bytes, secret: a client that knows them can renew and release
     ends        timestamptz NOT NULL,
     token       bigint NOT NULL,
     weight      bigint NOT NULL,
     since       timestamptz NOT NULL,
-    turns       bigint NOT NULL DEFAULT 0,
+    turns       bigint NOT NULL DEFAULT 0,     -- handovers in a row
     evicting    boolean NOT NULL DEFAULT false,
-    kept        boolean NOT NULL DEFAULT false,   -- released, and to stay closed until it ends
+    kept        boolean NOT NULL DEFAULT false,   -- released; stays closed to others until it expires
     holder      text NOT NULL,
     note        bytea,
     asked_until timestamptz,
@@ -47,7 +47,7 @@ CREATE TABLE IF NOT EXISTS leasehold.seat (
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05);
 CREATE INDEX IF NOT EXISTS seat_end ON leasehold.seat (resource, ends);
 
--- Who waits, by arrival.
+-- The queue: the waiting claims, in the order of arrival.
 CREATE TABLE IF NOT EXISTS leasehold.place (
     resource bigint NOT NULL,
     arrival  bigint NOT NULL,
@@ -56,23 +56,24 @@ CREATE TABLE IF NOT EXISTS leasehold.place (
     weight   bigint NOT NULL,
     since    timestamptz NOT NULL,
     holder   text NOT NULL,
-    client   text NOT NULL,                    -- the channel on which its owner hears; empty: it polls
+    client   text NOT NULL,                    -- the channel on which to notify its client; empty: it polls
     PRIMARY KEY (resource, arrival)
 ) WITH (autovacuum_vacuum_scale_factor = 0.05);
 CREATE UNIQUE INDEX IF NOT EXISTS place_owner ON leasehold.place (owner, resource);
 CREATE INDEX IF NOT EXISTS place_end ON leasehold.place (resource, ends);
 
--- Whose requests come to nothing.
+-- The tombstones: requests of these owners are refused.
 CREATE TABLE IF NOT EXISTS leasehold.grave (
     resource bigint NOT NULL,
     owner    bytea NOT NULL,
     ends     timestamptz NOT NULL,
-    evicted  boolean NOT NULL,                 -- by an operator; else buried
+    evicted  boolean NOT NULL,                 -- by an operator; otherwise its owner cancelled the claim
     PRIMARY KEY (owner, resource)
 );
 CREATE INDEX IF NOT EXISTS grave_end ON leasehold.grave (resource, ends);
 
--- Who waits for any change, without a place. A row goes when its client is told.
+-- Clients to notify of the next change of a resource, because a claim of theirs waits without a place in the queue. A row
+-- is deleted when its client is notified.
 CREATE TABLE IF NOT EXISTS leasehold.watcher (
     resource bigint NOT NULL,
     client   text NOT NULL,
@@ -80,7 +81,7 @@ CREATE TABLE IF NOT EXISTS leasehold.watcher (
     PRIMARY KEY (resource, client)
 );
 
--- What operators did; the last ten thousand.
+-- The audit trail: the last ten thousand commands of operators.
 CREATE TABLE IF NOT EXISTS leasehold.audit (
     sequence bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at       timestamptz NOT NULL,

@@ -1,144 +1,179 @@
-//! What PostgreSQL and the network say, in the words of the contract.
+//! Turns errors of PostgreSQL, of the driver and of the network into errors of the contract.
 //!
-//! The rule for effects: every verb is a transaction of its own, and one that is answered with an `ERROR` was rolled
-//! back. A `FATAL` ends the session, perhaps after the commit; a lost connection says nothing at all. Which errors are
-//! believed to be the answer to our own request is decided in `Wire::refused`.
+//! How the effect of a failed statement is decided:
+//!
+//! - Every verb is one transaction. The server answers with an `ERROR` only after it has rolled back: no effect.
+//! - A `FATAL` ends the session, perhaps after the commit: the effect is unknown.
+//! - A lost connection or a missing reply proves nothing: the effect is unknown.
+//!
+//! Whether an error belongs to our own request at all is decided in `Connection::statement_failed`.
 
-use std::io;
+use std::{io, time::Duration};
 
 use leasehold_core::{Effect, Error, ErrorKind};
 use tokio_postgres::error::{DbError, Severity};
 
-/// A connection could not be made: nothing was asked.
-pub(crate) fn of_connect(error: &tokio_postgres::Error) -> Error {
-    if let Some(said) = error.as_db_error() {
-        return said_by_server(said).with_effect(Effect::None);
+/// SQLSTATE "read only transaction": the server is a standby, or is set to read only.
+const READ_ONLY: &str = "25006";
+/// The SQLSTATE class of lost connections. A pool uses it when it has lost its own connection to the server.
+const CONNECTION_EXCEPTION: &str = "08";
+/// The SQLSTATEs that announce the end of the session, such as a shutdown of the server.
+const OPERATOR_INTERVENTION: &str = "57P";
+/// What the SQLSTATEs of our own functions begin with: see `acquire.sql`.
+const OWN_CODES: &str = "LH";
+
+/// The connection could not be made. No statement was sent.
+pub(crate) fn of_connect(error: &tokio_postgres::Error, hosts: &str) -> Error {
+    if let Some(server_error) = error.as_db_error() {
+        return of_server(server_error).with_effect(Effect::None);
     }
-    match cause(error) {
+    match io_cause(error) {
+        // How the driver reports that no host has `target_session_attrs=read-write`.
         Some(cause) if cause.kind() == io::ErrorKind::PermissionDenied => Error::new(
             ErrorKind::Unavailable,
-            "no server of these takes writes: it is a standby, or set to read only",
+            format!(
+                "{hosts} takes no writes: it is a standby, or set to read only; name the primary in the URL, or turn \
+                 off default_transaction_read_only"
+            ),
         ),
         _ => {
-            let (kind, why) = (kind_of_connect(error), why(error));
-            Error::new(kind, format!("cannot connect: {why}"))
+            let (kind, why) = (kind_of_connect(error), cause_text(error));
+            Error::new(kind, format!("cannot connect to {hosts}: {why}"))
         }
     }
 }
 
-/// The driver has no kinds to ask for: its words are all there is.
+/// The driver does not expose the kinds of its errors, so this reads their texts.
 fn kind_of_connect(error: &tokio_postgres::Error) -> ErrorKind {
     let text = error.to_string();
     if text.contains("authentication") || text.contains("invalid configuration") {
-        // "password missing": the server wants one, and none was given.
+        // "invalid configuration: password missing" means that the server asks for one and the URL has none.
         ErrorKind::Denied
-    } else if why(error).contains("does not support TLS") {
+    } else if cause_text(error).contains("does not support TLS") {
         ErrorKind::Unsupported
     } else {
         ErrorKind::Unavailable
     }
 }
 
-/// A statement was sent, and this came back, or nothing.
+/// No host accepted a connection in time.
+pub(crate) fn connect_timeout(hosts: &str, timeout: Duration) -> Error {
+    let message = format!(
+        "cannot connect to {hosts} within {timeout:?}: check the address and the network, or raise connect_timeout= in \
+         the URL"
+    );
+    Error::new(ErrorKind::Unavailable, message)
+}
+
+/// A statement was sent, and the server answered with an error, or the connection broke.
 pub(crate) fn of_statement(error: &tokio_postgres::Error) -> Error {
     match error.as_db_error() {
-        Some(said) => said_by_server(said).with_effect(effect(said)),
+        Some(server_error) => of_server(server_error).with_effect(effect(server_error)),
         None => {
-            let message = format!("the connection was lost: {}", why(error));
+            let message = format!("the connection to PostgreSQL was lost: {}", cause_text(error));
             Error::new(ErrorKind::Unavailable, message).with_effect(Effect::Unknown)
         }
     }
 }
 
-/// No answer came in time.
-pub(crate) fn silence(within: std::time::Duration) -> Error {
-    Error::new(ErrorKind::Unavailable, format!("the server did not answer within {within:?}"))
-        .with_effect(Effect::Unknown)
+/// A statement was sent, and no reply came in time.
+pub(crate) fn no_reply(hosts: &str, timeout: Duration) -> Error {
+    let message = format!("PostgreSQL at {hosts} did not answer within {timeout:?}");
+    Error::new(ErrorKind::Unavailable, message).with_effect(Effect::Unknown)
 }
 
-/// Behind a pool each connection has one request at a time, and all were busy. Nothing was sent.
-pub(crate) fn no_turn(connections: usize, within: std::time::Duration) -> Error {
+/// Behind a pool each connection has one request at a time, and all connections were in use. Nothing was sent.
+pub(crate) fn pool_busy(connections: usize, timeout: Duration) -> Error {
     let message = format!(
-        "none of {connections} connections to the pool was free within {within:?}: raise connections= in the URL, or see \
-         what keeps the database busy"
+        "none of {connections} connections to the pool was free within {timeout:?}: raise connections= in the URL, or \
+         find out what keeps the database busy"
     );
     Error::new(ErrorKind::Unavailable, message)
 }
 
-/// The wait for a synchronous standby was cancelled: it is committed here, and nobody knows whether there.
+/// The wait for a synchronous standby was cancelled. The transaction is committed on the primary, and perhaps not on the
+/// standby. ADR 0022.
 pub(crate) fn unconfirmed() -> Error {
-    let message = "committed here, but the synchronous standby has not confirmed it";
+    let message =
+        "committed on the primary, but the synchronous standby has not confirmed it: check the standby";
     Error::new(ErrorKind::Unavailable, message).with_effect(Effect::Unknown)
 }
 
-/// An answer makes no sense.
-pub(crate) fn strange(what: impl std::fmt::Display) -> Error {
-    let message = format!("an answer makes no sense: {what}: were the tables or functions changed by hand?");
+/// The reply does not have the expected columns or values.
+pub(crate) fn unexpected_reply(what: impl std::fmt::Display) -> Error {
+    let message = format!(
+        "unexpected reply of PostgreSQL: {what}: check whether tables or functions of leasehold were changed by hand"
+    );
     Error::new(ErrorKind::Corrupt, message).with_effect(Effect::Unknown)
 }
 
-/// Whether the connection is of no more use: the server is about to end, or is not the primary any more.
+/// Whether the connection cannot be used any more: it is broken, the session ends, or the server takes no writes.
 pub(crate) fn ends_connection(error: &tokio_postgres::Error) -> bool {
     match error.as_db_error() {
         None => true,
-        Some(said) => {
-            let code = said.code().code();
-            code == "25006" || code.starts_with("57P") || code.starts_with("08") || is_fatal(said)
+        Some(server_error) => {
+            let code = server_error.code().code();
+            code == READ_ONLY
+                || code.starts_with(OPERATOR_INTERVENTION)
+                || code.starts_with(CONNECTION_EXCEPTION)
+                || is_fatal(server_error)
         }
     }
 }
 
-fn is_fatal(said: &DbError) -> bool {
-    // Without a severity that can be read (it is translated before 9.6): the worse.
-    !matches!(said.parsed_severity(), Some(Severity::Error))
+fn is_fatal(error: &DbError) -> bool {
+    // A severity that cannot be read counts as fatal: that is the safe side.
+    !matches!(error.parsed_severity(), Some(Severity::Error))
 }
 
-fn effect(said: &DbError) -> Effect {
-    // Class 08 is what a pool says when it lost its own connection to the server.
-    let unknown = is_fatal(said) || said.code().code().starts_with("08");
-    if unknown { Effect::Unknown } else { Effect::None }
+fn effect(error: &DbError) -> Effect {
+    let is_unknown = is_fatal(error) || error.code().code().starts_with(CONNECTION_EXCEPTION);
+    if is_unknown { Effect::Unknown } else { Effect::None }
 }
 
-/// What the server's message says, by its code. Its detail is left out: it may show a row, with a whole owner token.
-fn said_by_server(said: &DbError) -> Error {
-    let (kind, hint) = meaning(said.code().code(), said.message());
-    let (message, code) = (said.message(), said.code().code());
+/// An error that the server reported. Its DETAIL is left out: it may show a row, with a whole owner token.
+fn of_server(error: &DbError) -> Error {
+    let (message, code) = (error.message(), error.code().code());
+    let (kind, hint) = kind_and_hint(code, message);
     let message =
-        if code.starts_with("LH") { message.to_owned() } else { format!("{message} ({code}){hint}") };
+        if code.starts_with(OWN_CODES) { message.to_owned() } else { format!("{message} ({code}){hint}") };
     Error::new(kind, message)
 }
 
-fn meaning(code: &str, message: &str) -> (ErrorKind, &'static str) {
+fn kind_and_hint(code: &str, message: &str) -> (ErrorKind, &'static str) {
     use ErrorKind::{Corrupt, Denied, Invalid, Limit, Unavailable};
     match code {
         "LH001" | "LH002" => (Limit, ""),
         "LH003" => (Invalid, ""),
         "28000" if message.contains("no encryption") || message.contains("SSL off") => {
-            (Denied, ": if the server wants TLS, add sslmode=require")
+            (Denied, ": if the server requires TLS, add sslmode=require to the URL")
         }
-        "3D000" => (Invalid, ": create it, or name another after the host"),
-        "42501" => (Denied, ": see what `leasehold schema postgres` says to grant"),
-        "25006" => (Unavailable, ": it is a standby, or set to read only"),
+        "3D000" => (Invalid, ": create the database, or name another one after the host"),
+        "42501" => (Denied, ": grant the rights that `leasehold schema postgres` names"),
+        READ_ONLY => {
+            (Unavailable, ": the server is a standby, or set to read only; name the primary in the URL")
+        }
         "53300" => {
             (Unavailable, ": raise max_connections, lower connections= in the URL, or put PgBouncer in front")
         }
         "3F000" | "42P01" | "42883" | "42704" => (
             Corrupt,
-            ": the schema was dropped or changed while it was in use; connecting again makes it anew",
+            ": the schema was dropped or changed while it was in use; restart the program to create it anew",
         ),
         _ => match &code[..2.min(code.len())] {
             "28" => (Denied, ""),
-            "08" | "40" | "53" | "55" | "57" | "58" => (Unavailable, ""),
+            CONNECTION_EXCEPTION | "40" | "53" | "55" | "57" | "58" => (Unavailable, ""),
             _ => (Corrupt, ""),
         },
     }
 }
 
-fn cause(error: &tokio_postgres::Error) -> Option<&io::Error> {
+fn io_cause(error: &tokio_postgres::Error) -> Option<&io::Error> {
     std::error::Error::source(error).and_then(|cause| cause.downcast_ref())
 }
 
-fn why(error: &tokio_postgres::Error) -> String {
+/// The text of the cause, or of the error itself if it has no cause.
+fn cause_text(error: &tokio_postgres::Error) -> String {
     match std::error::Error::source(error) {
         Some(cause) => cause.to_string(),
         None => error.to_string(),
@@ -149,9 +184,8 @@ fn why(error: &tokio_postgres::Error) -> String {
 mod tests {
     use super::*;
 
-    /// Code, kind.
     #[test]
-    fn every_answer_of_the_server_has_a_kind() {
+    fn every_sqlstate_has_a_kind() {
         use ErrorKind::*;
         let table = [
             ("40001", Unavailable),
@@ -180,14 +214,14 @@ mod tests {
             ("LH003", Invalid),
         ];
         for (code, kind) in table {
-            assert_eq!(meaning(code, "").0, kind, "{code}");
+            assert_eq!(kind_and_hint(code, "").0, kind, "{code}");
         }
-        assert!(meaning("28000", "no pg_hba.conf entry for host, no encryption").1.contains("sslmode"));
+        assert!(kind_and_hint("28000", "no pg_hba.conf entry for host, no encryption").1.contains("sslmode"));
     }
 
     #[test]
-    fn what_is_not_known_is_not_called_a_failure() {
-        for error in [silence(std::time::Duration::from_secs(1)), unconfirmed(), strange("x")] {
+    fn an_error_that_proves_nothing_has_an_unknown_effect() {
+        for error in [no_reply("db:5432", Duration::from_secs(1)), unconfirmed(), unexpected_reply("x")] {
             assert_eq!(error.effect(), Effect::Unknown, "{error}");
         }
     }

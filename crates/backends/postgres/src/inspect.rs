@@ -1,4 +1,4 @@
-//! The verb `inspect`: looks, and changes nothing.
+//! The verb `inspect`: reads, and changes nothing.
 
 use leasehold_core::{
     AuditRecord, Cursor, Error, ErrorKind, Listing, Page, Query, QueueEntry, Resource, Result, Snapshot,
@@ -9,15 +9,60 @@ use tokio_postgres::{
     types::{FromSql, Type},
 };
 
-use crate::{backend::Postgres, error, reply::Columns as _};
+use crate::{
+    backend::Postgres,
+    connection::Parameter,
+    error,
+    reply::{Columns as _, HolderColumns},
+};
 
 const LISTED_MAX: i64 = Snapshot::LISTED_MAX as i64;
 
+/// The columns of `snapshots.sql`. A row is about a resource, a holder or a queued claim, as the column `PART` says.
+mod snapshot_column {
+    pub(super) const KEY: usize = 0;
+    pub(super) const PART: usize = 1;
+    /// The capacity of a resource; the weight of a holder or a queued claim.
+    pub(super) const CAPACITY: usize = 3;
+    /// The last token of a resource; the token of a holder.
+    pub(super) const TOKEN: usize = 4;
+    pub(super) const SEATS: usize = 5;
+    pub(super) const PLACES: usize = 6;
+    /// How long a resource is still paused; how long a holder or a queued claim still has.
+    pub(super) const REMAINING: usize = 7;
+    pub(super) const VERSION: usize = 8;
+    pub(super) const HELD_FOR: usize = 9;
+    pub(super) const HOLDER: usize = 13;
+}
+
+/// The values of the column `PART` for a resource and for a holder. Every other value is a queued claim.
+const RESOURCE: i32 = 1;
+const HOLDER: i32 = 2;
+
+const HOLDER_COLUMNS: HolderColumns = HolderColumns {
+    token: snapshot_column::TOKEN,
+    weight: snapshot_column::CAPACITY,
+    remaining: snapshot_column::REMAINING,
+    details: snapshot_column::HELD_FOR,
+};
+
+/// The columns of `audit.sql`.
+mod audit_column {
+    pub(super) const SEQUENCE: usize = 0;
+    pub(super) const AT: usize = 1;
+    pub(super) const RESOURCE: usize = 2;
+    pub(super) const COMMAND: usize = 3;
+    pub(super) const TOKEN: usize = 4;
+    pub(super) const BY: usize = 5;
+    pub(super) const WHY: usize = 6;
+    pub(super) const DONE: usize = 7;
+}
+
 impl Postgres {
-    pub(crate) async fn answer(&self, query: &Query) -> Result<Page> {
+    pub(crate) async fn try_inspect(&self, query: &Query) -> Result<Page> {
         match query {
             Query::One(resource) => {
-                let mut snapshots = self.look(&[resource.key()]).await?;
+                let mut snapshots = self.snapshots(&[resource.key()]).await?;
                 if snapshots.is_empty() {
                     snapshots.push(Snapshot::empty(resource.clone()));
                 }
@@ -25,103 +70,112 @@ impl Postgres {
             }
             Query::Resources(listing) => self.resources(listing).await,
             Query::Audit(listing) => self.audit(listing).await,
-            // No row is without its end: the columns are NOT NULL.
+            // There are no records without an expiry: the columns `ends` are NOT NULL.
             Query::Leaks(_) => Ok(Page::Leaks { found: Vec::new(), next: None }),
-            Query::Foreign { .. } => {
-                Err(Error::new(ErrorKind::Unsupported, "only leasehold keeps anything in its schema"))
+            Query::Foreign { .. } => Err(Error::new(
+                ErrorKind::Unsupported,
+                "PostgreSQL has no foreign keys to list: leasehold has a schema of its own there",
+            )),
+            other => {
+                let message = format!("the PostgreSQL backend does not support the query {other:?}");
+                Err(Error::new(ErrorKind::Unsupported, message))
             }
-            other => Err(Error::new(ErrorKind::Unsupported, format!("postgres does not answer {other:?}"))),
         }
     }
 
-    async fn look(&self, keys: &[&str]) -> Result<Vec<Snapshot>> {
-        let parameters: [crate::wire::Parameter<'_>; 2] =
-            [(&keys, Type::TEXT_ARRAY), (&LISTED_MAX, Type::INT8)];
-        let rows = self.link.run(&self.sql.look, &parameters).await?;
+    async fn snapshots(&self, keys: &[&str]) -> Result<Vec<Snapshot>> {
+        let parameters: [Parameter<'_>; 2] = [(&keys, Type::TEXT_ARRAY), (&LISTED_MAX, Type::INT8)];
+        let rows = self.connections.query(&self.statements.snapshots, &parameters).await?;
         let mut snapshots: Vec<Snapshot> = Vec::with_capacity(keys.len());
         for row in rows.iter().filter(|row| !is_empty::<&str>(row)) {
-            match (row.read::<i32>(1)?, snapshots.last_mut()) {
-                (1, _) => snapshots.push(snapshot(row)?),
-                (2, Some(snapshot)) => snapshot.holders.push(row.held_by([4, 3, 7], 9)?),
-                (_, Some(snapshot)) => snapshot.queue.push(placed(row)?),
-                (_, None) => return Err(error::strange("a holder without a resource")),
+            match (row.read::<i32>(snapshot_column::PART)?, snapshots.last_mut()) {
+                (RESOURCE, _) => snapshots.push(snapshot(row)?),
+                (HOLDER, Some(snapshot)) => snapshot.holders.push(row.held_by(HOLDER_COLUMNS)?),
+                (_, Some(snapshot)) => snapshot.queue.push(queue_entry(row)?),
+                (_, None) => return Err(error::unexpected_reply("a holder comes before its resource")),
             }
         }
         Ok(snapshots)
     }
 
     fn page_size(&self, listing: &Listing) -> usize {
-        let most = self.link.info().limits.page;
-        let limit = if listing.limit == 0 { most } else { listing.limit.min(most) };
+        let max = self.connections.info().limits.page;
+        let limit = if listing.limit == 0 { max } else { listing.limit.min(max) };
         limit as usize
     }
 
     async fn resources(&self, listing: &Listing) -> Result<Page> {
         let size = self.page_size(listing);
-        let (after, limit) = (listing.after.as_deref().unwrap_or(""), limit_of(size));
-        let parameters: [crate::wire::Parameter<'_>; 3] =
+        let (after, limit) = (listing.after.as_deref().unwrap_or(""), one_more_than(size));
+        let parameters: [Parameter<'_>; 3] =
             [(&listing.prefix, Type::TEXT), (&after, Type::TEXT), (&limit, Type::INT8)];
-        let rows = self.link.run(&self.sql.list, &parameters).await?;
+        let rows = self.connections.query(&self.statements.list, &parameters).await?;
         let listed = rows.iter().filter(|row| !is_empty::<&str>(row));
         let mut keys = listed.map(|row| row.read(0)).collect::<Result<Vec<&str>>>()?;
-        let more = keys.len() > size;
+        let has_more = keys.len() > size;
         keys.truncate(size);
-        let next = if more { keys.last().map(|&key| key.to_owned()) } else { None };
-        let mut snapshots = if keys.is_empty() { Vec::new() } else { self.look(&keys).await? };
-        // Who was there when the keys were listed may be gone.
-        snapshots.retain(|seen| seen.holder_count > 0 || seen.queue_length > 0 || seen.paused_for.is_some());
+        let next = if has_more { keys.last().map(|&key| key.to_owned()) } else { None };
+        let mut snapshots = if keys.is_empty() { Vec::new() } else { self.snapshots(&keys).await? };
+        // Between the two statements, the last claim of a listed resource may have ended.
+        snapshots.retain(|snapshot| {
+            snapshot.holder_count > 0 || snapshot.queue_length > 0 || snapshot.paused_for.is_some()
+        });
         Ok(Page::Resources { snapshots, next })
     }
 
     async fn audit(&self, listing: &Listing) -> Result<Page> {
         let size = self.page_size(listing);
-        let from = listing.after.as_deref().and_then(|after| after.parse().ok()).unwrap_or(i64::MAX);
-        let limit = limit_of(size);
-        let parameters: [crate::wire::Parameter<'_>; 3] =
-            [(&from, Type::INT8), (&listing.prefix, Type::TEXT), (&limit, Type::INT8)];
-        let mut rows = self.link.run(&self.sql.audit, &parameters).await?;
+        let before = listing.after.as_deref().and_then(|after| after.parse().ok()).unwrap_or(i64::MAX);
+        let limit = one_more_than(size);
+        let parameters: [Parameter<'_>; 3] =
+            [(&before, Type::INT8), (&listing.prefix, Type::TEXT), (&limit, Type::INT8)];
+        let mut rows = self.connections.query(&self.statements.audit, &parameters).await?;
         rows.retain(|row| !is_empty::<i64>(row));
-        let shown = &rows[..size.min(rows.len())];
-        let records = shown.iter().map(record).collect::<Result<Vec<_>>>()?;
-        let last = shown.last().filter(|_| rows.len() > size);
-        let next = last.map(|row| row.read::<i64>(0)).transpose()?.map(|sequence| sequence.to_string());
-        Ok(Page::Audit { records, next })
+        let page = &rows[..size.min(rows.len())];
+        let records = page.iter().map(audit_record).collect::<Result<Vec<_>>>()?;
+        let last = page.last().filter(|_| rows.len() > size);
+        let next = last.map(|row| row.read::<i64>(audit_column::SEQUENCE)).transpose()?;
+        Ok(Page::Audit { records, next: next.map(|sequence| sequence.to_string()) })
     }
 }
 
-/// One more than a page, to see whether there is another.
-fn limit_of(size: usize) -> i64 {
+/// One row more than a page, to find out whether there is another page.
+fn one_more_than(size: usize) -> i64 {
     i64::try_from(size + 1).unwrap_or(i64::MAX)
 }
 
-/// Whether it is the row that is there for its request id alone.
+/// Whether the row is there for its request id alone, because there is nothing to return. Its first column is null.
 fn is_empty<'a, T: FromSql<'a>>(row: &'a Row) -> bool {
     matches!(row.try_get::<_, Option<T>>(0), Ok(None))
 }
 
 fn resource(key: &str) -> Result<Resource> {
-    Resource::from_key(key).map_err(error::strange)
+    Resource::from_key(key).map_err(error::unexpected_reply)
 }
 
 fn snapshot(row: &Row) -> Result<Snapshot> {
-    let mut snapshot = Snapshot::empty(resource(row.read(0)?)?);
-    snapshot.capacity = row.number(3)?;
-    snapshot.last_token = if row.read::<i64>(4)? == 0 { None } else { Some(row.token(4)?) };
-    snapshot.holder_count = row.number(5)?;
-    snapshot.queue_length = row.number(6)?;
-    snapshot.paused_for = row.maybe_span(7)?;
-    snapshot.cursor = Cursor(row.read::<i64>(8)?.cast_unsigned());
+    use snapshot_column::{CAPACITY, KEY, PLACES, REMAINING, SEATS, TOKEN, VERSION};
+    let mut snapshot = Snapshot::empty(resource(row.read(KEY)?)?);
+    snapshot.capacity = row.number(CAPACITY)?;
+    snapshot.last_token = row.token_or_zero(TOKEN)?;
+    snapshot.holder_count = row.number(SEATS)?;
+    snapshot.queue_length = row.number(PLACES)?;
+    snapshot.paused_for = row.maybe_span(REMAINING)?;
+    snapshot.cursor = Cursor(row.read::<i64>(VERSION)?.cast_unsigned());
     Ok(snapshot)
 }
 
-fn placed(row: &Row) -> Result<QueueEntry> {
-    Ok(QueueEntry::new(row.holder(13)?, row.number(3)?, row.span(9)?, row.span(7)?))
+fn queue_entry(row: &Row) -> Result<QueueEntry> {
+    use snapshot_column::{CAPACITY, HELD_FOR, HOLDER, REMAINING};
+    Ok(QueueEntry::new(row.holder(HOLDER)?, row.number(CAPACITY)?, row.span(HELD_FOR)?, row.span(REMAINING)?))
 }
 
-fn record(row: &Row) -> Result<AuditRecord> {
-    let at = WallTime::from_micros(row.read::<i64>(1)?.unsigned_abs());
-    let mut record = AuditRecord::new(at, resource(row.read(2)?)?, row.read::<String>(3)?, row.read(7)?);
-    record.token = if row.read::<i64>(4)? == 0 { None } else { Some(row.token(4)?) };
-    (record.by, record.why) = (row.read(5)?, row.read(6)?);
+fn audit_record(row: &Row) -> Result<AuditRecord> {
+    use audit_column::{AT, BY, COMMAND, DONE, RESOURCE, TOKEN, WHY};
+    let at = WallTime::from_micros(row.read::<i64>(AT)?.unsigned_abs());
+    let resource = resource(row.read(RESOURCE)?)?;
+    let mut record = AuditRecord::new(at, resource, row.read::<String>(COMMAND)?, row.read(DONE)?);
+    record.token = row.token_or_zero(TOKEN)?;
+    (record.by, record.why) = (row.read(BY)?, row.read(WHY)?);
     Ok(record)
 }

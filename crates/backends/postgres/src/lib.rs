@@ -1,40 +1,48 @@
-//! Leases in PostgreSQL: where the guarantee comes from a transaction log.
+//! Leases in PostgreSQL, where a transaction log gives the guarantee.
 //!
-//! Every verb is one call of a function in the database, so one transaction and one round trip; nothing is held open
-//! while a lease is held. All times are the server's. Waiters are woken by `NOTIFY`.
+//! Every verb is one call of a function in the database, so one transaction and one round trip (ADR 0021). No transaction
+//! stays open while a lease is held. All times are the server's. Waiters are woken by `NOTIFY`.
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `config` | which server, as whom, and how patiently |
-//! | `backend` | the verbs of the contract |
-//! | `renew`, `inspect`, `reply` | the longer verbs, and how rows are read |
-//! | `link`, `turn`, `wire`, `tls` | the few connections that statements travel on |
-//! | `direct` | whether a connection leads to the server itself, or to a pool |
-//! | `schema`, `standing` | the tables and functions; how far this server can be trusted |
-//! | `wait` | who waits, and how they are woken |
-//! | `error` | what PostgreSQL says, in the words of the contract |
+//! | `backend` | the struct [`Postgres`] and the trait impl, which calls the verbs |
+//! | `acquire`, `renew`, `release`, `wait`, `inspect`, `order` | the verbs, one file each |
+//! | `statements`, `reply` | the statements that the verbs send, and how their rows are read |
+//! | `config` | the settings, and the URL that they are read from |
+//! | `connections` | all connections: which one a request gets, when one is opened or closed |
+//! | `exclusive_use` | one request at a time on a connection that leads to a pool |
+//! | `connection`, `driver`, `tls` | one connection, and how the driver is set up |
+//! | `schema` | creating and updating the tables and functions |
+//! | `server_state` | what the server is (version, standby, settings), and the guarantee that follows |
+//! | `listener` | the connection that receives wake-ups |
+//! | `error` | errors of PostgreSQL and the driver as errors of the contract |
 //!
 //! The functions are in `sql/`, one file for each verb.
 
+mod acquire;
 mod backend;
 mod config;
-mod direct;
+mod connection;
+mod connections;
+mod driver;
 mod error;
+mod exclusive_use;
 mod inspect;
-mod link;
+mod listener;
+mod order;
+mod release;
 mod renew;
 mod reply;
 mod schema;
-mod standing;
+mod server_state;
+mod statements;
 mod tls;
-mod turn;
 mod wait;
-mod wire;
 
 pub use backend::Postgres;
 pub use config::{Config, schema_sql};
 #[doc(hidden)]
-pub use wire::connect;
+pub use connection::connect;
 
 /// The backend's name in errors and metrics.
 const NAME: &str = "postgres";

@@ -1,4 +1,4 @@
-//! How rows are read.
+//! Reads columns of replies.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,23 +7,40 @@ use tokio_postgres::{Row, types::FromSql};
 
 use crate::error;
 
-/// A hundred years, in microseconds: beyond, the database's arithmetic ends.
+/// A hundred years, in microseconds. Larger spans overflow the timestamps of the database.
 const MICROS_MAX: i64 = 100 * 366 * 86_400 * 1_000_000;
 
-/// As it travels.
+/// A duration as a parameter of our SQL functions: microseconds, at most a hundred years.
 pub(crate) fn micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(MICROS_MAX).min(MICROS_MAX)
 }
 
-/// The columns of a row.
+/// The first row of a reply that has at least one.
+pub(crate) fn first_row(rows: &[Row]) -> Result<&Row> {
+    rows.first().ok_or_else(|| error::unexpected_reply("it has no rows"))
+}
+
+/// Where the columns of a holder are in a row.
+#[derive(Clone, Copy)]
+pub(crate) struct HolderColumns {
+    pub(crate) token: usize,
+    pub(crate) weight: usize,
+    pub(crate) remaining: usize,
+    /// The first of `held_for`, `turns`, `evicting`, `kept`, `holder`, `note`, `asked_for`, `asked_by` and `asked_why`, which
+    /// follow each other.
+    pub(crate) details: usize,
+}
+
+/// Reads the columns of a row by their index.
 pub(crate) trait Columns {
     fn read<'a, T: FromSql<'a>>(&'a self, index: usize) -> Result<T>;
 
     fn number(&self, index: usize) -> Result<u32> {
         let number: i64 = self.read(index)?;
-        u32::try_from(number).map_err(error::strange)
+        u32::try_from(number).map_err(error::unexpected_reply)
     }
 
+    /// A span in microseconds; zero if it is null.
     fn span(&self, index: usize) -> Result<Duration> {
         Ok(self.maybe_span(index)?.unwrap_or_default())
     }
@@ -34,7 +51,12 @@ pub(crate) trait Columns {
     }
 
     fn token(&self, index: usize) -> Result<FencingToken> {
-        FencingToken::try_from(self.read::<i64>(index)?).map_err(error::strange)
+        FencingToken::try_from(self.read::<i64>(index)?).map_err(error::unexpected_reply)
+    }
+
+    /// A token in a column where 0 means that there is none.
+    fn token_or_zero(&self, index: usize) -> Result<Option<FencingToken>> {
+        if self.read::<i64>(index)? == 0 { Ok(None) } else { self.token(index).map(Some) }
     }
 
     fn holder(&self, index: usize) -> Result<Arc<Holder>> {
@@ -42,31 +64,30 @@ pub(crate) trait Columns {
         Ok(Arc::new(holder))
     }
 
-    /// What an operator asked: how long it has, by whom, why, in three columns.
-    fn asked(&self, index: usize) -> Result<Option<FinishRequest>> {
+    /// The request of an operator that the holder finish, in three columns: time left, operator, reason.
+    fn finish_request(&self, index: usize) -> Result<Option<FinishRequest>> {
         let Some(within) = self.maybe_span(index)? else { return Ok(None) };
         let (by, why): (Option<&str>, Option<&str>) = (self.read(index + 1)?, self.read(index + 2)?);
         Ok(Some(FinishRequest::new(within, by.unwrap_or_default(), why.unwrap_or_default())))
     }
 
-    /// A holder as others see it. Token, weight and remaining stand where `at` says; from `rest` on: since when, turns,
-    /// evicting, kept, holder, note, and what was asked.
-    fn held_by(&self, at: [usize; 3], rest: usize) -> Result<HeldBy> {
-        let [token, weight, remaining] = at;
-        let mut seat = HeldBy::new(self.holder(rest + 4)?, self.token(token)?, self.number(weight)?);
-        seat.remaining = self.span(remaining)?;
-        seat.held_for = self.span(rest)?;
-        seat.handovers = self.number(rest + 1)?;
-        seat.evicting = self.read(rest + 2)?;
-        seat.kept = self.read(rest + 3)?;
-        seat.note = self.read::<Option<&[u8]>>(rest + 5)?.map(Arc::from);
-        seat.asked = self.asked(rest + 6)?;
-        Ok(seat)
+    /// A holder, as other clients may see it.
+    fn held_by(&self, at: HolderColumns) -> Result<HeldBy> {
+        let details = at.details;
+        let mut held = HeldBy::new(self.holder(details + 4)?, self.token(at.token)?, self.number(at.weight)?);
+        held.remaining = self.span(at.remaining)?;
+        held.held_for = self.span(details)?;
+        held.handovers = self.number(details + 1)?;
+        held.evicting = self.read(details + 2)?;
+        held.kept = self.read(details + 3)?;
+        held.note = self.read::<Option<&[u8]>>(details + 5)?.map(Arc::from);
+        held.asked = self.finish_request(details + 6)?;
+        Ok(held)
     }
 }
 
 impl Columns for Row {
     fn read<'a, T: FromSql<'a>>(&'a self, index: usize) -> Result<T> {
-        self.try_get(index).map_err(error::strange)
+        self.try_get(index).map_err(error::unexpected_reply)
     }
 }

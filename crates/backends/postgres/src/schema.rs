@@ -1,22 +1,29 @@
-//! The tables and functions: made by whoever comes first, in a schema of their own, and versioned.
+//! Creates and updates the tables and functions, in a schema of their own.
+//!
+//! `meta` holds two versions:
+//! - `format`, of the tables. A client refuses a newer one.
+//! - `revision`, of the functions. A client replaces older functions and leaves newer ones alone.
+//!
+//! Only these numbers are compared, never the text of a function. A change of a comment in `sql/` therefore reaches new
+//! schemas only; a change of what a function does needs a new [`REVISION`]. ADR 0021.
 
 use leasehold_core::{Error, ErrorKind, Result};
 use tokio_postgres::{error::SqlState, types::Type};
 
 use crate::{
     config::Config,
+    connection::{Connection, Parameter, Statement},
     error,
-    wire::{Parameter, Question, Wire},
 };
 
-/// The schema unless told otherwise, and the one that the files name.
+/// The default name of the schema. The files in `sql/` use it too.
 pub(crate) const DEFAULT: &str = "leasehold";
 
-/// The format of the tables. A newer one is refused.
+/// The format of the tables that this release reads and writes.
 const FORMAT: i64 = 1;
-/// Counts corrections of the functions within a format. An older one is replaced, a newer one is left alone.
+/// Counts changes of the functions within a format.
 const REVISION: i64 = 2;
-/// The advisory lock under which tables are made, so that only one process does. Any number would do.
+/// The advisory lock under which the schema is created, so that only one process does it. The number has no meaning.
 const LOCK: i64 = 7_815_042_690_214_861;
 
 const FILES: [&str; 7] = [
@@ -29,70 +36,75 @@ const FILES: [&str; 7] = [
     include_str!("../sql/order.sql"),
 ];
 
-/// A statement that names the schema.
-pub(crate) fn named(sql: &str, schema: &str) -> String {
+/// Finds the table `meta` even if the role may not use the schema: a schema that exists must not be created again.
+const META_EXISTS: &str = "SELECT EXISTS (SELECT FROM pg_class WHERE relname = 'meta' AND relnamespace = to_regnamespace($1)), \
+                           $2::bigint";
+
+/// A statement with the name of the schema put in.
+pub(crate) fn in_schema(sql: &str, schema: &str) -> String {
     sql.replace("leasehold.", &format!("{schema}."))
 }
 
-/// All of it, in one transaction. Does nothing where it is there already.
+/// The script that creates or updates everything, in one transaction. It can be executed again.
 pub(crate) fn install(schema: &str) -> String {
-    let make = format!(
+    let begin = format!(
         "-- Leases in PostgreSQL, format {FORMAT}. Safe to execute again.\n\
          BEGIN;\n\
          SET LOCAL client_min_messages = warning;\n\
          SELECT pg_advisory_xact_lock({LOCK});\n\n\
          DO $$ BEGIN\n    IF to_regnamespace('{schema}') IS NULL THEN\n        CREATE SCHEMA {schema};\n    END IF;\nEND $$;\n\n"
     );
-    let files = FILES.map(|file| named(file, schema)).join("\n");
+    let files = FILES.map(|file| in_schema(file, schema)).join("\n");
     let versions = format!(
         "\nINSERT INTO {schema}.meta (name, value) VALUES ('format', {FORMAT}), ('revision', {REVISION}), ('forgotten', 0)\n\
          ON CONFLICT (name) DO NOTHING;\n\
          UPDATE {schema}.meta SET value = {REVISION} WHERE name = 'revision' AND value < {REVISION};\n\
          COMMIT;\n"
     );
-    make + &files + &versions
+    begin + &files + &versions
 }
 
-/// Makes sure that the tables are there, and that we can read them.
-pub(crate) async fn establish(wire: &Wire, config: &Config) -> Result<()> {
+/// Makes sure that the tables and functions exist and that this release can use them.
+pub(crate) async fn ensure(connection: &Connection, config: &Config) -> Result<()> {
     let schema = &config.schema;
-    match versions(wire, config).await? {
-        Some((format, _)) if format > FORMAT => {
+    match read_versions(connection, config).await? {
+        Some(versions) if versions.format > FORMAT => {
             let message = format!(
-                "the tables in the schema {schema} have format {format}, of a newer leasehold; this one knows {FORMAT}: \
-                 upgrade it, or use another schema"
+                "the tables in the schema {schema} have format {}, of a newer leasehold; this one supports {FORMAT}: \
+                 upgrade it, or use another schema",
+                versions.format
             );
             Err(Error::new(ErrorKind::Unsupported, message))
         }
-        Some((_, revision)) if revision >= REVISION => Ok(()),
+        Some(versions) if versions.revision >= REVISION => Ok(()),
         Some(_) => {
-            if let Err(error) = make(wire, schema).await {
-                // The older functions do the same, less well: whoever may, brings the newer ones.
+            if let Err(error) = execute_script(connection, schema).await {
+                // The older functions do the same, less well. A client whose role may replace them will do so.
                 let error = error::of_statement(&error);
-                tracing::warn!(%error, schema, "cannot bring the functions up to date");
+                tracing::warn!(%error, schema, "cannot update the functions in the schema");
             }
             Ok(())
         }
         None => {
-            make(wire, schema).await.map_err(|error| cannot_create(&error, schema))?;
-            // A script answers without a request id: so look.
-            let made = versions(wire, config).await?;
-            made.map(drop).ok_or_else(|| {
-                Error::new(
-                    ErrorKind::Unavailable,
-                    format!("the schema {schema} was made and is not there: try again"),
-                )
+            execute_script(connection, schema).await.map_err(|error| cannot_create(&error, schema))?;
+            // The reply to a script carries no request id, so it proves nothing (ADR 0033): read the versions instead.
+            let created = read_versions(connection, config).await?;
+            created.map(drop).ok_or_else(|| {
+                let message = format!(
+                    "the schema {schema} was created and does not exist: another client dropped it; try again"
+                );
+                Error::new(ErrorKind::Unavailable, message)
             })
         }
     }
 }
 
-async fn make(wire: &Wire, schema: &str) -> Result<(), tokio_postgres::Error> {
-    let made = wire.client().batch_execute(&install(schema)).await;
-    if made.is_err() {
-        let _ = wire.client().batch_execute("ROLLBACK").await;
+async fn execute_script(connection: &Connection, schema: &str) -> Result<(), tokio_postgres::Error> {
+    let result = connection.client().batch_execute(&install(schema)).await;
+    if result.is_err() {
+        let _ = connection.client().batch_execute("ROLLBACK").await;
     }
-    made
+    result
 }
 
 fn cannot_create(error: &tokio_postgres::Error, schema: &str) -> Error {
@@ -100,26 +112,28 @@ fn cannot_create(error: &tokio_postgres::Error, schema: &str) -> Error {
         return error::of_statement(error);
     }
     let message = format!(
-        "the role may not create the schema {schema} and its tables: as one who may, execute what \
+        "the role may not create the schema {schema} and its tables: as a role that may, execute what \
          `leasehold schema postgres --schema {schema}` prints, then GRANT USAGE ON SCHEMA {schema} and SELECT, INSERT, \
-         UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} to the role"
+         UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} to this role"
     );
     Error::new(ErrorKind::Denied, message)
 }
 
-/// Format and revision, if the tables are there.
-async fn versions(wire: &Wire, config: &Config) -> Result<Option<(i64, i64)>> {
+/// The versions in `meta`.
+struct Versions {
+    format: i64,
+    revision: i64,
+}
+
+/// Reads the versions; `None` if the tables do not exist.
+async fn read_versions(connection: &Connection, config: &Config) -> Result<Option<Versions>> {
     let schema = &config.schema;
     let table = format!("{schema}.meta");
-    let ask = async |sql: &str, parameters: &[Parameter<'_>]| {
-        let answer = wire.ask(&Question::new(sql, parameters), config.timeout).await;
-        answer.map_err(|failure| failure.error)
+    let query = async |sql: &str, parameters: &[Parameter<'_>]| {
+        let reply = connection.query(&Statement::new(sql, parameters), config.timeout).await;
+        reply.map_err(|failed| failed.error)
     };
-    let strange = || Error::new(ErrorKind::Corrupt, format!("{table} is not a table of leasehold"));
-    // Whether the role may see it or not: a schema that is there and closed to us is not one to create.
-    let there = "SELECT EXISTS (SELECT FROM pg_class WHERE relname = 'meta' AND relnamespace = to_regnamespace($1)), \
-                 $2::bigint";
-    let rows = ask(there, &[(schema, Type::TEXT)]).await?;
+    let rows = query(META_EXISTS, &[(schema, Type::TEXT)]).await?;
     if !rows.first().is_some_and(|row| row.try_get(0).unwrap_or(false)) {
         return Ok(None);
     }
@@ -127,14 +141,21 @@ async fn versions(wire: &Wire, config: &Config) -> Result<Option<(i64, i64)>> {
         "SELECT (SELECT value FROM {table} WHERE name = 'format'), (SELECT value FROM {table} WHERE name = 'revision'), \
          $1::bigint"
     );
-    let rows = ask(&sql, &[]).await.map_err(|error| may_not_use(error, schema))?;
-    let row = rows.first().ok_or_else(strange)?;
-    let (format, revision): (Option<i64>, Option<i64>) =
-        (row.try_get(0).map_err(|_| strange())?, row.try_get(1).map_err(|_| strange())?);
-    Ok(Some((format.ok_or_else(strange)?, revision.ok_or_else(strange)?)))
+    let rows = query(&sql, &[]).await.map_err(|error| cannot_use(error, schema))?;
+    let version = |index| rows.first().and_then(|row| row.try_get::<_, Option<i64>>(index).ok().flatten());
+    match (version(0), version(1)) {
+        (Some(format), Some(revision)) => Ok(Some(Versions { format, revision })),
+        _ => {
+            let message = format!(
+                "{table} is not a table of leasehold: it has no format and revision; use another schema, with schema= \
+                 in the URL"
+            );
+            Err(Error::new(ErrorKind::Corrupt, message))
+        }
+    }
 }
 
-fn may_not_use(error: Error, schema: &str) -> Error {
+fn cannot_use(error: Error, schema: &str) -> Error {
     if error.kind() != ErrorKind::Denied {
         return error;
     }

@@ -1,5 +1,5 @@
-//! Getting in: wrong passwords, missing rights, missing databases, a server that is full or read only; and the tables,
-//! whoever makes them.
+//! Access: wrong passwords, missing rights, missing databases, a server that is full or read only; and who may create the
+//! tables.
 #![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
 
 mod common;
@@ -9,11 +9,11 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use common::{LONG, claim, connect, eventually, granted, open, release, renew, report, says};
+use common::{LONG, claim, connect, eventually, granted, kind_and_effect, open, release, renew, report};
 use leasehold::{Backend as _, Effect, ErrorKind, Released, Renewal};
 use leasehold_testkit::servers::PostgresServer;
 
-/// One for all: every test has a schema or a database of its own.
+/// One server for all tests. Every test has its own schema or database.
 fn server() -> &'static PostgresServer {
     static SERVER: OnceLock<PostgresServer> = OnceLock::new();
     SERVER.get_or_init(|| {
@@ -33,7 +33,7 @@ async fn a_wrong_password_is_denied_and_a_rotated_one_is_read_anew() {
     server.sql("CREATE ROLE app LOGIN PASSWORD 'first'; GRANT CREATE ON DATABASE postgres TO app");
     for login in ["app:hunter2", "app", "nobody:hunter2"] {
         let error = connect(&at(server, login, "postgres?schema=rotated")).await.unwrap_err();
-        assert_eq!(says(&error), (ErrorKind::Denied, Effect::None), "{login}: {error:?}");
+        assert_eq!(kind_and_effect(&error), (ErrorKind::Denied, Effect::None), "{login}: {error:?}");
         assert!(!format!("{error:?}").contains("hunter2"), "{error:?}");
     }
     let file = server.folder().join("password");
@@ -46,7 +46,7 @@ async fn a_wrong_password_is_denied_and_a_rotated_one_is_read_anew() {
     server.sql("ALTER ROLE app PASSWORD 'second'");
     assert!(
         matches!(renew(&postgres, ours.reference(), LONG).await, Renewal::Renewed(_)),
-        "a session stands"
+        "an open session goes on"
     );
     server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app'");
     let denied =
@@ -57,12 +57,12 @@ async fn a_wrong_password_is_denied_and_a_rotated_one_is_read_anew() {
 }
 
 #[tokio::test]
-async fn a_role_that_may_not_create_is_told_what_to_execute_and_that_is_enough() {
+async fn the_error_for_a_role_that_may_not_create_says_what_to_execute_and_that_is_enough() {
     let server = server();
     server.sql("CREATE ROLE guest LOGIN PASSWORD 'guest'");
     let url = at(server, "guest:guest", "postgres?schema=by_hand");
     let error = connect(&url).await.unwrap_err();
-    assert_eq!(says(&error), (ErrorKind::Denied, Effect::None), "{error:?}");
+    assert_eq!(kind_and_effect(&error), (ErrorKind::Denied, Effect::None), "{error:?}");
     assert!(error.to_string().contains("leasehold schema postgres --schema by_hand"), "{error}");
     server.sql(&leasehold_postgres::schema_sql("by_hand").unwrap());
     let error = connect(&url).await.unwrap_err();
@@ -82,7 +82,7 @@ async fn a_role_that_may_not_create_is_told_what_to_execute_and_that_is_enough()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_who_start_at_once_make_the_tables_once() {
+async fn many_clients_that_start_at_once_create_the_tables_once() {
     let url = format!("{}?schema=crowd", server().url());
     let starting: Vec<_> = (0..12)
         .map(|_| {
@@ -99,13 +99,13 @@ async fn many_who_start_at_once_make_the_tables_once() {
 }
 
 #[tokio::test]
-async fn tables_of_a_newer_format_are_refused_and_a_stranger_s_are_not_touched() {
+async fn tables_of_a_newer_format_are_refused_and_foreign_tables_are_not_touched() {
     let server = server();
     let url = format!("{}?schema=future", server.url());
     open(&url).await;
     server.sql("UPDATE future.meta SET value = 2 WHERE name = 'format'");
     let error = connect(&url).await.unwrap_err();
-    assert_eq!(says(&error), (ErrorKind::Unsupported, Effect::None), "{error:?}");
+    assert_eq!(kind_and_effect(&error), (ErrorKind::Unsupported, Effect::None), "{error:?}");
     assert!(error.to_string().contains("format 2"), "{error}");
     server.sql("CREATE SCHEMA strange; CREATE TABLE strange.meta (name text, value bigint)");
     let error = connect(&format!("{}?schema=strange", server.url())).await.unwrap_err();
@@ -114,33 +114,33 @@ async fn tables_of_a_newer_format_are_refused_and_a_stranger_s_are_not_touched()
 }
 
 #[tokio::test]
-async fn a_database_that_is_not_there_is_named() {
+async fn the_error_names_a_missing_database() {
     let error = connect(&at(server(), "postgres", "nowhere")).await.unwrap_err();
-    assert_eq!(says(&error), (ErrorKind::Invalid, Effect::None), "{error:?}");
+    assert_eq!(kind_and_effect(&error), (ErrorKind::Invalid, Effect::None), "{error:?}");
     assert!(error.to_string().contains("nowhere"), "{error}");
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_is_unavailable_without_effect() {
+async fn a_missing_server_is_unavailable_without_effect() {
     let error = connect("postgres://u@127.0.0.1:1/x").await.unwrap_err();
-    assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::None), "{error:?}");
+    assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::None), "{error:?}");
 }
 
 #[tokio::test]
-async fn a_schema_that_is_dropped_is_named_and_made_anew_by_the_next_start() {
+async fn the_error_names_a_dropped_schema_and_the_next_start_creates_it_again() {
     let server = server();
     let url = format!("{}?schema=dropped", server.url());
     let postgres = open(&url).await;
     granted(&postgres, &claim(&report(), LONG)).await;
     server.sql("DROP SCHEMA dropped CASCADE");
     let error = postgres.acquire(&claim(&report(), LONG)).await.unwrap_err();
-    assert_eq!(says(&error), (ErrorKind::Corrupt, Effect::None), "{error:?}");
+    assert_eq!(kind_and_effect(&error), (ErrorKind::Corrupt, Effect::None), "{error:?}");
     granted(&open(&url).await, &claim(&report(), LONG)).await;
     granted(&postgres, &claim(&"report/43".parse().unwrap(), LONG)).await;
 }
 
 #[tokio::test]
-async fn a_database_set_to_read_only_is_unavailable_until_it_is_not() {
+async fn a_read_only_database_is_unavailable_until_it_takes_writes_again() {
     let server = server();
     server.sql("CREATE DATABASE calm");
     let url = at(server, "postgres", "calm?connections=1");
@@ -155,23 +155,23 @@ async fn a_database_set_to_read_only_is_unavailable_until_it_is_not() {
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
         error.to_string().contains("read only")
     };
-    eventually("it says so", refused).await;
+    eventually("the error says read only", refused).await;
     let error = connect(&url).await.unwrap_err();
-    assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::None), "{error:?}");
+    assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::None), "{error:?}");
     server.sql("ALTER DATABASE calm RESET default_transaction_read_only");
     eventually("it goes on", || async { postgres.acquire(&ours).await.is_ok() }).await;
 }
 
 #[tokio::test]
-async fn a_transaction_that_turns_out_to_be_read_only_had_no_effect() {
-    // The session stands while the setting changes under it: the statement itself is refused.
+async fn a_statement_in_a_read_only_transaction_has_no_effect() {
+    // The setting changes while the session is open: the statement itself is refused.
     let server = PostgresServer::start();
     let postgres = open(&format!("{}?connections=1", server.url())).await;
     server.sql("ALTER SYSTEM SET default_transaction_read_only = on");
     server.sql("SELECT pg_reload_conf()");
     let refused = || async {
         let answer = postgres.acquire(&claim(&report(), LONG)).await;
-        answer.is_err_and(|error| says(&error) == (ErrorKind::Unavailable, Effect::None))
+        answer.is_err_and(|error| kind_and_effect(&error) == (ErrorKind::Unavailable, Effect::None))
     };
     eventually("it is refused", refused).await;
 }
@@ -190,7 +190,7 @@ async fn a_full_server_is_unavailable_and_says_what_to_do() {
         }
         assert!(open_ones.len() < 5, "there is a limit");
     };
-    assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::None), "{error:?}");
+    assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::None), "{error:?}");
     assert!(error.to_string().contains("max_connections"), "{error}");
     // Those who are in go on.
     granted(&open_ones[0], &claim(&report(), LONG)).await;
@@ -217,7 +217,7 @@ async fn statement_and_lock_timeouts_are_unavailable_without_effect() {
     });
     let refused = || async {
         let Err(error) = postgres.acquire(&claim(&report(), LONG)).await else { return false };
-        assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::None), "{error:?}");
+        assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::None), "{error:?}");
         true
     };
     eventually("the timeout", refused).await;
@@ -226,7 +226,7 @@ async fn statement_and_lock_timeouts_are_unavailable_without_effect() {
 }
 
 #[tokio::test]
-async fn a_database_of_another_isolation_and_without_synchronous_commits_is_as_good() {
+async fn other_defaults_for_isolation_and_synchronous_commit_do_no_harm() {
     let server = server();
     server.sql("CREATE DATABASE strict");
     server.sql("ALTER DATABASE strict SET default_transaction_isolation = 'serializable'");

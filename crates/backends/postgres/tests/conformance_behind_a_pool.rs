@@ -1,5 +1,5 @@
-//! The whole suite once more, through PgBouncer in transaction mode: the server's connections are somebody else's after
-//! each transaction, so nothing may rely on a session, and nothing is heard.
+//! The conformance suite once more, through PgBouncer in transaction mode. The pool gives its server connections to other
+//! clients after each transaction, so nothing may rely on a session, and no notifications arrive.
 
 use std::sync::{Arc, OnceLock};
 
@@ -18,10 +18,10 @@ fn main() {
             let server = PostgresServer::start();
             (PgBouncer::start(&server, 4), server)
         });
-        let config = Config::parse(&format!("{}?timeout=2s", pool.url())).expect("the URL is one");
+        let config = Config::parse(&format!("{}?timeout=2s", pool.url())).expect("it is a URL");
         let open = move || {
             let connecting = Postgres::connect(config.clone(), Arc::new(System::current()));
-            async { Arc::new(connecting.await.expect("the pool is there")) as Arc<dyn Backend> }
+            async { Arc::new(connecting.await.expect("the pool accepts connections")) as Arc<dyn Backend> }
         };
         BackendUnderTest::real(open().await).opened_again(open().await).reopened_by(open)
     });

@@ -1,4 +1,4 @@
-//! What goes wrong with networks and servers, and what must come of it.
+//! Faults of networks and servers, and how the backend must react.
 #![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
 
 mod common;
@@ -9,12 +9,13 @@ use std::{
 };
 
 use common::{
-    LONG, PATIENCE, claim, client, eventually, granted, in_time, open, release, renew, report, says,
+    LONG, TIME_LIMIT, claim, client, eventually, granted, in_time, kind_and_effect, open, release, renew,
+    report,
 };
 use leasehold::{Backend as _, Effect, ErrorKind, ReleaseRequest, Released, RenewRequest, Renewal, Verdict};
 use leasehold_testkit::{Proxy, proxy::Direction, servers::PostgresServer};
 
-/// One for all that neither kill nor stop it: each has a schema of its own.
+/// One server for all tests that neither kill nor stop it. Each test has its own schema.
 fn shared() -> &'static PostgresServer {
     static SERVER: OnceLock<PostgresServer> = OnceLock::new();
     SERVER.get_or_init(|| PostgresServer::with(&["fsync=off", "track_functions=all"]))
@@ -38,7 +39,7 @@ fn last_token(server: &PostgresServer, schema: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_partition_past_the_ttl_is_a_loss_told_in_time_and_healing_revives_nothing() {
+async fn a_partition_longer_than_the_ttl_is_a_loss_reported_in_time_and_the_loss_is_final() {
     let server = shared();
     let proxy = Proxy::start(server.port(), 1).await;
     let (ours, theirs) =
@@ -46,9 +47,9 @@ async fn a_partition_past_the_ttl_is_a_loss_told_in_time_and_healing_revives_not
     let ttl = Duration::from_secs(3);
     let lease = ours.lease("report", "42").ttl(ttl).acquire().await.unwrap();
     proxy.black_hole();
-    let next = tokio::spawn(theirs.lease("report", "42").ttl(LONG).wait(PATIENCE).acquire());
+    let next = tokio::spawn(theirs.lease("report", "42").ttl(LONG).wait(TIME_LIMIT).acquire());
     in_time("the loss", lease.ended()).await;
-    assert!(!next.is_finished(), "told before anyone else is granted");
+    assert!(!next.is_finished(), "the loss is reported before the next claim is granted");
     assert!(lease.check().is_err());
     let next = in_time("the next grant", next).await.unwrap().unwrap();
     assert!(next.token() > lease.token());
@@ -57,24 +58,20 @@ async fn a_partition_past_the_ttl_is_a_loss_told_in_time_and_healing_revives_not
     assert!(lease.check().is_err(), "loss latches");
     next.check().unwrap();
     assert_eq!(last_token(server, "partition"), next.token().to_string());
-    assert_eq!(lease.release().await.unwrap(), Released::AlreadyGone, "a late release harms nobody");
+    assert_eq!(lease.release().await.unwrap(), Released::AlreadyGone, "a late release does no harm");
     next.check().unwrap();
-    assert_eq!(
-        holders(server, "partition"),
-        "1",
-        "neither renewals nor release_requests that come late change anything"
-    );
+    assert_eq!(holders(server, "partition"), "1", "late renewals and releases change nothing");
 }
 
 #[tokio::test]
-async fn a_reply_lost_after_execution_is_unknown_and_asking_again_returns_the_same_grant() {
+async fn a_lost_reply_has_an_unknown_effect_and_asking_again_returns_the_same_grant() {
     let server = shared();
     let proxy = Proxy::start(server.port(), 2).await;
     let postgres = open(&through(&proxy, "lost_reply")).await;
     proxy.lose_replies(1);
     let ours = claim(&report(), LONG);
     let error = postgres.acquire(&ours).await.unwrap_err();
-    assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::Unknown));
+    assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::Unknown));
     eventually("the execution", || async { holders(server, "lost_reply") == "1" }).await;
     let token = last_token(server, "lost_reply");
     let grant = granted(&postgres, &ours).await;
@@ -83,7 +80,7 @@ async fn a_reply_lost_after_execution_is_unknown_and_asking_again_returns_the_sa
 }
 
 #[tokio::test]
-async fn a_request_executed_after_its_owner_gave_up_comes_to_nothing() {
+async fn a_request_that_is_executed_after_the_release_of_its_owner_is_refused() {
     let server = shared();
     let proxy = Proxy::start(server.port(), 4).await;
     let slow = open(&through(&proxy, "late")).await;
@@ -96,7 +93,7 @@ async fn a_request_executed_after_its_owner_gave_up_comes_to_nothing() {
     proxy.hold(Direction::Requests);
     let ours = claim(&report(), LONG);
     let error = slow.acquire(&ours).await.unwrap_err();
-    assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::Unknown));
+    assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::Unknown));
     let request = ReleaseRequest::new(ours.reference()).with_tombstone(ReleaseRequest::tombstone_ttl(LONG));
     assert_eq!(prompt.release(&request).await.unwrap(), Released::AlreadyGone);
     let before = calls();
@@ -107,24 +104,24 @@ async fn a_request_executed_after_its_owner_gave_up_comes_to_nothing() {
 }
 
 #[tokio::test]
-async fn a_connection_cut_anywhere_never_makes_a_wrong_answer() {
+async fn a_connection_that_breaks_at_any_byte_never_gives_a_wrong_result() {
     let server = shared();
     let proxy = Proxy::start(server.port(), 5).await;
     let postgres = open(&through(&proxy, "cut")).await;
-    for (way, bytes) in [Direction::Requests, Direction::Replies]
+    for (direction, bytes) in [Direction::Requests, Direction::Replies]
         .into_iter()
-        .flat_map(|way| [1, 7, 60, 300].map(|n| (way, n)))
+        .flat_map(|direction| [1, 7, 60, 300].map(|n| (direction, n)))
     {
         let ours = claim(&report(), LONG);
-        proxy.cut_after(way, bytes);
+        proxy.cut_after(direction, bytes);
         match postgres.acquire(&ours).await {
             Ok(Verdict::Granted(_)) => {}
-            Ok(other) => panic!("{way:?} after {bytes}: {other:?}"),
-            Err(error) => assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::Unknown)),
+            Ok(other) => panic!("{direction:?} after {bytes}: {other:?}"),
+            Err(error) => assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::Unknown)),
         }
-        // Whatever became of it, asking again and releasing is safe.
-        eventually("an answer", || async { postgres.acquire(&ours).await.is_ok() }).await;
-        assert_eq!(release(&postgres, &ours).await, Released::Now, "{way:?} after {bytes}");
+        // Whether or not it was executed, asking again and releasing is safe.
+        eventually("a reply", || async { postgres.acquire(&ours).await.is_ok() }).await;
+        assert_eq!(release(&postgres, &ours).await, Released::Now, "{direction:?} after {bytes}");
     }
 }
 
@@ -141,11 +138,11 @@ async fn a_connection_that_stays_silent_is_replaced() {
     })
     .await;
     proxy.heal();
-    eventually("an answer", || async { postgres.acquire(&claim(&report(), LONG)).await.is_ok() }).await;
+    eventually("a reply", || async { postgres.acquire(&claim(&report(), LONG)).await.is_ok() }).await;
 }
 
 #[tokio::test]
-async fn a_slow_network_is_only_slow() {
+async fn a_slow_network_causes_no_errors() {
     let server = shared();
     let proxy = Proxy::start(server.port(), 7).await;
     let client = client(&through(&proxy, "slow").replace("500ms", "5s")).await;
@@ -158,21 +155,21 @@ async fn a_slow_network_is_only_slow() {
 }
 
 #[tokio::test]
-async fn a_stopped_server_costs_a_timeout_and_what_it_executes_late_does_no_harm() {
+async fn a_stopped_server_causes_a_timeout_and_late_execution_does_no_harm() {
     let server = PostgresServer::start();
     let postgres = open(&format!("{}?timeout=300ms", server.url())).await;
     let ours = claim(&report(), LONG);
     server.freeze();
     let error = in_time("the timeout", postgres.acquire(&ours)).await.unwrap_err();
-    assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::Unknown));
+    assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::Unknown));
     server.thaw();
-    eventually("an answer", || async { postgres.acquire(&ours).await.is_ok() }).await;
+    eventually("a reply", || async { postgres.acquire(&ours).await.is_ok() }).await;
     assert_eq!(release(&postgres, &ours).await, Released::Now);
     assert_eq!(holders(&server, "leasehold"), "0");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_is_killed_comes_back_with_every_grant_and_every_token() {
+async fn a_killed_server_keeps_every_grant_and_every_token() {
     let server = Arc::new(PostgresServer::durable());
     let client = client(&format!("{}?timeout=1s", server.url())).await;
     let lease = client.lease("report", "42").ttl(LONG).acquire().await.unwrap();
@@ -186,7 +183,7 @@ async fn a_server_that_is_killed_comes_back_with_every_grant_and_every_token() {
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
     server.run_again();
     lease.check().expect("a restart is not a loss");
-    eventually("an answer", || async { postgres.acquire(&ours).await.is_ok() }).await;
+    eventually("a reply", || async { postgres.acquire(&ours).await.is_ok() }).await;
     assert_eq!(granted(&postgres, &ours).await.token, grant.token, "the same grant");
     assert!(matches!(renew(&postgres, ours.reference(), LONG).await, Renewal::Renewed(_)));
     assert_eq!(release(&postgres, &ours).await, Released::Now);
@@ -195,7 +192,7 @@ async fn a_server_that_is_killed_comes_back_with_every_grant_and_every_token() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stopped_server_past_the_ttl_is_a_loss_told_in_time() {
+async fn a_server_stopped_for_longer_than_the_ttl_is_a_loss_reported_in_time() {
     let server = PostgresServer::start();
     let ours = client(&format!("{}?timeout=500ms", server.url())).await;
     let lease = ours.lease("report", "42").ttl(Duration::from_secs(2)).acquire().await.unwrap();
@@ -204,18 +201,18 @@ async fn a_stopped_server_past_the_ttl_is_a_loss_told_in_time() {
     assert!(lease.check().is_err());
     server.thaw();
     let theirs = client(&server.url()).await;
-    let next = theirs.lease("report", "42").wait(PATIENCE).acquire().await.unwrap();
+    let next = theirs.lease("report", "42").wait(TIME_LIMIT).acquire().await.unwrap();
     assert!(next.token() > lease.token());
 }
 
 #[tokio::test]
-async fn a_session_that_is_ended_by_an_administrator_is_made_anew() {
+async fn a_session_that_an_administrator_ends_is_replaced() {
     let server = shared();
     let postgres = open(&format!("{}&connections=1", direct(server, "ended"))).await;
     let ours = claim(&report(), LONG);
     granted(&postgres, &ours).await;
     server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE '%ended.acquire%' AND pid <> pg_backend_pid()");
-    eventually("an answer", || async { postgres.acquire(&ours).await.is_ok() }).await;
+    eventually("a reply", || async { postgres.acquire(&ours).await.is_ok() }).await;
     assert!(matches!(renew(&postgres, ours.reference(), LONG).await, Renewal::Renewed(_)));
 }
 
@@ -238,7 +235,7 @@ async fn many_renewals_and_claims_at_once_do_not_deadlock() {
         tasks.push(tokio::spawn(async move {
             for round in 0..10 {
                 held.rotate_left((task * 7 + round) % 40);
-                // Some with a note, which locks the resource too.
+                // Some requests have a note, which locks the resource, too.
                 let batch: Vec<RenewRequest> = held
                     .iter()
                     .enumerate()

@@ -1,6 +1,6 @@
-//! Clients that are killed while PgBouncer has requests of theirs under way: nobody else may be given the answers.
+//! A client is killed while PgBouncer has its requests under way: no other client may get the replies.
 //!
-//! This program is also the clients: started with a URL, it takes leases as it is told.
+//! This program is also the client: started with a URL, it acquires leases as the test commands.
 #![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
 
 #[path = "common/mod.rs"]
@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use common::{LONG, PATIENCE};
+use common::{LONG, TIME_LIMIT};
 use leasehold::Lease;
 use leasehold_testkit::{
     ClientProcess, client_process,
@@ -25,7 +25,7 @@ fn main() -> ExitCode {
     client_process::program_with_tests(
         "postgres://",
         client,
-        &[("the_answers_to_a_killed_client_are_given_to_nobody_else", killed)],
+        &[("the_replies_to_a_killed_client_reach_no_other_client", killed)],
     )
 }
 
@@ -34,20 +34,20 @@ fn say(line: &str) {
     drop(writeln!(out, "{line}").and_then(|()| out.flush()));
 }
 
-/// The client. It reads `try NAME` and answers `asked NAME`, then `NAME granted TOKEN`, `NAME blocked` or
-/// `NAME failed WHY`; it may be told the next line before that. It reads `check NAME` and answers `NAME ok` or `NAME over`.
+/// The client. To the line `try NAME` it answers `asked NAME`, then `NAME granted TOKEN`, `NAME blocked` or
+/// `NAME failed WHY`; it reads further lines before that. To `check NAME` it answers `NAME ok` or `NAME over`.
 fn client() -> ExitCode {
     let url = std::env::args().nth(1).expect("a URL");
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.expect("a runtime");
-    let leases = runtime.block_on(leasehold::connect(&url)).expect("the pool is there");
+    let leases = runtime.block_on(leasehold::connect(&url)).expect("the pool accepts connections");
     say("waiting");
     let held: Arc<Mutex<HashMap<String, Lease>>> = Arc::default();
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
         let (command, name) = line.split_once(' ').expect("two words");
         let (name, held) = (name.to_owned(), Arc::clone(&held));
         if command == "check" {
-            let held = held.lock().expect("nobody panics");
+            let held = held.lock().expect("no thread panics");
             say(&format!("{name} {}", if held[&name].check().is_ok() { "ok" } else { "over" }));
             continue;
         }
@@ -57,7 +57,7 @@ fn client() -> ExitCode {
             match attempt.await {
                 Ok(Some(lease)) => {
                     say(&format!("{name} granted {}", lease.token()));
-                    held.lock().expect("nobody panics").insert(name, lease);
+                    held.lock().expect("no thread panics").insert(name, lease);
                 }
                 Ok(None) => say(&format!("{name} blocked")),
                 Err(error) => say(&format!("{name} failed {error}")),
@@ -76,7 +76,7 @@ impl LockedRow {
             tokio_postgres::connect(&server.url(), tokio_postgres::NoTls).await.expect("the server is there");
         tokio::spawn(connection);
         let lock = format!("BEGIN; SELECT FROM leasehold.resource WHERE key = 'report/{name}' FOR UPDATE");
-        client.batch_execute(&lock).await.expect("nobody else has it");
+        client.batch_execute(&lock).await.expect("no other session has locked it");
         LockedRow(Some(client))
     }
 
@@ -88,7 +88,7 @@ impl LockedRow {
 /// Waits until a session waits for a lock.
 fn await_waiting_session(server: &PostgresServer) {
     let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
-    let until = std::time::Instant::now() + PATIENCE;
+    let until = std::time::Instant::now() + TIME_LIMIT;
     while server.sql(waiting) == "0" {
         assert!(std::time::Instant::now() < until, "a session waits for a row");
         std::thread::sleep(Duration::from_millis(20));
@@ -120,7 +120,7 @@ fn killed() {
     await_waiting_session(&server);
     first.tell("try a");
     first.hears("asked a");
-    // Long enough to reach the pool, if it is sent before the first answer.
+    // Long enough to reach the pool, if it is sent before the first reply.
     std::thread::sleep(Duration::from_millis(300));
     runtime.block_on(b.unlock());
     first.hears("b granted");
@@ -131,8 +131,8 @@ fn killed() {
     std::thread::sleep(Duration::from_millis(300));
     runtime.block_on(a.unlock());
 
-    let answer = second.hears("c ");
-    assert!(!answer.starts_with("granted"), "two hold c, of which the token is {token}: {answer}");
+    let reply = second.hears("c ");
+    assert!(!reply.starts_with("granted"), "two clients hold c, whose token is {token}: {reply}");
     third.tell("check c");
     assert_eq!(third.hears("c "), "ok");
     let seats = "SELECT string_agg(token::text, ' ') FROM leasehold.seat JOIN leasehold.resource r ON r.id = resource \

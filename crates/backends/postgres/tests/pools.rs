@@ -1,4 +1,5 @@
-//! Connections that a pool shares: how they are told from others, and that no answer on them is taken for another one.
+//! Pooled connections: how the backend tells them from direct ones, and that no reply is taken for the reply to another
+//! request.
 #![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
 #![allow(clippy::unwrap_used, reason = "a test is a program of its own")]
 
@@ -9,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use common::{LONG, claim, connect, eventually, granted, in_time, open, release, says};
+use common::{LONG, claim, connect, eventually, granted, in_time, kind_and_effect, open, release};
 use leasehold::{Backend, Claim, Effect, ErrorKind, FencingToken, Query, Released, Resource, Verdict};
 use leasehold_postgres::Postgres;
 use leasehold_testkit::{
@@ -17,7 +18,7 @@ use leasehold_testkit::{
     servers::{PgBouncer, Pgpool, PostgresServer},
 };
 
-/// One for all that neither stop it nor count its sessions: each has a schema of its own.
+/// One server for all tests that neither stop it nor count its sessions. Each test has its own schema.
 fn shared() -> &'static PostgresServer {
     static SERVER: OnceLock<PostgresServer> = OnceLock::new();
     SERVER.get_or_init(PostgresServer::start)
@@ -27,13 +28,13 @@ fn resource(name: &str) -> Resource {
     format!("report/{name}").parse().unwrap()
 }
 
-/// Whether the backend found that its connections may be shared.
-fn is_shared(postgres: &Postgres) -> bool {
-    format!("{postgres:?}").contains("is_shared: true")
+/// Whether the backend found that its connections lead to a pool.
+fn is_pooled(postgres: &Postgres) -> bool {
+    format!("{postgres:?}").contains("is_pooled: true")
 }
 
-/// A session of its own that has the row of a resource until the transaction ends.
-async fn locked(server: &PostgresServer, schema: &str, name: &str) -> tokio_postgres::Client {
+/// A session that has locked the row of a resource until its transaction ends.
+async fn lock_row(server: &PostgresServer, schema: &str, name: &str) -> tokio_postgres::Client {
     let (client, connection) = tokio_postgres::connect(&server.url(), tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
     let lock = format!("BEGIN; SELECT FROM {schema}.resource WHERE key = 'report/{name}' FOR UPDATE");
@@ -49,7 +50,7 @@ async fn a_session_waits(server: &PostgresServer, schema: &str) {
 }
 
 #[tokio::test]
-async fn a_pool_is_told_from_the_server_itself() {
+async fn a_pool_is_distinguished_from_the_server_itself() {
     let server = shared();
     let proxy = Proxy::start(server.port(), 1).await;
     let relayed = format!("postgres://postgres@127.0.0.1:{}/postgres", proxy.port());
@@ -59,7 +60,7 @@ async fn a_pool_is_told_from_the_server_itself() {
         [(server.url(), false), (relayed, false), (transactions.url(), true), (sessions.url(), true)]
     {
         let postgres = open(&format!("{url}?schema=told")).await;
-        assert_eq!(is_shared(&postgres), expected, "{url}");
+        assert_eq!(is_pooled(&postgres), expected, "{url}");
         let ours = claim(&resource("42"), LONG);
         granted(&postgres, &ours).await;
         assert_eq!(release(&postgres, &ours).await, Released::Now);
@@ -67,16 +68,16 @@ async fn a_pool_is_told_from_the_server_itself() {
 }
 
 #[tokio::test]
-async fn a_pool_is_told_from_the_server_itself_with_tls() {
+async fn a_pool_is_distinguished_from_the_server_itself_with_tls() {
     let server = PostgresServer::start();
     let ca = server.speak_tls();
     let url =
         format!("postgres://postgres@localhost:{}/postgres?sslmode=require&ca_file={ca}", server.port());
-    assert!(!is_shared(&open(&url).await));
+    assert!(!is_pooled(&open(&url).await));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_answer_is_believed_that_belongs_to_another_request() {
+async fn a_reply_to_another_request_is_not_believed() {
     misdelivery::check(shared().port(), |port| async move {
         let url = format!("postgres://postgres@127.0.0.1:{port}/postgres?schema=misled&timeout=500ms");
         Arc::new(open(&url).await) as Arc<dyn Backend>
@@ -85,7 +86,7 @@ async fn no_answer_is_believed_that_belongs_to_another_request() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_answer_is_believed_that_belongs_to_another_request_behind_a_pool() {
+async fn a_reply_to_another_request_is_not_believed_behind_a_pool() {
     let pool = PgBouncer::start(shared(), 4);
     misdelivery::check(pool.port(), |port| async move {
         let url = format!("postgres://postgres@127.0.0.1:{port}/postgres?schema=misled_pool&timeout=500ms");
@@ -95,23 +96,23 @@ async fn no_answer_is_believed_that_belongs_to_another_request_behind_a_pool() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn once_an_answer_was_mixed_up_each_connection_has_one_request_at_a_time() {
+async fn after_a_misdelivered_reply_each_connection_has_one_request_at_a_time() {
     let server = shared();
     let proxy = Proxy::start(server.port(), 2).await;
     let url = format!("postgres://postgres@127.0.0.1:{}/postgres?schema=once&timeout=500ms", proxy.port());
     let postgres = open(&url).await;
     granted(&postgres, &claim(&resource("1"), LONG)).await;
-    assert!(!is_shared(&postgres));
+    assert!(!is_pooled(&postgres));
     proxy.misdeliver(leasehold_testkit::proxy::Misdelivery::Stale, 1);
     let error = postgres.acquire(&claim(&resource("2"), LONG)).await.unwrap_err();
-    assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::Unknown), "{error:?}");
+    assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::Unknown), "{error:?}");
     assert!(error.to_string().contains("another request"), "{error}");
     granted(&postgres, &claim(&resource("3"), LONG)).await;
-    assert!(is_shared(&postgres));
+    assert!(is_pooled(&postgres));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_answer_to_a_dropped_request_is_not_taken_for_the_next_one() {
+async fn the_reply_to_a_cancelled_request_is_not_taken_for_the_next_reply() {
     let server = shared();
     let pool = PgBouncer::start(server, 4);
     let postgres = Arc::new(open(&format!("{}?schema=dropped&connections=1&timeout=20s", pool.url())).await);
@@ -120,7 +121,7 @@ async fn the_answer_to_a_dropped_request_is_not_taken_for_the_next_one() {
     let free = claim(&resource("free"), LONG);
     granted(&*postgres, &free).await;
     release(&*postgres, &free).await;
-    let row = locked(server, "dropped", "free").await;
+    let row = lock_row(server, "dropped", "free").await;
     let asking = tokio::spawn({
         let (postgres, claim) = (Arc::clone(&postgres), claim(&resource("free"), LONG));
         async move { postgres.acquire(&claim).await }
@@ -128,7 +129,7 @@ async fn the_answer_to_a_dropped_request_is_not_taken_for_the_next_one() {
     a_session_waits(server, "dropped").await;
     asking.abort();
     assert!(asking.await.unwrap_err().is_cancelled());
-    // Asked at once, and while the answer to the dropped one is on its way.
+    // The next request is sent at once, while the reply to the cancelled one is still to come.
     let rival = claim(&resource("held"), LONG);
     let verdict = in_time("the next request", postgres.acquire(&rival)).await;
     assert!(matches!(verdict, Ok(Verdict::Blocked(_))), "{verdict:?}");
@@ -140,9 +141,9 @@ async fn the_answer_to_a_dropped_request_is_not_taken_for_the_next_one() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_requests_share_few_connections_behind_a_pool_and_each_has_its_turn() {
+async fn many_requests_share_few_connections_behind_a_pool_and_each_is_answered() {
     let server = shared();
-    // It takes fewer of us than the URL allows.
+    // The pool accepts fewer connections than the URL allows.
     let pool =
         PgBouncer::with(server, &["pool_mode = transaction", "default_pool_size = 2", "max_client_conn = 3"]);
     let postgres = Arc::new(open(&format!("{}?schema=many&connections=16", pool.url())).await);
@@ -164,7 +165,7 @@ async fn many_requests_share_few_connections_behind_a_pool_and_each_has_its_turn
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requests_that_are_dropped_use_up_neither_turns_nor_connections() {
+async fn cancelled_requests_use_up_neither_permits_nor_connections() {
     let server = shared();
     let pool = PgBouncer::start(server, 8);
     let postgres = Arc::new(open(&format!("{}?schema=turns&connections=2&timeout=5s", pool.url())).await);
@@ -179,14 +180,14 @@ async fn requests_that_are_dropped_use_up_neither_turns_nor_connections() {
         drop(asking.await);
     }
     for _ in 0..10 {
-        in_time("an answer", granted(&*postgres, &ours)).await;
+        in_time("a reply", granted(&*postgres, &ours)).await;
     }
     let clients = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'";
     assert!(server.sql(clients).parse::<u32>().unwrap() < 60, "sessions pile up");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_stops_behind_a_pool_is_unavailable_and_nothing_is_mixed_up() {
+async fn a_stopped_server_behind_a_pool_is_unavailable_and_no_reply_is_mixed_up() {
     let server = PostgresServer::start();
     let pool = PgBouncer::start(&server, 1);
     let postgres =
@@ -209,7 +210,7 @@ async fn a_server_that_stops_behind_a_pool_is_unavailable_and_nothing_is_mixed_u
         server.thaw();
         for claim in &claims {
             let name = claim.resource.to_string();
-            eventually("an answer", || async {
+            eventually("a reply", || async {
                 match postgres.acquire(claim).await {
                     Ok(Verdict::Granted(grant)) => {
                         let seat = format!(
@@ -232,7 +233,7 @@ async fn a_server_that_stops_behind_a_pool_is_unavailable_and_nothing_is_mixed_u
 }
 
 #[tokio::test]
-async fn an_error_from_a_pool_is_believed_if_it_names_the_claim() {
+async fn an_error_from_a_pool_is_believed_only_if_it_names_the_claim() {
     let server = shared();
     let pool = PgBouncer::start(server, 2);
     let (pooled, direct) = (
@@ -243,10 +244,10 @@ async fn an_error_from_a_pool_is_believed_if_it_names_the_claim() {
     let greedy = |name| -> Claim { claim(&resource(name), LONG).above(absurd) };
     for postgres in [&pooled, &direct] {
         let error = postgres.acquire(&greedy("42")).await.unwrap_err();
-        assert_eq!(says(&error), (ErrorKind::Invalid, Effect::None), "{error:?}");
+        assert_eq!(kind_and_effect(&error), (ErrorKind::Invalid, Effect::None), "{error:?}");
         assert!(error.to_string().contains(&absurd.to_string()), "{error}");
     }
-    // An error that names no claim may be the answer to another client.
+    // An error that names no claim may belong to the request of another client.
     server.sql("ALTER TABLE refused.seat ADD CONSTRAINT no_more CHECK (weight > 1) NOT VALID");
     let error = pooled.acquire(&claim(&resource("43"), LONG)).await.unwrap_err();
     assert_eq!(error.effect(), Effect::Unknown, "{error:?}");
@@ -257,7 +258,7 @@ async fn an_error_from_a_pool_is_believed_if_it_names_the_claim() {
 }
 
 #[tokio::test]
-async fn a_pool_of_sessions_hears_wake_ups_and_one_of_transactions_polls() {
+async fn wakeups_arrive_behind_a_pool_of_sessions_and_waiters_poll_behind_a_pool_of_transactions() {
     let server = shared();
     for (pool, schema) in
         [(PgBouncer::in_session_mode(server, 20), "sessions"), (PgBouncer::start(server, 4), "transactions")]
@@ -265,9 +266,9 @@ async fn a_pool_of_sessions_hears_wake_ups_and_one_of_transactions_polls() {
         let url = format!("{}?schema={schema}&timeout=2s", pool.url());
         let (ours, theirs) = (common::client(&url).await, common::client(&url).await);
         let lease = ours.lease("report", "42").ttl(LONG).acquire().await.unwrap();
-        let next = tokio::spawn(theirs.lease("report", "42").ttl(LONG).wait(common::PATIENCE).acquire());
+        let next = tokio::spawn(theirs.lease("report", "42").ttl(LONG).wait(common::TIME_LIMIT).acquire());
         let waiting = format!("SELECT count(*) FROM {schema}.place");
-        eventually("someone waits", || async { server.sql(&waiting) == "1" }).await;
+        eventually("a claim waits", || async { server.sql(&waiting) == "1" }).await;
         lease.release().await.unwrap();
         let next = in_time("the next grant", next).await.unwrap().unwrap();
         next.check().unwrap();
@@ -275,7 +276,7 @@ async fn a_pool_of_sessions_hears_wake_ups_and_one_of_transactions_polls() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pgpool_works_too_and_a_new_client_is_not_given_old_answers() {
+async fn pgpool_works_and_a_new_client_believes_no_old_reply() {
     let server = shared();
     let pool = Pgpool::start(server, 24);
     let url = format!("{}?schema=gone&timeout=5s", pool.url());
@@ -283,11 +284,11 @@ async fn pgpool_works_too_and_a_new_client_is_not_given_old_answers() {
     let held = claim(&resource("held"), LONG);
     granted(&holder, &held).await;
     for round in 0..10 {
-        // A client that goes while its requests are under way: the pool gives its connection to the next one.
+        // This client is dropped while its request is under way: the pool gives its connection to the next client.
         let gone = Arc::new(open(&url).await);
         let name = format!("gone-{round}");
         granted(&*gone, &claim(&resource(&name), LONG)).await;
-        let row = locked(server, "gone", &name).await;
+        let row = lock_row(server, "gone", &name).await;
         let asking = tokio::spawn({
             let (gone, claim) = (Arc::clone(&gone), claim(&resource(&name), LONG));
             async move { gone.acquire(&claim).await }
@@ -305,7 +306,9 @@ async fn pgpool_works_too_and_a_new_client_is_not_given_old_answers() {
         };
         match next.acquire(&claim(&resource("held"), LONG)).await {
             Ok(Verdict::Blocked(_)) => {}
-            Err(error) => assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::Unknown), "{error:?}"),
+            Err(error) => {
+                assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::Unknown), "{error:?}");
+            }
             other => panic!("{other:?}"),
         }
     }

@@ -1,6 +1,7 @@
-//! Two releases on one database: this one, and the one before it, whose functions have revision 1.
+//! Two releases on one database: this one, and the previous one, whose functions have revision 1.
 //!
-//! `releases/revision_1.sql` is what `leasehold schema postgres` printed then. The statements here are those that it sent.
+//! `releases/revision_1.sql` is the output of `leasehold schema postgres` of the previous release. The statements here are
+//! those that it sent.
 #![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
 #![allow(clippy::unwrap_used, reason = "a test is a program of its own")]
 
@@ -20,17 +21,17 @@ const REVISION_1: &str = include_str!("releases/revision_1.sql");
 
 type Parameters<'a> = &'a [(&'a (dyn ToSql + Sync), Type)];
 
-/// A client of the release before this one.
-struct Before(Client);
+/// A client of the previous release.
+struct PreviousClient(Client);
 
-impl Before {
-    async fn connect(server: &PostgresServer) -> Before {
+impl PreviousClient {
+    async fn connect(server: &PostgresServer) -> PreviousClient {
         let (client, connection) = tokio_postgres::connect(&server.url(), NoTls).await.unwrap();
         tokio::spawn(connection);
-        Before(client)
+        PreviousClient(client)
     }
 
-    async fn ask(&self, sql: &str, parameters: Parameters<'_>) -> Vec<Row> {
+    async fn query(&self, sql: &str, parameters: Parameters<'_>) -> Vec<Row> {
         self.0.query_typed(sql, parameters).await.unwrap()
     }
 
@@ -40,7 +41,7 @@ impl Before {
         let sql =
             "SELECT * FROM leasehold.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)";
         let rows = self
-            .ask(
+            .query(
                 sql,
                 &[
                     (&"report/42", Type::TEXT),
@@ -67,7 +68,7 @@ impl Before {
     async fn release(&self, owner: &[u8]) -> bool {
         let parameters: Parameters<'_> =
             &[(&"report/42", Type::TEXT), (&owner, Type::BYTEA), (&-1i64, Type::INT8), (&0i64, Type::INT8)];
-        self.ask("SELECT leasehold.release($1, $2, $3, $4)", parameters).await[0].get(0)
+        self.query("SELECT leasehold.release($1, $2, $3, $4)", parameters).await[0].get(0)
     }
 
     async fn renew(&self, owner: &[u8]) -> String {
@@ -78,7 +79,7 @@ impl Before {
             (&vec![90_000_000i64], Type::INT8_ARRAY),
             (&vec![none], Type::BYTEA_ARRAY),
         ];
-        let rows = self.ask("SELECT * FROM leasehold.renew($1, $2, $3, $4)", parameters).await;
+        let rows = self.query("SELECT * FROM leasehold.renew($1, $2, $3, $4)", parameters).await;
         assert_eq!(rows[0].len(), 8, "columns are read by their number");
         rows[0].get(1)
     }
@@ -91,7 +92,7 @@ impl Before {
             (&90_000_000i64, Type::INT8),
             (&"", Type::TEXT),
         ];
-        self.ask("SELECT leasehold.watch($1, $2, $3, $4, $5)", parameters).await[0].get(0)
+        self.query("SELECT leasehold.watch($1, $2, $3, $4, $5)", parameters).await[0].get(0)
     }
 
     async fn resume(&self) -> bool {
@@ -103,7 +104,7 @@ impl Before {
             (&"resume", Type::TEXT),
             (&0i64, Type::INT8),
         ];
-        self.ask("SELECT * FROM leasehold.command($1, $2, $3, $4, $5, $6)", parameters).await[0].get(0)
+        self.query("SELECT * FROM leasehold.command($1, $2, $3, $4, $5, $6)", parameters).await[0].get(0)
     }
 }
 
@@ -115,37 +116,37 @@ fn revision(server: &PostgresServer) -> String {
 async fn both_releases_use_one_database_at_the_same_time() {
     let server = PostgresServer::start();
     server.sql(REVISION_1);
-    let before = Before::connect(&server).await;
+    let previous = PreviousClient::connect(&server).await;
     let (theirs, later) = (owner().to_bytes(), owner().to_bytes());
-    let (said, first) = before.acquire(&theirs, false).await;
+    let (said, first) = previous.acquire(&theirs, false).await;
     assert_eq!(said, "granted");
     assert_eq!(revision(&server), "1");
 
-    // The newer one brings its functions, and sees what is there.
+    // The newer client replaces the functions and sees the existing holder.
     let postgres = open(&server.url()).await;
     assert_eq!(revision(&server), "2");
-    let ours = common::waiting(&report());
+    let ours = common::queued_claim(&report());
     let there = blocked(&postgres, &ours).await;
     assert_eq!(there.holders[0].token.as_i64(), first.unwrap());
 
-    // The older one goes on, on the same session.
-    assert_eq!(before.renew(&theirs).await, "kept");
-    assert_eq!(before.acquire(&theirs, false).await, ("granted".to_owned(), first), "the same grant");
-    assert_eq!(before.acquire(&later, true).await.0, "blocked");
-    assert_eq!(before.watch(&later).await, 0, "it has a place");
-    assert!(before.resume().await);
-    assert!(before.release(&theirs).await);
+    // The older client goes on, on the same session.
+    assert_eq!(previous.renew(&theirs).await, "kept");
+    assert_eq!(previous.acquire(&theirs, false).await, ("granted".to_owned(), first), "the same grant");
+    assert_eq!(previous.acquire(&later, true).await.0, "blocked");
+    assert_eq!(previous.watch(&later).await, 0, "it has a place");
+    assert!(previous.resume().await);
+    assert!(previous.release(&theirs).await);
     let grant = granted(&postgres, &ours).await;
     assert!(grant.token.as_i64() > first.unwrap());
-    assert_eq!(before.acquire(&later, true).await.0, "blocked");
+    assert_eq!(previous.acquire(&later, true).await.0, "blocked");
     assert_eq!(release(&postgres, &ours).await, Released::Now);
-    let (said, last) = before.acquire(&later, true).await;
+    let (said, last) = previous.acquire(&later, true).await;
     assert_eq!(said, "granted");
     assert!(last.unwrap() > grant.token.as_i64());
 }
 
 #[tokio::test]
-async fn this_release_does_with_the_functions_of_the_one_before_if_it_may_not_replace_them() {
+async fn this_release_works_with_the_functions_of_the_previous_one_if_it_may_not_replace_them() {
     let server = PostgresServer::start();
     server.sql(REVISION_1);
     server.sql(
@@ -154,7 +155,7 @@ async fn this_release_does_with_the_functions_of_the_one_before_if_it_may_not_re
     );
     let postgres = open(&format!("postgres://guest@127.0.0.1:{}/postgres", server.port())).await;
     assert_eq!(revision(&server), "1");
-    let (ours, theirs) = (claim(&report(), LONG), common::waiting(&report()));
+    let (ours, theirs) = (claim(&report(), LONG), common::queued_claim(&report()));
     let grant = granted(&postgres, &ours).await;
     assert!(matches!(renew(&postgres, ours.reference(), LONG).await, Renewal::Renewed(_)));
     let cursor = blocked(&postgres, &theirs).await.cursor;
@@ -167,7 +168,7 @@ async fn this_release_does_with_the_functions_of_the_one_before_if_it_may_not_re
     let listing = || Listing::default();
     assert_eq!(postgres.inspect(&Query::Resources(listing())).await.unwrap().into_snapshots().len(), 1);
     let Page::Audit { records, .. } = postgres.inspect(&Query::Audit(listing())).await.unwrap() else {
-        panic!("the audit trail was asked for")
+        panic!("expected a page of the audit trail")
     };
     assert_eq!(records.len(), 1);
 }

@@ -1,4 +1,4 @@
-//! Standbys: what survives a failover, and what is said when nobody can know.
+//! Standbys: what survives a failover, and what is reported when the effect cannot be known.
 #![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
 
 mod common;
@@ -6,14 +6,14 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{
-    LONG, claim, client, connect, eventually, granted, in_time, open, release, renew, report, says,
+    LONG, claim, client, connect, eventually, granted, in_time, kind_and_effect, open, release, renew, report,
 };
 use leasehold::{Backend as _, Effect, ErrorKind, Guarantee, ReleaseRequest, Released, Renewal};
 use leasehold_postgres::Postgres;
 use leasehold_testkit::servers::{Daemon, PostgresServer};
 
-/// Uses it, until it says of itself that it stands so.
-async fn comes_to(postgres: &Postgres, level: Guarantee, because: &str) {
+/// Uses the backend until it reports this guarantee.
+async fn reaches_guarantee(postgres: &Postgres, level: Guarantee, because: &str) {
     eventually(because, || async {
         common::token_of(postgres, &report()).await;
         let info = postgres.info();
@@ -40,7 +40,7 @@ async fn grants_and_tokens_survive_a_failover_to_a_synchronous_standby() {
     let grant = granted(&postgres, &ours).await;
     primary.kill();
     standby.promote();
-    eventually("an answer of the new primary", || async { postgres.acquire(&ours).await.is_ok() }).await;
+    eventually("a reply of the new primary", || async { postgres.acquire(&ours).await.is_ok() }).await;
     assert_eq!(granted(&postgres, &ours).await.token, grant.token, "nothing that was granted is forgotten");
     assert!(matches!(renew(&postgres, ours.reference(), LONG).await, Renewal::Renewed(_)));
     assert_eq!(release(&postgres, &ours).await, Released::Now);
@@ -71,7 +71,7 @@ async fn of_three_servers_a_standby_and_then_the_primary_die_and_no_lease_is_los
             second.promote();
         }
         let next = claim(&other, LONG);
-        eventually("an answer", || async { postgres.acquire(&next).await.is_ok() }).await;
+        eventually("a reply", || async { postgres.acquire(&next).await.is_ok() }).await;
         let token = granted(&postgres, &next).await.token;
         assert!(token > last, "tokens grow after the loss of {fault}");
         last = token;
@@ -80,7 +80,7 @@ async fn of_three_servers_a_standby_and_then_the_primary_die_and_no_lease_is_los
         })
         .await;
         lease.check().expect("a failover is not a loss");
-        assert!(!waiting.is_finished(), "nobody else was granted after the loss of {fault}");
+        assert!(!waiting.is_finished(), "the waiter was not granted after the loss of {fault}");
     }
     tokio::time::sleep((ttl + Duration::from_secs(2)).saturating_sub(taken.elapsed())).await;
     lease.check().expect("it was renewed at the new primary");
@@ -106,10 +106,10 @@ async fn an_asynchronous_standby_makes_it_best_effort_and_tokens_still_grow() {
         standby.sql("SELECT count(*) FROM leasehold.resource") == "1"
     })
     .await;
-    // What is granted from here on, the standby never hears of.
+    // From here on, the standby does not receive what is granted.
     standby.sql("ALTER SYSTEM SET primary_conninfo = ''");
     standby.sql("SELECT pg_reload_conf()");
-    eventually("it hears no more", || async {
+    eventually("it receives no more", || async {
         standby.sql("SELECT count(*) FROM pg_stat_wal_receiver") == "0"
     })
     .await;
@@ -117,8 +117,8 @@ async fn an_asynchronous_standby_makes_it_best_effort_and_tokens_still_grow() {
     primary.kill();
     standby.promote();
     let again = claim(&report(), LONG);
-    eventually("an answer of the new primary", || async { postgres.acquire(&again).await.is_ok() }).await;
-    // Two hold it: that is what best-effort means. The fence knows who is the later one.
+    eventually("a reply of the new primary", || async { postgres.acquire(&again).await.is_ok() }).await;
+    // Two clients hold it: that is what best-effort means. The fence admits only the later one.
     assert!(granted(&postgres, &again).await.token > lost);
 }
 
@@ -131,23 +131,24 @@ async fn a_wait_for_a_stopped_standby_ends_in_unknown_however_it_ends() {
     standby.freeze_part("walreceiver");
     let ours = claim(&report(), LONG);
     let error = in_time("the timeout", postgres.acquire(&ours)).await.unwrap_err();
-    assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::Unknown), "{error:?}");
+    assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::Unknown), "{error:?}");
 
-    // Cancelled, the server says yes and warns: it is committed here and perhaps nowhere else.
+    // If the wait is cancelled, the server reports success with a warning: it is committed on the primary, and perhaps not on
+    // the standby.
     standby.thaw();
     let patient = open(&format!("{}?timeout=20s&connections=1&schema=other", primary.url())).await;
     standby.freeze_part("walreceiver");
     let asking = tokio::spawn(async move { (patient.acquire(&claim(&report(), LONG)).await, patient) });
     let waits = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query LIKE '%other.acquire%'";
     eventually("the wait to be cancelled", || async { primary.sql(waits).contains('t') }).await;
-    let (answer, patient) = in_time("an answer", asking).await.unwrap();
+    let (answer, patient) = in_time("a reply", asking).await.unwrap();
     let error = answer.unwrap_err();
-    assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::Unknown), "{error:?}");
+    assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::Unknown), "{error:?}");
     assert!(error.to_string().contains("standby"), "{error}");
-    assert_eq!(primary.sql("SELECT count(*) FROM other.seat"), "1", "it is committed here");
+    assert_eq!(primary.sql("SELECT count(*) FROM other.seat"), "1", "it is committed on the primary");
 
     standby.thaw();
-    eventually("an answer", || async { postgres.acquire(&ours).await.is_ok() }).await;
+    eventually("a reply", || async { postgres.acquire(&ours).await.is_ok() }).await;
     assert_eq!(release(&postgres, &ours).await, Released::Now);
     drop(patient);
 }
@@ -157,31 +158,31 @@ async fn a_standby_is_not_taken_for_a_primary() {
     let primary = PostgresServer::start();
     let standby = primary.standby(false);
     let error = connect(&standby.url()).await.unwrap_err();
-    assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::None));
+    assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::None));
     assert!(error.to_string().contains("standby"), "{error}");
-    // Whichever stands first, the one that takes writes is used.
+    // In any order of the hosts, the server that takes writes is used.
     let hosts = format!("127.0.0.1:{},127.0.0.1:{}", standby.port(), primary.port());
     let postgres = open(&format!("postgres://postgres@{hosts}/postgres")).await;
     granted(&postgres, &claim(&report(), LONG)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_promised_follows_the_server_while_it_is_used() {
+async fn the_guarantee_follows_the_state_of_the_server_while_it_is_used() {
     let primary = PostgresServer::durable();
     let postgres = open(&primary.url()).await;
-    comes_to(&postgres, Guarantee::Database, "no standby").await;
+    reaches_guarantee(&postgres, Guarantee::Database, "no standby").await;
     let standby = primary.standby(false);
-    comes_to(&postgres, Guarantee::BestEffort, "asynchronous").await;
+    reaches_guarantee(&postgres, Guarantee::BestEffort, "asynchronous").await;
     drop(standby);
-    // A connection that is made anew looks at once: the server may be another one.
+    // A new connection reads the state at once: it may lead to another server.
     primary.stop();
     primary.run_again();
-    eventually("an answer", || async { postgres.acquire(&claim(&report(), LONG)).await.is_ok() }).await;
+    eventually("a reply", || async { postgres.acquire(&claim(&report(), LONG)).await.is_ok() }).await;
     assert_eq!(postgres.info().guarantee, Guarantee::Database, "{}", postgres.info().because);
 }
 
 #[tokio::test]
-async fn who_only_receives_the_log_is_no_standby() {
+async fn a_client_that_only_receives_the_log_is_not_a_standby() {
     let primary = PostgresServer::with(&["wal_level=logical"]);
     let start = |program: &str, args: &[&str]| {
         let port = primary.port().to_string();

@@ -1,10 +1,10 @@
-//! The tables themselves: they do not grow without bound, and no verb reads more of them the longer the line is.
+//! The tables: they do not grow without bound, and no verb reads more rows the longer the queue is.
 #![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
 #![allow(clippy::unwrap_used, reason = "a test is a program of its own")]
 
 mod common;
 
-use common::{LONG, blocked, claim, granted, open, release, report, waiting};
+use common::{LONG, blocked, claim, granted, open, queued_claim, release, report};
 use leasehold::{Backend as _, Claim, FencingToken, ReleaseRequest, Resource};
 use leasehold_testkit::servers::PostgresServer;
 use tokio_postgres::{Client, NoTls};
@@ -14,10 +14,10 @@ fn resource(number: u32) -> Resource {
 }
 
 #[tokio::test]
-async fn idle_resources_are_forgotten_and_their_tokens_are_not_repeated() {
+async fn idle_resources_are_deleted_and_their_tokens_are_not_repeated() {
     let server = PostgresServer::start();
     let postgres = open(&server.url()).await;
-    // As far ahead of the clock as a floor may be, but for an hour.
+    // One hour less than the furthest that a floor may be ahead of the clock.
     let lead = i64::try_from(FencingToken::FLOOR_LEAD_MAX).unwrap() - 3_600_000_000;
     let far = server.sql(&format!("SELECT leasehold.clock(clock_timestamp()) + {lead}"));
     let ahead = claim(&"ahead/1".parse().unwrap(), LONG).above(far.parse().unwrap());
@@ -27,7 +27,7 @@ async fn idle_resources_are_forgotten_and_their_tokens_are_not_repeated() {
         let ours = claim(&resource(number), LONG);
         granted(&postgres, &ours).await;
         match number {
-            // Someone is there, someone waits for a tombstone to end, an operator paused it: none of these is idle.
+            // Number 0 keeps its holder and number 1 has a tombstone: neither is idle.
             0 => {}
             1 => {
                 let request = ReleaseRequest::new(ours.reference()).with_tombstone(LONG * 100);
@@ -51,18 +51,18 @@ async fn idle_resources_are_forgotten_and_their_tokens_are_not_repeated() {
             break;
         }
     }
-    assert_eq!(left(), "2", "all that are idle are gone");
+    assert_eq!(left(), "2", "all idle resources are deleted");
     let there = "SELECT string_agg(key, ' ' ORDER BY key) FROM leasehold.resource WHERE key !~ '^new/'";
     assert_eq!(
         server.sql(there),
         "ahead/1 report/0 report/1",
-        "a token ahead of the clock is never forgotten"
+        "a resource with a token ahead of the clock is not deleted"
     );
     let forgotten: i64 =
         server.sql("SELECT value FROM leasehold.meta WHERE name = 'forgotten'").parse().unwrap();
     assert!(forgotten >= top, "{forgotten} {top}");
     assert_eq!(server.sql("SELECT count(*) FROM leasehold.grave"), "1");
-    // Even if the clock went back, a new row begins above what was forgotten.
+    // Even if the clock went back, a new row begins above the tokens of deleted rows.
     server.sql("UPDATE leasehold.meta SET value = 9000000000000000 WHERE name = 'forgotten'");
     let again = granted(&postgres, &claim(&resource(30), LONG)).await;
     assert!(again.token.get() > 9_000_000_000_000_000);
@@ -92,8 +92,8 @@ fn bytes(claim: &Claim) -> String {
     format!("'\\x{}'", claim.owner.reveal())
 }
 
-/// Gives it up, and has the next one, a newcomer, one in a hurry, a waiting one and a renewal ask.
-fn hand_over(holder: &Claim, next: &Claim, late: &Claim) -> Vec<String> {
+/// Statements for a release, a claim at the head of the queue, a new claim, a claim that does not queue, a wait and a renewal.
+fn release_and_requests(holder: &Claim, next: &Claim, late: &Claim) -> Vec<String> {
     let ask = |claim: &Claim, queues: bool| {
         let owner = bytes(claim);
         format!(
@@ -105,7 +105,7 @@ fn hand_over(holder: &Claim, next: &Claim, late: &Claim) -> Vec<String> {
         format!("SELECT leasehold.release('report/42', {}, -1, 0)", bytes(holder)),
         ask(next, true),
         ask(late, true),
-        ask(&waiting(&report()), false),
+        ask(&queued_claim(&report()), false),
         format!("SELECT leasehold.watch('report/42', {}, 1, 90000000, '')", bytes(late)),
         format!(
             "SELECT leasehold.renew(ARRAY['report/42'], ARRAY[{}::bytea], ARRAY[90000000], ARRAY[NULL::bytea])",
@@ -115,26 +115,26 @@ fn hand_over(holder: &Claim, next: &Claim, late: &Claim) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_hand_over_touches_as_many_rows_behind_a_long_line_as_behind_a_short_one() {
+async fn a_release_touches_as_many_rows_with_a_long_queue_as_with_a_short_one() {
     let server = PostgresServer::start();
     let postgres = open(&server.url()).await;
-    // A session that has planned its statements while the tables were empty is the worst case.
+    // The worst case: this session plans its statements while the tables are empty.
     let mut client = raw(&server).await;
     let mut holder = claim(&report(), LONG);
     granted(&postgres, &holder).await;
-    let mut line = std::collections::VecDeque::new();
+    let mut queue = std::collections::VecDeque::new();
     let mut costs = Vec::new();
     for length in [1, 1, 1, 1, 1, 1, 1, 100, 1500] {
-        while line.len() < length {
-            let next = waiting(&report());
+        while queue.len() < length {
+            let next = queued_claim(&report());
             blocked(&postgres, &next).await;
-            line.push_back(next);
+            queue.push_back(next);
         }
-        let (next, late): (Claim, Claim) = (line.pop_front().unwrap(), waiting(&report()));
-        costs.push(rows_touched(&mut client, &hand_over(&holder, &next, &late)).await);
+        let (next, late): (Claim, Claim) = (queue.pop_front().unwrap(), queued_claim(&report()));
+        costs.push(rows_touched(&mut client, &release_and_requests(&holder, &next, &late)).await);
         holder = next;
-        line.push_back(late);
+        queue.push_back(late);
     }
     let (short, long) = (costs[7], costs[8]);
-    assert!(long <= short + 10 && short < 400, "rows for a hand-over and those who ask: {costs:?}");
+    assert!(long <= short + 10 && short < 400, "rows for a release and the requests after it: {costs:?}");
 }

@@ -3,12 +3,12 @@
 
 mod common;
 
-use common::{LONG, claim, connect, granted, open, report, says};
+use common::{LONG, claim, connect, granted, kind_and_effect, open, report};
 use leasehold::{Effect, ErrorKind};
 use leasehold_testkit::servers::PostgresServer;
 
 #[tokio::test]
-async fn a_verified_connection_and_the_ways_not_to_have_one() {
+async fn a_connection_is_made_only_if_the_certificate_can_be_verified() {
     let server = PostgresServer::start();
     let certificate = server.speak_tls();
     let url = |host: &str, options: &str| {
@@ -21,23 +21,23 @@ async fn a_verified_connection_and_the_ways_not_to_have_one() {
                      WHERE application_name = 'leasehold' AND ssl";
     assert_eq!(server.sql(encrypted), "t");
 
-    // A name that the certificate does not have; a certificate that nobody trusts; one that cannot be read.
+    // A host name that is not in the certificate; a certificate that is not trusted; a file that cannot be read.
     let error = connect(&url("127.0.0.1", &trusted)).await.unwrap_err();
-    assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::None), "{error:?}");
+    assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::None), "{error:?}");
     let (_, another) = server.certificate("another");
     let error = connect(&url("localhost", &format!("sslmode=require&ca_file={another}"))).await.unwrap_err();
-    assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::None), "{error:?}");
+    assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::None), "{error:?}");
     let error = connect(&url("localhost", "sslmode=require&ca_file=/no/such/file")).await.unwrap_err();
-    assert_eq!(says(&error), (ErrorKind::Invalid, Effect::None), "{error:?}");
+    assert_eq!(kind_and_effect(&error), (ErrorKind::Invalid, Effect::None), "{error:?}");
     assert!(error.to_string().contains("/no/such/file"), "{error}");
 }
 
 #[tokio::test]
-async fn a_server_without_tls_is_named_as_such_and_never_spoken_to_in_the_clear() {
+async fn a_server_without_tls_is_refused_and_no_plain_connection_is_made() {
     let server = PostgresServer::start();
     let (_, trusted) = server.certificate("nobody");
     let url = format!("{}?sslmode=require&ca_file={trusted}", server.url());
     let error = connect(&url).await.unwrap_err();
-    assert_eq!(says(&error), (ErrorKind::Unsupported, Effect::None), "{error:?}");
+    assert_eq!(kind_and_effect(&error), (ErrorKind::Unsupported, Effect::None), "{error:?}");
     assert!(error.to_string().contains("does not support TLS"), "{error}");
 }

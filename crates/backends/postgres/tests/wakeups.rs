@@ -1,4 +1,4 @@
-//! Wake-ups: who is woken, who is not, and what becomes of them when nothing is heard. And how many connections it takes.
+//! Wake-ups: which waiters are woken, and what they do when no notifications arrive. And how many connections are opened.
 #![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
 
 mod common;
@@ -9,13 +9,14 @@ use std::{
 };
 
 use common::{
-    LONG, PATIENCE, blocked, claim, client, eventually, granted, in_time, open, release, report, waiting,
+    LONG, TIME_LIMIT, blocked, claim, client, eventually, granted, in_time, open, queued_claim, release,
+    report,
 };
 use leasehold::{Backend as _, Blocked, Claim, Resource};
 use leasehold_postgres::Postgres;
 use leasehold_testkit::servers::{PgBouncer, PostgresServer};
 
-/// One for all: each has a schema of its own.
+/// One server for all tests. Each test has its own schema.
 fn server() -> &'static PostgresServer {
     static SERVER: OnceLock<PostgresServer> = OnceLock::new();
     SERVER.get_or_init(PostgresServer::start)
@@ -27,32 +28,32 @@ fn url(schema: &str) -> String {
 
 fn wait(postgres: &Arc<Postgres>, claim: &Claim, blocked: &Blocked) -> tokio::task::JoinHandle<()> {
     let (postgres, claim, cursor) = (Arc::clone(postgres), claim.reference(), blocked.cursor);
-    tokio::spawn(async move { postgres.wait(&claim, &cursor, LONG).await.expect("wait answers") })
+    tokio::spawn(async move { postgres.wait(&claim, &cursor, LONG).await.expect("wait succeeds") })
 }
 
-/// Whoever waits has left word, or hears already: from then on a wake-up must come by itself.
-async fn settled() {
+/// Waits until the waiters are registered and the listener is connected: from then on a wake-up must arrive.
+async fn waiters_are_registered() {
     tokio::time::sleep(Duration::from_millis(1500)).await;
 }
 
 #[tokio::test]
-async fn a_release_wakes_the_claim_that_can_move_and_no_other() {
-    let postgres = Arc::new(open(&url("line")).await);
+async fn a_release_wakes_the_claim_that_can_be_granted_and_no_other() {
+    let postgres = Arc::new(open(&url("queue")).await);
     let ours = claim(&report(), LONG);
     granted(&*postgres, &ours).await;
-    let line: Vec<_> = (0..3).map(|_| waiting(&report())).collect();
+    let queue: Vec<_> = (0..3).map(|_| queued_claim(&report())).collect();
     let mut waits = Vec::new();
-    for claim in &line {
+    for claim in &queue {
         let seen = blocked(&*postgres, claim).await;
         waits.push(wait(&postgres, claim, &seen));
     }
-    settled().await;
+    waiters_are_registered().await;
     assert!(waits.iter().all(|wait| !wait.is_finished()));
     release(&*postgres, &ours).await;
-    in_time("the first one's wake-up", &mut waits[0]).await.unwrap();
+    in_time("the wake-up of the first waiter", &mut waits[0]).await.unwrap();
     tokio::time::sleep(Duration::from_millis(300)).await;
-    assert!(!waits[1].is_finished() && !waits[2].is_finished(), "they cannot move yet");
-    granted(&*postgres, &line[0]).await;
+    assert!(!waits[1].is_finished() && !waits[2].is_finished(), "they cannot be granted yet");
+    granted(&*postgres, &queue[0]).await;
 }
 
 #[tokio::test]
@@ -61,16 +62,16 @@ async fn one_connection_listens_for_any_number_of_resources() {
     let (mut holders, mut waits) = (Vec::new(), Vec::new());
     for number in 0..100 {
         let resource: Resource = format!("report/{number}").parse().unwrap();
-        let (holder, next) = (claim(&resource, LONG), waiting(&resource));
+        let (holder, next) = (claim(&resource, LONG), queued_claim(&resource));
         granted(&*postgres, &holder).await;
         let seen = blocked(&*postgres, &next).await;
         waits.push(wait(&postgres, &next, &seen));
         holders.push(holder);
     }
-    settled().await;
+    waiters_are_registered().await;
     let sessions =
         "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%many.%' AND pid <> pg_backend_pid()";
-    assert_eq!(server().sql(sessions), "1", "one more listens");
+    assert_eq!(server().sql(sessions), "1", "the second connection only listens");
     for holder in &holders {
         release(&*postgres, holder).await;
     }
@@ -85,14 +86,14 @@ async fn all_waiters_ask_again_after_the_connection_was_lost() {
     let postgres = Arc::new(open(&server.url()).await);
     let ours = claim(&report(), LONG);
     granted(&*postgres, &ours).await;
-    let next = waiting(&report());
+    let next = queued_claim(&report());
     let seen = blocked(&*postgres, &next).await;
     let woken = wait(&postgres, &next, &seen);
-    settled().await;
+    waiters_are_registered().await;
     assert!(!woken.is_finished());
     server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'");
     in_time("the wake-up", woken).await.unwrap();
-    // And from then on it hears again.
+    // From then on notifications arrive again.
     let seen = blocked(&*postgres, &next).await;
     let woken = wait(&postgres, &next, &seen);
     release(&*postgres, &ours).await;
@@ -101,26 +102,26 @@ async fn all_waiters_ask_again_after_the_connection_was_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn behind_a_pool_waiters_poll_and_are_granted_all_the_same() {
+async fn behind_a_pool_waiters_poll_and_are_granted() {
     let server = PostgresServer::start();
     let pool = PgBouncer::start(&server, 3);
     let url = format!("{}?timeout=1s", pool.url());
     let (ours, theirs) = (client(&url).await, client(&url).await);
     let lease = ours.lease("report", "42").ttl(LONG).acquire().await.unwrap();
     let token = lease.token();
-    let next = tokio::spawn(theirs.lease("report", "42").wait(PATIENCE).acquire());
+    let next = tokio::spawn(theirs.lease("report", "42").wait(TIME_LIMIT).acquire());
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert!(!next.is_finished());
     lease.release().await.unwrap();
     let next = in_time("the grant", next).await.unwrap().unwrap();
     assert!(next.token() > token);
     next.release().await.unwrap();
-    // Whoever has found out that it hears nothing leaves no word where to be told.
+    // A client that gets no notifications stores no channel.
     assert_eq!(server.sql("SELECT count(*) FROM leasehold.watcher"), "0");
 }
 
 #[tokio::test]
-async fn connections_are_made_as_they_are_needed_and_no_more_than_told() {
+async fn connections_are_opened_as_needed_and_no_more_than_allowed() {
     let postgres = Arc::new(open(&format!("{}&connections=4", url("busy"))).await);
     let sessions = || -> u32 {
         let count = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%busy.acquire%' AND pid <> pg_backend_pid()";
@@ -130,8 +131,8 @@ async fn connections_are_made_as_they_are_needed_and_no_more_than_told() {
         let resource: Resource = format!("report/{number}").parse().unwrap();
         granted(&*postgres, &claim(&resource, LONG)).await;
     }
-    assert_eq!(sessions(), 1, "one after the other, one is enough");
-    let crowd = || async {
+    assert_eq!(sessions(), 1, "for one request after the other, one connection is enough");
+    let many_at_once = || async {
         let asks: Vec<_> = (0..64)
             .map(|number| {
                 let postgres = Arc::clone(&postgres);
@@ -144,5 +145,5 @@ async fn connections_are_made_as_they_are_needed_and_no_more_than_told() {
         }
         sessions() == 4
     };
-    eventually("four of them", crowd).await;
+    eventually("four connections", many_at_once).await;
 }

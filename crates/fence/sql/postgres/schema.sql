@@ -1,18 +1,19 @@
--- The fence of a PostgreSQL database, all of it in the schema leasehold_fence. Everything can be run again.
+-- The fence of a PostgreSQL database, in the schema leasehold_fence. This script can be executed again.
 --
 -- mark    the highest token admitted for each resource
--- audit   who rebased what, when and why
--- format  the version of all this
+-- audit   the rebases: operator, resource, time and reason
+-- format  the version of these tables
 --
--- Its functions run as the role that made them, so whoever is fenced needs no right to the marks and cannot change them.
--- admit, enter and guard are for the roles that they are granted to: whoever can call them can raise any mark, by a table
--- and a trigger of their own if need be. rebase is for the role that made it all.
+-- The functions run with the rights of the role that created them (SECURITY DEFINER), so the roles that are fenced need no
+-- rights to the marks and cannot change them. admit, enter and guard are for the roles that they are granted to: a role that
+-- can call one of them can raise any mark, if need be by a table and a trigger of its own. rebase is for the role that
+-- created the schema.
 --
 -- Errors: LH001 stale token   LH002 token of the backend before a rebase   LH003 no pass was shown
---         LH004 this makes no sense   LH005 TRUNCATE of a fenced table
+--         LH004 invalid argument   LH005 TRUNCATE of a fenced table
 --         For LH001 and LH002 the DETAIL has the numbers: "presented=33 highest=34", "presented=99 ceiling=50".
 
--- Two at once would trip over each other.
+-- Only one session at a time: CREATE ... IF NOT EXISTS fails if two sessions run it at the same time.
 SELECT pg_advisory_xact_lock(7378697629483820646);
 
 CREATE SCHEMA IF NOT EXISTS leasehold_fence;
@@ -22,7 +23,7 @@ CREATE TABLE IF NOT EXISTS leasehold_fence.format (version int NOT NULL);
 GRANT SELECT ON leasehold_fence.format TO PUBLIC;
 INSERT INTO leasehold_fence.format (version) SELECT 1 WHERE NOT EXISTS (SELECT FROM leasehold_fence.format);
 
--- Room on each page: a mark is updated in place, again and again.
+-- Marks are updated again and again: the fillfactor leaves room on each page, so that updates stay there.
 CREATE TABLE IF NOT EXISTS leasehold_fence.mark (
   resource text COLLATE "C" PRIMARY KEY,
   token bigint NOT NULL CHECK (token BETWEEN 1 AND 9007199254740991),
@@ -43,7 +44,7 @@ CREATE TABLE IF NOT EXISTS leasehold_fence.audit (
   ceiling bigint
 );
 
--- What is shown must make sense before it is compared with anything.
+-- Checks the parts of a pass before they are compared with a mark.
 CREATE OR REPLACE FUNCTION leasehold_fence.check_pass(resource text, token bigint, owner text) RETURNS void
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
@@ -60,10 +61,11 @@ BEGIN
   END IF;
 END $$;
 
--- The rule: true if the token is the highest so far and was remembered, false if the same owner shows it again.
+-- The rule. Returns true if the token is the highest so far and was stored, false if the same owner shows it again.
 --
--- The row of the mark stays locked until the transaction ends: nobody with another token comes between the check and
--- the effect. Without an owner, the transaction itself is the owner: it may go on, and a second one is refused.
+-- The row of the mark stays locked until the transaction ends, so no other token is admitted between the check and the
+-- effect. Without an owner, the transaction counts as the owner: its own statements are admitted again, and a second
+-- transaction with the same token is refused. ADR 0027.
 CREATE OR REPLACE FUNCTION leasehold_fence.admit(resource text, token bigint, owner text DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -72,7 +74,7 @@ DECLARE
 BEGIN
   LOOP
     SELECT m.* INTO seen FROM leasehold_fence.mark m WHERE m.resource = admit.resource FOR UPDATE;
-    -- The way of each row of a large statement, so it comes first. What equals a mark makes sense.
+    -- The most frequent case, each row of a large statement, comes first. A pass that equals a mark needs no check.
     IF seen.token = admit.token AND seen.owner = whose AND (seen.ceiling IS NULL OR admit.token < seen.ceiling) THEN
       RETURN false;
     END IF;
@@ -81,10 +83,10 @@ BEGIN
     INSERT INTO leasehold_fence.mark AS m (resource, token, owner) VALUES (admit.resource, admit.token, whose)
     ON CONFLICT DO NOTHING;
     IF FOUND THEN RETURN true; END IF;
-    -- Someone else was first: look at theirs.
+    -- Another session inserted the mark first: read it.
   END LOOP;
   IF admit.token >= seen.ceiling THEN
-    RAISE EXCEPTION '%: token % is of the backend before the rebase: tokens from % on are refused', admit.resource, admit.token, seen.ceiling
+    RAISE EXCEPTION '%: token % was issued by the backend before the rebase: tokens from % on are refused', admit.resource, admit.token, seen.ceiling
       USING ERRCODE = 'LH002', DETAIL = format('presented=%s ceiling=%s', admit.token, seen.ceiling);
   ELSIF admit.token > seen.token THEN
     UPDATE leasehold_fence.mark m SET token = admit.token, owner = whose, raised_at = clock_timestamp() WHERE m.resource = admit.resource;
@@ -95,7 +97,7 @@ BEGIN
           HINT = 'Someone else was granted the resource since. Stop; do not try again with this token.';
 END $$;
 
--- The same, and the pass is shown to the triggers of this transaction.
+-- Admits a pass as admit does, and shows it to the triggers for the rest of the transaction.
 CREATE OR REPLACE FUNCTION leasehold_fence.enter(resource text, token bigint, owner text DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -106,7 +108,7 @@ BEGIN
   RETURN raised;
 END $$;
 
--- The resource of a row: the template with the row's columns in it.
+-- The resource of a row: the template with the values of the row's columns put in.
 CREATE OR REPLACE FUNCTION leasehold_fence.resource_of(template text, fields jsonb) RETURNS text
 LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
@@ -125,8 +127,9 @@ BEGIN
   RETURN name;
 END $$;
 
--- The columns of a row that a template names, as JSON. For rows with types that are not PostgreSQL's own: to_jsonb would
--- call a cast that another role wrote, as the role that made all this. Such a type is taken as it is shown.
+-- The columns of a row that a template names, as JSON. Used for rows with user-defined types: to_jsonb of the whole row
+-- could call a cast that another role wrote, with the rights of the role that created this schema. A value of such a type is
+-- taken as its text.
 CREATE OR REPLACE FUNCTION leasehold_fence.fields_of(template text, target oid, fields anyelement) RETURNS jsonb
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -153,8 +156,8 @@ BEGIN
   RETURN found;
 END $$;
 
--- A row of this resource is written: under its pass, and that must be admitted. The last one shown counts. Called by the
--- guard alone, as the guard's role and with its search path.
+-- A row of this resource is written: finds the pass of the resource among those shown in this transaction, and admits it.
+-- The pass that was shown last counts. Only guard calls this, with its own rights and search path.
 CREATE OR REPLACE FUNCTION leasehold_fence.demand(target text, resource text) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -170,7 +173,7 @@ BEGIN
       RETURN;
     END IF;
   END LOOP;
-  -- None is for this row. Perhaps one was meant to be.
+  -- No pass is for this row. If one is malformed, say so.
   IF EXISTS (SELECT FROM unnest(shown) line WHERE trim(line) <> '' AND line !~ '^\d{1,16} (-|[0-9a-f]{32}) .+$') THEN
     RAISE EXCEPTION 'leasehold.pass does not hold a pass: write TOKEN OWNER RESOURCE, as in 34 - order/42' USING ERRCODE = 'LH004';
   END IF;
@@ -178,12 +181,12 @@ BEGIN
     USING ERRCODE = 'LH003', HINT = format('In the same transaction, first: SELECT set_config(''leasehold.pass'', %L, true)', 'TOKEN OWNER ' || demand.resource);
 END $$;
 
--- The trigger. Its one argument is the template; a row that moves to another resource is written under both.
+-- The trigger. Its one argument is the template. A row that moves to another resource needs the passes of both.
 CREATE OR REPLACE FUNCTION leasehold_fence.guard() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   target text := format('%I.%I', TG_TABLE_SCHEMA, TG_TABLE_NAME);
-  -- From 16384 on, types are someone's own.
+  -- Object ids from 16384 on belong to user-defined types.
   plain boolean := NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = TG_RELID AND attnum > 0 AND atttypid >= 16384);
   old_name text;
   new_name text;
@@ -205,7 +208,7 @@ BEGIN
   RETURN NEW;
 END $$;
 
--- Moves a mark to where another backend counts: up without a ceiling, down with one. Answers the mark that was.
+-- Moves a mark to the numbers of another backend: up without a ceiling, down with one. Returns the mark before. ADR 0028.
 CREATE OR REPLACE FUNCTION leasehold_fence.rebase(resource text, highest bigint, ceiling bigint, by text, why text) RETURNS leasehold_fence.mark
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -216,7 +219,7 @@ BEGIN
   PERFORM leasehold_fence.check_pass(rebase.resource, rebase.highest, NULL);
   SELECT m.* INTO seen FROM leasehold_fence.mark m WHERE m.resource = rebase.resource FOR UPDATE;
   IF NOT FOUND THEN
-    RAISE EXCEPTION '%: the fence has seen no token of it: there is nothing to move', rebase.resource USING ERRCODE = 'LH004';
+    RAISE EXCEPTION '%: the fence has no mark for it: there is nothing to move', rebase.resource USING ERRCODE = 'LH004';
   END IF;
   former := coalesce(seen.ceiling, seen.token);
   IF rebase.highest >= former THEN
@@ -226,13 +229,13 @@ BEGIN
   ELSE
     IF rebase.highest < seen.token THEN
       IF edge IS NULL AND seen.ceiling IS NOT NULL THEN
-        RAISE EXCEPTION 'it was moved before, and tokens up to % have come since: if those are to be refused now, name a ceiling', seen.token USING ERRCODE = 'LH004';
+        RAISE EXCEPTION 'the mark was moved before, and tokens up to % were admitted since: give the ceiling explicitly', seen.token USING ERRCODE = 'LH004';
       END IF;
       former := seen.token;
     END IF;
     edge := coalesce(edge, seen.ceiling, rebase.highest + (former - rebase.highest + 1) / 2);
     IF edge <= rebase.highest OR edge > former THEN
-      RAISE EXCEPTION 'a ceiling lies above %, the new mark, and not above %, the old one', rebase.highest, former USING ERRCODE = 'LH004';
+      RAISE EXCEPTION 'the ceiling must be above %, the new mark, and at most %, the old one', rebase.highest, former USING ERRCODE = 'LH004';
     END IF;
   END IF;
   UPDATE leasehold_fence.mark m SET token = rebase.highest, owner = NULL, ceiling = edge, raised_at = clock_timestamp()

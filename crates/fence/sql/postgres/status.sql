@@ -1,7 +1,8 @@
--- The tables that are fenced: those with a trigger of the fence for each row that is not a partition's copy of its whole's.
+-- The fenced tables: those with a row trigger of the fence that is not inherited from a partitioned table.
 --
--- Rows   the table with its schema, quoted; how the resource of a row is named; whether inserts, updates and deletes fire it,
---        all of them, on every partition; of the table and its partitions, those of which TRUNCATE is not refused
+-- Rows   the table with its schema, quoted; the template for the resource of a row; whether all inserts, updates and
+--        deletes fire the trigger, on every partition; the names of those tables, among the table and its partitions, for
+--        which TRUNCATE is not refused
 
 SELECT format('%I.%I', s.nspname, c.relname),
        convert_from(substr(t.tgargs, 1, length(t.tgargs) - 1), getdatabaseencoding()),

@@ -1,10 +1,11 @@
--- The triggers on one table: a row is written only under the pass of its resource.
+-- The triggers on one table: a row can be written only under the pass of its resource.
 --
 -- {table} {insert} {update} {delete}   the table and the triggers, quoted
 -- {old} {new}                           the resource of the row, as an expression
--- {template}                            how it is named, as `status` shows it
+-- {template}                            the template, in a comment that `status` reads
 --
--- A row that moves to another resource is written under both. AFTER, because only then a new row has its rowid.
+-- A row that moves to another resource needs the passes of both. The triggers run AFTER the write, because a new row has no
+-- rowid before.
 
 CREATE TRIGGER {insert} AFTER INSERT ON {table} /* leasehold fence: {template} */
 BEGIN

@@ -1,13 +1,14 @@
--- The fence of a SQLite database: marks, and the pass that a transaction shows to the triggers.
+-- The fence of a SQLite database: the marks, and the pass that a transaction shows to the triggers. ADR 0027.
 --
 -- leasehold_fence_mark   the highest token admitted for each resource
--- leasehold_fence_pass   what this transaction shows. A row here cannot be committed: it refers, deferred, to a row that
---                        can never be, so COMMIT fails until the pass is taken away. What is shown ends with its
---                        transaction, as it must.
--- leasehold_fence_audit  who rebased what, when and why
--- leasehold_fence_format the version of all this
+-- leasehold_fence_pass   the passes that this transaction shows. A row here cannot be committed: it has a deferred foreign
+--                        key to a row of leasehold_fence_never, which can have no rows. So COMMIT fails until the pass is
+--                        deleted, and no pass outlives its transaction.
+-- leasehold_fence_audit  the rebases: operator, resource, time and reason
+-- leasehold_fence_format the version of these tables
 --
--- Everything can be run again. Plain SQLite from 3.24 on reads it.
+-- This script can be executed again. It needs SQLite 3.24 or later, without extensions.
+-- The text of a trigger is stored when it is created and not replaced later: the program reads the error texts below.
 
 CREATE TABLE IF NOT EXISTS leasehold_fence_format (version INTEGER NOT NULL);
 INSERT INTO leasehold_fence_format (version) SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM leasehold_fence_format);
@@ -32,7 +33,8 @@ CREATE TABLE IF NOT EXISTS leasehold_fence_audit (
 
 CREATE TABLE IF NOT EXISTS leasehold_fence_never (id INTEGER PRIMARY KEY CHECK (0));
 
--- Without an owner, this one showing is its own owner: it holds for its transaction, and a second one is refused.
+-- Without an owner, the nonce counts as the owner: the pass is valid for its transaction, and a second one with the same
+-- token is refused.
 CREATE TABLE IF NOT EXISTS leasehold_fence_pass (
   resource TEXT PRIMARY KEY NOT NULL,
   token INTEGER NOT NULL,
@@ -41,7 +43,7 @@ CREATE TABLE IF NOT EXISTS leasehold_fence_pass (
   ends INTEGER NOT NULL DEFAULT 1 REFERENCES leasehold_fence_never (id) DEFERRABLE INITIALLY DEFERRED
 ) WITHOUT ROWID;
 
--- Showing a pass is entering: the rule is applied here, before anything is read or written.
+-- Inserting a pass applies the rule, before anything is read or written under it.
 CREATE TRIGGER IF NOT EXISTS leasehold_fence_enter BEFORE INSERT ON leasehold_fence_pass
 BEGIN
   SELECT RAISE(ABORT, 'leasehold: turn foreign keys on (PRAGMA foreign_keys = ON), else a pass could outlive its transaction')
@@ -60,7 +62,7 @@ BEGIN
 END;
 CREATE TRIGGER IF NOT EXISTS leasehold_fence_entered AFTER INSERT ON leasehold_fence_pass
 BEGIN
-  -- Not an upsert: whatever INSERT OR ... showed the pass would decide its conflicts.
+  -- Not an upsert: in a trigger, the OR clause of the outer INSERT would decide about its conflicts.
   UPDATE leasehold_fence_mark SET token = NEW.token, owner = coalesce(NEW.owner, NEW.nonce)
    WHERE resource = NEW.resource AND token < NEW.token;
   INSERT INTO leasehold_fence_mark (resource, token, owner)

@@ -1,18 +1,18 @@
-//! A pass as headers, written and read.
+//! Writes and reads a pass as HTTP headers.
 
 use ::http::{HeaderMap, HeaderName, HeaderValue};
 use leasehold_core::{OwnerHash, Pass, Resource};
 
 use super::problem::Problem;
 
-/// The token, in decimal digits.
+/// The header with the token, in decimal digits.
 pub const FENCING_TOKEN: HeaderName = HeaderName::from_static("fencing-token");
-/// The hash of the owner.
+/// The header with the hash of the owner.
 pub const FENCING_OWNER: HeaderName = HeaderName::from_static("fencing-owner");
-/// The resource, as its key is encoded.
+/// The header with the key of the resource, percent-encoded.
 pub const FENCING_RESOURCE: HeaderName = HeaderName::from_static("fencing-resource");
 
-/// Shows a pass in a request, whichever client sends it. What was shown before is replaced.
+/// Sets the headers of a request that show a pass, for any HTTP client. Replaces the headers of an earlier pass.
 ///
 /// ```
 /// use leasehold_fence::{FencingToken, Pass, Resource, http};
@@ -24,7 +24,7 @@ pub const FENCING_RESOURCE: HeaderName = HeaderName::from_static("fencing-resour
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn show(headers: &mut HeaderMap, pass: &Pass) {
-    // Digits, hex digits and a percent-encoded name are all visible ASCII.
+    // Digits, hex digits and a percent-encoded key are visible ASCII, so `try_from` cannot fail.
     let mut set = |name: HeaderName, value: Option<String>| {
         headers.remove(&name);
         if let Some(Ok(value)) = value.map(HeaderValue::try_from) {
@@ -36,16 +36,17 @@ pub fn show(headers: &mut HeaderMap, pass: &Pass) {
     set(FENCING_RESOURCE, Some(pass.resource.key().to_owned()));
 }
 
-/// The pass that a request shows for this resource; none if it has no token.
+/// The pass of a request for this resource; `None` if it has no token.
 pub(super) fn read(headers: &HeaderMap, resource: &Resource) -> Result<Option<Pass>, Problem> {
-    let shown = one(headers, &FENCING_TOKEN)?;
-    let owner = one(headers, &FENCING_OWNER)?;
-    if one(headers, &FENCING_RESOURCE)?.is_some_and(|named| named != resource.key()) {
+    let token = single(headers, &FENCING_TOKEN)?;
+    let owner = single(headers, &FENCING_OWNER)?;
+    if single(headers, &FENCING_RESOURCE)?.is_some_and(|key| key != resource.key()) {
         return Err(Problem::bad("Fencing-Resource names another resource than the request is for"));
     }
-    let Some(token) = shown else { return Ok(None) };
-    let token =
-        token.parse().map_err(|_| Problem::bad("Fencing-Token is a number from 1 to 2^53 - 1, in digits"))?;
+    let Some(token) = token else { return Ok(None) };
+    let token = token
+        .parse()
+        .map_err(|_| Problem::bad("Fencing-Token must be a number from 1 to 2^53 - 1, in digits"))?;
     let pass = Pass::new(resource.clone(), token);
     match owner.map(str::parse::<OwnerHash>) {
         None => Ok(Some(pass)),
@@ -54,12 +55,12 @@ pub(super) fn read(headers: &HeaderMap, resource: &Resource) -> Result<Option<Pa
     }
 }
 
-/// The value of a header that may be there once.
-fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Problem> {
+/// The value of a header that must not be repeated.
+fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Problem> {
     let mut values = headers.get_all(name).iter();
     let Some(value) = values.next() else { return Ok(None) };
     if values.next().is_some() {
-        return Err(Problem::bad(format!("{name} is there more than once")));
+        return Err(Problem::bad(format!("the header {name} is there more than once: send it once")));
     }
-    value.to_str().map(Some).map_err(|_| Problem::bad(format!("{name} is not plain text")))
+    value.to_str().map(Some).map_err(|_| Problem::bad(format!("the header {name} is not visible ASCII")))
 }

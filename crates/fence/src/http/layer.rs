@@ -1,4 +1,9 @@
-//! The tower layer.
+//! The tower layer that checks the fencing token of each request.
+//!
+//! 1. Ask `names` for the resource of the request. Without a resource, the request is not fenced.
+//! 2. Read the pass from the headers. Without a token, refuse the request if it may change something.
+//! 3. Take the lock of the resource, so that requests are handled in the order in which they were admitted.
+//! 4. Apply the rule to the stored mark. Refuse the request, or call the handler while the lock is held.
 
 use std::{
     future::Future,
@@ -16,29 +21,29 @@ use super::{
     DOWNSTREAM, headers,
     marks::Marks,
     problem::Problem,
-    turns::{Turn, Turns},
+    resource_locks::{ResourceLock, ResourceLocks},
 };
 use crate::observe;
 
 /// Checks the fencing token of each request before its handler.
 ///
-/// `names` says which resource a request is for: `None` lets it through unfenced, an error is answered with 400. It sees the
-/// path as it was sent: decode it, as your router does, or `/orders/7` and `/orders/%37` are two resources. The admitted
-/// [`Pass`] is put among the request's extensions, for a handler whose own database has a fence.
+/// `names` returns the resource of a request: `None` means that the request is not fenced, an error becomes a response 400. It
+/// gets the path as the client sent it. Decode it with [`percent_decode`](super::percent_decode), as your router does:
+/// otherwise `/orders/7` and `/orders/%37` are two resources. The admitted [`Pass`] is added to the extensions of the request,
+/// for a handler whose own database has a fence.
 ///
 /// # Guarantees
-/// A request with a stale token does not reach the handler. Requests of one resource are handled one after the other, by
-/// this process: who was admitted earlier takes effect earlier. That ends at the process and at what a handler leaves
-/// running behind its answer; where several processes serve a resource, or where the effect is in a database, let the
-/// database check as well.
+/// A request with a stale token does not reach the handler. In this process, requests for one resource are handled one after
+/// the other, in the order in which they were admitted. This does not cover other processes, nor work that a handler leaves
+/// running after its response. If several processes serve a resource, or the effect is in a database, let the database check
+/// the pass as well.
 ///
 /// ```
-/// use leasehold_support::url::decode;
-/// use leasehold_fence::{Resource, http::{FenceLayer, SqliteMarks}};
+/// use leasehold_fence::{Resource, http::{FenceLayer, SqliteMarks, percent_decode}};
 ///
-/// let marks = SqliteMarks::new(rusqlite::Connection::open_in_memory()?)?; // a file, in earnest
+/// let marks = SqliteMarks::new(rusqlite::Connection::open_in_memory()?)?; // use a file in production
 /// let fence = FenceLayer::new(marks, |request| match request.uri.path().strip_prefix("/orders/") {
-///     Some(id) => Resource::new("order", &decode(id)?).map(Some),
+///     Some(id) => Resource::new("order", &percent_decode(id)?).map(Some),
 ///     None => Ok(None),
 /// });
 /// let app: axum::Router = axum::Router::new()
@@ -54,25 +59,27 @@ pub struct FenceLayer<N> {
 struct Fence<N> {
     marks: Box<dyn Marks>,
     names: N,
-    turns: Option<Arc<Turns>>,
+    /// `None` if requests for one resource may run at the same time.
+    locks: Option<Arc<ResourceLocks>>,
 }
 
 impl<N> FenceLayer<N>
 where
     N: Fn(&Parts) -> Result<Option<Resource>> + Send + Sync + 'static,
 {
-    /// A layer that remembers tokens in `marks` and asks `names` which resource a request is for.
+    /// A layer that stores tokens in `marks` and asks `names` for the resource of a request.
     pub fn new(marks: impl Marks, names: N) -> FenceLayer<N> {
-        let fence = Fence { marks: Box::new(marks), names, turns: Some(Arc::default()) };
+        let fence = Fence { marks: Box::new(marks), names, locks: Some(Arc::default()) };
         FenceLayer { fence: Arc::new(fence) }
     }
 
-    /// Lets requests of one resource run at the same time. For handlers that pass a fence of their own with the effect.
+    /// Lets requests for one resource run at the same time. For handlers that check the pass again together with the effect.
+    /// Call it before the layer is used: a layer that was cloned or applied is not changed.
     #[must_use]
     pub fn concurrent(self) -> FenceLayer<N> {
         let fence = match Arc::try_unwrap(self.fence) {
-            Ok(fence) => Arc::new(Fence { turns: None, ..fence }),
-            Err(shared) => shared, // it has a service already: too late to change its ways
+            Ok(fence) => Arc::new(Fence { locks: None, ..fence }),
+            Err(shared) => shared,
         };
         FenceLayer { fence }
     }
@@ -121,18 +128,18 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let fence = Arc::clone(&self.fence);
-        // The one that is ready serves this request; a clone need not be.
+        // `poll_ready` was called on `self.inner`, so that one must serve this request. A clone need not be ready.
         let ready = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, ready);
         Box::pin(async move {
             let (mut parts, body) = request.into_parts();
             match fence.check(&parts).await {
-                Ok(Admitted { pass, turn }) => {
+                Ok(Admitted { pass, lock }) => {
                     if let Some(pass) = pass {
                         parts.extensions.insert(pass);
                     }
                     let response = inner.call(Request::from_parts(parts, body)).await;
-                    drop(turn);
+                    drop(lock);
                     response
                 }
                 Err(problem) => Ok(problem.into_response()),
@@ -141,28 +148,28 @@ where
     }
 }
 
-/// What a request that passes takes along.
+/// An admitted request: its pass, and the lock that it holds until the handler has answered.
 struct Admitted {
     pass: Option<Pass>,
-    turn: Option<Turn>,
+    lock: Option<ResourceLock>,
 }
 
 impl<N: Fn(&Parts) -> Result<Option<Resource>>> Fence<N> {
     async fn check(&self, parts: &Parts) -> Result<Admitted, Problem> {
         let resource = (self.names)(parts).map_err(|error| Problem::bad(error.to_string()))?;
-        let Some(resource) = resource else { return Ok(Admitted { pass: None, turn: None }) };
+        let Some(resource) = resource else { return Ok(Admitted { pass: None, lock: None }) };
         let Some(pass) = headers::read(&parts.headers, &resource)? else {
             let changes =
                 ![Method::GET, Method::HEAD, Method::OPTIONS, Method::TRACE].contains(&parts.method);
-            return if changes { Err(Problem::missing()) } else { Ok(Admitted { pass: None, turn: None }) };
+            return if changes { Err(Problem::missing()) } else { Ok(Admitted { pass: None, lock: None }) };
         };
-        // The turn first: else the order of the verdicts would not be that of the handlers.
-        let turn = match &self.turns {
-            Some(turns) => Some(turns.take(&resource).await),
+        // Lock before the check: otherwise handlers could run in another order than their passes were admitted.
+        let lock = match &self.locks {
+            Some(locks) => Some(locks.lock(&resource).await),
             None => None,
         };
         match self.marks.judge(&pass).await {
-            Ok(Ok(_)) => Ok(Admitted { pass: Some(pass), turn }),
+            Ok(Ok(_)) => Ok(Admitted { pass: Some(pass), lock }),
             Ok(Err(refusal)) => {
                 drop(observe::refused(&pass, refusal, DOWNSTREAM));
                 Err(Problem::refused(refusal))

@@ -1,33 +1,34 @@
-//! Where the highest token seen is remembered. It has to outlive the process: a restart must not let the late ones in.
+//! Where the marks are stored. They must outlive the process: after a restart, stale tokens must still be refused.
 
 use leasehold_core::{Pass, Result, async_trait};
 
 use crate::rule::{Admission, Refusal};
 
-/// What the rule says of a pass.
+/// The result of the rule for a pass.
 pub type Verdict = Result<Admission, Refusal>;
 
-/// Remembers the highest token seen for each resource, durably.
+/// Stores the mark of each resource, the highest admitted token, durably.
 ///
-/// For a pool of connections, or a database of another kind, write your own: with PostgreSQL, one call of
-/// `leasehold_fence.admit`; else, [`rule::judge`](crate::rule::judge) and a write, in one atomic step.
+/// Implement it yourself for a pool of connections or for another database: with PostgreSQL, call `leasehold_fence.admit`;
+/// otherwise, use [`rule::judge`](crate::rule::judge) and store the mark in one atomic step.
 #[async_trait]
 pub trait Marks: Send + Sync + 'static {
-    /// Applies the rule to the pass, and remembers it if it is the highest: in one atomic step, durable when it returns.
+    /// Applies the rule to the pass and stores its token if it is the highest, in one atomic step. The mark must be durable
+    /// when this returns.
     ///
     /// # Errors
-    /// If that cannot be done. Then nothing passes.
+    /// If the mark cannot be read or stored. Then the request is refused.
     async fn judge(&self, pass: &Pass) -> Result<Verdict>;
 }
 
-/// Marks in a SQLite database, for the processes of one host.
+/// Marks in a SQLite database, for processes on one host.
 #[cfg(feature = "sqlite")]
 #[derive(Clone, Debug)]
 pub struct SqliteMarks(std::sync::Arc<std::sync::Mutex<rusqlite::Connection>>);
 
 #[cfg(feature = "sqlite")]
 impl SqliteMarks {
-    /// Keeps them by this connection, in tables that are made if they are not there.
+    /// Stores marks over this connection. Creates the tables if they do not exist.
     ///
     /// # Errors
     /// As [`setup`](crate::sqlite::setup).
@@ -44,10 +45,10 @@ impl Marks for SqliteMarks {
         let (connection, pass) = (std::sync::Arc::clone(&self.0), pass.clone());
         let judged = tokio::task::spawn_blocking(move || {
             let mut connection = connection.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            crate::sqlite::weigh(&mut connection, &pass)
+            crate::sqlite::judge(&mut connection, &pass)
         });
         judged.await.unwrap_or_else(|error| {
-            let message = "the thread that reads the marks is gone";
+            let message = "the thread that reads the marks from SQLite has stopped";
             let unknown = leasehold_core::Effect::Unknown;
             Err(leasehold_core::Error::new(leasehold_core::ErrorKind::Unavailable, message)
                 .with_effect(unknown)
@@ -58,17 +59,17 @@ impl Marks for SqliteMarks {
 
 /// Marks in a PostgreSQL database, for any number of hosts.
 ///
-/// It has one connection, which is made anew when it is lost: see [`Link`](crate::postgres::Link). Until then nothing
-/// passes. Where one connection is not enough, a pool of yours that implements [`Marks`] is better.
+/// It uses one connection, which is replaced when it breaks: see [`ConnectionManager`](crate::postgres::ConnectionManager).
+/// Until then requests with a token are refused. If one connection is not enough, implement [`Marks`] for a pool of yours.
 #[cfg(feature = "postgres")]
 #[derive(Clone, Debug)]
-pub struct PostgresMarks(crate::postgres::Link);
+pub struct PostgresMarks(crate::postgres::ConnectionManager);
 
 #[cfg(feature = "postgres")]
 impl PostgresMarks {
-    /// Keeps them there, in the schema that [`setup`](crate::postgres::setup) made.
-    pub fn new(link: crate::postgres::Link) -> PostgresMarks {
-        PostgresMarks(link)
+    /// Stores marks over these connections, in the schema that [`setup`](crate::postgres::setup) created.
+    pub fn new(connections: crate::postgres::ConnectionManager) -> PostgresMarks {
+        PostgresMarks(connections)
     }
 }
 
@@ -76,6 +77,6 @@ impl PostgresMarks {
 #[async_trait]
 impl Marks for PostgresMarks {
     async fn judge(&self, pass: &Pass) -> Result<Verdict> {
-        crate::postgres::weigh(&self.0, pass).await
+        crate::postgres::judge(&self.0, pass).await
     }
 }

@@ -1,10 +1,11 @@
-//! What a refused request is answered: a problem, as RFC 9457 has them.
+//! The response to a refused request: a problem as in RFC 9457.
 
 use ::http::{HeaderValue, Response, StatusCode, header};
 use leasehold_core::Error;
 
 use crate::rule::Refusal;
 
+/// Why a request is refused.
 #[derive(Debug)]
 pub(super) struct Problem {
     status: StatusCode,
@@ -25,7 +26,7 @@ impl Problem {
     }
 
     pub(super) fn bad(detail: impl Into<String>) -> Problem {
-        Problem::new(StatusCode::BAD_REQUEST, "bad-pass", "The pass makes no sense", detail)
+        Problem::new(StatusCode::BAD_REQUEST, "bad-pass", "The pass is invalid", detail)
     }
 
     pub(super) fn missing() -> Problem {
@@ -39,16 +40,16 @@ impl Problem {
             Refusal::Stale { presented, highest } => (presented, ("highest", highest)),
             Refusal::Former { presented, ceiling } => (presented, ("ceiling", ceiling)),
         };
-        // As strings: not every reader of JSON has 53 bits.
+        // As strings: some JSON readers have no numbers of 53 bits.
         let numbers = vec![("presented", presented.to_string()), (other.0, other.1.to_string())];
         let status = StatusCode::PRECONDITION_FAILED;
         Problem { numbers, ..Problem::new(status, "stale-token", "The fencing token is stale", detail) }
     }
 
-    /// Why is for the log: it may name hosts and files.
+    /// The cause goes only to the log, because it may name hosts and files.
     pub(super) fn unavailable(error: &Error) -> Problem {
-        tracing::error!(target: "leasehold", kind = error.kind().as_str(), error = ?error, "the marks of the fence cannot be read");
-        let detail = "what the fence remembers cannot be read at the moment; nothing was done";
+        tracing::error!(target: "leasehold", kind = error.kind().as_str(), error = ?error, "the fence cannot read its marks, and refuses requests");
+        let detail = "the fence cannot read its marks at the moment; nothing was done; try again later";
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, "no-marks", "The fence is closed", detail)
     }
 

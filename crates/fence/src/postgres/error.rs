@@ -1,4 +1,4 @@
-//! What PostgreSQL says, in our words.
+//! Turns errors of PostgreSQL and of the driver into errors of leasehold.
 
 use leasehold_core::{Effect, Error, ErrorKind, FencingToken, Pass};
 use tokio_postgres::{
@@ -9,8 +9,11 @@ use tokio_postgres::{
 use super::DOWNSTREAM;
 use crate::{observe, rule::Refusal};
 
-/// What a statement of yours that failed on a fenced table means: a refusal is counted, logged, and turned into
-/// `StaleToken`; the rest is put in our words. `pass` is the one that you showed.
+/// SQLSTATE "read only transaction": the server is a standby, or is set to read only.
+const READ_ONLY: &str = "25006";
+
+/// Turns the error of your own statement on a fenced table into an error of leasehold. A refusal is counted, logged and
+/// becomes `StaleToken`. `pass` is the pass that you showed.
 ///
 /// ```no_run
 /// # use leasehold_fence::{Pass, postgres};
@@ -23,19 +26,20 @@ pub fn explain(error: tokio_postgres::Error, pass: &Pass) -> Error {
     refused(error, pass, Effect::Unknown)
 }
 
-/// `unanswered` is the effect of a statement whose answer did not come.
-pub(super) fn refused(error: tokio_postgres::Error, pass: &Pass, unanswered: Effect) -> Error {
+/// As [`explain`]. `without_reply` is the effect to report if the statement got no reply.
+pub(super) fn refused(error: tokio_postgres::Error, pass: &Pass, without_reply: Effect) -> Error {
     match refusal_in(&error) {
         Some(refusal) => observe::refused(pass, refusal, DOWNSTREAM).because(error),
-        None => interpret(error, unanswered).on(&pass.resource),
+        None => interpret(error, without_reply).on(&pass.resource),
     }
 }
 
-/// The refusal that an error tells of, if it does.
+/// The refusal in an error, if it is one.
 pub(super) fn refusal_in(error: &tokio_postgres::Error) -> Option<Refusal> {
-    error.as_db_error().and_then(|said| refusal(said.code().code(), said.detail()?))
+    error.as_db_error().and_then(|server_error| refusal(server_error.code().code(), server_error.detail()?))
 }
 
+/// Reads the numbers in the DETAIL of an error of `admit`: `presented=33 highest=34`.
 fn refusal(code: &str, detail: &str) -> Option<Refusal> {
     let number = |name: &str| -> Option<FencingToken> {
         let words = &mut detail.split(' ');
@@ -49,70 +53,77 @@ fn refusal(code: &str, detail: &str) -> Option<Refusal> {
     }
 }
 
-pub(super) fn interpret(error: tokio_postgres::Error, unanswered: Effect) -> Error {
+pub(super) fn interpret(error: tokio_postgres::Error, without_reply: Effect) -> Error {
     let (kind, text, effect) = match (error.as_db_error(), wrong_type(&error)) {
-        (Some(said), _) => {
-            let (kind, text) = meaning(said.code().code(), said.message());
-            // What the server answered with an error did nothing; but with its last words it may have been committed.
-            (kind, text, if is_last_word(said) { unanswered } else { Effect::None })
+        (Some(server_error), _) => {
+            let (kind, text) = kind_and_text(server_error.code().code(), server_error.message());
+            // A statement that fails was rolled back. If the session ends, it may have been committed before.
+            (kind, text, if ends_session(server_error) { without_reply } else { Effect::None })
         }
         (None, Some(wrong)) => {
-            let text = format!("a value is of another type than its column: {wrong}");
+            let text = format!("a parameter has another type than its column: {wrong}");
             (ErrorKind::Invalid, text, Effect::None)
         }
         (None, None) if error.is_closed() => {
-            (ErrorKind::Unavailable, "the connection is closed".to_owned(), unanswered)
+            (ErrorKind::Unavailable, "the connection to the database is closed".to_owned(), without_reply)
         }
-        (None, None) => (ErrorKind::Unavailable, format!("the server did not answer: {error}"), unanswered),
+        (None, None) => {
+            (ErrorKind::Unavailable, format!("the database did not answer: {error}"), without_reply)
+        }
     };
     Error::new(kind, text).with_effect(effect).because(error)
 }
 
-/// What the driver found before anything was sent.
+/// The driver found a parameter of the wrong type, before it sent anything.
 fn wrong_type(error: &tokio_postgres::Error) -> Option<&WrongType> {
     std::error::Error::source(error).and_then(|cause| cause.downcast_ref())
 }
 
-/// Whether the server ends the connection with this, or a pool says that it lost its own.
-fn is_last_word(said: &DbError) -> bool {
-    // Without a severity that can be read: the worse.
-    !matches!(said.parsed_severity(), Some(Severity::Error)) || said.code().code().starts_with("08")
+/// Whether the server ends the session with this error, or a pool has lost its own connection to the server (class 08).
+fn ends_session(error: &DbError) -> bool {
+    // A severity that cannot be read counts as fatal: that is the safe side.
+    !matches!(error.parsed_severity(), Some(Severity::Error)) || error.code().code().starts_with("08")
 }
 
-/// Whether the connection is of no more use: it is over, or the server is about to end, or takes no writes any more.
+/// Whether the connection cannot be used any more: it is broken, the session ends, or the server takes no writes.
 pub(super) fn ends_connection(error: &tokio_postgres::Error) -> bool {
     match error.as_db_error() {
         None => wrong_type(error).is_none(),
-        Some(said) => said.code().code() == "25006" || is_last_word(said),
+        Some(server_error) => server_error.code().code() == READ_ONLY || ends_session(server_error),
     }
 }
 
-/// Why there is no connection. Nothing was sent.
-pub(super) fn no_connection(error: tokio_postgres::Error) -> Error {
+/// The connection could not be made. Nothing was sent. `database` is how the text names the database.
+pub(super) fn no_connection(error: tokio_postgres::Error, database: &str) -> Error {
     let (kind, why) = match (error.as_db_error(), std::error::Error::source(&error)) {
-        (Some(said), _) => meaning(said.code().code(), said.message()),
+        (Some(server_error), _) => kind_and_text(server_error.code().code(), server_error.message()),
         (None, Some(cause)) => (ErrorKind::Unavailable, format!("{error}: {cause}")),
         (None, None) => (ErrorKind::Unavailable, error.to_string()),
     };
-    Error::new(kind, format!("cannot connect to the database: {why}")).because(error)
+    Error::new(kind, format!("cannot connect to {database}: {why}")).because(error)
 }
 
-fn meaning(code: &str, message: &str) -> (ErrorKind, String) {
-    let ours = || message.to_owned();
+fn kind_and_text(code: &str, message: &str) -> (ErrorKind, String) {
+    let same = || message.to_owned();
     match code {
-        "LH003" | "LH004" | "LH005" => (ErrorKind::Invalid, ours()),
-        // Schema, function or table are not there.
-        "3F000" | "42883" | "42P01" if message.contains("leasehold_fence") => {
-            (ErrorKind::Unsupported, "the database has no fence yet: set it up first".to_owned())
-        }
-        "42501" | "28000" | "28P01" => (ErrorKind::Denied, ours()),
+        "LH003" | "LH004" | "LH005" => (ErrorKind::Invalid, same()),
+        // The schema, a function or a table does not exist.
+        "3F000" | "42883" | "42P01" if message.contains("leasehold_fence") => (
+            ErrorKind::Unsupported,
+            "the database has no fence yet: call setup, or execute the output of `leasehold fence schema`"
+                .to_owned(),
+        ),
+        "42501" | "28000" | "28P01" => (ErrorKind::Denied, same()),
         "40001" | "40P01" | "55P03" | "57014" => {
-            (ErrorKind::Unavailable, format!("another transaction was in the way: {message}"))
+            (ErrorKind::Unavailable, format!("another transaction prevented this one: {message}"))
         }
-        "25006" => (ErrorKind::Unavailable, "the server is a read-only standby".to_owned()),
+        READ_ONLY => (
+            ErrorKind::Unavailable,
+            "the server takes no writes: it is a standby, or set to read only".to_owned(),
+        ),
         _ => match code.get(..2) {
-            Some("08" | "53" | "57" | "58" | "XX") => (ErrorKind::Unavailable, ours()),
-            _ => (ErrorKind::Invalid, ours()),
+            Some("08" | "53" | "57" | "58" | "XX") => (ErrorKind::Unavailable, same()),
+            _ => (ErrorKind::Invalid, same()),
         },
     }
 }
@@ -122,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusals_carry_their_numbers() {
+    fn a_refusal_has_its_numbers() {
         let token = |number| FencingToken::new(number).unwrap();
         let stale = Refusal::Stale { presented: token(33), highest: token(34) };
         assert_eq!(refusal("LH001", "presented=33 highest=34"), Some(stale));
@@ -133,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn every_answer_has_its_kind() {
+    fn every_sqlstate_has_a_kind() {
         use ErrorKind::*;
         let table = [
             ("LH003", "orders: a write to order/1 needs its pass", Invalid),
@@ -149,7 +160,7 @@ mod tests {
             ("23505", "duplicate key", Invalid),
         ];
         for (code, message, kind) in table {
-            assert_eq!(meaning(code, message).0, kind, "{code} {message}");
+            assert_eq!(kind_and_text(code, message).0, kind, "{code} {message}");
         }
     }
 }

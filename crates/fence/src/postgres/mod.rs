@@ -1,32 +1,35 @@
-//! Tables of PostgreSQL, in your own transaction; and as SQL functions, for clients in any language.
+//! The fence for tables of PostgreSQL: in your own transaction, or as SQL functions for clients in any language.
 //!
-//! | you have | you call | in SQL |
+//! | what you have | what you call | in SQL |
 //! |---|---|---|
 //! | any table | [`admit`], then your statements, in one transaction | `SELECT leasehold_fence.admit('order/42', 34, 'hash')` |
-//! | a column `last_fencing_token` | [`Column::raise`], likewise | see [`Column`] |
+//! | a column `last_fencing_token` | [`Column::raise`], then your statements, in one transaction | see [`Column`] |
 //! | a table that every client writes | [`install`] once, then [`enter`] in each transaction | `SELECT leasehold_fence.enter(…)`, or `set_config('leasehold.pass', …, true)` |
 //! | a read now and a write later | [`enter`] before the read, and again with the write | `SELECT leasehold_fence.enter(…)` |
 //!
-//! Everything is in the schema `leasehold_fence`, made by [`setup`]. The functions run as the role that made them:
-//! [`grant`] lets others call them, and nobody needs a right to the marks themselves.
+//! Everything is in the schema `leasehold_fence`, which [`setup`] creates. The functions run with the rights of the role
+//! that created them: [`grant`] lets other roles call them, and no role needs rights to the marks themselves.
 
 mod column;
-mod direct;
+mod connection;
+mod connection_manager;
+mod connector;
 mod error;
 mod guard;
-mod link;
-mod request;
+mod request_id;
 
 use leasehold_core::{Effect, Error, ErrorKind, FencingToken, Pass, Resource, Result};
+use leasehold_support::postgres::check_request_id;
 use tokio_postgres::{
     GenericClient, Row, Transaction,
     types::{ToSql, Type},
 };
 
 pub use column::Column;
+pub use connection::Connection;
+pub use connection_manager::ConnectionManager;
 pub use error::explain;
 pub use guard::{install, remove, status};
-pub use link::{Link, Wire};
 
 use crate::{
     Rebase, Rebased,
@@ -35,27 +38,28 @@ use crate::{
 };
 use error::interpret;
 
-/// As it stands in metrics and logs.
+/// The name of this downstream in metrics and logs.
 pub const DOWNSTREAM: &str = "postgres";
 
-/// Makes the schema, its tables and its functions; run again, it brings the functions up to date.
+/// The SQL that creates the schema, its tables and its functions. Executed again, it updates the functions.
 pub const SCHEMA: &str = include_str!("../../sql/postgres/schema.sql");
 
+/// The format of the tables that this release reads and writes.
 const FORMAT: i32 = 1;
 
-/// Makes the schema `leasehold_fence`, or brings it up to date. One transaction; any number may do so at once.
+/// Creates the schema `leasehold_fence`, or updates it, in one transaction. Several processes may do so at the same time.
 ///
 /// # Errors
-/// `Corrupt` if it was made by a newer leasehold; `Denied` if the role may not make schemas.
+/// `Corrupt` if a newer release of leasehold created it; `Denied` if the role may not create schemas.
 pub async fn setup(client: &(impl GenericClient + Sync)) -> Result<()> {
     check_format(format(client).await?)?;
     client.batch_execute(SCHEMA).await.map_err(|error| interpret(error, Effect::Unknown))
 }
 
-/// Sees that there is a schema. One that is another role's is used as it is.
-async fn see_to_schema(client: &(impl GenericClient + Sync)) -> Result<()> {
-    let ours = "SELECT pg_has_role(nspowner, 'USAGE') FROM pg_namespace WHERE nspname = 'leasehold_fence'";
-    let rows = client.query_typed(ours, &[]).await.map_err(|error| interpret(error, Effect::None))?;
+/// Creates or updates the schema, unless another role owns it: then it is used as it is.
+async fn ensure_schema(client: &(impl GenericClient + Sync)) -> Result<()> {
+    let is_ours = "SELECT pg_has_role(nspowner, 'USAGE') FROM pg_namespace WHERE nspname = 'leasehold_fence'";
+    let rows = client.query_typed(is_ours, &[]).await.map_err(|error| interpret(error, Effect::None))?;
     if rows.first().is_some_and(|row| !row.get::<_, bool>(0)) {
         return check_format(format(client).await?);
     }
@@ -67,16 +71,16 @@ fn check_format(found: Option<i32>) -> Result<()> {
         None => Ok(()),
         Some(found) => {
             let message =
-                format!("the fence has format {found}, this leasehold knows {FORMAT}: use the newer one");
+                format!("the fence has format {found}, this leasehold supports {FORMAT}: upgrade leasehold");
             Err(Error::new(ErrorKind::Corrupt, message))
         }
     }
 }
 
-/// The format of the fence, if there is one.
+/// The format of the fence; `None` if the database has no fence.
 async fn format(client: &(impl GenericClient + Sync)) -> Result<Option<i32>> {
-    let there = "SELECT to_regclass('leasehold_fence.format') IS NOT NULL";
-    let row = client.query_typed(there, &[]).await.map_err(|error| interpret(error, Effect::None))?;
+    let exists = "SELECT to_regclass('leasehold_fence.format') IS NOT NULL";
+    let row = client.query_typed(exists, &[]).await.map_err(|error| interpret(error, Effect::None))?;
     if !row.first().is_some_and(|row| row.get::<_, bool>(0)) {
         return Ok(None);
     }
@@ -85,10 +89,10 @@ async fn format(client: &(impl GenericClient + Sync)) -> Result<Option<i32>> {
     Ok(rows.first().and_then(|row| row.get(0)))
 }
 
-/// Lets a role call `admit` and `enter`, and fence tables that it owns. Whoever made the schema may already.
+/// Lets a role call `admit` and `enter`, and fence tables that it owns. The role that created the schema needs no grant.
 ///
 /// # Errors
-/// `Invalid` if there is no such role.
+/// `Invalid` if the role does not exist.
 pub async fn grant(client: &(impl GenericClient + Sync), role: &str) -> Result<()> {
     let grant = format!(
         "GRANT EXECUTE ON FUNCTION leasehold_fence.admit(text, bigint, text), \
@@ -98,7 +102,7 @@ pub async fn grant(client: &(impl GenericClient + Sync), role: &str) -> Result<(
     client.batch_execute(&grant).await.map_err(|error| interpret(error, Effect::Unknown))
 }
 
-/// Lets the pass through, or refuses it; in your transaction, together with the effect. One round trip.
+/// Admits the pass or refuses it, in the transaction of your effect. One round trip.
 ///
 /// ```no_run
 /// # use leasehold_fence::{Pass, postgres};
@@ -111,35 +115,35 @@ pub async fn grant(client: &(impl GenericClient + Sync), role: &str) -> Result<(
 /// ```
 ///
 /// # Guarantees
-/// The mark is locked until the transaction ends: nobody with another token comes between this and your effect. Once it
-/// is committed, nobody with a lower token is admitted for this resource. Called before the first read, it makes a
-/// read-modify-write in this transaction safe, at every isolation level.
+/// The mark is locked until the transaction ends, so no other token is admitted between this call and your effect. After the
+/// commit, no lower token is admitted for this resource. Called before the first read, it makes a read-modify-write in this
+/// transaction safe, at every isolation level.
 ///
 /// # Cancel safety
-/// Dropped part-way, the transaction is rolled back, and nothing was admitted.
+/// The transaction is rolled back, and nothing was admitted.
 ///
 /// # Errors
-/// `StaleToken`, counted and logged: the transaction is void then, and nothing else in it happens. `Unsupported` if
-/// there is no fence yet; `Denied` without the right to call it; `Unavailable` for all that may go well another time.
+/// `StaleToken`, counted and logged: the transaction is aborted then. `Unsupported` if the database has no fence yet;
+/// `Denied` if the role may not call the function; `Unavailable` if a later attempt may succeed.
 pub async fn admit(transaction: &Transaction<'_>, pass: &Pass) -> Result<Admission> {
     call(transaction, ADMIT, pass, Effect::None).await
 }
 
-/// The same, and the pass is shown to the triggers of [`install`] for the rest of the transaction.
+/// Admits the pass as [`admit`] does, and shows it to the triggers of [`install`] for the rest of the transaction.
 ///
-/// Without a transaction it raises the mark and nothing more: call it so *before the first read* of a read-modify-write
-/// that takes more than one transaction.
+/// Without a transaction it only raises the mark. Call it so *before the first read* of a read-modify-write that takes more
+/// than one transaction.
 ///
 /// # Cancel safety
-/// Dropped part-way, the mark may have been raised: nobody with a lower token is admitted then, as you wished.
+/// The mark may have been raised. That does no harm: no lower token is admitted then.
 ///
 /// # Errors
-/// As [`admit`]; without a transaction, an answer that did not come leaves the effect `Unknown`.
+/// As [`admit`]. Without a transaction, a missing reply leaves the effect `Unknown`.
 pub async fn enter(client: &(impl GenericClient + Sync), pass: &Pass) -> Result<Admission> {
     call(client, ENTER, pass, Effect::Unknown).await
 }
 
-/// The last parameter and the last column are the request id.
+// The last parameter and the last column are the request id (ADR 0033).
 const ADMIT: &str = "SELECT leasehold_fence.admit($1, $2, $3), $4::bigint";
 const ENTER: &str = "SELECT leasehold_fence.enter($1, $2, $3), $4::bigint";
 
@@ -147,28 +151,31 @@ async fn call(
     client: &(impl GenericClient + Sync),
     sql: &str,
     pass: &Pass,
-    unanswered: Effect,
+    without_reply: Effect,
 ) -> Result<Admission> {
-    let shown = Shown::new(pass);
-    let request = request::next();
+    let parameters = PassParameters::new(pass);
+    let request = request_id::next();
     let number = request.get().cast_signed();
-    let [resource, token, owner] = shown.arguments();
-    let answer = client.query_typed(sql, &[resource, token, owner, (&number, Type::INT8)]).await;
-    let rows = answer.map_err(|error| error::refused(error, pass, unanswered))?;
-    request::check(&rows, request).map_err(|error| error.on(&pass.resource))?;
+    let [resource, token, owner] = parameters.typed();
+    let reply = client.query_typed(sql, &[resource, token, owner, (&number, Type::INT8)]).await;
+    let rows = reply.map_err(|error| error::refused(error, pass, without_reply))?;
+    check_request_id(&rows, request).map_err(|error| error.on(&pass.resource))?;
     Ok(admission(&rows))
 }
 
-/// A verdict in a transaction of its own, neither counted nor logged.
+/// Applies the rule in a transaction of its own. A refusal is neither counted nor logged here.
 #[cfg(feature = "http")]
-pub(crate) async fn weigh(link: &Link, pass: &Pass) -> Result<Result<Admission, crate::rule::Refusal>> {
-    let wire = link.wire().await?;
-    match wire.ask(ADMIT, &Shown::new(pass).arguments()).await? {
+pub(crate) async fn judge(
+    manager: &ConnectionManager,
+    pass: &Pass,
+) -> Result<Result<Admission, crate::rule::Refusal>> {
+    let connection = manager.connection().await?;
+    match connection.query_checked(ADMIT, &PassParameters::new(pass).typed()).await? {
         Ok(rows) => Ok(Ok(admission(&rows))),
-        // Behind a pool, an error may be another client's: the refusal of a token that was not shown here is not ours.
+        // Behind a pool, an error may belong to another client (ADR 0034). The refusal of another token is not ours.
         Err(error) => match error::refusal_in(&error).filter(|refusal| refuses(refusal, pass)) {
             Some(refusal) => Ok(Err(refusal)),
-            None if wire.is_direct() => Err(interpret(error, Effect::Unknown)),
+            None if connection.is_direct() => Err(interpret(error, Effect::Unknown)),
             None => Err(interpret(error, Effect::Unknown).with_effect(Effect::Unknown)),
         },
     }
@@ -181,20 +188,20 @@ fn refuses(refusal: &crate::rule::Refusal, pass: &Pass) -> bool {
     *presented == pass.token
 }
 
-/// A pass as arguments.
-struct Shown {
+/// A pass as the parameters of `admit` and `enter`.
+struct PassParameters {
     resource: String,
     token: i64,
     owner: Option<String>,
 }
 
-impl Shown {
-    fn new(pass: &Pass) -> Shown {
+impl PassParameters {
+    fn new(pass: &Pass) -> PassParameters {
         let owner = pass.owner.map(|owner| owner.to_string());
-        Shown { resource: pass.resource.to_string(), token: pass.token.as_i64(), owner }
+        PassParameters { resource: pass.resource.to_string(), token: pass.token.as_i64(), owner }
     }
 
-    fn arguments(&self) -> [(&(dyn ToSql + Sync), Type); 3] {
+    fn typed(&self) -> [(&(dyn ToSql + Sync), Type); 3] {
         [(&self.resource, Type::TEXT), (&self.token, Type::INT8), (&self.owner, Type::TEXT)]
     }
 }
@@ -204,10 +211,10 @@ fn admission(rows: &[Row]) -> Admission {
     if raised { Admission::Raised } else { Admission::Again }
 }
 
-/// What the fence remembers of a resource. For the role that made the schema.
+/// The mark of a resource; `None` if no token was admitted for it. Only the role that created the schema may read it.
 ///
 /// # Errors
-/// `Denied` for another role; whatever the server says.
+/// `Denied` for another role; errors of the server.
 pub async fn mark(client: &(impl GenericClient + Sync), resource: &Resource) -> Result<Option<Mark>> {
     let select = "SELECT token, owner, ceiling FROM leasehold_fence.mark WHERE resource = $1";
     let name = resource.to_string();
@@ -221,11 +228,11 @@ fn mark_of(row: &Row, at: usize) -> Result<Mark> {
     tables::mark_of(row.get(at), owner.as_deref(), row.get(at + 2))
 }
 
-/// Moves a resource to a backend with smaller numbers: see [`rule::rebase`](crate::rule::rebase). Audited, in the same
-/// transaction. Answers the mark as it was and as it is.
+/// Moves the mark of a resource to the numbers of another backend: see [`rule::rebase`](crate::rule::rebase). Writes an
+/// audit record in the same transaction. Returns the mark before and after.
 ///
 /// # Errors
-/// `Invalid` as there, or if nothing is remembered of the resource: then there is nothing to move.
+/// `Invalid` as [`rule::rebase`](crate::rule::rebase), or if the resource has no mark: then there is nothing to move.
 pub async fn rebase(
     client: &(impl GenericClient + Sync),
     resource: &Resource,
@@ -235,25 +242,25 @@ pub async fn rebase(
         "SELECT was.token, was.owner, was.ceiling FROM leasehold_fence.rebase($1, $2, $3, $4, $5) was";
     let (name, to, ceiling) =
         (resource.to_string(), rebase.to.as_i64(), rebase.ceiling.map(FencingToken::as_i64));
-    let arguments: [(&(dyn ToSql + Sync), Type); 5] = [
+    let parameters: [(&(dyn ToSql + Sync), Type); 5] = [
         (&name, Type::TEXT),
         (&to, Type::INT8),
         (&ceiling, Type::INT8),
         (&rebase.by, Type::TEXT),
         (&rebase.why, Type::TEXT),
     ];
-    let rows = client.query_typed(select, &arguments).await;
+    let rows = client.query_typed(select, &parameters).await;
     let rows = rows.map_err(|error| interpret(error, Effect::Unknown).on(resource))?;
-    let row = rows.first().ok_or_else(|| tables::unmarked(resource))?;
+    let row = rows.first().ok_or_else(|| tables::no_mark(resource))?;
     let before = mark_of(row, 0)?;
-    let after = mark(client, resource).await?.ok_or_else(|| tables::unmarked(resource))?;
+    let after = mark(client, resource).await?.ok_or_else(|| tables::no_mark(resource))?;
     Ok((before, after))
 }
 
-/// The rebases of a resource, newest first. For the role that made the schema.
+/// The rebases of a resource, newest first. Only the role that created the schema may read them.
 ///
 /// # Errors
-/// `Denied` for another role; whatever the server says.
+/// `Denied` for another role; errors of the server.
 pub async fn rebases(client: &(impl GenericClient + Sync), resource: &Resource) -> Result<Vec<Rebased>> {
     let select = "SELECT to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"'), by, why, was, now, ceiling \
                   FROM leasehold_fence.audit WHERE resource = $1 ORDER BY id DESC";

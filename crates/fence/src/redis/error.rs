@@ -1,33 +1,40 @@
-//! What Redis says, in our words.
+//! Turns errors of Redis into errors of leasehold.
 
 use ::redis::{ErrorKind as Driver, RedisError};
 use leasehold_core::{Effect, Error, ErrorKind};
 
 pub(super) fn interpret(error: RedisError) -> Error {
-    let (kind, text, effect) = meaning(&error);
+    let (kind, text, effect) = kind_text_and_effect(&error);
     Error::new(kind, text).with_effect(effect).because(error)
 }
 
-fn meaning(error: &RedisError) -> (ErrorKind, String, Effect) {
+fn kind_text_and_effect(error: &RedisError) -> (ErrorKind, String, Effect) {
     use {Effect::*, ErrorKind::*};
     let detail = error.detail().unwrap_or_default();
     let (kind, text) = match error.code() {
-        // The mark may have been raised before the effect failed.
-        Some("WRONGTYPE") => return (Invalid, "the key holds something of another type".to_owned(), Unknown),
+        // The mark may have been raised before the write failed.
+        Some("WRONGTYPE") => {
+            return (Invalid, "the key holds a value of another type: use another key".to_owned(), Unknown);
+        }
         Some("NOAUTH" | "WRONGPASS" | "NOPERM" | "DENIED") => {
-            (Denied, format!("the server refuses: {detail:.200}"))
+            (Denied, format!("Redis denied the access: {detail:.200}"))
         }
-        Some("CROSSSLOT") => (Invalid, "the keys are not in one slot".to_owned()),
-        Some("OOM") => (Unavailable, "the server's memory is full".to_owned()),
-        Some("ERR") if detail.contains("unknown command") => {
-            (Unsupported, "Redis 7 or later is needed".to_owned())
+        Some("CROSSSLOT") => {
+            (Invalid, "the key of the mark and the data key are in different slots".to_owned())
         }
-        Some("ERR") => return (Invalid, format!("the server answered: {detail:.200}"), Unknown),
-        Some(code) => (Unavailable, format!("the server answered {code:.20}: {detail:.200}")),
+        Some("OOM") => {
+            (Unavailable, "the memory of Redis is full: raise maxmemory or delete keys".to_owned())
+        }
+        Some("ERR") if detail.contains("unknown command") => (
+            Unsupported,
+            "the server does not support EVALSHA with flags: Redis 7 or later is needed".to_owned(),
+        ),
+        Some("ERR") => return (Invalid, format!("Redis answered with an error: {detail:.200}"), Unknown),
+        Some(code) => (Unavailable, format!("Redis answered {code:.20}: {detail:.200}")),
         Option::None if error.kind() == Driver::AuthenticationFailed => {
-            (Denied, "the server refused the user or the password".to_owned())
+            (Denied, "Redis refused the user or the password".to_owned())
         }
-        Option::None => return (Unavailable, format!("no answer: {error}"), Unknown),
+        Option::None => return (Unavailable, format!("Redis did not answer: {error}"), Unknown),
     };
     (kind, text, None)
 }
@@ -37,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_answer_has_a_kind_and_an_effect() {
+    fn every_error_has_a_kind_and_an_effect() {
         use {Effect::*, ErrorKind::*};
         let table = [
             ("WRONGTYPE Operation against a key", Invalid, Unknown),

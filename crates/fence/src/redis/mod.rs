@@ -1,4 +1,4 @@
-//! Keys of Redis: fenced set, hash set and delete, each in one round trip.
+//! The fence for keys of Redis: set, hash set and delete, each in one round trip.
 //!
 //! ```no_run
 //! # use leasehold_fence::{Pass, redis::Fence};
@@ -11,15 +11,15 @@
 //!
 //! # Where the mark is
 //!
-//! In a key beside the data, `fence:v1:{TAG}:RESOURCE`, where the tag is the data key's own: what stands in its first
-//! braces, or all of it if it has none. So both are in one slot of a cluster, and one script may touch them. It follows
-//! that there is a mark for each resource *and tag*: several keys of one resource share a mark only if they share a tag, as
-//! the two above do. Otherwise each is fenced for itself.
+//! In the key `fence:v1:{TAG}:RESOURCE`, where `TAG` is the hash tag of the data key: the text in its first braces, or the
+//! whole key if it has no braces. So both keys are in the same slot of a cluster, and one script can use both. It follows
+//! that there is one mark for each resource *and tag*: several keys of one resource share a mark only if they share a tag, as
+//! the two keys above do. Otherwise each key has a mark of its own.
 //!
 //! # What it cannot promise
 //!
-//! Mark and data live and die together: a failover that forgets the one forgets the other, and then a token may be admitted
-//! that was stale before. And only those who use these scripts are fenced; a plain `SET` is not.
+//! A failover can lose the last writes of Redis, marks as well as data. Then a token may be admitted that was stale before.
+//! And only writes through these scripts are fenced; a plain `SET` is not.
 
 mod error;
 mod rebase;
@@ -37,16 +37,16 @@ use crate::{
 use error::interpret;
 use script::Script;
 
-/// As it stands in metrics and logs.
+/// The name of this downstream in metrics and logs.
 pub const DOWNSTREAM: &str = "redis";
 
-/// How long a mark is kept after it was last shown, unless you say otherwise.
-const KEPT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+/// How long a mark is kept by default after its last use: 30 days.
+const MARK_TTL_DEFAULT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-/// Writes that are refused to whoever comes too late.
+/// Makes writes that Redis refuses if their token is stale.
 #[derive(Clone, Debug)]
 pub struct Fence {
-    kept: Option<Duration>,
+    mark_ttl: Option<Duration>,
 }
 
 impl Default for Fence {
@@ -56,29 +56,30 @@ impl Default for Fence {
 }
 
 impl Fence {
-    /// A fence whose marks are kept for 30 days after they were last shown.
+    /// A fence whose marks are kept for 30 days after their last use.
     pub fn new() -> Fence {
-        Fence { kept: Some(KEPT) }
+        Fence { mark_ttl: Some(MARK_TTL_DEFAULT) }
     }
 
-    /// Keeps marks that long; for ever if `None`. Whoever was stopped for longer than this is not recognised as late.
+    /// How long a mark is kept after its last use; for ever if `None`. A holder that was stopped for longer than this is not
+    /// refused.
     #[must_use]
-    pub fn keep_marks(self, kept: Option<Duration>) -> Fence {
-        Fence { kept }
+    pub fn keep_marks(self, ttl: Option<Duration>) -> Fence {
+        Fence { mark_ttl: ttl }
     }
 
-    /// Sets a string. It stays until it is deleted.
+    /// Sets a string without expiry.
     ///
     /// # Errors
-    /// `Invalid` if the key cannot share a slot with its mark: it has a `}` and no tag in braces, or is empty.
+    /// `Invalid` if the key cannot share a slot with its mark: it is empty, or has a `}` and no tag in braces.
     pub fn set(&self, pass: &Pass, key: impl AsRef<[u8]>, value: impl ToRedisArgs) -> Result<Call> {
-        Ok(self.call(&script::SET, pass, key.as_ref())?.with(one(&value)?).with("0"))
+        Ok(self.call(&script::SET, pass, key.as_ref())?.with(single_argument(&value)?).with("0"))
     }
 
-    /// Sets a string that ends by itself.
+    /// Sets a string that expires.
     ///
     /// # Errors
-    /// As [`set`](Fence::set); `Invalid` for less than a millisecond.
+    /// As [`set`](Fence::set); also `Invalid` for less than a millisecond.
     pub fn set_expiring(
         &self,
         pass: &Pass,
@@ -87,10 +88,10 @@ impl Fence {
         after: Duration,
     ) -> Result<Call> {
         let after = Some(millis(after)?.to_string());
-        Ok(self.call(&script::SET, pass, key.as_ref())?.with(one(&value)?).with(after))
+        Ok(self.call(&script::SET, pass, key.as_ref())?.with(single_argument(&value)?).with(after))
     }
 
-    /// Sets fields of a hash, all of them or none.
+    /// Sets fields of a hash: all of them or none.
     ///
     /// # Errors
     /// As [`set`](Fence::set).
@@ -102,7 +103,7 @@ impl Fence {
     ) -> Result<Call> {
         let mut call = self.call(&script::HASH_SET, pass, key.as_ref())?;
         for (field, value) in fields {
-            call = call.with(one(field)?).with(one(value)?);
+            call = call.with(single_argument(field)?).with(single_argument(value)?);
         }
         Ok(call)
     }
@@ -115,7 +116,7 @@ impl Fence {
         self.call(&script::DELETE, pass, key.as_ref())
     }
 
-    /// Raises the mark that this key has, and nothing more: *before the first read* of a read-modify-write.
+    /// Only raises the mark of this key. Use it *before the first read* of a read-modify-write.
     ///
     /// # Errors
     /// As [`set`](Fence::set).
@@ -125,29 +126,30 @@ impl Fence {
 
     fn call(&self, script: &'static Script, pass: &Pass, key: &[u8]) -> Result<Call> {
         let mark = mark_key(&pass.resource, key)?;
-        let kept = self.kept.map(millis).transpose()?.unwrap_or(0);
+        // 0 means that the mark does not expire.
+        let mark_ttl = self.mark_ttl.map(millis).transpose()?.unwrap_or(0);
         let mut command = Cmd::new();
         command.arg("EVALSHA").arg(script.digest()).arg(2).arg(mark).arg(key);
         command
             .arg(pass.token.get())
             .arg(pass.owner.map(|owner| owner.to_string()).unwrap_or_default())
-            .arg(kept);
+            .arg(mark_ttl);
         Ok(Call { command, script, pass: pass.clone() })
     }
 }
 
-/// The key of the mark, in the slot of the data.
+/// The key of the mark, in the same slot as the data key.
 fn mark_key(resource: &Resource, key: &[u8]) -> Result<Vec<u8>> {
-    let tag = tag(key).ok_or_else(|| {
+    let tag = hash_tag(key).ok_or_else(|| {
         let message =
-            "the key cannot share a slot with its mark: put a part of it in braces, as in report:{42}";
+            "the key cannot share a cluster slot with its mark: put a part of it in braces, as in report:{42}";
         Error::new(ErrorKind::Invalid, message).on(resource)
     })?;
     Ok([b"fence:v1:{", tag, b"}:", resource.key().as_bytes()].concat())
 }
 
-/// What a cluster hashes of the key, if that can stand in braces.
-fn tag(key: &[u8]) -> Option<&[u8]> {
+/// The part of the key that a cluster hashes; `None` if it cannot be written in braces.
+fn hash_tag(key: &[u8]) -> Option<&[u8]> {
     let open = key.iter().position(|&b| b == b'{');
     let inner = open.and_then(|open| {
         let rest = &key[open + 1..];
@@ -159,20 +161,26 @@ fn tag(key: &[u8]) -> Option<&[u8]> {
     }
 }
 
-fn one(value: &impl ToRedisArgs) -> Result<Vec<u8>> {
+/// The value as one argument.
+fn single_argument(value: &impl ToRedisArgs) -> Result<Vec<u8>> {
     let mut parts = value.to_redis_args();
     match (parts.pop(), parts.is_empty()) {
         (Some(part), true) => Ok(part),
-        _ => Err(Error::new(ErrorKind::Invalid, "a value is one string, not a list")),
+        _ => Err(Error::new(ErrorKind::Invalid, "a value must be one string, not a list")),
     }
 }
 
 fn millis(duration: Duration) -> Result<u64> {
     let millis = u64::try_from(duration.as_millis()).ok().filter(|millis| (1..1 << 53).contains(millis));
-    millis.ok_or_else(|| Error::new(ErrorKind::Invalid, "a time to live is a millisecond at the least"))
+    millis.ok_or_else(|| {
+        Error::new(
+            ErrorKind::Invalid,
+            "a time to live must be at least a millisecond and below 2^53 milliseconds",
+        )
+    })
 }
 
-/// A fenced write, to be run on a connection. It may be run again: the same owner is admitted again.
+/// A fenced write, to be run on a connection. It can be run again if the pass has an owner: the same owner is admitted again.
 #[derive(Clone, Debug)]
 #[must_use = "nothing happens until it is run"]
 pub struct Call {
@@ -187,36 +195,36 @@ impl Call {
         self
     }
 
-    /// Runs it, in one round trip; in two the first time that the server sees the script. Any asynchronous connection of
-    /// the crate `redis` will do: multiplexed, managed, of a cluster.
+    /// Runs it in one round trip, or in two if the server does not know the script yet. Takes any asynchronous connection of
+    /// the crate `redis`: multiplexed, managed, or of a cluster.
     ///
     /// # Cancel safety
-    /// Dropped part-way, it may have been done, or may yet be.
+    /// The write may have been done, or may still be done.
     ///
     /// # Errors
-    /// `StaleToken`, counted and logged, and nothing was changed; `Unavailable` with its effect.
+    /// `StaleToken`, counted and logged: nothing was changed. `Unavailable` with the effect that it may have had.
     pub async fn run(&self, connection: &mut impl aio::ConnectionLike) -> Result<Admission> {
-        let mut answer: RedisResult<Value> = self.command.query_async(connection).await;
-        if answer.as_ref().is_err_and(is_unknown_script) {
-            answer = self.script.spelled_out(&self.command).query_async(connection).await;
+        let mut reply: RedisResult<Value> = self.command.query_async(connection).await;
+        if reply.as_ref().is_err_and(is_unknown_script) {
+            reply = self.script.eval_instead(&self.command).query_async(connection).await;
         }
-        self.read(answer)
+        self.read_reply(reply)
     }
 
-    /// The same on a blocking connection.
+    /// Runs it on a blocking connection.
     ///
     /// # Errors
     /// As [`run`](Call::run).
     pub fn run_blocking(&self, connection: &mut dyn ConnectionLike) -> Result<Admission> {
-        let mut answer: RedisResult<Value> = self.command.query(connection);
-        if answer.as_ref().is_err_and(is_unknown_script) {
-            answer = self.script.spelled_out(&self.command).query(connection);
+        let mut reply: RedisResult<Value> = self.command.query(connection);
+        if reply.as_ref().is_err_and(is_unknown_script) {
+            reply = self.script.eval_instead(&self.command).query(connection);
         }
-        self.read(answer)
+        self.read_reply(reply)
     }
 
-    fn read(&self, answer: RedisResult<Value>) -> Result<Admission> {
-        let words: RedisResult<Vec<String>> = answer.and_then(|value| Ok(::redis::from_redis_value(value)?));
+    fn read_reply(&self, reply: RedisResult<Value>) -> Result<Admission> {
+        let words: RedisResult<Vec<String>> = reply.and_then(|value| Ok(::redis::from_redis_value(value)?));
         let words = words.map_err(|error| interpret(error).on(&self.pass.resource))?;
         let presented = self.pass.token;
         let number = || words.get(1).and_then(|word| word.parse::<FencingToken>().ok());
@@ -225,15 +233,16 @@ impl Call {
             (Some("again"), _) => return Ok(Admission::Again),
             (Some("stale"), Some(highest)) => Refusal::Stale { presented, highest },
             (Some("former"), Some(ceiling)) => Refusal::Former { presented, ceiling },
-            _ => {
-                let message = "the mark holds something that leasehold did not write";
-                return Err(Error::new(ErrorKind::Corrupt, message)
-                    .with_effect(Effect::Unknown)
-                    .on(&self.pass.resource));
-            }
+            _ => return Err(corrupt_mark().on(&self.pass.resource)),
         };
         Err(observe::refused(&self.pass, refusal, DOWNSTREAM))
     }
+}
+
+/// The mark is a key of another type, or has fields that are not tokens.
+fn corrupt_mark() -> Error {
+    let message = "the key of the mark is corrupt: leasehold did not write its value; delete the key if no old holder is left";
+    Error::new(ErrorKind::Corrupt, message).with_effect(Effect::Unknown)
 }
 
 fn is_unknown_script(error: &::redis::RedisError) -> bool {
@@ -245,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_mark_has_the_tag_of_the_data() {
+    fn the_mark_has_the_hash_tag_of_the_data_key() {
         let resource: Resource = "acme:report/4 2".parse().unwrap();
         let key =
             |data: &str| mark_key(&resource, data.as_bytes()).map(|key| String::from_utf8(key).unwrap());

@@ -1,11 +1,11 @@
-//! What is remembered, and moving a resource to a backend that counts elsewhere.
+//! Reads marks, and moves them to the numbers of another backend. ADR 0028.
 
 use std::time::{Duration, UNIX_EPOCH};
 
 use ::redis::{Cmd, RedisResult, Value, aio};
-use leasehold_core::{Effect, Error, ErrorKind, FencingToken, Resource, Result};
+use leasehold_core::{Effect, Error, FencingToken, Resource, Result};
 
-use super::{Fence, error::interpret, is_unknown_script, mark_key, script};
+use super::{Fence, corrupt_mark, error::interpret, is_unknown_script, mark_key, script};
 use crate::{
     Rebase, Rebased,
     rule::{self, Mark},
@@ -13,10 +13,10 @@ use crate::{
 };
 
 impl Fence {
-    /// What is remembered of this resource beside this key.
+    /// The mark of this resource for this key; `None` if no token was admitted.
     ///
     /// # Errors
-    /// `Corrupt` if it is not ours; `Invalid` as [`set`](Fence::set); whatever the server says.
+    /// `Corrupt` if leasehold did not write the mark; `Invalid` as [`set`](Fence::set); errors of Redis.
     pub async fn mark(
         &self,
         connection: &mut impl aio::ConnectionLike,
@@ -27,13 +27,13 @@ impl Fence {
         get.arg("HMGET").arg(mark_key(resource, key.as_ref())?).arg(&["token", "owner", "ceiling"]);
         let fields: RedisResult<(Option<String>, Option<String>, Option<String>)> =
             get.query_async(connection).await;
-        let (token, owner, ceiling) = fields.map_err(|error| reading(error).on(resource))?;
+        let (token, owner, ceiling) = fields.map_err(|error| read_failed(error).on(resource))?;
         let Some(token) = token else { return Ok(None) };
         let mark = mark(&token, &ceiling.unwrap_or_default())?;
         Ok(Some(Mark { owner: owner.and_then(|owner| owner.parse().ok()), ..mark }))
     }
 
-    /// The rebases of this resource beside this key, newest first: the last hundred.
+    /// The last hundred rebases of this resource for this key, newest first.
     ///
     /// # Errors
     /// As [`mark`](Fence::mark).
@@ -46,18 +46,18 @@ impl Fence {
         let mut get = Cmd::new();
         get.arg("LRANGE").arg(record_key(&mark_key(resource, key.as_ref())?)).arg(0).arg(-1);
         let records: RedisResult<Vec<String>> = get.query_async(connection).await;
-        let records = records.map_err(|error| reading(error).on(resource))?;
-        records.iter().map(|record| rebased(record).ok_or_else(strange)).collect()
+        let records = records.map_err(|error| read_failed(error).on(resource))?;
+        records.iter().map(|record| rebased(record).ok_or_else(corrupt_mark)).collect()
     }
 
-    /// Moves the mark that this resource has beside this key: see [`rule::rebase`]. Recorded in the same step, in
-    /// the list `fence:v1:{TAG}:RESOURCE:rebased`. Answers the mark as it was and as it is.
+    /// Moves the mark of this resource for this key: see [`rule::rebase`]. The same script writes an audit record to the list
+    /// `fence:v1:{TAG}:RESOURCE:rebased`. Returns the mark before and after.
     ///
     /// # Cancel safety
-    /// Dropped part-way, it may have been done; done again, it changes nothing more.
+    /// The mark may have been moved. Moving it again changes nothing more.
     ///
     /// # Errors
-    /// `Invalid` as there, or if there is no mark: then there is nothing to move.
+    /// `Invalid` as [`rule::rebase`], or if there is no mark: then there is nothing to move.
     pub async fn rebase(
         &self,
         connection: &mut impl aio::ConnectionLike,
@@ -71,12 +71,12 @@ impl Fence {
         let mut call = Cmd::new();
         call.arg("EVALSHA").arg(script::REBASE.digest()).arg(2).arg(mark).arg(record);
         call.arg(rebase.to.get()).arg(ceiling).arg(&rebase.by).arg(&rebase.why);
-        let mut answer: RedisResult<Value> = call.query_async(connection).await;
-        if answer.as_ref().is_err_and(is_unknown_script) {
-            answer = script::REBASE.spelled_out(&call).query_async(connection).await;
+        let mut reply: RedisResult<Value> = call.query_async(connection).await;
+        if reply.as_ref().is_err_and(is_unknown_script) {
+            reply = script::REBASE.eval_instead(&call).query_async(connection).await;
         }
-        let words: RedisResult<Vec<String>> = answer.and_then(|value| Ok(::redis::from_redis_value(value)?));
-        read(&words.map_err(|error| interpret(error).on(resource))?, resource, rebase)
+        let words: RedisResult<Vec<String>> = reply.and_then(|value| Ok(::redis::from_redis_value(value)?));
+        read_reply(&words.map_err(|error| interpret(error).on(resource))?, resource, rebase)
     }
 }
 
@@ -84,15 +84,16 @@ fn record_key(mark: &[u8]) -> Vec<u8> {
     [mark, b":rebased"].concat()
 }
 
-/// Nothing was asked for that could have had an effect.
-fn reading(error: ::redis::RedisError) -> Error {
+/// The error of a command that only reads, so it has no effect.
+fn read_failed(error: ::redis::RedisError) -> Error {
     match error.code() {
-        Some("WRONGTYPE") => strange(),
+        Some("WRONGTYPE") => corrupt_mark(),
         _ => interpret(error),
     }
     .with_effect(Effect::None)
 }
 
+/// Reads an audit record, which is JSON.
 fn rebased(record: &str) -> Option<Rebased> {
     let record: serde_json::Value = serde_json::from_str(record).ok()?;
     let text = |name: &str| record[name].as_str();
@@ -107,26 +108,23 @@ fn rebased(record: &str) -> Option<Rebased> {
     })
 }
 
-fn read(words: &[String], resource: &Resource, rebase: &Rebase) -> Result<(Mark, Mark)> {
+/// Reads the reply of `rebase.lua`.
+fn read_reply(words: &[String], resource: &Resource, rebase: &Rebase) -> Result<(Mark, Mark)> {
     match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        ["nothing"] => Err(tables::unmarked(resource)),
-        ["refused", token, standing] => {
-            let mark = mark(token, standing)?;
-            let why = rule::rebase(&mark, rebase.to, rebase.ceiling).err().unwrap_or_else(strange);
+        ["nothing"] => Err(tables::no_mark(resource)),
+        ["refused", token, ceiling] => {
+            let mark = mark(token, ceiling)?;
+            // The script says only that the rule refuses; the rule says why.
+            let why = rule::rebase(&mark, rebase.to, rebase.ceiling).err().unwrap_or_else(corrupt_mark);
             Err(why.on(resource))
         }
         ["moved", was, before, now, after] => Ok((mark(was, before)?, mark(now, after)?)),
-        _ => Err(strange()),
+        _ => Err(corrupt_mark()),
     }
 }
 
 fn mark(token: &str, ceiling: &str) -> Result<Mark> {
-    let number = |text: &str| text.parse::<FencingToken>().map_err(|_| strange());
+    let number = |text: &str| text.parse::<FencingToken>().map_err(|_| corrupt_mark());
     let ceiling = if ceiling.is_empty() { None } else { Some(number(ceiling)?) };
     Ok(Mark { highest: number(token)?, owner: None, ceiling })
-}
-
-fn strange() -> Error {
-    let message = "the mark holds something that leasehold did not write";
-    Error::new(ErrorKind::Corrupt, message).with_effect(Effect::Unknown)
 }

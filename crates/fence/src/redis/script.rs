@@ -1,15 +1,15 @@
-//! The scripts, by name.
+//! The Lua scripts in `scripts/`, and how they are called.
 
 use std::sync::LazyLock;
 
 use ::redis::{Arg, Cmd};
 
-/// A script of `scripts/`.
+/// A script, made when it is first used.
 #[derive(Debug)]
-pub(super) struct Script(LazyLock<Loaded>);
+pub(super) struct Script(LazyLock<ScriptText>);
 
 #[derive(Debug)]
-struct Loaded {
+struct ScriptText {
     text: String,
     digest: String,
 }
@@ -21,7 +21,7 @@ macro_rules! scripts {
     };
 }
 
-// Whoever gives up room, or only shows a pass, must be able to when memory is full.
+// `allow-oom`: a script that frees memory or only raises a mark must also run when the memory is full.
 scripts! {
     SET: "", "admit.lua", "set.lua";
     HASH_SET: "", "admit.lua", "hash_set.lua";
@@ -30,19 +30,21 @@ scripts! {
     REBASE: "", "rebase.lua";
 }
 
-fn load(text: &str) -> Loaded {
-    Loaded { text: text.to_owned(), digest: ::redis::Script::new(text).get_hash().to_owned() }
+fn load(text: &str) -> ScriptText {
+    ScriptText { text: text.to_owned(), digest: ::redis::Script::new(text).get_hash().to_owned() }
 }
 
 impl Script {
+    /// The SHA-1 of the script, for `EVALSHA`.
     pub(super) fn digest(&self) -> &str {
         &self.0.digest
     }
 
-    /// The same call with the script itself, which the server then knows.
-    pub(super) fn spelled_out(&self, call: &Cmd) -> Cmd {
+    /// The same call as `EVAL`, with the text of the script. The server knows the script afterwards.
+    pub(super) fn eval_instead(&self, call: &Cmd) -> Cmd {
         let mut command = Cmd::new();
         command.arg("EVAL").arg(&self.0.text);
+        // Without `EVALSHA` and the digest.
         for argument in call.args_iter().skip(2) {
             if let Arg::Simple(argument) = argument {
                 command.arg(argument);

@@ -1,4 +1,4 @@
-//! A column `last_fencing_token` in a table of yours: the mark stands in the row itself.
+//! A column `last_fencing_token` in your own table: each row holds its own mark.
 
 use leasehold_core::{Error, ErrorKind, FencingToken, Pass, Result};
 use rusqlite::{Connection, OptionalExtension as _, ToSql, params};
@@ -6,37 +6,37 @@ use rusqlite::{Connection, OptionalExtension as _, ToSql, params};
 use super::{DOWNSTREAM, check_in_transaction, error::interpret};
 use crate::{observe, rule::Refusal, tables::quoted};
 
-/// A table whose rows carry their own mark.
+/// A table whose rows hold their own marks.
 ///
-/// There is no owner in it, so it is strict: each token raises the mark of a row once. Whoever writes a row several times
-/// under one lease does so in one transaction, after one [`raise`](Column::raise), or uses [`admit`](super::admit).
+/// The column has no owner, so the same token is admitted only once for each row. To write a row several times under one
+/// lease, do so in one transaction after one [`raise`](Column::raise), or use [`admit`](super::admit).
 #[derive(Clone, Debug)]
 pub struct Column {
     raise: String,
-    look: String,
+    read: String,
     table: String,
 }
 
 impl Column {
-    /// The column `last_fencing_token` of a table whose rows are found by the column `key`, which is unique.
+    /// The column `last_fencing_token` of a table whose rows are found by the unique column `key`.
     pub fn new(table: &str, key: &str) -> Column {
         Column::named(table, key, "last_fencing_token")
     }
 
-    /// A column of another name.
+    /// A column with another name.
     pub fn named(table: &str, key: &str, column: &str) -> Column {
         let [at, key, column] = [table, key, column].map(quoted);
         Column {
             raise: format!("UPDATE {at} SET {column} = ?1 WHERE {key} = ?2 AND coalesce({column}, 0) < ?1"),
-            look: format!("SELECT coalesce({column}, 0) FROM {at} WHERE {key} = ?1"),
+            read: format!("SELECT coalesce({column}, 0) FROM {at} WHERE {key} = ?1"),
             table: table.to_owned(),
         }
     }
 
-    /// Raises the mark of one row to the pass's token, or refuses; in your transaction, together with the effect.
+    /// Raises the mark of one row to the token of the pass, or refuses the pass; in the transaction of your effect.
     ///
     /// # Errors
-    /// `StaleToken`, counted and logged; `Invalid` if there is no such row, several, or no transaction.
+    /// `StaleToken`, counted and logged; `Invalid` if no row or several rows have this key, or without a transaction.
     ///
     /// ```
     /// # use leasehold_fence::{FencingToken, Pass, Resource, sqlite};
@@ -61,11 +61,13 @@ impl Column {
             return Ok(());
         }
         if raised > 1 {
-            return Err(self.invalid("several rows have this key: roll back", pass));
+            return Err(
+                self.invalid("several rows have this key; roll back, and use a unique key column", pass)
+            );
         }
-        let found = transaction.query_row(&self.look, params![key], |row| row.get::<_, i64>(0));
+        let found = transaction.query_row(&self.read, params![key], |row| row.get::<_, i64>(0));
         match found.optional().map_err(interpret)? {
-            None => Err(self.invalid("there is no such row", pass)),
+            None => Err(self.invalid("no row has this key: insert it first", pass)),
             Some(highest) => {
                 let highest = FencingToken::try_from(highest)?;
                 let refusal = Refusal::Stale { presented: pass.token, highest };
@@ -75,6 +77,6 @@ impl Column {
     }
 
     fn invalid(&self, what: &str, pass: &Pass) -> Error {
-        Error::new(ErrorKind::Invalid, format!("{}: {what}", self.table)).on(&pass.resource)
+        Error::new(ErrorKind::Invalid, format!("table {}: {what}", self.table)).on(&pass.resource)
     }
 }

@@ -1,42 +1,46 @@
-//! What SQLite says, in our words.
+//! Turns errors of SQLite into errors of leasehold.
 
 use leasehold_core::{Error, ErrorKind};
 use rusqlite::ErrorCode;
 
-/// What the triggers' words begin with.
-const OURS: &str = "leasehold: ";
+/// What the error texts of the triggers in `schema.sql` and `guard.sql` begin with.
+const TRIGGER_PREFIX: &str = "leasehold: ";
 
-/// Whether a trigger refused a pass, as stale or of the former backend.
+/// Whether a trigger refused a pass, as stale or as a token of the former backend. The texts are those of `schema.sql`.
 pub(super) fn is_refusal(error: &rusqlite::Error) -> bool {
     let refused = |text: &str| text.starts_with("stale token") || text.starts_with("former token");
-    our_words(error).is_some_and(refused)
+    trigger_text(error).is_some_and(refused)
 }
 
-fn our_words(error: &rusqlite::Error) -> Option<&str> {
+fn trigger_text(error: &rusqlite::Error) -> Option<&str> {
     let rusqlite::Error::SqliteFailure(_, Some(text)) = error else { return None };
-    text.strip_prefix(OURS)
+    text.strip_prefix(TRIGGER_PREFIX)
 }
 
-/// A statement in a transaction that fails has no effect, and neither has a transaction that is not committed.
+/// The effect is always none: a statement that fails changes nothing, and neither does a transaction without a commit.
 pub(super) fn interpret(error: rusqlite::Error) -> Error {
-    let (kind, text) = meaning(&error);
+    let (kind, text) = kind_and_text(&error);
     Error::new(kind, text).because(error)
 }
 
-fn meaning(error: &rusqlite::Error) -> (ErrorKind, String) {
-    if let Some(words) = our_words(error) {
-        return (ErrorKind::Invalid, words.to_owned());
+fn kind_and_text(error: &rusqlite::Error) -> (ErrorKind, String) {
+    if let Some(text) = trigger_text(error) {
+        return (ErrorKind::Invalid, text.to_owned());
     }
     let text = match error {
         rusqlite::Error::SqliteFailure(_, Some(text)) => text.clone(),
         other => other.to_string(),
     };
     if text.contains("no such table") && text.contains("leasehold_fence") {
-        return (ErrorKind::Unsupported, "the database has no fence yet: set it up first".to_owned());
+        return (ErrorKind::Unsupported, "the database has no fence yet: call setup first".to_owned());
     }
     let kind = match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
-            return (ErrorKind::Unavailable, "another connection writes to the database".to_owned());
+            return (
+                ErrorKind::Unavailable,
+                "another connection is writing to the database: raise the busy timeout, or try again"
+                    .to_owned(),
+            );
         }
         Some(
             ErrorCode::ReadOnly | ErrorCode::PermissionDenied | ErrorCode::AuthorizationForStatementDenied,
@@ -44,7 +48,7 @@ fn meaning(error: &rusqlite::Error) -> (ErrorKind, String) {
         Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt | ErrorCode::TypeMismatch) => {
             ErrorKind::Corrupt
         }
-        // Unknown is what SQLite calls an error in the statement itself.
+        // SQLite reports an error in the statement itself as unknown.
         Some(ErrorCode::ConstraintViolation | ErrorCode::Unknown) => ErrorKind::Invalid,
         _ => ErrorKind::Unavailable,
     };

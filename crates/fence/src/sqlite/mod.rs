@@ -1,9 +1,9 @@
-//! Tables of SQLite, in your own transaction.
+//! The fence for tables of SQLite, in your own transaction.
 //!
-//! | you have | you call |
+//! | what you have | what you call |
 //! |---|---|
 //! | any table | [`admit`], then your statements, in one transaction |
-//! | a column `last_fencing_token` | [`Column::raise`], likewise |
+//! | a column `last_fencing_token` | [`Column::raise`], then your statements, in one transaction |
 //! | a table that every client writes | [`install`] once, then [`under`] |
 //! | a read now and a write later | [`enter`] before the read, and one of the others with the write |
 
@@ -24,16 +24,17 @@ use crate::{
 };
 use error::interpret;
 
-/// As it stands in metrics and logs.
+/// The name of this downstream in metrics and logs.
 pub const DOWNSTREAM: &str = "sqlite";
 
 const SCHEMA: &str = include_str!("../../sql/sqlite/schema.sql");
+/// The format of the tables that this release reads and writes.
 const FORMAT: i64 = 1;
 
-/// Makes the fence's tables, if they are not there. Everything of the fence begins with `leasehold_fence_`.
+/// Creates the tables of the fence if they do not exist. Their names begin with `leasehold_fence_`.
 ///
 /// # Errors
-/// `Corrupt` if they were made by a newer leasehold; whatever SQLite says.
+/// `Corrupt` if a newer release of leasehold created them; errors of SQLite.
 pub fn setup(connection: &Connection) -> Result<()> {
     if let Some(found) = format(connection)? {
         return if found == FORMAT { Ok(()) } else { Err(other_format(found)) };
@@ -43,16 +44,16 @@ pub fn setup(connection: &Connection) -> Result<()> {
         if in_transaction { SCHEMA.to_owned() } else { format!("BEGIN IMMEDIATE;\n{SCHEMA}\nCOMMIT;") };
     connection.execute_batch(&script).map_err(|error| {
         if !in_transaction && !connection.is_autocommit() {
-            drop(connection.execute_batch("ROLLBACK")); // the first error is the one to tell
+            drop(connection.execute_batch("ROLLBACK")); // report the first error, not an error of this
         }
         interpret(error)
     })
 }
 
-/// The format of the fence, if there is one.
+/// The format of the fence; `None` if the database has no fence.
 fn format(connection: &Connection) -> Result<Option<i64>> {
-    let there = "SELECT 1 FROM main.sqlite_schema WHERE name = 'leasehold_fence_format'";
-    if connection.query_row(there, [], |_| Ok(())).optional().map_err(interpret)?.is_none() {
+    let exists = "SELECT 1 FROM main.sqlite_schema WHERE name = 'leasehold_fence_format'";
+    if connection.query_row(exists, [], |_| Ok(())).optional().map_err(interpret)?.is_none() {
         return Ok(None);
     }
     let version = "SELECT version FROM main.leasehold_fence_format";
@@ -60,11 +61,12 @@ fn format(connection: &Connection) -> Result<Option<i64>> {
 }
 
 fn other_format(found: i64) -> Error {
-    let message = format!("the fence has format {found}, this leasehold knows {FORMAT}: use the newer one");
+    let message =
+        format!("the fence has format {found}, this leasehold supports {FORMAT}: upgrade leasehold");
     Error::new(ErrorKind::Corrupt, message)
 }
 
-/// Lets the pass through, or refuses it; in your transaction, together with the effect.
+/// Admits the pass or refuses it, in the transaction of your effect.
 ///
 /// ```
 /// use leasehold_fence::{FencingToken, Pass, Resource, sqlite};
@@ -82,19 +84,19 @@ fn other_format(found: i64) -> Error {
 /// ```
 ///
 /// # Guarantees
-/// Once the transaction is committed, nobody with a lower token is admitted for this resource. Until then nobody else
-/// writes, because SQLite has one writer.
+/// After the commit, no lower token is admitted for this resource. Until then no other connection can write, because SQLite
+/// has one writer at a time.
 ///
 /// # Errors
-/// `StaleToken`, counted and logged; `Invalid` outside a transaction, where the effect would not be in the same step;
+/// `StaleToken`, counted and logged; `Invalid` outside a transaction, where check and effect would not be one atomic step;
 /// `Unavailable` if another connection writes for longer than the busy timeout.
 pub fn admit(transaction: &Connection, pass: &Pass) -> Result<Admission> {
     check_in_transaction(transaction)?;
-    judge(transaction, pass)?.map_err(|refusal| observe::refused(pass, refusal, DOWNSTREAM))
+    apply_rule(transaction, pass)?.map_err(|refusal| observe::refused(pass, refusal, DOWNSTREAM))
 }
 
-/// The rule on what is stored, and what follows from it.
-fn judge(transaction: &Connection, pass: &Pass) -> Result<Result<Admission, Refusal>> {
+/// Applies the rule to the stored mark, and stores the new mark if it is raised.
+fn apply_rule(transaction: &Connection, pass: &Pass) -> Result<Result<Admission, Refusal>> {
     let before = read(transaction, &pass.resource)?;
     let verdict = rule::judge(before.as_ref(), pass);
     if verdict == Ok(Admission::Raised) {
@@ -105,33 +107,33 @@ fn judge(transaction: &Connection, pass: &Pass) -> Result<Result<Admission, Refu
 
 /// Raises the mark *before the first read* of a read-modify-write that takes more than one transaction.
 ///
-/// From then on nobody with a lower token is admitted, so what you read is not changed by one of them before you write.
+/// From then on no lower token is admitted, so a stale holder cannot change what you read before you write.
 ///
 /// # Errors
-/// As [`admit`]; `Invalid` inside a transaction: there, `admit` before the first read does the same.
+/// As [`admit`]; `Invalid` inside a transaction: call [`admit`] there, before the first read.
 pub fn enter(connection: &mut Connection, pass: &Pass) -> Result<Admission> {
     if !connection.is_autocommit() {
-        let message = "a transaction is open: admit the pass in it, before its first read";
+        let message = "a transaction is open: call admit in it, before its first read, instead of enter";
         return Err(Error::new(ErrorKind::Invalid, message));
     }
-    weigh(connection, pass)?.map_err(|refusal| observe::refused(pass, refusal, DOWNSTREAM))
+    judge(connection, pass)?.map_err(|refusal| observe::refused(pass, refusal, DOWNSTREAM))
 }
 
-/// A verdict in a transaction of its own, neither counted nor logged.
-pub(crate) fn weigh(connection: &mut Connection, pass: &Pass) -> Result<Result<Admission, Refusal>> {
+/// Applies the rule in a transaction of its own. A refusal is neither counted nor logged here.
+pub(crate) fn judge(connection: &mut Connection, pass: &Pass) -> Result<Result<Admission, Refusal>> {
     let behavior = TransactionBehavior::Immediate;
     let transaction = connection.transaction_with_behavior(behavior).map_err(interpret)?;
-    let verdict = judge(&transaction, pass)?;
+    let verdict = apply_rule(&transaction, pass)?;
     transaction.commit().map_err(interpret)?;
     Ok(verdict)
 }
 
-/// Does the work while the pass is shown to the triggers of [`install`], in your transaction.
+/// Runs `work` while the pass is shown to the triggers of [`install`], in your transaction.
 ///
-/// Several passes: one within the other.
+/// For several passes, nest the calls.
 ///
 /// # Errors
-/// As [`admit`], for the pass; and what the work says, as it is.
+/// As [`admit`], for the pass. The result of `work` is returned unchanged.
 ///
 /// ```
 /// # use leasehold_fence::{FencingToken, Pass, Resource, sqlite};
@@ -155,36 +157,37 @@ pub fn under<T>(transaction: &Connection, pass: &Pass, work: impl FnOnce(&Connec
     let shown = show.execute(params![name, pass.token.as_i64(), owner]);
     if let Err(error) = shown {
         if error::is_refusal(&error) {
-            // A trigger can only say a fixed text: the numbers are read here, in the same transaction.
+            // The error of a trigger is a fixed text: read the numbers here, in the same transaction.
             let mark = read(transaction, &pass.resource)?;
             rule::judge(mark.as_ref(), pass)
                 .map_err(|refusal| observe::refused(pass, refusal, DOWNSTREAM))?;
         }
         return Err(interpret(error));
     }
-    let done = work(transaction);
+    let result = work(transaction);
     let hide = "DELETE FROM main.leasehold_fence_pass WHERE resource = ?1";
     let mut hide = transaction.prepare_cached(hide).map_err(interpret)?;
     hide.execute([&name]).map_err(interpret)?;
-    Ok(done)
+    Ok(result)
 }
 
-/// What the fence remembers of a resource.
+/// The mark of a resource; `None` if no token was admitted for it.
 ///
 /// # Errors
-/// Whatever SQLite says.
+/// Errors of SQLite.
 pub fn mark(connection: &Connection, resource: &Resource) -> Result<Option<Mark>> {
     read(connection, resource)
 }
 
-/// Moves a resource to a backend with smaller numbers: see [`rule::rebase`]. Audited, in the same transaction.
+/// Moves the mark of a resource to the numbers of another backend: see [`rule::rebase`]. Writes an audit record in the same
+/// transaction. Returns the mark before and after.
 ///
 /// # Errors
-/// `Invalid` as there, or if nothing is remembered of the resource: then there is nothing to move.
+/// `Invalid` as [`rule::rebase`], or if the resource has no mark: then there is nothing to move.
 pub fn rebase(connection: &mut Connection, resource: &Resource, rebase: &Rebase) -> Result<(Mark, Mark)> {
     let behavior = TransactionBehavior::Immediate;
     let transaction = connection.transaction_with_behavior(behavior).map_err(interpret)?;
-    let before = read(&transaction, resource)?.ok_or_else(|| tables::unmarked(resource))?;
+    let before = read(&transaction, resource)?.ok_or_else(|| tables::no_mark(resource))?;
     let after = rule::rebase(&before, rebase.to, rebase.ceiling).map_err(|error| error.on(resource))?;
     write(&transaction, resource, &after)?;
     let audit = "INSERT INTO main.leasehold_fence_audit (by, why, resource, was, now, ceiling) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
@@ -199,7 +202,7 @@ pub fn rebase(connection: &mut Connection, resource: &Resource, rebase: &Rebase)
 /// The rebases of a resource, newest first.
 ///
 /// # Errors
-/// Whatever SQLite says.
+/// Errors of SQLite.
 pub fn rebases(connection: &Connection, resource: &Resource) -> Result<Vec<Rebased>> {
     let select = "SELECT at, by, why, was, now, ceiling FROM main.leasehold_fence_audit WHERE resource = ?1 ORDER BY id DESC";
     let mut select = connection.prepare(select).map_err(interpret)?;
@@ -213,7 +216,7 @@ pub fn rebases(connection: &Connection, resource: &Resource) -> Result<Vec<Rebas
 
 fn check_in_transaction(connection: &Connection) -> Result<()> {
     if connection.is_autocommit() {
-        let message = "a fence is passed in the same transaction as the effect: begin one";
+        let message = "no transaction is open, and the pass must be checked in the same transaction as the effect: begin one";
         return Err(Error::new(ErrorKind::Invalid, message));
     }
     Ok(())

@@ -10,25 +10,25 @@ use tokio_postgres::{Client, Transaction};
 
 use crate::{
     common::{pass, stale, token},
-    site::{Site, Test, connect},
+    test_database::{Test, TestDatabase, connect},
 };
 
 pub(crate) const TESTS: &[Test] = &[
-    ("whoever_comes_too_late_is_refused_and_the_data_stays", too_late),
-    ("without_an_owner_a_token_is_taken_by_one_transaction", without_an_owner),
-    ("a_mark_is_as_durable_as_the_effect_and_no_more", rolled_back),
-    ("without_enter_an_update_is_lost_and_with_it_the_late_one_is_refused", read_modify_write),
-    ("in_one_transaction_the_pass_comes_before_the_read", in_one_transaction),
-    ("who_shows_a_higher_token_waits_for_the_transaction_that_was_admitted", waits),
-    ("a_crowd_writes_in_the_order_of_its_tokens", crowd),
-    ("a_column_of_your_own_is_strict", column),
-    ("the_rule_in_sql_is_the_rule", same_rule),
+    ("a_stale_writer_is_refused_and_the_data_stays", stale_writer),
+    ("without_an_owner_a_token_is_admitted_for_one_transaction", without_an_owner),
+    ("a_mark_is_rolled_back_with_its_effect", rolled_back),
+    ("without_enter_an_update_is_lost_and_with_it_the_stale_one_is_refused", read_modify_write),
+    ("in_one_transaction_the_pass_must_come_before_the_read", in_one_transaction),
+    ("a_higher_token_waits_for_the_transaction_that_was_admitted", waits),
+    ("many_writers_take_effect_in_the_order_of_their_tokens", many_writers),
+    ("a_column_admits_each_token_once", column),
+    ("the_rule_in_sql_equals_the_pure_rule", same_rule),
     ("errors_say_what_to_do", errors),
     ("a_pool_that_shares_connections_leaks_no_pass", pooled),
 ];
 
-async fn ready(site: &Site) -> Client {
-    let client = site.client().await;
+async fn ready(database: &TestDatabase) -> Client {
+    let client = database.client().await;
     client.batch_execute("CREATE TABLE report (id int PRIMARY KEY, body text)").await.unwrap();
     client.execute("INSERT INTO report VALUES (42, '0')", &[]).await.unwrap();
     postgres::setup(&client).await.unwrap();
@@ -47,9 +47,9 @@ async fn body(client: &Client) -> String {
     client.query_one("SELECT body FROM report WHERE id = 42", &[]).await.unwrap().get(0)
 }
 
-fn too_late(site: &Site) {
-    site.run(async {
-        let mut client = ready(site).await;
+fn stale_writer(database: &TestDatabase) {
+    database.run(async {
+        let mut client = ready(database).await;
         assert_eq!(write(&mut client, &pass(33, 1), "A").await.unwrap(), Admission::Raised);
         assert_eq!(write(&mut client, &pass(34, 2), "B").await.unwrap(), Admission::Raised);
         let refused = write(&mut client, &pass(33, 1), "A, late").await;
@@ -61,9 +61,9 @@ fn too_late(site: &Site) {
     });
 }
 
-fn without_an_owner(site: &Site) {
-    site.run(async {
-        let mut client = ready(site).await;
+fn without_an_owner(database: &TestDatabase) {
+    database.run(async {
+        let mut client = ready(database).await;
         let transaction = client.transaction().await.unwrap();
         assert_eq!(postgres::admit(&transaction, &pass(33, 0)).await.unwrap(), Admission::Raised);
         assert_eq!(postgres::admit(&transaction, &pass(33, 0)).await.unwrap(), Admission::Again);
@@ -72,9 +72,9 @@ fn without_an_owner(site: &Site) {
     });
 }
 
-fn rolled_back(site: &Site) {
-    site.run(async {
-        let mut client = ready(site).await;
+fn rolled_back(database: &TestDatabase) {
+    database.run(async {
+        let mut client = ready(database).await;
         let transaction = client.transaction().await.unwrap();
         postgres::admit(&transaction, &pass(34, 1)).await.unwrap();
         transaction.rollback().await.unwrap();
@@ -83,10 +83,10 @@ fn rolled_back(site: &Site) {
     });
 }
 
-/// 33 reads and pauses, 34 reads, 33 writes, 34 writes: each adds one, in transactions of their own.
-fn read_modify_write(site: &Site) {
-    site.run(async {
-        let (mut client, mut other) = (ready(site).await, site.client().await);
+/// 33 reads and pauses, 34 reads, 33 writes, 34 writes. Each adds one, and each step is a transaction of its own.
+fn read_modify_write(database: &TestDatabase) {
+    database.run(async {
+        let (mut client, mut other) = (ready(database).await, database.client().await);
         for (enter, refusals) in [(false, 0), (true, 1)] {
             client
                 .batch_execute("UPDATE report SET body = '0'; DELETE FROM leasehold_fence.mark")
@@ -104,17 +104,17 @@ fn read_modify_write(site: &Site) {
             let refused = wrote.iter().filter(|wrote| wrote.is_err()).count();
             let (sum, went_through) = (body(&client).await.parse::<usize>().unwrap(), 2 - refused);
             assert_eq!((sum, refused), (1, refusals), "with enter: {enter}");
-            // Without it one of the two updates that went through is gone, and nobody knows.
+            // Without it both updates are admitted, and one of them is lost without an error.
             assert_eq!(sum == went_through, enter);
         }
     });
 }
 
-/// The same with one transaction each, at READ COMMITTED: sharing a transaction is not enough, the pass comes first.
-fn in_one_transaction(site: &Site) {
-    site.run(async {
-        let (mut client, mut other) = (ready(site).await, site.client().await);
-        let look = site.client().await;
+/// The same with one transaction for each writer, at READ COMMITTED. One transaction is not enough: the pass must come first.
+fn in_one_transaction(database: &TestDatabase) {
+    database.run(async {
+        let (mut client, mut other) = (ready(database).await, database.client().await);
+        let look = database.client().await;
         let (pass_a, pass_b) = (pass(33, 1), pass(34, 2));
 
         let [a, b] = [client.transaction().await.unwrap(), other.transaction().await.unwrap()];
@@ -133,7 +133,7 @@ fn in_one_transaction(site: &Site) {
             add(b, &pass_b, read).await;
         };
         let first = async {
-            waiting(&look).await;
+            session_waits(&look).await;
             add(a, &pass_a, read).await;
         };
         tokio::join!(first, second);
@@ -153,8 +153,8 @@ async fn add(transaction: Transaction<'_>, pass: &Pass, read: i32) {
     transaction.commit().await.unwrap();
 }
 
-/// Until a backend of this database waits for a lock.
-async fn waiting(client: &Client) {
+/// Waits until a session of this database waits for a lock.
+async fn session_waits(client: &Client) {
     let count = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
     for _ in 0..3000 {
         if client.query_one(count, &[]).await.unwrap().get::<_, i64>(0) > 0 {
@@ -169,10 +169,10 @@ async fn waiting(client: &Client) {
     panic!("nobody waits for a lock");
 }
 
-fn waits(site: &Site) {
-    site.run(async {
-        let (mut client, mut other) = (ready(site).await, site.client().await);
-        let look = site.client().await;
+fn waits(database: &TestDatabase) {
+    database.run(async {
+        let (mut client, mut other) = (ready(database).await, database.client().await);
+        let look = database.client().await;
         let (pass_a, pass_b) = (pass(33, 1), pass(34, 2));
         for again in [false, true] {
             look.batch_execute("DELETE FROM leasehold_fence.mark").await.unwrap();
@@ -182,7 +182,7 @@ fn waits(site: &Site) {
             let a = client.transaction().await.unwrap();
             postgres::admit(&a, &pass_a).await.unwrap();
             let first = async {
-                waiting(&look).await;
+                session_waits(&look).await;
                 a.execute("UPDATE report SET body = 'A' WHERE id = 42", &[]).await.unwrap();
                 a.commit().await.unwrap();
             };
@@ -193,15 +193,15 @@ fn waits(site: &Site) {
     });
 }
 
-fn crowd(site: &Site) {
-    site.run(async {
-        let client = ready(site).await;
+fn many_writers(database: &TestDatabase) {
+    database.run(async {
+        let client = ready(database).await;
         client
             .batch_execute("CREATE TABLE log (at bigint GENERATED ALWAYS AS IDENTITY, token bigint)")
             .await
             .unwrap();
         let writers = (0..8u64).map(|writer| {
-            let url = site.url();
+            let url = database.url();
             async move {
                 let mut client = connect(&url).await;
                 let mut admitted = 0;
@@ -233,9 +233,9 @@ fn crowd(site: &Site) {
     });
 }
 
-fn column(site: &Site) {
-    site.run(async {
-        let mut client = ready(site).await;
+fn column(database: &TestDatabase) {
+    database.run(async {
+        let mut client = ready(database).await;
         let make = "CREATE SCHEMA \"My Schema\"; CREATE TABLE \"My Schema\".\"Job\" (\"Id\" uuid PRIMARY KEY, last_fencing_token bigint NOT NULL DEFAULT 0); \
                     INSERT INTO \"My Schema\".\"Job\" VALUES ('00000000-0000-0000-0000-000000000001')";
         client.batch_execute(make).await.unwrap();
@@ -259,8 +259,8 @@ fn column(site: &Site) {
         }
         let transaction = client.transaction().await.unwrap();
         let missing = fence.raise(&transaction, &"nobody", &pass(36, 1)).await.unwrap_err();
-        assert!(missing.kind() == ErrorKind::Invalid && missing.to_string().contains("no such row"), "{missing}");
-        // A key of another type than the column's, and a column that is too small for a token.
+        assert!(missing.kind() == ErrorKind::Invalid && missing.to_string().contains("no row has this key"), "{missing}");
+        // A key of another type than its column, and a column that is too small for a token.
         let wrong = fence.raise(&transaction, &7i32, &pass(36, 1)).await.unwrap_err();
         assert_eq!((wrong.kind(), wrong.effect()), (ErrorKind::Invalid, Effect::None), "{wrong}");
         transaction.batch_execute("ALTER TABLE report ADD last_fencing_token int").await.unwrap();
@@ -270,10 +270,10 @@ fn column(site: &Site) {
     });
 }
 
-/// Random passes, the server against the pure rule.
-fn same_rule(site: &Site) {
-    site.run(async {
-        let client = ready(site).await;
+/// Compares the server with the pure rule, for random passes.
+fn same_rule(database: &TestDatabase) {
+    database.run(async {
+        let client = ready(database).await;
         let mut runner = proptest::test_runner::TestRunner::deterministic();
         let strategy = (
             proptest::collection::vec((1u64..8, 1u8..4, proptest::bool::ANY), 1..24),
@@ -312,9 +312,9 @@ fn same_rule(site: &Site) {
     });
 }
 
-fn errors(site: &Site) {
-    site.run(async {
-        let client = site.client().await;
+fn errors(database: &TestDatabase) {
+    database.run(async {
+        let client = database.client().await;
         let error = postgres::enter(&client, &pass(1, 1)).await.unwrap_err();
         assert_eq!((error.kind(), error.effect()), (ErrorKind::Unsupported, Effect::None), "{error:?}");
         postgres::setup(&client).await.unwrap();
@@ -328,29 +328,29 @@ fn errors(site: &Site) {
             ("SELECT leasehold_fence.admit('order/1', 1, 'me')", "hash of 32"),
         ];
         for (statement, why) in cases {
-            let error = site.psql(statement).expect_err(statement);
+            let error = database.psql(statement).expect_err(statement);
             assert!(error.contains("LH004") && error.contains(why), "{statement}: {error}");
         }
-        // An id may be whatever the grammar allows.
+        // An id can be anything that the grammar allows.
         let odd = "acme:order/a 'b'; \\ {c} ü \u{1F600}";
         let pass = crate::common::pass_for(odd, 7, 1);
         postgres::enter(&client, &pass).await.unwrap();
         assert_eq!(postgres::mark(&client, &pass.resource).await.unwrap().unwrap().highest, token(7));
-        // The server goes away.
-        site.server.sql(&format!(
+        // The server ends the session.
+        database.server.sql(&format!(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{}'",
-            site.database
+            database.name
         ));
         let error = postgres::enter(&client, &pass).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
     });
 }
 
-fn pooled(site: &Site) {
-    let bouncer = PgBouncer::start(&site.server, 1);
-    let url = bouncer.url().replace("/postgres", &format!("/{}", site.database));
-    site.run(async {
-        let client = ready(site).await;
+fn pooled(database: &TestDatabase) {
+    let bouncer = PgBouncer::start(&database.server, 1);
+    let url = bouncer.url().replace("/postgres", &format!("/{}", database.name));
+    database.run(async {
+        let client = ready(database).await;
         postgres::install(&client, "report", &"report/{id}".parse().unwrap()).await.unwrap();
         let (mut one, two) = (connect(&url).await, connect(&url).await);
         let transaction = one.transaction().await.unwrap();

@@ -3,18 +3,18 @@
 use std::time::Duration;
 
 use leasehold::{Result, async_trait};
-use leasehold_fence::postgres::Link;
+use leasehold_fence::postgres::ConnectionManager;
 use tokio_postgres::types::Type;
 
 use super::{Begun, Fingerprint, Keys, Run, Seen, Terms, check_answer, check_key};
 use crate::numbers::token;
 use crate::postgres::{Values, create, execute, rows};
 
-/// Keys in PostgreSQL, by a [`Link`]: one connection, made anew when it is lost. Each call is one statement or two, so a
+/// Keys in PostgreSQL, by a [`ConnectionManager`]: one connection, made anew when it is lost. Each call is one statement or two, so a
 /// pool in transaction mode is fine.
 #[derive(Clone, Debug)]
 pub struct PostgresKeys {
-    link: Link,
+    link: ConnectionManager,
 }
 
 /// How many keys that are over are removed with each new one.
@@ -25,7 +25,7 @@ impl PostgresKeys {
     pub const SCHEMA: &'static str = include_str!("../../sql/postgres/keys.sql");
 
     /// In this database. The table has to be there: [`PostgresKeys::create`], or [`SCHEMA`](Self::SCHEMA).
-    pub fn new(link: Link) -> PostgresKeys {
+    pub fn new(link: ConnectionManager) -> PostgresKeys {
         PostgresKeys { link }
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold::{Result, async_trait};
-use leasehold_fence::postgres::Link;
+use leasehold_fence::postgres::ConnectionManager;
 use tokio_postgres::{
     Row, Transaction,
     types::{ToSql, Type},
@@ -13,11 +13,11 @@ use super::{Claim, JobRecord, JobState, Jobs, NewJob, VANISHED};
 use crate::numbers::{millis, token};
 use crate::postgres::{Values, create, execute, interpret, rows};
 
-/// Jobs in PostgreSQL, by a [`Link`]: one connection, made anew when it is lost. Workers pass over rows that another one
+/// Jobs in PostgreSQL, by a [`ConnectionManager`]: one connection, made anew when it is lost. Workers pass over rows that another one
 /// is just taking (`SKIP LOCKED`). Each call is one statement, so a pool in transaction mode is fine.
 #[derive(Clone, Debug)]
 pub struct PostgresJobs {
-    link: Link,
+    link: ConnectionManager,
 }
 
 impl PostgresJobs {
@@ -25,7 +25,7 @@ impl PostgresJobs {
     pub const SCHEMA: &'static str = include_str!("../../sql/postgres/jobs.sql");
 
     /// In this database. The table has to be there: [`PostgresJobs::create`], or [`SCHEMA`](Self::SCHEMA).
-    pub fn new(link: Link) -> PostgresJobs {
+    pub fn new(link: ConnectionManager) -> PostgresJobs {
         PostgresJobs { link }
     }
 

@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 use leasehold::{Pass, Resource, Result, async_trait};
-use leasehold_fence::postgres::{self as fence, Link};
+use leasehold_fence::postgres::{self as fence, ConnectionManager};
 use tokio_postgres::types::Type;
 
 use super::cache::{Cache, Entry};
 use crate::postgres::{Values, counting, create, execute, rows};
 
-/// Values in PostgreSQL, by a [`Link`]: one connection, made anew when it is lost. Each call is one statement or two, so a
+/// Values in PostgreSQL, by a [`ConnectionManager`]: one connection, made anew when it is lost. Each call is one statement or two, so a
 /// pool in transaction mode is fine.
 #[derive(Clone, Debug)]
 pub struct PostgresCache {
-    link: Link,
+    link: ConnectionManager,
 }
 
 /// How many values that are over are removed with each new one.
@@ -25,7 +25,7 @@ impl PostgresCache {
 
     /// In this database. The tables have to be there: [`PostgresCache::create`], or [`SCHEMA`](Self::SCHEMA) and that of the
     /// fence.
-    pub fn new(link: Link) -> PostgresCache {
+    pub fn new(link: ConnectionManager) -> PostgresCache {
         PostgresCache { link }
     }
 
@@ -35,7 +35,7 @@ impl PostgresCache {
     /// `Denied` if the role may not.
     pub async fn create(&self) -> Result<()> {
         create(&self.link, Self::SCHEMA).await?;
-        fence::setup(&**self.link.wire().await?).await
+        fence::setup(&**self.link.connection().await?).await
     }
 }
 
@@ -62,7 +62,7 @@ impl Cache for PostgresCache {
         let (entry, keep) = (entry.write(), keep.as_secs_f64() * 1000.0);
         let (resource, token) = (pass.resource.to_string(), pass.token.as_i64());
         let owner = pass.owner.map(|owner| owner.to_string());
-        let wire = self.link.wire().await?;
+        let wire = self.link.connection().await?;
         let key = pass.resource.key();
         let values: Values<'_> = &[
             (&key, Type::TEXT),
@@ -72,7 +72,7 @@ impl Cache for PostgresCache {
             (&token, Type::INT8),
             (&owner, Type::TEXT),
         ];
-        let put = wire.ask(&counting(PUT, values.len() + 1), values).await?;
+        let put = wire.query_checked(&counting(PUT, values.len() + 1), values).await?;
         put.map_err(|error| fence::explain(error, pass))?;
         if let Err(error) = execute(&self.link, SWEEP, &[(&SWEPT, Type::INT8)]).await {
             tracing::warn!(target: "leasehold", %error, "old values cannot be removed");

@@ -1,5 +1,5 @@
-//! What the tests on real servers share.
-#![allow(dead_code, reason = "every test program uses some of it")]
+//! Helpers that the tests on real servers share.
+#![allow(dead_code, reason = "every test program uses a part of this")]
 #![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
 
 use std::{future::Future, sync::Arc, time::Duration};
@@ -10,17 +10,17 @@ use leasehold::{
 };
 use leasehold_postgres::{Config, Postgres};
 
-/// Long enough never to run out during a test.
+/// A ttl that does not expire during a test.
 pub(crate) const LONG: Duration = Duration::from_secs(90);
-/// How long anything may take on a loaded machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// The time limit of a test step on a loaded machine.
+pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 pub(crate) async fn connect(url: &str) -> leasehold::Result<Postgres> {
     Postgres::connect(Config::parse(url)?, Arc::new(System::current())).await
 }
 
 pub(crate) async fn open(url: &str) -> Postgres {
-    connect(url).await.expect("the server is there")
+    connect(url).await.expect("the server accepts connections")
 }
 
 pub(crate) async fn client(url: &str) -> Client {
@@ -28,7 +28,7 @@ pub(crate) async fn client(url: &str) -> Client {
 }
 
 pub(crate) fn report() -> Resource {
-    "report/42".parse().expect("a name")
+    "report/42".parse().expect("it is a resource")
 }
 
 pub(crate) fn owner() -> OwnerToken {
@@ -40,8 +40,8 @@ pub(crate) fn claim(resource: &Resource, ttl: Duration) -> Claim {
     Claim::new(resource.clone(), owner(), Share::WHOLE, ttl, holder)
 }
 
-/// A claim with a place that lasts.
-pub(crate) fn waiting(resource: &Resource) -> Claim {
+/// A claim that queues, with a place that does not expire during a test.
+pub(crate) fn queued_claim(resource: &Resource) -> Claim {
     let mut claim = claim(resource, LONG).queued();
     claim.place_ttl = LONG;
     claim
@@ -50,23 +50,23 @@ pub(crate) fn waiting(resource: &Resource) -> Claim {
 pub(crate) async fn granted(backend: &dyn Backend, claim: &Claim) -> Grant {
     match backend.acquire(claim).await {
         Ok(Verdict::Granted(grant)) => grant,
-        other => panic!("a grant was due, not {other:?}"),
+        other => panic!("expected a grant, found {other:?}"),
     }
 }
 
 pub(crate) async fn blocked(backend: &dyn Backend, claim: &Claim) -> Blocked {
     match backend.acquire(claim).await {
         Ok(Verdict::Blocked(blocked)) => blocked,
-        other => panic!("a place was due, not {other:?}"),
+        other => panic!("expected to be blocked, found {other:?}"),
     }
 }
 
 pub(crate) async fn release(backend: &dyn Backend, claim: &Claim) -> Released {
-    backend.release(&ReleaseRequest::new(claim.reference())).await.expect("release answers")
+    backend.release(&ReleaseRequest::new(claim.reference())).await.expect("release succeeds")
 }
 
 pub(crate) async fn renew(backend: &dyn Backend, claim: ClaimRef, ttl: Duration) -> Renewal {
-    backend.renew(&[RenewRequest::new(claim, ttl)]).await.remove(0).expect("renew answers")
+    backend.renew(&[RenewRequest::new(claim, ttl)]).await.remove(0).expect("renew succeeds")
 }
 
 pub(crate) async fn token_of(backend: &dyn Backend, resource: &Resource) -> FencingToken {
@@ -76,20 +76,20 @@ pub(crate) async fn token_of(backend: &dyn Backend, resource: &Resource) -> Fenc
     grant.token
 }
 
-pub(crate) fn says(error: &Error) -> (ErrorKind, Effect) {
+pub(crate) fn kind_and_effect(error: &Error) -> (ErrorKind, Effect) {
     (error.kind(), error.effect())
 }
 
-/// Tries until it is so.
+/// Repeats `attempt` until it returns true.
 pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, mut attempt: impl FnMut() -> F) {
-    let until = std::time::Instant::now() + PATIENCE;
+    let until = std::time::Instant::now() + TIME_LIMIT;
     while !attempt().await {
         assert!(std::time::Instant::now() < until, "{what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
-/// With a bound, so that nothing hangs.
+/// Fails the test if the future takes too long.
 pub(crate) async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("{what} takes too long"))
+    tokio::time::timeout(TIME_LIMIT, future).await.unwrap_or_else(|_| panic!("{what} takes too long"))
 }

@@ -1,11 +1,11 @@
--- What the server is, and how far it can be trusted.
+-- The state of the server: version, role in replication, settings that decide what a commit is worth.
 --
 -- takes  $1 the request id
--- gives  its version as a number, whether it is a standby, fsync, full_page_writes, the names of the synchronous
---        standbys, how many standbys follow at the moment, how many of them are known to be asynchronous, the isolation
---        of transactions, the process that executes this, the request id
+-- gives  version as a number, whether it is a standby, fsync, full_page_writes, synchronous_standby_names, the number of
+--        standbys at the moment, the number of those that are known to be asynchronous, the isolation level, the process
+--        that executes this statement (ADR 0034), the request id
 WITH standby AS (
-    -- Nobody fails over to a backup, to an archive, or to one who decodes.
+    -- Backups, archives and logical decoding also receive the log, but nobody fails over to them.
     SELECT sync_state FROM pg_stat_replication
     WHERE state IS DISTINCT FROM 'backup' AND coalesce(application_name, '') NOT IN ('pg_basebackup', 'pg_receivewal')
         AND NOT EXISTS (SELECT FROM pg_replication_slots WHERE active_pid = pid AND slot_type = 'logical')

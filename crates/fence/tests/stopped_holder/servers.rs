@@ -1,4 +1,4 @@
-//! The servers of all stories, started once.
+//! The servers of all tests, started once.
 
 use std::{
     collections::HashMap,
@@ -19,20 +19,20 @@ use leasehold_testkit::servers::{
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-/// Where leases are taken.
-pub(crate) struct Lease {
+/// A backend that leases are acquired on.
+pub(crate) struct LeaseBackend {
     pub(crate) name: &'static str,
     pub(crate) url: fn(&Servers) -> String,
 }
 
-pub(crate) const LEASES: &[Lease] = &[
-    Lease { name: "sqlite", url: |servers| servers.fresh_file("leases") },
-    Lease { name: "redis", url: |servers| servers.redis.url() },
-    Lease { name: "redis cluster", url: |servers| servers.cluster.url() },
-    Lease { name: "redlock", url: |servers| servers.nodes.url() },
-    Lease { name: "postgres", url: |servers| servers.postgres.url() },
-    Lease { name: "etcd", url: |servers| servers.etcd.url() },
-    Lease { name: "zookeeper", url: |servers| servers.zookeeper.url() },
+pub(crate) const BACKENDS: &[LeaseBackend] = &[
+    LeaseBackend { name: "sqlite", url: |servers| servers.fresh_file("leases") },
+    LeaseBackend { name: "redis", url: |servers| servers.redis.url() },
+    LeaseBackend { name: "redis cluster", url: |servers| servers.cluster.url() },
+    LeaseBackend { name: "redlock", url: |servers| servers.nodes.url() },
+    LeaseBackend { name: "postgres", url: |servers| servers.postgres.url() },
+    LeaseBackend { name: "etcd", url: |servers| servers.etcd.url() },
+    LeaseBackend { name: "zookeeper", url: |servers| servers.zookeeper.url() },
 ];
 
 pub(crate) struct Servers {
@@ -43,7 +43,7 @@ pub(crate) struct Servers {
     zookeeper: ZooKeeperServer,
     pub(crate) postgres: PostgresServer,
     pub(crate) folder: TempDir,
-    /// What the HTTP service holds.
+    /// The data of the HTTP service.
     pub(crate) reports: Arc<Mutex<HashMap<String, String>>>,
     pub(crate) address: String,
     _runtime: Runtime,
@@ -58,7 +58,7 @@ impl Servers {
         Servers {
             redis: RedisServer::start(),
             cluster: RedisCluster::without_replicas(),
-            // As old as the default gate of the URL wants them.
+            // Old enough for the default gate of the URL.
             nodes: RedisNodes::long_lived(3, Duration::from_secs(600)),
             etcd: EtcdCluster::start(1),
             zookeeper: ZooKeeperServer::start(),
@@ -70,19 +70,19 @@ impl Servers {
         }
     }
 
-    /// A name that no other story has.
+    /// An id that no other test uses.
     pub(crate) fn fresh(&self) -> u32 {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         NEXT.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The URL of a file that is not there yet.
+    /// The URL of a file that does not exist yet.
     pub(crate) fn fresh_file(&self, name: &str) -> String {
         format!("sqlite:{}/{name}-{}.db", self.folder.path().display(), self.fresh())
     }
 }
 
-/// A service that keeps reports, behind the fence.
+/// Starts a service that stores reports, behind a fence. Returns its address.
 pub(crate) async fn serve(marks: &FilePath, reports: Arc<Mutex<HashMap<String, String>>>) -> String {
     let marks = rusqlite::Connection::open(marks).unwrap();
     let fence = FenceLayer::new(SqliteMarks::new(marks).unwrap(), |request| {

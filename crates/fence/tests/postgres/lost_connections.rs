@@ -1,4 +1,4 @@
-//! Marks whose connection is lost: nothing passes without the check, and it goes on by itself.
+//! Marks whose connection breaks: no request is admitted without the check, and the fence works again by itself.
 #![allow(clippy::disallowed_methods, reason = "a test is a program of its own")]
 
 use std::{
@@ -13,7 +13,7 @@ use axum::{Router, body::Body, routing};
 use leasehold_core::{Effect, ErrorKind, Pass, Resource};
 use leasehold_fence::{
     http::{FenceLayer, Marks as _, PostgresMarks, Verdict, show},
-    postgres::{self, Link},
+    postgres::{self, ConnectionManager},
 };
 use leasehold_testkit::{
     proxy::Proxy,
@@ -24,46 +24,46 @@ use tower::ServiceExt as _;
 
 use crate::{
     common::{pass, pass_for},
-    site::{Site, Test},
+    test_database::{Test, TestDatabase},
 };
 
 pub(crate) const TESTS: &[Test] = &[
-    ("a_service_goes_on_when_its_session_is_ended", session_ended),
-    ("while_the_database_is_away_nothing_passes_and_then_it_goes_on", away),
-    ("a_crowd_that_finds_no_database_makes_few_connections", crowd),
-    ("the_impatient_find_a_way_out_of_a_black_hole", black_hole),
-    ("a_connection_is_made_although_who_asked_for_it_is_gone", nobody_stayed),
-    ("a_session_that_waits_for_a_lock_does_not_keep_the_others", behind_a_lock),
-    ("behind_a_pool_the_answers_to_a_client_that_is_gone_are_given_to_nobody_else", behind_a_pool),
-    ("a_password_that_changes_is_read_again", password),
-    ("who_is_refused_by_the_server_is_told_why", refused),
+    ("a_service_goes_on_when_its_session_ends", session_ended),
+    ("without_its_database_the_fence_refuses_requests_and_then_goes_on", database_stopped),
+    ("many_callers_without_a_database_make_few_connections", many_callers),
+    ("callers_with_short_timeouts_get_a_new_connection_after_a_black_hole", black_hole),
+    ("a_connection_is_made_although_its_caller_was_cancelled", cancelled_callers),
+    ("a_session_that_waits_for_a_lock_does_not_block_other_callers", behind_a_lock),
+    ("behind_a_pool_the_replies_to_a_closed_client_reach_no_other_client", behind_a_pool),
+    ("a_changed_password_is_read_again", password),
+    ("the_error_says_why_the_server_refused_the_connection", refused),
 ];
 
-/// Longer than anything takes: a test that gets here has failed.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The time limit of a test step. A test that reaches it has failed.
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-fn link(url: &str) -> Link {
-    Link::new(url.parse().unwrap(), NoTls)
+fn manager(url: &str) -> ConnectionManager {
+    ConnectionManager::new(url.parse().unwrap(), NoTls)
 }
 
-/// By way of a proxy.
-fn link_by(proxy: &Proxy, site: &Site, connect_timeout: Duration) -> Link {
+/// A manager that connects through a proxy.
+fn manager_through(proxy: &Proxy, database: &TestDatabase, connect_timeout: Duration) -> ConnectionManager {
     let mut settings = Config::new();
-    settings.host("127.0.0.1").port(proxy.port()).user("postgres").dbname(&site.database);
+    settings.host("127.0.0.1").port(proxy.port()).user("postgres").dbname(&database.name);
     settings.connect_timeout(connect_timeout);
-    Link::new(settings, NoTls)
+    ConnectionManager::new(settings, NoTls)
 }
 
-/// A service behind a fence, and how often its handler ran.
+/// A service behind a fence, which counts the calls of its handler.
 struct Service {
     app: Router,
     handled: Arc<AtomicU32>,
 }
 
 impl Service {
-    fn new(link: Link) -> Service {
+    fn new(manager: ConnectionManager) -> Service {
         let handled = Arc::new(AtomicU32::new(0));
-        let fence = FenceLayer::new(PostgresMarks::new(link), |_| Resource::new("report", "42").map(Some));
+        let fence = FenceLayer::new(PostgresMarks::new(manager), |_| Resource::new("report", "42").map(Some));
         let count = Arc::clone(&handled);
         let handler = async move || count.fetch_add(1, Ordering::Relaxed).to_string();
         Service { app: Router::new().fallback(routing::any(handler)).layer(fence), handled }
@@ -75,9 +75,9 @@ impl Service {
         self.app.clone().oneshot(request).await.unwrap().status().as_u16()
     }
 
-    /// The first answer that is not "closed". One that comes before the end of a connection is noticed may be.
-    async fn put_until_open(&self, pass: &Pass) -> u16 {
-        let until = Instant::now() + PATIENCE;
+    /// The first response that is not 503. A request that is sent before the end of a connection is noticed gets a 503.
+    async fn put_until_available(&self, pass: &Pass) -> u16 {
+        let until = Instant::now() + TIME_LIMIT;
         loop {
             match self.put(pass).await {
                 503 if Instant::now() < until => tokio::time::sleep(Duration::from_millis(20)).await,
@@ -91,81 +91,85 @@ impl Service {
     }
 }
 
-fn session_ended(site: &Site) {
-    site.run(async {
-        postgres::setup(&site.client().await).await.unwrap();
-        let service = Service::new(link(&site.url()));
-        let answers = [
+fn session_ended(database: &TestDatabase) {
+    database.run(async {
+        postgres::setup(&database.client().await).await.unwrap();
+        let service = Service::new(manager(&database.url()));
+        let statuses = [
             service.put(&pass(34, 2)).await,
             service.put(&pass(34, 2)).await,
             service.put(&pass(33, 1)).await,
         ];
-        assert_eq!((answers, service.handled()), ([200, 200, 412], 2));
+        assert_eq!((statuses, service.handled()), ([200, 200, 412], 2));
         for token in 35..38 {
-            let database = &site.database;
-            let ended = site.server.sql(&format!(
-                "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = '{database}'"
+            let name = &database.name;
+            let ended = database.server.sql(&format!(
+                "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = '{name}'"
             ));
             assert_eq!(ended, "1", "it has one connection");
-            assert_eq!(service.put_until_open(&pass(token, 2)).await, 200);
-            assert_eq!(service.put(&pass(34, 2)).await, 412, "what was seen is not forgotten");
+            assert_eq!(service.put_until_available(&pass(token, 2)).await, 200);
+            assert_eq!(service.put(&pass(34, 2)).await, 412, "the mark is not lost");
         }
         assert_eq!(service.handled(), 5);
     });
 }
 
-fn away(site: &Site) {
-    // Its own: the others need theirs.
+fn database_stopped(database: &TestDatabase) {
+    // Its own server: this test kills it.
     let server = PostgresServer::start();
-    site.run(async {
-        let link = link(&server.url());
-        postgres::setup(&**link.wire().await.unwrap()).await.unwrap();
-        let service = Service::new(link.clone());
+    database.run(async {
+        let manager = manager(&server.url());
+        postgres::setup(&**manager.connection().await.unwrap()).await.unwrap();
+        let service = Service::new(manager.clone());
         assert_eq!(service.put(&pass(34, 2)).await, 200);
         for token in [35, 36] {
             server.kill();
             let handled = service.handled();
             for _ in 0..50 {
-                assert_eq!(service.put(&pass(token, 2)).await, 503, "without its marks it is closed");
+                assert_eq!(
+                    service.put(&pass(token, 2)).await,
+                    503,
+                    "without its marks the fence refuses requests"
+                );
             }
-            assert_eq!(service.handled(), handled, "and nobody came through");
-            let error = PostgresMarks::new(link.clone()).judge(&pass(token, 2)).await.unwrap_err();
+            assert_eq!(service.handled(), handled, "the handler was not called");
+            let error = PostgresMarks::new(manager.clone()).judge(&pass(token, 2)).await.unwrap_err();
             assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::None));
             assert!(error.to_string().contains("cannot connect to the database"), "{error}");
             server.run_again();
-            assert_eq!(service.put_until_open(&pass(token, 2)).await, 200);
-            assert_eq!(service.put(&pass(token - 1, 2)).await, 412, "the marks have outlived it");
+            assert_eq!(service.put_until_available(&pass(token, 2)).await, 200);
+            assert_eq!(service.put(&pass(token - 1, 2)).await, 412, "the marks outlive the server process");
         }
     });
 }
 
-fn crowd(site: &Site) {
-    site.run(async {
-        postgres::setup(&site.client().await).await.unwrap();
-        let proxy = Proxy::start(site.server.port(), 1).await;
-        let marks = PostgresMarks::new(link_by(&proxy, site, Duration::from_millis(500)));
-        admitted(&marks, &pass(34, 2)).await;
-        // Accepted, and then nothing: the attempt lasts as long as it may.
+fn many_callers(database: &TestDatabase) {
+    database.run(async {
+        postgres::setup(&database.client().await).await.unwrap();
+        let proxy = Proxy::start(database.server.port(), 1).await;
+        let marks = PostgresMarks::new(manager_through(&proxy, database, Duration::from_millis(500)));
+        assert_admitted(&marks, &pass(34, 2)).await;
+        // Connections are accepted and get no reply, so an attempt takes until its timeout.
         proxy.reset();
         proxy.black_hole();
-        let until = Instant::now() + PATIENCE;
-        // Whoever was first found the old connection; that is over when one cannot connect.
+        let until = Instant::now() + TIME_LIMIT;
+        // The first calls still use the old connection. It is gone when connecting fails, which has no effect.
         while marks.judge(&pass(34, 2)).await.unwrap_err().effect() == Effect::Unknown {
             assert!(Instant::now() < until);
         }
         let (before, began) = (proxy.connections(), Instant::now());
-        let crowd: Vec<_> = (0..500).map(|_| judging(&marks, 34)).collect();
-        for one in crowd {
-            assert_eq!(one.await.unwrap().unwrap_err().kind(), ErrorKind::Unavailable);
+        let calls: Vec<_> = (0..500).map(|_| judging(&marks, 34)).collect();
+        for call in calls {
+            assert_eq!(call.await.unwrap().unwrap_err().kind(), ErrorKind::Unavailable);
         }
-        assert!(began.elapsed() < PATIENCE / 2, "one after the other they would wait 250 s");
-        // One at a time, and after each a pause, however long it takes.
+        assert!(began.elapsed() < TIME_LIMIT / 2, "one after the other they would take 250 s");
+        // One attempt at a time, and after each a pause of 250 ms.
         let few = |before: u64, began: Instant| {
             let (made, most) = (proxy.connections() - before, 2 + began.elapsed().as_millis() / 250);
             assert!(u128::from(made) <= most, "{made} connections in {:?}", began.elapsed());
         };
         few(before, began);
-        // Refused at once: nobody waits, and there are still few.
+        // Connections are refused at once: calls do not wait, and there are still few attempts.
         proxy.refuse();
         let (before, began) = (proxy.connections(), Instant::now());
         for _ in 0..500 {
@@ -173,13 +177,13 @@ fn crowd(site: &Site) {
         }
         few(before, began);
         proxy.heal();
-        admitted(&marks, &pass(34, 2)).await;
+        assert_admitted(&marks, &pass(34, 2)).await;
         let before = proxy.connections();
-        let crowd: Vec<_> = (35..135).map(|token| judging(&marks, token)).collect();
-        for one in crowd {
-            one.await.unwrap().unwrap().ok();
+        let calls: Vec<_> = (35..135).map(|token| judging(&marks, token)).collect();
+        for call in calls {
+            call.await.unwrap().unwrap().ok();
         }
-        assert_eq!(proxy.connections(), before, "one connection does for all");
+        assert_eq!(proxy.connections(), before, "all calls share one connection");
     });
 }
 
@@ -188,9 +192,9 @@ fn judging(marks: &PostgresMarks, token: u64) -> tokio::task::JoinHandle<leaseho
     tokio::spawn(async move { marks.judge(&pass(token, 2)).await })
 }
 
-/// Admitted, however slow the machine is.
-async fn admitted(marks: &PostgresMarks, pass: &Pass) {
-    let until = Instant::now() + PATIENCE;
+/// Repeats the call until there is a verdict, and asserts that the pass is admitted.
+async fn assert_admitted(marks: &PostgresMarks, pass: &Pass) {
+    let until = Instant::now() + TIME_LIMIT;
     loop {
         match marks.judge(pass).await {
             Ok(verdict) => return assert!(verdict.is_ok(), "{verdict:?}"),
@@ -200,78 +204,78 @@ async fn admitted(marks: &PostgresMarks, pass: &Pass) {
     }
 }
 
-fn black_hole(site: &Site) {
-    site.run(async {
-        postgres::setup(&site.client().await).await.unwrap();
-        let proxy = Proxy::start(site.server.port(), 1).await;
+fn black_hole(database: &TestDatabase) {
+    database.run(async {
+        postgres::setup(&database.client().await).await.unwrap();
+        let proxy = Proxy::start(database.server.port(), 1).await;
         let marks = PostgresMarks::new(
-            link_by(&proxy, site, Duration::from_millis(500)).timeout(Duration::from_millis(200)),
+            manager_through(&proxy, database, Duration::from_millis(500)).timeout(Duration::from_millis(200)),
         );
-        admitted(&marks, &pass(34, 2)).await;
+        assert_admitted(&marks, &pass(34, 2)).await;
         proxy.black_hole();
         let began = Instant::now();
         let error = marks.judge(&pass(34, 2)).await.unwrap_err();
         assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown), "{error}");
-        assert!(began.elapsed() < PATIENCE / 2, "it does not wait for ever");
-        // From now on nobody waits until the timeout.
-        let until = Instant::now() + PATIENCE;
+        assert!(began.elapsed() < TIME_LIMIT / 2, "it does not wait without a limit");
+        // From now on callers give up before the timeout.
+        let until = Instant::now() + TIME_LIMIT;
         while proxy.connections() == 1 {
             assert!(Instant::now() < until, "the silent connection is kept");
-            drop(impatient(marks.judge(&pass(35, 2))).await);
+            drop(within_a_moment(marks.judge(&pass(35, 2))).await);
         }
         proxy.heal();
-        admitted(&marks, &pass(35, 2)).await;
+        assert_admitted(&marks, &pass(35, 2)).await;
     });
 }
 
-fn nobody_stayed(site: &Site) {
-    site.run(async {
-        let proxy = Proxy::start(site.server.port(), 1).await;
+fn cancelled_callers(database: &TestDatabase) {
+    database.run(async {
+        let proxy = Proxy::start(database.server.port(), 1).await;
         proxy.black_hole();
-        let link = link_by(&proxy, site, PATIENCE);
+        let manager = manager_through(&proxy, database, TIME_LIMIT);
         while proxy.connections() == 0 {
-            assert!(impatient(link.wire()).await.is_none());
+            assert!(within_a_moment(manager.connection()).await.is_none());
         }
         proxy.heal();
-        link.wire().await.unwrap();
-        assert_eq!(proxy.connections(), 1, "the one that was begun");
+        manager.connection().await.unwrap();
+        assert_eq!(proxy.connections(), 1, "the attempt that the cancelled callers started");
     });
 }
 
-/// What comes of it in a moment.
-async fn impatient<T>(work: impl Future<Output = T>) -> Option<T> {
+/// The result, if it comes within 10 ms. Otherwise the future is dropped.
+async fn within_a_moment<T>(work: impl Future<Output = T>) -> Option<T> {
     tokio::time::timeout(Duration::from_millis(10), work).await.ok()
 }
 
-fn behind_a_lock(site: &Site) {
-    site.run(async {
-        let mut client = site.client().await;
+fn behind_a_lock(database: &TestDatabase) {
+    database.run(async {
+        let mut client = database.client().await;
         postgres::setup(&client).await.unwrap();
         let transaction = client.transaction().await.unwrap();
         postgres::admit(&transaction, &pass(34, 2)).await.unwrap();
-        let marks = PostgresMarks::new(link(&site.url()).timeout(Duration::from_millis(200)));
+        let marks = PostgresMarks::new(manager(&database.url()).timeout(Duration::from_millis(200)));
         let error = marks.judge(&pass(35, 2)).await.unwrap_err();
         assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown), "{error}");
-        let until = Instant::now() + PATIENCE;
-        admitted(&marks, &pass_for("report/43", 1, 1)).await;
-        // What waited was cancelled: the next holder does not find a mark that was raised behind its back.
+        let until = Instant::now() + TIME_LIMIT;
+        assert_admitted(&marks, &pass_for("report/43", 1, 1)).await;
+        // The statement that waited was cancelled: it does not raise the mark later.
         let waiting = format!(
             "SELECT count(*) FROM pg_stat_activity WHERE datname = '{}' AND wait_event_type = 'Lock'",
-            site.database
+            database.name
         );
-        while site.server.sql(&waiting) != "0" {
-            assert!(Instant::now() < until, "a session is left behind");
+        while database.server.sql(&waiting) != "0" {
+            assert!(Instant::now() < until, "a session still waits for the lock");
         }
         transaction.commit().await.unwrap();
-        admitted(&marks, &pass(34, 2)).await;
+        assert_admitted(&marks, &pass(34, 2)).await;
     });
 }
 
-/// A pool with one connection to the server; a client with two requests under way, which is cut off after the first answer.
-fn behind_a_pool(site: &Site) {
+/// A pool with one connection to the server. A client sends two requests, and its connection breaks after the first reply.
+fn behind_a_pool(database: &TestDatabase) {
     let server = PostgresServer::start();
     let pool = PgBouncer::start(&server, 1);
-    site.run(async {
+    database.run(async {
         let connect = async || {
             let (client, connection) = tokio_postgres::connect(&server.url(), NoTls).await.unwrap();
             tokio::spawn(connection);
@@ -282,11 +286,11 @@ fn behind_a_pool(site: &Site) {
         let proxy = Proxy::start(pool.port(), 1).await;
         let by = |port| {
             let url = format!("postgres://postgres@127.0.0.1:{port}/postgres");
-            PostgresMarks::new(link(&url).timeout(PATIENCE / 2))
+            PostgresMarks::new(manager(&url).timeout(TIME_LIMIT / 2))
         };
         let (cut, next) = (by(proxy.port()), by(pool.port()));
         for marks in [&cut, &next] {
-            admitted(marks, &pass_for("report/c", 50, 1)).await;
+            assert_admitted(marks, &pass_for("report/c", 50, 1)).await;
         }
         let (a, b) = (one.transaction().await.unwrap(), other.transaction().await.unwrap());
         postgres::admit(&a, &pass_for("report/a", 10, 1)).await.unwrap();
@@ -296,7 +300,7 @@ fn behind_a_pool(site: &Site) {
             tokio::spawn(async move { marks.judge(&pass_for(name, token, 1)).await })
         };
         let is_waiting = || {
-            let until = Instant::now() + PATIENCE;
+            let until = Instant::now() + TIME_LIMIT;
             while server.sql("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'") == "0" {
                 assert!(Instant::now() < until, "a session waits for a mark");
             }
@@ -305,7 +309,7 @@ fn behind_a_pool(site: &Site) {
         tokio::time::sleep(Duration::from_millis(100)).await;
         is_waiting();
         let second = judging(&cut, "report/a", 20);
-        // Long enough to reach the pool, if it is sent before the first answer.
+        // Long enough to reach the pool, if it is sent before the first reply.
         tokio::time::sleep(Duration::from_millis(300)).await;
         b.commit().await.unwrap();
         assert!(first.await.unwrap().unwrap().is_ok());
@@ -317,12 +321,12 @@ fn behind_a_pool(site: &Site) {
         a.commit().await.unwrap();
         let verdict = stale.await.unwrap();
         assert!(!matches!(verdict, Ok(Ok(_))), "a stale token was admitted: {verdict:?}");
-        admitted(&next, &pass_for("report/c", 51, 1)).await;
+        assert_admitted(&next, &pass_for("report/c", 51, 1)).await;
     });
 }
 
-fn password(site: &Site) {
-    // Its own: the others come without a password.
+fn password(database: &TestDatabase) {
+    // Its own server: the other tests use no password.
     let server = PostgresServer::start();
     let file = server.folder().join("password");
     let set = |password: &str| {
@@ -332,35 +336,35 @@ fn password(site: &Site) {
     server.sql("CREATE ROLE app LOGIN");
     server.require_passwords();
     set("first");
-    site.run(async {
-        let link = link(&server.url().replace("postgres@", "app@")).password_file(&file);
+    database.run(async {
+        let manager = manager(&server.url().replace("postgres@", "app@")).password_file(&file);
         let end = async || {
-            let wire = link.wire().await.unwrap();
+            let connection = manager.connection().await.unwrap();
             server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app'");
-            let until = Instant::now() + PATIENCE;
-            while !wire.is_closed() {
+            let until = Instant::now() + TIME_LIMIT;
+            while !connection.is_closed() {
                 assert!(Instant::now() < until, "it is noticed");
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
         set("second");
         end().await;
-        link.wire().await.unwrap();
+        manager.connection().await.unwrap();
         std::fs::remove_file(&file).unwrap();
         end().await;
-        let error = link.wire().await.unwrap_err();
+        let error = manager.connection().await.unwrap_err();
         assert!(error.kind() == ErrorKind::Denied && error.to_string().contains("password"), "{error}");
     });
 }
 
-fn refused(site: &Site) {
-    site.run(async {
+fn refused(database: &TestDatabase) {
+    database.run(async {
         for (url, kind, why) in [
-            (site.url() + "_not", ErrorKind::Invalid, "does not exist"),
-            (site.url_of("nobody"), ErrorKind::Denied, "nobody"),
-            (site.url(), ErrorKind::Unsupported, "set it up first"),
+            (database.url() + "_not", ErrorKind::Invalid, "does not exist"),
+            (database.url_of("nobody"), ErrorKind::Denied, "nobody"),
+            (database.url(), ErrorKind::Unsupported, "no fence yet"),
         ] {
-            let marks = PostgresMarks::new(link(&url));
+            let marks = PostgresMarks::new(manager(&url));
             let error = marks.judge(&pass(34, 2)).await.unwrap_err();
             assert!(error.kind() == kind && error.to_string().contains(why), "{error:?}");
         }

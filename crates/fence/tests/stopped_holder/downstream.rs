@@ -1,4 +1,4 @@
-//! Where the effect is, and who checks it. Each is prepared and read by the test, and written by the processes.
+//! The downstreams: where the processes write. The test prepares and reads them.
 
 use std::io::{Read as _, Write as _};
 
@@ -9,24 +9,24 @@ use tokio_postgres::NoTls;
 
 use crate::servers::Servers;
 
-/// A downstream.
-pub(crate) struct Check {
+/// A system that is written to.
+pub(crate) struct Downstream {
     pub(crate) name: &'static str,
-    /// Makes a place to write to; answers what a process has to know to find it. It ends with `#` and the id.
+    /// Creates a target to write to. Returns its address, which ends with `#` and the id.
     pub(crate) prepare: fn(&Servers) -> String,
     pub(crate) read: fn(&Servers, &str) -> String,
-    /// Whether anyone looks at the token.
+    /// Whether it checks the token.
     pub(crate) fenced: bool,
 }
 
-pub(crate) const CHECKS: &[Check] = &[
-    Check { name: "postgres function", prepare: postgres_function, read: read_postgres, fenced: true },
-    Check { name: "postgres trigger", prepare: postgres_trigger, read: read_postgres, fenced: true },
-    Check { name: "sqlite", prepare: sqlite_plain, read: read_sqlite, fenced: true },
-    Check { name: "sqlite trigger", prepare: sqlite_trigger, read: read_sqlite, fenced: true },
-    Check { name: "redis", prepare: redis, read: read_redis, fenced: true },
-    Check { name: "http", prepare: http_service, read: read_http, fenced: true },
-    Check { name: "nobody", prepare: redis, read: read_redis, fenced: false },
+pub(crate) const DOWNSTREAMS: &[Downstream] = &[
+    Downstream { name: "postgres function", prepare: postgres_function, read: read_postgres, fenced: true },
+    Downstream { name: "postgres trigger", prepare: postgres_trigger, read: read_postgres, fenced: true },
+    Downstream { name: "sqlite", prepare: sqlite_plain, read: read_sqlite, fenced: true },
+    Downstream { name: "sqlite trigger", prepare: sqlite_trigger, read: read_sqlite, fenced: true },
+    Downstream { name: "redis", prepare: redis, read: read_redis, fenced: true },
+    Downstream { name: "http", prepare: http_service, read: read_http, fenced: true },
+    Downstream { name: "redis without a fence", prepare: redis, read: read_redis, fenced: false },
 ];
 
 fn id_of(target: &str) -> &str {
@@ -101,23 +101,23 @@ fn read_http(servers: &Servers, target: &str) -> String {
     servers.reports.lock().unwrap()[id_of(target)].clone()
 }
 
-/// Writes, as the process that has the pass. It does not look at its lease: that is the point.
-pub(crate) async fn write(check: &str, target: &str, pass: &Pass, body: &str) -> Result<(), Error> {
-    let (place, id) = target.rsplit_once('#').unwrap();
-    match check {
-        "postgres function" | "postgres trigger" => write_postgres(check, place, id, pass, body).await,
-        "sqlite" | "sqlite trigger" => write_sqlite(check, file(target), id, pass, body),
+/// Writes under a pass. It does not check the lease first: the test is about writers that do not know of their loss.
+pub(crate) async fn write(downstream: &str, target: &str, pass: &Pass, body: &str) -> Result<(), Error> {
+    let (address, id) = target.rsplit_once('#').unwrap();
+    match downstream {
+        "postgres function" | "postgres trigger" => write_postgres(downstream, address, id, pass, body).await,
+        "sqlite" | "sqlite trigger" => write_sqlite(downstream, file(target), id, pass, body),
         "redis" => {
-            let mut connection = connect_redis(place).await;
+            let mut connection = connect_redis(address).await;
             Fence::new().set(pass, format!("report:{id}"), body)?.run(&mut connection).await.map(drop)
         }
-        "nobody" => {
-            let mut connection = connect_redis(place).await;
+        "redis without a fence" => {
+            let mut connection = connect_redis(address).await;
             let set: redis::RedisResult<()> =
                 redis::cmd("SET").arg(format!("report:{id}")).arg(body).query_async(&mut connection).await;
             set.map_err(|error| Error::new(ErrorKind::Unavailable, error.to_string()))
         }
-        "http" => write_http(place, id, pass, body),
+        "http" => write_http(address, id, pass, body),
         other => panic!("there is no downstream {other}"),
     }
 }
@@ -132,13 +132,13 @@ async fn connect(url: &str) -> Result<tokio_postgres::Client, tokio_postgres::Er
     Ok(client)
 }
 
-async fn write_postgres(check: &str, url: &str, id: &str, pass: &Pass, body: &str) -> Result<(), Error> {
+async fn write_postgres(downstream: &str, url: &str, id: &str, pass: &Pass, body: &str) -> Result<(), Error> {
     let mut client = connect(url).await.unwrap();
     let transaction = client.transaction().await.unwrap();
-    if check == "postgres function" {
+    if downstream == "postgres function" {
         postgres::admit(&transaction, pass).await?;
     } else {
-        // By hand, as any client would: the trigger is the one to refuse.
+        // With set_config, as a client without this crate does it. The trigger refuses.
         let show = "SELECT set_config('leasehold.pass', $1, true)";
         transaction.execute(show, &[&pass.to_string()]).await.unwrap();
     }
@@ -149,12 +149,12 @@ async fn write_postgres(check: &str, url: &str, id: &str, pass: &Pass, body: &st
     transaction.commit().await.map_err(|error| postgres::explain(error, pass))
 }
 
-fn write_sqlite(check: &str, file: &str, id: &str, pass: &Pass, body: &str) -> Result<(), Error> {
+fn write_sqlite(downstream: &str, file: &str, id: &str, pass: &Pass, body: &str) -> Result<(), Error> {
     let mut database = Connection::open(file).unwrap();
     database.busy_timeout(std::time::Duration::from_secs(20)).unwrap();
     let transaction = database.transaction().unwrap();
     let upsert = format!("INSERT OR REPLACE INTO report_{id} VALUES ({id}, ?1)");
-    if check == "sqlite" {
+    if downstream == "sqlite" {
         sqlite::admit(&transaction, pass)?;
         transaction.execute(&upsert, [body]).unwrap();
     } else {
@@ -164,8 +164,8 @@ fn write_sqlite(check: &str, file: &str, id: &str, pass: &Pass, body: &str) -> R
     Ok(())
 }
 
-/// A client of no library at all: only the headers are ours.
-pub(crate) fn write_http(place: &str, id: &str, pass: &Pass, body: &str) -> Result<(), Error> {
+/// An HTTP client without a library. Only the headers come from this crate.
+pub(crate) fn write_http(address: &str, id: &str, pass: &Pass, body: &str) -> Result<(), Error> {
     let mut headers = ::http::HeaderMap::new();
     http::show(&mut headers, pass);
     let mut request = format!(
@@ -176,15 +176,15 @@ pub(crate) fn write_http(place: &str, id: &str, pass: &Pass, body: &str) -> Resu
         request.push_str(&format!("{name}: {}\r\n", value.to_str().unwrap()));
     }
     request.push_str(&format!("\r\n{body}"));
-    let mut stream = std::net::TcpStream::connect(place.strip_prefix("http://").unwrap()).unwrap();
+    let mut stream = std::net::TcpStream::connect(address.strip_prefix("http://").unwrap()).unwrap();
     stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let mut response = String::new();
+    stream.read_to_string(&mut response).unwrap();
+    let (head, body) = response.split_once("\r\n\r\n").unwrap();
     if head.starts_with("HTTP/1.1 200") {
         return Ok(());
     }
-    assert!(head.starts_with("HTTP/1.1 412"), "{answer}");
+    assert!(head.starts_with("HTTP/1.1 412"), "{response}");
     let problem: serde_json::Value = serde_json::from_str(body).unwrap();
     let number = |name: &str| problem[name].as_str().unwrap().parse().unwrap();
     Err(Error::stale(number("presented"), number("highest")))

@@ -1,22 +1,22 @@
-//! Rebase, and the format of the fence itself.
+//! Rebases, and the format of the fence.
 
 use leasehold_core::{ErrorKind, Resource};
 use leasehold_fence::{Rebase, postgres, rule};
 
 use crate::{
     common::{pass, token},
-    site::{Site, Test, connect},
+    test_database::{Test, TestDatabase, connect},
 };
 
 pub(crate) const TESTS: &[Test] = &[
-    ("a_rebase_lets_smaller_numbers_in_keeps_the_former_out_and_is_audited", rebase),
-    ("any_number_may_set_up_at_once", at_once),
+    ("after_a_rebase_smaller_tokens_are_admitted_former_ones_are_refused_and_it_is_audited", rebase),
+    ("many_clients_can_call_setup_at_once", at_once),
     ("a_newer_format_is_refused", newer),
 ];
 
-fn rebase(site: &Site) {
-    site.run(async {
-        let client = site.client().await;
+fn rebase(database: &TestDatabase) {
+    database.run(async {
+        let client = database.client().await;
         postgres::setup(&client).await.unwrap();
         let resource: Resource = "report/42".parse().unwrap();
         let to = |to, ceiling: Option<u64>| Rebase {
@@ -49,7 +49,7 @@ fn rebase(site: &Site) {
                 "{error}"
             );
         }
-        // Whatever is asked of a mark that was moved before, the function does what the rule says, and says the same.
+        // For any rebase of a mark that was moved before, the function has the same result and error text as the rule.
         for (number, ceiling) in [(400, None), (300, None), (300, Some(501)), (550, None), (540, Some(550))] {
             let wish = to(number, ceiling);
             let mark = postgres::mark(&client, &resource).await.unwrap().unwrap();
@@ -71,12 +71,12 @@ fn rebase(site: &Site) {
     let audit = "SELECT by, role, why, resource, was, now, ceiling FROM leasehold_fence.audit ORDER BY id";
     let moves = ["1000000|400|500200", "500|550|500200", "550|540|550", "545|600000|"];
     let rows = moves.map(|numbers| format!("ann|postgres|to etcd|report/42|{numbers}"));
-    assert_eq!(site.psql(audit).unwrap(), rows.join("\n"));
+    assert_eq!(database.psql(audit).unwrap(), rows.join("\n"));
 }
 
-fn at_once(site: &Site) {
-    site.run(async {
-        let url = site.url();
+fn at_once(database: &TestDatabase) {
+    database.run(async {
+        let url = database.url();
         #[expect(clippy::disallowed_methods, reason = "a test has a runtime")]
         let tasks: Vec<_> = (0..6)
             .map(|_| {
@@ -87,13 +87,13 @@ fn at_once(site: &Site) {
         for task in tasks {
             task.await.unwrap().unwrap();
         }
-        postgres::enter(&site.client().await, &pass(1, 1)).await.unwrap();
+        postgres::enter(&database.client().await, &pass(1, 1)).await.unwrap();
     });
 }
 
-fn newer(site: &Site) {
-    site.run(async {
-        let client = site.client().await;
+fn newer(database: &TestDatabase) {
+    database.run(async {
+        let client = database.client().await;
         postgres::setup(&client).await.unwrap();
         client.batch_execute("UPDATE leasehold_fence.format SET version = 2").await.unwrap();
         let error = postgres::setup(&client).await.unwrap_err();

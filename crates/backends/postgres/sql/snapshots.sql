@@ -1,8 +1,8 @@
--- Resources as they are now, in one look. What has ended is left out, not dropped.
+-- The state of resources, read in one statement. What has expired is left out of the result and not deleted.
 --
--- takes  $1 keys, $2 how many holders and places to list of each, $3 the request id
--- gives  for each resource a row 'resource', then its holders by token, then the head of its line; the request id in each.
---        If there is nothing, one row of nulls with the request id.
+-- takes  $1 keys, $2 the most holders and the most waiters to list for each, $3 the request id
+-- gives  for each resource one row with part 1, then its holders by token (part 2), then the head of its queue (part 3),
+--        each with the request id. If there are no resources, one row of nulls with the request id.
 WITH now AS MATERIALIZED (
     SELECT clock_timestamp() AS moment
 ), page AS MATERIALIZED (

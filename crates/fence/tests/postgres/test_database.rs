@@ -11,20 +11,21 @@ use std::{
 use leasehold_testkit::servers::PostgresServer;
 use tokio_postgres::{Client, NoTls};
 
-/// A test, and what it is called.
-pub(crate) type Test = (&'static str, fn(&Site));
+/// The name of a test, and its function.
+pub(crate) type Test = (&'static str, fn(&TestDatabase));
 
-pub(crate) struct Site {
+/// The database of one test.
+pub(crate) struct TestDatabase {
     pub(crate) server: Arc<PostgresServer>,
-    pub(crate) database: String,
+    pub(crate) name: String,
 }
 
-impl Site {
-    pub(crate) fn new(server: &Arc<PostgresServer>) -> Site {
+impl TestDatabase {
+    pub(crate) fn new(server: &Arc<PostgresServer>) -> TestDatabase {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let database = format!("test_{}", NEXT.fetch_add(1, Ordering::Relaxed));
-        server.sql(&format!("CREATE DATABASE {database}"));
-        Site { server: Arc::clone(server), database }
+        let name = format!("test_{}", NEXT.fetch_add(1, Ordering::Relaxed));
+        server.sql(&format!("CREATE DATABASE {name}"));
+        TestDatabase { server: Arc::clone(server), name }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -32,14 +33,14 @@ impl Site {
     }
 
     pub(crate) fn url_of(&self, role: &str) -> String {
-        format!("postgres://{role}@127.0.0.1:{}/{}", self.server.port(), self.database)
+        format!("postgres://{role}@127.0.0.1:{}/{}", self.server.port(), self.name)
     }
 
     pub(crate) async fn client(&self) -> Client {
         connect(&self.url()).await
     }
 
-    /// What the plain program says: its output, or its complaint.
+    /// Runs a script with `psql`. Returns its output, or its error output.
     pub(crate) fn psql(&self, script: &str) -> Result<String, String> {
         psql(&self.url(), script)
     }

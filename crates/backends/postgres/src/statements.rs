@@ -1,0 +1,36 @@
+//! The statements of the verbs, with the name of the schema put in.
+
+use crate::schema::in_schema;
+
+/// The statements that the backend sends.
+///
+/// The last parameter and the last column of each is the request id (ADR 0033). The statement returns it, not the function
+/// that it calls, so that a client can also use the functions of the previous release.
+pub(crate) struct Statements {
+    pub(crate) acquire: String,
+    pub(crate) renew: String,
+    pub(crate) release: String,
+    pub(crate) watch: String,
+    pub(crate) order: String,
+    pub(crate) snapshots: String,
+    pub(crate) list: String,
+    pub(crate) audit: String,
+}
+
+impl Statements {
+    pub(crate) fn new(schema: &str) -> Statements {
+        let named = |sql| in_schema(sql, schema);
+        Statements {
+            acquire: named(
+                "SELECT *, $15::bigint FROM leasehold.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)",
+            ),
+            renew: named("SELECT *, $5::bigint FROM leasehold.renew($1, $2, $3, $4)"),
+            release: named("SELECT leasehold.release($1, $2, $3, $4), $5::bigint"),
+            watch: named("SELECT leasehold.watch($1, $2, $3, $4, $5), $6::bigint"),
+            order: named("SELECT *, $7::bigint FROM leasehold.command($1, $2, $3, $4, $5, $6)"),
+            snapshots: named(include_str!("../sql/snapshots.sql")),
+            list: named(include_str!("../sql/list.sql")),
+            audit: named(include_str!("../sql/audit.sql")),
+        }
+    }
+}
