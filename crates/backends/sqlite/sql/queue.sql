@@ -1,3 +1,5 @@
+-- The queue of a resource: claims that wait, by arrival (table `place`).
+
 -- name: find
 -- takes  ?1 resource, ?2 owner
 -- gives  arrival, ends
@@ -5,7 +7,7 @@ SELECT arrival, ends FROM place WHERE resource = ?1 AND owner = ?2;
 
 -- name: last
 -- takes  ?1 resource
--- gives  the arrival of the last in line, if there is one
+-- gives  the arrival of the last claim in the queue, or null
 SELECT max(arrival) FROM place WHERE resource = ?1;
 
 -- name: insert
@@ -17,26 +19,26 @@ INSERT INTO place (resource, arrival, owner, ends, weight, since, holder) VALUES
 -- gives  arrival, since
 DELETE FROM place WHERE resource = ?1 AND owner = ?2 RETURNING arrival, since;
 
--- name: settle
+-- name: remove_expired
 -- takes  ?1 resource, ?2 now
--- gives  owner of each that has ended
+-- gives  the owner of each place that was removed
 DELETE FROM place WHERE resource = ?1 AND ends <= ?2 RETURNING owner;
 
--- name: prolong
+-- name: extend
 -- takes  ?1 resource, ?2 arrival, ?3 ends
 UPDATE place SET ends = ?3 WHERE resource = ?1 AND arrival = ?2;
 
 -- name: head
--- takes  ?1 resource, ?2 how many
--- gives  arrival, weight, owner, ends from the head of the line
+-- takes  ?1 resource, ?2 limit
+-- gives  arrival, weight, owner, ends; from the head of the queue
 SELECT arrival, weight, owner, ends FROM place WHERE resource = ?1 ORDER BY arrival LIMIT ?2;
 
 -- name: list
--- takes  ?1 resource, ?2 now, ?3 how many
--- gives  the place as others see it, from the head of the line
+-- takes  ?1 resource, ?2 now, ?3 limit
+-- gives  what `inspect` shows of each place, without the owner token; from the head of the queue
 SELECT holder, weight, since, ends FROM place WHERE resource = ?1 AND ends > ?2 ORDER BY arrival LIMIT ?3;
 
 -- name: count
 -- takes  ?1 resource, ?2 now
--- gives  how many wait
+-- gives  the number of places
 SELECT count(*) FROM place WHERE resource = ?1 AND ends > ?2;

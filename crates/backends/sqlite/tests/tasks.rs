@@ -1,4 +1,4 @@
-//! Many tasks of one process, and what the file keeps when they have gone.
+//! Many tasks of one process, and what stays in the file afterwards.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test is a program of its own")]
 
 mod common;
@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use common::{TTL, check_file, claim, granted, obtain, open};
+use common::{TTL, acquire_and_wait, check_file, claim, granted, open};
 use leasehold::testing::ManualTime;
 use leasehold_core::{
     Backend, Cursor, Handover, Listing, Query, ReleaseRequest, RenewRequest, Renewal, Share, Snapshot,
@@ -19,27 +19,31 @@ use leasehold_core::{
 };
 use leasehold_sqlite::{Config, Durability, Sqlite};
 
-async fn crowd(config: Config, tasks: usize, turns: usize) {
+async fn contend(config: Config, tasks: usize, rounds: usize) {
     let backend = Arc::new(open(config));
-    let (inside, served) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (inside, finished) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let all: Vec<_> = (0..tasks)
         .map(|task| {
-            let (backend, inside, served) = (Arc::clone(&backend), Arc::clone(&inside), Arc::clone(&served));
+            let (backend, inside, finished) =
+                (Arc::clone(&backend), Arc::clone(&inside), Arc::clone(&finished));
             tokio::spawn(async move {
-                for turn in 0..turns {
-                    // Half of them for one room with three places, the others each for a thing of its own.
-                    let shared = (task + turn) % 2 == 0;
+                for round in 0..rounds {
+                    // Half of the claims share one resource of capacity 3, the others each have their own.
+                    let is_shared = (task + round) % 2 == 0;
                     let mut claim =
-                        claim(&if shared { "room".to_owned() } else { format!("own/{task}") }).queued();
-                    claim.share = if shared { Share::new(1, 3).unwrap() } else { Share::WHOLE };
-                    obtain(&backend, &claim).await;
-                    if shared {
-                        assert!(inside.fetch_add(1, Ordering::SeqCst) < 3, "more than three are inside");
+                        claim(&if is_shared { "shared".to_owned() } else { format!("own/{task}") }).queued();
+                    claim.share = if is_shared { Share::new(1, 3).unwrap() } else { Share::WHOLE };
+                    acquire_and_wait(&backend, &claim).await;
+                    if is_shared {
+                        assert!(
+                            inside.fetch_add(1, Ordering::SeqCst) < 3,
+                            "more than three hold at the same time"
+                        );
                         tokio::task::yield_now().await;
                         inside.fetch_sub(1, Ordering::SeqCst);
                     }
                     backend.release(&ReleaseRequest::new(claim.reference())).await.unwrap();
-                    served.fetch_add(1, Ordering::SeqCst);
+                    finished.fetch_add(1, Ordering::SeqCst);
                 }
             })
         })
@@ -47,14 +51,14 @@ async fn crowd(config: Config, tasks: usize, turns: usize) {
     for task in all {
         task.await.unwrap();
     }
-    assert_eq!(served.load(Ordering::SeqCst), tasks * turns);
+    assert_eq!(finished.load(Ordering::SeqCst), tasks * rounds);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn tasks_on_many_threads_share_commits_and_never_overlap() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("leases.db");
-    crowd(Config::new(&file), 64, 20).await;
+    contend(Config::new(&file), 64, 20).await;
     check_file(&file);
 }
 
@@ -62,8 +66,8 @@ async fn tasks_on_many_threads_share_commits_and_never_overlap() {
 async fn tasks_on_one_thread_share_commits_and_never_overlap() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("leases.db");
-    crowd(Config::new(&file), 64, 20).await;
-    crowd(Config::new(&file).durability(Durability::Full), 16, 4).await;
+    contend(Config::new(&file), 64, 20).await;
+    contend(Config::new(&file).durability(Durability::Full), 16, 4).await;
     check_file(&file);
 }
 
@@ -79,13 +83,15 @@ async fn a_whole_batch_is_renewed_in_one_call() {
     let renewed = backend.renew(&held).await;
     assert_eq!(renewed.len(), 1000);
     assert!(
-        renewed.iter().all(|renewal| matches!(renewal, Ok(Renewal::Renewed(kept)) if kept.remaining > TTL))
+        renewed
+            .iter()
+            .all(|renewal| matches!(renewal, Ok(Renewal::Renewed(renewed)) if renewed.remaining > TTL))
     );
 }
 
-/// Tasks come and go in the middle of everything; nobody is left waiting for an answer.
+/// Tasks are cancelled at any point; every other task gets its reply.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn cancelled_tasks_keep_nobody_waiting() {
+async fn a_cancelled_task_keeps_no_other_task_waiting() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("leases.db");
     let backend = Arc::new(open(Config::new(&file)));
@@ -106,21 +112,22 @@ async fn cancelled_tasks_keep_nobody_waiting() {
             .collect();
         tasks.iter().skip(1).step_by(5).for_each(tokio::task::JoinHandle::abort);
         for task in tasks {
-            let ended = tokio::time::timeout(Duration::from_secs(20), task).await.expect("it is answered");
+            let ended =
+                tokio::time::timeout(Duration::from_secs(20), task).await.expect("the task gets its reply");
             assert!(ended.is_ok() || ended.is_err_and(|error| error.is_cancelled()));
         }
     }
     check_file(&file);
 }
 
-/// Rows in the table of resources.
+/// The number of rows in the table of resources.
 fn rows(file: &std::path::Path) -> i64 {
     let file = rusqlite::Connection::open(file).unwrap();
     file.query_row("SELECT count(*) FROM resource", [], |row| row.get(0)).unwrap()
 }
 
-/// Resources that nobody uses any more are swept away, a few with each new one; tokens never come back, not even if
-/// the calendar does.
+/// Idle resources are removed, a few with each new one. No token is given out twice, not even if the wall
+/// clock goes back.
 #[tokio::test]
 async fn the_file_does_not_grow_without_bound() {
     let directory = tempfile::tempdir().unwrap();
@@ -136,7 +143,7 @@ async fn the_file_does_not_grow_without_bound() {
         if number % 2 == 0 {
             backend.release(&ReleaseRequest::new(claim.reference()).with_tombstone(TTL)).await.unwrap();
         }
-        time.jump(Duration::from_secs(10)); // ten seconds each: 360 are remembered for an hour
+        time.jump(Duration::from_secs(10)); // ten seconds each: an hour of them is 360 rows
         if number % 500 == 0 {
             most = most.max(rows(&file));
         }
@@ -144,15 +151,15 @@ async fn the_file_does_not_grow_without_bound() {
     assert!(most < 600, "{most} rows");
     check_file(&file);
     drop(backend);
-    let early = ManualTime::new(); // the calendar of this one is as it was at the beginning
+    let early = ManualTime::new(); // its wall clock is as it was at the beginning
     let backend = Sqlite::open(Config::new(&file).pretend_boot("later"), Arc::new(early)).unwrap();
     let again = granted(&backend, &claim("first")).await.token;
     assert!(again > token, "{again:?} after {token:?}");
 }
 
-/// A line of many thousands costs a claim what a short one costs.
+/// A claim costs the same in a queue of thousands as in a short one.
 #[tokio::test]
-async fn a_long_line_is_no_slower_than_a_short_one() {
+async fn a_long_queue_is_no_slower_than_a_short_one() {
     let directory = tempfile::tempdir().unwrap();
     let backend = open(Config::new(directory.path().join("leases.db")));
     let holder = claim("busy");
@@ -171,17 +178,19 @@ async fn a_long_line_is_no_slower_than_a_short_one() {
         assert!(matches!(renewed, Renewal::Queued { .. }));
     }
     assert!(time.elapsed() < Duration::from_secs(5), "{:?} for 500", time.elapsed());
-    let heir = claim("busy").queued().taking_over(Handover::from(long[0].owner));
-    assert!(matches!(backend.acquire(&heir).await.unwrap(), Verdict::Blocked(blocked) if blocked.ahead == 0));
+    let successor = claim("busy").queued().taking_over(Handover::from(long[0].owner));
+    assert!(
+        matches!(backend.acquire(&successor).await.unwrap(), Verdict::Blocked(blocked) if blocked.ahead == 0)
+    );
     backend.release(&ReleaseRequest::new(holder.reference())).await.unwrap();
-    granted(&backend, &heir).await;
+    granted(&backend, &successor).await;
     let page = backend.inspect(&Query::Resources(Listing::of("test/"))).await.unwrap().into_snapshots();
     assert_eq!((page[0].queue_length, page[0].queue.len()), (1999, Snapshot::LISTED_MAX));
 }
 
-/// Someone without a place hears of any change; of someone else's resource, nothing.
+/// A waiter without a place is woken by every change of its resource, and by no change of another one.
 #[tokio::test]
-async fn watchers_hear_of_changes_and_of_nothing_else() {
+async fn a_watcher_is_woken_by_changes_of_its_resource_alone() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("leases.db");
     let (here, there) = (open(Config::new(&file)), open(Config::new(&file)));
@@ -193,14 +202,15 @@ async fn watchers_hear_of_changes_and_of_nothing_else() {
     assert!(quiet.is_err(), "nothing happened");
     granted(&there, &claim("another")).await;
     let quiet = tokio::time::timeout(Duration::from_millis(300), &mut waiting).await;
-    assert!(quiet.is_err(), "not to this one");
+    assert!(quiet.is_err(), "another resource changed");
     granted(&there, &claim("watched")).await;
-    tokio::time::timeout(Duration::from_secs(10), &mut waiting).await.expect("it hears").unwrap();
+    tokio::time::timeout(Duration::from_secs(10), &mut waiting).await.expect("the watcher is woken").unwrap();
 }
 
-/// Whoever comes again at once is always faster than the thread that writes the log back: it must wait for it.
+/// A caller that writes without pause is always faster than the writer thread, so it has to wait for the
+/// checkpoint.
 #[tokio::test]
-async fn a_lone_caller_that_never_pauses_lets_the_log_begin_anew() {
+async fn a_caller_that_never_pauses_lets_the_writer_thread_run_its_checkpoint() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("leases.db");
     let backend = open(Config::new(&file));
@@ -209,7 +219,7 @@ async fn a_lone_caller_that_never_pauses_lets_the_log_begin_anew() {
         granted(&backend, &claim).await;
         backend.release(&ReleaseRequest::new(claim.reference())).await.unwrap();
     }
-    // It is time after 300 commits; what comes after the next one has waited for it.
+    // The checkpoint is due after 300 commits. The write after the next one has waited for it.
     let logs = "SELECT value FROM meta WHERE name = 'logs'";
     let logs: i64 = rusqlite::Connection::open(&file).unwrap().query_row(logs, [], |row| row.get(0)).unwrap();
     assert_eq!(logs, 1);

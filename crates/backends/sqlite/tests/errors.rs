@@ -1,4 +1,4 @@
-//! Bad input and bad days: one clear error each, and nothing lost.
+//! Wrong input and failures of the disk or of other processes: one clear error each, and nothing is lost.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test is a program of its own")]
 
 mod common;
@@ -27,7 +27,7 @@ fn refused(path: &Path) -> Error {
 }
 
 #[tokio::test]
-async fn directories_are_made_and_nobody_else_may_look() {
+async fn directories_are_created_and_only_the_owner_may_read_them() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("a/b/leases.db");
     granted(&open(Config::new(&file)), &claim("x")).await;
@@ -39,7 +39,7 @@ async fn directories_are_made_and_nobody_else_may_look() {
 }
 
 #[tokio::test]
-async fn a_file_made_for_a_group_stays_so() {
+async fn the_files_beside_the_database_have_its_permissions() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("leases.db");
     fs::write(&file, "").unwrap();
@@ -55,7 +55,7 @@ async fn a_file_made_for_a_group_stays_so() {
 async fn a_file_that_is_not_a_database_is_refused_and_left_as_it_is() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("notes.txt");
-    let text = "dear diary, ".repeat(1000);
+    let text = "some other text, ".repeat(1000);
     fs::write(&file, &text).unwrap();
     let error = refused(&file);
     assert_eq!(error.kind(), ErrorKind::Corrupt);
@@ -80,7 +80,7 @@ async fn the_database_of_another_program_is_refused_and_left_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_directory_is_no_file_and_a_file_is_no_directory() {
+async fn a_path_that_is_not_that_of_a_file_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     assert_eq!(refused(directory.path()).kind(), ErrorKind::Invalid);
     let file = directory.path().join("file");
@@ -112,7 +112,8 @@ async fn a_newer_format_is_refused_with_both_versions_named() {
     assert!(error.to_string().contains("version 7, this one knows 1"), "{error}");
 }
 
-/// The next format may add columns and tables; this version goes on beside it, and keeps what it does not know.
+/// A later format may add columns and tables. This version keeps working with the file, and leaves those
+/// alone.
 #[tokio::test]
 async fn this_version_and_the_next_share_a_file() {
     let directory = tempfile::tempdir().unwrap();
@@ -137,22 +138,22 @@ async fn this_version_and_the_next_share_a_file() {
     granted(&open(Config::new(&file)), &claim("after")).await;
     let format: i64 =
         next.query_row("SELECT value FROM meta WHERE name = 'format'", [], |row| row.get(0)).unwrap();
-    assert_eq!(format, 2, "the older one does not claim to have written it");
+    assert_eq!(format, 2, "the older version does not change the format");
 }
 
 #[tokio::test]
 async fn a_directory_that_cannot_be_written_is_denied() {
     let directory = tempfile::tempdir().unwrap();
-    let place = directory.path().join("sealed");
-    let (new, old) = (place.join("new.db"), place.join("old.db"));
+    let sealed = directory.path().join("sealed");
+    let (new, old) = (sealed.join("new.db"), sealed.join("old.db"));
     let mounted = if is_privileged() {
-        let mounted = Mounted::new(&place, "-t tmpfs -o size=4m tmpfs");
+        let mounted = Mounted::new(&sealed, "-t tmpfs -o size=4m tmpfs");
         drop(open(Config::new(&old)));
-        shell(&format!("mount -o remount,ro '{}'", place.display()));
+        shell(&format!("mount -o remount,ro '{}'", sealed.display()));
         Some(mounted)
     } else {
         drop(open(Config::new(&old)));
-        fs::set_permissions(&place, fs::Permissions::from_mode(0o500)).unwrap();
+        fs::set_permissions(&sealed, fs::Permissions::from_mode(0o500)).unwrap();
         fs::set_permissions(&old, fs::Permissions::from_mode(0o400)).unwrap();
         None
     };
@@ -163,9 +164,9 @@ async fn a_directory_that_cannot_be_written_is_denied() {
     drop(mounted);
 }
 
-/// Every verb says so once; then the backend goes on with whatever is at the path.
+/// One request fails; then the backend opens the file that is at the path now.
 #[tokio::test]
-async fn a_deleted_file_is_told_once_and_made_anew() {
+async fn a_deleted_file_is_reported_once_and_created_again() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("leases.db");
     let backend = open(Config::new(&file));
@@ -178,15 +179,15 @@ async fn a_deleted_file_is_told_once_and_made_anew() {
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::None));
     assert!(error.to_string().contains("deleted or replaced"), "{error}");
     let renewed = backend.renew(&[RenewRequest::new(mine.reference(), TTL)]).await.remove(0).unwrap();
-    assert!(matches!(renewed, Renewal::Gone { .. }), "the holder is told: {renewed:?}");
-    assert!(granted(&backend, &claim("x")).await.token > before, "tokens go on by the calendar");
+    assert!(matches!(renewed, Renewal::Gone { .. }), "the holder learns that its lease is gone: {renewed:?}");
+    assert!(granted(&backend, &claim("x")).await.token > before, "tokens still grow, by the wall clock");
     let seen = backend.inspect(&Query::One(resource("x"))).await.unwrap().into_snapshots().remove(0);
     assert_eq!(seen.holder_count, 1);
     check_file(&file);
 }
 
 #[tokio::test]
-async fn a_file_put_in_its_place_is_noticed() {
+async fn another_file_at_the_same_path_is_noticed() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("leases.db");
     let backend = open(Config::new(&file));
@@ -203,9 +204,10 @@ async fn a_file_put_in_its_place_is_noticed() {
     granted(&backend, &claim("x")).await;
 }
 
-/// Someone fills the disk: what needs more room is refused without effect, what is held goes on and is given back.
+/// On a full disk, a claim that needs more space is refused without effect. A lease that is held can be
+/// renewed and released.
 #[tokio::test]
-async fn a_full_disk_refuses_new_claims_and_keeps_the_old_ones() {
+async fn a_full_disk_refuses_new_claims_and_keeps_those_that_hold() {
     if !is_privileged() {
         return;
     }
@@ -215,19 +217,19 @@ async fn a_full_disk_refuses_new_claims_and_keeps_the_old_ones() {
     let backend = open(Config::new(&file));
     let held = claim("held");
     granted(&backend, &held).await;
-    for turn in 0..100 {
+    for round in 0..100 {
         let renewed =
-            backend.renew(&[RenewRequest::new(held.reference(), TTL + Duration::from_millis(turn))]).await;
+            backend.renew(&[RenewRequest::new(held.reference(), TTL + Duration::from_millis(round))]).await;
         assert!(matches!(renewed[0], Ok(Renewal::Renewed(_))), "{renewed:?}");
     }
     let _ = std::process::Command::new("dd")
         .args(["if=/dev/zero", "bs=4k", &format!("of={}", small.0.join("junk").display())])
         .stderr(std::process::Stdio::null())
         .status();
-    for turn in 0..3000 {
-        let longer = TTL * 2 + Duration::from_millis(turn);
+    for round in 0..3000 {
+        let longer = TTL * 2 + Duration::from_millis(round);
         let renewed = backend.renew(&[RenewRequest::new(held.reference(), longer)]).await.remove(0);
-        assert!(matches!(renewed, Ok(Renewal::Renewed(_))), "{turn}: {renewed:?}");
+        assert!(matches!(renewed, Ok(Renewal::Renewed(_))), "{round}: {renewed:?}");
     }
     let refusal = fill(&backend).await;
     assert_eq!((refusal.kind(), refusal.effect()), (ErrorKind::Unavailable, Effect::None));
@@ -239,13 +241,14 @@ async fn a_full_disk_refuses_new_claims_and_keeps_the_old_ones() {
     drop(backend);
 }
 
+/// Acquires one more resource, with a long note.
 async fn fill_once(backend: &Sqlite) -> Result<Verdict, Error> {
     let mut claim = claim(&format!("filler/{:?}", Instant::now()));
     claim.note = Some(vec![0; 4000].into());
     backend.acquire(&claim).await
 }
 
-/// Takes more and more until there is no room.
+/// Acquires more and more resources until the disk is full.
 async fn fill(backend: &Sqlite) -> Error {
     for _ in 0..100_000 {
         if let Err(error) = fill_once(backend).await {
@@ -255,16 +258,17 @@ async fn fill(backend: &Sqlite) -> Error {
     panic!("the disk is not full")
 }
 
-/// Another process keeps the write lock: the verb waits its time in another thread, and the runtime goes on.
+/// Another process keeps the write lock: the request waits in the writer thread, and the runtime is not
+/// blocked.
 #[tokio::test]
-async fn a_lock_that_is_kept_is_waited_for_and_then_unavailable() {
+async fn a_request_waits_for_the_write_lock_until_the_busy_timeout() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("leases.db");
     let backend = open(Config::new(&file).busy_timeout(Duration::from_millis(200)));
     let mine = claim("x");
     granted(&backend, &mine).await;
-    let stranger = Connection::open(&file).unwrap();
-    stranger.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let other_process = Connection::open(&file).unwrap();
+    other_process.execute_batch("BEGIN IMMEDIATE").unwrap();
 
     let begin = Instant::now();
     let ticks = async {
@@ -280,30 +284,30 @@ async fn a_lock_that_is_kept_is_waited_for_and_then_unavailable() {
     assert!(begin.elapsed() >= Duration::from_millis(200));
     assert!(ticked < begin.elapsed(), "the runtime was not blocked");
     let seen = backend.inspect(&Query::One(resource("x"))).await.unwrap().into_snapshots().remove(0);
-    assert_eq!(seen.holder_count, 1, "looking needs no lock");
+    assert_eq!(seen.holder_count, 1, "inspect needs no lock");
 
     let waiting = backend.acquire(&other);
     let unlock = async {
         tokio::time::sleep(Duration::from_millis(50)).await;
-        stranger.execute_batch("COMMIT").unwrap();
+        other_process.execute_batch("COMMIT").unwrap();
     };
     let (verdict, ()) = tokio::join!(waiting, unlock);
     assert!(matches!(verdict.unwrap(), Verdict::Granted(_)));
 }
 
-/// A row that makes no sense is named, and hurts nobody else.
+/// The error for a damaged row names its resource, and other requests of the same commit succeed.
 #[tokio::test]
-async fn a_strange_row_is_corrupt_and_others_go_on() {
+async fn a_damaged_row_is_corrupt_and_other_requests_succeed() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("leases.db");
     let backend = open(Config::new(&file));
     let (good, bad) = (claim("good"), claim("bad"));
     granted(&backend, &good).await;
     granted(&backend, &bad).await;
-    let meddler = Connection::open(&file).unwrap();
-    let meddle =
+    let editor = Connection::open(&file).unwrap();
+    let damage =
         "UPDATE seat SET token = -5 WHERE resource = (SELECT id FROM resource WHERE key = 'test/bad')";
-    meddler.execute_batch(meddle).unwrap();
+    editor.execute_batch(damage).unwrap();
     let held = [&bad, &good].map(|claim| RenewRequest::new(claim.reference(), TTL));
     let (bad, good) = tokio::join!(backend.renew(&held[..1]), backend.renew(&held[1..]));
     let error = bad.into_iter().next().unwrap().unwrap_err();
@@ -313,25 +317,25 @@ async fn a_strange_row_is_corrupt_and_others_go_on() {
 }
 
 #[tokio::test]
-async fn dropping_a_verb_part_way_leaves_the_desk_in_order() {
+async fn a_dropped_request_leaves_the_writer_usable() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("leases.db");
     let backend = open(Config::new(&file).busy_timeout(Duration::from_millis(500)));
     granted(&backend, &claim("x")).await;
-    let stranger = Connection::open(&file).unwrap();
-    stranger.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let other_process = Connection::open(&file).unwrap();
+    other_process.execute_batch("BEGIN IMMEDIATE").unwrap();
     for number in 0..20 {
         let claim = claim(&number.to_string());
         let dropped = tokio::time::timeout(Duration::from_millis(number % 3), backend.acquire(&claim)).await;
         assert!(dropped.is_err());
     }
-    stranger.execute_batch("COMMIT").unwrap();
+    other_process.execute_batch("COMMIT").unwrap();
     granted(&backend, &claim("y")).await;
     check_file(&file);
 }
 
 #[tokio::test]
-async fn a_long_log_that_was_left_behind_is_written_back_by_the_next_one_to_come() {
+async fn a_long_log_is_copied_into_the_file_by_the_next_process_that_opens_it() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("leases.db");
     drop(open(Config::new(&file)));
