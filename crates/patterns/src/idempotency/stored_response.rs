@@ -1,9 +1,10 @@
-//! An answer as it is stored: status, a few headers, body. Cookies and whatever else was meant for one client only are not.
+//! The format of a stored response: status, a few headers, body. Cookies and other headers that are meant for
+//! one client are not stored.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 
-/// The headers that are stored. All others are made anew, or were for the first client alone.
+/// The headers that are stored, by number. The number is part of the format: only append.
 const STORED: [HeaderName; 6] = [
     header::CONTENT_TYPE,
     header::CONTENT_LANGUAGE,
@@ -13,8 +14,14 @@ const STORED: [HeaderName; 6] = [
     header::LOCATION,
 ];
 
+/// The version of this format.
+const FORMAT: u8 = 1;
+/// Stands in place of the number of a header, before the body.
+const END_OF_HEADERS: u8 = u8::MAX;
+
+/// Writes a response: format, status, then number, length and value of each header, then the body.
 pub(super) fn write(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Vec<u8> {
-    let mut bytes = vec![1]; // the version of this format
+    let mut bytes = vec![FORMAT];
     bytes.extend(status.as_u16().to_be_bytes());
     for (number, name) in (0_u8..).zip(&STORED) {
         if let Some(value) = headers.get(name).filter(|value| value.len() <= usize::from(u16::MAX)) {
@@ -23,12 +30,12 @@ pub(super) fn write(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Vec
             bytes.extend(value.as_bytes());
         }
     }
-    bytes.push(u8::MAX);
+    bytes.push(END_OF_HEADERS);
     bytes.extend(body);
     bytes
 }
 
-/// `None` for anything that was not written here.
+/// Reads a stored response; `None` if it has another format.
 pub(super) fn read(stored: Vec<u8>) -> Option<Response<Bytes>> {
     let stored = Bytes::from(stored);
     let (&version, mut rest) = stored.split_first()?;
@@ -36,10 +43,10 @@ pub(super) fn read(stored: Vec<u8>) -> Option<Response<Bytes>> {
     rest = after;
     let mut response = Response::new(Bytes::new());
     *response.status_mut() =
-        StatusCode::from_u16(u16::from_be_bytes(*status)).ok().filter(|_| version == 1)?;
+        StatusCode::from_u16(u16::from_be_bytes(*status)).ok().filter(|_| version == FORMAT)?;
     loop {
         let (&number, after) = rest.split_first()?;
-        if number == u8::MAX {
+        if number == END_OF_HEADERS {
             *response.body_mut() = stored.slice_ref(after);
             return Some(response);
         }
@@ -56,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_reads_back_without_what_was_for_one_client_only() {
+    fn a_stored_response_has_no_headers_that_were_for_one_client() {
         let mut headers = HeaderMap::new();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(header::LOCATION, HeaderValue::from_static("/orders/42"));
