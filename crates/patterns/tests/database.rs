@@ -101,7 +101,7 @@ async fn a_locked_row_is_busy_at_once_for_other_transactions() {
     let mut theirs = client(&server().url()).await;
     let transaction = ours.transaction().await.unwrap();
     let RowLock::Row(row) = table.lock_row(&transaction, "id", &1i64).await.unwrap() else {
-        panic!("nobody else has it");
+        panic!("the row is not locked");
     };
     assert_eq!(row.get::<_, i64>("the balance"), 100);
     let other = theirs.transaction().await.unwrap();

@@ -2,7 +2,7 @@
 //!
 //! A process that has waiters runs one thread:
 //!
-//! 1. While nobody waits, sleep until [`WakeupListener::ensure_running`] wakes it.
+//! 1. While there are no waiters, sleep until [`WakeupListener::ensure_running`] wakes it.
 //! 2. Read the rows of the table `ring` that are new, and wake the waiters of this process that they concern.
 //!    If rows are missing, because the table keeps only the newest, check every resource that has waiters.
 //! 3. Wait for the next change signal (`change_signal.rs`), and go on with 1.
@@ -36,7 +36,7 @@ pub(crate) struct WakeupListener {
 #[derive(Debug)]
 struct ListenerThread {
     waker: ReceiverWaker,
-    /// Nobody waits, so the thread does not watch the change file.
+    /// There are no waiters, so the thread does not watch the change file.
     is_asleep: AtomicBool,
 }
 

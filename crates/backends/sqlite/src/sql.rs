@@ -125,65 +125,20 @@ mod tests {
     fn statements_of_the_verbs_use_an_index() {
         let connection = rusqlite::Connection::open_in_memory().unwrap();
         connection.execute_batch(SCHEMA).unwrap();
-        let statements = [
-            [
-                meta::get,
-                meta::put,
-                resource::find,
-                resource::insert,
-                resource::update,
-                resource::earliest_end,
-            ],
-            [
-                resource::sweep_candidates,
-                resource::remove,
-                resource::raise_floor,
-                holder::find,
-                holder::insert,
-                holder::remove,
-            ],
-            [
-                holder::evict,
-                holder::remove_expired,
-                holder::extend,
-                holder::set_note,
-                holder::keep,
-                holder::remove_only,
-            ],
-            [
-                holder::ask_to_finish,
-                meta::start_new_log,
-                meta::get,
-                meta::put,
-                resource::find,
-                resource::update,
-            ],
-            [
-                holder::mark_evicting,
-                holder::ending_soonest,
-                queue::find,
-                queue::last,
-                queue::insert,
-                queue::remove,
-            ],
-            [
-                queue::remove_expired,
-                queue::extend,
-                queue::head,
-                tombstone::find,
-                tombstone::remove,
-                tombstone::insert,
-            ],
-            [
-                tombstone::remove_expired,
-                wakeup::insert,
-                wakeup::prune,
-                wakeup::newest,
-                wakeup::after,
-                audit::prune,
-            ],
+        let statements: [&[&str]; 11] = [
+            &[meta::get, meta::put, meta::start_new_log],
+            &[resource::find, resource::insert, resource::update, resource::earliest_end],
+            &[resource::sweep_candidates, resource::remove, resource::raise_floor],
+            &[holder::find, holder::insert, holder::remove, holder::evict, holder::remove_expired],
+            &[holder::extend, holder::set_note, holder::keep, holder::remove_only, holder::ask_to_finish],
+            &[holder::mark_evicting, holder::ending_soonest],
+            &[queue::find, queue::last, queue::insert, queue::remove, queue::remove_expired, queue::extend],
+            &[queue::head],
+            &[tombstone::find, tombstone::remove, tombstone::insert, tombstone::remove_expired],
+            &[wakeup::insert, wakeup::prune, wakeup::newest, wakeup::after],
+            &[audit::prune],
         ];
-        for statement in statements.as_flattened() {
+        for statement in statements.into_iter().flatten() {
             let mut plan = connection.prepare(&format!("EXPLAIN QUERY PLAN {statement}")).unwrap();
             let steps = plan.raw_query().mapped(|row| row.get::<_, String>(3));
             for step in steps.map(Result::unwrap) {

@@ -102,24 +102,23 @@ impl Jobs for SqliteJobs {
     }
 
     async fn heartbeat(&self, claim: &JobClaim, hold: Duration) -> Result<bool> {
-        let sql = format!("due = {NOW} + ?4 WHERE due > {NOW} AND");
-        self.change(claim, sql, millis(hold)).await
+        let change = ClaimedChange { set: format!("due = {NOW} + ?4"), condition: format!("due > {NOW}") };
+        self.change_claimed(claim, change, millis(hold)).await
     }
 
     async fn complete(&self, claim: &JobClaim, result: &[u8]) -> Result<bool> {
-        let sql =
-            "state = 'done', due = NULL, version = version + 1, result = ?4, error = NULL WHERE".to_owned();
-        self.change(claim, sql, result.to_owned()).await
+        let set = "state = 'done', due = NULL, version = version + 1, result = ?4, error = NULL".to_owned();
+        self.change_claimed(claim, ClaimedChange::always(set), result.to_owned()).await
     }
 
     async fn fail(&self, claim: &JobClaim, error: &str, retry_in: Duration) -> Result<bool> {
         let retry_in = millis(retry_in);
-        let sql = format!(
+        let set = format!(
             "state = CASE WHEN attempts < attempts_max THEN 'ready' ELSE 'dead' END,
              due = CASE WHEN attempts < attempts_max THEN {NOW} + {retry_in} END,
-             version = version + 1, error = ?4 WHERE"
+             version = version + 1, error = ?4"
         );
-        self.change(claim, sql, error.to_owned()).await
+        self.change_claimed(claim, ClaimedChange::always(set), error.to_owned()).await
     }
 
     async fn get(&self, id: i64) -> Result<Option<JobRecord>> {
@@ -156,20 +155,31 @@ impl Jobs for SqliteJobs {
     }
 }
 
+/// A change of a row that a worker has claimed. `?4` is its value.
+struct ClaimedChange {
+    set: String,
+    condition: String,
+}
+
+impl ClaimedChange {
+    fn always(set: String) -> ClaimedChange {
+        ClaimedChange { set, condition: "true".to_owned() }
+    }
+}
+
 impl SqliteJobs {
-    /// Changes the row if the claim is still valid: no other worker has claimed the job since. `set` is
-    /// `assignments WHERE conditions`.
-    async fn change(
+    /// Changes the row if the claim is still valid: no other worker has claimed the job since.
+    async fn change_claimed(
         &self,
         claim: &JobClaim,
-        set: String,
+        change: ClaimedChange,
         value: impl rusqlite::ToSql + Send + 'static,
     ) -> Result<bool> {
         let (id, version, token) = (claim.id, claim.version, claim.token.get().cast_signed());
         self.transact(move |transaction| {
-            let (set, condition) = set.split_once("WHERE").unwrap_or((&set, ""));
+            let ClaimedChange { set, condition } = change;
             let sql = format!(
-                "UPDATE leasehold_jobs SET {set}, changed_at = {NOW} WHERE {condition}
+                "UPDATE leasehold_jobs SET {set}, changed_at = {NOW} WHERE {condition} AND
                  id = ?1 AND version = ?2 AND last_fencing_token = ?3 AND state = 'running'"
             );
             Ok(transaction.prepare_cached(&sql)?.execute(params![id, version, token, value])? == 1)

@@ -4,11 +4,11 @@
 //!
 //! 1. Wait until the tick is due (`ticks.rs`).
 //! 2. Claim it: acquire a lease on `tick/JOB@TIME` and release it with `keep_for`. The lease is then a
-//!    *marker*: the resource stays closed, nobody can leave the same marker again, and it stays although this
+//!    *marker*: the resource stays closed, no machine can leave the same marker again, and it stays although this
 //!    process may die.
 //! 3. If the marker was there, another machine has the tick: go on with the next one. If the backend does not
 //!    reply, try again until the next tick is due. If a try that got no reply may have left the marker,
-//!    nobody may run the tick.
+//!    no machine may run the tick.
 //! 4. Acquire the lease of the job, `cron/JOB`. If the run before still holds it, skip the tick or wait
 //!    ([`Overlap`]).
 //! 5. Run the work under that lease.
@@ -161,8 +161,8 @@ impl Cron {
         let info = self.client.info();
         if !info.capabilities.keep_for {
             let message = format!(
-                "the backend {} cannot keep a released lease closed (keep_for), so it cannot remember that a tick ran: use \
-                 another backend for schedules",
+                "the backend {} cannot remember that a tick was run, because it cannot keep a released lease closed \
+                 (keep_for): use another backend for schedules",
                 info.name
             );
             return Err(Error::new(ErrorKind::Unsupported, message));
@@ -235,8 +235,8 @@ impl Cron {
                     self.client.environment().sleep(RETRY_PAUSE).await;
                 }
                 Ok(false) if may_be_ours => {
-                    let message = "the tick is claimed, perhaps by an earlier request of this process that got no reply: it is \
-                                   not run, because another machine may run it";
+                    let message = "the tick is claimed, perhaps by an earlier request of this process that got no \
+                                   reply: it is not run, because another machine may run it";
                     return Err(Error::new(ErrorKind::Unavailable, message));
                 }
                 marked => return Ok(marked?.then(|| ClaimedTick { cron: self.clone(), at, record })),

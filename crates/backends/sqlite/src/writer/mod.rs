@@ -169,7 +169,7 @@ impl Drop for LeaveToThreadOnDrop<'_> {
 }
 
 fn writer_stopped() -> Error {
-    let message = "The SQLite writer thread has stopped before it replied: ask again to see what is stored";
+    let message = "the SQLite writer thread has stopped before it replied: ask again to see what is stored";
     Error::new(ErrorKind::Unavailable, message).with_effect(Effect::Unknown)
 }
 
