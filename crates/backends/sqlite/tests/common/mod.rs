@@ -186,7 +186,7 @@ impl SeededRandom {
 }
 
 /// Whether this process may mount file systems. If it may not, the test fails, unless
-/// LEASEHOLD_TEST_UNPRIVILEGED=1 is set.
+/// `LEASEHOLD_TEST_UNPRIVILEGED=1` is set.
 pub(crate) fn is_privileged() -> bool {
     let root = rustix::process::geteuid().is_root();
     let is_excused = std::env::var_os("LEASEHOLD_TEST_UNPRIVILEGED").is_some_and(|value| value == "1");
