@@ -1,5 +1,8 @@
-//! An auction ends, and two workers settle it. One of them stalls for longer than its lease and comes back: the fence in the
-//! transaction of the settlement refuses it, and the auction is settled once, for the highest bid.
+//! A fence in a transaction: an auction ends, and two workers settle it. One of them stalls for longer than
+//! its lease and comes back. The fence refuses its transaction, and the auction is settled once, for the
+//! highest bid.
+//!
+//! With a URL it uses that backend (`redis://…`, `sqlite:…`); without one, leases are kept in memory.
 //!
 //! ```text
 //! cargo run -p leasehold-patterns --example auction_settlement [URL]
@@ -25,7 +28,8 @@ fn auction() -> Result<Connection, Box<dyn Error>> {
     Ok(database)
 }
 
-/// Read, decide and write in one transaction, which the fence is the first statement of.
+/// Reads, decides and writes in one transaction. The fence is its first statement. False if the auction is
+/// settled already.
 fn settle(database: &mut Connection, lease: &Lease) -> Result<bool, Box<dyn Error>> {
     let transaction = database.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
     fence::admit(&transaction, &lease.pass())?;
@@ -51,17 +55,17 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let stalled = one.lease("auction", "5").ttl(Duration::from_millis(300)).renew(false).acquire().await?;
     tokio::time::sleep(Duration::from_millis(350)).await;
-    println!("worker-1 stalled past its time, with token {}", stalled.token());
+    println!("worker-1 stalled for longer than its lease, with token {}", stalled.token());
     let lease = two.lease("auction", "5").acquire().await?;
     assert!(settle(&mut database, &lease)?);
     println!("worker-2 settled it, with token {}", lease.token());
-    let refused = settle(&mut database, &stalled).expect_err("the fence holds");
+    let refused = settle(&mut database, &stalled).expect_err("the token is old");
     println!("worker-1 comes back: {refused}");
     lease.release().await?;
 
     let (winner, cents): (String, i64) =
         database.query_row("SELECT winner, cents FROM auctions", [], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    println!("{winner} has it for {cents}");
+    println!("{winner} wins for {cents}");
     assert_eq!((winner.as_str(), cents), ("berta", 1200));
     Ok(())
 }

@@ -1,4 +1,7 @@
-//! A hot cache entry expired, and forty requests on two machines ask for it. One computes; all get the value.
+//! Single-flight: a cache entry has expired, and forty requests on two machines want it. One computes the
+//! value, all get it.
+//!
+//! With a URL it uses that backend (`redis://…`, `sqlite:…`); without one, leases are kept in memory.
 //!
 //! ```text
 //! cargo run -p leasehold-patterns --example cache_rebuild [URL]
@@ -37,7 +40,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             requests.spawn(async move {
                 let render = async || {
                     computed.fetch_add(1, Ordering::SeqCst);
-                    tokio::time::sleep(Duration::from_millis(50)).await; // it is expensive
+                    tokio::time::sleep(Duration::from_millis(50)).await; // an expensive computation
                     Ok::<_, String>(b"<h1>home</h1>".to_vec())
                 };
                 pages.get("home", render).await
@@ -46,7 +49,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
     let pages: Result<Vec<_>, _> = requests.join_all().await.into_iter().collect();
     let (served, computed) = (pages?.len(), computed.load(Ordering::SeqCst));
-    println!("{served} requests served, computed {computed} time");
+    println!("{served} requests got the value, which was computed {computed} time");
     assert_eq!((served, computed), (40, 1));
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! A service that checks the fencing token of each request before its handler, and a client that sends it.
+//! An HTTP fence: a service that checks the fencing token of each request before its handler, and a client
+//! that sends it.
 //!
 //! ```text
 //! cargo run -p leasehold-fence --example fence_http
@@ -15,22 +16,22 @@ use leasehold_fence::{
 use rusqlite::Connection;
 use tower::ServiceExt as _;
 
-/// The pass that was admitted is at hand, for a database that has a fence of its own.
+/// The handler can get the pass that was admitted, for a database that has a fence of its own.
 async fn update(Extension(pass): Extension<Pass>, body: String) -> String {
     format!("{} is {body}, with token {}", pass.resource, pass.token)
 }
 
 fn service() -> Result<Router, Box<dyn Error>> {
-    let marks = SqliteMarks::new(Connection::open_in_memory()?)?; // a file, in earnest: it has to outlive the process
+    let marks = SqliteMarks::new(Connection::open_in_memory()?)?; // use a file in production: it must survive the process
     let fence = FenceLayer::new(marks, |request| match request.uri.path().strip_prefix("/orders/") {
-        // The ids of these orders are digits. Other ids arrive percent-encoded: decode them first.
+        // These order ids are digits. Other ids arrive percent-encoded: decode them first.
         Some(id) => Resource::new("order", id).map(Some),
         None => Ok(None),
     });
     Ok(Router::new().route("/orders/{id}", routing::put(update)).layer(fence))
 }
 
-/// Whatever sends it: the pass is three headers.
+/// A request with a pass, which is three headers.
 fn request(pass: Option<&Pass>, body: &'static str) -> Result<Request<Body>, http::Error> {
     let mut request = Request::put("/orders/7").body(Body::from(body))?;
     if let Some(pass) = pass {

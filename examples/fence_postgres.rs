@@ -1,4 +1,5 @@
-//! A table that is fenced for every client: a program enters before it reads, and `psql` is refused as well.
+//! A fence in PostgreSQL: a table that refuses writes without a current fencing token, from this program and
+//! from `psql`.
 //!
 //! ```text
 //! cargo run -p leasehold-fence --example fence_postgres [URL]
@@ -15,7 +16,8 @@ use leasehold_fence::{Pass, postgres};
 use leasehold_testkit::servers::PostgresServer;
 use tokio_postgres::{Client, NoTls};
 
-/// Adds to an order's total: reads it and writes it, and nobody with an older lease comes between.
+/// Adds to the total of an order. The fence keeps holders of older leases from writing between the read and
+/// the write.
 async fn add(client: &mut Client, pass: &Pass, amount: i64) -> Result<i64, Box<dyn Error>> {
     let transaction = client.transaction().await?;
     postgres::enter(&transaction, pass).await?; // before the first read
@@ -37,7 +39,8 @@ async fn example(url: &str) -> Result<(), Box<dyn Error>> {
     let table = postgres::install(&client, "orders", &"order/{id}".parse()?).await?;
     println!("{table} is fenced");
 
-    // Not in memory: those start at 1 each time, and the database remembers what it saw the last time.
+    // Leases in a file: tokens of the memory backend start at 1 each time, but the database keeps the last
+    // token.
     let folder = tempfile::tempdir()?;
     let leases = leasehold::connect(&format!("sqlite:{}/leases.db", folder.path().display())).await?;
     let first = leases.lease("order", "7").acquire().await?;
@@ -48,11 +51,11 @@ async fn example(url: &str) -> Result<(), Box<dyn Error>> {
     let second = leases.lease("order", "7").acquire().await?;
     println!("under {}: {}", second.pass(), add(&mut client, &second.pass(), 3).await?);
 
-    // The first one comes back, and does not look at its lease.
-    let late = add(&mut client, &pass, 1000).await.expect_err("the fence holds");
+    // The first holder comes back, and does not check its lease.
+    let late = add(&mut client, &pass, 1000).await.expect_err("the token is old");
     println!("refused: {late}");
-    // Someone who knows nothing of leases.
-    let bare = client.execute("UPDATE orders SET total = 0", &[]).await.expect_err("the fence holds");
+    // A client that does not use leases.
+    let bare = client.execute("UPDATE orders SET total = 0", &[]).await.expect_err("there is no token");
     let bare = postgres::explain(bare, &pass);
     println!("refused: {bare}");
     assert_eq!(bare.kind(), ErrorKind::Invalid);

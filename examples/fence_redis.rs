@@ -1,4 +1,4 @@
-//! Fenced keys of Redis: set, hash set and delete, each in one round trip.
+//! A fence in Redis: set, hash set and delete with a fencing token, each in one round trip.
 //!
 //! ```text
 //! cargo run -p leasehold-fence --example fence_redis [URL]
@@ -18,7 +18,7 @@ async fn example(url: &str) -> Result<(), Box<dyn Error>> {
 
     let first = leases.lease("report", "example").acquire().await?;
     let stale = first.pass();
-    // One tag in braces: one mark for both keys.
+    // The same hash tag in braces, so both keys share one last token.
     fence.set(&stale, "report:{example}:body", "first draft")?.run(&mut connection).await?;
     first.release().await?;
 
@@ -27,7 +27,7 @@ async fn example(url: &str) -> Result<(), Box<dyn Error>> {
     fence.hash_set(&second.pass(), "report:{example}", &fields)?.run(&mut connection).await?;
 
     let late = fence.set(&stale, "report:{example}:body", "too late")?.run(&mut connection).await;
-    println!("refused: {}", late.expect_err("the fence holds"));
+    println!("refused: {}", late.expect_err("the token is old"));
     let body: String = redis::cmd("GET").arg("report:{example}:body").query_async(&mut connection).await?;
     println!("the report is {body:?}");
     assert_eq!(body, "first draft");

@@ -1,4 +1,5 @@
-//! A worker that stalls for longer than its lease, and a database that refuses what it writes then.
+//! A fence in SQLite: a worker stalls for longer than its lease, and the database refuses what it writes
+//! then.
 //!
 //! ```text
 //! cargo run -p leasehold-fence --example fence_sqlite
@@ -13,7 +14,7 @@ use rusqlite::Connection;
 
 fn write(database: &mut Connection, pass: &Pass, body: &str) -> Result<(), Box<dyn Error>> {
     let transaction = database.transaction()?;
-    sqlite::admit(&transaction, pass)?; // and the effect, in one transaction
+    sqlite::admit(&transaction, pass)?; // in the same transaction as the write
     transaction.execute("INSERT OR REPLACE INTO report VALUES (42, ?1)", [body])?;
     transaction.commit()?;
     Ok(())
@@ -29,16 +30,16 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let ttl = Duration::from_millis(300);
     let stalled = leases.lease("report", "42").ttl(ttl).renew(false).acquire().await?;
     write(&mut database, &stalled.pass(), "first draft")?;
-    tokio::time::sleep(ttl).await; // a long pause, as far as the lease is concerned
+    tokio::time::sleep(ttl).await; // longer than the lease lasts
 
     let next = leases.lease("report", "42").acquire().await?;
-    write(&mut database, &next.pass(), "written by the next one")?;
-    let refused = write(&mut database, &stalled.pass(), "written too late").expect_err("the fence holds");
+    write(&mut database, &next.pass(), "written by the next holder")?;
+    let refused = write(&mut database, &stalled.pass(), "written too late").expect_err("the token is old");
     println!("refused: {refused}");
 
     let body: String = database.query_row("SELECT body FROM report", [], |row| row.get(0))?;
     println!("the report is {body:?}");
-    assert_eq!(body, "written by the next one");
+    assert_eq!(body, "written by the next holder");
     next.release().await?;
     Ok(())
 }

@@ -1,4 +1,7 @@
-//! A worker that stops well: on Ctrl-C, when its lease is lost, or when the work is done; and leaves nothing held.
+//! A worker that stops cleanly: on Ctrl-C, when its lease is lost, when an operator asks, or when the work is
+//! done. It leaves no lease behind.
+//!
+//! With a URL it uses that backend (`redis://…`, `sqlite:…`); without one, leases are kept in memory.
 //!
 //! ```text
 //! cargo run --example graceful_shutdown [URL]
@@ -10,8 +13,8 @@ use std::{env, time::Duration};
 
 use leasehold::Error;
 
-/// One piece of work: short, so that stopping between two pieces is soon enough.
-async fn work_a_little(piece: u32) {
+/// One piece of work. It is short, so that it is enough to stop between two pieces.
+async fn do_piece(piece: u32) {
     tokio::time::sleep(Duration::from_millis(200)).await;
     println!("piece {piece} is done");
 }
@@ -24,29 +27,29 @@ async fn main() -> Result<(), Error> {
     println!("working on queue/mails with {:?}; press Ctrl-C to stop", lease.token());
 
     let mut interrupt = std::pin::pin!(tokio::signal::ctrl_c());
-    let mut ended = std::pin::pin!(lease.ended()); // owns what it needs: `release` stays callable
+    let mut ended = std::pin::pin!(lease.ended()); // owns its data, so `release` can still be called
     let mut asked = std::pin::pin!(lease.asked());
     for piece in 1..=5 {
         tokio::select! {
-            biased; // a loss comes first
+            biased; // check first whether the lease is lost
             ending = &mut ended => {
                 println!("stopping: {ending}");
-                break; // whatever is written from here on, a fence would have to refuse
+                break; // from here on, a fence would refuse our writes
             }
             _ = &mut interrupt => {
                 println!("stopping: interrupted");
                 break;
             }
-            wish = &mut asked => {
-                if let Some(wish) = wish {
-                    println!("stopping: {} asks, because {}", wish.by, wish.why);
+            request = &mut asked => {
+                if let Some(request) = request {
+                    println!("stopping: {} asks for it, because {}", request.by, request.why);
                 }
                 break;
             }
-            () = work_a_little(piece) => {}
+            () = do_piece(piece) => {}
         }
     }
     println!("released: {:?}", lease.release().await?);
-    leases.shutdown().await; // nothing that was dropped is still on its way
+    leases.shutdown().await; // waits until every release in the background has ended
     Ok(())
 }

@@ -1,5 +1,9 @@
-//! One item in stock, and two buyers. The rule that stock is never below zero lives where the stock is; the lease in front
-//! only keeps the second buyer from trying in vain. Without it everything stays right: the last part shows that.
+//! A conditional update with a lease in front of it: one item in stock, two buyers.
+//!
+//! The database enforces the rule that stock is never below zero. The lease only saves the second buyer a
+//! vain attempt. The second part buys without leases, and the stock is still right.
+//!
+//! With a URL it uses that backend (`redis://…`, `sqlite:…`); without one, leases are kept in memory.
 //!
 //! ```text
 //! cargo run -p leasehold-patterns --example inventory [URL]
@@ -26,14 +30,16 @@ fn shop(stock: i64) -> rusqlite::Result<Shop> {
     Ok(Arc::new(Mutex::new(database)))
 }
 
-/// The decision: one conditional update. No row: somebody else had the last one.
+/// Buys one item, by a conditional update. False if there is none left.
 fn buy(shop: &Shop) -> rusqlite::Result<bool> {
-    let database = shop.lock().expect("nobody panics here");
+    let database = shop.lock().expect("no thread panics with the lock");
     Ok(database.execute("UPDATE items SET stock = stock - 1 WHERE id = 'lamp' AND stock > 0", [])? == 1)
 }
 
 fn stock(shop: &Shop) -> rusqlite::Result<i64> {
-    shop.lock().expect("nobody panics here").query_row("SELECT stock FROM items", [], |row| row.get(0))
+    shop.lock()
+        .expect("no thread panics with the lock")
+        .query_row("SELECT stock FROM items", [], |row| row.get(0))
 }
 
 #[tokio::main]
@@ -45,10 +51,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     for name in ["anna", "berta"] {
         let (leases, lamps) = (Client::builder(backend.clone()).label(name).build(), Arc::clone(&lamps));
         buyers.spawn(async move {
-            let lease = leases.lease("inventory", "lamp").acquire().await.expect("there is a store");
-            let bought = buy(&lamps).expect("there is a table");
-            lease.release().await.expect("it was held");
-            println!("{name} {}", if bought { "has the last lamp" } else { "is told that it is sold out" });
+            let lease = leases.lease("inventory", "lamp").acquire().await.expect("the backend works");
+            let bought = buy(&lamps).expect("the table exists");
+            lease.release().await.expect("the lease was held");
+            println!("{name} {}", if bought { "bought the last lamp" } else { "was too late: sold out" });
             bought
         });
     }
@@ -56,17 +62,17 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!("stock: {}", stock(&lamps)?);
     assert_eq!((sold, stock(&lamps)?), (1, 0));
 
-    // As if every lease had been lost: ten buyers at once, three lamps.
+    // Without leases, as if every lease had been lost: ten buyers at once, three lamps.
     let lamps = shop(3)?;
     let buyers = (0..10).map(|_| {
         std::thread::spawn({
             let lamps = Arc::clone(&lamps);
-            move || buy(&lamps).expect("there is a table")
+            move || buy(&lamps).expect("the table exists")
         })
     });
     let sold =
         buyers.collect::<Vec<_>>().into_iter().filter_map(|buyer| buyer.join().ok()).filter(|bought| *bought);
     assert_eq!((sold.count(), stock(&lamps)?), (3, 0));
-    println!("without leases: three of ten were served, stock: {}", stock(&lamps)?);
+    println!("without leases: three of ten buyers got a lamp, stock: {}", stock(&lamps)?);
     Ok(())
 }

@@ -1,4 +1,6 @@
-//! One leader, whom everyone can see: an election with two candidates and an observer.
+//! Leader election: two candidates, and an observer that sees which one leads.
+//!
+//! With a URL it uses that backend (`redis://…`, `sqlite:…`); without one, leases are kept in memory.
 //!
 //! ```text
 //! cargo run --example leader [URL]
@@ -29,8 +31,8 @@ async fn main() -> Result<(), Error> {
         let leaders = Arc::clone(&leaders);
         candidates.spawn(async move {
             let lead = election.candidate(address).acquire().await?; // waits until it leads
-            assert_eq!(leaders.fetch_add(1, Ordering::SeqCst), 0, "nobody else leads");
-            lead.hold(tokio::time::sleep(Duration::from_millis(200))).await?; // does what leaders do
+            assert_eq!(leaders.fetch_add(1, Ordering::SeqCst), 0, "no other candidate leads");
+            lead.hold(tokio::time::sleep(Duration::from_millis(200))).await?; // the work of the leader
             lead.set_note(format!("{address} (leaving)")).await?; // the value may change while it leads
             tokio::time::sleep(Duration::from_millis(100)).await;
             leaders.fetch_sub(1, Ordering::SeqCst);
@@ -39,8 +41,8 @@ async fn main() -> Result<(), Error> {
     }
 
     let mut observer = Client::new(backend).election("scheduler", "eu").observe()?;
-    let mut terms = 0;
-    while terms < 2 || !candidates.is_empty() {
+    let mut finished = 0;
+    while finished < 2 || !candidates.is_empty() {
         tokio::select! {
             seen = observer.next() => match seen? {
                 Some(leader) => println!("{} leads, {:?}", leader.value().unwrap_or("?"), leader.token),
@@ -48,7 +50,7 @@ async fn main() -> Result<(), Error> {
             },
             Some(candidate) = candidates.join_next() => {
                 candidate.expect("a candidate does not panic")?;
-                terms += 1;
+                finished += 1;
             }
         }
     }

@@ -1,5 +1,7 @@
-//! A nightly job on three machines. The tick is run once; and because a lease only saves work, every item is still a
-//! conditional change with an audit row, so that a second run would find nothing to do.
+//! A scheduled job on three machines: the tick runs once. A lease only saves work, so every item is still
+//! changed by a conditional update with an audit row. A second run finds nothing to do.
+//!
+//! With a URL it uses that backend (`redis://…`, `sqlite:…`); without one, leases are kept in memory.
 //!
 //! ```text
 //! cargo run -p leasehold-patterns --example nightly_cleanup [URL]
@@ -8,10 +10,10 @@
 use std::{env, error::Error};
 
 use leasehold::Client;
-use leasehold_patterns::schedule::{Cron, Instant, Outcome, Schedule, reports};
+use leasehold_patterns::schedule::{Cron, Schedule, TickOutcome, TickTime, reports};
 use rusqlite::{Connection, params};
 
-/// The state of the records is here, and so is the rule.
+/// The database with the records.
 fn database() -> rusqlite::Result<Connection> {
     let database = Connection::open_in_memory()?;
     database.execute_batch(
@@ -22,8 +24,9 @@ fn database() -> rusqlite::Result<Connection> {
     Ok(database)
 }
 
-/// Each item by itself: committed with its audit row, or not at all. What is done stays done if the run ends here.
-fn clean_up(database: &mut Connection, machine: &str, tick: Instant) -> rusqlite::Result<usize> {
+/// Erases expired records. Each is one transaction with its audit row, so a run that is interrupted keeps
+/// what it has done.
+fn clean_up(database: &mut Connection, machine: &str, tick: TickTime) -> rusqlite::Result<usize> {
     let expired: Vec<(i64, i64)> = database
         .prepare("SELECT id, version FROM records WHERE state = 'expired'")?
         .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
@@ -51,31 +54,31 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let url = env::args().nth(1).unwrap_or_else(|| "memory:".to_owned());
     let backend = leasehold::open(&url).await?;
     let mut database = database()?;
-    let tick: Instant = "2026-11-15T02:30:00Z".parse().map_err(|()| "an instant")?;
+    let tick: TickTime = "2026-11-15T02:30:00Z".parse().map_err(|()| "not a time")?;
     let schedule = Schedule::parse("30 2 * * *")?;
     println!("{schedule} means: {}", schedule.described());
 
-    // `Cron::run` does this at every tick. Here three machines come to the same one, one after the other.
+    // `Cron::run` does this at every tick. Here three machines try the same tick, one after the other.
     let mut runs = 0;
     for machine in ["host-a", "host-b", "host-c"] {
         let client = Client::builder(backend.clone()).label(machine).build();
         let Some(claimed) = Cron::new(&client, "cleanup", schedule.clone()).claim(tick).await? else {
-            println!("  {machine}: the tick of {tick} is taken");
+            println!("  {machine}: another machine has the tick of {tick}");
             continue;
         };
         let lease = client.lease("cron", "cleanup").acquire().await?;
         let cleaned = clean_up(&mut database, machine, tick)?;
         lease.release().await?;
-        claimed.finish(Outcome::Succeeded).await;
+        claimed.finish(TickOutcome::Succeeded).await;
         println!("  {machine}: ran, {cleaned} records erased");
         runs += 1;
     }
     if runs == 0 {
-        println!("this program ran before, on the same store");
+        println!("the tick is claimed: this program ran before, with the same backend");
         return Ok(());
     }
 
-    let again = clean_up(&mut database, "somebody by hand", tick)?;
+    let again = clean_up(&mut database, "started by hand", tick)?;
     println!("a second run finds {again} records to erase");
     let rows: i64 = database.query_row("SELECT count(*) FROM audit", [], |row| row.get(0))?;
     println!("the audit has {rows} rows");

@@ -1,4 +1,5 @@
-//! A client does not hear back and sends its payment again. The service carries it out once, and answers as the first time.
+//! An HTTP service with idempotency keys: a client gets no response and sends its payment again. The service
+//! charges once, and sends the first response again.
 //!
 //! ```text
 //! cargo run -p leasehold-patterns --example payment_api
@@ -36,11 +37,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
             request = request.header("Idempotency-Key", key);
         }
         let response = app.clone().oneshot(request.body(Body::from(body))?).await?;
-        let (status, again) = (response.status(), response.headers().contains_key("idempotency-replayed"));
+        let (status, is_replayed) =
+            (response.status(), response.headers().contains_key("idempotency-replayed"));
         let text = axum::body::to_bytes(response.into_body(), 10_000).await?;
         println!(
             "{body} with key {key:?}: {status}{}, {}",
-            if again { " again" } else { "" },
+            if is_replayed { " (repeated)" } else { "" },
             String::from_utf8_lossy(&text)
         );
         statuses.push(status.as_u16());

@@ -1,6 +1,11 @@
-//! An authorised payment is captured once, although the worker dies at the worst moment. The lease in front saves a second
-//! call; the row decides who may try; and the provider, who can check no token, gets an idempotency key made of the
-//! payment's id.
+//! An authorised payment is captured once, although a worker dies at the worst moment.
+//!
+//! - The lease saves a second call.
+//! - The row in the database decides which worker may try.
+//! - The payment provider cannot check a fencing token, so it gets an idempotency key made of the payment's
+//!   id.
+//!
+//! With a URL it uses that backend (`redis://…`, `sqlite:…`); without one, leases are kept in memory.
 //!
 //! ```text
 //! cargo run -p leasehold-patterns --example payment_capture [URL]
@@ -11,21 +16,21 @@ use std::{collections::HashMap, env, error::Error};
 use leasehold::Client;
 use rusqlite::{Connection, params};
 
-/// Somebody else's system: it remembers keys, as good ones do.
+/// The payment provider. It returns the same receipt for the same idempotency key.
 #[derive(Default)]
 struct Provider {
-    answers: HashMap<String, String>,
+    receipts: HashMap<String, String>,
     charged: u32,
 }
 
 impl Provider {
     fn capture(&mut self, key: &str, cents: i64) -> String {
         let charged = &mut self.charged;
-        let answer = self.answers.entry(key.to_owned()).or_insert_with(|| {
+        let receipt = self.receipts.entry(key.to_owned()).or_insert_with(|| {
             *charged += 1;
             format!("receipt {charged} for {cents}")
         });
-        answer.clone()
+        receipt.clone()
     }
 }
 
@@ -39,8 +44,8 @@ fn database() -> rusqlite::Result<Connection> {
     Ok(database)
 }
 
-/// A conditional change with its audit row, or nothing.
-fn step(
+/// Changes the status if it is one of `from`, with an audit row. False if it is not.
+fn change_status(
     database: &mut Connection,
     worker: &str,
     from: &[&str],
@@ -67,19 +72,19 @@ async fn main() -> Result<(), Box<dyn Error>> {
     for (worker, dies) in [("worker-1", true), ("worker-2", false), ("worker-3", false)] {
         let leases = Client::builder(backend.clone()).label(worker).build();
         let lease = leases.lease("payment", "7").acquire().await?;
-        // CAPTURING too: whoever was there before may have died after the call and before its answer was written down.
-        if !step(&mut database, worker, &["AUTHORISED", "CAPTURING"], "CAPTURING", None)? {
+        // From CAPTURING too: the worker before may have died after the call, before it stored the receipt.
+        if !change_status(&mut database, worker, &["AUTHORISED", "CAPTURING"], "CAPTURING", None)? {
             println!("{worker}: nothing to do");
             lease.release().await?;
             continue;
         }
         let receipt = lease.hold(async { provider.capture("payment-7", 1000) }).await?;
         if dies {
-            println!("{worker}: dies after the call, before the answer is written down");
-            lease.release().await?; // in earnest, its lease would run out
+            println!("{worker}: dies after the call, before it stores the receipt");
+            lease.release().await?; // in reality its lease would run out
             continue;
         }
-        step(&mut database, worker, &["CAPTURING"], "CAPTURED", Some(&receipt))?;
+        change_status(&mut database, worker, &["CAPTURING"], "CAPTURED", Some(&receipt))?;
         println!("{worker}: {receipt}");
         lease.release().await?;
     }

@@ -1,6 +1,10 @@
-//! Three machines run the same reminder job at the same minute, and order 42 is to be reminded once. The tick is claimed
-//! once; and because a lease only saves work, the mail itself goes out under an idempotency key, so that a second run, or a
-//! hand that starts it again, sends nothing.
+//! A scheduled job with an effect outside: three machines run the same reminder job in the same minute, and
+//! the customer of order 42 must get one mail.
+//!
+//! The tick is claimed once. A lease only saves work, so the mail itself is sent under an idempotency key: a
+//! second run, or a run that is started by hand, sends nothing.
+//!
+//! With a URL it uses that backend (`redis://…`, `sqlite:…`); without one, leases are kept in memory.
 //!
 //! ```text
 //! cargo run -p leasehold-patterns --example reminder_email [URL]
@@ -10,20 +14,20 @@ use std::{env, error::Error};
 
 use leasehold::Client;
 use leasehold_patterns::{
-    idempotency::{Begun, Fingerprint, Keys as _, SqliteKeys, Terms},
-    schedule::{Cron, Instant, Outcome, Schedule},
+    idempotency::{BeginOutcome, Fingerprint, KeyLifetimes, Keys as _, SqliteKeys},
+    schedule::{Cron, Schedule, TickOutcome, TickTime},
 };
 
-/// Sends it, unless it was sent.
+/// Sends the mail, unless it was sent before.
 async fn remind(keys: &SqliteKeys, sent: &mut u32) -> Result<&'static str, Box<dyn Error>> {
-    let (mail, terms) = (Fingerprint::of([&b"order 42: please pay"[..]]), Terms::default());
-    match keys.begin("reminder/order-42", &mail, &terms).await? {
-        Begun::Run(run) => {
-            *sent += 1; // here the mail goes out, with the same key for a provider that takes one
-            keys.finish(&run, b"sent", &terms).await?;
+    let (mail, lifetimes) = (Fingerprint::of([&b"order 42: please pay"[..]]), KeyLifetimes::default());
+    match keys.begin("reminder/order-42", &mail, &lifetimes).await? {
+        BeginOutcome::Claimed(claim) => {
+            *sent += 1; // send the mail here, with the same key if the mail provider supports keys
+            keys.finish(&claim, b"sent", &lifetimes).await?;
             Ok("sent")
         }
-        Begun::Done(_) => Ok("was sent before"),
+        BeginOutcome::Done(_) => Ok("was sent before"),
         other => Err(format!("{other:?}").into()),
     }
 }
@@ -35,19 +39,19 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let directory = tempfile::tempdir()?;
     let keys = SqliteKeys::open(directory.path().join("keys.db")).await?;
     let (schedule, mut sent) = (Schedule::parse("0 9 * * *")?, 0);
-    let tick: Instant = "2026-11-15T09:00:00Z".parse().map_err(|()| "an instant")?;
+    let tick: TickTime = "2026-11-15T09:00:00Z".parse().map_err(|()| "not a time")?;
 
     for machine in ["host-a", "host-b", "host-c"] {
         let leases = Client::builder(backend.clone()).label(machine).build();
         match Cron::new(&leases, "reminders", schedule.clone()).claim(tick).await? {
             Some(claimed) => {
                 println!("{machine}: {}", remind(&keys, &mut sent).await?);
-                claimed.finish(Outcome::Succeeded).await;
+                claimed.finish(TickOutcome::Succeeded).await;
             }
-            None => println!("{machine}: somebody else has this tick"),
+            None => println!("{machine}: another machine has this tick"),
         }
     }
-    println!("somebody starts it again by hand: {}", remind(&keys, &mut sent).await?);
+    println!("started again by hand: {}", remind(&keys, &mut sent).await?);
     assert_eq!(sent, 1);
     Ok(())
 }

@@ -1,5 +1,7 @@
-//! Export a report once, however many machines want to: a lease, work that stops when the lease is lost, and a store
-//! that refuses whoever comes too late.
+//! Export a report once, although several machines want to: a lease, work that stops when the lease is lost,
+//! and a store that refuses writes with an old fencing token.
+//!
+//! With a URL it uses that backend (`redis://…`, `sqlite:…`); without one, leases are kept in memory.
 //!
 //! ```text
 //! cargo run --example report_export [URL]
@@ -15,7 +17,7 @@ use std::{
 
 use leasehold::{Attempt, Client, Error, FencingToken, LeaseView};
 
-/// Where reports end up. The mark and the report change in one step: that is what makes the fence hold.
+/// A store of reports with a fence. The last token and the report change in one step: a fence needs that.
 #[derive(Default)]
 struct Store(Mutex<(u64, String)>);
 
@@ -44,26 +46,26 @@ async fn main() -> Result<(), Error> {
     let backend = leasehold::open(&url).await?;
     // Two clients stand for two machines.
     let here = Client::builder(backend.clone()).label("nightly export").build();
-    let there = Client::builder(backend).label("impatient user").build();
+    let there = Client::builder(backend).label("another export").build();
     let store = Store::default();
 
     println!("exporting report/42 on {url}");
     let lease = here.lease("report", "42").acquire().await?;
     if let Attempt::Busy(busy) = there.lease("report", "42").attempt().await? {
         let by = &busy.holders[0];
-        println!("  meanwhile, elsewhere: busy, held by {} for {:.1?} more", by.holder, by.remaining);
+        println!("  on the other machine: busy, held by {} for {:.1?} more", by.holder, by.remaining);
     }
-    lease.hold(export(lease.view(), &store)).await??; // the first ? is ours, the second the work's
+    lease.hold(export(lease.view(), &store)).await??; // the first ? is for the lease, the second for the work
     lease.release().await?;
 
-    println!("now a worker that stalls for longer than its lease");
+    println!("a worker stalls for longer than its lease");
     let stalled = here.lease("report", "42").ttl(Duration::from_millis(300)).renew(false).acquire().await?;
     tokio::time::sleep(Duration::from_millis(350)).await;
-    println!("  it would know: {}", stalled.check().expect_err("its time is over"));
+    println!("  it can check its lease: {}", stalled.check().expect_err("the lease has run out"));
     let next = there.lease("report", "42").acquire().await?;
-    store.put(next.token(), "written by the next one")?;
-    let refused = store.put(stalled.token(), "written too late").expect_err("the fence holds");
-    println!("  and if it does not look, the store does: {refused}");
+    store.put(next.token(), "written by the next holder")?;
+    let refused = store.put(stalled.token(), "written too late").expect_err("the token is old");
+    println!("  if it does not check, the store refuses: {refused}");
     next.release().await?;
     Ok(())
 }

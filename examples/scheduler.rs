@@ -1,5 +1,9 @@
-//! One scheduler of two hands out the jobs of the hour, and workers do them. The leader may change in the middle: jobs have
-//! keys, so that what the first leader added is not added again, and every job is done once.
+//! An election and durable jobs: one of two schedulers adds the jobs of the hour, and workers do them.
+//!
+//! The leader may change in the middle. The jobs have keys, so the second leader does not add again what the
+//! first one added, and every job is done once.
+//!
+//! With a URL it uses that backend (`redis://…`, `sqlite:…`); without one, leases are kept in memory.
 //!
 //! ```text
 //! cargo run -p leasehold-patterns --example scheduler [URL]
@@ -15,10 +19,10 @@ use std::{
 use leasehold::Client;
 use leasehold_patterns::jobs::{Jobs, NewJob, SqliteJobs, Worker};
 
-/// What the leader does: adds the jobs of nine o'clock, as far as it gets.
-async fn plan(jobs: &dyn Jobs, as_far_as: u32) -> Result<u32, leasehold::Error> {
+/// The work of the leader: adds the first `count` jobs of nine o'clock. Returns how many were new.
+async fn add_jobs(jobs: &dyn Jobs, count: u32) -> Result<u32, leasehold::Error> {
     let mut added = 0;
-    for number in 1..=as_far_as {
+    for number in 1..=count {
         let job = NewJob::new("reports", number.to_string()).key(&format!("2026-11-15T09:00/{number}"));
         added += u32::from(jobs.add(&job).await?.is_some());
     }
@@ -32,23 +36,23 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let directory = tempfile::tempdir()?;
     let jobs: Arc<dyn Jobs> = Arc::new(SqliteJobs::open(directory.path().join("jobs.db")).await?);
 
-    // The first leader dies after three of five.
-    for (name, as_far_as) in [("host-a", 3), ("host-b", 5)] {
+    // The first leader dies after it has added three of five jobs.
+    for (name, count) in [("host-a", 3), ("host-b", 5)] {
         let leases = Client::builder(backend.clone()).label(name).build();
         let added =
-            leases.election("scheduler", "eu").lead(name, async |_| plan(&*jobs, as_far_as).await).await??;
-        println!("{name} leads, and adds {added} jobs");
+            leases.election("scheduler", "eu").lead(name, async |_| add_jobs(&*jobs, count).await).await??;
+        println!("{name} leads and adds {added} jobs");
     }
 
     let leases = Client::new(backend);
     let worker = Worker::new(Arc::clone(&jobs), &leases, "reports", "worker-1").hold(Duration::from_secs(30));
     let done = Mutex::new(Vec::new());
-    let mut work = async |claim: leasehold_patterns::jobs::Claim| {
+    let mut work = async |claim: leasehold_patterns::jobs::JobClaim| {
         let number = String::from_utf8_lossy(&claim.payload).into_owned();
-        done.lock().expect("nobody panics here").push(number);
+        done.lock().expect("no task panics with the lock").push(number);
         Ok::<_, String>(claim.payload)
     };
-    while worker.once(&mut work).await? {}
+    while worker.run_once(&mut work).await? {}
     let mut done = done.into_inner()?;
     done.sort();
     println!("done: {}", done.join(", "));

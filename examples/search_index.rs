@@ -1,4 +1,7 @@
-//! Many search an index while nobody rebuilds it: a read-write lock, and a writer that becomes a reader without a gap.
+//! A read-write lock: many search an index while nobody rebuilds it, and the writer becomes a reader without
+//! a gap.
+//!
+//! With a URL it uses that backend (`redis://…`, `sqlite:…`); without one, leases are kept in memory.
 //!
 //! ```text
 //! cargo run --example search_index [URL]
@@ -32,10 +35,10 @@ async fn main() -> Result<(), Error> {
 
     println!("the writer waits for the readers");
     let write = index.write().acquire().await?;
-    println!("the writer rebuilds, alone, with {:?}", write.token());
+    println!("the writer rebuilds the index alone, with {:?}", write.token());
     tokio::time::sleep(Duration::from_millis(50)).await;
 
-    let read = write.downgrade().await?; // other readers may come in, other writers may not
+    let read = write.downgrade().await?; // other readers are admitted now, other writers are not
     println!("the writer checks what it wrote, as a reader");
     assert!(index.write().try_acquire().await?.is_none());
     assert!(index.read().try_acquire().await?.is_some());

@@ -1,16 +1,16 @@
-//! Test what your program does when a lease is lost, in no time: the test owns the clock.
+//! Test what your program does when a lease is lost, without waiting: the test controls the clock.
 //!
 //! ```text
 //! cargo run --example testing_with_time
 //! ```
 //!
-//! In memory alone: a server's clock is not ours to move.
+//! It works with the memory backend only, because a test cannot set the clock of a server.
 
 use std::{sync::Arc, time::Duration};
 
 use leasehold::{Client, Error, LeaseView, Memory, State, testing::ManualTime};
 
-/// The program under test: it must not write once it has lost its lease.
+/// The program under test. It must not write after it has lost its lease.
 fn write(lease: &LeaseView, log: &mut Vec<&'static str>) {
     match lease.check() {
         Ok(()) => log.push("written"),
@@ -27,11 +27,11 @@ async fn main() -> Result<(), Error> {
 
     println!("an hour, with renewals");
     let lease = leases.lease("report", "42").ttl(Duration::from_secs(30)).acquire().await?;
-    time.advance(Duration::from_secs(3600)).await; // runs every renewal on the way
+    time.advance(Duration::from_secs(3600)).await; // runs all renewals in between
     write(&lease, &mut log);
     assert_eq!(lease.state(), State::Held);
 
-    println!("a machine that is suspended for a minute, and wakes up in the middle of a line of code");
+    println!("the machine is suspended for a minute, and wakes up before the next statement");
     time.jump(Duration::from_secs(60)); // no timer runs, as during a suspend
     write(&lease, &mut log);
     println!("the lease: {:?}; the program: {log:?}", lease.state());

@@ -1,6 +1,10 @@
-//! A seat is held while its buyer pays, and booked once. The lease is the hold: nobody else is offered the seat, and it
-//! comes back by itself when the buyer walks away. The booking is the database's: one row per seat, and a fence against
-//! whoever comes back from a long pause with a hold that is over.
+//! A seat is reserved while its buyer pays, and booked once.
+//!
+//! The lease is the reservation: nobody else is offered the seat, and the seat is free again if the buyer
+//! does not come back. The booking is a row in the database, one per seat, with a fence against a buyer whose
+//! reservation has run out.
+//!
+//! With a URL it uses that backend (`redis://…`, `sqlite:…`); without one, leases are kept in memory.
 //!
 //! ```text
 //! cargo run -p leasehold-patterns --example ticketing [URL]
@@ -14,10 +18,10 @@ use leasehold::{Attempt, Client, Lease};
 use leasehold_fence::sqlite as fence;
 use rusqlite::Connection;
 
-/// Fence and booking in one transaction.
-fn book(hall: &mut Connection, hold: &Lease, buyer: &str) -> Result<bool, Box<dyn Error>> {
+/// Books the seat, with the fence in the same transaction. False if it is booked already.
+fn book(hall: &mut Connection, reservation: &Lease, buyer: &str) -> Result<bool, Box<dyn Error>> {
     let transaction = hall.transaction()?;
-    fence::admit(&transaction, &hold.pass())?;
+    fence::admit(&transaction, &reservation.pass())?;
     let booked =
         transaction.execute("INSERT INTO bookings VALUES ('12A', ?1) ON CONFLICT DO NOTHING", [buyer])?;
     transaction.commit()?;
@@ -36,25 +40,25 @@ async fn main() -> Result<(), Box<dyn Error>> {
     hall.execute_batch("CREATE TABLE bookings (seat TEXT PRIMARY KEY, buyer TEXT NOT NULL);")?;
     fence::setup(&hall)?;
 
-    let hold = anna.lease("seat", "12A").ttl(Duration::from_secs(1)).renew(false).acquire().await?;
-    println!("anna holds 12A while she looks for her card");
+    let reservation = anna.lease("seat", "12A").ttl(Duration::from_secs(1)).renew(false).acquire().await?;
+    println!("anna has reserved 12A while she pays");
     if let Attempt::Busy(busy) = berta.lease("seat", "12A").attempt().await? {
-        println!("berta is told that it is held, for {:.1?} at the most", busy.holders[0].remaining);
+        println!("berta sees that it is reserved for at most {:.1?}", busy.holders[0].remaining);
     }
-    // Anna does not come back in time. Nobody has to clean up.
+    // Anna does not come back in time. Her lease ends by itself.
     let second = berta.lease("seat", "12A").wait(Duration::from_secs(10)).acquire().await?;
     tokio::time::sleep(Duration::from_millis(10)).await;
-    println!("berta holds it now, with a higher token: {}", second.token() > hold.token());
+    println!("berta has reserved it now, with a greater token: {}", second.token() > reservation.token());
     assert!(book(&mut hall, &second, "berta")?);
-    let late = book(&mut hall, &hold, "anna").expect_err("her hold was over");
+    let late = book(&mut hall, &reservation, "anna").expect_err("her reservation has run out");
     println!("anna pays too late: {late}");
     second.release().await?;
 
     let third = anna.lease("seat", "12A").acquire().await?;
-    assert!(!book(&mut hall, &third, "anna")?, "a seat is booked once, whoever holds it");
+    assert!(!book(&mut hall, &third, "anna")?, "a seat is booked once");
     let buyer: String =
         hall.query_row("SELECT buyer FROM bookings WHERE seat = '12A'", [], |row| row.get(0))?;
-    println!("12A is {buyer}'s");
+    println!("12A is booked by {buyer}");
     assert_eq!(buyer, "berta");
     third.release().await?;
     Ok(())

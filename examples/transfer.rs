@@ -1,4 +1,7 @@
-//! Two accounts at once, from both sides at once, without deadlock: all or none, taken in one order by everyone.
+//! Two leases at once without deadlock: transfers between two accounts in both directions. All leases are
+//! taken or none, in the same order by every client.
+//!
+//! With a URL it uses that backend (`redis://…`, `sqlite:…`); without one, leases are kept in memory.
 //!
 //! ```text
 //! cargo run --example transfer [URL]
@@ -29,7 +32,7 @@ async fn main() -> Result<(), Error> {
     let backend = leasehold::open(&url).await?;
     let mut transfers = JoinSet::new();
     for _ in 0..3 {
-        // One after the other with plain locks, these two would each hold what the other wants.
+        // With one lock after the other, these two could each hold what the other needs.
         transfers.spawn(transfer(Client::new(backend.clone()), "alice", "bob"));
         transfers.spawn(transfer(Client::new(backend.clone()), "bob", "alice"));
     }

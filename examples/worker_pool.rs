@@ -1,4 +1,6 @@
-//! At most three exports at a time for one customer, however many workers there are: a semaphore.
+//! A semaphore: at most three exports at a time for one customer, with any number of workers.
+//!
+//! With a URL it uses that backend (`redis://…`, `sqlite:…`); without one, leases are kept in memory.
 //!
 //! ```text
 //! cargo run --example worker_pool [URL]
@@ -27,14 +29,14 @@ async fn main() -> Result<(), Error> {
     let (running, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
     let mut workers = JoinSet::new();
     for number in 1..=8 {
-        // A client each, as if every worker were a process.
+        // A client for each worker, as if each were a process of its own.
         let exports = Client::new(backend.clone()).semaphore("export", "acme", AT_ONCE);
         let (running, most) = (Arc::clone(&running), Arc::clone(&most));
         workers.spawn(async move {
             let work = async |_| {
                 let now = running.fetch_add(1, SeqCst) + 1;
                 most.fetch_max(now, SeqCst);
-                println!("worker {number} starts; {now} at work");
+                println!("worker {number} starts; {now} running");
                 tokio::time::sleep(Duration::from_millis(60)).await;
                 running.fetch_sub(1, SeqCst);
             };

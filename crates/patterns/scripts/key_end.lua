@@ -1,9 +1,9 @@
 #!lua
--- A request with an idempotency key has ended, or was given up.
+-- Stores the answer of a request with an idempotency key, or gives up its claim.
 --
 -- KEYS  1 the key
--- ARGV  1 token  2 finish | abandon  3 how long the row is kept, in ms  4 answer
--- Reply 1; 0 if another one took it over, and nothing was changed
+-- ARGV  1 token  2 finish | abandon  3 how long the hash is kept, in ms  4 answer
+-- Reply 1; 0 if another request took the key over: then nothing is changed
 
 local kept = redis.call('HMGET', KEYS[1], 'token', 'answer')
 if kept[1] ~= ARGV[1] or kept[2] then return 0 end

@@ -1,9 +1,9 @@
 #!lua
--- A request with an idempotency key still runs.
+-- Extends the claim of an idempotency key, because its request still runs.
 --
 -- KEYS  1 the key
--- ARGV  1 token  2 how long it may run on, in ms  3 how long its row outlives that, in ms
--- Reply 1; 0 if another one took it over, and nothing was changed
+-- ARGV  1 token  2 how long the claim lasts from now, in ms  3 how long the hash is kept after that, in ms
+-- Reply 1; 0 if another request took the key over: then nothing is changed
 
 local kept = redis.call('HMGET', KEYS[1], 'token', 'answer', 'until')
 if kept[1] ~= ARGV[1] or kept[2] then return 0 end

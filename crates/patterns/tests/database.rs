@@ -1,11 +1,11 @@
-//! PostgreSQL's own means, on a real server.
+//! The means of PostgreSQL itself, on a real server.
 #![allow(clippy::disallowed_methods, reason = "a driver's connection is driven by a task")]
 #![allow(clippy::unwrap_used, reason = "a test is a program of its own")]
 
 use std::sync::OnceLock;
 
 use leasehold::{ErrorKind, Resource};
-use leasehold_patterns::database::{Locked, Table, Versioned, advisory};
+use leasehold_patterns::database::{RowLock, Table, Versioned, advisory};
 use leasehold_testkit::servers::{PgBouncer, PostgresServer};
 use tokio_postgres::{Client, NoTls, types::Type};
 
@@ -20,15 +20,15 @@ async fn client(url: &str) -> Client {
     client
 }
 
-/// A table of its own, with one account of 100 in it.
+/// Creates a table with one account, which has a balance of 100.
 async fn accounts(name: &str) -> (Client, Table) {
     let client = client(&server().url()).await;
     let quoted = name.replace('"', "\"\"");
-    let make = format!(
+    let create = format!(
         "CREATE TABLE \"{quoted}\" (id bigint PRIMARY KEY, \"the balance\" bigint NOT NULL, version bigint NOT NULL); \
          INSERT INTO \"{quoted}\" VALUES (1, 100, 1)"
     );
-    client.batch_execute(&make).await.unwrap();
+    client.batch_execute(&create).await.unwrap();
     (client, Table::new(name).unwrap())
 }
 
@@ -44,7 +44,7 @@ async fn balance(client: &Client, name: &str) -> (i64, i64) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_update_is_lost_among_many_writers() {
-    let (looker, table) = accounts("crowded").await;
+    let (reader, table) = accounts("contended").await;
     let mut tasks = Vec::new();
     for _ in 0..8 {
         let (client, rows) = (client(&server().url()).await, versioned(&table).attempts(500));
@@ -58,19 +58,19 @@ async fn no_update_is_lost_among_many_writers() {
     for task in tasks {
         task.await.unwrap();
     }
-    assert_eq!(balance(&looker, "crowded").await, (180, 81));
+    assert_eq!(balance(&reader, "contended").await, (180, 81));
 }
 
 #[tokio::test]
-async fn a_row_that_changes_every_time_is_given_up_with_the_name_of_what_helps() {
-    let (client, table) = accounts("restless \"one\"").await;
+async fn if_a_row_changes_in_every_attempt_the_error_names_the_remedy() {
+    let (client, table) = accounts("changing \"one\"").await;
     let other = server();
     let mut calls = 0;
     let outcome = versioned(&table)
         .attempts(3)
         .update(&client, &1i64, |row| {
             calls += 1;
-            other.sql("UPDATE \"restless \"\"one\"\"\" SET version = version + 1");
+            other.sql("UPDATE \"changing \"\"one\"\"\" SET version = version + 1");
             Some(vec![Box::new(row.get::<_, i64>(0)) as _])
         })
         .await;
@@ -80,7 +80,7 @@ async fn a_row_that_changes_every_time_is_given_up_with_the_name_of_what_helps()
 }
 
 #[tokio::test]
-async fn a_row_may_be_left_alone_or_missing_and_wrong_columns_are_told() {
+async fn a_row_may_stay_unchanged_or_be_missing_and_wrong_columns_are_errors() {
     let (client, table) = accounts("calm").await;
     let rows = versioned(&table);
     assert!(!rows.update(&client, &1i64, |_| None).await.unwrap());
@@ -96,25 +96,25 @@ async fn a_row_may_be_left_alone_or_missing_and_wrong_columns_are_told() {
 }
 
 #[tokio::test]
-async fn a_locked_row_is_busy_at_once_for_everyone_else() {
+async fn a_locked_row_is_busy_at_once_for_other_transactions() {
     let (mut ours, table) = accounts("locked").await;
     let mut theirs = client(&server().url()).await;
     let transaction = ours.transaction().await.unwrap();
-    let Locked::Row(row) = table.lock_row(&transaction, "id", &1i64).await.unwrap() else {
-        panic!("nobody else has it");
+    let RowLock::Row(row) = table.lock_row(&transaction, "id", &1i64).await.unwrap() else {
+        panic!("the row is not locked");
     };
     assert_eq!(row.get::<_, i64>("the balance"), 100);
     let other = theirs.transaction().await.unwrap();
-    assert!(matches!(table.lock_row(&other, "id", &1i64).await.unwrap(), Locked::Busy));
+    assert!(matches!(table.lock_row(&other, "id", &1i64).await.unwrap(), RowLock::Busy));
     other.rollback().await.unwrap();
     transaction.commit().await.unwrap();
     let other = theirs.transaction().await.unwrap();
-    assert!(matches!(table.lock_row(&other, "id", &1i64).await.unwrap(), Locked::Row(_)));
-    assert!(matches!(table.lock_row(&other, "id", &9i64).await.unwrap(), Locked::Missing));
+    assert!(matches!(table.lock_row(&other, "id", &1i64).await.unwrap(), RowLock::Row(_)));
+    assert!(matches!(table.lock_row(&other, "id", &9i64).await.unwrap(), RowLock::Missing));
 }
 
 #[tokio::test]
-async fn an_advisory_lock_goes_with_its_transaction_or_its_session() {
+async fn an_advisory_lock_ends_with_its_transaction_or_its_session() {
     let (mut ours, mut theirs) = (client(&server().url()).await, client(&server().url()).await);
     let report: Resource = "report/42 */ SELECT 1; --".parse().unwrap();
     let transaction = ours.transaction().await.unwrap();
@@ -126,7 +126,7 @@ async fn an_advisory_lock_goes_with_its_transaction_or_its_session() {
     assert!(!advisory::try_transaction(&transaction, &report).await.unwrap());
     transaction.rollback().await.unwrap();
     assert!(lock.release().await.unwrap());
-    // Dropped without a word, it is held until the session ends.
+    // Dropping the guard does not release the lock: it is held until the session ends.
     drop(advisory::try_session(&ours, &report).await.unwrap().unwrap());
     assert!(advisory::try_session(&theirs, &report).await.unwrap().is_none());
     drop(ours);
@@ -137,26 +137,26 @@ async fn an_advisory_lock_goes_with_its_transaction_or_its_session() {
 }
 
 #[tokio::test]
-async fn resources_have_numbers_that_differ() {
+async fn different_resources_have_different_lock_numbers() {
     let numbers: std::collections::HashSet<i64> =
         (0..10_000).map(|n| advisory::key(&format!("report/{n}").parse().unwrap())).collect();
     assert_eq!(numbers.len(), 10_000);
     assert!(numbers.iter().all(|number| *number > 0));
 }
 
-/// What the page warns of, seen happening.
+/// Shows the problem that docs/patterns/database.md warns of.
 #[tokio::test]
-async fn behind_a_pool_a_session_lock_stays_behind() {
+async fn behind_a_pool_a_session_lock_outlives_its_client() {
     let server = PostgresServer::start();
     let pool = PgBouncer::start(&server, 1);
     let report: Resource = "report/42".parse().unwrap();
     let pooled = client(&pool.url()).await;
-    // Without a name, as a pool in transaction mode needs it.
+    // `query_typed` prepares no named statement, which a pool in transaction mode would not find again.
     let key = advisory::key(&report);
     let taken = pooled.query_typed("SELECT pg_try_advisory_lock($1)", &[(&key, Type::INT8)]).await.unwrap();
     assert!(taken[0].get::<_, bool>(0));
     drop(pooled);
-    // Its client is gone, and it is still held: by the pool's connection, for nobody.
+    // The client is gone, and the connection of the pool still holds the lock.
     let mut direct = client(&server.url()).await;
     let transaction = direct.transaction().await.unwrap();
     assert!(!advisory::try_transaction(&transaction, &report).await.unwrap());

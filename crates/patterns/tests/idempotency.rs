@@ -13,7 +13,8 @@ use axum::{Router, body::Body, http::Request, routing::post};
 use leasehold::ErrorKind;
 use leasehold_fence::postgres::ConnectionManager;
 use leasehold_patterns::idempotency::{
-    Begun, Fingerprint, IdempotencyLayer, Keys, PostgresKeys, RedisKeys, Run, SqliteKeys, Terms,
+    BeginOutcome, Fingerprint, IdempotencyLayer, KeyClaim, KeyLifetimes, Keys, PostgresKeys, RedisKeys,
+    SqliteKeys,
 };
 use leasehold_testkit::servers::{PostgresServer, RedisServer};
 use tokio::sync::Notify;
@@ -22,7 +23,7 @@ use tower::ServiceExt as _;
 
 const SHORT: Duration = Duration::from_millis(50);
 
-/// The same test on every store.
+/// Runs the test on every store.
 async fn stores(test: impl AsyncFn(Arc<dyn Keys>)) {
     let directory = tempfile::tempdir().unwrap();
     test(Arc::new(sqlite(&directory).await)).await;
@@ -51,98 +52,111 @@ fn payload(text: &str) -> Fingerprint {
     Fingerprint::of([text.as_bytes()])
 }
 
-fn run(begun: Begun) -> Run {
-    if let Begun::Run(run) = begun { run } else { panic!("{begun:?}") }
+fn claimed(outcome: BeginOutcome) -> KeyClaim {
+    if let BeginOutcome::Claimed(claim) = outcome { claim } else { panic!("{outcome:?}") }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_many_with_a_key_one_runs_and_all_get_its_answer() {
+async fn of_many_requests_with_a_key_one_runs_and_all_get_its_response() {
     stores(async |keys| {
-        let terms = Terms::default();
-        let first = run(keys.begin("k", &payload("pay 10"), &terms).await.unwrap());
+        let lifetimes = KeyLifetimes::default();
+        let first = claimed(keys.begin("k", &payload("pay 10"), &lifetimes).await.unwrap());
         for _ in 0..3 {
-            let begun = keys.begin("k", &payload("pay 10"), &terms).await.unwrap();
+            let outcome = keys.begin("k", &payload("pay 10"), &lifetimes).await.unwrap();
             assert!(
-                matches!(begun, Begun::Running { again_in } if again_in > Duration::from_secs(30)),
-                "{begun:?}"
+                matches!(outcome, BeginOutcome::Running { retry_in } if retry_in > Duration::from_secs(30)),
+                "{outcome:?}"
             );
         }
-        assert_eq!(keys.begin("k", &payload("pay 99"), &terms).await.unwrap(), Begun::OtherPayload);
-        assert!(keys.finish(&first, b"paid", &terms).await.unwrap());
-        assert!(!keys.finish(&first, b"twice", &terms).await.unwrap(), "an answer is given once");
-        assert_eq!(keys.begin("k", &payload("pay 10"), &terms).await.unwrap(), Begun::Done(b"paid".to_vec()));
-        assert_eq!(keys.begin("k", &payload("pay 99"), &terms).await.unwrap(), Begun::OtherPayload);
-        run(keys.begin("another", &payload("pay 99"), &terms).await.unwrap());
+        assert_eq!(
+            keys.begin("k", &payload("pay 99"), &lifetimes).await.unwrap(),
+            BeginOutcome::OtherPayload
+        );
+        assert!(keys.finish(&first, b"paid", &lifetimes).await.unwrap());
+        assert!(!keys.finish(&first, b"twice", &lifetimes).await.unwrap(), "a response is stored once");
+        assert_eq!(
+            keys.begin("k", &payload("pay 10"), &lifetimes).await.unwrap(),
+            BeginOutcome::Done(b"paid".to_vec())
+        );
+        assert_eq!(
+            keys.begin("k", &payload("pay 99"), &lifetimes).await.unwrap(),
+            BeginOutcome::OtherPayload
+        );
+        claimed(keys.begin("another", &payload("pay 99"), &lifetimes).await.unwrap());
     })
     .await;
 }
 
-/// The first one is not dead, only late: its answer comes after that of whoever took over.
+/// The first request is not dead, only late: its response comes after another request took the key over.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_did_not_come_back_is_taken_over_and_its_late_answer_refused() {
+async fn a_request_whose_claim_ran_out_is_taken_over_and_its_late_response_refused() {
     stores(async |keys| {
-        let (short, terms) = (Terms::default().hold(SHORT), Terms::default());
-        let late = run(keys.begin("k", &payload("pay 10"), &short).await.unwrap());
+        let (short, lifetimes) = (KeyLifetimes::default().hold(SHORT), KeyLifetimes::default());
+        let late = claimed(keys.begin("k", &payload("pay 10"), &short).await.unwrap());
         tokio::time::sleep(4 * SHORT).await;
         assert_eq!(
-            keys.begin("k", &payload("pay 99"), &terms).await.unwrap(),
-            Begun::OtherPayload,
+            keys.begin("k", &payload("pay 99"), &lifetimes).await.unwrap(),
+            BeginOutcome::OtherPayload,
             "{keys:?}"
         );
-        let next = run(keys.begin("k", &payload("pay 10"), &terms).await.unwrap());
+        let next = claimed(keys.begin("k", &payload("pay 10"), &lifetimes).await.unwrap());
         assert!(next.token > late.token);
-        assert!(!keys.finish(&late, b"late", &terms).await.unwrap(), "{keys:?}");
+        assert!(!keys.finish(&late, b"late", &lifetimes).await.unwrap(), "{keys:?}");
         assert!(!keys.abandon(&late).await.unwrap());
-        assert!(keys.finish(&next, b"in time", &terms).await.unwrap());
+        assert!(keys.finish(&next, b"in time", &lifetimes).await.unwrap());
         assert_eq!(
-            keys.begin("k", &payload("pay 10"), &terms).await.unwrap(),
-            Begun::Done(b"in time".to_vec())
+            keys.begin("k", &payload("pay 10"), &lifetimes).await.unwrap(),
+            BeginOutcome::Done(b"in time".to_vec())
         );
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_still_runs_can_say_so() {
+async fn a_request_that_still_runs_can_renew_its_claim() {
     stores(async |keys| {
-        let (moment, terms) = (Terms::default().hold(Duration::from_millis(1)), Terms::default());
-        let slow = run(keys.begin("k", &payload("pay 10"), &moment).await.unwrap());
-        assert!(keys.renew(&slow, &terms).await.unwrap(), "{keys:?}");
-        assert!(keys.renew(&slow, &moment).await.unwrap(), "what was promised is not taken back");
-        let begun = keys.begin("k", &payload("pay 10"), &terms).await.unwrap();
+        let (moment, lifetimes) =
+            (KeyLifetimes::default().hold(Duration::from_millis(1)), KeyLifetimes::default());
+        let slow = claimed(keys.begin("k", &payload("pay 10"), &moment).await.unwrap());
+        assert!(keys.renew(&slow, &lifetimes).await.unwrap(), "{keys:?}");
+        assert!(keys.renew(&slow, &moment).await.unwrap(), "a renewal does not make a claim shorter");
+        let outcome = keys.begin("k", &payload("pay 10"), &lifetimes).await.unwrap();
         assert!(
-            matches!(begun, Begun::Running { again_in } if again_in > Duration::from_secs(30)),
-            "{begun:?}"
+            matches!(outcome, BeginOutcome::Running { retry_in } if retry_in > Duration::from_secs(30)),
+            "{outcome:?}"
         );
-        assert!(keys.finish(&slow, b"paid", &terms).await.unwrap());
-        assert!(!keys.renew(&slow, &terms).await.unwrap(), "it has ended");
-        let given_up = run(keys.begin("another", &payload("pay 10"), &terms).await.unwrap());
+        assert!(keys.finish(&slow, b"paid", &lifetimes).await.unwrap());
+        assert!(!keys.renew(&slow, &lifetimes).await.unwrap(), "the request has ended");
+        let given_up = claimed(keys.begin("another", &payload("pay 10"), &lifetimes).await.unwrap());
         assert!(keys.abandon(&given_up).await.unwrap());
-        let next = run(keys.begin("another", &payload("pay 10"), &terms).await.unwrap());
-        assert!(!keys.renew(&given_up, &terms).await.unwrap(), "somebody else runs it now: {keys:?}");
-        assert!(keys.renew(&next, &terms).await.unwrap());
+        let next = claimed(keys.begin("another", &payload("pay 10"), &lifetimes).await.unwrap());
+        assert!(
+            !keys.renew(&given_up, &lifetimes).await.unwrap(),
+            "another request has the key now: {keys:?}"
+        );
+        assert!(keys.renew(&next, &lifetimes).await.unwrap());
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_had_no_effect_is_given_up_and_what_is_old_forgotten() {
+async fn a_claim_can_be_given_up_and_an_old_response_expires() {
     stores(async |keys| {
-        let terms = Terms::default();
-        let first = run(keys.begin("k", &payload("pay 10"), &terms).await.unwrap());
+        let lifetimes = KeyLifetimes::default();
+        let first = claimed(keys.begin("k", &payload("pay 10"), &lifetimes).await.unwrap());
         assert!(keys.abandon(&first).await.unwrap());
-        let again = run(keys.begin("k", &payload("pay 11"), &terms).await.unwrap());
+        let again = claimed(keys.begin("k", &payload("pay 11"), &lifetimes).await.unwrap());
         assert!(again.token > first.token, "{keys:?}");
-        assert!(keys.finish(&again, b"paid", &Terms::default().keep(SHORT)).await.unwrap());
+        assert!(keys.finish(&again, b"paid", &KeyLifetimes::default().keep(SHORT)).await.unwrap());
         tokio::time::sleep(4 * SHORT).await;
-        run(keys.begin("k", &payload("pay 12"), &terms).await.unwrap());
+        claimed(keys.begin("k", &payload("pay 12"), &lifetimes).await.unwrap());
     })
     .await;
 }
 
-/// What is forgotten is gone, without anyone who cleans up.
+/// No cleanup job is needed.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_over_is_removed_by_what_is_new() {
+async fn expired_keys_are_removed_by_new_requests() {
     let directory = tempfile::tempdir().unwrap();
     let (redis, postgres) = (RedisServer::start(), PostgresServer::start());
     let stores: [Box<dyn Keys>; 3] = [
@@ -150,16 +164,16 @@ async fn what_is_over_is_removed_by_what_is_new() {
         Box::new(in_redis(&redis).await),
         Box::new(in_postgres(&postgres).await),
     ];
-    let terms = Terms::default();
+    let lifetimes = KeyLifetimes::default();
     for keys in &stores {
         for number in 0..20 {
-            let old = run(keys.begin(&format!("old-{number}"), &payload("x"), &terms).await.unwrap());
-            assert!(keys.finish(&old, b"done", &terms.keep(SHORT)).await.unwrap());
+            let old = claimed(keys.begin(&format!("old-{number}"), &payload("x"), &lifetimes).await.unwrap());
+            assert!(keys.finish(&old, b"done", &lifetimes.keep(SHORT)).await.unwrap());
         }
         tokio::time::sleep(4 * SHORT).await;
         for number in 0..2 {
-            let new = run(keys.begin(&format!("new-{number}"), &payload("x"), &terms).await.unwrap());
-            assert!(keys.finish(&new, b"done", &terms).await.unwrap());
+            let new = claimed(keys.begin(&format!("new-{number}"), &payload("x"), &lifetimes).await.unwrap());
+            assert!(keys.finish(&new, b"done", &lifetimes).await.unwrap());
         }
     }
     let count = "SELECT count(*) FROM leasehold_keys";
@@ -172,71 +186,75 @@ async fn what_is_over_is_removed_by_what_is_new() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_go_on_when_the_connection_or_the_database_was_lost() {
+async fn keys_work_again_after_a_lost_connection_and_a_restarted_database() {
     let server = PostgresServer::start();
     let keys = in_postgres(&server).await;
-    let terms = Terms::default();
+    let lifetimes = KeyLifetimes::default();
     for (key, kill) in [("a", false), ("b", true)] {
-        let begun = run(keys.begin(key, &payload("x"), &terms).await.unwrap());
+        let claim = claimed(keys.begin(key, &payload("x"), &lifetimes).await.unwrap());
         if kill {
             server.kill();
-            assert_eq!(keys.renew(&begun, &terms).await.unwrap_err().kind(), ErrorKind::Unavailable);
+            assert_eq!(keys.renew(&claim, &lifetimes).await.unwrap_err().kind(), ErrorKind::Unavailable);
             server.run_again();
         } else {
             let others = "FROM pg_stat_activity WHERE pid <> pg_backend_pid()";
             server.sql(&format!("SELECT pg_terminate_backend(pid) {others}"));
         }
         let until = Instant::now() + Duration::from_secs(60);
-        // That the connection is over is noticed by a statement, or shortly before.
-        while let Err(error) = keys.renew(&begun, &terms).await {
+        // The first statement may find that the connection is lost.
+        while let Err(error) = keys.renew(&claim, &lifetimes).await {
             assert!(error.kind() == ErrorKind::Unavailable && Instant::now() < until, "{error}");
             tokio::time::sleep(SHORT).await;
         }
-        assert!(keys.finish(&begun, b"done", &terms).await.unwrap(), "the run is still ours");
-        assert!(matches!(keys.begin(key, &payload("x"), &terms).await.unwrap(), Begun::Done(_)));
+        assert!(keys.finish(&claim, b"done", &lifetimes).await.unwrap(), "the claim is still valid");
+        assert!(matches!(keys.begin(key, &payload("x"), &lifetimes).await.unwrap(), BeginOutcome::Done(_)));
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bad_input_gets_a_clear_error() {
     stores(async |keys| {
-        let terms = Terms::default();
+        let lifetimes = KeyLifetimes::default();
         for key in ["", "a\0b", &"x".repeat(1025)] {
-            assert_eq!(keys.begin(key, &payload("x"), &terms).await.unwrap_err().kind(), ErrorKind::Invalid);
+            assert_eq!(
+                keys.begin(key, &payload("x"), &lifetimes).await.unwrap_err().kind(),
+                ErrorKind::Invalid
+            );
         }
-        let first = run(keys.begin("it's {hostile} 日本", &payload("x"), &terms).await.unwrap());
+        let first = claimed(keys.begin("it's {hostile} 日本", &payload("x"), &lifetimes).await.unwrap());
         let large = vec![0; (1 << 20) + 1];
-        assert_eq!(keys.finish(&first, &large, &terms).await.unwrap_err().kind(), ErrorKind::Limit);
-        assert!(keys.finish(&first, &large[1..], &terms).await.unwrap(), "{keys:?}");
+        assert_eq!(keys.finish(&first, &large, &lifetimes).await.unwrap_err().kind(), ErrorKind::Limit);
+        assert!(keys.finish(&first, &large[1..], &lifetimes).await.unwrap(), "{keys:?}");
     })
     .await;
 }
 
-/// A service that counts, and waits if it is told to.
+/// A service that counts its requests. The body `slow` makes it wait for `may_finish`.
 struct Shop {
     app: Router,
     served: Arc<AtomicUsize>,
-    open: Arc<Notify>,
-    begun: Arc<Notify>,
+    may_finish: Arc<Notify>,
+    started: Arc<Notify>,
     _directory: Option<tempfile::TempDir>,
 }
 
+/// A service whose keys are in a SQLite file.
 async fn shop(change: impl FnOnce(IdempotencyLayer) -> IdempotencyLayer) -> Shop {
     let directory = tempfile::tempdir().unwrap();
     let keys = IdempotencyLayer::new(sqlite(&directory).await);
-    Shop { _directory: Some(directory), ..behind(change(keys)) }
+    Shop { _directory: Some(directory), ..shop_behind(change(keys)) }
 }
 
-fn behind(layer: IdempotencyLayer) -> Shop {
-    let (served, open, begun) =
+fn shop_behind(layer: IdempotencyLayer) -> Shop {
+    let (served, may_finish, started) =
         (Arc::<AtomicUsize>::default(), Arc::<Notify>::default(), Arc::<Notify>::default());
     let handler = {
-        let (served, open, begun) = (served.clone(), open.clone(), begun.clone());
+        let (served, may_finish, started) = (served.clone(), may_finish.clone(), started.clone());
         async move |body: String| {
             let number = served.fetch_add(1, Ordering::SeqCst);
             if body == "slow" {
-                begun.notify_one();
-                open.notified().await;
+                started.notify_one();
+                may_finish.notified().await;
             }
             let body = if body == "large" { "x".repeat(1 << 20) } else { body };
             let status = if body == "broken" { 500 } else { 201 };
@@ -251,23 +269,24 @@ fn behind(layer: IdempotencyLayer) -> Shop {
     let app = Router::new()
         .route("/payments", post(handler.clone()).patch(handler.clone()).get(handler))
         .layer(layer);
-    Shop { app, served, open, begun, _directory: None }
+    Shop { app, served, may_finish, started, _directory: None }
 }
 
 impl Shop {
-    async fn ask(&self, method: &str, key: Option<&str>, body: &str) -> (u16, String, bool) {
+    /// Sends a request; returns the status, the body, and whether the response is a stored one.
+    async fn send(&self, method: &str, key: Option<&str>, body: &str) -> (u16, String, bool) {
         let mut request = Request::builder().method(method).uri("/payments");
         if let Some(key) = key {
             request = request.header("Idempotency-Key", key);
         }
         let response =
             self.app.clone().oneshot(request.body(Body::from(body.to_owned())).unwrap()).await.unwrap();
-        let replayed = response.headers().contains_key("idempotency-replayed");
+        let is_replayed = response.headers().contains_key("idempotency-replayed");
         assert_eq!(response.headers().contains_key("retry-after"), response.status() == 409);
-        assert!(!replayed || !response.headers().contains_key("set-cookie"), "a cookie is for one client");
+        assert!(!is_replayed || !response.headers().contains_key("set-cookie"), "a cookie is for one client");
         let status = response.status().as_u16();
         let body = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
-        (status, String::from_utf8(body.to_vec()).unwrap(), replayed)
+        (status, String::from_utf8(body.to_vec()).unwrap(), is_replayed)
     }
 
     fn served(&self) -> usize {
@@ -276,7 +295,7 @@ impl Shop {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_repeated_request_is_answered_as_the_first_time() {
+async fn a_repeated_request_gets_the_first_response() {
     let directory = tempfile::tempdir().unwrap();
     let (redis, postgres) = (RedisServer::start(), PostgresServer::start());
     let layers = [
@@ -285,76 +304,91 @@ async fn a_repeated_request_is_answered_as_the_first_time() {
         IdempotencyLayer::new(in_postgres(&postgres).await),
     ];
     for layer in layers {
-        answers_as_the_first_time(&behind(layer)).await;
+        repeats_the_first_response(&shop_behind(layer)).await;
     }
 }
 
-async fn answers_as_the_first_time(shop: &Shop) {
-    let first = shop.ask("POST", Some("\"k1\""), "pay 10").await;
+async fn repeats_the_first_response(shop: &Shop) {
+    let first = shop.send("POST", Some("\"k1\""), "pay 10").await;
     assert_eq!(first, (201, "pay 10 #0".to_owned(), false));
     for key in ["\"k1\"", "k1"] {
-        assert_eq!(shop.ask("POST", Some(key), "pay 10").await, (201, "pay 10 #0".to_owned(), true));
+        assert_eq!(shop.send("POST", Some(key), "pay 10").await, (201, "pay 10 #0".to_owned(), true));
     }
-    assert_eq!(shop.ask("POST", Some("k1"), "pay 99").await.0, 422);
-    assert_eq!(shop.ask("POST", Some("k2"), "pay 10").await.1, "pay 10 #1");
-    assert_eq!(shop.ask("POST", None, "pay 10").await.1, "pay 10 #2", "without a key it is let through");
-    assert_eq!(shop.ask("GET", Some("k1"), "").await.1, " #3", "a GET is idempotent by itself");
-    assert_eq!(shop.ask("POST", Some("\"open"), "x").await.0, 400);
-    assert_eq!(shop.ask("POST", Some("k3"), &"x".repeat((1 << 20) + 1)).await.0, 413);
+    assert_eq!(shop.send("POST", Some("k1"), "pay 99").await.0, 422);
+    assert_eq!(shop.send("POST", Some("k2"), "pay 10").await.1, "pay 10 #1");
+    assert_eq!(
+        shop.send("POST", None, "pay 10").await.1,
+        "pay 10 #2",
+        "a request without a key passes through"
+    );
+    assert_eq!(shop.send("GET", Some("k1"), "").await.1, " #3", "a GET is idempotent by itself");
+    assert_eq!(shop.send("POST", Some("\"open"), "x").await.0, 400);
+    assert_eq!(shop.send("POST", Some("k3"), &"x".repeat((1 << 20) + 1)).await.0, 413);
     assert_eq!(shop.served(), 4);
 }
 
-/// What it did is done, though nobody can be told: it must not be done again when its time is over.
+/// The effect has happened, although the response cannot be stored: it must not happen again when the claim
+/// runs out.
 #[tokio::test]
-async fn a_request_whose_answer_is_too_large_is_not_carried_out_again() {
-    let shop = shop(|layer| layer.terms(Terms::default().hold(SHORT)).retry_failures()).await;
-    let (status, said, _) = shop.ask("POST", Some("k"), "large").await;
+async fn a_request_whose_response_is_too_large_is_not_carried_out_again() {
+    let shop = shop(|layer| layer.lifetimes(KeyLifetimes::default().hold(SHORT)).retry_failures()).await;
+    let (status, body, _) = shop.send("POST", Some("k"), "large").await;
     assert_eq!(status, 500);
-    assert!(said.contains("cannot be stored"), "{said}");
+    assert!(body.contains("cannot be stored"), "{body}");
     tokio::time::sleep(4 * SHORT).await;
-    assert_eq!(shop.ask("POST", Some("k"), "large").await, (500, said, true));
+    assert_eq!(shop.send("POST", Some("k"), "large").await, (500, body, true));
     assert_eq!(shop.served(), 1);
 }
 
 #[tokio::test]
-async fn while_the_first_runs_the_others_are_told_so() {
+async fn while_the_first_request_runs_the_others_get_a_conflict() {
     let shop = Arc::new(shop(IdempotencyLayer::required).await);
-    assert_eq!(shop.ask("POST", None, "pay").await.0, 400);
+    assert_eq!(shop.send("POST", None, "pay").await.0, 400);
     let slow = tokio::spawn({
         let shop = Arc::clone(&shop);
-        async move { shop.ask("POST", Some("k"), "slow").await }
+        async move { shop.send("POST", Some("k"), "slow").await }
     });
-    shop.begun.notified().await;
-    let (status, body, _) = shop.ask("POST", Some("k"), "slow").await;
+    shop.started.notified().await;
+    let (status, body, _) = shop.send("POST", Some("k"), "slow").await;
     assert_eq!(status, 409);
     assert!(body.contains("still running"), "{body}");
-    shop.open.notify_one();
+    shop.may_finish.notify_one();
     assert_eq!(slow.await.unwrap(), (201, "slow #0".to_owned(), false));
-    assert_eq!(shop.ask("POST", Some("k"), "slow").await, (201, "slow #0".to_owned(), true));
+    assert_eq!(shop.send("POST", Some("k"), "slow").await, (201, "slow #0".to_owned(), true));
 }
 
-/// Keys that tell when a request has said that it still runs.
+/// A store that notifies the test of each renewal.
 #[derive(Debug)]
-struct Telling(SqliteKeys, Arc<Notify>);
+struct NotifyingKeys(SqliteKeys, Arc<Notify>);
 
 #[leasehold::async_trait]
-impl Keys for Telling {
-    async fn begin(&self, key: &str, payload: &Fingerprint, terms: &Terms) -> leasehold::Result<Begun> {
-        self.0.begin(key, payload, terms).await
+impl Keys for NotifyingKeys {
+    async fn begin(
+        &self,
+        key: &str,
+        payload: &Fingerprint,
+        lifetimes: &KeyLifetimes,
+    ) -> leasehold::Result<BeginOutcome> {
+        self.0.begin(key, payload, lifetimes).await
     }
 
-    async fn renew(&self, run: &Run, terms: &Terms) -> leasehold::Result<bool> {
-        let renewed = self.0.renew(run, terms).await;
+    async fn renew(&self, claim: &KeyClaim, lifetimes: &KeyLifetimes) -> leasehold::Result<bool> {
+        let renewed = self.0.renew(claim, lifetimes).await;
         self.1.notify_one();
         renewed
     }
 
-    async fn finish(&self, run: &Run, answer: &[u8], terms: &Terms) -> leasehold::Result<bool> {
-        self.0.finish(run, answer, terms).await
+    async fn finish(
+        &self,
+        claim: &KeyClaim,
+        response: &[u8],
+        lifetimes: &KeyLifetimes,
+    ) -> leasehold::Result<bool> {
+        self.0.finish(claim, response, lifetimes).await
     }
 
-    async fn abandon(&self, run: &Run) -> leasehold::Result<bool> {
-        self.0.abandon(run).await
+    async fn abandon(&self, claim: &KeyClaim) -> leasehold::Result<bool> {
+        self.0.abandon(claim).await
     }
 }
 
@@ -362,37 +396,41 @@ impl Keys for Telling {
 async fn a_slow_request_is_not_taken_over() {
     let (directory, renewed) = (tempfile::tempdir().unwrap(), Arc::<Notify>::default());
     let hold = Duration::from_millis(1500);
-    let layer = IdempotencyLayer::new(Telling(sqlite(&directory).await, Arc::clone(&renewed)));
-    let shop = Arc::new(behind(layer.terms(Terms::default().hold(hold))));
+    let layer = IdempotencyLayer::new(NotifyingKeys(sqlite(&directory).await, Arc::clone(&renewed)));
+    let shop = Arc::new(shop_behind(layer.lifetimes(KeyLifetimes::default().hold(hold))));
     let started = std::time::Instant::now();
     let slow = tokio::spawn({
         let shop = Arc::clone(&shop);
-        async move { shop.ask("POST", Some("k"), "slow").await }
+        async move { shop.send("POST", Some("k"), "slow").await }
     });
-    shop.begun.notified().await;
+    shop.started.notified().await;
     while started.elapsed() < hold {
-        tokio::time::timeout(40 * hold, renewed.notified()).await.expect("it says that it still runs");
+        tokio::time::timeout(40 * hold, renewed.notified()).await.expect("the layer renews the claim");
     }
-    assert_eq!(shop.ask("POST", Some("k"), "slow").await.0, 409);
-    shop.open.notify_one();
+    assert_eq!(shop.send("POST", Some("k"), "slow").await.0, 409);
+    shop.may_finish.notify_one();
     assert_eq!(slow.await.unwrap(), (201, "slow #0".to_owned(), false));
-    assert_eq!(shop.ask("POST", Some("k"), "slow").await, (201, "slow #0".to_owned(), true));
+    assert_eq!(shop.send("POST", Some("k"), "slow").await, (201, "slow #0".to_owned(), true));
     assert_eq!(shop.served(), 1);
 }
 
 #[tokio::test]
-async fn a_failure_is_stored_unless_told_otherwise_and_keys_belong_to_somebody() {
+async fn a_failure_is_stored_unless_set_otherwise_and_keys_have_a_scope() {
     let strict = shop(|layer| layer).await;
-    assert_eq!(strict.ask("POST", Some("k"), "broken").await, (500, "broken #0".to_owned(), false));
-    assert_eq!(strict.ask("POST", Some("k"), "broken").await, (500, "broken #0".to_owned(), true));
+    assert_eq!(strict.send("POST", Some("k"), "broken").await, (500, "broken #0".to_owned(), false));
+    assert_eq!(strict.send("POST", Some("k"), "broken").await, (500, "broken #0".to_owned(), true));
     let lenient = shop(IdempotencyLayer::retry_failures).await;
-    assert_eq!(lenient.ask("POST", Some("k"), "broken").await.1, "broken #0");
-    assert_eq!(lenient.ask("POST", Some("k"), "broken").await, (500, "broken #1".to_owned(), false));
-    let owned = shop(|layer| layer.scope(|parts| Some(parts.method.to_string()))).await;
-    assert_eq!(owned.ask("POST", Some("k"), "x").await.1, "x #0");
-    assert_eq!(owned.ask("POST", Some("k"), "y").await.0, 422);
-    assert_eq!(owned.ask("PATCH", Some("k"), "y").await.1, "y #1", "the same key of somebody else");
-    assert_eq!(strict.ask("PATCH", Some("k"), "broken").await.0, 422, "everyone's, and for another request");
-    let endless = shop(|layer| layer.scope(|_| Some("x".repeat(2000)))).await;
-    assert_eq!((endless.ask("POST", Some("k"), "x").await.0, endless.served()), (400, 0));
+    assert_eq!(lenient.send("POST", Some("k"), "broken").await.1, "broken #0");
+    assert_eq!(lenient.send("POST", Some("k"), "broken").await, (500, "broken #1".to_owned(), false));
+    let scoped = shop(|layer| layer.scope(|parts| Some(parts.method.to_string()))).await;
+    assert_eq!(scoped.send("POST", Some("k"), "x").await.1, "x #0");
+    assert_eq!(scoped.send("POST", Some("k"), "y").await.0, 422);
+    assert_eq!(scoped.send("PATCH", Some("k"), "y").await.1, "y #1", "the same key in another scope");
+    assert_eq!(
+        strict.send("PATCH", Some("k"), "broken").await.0,
+        422,
+        "one scope for all, and another request"
+    );
+    let too_long = shop(|layer| layer.scope(|_| Some("x".repeat(2000)))).await;
+    assert_eq!((too_long.send("POST", Some("k"), "x").await.0, too_long.served()), (400, 0));
 }

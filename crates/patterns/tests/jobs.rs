@@ -10,13 +10,13 @@ use std::{
 use leasehold::{Client, ErrorKind, Memory, Result, async_trait, testing::ManualTime};
 use leasehold_fence::postgres::ConnectionManager;
 use leasehold_patterns::jobs::{
-    Backoff, Claim, JobRecord, JobState, Jobs, NewJob, PostgresJobs, SqliteJobs, Worker,
+    JobClaim, JobRecord, JobState, Jobs, NewJob, PostgresJobs, RetryBackoff, SqliteJobs, Worker,
 };
 use leasehold_testkit::servers::{PgBouncer, PostgresServer, RedisServer};
 use tokio_postgres::NoTls;
 
 const HOLD: Duration = Duration::from_secs(30);
-/// Shorter than anyone needs, but not shorter than a busy machine takes.
+/// A claim that runs out soon, but is long enough for a busy machine.
 const SHORT: Duration = Duration::from_millis(50);
 
 fn link(server: &PostgresServer) -> ConnectionManager {
@@ -29,7 +29,7 @@ async fn connection(url: &str) -> tokio_postgres::Client {
     client
 }
 
-/// A connection for each of so many workers, to an empty table.
+/// Runs the test on every store, with `count` connections to an empty table.
 async fn stores(count: usize, test: impl AsyncFn(Vec<Arc<dyn Jobs>>)) {
     let directory = tempfile::tempdir().unwrap();
     let mut files: Vec<Arc<dyn Jobs>> = Vec::new();
@@ -56,7 +56,7 @@ fn client() -> Client {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_is_claimed_once_completed_once_and_remembered() {
+async fn a_job_is_claimed_once_completed_once_and_stays_in_the_table() {
     stores(1, async |jobs| {
         let jobs = &jobs[0];
         let id = jobs.add(&NewJob::new("mail", b"order 42").key("42")).await.unwrap().unwrap();
@@ -67,7 +67,7 @@ async fn a_job_is_claimed_once_completed_once_and_remembered() {
         );
         assert!(
             jobs.add(&NewJob::new("other", b"").key("42")).await.unwrap().is_some(),
-            "of that queue only"
+            "the key is taken in the other queue only"
         );
         let claim = jobs.claim("mail", "a", HOLD).await.unwrap().unwrap();
         assert_eq!((claim.id, claim.attempt, claim.payload.as_slice()), (id, 1, &b"order 42"[..]));
@@ -76,50 +76,50 @@ async fn a_job_is_claimed_once_completed_once_and_remembered() {
         assert!(jobs.complete(&claim, b"sent").await.unwrap());
         assert!(!jobs.complete(&claim, b"twice").await.unwrap());
         assert!(!jobs.heartbeat(&claim, HOLD).await.unwrap());
-        let seen = jobs.look(id).await.unwrap().unwrap();
+        let seen = jobs.get(id).await.unwrap().unwrap();
         assert_eq!((seen.state, seen.result.as_deref()), (JobState::Done, Some(&b"sent"[..])));
-        assert!(jobs.look(id + 1000).await.unwrap().is_none());
+        assert!(jobs.get(id + 1000).await.unwrap().is_none());
     })
     .await;
 }
 
-/// The story of the fence: A stalls past its time, B takes over, A comes back.
+/// Worker A stalls until its claim runs out, worker B claims the job, A comes back.
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_comes_back_too_late_changes_nothing() {
+async fn a_worker_that_comes_back_too_late_changes_nothing() {
     stores(2, async |jobs| {
         let id = jobs[0].add(&NewJob::new("mail", b"x")).await.unwrap().unwrap();
         let late = jobs[0].claim("mail", "a", SHORT).await.unwrap().unwrap();
         tokio::time::sleep(2 * SHORT).await;
-        assert!(!jobs[0].heartbeat(&late, HOLD).await.unwrap(), "its time was over");
+        assert!(!jobs[0].heartbeat(&late, HOLD).await.unwrap(), "its claim has run out");
         let next = jobs[1].claim("mail", "b", HOLD).await.unwrap().unwrap();
         assert!(next.token > late.token && next.attempt == 2);
         assert!(!jobs[0].complete(&late, b"late").await.unwrap());
         assert!(!jobs[0].fail(&late, "late", HOLD).await.unwrap());
         assert!(jobs[1].complete(&next, b"in time").await.unwrap());
-        assert_eq!(jobs[0].look(id).await.unwrap().unwrap().result.unwrap(), b"in time");
+        assert_eq!(jobs[0].get(id).await.unwrap().unwrap().result.unwrap(), b"in time");
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_fails_is_tried_again_and_dead_after_the_last_attempt() {
+async fn a_job_that_fails_is_tried_again_and_dead_after_the_last_attempt() {
     stores(1, async |jobs| {
         let jobs = &jobs[0];
         let id = jobs.add(&NewJob::new("mail", b"x").attempts(2)).await.unwrap().unwrap();
         let first = jobs.claim("mail", "a", HOLD).await.unwrap().unwrap();
         assert!(jobs.fail(&first, "no\0disk", HOLD).await.unwrap());
         assert!(jobs.claim("mail", "a", HOLD).await.unwrap().is_none(), "not yet");
-        assert_eq!(jobs.look(id).await.unwrap().unwrap().state, JobState::Ready);
-        let hasty = jobs.add(&NewJob::new("mail", b"y").attempts(1)).await.unwrap().unwrap();
+        assert_eq!(jobs.get(id).await.unwrap().unwrap().state, JobState::Ready);
+        let single_attempt = jobs.add(&NewJob::new("mail", b"y").attempts(1)).await.unwrap().unwrap();
         let claim = jobs.claim("mail", "a", HOLD).await.unwrap().unwrap();
         assert!(jobs.fail(&claim, "no disk", Duration::ZERO).await.unwrap());
         let dead = jobs.dead("mail", 10).await.unwrap();
         assert_eq!(
             dead.iter().map(|job| (job.id, job.error.as_deref())).collect::<Vec<_>>(),
-            [(hasty, Some("no disk"))]
+            [(single_attempt, Some("no disk"))]
         );
         assert!(!jobs.revive(id).await.unwrap(), "it is not dead");
-        assert!(jobs.revive(hasty).await.unwrap());
+        assert!(jobs.revive(single_attempt).await.unwrap());
         assert_eq!(jobs.claim("mail", "a", HOLD).await.unwrap().unwrap().attempt, 1);
     })
     .await;
@@ -155,11 +155,11 @@ async fn many_workers_do_every_job_once_with_and_without_the_filter() {
                     Worker::new(jobs.clone(), &Client::new(memory.clone()), &queue, &format!("w{n}"));
                 let (worker, done) = (if filtered { worker.filtered() } else { worker }, Arc::clone(&done));
                 workers.spawn(async move {
-                    let mut work = async |claim: Claim| {
+                    let mut work = async |claim: JobClaim| {
                         done.lock().unwrap().push(claim.payload);
                         Ok::<_, String>(vec![])
                     };
-                    while worker.once(&mut work).await.unwrap() {}
+                    while worker.run_once(&mut work).await.unwrap() {}
                 });
             }
             workers.join_all().await;
@@ -174,9 +174,9 @@ async fn many_workers_do_every_job_once_with_and_without_the_filter() {
     .await;
 }
 
-/// The heartbeat goes on while the work runs, and the work is dropped when the job is somebody else's.
+/// Heartbeats are sent while the work runs, and the work is dropped when another worker has the job.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_keeps_its_job_and_drops_the_work_when_it_is_taken() {
+async fn a_worker_keeps_its_job_and_drops_the_work_when_another_has_claimed_it() {
     stores(2, async |jobs| {
         let hold = Duration::from_secs(1);
         jobs[0].add(&NewJob::new("mail", b"x")).await.unwrap();
@@ -187,28 +187,28 @@ async fn a_worker_keeps_its_job_and_drops_the_work_when_it_is_taken() {
             tokio::time::sleep(3 * hold).await;
             Ok::<_, String>(b"done".to_vec())
         };
-        let thief = async {
+        let rival = async {
             started.notified().await;
             tokio::time::sleep(2 * hold).await;
             other.claim("mail", "b", HOLD).await.unwrap()
         };
-        let (done, stolen) = tokio::join!(worker.once(&mut work), thief);
-        assert!(done.unwrap() && stolen.is_none(), "kept for three times as long as it would last");
+        let (done, claimed) = tokio::join!(worker.run_once(&mut work), rival);
+        assert!(done.unwrap() && claimed.is_none(), "the claim was kept for three times its hold");
         let id = jobs[0].add(&NewJob::new("mail", b"y")).await.unwrap().unwrap();
-        let mut frozen = async |claim: Claim| {
-            // As if another worker had taken it over meanwhile.
+        let mut frozen = async |claim: JobClaim| {
+            // As if another worker had claimed the job meanwhile.
             assert!(other.fail(&claim, "taken", Duration::ZERO).await.unwrap());
             std::future::pending::<Result<Vec<u8>, String>>().await
         };
-        assert!(worker.once(&mut frozen).await.unwrap(), "and it came back");
-        assert_eq!(jobs[0].look(id).await.unwrap().unwrap().state, JobState::Ready);
+        assert!(worker.run_once(&mut frozen).await.unwrap(), "run_once returns although the work never ends");
+        assert_eq!(jobs[0].get(id).await.unwrap().unwrap().state, JobState::Ready);
     })
     .await;
 }
 
-/// The filter saves work: it must not be what all work depends on.
+/// The filter only saves work, so work must not depend on it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_filter_that_does_not_answer_stops_no_work() {
+async fn a_filter_that_does_not_reply_stops_no_work() {
     let directory = tempfile::tempdir().unwrap();
     let jobs = Arc::new(SqliteJobs::open(directory.path().join("jobs.db")).await.unwrap());
     let redis = RedisServer::start();
@@ -216,24 +216,24 @@ async fn a_filter_that_does_not_answer_stops_no_work() {
     let worker = Worker::new(jobs.clone(), &client, "mail", "a").filtered();
     let mut work = async |_| Ok::<_, String>(Vec::new());
     jobs.add(&NewJob::new("mail", b"x")).await.unwrap();
-    assert!(worker.once(&mut work).await.unwrap());
+    assert!(worker.run_once(&mut work).await.unwrap());
     drop(redis);
     let id = jobs.add(&NewJob::new("mail", b"y")).await.unwrap().unwrap();
-    assert!(worker.once(&mut work).await.unwrap());
-    assert_eq!(jobs.look(id).await.unwrap().unwrap().state, JobState::Done);
+    assert!(worker.run_once(&mut work).await.unwrap());
+    assert_eq!(jobs.get(id).await.unwrap().unwrap().state, JobState::Done);
 }
 
-/// A table that has stopped to answer after the claim: no error, nothing.
+/// A store that never replies to a heartbeat.
 #[derive(Debug)]
-struct Silent(SqliteJobs);
+struct SilentJobs(SqliteJobs);
 
 #[async_trait]
-impl Jobs for Silent {
-    async fn claim(&self, queue: &str, worker: &str, hold: Duration) -> Result<Option<Claim>> {
+impl Jobs for SilentJobs {
+    async fn claim(&self, queue: &str, worker: &str, hold: Duration) -> Result<Option<JobClaim>> {
         self.0.claim(queue, worker, hold).await
     }
 
-    async fn heartbeat(&self, _: &Claim, _: Duration) -> Result<bool> {
+    async fn heartbeat(&self, _: &JobClaim, _: Duration) -> Result<bool> {
         std::future::pending().await
     }
 
@@ -241,7 +241,7 @@ impl Jobs for Silent {
         unreachable!()
     }
 
-    async fn claim_one(&self, _: i64, _: &str, _: Duration) -> Result<Option<Claim>> {
+    async fn claim_one(&self, _: i64, _: &str, _: Duration) -> Result<Option<JobClaim>> {
         unreachable!()
     }
 
@@ -249,15 +249,15 @@ impl Jobs for Silent {
         unreachable!()
     }
 
-    async fn complete(&self, _: &Claim, _: &[u8]) -> Result<bool> {
+    async fn complete(&self, _: &JobClaim, _: &[u8]) -> Result<bool> {
         unreachable!()
     }
 
-    async fn fail(&self, _: &Claim, _: &str, _: Duration) -> Result<bool> {
+    async fn fail(&self, _: &JobClaim, _: &str, _: Duration) -> Result<bool> {
         unreachable!()
     }
 
-    async fn look(&self, _: i64) -> Result<Option<JobRecord>> {
+    async fn get(&self, _: i64) -> Result<Option<JobRecord>> {
         unreachable!()
     }
 
@@ -271,40 +271,40 @@ impl Jobs for Silent {
 }
 
 #[tokio::test]
-async fn work_is_dropped_at_the_end_of_its_hold_if_the_table_says_nothing() {
+async fn work_is_dropped_at_the_end_of_its_hold_if_the_store_does_not_reply() {
     let directory = tempfile::tempdir().unwrap();
     let jobs = SqliteJobs::open(directory.path().join("jobs.db")).await.unwrap();
     jobs.add(&NewJob::new("mail", b"x")).await.unwrap();
     let time = ManualTime::new();
     let client = Client::builder(Arc::new(Memory::new())).environment(Arc::new(time.clone())).build();
-    let worker = Worker::new(Arc::new(Silent(jobs)), &client, "mail", "a").hold(HOLD);
+    let worker = Worker::new(Arc::new(SilentJobs(jobs)), &client, "mail", "a").hold(HOLD);
     let started = Arc::new(tokio::sync::Notify::new());
-    let begun = Arc::clone(&started);
-    let once = tokio::spawn(async move {
+    let work_started = Arc::clone(&started);
+    let round = tokio::spawn(async move {
         let mut work = async |_| {
-            begun.notify_one();
+            work_started.notify_one();
             std::future::pending::<Result<Vec<u8>, String>>().await
         };
-        worker.once(&mut work).await
+        worker.run_once(&mut work).await
     });
     started.notified().await;
     time.advance(HOLD - Duration::from_secs(1)).await;
-    assert!(!once.is_finished(), "it is still ours");
+    assert!(!round.is_finished(), "the claim is still valid");
     time.advance(Duration::from_secs(1)).await;
-    assert!(once.is_finished(), "and now it may be somebody else's");
-    assert!(once.await.unwrap().unwrap());
+    assert!(round.is_finished(), "another worker may have the job now");
+    assert!(round.await.unwrap().unwrap());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failing_work_is_written_down_and_tried_later() {
+async fn the_error_of_failing_work_is_stored_and_the_job_tried_later() {
     stores(1, async |jobs| {
         let id = jobs[0].add(&NewJob::new("mail", b"x")).await.unwrap().unwrap();
-        let backoff = Backoff { first: HOLD, most: HOLD };
+        let backoff = RetryBackoff { first: HOLD, max: HOLD };
         let worker = Worker::new(jobs[0].clone(), &client(), "mail", "a").backoff(backoff);
         let mut work = async |_| Err::<Vec<u8>, _>("no disk");
-        assert!(worker.once(&mut work).await.unwrap());
-        assert!(!worker.once(&mut work).await.unwrap(), "not before half of its pause");
-        let seen = jobs[0].look(id).await.unwrap().unwrap();
+        assert!(worker.run_once(&mut work).await.unwrap());
+        assert!(!worker.run_once(&mut work).await.unwrap(), "not before half of its pause");
+        let seen = jobs[0].get(id).await.unwrap().unwrap();
         assert_eq!((seen.state, seen.attempts, seen.error.as_deref()), (JobState::Ready, 1, Some("no disk")));
     })
     .await;
@@ -343,7 +343,7 @@ async fn a_job_is_added_with_the_transaction_or_not_at_all() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn jobs_go_on_when_the_connection_or_the_database_was_lost() {
+async fn jobs_work_again_after_a_lost_connection_and_a_restarted_database() {
     let server = PostgresServer::start();
     let jobs = PostgresJobs::new(link(&server));
     jobs.create().await.unwrap();
@@ -357,13 +357,13 @@ async fn jobs_go_on_when_the_connection_or_the_database_was_lost() {
             server.run_again();
         }
         let until = Instant::now() + Duration::from_secs(60);
-        // That the connection is over is noticed by a statement, or shortly before.
+        // The first statement may find that the connection is lost.
         while let Err(error) = jobs.heartbeat(&claim, HOLD).await {
             assert!(error.kind() == ErrorKind::Unavailable && Instant::now() < until, "{error}");
             tokio::time::sleep(SHORT).await;
         }
-        assert!(jobs.complete(&claim, b"sent").await.unwrap(), "the claim is still ours");
-        assert_eq!(jobs.look(id).await.unwrap().unwrap().state, JobState::Done);
+        assert!(jobs.complete(&claim, b"sent").await.unwrap(), "the claim is still valid");
+        assert_eq!(jobs.get(id).await.unwrap().unwrap().state, JobState::Done);
     }
 }
 

@@ -1,4 +1,4 @@
-//! A tick runs once, whoever else is there, and what became of it is remembered.
+//! A tick runs once on all machines together, and its outcome is stored.
 #![allow(clippy::unwrap_used, reason = "a test is a program of its own")]
 #![expect(clippy::disallowed_methods, reason = "tests spawn what a program would")]
 
@@ -14,7 +14,7 @@ use std::{
 use leasehold::{
     Backend, Client, Clock, Environment, ErrorKind, Memory, Timestamp, Verb, WallTime, testing::ManualTime,
 };
-use leasehold_patterns::schedule::{Cron, Instant, Missed, Outcome, Overlap, Schedule, reports};
+use leasehold_patterns::schedule::{Cron, Missed, Overlap, Schedule, TickOutcome, TickTime, reports};
 use leasehold_testkit::{
     faulty::{Fault, Faulty},
     servers::{PostgresServer, RedisServer},
@@ -23,11 +23,11 @@ use tokio::task::JoinHandle;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Machines that share a store; what they run is written down.
+/// Machines that share a backend, and a list of the ticks that they ran.
 struct Fleet {
     time: ManualTime,
     memory: Arc<Memory>,
-    ran: Arc<Mutex<Vec<(&'static str, Instant)>>>,
+    ran: Arc<Mutex<Vec<(&'static str, TickTime)>>>,
 }
 
 impl Fleet {
@@ -50,18 +50,18 @@ impl Fleet {
         Cron::new(&self.client(), "cleanup", Schedule::parse(expression).unwrap())
     }
 
-    /// The same on a machine whose clock is ahead by so many minutes, or behind.
-    fn skewed_cron(&self, expression: &str, skew: &Skewed) -> Cron {
+    /// The same job on a machine with a wrong wall clock.
+    fn skewed_cron(&self, expression: &str, skew: &SkewedClock) -> Cron {
         Cron::new(&self.client_in(Arc::new(skew.clone())), "cleanup", Schedule::parse(expression).unwrap())
     }
 
-    fn skewed(&self, minutes: i64) -> Skewed {
-        let skew = Skewed { time: self.time.clone(), minutes: Arc::default() };
+    fn skewed(&self, minutes: i64) -> SkewedClock {
+        let skew = SkewedClock { time: self.time.clone(), minutes: Arc::default() };
         skew.set(minutes);
         skew
     }
 
-    /// A machine that runs the job, each run of which takes a while.
+    /// Starts a machine that runs the job. Each run takes `takes`.
     fn start(&self, name: &'static str, cron: Cron, takes: Duration) -> JoinHandle<()> {
         let (ran, time) = (Arc::clone(&self.ran), self.time.clone());
         tokio::spawn(async move {
@@ -74,31 +74,31 @@ impl Fleet {
         })
     }
 
-    fn ticks(&self) -> Vec<Instant> {
+    fn ticks(&self) -> Vec<TickTime> {
         self.ran.lock().unwrap().iter().map(|(_, at)| *at).collect()
     }
 
-    fn now(&self) -> Instant {
-        Instant::of(self.time.wall())
+    fn now(&self) -> TickTime {
+        TickTime::of(self.time.wall())
     }
 }
 
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A machine whose calendar clock is wrong.
+/// The environment of a machine whose wall clock is wrong by some minutes.
 #[derive(Clone, Debug)]
-struct Skewed {
+struct SkewedClock {
     time: ManualTime,
     minutes: Arc<AtomicI64>,
 }
 
-impl Skewed {
+impl SkewedClock {
     fn set(&self, minutes: i64) {
         self.minutes.store(minutes, Ordering::SeqCst);
     }
 }
 
-impl Clock for Skewed {
+impl Clock for SkewedClock {
     fn now(&self) -> Timestamp {
         self.time.now()
     }
@@ -109,7 +109,7 @@ impl Clock for Skewed {
     }
 }
 
-impl Environment for Skewed {
+impl Environment for SkewedClock {
     fn fill(&self, bytes: &mut [u8]) {
         self.time.fill(bytes);
     }
@@ -123,7 +123,7 @@ impl Environment for Skewed {
     }
 }
 
-fn is_strictly_rising(ticks: &[Instant]) -> bool {
+fn is_strictly_rising(ticks: &[TickTime]) -> bool {
     ticks.windows(2).all(|pair| pair[0] < pair[1])
 }
 
@@ -139,14 +139,14 @@ async fn of_many_machines_one_runs_each_tick() {
     machines.iter().for_each(JoinHandle::abort);
 }
 
-/// A machine whose clock is ahead runs the tick early; the others find it taken.
+/// A machine whose clock is ahead runs the tick early. The others find it claimed.
 #[tokio::test]
 async fn a_tick_is_claimed_once_whatever_the_clocks_show() {
     let fleet = Fleet::new();
     let cron = fleet.cron("*/5 * * * *");
     let tick = cron.schedule().next_after(fleet.now()).unwrap();
-    let early = cron.claim(tick).await.unwrap().expect("the first");
-    early.finish(Outcome::Succeeded).await;
+    let early = cron.claim(tick).await.unwrap().expect("the tick is free");
+    early.finish(TickOutcome::Succeeded).await;
     for late in [Duration::ZERO, 5 * MINUTE, 55 * MINUTE, 290 * MINUTE] {
         fleet.time.advance(late).await;
         assert!(fleet.cron("*/5 * * * *").claim(tick).await.unwrap().is_none(), "{late:?} later");
@@ -165,16 +165,16 @@ async fn machines_whose_clocks_are_hours_apart_run_each_tick_once() {
         fleet.time.advance(7 * 60 * MINUTE).await;
         let mut ticks = fleet.ticks();
         ticks.sort_unstable();
-        assert!(is_strictly_rising(&ticks), "{missed:?}: one was run twice: {ticks:?}");
-        let lived: Vec<_> = fleet.cron("*/5 * * * *").schedule().between(began, fleet.now()).collect();
-        assert!(lived.iter().all(|tick| ticks.contains(tick)), "{missed:?}: and all are run");
+        assert!(is_strictly_rising(&ticks), "{missed:?}: a tick ran twice: {ticks:?}");
+        let due: Vec<_> = fleet.cron("*/5 * * * *").schedule().between(began, fleet.now()).collect();
+        assert!(due.iter().all(|tick| ticks.contains(tick)), "{missed:?}: a tick did not run");
         machines.iter().for_each(JoinHandle::abort);
     }
 }
 
-/// Somebody sets the clock to next year, notices, and sets it right.
+/// The clock is set to next year, and then set right.
 #[tokio::test]
-async fn a_clock_that_was_set_wrong_for_a_while_stops_no_job() {
+async fn a_clock_that_was_wrong_for_a_while_stops_no_job() {
     let fleet = Fleet::new();
     let clock = fleet.skewed(0);
     let machine = fleet.start("a", fleet.skewed_cron("*/5 * * * *", &clock), Duration::ZERO);
@@ -200,20 +200,21 @@ async fn a_run_that_was_killed_is_not_repeated() {
     assert!(machine.await.unwrap_err().is_cancelled());
     fleet.time.advance(30 * MINUTE).await;
     assert!(cron.claim(tick).await.unwrap().is_none());
-    let looked = tokio::spawn({
+    let listed = tokio::spawn({
         let client = fleet.client();
         async move { reports(&client).await.unwrap() }
     });
     fleet.time.advance(Duration::from_secs(1)).await;
-    let report = &looked.await.unwrap()[0];
-    assert_eq!((report.tick, &report.record.outcome), (tick, &Outcome::Vanished));
+    let report = &listed.await.unwrap()[0];
+    assert_eq!((report.tick, &report.record.outcome), (tick, &TickOutcome::Vanished));
     assert_eq!(report.last_success, None);
     assert!(report.late_by.unwrap() > 20 * MINUTE, "{report:?}");
 }
 
-/// It is claimed, and whoever claimed it does not know: then it is not run, and that is told and seen.
+/// The machine that claimed the tick does not know that it did. Then the tick does not run, and the report
+/// shows it.
 #[tokio::test]
-async fn a_tick_whose_claim_went_unanswered_is_not_run_and_seen() {
+async fn a_tick_whose_claim_got_no_reply_is_not_run_and_reported() {
     let fleet = Fleet::new();
     let faulty = Arc::new(Faulty::new(fleet.memory.clone(), Arc::new(fleet.time.clone()), 1));
     let client = Client::builder(faulty.clone()).environment(Arc::new(fleet.time.clone())).build();
@@ -225,44 +226,44 @@ async fn a_tick_whose_claim_went_unanswered_is_not_run_and_seen() {
     fleet.time.advance(2 * MINUTE).await;
     assert!(claimed.is_finished());
     let error = claimed.await.unwrap().unwrap_err();
-    assert!(error.is_retryable() && error.to_string().contains("perhaps by us"), "{error}");
-    assert!(fleet.cron("@hourly").claim(tick).await.unwrap().is_none(), "nobody runs it");
+    assert!(error.is_retryable() && error.to_string().contains("perhaps by an earlier request"), "{error}");
+    assert!(fleet.cron("@hourly").claim(tick).await.unwrap().is_none(), "no machine runs it");
     let client = fleet.client();
-    let looked = tokio::spawn(async move { reports(&client).await.unwrap() });
+    let listed = tokio::spawn(async move { reports(&client).await.unwrap() });
     fleet.time.advance(Duration::from_secs(1)).await;
-    assert_eq!(looked.await.unwrap()[0].record.outcome, Outcome::Vanished);
+    assert_eq!(listed.await.unwrap()[0].record.outcome, TickOutcome::Vanished);
 }
 
 #[tokio::test]
-async fn a_long_run_is_running_while_it_runs() {
+async fn a_long_run_is_reported_as_running() {
     let fleet = Fleet::new();
     let machine = fleet.start("long", fleet.cron("@hourly"), 30 * MINUTE);
     fleet.time.advance(80 * MINUTE).await;
     let report = &reports(&fleet.client()).await.unwrap()[0];
-    assert_eq!((&report.record.outcome, report.late_by), (&Outcome::Running, None));
+    assert_eq!((&report.record.outcome, report.late_by), (&TickOutcome::Running, None));
     machine.abort();
 }
 
 #[tokio::test]
-async fn the_next_tick_is_skipped_or_waits_while_a_run_is_at_work() {
+async fn the_next_tick_is_skipped_or_waits_while_a_run_lasts() {
     let fleet = Fleet::new();
     let long = fleet.start("long", fleet.cron("* * * * *"), 150 * Duration::from_secs(1));
     let other = fleet.start("other", fleet.cron("* * * * *"), 150 * Duration::from_secs(1));
     fleet.time.advance(2 * MINUTE + Duration::from_secs(30)).await;
     assert_eq!(fleet.ticks().len(), 1);
     let report = &reports(&fleet.client()).await.unwrap()[0];
-    assert_eq!(report.record.outcome, Outcome::Skipped, "the second, while the first is at work");
+    assert_eq!(report.record.outcome, TickOutcome::Skipped, "the second tick, while the first runs");
     [long, other].iter().for_each(JoinHandle::abort);
     let fleet = Fleet::new();
-    let patient = fleet.cron("* * * * *").overlap(Overlap::Wait(10 * MINUTE));
-    let machines = ["a", "b"].map(|name| fleet.start(name, patient.clone(), 90 * Duration::from_secs(1)));
+    let waiting = fleet.cron("* * * * *").overlap(Overlap::Wait(10 * MINUTE));
+    let machines = ["a", "b"].map(|name| fleet.start(name, waiting.clone(), 90 * Duration::from_secs(1)));
     fleet.time.advance(4 * MINUTE).await;
     let ticks = fleet.ticks();
     assert!(ticks.len() >= 2 && ticks.windows(2).all(|pair| pair[0].until(pair[1]) == MINUTE), "{ticks:?}");
     machines.iter().for_each(JoinHandle::abort);
 }
 
-/// From the beginning of a run, whoever ran it and however short it was.
+/// Counted from the beginning of a run, on whatever machine it ran and however short it was.
 #[tokio::test]
 async fn no_run_begins_within_at_least_of_another() {
     let fleet = Fleet::new();
@@ -277,16 +278,16 @@ async fn no_run_begins_within_at_least_of_another() {
 
 /// Every machine was down for an hour.
 #[tokio::test]
-async fn missed_ticks_are_skipped_or_run_as_told() {
+async fn missed_ticks_are_skipped_or_run_as_configured() {
     for (missed, expected) in
         [(Missed::Skip, 0), (Missed::Latest, 1), (Missed::Last(3), 3), (Missed::Last(100), 12)]
     {
         let fleet = Fleet::new();
-        // On a tick, and nobody sees the next ones.
+        // The machine stops after a tick, and no machine sees the next ones.
         let cron = fleet.cron("*/5 * * * *").missed(missed);
         let first = cron.schedule().next_after(fleet.now()).unwrap();
         fleet.time.advance(fleet.now().until(first)).await;
-        cron.claim(first).await.unwrap().unwrap().finish(Outcome::Succeeded).await;
+        cron.claim(first).await.unwrap().unwrap().finish(TickOutcome::Succeeded).await;
         fleet.time.advance(62 * MINUTE).await;
         let machine = fleet.start("late", cron, Duration::ZERO);
         fleet.time.advance(Duration::from_secs(1)).await;
@@ -297,7 +298,8 @@ async fn missed_ticks_are_skipped_or_run_as_told() {
     }
 }
 
-/// A run took longer than to the next tick, and that one is too late to be run. The one after it has to be awaited.
+/// A run lasted beyond the next tick, and that one is too late now. The tick after it must not be returned
+/// early.
 #[tokio::test]
 async fn after_a_long_run_the_next_tick_is_awaited() {
     let fleet = Fleet::new();
@@ -313,7 +315,7 @@ async fn after_a_long_run_the_next_tick_is_awaited() {
     assert_eq!(first.until(next.await.unwrap()), 10 * MINUTE);
 }
 
-/// Longer than all of its last ticks are remembered.
+/// The machines were down for longer than most claims stay.
 #[tokio::test]
 async fn the_latest_missed_tick_is_run_even_after_days() {
     let fleet = Fleet::new();
@@ -328,9 +330,10 @@ async fn the_latest_missed_tick_is_run_even_after_days() {
     machine.abort();
 }
 
-/// Those of a burst are close together, and the next burst is far: none of them may be forgotten while it could be run late.
+/// The ticks of a burst are close together, and the next burst is far away. The claim of each must stay for
+/// as long as the tick could run late.
 #[tokio::test]
-async fn ticks_in_bursts_are_run_once_too() {
+async fn ticks_in_bursts_run_once_too() {
     let fleet = Fleet::new();
     let cron = fleet.cron("*/5 9 * * *").missed(Missed::Last(100));
     let machine = fleet.start("before", cron.clone(), Duration::ZERO);
@@ -346,7 +349,7 @@ async fn ticks_in_bursts_are_run_once_too() {
     machine.abort();
 }
 
-/// A suspended machine wakes up: its timers say nothing of the time that has passed.
+/// A suspended machine wakes up. Its timers do not count the time that has passed.
 #[tokio::test]
 async fn a_machine_that_slept_goes_on_with_the_next_tick() {
     let fleet = Fleet::new();
@@ -361,7 +364,7 @@ async fn a_machine_that_slept_goes_on_with_the_next_tick() {
 }
 
 #[tokio::test]
-async fn what_became_of_it_is_remembered() {
+async fn the_report_shows_how_the_last_tick_ended() {
     let fleet = Fleet::new();
     let machine = fleet.start("fine", fleet.cron("*/5 * * * *"), Duration::from_secs(7));
     fleet.time.advance(6 * MINUTE).await;
@@ -372,18 +375,18 @@ async fn what_became_of_it_is_remembered() {
     machine.abort();
     let report = &reports(&fleet.client()).await.unwrap()[0];
     assert_eq!(report.job, "cleanup");
-    assert_eq!(report.record.outcome, Outcome::Failed("no disk".into()));
+    assert_eq!(report.record.outcome, TickOutcome::Failed("no disk".into()));
     assert_eq!((report.last_success, report.late_by), (Some(good), None));
     assert_eq!(report.next, Schedule::parse("*/5 * * * *").unwrap().next_after(fleet.now()));
     let took = report.record.ended.unwrap().as_micros() - report.record.began.as_micros();
     assert_eq!(took, 7_000_000);
 }
 
-/// Whatever its schedule, it is seen for days that it has stopped, and for several times its period.
+/// A report shows for days, and for several times the period of the job, that the job has stopped.
 #[tokio::test]
-async fn a_job_that_stopped_is_seen_for_long() {
+async fn a_job_that_stopped_is_reported_for_days() {
     const DAY: u32 = 24 * 60;
-    for (expression, seen, forgotten) in [
+    for (expression, listed, removed) in [
         ("* * * * *", 2 * DAY, 4 * DAY),
         ("30 2 * * *", 60 * DAY, 110 * DAY),
         ("0 0 1 * *", 800 * DAY, 3100 * DAY),
@@ -394,17 +397,22 @@ async fn a_job_that_stopped_is_seen_for_long() {
         let until = "2029-01-02T00:00:00Z".parse().unwrap();
         for tick in cron.schedule().between(fleet.now(), until).take(125) {
             fleet.time.jump(fleet.now().until(tick));
-            cron.claim(tick).await.unwrap().expect("nobody else is there").finish(Outcome::Succeeded).await;
+            cron.claim(tick)
+                .await
+                .unwrap()
+                .expect("no other machine runs")
+                .finish(TickOutcome::Succeeded)
+                .await;
         }
-        fleet.time.jump(seen * MINUTE);
+        fleet.time.jump(listed * MINUTE);
         let report = &reports(&fleet.client()).await.unwrap()[0];
         assert!(report.late_by.is_some() && report.last_success.is_some(), "{expression}: {report:?}");
-        fleet.time.jump((forgotten - seen) * MINUTE);
-        assert!(reports(&fleet.client()).await.unwrap().is_empty(), "{expression}: forgotten in the end");
+        fleet.time.jump((removed - listed) * MINUTE);
+        assert!(reports(&fleet.client()).await.unwrap().is_empty(), "{expression}: not listed for ever");
     }
 }
 
-/// Its name is a part of the names of its ticks.
+/// The name of a job is a part of the names of its ticks.
 #[tokio::test]
 async fn a_job_with_a_bad_name_is_refused_at_the_start() {
     let client = Fleet::new().client();
@@ -417,19 +425,19 @@ async fn a_job_with_a_bad_name_is_refused_at_the_start() {
         let cron = Cron::new(&client, name, schedule());
         cron.ticks().await.unwrap();
         let tick = "2027-01-01T00:00:00Z".parse().unwrap();
-        cron.claim(tick).await.unwrap().expect("it is new").finish(Outcome::Succeeded).await;
+        cron.claim(tick).await.unwrap().expect("the tick is new").finish(TickOutcome::Succeeded).await;
         assert!(reports(&client).await.unwrap().iter().any(|report| report.job == name), "{name:?}");
     }
 }
 
-/// The marks are kept, with their notes, by the real stores too.
+/// Real stores keep the markers and their notes, too.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tick_is_claimed_once_on_real_stores() {
     let directory = tempfile::tempdir().unwrap();
     let (redis, postgres) = (RedisServer::start(), PostgresServer::start());
     let file = format!("sqlite:{}", directory.path().join("leases.db").display());
     for url in [file, redis.url(), postgres.url()] {
-        // Also one whose claims stay for ten years.
+        // The claims of the second schedule stay for ten years.
         for (expression, tick) in
             [("30 2 * * *", "2026-11-15T02:30:00Z"), ("@yearly", "2026-01-01T00:00:00Z")]
         {
@@ -437,21 +445,21 @@ async fn a_tick_is_claimed_once_on_real_stores() {
             assert_eq!(racers.iter().filter(|won| **won).count(), 1, "{url}");
             let client = leasehold::connect(&url).await.unwrap();
             let report = reports(&client).await.unwrap().into_iter().find(|report| report.job == expression);
-            assert_eq!(report.unwrap().record.outcome, Outcome::Succeeded, "{url}");
+            assert_eq!(report.unwrap().record.outcome, TickOutcome::Succeeded, "{url}");
         }
     }
 }
 
-/// So many clients race for one tick.
+/// This many clients try to claim one tick. Returns which of them succeeded.
 async fn race(url: &str, racers: usize, expression: &'static str, tick: &str) -> Vec<bool> {
-    let tick: Instant = tick.parse().unwrap();
+    let tick: TickTime = tick.parse().unwrap();
     let racers = (0..racers).map(|_| {
         let url = url.to_owned();
         tokio::spawn(async move {
             let client = leasehold::connect(&url).await.unwrap();
             let cron = Cron::new(&client, expression, Schedule::parse(expression).unwrap());
             let Some(claimed) = cron.claim(tick).await.unwrap() else { return false };
-            claimed.finish(Outcome::Succeeded).await;
+            claimed.finish(TickOutcome::Succeeded).await;
             true
         })
     });

@@ -128,7 +128,7 @@ impl Bare {
         connection.execute_batch(&format!("PRAGMA synchronous = {synchronous}")).unwrap();
         connection.execute_batch(include_str!("../sql/schema.sql")).unwrap();
         let resource = include_str!("../sql/resource.sql");
-        let seat = include_str!("../sql/seat.sql");
+        let seat = include_str!("../sql/holder.sql");
         let meta = include_str!("../sql/meta.sql");
         for key in 0..TASKS {
             let sql = statement(resource, "insert");

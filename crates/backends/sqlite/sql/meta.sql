@@ -1,5 +1,6 @@
 -- name: begin
--- The write lock first: a read that turns into a write later would fail under a neighbour's commit.
+-- Takes the write lock at once. A transaction that reads first and writes later fails if another process
+-- commits in between.
 BEGIN IMMEDIATE;
 
 -- name: commit
@@ -17,10 +18,10 @@ SELECT value FROM meta WHERE name = ?1;
 -- takes  ?1 name, ?2 value
 INSERT INTO meta (name, value) VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET value = excluded.value;
 
--- name: begin_log
--- Whatever is written first begins the log anew; it must be a change, or nothing is written.
+-- name: start_new_log
+-- The first write after a checkpoint starts a new log. It must change a value, else SQLite writes nothing.
 INSERT INTO meta (name, value) VALUES ('logs', 1) ON CONFLICT (name) DO UPDATE SET value = value + 1;
 
--- name: tables
--- gives  how many tables there are, of whatever program
+-- name: count_tables
+-- gives  the number of tables, of any program
 SELECT count(*) FROM sqlite_schema;

@@ -1,32 +1,29 @@
-//! The backend: each verb is one transaction at the desk.
+//! The type [`Sqlite`] and its implementation of [`Backend`]. Each verb is in a file of its own.
 
-use std::{
-    fmt,
-    future::{Future, poll_fn},
-    pin::pin,
-    sync::Arc,
-    task::Poll,
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use leasehold_core::{
-    Backend, BackendInfo, Claim, ClaimRef, CommandOutcome, Cursor, Environment, Error, ErrorKind,
-    FailureDomain, Guarantee, OperatorCommand, Page, Query, ReleaseRequest, Released, RenewRequest, Renewal,
-    Resource, Result, Verb, Verdict, async_trait,
+    Backend, BackendInfo, Claim, ClaimRef, CommandOutcome, Cursor, Environment, Error, FailureDomain,
+    Guarantee, OperatorCommand, Page, Query, ReleaseRequest, Released, RenewRequest, Renewal, Resource,
+    Result, Verb, Verdict, async_trait,
 };
+use leasehold_support::race::{self, Either};
 
 use crate::{
-    NAME, NOTE_MAX,
+    NAME,
+    acquire::{Acquire, check_note},
     config::Config,
-    desk::{Desk, Work},
-    inspector::{Inspector, offload},
-    ledger::{Ledger, Prospect, Step},
-    listener::Listener,
-    site::Site,
-    store::Store,
+    connection::{WriteConnection, run_on_thread},
+    database::Database,
+    inspect::Inspector,
+    listener::WakeupListener,
+    order::Order,
+    release::Release,
+    renew::Renew,
+    writer::Writer,
 };
 
-/// Leases in a file, for all processes of one host.
+/// A SQLite file that holds the leases of all processes of one host.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold_core::Error> {
@@ -49,109 +46,66 @@ use crate::{
 /// ```
 pub struct Sqlite {
     info: BackendInfo,
-    site: Arc<Site>,
-    desk: Desk,
-    listener: Listener,
+    pub(crate) database: Arc<Database>,
+    pub(crate) writer: Writer,
+    pub(crate) listener: WakeupListener,
     inspector: Arc<Inspector>,
 }
 
 impl Sqlite {
-    /// Opens the file, and makes it if it is not there. Blocks for a moment, on the disk and at most a few seconds on
-    /// another process that is just making it.
+    /// Opens the file, and creates it if it does not exist.
+    ///
+    /// Blocks the calling thread for the disk, and for at most a few seconds while another process creates
+    /// the file.
     ///
     /// # Errors
-    /// `Denied` if the file or its directory cannot be written; `Corrupt` if the file is not a database, or another
-    /// program's; `Unsupported` if a newer version wrote it, on a network file system, and if other processes use
-    /// it from another host or another boot; `Invalid` if the path is that of something else.
+    /// `Denied` if the file or its directory cannot be written; `Corrupt` if the file is not a database, or
+    /// is a database of another program; `Unsupported` if a newer version wrote the file, if it is on a
+    /// network file system, and if other processes use it from another host or another boot; `Invalid` if the
+    /// path is not the path of a file.
     pub fn open(config: Config, environment: Arc<dyn Environment>) -> Result<Sqlite> {
-        let site = Arc::new(Site::find(config, environment)?);
-        let store = Store::open(&site)?;
+        let database = Arc::new(Database::find(config, environment)?);
+        let connection = WriteConnection::open(&database)?;
         Ok(Sqlite {
-            info: info(&site),
-            desk: Desk::new(Arc::clone(&site), store),
-            site,
-            listener: Listener::default(),
+            info: info(&database),
+            writer: Writer::new(Arc::clone(&database), connection),
+            database,
+            listener: WakeupListener::default(),
             inspector: Arc::default(),
         })
     }
 
-    /// [`open`](Sqlite::open), on a thread of its own: nothing in the caller's runtime is blocked.
+    /// Like [`open`](Sqlite::open), on a thread of its own, so that the caller's runtime is not blocked.
     ///
     /// # Errors
-    /// As `open`.
+    /// As [`open`](Sqlite::open).
     ///
     /// # Cancel safety
-    /// Dropped part-way, the file may still be made.
+    /// The file may be created although the future was dropped.
     pub async fn connect(config: Config, environment: Arc<dyn Environment>) -> Result<Sqlite> {
-        offload(move || Sqlite::open(config, environment)).await?
+        run_on_thread(move || Sqlite::open(config, environment)).await?
     }
 }
 
-fn info(site: &Site) -> BackendInfo {
+fn info(database: &Database) -> BackendInfo {
     let mut info = BackendInfo::new(NAME, Guarantee::Database);
     info.because =
         "one file on one host, written by one transaction at a time; a reboot ends every lease".into();
-    info.tokens_break_when = if site.config.is_full() {
+    // ADR 0010: a token is also at least the wall clock, so a lost counter alone does not take tokens back.
+    info.tokens_break_when = if database.config.is_full() {
         "the host's clock goes back and an older copy of the file is put in its place".into()
     } else {
         "the host's clock goes back, and a power cut takes the last commits or an older copy of the file is put in \
          its place"
             .into()
     };
-    info.limits.queue = site.config.line_max();
+    info.limits.queue = database.config.queue_max();
     info
 }
 
 impl fmt::Debug for Sqlite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sqlite").field("path", &self.site.path).finish_non_exhaustive()
-    }
-}
-
-/// Renewals in one call that are done in the caller's own future.
-const RENEWED_INLINE_MAX: usize = 32;
-
-struct Acquire(Claim);
-struct Renew(Vec<RenewRequest>);
-struct Release(ReleaseRequest);
-struct Command(OperatorCommand);
-struct Watch {
-    claim: ClaimRef,
-    since: Cursor,
-    at_most: Duration,
-}
-
-impl Work for Acquire {
-    type Reply = Result<Verdict>;
-    fn run(&self, ledger: &mut Ledger<'_>) -> Step<Self::Reply> {
-        ledger.acquire(&self.0)
-    }
-}
-impl Work for Renew {
-    type Reply = Vec<Result<Renewal>>;
-    fn is_long(&self) -> bool {
-        self.0.len() > RENEWED_INLINE_MAX
-    }
-    fn run(&self, ledger: &mut Ledger<'_>) -> Step<Self::Reply> {
-        self.0.iter().map(|held| ledger.renew(held)).collect()
-    }
-}
-impl Work for Release {
-    type Reply = Released;
-    fn run(&self, ledger: &mut Ledger<'_>) -> Step<Self::Reply> {
-        ledger.release(&self.0)
-    }
-}
-impl Work for Command {
-    type Reply = Result<CommandOutcome>;
-    fn run(&self, ledger: &mut Ledger<'_>) -> Step<Self::Reply> {
-        ledger.order(&self.0)
-    }
-}
-impl Work for Watch {
-    type Reply = Prospect;
-    fn run(&self, ledger: &mut Ledger<'_>) -> Step<Self::Reply> {
-        ledger.watch(&self.claim, self.since, self.at_most)
+        f.debug_struct("Sqlite").field("path", &self.database.path).finish_non_exhaustive()
     }
 }
 
@@ -166,64 +120,44 @@ impl Backend for Sqlite {
     }
 
     async fn acquire(&self, claim: &Claim) -> Result<Verdict> {
-        let at = |error: Error| error.at(Verb::Acquire, NAME).on(&claim.resource);
-        if claim.note.as_ref().is_some_and(|note| note.len() > NOTE_MAX) {
-            let error = Error::new(ErrorKind::Limit, format!("a note has at most {NOTE_MAX} bytes"));
-            return Err(at(error));
-        }
-        self.desk.run(Acquire(claim.clone())).await.flatten().map_err(at)
+        let context = |error: Error| error.at(Verb::Acquire, NAME).on(&claim.resource);
+        check_note(claim.note.as_deref()).map_err(context)?;
+        self.writer.run(Acquire(claim.clone())).await.flatten().map_err(context)
     }
 
-    async fn renew(&self, held: &[RenewRequest]) -> Vec<Result<Renewal>> {
-        let at = |error: Error, held: &RenewRequest| error.at(Verb::Renew, NAME).on(&held.resource);
-        match self.desk.run(Renew(held.to_vec())).await {
-            Ok(answers) => {
-                let answers = answers.into_iter().zip(held);
-                answers.map(|(answer, held)| answer.map_err(|error| at(error, held))).collect()
+    async fn renew(&self, requests: &[RenewRequest]) -> Vec<Result<Renewal>> {
+        let context =
+            |error: Error, request: &RenewRequest| error.at(Verb::Renew, NAME).on(&request.resource);
+        match self.writer.run(Renew(requests.to_vec())).await {
+            Ok(replies) => {
+                let replies = replies.into_iter().zip(requests);
+                replies.map(|(reply, request)| reply.map_err(|error| context(error, request))).collect()
             }
-            Err(error) => held.iter().map(|held| Err(at(error.clone(), held))).collect(),
+            Err(error) => requests.iter().map(|request| Err(context(error.clone(), request))).collect(),
         }
     }
 
     async fn release(&self, request: &ReleaseRequest) -> Result<Released> {
-        let at = |error: Error| error.at(Verb::Release, NAME).on(&request.resource);
-        self.desk.run(Release(request.clone())).await.map_err(at)
+        let context = |error: Error| error.at(Verb::Release, NAME).on(&request.resource);
+        self.writer.run(Release(request.clone())).await.map_err(context)
     }
 
     async fn wait(&self, claim: &ClaimRef, since: &Cursor, at_most: Duration) -> Result<()> {
-        let mut enough = self.site.environment.sleep(at_most);
-        let mut woken = pin!(self.wait_for_news(claim, *since, at_most));
-        poll_fn(move |cx| match woken.as_mut().poll(cx) {
-            Poll::Pending => enough.as_mut().poll(cx).map(Ok),
-            ready => ready,
-        })
-        .await
-        .map_err(|error| error.at(Verb::Wait, NAME).on(&claim.resource))
+        let timeout = self.database.environment.sleep(at_most);
+        let woken = match race::first(self.wait_for_wakeup(claim, *since, at_most), timeout).await {
+            Either::Left(woken) => woken,
+            Either::Right(()) => Ok(()),
+        };
+        woken.map_err(|error| error.at(Verb::Wait, NAME).on(&claim.resource))
     }
 
     async fn inspect(&self, query: &Query) -> Result<Page> {
-        let answer = self.inspector.inspect(&self.site, query).await;
-        answer.map_err(|error| error.at(Verb::Inspect, NAME))
+        let page = self.inspector.inspect(&self.database, query).await;
+        page.map_err(|error| error.at(Verb::Inspect, NAME))
     }
 
-    async fn order(&self, order: &OperatorCommand) -> Result<CommandOutcome> {
-        let at = |error: Error| error.at(Verb::Order, NAME).on(&order.resource);
-        self.desk.run(Command(order.clone())).await.flatten().map_err(at)
-    }
-}
-
-impl Sqlite {
-    async fn wait_for_news(&self, claim: &ClaimRef, since: Cursor, at_most: Duration) -> Result<()> {
-        let waiting = self.site.waiters.begin(claim);
-        self.listener.attend(&self.site).map_err(|error| {
-            Error::new(ErrorKind::Unavailable, "cannot listen for changes").because(error)
-        })?;
-        match self.desk.run(Watch { claim: claim.clone(), since, at_most }).await? {
-            Prospect::News => return Ok(()),
-            Prospect::QueueEntry => waiting.has_place(),
-            Prospect::Unplaced { version } => waiting.knows(version),
-        }
-        waiting.woken().await;
-        Ok(())
+    async fn order(&self, command: &OperatorCommand) -> Result<CommandOutcome> {
+        let context = |error: Error| error.at(Verb::Order, NAME).on(&command.resource);
+        self.writer.run(Order(command.clone())).await.flatten().map_err(context)
     }
 }

@@ -1,4 +1,4 @@
-//! Where the file is and how it is used.
+//! The path of the file and the options of the backend.
 
 use std::{
     ffi::OsString,
@@ -10,7 +10,12 @@ use std::{
 use leasehold_core::{Limits, Result};
 use leasehold_support::url::{self, invalid};
 
-/// Where the file is and how it is used.
+/// The busy timeout if no other is given.
+const BUSY_TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
+/// The longest busy timeout.
+const BUSY_TIMEOUT_MAX: Duration = Duration::from_secs(60);
+
+/// The path of the file and the options of the backend.
 ///
 /// ```
 /// use leasehold_sqlite::{Config, Durability};
@@ -30,32 +35,32 @@ pub struct Config {
     busy_timeout: Duration,
     any_file_system: bool,
     boot: Option<String>,
-    line_max: u32,
+    queue_max: u32,
 }
 
-/// What a power cut may take.
+/// Which commits a power cut may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Durability {
-    /// The last moments before a power cut may be forgotten. Every lease is over then anyway, and tokens go on by the
-    /// calendar clock. A commit does not wait for the disk.
+    /// A commit does not wait for the disk, so a power cut may take the last commits. The reboot ends every
+    /// lease anyway, and tokens still grow, because they are at least the wall clock.
     #[default]
     Normal,
-    /// Nothing that was answered is forgotten: every commit waits for the disk. For hosts whose calendar clock may
-    /// go back over a power cut.
+    /// Every commit waits for the disk, so a power cut takes nothing that a caller got a reply for. For hosts
+    /// whose wall clock may go back over a power cut.
     Full,
 }
 
 impl Config {
-    /// A file, with the defaults: normal durability, five seconds of patience.
+    /// The file at this path, with the defaults: normal durability, a busy timeout of five seconds.
     pub fn new(path: impl Into<PathBuf>) -> Config {
         Config {
             path: path.into(),
             durability: Durability::default(),
-            busy_timeout: Duration::from_secs(5),
+            busy_timeout: BUSY_TIMEOUT_DEFAULT,
             any_file_system: false,
             boot: None,
-            line_max: Limits::default().queue,
+            queue_max: Limits::default().queue,
         }
     }
 
@@ -71,7 +76,7 @@ impl Config {
     /// | `file_system` | `local`, `any` | `local` |
     ///
     /// # Errors
-    /// `Invalid` if there is no path, or an option or its value is not known.
+    /// `Invalid` if there is no path, or an option or its value is unknown.
     pub fn parse(rest: &str) -> Result<Config> {
         let (path, options) = rest.split_once('?').unwrap_or((rest, ""));
         let path = decode(path.strip_prefix("//").unwrap_or(path))?;
@@ -82,7 +87,7 @@ impl Config {
         }
         if path == Path::new(":memory:") {
             return Err(invalid(
-                "sqlite:, a file for many processes, has no :memory: mode: write memory: instead",
+                "sqlite: has no :memory: mode, because its file is shared by processes: write memory: instead",
             ));
         }
         let config = Config::new(path);
@@ -98,44 +103,44 @@ impl Config {
             ("busy_timeout", value) => Ok(self.busy_timeout(url::duration("busy_timeout", value)?)),
             (name @ ("durability" | "file_system"), value) => {
                 let known = if name == "durability" { "normal or full" } else { "local or any" };
-                Err(invalid(format!("{name}={value:.40} is not known: write {known}")))
+                Err(invalid(format!("{name}={value:.40} is unknown: write {known}")))
             }
             (name, _) => Err(invalid(format!(
-                "the option {name:.40} is not known: durability, busy_timeout and file_system are"
+                "unknown option {name:.40}: the options are durability, busy_timeout and file_system"
             ))),
         }
     }
 
-    /// What a power cut may take. [`Durability::Normal`] unless told.
+    /// Which commits a power cut may take. The default is [`Durability::Normal`].
     pub fn durability(self, durability: Durability) -> Config {
         Config { durability, ..self }
     }
 
-    /// How long a verb tries to get the write lock while other processes have it. Five seconds unless told; at most
-    /// a minute.
+    /// How long a request tries to get the write lock while other processes have it. The default is five
+    /// seconds; more than a minute counts as a minute.
     pub fn busy_timeout(self, busy_timeout: Duration) -> Config {
-        Config { busy_timeout: busy_timeout.min(Duration::from_secs(60)), ..self }
+        Config { busy_timeout: busy_timeout.min(BUSY_TIMEOUT_MAX), ..self }
     }
 
-    /// Takes network and user-space file systems too, which are refused unless told. You vouch that only one host
-    /// uses the file and that processes there can share memory through it.
+    /// Allows network and user-space file systems, which are refused by default. Use it only if one host
+    /// alone uses the file and its processes can share memory through it.
     pub fn any_file_system(self) -> Config {
         Config { any_file_system: true, ..self }
     }
 
-    /// Pretends that this is the host's boot id: a reboot, for tests.
+    /// Replaces the host's boot id, so that a test can play a reboot.
     #[doc(hidden)]
     pub fn pretend_boot(self, boot: &str) -> Config {
         Config { boot: Some(boot.to_owned()), ..self }
     }
 
-    /// Pretends that a line is at most this long: a bound that a test can reach.
+    /// Replaces the limit of the queue by one that a test can reach.
     #[doc(hidden)]
-    pub fn pretend_line_max(self, line_max: u32) -> Config {
-        Config { line_max, ..self }
+    pub fn pretend_queue_max(self, queue_max: u32) -> Config {
+        Config { queue_max, ..self }
     }
 
-    /// Where the file is.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -144,16 +149,16 @@ impl Config {
         self.durability == Durability::Full
     }
 
-    pub(crate) fn patience(&self) -> Duration {
+    pub(crate) fn lock_timeout(&self) -> Duration {
         self.busy_timeout
     }
 
-    pub(crate) fn takes_any_file_system(&self) -> bool {
+    pub(crate) fn allows_any_file_system(&self) -> bool {
         self.any_file_system
     }
 
-    pub(crate) fn line_max(&self) -> u32 {
-        self.line_max
+    pub(crate) fn queue_max(&self) -> u32 {
+        self.queue_max
     }
 
     pub(crate) fn pretended_boot(&self) -> Option<&str> {
@@ -185,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_with_the_words_that_do() {
+    fn wrong_input_is_refused_and_the_error_names_the_remedy() {
         let table = [
             ("", "path"),
             ("//", "path"),
@@ -201,15 +206,15 @@ mod tests {
             ("x%00.db", "zero"),
             ("x\0.db", "zero"),
         ];
-        for (text, word) in table {
+        for (text, remedy) in table {
             let error = Config::parse(text).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid, "{text}");
-            assert!(error.to_string().contains(word), "{text}: {error}");
+            assert!(error.to_string().contains(remedy), "{text}: {error}");
         }
     }
 
     #[test]
-    fn patience_has_a_bound() {
-        assert_eq!(Config::parse("x?busy_timeout=9999s").unwrap().patience(), Duration::from_secs(60));
+    fn the_busy_timeout_is_at_most_a_minute() {
+        assert_eq!(Config::parse("x?busy_timeout=9999s").unwrap().lock_timeout(), Duration::from_secs(60));
     }
 }

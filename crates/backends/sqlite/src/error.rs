@@ -1,88 +1,92 @@
-//! What SQLite says, in the words of the contract.
+//! Errors of SQLite and of the file system, and what they mean for a caller.
 
 use std::{io, path::Path};
 
 use leasehold_core::{Effect, Error, ErrorKind};
 use rusqlite::ErrorCode;
 
-/// Why a transaction came to nothing, or why it is not known whether it did.
+/// Why a transaction failed, or why it is not known whether it was committed.
 #[derive(Debug)]
-pub(crate) enum Fault {
+pub(crate) enum StoreError {
     /// A statement failed, so the whole transaction was rolled back.
     Statement(rusqlite::Error),
     /// The commit failed.
     Commit(rusqlite::Error),
     /// The file at the path is not the one that was opened.
     Replaced,
-    /// A row makes no sense.
+    /// A row holds a value that leasehold does not write.
     Row(String),
 }
 
-impl From<rusqlite::Error> for Fault {
-    fn from(error: rusqlite::Error) -> Fault {
-        Fault::Statement(error)
+impl From<rusqlite::Error> for StoreError {
+    fn from(error: rusqlite::Error) -> StoreError {
+        StoreError::Statement(error)
     }
 }
 
-impl Fault {
+impl StoreError {
     fn code(&self) -> Option<ErrorCode> {
         match self {
-            Fault::Statement(error) | Fault::Commit(error) => error.sqlite_error_code(),
-            Fault::Replaced | Fault::Row(_) => None,
+            StoreError::Statement(error) | StoreError::Commit(error) => error.sqlite_error_code(),
+            StoreError::Replaced | StoreError::Row(_) => None,
         }
     }
 
-    /// Whether another process has the write lock: worth another try in a moment.
+    /// Whether another process has the write lock: another try a moment later may succeed.
     pub(crate) fn is_busy(&self) -> bool {
         use ErrorCode::{DatabaseBusy, DatabaseLocked, FileLockingProtocolFailed};
         matches!(self.code(), Some(DatabaseBusy | DatabaseLocked | FileLockingProtocolFailed))
     }
 
-    /// Whether there was no room.
+    /// Whether the disk was full.
     pub(crate) fn is_full(&self) -> bool {
         self.code() == Some(ErrorCode::DiskFull)
     }
 
-    /// Whether one job of many may have made the transaction fail, without effect: the others deserve another try.
-    pub(crate) fn is_of_one_job(&self) -> bool {
-        !matches!(self, Fault::Replaced) && !self.is_busy() && self.effect() == Effect::None
+    /// Whether one write of a group commit may have made the transaction fail, without effect: the others can
+    /// be tried alone.
+    pub(crate) fn may_be_of_one_write(&self) -> bool {
+        !matches!(self, StoreError::Replaced) && !self.is_busy() && self.effect() == Effect::None
     }
 
     /// Whether the transaction may have been committed all the same.
     pub(crate) fn effect(&self) -> Effect {
         use ErrorCode::{DatabaseBusy, DatabaseLocked, DiskFull, ReadOnly};
         match (self, self.code()) {
-            // Refused before the frame that makes it a commit was written.
-            (Fault::Commit(_), Some(DatabaseBusy | DatabaseLocked | DiskFull | ReadOnly)) => Effect::None,
-            (Fault::Commit(_), _) => Effect::Unknown,
+            // SQLite returns these codes before it writes the frame that makes the transaction a commit.
+            (StoreError::Commit(_), Some(DatabaseBusy | DatabaseLocked | DiskFull | ReadOnly)) => {
+                Effect::None
+            }
+            (StoreError::Commit(_), _) => Effect::Unknown,
             _ => Effect::None,
         }
     }
 
-    /// As the caller sees it.
+    /// The error for the caller. It names the file.
     pub(crate) fn into_error(self, path: &Path) -> Error {
         let effect = self.effect();
         let (kind, what) = self.interpret();
         let error = Error::new(kind, format!("{}: {what}", path.display())).with_effect(effect);
         match self {
-            Fault::Statement(source) | Fault::Commit(source) => error.because(source),
-            Fault::Replaced | Fault::Row(_) => error,
+            StoreError::Statement(source) | StoreError::Commit(source) => error.because(source),
+            StoreError::Replaced | StoreError::Row(_) => error,
         }
     }
 
     fn interpret(&self) -> (ErrorKind, String) {
         let (kind, what) = match self {
-            Fault::Replaced => (
+            StoreError::Replaced => (
                 ErrorKind::Unavailable,
-                "the file was deleted or replaced while it was open: leases in the old one are lost",
+                "the file was deleted or replaced while it was open: the leases in the old file are lost; the next \
+                 request opens the file that is there now",
             ),
-            Fault::Row(what) => return (ErrorKind::Corrupt, what.clone()),
-            Fault::Statement(error) | Fault::Commit(error) => match error.sqlite_error_code() {
+            StoreError::Row(what) => return (ErrorKind::Corrupt, what.clone()),
+            StoreError::Statement(error) | StoreError::Commit(error) => match error.sqlite_error_code() {
                 Some(code) => meaning(code),
                 None => {
                     return (
                         ErrorKind::Corrupt,
-                        format!("holds something that leasehold did not write: {error}"),
+                        format!("a row holds a value that leasehold does not write: {error}"),
                     );
                 }
             },
@@ -93,31 +97,38 @@ impl Fault {
 
 fn meaning(code: ErrorCode) -> (ErrorKind, &'static str) {
     match code {
-        ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::FileLockingProtocolFailed => {
-            (ErrorKind::Unavailable, "another process kept the write lock")
+        ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::FileLockingProtocolFailed => (
+            ErrorKind::Unavailable,
+            "another process kept the write lock for longer than busy_timeout: try again",
+        ),
+        ErrorCode::DiskFull => (ErrorKind::Unavailable, "the disk is full: free some space"),
+        ErrorCode::ReadOnly | ErrorCode::PermissionDenied | ErrorCode::AuthorizationForStatementDenied => (
+            ErrorKind::Denied,
+            "no permission to write the file or its directory, or the file system is read-only",
+        ),
+        ErrorCode::CannotOpen => (ErrorKind::Unavailable, "cannot open the file, or its -wal or -shm file"),
+        ErrorCode::SystemIoFailure => {
+            (ErrorKind::Unavailable, "reading or writing the disk failed (I/O error)")
         }
-        ErrorCode::DiskFull => (ErrorKind::Unavailable, "the disk is full"),
-        ErrorCode::ReadOnly | ErrorCode::PermissionDenied | ErrorCode::AuthorizationForStatementDenied => {
-            (ErrorKind::Denied, "the file, or the directory that it is in, cannot be written")
-        }
-        ErrorCode::CannotOpen => {
-            (ErrorKind::Unavailable, "the file, or one that belongs beside it, cannot be opened")
-        }
-        ErrorCode::SystemIoFailure => (ErrorKind::Unavailable, "the disk failed"),
         ErrorCode::OutOfMemory => (ErrorKind::Unavailable, "out of memory"),
         ErrorCode::NotADatabase => (ErrorKind::Corrupt, "the file is not a SQLite database"),
-        ErrorCode::DatabaseCorrupt => {
-            (ErrorKind::Corrupt, "the file is damaged: move it away, then every lease in it is over")
-        }
+        ErrorCode::DatabaseCorrupt => (
+            ErrorKind::Corrupt,
+            "the file is damaged: stop its users and move it away; this ends every lease in it",
+        ),
         ErrorCode::OperationInterrupted | ErrorCode::OperationAborted => {
             (ErrorKind::Unavailable, "the operation was interrupted")
         }
-        _ => (ErrorKind::Corrupt, "the tables are not as leasehold left them"),
+        _ => (
+            ErrorKind::Corrupt,
+            "the tables are not as leasehold created them: another program may have changed the file",
+        ),
     }
 }
 
-/// What the operating system says about the file or its directory.
-pub(crate) fn from_io(error: io::Error, path: &Path, doing: &str) -> Error {
+/// An error of the operating system about the file or its directory. `action` says what was tried ("create
+/// the file").
+pub(crate) fn from_io(error: io::Error, path: &Path, action: &str) -> Error {
     let kind = match error.kind() {
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => ErrorKind::Denied,
         io::ErrorKind::NotADirectory
@@ -126,7 +137,7 @@ pub(crate) fn from_io(error: io::Error, path: &Path, doing: &str) -> Error {
         | io::ErrorKind::InvalidInput => ErrorKind::Invalid,
         _ => ErrorKind::Unavailable,
     };
-    Error::new(kind, format!("{}: cannot {doing}: {error}", path.display())).because(error)
+    Error::new(kind, format!("{}: cannot {action}: {error}", path.display())).because(error)
 }
 
 #[cfg(test)]
@@ -138,9 +149,9 @@ mod tests {
         Sql::SqliteFailure(ffi::Error::new(code), None)
     }
 
-    /// Code, kind, effect of a statement's failure, effect of a commit's.
+    /// The table: code, kind, effect if a statement failed, effect if the commit failed.
     #[test]
-    fn every_answer_of_sqlite_has_a_kind_and_an_effect() {
+    fn every_error_code_of_sqlite_has_a_kind_and_an_effect() {
         use {Effect::*, ErrorKind::*};
         let table = [
             (ffi::SQLITE_BUSY, Unavailable, None, None),
@@ -166,18 +177,21 @@ mod tests {
         ];
         for (code, kind, in_statement, at_commit) in table {
             let path = Path::new("/x/leases.db");
-            let statement = Fault::Statement(failure(code)).into_error(path);
+            let statement = StoreError::Statement(failure(code)).into_error(path);
             assert_eq!((statement.kind(), statement.effect()), (kind, in_statement), "{code}: {statement:?}");
-            let commit = Fault::Commit(failure(code)).into_error(path);
+            let commit = StoreError::Commit(failure(code)).into_error(path);
             assert_eq!((commit.kind(), commit.effect()), (kind, at_commit), "{code}: {commit:?}");
             assert!(commit.to_string().starts_with("/x/leases.db: "), "{commit}");
         }
     }
 
     #[test]
-    fn a_strange_row_is_corrupt() {
-        let strange = Fault::from(Sql::InvalidColumnType(0, "ends".into(), rusqlite::types::Type::Text));
-        assert_eq!(strange.into_error(Path::new("x")).kind(), ErrorKind::Corrupt);
-        assert_eq!(Fault::Row("odd".into()).into_error(Path::new("x")).kind(), ErrorKind::Corrupt);
+    fn a_row_with_an_unknown_value_is_corrupt() {
+        let error = StoreError::from(Sql::InvalidColumnType(0, "ends".into(), rusqlite::types::Type::Text));
+        assert_eq!(error.into_error(Path::new("x")).kind(), ErrorKind::Corrupt);
+        assert_eq!(
+            StoreError::Row("unknown value".into()).into_error(Path::new("x")).kind(),
+            ErrorKind::Corrupt
+        );
     }
 }

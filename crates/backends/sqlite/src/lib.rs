@@ -1,43 +1,85 @@
-//! Leases in a file: the leasehold backend that needs no server.
+//! SQLite backend for leasehold: leases in a file, without a server.
 //!
-//! Any number of processes of one host open the same SQLite file. Every verb is one transaction; leases run on the
-//! host's boot clock, so they end with the boot; fencing tokens grow by a counter *and* the calendar clock, so that
-//! commits lost in a power cut do not take them back. Waiters in other processes are woken through a file watch.
+//! Any number of processes on one host open the same SQLite file. Each verb is one transaction. Leases are
+//! timed by the host's boot clock, so they end with the boot. Fencing tokens grow by a counter *and* by the
+//! wall clock, so commits lost in a power cut do not take them back (ADR 0010). Waiters in other processes
+//! are woken through a file watch (ADR 0012).
+//!
+//! How a request travels:
+//!
+//! ```text
+//!  acquire / renew / release / order / wait            inspect
+//!           |                                             |
+//!           v                                             v
+//!  Writer: is the write connection free?         a read connection of its own,
+//!    | yes              | no, or it may block    never in the way of writers
+//!    v                  v
+//!  in the caller's    queue -> another caller or the WriterThread
+//!  own future                  commits all queued writes together (ADR 0011)
+//!    |                  |
+//!    +--------+---------+
+//!             v
+//!  one transaction (WriteConnection, Tables):
+//!    read the resource's row, remove what expired, do the verb, write the row back
+//!             |
+//!             v commit
+//!  wake-ups: - waiters of this process, through the WaiterRegistry
+//!            - other processes: a row in the table `ring`, and a ChangeSignal through the file
+//!              `<database>-bell`; the WakeupListener of each process reads `ring` and wakes its own waiters
+//! ```
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | `config` | where the file is and how it is used |
-//! | `backend` | the verbs of the contract |
-//! | `desk` | one writer at a time, and group commit |
-//! | `store`, `site`, `host` | the file, its surroundings, and the host it is on |
-//! | `ledger` | the verbs on rows, each as the model has it |
-//! | `wait`, `listener`, `bell` | who waits, and how processes wake each other |
-//! | `inspector` | looking without being in the way |
-//! | `error` | what SQLite says, in the words of the contract |
+//! | `backend` | the type [`Sqlite`] and its implementation of `Backend` |
+//! | `config` | the path of the file and the options |
+//! | `acquire`, `renew`, `release`, `wait`, `inspect`, `order` | one verb each |
+//! | `tables`, `resource_row`, `queue` | what the verbs share: one transaction, the row of a resource, the queue |
+//! | `sweep` | removes the rows of idle resources |
+//! | `writer` | one writer at a time, group commit, the writer thread |
+//! | `connection`, `open` | the connections to the file: transactions, checkpoints, and how a file is opened |
+//! | `database` | what all parts of one backend share: path, clock, waiters |
+//! | `boot_clock`, `file_system` | the boot id and clock of the host; which file systems are refused |
+//! | `waiters` | the waiters of this process |
+//! | `listener` | the thread that receives the wake-ups of other processes |
+//! | `change_file` | the file `<database>-bell`, whose lock says which processes have the database open |
+//! | `change_signal` | tells other processes, through that file, that the database changed |
+//! | `sql` | the statements of `sql/*.sql`, by name |
+//! | `error` | SQLite's errors, and what they mean for a caller |
 
 #[cfg(windows)]
 compile_error!("leasehold does not support Windows yet");
 
+mod acquire;
 mod backend;
-mod bell;
+mod boot_clock;
+mod change_file;
+mod change_signal;
 mod config;
-mod desk;
+mod connection;
+mod database;
 mod error;
-mod host;
-mod inspector;
-mod ledger;
+mod file_system;
+mod inspect;
 mod listener;
-mod site;
+mod open;
+mod order;
+mod queue;
+mod release;
+mod renew;
+mod resource_row;
 mod sql;
-mod store;
+mod sweep;
+mod tables;
 mod wait;
+mod waiters;
+mod writer;
 
 pub use backend::Sqlite;
 pub use config::{Config, Durability};
 
 /// The backend's name.
 const NAME: &str = "sqlite";
-/// Bytes in a note.
+/// The most bytes in a note.
 const NOTE_MAX: usize = 4096;
-/// Entries in a page.
+/// The most entries in a page of `inspect`.
 const PAGE_MAX: u32 = 1000;

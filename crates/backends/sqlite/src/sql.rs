@@ -1,20 +1,21 @@
-//! The statements, by name. They stand in `sql/*.sql`, each under a header of arguments and replies.
+//! The statements of `sql/*.sql`, by name. In the files, each has a header that says what it takes and gives.
 
-/// Finds the statement of this name in a file, without its header, when the crate is built.
+/// Finds the statement of this name in a file, without its header. It runs when the crate is built, so a
+/// wrong name does not compile.
 const fn statement(file: &'static str, name: &str) -> &'static str {
-    const MARK: &str = "-- name: ";
+    const NAME_PREFIX: &str = "-- name: ";
     let mut rest = file;
     while !rest.is_empty() {
         let (line, after) = split_line(rest);
         rest = after;
-        if starts_with(line, MARK) && equals(tail(line, MARK.len()), name) {
+        if starts_with(line, NAME_PREFIX) && equals(tail(line, NAME_PREFIX.len()), name) {
             return body(skip_comments(rest));
         }
     }
     panic!("no statement of this name in the file")
 }
 
-/// Up to and with the semicolon that ends it.
+/// The text up to the semicolon that ends the statement, and with it.
 const fn body(text: &'static str) -> &'static str {
     let bytes = text.as_bytes();
     let mut at = 0;
@@ -76,18 +77,18 @@ macro_rules! statements {
     )+};
 }
 
-/// The tables.
+/// The statements that create the tables.
 pub(crate) const SCHEMA: &str = include_str!("../sql/schema.sql");
 
 statements! {
-    meta: begin commit rollback get put begin_log tables;
-    boot: end_seats end_places end_graves move_seats move_resources;
-    resource: find insert update earliest_end after remove forget list;
-    seat: find insert remove remove_only evict settle prolong note keep ask let_run_out newest of_token next_ends list
-        count;
-    place: find last insert remove settle prolong head list count;
-    grave: find remove insert settle;
-    ring: insert prune newest after;
+    meta: begin commit rollback get put start_new_log count_tables;
+    reboot: remove_holders remove_places remove_tombstones move_kept move_resources;
+    resource: find insert update earliest_end sweep_candidates remove raise_floor list;
+    holder: find insert remove remove_only evict remove_expired extend set_note keep ask_to_finish mark_evicting
+        newest find_by_token ending_soonest list count;
+    queue: find last insert remove remove_expired extend head list count;
+    tombstone: find remove insert remove_expired;
+    wakeup: insert prune newest after;
     audit: insert prune list;
 }
 
@@ -106,7 +107,7 @@ mod tests {
     fn every_statement_fits_the_schema() {
         let connection = rusqlite::Connection::open_in_memory().unwrap();
         connection.execute_batch(SCHEMA).unwrap();
-        let files = ["meta", "boot", "resource", "seat", "place", "grave", "ring", "audit"];
+        let files = ["meta", "reboot", "resource", "holder", "queue", "tombstone", "wakeup", "audit"];
         for file in files {
             let path = format!("{}/sql/{file}.sql", env!("CARGO_MANIFEST_DIR"));
             let text = std::fs::read_to_string(path).unwrap();
@@ -118,33 +119,31 @@ mod tests {
         }
     }
 
-    /// No verb but `inspect` and `order` may read more than it needs (B9).
+    /// Only `inspect` and `order` may scan a table: every other verb takes the same time whatever the size of
+    /// the file.
     #[test]
-    fn what_verbs_do_is_found_by_index() {
+    fn statements_of_the_verbs_use_an_index() {
         let connection = rusqlite::Connection::open_in_memory().unwrap();
         connection.execute_batch(SCHEMA).unwrap();
-        let statements = [
-            [
-                meta::get,
-                meta::put,
-                resource::find,
-                resource::insert,
-                resource::update,
-                resource::earliest_end,
-            ],
-            [resource::after, resource::remove, resource::forget, seat::find, seat::insert, seat::remove],
-            [seat::evict, seat::settle, seat::prolong, seat::note, seat::keep, seat::remove_only],
-            [seat::ask, meta::begin_log, meta::get, meta::put, resource::find, resource::update],
-            [seat::let_run_out, seat::next_ends, place::find, place::last, place::insert, place::remove],
-            [place::settle, place::prolong, place::head, grave::find, grave::remove, grave::insert],
-            [grave::settle, ring::insert, ring::prune, ring::newest, ring::after, audit::prune],
+        let statements: [&[&str]; 11] = [
+            &[meta::get, meta::put, meta::start_new_log],
+            &[resource::find, resource::insert, resource::update, resource::earliest_end],
+            &[resource::sweep_candidates, resource::remove, resource::raise_floor],
+            &[holder::find, holder::insert, holder::remove, holder::evict, holder::remove_expired],
+            &[holder::extend, holder::set_note, holder::keep, holder::remove_only, holder::ask_to_finish],
+            &[holder::mark_evicting, holder::ending_soonest],
+            &[queue::find, queue::last, queue::insert, queue::remove, queue::remove_expired, queue::extend],
+            &[queue::head],
+            &[tombstone::find, tombstone::remove, tombstone::insert, tombstone::remove_expired],
+            &[wakeup::insert, wakeup::prune, wakeup::newest, wakeup::after],
+            &[audit::prune],
         ];
-        for statement in statements.as_flattened() {
+        for statement in statements.into_iter().flatten() {
             let mut plan = connection.prepare(&format!("EXPLAIN QUERY PLAN {statement}")).unwrap();
             let steps = plan.raw_query().mapped(|row| row.get::<_, String>(3));
             for step in steps.map(Result::unwrap) {
-                let whole = step.starts_with("SCAN") && step != "SCAN CONSTANT ROW";
-                assert!(!whole && !step.contains("TEMP B-TREE"), "{step}: {statement}");
+                let is_full_scan = step.starts_with("SCAN") && step != "SCAN CONSTANT ROW";
+                assert!(!is_full_scan && !step.contains("TEMP B-TREE"), "{step}: {statement}");
             }
         }
     }

@@ -1,175 +1,95 @@
-//! Waiting: who waits in this process, and for what.
+//! The verb `wait`: returns when it is worth to call `acquire` again.
+//!
+//! 1. Register the waiter in the [`WaiterRegistry`](crate::waiters::WaiterRegistry), so that no wake-up after
+//!    this is missed.
+//! 2. Make sure that the [`WakeupListener`](crate::listener::WakeupListener) of this process runs.
+//! 3. Check the file, in one transaction: if the claim can be granted, or the resource changed since the
+//!    claim's cursor, return at once. If the claim has no place in the queue, set `watched_until`: this asks
+//!    other processes to report every change of the resource.
+//! 4. Sleep until a wake-up. `backend.rs` adds the timeout.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+use std::time::Duration;
+
+use leasehold_core::{ClaimRef, Cursor, Error, ErrorKind, Result};
+
+use crate::{
+    backend::Sqlite,
+    queue::grantable_owners,
+    tables::{StoreResult, Tables},
+    writer::WriteVerb,
 };
 
-use leasehold_core::{ClaimRef, OwnerToken, Resource};
-use tokio::sync::Notify;
-
-use crate::ledger::News;
-
-/// Who waits in this process.
-#[derive(Debug, Default)]
-pub(crate) struct Waiters(Mutex<Registry>);
-
-#[derive(Debug, Default)]
-struct Registry {
-    rooms: HashMap<Resource, Room>,
-    next_number: u64,
-}
-
-/// Who waits for one resource.
-#[derive(Debug, Default)]
-pub(crate) struct Room {
-    owners: HashMap<OwnerToken, Vec<(u64, Arc<Notify>)>>,
-    /// Those without a place, and those of whom it is not known yet.
-    watchers: HashMap<u64, Watcher>,
-}
-
-/// Someone who waits for any change.
-#[derive(Debug)]
-struct Watcher {
-    /// The version that it knows; none until the file has been asked whether it has a place.
-    knows: Option<u64>,
-    /// The version that was heard of before that.
-    heard: Option<u64>,
-    bell: Arc<Notify>,
-}
-
-/// Someone who waits, until this is dropped.
-pub(crate) struct Waiting<'a> {
-    waiters: &'a Waiters,
-    claim: &'a ClaimRef,
-    number: u64,
-    bell: Arc<Notify>,
-}
-
-impl Waiters {
-    fn registry(&self) -> MutexGuard<'_, Registry> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits from now on: what happens after this is not missed.
-    pub(crate) fn begin<'a>(&'a self, claim: &'a ClaimRef) -> Waiting<'a> {
-        let bell = Arc::new(Notify::new());
-        let mut registry = self.registry();
-        registry.next_number += 1;
-        let number = registry.next_number;
-        let room = registry.rooms.entry(claim.resource.clone()).or_default();
-        room.owners.entry(claim.owner).or_default().push((number, Arc::clone(&bell)));
-        room.watchers.insert(number, Watcher { knows: None, heard: None, bell: Arc::clone(&bell) });
-        Waiting { waiters: self, claim, number, bell }
-    }
-
-    pub(crate) fn is_waiting(&self, resource: &Resource, owner: OwnerToken) -> bool {
-        self.registry().rooms.get(resource).is_some_and(|room| room.owners.contains_key(&owner))
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.registry().rooms.is_empty()
-    }
-
-    /// Wakes those whom a transaction of this process concerns.
-    pub(crate) fn tell(&self, news: &News) {
-        if news.owners.is_empty() && news.watchers.is_empty() {
-            return;
+impl Sqlite {
+    /// Waits for a wake-up, without a timeout.
+    pub(crate) async fn wait_for_wakeup(
+        &self,
+        claim: &ClaimRef,
+        since: Cursor,
+        at_most: Duration,
+    ) -> Result<()> {
+        let waiter = self.database.waiters.register(claim);
+        self.listener.ensure_running(&self.database).map_err(|error| {
+            let path = self.database.path.display();
+            let message = format!("{path}: cannot start the thread that listens for changes: {error}");
+            Error::new(ErrorKind::Unavailable, message).because(error)
+        })?;
+        match self.writer.run(CheckBeforeWait { claim: claim.clone(), since, at_most }).await? {
+            WaitCheck::AskAgain => return Ok(()),
+            WaitCheck::Queued => waiter.has_place(),
+            WaitCheck::NotQueued { version } => waiter.knows_version(version),
         }
-        for (resource, owner) in &news.owners {
-            self.on_room(resource, |room| room.wake(*owner));
-        }
-        for (resource, version) in &news.watchers {
-            self.on_room(resource, |room| room.wake_watchers(*version));
-        }
-    }
-
-    pub(crate) fn resources(&self) -> Vec<Resource> {
-        self.registry().rooms.keys().cloned().collect()
-    }
-
-    /// Those who wait for it and have a place.
-    pub(crate) fn placed(&self, resource: &Resource) -> Vec<OwnerToken> {
-        let registry = self.registry();
-        let Some(room) = registry.rooms.get(resource) else { return Vec::new() };
-        let has_place =
-            |same: &[(u64, Arc<Notify>)]| same.iter().any(|(number, _)| !room.watchers.contains_key(number));
-        room.owners.iter().filter(|(_, same)| has_place(same)).map(|(owner, _)| *owner).collect()
-    }
-
-    pub(crate) fn is_awaited(&self, resource: &Resource) -> bool {
-        self.registry().rooms.contains_key(resource)
-    }
-
-    pub(crate) fn on_room(&self, resource: &Resource, wake: impl FnOnce(&mut Room)) {
-        if let Some(room) = self.registry().rooms.get_mut(resource) {
-            wake(room);
-        }
+        waiter.woken().await;
+        Ok(())
     }
 }
 
-impl Room {
-    pub(crate) fn wake(&self, owner: OwnerToken) {
-        self.owners.get(&owner).into_iter().flatten().for_each(|(_, bell)| bell.notify_one());
-    }
+/// Step 3, for the writer.
+struct CheckBeforeWait {
+    claim: ClaimRef,
+    since: Cursor,
+    at_most: Duration,
+}
 
-    /// Those without a place who know another version than this one.
-    pub(crate) fn wake_watchers(&mut self, version: u64) {
-        for watcher in self.watchers.values_mut() {
-            match watcher.knows {
-                Some(known) if known != version => watcher.bell.notify_one(),
-                Some(_) => {}
-                None => watcher.heard = Some(version),
+impl WriteVerb for CheckBeforeWait {
+    type Reply = WaitCheck;
+
+    fn run(&self, tables: &mut Tables<'_>) -> StoreResult<Self::Reply> {
+        tables.check_before_wait(self)
+    }
+}
+
+/// Whether a claim has to wait, and for what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WaitCheck {
+    /// The claim should call `acquire` again.
+    AskAgain,
+    /// The claim has a place in the queue and cannot be granted yet.
+    Queued,
+    /// The claim has no place, and nothing changed.
+    NotQueued {
+        /// The version of the resource that the claim knows.
+        version: u64,
+    },
+}
+
+impl Tables<'_> {
+    fn check_before_wait(&mut self, wait: &CheckBeforeWait) -> StoreResult<WaitCheck> {
+        let mut row = self.load(&wait.claim.resource)?;
+        let check = if self.find_place(&row, wait.claim.owner)?.is_some() {
+            let can_be_granted = grantable_owners(self.sql, &row)?.contains(&wait.claim.owner);
+            if can_be_granted { WaitCheck::AskAgain } else { WaitCheck::Queued }
+        } else if row.version.unsigned_abs() != wait.since.0 {
+            WaitCheck::AskAgain
+        } else {
+            self.ensure_row(&mut row)?;
+            let until = self.after(wait.at_most);
+            if row.watched_until < until {
+                row.watched_until = until;
+                row.mark_changed();
             }
-        }
-    }
-
-    pub(crate) fn wake_all(&self) {
-        self.owners.values().flatten().for_each(|(_, bell)| bell.notify_one());
-    }
-}
-
-impl Waiting<'_> {
-    /// It has a place in the line: changes that do not let it move are none of its business.
-    pub(crate) fn has_place(&self) {
-        let mut registry = self.waiters.registry();
-        if let Some(room) = registry.rooms.get_mut(&self.claim.resource) {
-            room.watchers.remove(&self.number);
-        }
-    }
-
-    /// It has no place: it waits for another version than this one.
-    pub(crate) fn knows(&self, version: u64) {
-        let mut registry = self.waiters.registry();
-        if let Some(room) = registry.rooms.get_mut(&self.claim.resource)
-            && let Some(watcher) = room.watchers.get_mut(&self.number)
-        {
-            watcher.knows = Some(version);
-            if watcher.heard.is_some_and(|heard| heard > version) {
-                watcher.bell.notify_one();
-            }
-        }
-    }
-
-    /// Resolves when it is worth asking again.
-    pub(crate) async fn woken(&self) {
-        self.bell.notified().await;
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        let mut registry = self.waiters.registry();
-        let Some(room) = registry.rooms.get_mut(&self.claim.resource) else { return };
-        room.watchers.remove(&self.number);
-        if let Some(same) = room.owners.get_mut(&self.claim.owner) {
-            same.retain(|(number, _)| *number != self.number);
-            if same.is_empty() {
-                room.owners.remove(&self.claim.owner);
-            }
-        }
-        if room.owners.is_empty() {
-            registry.rooms.remove(&self.claim.resource);
-        }
+            WaitCheck::NotQueued { version: row.version.unsigned_abs() }
+        };
+        self.save(&row)?;
+        Ok(check)
     }
 }

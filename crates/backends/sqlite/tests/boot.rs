@@ -1,11 +1,13 @@
-//! Time: a reboot ends every lease, containers of one host agree on it, and hosts do not share a file.
+//! Time: a reboot ends every lease, containers of one host agree on the time, and hosts cannot share a file.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test is a program of its own")]
 
 mod common;
 
 use std::{process::Command, time::Duration};
 
-use common::{TTL, claim, granted, is_privileged, listen, open, resource, role, say, start, try_open};
+use common::{
+    TTL, claim, granted, is_privileged, open, read_line, report, resource, role, start_command, try_open,
+};
 use leasehold::testing::ManualTime;
 use leasehold_core::{
     Backend, Clock as _, Effect, ErrorKind, OperatorAction, Query, ReleaseRequest, RenewRequest, Renewal,
@@ -19,10 +21,10 @@ async fn the_other_process() {
     let Some((_, file)) = role() else { return };
     let backend = open(Config::new(file));
     let seen = backend.inspect(&Query::One(resource("held"))).await.unwrap().into_snapshots().remove(0);
-    say(seen.holders[0].remaining.as_millis());
+    report(seen.holders[0].remaining.as_millis());
     let Verdict::Blocked(_) = backend.acquire(&claim("held")).await.unwrap() else { panic!("it is held") };
-    say("blocked");
-    listen();
+    report("blocked");
+    read_line();
 }
 
 #[tokio::test]
@@ -30,15 +32,15 @@ async fn a_reboot_ends_every_lease_and_tokens_go_on() {
     let directory = tempfile::tempdir().unwrap();
     let config = Config::new(directory.path().join("leases.db"));
     let before = open(config.clone().pretend_boot("one"));
-    let (held, placed) = (claim("held"), claim("held").queued());
+    let (held, queued) = (claim("held"), claim("held").queued());
     let token = granted(&before, &held).await.token;
-    assert!(matches!(before.acquire(&placed).await.unwrap(), Verdict::Blocked(_)));
+    assert!(matches!(before.acquire(&queued).await.unwrap(), Verdict::Blocked(_)));
     before.release(&ReleaseRequest::new(claim("held").reference()).with_tombstone(TTL)).await.unwrap();
     drop(before);
 
     let after = open(config.pretend_boot("two"));
     let renewed = after
-        .renew(&[RenewRequest::new(held.reference(), TTL), RenewRequest::new(placed.reference(), TTL)])
+        .renew(&[RenewRequest::new(held.reference(), TTL), RenewRequest::new(queued.reference(), TTL)])
         .await;
     assert!(renewed.iter().all(|renewal| matches!(renewal, Ok(Renewal::Gone { .. }))), "{renewed:?}");
     let seen = after.inspect(&Query::One(resource("held"))).await.unwrap().into_snapshots().remove(0);
@@ -46,9 +48,9 @@ async fn a_reboot_ends_every_lease_and_tokens_go_on() {
     assert!(granted(&after, &claim("held")).await.token > token);
 }
 
-/// What an operator or `keep_for` closed until a date stays closed until that date.
+/// A pause and `keep_for` are promises of a date, so they survive a reboot.
 #[tokio::test]
-async fn what_is_closed_by_the_calendar_stays_closed_over_a_reboot() {
+async fn a_pause_and_a_kept_resource_stay_closed_over_a_reboot() {
     let directory = tempfile::tempdir().unwrap();
     let config = Config::new(directory.path().join("leases.db"));
     let time = ManualTime::new();
@@ -59,11 +61,11 @@ async fn what_is_closed_by_the_calendar_stays_closed_over_a_reboot() {
     granted(&before, &done).await;
     before.release(&ReleaseRequest::new(done.reference()).keeping(hour * 2)).await.unwrap();
     let pause = OperatorAction::Pause { lasting: hour * 3 };
-    let order = leasehold_core::OperatorCommand::new(resource("paused"), pause, "me", "a test");
-    before.order(&order).await.unwrap();
+    let command = leasehold_core::OperatorCommand::new(resource("paused"), pause, "me", "a test");
+    before.order(&command).await.unwrap();
     drop(before);
 
-    time.jump(hour); // and the boot clock may be anything
+    time.jump(hour); // the wall clock; the boot clock of the new boot may be anything
     let after = open("two");
     let Verdict::Blocked(kept) = after.acquire(&claim("done today")).await.unwrap() else { panic!("open") };
     assert_eq!((kept.holders[0].kept, kept.changes_in), (true, Some(hour)));
@@ -77,9 +79,9 @@ async fn what_is_closed_by_the_calendar_stays_closed_over_a_reboot() {
     assert!(matches!(later.acquire(&claim("paused")).await.unwrap(), Verdict::Blocked(_)));
 }
 
-/// A calendar that went back does not keep anything closed for longer than was asked.
+/// A wall clock that went back does not keep anything closed for longer than was asked.
 #[tokio::test]
-async fn a_calendar_that_went_back_prolongs_nothing() {
+async fn a_wall_clock_that_went_back_extends_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let config = Config::new(directory.path().join("leases.db"));
     let (late, early) = (ManualTime::new(), ManualTime::new());
@@ -95,7 +97,7 @@ async fn a_calendar_that_went_back_prolongs_nothing() {
     assert_eq!(kept.changes_in, Some(hour));
     early.jump(hour);
     let next = granted(&after, &claim("done")).await.token;
-    assert!(next > token && next.get() > early.wall().as_micros(), "tokens never go back with it");
+    assert!(next > token && next.get() > early.wall().as_micros(), "tokens do not go back with the clock");
 }
 
 #[tokio::test]
@@ -107,10 +109,13 @@ async fn two_boots_at_once_are_refused() {
     let error = try_open(config.pretend_boot("two")).unwrap_err();
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Unsupported, Effect::None));
     assert!(error.to_string().contains("another boot"), "{error}");
-    assert!(matches!(here.acquire(&claim("held")).await.unwrap(), Verdict::Blocked(_)), "nothing is lost");
+    assert!(
+        matches!(here.acquire(&claim("held")).await.unwrap(), Verdict::Blocked(_)),
+        "the lease is not lost"
+    );
 }
 
-/// In a time namespace the boot clock is days ahead; the lease is none the shorter.
+/// In a time namespace the boot clock is days ahead. The lease is not shorter there.
 #[tokio::test]
 async fn containers_with_shifted_clocks_agree_on_time() {
     if !is_privileged() {
@@ -125,8 +130,8 @@ async fn containers_with_shifted_clocks_agree_on_time() {
     let mut shifted = Command::new("unshare");
     shifted.args(["--time", "--boottime", "864000", "--monotonic", "864000", "--fork", "--kill-child", "--"]);
     shifted.arg(std::env::current_exe().unwrap());
-    let container = start(shifted, "shifted", &file);
-    let remaining: u64 = container.hear().parse().unwrap();
+    let container = start_command(shifted, "shifted", &file);
+    let remaining: u64 = container.next_line().parse().unwrap();
     assert!(remaining <= 30_000 && remaining > 10_000, "{remaining} ms");
-    assert_eq!(container.hear(), "blocked");
+    assert_eq!(container.next_line(), "blocked");
 }

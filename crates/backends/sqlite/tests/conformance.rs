@@ -1,4 +1,5 @@
-//! The whole suite, on a clock that the tests own: every handle is one that a process of its own could have.
+//! The conformance suite, on a clock that the tests control. Every handle opens the file again, as another
+//! process would.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
--- Values of single-flights. All times are the database's own.
+-- Cached values of the single-flight pattern. All times are the database's own.
 CREATE TABLE IF NOT EXISTS leasehold_cache (
     key    TEXT        PRIMARY KEY,
     entry  BYTEA       NOT NULL,

@@ -1,6 +1,7 @@
 -- Idempotency keys. All times are the database's own.
 --
--- `until` is when a request that runs may be taken over, or, with an answer, when it is forgotten.
+-- Without an answer, `until` is when the claim of the running request runs out. With an answer, it is when
+-- the row expires.
 CREATE TABLE IF NOT EXISTS leasehold_keys (
     key      TEXT        PRIMARY KEY,
     payload  BYTEA       NOT NULL,

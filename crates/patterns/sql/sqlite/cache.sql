@@ -1,4 +1,4 @@
--- Values of single-flights. Times are milliseconds since 1970, by the clock of the host.
+-- Cached values of the single-flight pattern. Times are milliseconds since 1970, by the clock of the host.
 CREATE TABLE IF NOT EXISTS leasehold_cache (
     key    TEXT    PRIMARY KEY,
     entry  BLOB    NOT NULL,

@@ -1,6 +1,7 @@
 -- The table of jobs. Times are milliseconds since 1970, by the clock of the host.
 --
--- `due` is when a job can be claimed: when it is ready, or when the worker that has it is overdue. None: never again.
+-- `due` is when the job can be claimed: when its delay is over, or when the claim of its worker runs out.
+-- Null: never, the job is done or dead.
 CREATE TABLE IF NOT EXISTS leasehold_jobs (
     id                  INTEGER PRIMARY KEY AUTOINCREMENT,
     queue               TEXT    NOT NULL,

@@ -1,30 +1,30 @@
-//! What PostgreSQL itself offers, for work that lives in one database: often all that is needed.
+//! Means of PostgreSQL itself, for work in one database. Often they are all that is needed.
 //!
-//! | you want | use | it lacks |
+//! | you want | use | what it lacks |
 //! |---|---|---|
-//! | to change a row that seldom changes under you | [`Versioned::update`]: read, change, write if nobody else wrote | waiting: it tries again, a few times |
-//! | to change a row that often does | [`Table::lock_row`] in a transaction | more than one statement's patience: it says "busy" at once |
-//! | one at a time, for the length of a transaction | [`advisory::try_transaction`] | a row to look at; a token |
+//! | to change a row that others seldom change | [`Versioned::update`]: read, change, write if it is unchanged | waiting: it only tries a few times |
+//! | to change a row that others often change | [`Table::lock_row`] in a transaction | waiting: it returns "busy" at once |
+//! | one at a time, for the length of a transaction | [`advisory::try_transaction`] | a row that shows the holder; a token |
 //! | one at a time, for the length of a session | [`advisory::try_session`] | a ttl, a token, and a session of your own behind a pool |
 //!
-//! None of them knows about time: whoever hangs, holds. For work that outlives a transaction, or touches anything outside
-//! of the database, take a lease.
+//! None of them has a ttl: a program that hangs keeps its lock. For work that lasts longer than a
+//! transaction, or changes anything outside of the database, take a lease.
 
 pub mod advisory;
-mod row;
+mod row_lock;
 mod versioned;
 
 use leasehold::{Effect, Error, ErrorKind, Result};
 
 pub use self::{
-    row::Locked,
-    versioned::{Change, Versioned},
+    row_lock::RowLock,
+    versioned::{NewValues, Versioned},
 };
 
-/// The longest name that PostgreSQL keeps; it would cut longer ones, and mean another table.
+/// The most bytes of a name. PostgreSQL cuts longer names, which could then be the name of another table.
 const NAME_MAX: usize = 63;
 
-/// A table, named by whoever calls: its name is quoted, whatever is in it.
+/// The name of a table. It is quoted, so it may contain any character but NUL.
 ///
 /// ```
 /// use leasehold_patterns::database::Table;
@@ -40,46 +40,51 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table that is found by the search path.
+    /// A table in the search path.
     ///
     /// # Errors
-    /// `Invalid` if it is not the name of a table.
+    /// `Invalid` if it cannot be the name of a table.
     pub fn new(name: &str) -> Result<Table> {
         Ok(Table { quoted: quote(name)? })
     }
 
-    /// The same table in this schema, replacing the search path.
+    /// The table of this name in a schema, instead of the search path.
     ///
     /// # Errors
-    /// `Invalid` if it is not the name of a schema.
+    /// `Invalid` if it cannot be the name of a schema.
     pub fn in_schema(self, schema: &str) -> Result<Table> {
         Ok(Table { quoted: format!("{}.{}", quote(schema)?, self.quoted) })
     }
 }
 
-/// A name as it stands in a statement, whatever is in it.
+/// A name, quoted for a statement.
 fn quote(name: &str) -> Result<String> {
     if name.is_empty() || name.len() > NAME_MAX || name.contains('\0') {
         let message =
-            format!("a name in PostgreSQL has 1 to {NAME_MAX} bytes, none of them zero: {name:.70?}");
+            format!("a name in PostgreSQL has 1 to {NAME_MAX} bytes, without NUL: {name:.70?} is not one");
         return Err(Error::new(ErrorKind::Invalid, message));
     }
     Ok(format!("\"{}\"", name.replace('"', "\"\"")))
 }
 
-/// What the database says, in the words of leasehold. The caller's own statement failed, so its words are kept.
+/// The SQLSTATE for a missing permission.
+const INSUFFICIENT_PRIVILEGE: &str = "42501";
+
+/// The error of leasehold for an error of the database. It keeps the message, because a statement of the
+/// caller failed.
 fn interpret(error: tokio_postgres::Error) -> Error {
-    let Some(said) = error.as_db_error() else {
-        let message = "the connection to PostgreSQL was lost";
+    let Some(refusal) = error.as_db_error() else {
+        let message = "the connection to PostgreSQL was lost before the reply";
         return Error::new(ErrorKind::Unavailable, message).with_effect(Effect::Unknown).because(error);
     };
-    let kind = match &said.code().code()[..2] {
+    // The classes of SQLSTATE: syntax or access rule, data, constraint, schema name.
+    let kind = match &refusal.code().code()[..2] {
         "42" | "22" | "23" | "3F" => ErrorKind::Invalid,
         "28" => ErrorKind::Denied,
         _ => ErrorKind::Unavailable,
     };
-    let kind = if said.code().code() == "42501" { ErrorKind::Denied } else { kind };
-    Error::new(kind, format!("{} ({})", said.message(), said.code().code())).because(error)
+    let kind = if refusal.code().code() == INSUFFICIENT_PRIVILEGE { ErrorKind::Denied } else { kind };
+    Error::new(kind, format!("{} ({})", refusal.message(), refusal.code().code())).because(error)
 }
 
 #[cfg(test)]
@@ -87,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_quoted_whatever_is_in_them() {
+    fn names_are_quoted_whatever_they_contain() {
         assert_eq!(quote("accounts").unwrap(), "\"accounts\"");
         assert_eq!(quote("a\"; DROP TABLE b; --").unwrap(), "\"a\"\"; DROP TABLE b; --\"");
         assert_eq!(Table::new("t").unwrap().in_schema("s").unwrap().quoted, "\"s\".\"t\"");

@@ -1,14 +1,14 @@
-//! Optimistic update: read, change, write if nobody else wrote meanwhile.
+//! Optimistic update: read a row, change it, and write it if nobody else wrote it meanwhile.
 
 use leasehold::{Error, ErrorKind, Result};
 use tokio_postgres::{GenericClient, Row, types::ToSql};
 
 use super::{Table, interpret, quote};
 
-/// What to write into the columns, in their order.
-pub type Change = Vec<Box<dyn ToSql + Sync + Send>>;
+/// The new values of the columns, in their order.
+pub type NewValues = Vec<Box<dyn ToSql + Sync + Send>>;
 
-/// Rows with a version: a whole number that every writer raises by one.
+/// Rows with a version column: a `bigint` that every writer raises by one.
 ///
 /// ```no_run
 /// # async fn example(client: tokio_postgres::Client) -> Result<(), leasehold::Error> {
@@ -33,16 +33,17 @@ pub struct Versioned {
 }
 
 impl Versioned {
-    /// How often it is tried unless told.
+    /// The default number of attempts.
     pub const ATTEMPTS: u32 = 5;
 
-    /// Rows of this table, found by the column `id`, with a version of type `bigint` and the columns to change.
+    /// The rows of a table, with the names of the column that identifies a row, of the version column (type
+    /// `bigint`), and of the columns to change.
     ///
     /// # Errors
-    /// `Invalid` if a name is none, or there is nothing to change.
+    /// `Invalid` if a name cannot be one, or if there is no column to change.
     pub fn new(table: &Table, id: &str, version: &str, columns: &[&str]) -> Result<Versioned> {
         if columns.is_empty() {
-            return Err(Error::new(ErrorKind::Invalid, "name the columns to change"));
+            return Err(Error::new(ErrorKind::Invalid, "name at least one column to change"));
         }
         let (id, version, table) = (quote(id)?, quote(version)?, &table.quoted);
         let columns = columns.iter().map(|column| quote(column)).collect::<Result<Vec<_>>>()?;
@@ -59,42 +60,47 @@ impl Versioned {
         })
     }
 
-    /// How often it is tried. Five times unless told; at least once.
+    /// The number of attempts: at least one. Default: five.
     pub fn attempts(mut self, attempts: u32) -> Versioned {
         self.attempts = attempts.max(1);
         self
     }
 
-    /// Reads the row, has it changed, and writes it if it is as it was read; else once more, a few times.
+    /// Reads the row, calls `change`, and writes the row if its version is unchanged. Otherwise it tries
+    /// again, a few times.
     ///
-    /// `change` sees the columns by name and returns what they are to be, or nothing to leave the row alone; it may be
-    /// called several times, so it must do nothing else. Says whether a row was written: false if there is none, or it
-    /// was left alone.
+    /// `change` gets the columns by name and returns their new values, or `None` to leave
+    /// the row as it is. It may be called several times, so it must have no other effect. Returns whether a
+    /// row was written: false if there is no such row, or `change` returned `None`.
     ///
-    /// In a transaction this needs the level *read committed*: at a higher one, reading again shows the same.
+    /// In a transaction it needs the isolation level *read committed*: at a higher level, a second read sees
+    /// the same version.
     ///
     /// # Cancel safety
-    /// Dropped part-way, the row may have been written.
+    /// If it is dropped, the row may have been written.
     ///
     /// # Errors
-    /// `Contended` if it changed every time: lock the row instead ([`Table::lock_row`]). `Invalid` if `change` returns
-    /// too few or too many values, or what the database says against them.
+    /// `Contended` if the row changed in every attempt: lock it instead ([`Table::lock_row`]). `Invalid` if
+    /// `change` returns too few or too many values, or if the database refuses them.
     pub async fn update<C: GenericClient + Sync>(
         &self,
         client: &C,
         id: &(dyn ToSql + Sync),
-        mut change: impl FnMut(&Row) -> Option<Change>,
+        mut change: impl FnMut(&Row) -> Option<NewValues>,
     ) -> Result<bool> {
         for _ in 0..self.attempts {
             let row = client.query_opt(&self.select, &[id]).await.map_err(interpret)?;
             let Some(row) = row else { return Ok(false) };
             let version: i64 = row.try_get(self.columns).map_err(|error| {
-                Error::new(ErrorKind::Invalid, "the version is not a bigint").because(error)
+                Error::new(ErrorKind::Invalid, "the version column is not a bigint").because(error)
             })?;
             let Some(values) = change(&row) else { return Ok(false) };
             if values.len() != self.columns {
-                let message =
-                    format!("{} columns are to be changed, and {} values came", self.columns, values.len());
+                let message = format!(
+                    "{} columns have to be changed, but there are {} values",
+                    self.columns,
+                    values.len()
+                );
                 return Err(Error::new(ErrorKind::Invalid, message));
             }
             let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![id, &version];
@@ -104,8 +110,8 @@ impl Versioned {
             }
         }
         let message = format!(
-            "the row changed under each of {} attempts: it is too busy for this, lock it instead (SELECT … FOR UPDATE, \
-             Table::lock_row)",
+            "another writer changed the row in each of {} attempts: lock the row instead (Table::lock_row, SELECT … FOR \
+             UPDATE)",
             self.attempts
         );
         Err(Error::new(ErrorKind::Contended, message))

@@ -1,19 +1,19 @@
-//! The header `Idempotency-Key`: a string in quotes, as structured fields have them (RFC 8941); a bare word is taken, too,
-//! because most clients send that.
+//! The header `Idempotency-Key`: a string in quotes, as in structured fields (RFC 8941). A bare word is
+//! accepted too, because most clients send that.
 
 use http::{HeaderMap, HeaderName};
 
 pub(super) const NAME: HeaderName = HeaderName::from_static("idempotency-key");
 
-/// Longer ones are refused: they are somebody's data, not a key.
+/// The most characters of a key.
 const LENGTH_MAX: usize = 255;
 
-/// The key; `None` if there is none.
+/// Reads the key; `None` if there is no such header.
 pub(super) fn key(headers: &HeaderMap) -> Result<Option<String>, &'static str> {
     let mut values = headers.get_all(NAME).iter();
     let Some(value) = values.next() else { return Ok(None) };
     if values.next().is_some() {
-        return Err("there is more than one Idempotency-Key");
+        return Err("the request has more than one Idempotency-Key");
     }
     let text = value.to_str().map_err(|_| "the Idempotency-Key has characters other than printable ASCII")?;
     let key = match text.strip_prefix('"') {
@@ -21,7 +21,7 @@ pub(super) fn key(headers: &HeaderMap) -> Result<Option<String>, &'static str> {
         None if text.bytes().all(|byte| byte.is_ascii_graphic() && !b"\",;\\".contains(&byte)) => {
             text.to_owned()
         }
-        None => return Err("the Idempotency-Key is neither a string in quotes nor a word"),
+        None => return Err("the Idempotency-Key is neither a string in quotes nor a single word"),
     };
     match key.len() {
         0 => Err("the Idempotency-Key is empty"),
@@ -30,7 +30,7 @@ pub(super) fn key(headers: &HeaderMap) -> Result<Option<String>, &'static str> {
     }
 }
 
-/// What stands before the closing quote, if nothing stands behind it.
+/// The text before the closing quote. None if there is no closing quote, or if anything follows it.
 fn unquoted(text: &str) -> Option<String> {
     let (mut key, mut letters) = (String::new(), text.chars());
     loop {

@@ -1,4 +1,14 @@
 //! The tower layer.
+//!
+//! What happens to a request:
+//!
+//! 1. A method other than `POST` and `PATCH`, or a request without a key, passes through (a missing key is
+//!    refused if it is required).
+//! 2. The body is read, up to 1 MiB, because its hash is part of the fingerprint.
+//! 3. The key is claimed in the store ([`Keys::begin`]). If that does not succeed, the layer responds itself:
+//!    with the stored response, or with 409, 422 or 503.
+//! 4. The handler runs. Meanwhile the layer renews the claim, at every third of [`KeyLifetimes::hold`].
+//! 5. The response is stored, then sent. A failure to store it is only logged: the client gets its response.
 
 use std::{
     error::Error as StdError,
@@ -19,33 +29,38 @@ use leasehold_support::race::{Either, first};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::{Begun, Fingerprint, Keys, Terms, answer, header as key_header};
+use super::{BeginOutcome, Fingerprint, KeyClaim, KeyLifetimes, Keys, header as key_header, stored_response};
 
-/// Stands on an answer that was given before: `Idempotency-Replayed: true`.
+/// The header of a response that was sent before: `Idempotency-Replayed: true`.
 pub const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 
-/// How soon after one another a request says that it still runs.
+/// The shortest time between two renewals of a claim.
 const RENEW_MIN: Duration = Duration::from_millis(10);
 
-/// Bytes of a request's body.
+/// The most bytes in the body of a request.
 const BODY_MAX: usize = 1 << 20;
+/// The most bytes in the body of a response: the limit of the store, less 8 KiB for the status and headers.
+const RESPONSE_BODY_MAX: usize = super::RESPONSE_MAX - 8192;
+/// The longest `Retry-After`: most requests end much sooner than their claim.
+const RETRY_AFTER_MAX_SECONDS: u64 = 5;
 
 type Scope = dyn Fn(&Parts) -> Option<String> + Send + Sync;
 
-/// Carries out each `POST` and `PATCH` with an `Idempotency-Key` once, and answers its repetitions as the first.
+/// Carries out each `POST` and `PATCH` with an `Idempotency-Key` once, and repeats the first response for its
+/// repetitions.
 ///
 /// | status | when |
 /// |---|---|
-/// | 400 | the key makes no sense, or there is none where one is [required](IdempotencyLayer::required) |
-/// | 409 | the first request with this key is still running; `Retry-After` says when to ask again |
-/// | 413 | the request has more than 1 MiB |
+/// | 400 | the key is not valid, or there is none where one is [required](IdempotencyLayer::required) |
+/// | 409 | the first request with this key still runs; `Retry-After` says when to ask again |
+/// | 413 | the body of the request has more than 1 MiB |
 /// | 422 | the key was used for another request |
-/// | 503 | the keys cannot be reached: nothing was done |
+/// | 503 | the store of keys cannot be reached: nothing was done |
 ///
-/// What is stored: the key, a hash of method, path and body, and of the answer its status, body and a few headers
-/// (type, language, encoding, `ETag`, `Last-Modified`, `Location`). Never the request, and never cookies.
+/// It stores the key, a hash of method, path and body, and the status, body and a few headers of the response
+/// (type, language, encoding, `ETag`, `Last-Modified`, `Location`). It never stores the request or cookies.
 ///
-/// It runs on tokio, as the stores do: the layer renews what it holds while the handler runs.
+/// It needs tokio, as the stores do: the layer renews its claim while the handler runs.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
@@ -54,7 +69,7 @@ type Scope = dyn Fn(&Parts) -> Option<String> + Send + Sync;
 ///
 /// let layer = IdempotencyLayer::new(SqliteKeys::open(&path).await?)
 ///     .required()
-///     .scope(|request| request.extensions.get::<String>().cloned()); // the customer, as authentication has found out
+///     .scope(|request| request.extensions.get::<String>().cloned()); // the customer, set by authentication
 /// let app: axum::Router = axum::Router::new()
 ///     .route("/payments", axum::routing::post(async || "paid"))
 ///     .layer(layer);
@@ -63,61 +78,66 @@ type Scope = dyn Fn(&Parts) -> Option<String> + Send + Sync;
 /// ```
 #[derive(Clone)]
 pub struct IdempotencyLayer {
-    rules: Rules,
+    settings: LayerSettings,
 }
 
 #[derive(Clone)]
-struct Rules {
+struct LayerSettings {
     keys: Arc<dyn Keys>,
-    terms: Terms,
+    lifetimes: KeyLifetimes,
     required: bool,
+    /// Whether responses of 500 and above are not stored, so that the client can try again.
     retries_failures: bool,
     scope: Arc<Scope>,
 }
 
 impl fmt::Debug for IdempotencyLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("IdempotencyLayer").field("keys", &self.rules.keys).finish_non_exhaustive()
+        f.debug_struct("IdempotencyLayer").field("keys", &self.settings.keys).finish_non_exhaustive()
     }
 }
 
 impl IdempotencyLayer {
-    /// A layer that remembers keys there.
+    /// A layer that stores keys there.
     pub fn new(keys: impl Keys + 'static) -> IdempotencyLayer {
-        let (keys, terms) = (Arc::new(keys), Terms::default());
+        let (keys, lifetimes) = (Arc::new(keys), KeyLifetimes::default());
         let scope = Arc::new(|_: &Parts| None);
-        IdempotencyLayer { rules: Rules { keys, terms, required: false, retries_failures: false, scope } }
+        let settings = LayerSettings { keys, lifetimes, required: false, retries_failures: false, scope };
+        IdempotencyLayer { settings }
     }
 
-    /// How long nothing may be heard of a request, and how long answers are kept. Default: a minute, and a day.
+    /// How long a claim lasts without being renewed, and how long a response is stored. Default: a minute,
+    /// and a day.
     #[must_use]
-    pub fn terms(mut self, terms: Terms) -> IdempotencyLayer {
-        self.rules.terms = terms;
+    pub fn lifetimes(mut self, lifetimes: KeyLifetimes) -> IdempotencyLayer {
+        self.settings.lifetimes = lifetimes;
         self
     }
 
-    /// Refuses a `POST` or `PATCH` without a key. Default: it is let through.
+    /// Refuses a `POST` or `PATCH` without a key. Default: it passes through.
     #[must_use]
     pub fn required(mut self) -> IdempotencyLayer {
-        self.rules.required = true;
+        self.settings.required = true;
         self
     }
 
-    /// Does not store answers of 500 and above: the next request with the key is carried out. For handlers that leave no
-    /// effect behind when they fail. Default: every answer is stored, because a failure may have had its effect.
+    /// Does not store responses of 500 and above: the next request with the key is carried out. Use it for
+    /// handlers that have no effect when they fail. Default: every response is stored, because a request that
+    /// failed may have had an effect.
     #[must_use]
     pub fn retry_failures(mut self) -> IdempotencyLayer {
-        self.rules.retries_failures = true;
+        self.settings.retries_failures = true;
         self
     }
 
-    /// Whose key it is: the same key of two customers is two keys. Default: everyone's.
+    /// The scope of a key, such as the customer: the same key in two scopes is two keys. Default: one scope
+    /// for all.
     #[must_use]
     pub fn scope(
         mut self,
         scope: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static,
     ) -> IdempotencyLayer {
-        self.rules.scope = Arc::new(scope);
+        self.settings.scope = Arc::new(scope);
         self
     }
 }
@@ -125,28 +145,31 @@ impl IdempotencyLayer {
 impl<S> Layer<S> for IdempotencyLayer {
     type Service = Idempotent<S>;
     fn layer(&self, inner: S) -> Idempotent<S> {
-        Idempotent { rules: self.rules.clone(), inner }
+        Idempotent { settings: self.settings.clone(), inner }
     }
 }
 
 /// A service behind an [`IdempotencyLayer`].
 #[derive(Clone)]
 pub struct Idempotent<S> {
-    rules: Rules,
+    settings: LayerSettings,
     inner: S,
 }
 
 impl<S> fmt::Debug for Idempotent<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Idempotent").field("keys", &self.rules.keys).finish_non_exhaustive()
+        f.debug_struct("Idempotent").field("keys", &self.settings.keys).finish_non_exhaustive()
     }
 }
 
-/// A request may pass, or is answered here.
-enum Judged<B> {
-    Unkeyed(Request<B>),
-    Keyed(super::Run, Parts, Bytes),
-    Answered(Response<Bytes>),
+/// What the layer does with a request.
+enum LayerDecision<B> {
+    /// Pass it to the handler without a key.
+    PassThrough(Request<B>),
+    /// Carry it out under this claim.
+    Execute(KeyClaim, Parts, Bytes),
+    /// Respond without the handler.
+    Respond(Response<Bytes>),
 }
 
 impl<S, B, R> Service<Request<B>> for Idempotent<S>
@@ -170,170 +193,186 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let rules = self.rules.clone();
-        // The one that is ready serves this request; a clone need not be.
+        let settings = self.settings.clone();
+        // `poll_ready` was called on this service; a clone of it may not be ready.
         let ready = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, ready);
         Box::pin(async move {
-            match rules.judge(request).await {
-                Judged::Unkeyed(request) => inner.call(request).await,
-                Judged::Answered(answer) => Ok(answer.map(R::from)),
-                Judged::Keyed(run, parts, body) => {
+            match settings.decide(request).await {
+                LayerDecision::PassThrough(request) => inner.call(request).await,
+                LayerDecision::Respond(response) => Ok(response.map(R::from)),
+                LayerDecision::Execute(claim, parts, body) => {
                     let request = Request::from_parts(parts, B::from(body));
-                    let carry_out = async {
+                    let execution = async {
                         let response = inner.call(request).await?;
-                        Ok(rules.remember(&run, response).await.map(R::from))
+                        Ok(settings.store_response(&claim, response).await.map(R::from))
                     };
-                    rules.hold(&run, carry_out).await
+                    settings.renew_while(&claim, execution).await
                 }
             }
         })
     }
 }
 
-impl Rules {
-    async fn judge<B>(&self, request: Request<B>) -> Judged<B>
+impl LayerSettings {
+    /// Steps 1 to 3.
+    async fn decide<B>(&self, request: Request<B>) -> LayerDecision<B>
     where
         B: Body,
         B::Error: Into<Box<dyn StdError + Send + Sync>>,
     {
         if !matches!(*request.method(), Method::POST | Method::PATCH) {
-            return Judged::Unkeyed(request);
+            return LayerDecision::PassThrough(request);
         }
         let key = match key_header::key(request.headers()) {
             Ok(Some(key)) => key,
             Ok(None) if self.required => {
                 return refuse(StatusCode::BAD_REQUEST, "send an Idempotency-Key with this request");
             }
-            Ok(None) => return Judged::Unkeyed(request),
+            Ok(None) => return LayerDecision::PassThrough(request),
             Err(why) => return refuse(StatusCode::BAD_REQUEST, why),
         };
         let (parts, body) = request.into_parts();
         let Ok(body) = Limited::new(body, BODY_MAX).collect().await else {
             return refuse(
                 StatusCode::PAYLOAD_TOO_LARGE,
-                "a request with an Idempotency-Key has at most 1 MiB",
+                "the body of a request with an Idempotency-Key has at most 1 MiB",
             );
         };
         let body = body.to_bytes();
-        // The length of the scope keeps it from running into the key.
+        // With the length of the scope, scope "a" and key "bc" differ from scope "ab" and key "c".
         let scope = (self.scope)(&parts).unwrap_or_default();
         let key = format!("{}:{scope}{key}", scope.len());
         let path = parts.uri.path_and_query().map_or("", |path| path.as_str());
         let payload = Fingerprint::of([parts.method.as_str().as_bytes(), path.as_bytes(), &body]);
-        match self.keys.begin(&key, &payload, &self.terms).await {
-            Ok(Begun::Run(run)) => Judged::Keyed(run, parts, body),
-            Ok(Begun::Done(stored)) => replay(stored),
-            Ok(Begun::OtherPayload) => {
+        match self.keys.begin(&key, &payload, &self.lifetimes).await {
+            Ok(BeginOutcome::Claimed(claim)) => LayerDecision::Execute(claim, parts, body),
+            Ok(BeginOutcome::Done(stored)) => replay(stored),
+            Ok(BeginOutcome::OtherPayload) => {
                 refuse(StatusCode::UNPROCESSABLE_ENTITY, "this Idempotency-Key was used for another request")
             }
-            Ok(Begun::Running { again_in }) => running(again_in),
+            Ok(BeginOutcome::Running { retry_in }) => running(retry_in),
             Err(error) if error.kind() == ErrorKind::Invalid => {
-                refuse(StatusCode::BAD_REQUEST, "this Idempotency-Key is too long for whom it is from")
+                refuse(StatusCode::BAD_REQUEST, "this Idempotency-Key is too long together with its scope")
             }
             Err(error) => unavailable(&error),
         }
     }
 
-    /// Says that the request still runs, until it has ended: it may well take longer than a dead one is waited for.
-    async fn hold<T>(&self, run: &super::Run, carry_out: impl Future<Output = T>) -> T {
-        let (environment, every) = (System::current(), (self.terms.hold / 3).max(RENEW_MIN));
-        let mut carry_out = pin!(carry_out);
+    /// Step 4: renews the claim until the request has ended, which may take longer than
+    /// [`KeyLifetimes::hold`].
+    async fn renew_while<T>(&self, claim: &KeyClaim, execution: impl Future<Output = T>) -> T {
+        let (environment, every) = (System::current(), (self.lifetimes.hold / 3).max(RENEW_MIN));
+        let mut execution = pin!(execution);
         loop {
-            if let Either::Left(done) = first(carry_out.as_mut(), environment.sleep(every)).await {
+            if let Either::Left(done) = first(execution.as_mut(), environment.sleep(every)).await {
                 return done;
             }
-            match first(carry_out.as_mut(), self.keys.renew(run, &self.terms)).await {
+            match first(execution.as_mut(), self.keys.renew(claim, &self.lifetimes)).await {
                 Either::Left(done) => return done,
                 Either::Right(Ok(true)) => {}
-                // Its answer will not be stored. What it does may be half done: it is not stopped.
-                Either::Right(Ok(false)) => return carry_out.await,
+                // Another request took the key over, so this response will not be stored. The handler is not
+                // stopped, because its effect may be half done.
+                Either::Right(Ok(false)) => return execution.await,
                 Either::Right(Err(error)) => {
-                    tracing::warn!(target: "leasehold", %error, "a request with an idempotency key cannot say that it still runs");
+                    tracing::warn!(
+                        target: "leasehold", %error,
+                        "cannot renew the claim of an idempotency key, trying again"
+                    );
                 }
             }
         }
     }
 
-    /// Stores the answer, if it is still ours to store.
-    async fn remember<R>(&self, run: &super::Run, response: Response<R>) -> Response<Bytes>
+    /// Step 5: stores the response, if the claim is still valid.
+    async fn store_response<R>(&self, claim: &KeyClaim, response: Response<R>) -> Response<Bytes>
     where
         R: Body,
         R::Error: Into<Box<dyn StdError + Send + Sync>>,
     {
         let (parts, body) = response.into_parts();
-        let collected = Limited::new(body, super::ANSWER_MAX - 8192).collect().await;
+        let collected = Limited::new(body, RESPONSE_BODY_MAX).collect().await;
         let Ok(body) = collected.map(http_body_util::Collected::to_bytes) else {
-            // It cannot be given again, so it is not given at all. The effect may have happened: nobody takes this over.
-            tracing::error!(target: "leasehold", "an answer to a request with an idempotency key is broken or has over 1 MiB");
-            let problem = problem(StatusCode::INTERNAL_SERVER_ERROR, "the answer cannot be stored");
-            self.store(run, &problem).await;
+            // The response could not be repeated, so it is not sent at all. The effect may have happened, so
+            // the key stays used.
+            tracing::error!(
+                target: "leasehold",
+                "the response to a request with an idempotency key cannot be stored: its body failed or has more than 1 MiB"
+            );
+            let problem = problem(StatusCode::INTERNAL_SERVER_ERROR, "the response cannot be stored");
+            self.store(claim, &problem).await;
             return problem;
         };
         let response = Response::from_parts(parts, body);
         if self.retries_failures && response.status().is_server_error() {
-            told(self.keys.abandon(run).await);
+            log_failure(self.keys.abandon(claim).await);
         } else {
-            self.store(run, &response).await;
+            self.store(claim, &response).await;
         }
         response
     }
 
-    async fn store(&self, run: &super::Run, response: &Response<Bytes>) {
-        let answer = answer::write(response.status(), response.headers(), response.body());
-        told(self.keys.finish(run, &answer, &self.terms).await);
+    async fn store(&self, claim: &KeyClaim, response: &Response<Bytes>) {
+        let stored = stored_response::write(response.status(), response.headers(), response.body());
+        log_failure(self.keys.finish(claim, &stored, &self.lifetimes).await);
     }
 }
 
-/// The client gets its answer all the same.
-fn told(stored: Result<bool, Error>) {
+/// Logs that a response was not stored. The client gets it all the same.
+fn log_failure(stored: Result<bool, Error>) {
     match stored {
         Ok(true) => {}
         Ok(false) => {
-            tracing::warn!(target: "leasehold", "a request with an idempotency key ended late: another one took it over");
+            tracing::warn!(
+                target: "leasehold",
+                "the response to a request with an idempotency key is not stored: another request took the key over"
+            );
         }
         Err(error) => {
-            tracing::error!(target: "leasehold", %error, "an answer to a request with an idempotency key is not stored");
+            tracing::error!(
+                target: "leasehold", %error,
+                "cannot store the response to a request with an idempotency key"
+            );
         }
     }
 }
 
-fn replay<B>(stored: Vec<u8>) -> Judged<B> {
-    let Some(mut response) = answer::read(stored) else {
+fn replay<B>(stored: Vec<u8>) -> LayerDecision<B> {
+    let Some(mut response) = stored_response::read(stored) else {
         return refuse(
             StatusCode::INTERNAL_SERVER_ERROR,
-            "what is stored for this Idempotency-Key is not an answer",
+            "the stored response of this Idempotency-Key cannot be read",
         );
     };
     response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
-    Judged::Answered(response)
+    LayerDecision::Respond(response)
 }
 
-fn running<B>(again_in: Duration) -> Judged<B> {
+fn running<B>(retry_in: Duration) -> LayerDecision<B> {
     let mut response =
         problem(StatusCode::CONFLICT, "the first request with this Idempotency-Key is still running");
-    let seconds = HeaderValue::from(again_in.as_secs().clamp(1, 5)); // it will most likely be sooner
+    let seconds = HeaderValue::from(retry_in.as_secs().clamp(1, RETRY_AFTER_MAX_SECONDS));
     response.headers_mut().insert(header::RETRY_AFTER, seconds);
-    Judged::Answered(response)
+    LayerDecision::Respond(response)
 }
 
-/// Why is for the log: it may name hosts and files.
-fn unavailable<B>(error: &Error) -> Judged<B> {
-    tracing::error!(target: "leasehold", %error, "idempotency keys cannot be read");
+/// The error goes to the log and not to the client, because it may name hosts and files.
+fn unavailable<B>(error: &Error) -> LayerDecision<B> {
+    tracing::error!(target: "leasehold", %error, "cannot read the idempotency keys");
     refuse(
         StatusCode::SERVICE_UNAVAILABLE,
         "the idempotency keys cannot be read at the moment; nothing was done",
     )
 }
 
-fn refuse<B>(status: StatusCode, detail: &str) -> Judged<B> {
-    Judged::Answered(problem(status, detail))
+fn refuse<B>(status: StatusCode, detail: &str) -> LayerDecision<B> {
+    LayerDecision::Respond(problem(status, detail))
 }
 
-/// A problem, as RFC 9457 has them.
+/// A problem response (RFC 9457).
 fn problem(status: StatusCode, detail: &str) -> Response<Bytes> {
     let title = status.canonical_reason().unwrap_or_default();
-    // Neither has a quote in it.
+    // Neither the title nor the detail contains a quote, so they need no escaping.
     let body = format!(r#"{{"title":"{title}","status":{},"detail":"{detail}"}}"#, status.as_u16());
     let mut response = Response::new(Bytes::from(body));
     *response.status_mut() = status;

@@ -1,42 +1,45 @@
-//! Idempotency keys: a request that is repeated is answered as the first time.
+//! Idempotency keys: a repeated request gets the response of the first one, and is not carried out again.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
 //! # let directory = tempfile::tempdir().unwrap(); let path = directory.path().join("keys.db");
-//! use leasehold_patterns::idempotency::{Begun, Fingerprint, Keys, SqliteKeys, Terms};
+//! use leasehold_patterns::idempotency::{BeginOutcome, Fingerprint, KeyLifetimes, Keys, SqliteKeys};
 //!
 //! let keys = SqliteKeys::open(&path).await?;
-//! let (payload, terms) = (Fingerprint::of([&b"pay 10"[..]]), Terms::default());
-//! let Begun::Run(run) = keys.begin("customer-7/8e03978e", &payload, &terms).await? else { panic!("it is new") };
+//! let (payload, lifetimes) = (Fingerprint::of([&b"pay 10"[..]]), KeyLifetimes::default());
+//! let outcome = keys.begin("customer-7/8e03978e", &payload, &lifetimes).await?;
+//! let BeginOutcome::Claimed(claim) = outcome else { panic!("the key is new") };
 //! // … charge the card …
-//! assert!(keys.finish(&run, b"charged", &terms).await?, "false: another one took it over meanwhile");
+//! assert!(keys.finish(&claim, b"charged", &lifetimes).await?, "false: another request took the key over");
 //! // The client repeats its request:
-//! let Begun::Done(answer) = keys.begin("customer-7/8e03978e", &payload, &terms).await? else { panic!("it is done") };
-//! assert_eq!(answer, b"charged");
+//! let outcome = keys.begin("customer-7/8e03978e", &payload, &lifetimes).await?;
+//! let BeginOutcome::Done(response) = outcome else { panic!("the request is done") };
+//! assert_eq!(response, b"charged");
 //! # Ok(()) }
 //! ```
 //!
-//! `IdempotencyLayer` is the same before the handlers of an HTTP service, as the IETF draft *The Idempotency-Key HTTP Header
-//! Field* has it.
+//! `IdempotencyLayer` does the same for the handlers of an HTTP service, as described in the IETF draft *The
+//! Idempotency-Key HTTP Header Field*.
 //!
-//! # What it promises
+//! # Guarantees
 //!
-//! - Of all requests with a key, one runs. While it runs, the others are told so; when it has ended, they get its answer.
-//! - A key that comes with another payload is refused: it is a mistake of the client, or somebody guesses keys.
-//! - A request of which nothing was heard for [`Terms::hold`], because its process died, is taken over by the next one with
-//!   its key. That is fenced: if the first one is not dead but late, its answer is not stored, and it is told.
-//! - Answers are kept for [`Terms::keep`], and then forgotten: a request that comes later is a new one.
+//! - Of all requests with a key, one runs. While it runs, the others get `Running`. When it has ended, they
+//!   get its response.
+//! - A key with another payload is refused: it is a mistake of the client, or someone guesses keys.
+//! - If a request was not renewed for [`KeyLifetimes::hold`], because its process died, the next request with
+//!   its key takes it over. That is fenced: if the first one is only late, its response is not stored, and
+//!   `finish` returns false.
+//! - Responses are stored for [`KeyLifetimes::keep`]. A request that comes later is a new one.
 //!
-//! What it cannot promise is that the *effect* of a request that was taken over happened once: the first one may have got as
-//! far as the effect. Put the effect and the key into one transaction, or give the effect a key of its own.
+//! It cannot guarantee that the *effect* of a request that was taken over happened only once: the first
+//! request may have caused it before it died. Put the effect and the key into one transaction, or give the
+//! effect a key of its own.
 //!
 //! # When not to use it
 //!
-//! - The request is a change that can be repeated: `PUT` the state, `DELETE` the thing.
-//! - The effect has a natural key in your own database: a unique constraint there says the same, with less.
+//! - The request can be repeated without harm: `PUT` a state, `DELETE` a thing.
+//! - The effect has a natural key in your own database: a unique constraint does the same with less.
 
-#[cfg(feature = "http")]
-mod answer;
 #[cfg(feature = "http")]
 mod header;
 #[cfg(feature = "http")]
@@ -47,6 +50,8 @@ mod postgres;
 mod redis;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+#[cfg(feature = "http")]
+mod stored_response;
 
 use std::{fmt, time::Duration};
 
@@ -62,98 +67,103 @@ pub use self::redis::RedisKeys;
 #[cfg(feature = "sqlite")]
 pub use self::sqlite::SqliteKeys;
 
-/// Where keys are kept.
+/// A store of idempotency keys.
 #[async_trait]
 pub trait Keys: fmt::Debug + Send + Sync {
-    /// A request with this key and payload has come: what to do about it.
-    async fn begin(&self, key: &str, payload: &Fingerprint, terms: &Terms) -> Result<Begun>;
+    /// Claims the key for a request with this payload, and says what to do with the request.
+    async fn begin(&self, key: &str, payload: &Fingerprint, lifetimes: &KeyLifetimes)
+    -> Result<BeginOutcome>;
 
-    /// It still runs: nobody takes it over for another [`Terms::hold`]. False: somebody has.
-    async fn renew(&self, run: &Run, terms: &Terms) -> Result<bool>;
+    /// Extends the claim by [`KeyLifetimes::hold`] from now, because the request still runs. False if another
+    /// request has taken the key over.
+    async fn renew(&self, claim: &KeyClaim, lifetimes: &KeyLifetimes) -> Result<bool>;
 
-    /// It has ended, with this answer. False: another one took it over, and nothing is stored.
-    async fn finish(&self, run: &Run, answer: &[u8], terms: &Terms) -> Result<bool>;
+    /// Stores the response of the request. False if another request has taken the key over: then nothing is
+    /// stored.
+    async fn finish(&self, claim: &KeyClaim, response: &[u8], lifetimes: &KeyLifetimes) -> Result<bool>;
 
-    /// It had no effect: the next one with this key runs as if it were the first. False as above.
-    async fn abandon(&self, run: &Run) -> Result<bool>;
+    /// Gives up the claim, because the request had no effect: the next request with this key runs. False as
+    /// for [`finish`](Keys::finish).
+    async fn abandon(&self, claim: &KeyClaim) -> Result<bool>;
 }
 
-/// How long keys are good for.
+/// How long a claim and a response last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Terms {
-    /// How long nothing may be heard of a request before another one with its key takes it over. `IdempotencyLayer`
-    /// renews it while the handler runs; whoever has no layer calls [`Keys::renew`], or takes longer than the request can.
+pub struct KeyLifetimes {
+    /// How long a claim lasts without [`Keys::renew`]. After that, another request with the key takes it
+    /// over. `IdempotencyLayer` renews the claim while the handler runs. Without the layer, call
+    /// [`Keys::renew`] yourself, or choose a time that is longer than the request can take.
     pub hold: Duration,
-    /// How long an answer is kept.
+    /// How long a response is stored.
     pub keep: Duration,
 }
 
-impl Default for Terms {
-    /// A minute without news, and a day to be kept.
-    fn default() -> Terms {
-        Terms { hold: Duration::from_secs(60), keep: Duration::from_secs(86_400) }
+impl Default for KeyLifetimes {
+    /// A claim lasts a minute, a response is stored for a day.
+    fn default() -> KeyLifetimes {
+        KeyLifetimes { hold: Duration::from_secs(60), keep: Duration::from_secs(86_400) }
     }
 }
 
-impl Terms {
-    /// How long nothing may be heard of a request before another one takes it over. Default: a minute.
+impl KeyLifetimes {
+    /// How long a claim lasts without being renewed. Default: a minute.
     #[must_use]
-    pub fn hold(self, hold: Duration) -> Terms {
-        Terms { hold, ..self }
+    pub fn hold(self, hold: Duration) -> KeyLifetimes {
+        KeyLifetimes { hold, ..self }
     }
 
-    /// How long an answer is kept. Default: a day.
+    /// How long a response is stored. Default: a day.
     #[must_use]
-    pub fn keep(self, keep: Duration) -> Terms {
-        Terms { keep, ..self }
+    pub fn keep(self, keep: Duration) -> KeyLifetimes {
+        KeyLifetimes { keep, ..self }
     }
 }
 
-/// What to do about a request.
+/// What to do with a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Begun {
-    /// Carry it out.
-    Run(Run),
-    /// Somebody does; ask again after this long at the latest.
+pub enum BeginOutcome {
+    /// Carry the request out: its key is claimed.
+    Claimed(KeyClaim),
+    /// The first request with this key still runs.
     Running {
-        /// Until it may be taken over.
-        again_in: Duration,
+        /// How long until its claim runs out and can be taken over.
+        retry_in: Duration,
     },
-    /// It was carried out, with this answer.
+    /// The request was carried out, with this response.
     Done(Vec<u8>),
-    /// The key was used for something else.
+    /// The key was used for a request with another payload.
     OtherPayload,
 }
 
-/// A request that is yours to carry out.
+/// The right to carry out the request of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Run {
+pub struct KeyClaim {
     /// The key.
     pub key: String,
-    /// Grows with every take-over: for what the request writes.
+    /// The fencing token. It grows each time the key is claimed. Pass it to what the request writes.
     pub token: FencingToken,
 }
 
-/// What a request was, as far as it must be known to tell it from another: a hash, never the request.
+/// A hash of a request, to tell it from another one. The request itself is not stored.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Fingerprint([u8; 32]);
 
 impl Fingerprint {
-    /// Of the parts of a request, in order: its method, its path, its body.
+    /// The fingerprint of the parts of a request, in order: its method, its path, its body.
     pub fn of<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Fingerprint {
         let mut hash = Sha256::new();
         for part in parts {
-            // The length first: no part can pose as the end of another.
+            // The length comes first, so that ["ab", "c"] and ["a", "bc"] differ.
             hash.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
             hash.update(part);
         }
         Fingerprint(hash.finalize().into())
     }
 
-    /// Its bytes.
+    /// The bytes of the hash.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
@@ -165,43 +175,47 @@ impl fmt::Debug for Fingerprint {
     }
 }
 
-/// Bytes of an answer.
-const ANSWER_MAX: usize = 1 << 20;
-/// Bytes of a key, with what stands before it.
+/// The most bytes of a response.
+const RESPONSE_MAX: usize = 1 << 20;
+/// The most bytes of a key, with its scope.
 const KEY_MAX: usize = 1024;
 
 fn check_key(key: &str) -> Result<()> {
     if key.is_empty() || key.len() > KEY_MAX || key.contains('\0') {
-        let message = format!("an idempotency key has 1 to {KEY_MAX} bytes, without NUL");
+        let message = format!(
+            "an idempotency key with its scope has 1 to {KEY_MAX} bytes, without NUL; this one has {}",
+            key.len()
+        );
         return Err(Error::new(ErrorKind::Invalid, message));
     }
     Ok(())
 }
 
-fn check_answer(answer: &[u8]) -> Result<()> {
-    if answer.len() > ANSWER_MAX {
-        let message = format!("an answer has at most {ANSWER_MAX} bytes, this one has {}", answer.len());
+fn check_response(response: &[u8]) -> Result<()> {
+    if response.len() > RESPONSE_MAX {
+        let message = format!("a response has at most {RESPONSE_MAX} bytes, this one has {}", response.len());
         return Err(Error::new(ErrorKind::Limit, message));
     }
     Ok(())
 }
 
-/// What a row says, and how long ago its time was over.
+/// The row of a key that this request could not claim.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
-struct Seen {
+struct KeyRow {
     payload: Vec<u8>,
-    answer: Option<Vec<u8>>,
+    response: Option<Vec<u8>>,
+    /// How long until the claim of the row runs out.
     left: Duration,
 }
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
-impl Seen {
-    /// What to do about a request that did not get the row.
-    fn judge(self, payload: &Fingerprint) -> Begun {
-        match self.answer {
-            _ if self.payload != payload.as_bytes() => Begun::OtherPayload,
-            Some(answer) => Begun::Done(answer),
-            None => Begun::Running { again_in: self.left },
+impl KeyRow {
+    /// What to do with the request.
+    fn outcome_for(self, payload: &Fingerprint) -> BeginOutcome {
+        match self.response {
+            _ if self.payload != payload.as_bytes() => BeginOutcome::OtherPayload,
+            Some(response) => BeginOutcome::Done(response),
+            None => BeginOutcome::Running { retry_in: self.left },
         }
     }
 }
@@ -211,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_are_told_apart() {
+    fn the_boundaries_of_parts_matter() {
         let of = |parts: &[&str]| Fingerprint::of(parts.iter().map(|part| part.as_bytes()));
         assert_eq!(of(&["POST", "/a"]), of(&["POST", "/a"]));
         for other in [&["POST/", "a"][..], &["POST", "/a", ""], &["POST"], &[]] {

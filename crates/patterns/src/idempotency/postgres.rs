@@ -6,39 +6,46 @@ use leasehold::{Result, async_trait};
 use leasehold_fence::postgres::ConnectionManager;
 use tokio_postgres::types::Type;
 
-use super::{Begun, Fingerprint, Keys, Run, Seen, Terms, check_answer, check_key};
-use crate::numbers::token;
-use crate::postgres::{Values, create, execute, rows};
+use super::{BeginOutcome, Fingerprint, KeyClaim, KeyLifetimes, KeyRow, Keys, check_key, check_response};
+use crate::numbers::read_token;
+use crate::postgres::{Parameters, create, execute, rows};
 
-/// Keys in PostgreSQL, by a [`ConnectionManager`]: one connection, made anew when it is lost. Each call is one statement or two, so a
-/// pool in transaction mode is fine.
+/// Keys in PostgreSQL, through a [`ConnectionManager`]: one connection, which is opened again when it is lost (ADR 0030).
+/// Each call is one or two statements, so it works behind a pool in transaction mode.
 #[derive(Clone, Debug)]
 pub struct PostgresKeys {
     link: ConnectionManager,
 }
 
-/// How many keys that are over are removed with each new one.
-const SWEPT: i64 = 16;
+/// How many expired keys are removed with each response.
+const REMOVED_PER_FINISH: i64 = 16;
 
 impl PostgresKeys {
-    /// The SQL that makes the table, for those who make their tables themselves.
+    /// The SQL that creates the table, if you do not want to call [`PostgresKeys::create`].
     pub const SCHEMA: &'static str = include_str!("../../sql/postgres/keys.sql");
 
-    /// In this database. The table has to be there: [`PostgresKeys::create`], or [`SCHEMA`](Self::SCHEMA).
+    /// The keys in this database. The table must exist: see [`PostgresKeys::create`] and
+    /// [`SCHEMA`](Self::SCHEMA).
     pub fn new(link: ConnectionManager) -> PostgresKeys {
         PostgresKeys { link }
     }
 
-    /// Makes the table if it is not there.
+    /// Creates the table if it does not exist.
     ///
     /// # Errors
-    /// `Denied` if the role may not.
+    /// `Denied` if the role has no permission to create it.
     pub async fn create(&self) -> Result<()> {
         create(&self.link, Self::SCHEMA).await
     }
 }
 
-/// A new row, one whose request may be taken over with the same payload, or one that is forgotten.
+/// How often to try to claim a key whose row is removed meanwhile.
+const CLAIM_TRIES: usize = 2;
+/// When the client should ask again if the row was removed each time.
+const RETRY_AFTER_REMOVAL: Duration = Duration::from_secs(1);
+
+/// Claims a key: inserts a row, or takes one over whose time is up. A row without a response, whose request
+/// may have had an effect, needs the same payload; `-infinity` marks one that was given up.
 const CLAIM: &str = "
     INSERT INTO leasehold_keys AS kept (key, payload, token, answer, until)
     VALUES ($1, $2, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, NULL,
@@ -49,11 +56,13 @@ const CLAIM: &str = "
       AND (kept.answer IS NOT NULL OR kept.payload = excluded.payload OR kept.until = '-infinity')
     RETURNING token";
 
-const LOOK: &str = "
+/// The row of a key that could not be claimed.
+const FIND: &str = "
     SELECT payload, answer,
            (extract(epoch FROM least(greatest(until - clock_timestamp(), interval '0'), interval '1 year')) * 1000)::float8
     FROM leasehold_keys WHERE key = $1 AND until <> '-infinity'";
 
+/// Removes rows whose response has expired, and claims that ran out more than a day ago.
 const SWEEP: &str = "
     DELETE FROM leasehold_keys WHERE key IN (SELECT key FROM leasehold_keys
     WHERE until <= clock_timestamp() - interval '1 day' OR (answer IS NOT NULL AND until <= clock_timestamp())
@@ -61,56 +70,69 @@ const SWEEP: &str = "
 
 #[async_trait]
 impl Keys for PostgresKeys {
-    async fn begin(&self, key: &str, payload: &Fingerprint, terms: &Terms) -> Result<Begun> {
+    async fn begin(
+        &self,
+        key: &str,
+        payload: &Fingerprint,
+        lifetimes: &KeyLifetimes,
+    ) -> Result<BeginOutcome> {
         check_key(key)?;
-        let (payload_bytes, hold) = (payload.as_bytes(), terms.hold.as_secs_f64() * 1000.0);
-        // A row that is removed between the two statements was over: then it is ours to begin.
-        for _ in 0..2 {
-            let values: Values<'_> =
+        let (payload_bytes, hold) = (payload.as_bytes(), lifetimes.hold.as_secs_f64() * 1000.0);
+        // If the row is removed between the two statements, it had expired: try to claim the key once more.
+        for _ in 0..CLAIM_TRIES {
+            let parameters: Parameters<'_> =
                 &[(&key, Type::TEXT), (&payload_bytes, Type::BYTEA), (&hold, Type::FLOAT8)];
-            let minted = rows(&self.link, CLAIM, values).await?;
-            if let Some(row) = minted.first() {
-                return Ok(Begun::Run(Run { key: key.to_owned(), token: token(row.get(0))? }));
+            let claimed = rows(&self.link, CLAIM, parameters).await?;
+            if let Some(row) = claimed.first() {
+                return Ok(BeginOutcome::Claimed(KeyClaim {
+                    key: key.to_owned(),
+                    token: read_token(row.get(0))?,
+                }));
             }
-            if let Some(row) = rows(&self.link, LOOK, &[(&key, Type::TEXT)]).await?.first() {
+            if let Some(row) = rows(&self.link, FIND, &[(&key, Type::TEXT)]).await?.first() {
                 let left = Duration::try_from_secs_f64(row.get::<_, f64>(2) / 1000.0).unwrap_or_default();
-                return Ok(Seen { payload: row.get(0), answer: row.get(1), left }.judge(payload));
+                return Ok(KeyRow { payload: row.get(0), response: row.get(1), left }.outcome_for(payload));
             }
         }
-        Ok(Begun::Running { again_in: Duration::from_secs(1) })
+        Ok(BeginOutcome::Running { retry_in: RETRY_AFTER_REMOVAL })
     }
 
-    async fn renew(&self, run: &Run, terms: &Terms) -> Result<bool> {
+    async fn renew(&self, claim: &KeyClaim, lifetimes: &KeyLifetimes) -> Result<bool> {
         let sql = "UPDATE leasehold_keys
                    SET until = greatest(until, clock_timestamp() + $3 * interval '1 millisecond')
                    WHERE key = $1 AND token = $2 AND answer IS NULL";
-        let hold = terms.hold.as_secs_f64() * 1000.0;
-        let token = run.token.get().cast_signed();
-        let values: Values<'_> = &[(&run.key, Type::TEXT), (&token, Type::INT8), (&hold, Type::FLOAT8)];
-        Ok(execute(&self.link, sql, values).await? == 1)
+        let hold = lifetimes.hold.as_secs_f64() * 1000.0;
+        let token = claim.token.get().cast_signed();
+        let parameters: Parameters<'_> =
+            &[(&claim.key, Type::TEXT), (&token, Type::INT8), (&hold, Type::FLOAT8)];
+        Ok(execute(&self.link, sql, parameters).await? == 1)
     }
 
-    async fn finish(&self, run: &Run, answer: &[u8], terms: &Terms) -> Result<bool> {
-        check_answer(answer)?;
+    async fn finish(&self, claim: &KeyClaim, response: &[u8], lifetimes: &KeyLifetimes) -> Result<bool> {
+        check_response(response)?;
         let sql =
             "UPDATE leasehold_keys SET answer = $3, until = clock_timestamp() + $4 * interval '1 millisecond'
                    WHERE key = $1 AND token = $2 AND answer IS NULL";
-        let keep = terms.keep.as_secs_f64() * 1000.0;
-        let token = run.token.get().cast_signed();
-        let values: Values<'_> =
-            &[(&run.key, Type::TEXT), (&token, Type::INT8), (&answer, Type::BYTEA), (&keep, Type::FLOAT8)];
-        let stored = execute(&self.link, sql, values).await? == 1;
-        if let Err(error) = execute(&self.link, SWEEP, &[(&SWEPT, Type::INT8)]).await {
-            tracing::warn!(target: "leasehold", %error, "old idempotency keys cannot be removed");
+        let keep = lifetimes.keep.as_secs_f64() * 1000.0;
+        let token = claim.token.get().cast_signed();
+        let parameters: Parameters<'_> = &[
+            (&claim.key, Type::TEXT),
+            (&token, Type::INT8),
+            (&response, Type::BYTEA),
+            (&keep, Type::FLOAT8),
+        ];
+        let stored = execute(&self.link, sql, parameters).await? == 1;
+        if let Err(error) = execute(&self.link, SWEEP, &[(&REMOVED_PER_FINISH, Type::INT8)]).await {
+            tracing::warn!(target: "leasehold", %error, "cannot remove expired idempotency keys");
         }
         Ok(stored)
     }
 
-    async fn abandon(&self, run: &Run) -> Result<bool> {
-        // The row stays, so that the token goes on.
+    async fn abandon(&self, claim: &KeyClaim) -> Result<bool> {
+        // The row stays, so that the next token is greater.
         let sql =
             "UPDATE leasehold_keys SET until = '-infinity' WHERE key = $1 AND token = $2 AND answer IS NULL";
-        let token = run.token.get().cast_signed();
-        Ok(execute(&self.link, sql, &[(&run.key, Type::TEXT), (&token, Type::INT8)]).await? == 1)
+        let token = claim.token.get().cast_signed();
+        Ok(execute(&self.link, sql, &[(&claim.key, Type::TEXT), (&token, Type::INT8)]).await? == 1)
     }
 }

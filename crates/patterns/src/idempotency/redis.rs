@@ -5,13 +5,14 @@ use std::{fmt, sync::LazyLock, time::Duration};
 use ::redis::{Script, Value, aio::ConnectionLike, from_redis_value};
 use leasehold::{Effect, Error, ErrorKind, Result, async_trait};
 
-use super::{Begun, Fingerprint, Keys, Run, Terms, check_answer, check_key};
-use crate::numbers::{millis, token};
+use super::{BeginOutcome, Fingerprint, KeyClaim, KeyLifetimes, Keys, check_key, check_response};
+use crate::numbers::{millis, read_token};
 
-/// Keys in Redis, through a connection of yours that can be cloned: a `ConnectionManager`, or that of a cluster. A plain
-/// `MultiplexedConnection` will do, but it is not made anew when it is lost.
+/// Keys in Redis, through a connection of yours that can be cloned: a `ConnectionManager`, or a cluster
+/// connection. A `MultiplexedConnection` works too, but it does not reconnect when it is lost.
 ///
-/// A failover can forget a key, and then the request runs again: where that does harm, keep keys in a database.
+/// A failover can lose a key, and then the request runs again. If that does harm, keep the keys in a
+/// database.
 #[derive(Clone)]
 pub struct RedisKeys<C> {
     connection: C,
@@ -21,11 +22,11 @@ static BEGIN: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../.
 static RENEW: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../scripts/key_renew.lua")));
 static END: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../scripts/key_end.lua")));
 
-/// How long a request that was never ended is remembered after its time, for whoever repeats it.
-const OUTLIVES: Duration = Duration::from_secs(86_400);
+/// How long a claim that has run out is stored, so that a repetition with another payload is still refused.
+const KEPT_AFTER_CLAIM: Duration = Duration::from_secs(86_400);
 
 impl<C> RedisKeys<C> {
-    /// A hash for each key, `idempotency:v1:KEY`, which ends by itself.
+    /// Stores each key in the hash `idempotency:v1:KEY`, which has a ttl.
     pub fn new(connection: C) -> RedisKeys<C> {
         RedisKeys { connection }
     }
@@ -37,53 +38,62 @@ impl<C> fmt::Debug for RedisKeys<C> {
     }
 }
 
+/// The Redis key of an idempotency key.
 fn name(key: &str) -> String {
     format!("idempotency:v1:{key}")
 }
 
 #[async_trait]
 impl<C: ConnectionLike + Clone + Send + Sync> Keys for RedisKeys<C> {
-    async fn begin(&self, key: &str, payload: &Fingerprint, terms: &Terms) -> Result<Begun> {
+    async fn begin(
+        &self,
+        key: &str,
+        payload: &Fingerprint,
+        lifetimes: &KeyLifetimes,
+    ) -> Result<BeginOutcome> {
         check_key(key)?;
         let mut call = BEGIN.key(name(key));
-        call.arg(payload.as_bytes()).arg(millis(terms.hold)).arg(millis(OUTLIVES));
+        call.arg(payload.as_bytes()).arg(millis(lifetimes.hold)).arg(millis(KEPT_AFTER_CLAIM));
         let reply: Vec<Value> = call.invoke_async(&mut self.connection.clone()).await.map_err(interpret)?;
-        read(reply, key)
-            .ok_or_else(|| Error::new(ErrorKind::Corrupt, "the script answered something else"))?
+        read(reply, key).ok_or_else(|| {
+            let message = format!("unexpected reply of the script key_begin.lua for the key {}", name(key));
+            Error::new(ErrorKind::Corrupt, message)
+        })?
     }
 
-    async fn renew(&self, run: &Run, terms: &Terms) -> Result<bool> {
-        let mut call = RENEW.key(name(&run.key));
-        call.arg(run.token.get()).arg(millis(terms.hold)).arg(millis(OUTLIVES));
+    async fn renew(&self, claim: &KeyClaim, lifetimes: &KeyLifetimes) -> Result<bool> {
+        let mut call = RENEW.key(name(&claim.key));
+        call.arg(claim.token.get()).arg(millis(lifetimes.hold)).arg(millis(KEPT_AFTER_CLAIM));
         call.invoke_async(&mut self.connection.clone()).await.map_err(interpret)
     }
 
-    async fn finish(&self, run: &Run, answer: &[u8], terms: &Terms) -> Result<bool> {
-        check_answer(answer)?;
-        let mut call = END.key(name(&run.key));
-        call.arg(run.token.get()).arg("finish").arg(millis(terms.keep).max(1)).arg(answer);
+    async fn finish(&self, claim: &KeyClaim, response: &[u8], lifetimes: &KeyLifetimes) -> Result<bool> {
+        check_response(response)?;
+        let mut call = END.key(name(&claim.key));
+        call.arg(claim.token.get()).arg("finish").arg(millis(lifetimes.keep).max(1)).arg(response);
         call.invoke_async(&mut self.connection.clone()).await.map_err(interpret)
     }
 
-    async fn abandon(&self, run: &Run) -> Result<bool> {
-        let mut call = END.key(name(&run.key));
-        call.arg(run.token.get()).arg("abandon").arg(millis(OUTLIVES)).arg("");
+    async fn abandon(&self, claim: &KeyClaim) -> Result<bool> {
+        let mut call = END.key(name(&claim.key));
+        call.arg(claim.token.get()).arg("abandon").arg(millis(KEPT_AFTER_CLAIM)).arg("");
         call.invoke_async(&mut self.connection.clone()).await.map_err(interpret)
     }
 }
 
-fn read(reply: Vec<Value>, key: &str) -> Option<Result<Begun>> {
+/// Reads the reply of `key_begin.lua`; `None` if it is not one.
+fn read(reply: Vec<Value>, key: &str) -> Option<Result<BeginOutcome>> {
     let mut reply = reply.into_iter();
     let what: String = from_redis_value(reply.next()?).ok()?;
     Some(match what.as_str() {
-        "other" => Ok(Begun::OtherPayload),
-        "done" => Ok(Begun::Done(from_redis_value(reply.next()?).ok()?)),
-        "running" => {
-            Ok(Begun::Running { again_in: Duration::from_millis(from_redis_value(reply.next()?).ok()?) })
-        }
+        "other" => Ok(BeginOutcome::OtherPayload),
+        "done" => Ok(BeginOutcome::Done(from_redis_value(reply.next()?).ok()?)),
+        "running" => Ok(BeginOutcome::Running {
+            retry_in: Duration::from_millis(from_redis_value(reply.next()?).ok()?),
+        }),
         "run" => {
             let number: i64 = from_redis_value(reply.next()?).ok()?;
-            token(number).map(|token| Begun::Run(Run { key: key.to_owned(), token }))
+            read_token(number).map(|token| BeginOutcome::Claimed(KeyClaim { key: key.to_owned(), token }))
         }
         _ => return None,
     })
@@ -91,8 +101,9 @@ fn read(reply: Vec<Value>, key: &str) -> Option<Result<Begun>> {
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 fn interpret(error: ::redis::RedisError) -> Error {
-    // A refusal by the server comes before the script has written; anything else may have been executed.
-    let refused = error.code().is_some();
-    let effect = if refused { Effect::None } else { Effect::Unknown };
-    Error::new(ErrorKind::Unavailable, format!("the keys cannot be used: {error}")).with_effect(effect)
+    // The server refuses a script before it has written anything. After any other error it may have run.
+    let is_refused = error.code().is_some();
+    let effect = if is_refused { Effect::None } else { Effect::Unknown };
+    Error::new(ErrorKind::Unavailable, format!("cannot use the idempotency keys in Redis: {error}"))
+        .with_effect(effect)
 }

@@ -9,39 +9,41 @@ use std::{
 use leasehold::{Result, async_trait};
 use rusqlite::{OptionalExtension as _, Row, Transaction, params};
 
-use super::{Begun, Fingerprint, Keys, Run, Seen, Terms, check_answer, check_key};
-use crate::numbers::{millis, token};
-use crate::sqlite::{File, NOW, interpret};
+use super::{BeginOutcome, Fingerprint, KeyClaim, KeyLifetimes, KeyRow, Keys, check_key, check_response};
+use crate::numbers::{millis, read_token};
+use crate::sqlite::{NOW, SqliteFile, interpret};
 
 /// Keys in a SQLite file, for the processes of one host.
 #[derive(Clone)]
 pub struct SqliteKeys {
-    file: File,
+    file: SqliteFile,
     path: PathBuf,
 }
 
-/// How many keys that are over are removed with each new one.
-const SWEPT: u32 = 16;
+/// A day, in milliseconds.
+const DAY_MILLIS: u32 = 86_400_000;
+/// How many expired keys are removed with each new one.
+const REMOVED_PER_BEGIN: u32 = 16;
 
 impl SqliteKeys {
-    /// Opens the file, and makes the table if it is not there.
+    /// Opens the file, and creates the table if it does not exist.
     ///
     /// # Errors
-    /// `Unavailable` if the file cannot be opened; `Corrupt` if it is no database.
+    /// `Unavailable` if the file cannot be opened; `Corrupt` if it is not a database.
     pub async fn open(path: impl AsRef<Path>) -> Result<SqliteKeys> {
         let path = path.as_ref().to_owned();
         let prepare = |connection: &rusqlite::Connection| {
-            let made = connection.execute_batch(include_str!("../../sql/sqlite/keys.sql"));
-            made.map_err(|error| interpret(&error))
+            let created = connection.execute_batch(include_str!("../../sql/sqlite/keys.sql"));
+            created.map_err(|error| interpret(&error))
         };
-        Ok(SqliteKeys { file: File::open(&path, prepare).await?, path })
+        Ok(SqliteKeys { file: SqliteFile::open(&path, prepare).await?, path })
     }
 
-    async fn with<T: Send + 'static>(
+    async fn transact<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T> {
-        self.file.with(move |transaction| work(transaction).map_err(|error| interpret(&error))).await
+        self.file.transact(move |transaction| work(transaction).map_err(|error| interpret(&error))).await
     }
 }
 
@@ -53,64 +55,72 @@ impl fmt::Debug for SqliteKeys {
 
 #[async_trait]
 impl Keys for SqliteKeys {
-    async fn begin(&self, key: &str, payload: &Fingerprint, terms: &Terms) -> Result<Begun> {
+    async fn begin(
+        &self,
+        key: &str,
+        payload: &Fingerprint,
+        lifetimes: &KeyLifetimes,
+    ) -> Result<BeginOutcome> {
         check_key(key)?;
-        let (name, payload, hold) = (key.to_owned(), *payload, millis(terms.hold));
-        let begun = self.with(move |transaction| {
+        let (name, payload, hold) = (key.to_owned(), *payload, millis(lifetimes.hold));
+        let begun = self.transact(move |transaction| {
             sweep(transaction, &name)?;
-            let minted: Option<i64> = claim(transaction, &name, &payload, hold)?;
-            Ok(match minted {
+            let claimed: Option<i64> = claim_key(transaction, &name, &payload, hold)?;
+            Ok(match claimed {
                 Some(token) => Ok(token),
-                None => Err(look(transaction, &name)?),
+                None => Err(find_row(transaction, &name)?),
             })
         });
         match begun.await? {
-            Ok(number) => Ok(Begun::Run(Run { key: key.to_owned(), token: token(number)? })),
-            Err(seen) => Ok(seen.judge(&payload)),
+            Ok(number) => {
+                Ok(BeginOutcome::Claimed(KeyClaim { key: key.to_owned(), token: read_token(number)? }))
+            }
+            Err(row) => Ok(row.outcome_for(&payload)),
         }
     }
 
-    async fn renew(&self, run: &Run, terms: &Terms) -> Result<bool> {
-        let (run, hold) = (run.clone(), millis(terms.hold));
-        self.with(move |transaction| {
+    async fn renew(&self, claim: &KeyClaim, lifetimes: &KeyLifetimes) -> Result<bool> {
+        let (claim, hold) = (claim.clone(), millis(lifetimes.hold));
+        self.transact(move |transaction| {
             let sql = format!(
                 "UPDATE leasehold_keys SET until = max(until, {NOW} + ?3)
                  WHERE key = ?1 AND token = ?2 AND answer IS NULL"
             );
-            let values = params![run.key, run.token.get().cast_signed(), hold];
-            Ok(transaction.prepare_cached(&sql)?.execute(values)? == 1)
+            let parameters = params![claim.key, claim.token.get().cast_signed(), hold];
+            Ok(transaction.prepare_cached(&sql)?.execute(parameters)? == 1)
         })
         .await
     }
 
-    async fn finish(&self, run: &Run, answer: &[u8], terms: &Terms) -> Result<bool> {
-        check_answer(answer)?;
-        let (run, answer, keep) = (run.clone(), answer.to_owned(), millis(terms.keep));
-        self.with(move |transaction| {
+    async fn finish(&self, claim: &KeyClaim, response: &[u8], lifetimes: &KeyLifetimes) -> Result<bool> {
+        check_response(response)?;
+        let (claim, response, keep) = (claim.clone(), response.to_owned(), millis(lifetimes.keep));
+        self.transact(move |transaction| {
             let sql = format!(
                 "UPDATE leasehold_keys SET answer = ?3, until = {NOW} + ?4
                  WHERE key = ?1 AND token = ?2 AND answer IS NULL"
             );
-            let values = params![run.key, run.token.get().cast_signed(), answer, keep];
-            Ok(transaction.prepare_cached(&sql)?.execute(values)? == 1)
+            let parameters = params![claim.key, claim.token.get().cast_signed(), response, keep];
+            Ok(transaction.prepare_cached(&sql)?.execute(parameters)? == 1)
         })
         .await
     }
 
-    async fn abandon(&self, run: &Run) -> Result<bool> {
-        let run = run.clone();
-        self.with(move |transaction| {
-            // The row stays, so that the token goes on.
+    async fn abandon(&self, claim: &KeyClaim) -> Result<bool> {
+        let claim = claim.clone();
+        self.transact(move |transaction| {
+            // The row stays, so that the next token is greater.
             let sql = "UPDATE leasehold_keys SET until = 0 WHERE key = ?1 AND token = ?2 AND answer IS NULL";
-            let values = params![run.key, run.token.get().cast_signed()];
-            Ok(transaction.prepare_cached(sql)?.execute(values)? == 1)
+            let parameters = params![claim.key, claim.token.get().cast_signed()];
+            Ok(transaction.prepare_cached(sql)?.execute(parameters)? == 1)
         })
         .await
     }
 }
 
-/// A new row, one whose request may be taken over with the same payload, or one that is forgotten.
-fn claim(
+/// Claims a key: inserts a row, or takes one over whose time is up. A row without a response, whose request
+/// may have had an effect, needs the same payload; `until = 0` marks one that was given up.
+fn claim_key(
     transaction: &Transaction<'_>,
     key: &str,
     payload: &Fingerprint,
@@ -124,25 +134,26 @@ fn claim(
          WHERE until <= {NOW} AND (answer IS NOT NULL OR payload = excluded.payload OR until = 0)
          RETURNING token"
     );
-    let values = params![key, payload.as_bytes(), hold];
-    transaction.prepare_cached(&sql)?.query_row(values, |row| row.get(0)).optional()
+    let parameters = params![key, payload.as_bytes(), hold];
+    transaction.prepare_cached(&sql)?.query_row(parameters, |row| row.get(0)).optional()
 }
 
-fn look(transaction: &Transaction<'_>, key: &str) -> rusqlite::Result<Seen> {
+/// The row of a key that could not be claimed.
+fn find_row(transaction: &Transaction<'_>, key: &str) -> rusqlite::Result<KeyRow> {
     let sql = format!("SELECT payload, answer, until - {NOW} FROM leasehold_keys WHERE key = ?1");
     transaction.prepare_cached(&sql)?.query_row([key], |row: &Row<'_>| {
         let left: i64 = row.get(2)?;
         let left = Duration::from_millis(u64::try_from(left).unwrap_or(0));
-        Ok(Seen { payload: row.get(0)?, answer: row.get(1)?, left })
+        Ok(KeyRow { payload: row.get(0)?, response: row.get(1)?, left })
     })
 }
 
-/// Others whose time is over. One that ran and was never ended stays a day longer, for whoever repeats it.
+/// Removes other keys whose response has expired, and claims that ran out more than a day ago.
 fn sweep(transaction: &Transaction<'_>, but: &str) -> rusqlite::Result<()> {
     let sql = format!(
         "DELETE FROM leasehold_keys WHERE key <> ?1 AND key IN
-         (SELECT key FROM leasehold_keys WHERE until <= {NOW} - 86400000 OR (answer IS NOT NULL AND until <= {NOW})
+         (SELECT key FROM leasehold_keys WHERE until <= {NOW} - {DAY_MILLIS} OR (answer IS NOT NULL AND until <= {NOW})
           ORDER BY until LIMIT ?2)"
     );
-    transaction.prepare_cached(&sql)?.execute(params![but, SWEPT]).map(drop)
+    transaction.prepare_cached(&sql)?.execute(params![but, REMOVED_PER_BEGIN]).map(drop)
 }

@@ -1,4 +1,5 @@
-//! Durable ownership of jobs: a row says who has it, until when, how far it is, and outlives everyone.
+//! Durable jobs: a row for each job says which worker has it, until when, and how it ended. It survives every
+//! worker.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
@@ -7,28 +8,31 @@
 //!
 //! let jobs = SqliteJobs::open(&path).await?;
 //! jobs.add(&NewJob::new("mail", b"order 42").key("reminder-42")).await?; // the key makes adding it twice harmless
-//! let claim = jobs.claim("mail", "host-a", std::time::Duration::from_secs(30)).await?.expect("it is ready");
-//! // … do it; what it writes checks claim.token …
-//! assert!(jobs.complete(&claim, b"sent").await?, "false: somebody else has it by now");
+//! let claim = jobs.claim("mail", "host-a", std::time::Duration::from_secs(30)).await?.expect("the job is due");
+//! // … do the work; whatever it writes should check claim.token …
+//! assert!(jobs.complete(&claim, b"sent").await?, "false: another worker has claimed it since");
 //! # Ok(()) }
 //! ```
 //!
 //! [`Worker`] does that in a loop, with heartbeats, retries and a dead-letter state.
 //!
-//! # What it promises
+//! # Guarantees
 //!
-//! - A job is claimed by one worker at a time. One that stops sending heartbeats is overdue, and the job is claimed again.
-//! - **Every transition is fenced**: it names the version and the token of its claim, and changes nothing if another claim
-//!   came after. The token grows with every claim of the job, and is for what the work itself writes.
-//! - A job that fails is tried again, later each time; after the last attempt it is `dead`, where an operator finds it.
-//! - Work may run twice: when a worker is frozen past its time, it goes on until it looks. What it does must be idempotent,
-//!   or check the token.
+//! - One worker at a time has a job. If it stops sending heartbeats, the job is overdue, and another worker
+//!   can claim it.
+//! - **Every transition is fenced**: it names the version and the token of its claim, and changes nothing if
+//!   there was another claim since. The token grows with every claim of the job. Pass it to what the work
+//!   writes.
+//! - A job that fails is tried again, after a longer pause each time. After the last attempt it is `dead`:
+//!   see [`Jobs::dead`].
+//! - The work may run twice: a worker that was frozen goes on until its next heartbeat fails. So the work
+//!   must be idempotent, or its writes must check the token.
 //!
 //! # When not to use it
 //!
 //! - Thousands of jobs a second: use a broker.
-//! - Steps that wait for days for something to happen: use a workflow engine.
-//! - The work is a change in the same database: do it in one transaction, and need no job.
+//! - Steps that wait for days for an event: use a workflow engine.
+//! - The work is a change in the same database: do it in one transaction, without a job.
 
 #[cfg(feature = "postgres")]
 mod postgres;
@@ -44,45 +48,48 @@ use leasehold::{Error, ErrorKind, FencingToken, Result, async_trait};
 pub use self::postgres::PostgresJobs;
 #[cfg(feature = "sqlite")]
 pub use self::sqlite::SqliteJobs;
-pub use self::worker::{Backoff, Worker};
+pub use self::worker::{RetryBackoff, Worker};
 
-/// Where jobs are kept.
+/// A store of jobs.
 #[async_trait]
 pub trait Jobs: fmt::Debug + Send + Sync {
-    /// Adds a job. `None` if there is one with this key in the queue, whatever became of it.
+    /// Adds a job, and returns its id. `None` if the queue has a job with this key, in whatever state.
     async fn add(&self, job: &NewJob) -> Result<Option<i64>>;
 
-    /// Takes the job of the queue that is due for longest, for so long: until then it is nobody else's.
-    async fn claim(&self, queue: &str, worker: &str, hold: Duration) -> Result<Option<Claim>>;
+    /// Claims the job of the queue that has been due for longest. For `hold`, no other worker can claim it.
+    async fn claim(&self, queue: &str, worker: &str, hold: Duration) -> Result<Option<JobClaim>>;
 
-    /// Takes this job, if it is due.
-    async fn claim_one(&self, id: i64, worker: &str, hold: Duration) -> Result<Option<Claim>>;
+    /// Claims this job, if it is due.
+    async fn claim_one(&self, id: i64, worker: &str, hold: Duration) -> Result<Option<JobClaim>>;
 
-    /// The ids of jobs that are due, the longest first: for a filter in front of `claim_one`.
-    async fn due(&self, queue: &str, most: u32) -> Result<Vec<i64>>;
+    /// The ids of jobs that are due, the longest due first. For a filter before
+    /// [`claim_one`](Jobs::claim_one).
+    async fn due(&self, queue: &str, limit: u32) -> Result<Vec<i64>>;
 
-    /// Goes on having it, for so long from now. False: it is somebody else's, or its time was over; stop.
-    async fn heartbeat(&self, claim: &Claim, hold: Duration) -> Result<bool>;
+    /// Extends the claim to `hold` from now. False if the claim has run out or another worker has the job:
+    /// stop the work.
+    async fn heartbeat(&self, claim: &JobClaim, hold: Duration) -> Result<bool>;
 
-    /// It is done. False: somebody else has it by now, and nothing was changed.
-    async fn complete(&self, claim: &Claim, result: &[u8]) -> Result<bool>;
+    /// Marks the job as done. False if another worker has claimed it since: then nothing is changed.
+    async fn complete(&self, claim: &JobClaim, result: &[u8]) -> Result<bool>;
 
-    /// It failed: again after a while, or never if that was the last attempt. False as above.
-    async fn fail(&self, claim: &Claim, error: &str, again_in: Duration) -> Result<bool>;
+    /// Marks the attempt as failed. The job is due again after `retry_in`, or dead if this was the last
+    /// attempt. False as for [`complete`](Jobs::complete).
+    async fn fail(&self, claim: &JobClaim, error: &str, retry_in: Duration) -> Result<bool>;
 
-    /// What is known of a job.
-    async fn look(&self, id: i64) -> Result<Option<JobRecord>>;
+    /// Reads a job.
+    async fn get(&self, id: i64) -> Result<Option<JobRecord>>;
 
-    /// The dead ones of a queue, the latest first.
-    async fn dead(&self, queue: &str, most: u32) -> Result<Vec<JobRecord>>;
+    /// The dead jobs of a queue, the latest first.
+    async fn dead(&self, queue: &str, limit: u32) -> Result<Vec<JobRecord>>;
 
-    /// Makes a dead one ready again, with all its attempts. False if it is not dead.
+    /// Makes a dead job ready again, with all its attempts. False if it is not dead.
     async fn revive(&self, id: i64) -> Result<bool>;
 }
 
-/// A job in the making.
+/// A job to add.
 #[derive(Clone, Debug)]
-#[must_use = "it is no job until it is added"]
+#[must_use = "the job does not exist until it is added"]
 pub struct NewJob {
     pub(crate) queue: String,
     pub(crate) payload: Vec<u8>,
@@ -92,31 +99,32 @@ pub struct NewJob {
 }
 
 impl NewJob {
-    /// A job of this queue, with what its worker needs to know: at most 1 MiB.
+    /// A job of this queue, with what its worker needs to know: a payload of at most 1 MiB.
     pub fn new(queue: &str, payload: impl AsRef<[u8]>) -> NewJob {
         let (queue, payload) = (queue.to_owned(), payload.as_ref().to_owned());
         NewJob { queue, payload, key: None, delay: Duration::ZERO, attempts_max: 5 }
     }
 
-    /// A name that no other job of the queue has: adding it again does nothing. Default: none.
+    /// A key that is unique in the queue: adding a second job with it does nothing. Default: none.
     pub fn key(self, key: &str) -> NewJob {
         NewJob { key: Some(key.to_owned()), ..self }
     }
 
-    /// Not before this long from now. Default: at once.
+    /// How long from now the job is due. Default: at once.
     pub fn delay(self, delay: Duration) -> NewJob {
         NewJob { delay, ..self }
     }
 
-    /// Tried so often before it is dead: at least once. Default: 5.
-    pub fn attempts(self, most: u32) -> NewJob {
-        NewJob { attempts_max: most.clamp(1, 1_000_000), ..self }
+    /// How often the job is tried before it is dead: at least once. Default: 5.
+    pub fn attempts(self, max: u32) -> NewJob {
+        NewJob { attempts_max: max.clamp(1, ATTEMPTS_MAX), ..self }
     }
 
     fn check(&self) -> Result<()> {
-        let named = |name: &str| !name.is_empty() && name.len() <= 256 && !name.contains('\0');
-        if !named(&self.queue) || !self.key.as_deref().is_none_or(named) {
-            return Err(Error::new(ErrorKind::Invalid, "a queue and a key have 1 to 256 bytes, without NUL"));
+        let is_valid = |name: &str| !name.is_empty() && name.len() <= NAME_MAX && !name.contains('\0');
+        if !is_valid(&self.queue) || !self.key.as_deref().is_none_or(is_valid) {
+            let message = format!("the name of a queue and a key have 1 to {NAME_MAX} bytes, without NUL");
+            return Err(Error::new(ErrorKind::Invalid, message));
         }
         if self.payload.len() > PAYLOAD_MAX {
             let message =
@@ -127,36 +135,40 @@ impl NewJob {
     }
 }
 
-/// More belongs into a store of its own, and its name into the payload.
+/// The most bytes in the name of a queue, and in a key.
+const NAME_MAX: usize = 256;
+/// The most attempts.
+const ATTEMPTS_MAX: u32 = 1_000_000;
+/// The most bytes of a payload. Put more into another store, and its name into the payload.
 const PAYLOAD_MAX: usize = 1 << 20;
 
-/// A job that a worker has.
+/// A job that a worker has claimed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Claim {
-    /// Of the job.
+pub struct JobClaim {
+    /// The id of the job.
     pub id: i64,
-    /// What its worker needs to know.
+    /// The payload of the job.
     pub payload: Vec<u8>,
-    /// Which attempt this is, from 1.
+    /// The number of this attempt, from 1.
     pub attempt: u32,
-    /// Grows with every claim of the job: for what the work writes.
+    /// The fencing token. It grows with every claim of the job. Pass it to what the work writes.
     pub token: FencingToken,
-    /// Of the row, when it was claimed.
+    /// The version of the row, when it was claimed.
     pub version: i64,
 }
 
-/// Where a job is.
+/// The state of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum JobState {
-    /// It can be claimed, or will be after a while.
+    /// It can be claimed, now or after its delay.
     Ready,
     /// A worker has it.
     Running,
-    /// It is done.
+    /// The work has succeeded.
     Done,
-    /// Its last attempt has failed.
+    /// The last attempt has failed.
     Dead,
 }
 
@@ -167,30 +179,35 @@ impl JobState {
             "running" => Ok(JobState::Running),
             "done" => Ok(JobState::Done),
             "dead" => Ok(JobState::Dead),
-            other => Err(Error::new(ErrorKind::Corrupt, format!("a job has the state {other:.20?}"))),
+            other => Err(Error::new(
+                ErrorKind::Corrupt,
+                format!(
+                    "the table leasehold_jobs is corrupt: expected the state ready, running, done or dead, found {other:.20?}"
+                ),
+            )),
         }
     }
 }
 
-/// What is known of a job.
+/// What is stored about a job.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct JobRecord {
-    /// Its number.
+    /// The id of the job.
     pub id: i64,
-    /// Its key, if it has one.
+    /// The key of the job, if it has one.
     pub key: Option<String>,
-    /// Where it is.
+    /// The state of the job.
     pub state: JobState,
-    /// How often it was tried.
+    /// How often the job was tried.
     pub attempts: u32,
-    /// Who had it last.
+    /// The name of the worker that claimed it last.
     pub worker: Option<String>,
-    /// What came of it.
+    /// The result, if it is done.
     pub result: Option<Vec<u8>>,
-    /// What went wrong last.
+    /// The error of the last attempt, if it failed.
     pub error: Option<String>,
 }
 
-/// The reason that is written down for a job whose worker did not come back from the last attempt.
-const VANISHED: &str = "its worker did not come back";
+/// The error that is stored for a job whose worker stopped its heartbeats in the last attempt.
+const WORKER_VANISHED: &str = "its worker did not come back";

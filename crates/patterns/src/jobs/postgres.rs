@@ -9,100 +9,105 @@ use tokio_postgres::{
     types::{ToSql, Type},
 };
 
-use super::{Claim, JobRecord, JobState, Jobs, NewJob, VANISHED};
-use crate::numbers::{millis, token};
-use crate::postgres::{Values, create, execute, interpret, rows};
+use super::{JobClaim, JobRecord, JobState, Jobs, NewJob, WORKER_VANISHED};
+use crate::numbers::{millis, read_token};
+use crate::postgres::{Parameters, create, execute, interpret, rows};
 
-/// Jobs in PostgreSQL, by a [`ConnectionManager`]: one connection, made anew when it is lost. Workers pass over rows that another one
-/// is just taking (`SKIP LOCKED`). Each call is one statement, so a pool in transaction mode is fine.
+/// Jobs in PostgreSQL, through a [`ConnectionManager`]: one connection, which is opened again when it is lost (ADR 0030).
+/// Workers skip rows that another worker is about to claim (`SKIP LOCKED`). Each call is one statement, so it
+/// works behind a pool in transaction mode.
 #[derive(Clone, Debug)]
 pub struct PostgresJobs {
     link: ConnectionManager,
 }
 
 impl PostgresJobs {
-    /// The SQL that makes the table, for those who make their tables themselves.
+    /// The SQL that creates the table, if you do not want to call [`PostgresJobs::create`].
     pub const SCHEMA: &'static str = include_str!("../../sql/postgres/jobs.sql");
 
-    /// In this database. The table has to be there: [`PostgresJobs::create`], or [`SCHEMA`](Self::SCHEMA).
+    /// The jobs in this database. The table must exist: see [`PostgresJobs::create`] and
+    /// [`SCHEMA`](Self::SCHEMA).
     pub fn new(link: ConnectionManager) -> PostgresJobs {
         PostgresJobs { link }
     }
 
-    /// Makes the table if it is not there.
+    /// Creates the table if it does not exist.
     ///
     /// # Errors
-    /// `Denied` if the role may not.
+    /// `Denied` if the role has no permission to create it.
     pub async fn create(&self) -> Result<()> {
         create(&self.link, Self::SCHEMA).await
     }
 
-    /// Adds a job in a transaction of your own: it is there if, and only if, the rest of the transaction is.
+    /// Adds a job in a transaction of your own. The job exists if, and only if, the transaction is committed.
     ///
     /// # Errors
     /// As [`Jobs::add`].
     pub async fn add_in(transaction: &Transaction<'_>, job: &NewJob) -> Result<Option<i64>> {
-        let add = Add::of(job)?;
+        let parameters = AddParameters::new(job)?;
         let added =
-            transaction.query_typed(ADD, &add.values(job)).await.map_err(|error| interpret(&error))?;
+            transaction.query_typed(ADD, &parameters.of(job)).await.map_err(|error| interpret(&error))?;
         Ok(added.first().map(|row| row.get(0)))
     }
 
-    async fn rows(&self, sql: &str, values: Values<'_>) -> Result<Vec<Row>> {
-        rows(&self.link, sql, values).await
+    async fn rows(&self, sql: &str, parameters: Parameters<'_>) -> Result<Vec<Row>> {
+        rows(&self.link, sql, parameters).await
     }
 
-    async fn changes_one(&self, sql: &str, values: Values<'_>) -> Result<bool> {
-        execute(&self.link, sql, values).await.map(|changed| changed == 1)
+    async fn changes_one(&self, sql: &str, parameters: Parameters<'_>) -> Result<bool> {
+        execute(&self.link, sql, parameters).await.map(|changed| changed == 1)
     }
 
-    /// Changes the row if it is still what was claimed: the first three values are those that [`OURS`] names.
-    async fn change_ours(&self, sql: &str, claim: &Claim, rest: Values<'_>) -> Result<bool> {
+    /// Changes the row if the claim is still valid. The first three parameters are those of
+    /// [`CLAIM_IS_VALID`].
+    async fn change_claimed(&self, sql: &str, claim: &JobClaim, rest: Parameters<'_>) -> Result<bool> {
         let token = claim.token.get().cast_signed();
-        let ours: Values<'_> = &[(&claim.id, Type::INT8), (&claim.version, Type::INT8), (&token, Type::INT8)];
-        self.changes_one(sql, &[ours, rest].concat()).await
+        let claimed: Parameters<'_> =
+            &[(&claim.id, Type::INT8), (&claim.version, Type::INT8), (&token, Type::INT8)];
+        self.changes_one(sql, &[claimed, rest].concat()).await
     }
 
-    async fn take(&self, which: &str, values: Values<'_>) -> Result<Option<Claim>> {
+    /// Claims the first due job that matches a condition.
+    async fn take(&self, condition: &str, parameters: Parameters<'_>) -> Result<Option<JobClaim>> {
         let sql = format!(
             "UPDATE leasehold_jobs SET state = 'running', worker = $1, attempts = attempts + 1, version = version + 1,
              due = clock_timestamp() + $2 * interval '1 millisecond', changed_at = clock_timestamp(),
              last_fencing_token = greatest(last_fencing_token + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)
-             WHERE id = (SELECT id FROM leasehold_jobs WHERE {which} AND due <= statement_timestamp()
+             WHERE id = (SELECT id FROM leasehold_jobs WHERE {condition} AND due <= statement_timestamp()
                          AND attempts < attempts_max ORDER BY due, id LIMIT 1 FOR UPDATE SKIP LOCKED)
              RETURNING id, payload, attempts, version, last_fencing_token"
         );
-        let claimed = |row: &Row| {
+        let read_claim = |row: &Row| {
             let attempt = u32::try_from(row.get::<_, i32>(2)).unwrap_or(u32::MAX);
-            let token = token(row.get(4))?;
-            Ok(Claim { id: row.get(0), payload: row.get(1), attempt, version: row.get(3), token })
+            let token = read_token(row.get(4))?;
+            Ok(JobClaim { id: row.get(0), payload: row.get(1), attempt, version: row.get(3), token })
         };
-        self.rows(&sql, values).await?.first().map(claimed).transpose()
+        self.rows(&sql, parameters).await?.first().map(read_claim).transpose()
     }
 
-    /// Those whose last worker did not come back are dead.
-    async fn bury_vanished(&self, queue: &str) -> Result<()> {
+    /// Marks jobs as dead whose worker vanished in the last attempt.
+    async fn mark_vanished_dead(&self, queue: &str) -> Result<()> {
         let sql = "UPDATE leasehold_jobs SET state = 'dead', due = NULL, version = version + 1, error = $2,
                    changed_at = clock_timestamp()
                    WHERE queue = $1 AND due <= statement_timestamp() AND attempts >= attempts_max";
-        execute(&self.link, sql, &[(&queue, Type::TEXT), (&VANISHED, Type::TEXT)]).await.map(drop)
+        execute(&self.link, sql, &[(&queue, Type::TEXT), (&WORKER_VANISHED, Type::TEXT)]).await.map(drop)
     }
 }
 
-/// The row is still what was claimed.
-const OURS: &str = "id = $1 AND version = $2 AND last_fencing_token = $3 AND state = 'running'";
+/// The claim is still valid: no other worker has claimed the job since.
+const CLAIM_IS_VALID: &str = "id = $1 AND version = $2 AND last_fencing_token = $3 AND state = 'running'";
 
 #[async_trait]
 impl Jobs for PostgresJobs {
     async fn add(&self, job: &NewJob) -> Result<Option<i64>> {
-        let add = Add::of(job)?;
-        Ok(self.rows(ADD, &add.values(job)).await?.first().map(|row| row.get(0)))
+        let parameters = AddParameters::new(job)?;
+        Ok(self.rows(ADD, &parameters.of(job)).await?.first().map(|row| row.get(0)))
     }
 
-    async fn claim(&self, queue: &str, worker: &str, hold: Duration) -> Result<Option<Claim>> {
+    async fn claim(&self, queue: &str, worker: &str, hold: Duration) -> Result<Option<JobClaim>> {
         #[expect(
             clippy::cast_precision_loss,
-            reason = "milliseconds; PostgreSQL multiplies intervals by floats"
+            reason = "milliseconds are small enough, and PostgreSQL multiplies intervals by floats"
         )]
         let hold = millis(hold) as f64;
         match self
@@ -110,68 +115,77 @@ impl Jobs for PostgresJobs {
             .await?
         {
             Some(claim) => Ok(Some(claim)),
-            None => self.bury_vanished(queue).await.map(|()| None),
+            None => self.mark_vanished_dead(queue).await.map(|()| None),
         }
     }
 
-    async fn claim_one(&self, id: i64, worker: &str, hold: Duration) -> Result<Option<Claim>> {
-        #[expect(clippy::cast_precision_loss, reason = "as above")]
+    async fn claim_one(&self, id: i64, worker: &str, hold: Duration) -> Result<Option<JobClaim>> {
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "milliseconds are small enough, and PostgreSQL multiplies intervals by floats"
+        )]
         let hold = millis(hold) as f64;
         self.take("id = $3", &[(&worker, Type::TEXT), (&hold, Type::FLOAT8), (&id, Type::INT8)]).await
     }
 
-    async fn due(&self, queue: &str, most: u32) -> Result<Vec<i64>> {
+    async fn due(&self, queue: &str, limit: u32) -> Result<Vec<i64>> {
         let sql = "SELECT id FROM leasehold_jobs WHERE queue = $1 AND due <= statement_timestamp()
                    AND attempts < attempts_max ORDER BY due, id LIMIT $2";
-        let values: Values<'_> = &[(&queue, Type::TEXT), (&i64::from(most), Type::INT8)];
-        Ok(self.rows(sql, values).await?.iter().map(|row| row.get(0)).collect())
+        let parameters: Parameters<'_> = &[(&queue, Type::TEXT), (&i64::from(limit), Type::INT8)];
+        Ok(self.rows(sql, parameters).await?.iter().map(|row| row.get(0)).collect())
     }
 
-    async fn heartbeat(&self, claim: &Claim, hold: Duration) -> Result<bool> {
+    async fn heartbeat(&self, claim: &JobClaim, hold: Duration) -> Result<bool> {
         let sql = format!(
             "UPDATE leasehold_jobs SET due = clock_timestamp() + $4 * interval '1 millisecond',
-             changed_at = clock_timestamp() WHERE due > clock_timestamp() AND {OURS}"
+             changed_at = clock_timestamp() WHERE due > clock_timestamp() AND {CLAIM_IS_VALID}"
         );
-        #[expect(clippy::cast_precision_loss, reason = "as above")]
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "milliseconds are small enough, and PostgreSQL multiplies intervals by floats"
+        )]
         let hold = millis(hold) as f64;
-        self.change_ours(&sql, claim, &[(&hold, Type::FLOAT8)]).await
+        self.change_claimed(&sql, claim, &[(&hold, Type::FLOAT8)]).await
     }
 
-    async fn complete(&self, claim: &Claim, result: &[u8]) -> Result<bool> {
+    async fn complete(&self, claim: &JobClaim, result: &[u8]) -> Result<bool> {
         let sql = format!(
             "UPDATE leasehold_jobs SET state = 'done', due = NULL, version = version + 1, result = $4, error = NULL,
-             changed_at = clock_timestamp() WHERE {OURS}"
+             changed_at = clock_timestamp() WHERE {CLAIM_IS_VALID}"
         );
-        self.change_ours(&sql, claim, &[(&result, Type::BYTEA)]).await
+        self.change_claimed(&sql, claim, &[(&result, Type::BYTEA)]).await
     }
 
-    async fn fail(&self, claim: &Claim, error: &str, again_in: Duration) -> Result<bool> {
+    async fn fail(&self, claim: &JobClaim, error: &str, retry_in: Duration) -> Result<bool> {
         let sql = format!(
             "UPDATE leasehold_jobs SET version = version + 1, error = $4, changed_at = clock_timestamp(),
              state = CASE WHEN attempts < attempts_max THEN 'ready' ELSE 'dead' END,
              due = CASE WHEN attempts < attempts_max THEN clock_timestamp() + $5 * interval '1 millisecond' END
-             WHERE {OURS}"
+             WHERE {CLAIM_IS_VALID}"
         );
-        #[expect(clippy::cast_precision_loss, reason = "as above")]
-        let again_in = millis(again_in) as f64;
-        // NUL is the one character that a text of PostgreSQL cannot hold.
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "milliseconds are small enough, and PostgreSQL multiplies intervals by floats"
+        )]
+        let retry_in = millis(retry_in) as f64;
+        // PostgreSQL cannot store NUL in a text.
         let error = error.replace('\0', " ");
-        self.change_ours(&sql, claim, &[(&error, Type::TEXT), (&again_in, Type::FLOAT8)]).await
+        self.change_claimed(&sql, claim, &[(&error, Type::TEXT), (&retry_in, Type::FLOAT8)]).await
     }
 
-    async fn look(&self, id: i64) -> Result<Option<JobRecord>> {
+    async fn get(&self, id: i64) -> Result<Option<JobRecord>> {
         let sql = format!("SELECT {COLUMNS} FROM leasehold_jobs WHERE id = $1");
-        self.rows(&sql, &[(&id, Type::INT8)]).await?.first().map(record).transpose()
+        self.rows(&sql, &[(&id, Type::INT8)]).await?.first().map(read_record).transpose()
     }
 
-    async fn dead(&self, queue: &str, most: u32) -> Result<Vec<JobRecord>> {
-        self.bury_vanished(queue).await?;
+    async fn dead(&self, queue: &str, limit: u32) -> Result<Vec<JobRecord>> {
+        self.mark_vanished_dead(queue).await?;
         let sql = format!(
             "SELECT {COLUMNS} FROM leasehold_jobs WHERE queue = $1 AND state = 'dead'
              ORDER BY changed_at DESC, id DESC LIMIT $2"
         );
-        let values: Values<'_> = &[(&queue, Type::TEXT), (&i64::from(most), Type::INT8)];
-        self.rows(&sql, values).await?.iter().map(record).collect()
+        let parameters: Parameters<'_> = &[(&queue, Type::TEXT), (&i64::from(limit), Type::INT8)];
+        self.rows(&sql, parameters).await?.iter().map(read_record).collect()
     }
 
     async fn revive(&self, id: i64) -> Result<bool> {
@@ -186,34 +200,37 @@ const ADD: &str = "
     VALUES ($1, $2, $3, 'ready', clock_timestamp() + $4 * interval '1 millisecond', $5)
     ON CONFLICT (queue, key) DO NOTHING RETURNING id";
 
-/// What a new job has to be turned into for the database.
-struct Add {
+/// Values of a new job, converted to the types of the database.
+struct AddParameters {
     delay: f64,
-    most: i32,
+    attempts_max: i32,
 }
 
-impl Add {
-    fn of(job: &NewJob) -> Result<Add> {
+impl AddParameters {
+    fn new(job: &NewJob) -> Result<AddParameters> {
         job.check()?;
-        #[expect(clippy::cast_precision_loss, reason = "as above")]
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "milliseconds are small enough, and PostgreSQL multiplies intervals by floats"
+        )]
         let delay = millis(job.delay) as f64;
-        Ok(Add { delay, most: i32::try_from(job.attempts_max).unwrap_or(i32::MAX) })
+        Ok(AddParameters { delay, attempts_max: i32::try_from(job.attempts_max).unwrap_or(i32::MAX) })
     }
 
-    fn values<'a>(&'a self, job: &'a NewJob) -> [(&'a (dyn ToSql + Sync), Type); 5] {
+    fn of<'a>(&'a self, job: &'a NewJob) -> [(&'a (dyn ToSql + Sync), Type); 5] {
         [
             (&job.queue, Type::TEXT),
             (&job.key, Type::TEXT),
             (&job.payload, Type::BYTEA),
             (&self.delay, Type::FLOAT8),
-            (&self.most, Type::INT4),
+            (&self.attempts_max, Type::INT4),
         ]
     }
 }
 
 const COLUMNS: &str = "id, key, state, attempts, worker, result, error";
 
-fn record(row: &Row) -> Result<JobRecord> {
+fn read_record(row: &Row) -> Result<JobRecord> {
     Ok(JobRecord {
         id: row.get(0),
         key: row.get(1),

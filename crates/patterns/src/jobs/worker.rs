@@ -1,35 +1,48 @@
-//! Takes jobs and does them, one after the other.
+//! A worker: claims the jobs of a queue and does them, one after the other.
+//!
+//! One round of [`Worker::run_once`]:
+//!
+//! 1. With a filter: list a few jobs that are due, and take a lease on `job/ID` for the first one that is
+//!    free. So many workers do not try to claim the same rows. The table still decides; the filter only saves
+//!    work.
+//! 2. Claim the job in the table.
+//! 3. Run the work, and send heartbeats meanwhile, one at every third of `hold`. If a heartbeat is refused,
+//!    or none was confirmed within `hold`, drop the work: the job may belong to another worker now.
+//! 4. Store the result, or the error and when to try again. Both are refused if another worker has claimed
+//!    the job.
+//! 5. Release the lease of the filter.
 
 use std::{convert::Infallible, fmt, sync::Arc, time::Duration};
 
 use leasehold::{Client, Error, ErrorKind, Lease, Result, Timestamp};
 use leasehold_support::race::{Either, first};
 
-use super::{Claim, Jobs};
+use super::{JobClaim, Jobs};
 
 /// How long to wait before a job is tried again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Backoff {
-    /// After the first attempt; doubled after each further one.
+pub struct RetryBackoff {
+    /// The pause after the first attempt. It doubles after each further one.
     pub first: Duration,
-    /// Never longer than this.
-    pub most: Duration,
+    /// The longest pause.
+    pub max: Duration,
 }
 
-impl Default for Backoff {
-    fn default() -> Backoff {
-        Backoff { first: Duration::from_secs(1), most: Duration::from_secs(3600) }
+impl Default for RetryBackoff {
+    fn default() -> RetryBackoff {
+        RetryBackoff { first: Duration::from_secs(1), max: Duration::from_secs(3600) }
     }
 }
 
-impl Backoff {
-    /// After this attempt, which counts from 1: between a half and the whole of its step, by chance.
-    pub fn after(&self, attempt: u32, chance: u64) -> Duration {
+impl RetryBackoff {
+    /// The pause after this attempt, which counts from 1. `random` makes it between half of the step and the
+    /// whole, so that jobs that failed together are not tried again together.
+    pub fn after(&self, attempt: u32, random: u64) -> Duration {
         let doubled =
             self.first.saturating_mul(1_u32.checked_shl(attempt.saturating_sub(1)).unwrap_or(u32::MAX));
-        let step = doubled.min(self.most);
+        let step = doubled.min(self.max);
         let half = u64::try_from(step.as_millis() / 2).unwrap_or(u64::MAX);
-        step - Duration::from_millis(chance % half.saturating_add(1))
+        step - Duration::from_millis(random % half.saturating_add(1))
     }
 }
 
@@ -43,64 +56,79 @@ pub struct Worker {
     name: String,
     hold: Duration,
     poll: Duration,
-    backoff: Backoff,
-    filter: bool,
+    backoff: RetryBackoff,
+    is_filtered: bool,
 }
 
-/// How many of the due jobs a filtered worker looks at before it takes none.
-const LOOKED_AT: u32 = 16;
-/// How long the filter may take to answer.
-const FILTER_WITHIN: Duration = Duration::from_secs(1);
+/// How many of the due jobs a worker with a filter checks before it asks the table for any job.
+const FILTER_CANDIDATES: u32 = 16;
+/// How long the filter may take to reply.
+const FILTER_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A job that this worker has claimed.
+struct ClaimedJob {
+    claim: JobClaim,
+    /// When the claim was requested: `hold` counts from here.
+    requested: Timestamp,
+    /// The lease of the filter.
+    lease: Option<Lease>,
+}
 
 impl Worker {
-    /// A worker of this queue. The client's clock and chance are used; its leases only with [`Worker::filtered`].
+    /// A worker of this queue. It uses the client for its clock and for random numbers; for leases only with
+    /// [`Worker::filtered`].
     pub fn new(jobs: Arc<dyn Jobs>, client: &Client, queue: &str, name: &str) -> Worker {
         let (client, queue, name) = (client.clone(), queue.to_owned(), name.to_owned());
         let (hold, poll) = (Duration::from_secs(30), Duration::from_secs(1));
-        Worker { jobs, client, queue, name, hold, poll, backoff: Backoff::default(), filter: false }
+        let backoff = RetryBackoff::default();
+        Worker { jobs, client, queue, name, hold, poll, backoff, is_filtered: false }
     }
 
-    /// How long a job is ours without a heartbeat; one is sent at every third of it. Default: 30 s.
+    /// How long a claim lasts without a heartbeat. A heartbeat is sent at every third of it. Default: 30 s.
     pub fn hold(self, hold: Duration) -> Worker {
         Worker { hold, ..self }
     }
 
-    /// How long to rest when nothing is due. Default: 1 s.
+    /// How long to pause when no job is due. Default: 1 s.
     pub fn poll(self, poll: Duration) -> Worker {
         Worker { poll, ..self }
     }
 
     /// How long to wait before a job is tried again. Default: a second, doubled each time, at most an hour.
-    pub fn backoff(self, backoff: Backoff) -> Worker {
+    pub fn backoff(self, backoff: RetryBackoff) -> Worker {
         Worker { backoff, ..self }
     }
 
-    /// Takes a lease of `job/ID` before it asks the table, so that many workers do not meet at the same rows. The table
-    /// still decides: without the filter everything stays right. Default: no filter.
+    /// Takes a lease on `job/ID` before it claims the job in the table, so that many workers do not try the
+    /// same rows. The table still decides: without the filter the results are the same. Default: no filter.
     pub fn filtered(self) -> Worker {
-        Worker { filter: true, ..self }
+        Worker { is_filtered: true, ..self }
     }
 
     /// Does jobs, for ever.
     ///
     /// # Cancel safety
-    /// Dropped while a job is done, the work is dropped; the job is claimed again when it is overdue.
+    /// If it is dropped while a job runs, the work is dropped. The job can be claimed again when its claim
+    /// has run out.
     ///
     /// # Errors
-    /// What will not pass by itself; a store that does not answer is asked again.
+    /// Errors that a retry does not solve. If the store does not reply, it tries again.
     pub async fn run<F, W, E>(&self, mut work: F) -> Result<Infallible>
     where
-        F: FnMut(Claim) -> W,
+        F: FnMut(JobClaim) -> W,
         W: Future<Output = Result<Vec<u8>, E>>,
         E: fmt::Display,
     {
         loop {
-            match self.once(&mut work).await {
+            match self.run_once(&mut work).await {
                 Ok(true) => {}
-                Ok(false) => self.rest().await,
+                Ok(false) => self.pause().await,
                 Err(error) if error.is_retryable() => {
-                    tracing::warn!(target: "leasehold", queue = self.queue, %error, "the jobs do not answer");
-                    self.rest().await;
+                    tracing::warn!(
+                        target: "leasehold", queue = self.queue, %error,
+                        "cannot reach the store of jobs, trying again"
+                    );
+                    self.pause().await;
                 }
                 Err(error) => return Err(error),
             }
@@ -110,91 +138,109 @@ impl Worker {
     /// Does one job; false if none is due.
     ///
     /// # Errors
-    /// As the store's.
-    pub async fn once<F, W, E>(&self, work: &mut F) -> Result<bool>
+    /// The errors of the store.
+    pub async fn run_once<F, W, E>(&self, work: &mut F) -> Result<bool>
     where
-        F: FnMut(Claim) -> W,
+        F: FnMut(JobClaim) -> W,
         W: Future<Output = Result<Vec<u8>, E>>,
         E: fmt::Display,
     {
-        let Some((claim, sent, lease)) = self.claim().await? else { return Ok(false) };
-        let done = match first(work(claim.clone()), self.heartbeats(&claim, sent)).await {
+        let Some(ClaimedJob { claim, requested, lease }) = self.claim().await? else { return Ok(false) };
+        let stored = match first(work(claim.clone()), self.heartbeats(&claim, requested)).await {
             Either::Left(Ok(result)) => self.jobs.complete(&claim, &result).await,
             Either::Left(Err(error)) => {
-                let again_in = self.backoff.after(claim.attempt, self.client.environment().random());
-                self.jobs.fail(&claim, &error.to_string(), again_in).await
+                let retry_in = self.backoff.after(claim.attempt, self.client.environment().random());
+                self.jobs.fail(&claim, &error.to_string(), retry_in).await
             }
             Either::Right(()) => Ok(false),
         };
         if let Some(lease) = lease {
-            drop(lease.release().await); // repeated in the background until answered
+            drop(lease.release().await); // repeated in the background until there is a reply
         }
-        if !done? {
-            tracing::warn!(target: "leasehold", queue = self.queue, job = claim.id, "it is somebody else's by now");
+        if !stored? {
+            tracing::warn!(
+                target: "leasehold", queue = self.queue, job = claim.id,
+                "the claim of the job has run out, so its result is not stored"
+            );
         }
         Ok(true)
     }
 
-    /// A job, when it was asked for, and the lease of the filter.
-    async fn claim(&self) -> Result<Option<(Claim, Timestamp, Option<Lease>)>> {
+    /// Steps 1 and 2.
+    async fn claim(&self) -> Result<Option<ClaimedJob>> {
         let now = || self.client.environment().now();
-        let due = if self.filter { self.jobs.due(&self.queue, LOOKED_AT).await? } else { Vec::new() };
+        let due =
+            if self.is_filtered { self.jobs.due(&self.queue, FILTER_CANDIDATES).await? } else { Vec::new() };
         for id in due {
-            let lease = match self.pass_filter(id).await {
+            let lease = match self.try_filter(id).await {
                 Ok(Some(lease)) => lease,
                 Ok(None) => continue,
                 Err(error) if error.is_retryable() => {
-                    tracing::warn!(target: "leasehold", queue = self.queue, %error, "the filter does not answer");
+                    tracing::warn!(
+                        target: "leasehold", queue = self.queue, %error,
+                        "cannot take a lease as a filter, claiming without it"
+                    );
                     break;
                 }
                 Err(error) => return Err(error),
             };
-            let sent = now();
+            let requested = now();
             if let Some(claim) = self.jobs.claim_one(id, &self.name, self.hold).await? {
-                return Ok(Some((claim, sent, Some(lease))));
+                return Ok(Some(ClaimedJob { claim, requested, lease: Some(lease) }));
             }
-            drop(lease.release().await); // somebody was there before us, or the table says no
+            // Another worker claimed it before we had the lease.
+            drop(lease.release().await);
         }
-        // Whoever holds a lease may have died with it: the table has the last word. And it buries the dead.
-        let sent = now();
+        // A worker may have died with the lease of a job that is due: the table decides. This call also marks
+        // jobs as dead whose last worker vanished.
+        let requested = now();
         let claim = self.jobs.claim(&self.queue, &self.name, self.hold).await?;
-        Ok(claim.map(|claim| (claim, sent, None)))
+        Ok(claim.map(|claim| ClaimedJob { claim, requested, lease: None }))
     }
 
-    /// A lease in front of the table. It saves work, so it must not hold work up.
-    async fn pass_filter(&self, id: i64) -> Result<Option<Lease>> {
+    /// Takes the lease of the filter. It saves work, so it must not delay work.
+    async fn try_filter(&self, id: i64) -> Result<Option<Lease>> {
         let request = self.client.lease("job", &id.to_string());
-        match first(request.try_acquire(), self.client.environment().sleep(FILTER_WITHIN)).await {
-            Either::Left(answer) => answer,
-            Either::Right(()) => Err(Error::new(ErrorKind::Unavailable, "no lease within a second")),
+        match first(request.try_acquire(), self.client.environment().sleep(FILTER_TIMEOUT)).await {
+            Either::Left(lease) => lease,
+            Either::Right(()) => {
+                let message = format!("no reply to the request for the lease job/{id} within a second");
+                Err(Error::new(ErrorKind::Unavailable, message))
+            }
         }
     }
 
-    /// Ends when the job is not ours any more, by the answer or by the clock: it was ours for a hold from when it was asked
-    /// for. A heartbeat that is never answered does not keep it from looking at the clock.
-    async fn heartbeats(&self, claim: &Claim, asked: Timestamp) {
+    /// Sends heartbeats. Ends when the claim is over: because the store says so, or because none was
+    /// confirmed within `hold`.
+    async fn heartbeats(&self, claim: &JobClaim, requested: Timestamp) {
         let environment = self.client.environment();
-        let mut ours_until = asked.after(self.hold);
-        let left = |ours_until| environment.now().until(ours_until);
-        while !left(ours_until).is_zero() {
-            environment.sleep(left(ours_until).min(self.hold / 3)).await;
+        // From when the request was sent, not from its reply: the store began to count in between.
+        let mut valid_until = requested.after(self.hold);
+        let left = |valid_until| environment.now().until(valid_until);
+        while !left(valid_until).is_zero() {
+            environment.sleep(left(valid_until).min(self.hold / 3)).await;
             let sent = environment.now();
-            let answer = self.jobs.heartbeat(claim, self.hold);
-            match first(answer, environment.sleep(left(ours_until))).await {
-                Either::Left(Ok(true)) => ours_until = sent.after(self.hold),
+            let reply = self.jobs.heartbeat(claim, self.hold);
+            // A heartbeat that never gets a reply must not keep us from seeing that the time is over.
+            match first(reply, environment.sleep(left(valid_until))).await {
+                Either::Left(Ok(true)) => valid_until = sent.after(self.hold),
                 Either::Left(Ok(false)) => return,
                 Either::Left(Err(error)) => {
-                    tracing::warn!(target: "leasehold", queue = self.queue, job = claim.id, %error, "a heartbeat failed");
+                    tracing::warn!(
+                        target: "leasehold", queue = self.queue, job = claim.id, %error,
+                        "a heartbeat failed, trying again"
+                    );
                 }
                 Either::Right(()) => {}
             }
         }
     }
 
-    async fn rest(&self) {
+    /// Pauses between half of `poll` and the whole, so that workers do not ask all at once.
+    async fn pause(&self) {
         let half = u64::try_from(self.poll.as_millis() / 2).unwrap_or(u64::MAX);
-        let chance = self.client.environment().random() % half.saturating_add(1);
-        self.client.environment().sleep(self.poll - Duration::from_millis(chance)).await;
+        let random = self.client.environment().random() % half.saturating_add(1);
+        self.client.environment().sleep(self.poll - Duration::from_millis(random)).await;
     }
 }
 
@@ -203,11 +249,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_double_up_to_a_limit_and_keep_their_half() {
-        let backoff = Backoff { first: Duration::from_secs(1), most: Duration::from_secs(60) };
+    fn pauses_double_up_to_a_limit_and_vary_by_half() {
+        let backoff = RetryBackoff { first: Duration::from_secs(1), max: Duration::from_secs(60) };
         for (attempt, step) in [(0, 1), (1, 1), (2, 2), (3, 4), (7, 60), (40, 60), (u32::MAX, 60)] {
-            for chance in [0, 1, 499, u64::MAX] {
-                let pause = backoff.after(attempt, chance);
+            for random in [0, 1, 499, u64::MAX] {
+                let pause = backoff.after(attempt, random);
                 let step = Duration::from_secs(step);
                 assert!(pause <= step && pause >= step / 2, "{attempt}: {pause:?}");
             }

@@ -1,4 +1,18 @@
 //! Runs a job at its ticks.
+//!
+//! How a tick is claimed and run, on every machine alike (ADR 0029):
+//!
+//! 1. Wait until the tick is due (`ticks.rs`).
+//! 2. Claim it: acquire a lease on `tick/JOB@TIME` and release it with `keep_for`. The lease is then a
+//!    *marker*: the resource stays closed, no machine can leave the same marker again, and it stays although this
+//!    process may die.
+//! 3. If the marker was there, another machine has the tick: go on with the next one. If the backend does not
+//!    reply, try again until the next tick is due. If a try that got no reply may have left the marker,
+//!    no machine may run the tick.
+//! 4. Acquire the lease of the job, `cron/JOB`. If the run before still holds it, skip the tick or wait
+//!    ([`Overlap`]).
+//! 5. Run the work under that lease.
+//! 6. Leave a second marker on `tick-end/JOB@TIME`, with the outcome, for `reports`.
 
 use std::{convert::Infallible, fmt, time::Duration};
 
@@ -6,31 +20,31 @@ use leasehold::{Client, Effect, Error, ErrorKind, LeaseRequest, LeaseView, Resul
 
 use super::{
     expression::Schedule,
-    instant::Instant,
-    memory::remembered,
-    record::{Outcome, Record},
+    record::{TickOutcome, TickRecord},
+    retention::claim_retention,
+    tick_time::TickTime,
     ticks::Ticks,
 };
 
-/// What to do about ticks that nobody ran: every machine was down, or asleep.
+/// What to do about ticks that no machine ran, because all were down or asleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Missed {
-    /// Nothing: a tick that is more than a minute late is skipped. The default, and what cron does.
+    /// Skip every tick that is more than a minute late. This is the default, and what cron does.
     #[default]
     Skip,
-    /// Run the latest of them, once.
+    /// Run the latest missed tick.
     Latest,
-    /// Run the latest so many of them, in order: at most 100.
+    /// Run the latest missed ticks, in order: this many, and at most 100.
     Last(u32),
 }
 
-/// What to do when a tick is due and the run before it is still at work.
+/// What to do when a tick is due and the run before it has not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Overlap {
     /// Skip the tick. The default.
     #[default]
     Skip,
-    /// Wait so long for the run to end, then skip the tick.
+    /// Wait this long for the run to end, then skip the tick.
     Wait(Duration),
 }
 
@@ -40,9 +54,9 @@ pub enum Overlap {
 pub struct Tick {
     /// The job.
     pub job: String,
-    /// The instant for which it was scheduled.
-    pub at: Instant,
-    /// The lease under which it runs; its token is for the fence.
+    /// The time for which the tick was scheduled.
+    pub at: TickTime,
+    /// The lease under which the tick runs. Pass its token to a fence.
     pub lease: LeaseView,
 }
 
@@ -59,57 +73,58 @@ pub struct Cron {
     at_least: Option<Duration>,
 }
 
-/// The lease that becomes a mark. Whoever dies before it is one leaves the tick to the others, who are late by then.
-const TTL: Duration = Duration::from_secs(60);
-/// Between two tries to reach a backend that does not answer.
-const PAUSE: Duration = Duration::from_secs(2);
+/// The ttl of the lease before it is a marker. If the process dies in between, the lease ends after this
+/// time; the tick is then too late for most settings of [`Missed`].
+const MARKER_TTL: Duration = Duration::from_secs(60);
+/// The pause between two tries to reach a backend that does not reply.
+const RETRY_PAUSE: Duration = Duration::from_secs(2);
 
 impl Cron {
-    /// A job by its name: the same name and schedule on every machine.
+    /// A job with this name and schedule. Use the same name and schedule on every machine.
     pub fn new(client: &Client, job: &str, schedule: Schedule) -> Cron {
         let (client, job, ttl) = (client.clone(), job.to_owned(), <LeaseRequest>::TTL);
         Cron { client, job, schedule, missed: Missed::Skip, overlap: Overlap::Skip, ttl, at_least: None }
     }
 
-    /// What to do about ticks that nobody ran. Default: [`Missed::Skip`].
+    /// What to do about ticks that no machine ran. Default: [`Missed::Skip`].
     pub fn missed(self, missed: Missed) -> Cron {
         Cron { missed, ..self }
     }
 
-    /// What to do when the run before is still at work. Default: [`Overlap::Skip`].
+    /// What to do when the run before has not ended. Default: [`Overlap::Skip`].
     pub fn overlap(self, overlap: Overlap) -> Cron {
         Cron { overlap, ..self }
     }
 
-    /// How long the lease of a run lasts unless renewed, which happens by itself. Default: 30 s.
+    /// The ttl of the lease of a run. It is renewed while the run lasts. Default: 30 s.
     pub fn ttl(self, ttl: Duration) -> Cron {
         Cron { ttl, ..self }
     }
 
-    /// No run within this long after the beginning of another. Default: no such rule.
+    /// The least time between the beginnings of two runs. Default: none.
     pub fn at_least(self, at_least: Duration) -> Cron {
         Cron { at_least: Some(at_least), ..self }
     }
 
-    /// When it is due.
+    /// The schedule.
     pub fn schedule(&self) -> &Schedule {
         &self.schedule
     }
 
     /// Runs the job at its ticks, for ever.
     ///
-    /// A backend that does not answer is tried again until the next tick is due.
+    /// If the backend does not reply, it tries again until the next tick is due.
     ///
     /// # Guarantees
-    /// A tick runs at most once on all machines together, as far as the backend's promise goes and clocks are apart by
-    /// less than six hours. A machine whose clock is ahead runs its ticks early.
+    /// A tick runs at most once on all machines together, as far as the backend's guarantee goes, and if
+    /// clocks differ by less than six hours. A machine whose clock is ahead runs its ticks early.
     ///
     /// # Cancel safety
-    /// Dropped while a tick runs, the work is dropped, and the tick is not run again.
+    /// If it is dropped while a tick runs, the work is dropped and the tick does not run again.
     ///
     /// # Errors
-    /// `Invalid` for a bad name; `Unsupported` if the backend cannot remember a tick; `Denied` and whatever else will not
-    /// pass by itself.
+    /// `Invalid` for a name that cannot be one; `Unsupported` if the backend cannot keep a marker; `Denied`
+    /// and other errors that a retry does not solve.
     pub async fn run<F, W, E>(&self, mut work: F) -> Result<Infallible>
     where
         F: FnMut(Tick) -> W,
@@ -120,125 +135,139 @@ impl Cron {
         loop {
             let at = ticks.next().await?;
             match self.claim(at).await {
-                Ok(Some(claimed)) => claimed.finish(self.under_lease(at, &mut work).await).await,
+                Ok(Some(claimed)) => claimed.finish(self.run_under_lease(at, &mut work).await).await,
                 Ok(None) => {}
                 Err(error) if error.is_retryable() => {
-                    tracing::error!(target: "leasehold", job = self.job, tick = %at, %error, "the tick is lost");
+                    tracing::error!(
+                        target: "leasehold", job = self.job, tick = %at, %error,
+                        "cannot claim the tick, so it is not run"
+                    );
                 }
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// The ticks from now on; and those since the last that was claimed, if missed ones are to be run.
+    /// The ticks from now on. If missed ticks are to run, also those since the last tick that was claimed.
     ///
     /// # Errors
     /// As [`Cron::run`].
     pub async fn ticks(&self) -> Result<Ticks> {
         let now = self.now();
-        // What cannot be is told now, not when the first tick is due: that may be in a month.
-        let mark = self.mark(CLAIMED, "")?;
-        drop(self.mark(ENDED, &now.to_string())?);
+        // Report wrong names now, and not when the first tick is due, which may be in a month.
+        let claims = self.marker_request(CLAIMED, "")?;
+        drop(self.marker_request(ENDED, &now.to_string())?);
         self.client.lease(RUNNING, &self.job).resource()?;
         let info = self.client.info();
         if !info.capabilities.keep_for {
-            let message = format!("{} cannot remember that a tick was run: keep leases elsewhere", info.name);
+            let message = format!(
+                "the backend {} cannot remember that a tick was run, because it cannot keep a released lease closed \
+                 (keep_for): use another backend for schedules",
+                info.name
+            );
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         let mut last = None;
         if self.missed != Missed::Skip {
-            let claimed = self.client.list(mark.resource()?.key()).await?;
+            let claimed = self.client.list(claims.resource()?.key()).await?;
             let claimed =
-                claimed.iter().filter_map(|seen| seen.resource.id().rsplit_once('@')?.1.parse().ok());
+                claimed.iter().filter_map(|marker| marker.resource.id().rsplit_once('@')?.1.parse().ok());
             last = claimed.filter(|tick| *tick <= now).max();
         }
-        if let Err(error) = self.recall_success().await {
-            tracing::warn!(target: "leasehold", job = self.job, %error, "its last success is not known");
+        if let Err(error) = self.restore_last_success().await {
+            tracing::warn!(
+                target: "leasehold", job = self.job, %error,
+                "cannot read when the job last succeeded, so its metric is not set"
+            );
         }
         Ok(Ticks::new(&self.client, &self.schedule, self.missed, last.unwrap_or(now)))
     }
 
-    /// A job that is due once a month would have no last success for a month after each start, and could stop unseen.
-    async fn recall_success(&self) -> Result<()> {
-        let ended = self.client.list(self.mark(ENDED, "")?.resource()?.key()).await?;
-        let records = ended.iter().filter_map(|seen| Record::read(seen.holders.first()?.note.as_deref()?));
-        let succeeded = records.filter(|record| record.outcome == Outcome::Succeeded);
+    /// Sets the metric of the last success from the stored markers. Otherwise a monthly job would have no
+    /// last success for up to a month after each start, and an alert could not see that it has stopped.
+    async fn restore_last_success(&self) -> Result<()> {
+        let ended = self.client.list(self.marker_request(ENDED, "")?.resource()?.key()).await?;
+        let records =
+            ended.iter().filter_map(|marker| TickRecord::read(marker.holders.first()?.note.as_deref()?));
+        let succeeded = records.filter(|record| record.outcome == TickOutcome::Succeeded);
         if let Some(at) = succeeded.filter_map(|record| record.ended).max() {
-            self.count_success(at);
+            self.set_last_success(at);
         }
         Ok(())
     }
 
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "a gauge is a float; a microsecond more or less is nothing"
-    )]
-    fn count_success(&self, at: WallTime) {
+    #[expect(clippy::cast_precision_loss, reason = "a gauge is a float, and a microsecond does not matter")]
+    fn set_last_success(&self, at: WallTime) {
         metrics::gauge!("leasehold_cron_last_success_timestamp_seconds", "job" => self.job.clone())
             .set(at.as_micros() as f64 / 1e6);
     }
 
-    /// Claims a tick: `None` if it was claimed before, by anyone.
+    /// Claims a tick. `None` if it is claimed already, by this or another machine.
     ///
-    /// Two round trips. From then on nobody else runs it, whatever becomes of this process. A backend that does not answer
-    /// is asked again until the next tick is due.
+    /// Takes two round trips. After that no other machine runs the tick, also if this process dies. If the
+    /// backend does not reply, it tries again until the next tick is due.
     ///
     /// # Cancel safety
-    /// Dropped part-way, the tick may be claimed and never run.
+    /// If it is dropped, the tick may be claimed and never run.
     ///
     /// # Errors
-    /// As [`Cron::run`]; `Unavailable` if the backend has not answered when the next tick is due, or if it is not known
-    /// whether a claim that went unanswered is the one that stands. Then nobody may run it.
-    pub async fn claim(&self, at: Instant) -> Result<Option<Claimed>> {
-        let record = Record {
+    /// As [`Cron::run`]. `Unavailable` if the backend has not replied when the next tick is due. Also
+    /// `Unavailable` if the tick is claimed and the claim may be our own, from a request without a reply:
+    /// then no machine may run it.
+    pub async fn claim(&self, at: TickTime) -> Result<Option<ClaimedTick>> {
+        let record = TickRecord {
             expression: self.schedule.expression().to_owned(),
             zone: self.schedule.zone().to_owned(),
             began: self.client.environment().wall(),
             ended: None,
-            outcome: Outcome::Running,
+            outcome: TickOutcome::Running,
         };
-        let until = self.schedule.next_after(at).unwrap_or(at);
+        let deadline = self.schedule.next_after(at).unwrap_or(at);
         let mut may_be_ours = false;
         loop {
-            match self.stamp(CLAIMED, at, &record).await {
-                Err(error) if error.is_retryable() && self.now() < until => {
-                    tracing::warn!(target: "leasehold", job = self.job, tick = %at, %error, "cannot claim the tick");
+            match self.leave_marker(CLAIMED, at, &record).await {
+                Err(error) if error.is_retryable() && self.now() < deadline => {
+                    tracing::warn!(
+                        target: "leasehold", job = self.job, tick = %at, %error,
+                        "cannot claim the tick, trying again"
+                    );
                     may_be_ours |= error.effect() == Effect::Unknown;
-                    self.client.environment().sleep(PAUSE).await;
+                    self.client.environment().sleep(RETRY_PAUSE).await;
                 }
                 Ok(false) if may_be_ours => {
-                    let message = "a claim was not answered, and now the tick is claimed: perhaps by us, so it is not run";
+                    let message = "the tick is claimed, perhaps by an earlier request of this process that got no \
+                                   reply: it is not run, because another machine may run it";
                     return Err(Error::new(ErrorKind::Unavailable, message));
                 }
-                stamped => return Ok(stamped?.then(|| Claimed { cron: self.clone(), at, record })),
+                marked => return Ok(marked?.then(|| ClaimedTick { cron: self.clone(), at, record })),
             }
         }
     }
 
-    /// Leaves a mark that nobody can leave twice, and that stays.
-    async fn stamp(&self, kind: &str, at: Instant, record: &Record) -> Result<bool> {
-        let mark = self.mark(kind, &at.to_string())?.note(record.write());
-        let Some(lease) =
-            mark.ttl(TTL).renew(false).at_least(remembered(&self.schedule, at)).try_acquire().await?
-        else {
-            return Ok(false);
-        };
-        // Kept from here on, with nobody behind it: even if this process dies in the next moment.
+    /// Leaves a marker that stays. False if it is there already.
+    async fn leave_marker(&self, kind: &str, at: TickTime, record: &TickRecord) -> Result<bool> {
+        let marker = self.marker_request(kind, &at.to_string())?.note(record.write());
+        let marker = marker.ttl(MARKER_TTL).renew(false).at_least(claim_retention(&self.schedule, at));
+        let Some(lease) = marker.try_acquire().await? else { return Ok(false) };
+        // `at_least` keeps the resource closed after the release, also if this process dies in the next
+        // moment.
         lease.release().await?;
         Ok(true)
     }
 
-    fn mark(&self, kind: &str, at: &str) -> Result<LeaseRequest> {
-        let mark = self.client.lease(kind, &format!("{}@{at}", self.job));
-        mark.resource()?;
-        Ok(mark)
+    /// The request for a marker. An empty `at` gives the prefix of all markers of this kind.
+    fn marker_request(&self, kind: &str, at: &str) -> Result<LeaseRequest> {
+        let request = self.client.lease(kind, &format!("{}@{at}", self.job));
+        request.resource()?; // checks the name
+        Ok(request)
     }
 
-    fn now(&self) -> Instant {
-        Instant::of(self.client.environment().wall())
+    fn now(&self) -> TickTime {
+        TickTime::of(self.client.environment().wall())
     }
 
-    async fn under_lease<F, W, E>(&self, at: Instant, work: &mut F) -> Outcome
+    /// Steps 4 and 5: runs the work under the lease of the job.
+    async fn run_under_lease<F, W, E>(&self, at: TickTime, work: &mut F) -> TickOutcome
     where
         F: FnMut(Tick) -> W,
         W: Future<Output = Result<(), E>>,
@@ -252,56 +281,67 @@ impl Cron {
         };
         let lease = match granted {
             Ok(Some(lease)) => lease,
-            Ok(None) => return Outcome::Skipped,
-            Err(error) if error.kind() == ErrorKind::Contended => return Outcome::Skipped,
-            Err(error) => return Outcome::Failed(error.to_string()),
+            Ok(None) => return TickOutcome::Skipped,
+            Err(error) if error.kind() == ErrorKind::Contended => return TickOutcome::Skipped,
+            Err(error) => return TickOutcome::Failed(error.to_string()),
         };
         let tick = Tick { job: self.job.clone(), at, lease: lease.view() };
         let outcome = match lease.hold(work(tick)).await {
-            Ok(Ok(())) => Outcome::Succeeded,
-            Ok(Err(error)) => Outcome::Failed(error.to_string()),
-            Err(_) => Outcome::Lost,
+            Ok(Ok(())) => TickOutcome::Succeeded,
+            Ok(Err(error)) => TickOutcome::Failed(error.to_string()),
+            Err(_) => TickOutcome::Lost,
         };
         if let Err(error) = lease.release().await {
-            tracing::warn!(target: "leasehold", job = self.job, tick = %at, %error, "released in the background");
+            tracing::warn!(
+                target: "leasehold", job = self.job, tick = %at, %error,
+                "cannot release the lease of the run, trying again in the background"
+            );
         }
         outcome
     }
 }
 
-/// The kinds of resources that a schedule uses.
+/// The kind of resource that marks a tick as claimed.
 pub(crate) const CLAIMED: &str = "tick";
+/// The kind of resource that marks a tick as ended.
 pub(crate) const ENDED: &str = "tick-end";
+/// The kind of resource that a run holds.
 pub(crate) const RUNNING: &str = "cron";
 
-/// A tick that is yours to run, and nobody else's.
+/// A tick that this process claimed: no other may run it.
 #[derive(Debug)]
-pub struct Claimed {
+pub struct ClaimedTick {
     cron: Cron,
-    at: Instant,
-    record: Record,
+    at: TickTime,
+    record: TickRecord,
 }
 
-impl Claimed {
-    /// The instant for which it was scheduled.
-    pub fn at(&self) -> Instant {
+impl ClaimedTick {
+    /// The time for which the tick was scheduled.
+    pub fn at(&self) -> TickTime {
         self.at
     }
 
-    /// Writes down how it ended, for [`reports`](super::reports) and the metrics. What cannot be written is logged: the
-    /// work is done all the same.
-    pub async fn finish(self, outcome: Outcome) {
-        let Claimed { cron, at, record } = self;
+    /// Stores how the tick ended, for [`reports`](super::reports) and the metrics. If that fails it is only
+    /// logged, because the work is done.
+    pub async fn finish(self, outcome: TickOutcome) {
+        let ClaimedTick { cron, at, record } = self;
         let ended = cron.client.environment().wall();
         metrics::counter!("leasehold_cron_ticks_total", "job" => cron.job.clone(), "outcome" => outcome.as_str())
             .increment(1);
-        if outcome == Outcome::Succeeded {
-            cron.count_success(ended);
+        if outcome == TickOutcome::Succeeded {
+            cron.set_last_success(ended);
         }
-        let record = Record { ended: Some(ended), outcome, ..record };
-        tracing::info!(target: "leasehold", job = cron.job, tick = %at, outcome = record.outcome.as_str(), "tick ended");
-        if let Err(error) = cron.stamp(ENDED, at, &record).await {
-            tracing::warn!(target: "leasehold", job = cron.job, tick = %at, %error, "its outcome is not written down");
+        let record = TickRecord { ended: Some(ended), outcome, ..record };
+        tracing::info!(
+            target: "leasehold", job = cron.job, tick = %at, outcome = record.outcome.as_str(),
+            "tick ended"
+        );
+        if let Err(error) = cron.leave_marker(ENDED, at, &record).await {
+            tracing::warn!(
+                target: "leasehold", job = cron.job, tick = %at, %error,
+                "cannot store the outcome of the tick"
+            );
         }
     }
 }

@@ -1,70 +1,71 @@
-//! What stands in the note of a claimed tick: for `reports`, and for people who look.
+//! What is stored about a tick, in the note of its marker.
 
 use leasehold::WallTime;
 
 /// How a tick ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Outcome {
-    /// It is running.
+pub enum TickOutcome {
+    /// The tick runs.
     Running,
-    /// The work is done.
+    /// The work has ended without an error.
     Succeeded,
-    /// The work said so, and why.
+    /// The work returned this error.
     Failed(String),
-    /// The lease was lost while it ran.
+    /// The lease was lost while the tick ran.
     Lost,
-    /// The run before it was still at work.
+    /// The tick did not run, because the run before it had not ended.
     Skipped,
-    /// Whoever ran it is gone, and nobody knows how it ended. Never written down: it is found when somebody looks.
+    /// The process that ran the tick is gone, and how it ended is unknown. It is never stored; `reports`
+    /// finds it out.
     Vanished,
 }
 
-impl Outcome {
+impl TickOutcome {
     /// A stable name, for programs and labels.
     pub fn as_str(&self) -> &'static str {
         match self {
-            Outcome::Running => "running",
-            Outcome::Succeeded => "succeeded",
-            Outcome::Failed(_) => "failed",
-            Outcome::Lost => "lost",
-            Outcome::Skipped => "skipped",
-            Outcome::Vanished => "vanished",
+            TickOutcome::Running => "running",
+            TickOutcome::Succeeded => "succeeded",
+            TickOutcome::Failed(_) => "failed",
+            TickOutcome::Lost => "lost",
+            TickOutcome::Skipped => "skipped",
+            TickOutcome::Vanished => "vanished",
         }
     }
 }
 
-/// What is remembered of a tick.
+/// What is stored about a tick.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Record {
+pub struct TickRecord {
     /// The cron expression.
     pub expression: String,
-    /// Its time zone.
+    /// The time zone of the schedule.
     pub zone: String,
     /// When the run began, by the clock of the machine that ran it.
     pub began: WallTime,
-    /// When it ended, by the same.
+    /// When the run ended, by the same clock.
     pub ended: Option<WallTime>,
-    /// How.
-    pub outcome: Outcome,
+    /// How the tick ended.
+    pub outcome: TickOutcome,
 }
 
-/// Of an error's text, as much as this is remembered.
-const SAID_MAX: usize = 500;
+/// The most characters of an error that are stored.
+const ERROR_TEXT_MAX: usize = 500;
 
-impl Record {
+impl TickRecord {
     pub(crate) fn write(&self) -> String {
         let ended = self.ended.map_or(String::new(), |ended| ended.as_micros().to_string());
-        let said = if let Outcome::Failed(why) = &self.outcome { why.as_str() } else { "" };
-        // The last part may hold anything, line breaks too.
-        let said: String = said.chars().take(SAID_MAX).collect();
+        let error = if let TickOutcome::Failed(why) = &self.outcome { why.as_str() } else { "" };
+        // The error is the last part, because it may contain line breaks.
+        let error: String = error.chars().take(ERROR_TEXT_MAX).collect();
         let (began, outcome) = (self.began.as_micros(), self.outcome.as_str());
-        format!("tick/1\n{}\n{}\n{began}\n{ended}\n{outcome}\n{said}", self.expression, self.zone)
+        format!("tick/1\n{}\n{}\n{began}\n{ended}\n{outcome}\n{error}", self.expression, self.zone)
     }
 
-    /// Reads what was written; `None` for anything else.
-    pub(crate) fn read(note: &[u8]) -> Option<Record> {
+    /// Reads a note; `None` if it is not one of a tick.
+    pub(crate) fn read(note: &[u8]) -> Option<TickRecord> {
         let text = std::str::from_utf8(note).ok()?;
         let mut parts = text.splitn(7, '\n');
         let mut next = || parts.next();
@@ -78,14 +79,14 @@ impl Record {
             micros => Some(WallTime::from_micros(micros.parse().ok()?)),
         };
         let outcome = match (next()?, next()?) {
-            ("running", _) => Outcome::Running,
-            ("succeeded", _) => Outcome::Succeeded,
-            ("failed", why) => Outcome::Failed(why.to_owned()),
-            ("lost", _) => Outcome::Lost,
-            ("skipped", _) => Outcome::Skipped,
+            ("running", _) => TickOutcome::Running,
+            ("succeeded", _) => TickOutcome::Succeeded,
+            ("failed", why) => TickOutcome::Failed(why.to_owned()),
+            ("lost", _) => TickOutcome::Lost,
+            ("skipped", _) => TickOutcome::Skipped,
             _ => return None,
         };
-        Some(Record { expression, zone, began, ended, outcome })
+        Some(TickRecord { expression, zone, began, ended, outcome })
     }
 }
 
@@ -94,20 +95,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_reads_back_and_nothing_else_does() {
+    fn a_stored_record_can_be_read_and_nothing_else_can() {
         let outcomes = [
-            Outcome::Running,
-            Outcome::Succeeded,
-            Outcome::Failed("a\nb\u{202e}".into()),
-            Outcome::Lost,
-            Outcome::Skipped,
+            TickOutcome::Running,
+            TickOutcome::Succeeded,
+            TickOutcome::Failed("a\nb\u{202e}".into()),
+            TickOutcome::Lost,
+            TickOutcome::Skipped,
         ];
         for outcome in outcomes {
             for ended in [None, Some(WallTime::from_micros(7))] {
                 let (expression, zone) = ("*/5 * * * *".to_owned(), "Europe/Berlin".to_owned());
                 let began = WallTime::from_micros(5);
-                let record = Record { expression, zone, began, ended, outcome: outcome.clone() };
-                assert_eq!(Record::read(record.write().as_bytes()), Some(record));
+                let record = TickRecord { expression, zone, began, ended, outcome: outcome.clone() };
+                assert_eq!(TickRecord::read(record.write().as_bytes()), Some(record));
             }
         }
         for wrong in [
@@ -117,16 +118,16 @@ mod tests {
             "tick/1\na\nb\nx\n\nlost\n",
             "tick/1\na\nb\n1\n\nwon\n",
         ] {
-            assert_eq!(Record::read(wrong.as_bytes()), None, "{wrong:?}");
+            assert_eq!(TickRecord::read(wrong.as_bytes()), None, "{wrong:?}");
         }
-        assert_eq!(Record::read(&[0xff, 0xfe]), None);
+        assert_eq!(TickRecord::read(&[0xff, 0xfe]), None);
     }
 
     #[test]
-    fn a_long_complaint_fits_a_note() {
-        let outcome = Outcome::Failed("日".repeat(100_000));
+    fn a_long_error_is_cut_to_fit_a_note() {
+        let outcome = TickOutcome::Failed("日".repeat(100_000));
         let (expression, zone, began) = ("x".repeat(256), "z".repeat(60), WallTime::default());
-        let record = Record { expression, zone, began, ended: None, outcome };
+        let record = TickRecord { expression, zone, began, ended: None, outcome };
         assert!(record.write().len() <= 4096);
     }
 }

@@ -1,61 +1,66 @@
-//! Where values are kept, and refused to whoever comes too late.
+//! The store of values. It refuses a value whose fencing token is older than the stored one.
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use leasehold::{Error, ErrorKind, Pass, Resource, Result, async_trait};
 
-use super::{Answer, Failure};
+use super::{FlightError, FlightResult};
 
-/// Where values are kept, each under the resource whose lease its computation holds: so tenants do not share them.
+/// A store of values. The key of a value is the resource of its lease, with the client's namespace, so
+/// tenants do not share values.
 #[async_trait]
 pub trait Cache: fmt::Debug + Send + Sync {
-    /// What is there, if it is still good.
-    async fn get(&self, resource: &Resource) -> Result<Option<Entry>>;
+    /// The entry of a resource, if it has not ended.
+    async fn get(&self, resource: &Resource) -> Result<Option<CacheEntry>>;
 
-    /// Keeps it for so long, unless a newer one has been kept: then `StaleToken`, and nothing is changed. The token is
-    /// checked and remembered in the same step, and remembered for longer than the value.
-    async fn put(&self, entry: &Entry, keep: Duration, pass: &Pass) -> Result<()>;
+    /// Stores an entry for `keep`. If an entry with a newer token was stored, it returns `StaleToken` and
+    /// changes nothing.
+    ///
+    /// An implementation checks and stores the token in the same step, and keeps the token for longer than
+    /// the entry.
+    async fn put(&self, entry: &CacheEntry, keep: Duration, pass: &Pass) -> Result<()>;
 }
 
 /// A value, or why there is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Entry {
-    /// It was computed.
+pub enum CacheEntry {
+    /// The value.
     Value(Arc<[u8]>),
-    /// Computing it failed.
+    /// The computation failed with this error.
     Failed(String),
 }
 
-impl From<Entry> for Answer {
-    fn from(entry: Entry) -> Answer {
+impl From<CacheEntry> for FlightResult {
+    fn from(entry: CacheEntry) -> FlightResult {
         match entry {
-            Entry::Value(value) => Ok(value),
-            Entry::Failed(why) => Err(Failure::Computing(why)),
+            CacheEntry::Value(value) => Ok(value),
+            CacheEntry::Failed(why) => Err(FlightError::Computing(why)),
         }
     }
 }
 
-impl Entry {
-    /// As bytes: the first one says what the others are.
+impl CacheEntry {
+    /// The entry as bytes. The first byte is a tag: `v` for a value, `e` for an error.
     pub fn write(&self) -> Vec<u8> {
         let (tag, bytes) = match self {
-            Entry::Value(value) => (b'v', &value[..]),
-            Entry::Failed(why) => (b'e', why.as_bytes()),
+            CacheEntry::Value(value) => (b'v', &value[..]),
+            CacheEntry::Failed(why) => (b'e', why.as_bytes()),
         };
         [&[tag], bytes].concat()
     }
 
-    /// Reads what was written.
+    /// Reads the bytes of an entry.
     ///
     /// # Errors
     /// `Corrupt` for anything else.
-    pub fn read(bytes: &[u8]) -> Result<Entry> {
+    pub fn read(bytes: &[u8]) -> Result<CacheEntry> {
         match bytes.split_first() {
-            Some((b'v', value)) => Ok(Entry::Value(value.into())),
-            Some((b'e', why)) => Ok(Entry::Failed(String::from_utf8_lossy(why).into_owned())),
+            Some((b'v', value)) => Ok(CacheEntry::Value(value.into())),
+            Some((b'e', why)) => Ok(CacheEntry::Failed(String::from_utf8_lossy(why).into_owned())),
             _ => {
-                Err(Error::new(ErrorKind::Corrupt, "what is in the cache was not written by a single-flight"))
+                let message = "an entry of the cache is corrupt: expected the tag v or e in its first byte";
+                Err(Error::new(ErrorKind::Corrupt, message))
             }
         }
     }
@@ -66,16 +71,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_reads_back_and_nothing_else_does() {
+    fn a_stored_entry_can_be_read_and_nothing_else_can() {
         for entry in [
-            Entry::Value(Arc::from(&b""[..])),
-            Entry::Value(Arc::from(&b"ve\0"[..])),
-            Entry::Failed("é".into()),
+            CacheEntry::Value(Arc::from(&b""[..])),
+            CacheEntry::Value(Arc::from(&b"ve\0"[..])),
+            CacheEntry::Failed("é".into()),
         ] {
-            assert_eq!(Entry::read(&entry.write()).unwrap(), entry);
+            assert_eq!(CacheEntry::read(&entry.write()).unwrap(), entry);
         }
         for wrong in [&b""[..], b"x", b"\0"] {
-            assert_eq!(Entry::read(wrong).unwrap_err().kind(), ErrorKind::Corrupt);
+            assert_eq!(CacheEntry::read(wrong).unwrap_err().kind(), ErrorKind::Corrupt);
         }
     }
 }

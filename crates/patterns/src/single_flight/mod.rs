@@ -1,4 +1,4 @@
-//! Many ask for a value, one computes it, all get it: across processes, not only within one.
+//! A value that is computed once for all callers, also across processes.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -14,19 +14,32 @@
 //! # Ok(()) }
 //! ```
 //!
-//! # What it promises
+//! # How it works
 //!
-//! - Of all who ask while there is no value, one computes: the others of its process wait in memory, one of each other
-//!   process waits for its lease and is woken when it is given back.
-//! - Errors are shared too, as text, for a second: a thousand askers of something broken do not try it a thousand times.
-//! - One that dies while it computes is replaced. One that was frozen and comes back cannot overwrite a newer value: the
-//!   cache checks the fencing token of each value in the step that stores it.
+//! 1. Read the cache. A value that is there costs one read.
+//! 2. Join the flight of this process for the key: one caller goes on, the others wait in memory for its
+//!    result.
+//! 3. Acquire the lease on `flight/KEY`: one process goes on, one caller of each other process waits for it.
+//! 4. Read the cache again: the process that had the lease before has most likely stored the value.
+//! 5. Compute the value under the lease. If the lease is lost meanwhile, start again with 3, at most three
+//!    times.
+//! 6. Store the value, or the error, together with the fencing token of the lease, and release the lease.
+//!
+//! # Guarantees
+//!
+//! - While there is no value, one caller computes it. The other callers of its process wait in memory. One
+//!   caller of each other process waits for the lease, and is woken when it is released.
+//! - Errors are shared too, as text, for a second. So a thousand callers do not compute something that fails
+//!   a thousand times.
+//! - If a process dies while it computes, another one takes its place. A process that was frozen cannot
+//!   overwrite a newer value: the cache checks the fencing token in the step that stores the value.
 //!
 //! # When not to use it
 //!
-//! - The value must never be computed twice: a lease can be lost, and then a second one computes. It is wasted, not wrong.
-//! - Values of more than 1 MiB: put them elsewhere, and cache where they are.
-//! - One process: `tokio::sync::OnceCell`, or a cache of your process, is enough.
+//! - The value must never be computed twice: a lease can be lost, and then a second process computes. That is
+//!   wasted work, not a wrong value.
+//! - Values of more than 1 MiB: store them elsewhere, and cache the place.
+//! - One process: `tokio::sync::OnceCell` or a cache in memory is enough.
 
 mod cache;
 #[cfg(feature = "postgres")]
@@ -45,7 +58,7 @@ use std::{
 
 use leasehold::{Client, Error, ErrorKind, Lease, LeaseRequest, Pass};
 
-pub use self::cache::{Cache, Entry};
+pub use self::cache::{Cache, CacheEntry};
 #[cfg(feature = "postgres")]
 pub use self::postgres::PostgresCache;
 #[cfg(feature = "redis")]
@@ -56,34 +69,34 @@ pub use self::sqlite::SqliteCache;
 /// Why there is no value.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Failure {
-    /// Whoever computed it says so: here, or in another process.
+pub enum FlightError {
+    /// The computation failed with this text, here or in another process.
     Computing(String),
-    /// The leases or the cache say so.
+    /// The lease or the cache failed.
     Leasehold(Error),
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for FlightError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::Computing(why) => f.write_str(why),
-            Failure::Leasehold(error) => error.fmt(f),
+            FlightError::Computing(why) => f.write_str(why),
+            FlightError::Leasehold(error) => error.fmt(f),
         }
     }
 }
 
-impl std::error::Error for Failure {}
+impl std::error::Error for FlightError {}
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Failure {
-        Failure::Leasehold(error)
+impl From<Error> for FlightError {
+    fn from(error: Error) -> FlightError {
+        FlightError::Leasehold(error)
     }
 }
 
 /// A value, or why there is none.
-pub type Answer = Result<Arc<[u8]>, Failure>;
+pub type FlightResult = Result<Arc<[u8]>, FlightError>;
 
-/// Values that are computed once for all who ask.
+/// Values that are computed once for all callers.
 pub struct SingleFlight {
     client: Client,
     cache: Arc<dyn Cache>,
@@ -93,16 +106,16 @@ pub struct SingleFlight {
     flights: Mutex<HashMap<String, Arc<Flight>>>,
 }
 
-/// One value on its way, for those of this process who ask for it. Whoever has the lock computes.
-type Flight = tokio::sync::Mutex<Option<Answer>>;
+/// The result of one computation, for the callers of this process. The caller that has the lock computes it.
+type Flight = tokio::sync::Mutex<Option<FlightResult>>;
 
-/// How long an error is everyone's.
-const ERROR_FOR: Duration = Duration::from_secs(1);
-/// Bytes of a value.
+/// How long an error is shared.
+const ERROR_FRESH_FOR: Duration = Duration::from_secs(1);
+/// The most bytes of a value.
 const VALUE_MAX: usize = 1 << 20;
-/// Letters of an error's text: it is kept, and read by all who ask.
-const WHY_MAX: usize = 4096;
-/// How often a computation is begun again after its lease was lost.
+/// The most characters of an error: it is stored, and read by all callers.
+const ERROR_TEXT_MAX: usize = 4096;
+/// How often a computation is started: once, and again if its lease was lost.
 const TRIES: usize = 3;
 
 impl SingleFlight {
@@ -112,35 +125,36 @@ impl SingleFlight {
         SingleFlight { client, cache, fresh_for: wait, ttl, wait, flights: Mutex::default() }
     }
 
-    /// How long a value is good. Default: a minute.
+    /// How long a value is valid. Default: a minute.
     #[must_use]
     pub fn fresh_for(self, fresh_for: Duration) -> SingleFlight {
         SingleFlight { fresh_for, ..self }
     }
 
-    /// How long the lease of a computation lasts unless renewed, which happens by itself. Default: 30 s.
+    /// The ttl of the lease of a computation. It is renewed while the computation runs. Default: 30 s.
     #[must_use]
     pub fn ttl(self, ttl: Duration) -> SingleFlight {
         SingleFlight { ttl, ..self }
     }
 
-    /// How long to wait for another process to compute it. Default: a minute.
+    /// How long to wait while another process computes the value. Default: a minute.
     #[must_use]
     pub fn wait(self, wait: Duration) -> SingleFlight {
         SingleFlight { wait, ..self }
     }
 
-    /// The value, from the cache or computed: by this call, or by whoever else asks for it.
+    /// Returns the value: from the cache, or computed by this or another caller.
     ///
-    /// A value that is there costs one read of the cache.
+    /// A value that is in the cache costs one read of it.
     ///
     /// # Cancel safety
-    /// Dropped while it computes, the computation is dropped, and the next one who asks computes.
+    /// If it is dropped while it computes, the computation is dropped, and the next caller computes.
     ///
     /// # Errors
-    /// [`Failure::Computing`] with the text of the computation's error, or if the value is larger than 1 MiB;
-    /// [`Failure::Leasehold`] if leases or cache fail, or if nobody has computed it within [`wait`](SingleFlight::wait).
-    pub async fn get<F, W, E>(&self, key: &str, compute: F) -> Answer
+    /// [`FlightError::Computing`] with the text of the computation's error, or if the value is larger than 1
+    /// MiB. [`FlightError::Leasehold`] if the lease or the cache fails, or if nobody has computed the value
+    /// within [`wait`](SingleFlight::wait).
+    pub async fn get<F, W, E>(&self, key: &str, compute: F) -> FlightResult
     where
         F: Fn() -> W,
         W: Future<Output = Result<Vec<u8>, E>>,
@@ -150,18 +164,19 @@ impl SingleFlight {
         if let Some(entry) = self.cache.get(request.resource()?).await? {
             return entry.into();
         }
-        let joined = Joined::new(self, key);
-        let mut outcome = joined.flight.lock().await;
-        if let Some(outcome) = &*outcome {
-            return outcome.clone();
+        let flight = FlightGuard::join(self, key);
+        let mut shared_result = flight.flight.lock().await;
+        if let Some(result) = &*shared_result {
+            return result.clone();
         }
-        let answer = self.fly(&request, compute).await;
-        *outcome = Some(answer.clone());
-        joined.land();
-        answer
+        let result = self.compute_under_lease(&request, compute).await;
+        *shared_result = Some(result.clone());
+        flight.close();
+        result
     }
 
-    async fn fly<F, W, E>(&self, request: &LeaseRequest, compute: F) -> Answer
+    /// Steps 3 to 6.
+    async fn compute_under_lease<F, W, E>(&self, request: &LeaseRequest, compute: F) -> FlightResult
     where
         F: Fn() -> W,
         W: Future<Output = Result<Vec<u8>, E>>,
@@ -170,8 +185,7 @@ impl SingleFlight {
         let mut lost = None;
         for _ in 0..TRIES {
             let lease = request.clone().acquire().await?;
-            // Whoever held it before us has computed it, most likely.
-            let answer = match self.cache.get(lease.resource()).await? {
+            let result = match self.cache.get(lease.resource()).await? {
                 Some(entry) => entry.into(),
                 None => match lease.hold(compute()).await {
                     Ok(computed) => self.store(&lease, computed.map_err(|error| error.to_string())).await,
@@ -181,24 +195,26 @@ impl SingleFlight {
                     }
                 },
             };
-            drop(lease.release().await); // repeated in the background until answered
-            return answer;
+            drop(lease.release().await); // repeated in the background until there is a reply
+            return result;
         }
-        Err(lost.unwrap_or_else(|| Error::new(ErrorKind::Lost, "the lease was lost")).into())
+        let lost =
+            lost.unwrap_or_else(|| Error::new(ErrorKind::Lost, "the lease of the computation was lost"));
+        Err(lost.into())
     }
 
-    async fn store(&self, lease: &Lease, computed: Result<Vec<u8>, String>) -> Answer {
+    async fn store(&self, lease: &Lease, computed: Result<Vec<u8>, String>) -> FlightResult {
         let checked = computed.and_then(|value| match value.len() {
             0..=VALUE_MAX => Ok(value),
             size => Err(format!("a value has at most {VALUE_MAX} bytes, this one has {size}")),
         });
         let (entry, keep) = match checked {
-            Ok(value) => (Entry::Value(value.into()), self.fresh_for),
-            Err(why) => (Entry::Failed(why.chars().take(WHY_MAX).collect()), ERROR_FOR),
+            Ok(value) => (CacheEntry::Value(value.into()), self.fresh_for),
+            Err(why) => (CacheEntry::Failed(why.chars().take(ERROR_TEXT_MAX).collect()), ERROR_FRESH_FOR),
         };
         let pass = Pass::new(lease.resource().clone(), lease.token()).owned_by(lease.owner_token());
         match self.cache.put(&entry, keep, &pass).await {
-            // Somebody newer was here: theirs counts, if it is still there.
+            // A process with a newer token has stored a value: return that one, if it is still there.
             Err(error) if error.kind() == ErrorKind::StaleToken => {
                 let newer = self.cache.get(lease.resource()).await?;
                 newer.map_or_else(|| Err(error.into()), Into::into)
@@ -219,21 +235,21 @@ impl fmt::Debug for SingleFlight {
     }
 }
 
-/// One who asks. The last one to leave closes the door.
-struct Joined<'a> {
+/// A caller that has joined a flight. When the last one is dropped, the flight is removed.
+struct FlightGuard<'a> {
     all: &'a SingleFlight,
     key: &'a str,
     flight: Arc<Flight>,
 }
 
-impl<'a> Joined<'a> {
-    fn new(all: &'a SingleFlight, key: &'a str) -> Joined<'a> {
+impl<'a> FlightGuard<'a> {
+    fn join(all: &'a SingleFlight, key: &'a str) -> FlightGuard<'a> {
         let flight = Arc::clone(all.flights().entry(key.to_owned()).or_default());
-        Joined { all, key, flight }
+        FlightGuard { all, key, flight }
     }
 
-    /// Those who ask from now on find it in the cache, or begin anew.
-    fn land(&self) {
+    /// Removes the flight, so that later callers read the cache or begin a new flight.
+    fn close(&self) {
         let mut flights = self.all.flights();
         if flights.get(self.key).is_some_and(|flight| Arc::ptr_eq(flight, &self.flight)) {
             flights.remove(self.key);
@@ -241,12 +257,12 @@ impl<'a> Joined<'a> {
     }
 }
 
-impl Drop for Joined<'_> {
+impl Drop for FlightGuard<'_> {
     fn drop(&mut self) {
         let mut flights = self.all.flights();
-        let ours = flights.get(self.key).is_some_and(|flight| Arc::ptr_eq(flight, &self.flight));
-        // The map's and our own: nobody else is there, and nobody can come while the map is locked.
-        if ours && Arc::strong_count(&self.flight) == 2 {
+        let is_current = flights.get(self.key).is_some_and(|flight| Arc::ptr_eq(flight, &self.flight));
+        // Two references: that of the map and our own. Nobody can join while the map is locked.
+        if is_current && Arc::strong_count(&self.flight) == 2 {
             flights.remove(self.key);
         }
     }

@@ -6,42 +6,43 @@ use leasehold::{Pass, Resource, Result, async_trait};
 use leasehold_fence::postgres::{self as fence, ConnectionManager};
 use tokio_postgres::types::Type;
 
-use super::cache::{Cache, Entry};
-use crate::postgres::{Values, counting, create, execute, rows};
+use super::cache::{Cache, CacheEntry};
+use crate::postgres::{Parameters, create, execute, rows, with_row_count};
 
-/// Values in PostgreSQL, by a [`ConnectionManager`]: one connection, made anew when it is lost. Each call is one statement or two, so a
-/// pool in transaction mode is fine.
+/// Values in PostgreSQL, through a [`ConnectionManager`]: one connection, which is opened again when it is lost (ADR
+/// 0030). Each call is one or two statements, so it works behind a pool in transaction mode.
 #[derive(Clone, Debug)]
 pub struct PostgresCache {
     link: ConnectionManager,
 }
 
-/// How many values that are over are removed with each new one.
-const SWEPT: i64 = 16;
+/// How many expired values are removed with each new one.
+const REMOVED_PER_PUT: i64 = 16;
 
 impl PostgresCache {
-    /// The SQL that makes the table, for those who make their tables themselves.
+    /// The SQL that creates the table, if you do not want to call [`PostgresCache::create`].
     pub const SCHEMA: &'static str = include_str!("../../sql/postgres/cache.sql");
 
-    /// In this database. The tables have to be there: [`PostgresCache::create`], or [`SCHEMA`](Self::SCHEMA) and that of the
-    /// fence.
+    /// The values in this database. The tables must exist: see [`PostgresCache::create`], or
+    /// [`SCHEMA`](Self::SCHEMA) and the schema of the fence.
     pub fn new(link: ConnectionManager) -> PostgresCache {
         PostgresCache { link }
     }
 
-    /// Makes the tables if they are not there.
+    /// Creates the tables if they do not exist.
     ///
     /// # Errors
-    /// `Denied` if the role may not.
+    /// `Denied` if the role has no permission to create them.
     pub async fn create(&self) -> Result<()> {
         create(&self.link, Self::SCHEMA).await?;
-        fence::setup(&**self.link.connection().await?).await
+        fence::setup(&**self.link.wire().await?).await
     }
 }
 
 const GET: &str = "SELECT entry FROM leasehold_cache WHERE key = $1 AND ends > clock_timestamp()";
 
-/// The pass is admitted in the statement that stores the value: before it, or the statement comes to nothing.
+/// The fence admits the pass in the statement that stores the value. If it refuses, the whole statement
+/// fails.
 const PUT: &str = "
     INSERT INTO leasehold_cache (key, entry, ends)
     SELECT $1::text, $2::bytea, clock_timestamp() + $3::float8 * interval '1 millisecond' FROM leasehold_fence.admit($4, $5, $6)
@@ -53,18 +54,18 @@ const SWEEP: &str = "
 
 #[async_trait]
 impl Cache for PostgresCache {
-    async fn get(&self, resource: &Resource) -> Result<Option<Entry>> {
+    async fn get(&self, resource: &Resource) -> Result<Option<CacheEntry>> {
         let found = rows(&self.link, GET, &[(&resource.key(), Type::TEXT)]).await?;
-        found.first().map(|row| Entry::read(row.get(0))).transpose()
+        found.first().map(|row| CacheEntry::read(row.get(0))).transpose()
     }
 
-    async fn put(&self, entry: &Entry, keep: Duration, pass: &Pass) -> Result<()> {
+    async fn put(&self, entry: &CacheEntry, keep: Duration, pass: &Pass) -> Result<()> {
         let (entry, keep) = (entry.write(), keep.as_secs_f64() * 1000.0);
         let (resource, token) = (pass.resource.to_string(), pass.token.as_i64());
         let owner = pass.owner.map(|owner| owner.to_string());
-        let wire = self.link.connection().await?;
+        let wire = self.link.wire().await?;
         let key = pass.resource.key();
-        let values: Values<'_> = &[
+        let parameters: Parameters<'_> = &[
             (&key, Type::TEXT),
             (&entry, Type::BYTEA),
             (&keep, Type::FLOAT8),
@@ -72,10 +73,10 @@ impl Cache for PostgresCache {
             (&token, Type::INT8),
             (&owner, Type::TEXT),
         ];
-        let put = wire.query_checked(&counting(PUT, values.len() + 1), values).await?;
+        let put = wire.ask(&with_row_count(PUT, parameters.len() + 1), parameters).await?;
         put.map_err(|error| fence::explain(error, pass))?;
-        if let Err(error) = execute(&self.link, SWEEP, &[(&SWEPT, Type::INT8)]).await {
-            tracing::warn!(target: "leasehold", %error, "old values cannot be removed");
+        if let Err(error) = execute(&self.link, SWEEP, &[(&REMOVED_PER_PUT, Type::INT8)]).await {
+            tracing::warn!(target: "leasehold", %error, "cannot remove expired values from the cache");
         }
         Ok(())
     }

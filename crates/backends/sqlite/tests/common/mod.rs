@@ -1,5 +1,5 @@
-//! What the tests of this backend share: claims, processes, and a look behind the curtain.
-#![allow(dead_code, reason = "each test program uses its part")]
+//! What the tests of this backend share: claims, other processes, and a check of the stored rows.
+#![allow(dead_code, reason = "each test program uses some of it")]
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -32,7 +32,7 @@ pub(crate) fn resource(id: &str) -> Resource {
     Resource::new("test", id).unwrap()
 }
 
-/// Of an exclusive lease, by a fresh owner.
+/// A claim of an exclusive lease, by a new owner.
 pub(crate) fn claim(id: &str) -> Claim {
     let owner = OwnerToken::fresh(&System::current() as &dyn Environment);
     let holder = Arc::new(Holder::new("host", std::process::id(), "test"));
@@ -46,8 +46,8 @@ pub(crate) async fn granted(backend: &Sqlite, claim: &Claim) -> Grant {
     }
 }
 
-/// Asks, waits, and asks again until it is granted. The hint is all it goes by.
-pub(crate) async fn obtain(backend: &Sqlite, claim: &Claim) -> Grant {
+/// Calls `acquire` and `wait` until the claim is granted.
+pub(crate) async fn acquire_and_wait(backend: &Sqlite, claim: &Claim) -> Grant {
     loop {
         match backend.acquire(claim).await.unwrap() {
             Verdict::Granted(grant) => return grant,
@@ -60,7 +60,7 @@ pub(crate) async fn obtain(backend: &Sqlite, claim: &Claim) -> Grant {
     }
 }
 
-/// The file is whole, and its sums and counts are those of its rows.
+/// Checks that the file is not damaged, and that its sums and counts match its rows.
 pub(crate) fn check_file(path: &Path) {
     let file = rusqlite::Connection::open(path).unwrap();
     file.busy_timeout(Duration::from_secs(10)).unwrap();
@@ -76,28 +76,29 @@ pub(crate) fn check_file(path: &Path) {
         OR settle_at > coalesce((SELECT min(ends) FROM grave WHERE resource = r.id), settle_at)
         OR last < (SELECT coalesce(max(token), 0) FROM seat WHERE resource = r.id)";
     let wrong: Option<String> = file.query_row(wrong, [], |row| row.get(0)).unwrap();
-    assert_eq!(wrong, None, "rows that do not agree");
-    let lost = "SELECT count(*) FROM (SELECT resource FROM seat UNION ALL SELECT resource FROM place
+    assert_eq!(wrong, None, "resources whose sums or counts are wrong");
+    let orphans = "SELECT count(*) FROM (SELECT resource FROM seat UNION ALL SELECT resource FROM place
         UNION ALL SELECT resource FROM grave) WHERE resource NOT IN (SELECT id FROM resource)";
-    let lost: i64 = file.query_row(lost, [], |row| row.get(0)).unwrap();
-    assert_eq!(lost, 0, "rows of no resource");
+    let orphans: i64 = file.query_row(orphans, [], |row| row.get(0)).unwrap();
+    assert_eq!(orphans, 0, "rows without a resource");
 }
 
 const ROLE: &str = "LEASEHOLD_TEST_ROLE";
 const FILE: &str = "LEASEHOLD_TEST_FILE";
 
-/// This test program once more, as another process. It must have a test of this name that calls [`role`].
-pub(crate) struct Other {
+/// This test program once more, as another process. It must have a test `the_other_process` that calls
+/// [`role`].
+pub(crate) struct OtherProcess {
     pub(crate) child: Child,
     lines: Receiver<String>,
 }
 
-pub(crate) fn other(role: &str, file: &Path) -> Other {
-    start(Command::new(std::env::current_exe().unwrap()), role, file)
+pub(crate) fn start_process(role: &str, file: &Path) -> OtherProcess {
+    start_command(Command::new(std::env::current_exe().unwrap()), role, file)
 }
 
-/// The same, behind a program that changes its surroundings.
-pub(crate) fn start(mut command: Command, role: &str, file: &Path) -> Other {
+/// The same, started by another program, such as `unshare`.
+pub(crate) fn start_command(mut command: Command, role: &str, file: &Path) -> OtherProcess {
     let mut child = command
         .args(["--exact", "the_other_process", "--nocapture"])
         .env(ROLE, role)
@@ -110,22 +111,23 @@ pub(crate) fn start(mut command: Command, role: &str, file: &Path) -> Other {
     let (sender, lines) = channel();
     std::thread::spawn(move || {
         for line in output.lines().map_while(Result::ok) {
-            // What the test harness itself says is not marked.
-            if let Some(said) = line.split_once('@').map(|(_, said)| said.to_owned()) {
-                let _ = sender.send(said);
+            // The lines of the test harness itself have no @.
+            if let Some(line) = line.split_once('@').map(|(_, line)| line.to_owned()) {
+                let _ = sender.send(line);
             }
         }
     });
-    Other { child, lines }
+    OtherProcess { child, lines }
 }
 
-impl Other {
-    pub(crate) fn hear(&self) -> String {
-        self.lines.recv_timeout(Duration::from_secs(30)).expect("it says something")
+impl OtherProcess {
+    /// The next line that the process reports.
+    pub(crate) fn next_line(&self) -> String {
+        self.lines.recv_timeout(Duration::from_secs(30)).expect("the process reports something")
     }
 
-    pub(crate) fn tell(&mut self, word: &str) {
-        writeln!(self.child.stdin.as_mut().unwrap(), "{word}").unwrap();
+    pub(crate) fn send_line(&mut self, line: &str) {
+        writeln!(self.child.stdin.as_mut().unwrap(), "{line}").unwrap();
     }
 
     pub(crate) fn kill(&mut self) {
@@ -134,43 +136,45 @@ impl Other {
     }
 }
 
-impl Drop for Other {
+impl Drop for OtherProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// What this process is to do, if it is the other one.
+/// What this process has to do, if it was started by [`start_process`].
 pub(crate) fn role() -> Option<(String, std::path::PathBuf)> {
     Some((std::env::var(ROLE).ok()?, std::env::var_os(FILE)?.into()))
 }
 
-pub(crate) fn say(word: impl std::fmt::Display) {
-    println!("@{word}");
+/// Reports a line to the process that started this one.
+pub(crate) fn report(line: impl std::fmt::Display) {
+    println!("@{line}");
     std::io::stdout().flush().unwrap();
 }
 
-pub(crate) fn listen() -> String {
+/// Waits for a line from the process that started this one.
+pub(crate) fn read_line() -> String {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).unwrap();
     line.trim().to_owned()
 }
 
-/// A generator that repeats by its seed, which the test prints.
-pub(crate) struct Chance(u64);
+/// Random numbers that can be repeated by their seed, which the test prints.
+pub(crate) struct SeededRandom(u64);
 
-impl Chance {
-    pub(crate) fn new(seed: u64) -> Chance {
-        Chance(seed | 1)
+impl SeededRandom {
+    pub(crate) fn new(seed: u64) -> SeededRandom {
+        SeededRandom(seed | 1)
     }
 
-    pub(crate) fn fresh() -> Chance {
+    pub(crate) fn fresh() -> SeededRandom {
         let mut bytes = [0; 8];
         System::current().fill(&mut bytes);
         let seed = u64::from_ne_bytes(bytes);
         println!("seed {seed}");
-        Chance::new(seed)
+        SeededRandom::new(seed)
     }
 
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
@@ -181,12 +185,13 @@ impl Chance {
     }
 }
 
-/// Whether this process may mount file systems. A test that needs to says so by failing, unless told not to.
+/// Whether this process may mount file systems. If it may not, the test fails, unless
+/// `LEASEHOLD_TEST_UNPRIVILEGED=1` is set.
 pub(crate) fn is_privileged() -> bool {
     let root = rustix::process::geteuid().is_root();
-    let excused = std::env::var_os("LEASEHOLD_TEST_UNPRIVILEGED").is_some_and(|value| value == "1");
+    let is_excused = std::env::var_os("LEASEHOLD_TEST_UNPRIVILEGED").is_some_and(|value| value == "1");
     assert!(
-        root || excused,
+        root || is_excused,
         "this test mounts file systems: run it as root, or set LEASEHOLD_TEST_UNPRIVILEGED=1"
     );
     root
@@ -198,7 +203,7 @@ pub(crate) fn shell(command: &str) {
     assert!(status.success(), "{command}: {status}");
 }
 
-/// A file system of its own, gone with this value.
+/// A mounted file system. Dropping this value unmounts it.
 pub(crate) struct Mounted(pub(crate) std::path::PathBuf);
 
 impl Mounted {

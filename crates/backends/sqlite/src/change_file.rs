@@ -1,0 +1,112 @@
+//! The change file, `<database>-bell`: an empty file beside the database. It has two purposes.
+//!
+//! - Every process that has the database open holds a shared lock on it. So a process can find out whether it
+//!   is the only one, which it must be to create the tables or to begin a new boot (ADR 0010).
+//! - Opening it for writing tells the other processes that something changed: see `change_signal.rs`.
+
+use std::{
+    fs::{File, Metadata, OpenOptions, Permissions},
+    io,
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _},
+    path::Path,
+};
+
+use rustix::fs::{FlockOperation, flock};
+
+/// What follows the name of the database in the name of the change file.
+pub(crate) const CHANGE_FILE_SUFFIX: &str = "-bell";
+
+/// The opened change file. Its lock ends with the process, however the process ends.
+#[derive(Debug)]
+pub(crate) struct ChangeFile {
+    file: File,
+}
+
+impl ChangeFile {
+    /// Opens the file, and creates it with the permissions of the database if it does not exist.
+    pub(crate) fn open(path: &Path, mode: u32) -> io::Result<ChangeFile> {
+        let file = match OpenOptions::new().read(true).open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let created = OpenOptions::new().write(true).create_new(true).mode(mode).open(path);
+                match created {
+                    // The process's umask may have taken bits away.
+                    Ok(created) => created.set_permissions(Permissions::from_mode(mode))?,
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                    Err(error) => return Err(error),
+                }
+                OpenOptions::new().read(true).open(path)?
+            }
+            opened => opened?,
+        };
+        Ok(ChangeFile { file })
+    }
+
+    /// Takes the exclusive lock; false if another process has the database open. While it is held, no other
+    /// process can open the database.
+    pub(crate) fn try_lock_exclusive(&self) -> io::Result<bool> {
+        self.try_lock(FlockOperation::NonBlockingLockExclusive)
+    }
+
+    /// Takes the shared lock, also in exchange for the exclusive one; false if another process has the
+    /// exclusive lock.
+    pub(crate) fn try_lock_shared(&self) -> io::Result<bool> {
+        self.try_lock(FlockOperation::NonBlockingLockShared)
+    }
+
+    /// Deletes the file, because the database was replaced.
+    ///
+    /// Processes that have not noticed the replacement keep their lock on the deleted file. So they do not
+    /// keep others from being alone with the new database. Another process may have deleted the file already;
+    /// then the file at the path is a new one and stays.
+    pub(crate) fn delete(self, path: &Path) {
+        let same = |here: Metadata, there: Metadata| (here.dev(), here.ino()) == (there.dev(), there.ino());
+        if self.file.metadata().ok().zip(path.metadata().ok()).is_some_and(|(here, there)| same(here, there))
+        {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+
+    fn try_lock(&self, operation: FlockOperation) -> io::Result<bool> {
+        match flock(&self.file, operation) {
+            Ok(()) => Ok(true),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shared_lock_keeps_others_from_the_exclusive_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("leases.db-bell");
+        let open = || ChangeFile::open(&path, 0o600).unwrap();
+        let (first, second) = (open(), open());
+        assert!(first.try_lock_exclusive().unwrap());
+        assert!(!second.try_lock_shared().unwrap(), "the first has the exclusive lock");
+        assert!(first.try_lock_shared().unwrap() && second.try_lock_shared().unwrap());
+        assert!(!second.try_lock_exclusive().unwrap());
+        drop(first);
+        assert!(second.try_lock_exclusive().unwrap());
+    }
+
+    #[test]
+    fn only_the_file_that_was_opened_is_deleted() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("leases.db-bell");
+        let open = || ChangeFile::open(&path, 0o600).unwrap();
+        let first = open();
+        first.delete(&path);
+        assert!(!path.exists());
+        let other = open();
+        open().delete(&path);
+        assert!(!path.exists(), "both had the same file open");
+        let newer = open();
+        other.delete(&path);
+        assert!(path.exists(), "the file at the path is another one");
+        drop(newer);
+    }
+}

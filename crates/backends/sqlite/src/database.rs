@@ -1,0 +1,101 @@
+//! What all parts of one backend share: the path of the file, the clock, and the waiters of this process.
+
+use std::{
+    fs, io,
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use leasehold_core::{Environment, Error, ErrorKind, Result, WallTime};
+
+use crate::{
+    boot_clock, change_file::CHANGE_FILE_SUFFIX, config::Config, error::from_io, file_system, tables,
+    waiters::WaiterRegistry,
+};
+
+/// What all parts of one backend share.
+#[derive(Debug)]
+pub(crate) struct Database {
+    pub(crate) config: Config,
+    /// The path of the file, without symbolic links: SQLite puts its own files beside the real one.
+    pub(crate) path: PathBuf,
+    pub(crate) environment: Arc<dyn Environment>,
+    /// The id of the host's boot.
+    pub(crate) boot: String,
+    pub(crate) waiters: WaiterRegistry,
+    clock_shift: i64,
+}
+
+impl Database {
+    /// Finds the file or creates an empty one. SQLite opens it later.
+    pub(crate) fn find(config: Config, environment: Arc<dyn Environment>) -> Result<Database> {
+        if !config.allows_any_file_system() {
+            // Check before anything is created, and once more below: the last part of the path may be a
+            // symbolic link.
+            let path = absolute(config.path())?;
+            path.ancestors().find(|ancestor| ancestor.exists()).map_or(Ok(()), file_system::check)?;
+        }
+        let path = create_file(config.path())?;
+        if !config.allows_any_file_system() {
+            file_system::check(&path)?;
+        }
+        let boot = match config.pretended_boot() {
+            Some(boot) => boot.to_owned(),
+            None => boot_clock::boot_id()?,
+        };
+        let clock_shift = boot_clock::clock_shift()?;
+        Ok(Database { config, path, environment, boot, waiters: WaiterRegistry::default(), clock_shift })
+    }
+
+    /// The time by the host's boot clock, in nanoseconds.
+    pub(crate) fn now(&self) -> i64 {
+        // ADR 0010: without the shift of the time namespace, so that all containers of a host agree.
+        tables::stored_time(self.environment.now()).saturating_sub(self.clock_shift)
+    }
+
+    pub(crate) fn wall(&self) -> WallTime {
+        self.environment.wall()
+    }
+
+    /// The path of the change file.
+    pub(crate) fn change_file(&self) -> PathBuf {
+        self.path_with_suffix(CHANGE_FILE_SUFFIX)
+    }
+
+    /// The path of a file beside the database.
+    pub(crate) fn path_with_suffix(&self, suffix: &str) -> PathBuf {
+        let mut path = self.path.clone().into_os_string();
+        path.push(suffix);
+        PathBuf::from(path)
+    }
+}
+
+/// Creates the file and its directories unless they exist, and returns the real path. Other users may not
+/// read them: the file holds owner tokens.
+pub(crate) fn create_file(path: &Path) -> Result<PathBuf> {
+    let path = absolute(path)?;
+    if let Some(parent) = path.parent() {
+        let created = fs::DirBuilder::new().recursive(true).mode(0o700).create(parent);
+        created.map_err(|error| from_io(error, parent, "create the directory"))?;
+    }
+    match fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(from_io(error, &path, "create the file"));
+        }
+        _ => {}
+    }
+    let real = fs::canonicalize(&path).map_err(|error| from_io(error, &path, "find the file"))?;
+    let metadata = fs::metadata(&real).map_err(|error| from_io(error, &path, "read the file's metadata"))?;
+    if !metadata.is_file() {
+        return Err(Error::new(
+            ErrorKind::Invalid,
+            format!("{}: is not a file: write the path of a file, which leasehold creates", path.display()),
+        ));
+    }
+    Ok(real)
+}
+
+fn absolute(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).map_err(|error| from_io(error, path, "make the path absolute"))
+}
