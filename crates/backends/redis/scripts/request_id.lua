@@ -1,5 +1,6 @@
--- What every script ends with: the id of the request, its last argument, after the fields of the reply. A reply that is no
--- list is the only field. An error stays one, and has its id beside it.
+-- The end of every script: adds the id of the request, its last argument, after the fields of the reply. ADR 0033.
+--
+-- A reply that is no list becomes the only field. So does an error: it stays an error, with the id beside it.
 
 local fields = reply()
 if type(fields) ~= 'table' or fields.err then return { fields, ARGV[#ARGV] } end

@@ -194,54 +194,55 @@ fn interpret(error: &RedisError) -> (ErrorKind, String, Effect) {
     use {Effect::None, ErrorKind::*};
     let Some(code) = code(error) else { return without_code(error) };
     let detail = error.detail().unwrap_or_default();
-    let (kind, what) = match code {
-        "LIMIT" => (Limit, detail.to_owned()),
-        "FLOOR" => (Invalid, floor_too_high(detail)),
-        "CORRUPT" => (Corrupt, detail.to_owned()),
-        "LOADING" => (Unavailable, "the server is still loading its data".to_owned()),
-        "READONLY" => (Unavailable, "the server is a read-only replica".to_owned()),
-        "MASTERDOWN" => (Unavailable, "the server is a replica that has lost its primary".to_owned()),
-        "OOM" => (Unavailable, "the server's memory is full: raise maxmemory, or delete keys".to_owned()),
-        "NOREPLICAS" => (
-            Unavailable,
-            "the server has too few replicas to accept writes (min-replicas-to-write)".to_owned(),
-        ),
-        "MISCONF" => {
-            (Unavailable, "the server cannot save to its disk and refuses writes: see its log".to_owned())
-        }
-        "BUSY" | "UNKILLABLE" => {
-            (Unavailable, "the server is busy with a slow script of another client".to_owned())
-        }
-        "NOSCRIPT" => (Unavailable, "the server does not know the script".to_owned()),
-        "TRYAGAIN" | "CLUSTERDOWN" => {
-            (Unavailable, "the cluster cannot serve the slot of this resource now".to_owned())
-        }
-        "MOVED" | "ASK" | "CROSSSLOT" => (Unsupported, IS_CLUSTERED.to_owned()),
-        "NOAUTH" => (Denied, "the server wants a password".to_owned()),
-        "WRONGPASS" => (Denied, "the server refused the user or the password".to_owned()),
+    if let Some((kind, what)) = refusal(code) {
+        return (kind, what.to_owned(), None);
+    }
+    match code {
+        "LIMIT" => (Limit, detail.to_owned(), None),
+        "FLOOR" => (Invalid, floor_too_high(detail), None),
+        "CORRUPT" => (Corrupt, detail.to_owned(), None),
         // A command in the middle of a script: the script may have written something before it.
-        "NOPERM" if detail.contains("script") => return (Denied, not_permitted(detail), Effect::Unknown),
-        "ERR" if detail.starts_with(IN_A_SCRIPT) => return (Denied, not_permitted(detail), Effect::Unknown),
-        "NOPERM" => (Denied, not_permitted(detail)),
-        "DENIED" => {
-            (Denied, "the server is in protected mode: set a password there, or protected-mode no".to_owned())
-        }
+        "NOPERM" if detail.contains("script") => (Denied, not_permitted(detail), Effect::Unknown),
+        "ERR" if detail.starts_with(IN_A_SCRIPT) => (Denied, not_permitted(detail), Effect::Unknown),
+        "NOPERM" => (Denied, not_permitted(detail), None),
         "WRONGTYPE" => {
-            return (
-                Corrupt,
-                "a key of this resource has another type than leasehold gave it".to_owned(),
-                Effect::Unknown,
-            );
+            let what = "a key of this resource has another type than leasehold gave it";
+            (Corrupt, what.to_owned(), Effect::Unknown)
         }
         "ERR" if detail.contains("max number of clients") => {
-            (Unavailable, "the server has too many clients (maxclients)".to_owned())
+            (Unavailable, "the server has too many clients (maxclients)".to_owned(), None)
         }
         "ERR" if detail.contains("unknown command") => {
-            (Unsupported, "the server does not know a command: Redis 7 or later is needed".to_owned())
+            let what = "the server does not know a command: Redis 7 or later is needed";
+            (Unsupported, what.to_owned(), None)
         }
-        _ => return (Corrupt, format!("the server answered {code:.20}: {detail:.200}"), Effect::Unknown),
-    };
-    (kind, what, None)
+        _ => (Corrupt, format!("the server answered {code:.20}: {detail:.200}"), Effect::Unknown),
+    }
+}
+
+/// The errors with which a server refuses a command before it does anything.
+fn refusal(code: &str) -> Option<(ErrorKind, &'static str)> {
+    use ErrorKind::*;
+    Some(match code {
+        "LOADING" => (Unavailable, "the server is still loading its data"),
+        "READONLY" => (Unavailable, "the server is a read-only replica"),
+        "MASTERDOWN" => (Unavailable, "the server is a replica that has lost its primary"),
+        "OOM" => (Unavailable, "the server's memory is full: raise maxmemory, or delete keys"),
+        "NOREPLICAS" => {
+            (Unavailable, "the server has too few replicas to accept writes (min-replicas-to-write)")
+        }
+        "MISCONF" => (Unavailable, "the server cannot save to its disk and refuses writes: see its log"),
+        "BUSY" | "UNKILLABLE" => (Unavailable, "the server is busy with a slow script of another client"),
+        "NOSCRIPT" => (Unavailable, "the server does not know the script"),
+        "TRYAGAIN" | "CLUSTERDOWN" => (Unavailable, "the cluster cannot serve the slot of this resource now"),
+        "MOVED" | "ASK" | "CROSSSLOT" => (Unsupported, IS_CLUSTERED),
+        "NOAUTH" => (Denied, "the server wants a password"),
+        "WRONGPASS" => (Denied, "the server refused the user or the password"),
+        "DENIED" => {
+            (Denied, "the server is in protected mode: it accepts only connections from its own host")
+        }
+        _ => return None,
+    })
 }
 
 /// How Redis 7.0 begins the error for a command in a script that is not permitted. It does not name the command.
