@@ -1,12 +1,12 @@
-//! Chance, from a seed.
+//! Random numbers from a seed.
 
-/// The same numbers for the same seed, on every machine.
-pub(crate) struct Chance(u64);
+/// Gives the same numbers for the same seed, on every machine.
+pub(crate) struct SeededRandom(u64);
 
-impl Chance {
-    /// No two of the first many numbers begin alike.
-    pub(crate) fn of_number(number: u64) -> Chance {
-        Chance((number + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15))
+impl SeededRandom {
+    /// Seeds that are near to each other give sequences that differ from the start.
+    pub(crate) fn new(seed: u64) -> SeededRandom {
+        SeededRandom((seed + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15))
     }
 
     pub(crate) fn below(&mut self, most: usize) -> usize {
@@ -16,7 +16,7 @@ impl Chance {
         usize::try_from((self.0 >> 11) % most as u64).unwrap()
     }
 
-    pub(crate) fn of<T: Clone>(&mut self, choices: &[T]) -> T {
+    pub(crate) fn choose<T: Clone>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len())].clone()
     }
 }
