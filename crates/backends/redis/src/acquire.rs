@@ -38,6 +38,7 @@ impl Redis {
             return Err(error);
         }
         if self.router.config().replicas != Replicas::None {
+            // Boxed, because that future is large and most clients have no `replicas=`.
             return Box::pin(self.acquire_replicated(claim)).await;
         }
         let queues = claim.when_blocked == WhenBlocked::Queue && self.listener.is_connected(&claim.resource);
@@ -72,6 +73,7 @@ impl Redis {
         let mut keys = Keys::of(resource);
         let mut call = script::ACQUIRE.call(10);
         keys.push_all(&mut call, &owner);
+        // Without a predecessor the script does not use the tenth key, but on a cluster it must be in the same slot.
         let predecessor = claim.takes_over_from.map(|from| from.owner.reveal()).unwrap_or_default();
         call.arg(keys.tombstone(if predecessor.is_empty() { &owner } else { &predecessor }));
         self.push_common_arguments(&mut call, resource);
@@ -114,6 +116,7 @@ impl Redis {
             Some(Err(too_few)) => too_few,
             None => return Err(StoreError::missing_reply()),
         };
+        // The primary has the grant. The tombstone also stops a copy of this request that is executed late.
         let request =
             ReleaseRequest::new(claim.reference()).with_tombstone(ReleaseRequest::tombstone_ttl(claim.ttl));
         let effect = if self.try_release(&request).await.is_ok() { Effect::None } else { Effect::Unknown };
@@ -162,6 +165,7 @@ pub(crate) fn read_verdict(claim: &Claim, reply: Value) -> Result<Verdict, Store
             blocked.holders = fields.each(Fields::holder)?;
             Ok(Verdict::Blocked(blocked))
         }
+        // The words of replies are older than the names of the types.
         "buried" => Ok(Verdict::Cancelled),
         "mismatch" => Ok(Verdict::Mismatch { capacity: fields.count()? }),
         other => Err(StoreError::unexpected_reply(format!("acquire was answered with {other:.20?}"))),

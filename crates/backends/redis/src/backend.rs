@@ -53,6 +53,7 @@ impl Redis {
     /// `Unsupported` if the server is too old, if it is a node of a cluster and the URL does not say so, or if the URL wants
     /// TLS and this build has none.
     pub async fn connect(config: Config, environment: Arc<dyn Environment>) -> Result<Redis> {
+        // From the secure source of randomness: two clients with one id would get each other's wake-ups.
         let mut id = [0; 8];
         environment.fill(&mut id);
         let client_id = format!("{:016x}", u64::from_be_bytes(id));
@@ -98,6 +99,7 @@ impl Redis {
         reply: Result<Value, StoreError>,
     ) -> Result<Value, StoreError> {
         match reply {
+            // Boxed below, because that future is large and hardly ever needed.
             Err(error) if error.is_wrong_type() => {
                 Err(Box::pin(self.find_wrong_type(&claim)).await.unwrap_or(error))
             }

@@ -225,6 +225,7 @@ impl Cluster {
     /// Reads the map from one random node that is connected, which is cheaper than [`read_map`](Cluster::read_map).
     async fn check_map(&self) {
         let nodes = self.primaries();
+        // A random start, so that the clients of a cluster do not all ask the same node.
         let start = usize::try_from(self.environment.random() % 64).unwrap_or(0);
         let mut order = nodes.iter().cycle().skip(start).take(nodes.len());
         let live = order.find_map(|node| Some((node, node.connections.live()?)));
@@ -245,10 +246,12 @@ impl Cluster {
     fn apply(&self, report: ClusterReport) {
         {
             let mut map = self.map();
+            // A node that has just joined knows no slots.
             if report.ranges.is_empty() {
                 return;
             }
             map.epoch = report.epoch;
+            // A slot without a range keeps its old owner, which says itself if it no longer serves the slot.
             for (first, last, (host, port)) in &report.ranges {
                 let number = self.node_in(&mut map, host, *port).number;
                 map.owners[usize::from(*first)..=usize::from(*last)].fill(number);

@@ -128,6 +128,7 @@ impl Cluster {
                 state.redirects += 1;
                 NextTarget::Importing(self.node_at(&host, port, node))
             }
+            // Not for longer: ADR 0015 has something better to do for plain claims.
             Some(Redirect::TryAgain) if elapsed < SLOT_MIGRATION_MAX => {
                 self.pause(state).await;
                 NextTarget::Owner

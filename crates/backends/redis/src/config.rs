@@ -105,6 +105,7 @@ impl Config {
         let (scheme, rest) = url.split_once("://").ok_or_else(|| invalid(URL_FORMS))?;
         let (rest, options) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        // The last @ ends the login, because a password may contain one.
         let (login, hosts) =
             authority.rsplit_once('@').map_or(("", authority), |(login, hosts)| (login, hosts));
         let mut config = Config::new("", PORT);

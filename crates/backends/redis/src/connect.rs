@@ -140,6 +140,7 @@ fn client(config: &Config, peer: Peer<'_>, resp3: bool) -> Result<Client, StoreE
         }
         PeerKind::Sentinel => &config.sentinel_login,
     };
+    // Only RESP3 can deliver messages and replies on one connection.
     if resp3 {
         info = info.set_protocol(ProtocolVersion::RESP3);
     }
@@ -162,6 +163,7 @@ fn client(config: &Config, peer: Peer<'_>, resp3: bool) -> Result<Client, StoreE
 fn tcp_settings(config: &Config) -> TcpSettings {
     let keepalive =
         redis::io::tcp::socket2::TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
+    // No delay: requests are small, and each one waits for its reply.
     let settings = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
     #[cfg(target_os = "linux")]
     let settings = settings.set_user_timeout(config.timeout.max(KEEPALIVE) * 2);

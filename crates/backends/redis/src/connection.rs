@@ -170,9 +170,11 @@ impl Connections {
         let mut driver = opened.map_err(|error| self.name_primary(error, &address))?;
         *self.last_primary.lock().unwrap_or_else(PoisonError::into_inner) = Some(address.clone());
         let facts = server_info::examine(&self.config, &mut driver, &address, &self.request_ids).await?;
+        // A replica that is down now still counts for the majority.
         self.replicas_seen.fetch_max(facts.replicas.max(address.replicas), Ordering::Relaxed);
         let epoch = AtomicU64::new(facts.epoch.max(address.epoch));
         let timeout = self.config.timeout + extra_timeout;
+        // On an exclusive connection `WAIT` blocks before the server replies, so replies may take longer.
         driver.set_response_timeout(timeout);
         Ok(Connection {
             driver,
@@ -200,6 +202,7 @@ impl Connections {
     pub(crate) fn primary_is(&self, address: &ServerAddress) {
         let last = self.last_primary.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let Some(ours) = last else { return };
+        // A later epoch is required, because a Sentinel that was cut off may still name an older primary.
         if address.supersedes(&ours) {
             self.discard_all();
         } else if address.is_same_server(&ours) {

@@ -96,6 +96,7 @@ impl StoreError {
         let unavailable = |error: &Error| error.kind() == ErrorKind::Unavailable;
         match self {
             StoreError::Connect(source) => interpret(source).0 == ErrorKind::Unavailable,
+            // Translated while connecting, such as a replica where a primary was expected.
             StoreError::Translated(error) => unavailable(error) && error.effect() == Effect::None,
             _ => false,
         }
@@ -107,6 +108,7 @@ impl StoreError {
         match self {
             StoreError::Command(error) => {
                 let other_server = matches!(code(error), Some("READONLY" | "NOAUTH" | "MASTERDOWN"));
+                // A timeout alone does not break a connection: `Connections::live` discards it when it stays silent.
                 let broken = matches!(error.kind(), Driver::Io | Driver::Parse) && !error.is_timeout();
                 other_server || broken || error.is_connection_dropped()
             }

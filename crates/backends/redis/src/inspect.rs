@@ -130,6 +130,7 @@ impl Redis {
         let mut found = BTreeSet::new();
         let after = listing.after.as_deref().unwrap_or("");
         self.scan_all(&pattern(&listing.prefix, ""), |key| {
+            // Most keys belong to a resource that was found before: nothing is allocated for them.
             if let Some(resource) = resource_of(key)
                 && resource > after
                 && !found.contains(resource)
@@ -143,6 +144,7 @@ impl Redis {
         let mut snapshots: Vec<Snapshot> = Vec::new();
         for some in found.chunks(READ_AT_ONCE) {
             snapshots.extend(self.read_unless_moving(some).await?.into_iter().filter(is_in_use));
+            // One more than a page means that there is a next page.
             if snapshots.len() > size {
                 snapshots.truncate(size);
                 let next = snapshots.last().map(|last| last.resource.key().to_owned());
@@ -172,6 +174,7 @@ impl Redis {
                 entries.extend(records.filter(|(position, _)| is_after(position)));
             }
             entries.sort_by(|(a, _), (b, _)| b.cmp(a));
+            // One more than a page, to see whether there is a next one.
             entries.truncate(size + 1);
         }
         let more = entries.len() > size;

@@ -44,6 +44,7 @@ async fn run<'a, T: Send>(
     futures: Vec<impl Future<Output = T> + Send + 'a>,
     mut on_output: impl FnMut(usize, T) -> bool,
 ) {
+    // Boxed, because the futures are polled through a list from which ended ones are dropped.
     let mut running: Running<'a, T> =
         futures.into_iter().map(|future| Some(Box::pin(future) as Pin<Box<_>>)).collect();
     poll_fn(|cx| {

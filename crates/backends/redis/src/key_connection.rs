@@ -48,8 +48,10 @@ impl KeyConnection {
             Router::Cluster(cluster) => cluster.owner(slot_of_key(key))?,
         };
         let connection = node.connections.get().await?;
+        // This handle keeps the connection open after the router is dropped.
         let (mut driver, address) = (connection.driver(), connection.address.clone());
         let replica_timeout = node.connections.config.replica_timeout;
+        // `WAIT` blocks for up to the replica timeout before the server replies.
         driver.set_response_timeout(node.connections.config.timeout + replica_timeout);
         let replicas_needed = needed(&node.connections);
         Ok(KeyConnection { driver, request_ids, address, replicas_needed, replica_timeout })
@@ -82,6 +84,16 @@ impl KeyConnection {
     pub fn has_key_moved(error: &Error) -> bool {
         let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<RedisError>());
         cause.is_some_and(|cause| cause.redirect_node().is_some())
+    }
+
+    /// The old name of [`KeyConnection::wait_for_replicas`].
+    pub async fn confirmed(&mut self) -> Result<()> {
+        self.wait_for_replicas().await
+    }
+
+    /// The old name of [`KeyConnection::has_key_moved`].
+    pub fn is_over(error: &Error) -> bool {
+        KeyConnection::has_key_moved(error)
     }
 }
 

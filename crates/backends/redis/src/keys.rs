@@ -40,6 +40,7 @@ impl Keys {
 
     /// The keys of the resource with this key.
     pub(crate) fn of_key(key: &str) -> Keys {
+        // 48: room for the longest common suffix, `:grave:` and an owner token.
         let mut buffer = String::with_capacity(PREFIX.len() + key.len() + 2 + 48);
         buffer.push_str(PREFIX);
         buffer.push('{');

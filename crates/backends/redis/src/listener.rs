@@ -312,6 +312,7 @@ async fn receive(
     // that registered since asks the server after this, or polls.
     state.upgrade()?.connected.send_replace(true);
     loop {
+        // This future keeps the state alive for one heartbeat at the most. Then a dropped client is noticed.
         let primary_changed = {
             let state = state.upgrade()?;
             async move { state.primary_changed.notified().await }

@@ -39,6 +39,7 @@ impl Redis {
             call.arg(&holder).arg(command.token.map_or(0, FencingToken::get));
             call.arg(&command.by).arg(&command.why).arg(command.action.as_str()).arg(number);
             let reply = self.router.run(&command.resource, &script::ORDER, &|_| Cow::Borrowed(&call)).await;
+            // The owner only names a tombstone in the search for a key of a wrong type. Here there is none.
             let nobody = OwnerToken::from_bytes([0; 16]);
             let claim = ClaimRef { resource: command.resource.clone(), owner: nobody };
             let mut fields = Fields::of(self.name_wrong_type(claim, reply).await?)?;

@@ -43,6 +43,7 @@ impl PendingWakeups {
 
     /// Takes the waiter of a claim, if it was registered before this cursor.
     pub(crate) fn take(&mut self, claim: &ClaimRef, since: Cursor) -> Option<Waiter> {
+        // Removed even if it does not fit: the claim has asked again since, and the entry is outdated.
         let pending = self.by_owner.remove(&claim.owner)?;
         (pending.since == since && pending.waiter.claim() == claim).then_some(pending.waiter)
     }

@@ -38,6 +38,7 @@ impl Redis {
             None => call.arg(-1),
             Some(tombstone) => call.arg(millis(tombstone)),
         };
+        // 0 means "do not keep", so any shorter time counts as a millisecond.
         match request.keep_for.filter(|keep_for| !keep_for.is_zero()) {
             None => call.arg(0),
             Some(keep_for) => call.arg(at_least_one_milli(keep_for)),

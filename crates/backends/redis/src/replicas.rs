@@ -70,6 +70,7 @@ impl ExclusiveConnections {
     pub(crate) async fn take(&self, connections: &Connections) -> Result<Arc<Connection>, StoreError> {
         let idle = {
             let mut idle = self.idle();
+            // Connections from before a failover lead to the old primary.
             idle.retain(|connection| connections.is_current(connection));
             idle.pop()
         };

@@ -82,6 +82,7 @@ impl Connections {
         };
         match connection.send_all(&pipeline, calls.len()).await.map(check) {
             Ok(replies) => {
+                // After one misdelivered reply, every later one may belong to another request too.
                 if replies.iter().any(|reply| matches!(reply, Err(StoreError::Misdelivered(_)))) {
                     self.discard(connection);
                 }

@@ -67,6 +67,7 @@ fn is_error_of_our_scripts(code: &str) -> bool {
 }
 
 fn check(id: RequestId, found: &Value, server: &dyn fmt::Display) -> Result<(), StoreError> {
+    // A missing id, or one that is no text, never matches.
     let found: &[u8] = if let Value::BulkString(found) = found { found } else { b"" };
     id.check_text(found, server).map_err(StoreError::Misdelivered)
 }

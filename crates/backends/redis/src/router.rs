@@ -38,6 +38,7 @@ impl Router {
             return Cluster::connect(config, environment).await.map(Router::Cluster);
         }
         let node = Node::new(0, config, environment);
+        // Connects now, so that a wrong password is an error of `connect` and not of the first call.
         node.connections.get().await?;
         Ok(Router::Single(Arc::new(node)))
     }

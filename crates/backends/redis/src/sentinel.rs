@@ -140,6 +140,7 @@ pub(crate) async fn watch_primary<O: PrimaryObserver>(
         let Some(config) = connections.upgrade().map(|connections| connections.config.clone()) else {
             return;
         };
+        // The next Sentinel each time: this one may be cut off from the others.
         let (host, port) = &config.hosts[next % config.hosts.len()];
         next += 1;
         if let Ok((driver, messages)) = subscribe(&config, host, *port).await {
@@ -210,6 +211,7 @@ impl SentinelSubscription {
             end = SubscriptionEnd::LostAfterReport;
             connections.primary_is(&primary);
             observer.primary_is(&primary);
+            // Not kept while it waits, so that this task ends with its client.
             drop((connections, observer));
             if !self.wait_for_change(environment).await {
                 return end;

@@ -90,6 +90,7 @@ pub(crate) fn cluster_epoch(reply: &Value) -> u64 {
 
 /// How many replicas follow a primary, from its reply to `ROLE`; an error if the server is a replica.
 pub(crate) fn replica_count(reply: Value) -> Result<u32, StoreError> {
+    // With these errors the server cannot serve now. Any other error means that the user may not ask for `ROLE`.
     if let Value::ServerError(error) = &reply
         && matches!(error.code(), "LOADING" | "MASTERDOWN" | "BUSY" | "NOAUTH")
     {

@@ -72,6 +72,7 @@ impl ShardListeners {
                 vacant.insert(sender)
             }
         };
+        // A listener that is about to end ignores it. Then the waiter polls, and subscribes with its next `wait`.
         let _ = sender.send(resource.to_owned());
     }
 }

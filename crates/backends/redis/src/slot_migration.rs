@@ -75,6 +75,7 @@ impl Redis {
             other => return Ok(other),
         };
         if !is_new {
+            // An earlier request of this claim set the key, perhaps for the provisional ttl only.
             let renewed = self.renew_owner_key(claim).await.ok().flatten();
             return Ok(Verdict::Granted(renewed.unwrap_or(grant)));
         }
@@ -177,6 +178,7 @@ impl Redis {
     async fn take_back(&self, claim: &Claim) -> Result<(), StoreError> {
         let reply =
             self.run_on_owner_key(&SLOT_MIGRATION_RELEASE, &claim.resource, &claim.owner.reveal()).await;
+        // If this fails, the key is in the way for `PROVISIONAL_TTL` at the most.
         let message = "a grant could not be taken back while the cluster moved the slot of this resource";
         reply.map(drop).map_err(|_| unknown(message))
     }

@@ -59,6 +59,7 @@ impl Redis {
         }
         let waiter = self.listener.register(claim.clone());
         self.listener.start(&self.router, &claim.resource, &self.environment);
+        // If the subscription takes longer, this waiter polls.
         let timeout = self.environment.sleep(self.router.config().connect_timeout);
         first(self.listener.connected(&claim.resource), timeout).await;
         let slot_moves = match self.watch(claim, since, at_most).await? {
@@ -70,6 +71,7 @@ impl Redis {
             WatchReply::Watching => false,
             WatchReply::SlotMoves => true,
         };
+        // Scripts cannot publish while the slot moves: see `release_with_owner_key`.
         if slot_moves || !self.listener.is_connected(&claim.resource) {
             first(waiter.woken(), self.environment.sleep(POLL_WITHOUT_WAKEUPS)).await;
         } else {

@@ -160,6 +160,7 @@ impl NodeListener {
 
     async fn subscribe(&self, channel: &str) -> Result<(), StoreError> {
         let Subscriber { number, mut driver } = self.connection().await?;
+        // Another waiter may have subscribed to it before.
         if self.channels.state().by_name.get(channel).is_some_and(|channel| channel.subscribed) {
             return Ok(());
         }

@@ -228,6 +228,7 @@ impl RedisNode {
         let mut registers = Vec::new();
         while let Some(key) = keys.bytes()? {
             let key = String::from_utf8_lossy(&key).into_owned();
+            // Another program may have written a key with this prefix that names no resource.
             let Some(resource) = resource_of(&key).and_then(|key| Resource::from_key(key).ok()) else {
                 continue;
             };

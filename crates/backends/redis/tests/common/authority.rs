@@ -55,7 +55,7 @@ impl Authority {
         self.sign("good", "DNS:localhost,IP:127.0.0.1", 2)
     }
 
-    /// The URL url_option that makes a client trust it.
+    /// The URL option that makes a client trust it.
     pub(crate) fn url_option(&self) -> String {
         format!("ca_file={}", self.path("ca.pem").display())
     }
