@@ -117,7 +117,8 @@ local function take_over_lease(lease)
   return grant(after(ttl), lease.handovers + 1)
 end
 
--- Takes over from the predecessor: returns a grant if it held a lease, and nil if it had a place in the queue or nothing.
+-- Takes over from the predecessor: returns a grant if it held a lease, and nil if it had a place in the queue or
+-- nothing.
 local function take_over()
   local lease = lease_of(predecessor)
   if lease and not has(lease, 'k') and lease.weight >= weight then return take_over_lease(lease) end

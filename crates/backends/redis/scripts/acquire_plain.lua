@@ -1,11 +1,11 @@
 -- acquire, the plain case: 1 of 1, without a note, where nothing waits and nothing shares. ADR 0019.
 --
--- Put before resource.lua, with the same keys, arguments and replies as acquire.lua, and the id of the request as ARGV 17,
--- which it returns after the other fields. Every other case falls through to acquire.lua. This part never refuses a claim,
--- and writes nothing before it has decided.
+-- Put before resource.lua, with the same keys, arguments and replies as acquire.lua, and the id of the request as ARGV
+-- 17, which it returns after the other fields. Every other case falls through to acquire.lua. This part never refuses a
+-- claim, and writes nothing before it has decided.
 --
--- It grants as acquire.lua would, in fewer steps: the resource is free, or the holder hands over. The tests compare both.
--- `state` (KEYS 7) exists if there is anything but a plain holder; KEYS 9 is the tombstone of the owner.
+-- It grants as acquire.lua would, in fewer steps: the resource is free, or the holder hands over. The tests compare
+-- both. `state` (KEYS 7) exists if there is anything but a plain holder; KEYS 9 is the tombstone of the owner.
 
 if ARGV[5] == '1' and ARGV[6] == '1' and ARGV[11] == '' and redis.call('EXISTS', KEYS[7], KEYS[9]) == 0 then
   local value, predecessor = redis.pcall('GET', KEYS[1]), ARGV[14]

@@ -5,9 +5,9 @@
 -- KEYS  1 the lock of a resource (owner)
 -- ARGV  as in the file of each verb
 --
--- The lock is `owner|number|since|xattempt|length of who|who`, followed by the note, after an n, if there is one. Times are
--- in microseconds. The lock ends when its key expires. Any other value is the lock of another program.
--- The register is `number|owner`; the birth mark is `v1|set|size|gate in ms|run|durable|standing` (ADR 0016).
+-- The lock is `owner|number|since|xattempt|length of who|who`, followed by the note, after an n, if there is one. Times
+-- are in microseconds. The lock ends when its key expires. Any other value is the lock of another program. The register
+-- is `number|owner`; the birth mark is `v1|set|size|gate in ms|run|durable|standing` (ADR 0016).
 
 -- What stands for the remaining time of a key that does not expire: a year, in ms.
 local NO_EXPIRY = 31536000000

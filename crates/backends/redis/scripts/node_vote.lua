@@ -7,7 +7,8 @@
 -- 2. Refuse a ttl longer than the gate, and an owner or attempt with a tombstone.
 -- 3. Another owner has the lock: say who.
 -- 4. The same owner asks again: the same number, for the newest attempt.
--- 5. Accept the proposal, or the next number above all that were accepted here; store it in the register and in the lock.
+-- 5. Accept the proposal, or the next number above all that were accepted here; store it in the register and in the
+--    lock.
 --
 -- KEYS  1 owner  2 register  3 the birth mark  4 the tombstone of the owner  5 the tombstone of the attempt
 -- ARGV  1 vote, claim or join  2 owner  3 attempt  4 ttl ms  5 proposal  6 who  7 note, after an n; empty if none
@@ -36,8 +37,8 @@ if redis.call('EXISTS', KEYS[4], KEYS[5]) > 0 then return vote('buried') end
 local lock = read_lock()
 if lock and lock.owner ~= owner then return vote('held', describe(lock, now)) end
 
--- A lock belongs to the newest attempt of its owner: if an earlier attempt is executed late and then undone, the lock must
--- stay. Attempts are texts of one length, so they can be compared as texts.
+-- A lock belongs to the newest attempt of its owner: if an earlier attempt is executed late and then undone, the lock
+-- must stay. Attempts are texts of one length, so they can be compared as texts.
 if lock and lock.attempt > attempt then attempt = lock.attempt end
 
 -- The same claim asks again: the same number, with the remaining time.

@@ -69,8 +69,8 @@ local function record(id)
   return redis.pcall('XADD', KEYS[10], 'MAXLEN', '~', AUDIT_RECORDS, id, 'at', int(now_us), 'token', int(wanted), 'by',
     ARGV[6], 'why', ARGV[7], 'command', command, 'done', done and 1 or 0)
 end
--- The id is in microseconds, so that the records of several resources can be sorted. If the clock went back, such an id is
--- refused: then Redis chooses one after the last.
+-- The id is in microseconds, so that the records of several resources can be sorted. If the clock went back, such an id
+-- is refused: then Redis chooses one after the last.
 if type(record(int(now_us) .. '-*')) == 'table' then record('*') end
 redis.call('PEXPIRE', KEYS[10], AUDIT_MS)
 finish()

@@ -1,7 +1,7 @@
 -- release, the plain case: where nothing waits and nothing shares. ADR 0019.
 --
--- Put before resource.lua, with the same keys, arguments and replies as release.lua, and the id of the request as ARGV 7,
--- which it returns after the reply. Every other case falls through to release.lua.
+-- Put before resource.lua, with the same keys, arguments and replies as release.lua, and the id of the request as ARGV
+-- 7, which it returns after the reply. Every other case falls through to release.lua.
 --
 -- Compares and deletes the owner key. `state` (KEYS 7) exists if there is anything but a plain holder.
 

@@ -9,13 +9,13 @@
 --       5 line    zset    owner -> arrival number: the queue
 --       6 places  zset    owner -> end of its place in the queue
 --       7 state   hash    capacity, held (the weights in shares), version, arrivals, pause, extra, watched, until
---       8 watch   zset    client -> until when it wants to hear of any change
+--       8 watch   zset    client -> until when it is woken by any change
 --       9 grave   string  b (cancelled) or e (evicted): the tombstone of the owner of the claim
 -- ARGV  1 the key of the resource, for messages   2 the prefix of a client's channel
 -- Reply as in the file of each verb
 --
--- Times are of the server's clock: `since` in microseconds, ends in milliseconds, rounded up. What ends at t is over at t.
--- Keys are read before the first one is written, so an error of a wrong type has no effect.
+-- Times are of the server's clock: `since` in microseconds, ends in milliseconds, rounded up. What ends at t is over at
+-- t. Keys are read before the first one is written, so an error of a wrong type has no effect.
 --
 -- The marks of a holder:
 --   e  evicted: not renewed any more
@@ -26,8 +26,8 @@
 
 local OWNER, FENCE, SHARES, CLAIMS, LINE, PLACES, STATE, WATCH, GRAVE =
   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
--- How many waiters at the head of the queue are looked at; how many expired entries one call removes; how much longer than
--- their content keys live, in ms.
+-- How many waiters at the head of the queue are looked at; how many expired entries one call removes; how much longer
+-- than their content keys live, in ms.
 local WINDOW, SWEEP, SLACK, TEN_YEARS = 64, 500, 60000, 315360000000
 
 local clock = redis.call('TIME')
@@ -43,7 +43,7 @@ local function left(ends) return math.max(0, math.floor(ends - now)) end
 local capacity, held, version, arrivals, pause, extra, watched, keys_until
 local queue_length, share_count = 0, 0
 -- state_exists: `state` is stored.       dirty: `state` must be written.   fresh: a key may be new, without an expiry.
--- changed: clients that watch are told.  freed: capacity or a place became free, so waiters may be grantable.
+-- changed: clients that watch are woken. freed: capacity or a place became free, so waiters may be grantable.
 local state_exists, dirty, fresh, changed, freed = false, false, false, false, false
 -- Until when there is content in the keys: they must not expire before.
 local content_until = 0
@@ -167,8 +167,8 @@ local function set_client(owner, client)
   end
 end
 
--- Removes an owner from the queue; returns false if it was not there. With `wake_it` the waiter is woken, because it did
--- not ask for this itself.
+-- Removes an owner from the queue; returns false if it was not there. With `wake_it` the waiter is woken, because it
+-- did not ask for this itself.
 local function leave_queue(owner, wake_it)
   if not arrival_of(owner) then return false end
   if wake_it then wake(owner, redis.call('HGET', CLAIMS, owner) or '') end

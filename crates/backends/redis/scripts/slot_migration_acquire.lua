@@ -1,4 +1,5 @@
--- acquire while a cluster moves the slot: 1 of 1, on the owner key alone. The other keys may be on another node. ADR 0015.
+-- acquire while a cluster moves the slot: 1 of 1, on the owner key alone. The other keys may be on another node. ADR
+-- 0015.
 --
 -- KEYS  1 owner
 -- ARGV  1 owner  2 ttl ms  3 who  4 floor or 0  5 the lead of the epoch in microseconds  6 the last token, or 0

@@ -1,6 +1,7 @@
 -- renew while a cluster moves the slot: a holder of 1 of 1, on the owner key alone. ADR 0015.
 --
--- Its extras in other keys are not renewed; they live a minute longer than the lease did. A request to finish is not seen.
+-- Its extras in other keys are not renewed; they live a minute longer than the lease did. A request to finish is not
+-- seen.
 --
 -- KEYS  1 owner
 -- ARGV  1 owner  2 ttl ms

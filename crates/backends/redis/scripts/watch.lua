@@ -1,7 +1,7 @@
 -- wait: whether the claim should ask again. Put after resource.lua.
 --
--- A claim with a place in the queue is woken at this client from now on. For a claim without one, this client is told of
--- the next change of the resource.
+-- A claim with a place in the queue is woken at this client from now on. For a claim without one, this client is woken
+-- by the next change of the resource.
 --
 -- KEYS  1-9 as in resource.lua
 -- ARGV  3 client  4 owner  5 cursor  6 how long to watch at the most, in ms

@@ -1,14 +1,15 @@
 //! The verb `acquire`.
 //!
-//! 1. If the claim may queue and wake-ups are received, register it as a waiter. This comes before the request, so that no
-//!    wake-up between the reply and `wait` is missed.
-//! 2. Call `scripts/acquire.lua`: one round trip, whatever the verdict. The script tries the plain case first (ADR 0019).
+//! 1. If the claim may queue and wake-ups are received, register it as a waiter. This comes before the
+//!    request, so that no wake-up between the reply and `wait` is missed.
+//! 2. Call `scripts/acquire.lua`: one round trip, whatever the verdict. The script tries the plain case first
+//!    (ADR 0019).
 //! 3. If the cluster moves the slot of the resource, grant on the owner key alone, where that is possible
 //!    (`slot_migration.rs`).
 //! 4. If the claim got a place in the queue, keep its waiter for `wait`.
 //!
-//! With `replicas=` the same script runs on a connection of its own, followed by `WAIT`. If too few replicas acknowledge, the
-//! grant is released again, with a tombstone.
+//! With `replicas=` the same script runs on a connection of its own, followed by `WAIT`. If too few replicas
+//! acknowledge, the grant is released again, with a tombstone.
 
 use std::{borrow::Cow, time::Duration};
 
@@ -67,13 +68,15 @@ impl Redis {
         })
     }
 
-    /// The call of `scripts/acquire.lua`. `lead` is how far tokens are ahead of the server's clock, in microseconds.
+    /// The call of `scripts/acquire.lua`. `lead` is how far tokens are ahead of the server's clock, in
+    /// microseconds.
     fn acquire_call(&self, claim: &Claim, lead: u64) -> Cmd {
         let (owner, resource) = (claim.owner.reveal(), &claim.resource);
         let mut keys = Keys::of(resource);
         let mut call = script::ACQUIRE.call(10);
         keys.push_all(&mut call, &owner);
-        // Without a predecessor the script does not use the tenth key, but on a cluster it must be in the same slot.
+        // Without a predecessor the script does not use the tenth key, but on a cluster it must be in the
+        // same slot.
         let predecessor = claim.takes_over_from.map(|from| from.owner.reveal()).unwrap_or_default();
         call.arg(keys.tombstone(if predecessor.is_empty() { &owner } else { &predecessor }));
         self.push_common_arguments(&mut call, resource);

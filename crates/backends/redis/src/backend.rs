@@ -43,15 +43,15 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// Connects. A connection that is lost later is made anew by the next call that needs it.
+    /// Connects. If a connection is lost later, the next call makes a new one.
     ///
     /// # Cancel safety
     /// If this is dropped part-way, at most a connection is left, which the server closes.
     ///
     /// # Errors
-    /// `Unavailable` if the server does not answer or is a replica; `Denied` if it refuses the user or the password;
-    /// `Unsupported` if the server is too old, if it is a node of a cluster and the URL does not say so, or if the URL wants
-    /// TLS and this build has none.
+    /// `Unavailable` if the server does not answer or is a replica; `Denied` if it refuses the user or the
+    /// password; `Unsupported` if the server is too old, if it is a node of a cluster and the URL does not
+    /// say so, or if the URL wants TLS and this build has none.
     pub async fn connect(config: Config, environment: Arc<dyn Environment>) -> Result<Redis> {
         // From the secure source of randomness: two clients with one id would get each other's wake-ups.
         let mut id = [0; 8];
@@ -75,7 +75,8 @@ impl Redis {
         Ok(redis)
     }
 
-    /// A call of a script with the first nine keys of `scripts/resource.lua`. Further keys and the arguments follow.
+    /// A call of a script with the first nine keys of `scripts/resource.lua`. Further keys and the arguments
+    /// follow.
     pub(crate) fn call(&self, script: &Script, resource: &Resource, owner: &str, key_count: usize) -> Cmd {
         let mut call = script.call(key_count);
         Keys::of(resource).push_all(&mut call, owner);

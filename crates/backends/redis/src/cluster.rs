@@ -1,9 +1,10 @@
 //! A cluster: which node has which slot, since which epoch, and the connections to each node.
 //!
-//! The slot map may be out of date. A node that is asked for a slot that it does not have says where the slot is, and has
-//! done nothing (`cluster_router.rs`). So an old map costs a round trip, never an error. ADR 0014.
+//! The slot map may be out of date. A node that is asked for a slot that it does not have says where the slot
+//! is, and has done nothing (`cluster_router.rs`). So an old map costs a round trip, never an error.
+//! ADR 0014.
 //!
-//! The map is read anew when something speaks against it, and every [`CHECK_MAP_EVERY`].
+//! The map is read again when an error or a redirect contradicts it, and every [`CHECK_MAP_EVERY`].
 
 use std::{
     fmt,
@@ -25,7 +26,7 @@ use crate::{
     slot_map::{self, ClusterReport},
 };
 
-/// How often the map is read although nothing speaks against it: epochs are part of tokens.
+/// How often the map is read although nothing contradicts it: epochs are part of tokens.
 const CHECK_MAP_EVERY: Duration = Duration::from_secs(15);
 /// The least time between two checks of the map.
 const CHECK_PAUSE: Duration = Duration::from_millis(100);
@@ -37,7 +38,8 @@ const NO_NODE: u32 = u32::MAX;
 /// A server and the connections to it.
 #[derive(Debug)]
 pub(crate) struct Node {
-    /// The place in the list of nodes. It never changes, because it is the failure domain of the node's resources.
+    /// The place in the list of nodes. It never changes, because it is the failure domain of the node's
+    /// resources.
     pub(crate) number: u32,
     pub(crate) address: (String, u16),
     pub(crate) connections: Arc<Connections>,
@@ -70,7 +72,7 @@ pub(crate) struct Cluster {
     observer: OnceLock<Weak<dyn SlotObserver>>,
 }
 
-/// Is told when slots may have moved.
+/// Gets a call when slots may have moved.
 pub(crate) trait SlotObserver: Send + Sync {
     fn slots_moved(&self, cluster: &Cluster);
 }
@@ -123,7 +125,7 @@ impl Cluster {
         self.map.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the observer that is told when slots may have moved.
+    /// Sets the observer of moved slots.
     pub(crate) fn set_observer(&self, observer: Weak<dyn SlotObserver>) {
         let _ = self.observer.set(observer);
     }
@@ -176,7 +178,7 @@ impl Cluster {
         self.suspect_map();
     }
 
-    /// Something speaks against the map: it is read again soon.
+    /// Marks the map as possibly out of date: it is read again soon.
     pub(crate) fn suspect_map(&self) {
         self.map_suspected.notify_one();
     }
@@ -193,8 +195,8 @@ impl Cluster {
         }
     }
 
-    /// Asks several nodes at once and takes the report with the newest epoch, once a majority of them has replied: a node
-    /// that was cut off from the others still names the old primary.
+    /// Asks several nodes at once and takes the report with the newest epoch, once a majority of them has
+    /// replied: a node that was cut off from the others still names the old primary.
     async fn read_map(&self) -> Result<(), StoreError> {
         let mut errors = Vec::new();
         for some in self.candidates().chunks(ASKED_AT_ONCE) {
@@ -206,8 +208,8 @@ impl Cluster {
                 return Ok(());
             }
         }
-        let nobody = || unavailable("no node of the cluster is named in the URL");
-        Err(StoreError::most_specific(errors).unwrap_or_else(nobody))
+        let no_host = || unavailable("no node of the cluster is named in the URL");
+        Err(StoreError::most_specific(errors).unwrap_or_else(no_host))
     }
 
     /// The nodes that may know the slot map: those with slots, then replicas, then the hosts of the URL.
@@ -222,7 +224,8 @@ impl Cluster {
         candidates
     }
 
-    /// Reads the map from one random node that is connected, which is cheaper than [`read_map`](Cluster::read_map).
+    /// Reads the map from one random node that is connected, which is cheaper than
+    /// [`read_map`](Cluster::read_map).
     async fn check_map(&self) {
         let nodes = self.primaries();
         // A random start, so that the clients of a cluster do not all ask the same node.
@@ -274,7 +277,7 @@ impl Cluster {
     }
 }
 
-/// Checks the map when something speaks against it, and every [`CHECK_MAP_EVERY`].
+/// Checks the map when it may be out of date, and every [`CHECK_MAP_EVERY`].
 async fn keep_map_current(cluster: Weak<Cluster>, suspected: Arc<Notify>) {
     let Some(environment) = cluster.upgrade().map(|cluster| Arc::clone(&cluster.environment)) else { return };
     loop {

@@ -2,14 +2,16 @@
 //!
 //! 1. Send the call to the node that has the slot, according to the slot map.
 //! 2. `-MOVED`: the slot is at another node. Correct the map and send the call there.
-//! 3. `-ASK`: the slot is being moved and this key has already left. Send the call to the importing node, after `ASKING`.
-//! 4. `-TRYAGAIN`: the keys of the resource are on both nodes. Ask again for [`SLOT_MIGRATION_MAX`]; then the caller may do
-//!    with the owner key alone (`slot_migration.rs`).
-//! 5. No connection, or a node that is no primary any more: read the slot map anew, and try again until the timeout.
+//! 3. `-ASK`: the slot is being moved and this key has already left. Send the call to the importing node,
+//!    after `ASKING`.
+//! 4. `-TRYAGAIN`: the keys of the resource are on both nodes. Ask again for [`SLOT_MIGRATION_MAX`]; then the
+//!    caller may do with the owner key alone (`slot_migration.rs`).
+//! 5. No connection, or a node that is no primary any more: read the slot map again, and try again until the
+//!    timeout.
 //! 6. Any other error ends the call.
 //!
-//! In cases 2 to 5 the node has done nothing, so sending the call again repeats nothing. A call that may have been executed
-//! is never sent again from here.
+//! In cases 2 to 5 the node has done nothing, so sending the call again repeats nothing. A call that may have
+//! been executed is never sent again from here.
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -163,7 +165,7 @@ impl Cluster {
     /// Sends many calls, each to the node that has its slot. The replies are in the same order.
     ///
     /// 1. One pipeline to each node, all nodes at once.
-    /// 2. Calls whose node could not be reached: read the slot map anew, and send them once more.
+    /// 2. Calls whose node could not be reached: read the slot map again, and send them once more.
     /// 3. Calls that were redirected: follow each of them.
     pub(crate) async fn run_all(&self, script: Option<&Script>, calls: Vec<(u16, Cmd)>) -> Vec<Reply> {
         let began = self.environment.now();

@@ -82,8 +82,8 @@ impl Config {
     /// Reads a URL.
     ///
     /// - `redis://[user[:password]@]host[:port][/database][?option=value&…]`, and `rediss://` with TLS
-    /// - `redis+sentinel://[user[:password]@]host[:port],host…/service[/database][?…]`: the hosts are Sentinels, the
-    ///   user and password are the server's
+    /// - `redis+sentinel://[user[:password]@]host[:port],host…/service[/database][?…]`: the hosts are
+    ///   Sentinels, the user and password are the server's
     /// - `redis+cluster://[user[:password]@]host[:port],host…[?…]`: the hosts are some nodes of a cluster
     ///
     /// | option | values | default |

@@ -123,9 +123,9 @@ fn timeouts(config: &Config) -> AsyncConnectionConfig {
 
 /// Whether a server that timed out with TLS answers without TLS.
 ///
-/// A server without TLS reads the handshake as the beginning of a command and waits for the rest, so it shows only as a
-/// timeout. This second connection sends no login. It doubles the wait for a server that is stopped, but only on a
-/// connection that has already failed.
+/// A server without TLS reads the handshake as the beginning of a command and waits for the rest, so it shows
+/// only as a timeout. This second connection sends no login. It doubles the wait for a server that is
+/// stopped, but only on a connection that has already failed.
 async fn answers_without_tls(config: &Config, peer: Peer<'_>) -> bool {
     let Ok(client) = Client::open(peer.plain_address()) else { return false };
     client.get_multiplexed_async_connection_with_config(&timeouts(config)).await.is_ok()

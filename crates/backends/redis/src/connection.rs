@@ -1,10 +1,12 @@
 //! The connection to the primary that all calls of a client share.
 //!
-//! 1. [`Connections::get`] returns the shared connection, or makes it if there is none or the old one is dead.
-//! 2. A connection is dead if the driver says so, if its server is no longer the primary, or if something was sent and
-//!    nothing came back for longer than a reply may take.
-//! 3. A call is sent once. If its reply does not come, the effect is unknown, and the engine asks again with the same
-//!    owner token. The retries of the driver are not used: they repeat calls that may have been executed.
+//! 1. [`Connections::get`] returns the shared connection, or makes it if there is none or the old one is
+//!    dead.
+//! 2. A connection is dead if the driver says so, if its server is no longer the primary, or if something was
+//!    sent and nothing came back for longer than a reply may take.
+//! 3. A call is sent once. If its reply does not come, the effect is unknown, and the engine asks again with
+//!    the same owner token. The retries of the driver are not used: they repeat calls that may have been
+//!    executed.
 //!
 //! What is sent over a connection is in `request.rs`.
 
@@ -106,8 +108,8 @@ impl Connections {
 
     /// The shared connection, if there is one and it is not silent.
     ///
-    /// A network that drops packets reports no error, and the driver would wait for ever. So a connection is discarded
-    /// when a request was sent and nothing was received for longer than a reply may take.
+    /// A network that drops packets reports no error, and the driver would wait for ever. So a connection is
+    /// discarded when a request was sent and nothing was received for longer than a reply may take.
     pub(crate) fn live(&self) -> Option<Arc<Connection>> {
         let mut shared = self.shared();
         if shared.as_ref()?.is_silent(self.config.timeout) {
@@ -116,7 +118,8 @@ impl Connections {
         shared.clone()
     }
 
-    /// Connects. Behind Sentinel, while a failover leaves no primary, tries again for as long as a reply may take.
+    /// Connects. Behind Sentinel, while a failover leaves no primary, tries again for as long as a reply may
+    /// take.
     async fn open_when_primary_is_found(&self) -> Result<Connection, StoreError> {
         let until = self.environment.now().after(self.config.timeout);
         loop {
@@ -134,16 +137,16 @@ impl Connections {
 
     /// Opens a connection for one caller alone, as [`open`](Connections::open).
     ///
-    /// Behind Sentinel, while there is no primary, it waits for one like [`get`](Connections::get), and one caller
-    /// searches for all. Otherwise every call would fail at once, and the pauses of the engine between its attempts would
-    /// add up to seconds.
+    /// Behind Sentinel, while there is no primary, it waits for one like [`get`](Connections::get), and one
+    /// caller searches for all. Otherwise every call would fail at once, and the pauses of the engine between
+    /// its attempts would add up to seconds.
     pub(crate) async fn open_exclusive(&self, extra_timeout: Duration) -> Result<Connection, StoreError> {
         let generation = self.generation.load(Ordering::Relaxed);
         match self.open(extra_timeout).await {
             Err(error) if self.config.service.is_some() && error.is_connect() => {
                 self.discard_generation(generation);
-                // Connect to the address that was found, and do not ask the Sentinels again: a Sentinel that has not heard
-                // of the failover still names the old primary.
+                // Connect to the address that was found, and do not ask the Sentinels again: a Sentinel that
+                // does not know of the failover still names the old primary.
                 let found = self.get().await?;
                 self.open_at(found.address.clone(), found.generation, extra_timeout).await
             }
@@ -151,9 +154,11 @@ impl Connections {
         }
     }
 
-    /// Opens another connection to the primary. Replies on it may take `extra_timeout` longer than on the shared one.
+    /// Opens another connection to the primary. Replies on it may take `extra_timeout` longer than on the
+    /// shared one.
     pub(crate) async fn open(&self, extra_timeout: Duration) -> Result<Connection, StoreError> {
-        // Read before the search: if all connections are discarded meanwhile, this one must count as discarded too.
+        // Read before the search: if all connections are discarded meanwhile, this one must count as
+        // discarded too.
         let generation = self.generation.load(Ordering::Relaxed);
         let address = connect::find_primary(&self.config).await?;
         self.open_at(address, generation, extra_timeout).await
@@ -197,8 +202,8 @@ impl Connections {
         }
     }
 
-    /// A Sentinel says where the primary is. If that is another server with a later epoch, all connections are discarded:
-    /// the old primary may be alive and not know that it was replaced.
+    /// A Sentinel says where the primary is. If that is another server with a later epoch, all connections
+    /// are discarded: the old primary may be alive and not know that it was replaced.
     pub(crate) fn primary_is(&self, address: &ServerAddress) {
         let last = self.last_primary.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let Some(ours) = last else { return };
@@ -244,8 +249,8 @@ impl Connections {
         *self.shared() = None;
     }
 
-    /// As [`discard_all`](Connections::discard_all), unless another caller did that since this generation: the shared
-    /// connection may be a good one by now.
+    /// As [`discard_all`](Connections::discard_all), unless another caller did that since this generation:
+    /// the shared connection may be a good one by now.
     fn discard_generation(&self, generation: u64) {
         let next = generation + 1;
         let raised = self.generation.compare_exchange(generation, next, Ordering::Relaxed, Ordering::Relaxed);
@@ -274,7 +279,8 @@ impl Connection {
 
     /// How far tokens of this primary are ahead of its clock, in microseconds.
     ///
-    /// Each epoch adds a minute, so that tokens grow over a failover even if the clock of the new primary is behind.
+    /// Each epoch adds a minute, so that tokens grow over a failover even if the clock of the new primary is
+    /// behind.
     pub(crate) fn token_lead_micros(&self) -> u64 {
         self.epoch.load(Ordering::Relaxed).saturating_mul(EPOCH_MICROS)
     }
@@ -310,7 +316,8 @@ impl Connection {
         self.note_misdelivery(request_id::check_reply(id, reply, &self.address))
     }
 
-    /// Remembers it if a reply belonged to another request: from then on no reply of this connection is believed.
+    /// Remembers it if a reply belonged to another request: from then on no reply of this connection is
+    /// believed.
     pub(crate) fn note_misdelivery<T>(&self, outcome: Result<T, StoreError>) -> Result<T, StoreError> {
         if matches!(outcome, Err(StoreError::Misdelivered(_))) {
             self.misdelivered.store(true, Ordering::Relaxed);
@@ -343,7 +350,8 @@ struct PendingReply<'a> {
 }
 
 impl PendingReply<'_> {
-    /// The call ended with a reply or with this error. Anything but a timeout means that the server was heard of.
+    /// The call ended with a reply or with this error. Anything but a timeout means that the connection
+    /// is alive.
     fn ended(mut self, error: Option<&redis::RedisError>) {
         self.has_ended = true;
         if !error.is_some_and(redis::RedisError::is_timeout) {
@@ -353,8 +361,8 @@ impl PendingReply<'_> {
 }
 
 impl Drop for PendingReply<'_> {
-    /// If the call was cancelled, a missing reply does not prove that the connection is dead: the driver drops the reply
-    /// when it comes. But a call that had waited for long counts.
+    /// If the call was cancelled, a missing reply does not prove that the connection is dead: the driver
+    /// drops the reply when it comes. But a call that had waited for long counts.
     fn drop(&mut self) {
         let connection = self.connection;
         let was_last = connection.pending_replies.fetch_sub(1, Ordering::Relaxed) == 1;

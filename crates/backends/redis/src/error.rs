@@ -1,7 +1,8 @@
-//! [`StoreError`]: an error of Redis, of the driver or of the network, and how it becomes a [`leasehold_core::Error`].
+//! [`StoreError`]: an error of Redis, of the driver or of the network, and how it becomes a
+//! [`leasehold_core::Error`].
 //!
-//! An error of the server carries no request id. Why it is still believed where it says that nothing was done: see
-//! `request_id.rs`.
+//! An error of the server carries no request id. Why it is still believed where it says that nothing was
+//! done: see `request_id.rs`.
 
 use leasehold_core::{Effect, Error, ErrorKind};
 use redis::{ErrorKind as Driver, RedisError};
@@ -102,13 +103,14 @@ impl StoreError {
         }
     }
 
-    /// Whether the connection cannot be used any more: it is broken, or its server is not the primary or wants another
-    /// password.
+    /// Whether the connection cannot be used any more: it is broken, or its server is not the primary or
+    /// wants another password.
     pub(crate) fn breaks_connection(&self) -> bool {
         match self {
             StoreError::Command(error) => {
                 let other_server = matches!(code(error), Some("READONLY" | "NOAUTH" | "MASTERDOWN"));
-                // A timeout alone does not break a connection: `Connections::live` discards it when it stays silent.
+                // A timeout alone does not break a connection: `Connections::live` discards it when it stays
+                // silent.
                 let broken = matches!(error.kind(), Driver::Io | Driver::Parse) && !error.is_timeout();
                 other_server || broken || error.is_connection_dropped()
             }
@@ -117,7 +119,8 @@ impl StoreError {
         }
     }
 
-    /// If a command in this script is not permitted, adds the name of the command: Redis 7.0 gives only the line.
+    /// If a command in this script is not permitted, adds the name of the command: Redis 7.0 gives only the
+    /// line.
     pub(crate) fn in_script(self, script: &Script) -> StoreError {
         let StoreError::Command(source) = &self else { return self };
         let Some((what, place)) = source.detail().and_then(|detail| detail.split_once(" script: ")) else {
@@ -142,8 +145,8 @@ impl StoreError {
         StoreError::Translated(Error::new(kind, format!("cannot connect to {peer}: {what}")).because(source))
     }
 
-    /// The most useful of several errors. A refusal comes before an unavailable server, and that before a server that was
-    /// not reached at all.
+    /// The most useful of several errors. A refusal comes before an unavailable server, and that before a
+    /// server that was not reached at all.
     pub(crate) fn most_specific(errors: Vec<StoreError>) -> Option<StoreError> {
         let specificity = |error: &StoreError| {
             let error = error.clone().into_error();
@@ -176,7 +179,8 @@ fn code(error: &RedisError) -> Option<&str> {
     error.code()
 }
 
-/// Why there is no connection. A reply that cannot be understood may be a passing problem here, so it is `Unavailable`.
+/// Why there is no connection. A reply that cannot be understood may be a passing problem here, so it is
+/// `Unavailable`.
 fn connecting(source: &RedisError) -> (ErrorKind, String) {
     match interpret(source) {
         (ErrorKind::Corrupt, what, _) => (ErrorKind::Unavailable, what),
@@ -247,7 +251,8 @@ fn refusal(code: &str) -> Option<(ErrorKind, &'static str)> {
     })
 }
 
-/// How Redis 7.0 begins the error for a command in a script that is not permitted. It does not name the command.
+/// How Redis 7.0 begins the error for a command in a script that is not permitted. It does not name the
+/// command.
 const IN_A_SCRIPT: &str = "The user executing the script";
 
 fn not_permitted(detail: &str) -> String {
@@ -275,8 +280,8 @@ fn without_code(error: &RedisError) -> (ErrorKind, String, Effect) {
     }
 }
 
-/// Why TLS with the server failed, if that is what happened. ADR 0020: it is `Unavailable`, because a certificate can be
-/// renewed.
+/// Why TLS with the server failed, if that is what happened. ADR 0020: it is `Unavailable`, because a
+/// certificate can be renewed.
 #[cfg(feature = "tls")]
 fn tls_failure(error: &RedisError) -> Option<String> {
     use rustls::CertificateError as Certificate;
@@ -415,7 +420,7 @@ mod tests {
         let reported =
             |errors: Vec<StoreError>| StoreError::most_specific(errors).unwrap().into_error().to_string();
         assert!(reported(vec![refused(), loading(), silent()]).contains("password"));
-        assert!(reported(vec![loading(), silent().for_peer("someone")]).contains("loading"));
+        assert!(reported(vec![loading(), silent().for_peer("the primary")]).contains("loading"));
         assert!(reported(vec![silent()]).contains("no answer"));
         assert!(StoreError::most_specific(Vec::new()).is_none());
     }

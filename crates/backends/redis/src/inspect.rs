@@ -1,8 +1,8 @@
 //! The verb `inspect`: one resource, or a search over all keys with `SCAN`.
 //!
-//! `SCAN` returns keys in no order, and may return a key twice. So `list` and `audit` scan all keys for each page, sort what
-//! they find, and read the details of one page. The search for leaks does not sort: a page is some steps of the scan, and
-//! says where the next page goes on ([`ScanPosition`]).
+//! `SCAN` returns keys in no order, and may return a key twice. So `list` and `audit` scan all keys for each
+//! page, sort what they find, and read the details of one page. The search for leaks does not sort: a page is
+//! some steps of the scan, and says where the next page goes on ([`ScanPosition`]).
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -101,7 +101,8 @@ impl Redis {
         Ok(())
     }
 
-    /// Keys that do not expire. A page is some steps of a scan, so that one call does not scan a large server.
+    /// Keys that do not expire. A page is some steps of a scan, so that one call does not scan a large
+    /// server.
     async fn leaks(
         &self,
         pattern: &str,
@@ -253,7 +254,8 @@ impl ScanPosition {
         format!("{}@{}", self.cursor, self.node)
     }
 
-    /// The index of the node, and the cursor there. If the node has left the cluster, the next node from its start.
+    /// The index of the node, and the cursor there. If the node has left the cluster, the next node from its
+    /// start.
     fn find(self, nodes: &[Arc<Node>]) -> (usize, String) {
         match nodes.iter().position(|node| node.to_string() == self.node) {
             Some(index) => (index, self.cursor),

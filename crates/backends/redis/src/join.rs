@@ -21,8 +21,8 @@ pub(crate) async fn join_all<'a, T: Send>(futures: Vec<impl Future<Output = T> +
     outputs.into_iter().flatten().collect()
 }
 
-/// Resolves when `enough` futures have succeeded or all have ended, with the successes and the failures so far. The other
-/// futures are dropped.
+/// Resolves when `enough` futures have succeeded or all have ended, with the successes and the failures so
+/// far. The other futures are dropped.
 pub(crate) async fn join_until<'a, T: Send, E: Send>(
     futures: Vec<impl Future<Output = Result<T, E>> + Send + 'a>,
     enough: usize,

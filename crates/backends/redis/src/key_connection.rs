@@ -20,8 +20,8 @@ use crate::{
     slot::slot_of_key,
 };
 
-/// A connection to the server that has a key. It is made as the backend makes its own: with the same logins, TLS and
-/// timeouts, to the primary behind Sentinel, or to the node of the cluster.
+/// A connection to the server that has a key. It is made as the backend makes its own: with the same logins,
+/// TLS and timeouts, to the primary behind Sentinel, or to the node of the cluster.
 #[doc(hidden)]
 pub struct KeyConnection {
     driver: MultiplexedConnection,

@@ -1,4 +1,5 @@
-//! The names of keys and channels. All keys of a resource share one hash tag, so that they are in one slot of a cluster.
+//! The names of keys and channels. All keys of a resource share one hash tag, so that they are in one slot of
+//! a cluster.
 
 use leasehold_core::{OwnerToken, Resource};
 use redis::Cmd;
@@ -14,8 +15,8 @@ pub(crate) const REGISTER: &str = ":register";
 /// The prefix of the channel of a client; the id of the client follows.
 pub(crate) const WAKEUP_CHANNEL_PREFIX: &str = "lock:v1:wake:";
 
-/// The suffixes of the keys that every script on one resource takes, in the order of `scripts/resource.lua`. The tombstone
-/// of the owner is the ninth key.
+/// The suffixes of the keys that every script on one resource takes, in the order of `scripts/resource.lua`.
+/// The tombstone of the owner is the ninth key.
 const RESOURCE_KEYS: [&str; 8] =
     [OWNER, ":fence", ":shares", ":claims", ":line", ":places", ":state", ":watch"];
 const AUDIT: &str = ":audit";
@@ -26,7 +27,8 @@ pub(crate) const KEY_TYPES: [&str; 10] =
 
 /// The keys of one resource: `lock:v1:{acme:report/42}:owner` and so on.
 ///
-/// One buffer holds the common part, and each method writes its suffix behind it, so that a call allocates once.
+/// One buffer holds the common part, and each method writes its suffix behind it, so that a call allocates
+/// once.
 #[derive(Debug)]
 pub(crate) struct Keys {
     buffer: String,
@@ -71,8 +73,8 @@ impl Keys {
         self.with_suffix(AUDIT)
     }
 
-    /// The prefix of the channel of a client on a cluster. It is in the slot of the resource, because a script may publish
-    /// only in the slot of its keys.
+    /// The prefix of the channel of a client on a cluster. It is in the slot of the resource, because a
+    /// script may publish only in the slot of its keys.
     pub(crate) fn wakeup_channel_prefix(&mut self) -> &str {
         self.with_suffix(":wake:")
     }

@@ -1,11 +1,12 @@
 //! Leases in Redis: on one server, behind Sentinel, or on a cluster.
 //!
-//! Every verb is one script, which the server runs in one step ([`scripts/`](https://github.com/leasehold/leasehold)).
-//! Redis acknowledges a write before its replicas have it, so this is
-//! [best effort](leasehold_core::Guarantee::BestEffort): a failover can grant a resource twice. Tokens keep growing through a
-//! failover; check them where the effect happens.
+//! Every verb is one script, which the server runs in one step
+//! ([`scripts/`](https://github.com/leasehold/leasehold)). Redis acknowledges a write before its replicas
+//! have it, so this is [best effort](leasehold_core::Guarantee::BestEffort): a failover can grant a resource
+//! twice. Tokens keep growing through a failover; check them where the effect happens.
 //!
-//! [`RedisNode`] is one server of several that know nothing of each other: a node of a quorum, for `redlock://`.
+//! [`RedisNode`] is one server of several that know nothing of each other: a node of a quorum, for
+//! `redlock://`.
 //!
 //! | module | what it holds |
 //! |---|---|

@@ -1,17 +1,19 @@
 //! Receives wake-ups from Redis.
 //!
-//! Each client has one subscription, to the channel `lock:v1:wake:<client id>`. A script that lets a waiter move publishes
-//! `<owner>|<resource>` there; a script that changes what other clients watch publishes `*|<resource>`.
+//! Each client has one subscription, to the channel `lock:v1:wake:<client id>`. A script that lets a waiter
+//! move publishes `<owner>|<resource>` there; a script that changes what other clients watch publishes
+//! `*|<resource>`.
 //!
 //! A message can be lost with the connection. Therefore:
 //! 1. When the subscription breaks, every waiter is woken and asks again.
 //! 2. Until the next subscription is confirmed, `is_connected` is false and waiters poll twice a second.
 //! 3. No waiter sleeps longer than its `at_most`, whatever happens here.
 //!
-//! For the same reason the messages need no request id (ADR 0033): a wrong one wakes a waiter, which then asks, and a missing
-//! one leaves a waiter asleep until its time is up.
+//! For the same reason the messages need no request id (ADR 0033): a wrong one wakes a waiter, which then
+//! asks, and a missing one leaves a waiter asleep until its time is up.
 //!
-//! On a cluster there is one subscription for each shard and one channel for each resource: see `shard_listener.rs`.
+//! On a cluster there is one subscription for each shard and one channel for each resource: see
+//! `shard_listener.rs`.
 
 use std::{
     sync::{
@@ -46,7 +48,8 @@ use crate::{
 /// How often a subscription that receives nothing is checked with a `PING`.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(5);
 
-/// The longest pause before the Sentinels are asked again for a primary to subscribe at. Meanwhile waiters poll.
+/// The longest pause before the Sentinels are asked again for a primary to subscribe at. Meanwhile waiters
+/// poll.
 const FIND_PRIMARY_EVERY: Duration = Duration::from_millis(300);
 
 /// A waiter of this client. Dropping it removes it from the registry.
@@ -86,7 +89,8 @@ pub(crate) struct ShardSubscription {
 }
 
 impl ResourceState for ShardSubscription {
-    /// A subscription outlives its waiters: the next waiter finds it open. The shard listener ends it when it stays unused.
+    /// A subscription outlives its waiters: the next waiter finds it open. The shard listener ends it when it
+    /// stays unused.
     fn is_needed(&self) -> bool {
         self.node.is_some()
     }
@@ -110,8 +114,8 @@ impl WakeupListener {
         &self.state.client_id
     }
 
-    /// Makes sure that wake-ups for this resource are subscribed to, or soon will be. Nothing is subscribed to before the
-    /// first waiter.
+    /// Makes sure that wake-ups for this resource are subscribed to, or soon will be. Nothing is subscribed
+    /// to before the first waiter.
     pub(crate) fn start(&self, router: &Router, resource: &Resource, environment: &Arc<dyn Environment>) {
         if let (Some(shards), Some(cluster)) = (&self.shards, router.cluster()) {
             if !self.is_connected(resource) {
@@ -128,7 +132,8 @@ impl WakeupListener {
         Arc::downgrade(&self.state)
     }
 
-    /// Resolves when wake-ups for this resource are received. The caller must have registered a waiter for it.
+    /// Resolves when wake-ups for this resource are received. The caller must have registered a waiter for
+    /// it.
     pub(crate) async fn connected(&self, resource: &Resource) {
         if self.shards.is_none() {
             let mut connected = self.state.connected.subscribe();
@@ -169,7 +174,8 @@ impl WakeupListener {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps the waiter of a claim that has a place in the queue, until [`take_pending`](WakeupListener::take_pending).
+    /// Keeps the waiter of a claim that has a place in the queue, until
+    /// [`take_pending`](WakeupListener::take_pending).
     pub(crate) fn keep_pending(&self, waiter: Waiter, since: Cursor, now: Timestamp, place_ttl: Duration) {
         waiter.has_place();
         self.pending().keep(waiter, since, now, place_ttl);
@@ -206,7 +212,8 @@ impl ListenerState {
         &self.client_id
     }
 
-    /// The channel of this resource is subscribed at this node. If nobody waits any more, `take_unused` finds it later.
+    /// The channel of this resource is subscribed at this node. If no claim waits any more, `take_unused` finds
+    /// it later.
     pub(crate) fn subscription_confirmed(&self, resource: &str, node: u32) {
         self.waiters.update_or_insert(resource, |waiters| {
             waiters.state.node = Some(node);
@@ -214,7 +221,8 @@ impl ListenerState {
         });
     }
 
-    /// The subscription of this resource at this node has ended: wakes its waiters. Returns false if there was none.
+    /// The subscription of this resource at this node has ended: wakes its waiters. Returns false if there
+    /// was none.
     pub(crate) fn subscription_ended(&self, resource: &str, node: u32) -> bool {
         let ended = self.waiters.update(resource, |waiters| {
             let was_here = waiters.state.node == Some(node);
@@ -237,7 +245,7 @@ impl ListenerState {
         });
     }
 
-    /// The resources that are subscribed at this node although nobody waits. They are forgotten.
+    /// The resources that are subscribed at this node although no claim waits. They are removed.
     pub(crate) fn take_unused(&self, node: u32) -> Vec<String> {
         let mut unused = Vec::new();
         self.waiters.update_all(|resource, waiters| {
@@ -308,8 +316,8 @@ async fn receive(
     mut messages: mpsc::UnboundedReceiver<PushInfo>,
     environment: &Arc<dyn Environment>,
 ) -> Option<()> {
-    // No waiter misses anything here: one that registered before was woken when the last subscription was lost, and one
-    // that registered since asks the server after this, or polls.
+    // No waiter misses anything here: one that registered before was woken when the last subscription was
+    // lost, and one that registered since asks the server after this, or polls.
     state.upgrade()?.connected.send_replace(true);
     loop {
         // This future keeps the state alive for one heartbeat at the most. Then a dropped client is noticed.

@@ -20,8 +20,9 @@ const HOLDER_CHANGES_MAX: u32 = 16;
 impl Redis {
     /// Carries out a command.
     ///
-    /// An immediate eviction writes the tombstone of the holder, whose key has to be named in the call. The client does not
-    /// know the holder, so the script replies with its owner token first, and the call is repeated with it.
+    /// An immediate eviction writes the tombstone of the holder, whose key has to be named in the call. The
+    /// client does not know the holder, so the script replies with its owner token first, and the call is
+    /// repeated with it.
     pub(crate) async fn try_order(&self, command: &OperatorCommand) -> Result<CommandOutcome, StoreError> {
         let number = match command.action {
             OperatorAction::Ask { within } => millis(within),
@@ -40,8 +41,8 @@ impl Redis {
             call.arg(&command.by).arg(&command.why).arg(command.action.as_str()).arg(number);
             let reply = self.router.run(&command.resource, &script::ORDER, &|_| Cow::Borrowed(&call)).await;
             // The owner only names a tombstone in the search for a key of a wrong type. Here there is none.
-            let nobody = OwnerToken::from_bytes([0; 16]);
-            let claim = ClaimRef { resource: command.resource.clone(), owner: nobody };
+            let no_owner = OwnerToken::from_bytes([0; 16]);
+            let claim = ClaimRef { resource: command.resource.clone(), owner: no_owner };
             let mut fields = Fields::of(self.name_wrong_type(claim, reply).await?)?;
             match fields.text()?.as_str() {
                 "done" => return Ok(CommandOutcome::Done),

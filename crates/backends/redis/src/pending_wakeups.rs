@@ -1,7 +1,8 @@
 //! Wake-ups that arrive for a claim after its `acquire` and before its `wait`.
 //!
-//! `acquire` registers the claim as a waiter before it asks the server. If the claim gets a place in the queue, that waiter
-//! is kept here until `wait` takes it. So `wait` needs no question to the server whether it missed a wake-up.
+//! `acquire` registers the claim as a waiter before it asks the server. If the claim gets a place in the
+//! queue, that waiter is kept here until `wait` takes it. So `wait` needs no question to the server whether
+//! it missed a wake-up.
 
 use std::{collections::HashMap, time::Duration};
 

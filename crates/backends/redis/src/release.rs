@@ -1,5 +1,5 @@
-//! The verb `release`: gives up a lease or a place in the queue. One round trip; the script tries the plain case first
-//! (ADR 0019).
+//! The verb `release`: gives up a lease or a place in the queue. One round trip; the script tries the plain
+//! case first (ADR 0019).
 
 use std::borrow::Cow;
 

@@ -1,9 +1,9 @@
 //! The verb `renew`, for a batch of claims.
 //!
-//! 1. Requests without a note, in the hope that they hold the whole of capacity 1 with nothing special about them:
-//!    `scripts/renew.lua`, up to [`RENEWED_AT_ONCE`] in one script call.
-//! 2. The others, and those that `renew.lua` leaves to a closer look: `scripts/renew_one.lua`, one call each, all in one
-//!    pipeline.
+//! 1. Requests without a note, in the hope that they hold the whole of capacity 1 with nothing special about
+//!    them: `scripts/renew.lua`, up to [`RENEWED_AT_ONCE`] in one script call.
+//! 2. The others, and those that `renew.lua` leaves to a closer look: `scripts/renew_one.lua`, one call each,
+//!    all in one pipeline.
 //! 3. On a cluster, those whose slot is being moved: on the owner key alone (`slot_migration.rs`).
 //!
 //! With `replicas=` every request is a `renew_one.lua` on an exclusive connection, followed by `WAIT`.
@@ -30,7 +30,7 @@ use crate::{
     script::{RENEW, RENEW_ONE},
 };
 
-/// How many plain renewals one script call makes. The server serves nobody else meanwhile.
+/// How many plain renewals one script call makes. The server serves no other client meanwhile.
 const RENEWED_AT_ONCE: usize = 64;
 
 /// The outcome of each request of a batch; `None` while it is not known.
@@ -63,8 +63,8 @@ impl Redis {
         outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(missing)).collect()
     }
 
-    /// Renews with acknowledgements. A renewal that too few replicas have does not count: its effect is unknown, and the
-    /// deadline stays where it was.
+    /// Renews with acknowledgements. A renewal that too few replicas have does not count: its effect is
+    /// unknown, and the deadline stays where it was.
     async fn renew_replicated(&self, requests: &[RenewRequest]) -> Vec<Result<Renewal, StoreError>> {
         let check = |request: &RenewRequest| self.check_note(request.note.as_deref());
         let mut outcomes: Vec<Result<Renewal, StoreError>> = requests
@@ -73,7 +73,8 @@ impl Redis {
             .collect();
         let valid = (0..requests.len()).filter(|&index| check(&requests[index]).is_none()).collect();
         self.renew_on_nodes(requests, valid, &mut outcomes).await;
-        // A node that does not have the slot has done nothing, and has said which node has it: ask that one, once.
+        // A node that does not have the slot has done nothing, and has named the node that has it: ask there,
+        // once.
         let is_redirected =
             |outcome: &Result<_, StoreError>| matches!(outcome, Err(error) if error.redirect().is_some());
         let redirected: Vec<usize> =
@@ -143,7 +144,8 @@ impl Redis {
         let plain: Vec<usize> = (0..requests.len())
             .filter(|&index| outcomes[index].is_none() && is_plain(&requests[index]))
             .collect();
-        // ADR 0014: on a cluster the keys of a script must be in one slot; while that slot moves, even those fail.
+        // ADR 0014: on a cluster the keys of a script must be in one slot; while that slot moves, even those
+        // fail.
         let at_once = if self.router.cluster().is_some() { 1 } else { RENEWED_AT_ONCE };
         let groups: Vec<&[usize]> = plain.chunks(at_once).collect();
         let call = |group: &&[usize]| (&requests[group[0]].resource, plain_renew_call(requests, group));
@@ -184,7 +186,8 @@ impl Redis {
     }
 }
 
-/// The owners that occur more than once in a batch. Their requests are carried out one by one, in the order of the batch.
+/// The owners that occur more than once in a batch. Their requests are carried out one by one, in the order
+/// of the batch.
 fn repeated_owners(requests: &[RenewRequest]) -> HashSet<OwnerToken> {
     let mut seen = HashSet::with_capacity(requests.len());
     requests.iter().map(|request| request.owner).filter(|owner| !seen.insert(*owner)).collect()

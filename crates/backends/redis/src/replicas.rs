@@ -1,19 +1,22 @@
 //! Grants and renewals that replicas acknowledge before they count (`replicas=`).
 //!
-//! 1. Take a connection for this call alone: `WAIT` counts the writes of its own connection and blocks that connection.
+//! 1. Take a connection for this call alone: `WAIT` counts the writes of its own connection and blocks that
+//!    connection.
 //! 2. Before a grant, if it is in doubt, wait until enough replicas follow the primary.
 //! 3. Send one pipeline: a small write, the scripts, `WAIT`, and a `PING` with a request id.
 //! 4. Compare the number that `WAIT` returns with the number of replicas that are needed.
 //!
-//! The small write is there because a call may write nothing (a claim that is already granted). `WAIT` would then return at
-//! once, although no replica has acknowledged anything.
+//! The small write is there because a call may write nothing (a claim that is already granted). `WAIT` would
+//! then return at once, although no replica has acknowledged anything.
 //!
-//! The reply of `WAIT` carries no request id, so it stands between the reply of the last script and that of the `PING`, which
-//! do (`request_id.rs`). A pool that spreads the commands of one client over several connections makes `WAIT` worthless.
+//! The reply of `WAIT` carries no request id, so it stands between the reply of the last script and that of
+//! the `PING`, which do (`request_id.rs`). A pool that spreads the commands of one client over several
+//! connections makes `WAIT` worthless.
 //!
-//! Step 2 is there because after a failover the new primary has no replicas for a while: each must ask it for the writes that
-//! it lacks, and for a full copy Redis waits 5 s before it begins. A grant in that time would be written, waited for in vain
-//! and released again. So it is done on a new connection, and after a write that too few replicas acknowledged.
+//! Step 2 is there because after a failover the new primary has no replicas for a while: each must ask it for
+//! the writes that it lacks, and for a full copy Redis waits 5 s before it begins. A grant in that time would
+//! be written, waited for in vain and released again. So it is done on a new connection, and after a write
+//! that too few replicas acknowledged.
 
 use std::{
     sync::{
@@ -84,8 +87,8 @@ impl ExclusiveConnections {
         }
     }
 
-    /// If it is in doubt, waits until enough replicas follow the primary: for as long as a reply may take. After that it is
-    /// an error without effect.
+    /// If it is in doubt, waits until enough replicas follow the primary: for as long as a reply may take.
+    /// After that it is an error without effect.
     pub(crate) async fn wait_for_replicas(
         &self,
         connection: &Arc<Connection>,
@@ -196,8 +199,8 @@ impl ExclusiveConnections {
 
 /// How many replicas follow the primary.
 ///
-/// If the user may not ask for `ROLE`, returns `needed`: `WAIT` will tell. If the user may not `WAIT`, returns that error now:
-/// waiting for replicas cannot change it.
+/// If the user may not ask for `ROLE`, returns `needed`: `WAIT` will tell. If the user may not `WAIT`,
+/// returns that error now: waiting for replicas cannot change it.
 async fn count_replicas(
     connection: &Arc<Connection>,
     connections: &Connections,
@@ -224,8 +227,8 @@ pub(crate) struct ReplicatedWrite {
 }
 
 impl ReplicatedWrite {
-    /// How many replicas have it. If that is not enough, a function that makes the error, for when the caller knows the
-    /// effect.
+    /// How many replicas have it. If that is not enough, a function that makes the error, for when the caller
+    /// knows the effect.
     pub(crate) fn acknowledged(&self) -> Result<u32, impl FnOnce(Effect) -> StoreError> {
         let why = match &self.acks {
             Ok(acks) if *acks >= self.needed => return Ok(*acks),

@@ -109,7 +109,8 @@ impl Fields {
     }
 
     pub(crate) fn text(&mut self) -> Read<String> {
-        // Lossy, because the scripts cut the value of a foreign lock at 200 bytes, perhaps within a character.
+        // Lossy, because the scripts cut the value of a foreign lock at 200 bytes, perhaps within a
+        // character.
         Ok(String::from_utf8_lossy(&self.bytes()?.unwrap_or_default()).into_owned())
     }
 

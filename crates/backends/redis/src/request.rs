@@ -1,7 +1,8 @@
-//! Sends scripts and commands over a connection, and checks which request each reply belongs to (`request_id.rs`).
+//! Sends scripts and commands over a connection, and checks which request each reply belongs to
+//! (`request_id.rs`).
 //!
-//! Scripts are called by their digest. A server that was restarted does not know the digest and replies `NOSCRIPT`, without
-//! effect; the call is then repeated with the source of the script.
+//! Scripts are called by their digest. A server that was restarted does not know the digest and replies
+//! `NOSCRIPT`, without effect; the call is then repeated with the source of the script.
 
 use std::sync::Arc;
 
@@ -24,8 +25,8 @@ impl Connections {
         self.run_with_id(connection, script, &call, id).await
     }
 
-    /// Calls a script whose call contains this id. The repetition after `NOSCRIPT` has the same id: it is the same request,
-    /// and a reply to either of the two tells what became of it.
+    /// Calls a script whose call contains this id. The repetition after `NOSCRIPT` has the same id: it is the
+    /// same request, and a reply to either of the two tells what became of it.
     async fn run_with_id(
         &self,
         connection: &Arc<Connection>,
@@ -121,10 +122,11 @@ impl Connections {
         connection.note_misdelivery(bracket.unwrap(replies, &connection.address))
     }
 
-    /// Calls a script, or sends a command if there is no script, at the node that imports the slot (after `-ASK`).
+    /// Calls a script, or sends a command if there is no script, at the node that imports the slot (after
+    /// `-ASK`).
     ///
-    /// The source of the script is sent along, because that node may not know it and a repetition would need a second
-    /// `ASKING`.
+    /// The source of the script is sent along, because that node may not know it and a repetition would need
+    /// a second `ASKING`.
     pub(crate) async fn run_asking(
         &self,
         connection: &Arc<Connection>,

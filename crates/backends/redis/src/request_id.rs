@@ -1,20 +1,22 @@
 //! How a reply proves which request it belongs to. ADR 0033.
 //!
-//! Redis and its driver match replies to requests by their order on a connection. A pool or a proxy in between can break
-//! that order: it can deliver an old reply again, every reply twice, or the reply of another client.
+//! Redis and its driver match replies to requests by their order on a connection. A pool or a proxy in
+//! between can break that order: it can deliver an old reply again, every reply twice, or the reply of
+//! another client.
 //!
-//! - **Scripts**: every call has a [`RequestId`] as its last argument, and every script returns it after the fields of its
-//!   reply. Errors that our scripts return (`LIMIT`, `FLOOR`, `CORRUPT`) are such a field.
-//! - **Errors of the server itself** (`-LOADING`, `-MOVED`, `-NOSCRIPT`, …) cannot carry an id. They are believed, because
-//!   none of them is a grant, a renewal or a release, and a wrong one breaks no promise:
-//!   - a grant that its client does not know of ends with its ttl, or is found again by asking with the same owner token;
+//! - **Scripts**: every call has a [`RequestId`] as its last argument, and every script returns it after the
+//!   fields of its reply. Errors that our scripts return (`LIMIT`, `FLOOR`, `CORRUPT`) are such a field.
+//! - **Errors of the server itself** (`-LOADING`, `-MOVED`, `-NOSCRIPT`, …) cannot carry an id. They are
+//!   believed, because none of them is a grant, a renewal or a release, and a wrong one breaks no promise:
+//!   - a grant that its client does not know of ends with its ttl, or is found again by asking with the same
+//!     owner token;
 //!   - a renewal that failed leaves the deadline where it was;
 //!   - a release that failed is repeated;
-//!   - following `-MOVED` or repeating after `-NOSCRIPT` repeats a verb that may be repeated. (An operator's command without
-//!     a token may then be carried out twice.)
-//! - **Plain commands** cannot return an id. They are sent between two `PING id` in one pipeline ([`PingBracket`]). If both
-//!   ids come back in their places, so do the replies between them. This proves the order, not each reply, so no grant
-//!   depends on it alone.
+//!   - following `-MOVED` or repeating after `-NOSCRIPT` repeats a verb that may be repeated. (An operator's
+//!     command without a token may then be carried out twice.)
+//! - **Plain commands** cannot return an id. They are sent between two `PING id` in one pipeline
+//!   ([`PingBracket`]). If both ids come back in their places, so do the replies between them. This proves
+//!   the order, not each reply, so no grant depends on it alone.
 
 use std::fmt;
 
@@ -25,8 +27,8 @@ use crate::error::StoreError;
 
 /// Request ids with a random start.
 ///
-/// The start is from the secure source of randomness: several clients may use the same seed for jitter, and must not get
-/// the same ids.
+/// The start is from the secure source of randomness: several clients may use the same seed for jitter, and
+/// must not get the same ids.
 pub(crate) fn new_request_ids(environment: &dyn Environment) -> RequestIds {
     let mut start = [0; 8];
     environment.fill(&mut start);
@@ -51,8 +53,8 @@ pub(crate) fn check_reply(
     }
 }
 
-/// Checks the outcome of a call that was sent with the source of its script. The server knows that script, so a
-/// `NOSCRIPT` is the reply to another request.
+/// Checks the outcome of a call that was sent with the source of its script. The server knows that script, so
+/// a `NOSCRIPT` is the reply to another request.
 pub(crate) fn expect_known_script<T>(
     id: RequestId,
     outcome: Result<T, StoreError>,
@@ -61,7 +63,8 @@ pub(crate) fn expect_known_script<T>(
     outcome.map_err(|error| if error.is_no_script() { misdelivered(id, server) } else { error })
 }
 
-/// Whether our scripts return this error. They return it beside an id, so without an id it belongs to another request.
+/// Whether our scripts return this error. They return it beside an id, so without an id it belongs to another
+/// request.
 fn is_error_of_our_scripts(code: &str) -> bool {
     matches!(code, "LIMIT" | "FLOOR" | "CORRUPT")
 }
@@ -109,7 +112,8 @@ impl PingBracket {
 
     /// The replies between the two, if both ids are in their places.
     ///
-    /// A server that refuses the `PING` (it is loading, or the user may not) refuses every command: its error is returned.
+    /// A server that refuses the `PING` (it is loading, or the user may not) refuses every command: its error
+    /// is returned.
     pub(crate) fn unwrap(
         &self,
         mut replies: Vec<Value>,

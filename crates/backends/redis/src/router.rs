@@ -1,4 +1,5 @@
-//! Sends a call to the server that has its resource: the one server, or the node of the cluster that has its slot.
+//! Sends a call to the server that has its resource: the one server, or the node of the cluster that has its
+//! slot.
 //!
 //! How redirects of a cluster are followed is in `cluster_router.rs`.
 
@@ -19,7 +20,8 @@ use crate::{
 /// The outcome of one call.
 pub(crate) type Reply = Result<Value, StoreError>;
 
-/// Makes the call for a node. The argument is how far the tokens of that node are ahead of its clock, in microseconds.
+/// Makes the call for a node. The argument is how far the tokens of that node are ahead of its clock, in
+/// microseconds.
 pub(crate) type MakeCall<'a> = &'a (dyn Fn(u64) -> Cow<'a, Cmd> + Send + Sync);
 
 /// Knows which server has which resource.
@@ -93,7 +95,8 @@ impl Router {
         }
     }
 
-    /// Sends many calls of one script, or many commands, each on one resource. The replies are in the same order.
+    /// Sends many calls of one script, or many commands, each on one resource. The replies are in the same
+    /// order.
     pub(crate) async fn run_all(&self, script: Option<&Script>, calls: Vec<(&Resource, Cmd)>) -> Vec<Reply> {
         match self {
             Router::Single(node) => {
@@ -106,8 +109,8 @@ impl Router {
         }
     }
 
-    /// For callers that call a node themselves: whether to ask [`Router::node`] again after this error. Waits if the
-    /// cluster needs time.
+    /// For callers that call a node themselves: whether to ask [`Router::node`] again after this error. Waits
+    /// if the cluster needs time.
     pub(crate) async fn should_retry(
         &self,
         resource: &Resource,

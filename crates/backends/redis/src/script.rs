@@ -27,13 +27,14 @@ macro_rules! scripts {
     };
 }
 
-// Every script returns the id of the request, its last argument, after the fields of its reply (`request_id.rs`). The files
-// of a script are the body of a function, and `request_id.lua` adds the id to the result of that function, so that no
-// `return` can forget it. The file in brackets is the plain case (ADR 0019). It comes before the function and adds the id
-// itself: creating the function would cost a plain call a tenth of its time.
+// Every script returns the id of the request, its last argument, after the fields of its reply
+// (`request_id.rs`). The files of a script are the body of a function, and `request_id.lua` adds the id to
+// the result of that function, so that no `return` can forget it. The file in brackets is the plain case
+// (ADR 0019). It comes before the function and adds the id itself: creating the function would cost a plain call a
+// tenth of its time.
 //
-// `allow-oom`: when the memory of the server is full, holders can still renew and release. `acquire` is refused then, before
-// it has done anything.
+// `allow-oom`: when the memory of the server is full, holders can still renew and release. `acquire` is
+// refused then, before it has done anything.
 scripts! {
     ACQUIRE: "", ["../scripts/acquire_plain.lua"], "../scripts/resource.lua", "../scripts/acquire.lua";
     RENEW: " flags=allow-oom", [], "../scripts/renew.lua";
@@ -61,7 +62,8 @@ impl Script {
 
     /// A call by digest. The keys and the arguments follow.
     pub(crate) fn call(&self, key_count: usize) -> Cmd {
-        // Room for 20 arguments and for keys of 72 bytes: enough for most calls, and still a small allocation.
+        // Room for 20 arguments and for keys of 72 bytes: enough for most calls, and still a small
+        // allocation.
         let mut command = Cmd::with_capacity(20 + key_count, 72 * (3 + key_count));
         command.arg("EVALSHA").arg(&self.digest).arg(key_count);
         command
@@ -75,7 +77,8 @@ impl Script {
         (!names.is_empty()).then(|| names.join(" or "))
     }
 
-    /// The same call with the source of the script instead of its digest. After it the server knows the digest.
+    /// The same call with the source of the script instead of its digest. After it the server knows the
+    /// digest.
     pub(crate) fn with_source(&self, call: &Cmd) -> Cmd {
         let mut command = Cmd::new();
         command.arg("EVAL").arg(&self.source);

@@ -1,8 +1,9 @@
 //! Sentinels: where the primary is, since which epoch, and when that changes.
 //!
 //! - [`find_primary`] asks all Sentinels of the URL at once, for a new connection.
-//! - [`watch_primary`] is a task that follows one Sentinel after the other, so that connections to an old primary are left
-//!   soon after a failover. The message `+switch-master` only triggers a question; the reply to the question counts.
+//! - [`watch_primary`] is a task that follows one Sentinel after the other, so that connections to an old
+//!   primary are left soon after a failover. The message `+switch-master` only triggers a question; the reply
+//!   to the question counts.
 
 use std::{
     sync::{Arc, Weak},
@@ -25,15 +26,15 @@ use crate::{
 /// How often a Sentinel that sends nothing is asked where the primary is.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 
-/// Asks all Sentinels at once and takes the newest epoch, once a majority of them has replied: a Sentinel that was cut off
-/// from the others still names the old primary.
+/// Asks all Sentinels at once and takes the newest epoch, once a majority of them has replied: a Sentinel
+/// that was cut off from the others still names the old primary.
 pub(crate) async fn find_primary(config: &Config, service: &str) -> Result<ServerAddress, StoreError> {
     let asking: Vec<_> = config.hosts.iter().map(|(host, port)| ask(config, host, *port, service)).collect();
     let majority = asking.len() / 2 + 1;
     let (addresses, errors) = join::join_until(asking, majority).await;
     let newest = addresses.into_iter().max_by_key(|address| address.epoch);
-    let nobody = || unavailable("no Sentinel is named in the URL");
-    newest.ok_or_else(|| StoreError::most_specific(errors).unwrap_or_else(nobody))
+    let no_host = || unavailable("no Sentinel is named in the URL");
+    newest.ok_or_else(|| StoreError::most_specific(errors).unwrap_or_else(no_host))
 }
 
 async fn ask(config: &Config, host: &str, port: u16, service: &str) -> Result<ServerAddress, StoreError> {
@@ -51,8 +52,8 @@ async fn open(
     opened.map_err(|error| name_sentinel(error, host, port))
 }
 
-/// Adds the address of the Sentinel to an error. If the error is about a password, also adds which options set it: the
-/// password in the URL is for the server, not for the Sentinel.
+/// Adds the address of the Sentinel to an error. If the error is about a password, also adds which options
+/// set it: the password in the URL is for the server, not for the Sentinel.
 fn name_sentinel(error: StoreError, host: &str, port: u16) -> StoreError {
     let error = match error.for_peer(&format!("the Sentinel at {host}:{port}")) {
         StoreError::Translated(error) if error.kind() == ErrorKind::Denied => error,
@@ -68,8 +69,8 @@ fn name_sentinel(error: StoreError, host: &str, port: u16) -> StoreError {
 
 /// Asks a Sentinel where the primary is.
 ///
-/// The reply is not checked for misdelivery: the reply to another request could only be an old one, as of a Sentinel that
-/// was cut off, and the server that it leads to says itself whether it is a primary.
+/// The reply is not checked for misdelivery: the reply to another request could only be an old one, as of a
+/// Sentinel that was cut off, and the server that it leads to says itself whether it is a primary.
 async fn locate(
     driver: &mut MultiplexedConnection,
     host: &str,
@@ -120,15 +121,15 @@ fn as_pairs(value: &Value) -> Vec<(String, String)> {
     }
 }
 
-/// Is told where the primary is.
+/// Gets a call with the address of the primary.
 pub(crate) trait PrimaryObserver: Send + Sync + 'static {
     fn primary_is(&self, address: &ServerAddress);
 }
 
 /// Tells the connections and the observer where the primary is, until the connections are dropped.
 ///
-/// Subscribes to `+switch-master` at one Sentinel after the other. A message may be lost, so the Sentinel is also asked
-/// after each subscription and every [`HEARTBEAT`].
+/// Subscribes to `+switch-master` at one Sentinel after the other. A message may be lost, so the Sentinel is
+/// also asked after each subscription and every [`HEARTBEAT`].
 pub(crate) async fn watch_primary<O: PrimaryObserver>(
     connections: Weak<Connections>,
     observer: Weak<O>,
@@ -219,8 +220,8 @@ impl SentinelSubscription {
         }
     }
 
-    /// Resolves when the Sentinel has to be asked: it announced a failover, or sent nothing for [`HEARTBEAT`]. Returns
-    /// false if the connection is lost.
+    /// Resolves when the Sentinel has to be asked: it announced a failover, or sent nothing for
+    /// [`HEARTBEAT`]. Returns false if the connection is lost.
     async fn wait_for_change(&mut self, environment: &Arc<dyn Environment>) -> bool {
         let mut heartbeat = environment.sleep(HEARTBEAT);
         loop {

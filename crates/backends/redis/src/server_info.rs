@@ -42,7 +42,8 @@ pub(crate) async fn examine(
     if config.cluster {
         questions.push(command(&["CLUSTER", "INFO"]));
     }
-    // ADR 0033: the epoch is part of tokens and the replicas are counted on, so these replies must not be misdelivered.
+    // ADR 0033: the epoch is part of tokens and the replicas are counted on, so these replies must not be
+    // misdelivered.
     let bracket = PingBracket::new(ids);
     let replies = driver.send_packed_commands(&bracket.wrap(&questions), 0, questions.len() + 2).await;
     let replies =
@@ -90,7 +91,8 @@ pub(crate) fn cluster_epoch(reply: &Value) -> u64 {
 
 /// How many replicas follow a primary, from its reply to `ROLE`; an error if the server is a replica.
 pub(crate) fn replica_count(reply: Value) -> Result<u32, StoreError> {
-    // With these errors the server cannot serve now. Any other error means that the user may not ask for `ROLE`.
+    // With these errors the server cannot serve now. Any other error means that the user may not ask for
+    // `ROLE`.
     if let Value::ServerError(error) = &reply
         && matches!(error.code(), "LOADING" | "MASTERDOWN" | "BUSY" | "NOAUTH")
     {

@@ -1,14 +1,16 @@
-//! Wake-ups on a cluster: one connection to each node that has a resource which a waiter of this client waits for.
+//! Wake-ups on a cluster: one connection to each node that has a resource which a waiter of this client waits
+//! for.
 //!
-//! A message that is published in a shard stays there (ADR 0014). So a client subscribes to one channel for each resource, in
-//! the slot of that resource, however many of its waiters wait for it.
+//! A message that is published in a shard stays there (ADR 0014). So a client subscribes to one channel for
+//! each resource, in the slot of that resource, however many of its waiters wait for it.
 //!
 //! A subscription ends when
 //! - its slot moves: the old node sends `SUNSUBSCRIBE` by itself;
 //! - the connection is lost;
 //! - the slot map says that another node has the slot.
 //!
-//! In each case the waiters of the resource are woken, ask again, and subscribe at the node that has the slot by then.
+//! In each case the waiters of the resource are woken, ask again, and subscribe at the node that has the slot
+//! by then.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -72,7 +74,8 @@ impl ShardListeners {
                 vacant.insert(sender)
             }
         };
-        // A listener that is about to end ignores it. Then the waiter polls, and subscribes with its next `wait`.
+        // A listener that is about to end ignores it. Then the waiter polls, and subscribes with its next
+        // `wait`.
         let _ = sender.send(resource.to_owned());
     }
 }
@@ -153,8 +156,8 @@ impl ShardListener {
             PushKind::SSubscribe => state.subscription_confirmed(resource, self.node.number),
             PushKind::SUnsubscribe => {
                 self.requested.remove(resource);
-                // Before this client unsubscribes it forgets the subscription, so this one was ended by the node: the slot
-                // has moved.
+                // Before this client unsubscribes it forgets the subscription, so this one was ended by the
+                // node: the slot has moved.
                 if state.subscription_ended(resource, self.node.number) {
                     self.cluster.upgrade()?.suspect_map();
                 }
@@ -166,8 +169,8 @@ impl ShardListener {
 
     /// Requests the subscription of a resource, and of the other resources that are wanted by now.
     ///
-    /// The pushed message `ssubscribe` confirms a subscription, not the reply to the command: a node may send `sunsubscribe`
-    /// at any time, and the driver can take that for the reply.
+    /// The pushed message `ssubscribe` confirms a subscription, not the reply to the command: a node may send
+    /// `sunsubscribe` at any time, and the driver can take that for the reply.
     async fn request(&mut self, driver: &mut MultiplexedConnection, resource: String) -> Option<()> {
         let (now, mut new, mut next) = (self.environment.now(), Vec::new(), Some(resource));
         while let Some(resource) = next {
@@ -190,7 +193,7 @@ impl ShardListener {
         Some(())
     }
 
-    /// Checks that the connection is alive, and unsubscribes from channels that nobody waits for.
+    /// Checks that the connection is alive, and unsubscribes from channels without waiters.
     async fn check_and_clean_up(&mut self, driver: &mut MultiplexedConnection) -> Option<()> {
         let (now, unused) = (self.environment.now(), self.state.upgrade()?.take_unused(self.node.number));
         // An old request may be repeated, so it need not be remembered.

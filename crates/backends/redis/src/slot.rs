@@ -11,7 +11,8 @@ pub(crate) fn slot(resource: &Resource) -> u16 {
     slot_of_tag(resource.key())
 }
 
-/// The slot of any key: of its hash tag, which is the text in its first braces if that is not empty, or of the whole key.
+/// The slot of any key: of its hash tag, which is the text in its first braces if that is not empty, or of
+/// the whole key.
 pub(crate) fn slot_of_key(key: &str) -> u16 {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     slot_of_tag(tag.filter(|tag| !tag.is_empty()).unwrap_or(key))

@@ -32,8 +32,8 @@ pub(crate) async fn ask(config: &Config, host: &str, port: u16) -> Result<Cluste
     Ok(parse(&slots, &info, host))
 }
 
-/// The replies are not checked for misdelivery: a wrong map costs a redirect, and the epoch that becomes part of tokens is
-/// read again, and checked, when a primary is connected to (`server_info::examine`).
+/// The replies are not checked for misdelivery: a wrong map costs a redirect, and the epoch that becomes part
+/// of tokens is read again, and checked, when a primary is connected to (`server_info::examine`).
 async fn send_questions(driver: &mut MultiplexedConnection) -> Result<(Value, Value), redis::RedisError> {
     let mut pipeline = Pipeline::with_capacity(2);
     questions().into_iter().for_each(|question| {
@@ -52,7 +52,8 @@ fn explain(error: redis::RedisError) -> StoreError {
     StoreError::Connect(error)
 }
 
-/// Reads the replies of a node. `CLUSTER SLOTS` is a list of ranges, each with its primary and then its replicas.
+/// Reads the replies of a node. `CLUSTER SLOTS` is a list of ranges, each with its primary and then its
+/// replicas.
 pub(crate) fn parse(slots: &Value, info: &Value, asked_host: &str) -> ClusterReport {
     let (mut ranges, mut replicas) = (Vec::new(), Vec::new());
     let Value::Array(shards) = slots else {

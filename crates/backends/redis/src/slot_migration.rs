@@ -1,19 +1,21 @@
 //! `acquire`, `renew` and `release` while a cluster moves the slot of a resource. ADR 0015.
 //!
-//! Meanwhile the keys of the resource are on two nodes, and neither runs a script that names a key which it does not have. A
-//! single key is always on exactly one node, so a claim of 1 of 1 can do with the owner key alone:
+//! Meanwhile the keys of the resource are on two nodes, and neither runs a script that names a key which it
+//! does not have. A single key is always on exactly one node, so a claim of 1 of 1 can do with the owner key
+//! alone:
 //!
 //! 1. Read the fence, for a token above it.
 //! 2. Set the owner key for [`PROVISIONAL_TTL`] at most.
 //! 3. Read the other keys one by one: tombstone, holders of shares, capacity, pause.
-//! 4. If none of them speaks against the grant, raise the fence and renew the owner key for the whole ttl. Otherwise delete
-//!    the owner key again.
+//! 4. If none of them forbids the grant, raise the fence and renew the owner key for the whole ttl.
+//!    Otherwise delete the owner key again.
 //!
-//! The key is set before the others are read: a claim that shares the resource either was there before and is seen in step
-//! 3, or comes later and sees the owner key.
+//! The key is set before the others are read: a claim that shares the resource either was there before and is
+//! seen in step 3, or comes later and sees the owner key.
 //!
-//! The queue is not read, so such a grant may overtake it. Claims of readers, writers and permits are not in the owner key:
-//! they wait until the slot has arrived. So does a claim of 1 of 1 if any of them holds a share, or the resource is paused.
+//! The queue is not read, so such a grant may overtake it. Claims of readers, writers and permits are not in
+//! the owner key: they wait until the slot has arrived. So does a claim of 1 of 1 if any of them holds a
+//! share, or the resource is paused.
 
 use std::{borrow::Cow, time::Duration};
 
@@ -38,8 +40,8 @@ use crate::{
     },
 };
 
-/// How long a grant lasts until the other keys were read. It bounds the harm of a request that is executed after its caller
-/// gave up: a tombstone cannot stop it, because that is another key.
+/// How long a grant lasts until the other keys were read. It bounds the harm of a request that is executed
+/// after its caller gave up: a tombstone cannot stop it, because that is another key.
 const PROVISIONAL_TTL: Duration = Duration::from_secs(10);
 /// The field in the reply of `slot_migration_acquire.lua` that is 1 if the grant is new.
 const IS_NEW_FIELD: usize = 4;
@@ -203,7 +205,8 @@ impl Redis {
         let reply = self.run_on_owner_key(&SLOT_MIGRATION_RELEASE, resource, &owner).await;
         match reply.and_then(Fields::of).and_then(|mut fields| fields.int()) {
             Ok(1) => Ok(Released::Now),
-            // The tombstone was written, so the error of the script, which says "no effect", is no longer true.
+            // The tombstone was written, so the error of the script, which says "no effect", is no longer
+            // true.
             _ if request.tombstone.is_some() => {
                 Err(unknown("the cluster is moving the slot of this resource: try again when it has moved"))
             }

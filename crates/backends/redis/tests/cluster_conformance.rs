@@ -1,4 +1,5 @@
-//! The conformance suite on a real cluster: two clients, as of two processes, that log in as the documented user.
+//! The conformance suite on a real cluster: two clients, as of two processes, that log in as the documented
+//! user.
 
 #[path = "common/acl.rs"]
 mod acl;

@@ -127,7 +127,8 @@ struct ReportJobState {
 }
 
 impl ReportJobState {
-    /// `UPDATE … SET status = ?, last_fencing_token = ? WHERE … AND ? > last_fencing_token`: returns the number of rows.
+    /// `UPDATE … SET status = ?, last_fencing_token = ? WHERE … AND ? > last_fencing_token`: returns the
+    /// number of rows.
     fn update(&mut self, status: &str, token: FencingToken) -> u32 {
         if token.get() <= self.last_fencing_token {
             return 0;

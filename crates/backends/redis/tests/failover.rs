@@ -1,5 +1,5 @@
-//! How long grants take after a failover behind Sentinel: the time that the servers need, and the time that this client
-//! adds. Each test prints a timeline.
+//! How long grants take after a failover behind Sentinel: the time that the servers need, and the time that
+//! this client adds. Each test prints a timeline.
 #![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -105,8 +105,8 @@ async fn grants(
     }
 }
 
-/// Makes the replicas need a full copy of the next primary, which it begins to send after `delay` seconds. Redis does so
-/// whenever the other replica has more data than the promoted one; its default delay is 5 s.
+/// Makes the replicas need a full copy of the next primary, which it begins to send after `delay` seconds.
+/// Redis does so whenever the other replica has more data than the promoted one; its default delay is 5 s.
 fn need_all_data(servers: &Replication, delay: &str) {
     for replica in &servers.servers[1..] {
         assert_eq!(replica.command(&["DEBUG", "CHANGE-REPL-ID"]), "OK");

@@ -314,6 +314,21 @@ async fn a_key_of_a_wrong_type_is_named_and_a_foreign_owner_key_blocks() {
 }
 
 #[tokio::test]
+async fn a_corrupt_fence_is_named_with_its_value() {
+    let server = RedisServer::start();
+    let redis = open(&server.url()).await;
+    server.command(&["SET", "lock:v1:{report/42}:fence", "not a number"]);
+    let expected = "key lock:v1:{report/42}:fence is corrupt: expected a number";
+    let acquired = redis.acquire(&claim(&report(), LONG)).await.map(drop);
+    let inspected = redis.inspect(&leasehold::Query::One(report())).await.map(drop);
+    for error in [acquired.unwrap_err(), inspected.unwrap_err()] {
+        assert_eq!(kind_and_effect(&error), (ErrorKind::Corrupt, Effect::None));
+        let text = error.to_string();
+        assert!(text.contains(expected) && text.contains("found 'not a number'"), "{text}");
+    }
+}
+
+#[tokio::test]
 async fn a_wrong_password_is_denied_and_a_rotated_password_file_is_read_again() {
     let server = RedisServer::with(&["--requirepass", "first"]);
     let file = server.folder().join("password");

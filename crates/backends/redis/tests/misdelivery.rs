@@ -33,8 +33,8 @@ async fn with_replicas_replies_that_belong_to_another_request_are_rejected() {
     .await;
 }
 
-/// One additional reply shifts all later ones. The calls on that connection end with an unknown effect, and the next call
-/// uses a new connection.
+/// One additional reply shifts all later ones. The calls on that connection end with an unknown effect, and
+/// the next call uses a new connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_with_shifted_replies_is_closed() {
     let server = RedisServer::start();
@@ -55,7 +55,8 @@ async fn a_connection_with_shifted_replies_is_closed() {
         tokio::spawn(async move { (number, ours.acquire(&claim).await) })
     };
     let mut unknown = 0;
-    // Replies that arrive together are repeated together: the second round gets those of the first, and all later ones shift.
+    // Replies that arrive together are repeated together: the second round gets those of the first, and all
+    // later ones shift.
     for _ in 0..2 {
         let asked: Vec<_> = (0..32).map(ask).collect();
         for answer in asked {

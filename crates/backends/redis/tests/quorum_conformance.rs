@@ -1,5 +1,5 @@
-//! The conformance suite on a quorum of five real servers, as far as its capabilities allow: two clients that log in as the
-//! documented user.
+//! The conformance suite on a quorum of five real servers, as far as its capabilities allow: two clients that
+//! log in as the documented user.
 #![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
 
 #[path = "common/acl.rs"]
@@ -44,8 +44,9 @@ fn main() {
 
 /// A quorum whose verbs return when all nodes have executed them.
 ///
-/// A real verb returns when a majority has executed it. The other nodes follow a moment later, and until then another client
-/// may see the state before. The suite expects one order of events, so this wrapper waits for all nodes.
+/// A real verb returns when a majority has executed it. The other nodes follow a moment later, and until then
+/// another client may see the state before. The suite expects one order of events, so this wrapper waits for
+/// all nodes.
 #[derive(Debug)]
 struct SettledQuorum {
     quorum: Arc<dyn Backend>,

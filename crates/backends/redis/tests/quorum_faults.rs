@@ -1,4 +1,5 @@
-//! A quorum of five real servers that are killed, frozen, restarted without data, slow, or have a clock that jumps.
+//! A quorum of five real servers that are killed, frozen, restarted without data, slow, or have a clock that
+//! jumps.
 #![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
 
 mod common;
@@ -112,8 +113,8 @@ async fn a_frozen_node_delays_nothing_and_its_late_execution_is_undone() {
     granted(&*backend, &claim(&report(), LONG)).await;
 }
 
-/// The classic double grant: A holds three of five nodes, one of those restarts without data, and B takes it and the other
-/// two.
+/// The classic double grant: A holds three of five nodes, one of those restarts without data, and B takes it
+/// and the other two.
 #[tokio::test]
 async fn a_node_that_restarts_without_data_does_not_grant_again() {
     let nodes = RedisNodes::long_lived(5, GATE);
@@ -291,7 +292,8 @@ async fn a_slow_node_delays_no_call() {
     assert!(took < slow * 3, "{rounds} rounds took {took:?}");
 }
 
-/// As many rivals as nodes, each with its own connections: votes are split, and the rivals settle that. ADR 0017.
+/// As many rivals as nodes, each with its own connections: votes are split, and the rivals settle that.
+/// ADR 0017.
 #[tokio::test]
 async fn rivals_are_granted_one_at_a_time_with_growing_tokens() {
     let nodes = RedisNodes::long_lived(5, GATE);

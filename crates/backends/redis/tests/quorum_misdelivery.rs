@@ -1,4 +1,5 @@
-//! Nodes of a quorum behind proxies that deliver replies to the wrong request: such a reply counts as no reply. ADR 0033.
+//! Nodes of a quorum behind proxies that deliver replies to the wrong request: such a reply counts as no
+//! reply. ADR 0033.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "tests on real servers run in real time")]
 
 mod common;

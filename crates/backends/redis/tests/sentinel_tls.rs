@@ -285,8 +285,8 @@ async fn rotated_password_files_are_read_again() {
     lease.extend(LONG).await.expect("it was renewed all the time");
 }
 
-/// The old primary is alive and still a primary, but the Sentinels cannot reach it; and the Sentinel to which the clients are
-/// subscribed is frozen.
+/// The old primary is alive and still a primary, but the Sentinels cannot reach it; and the Sentinel to which
+/// the clients are subscribed is frozen.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failover_that_no_message_announced_is_noticed() {
     let authority = Authority::new();

@@ -21,8 +21,9 @@ const CALM: Duration = Duration::from_millis(2_500);
 const TTL: Duration = Duration::from_millis(800);
 const WAITERS: usize = 5;
 
-/// Each stall leaves the waiters with requests without a reply. During the last stall the lease of the holder expires: when
-/// the server continues, it executes such a request of the first waiter, and that grant lasts no longer than the ttl.
+/// Each stall leaves the waiters with requests without a reply. During the last stall the lease of the holder
+/// expires: when the server continues, it executes such a request of the first waiter, and that grant lasts
+/// no longer than the ttl.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_keep_their_order_through_stalls() {
     let server = RedisServer::start();

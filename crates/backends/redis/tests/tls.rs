@@ -1,4 +1,5 @@
-//! TLS: a real handshake, certificates that are refused, and certificates that change while clients are connected.
+//! TLS: a real handshake, certificates that are refused, and certificates that change while clients are
+//! connected.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "tests on real servers run in real time")]
 
 #[path = "common/authority.rs"]

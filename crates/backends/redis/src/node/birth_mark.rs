@@ -1,6 +1,8 @@
-//! The stored form of the birth mark: `v1|set|size|gate in ms|run|durable|standing`. `scripts/node.lua` reads it too.
+//! The stored form of the birth mark: `v1|set|size|gate in ms|run|durable|standing`. `scripts/node.lua` reads
+//! it too.
 //!
-//! ADR 0016: the mark names the run of its server, so that a server that was restarted has no vote until its data was checked.
+//! ADR 0016: the mark names the run of its server, so that a server that was restarted has no vote until its
+//! data was checked.
 
 use std::time::Duration;
 

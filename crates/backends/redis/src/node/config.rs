@@ -41,8 +41,8 @@ impl Nodes {
     /// | `uptime_gate` | how long a node has no vote after it may have lost data, and the longest ttl: `30s`, `10m`, `1h` | `10m` |
     ///
     /// # Errors
-    /// `Invalid` if it is not such a URL, or names fewer than three servers. The message does not repeat the URL, which may
-    /// contain a password.
+    /// `Invalid` if it is not such a URL, or names fewer than three servers. The message does not repeat the
+    /// URL, which may contain a password.
     pub fn parse(url: &str) -> Result<Nodes> {
         let rest = url.strip_prefix("redlock://").ok_or_else(|| invalid(URL_FORM))?;
         let (rest, options) = rest.split_once('?').unwrap_or((rest, ""));

@@ -1,6 +1,8 @@
-//! Wake-ups when a lock of a quorum node is given back: one connection that subscribes to the channels of its waiters.
+//! Wake-ups when a lock of a quorum node is given back: one connection that subscribes to the channels of its
+//! waiters.
 //!
-//! The connection is made for the first waiter. A wake-up may be missed; every waiter asks again by itself after `at_most`.
+//! The connection is made for the first waiter. A wake-up may be missed; every waiter asks again by itself
+//! after `at_most`.
 
 use std::{
     collections::HashMap,
@@ -27,7 +29,8 @@ pub(super) struct NodeListener {
     config: Config,
     environment: Arc<dyn Environment>,
     channels: Arc<Channels>,
-    /// Held by the caller that connects. A failure is not shared with the callers that wait: each of them tries itself.
+    /// Held by the caller that connects. A failure is not shared with the callers that wait: each of them
+    /// tries itself.
     connecting: tokio::sync::Mutex<()>,
 }
 
@@ -102,8 +105,8 @@ impl Channels {
         }
     }
 
-    /// The connection is lost: all waiters are woken, ask again, and subscribe anew. Does nothing if that connection is no
-    /// longer in use.
+    /// The connection is lost: all waiters are woken, ask again, and subscribe again. Does nothing if that
+    /// connection is no longer in use.
     fn connection_lost(&self, number: u64) {
         let mut state = self.state();
         if !state.is_current(number) {
@@ -116,7 +119,7 @@ impl Channels {
         }
     }
 
-    /// The channel was unsubscribed. A waiter that came after `take_unused` is woken and subscribes anew.
+    /// The channel was unsubscribed. A waiter that came after `take_unused` is woken and subscribes again.
     fn unsubscribed(&self, name: &str) {
         if let Some(channel) = self.state().by_name.get_mut(name) {
             channel.subscribed = false;

@@ -1,7 +1,8 @@
 //! A Redis server as one node of a quorum, for `redlock://`.
 //!
-//! The rules of a node are `NodeModel` in `leasehold_core::quorum_node`; the scripts `node_*.lua` repeat them, and a test
-//! compares both. ADR 0016 says when a node has a vote, ADR 0017 why a vote belongs to an attempt.
+//! The rules of a node are `NodeModel` in `leasehold_core::quorum_node`; the scripts `node_*.lua` repeat
+//! them, and a test compares both. ADR 0016 says when a node has a vote, ADR 0017 why a vote belongs to an
+//! attempt.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -55,7 +56,8 @@ const SCAN_START: &str = "0";
 
 /// A Redis server as one node of a quorum: it votes, and knows nothing of the other nodes.
 ///
-/// It connects at the first call, and again after the connection was lost. [`Nodes`] makes the nodes of a URL.
+/// It connects at the first call, and again after the connection was lost. [`Nodes`] makes the nodes of a
+/// URL.
 pub struct RedisNode {
     name: String,
     connections: Connections,
@@ -63,8 +65,8 @@ pub struct RedisNode {
     server_run: Mutex<Option<ServerRun>>,
 }
 
-/// A connection, and the `run_id` of the server that it leads to. A restart of the server breaks every connection, so the
-/// `run_id` of a connection never changes. ADR 0016.
+/// A connection, and the `run_id` of the server that it leads to. A restart of the server breaks every
+/// connection, so the `run_id` of a connection never changes. ADR 0016.
 #[derive(Clone)]
 struct ServerRun {
     connection: Arc<Connection>,
@@ -275,8 +277,8 @@ fn format_attempt(attempt: AttemptId) -> String {
     format!("{:016x}", attempt.0)
 }
 
-/// The error of [`QuorumNode::health`]. A replica or a node of a cluster is refused for good: waiting does not help, because
-/// another server has its vote or may take it over.
+/// The error of [`QuorumNode::health`]. A replica or a node of a cluster is refused for good: waiting does
+/// not help, because another server has its vote or may take it over.
 fn health_error(error: StoreError) -> Error {
     let error = error.into_error();
     let what = match error.to_string().as_str() {
