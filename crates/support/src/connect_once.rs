@@ -19,15 +19,21 @@ use tokio::sync::Mutex;
 /// The connection itself is kept by the caller, who knows when it is no longer usable.
 #[derive(Debug)]
 pub struct ConnectOnce<E> {
-    /// Held by the caller that connects. Keeps the error of the last attempt if that attempt failed.
-    last_failure: Mutex<Option<E>>,
-    /// How many attempts have ended.
+    /// Held by the caller that connects. Keeps the number and the error of the last attempt if that attempt failed.
+    last_failure: Mutex<Option<(u64, E)>>,
+    /// How many attempts have begun.
     attempts: AtomicU64,
+    /// The number of the last attempt that has ended.
+    last_ended: AtomicU64,
 }
 
 impl<E> Default for ConnectOnce<E> {
     fn default() -> ConnectOnce<E> {
-        ConnectOnce { last_failure: Mutex::new(None), attempts: AtomicU64::new(0) }
+        ConnectOnce {
+            last_failure: Mutex::new(None),
+            attempts: AtomicU64::new(0),
+            last_ended: AtomicU64::new(0),
+        }
     }
 }
 
@@ -50,21 +56,56 @@ impl<E: Clone> ConnectOnce<E> {
     where
         F: Future<Output = Result<T, E>>,
     {
+        let ended_before = self.last_ended.load(Ordering::Acquire);
+        self.connect_unless_failed_since(ended_before, current, connect).await
+    }
+
+    /// As [`ConnectOnce::get`], but a failure is shared only if its attempt began after this call.
+    ///
+    /// For a backend whose server may have moved meanwhile: an attempt that is already under way may lead to the old
+    /// place. A caller waits for two attempts at the most: the one under way, and the next one.
+    ///
+    /// # Cancel safety
+    /// As [`ConnectOnce::get`].
+    ///
+    /// # Errors
+    /// As [`ConnectOnce::get`].
+    pub async fn get_fresh<T, F>(
+        &self,
+        current: impl Fn() -> Option<T>,
+        connect: impl FnOnce() -> F,
+    ) -> Result<T, E>
+    where
+        F: Future<Output = Result<T, E>>,
+    {
+        let begun_before = self.attempts.load(Ordering::Acquire);
+        self.connect_unless_failed_since(begun_before, current, connect).await
+    }
+
+    /// Returns the failure of the last attempt if its number is greater than `attempt`; otherwise connects.
+    async fn connect_unless_failed_since<T, F>(
+        &self,
+        attempt: u64,
+        current: impl Fn() -> Option<T>,
+        connect: impl FnOnce() -> F,
+    ) -> Result<T, E>
+    where
+        F: Future<Output = Result<T, E>>,
+    {
         if let Some(connection) = current() {
             return Ok(connection);
         }
-        let attempts_before = self.attempts.load(Ordering::Acquire);
         let mut last_failure = self.last_failure.lock().await;
         if let Some(connection) = current() {
             return Ok(connection);
         }
-        let waited_for_another = self.attempts.load(Ordering::Acquire) != attempts_before;
-        if let Some(failure) = last_failure.as_ref().filter(|_| waited_for_another) {
+        if let Some((_, failure)) = last_failure.as_ref().filter(|(number, _)| *number > attempt) {
             return Err(failure.clone());
         }
+        let number = self.attempts.fetch_add(1, Ordering::AcqRel) + 1;
         let result = connect().await;
-        self.attempts.fetch_add(1, Ordering::Release);
-        *last_failure = result.as_ref().err().cloned();
+        self.last_ended.store(number, Ordering::Release);
+        *last_failure = result.as_ref().err().map(|error| (number, error.clone()));
         result
     }
 }
@@ -134,5 +175,24 @@ mod tests {
             }
         }
         assert_eq!(once.get(|| None, || async { Ok(7) }).await, Ok(7));
+    }
+
+    #[tokio::test]
+    async fn a_fresh_connection_ignores_the_failure_of_an_attempt_that_began_earlier() {
+        let once = ConnectOnce::<&str>::default();
+        let finish = Notify::new();
+        let none = || None::<u32>;
+        let early = once.get(none, || async {
+            finish.notified().await;
+            Err("refused")
+        });
+        let fresh = once.get_fresh(none, || async { Ok(7) });
+        let finishes = async { finish.notify_one() };
+        // Polled in this order: the early attempt is under way when the second caller comes.
+        let (early, fresh, ()) = tokio::join!(biased; early, fresh, finishes);
+        assert_eq!((early, fresh), (Err("refused"), Ok(7)));
+        let failed = once.get_fresh(none, || async { Err("refused") });
+        let shares = once.get_fresh(none, || async { Ok(7) });
+        assert_eq!(tokio::join!(biased; failed, shares), (Err("refused"), Ok(7)), "it began before the call");
     }
 }

@@ -1,12 +1,18 @@
--- What every script of a node of a quorum begins with: its clock, and the lock as it is. The rule that these scripts
--- repeat is `NodeModel` in the crate leasehold-core; a test plays both.
+-- The beginning of every script of a quorum node: the clock and the lock. Never run alone.
 --
--- KEYS  1 the lock's owner of a resource
+-- The rules that these scripts repeat are `NodeModel` in the crate leasehold-core; a test compares both.
 --
--- The lock is `owner|number|since|xattempt|length of who|who`, and after that the note, after an n, if there is one:
--- times in microseconds. It ends with its key. Whatever else stands there is a stranger's, who holds it.
--- The register is `number|owner`; the mark is `v1|set|size|gate in ms|run|durable|standing`.
+-- KEYS  1 the lock of a resource (owner)
+-- ARGV  as in the file of each verb
+--
+-- The lock is `owner|number|since|xattempt|length of who|who`, followed by the note, after an n, if there is one. Times
+-- are in microseconds. The lock ends when its key expires. Any other value is the lock of another program. The register
+-- is `number|owner`; the birth mark is `v1|set|size|gate in ms|run|durable|standing` (ADR 0016).
 
+-- What stands for the remaining time of a key that does not expire: a year, in ms.
+local NO_EXPIRY = 31536000000
+
+-- Without a format, Lua would write a large number as 1.7e+15.
 local function int(number) return string.format('%.0f', number) end
 
 local function clock()
@@ -14,7 +20,7 @@ local function clock()
   return time[1] * 1000000 + time[2]
 end
 
--- The value, or nothing.
+-- The value of a key, or nil. (GET returns false for a missing key.)
 local function get(key)
   local value = redis.call('GET', key)
   if value then return value end
@@ -39,14 +45,14 @@ local function write_lock(lock, ttl_ms)
   redis.call('SET', KEYS[1], value, 'PX', int(math.max(1, ttl_ms)))
 end
 
--- How much is left of the lock, in ms; a stranger's may have no end.
+-- The remaining time of the lock, in ms.
 local function left()
   local ms = redis.call('PTTL', KEYS[1])
-  return ms >= 0 and ms or 31536000000
+  return ms >= 0 and ms or NO_EXPIRY
 end
 
--- A holder, as others see it: number, held for in microseconds, remaining ms, attempt, who, note after an n.
-local function seen(lock, now)
+-- A holder in a reply: number, held for in microseconds, remaining ms, attempt, who, note after an n.
+local function describe(lock, now)
   return lock.number, int(math.max(0, now - lock.since)), left(), lock.attempt, lock.who, lock.note
 end
 

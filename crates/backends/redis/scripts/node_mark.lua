@@ -1,8 +1,8 @@
--- mark: replaces the birth mark, if it is what it was thought to be. It is the one key that does not end.
+-- mark: compares and sets the birth mark. It is the one key that does not expire. ADR 0016.
 --
 -- KEYS  1 the birth mark
--- ARGV  1 what it was, empty if there was none  2 what it is to be
--- Reply what it is then
+-- ARGV  1 the expected mark, empty if there is none  2 the new mark
+-- Reply the mark that is stored now
 
 local mark = redis.call('GET', KEYS[1]) or ''
 if mark ~= ARGV[1] then return mark end

@@ -1,38 +1,44 @@
--- order: the operator's word, and its record in the audit trail, in one step.
+-- order: an operator's command, and its record in the audit stream, in one step. Put after resource.lua.
 --
--- KEYS  1-8 as in resource.lua; 9 the grave of the owner in ARGV 4; 10 the audit trail of the resource, a stream
--- ARGV  3 client  4 the owner who is meant, as far as the caller knows, or empty  5 token, or 0: whoever is there
+-- KEYS  1-8 as in resource.lua; 9 the tombstone of the owner in ARGV 4; 10 the audit stream of the resource
+-- ARGV  3 client  4 the owner of the holder that is meant, if the caller knows it, or empty
+--       5 the token of the holder that is meant, or 0 for the newest one
 --       6 by  7 why  8 command  9 its number: ms, or a capacity
 -- Reply done
---       who, owner: someone else is meant; call again and say so
---       not_that, token of the newest grant or 0
+--       who, owner: another owner than ARGV 4 is meant; call again with it. Nothing was done
+--       not_that, token of the newest grant or 0: no holder has the token in ARGV 5
 
 local wanted, command, number = tonumber(ARGV[5]), ARGV[8], tonumber(ARGV[9])
-local KEEP_MS, KEPT = 30 * 86400 * 1000, 1000
-settle()
+-- How long and how many audit records are kept.
+local AUDIT_MS, AUDIT_RECORDS = 30 * 86400 * 1000, 1000
+-- The least ttl of the tombstone of an evicted owner: longer than a late request can be on its way.
+local TOMBSTONE_MS_MIN = 180000
+remove_expired()
 
 local newest, meant
-local function consider(seat)
-  if not newest or seat.token > newest.token then newest = seat end
-  if seat.token == wanted then meant = seat end
+local function consider(lease)
+  if not newest or lease.token > newest.token then newest = lease end
+  if lease.token == wanted then meant = lease end
 end
-if holder and not holder.stranger then consider(holder) end
+if holder and not holder.foreign then consider(holder) end
 if share_count > 0 then
   for _, owner in ipairs(redis.call('ZRANGE', SHARES, 0, -1)) do consider(share_of(owner)) end
 end
 if wanted == 0 then meant = newest end
 
-local function obey()
+-- Carries out the command; returns false if there is no such holder.
+local function carry_out()
   if wanted ~= 0 and not meant then return false end
   if command == 'pause' then
     pause = after(number)
-    lasts(pause)
+    keep_until(pause)
   elseif command == 'resume' then
     pause, freed = nil, true
   elseif command == 'resize' then
-    if not newest and line_length == 0 then return false end
+    if not newest and queue_length == 0 then return false end
     capacity, freed = number, true
-    if holder and not holder.stranger then
+    -- With extras, a plain holder keeps `state`, which has the capacity.
+    if holder and not holder.foreign then
       add_extra(holder)
       store(holder)
     end
@@ -45,26 +51,28 @@ local function obey()
   elseif command == 'evict' then
     if not has(meant, 'e') then meant.marks = meant.marks .. 'e' end
     store(meant)
-  else
-    bury(GRAVE, 'e', math.max(2 * left(ends_of(meant)), 180000))
-    stand_up(meant)
+  else -- evict-now
+    write_tombstone(GRAVE, 'e', math.max(2 * left(ends_of(meant)), TOMBSTONE_MS_MIN))
+    end_lease(meant)
   end
   note_change()
   return true
 end
 
+-- The key of the tombstone must be that of the holder: see try_order in order.rs.
 if command == 'evict-now' and meant and meant.owner ~= ARGV[4] then
   finish()
   return { 'who', meant.owner }
 end
-local done = obey()
+local done = carry_out()
 local function record(id)
-  return redis.pcall('XADD', KEYS[10], 'MAXLEN', '~', KEPT, id, 'at', int(now_us), 'token', int(wanted), 'by', ARGV[6],
-    'why', ARGV[7], 'command', command, 'done', done and 1 or 0)
+  return redis.pcall('XADD', KEYS[10], 'MAXLEN', '~', AUDIT_RECORDS, id, 'at', int(now_us), 'token', int(wanted), 'by',
+    ARGV[6], 'why', ARGV[7], 'command', command, 'done', done and 1 or 0)
 end
--- By the microsecond, so that the trails of several resources can be put in order. If the clock went back: after the last.
+-- The id is in microseconds, so that the records of several resources can be sorted. If the clock went back, such an id
+-- is refused: then Redis chooses one after the last.
 if type(record(int(now_us) .. '-*')) == 'table' then record('*') end
-redis.call('PEXPIRE', KEYS[10], KEEP_MS)
+redis.call('PEXPIRE', KEYS[10], AUDIT_MS)
 finish()
 if done then return { 'done' } end
 return { 'not_that', newest and int(newest.token) or 0 }

@@ -1,25 +1,27 @@
--- release: gives up a seat, or leaves the line.
+-- release: gives up a lease, or leaves the queue. Put after resource.lua.
 --
 -- KEYS  1-9 as in resource.lua
--- ARGV  3 client  4 owner  5 bury for ms, or -1  6 keep closed for ms, or 0
--- Reply 1 it held or waited; 0 there was nothing of it
+-- ARGV  3 client  4 owner  5 ttl of the tombstone in ms, or -1  6 keep the resource closed for ms, or 0
+-- Reply 1 the owner held a lease or waited; 0 it did neither
 
-local owner, bury_ms, keep_ms = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
-settle()
+local owner, tombstone_ms, keep_ms = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
+remove_expired()
 
-local seat = seat_of(owner)
-if seat and has(seat, 'k') then seat = nil end
-local was_there = seat ~= nil
-if seat and keep_ms > 0 then
-  seat.marks = seat.marks .. 'k'
-  store(seat, after(keep_ms))
+local lease = lease_of(owner)
+-- A kept lease was released before.
+if lease and has(lease, 'k') then lease = nil end
+local was_there = lease ~= nil
+if lease and keep_ms > 0 then
+  lease.marks = lease.marks .. 'k'
+  store(lease, after(keep_ms))
   note_change()
-  dirty = there
-elseif seat then
-  stand_up(seat)
+  -- A plain holder stays plain when it is kept: no `state` is written for it.
+  dirty = state_exists
+elseif lease then
+  end_lease(lease)
 else
-  was_there = leave_line(owner, true)
+  was_there = leave_queue(owner, true)
 end
-if bury_ms >= 0 then bury(GRAVE, 'b', bury_ms) end
+if tombstone_ms >= 0 then write_tombstone(GRAVE, 'b', tombstone_ms) end
 finish()
 return was_there and 1 or 0

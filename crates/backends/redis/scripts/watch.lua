@@ -1,29 +1,31 @@
--- wait: whether there is reason to ask again. A place is woken at this client from now on; a claim without one leaves word
--- that this client watches.
+-- wait: whether the claim should ask again. Put after resource.lua.
+--
+-- A claim with a place in the queue is woken at this client from now on. For a claim without one, this client is woken
+-- by the next change of the resource.
 --
 -- KEYS  1-9 as in resource.lua
--- ARGV  3 client  4 owner  5 cursor  6 for how long at the most, in ms
--- Reply 1 ask again; 0 it has a place: wait for a message; 2 it has none: wait for any change
+-- ARGV  3 client  4 owner  5 cursor  6 how long to watch at the most, in ms
+-- Reply 1 ask again; 0 it has a place: wait for a wake-up; 2 it has none: wait for any change
 
 local owner = ARGV[4]
-settle()
+remove_expired()
 
-local function is_news()
-  local rank = line_length > 0 and redis.call('ZRANK', LINE, owner)
+local function should_ask_again()
+  local rank = queue_length > 0 and redis.call('ZRANK', LINE, owner)
   if rank then
-    wait_at(owner, ARGV[3])
-    local weight = weight_of_place(owner)
+    set_client(owner, ARGV[3])
+    local weight = weight_of_waiter(owner)
     return not pause and rank < WINDOW and fits(rank, weight, capacity)
   end
   if cursor(redis.call('GET', FENCE)) ~= ARGV[5] then return true end
   local ends = after(tonumber(ARGV[6]))
   redis.call('ZADD', WATCH, ends, ARGV[3])
   watched, dirty, fresh = 1, true, true
-  lasts(ends)
+  keep_until(ends)
   return false
 end
 
-local news = is_news() or changed
+local ask_again = should_ask_again() or changed
 finish()
-if news then return 1 end
+if ask_again then return 1 end
 return watched and not arrival_of(owner) and 2 or 0

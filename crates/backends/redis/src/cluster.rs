@@ -1,7 +1,10 @@
-//! A cluster: which node has which slot, since which epoch, and a link to each of them.
+//! A cluster: which node has which slot, since which epoch, and the connections to each node.
 //!
-//! The map is a guess that the nodes correct: one that is asked for a slot that it does not have says where that is, and
-//! has done nothing. So an old map costs a round trip, never an error.
+//! The slot map may be out of date. A node that is asked for a slot that it does not have says where the slot
+//! is, and has done nothing (`cluster_router.rs`). So an old map costs a round trip, never an error.
+//! ADR 0014.
+//!
+//! The map is read again when an error or a redirect contradicts it, and every [`CHECK_MAP_EVERY`].
 
 use std::{
     fmt,
@@ -9,132 +12,141 @@ use std::{
     time::Duration,
 };
 
-use leasehold_core::{Effect, Environment, Error, ErrorKind, FailureDomain, Resource, Timestamp};
+use leasehold_core::{Environment, FailureDomain, Resource, Timestamp};
 use leasehold_support::race;
-use redis::{Cmd, Pipeline, Value, aio::MultiplexedConnection};
 use tokio::sync::Notify;
 
 use crate::{
     config::Config,
-    error::Fault,
-    link::Link,
-    replicas::Pool,
-    site::{self, Role, unavailable},
+    connection::Connections,
+    error::{StoreError, unavailable},
+    join,
+    replicas::ExclusiveConnections,
     slot::{SLOTS, slot},
-    together,
+    slot_map::{self, ClusterReport},
 };
 
-/// How often a map that nobody complains about is looked at: epochs are part of tokens.
-const GLANCE: Duration = Duration::from_secs(15);
-/// How soon after a look at the map there may be the next one.
-const REST: Duration = Duration::from_millis(100);
-/// How many nodes are asked at once.
-const ASKED_TOGETHER: usize = 5;
-/// Nobody has this slot, as far as we know.
-const NOBODY: u32 = u32::MAX;
+/// How often the map is read although nothing contradicts it: epochs are part of tokens.
+const CHECK_MAP_EVERY: Duration = Duration::from_secs(15);
+/// The least time between two checks of the map.
+const CHECK_PAUSE: Duration = Duration::from_millis(100);
+/// How many nodes are asked for the map at once.
+const ASKED_AT_ONCE: usize = 5;
+/// In the slot map: no node has this slot, as far as this client knows.
+const NO_NODE: u32 = u32::MAX;
 
-/// A server, and what leads to it.
+/// A server and the connections to it.
 #[derive(Debug)]
 pub(crate) struct Node {
+    /// The place in the list of nodes. It never changes, because it is the failure domain of the node's
+    /// resources.
     pub(crate) number: u32,
     pub(crate) address: (String, u16),
-    pub(crate) link: Arc<Link>,
-    pub(crate) pool: Pool,
+    pub(crate) connections: Arc<Connections>,
+    pub(crate) exclusive: ExclusiveConnections,
 }
 
 impl Node {
     pub(crate) fn new(number: u32, config: Config, environment: Arc<dyn Environment>) -> Node {
         let address = config.hosts[0].clone();
-        Node { number, address, link: Arc::new(Link::new(config, environment)), pool: Pool::default() }
+        let connections = Arc::new(Connections::new(config, environment));
+        Node { number, address, connections, exclusive: ExclusiveConnections::default() }
     }
 }
 
-/// The cluster, as far as this client knows.
+impl fmt::Display for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.address.0, self.address.1)
+    }
+}
+
+/// The cluster, as far as this client knows it.
 pub(crate) struct Cluster {
     pub(crate) config: Config,
     pub(crate) environment: Arc<dyn Environment>,
-    map: Mutex<Map>,
-    /// When the last look at the map began. Held while someone looks.
-    looked_at: tokio::sync::Mutex<Timestamp>,
-    stale: Arc<Notify>,
-    follower: OnceLock<Weak<dyn Follower>>,
+    map: Mutex<SlotMap>,
+    /// When the last [`refresh`](Cluster::refresh) began. Held while a caller refreshes the map.
+    refreshed_at: tokio::sync::Mutex<Timestamp>,
+    /// Wakes [`keep_map_current`].
+    map_suspected: Arc<Notify>,
+    observer: OnceLock<Weak<dyn SlotObserver>>,
 }
 
-/// Who must know that slots have moved.
-pub(crate) trait Follower: Send + Sync {
+/// Gets a call when slots may have moved.
+pub(crate) trait SlotObserver: Send + Sync {
     fn slots_moved(&self, cluster: &Cluster);
 }
 
-/// The numbers of nodes stay: they are lanes.
-struct Map {
+struct SlotMap {
+    /// Nodes are added and never removed, so their numbers stay valid.
     nodes: Vec<Arc<Node>>,
+    /// The number of the node that has each slot, or [`NO_NODE`].
     owners: Vec<u32>,
     epoch: u64,
     replicas: Vec<(String, u16)>,
 }
 
-/// What one node says of the cluster.
-#[derive(Debug, PartialEq, Eq)]
-struct View {
-    epoch: u64,
-    ranges: Vec<(u16, u16, (String, u16))>,
-    replicas: Vec<(String, u16)>,
+/// No node is known to have the slot.
+pub(crate) fn no_owner() -> StoreError {
+    unavailable("no node of the cluster has the slot of this resource: check CLUSTER INFO")
 }
 
 impl Cluster {
-    /// Asks the nodes that the URL names, and keeps an eye on the map until this is dropped.
+    /// Asks the nodes that the URL names for the slot map, and keeps it current until this is dropped.
     pub(crate) async fn connect(
         config: Config,
         environment: Arc<dyn Environment>,
-    ) -> Result<Arc<Cluster>, Fault> {
-        let map = Map { nodes: Vec::new(), owners: vec![NOBODY; SLOTS], epoch: 0, replicas: Vec::new() };
+    ) -> Result<Arc<Cluster>, StoreError> {
+        let owners = vec![NO_NODE; SLOTS];
+        let map = SlotMap { nodes: Vec::new(), owners, epoch: 0, replicas: Vec::new() };
         let cluster = Arc::new(Cluster {
             config,
             environment,
             map: Mutex::new(map),
-            looked_at: tokio::sync::Mutex::new(Timestamp::from_nanos(0)),
-            stale: Arc::new(Notify::new()),
-            follower: OnceLock::new(),
+            refreshed_at: tokio::sync::Mutex::new(Timestamp::from_nanos(0)),
+            map_suspected: Arc::new(Notify::new()),
+            observer: OnceLock::new(),
         });
-        cluster.look().await?;
+        cluster.read_map().await?;
         let primaries = cluster.primaries();
-        // One of them will do: a dead one is no reason not to start.
-        let wires = primaries.iter().map(|node| node.link.wire()).collect();
-        let (reached, failures) = together::some(wires, 1).await;
-        if reached.is_empty() {
-            let failure = Fault::clearest(failures);
-            return Err(failure.unwrap_or_else(|| unavailable("no node of the cluster has a slot")));
+        // One connection is enough to start: a single dead node must not keep the client from starting.
+        let connecting = primaries.iter().map(|node| node.connections.get()).collect();
+        let (connected, errors) = join::join_until(connecting, 1).await;
+        if connected.is_empty() {
+            let error = StoreError::most_specific(errors);
+            return Err(error.unwrap_or_else(|| unavailable("no node of the cluster has a slot")));
         }
-        let keep = keep(Arc::downgrade(&cluster), Arc::clone(&cluster.stale));
-        cluster.environment.spawn(Box::pin(keep));
+        let task = keep_map_current(Arc::downgrade(&cluster), Arc::clone(&cluster.map_suspected));
+        cluster.environment.spawn(Box::pin(task));
         Ok(cluster)
     }
 
-    fn map(&self) -> MutexGuard<'_, Map> {
+    fn map(&self) -> MutexGuard<'_, SlotMap> {
         self.map.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells this one whenever slots may have moved.
-    pub(crate) fn tell(&self, follower: Weak<dyn Follower>) {
-        let _ = self.follower.set(follower);
+    /// Sets the observer of moved slots.
+    pub(crate) fn set_observer(&self, observer: Weak<dyn SlotObserver>) {
+        let _ = self.observer.set(observer);
     }
 
+    // ADR 0014: a node is a failure domain, so that the engine renews the leases of each node on its own.
     pub(crate) fn failure_domain(&self, resource: &Resource) -> FailureDomain {
         FailureDomain(self.map().owners[usize::from(slot(resource))])
     }
 
     /// The node that has a slot.
-    pub(crate) fn owner(&self, slot: u16) -> Result<Arc<Node>, Fault> {
+    pub(crate) fn owner(&self, slot: u16) -> Result<Arc<Node>, StoreError> {
         let map = self.map();
         let node = map.nodes.get(map.owners[usize::from(slot)] as usize);
-        node.cloned().ok_or_else(|| unavailable("no node of the cluster has the slot of this resource"))
+        node.cloned().ok_or_else(no_owner)
     }
 
-    /// All nodes that have slots, by address.
+    /// All nodes that have slots, sorted by address.
     pub(crate) fn primaries(&self) -> Vec<Arc<Node>> {
         let map = self.map();
         let mut has_slots = vec![false; map.nodes.len()];
-        for &owner in map.owners.iter().filter(|&&owner| owner != NOBODY) {
+        for &owner in map.owners.iter().filter(|&&owner| owner != NO_NODE) {
             has_slots[owner as usize] = true;
         }
         let mut nodes: Vec<_> = map.nodes.iter().filter(|node| has_slots[node.number as usize]).collect();
@@ -142,63 +154,65 @@ impl Cluster {
         nodes.into_iter().cloned().collect()
     }
 
-    /// The node at an address that another one named; without a host, that one's.
+    /// The node at an address that `named_by` gave. An empty host means the host of `named_by`.
     pub(crate) fn node_at(&self, host: &str, port: u16, named_by: &Node) -> Arc<Node> {
         let host = if host.is_empty() { named_by.address.0.as_str() } else { host };
-        self.number(&mut self.map(), host, port)
+        self.node_in(&mut self.map(), host, port)
     }
 
-    fn number(&self, map: &mut Map, host: &str, port: u16) -> Arc<Node> {
+    /// The node at an address; added to the map if it is new.
+    fn node_in(&self, map: &mut SlotMap, host: &str, port: u16) -> Arc<Node> {
         let known = map.nodes.iter().find(|node| node.address.0 == host && node.address.1 == port);
         if let Some(node) = known {
             return Arc::clone(node);
         }
-        let number = u32::try_from(map.nodes.len()).unwrap_or(NOBODY - 1);
+        let number = u32::try_from(map.nodes.len()).unwrap_or(NO_NODE - 1);
         let node = Node::new(number, self.config.of_node(host, port), Arc::clone(&self.environment));
         map.nodes.push(Arc::new(node));
         Arc::clone(&map.nodes[number as usize])
     }
 
-    /// A node says that another one has the slot.
-    pub(crate) fn moved(&self, slot: u16, to: &Node) {
+    /// A node says that the slot is at `to`.
+    pub(crate) fn slot_moved(&self, slot: u16, to: &Node) {
         self.map().owners[usize::from(slot)] = to.number;
-        self.suspect();
+        self.suspect_map();
     }
 
-    /// Something speaks against the map: it is looked at soon.
-    pub(crate) fn suspect(&self) {
-        self.stale.notify_one();
+    /// Marks the map as possibly out of date: it is read again soon.
+    pub(crate) fn suspect_map(&self) {
+        self.map_suspected.notify_one();
     }
 
-    /// Looks at the map, unless someone has since `seen`. One at a time: who comes meanwhile waits for it.
+    /// Reads the map, unless another caller began to do so after `seen`. One caller reads, the others wait.
     pub(crate) async fn refresh(&self, seen: Timestamp) {
-        let mut looked_at = self.looked_at.lock().await;
-        if *looked_at > seen {
+        let mut refreshed_at = self.refreshed_at.lock().await;
+        if *refreshed_at > seen {
             return;
         }
-        *looked_at = self.environment.now();
-        if let Err(fault) = self.look().await {
-            tracing::debug!(?fault, "no node tells where the slots are");
+        *refreshed_at = self.environment.now();
+        if let Err(error) = self.read_map().await {
+            tracing::debug!(?error, "no node of the cluster says where the slots are");
         }
     }
 
-    /// Asks some nodes at once, and believes the newest epoch that a majority of them has to offer: a node that was cut
-    /// off still names the old primary.
-    async fn look(&self) -> Result<(), Fault> {
-        let mut failures = Vec::new();
-        for some in self.candidates().chunks(ASKED_TOGETHER) {
-            let asks = some.iter().map(|(host, port)| ask(&self.config, host, *port)).collect();
-            let (views, failed) = together::some(asks, some.len() / 2 + 1).await;
-            failures.extend(failed);
-            if let Some(newest) = views.into_iter().max_by_key(|view| view.epoch) {
-                self.believe(newest);
+    /// Asks several nodes at once and takes the report with the newest epoch, once a majority of them has
+    /// replied: a node that was cut off from the others still names the old primary.
+    async fn read_map(&self) -> Result<(), StoreError> {
+        let mut errors = Vec::new();
+        for some in self.candidates().chunks(ASKED_AT_ONCE) {
+            let asking = some.iter().map(|(host, port)| slot_map::ask(&self.config, host, *port)).collect();
+            let (reports, failed) = join::join_until(asking, some.len() / 2 + 1).await;
+            errors.extend(failed);
+            if let Some(newest) = reports.into_iter().max_by_key(|report| report.epoch) {
+                self.apply(newest);
                 return Ok(());
             }
         }
-        Err(Fault::clearest(failures).unwrap_or_else(|| unavailable("no node of the cluster is named")))
+        let no_host = || unavailable("no node of the cluster is named in the URL");
+        Err(StoreError::most_specific(errors).unwrap_or_else(no_host))
     }
 
-    /// Whoever may know the cluster, those with slots first.
+    /// The nodes that may know the slot map: those with slots, then replicas, then the hosts of the URL.
     fn candidates(&self) -> Vec<(String, u16)> {
         let mut candidates: Vec<_> = self.primaries().iter().map(|node| node.address.clone()).collect();
         let map = self.map();
@@ -210,129 +224,69 @@ impl Cluster {
         candidates
     }
 
-    /// Asks one node on a connection that is there.
-    async fn glance(&self) {
+    /// Reads the map from one random node that is connected, which is cheaper than
+    /// [`read_map`](Cluster::read_map).
+    async fn check_map(&self) {
         let nodes = self.primaries();
+        // A random start, so that the clients of a cluster do not all ask the same node.
         let start = usize::try_from(self.environment.random() % 64).unwrap_or(0);
         let mut order = nodes.iter().cycle().skip(start).take(nodes.len());
-        let live = order.find_map(|node| Some((node, node.link.live_wire()?)));
-        let Some((node, wire)) = live else { return };
-        let questions = [Cmd::new().arg("CLUSTER").arg("SLOTS").to_owned(), cluster_info()];
-        let mut answers = node.link.pipe(&wire, &questions).await.into_iter();
-        if let (Some(Ok(slots)), Some(Ok(info))) = (answers.next(), answers.next()) {
-            let seen = view(&slots, &info, &node.address.0);
+        let live = order.find_map(|node| Some((node, node.connections.live()?)));
+        let Some((node, connection)) = live else { return };
+        let mut replies = node.connections.send_all(&connection, &slot_map::questions()).await.into_iter();
+        if let (Some(Ok(slots)), Some(Ok(info))) = (replies.next(), replies.next()) {
+            let report = slot_map::parse(&slots, &info, &node.address.0);
             // One node alone may be behind the others.
-            if seen.epoch >= self.map().epoch {
-                self.believe(seen);
+            if report.epoch >= self.map().epoch {
+                self.apply(report);
             }
         } else {
             self.refresh(self.environment.now()).await;
         }
     }
 
-    fn believe(&self, view: View) {
+    /// Takes over the slot map of a report.
+    fn apply(&self, report: ClusterReport) {
         {
             let mut map = self.map();
-            if view.ranges.is_empty() {
+            // A node that has just joined knows no slots.
+            if report.ranges.is_empty() {
                 return;
             }
-            map.epoch = view.epoch;
-            for (first, last, (host, port)) in &view.ranges {
-                let number = self.number(&mut map, host, *port).number;
+            map.epoch = report.epoch;
+            // A slot without a range keeps its old owner, which says itself if it no longer serves the slot.
+            for (first, last, (host, port)) in &report.ranges {
+                let number = self.node_in(&mut map, host, *port).number;
                 map.owners[usize::from(*first)..=usize::from(*last)].fill(number);
             }
-            map.replicas = view.replicas;
+            map.replicas = report.replicas;
         }
         let primaries = self.primaries();
-        let others = self.map().nodes.clone();
-        for node in others {
+        let nodes = self.map().nodes.clone();
+        for node in nodes {
             if primaries.iter().any(|primary| primary.number == node.number) {
-                node.link.raise_epoch(view.epoch);
+                node.connections.raise_epoch(report.epoch);
             } else {
-                // Whatever it becomes again, it says its epoch anew.
-                node.link.drop_any_wire();
+                // If the node becomes a primary again, its new connection reads its new epoch.
+                node.connections.discard_all();
             }
         }
-        if let Some(follower) = self.follower.get().and_then(Weak::upgrade) {
-            follower.slots_moved(self);
+        if let Some(observer) = self.observer.get().and_then(Weak::upgrade) {
+            observer.slots_moved(self);
         }
     }
 }
 
-/// Looks at the map when someone has reason to doubt it, and now and then.
-async fn keep(cluster: Weak<Cluster>, stale: Arc<Notify>) {
+/// Checks the map when it may be out of date, and every [`CHECK_MAP_EVERY`].
+async fn keep_map_current(cluster: Weak<Cluster>, suspected: Arc<Notify>) {
     let Some(environment) = cluster.upgrade().map(|cluster| Arc::clone(&cluster.environment)) else { return };
     loop {
-        race::first(stale.notified(), environment.sleep(GLANCE)).await;
+        race::first(suspected.notified(), environment.sleep(CHECK_MAP_EVERY)).await;
         let Some(cluster) = cluster.upgrade() else { return };
-        cluster.glance().await;
+        cluster.check_map().await;
         drop(cluster);
-        environment.sleep(REST).await;
+        environment.sleep(CHECK_PAUSE).await;
     }
-}
-
-fn cluster_info() -> Cmd {
-    Cmd::new().arg("CLUSTER").arg("INFO").to_owned()
-}
-
-async fn ask(config: &Config, host: &str, port: u16) -> Result<View, Fault> {
-    let mut node = site::open(config, host, port, Role::Server, None).await?;
-    let (slots, info) = questions(&mut node).await.map_err(not_a_cluster)?;
-    Ok(view(&slots, &info, host))
-}
-
-/// On a connection of its own, and believed as it is: a wrong map costs a redirect, and the epoch that is part of tokens is
-/// asked of every primary again when it is connected to (`site::examine`).
-async fn questions(node: &mut MultiplexedConnection) -> Result<(Value, Value), redis::RedisError> {
-    let mut pipeline = Pipeline::with_capacity(2);
-    pipeline.cmd("CLUSTER").arg("SLOTS").add_command(cluster_info());
-    let mut answers = node.send_packed_commands(&pipeline, 0, 2).await?.into_iter();
-    let mut next = || answers.next().unwrap_or(Value::Nil).extract_error();
-    Ok((next()?, next()?))
-}
-
-fn not_a_cluster(error: redis::RedisError) -> Fault {
-    if error.detail().unwrap_or_default().contains("cluster support disabled") {
-        let message = "the server is no node of a cluster: write redis://host";
-        return Fault::Refused(Error::new(ErrorKind::Unsupported, message).with_effect(Effect::None));
-    }
-    Fault::Connect(error)
-}
-
-/// Reads `CLUSTER SLOTS`: ranges, each with its primary and then its replicas.
-fn view(slots: &Value, info: &Value, asked: &str) -> View {
-    let (mut ranges, mut replicas) = (Vec::new(), Vec::new());
-    let Value::Array(shards) = slots else {
-        return View { epoch: 0, ranges, replicas };
-    };
-    for shard in shards {
-        let Value::Array(fields) = shard else { continue };
-        let [Value::Int(first), Value::Int(last), nodes @ ..] = fields.as_slice() else { continue };
-        let mut nodes = nodes.iter().filter_map(|node| address(node, asked));
-        let bound = |slot: &i64| u16::try_from(*slot).ok().filter(|slot| usize::from(*slot) < SLOTS);
-        if let (Some(first), Some(last), Some(primary)) = (bound(first), bound(last), nodes.next())
-            && first <= last
-        {
-            ranges.push((first, last, primary));
-        }
-        replicas.extend(nodes);
-    }
-    replicas.sort();
-    replicas.dedup();
-    View { epoch: site::epoch_of(info), ranges, replicas }
-}
-
-/// `[host, port, id, …]`. A node that does not know its own host is where it was asked.
-fn address(node: &Value, asked: &str) -> Option<(String, u16)> {
-    let Value::Array(fields) = node else { return None };
-    let [host, Value::Int(port), ..] = fields.as_slice() else { return None };
-    let host = match host {
-        Value::BulkString(host) => String::from_utf8_lossy(host).into_owned(),
-        Value::SimpleString(host) => host.clone(),
-        _ => String::new(),
-    };
-    let host = if matches!(host.as_str(), "" | "?") { asked.to_owned() } else { host };
-    Some((host, u16::try_from(*port).ok()?))
 }
 
 impl fmt::Debug for Cluster {
@@ -344,35 +298,5 @@ impl fmt::Debug for Cluster {
             .field("epoch", &epoch)
             .field("primaries", &primaries)
             .finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn read(text: &str) -> Value {
-        redis::parse_redis_value(text.replace('\n', "\r\n").as_bytes()).unwrap()
-    }
-
-    #[test]
-    fn a_node_says_who_has_which_slots() {
-        let node = |host: &str, port: u16| format!("*3\n{host}\n:{port}\n$2\nid\n");
-        let (known, unknown, hidden) = ("$9\n127.0.0.1", "$0\n", "$-1");
-        let slots = format!(
-            "*2\n*4\n:0\n:8191\n{}{}*3\n:8192\n:16383\n{}",
-            node(known, 7000),
-            node(unknown, 7003),
-            node(hidden, 7001)
-        );
-        let info = Value::BulkString(b"cluster_state:ok\r\ncluster_current_epoch:17\r\n".to_vec());
-        let seen = view(&read(&slots), &info, "cache");
-        assert_eq!(seen.epoch, 17);
-        let of = |host: &str, port| (host.to_owned(), port);
-        assert_eq!(seen.ranges, [(0, 8191, of("127.0.0.1", 7000)), (8192, 16383, of("cache", 7001))]);
-        assert_eq!(seen.replicas, [of("cache", 7003)]);
-        assert!(view(&Value::Nil, &Value::Nil, "cache").ranges.is_empty());
-        let backwards = format!("*1\n*3\n:8191\n:0\n{}", node(known, 7000));
-        assert!(view(&read(&backwards), &info, "cache").ranges.is_empty(), "that is no range");
     }
 }

@@ -1,11 +1,14 @@
-//! Which server, as whom, and how patiently.
+//! The configuration of the backend: servers, login, timeouts, replicas, TLS.
 
-use std::{fmt, path::PathBuf, time::Duration};
+use std::{fmt, time::Duration};
 
-use leasehold_core::{Error, ErrorKind, Result};
-use leasehold_support::url::{self, decode, invalid};
+use leasehold_core::Result;
+use leasehold_support::{
+    Password, TlsFiles,
+    url::{self, decode, invalid},
+};
 
-/// Which server, as whom, and how patiently. Its `Debug` shows no password.
+/// Which servers to use, with which login and which timeouts. Its `Debug` shows no password.
 ///
 /// ```
 /// use leasehold_redis::Config;
@@ -17,13 +20,13 @@ use leasehold_support::url::{self, decode, invalid};
 #[derive(Clone, PartialEq, Eq)]
 #[must_use]
 pub struct Config {
+    /// The server, or the Sentinels if there is a `service`, or some nodes of the cluster.
     pub(crate) hosts: Vec<(String, u16)>,
+    /// The name of the service, behind Sentinel.
     pub(crate) service: Option<String>,
     pub(crate) cluster: bool,
     pub(crate) tls: bool,
-    pub(crate) ca_file: Option<PathBuf>,
-    pub(crate) cert_file: Option<PathBuf>,
-    pub(crate) key_file: Option<PathBuf>,
+    pub(crate) tls_files: TlsFiles,
     pub(crate) login: Login,
     pub(crate) sentinel_login: Login,
     pub(crate) database: u32,
@@ -34,23 +37,22 @@ pub struct Config {
     namespace: Option<String>,
 }
 
-/// Who we are to a server.
+/// The user and the password for a server or a Sentinel.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(crate) struct Login {
     pub(crate) user: Option<String>,
-    password: Option<String>,
-    password_file: Option<PathBuf>,
+    pub(crate) password: Password,
 }
 
-/// How many replicas must have a grant before it is given.
+/// How many replicas must acknowledge a grant before it counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Replicas {
-    /// None: one round trip, and a failover may grant again what it forgot.
+    /// None. A grant is one round trip, and after a failover the new primary may not know of it.
     #[default]
     None,
-    /// This many.
+    /// At least this many.
     AtLeast(u32),
-    /// So many that with the primary they are a majority of all that were ever seen.
+    /// Enough to be, together with the primary, a majority of all servers that were ever seen.
     Majority,
 }
 
@@ -58,16 +60,14 @@ const PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
 
 impl Config {
-    /// One server, with the defaults.
+    /// One server, with the default of every option.
     pub fn new(host: &str, port: u16) -> Config {
         Config {
             hosts: vec![(host.to_owned(), port)],
             service: None,
             cluster: false,
             tls: false,
-            ca_file: None,
-            cert_file: None,
-            key_file: None,
+            tls_files: TlsFiles::default(),
             login: Login::default(),
             sentinel_login: Login::default(),
             database: 0,
@@ -82,14 +82,14 @@ impl Config {
     /// Reads a URL.
     ///
     /// - `redis://[user[:password]@]host[:port][/database][?option=value&…]`, and `rediss://` with TLS
-    /// - `redis+sentinel://[user[:password]@]host[:port],host…/service[/database][?…]`: the hosts are Sentinels, the
-    ///   user and password are the server's
+    /// - `redis+sentinel://[user[:password]@]host[:port],host…/service[/database][?…]`: the hosts are
+    ///   Sentinels, the user and password are the server's
     /// - `redis+cluster://[user[:password]@]host[:port],host…[?…]`: the hosts are some nodes of a cluster
     ///
     /// | option | values | default |
     /// |---|---|---|
-    /// | `password_file` | a path, read anew for every connection | |
-    /// | `timeout` | how long to wait for an answer: `500ms`, `2s` | `2s` |
+    /// | `password_file` | a path; the file is read for every connection | |
+    /// | `timeout` | how long to wait for a reply: `500ms`, `2s` | `2s` |
     /// | `connect_timeout` | how long to wait for a connection | `1s` |
     /// | `replicas` | `none`, a number, `majority` | `none` |
     /// | `replica_timeout` | how long to wait for the replicas | `1s` |
@@ -100,11 +100,12 @@ impl Config {
     /// | `sentinel_user`, `sentinel_password_file` | for the Sentinels | |
     ///
     /// # Errors
-    /// `Invalid` if it is not such a URL; the message does not repeat it.
+    /// `Invalid` if it is not such a URL. The message does not repeat the URL, which may contain a password.
     pub fn parse(url: &str) -> Result<Config> {
-        let (scheme, rest) = url.split_once("://").ok_or_else(|| invalid(SHAPE))?;
+        let (scheme, rest) = url.split_once("://").ok_or_else(|| invalid(URL_FORMS))?;
         let (rest, options) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        // The last @ ends the login, because a password may contain one.
         let (login, hosts) =
             authority.rsplit_once('@').map_or(("", authority), |(login, hosts)| (login, hosts));
         let mut config = Config::new("", PORT);
@@ -129,80 +130,79 @@ impl Config {
                 config.cluster = true;
                 (PORT, path)
             }
-            _ => return Err(invalid(SHAPE)),
+            _ => return Err(invalid(URL_FORMS)),
         };
         config.hosts = hosts.split(',').map(|host| parse_host(host, port)).collect::<Result<_>>()?;
         if config.service.is_none() && !config.cluster && config.hosts.len() > 1 {
             return Err(invalid(
-                "one server has one host: write redis+sentinel://host,host/service behind Sentinel, and \
+                "redis:// takes one host: write redis+sentinel://host,host/service behind Sentinel, and \
                  redis+cluster://host,host for a cluster",
             ));
         }
         config.login = parse_login(login)?;
         if !path.is_empty() {
             config.database =
-                path.parse().map_err(|_| invalid("the database after the host is a number: /0"))?;
+                path.parse().map_err(|_| invalid("the database after the host must be a number: /0"))?;
         }
         let config = options.split('&').filter(|option| !option.is_empty()).try_fold(config, Config::set)?;
-        if config.cert_file.is_some() != config.key_file.is_some() {
-            return Err(invalid("a certificate needs its key: give both cert_file and key_file"));
-        }
+        config.tls_files.check()?;
         Ok(config)
     }
 
     fn set(mut self, option: &str) -> Result<Config> {
         let (name, value) = option.split_once('=').unwrap_or((option, ""));
+        if self.tls_files.set_option(name, value)? {
+            return Ok(self);
+        }
         match name {
-            "password_file" => self.login.password_file = Some(decode(value)?.into()),
+            "password_file" => self.login.password.set_file(decode(value)?),
             "sentinel_user" => self.sentinel_login.user = Some(decode(value)?),
-            "sentinel_password_file" => self.sentinel_login.password_file = Some(decode(value)?.into()),
+            "sentinel_password_file" => self.sentinel_login.password.set_file(decode(value)?),
             "timeout" => self.timeout = duration(name, value)?,
             "connect_timeout" => self.connect_timeout = duration(name, value)?,
             "replica_timeout" => self.replica_timeout = duration(name, value)?,
             "replicas" => self.replicas = replicas(value)?,
             "namespace" => self.namespace = Some(decode(value)?),
-            "ca_file" => self.ca_file = Some(decode(value)?.into()),
-            "cert_file" => self.cert_file = Some(decode(value)?.into()),
-            "key_file" => self.key_file = Some(decode(value)?.into()),
             "tls" if value == "true" => self.tls = true,
             "tls" if value == "false" => self.tls = false,
-            "tls" => return Err(invalid("tls is true or false")),
+            "tls" => return Err(invalid("tls must be true or false")),
             _ => {
                 return Err(invalid(format!(
-                    "the option {name:.40} is not known: timeout, connect_timeout, password_file, namespace, replicas, \
-                     replica_timeout, tls, ca_file, cert_file, key_file, sentinel_user and sentinel_password_file are"
+                    "the option {name:.40} is not known: use timeout, connect_timeout, password_file, namespace, \
+                     replicas, replica_timeout, tls, ca_file, cert_file, key_file, sentinel_user or \
+                     sentinel_password_file"
                 )));
             }
         }
         Ok(self)
     }
 
-    /// How long to wait for an answer. Two seconds unless told; from 10 ms to a minute.
+    /// How long to wait for a reply. Default: 2 s; from 10 ms to a minute.
     pub fn timeout(mut self, timeout: Duration) -> Config {
-        self.timeout = timeout.clamp(SHORTEST, LONGEST);
+        self.timeout = timeout.clamp(TIMEOUT_MIN, TIMEOUT_MAX);
         self
     }
 
-    /// How long to wait for a connection. One second unless told; from 10 ms to a minute.
+    /// How long to wait for a connection. Default: 1 s; from 10 ms to a minute.
     pub fn connect_timeout(mut self, timeout: Duration) -> Config {
-        self.connect_timeout = timeout.clamp(SHORTEST, LONGEST);
+        self.connect_timeout = timeout.clamp(TIMEOUT_MIN, TIMEOUT_MAX);
         self
     }
 
-    /// How many replicas must have a grant before it is given. None unless told.
+    /// How many replicas must acknowledge a grant before it counts. Default: none.
     pub fn replicas(mut self, replicas: Replicas) -> Config {
         self.replicas = replicas;
         self
     }
 
-    /// As this user, with this password. Nobody unless told.
+    /// Logs in as this user, with this password. Default: no login.
     pub fn login(mut self, user: Option<&str>, password: &str) -> Config {
-        self.login =
-            Login { user: user.map(str::to_owned), password: Some(password.to_owned()), password_file: None };
+        self.login.user = user.map(str::to_owned);
+        self.login.password.set(password);
         self
     }
 
-    /// The same, for one node of the cluster.
+    /// The same configuration for one node of the cluster.
     pub(crate) fn of_node(&self, host: &str, port: u16) -> Config {
         Config { hosts: vec![(host.to_owned(), port)], ..self.clone() }
     }
@@ -213,30 +213,18 @@ impl Config {
     }
 }
 
-impl Login {
-    /// The password now: one in a file may have changed.
-    pub(crate) fn password(&self) -> Result<Option<String>> {
-        let Some(path) = &self.password_file else { return Ok(self.password.clone()) };
-        let text = std::fs::read_to_string(path).map_err(|error| {
-            Error::new(ErrorKind::Denied, format!("cannot read the password file {}", path.display()))
-                .because(error)
-        })?;
-        Ok(Some(text.trim_end_matches(['\r', '\n']).to_owned()))
-    }
-}
-
-const SHORTEST: Duration = Duration::from_millis(10);
-const LONGEST: Duration = Duration::from_secs(60);
-const SHAPE: &str = "write redis://host:port/0, rediss://host:port/0, redis+sentinel://host:port,host:port/service or \
+const TIMEOUT_MIN: Duration = Duration::from_millis(10);
+const TIMEOUT_MAX: Duration = Duration::from_secs(60);
+const URL_FORMS: &str = "write redis://host:port/0, rediss://host:port/0, redis+sentinel://host:port,host:port/service or \
      redis+cluster://host:port,host:port";
 
 fn parse_host(text: &str, default_port: u16) -> Result<(String, u16)> {
-    let (host, port) = url::host(text, default_port)?.ok_or_else(|| invalid(SHAPE))?;
+    let (host, port) = url::host(text, default_port)?.ok_or_else(|| invalid(URL_FORMS))?;
     Ok((host.to_owned(), port))
 }
 
 fn duration(name: &str, text: &str) -> Result<Duration> {
-    Ok(url::duration(name, text)?.clamp(SHORTEST, LONGEST))
+    Ok(url::duration(name, text)?.clamp(TIMEOUT_MIN, TIMEOUT_MAX))
 }
 
 fn parse_login(text: &str) -> Result<Login> {
@@ -244,7 +232,11 @@ fn parse_login(text: &str) -> Result<Login> {
         text.split_once(':').map_or((text, None), |(user, password)| (user, Some(password)));
     let user = Some(decode(user)?).filter(|user| !user.is_empty());
     let password = password.map(decode).transpose()?.filter(|password| !password.is_empty());
-    Ok(Login { user, password, password_file: None })
+    let mut login = Login { user, password: Password::default() };
+    if let Some(password) = password {
+        login.password.set(password);
+    }
+    Ok(login)
 }
 
 fn replicas(text: &str) -> Result<Replicas> {
@@ -254,7 +246,7 @@ fn replicas(text: &str) -> Result<Replicas> {
         number => number
             .parse()
             .map(Replicas::AtLeast)
-            .map_err(|_| invalid("replicas is none, a number or majority")),
+            .map_err(|_| invalid("replicas must be none, a number or majority")),
     }
 }
 
@@ -276,14 +268,15 @@ impl fmt::Debug for Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use leasehold_core::ErrorKind;
 
     #[test]
-    fn a_url_says_everything() {
+    fn a_url_sets_every_option() {
         let url = "redis://app:p%40ss%3Aword@[::1]:7000/3?timeout=500ms&connect_timeout=3s&namespace=acme&replicas=2";
         let config = Config::parse(url).unwrap();
         assert_eq!(config.hosts, [("::1".to_owned(), 7000)]);
         assert_eq!((config.login.user.as_deref(), config.database), (Some("app"), 3));
-        assert_eq!(config.login.password().unwrap().as_deref(), Some("p@ss:word"));
+        assert_eq!(config.login.password.current().unwrap().as_deref(), Some("p@ss:word"));
         assert_eq!((config.timeout.as_millis(), config.connect_timeout.as_secs()), (500, 3));
         assert_eq!((config.namespace(), config.replicas), (Some("acme"), Replicas::AtLeast(2)));
         assert!(!format!("{config:?}").contains("word"));
@@ -292,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn sentinels_are_hosts_and_a_service() {
+    fn a_sentinel_url_has_hosts_and_a_service() {
         let config = Config::parse("redis+sentinel://a,b:5000/main/1?replicas=majority").unwrap();
         assert_eq!(config.hosts, [("a".to_owned(), 26379), ("b".to_owned(), 5000)]);
         assert_eq!((config.service.as_deref(), config.database), (Some("main"), 1));
@@ -300,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_is_some_of_its_nodes() {
+    fn a_cluster_url_names_some_nodes() {
         let config = Config::parse("redis+cluster://u:pw@a,b:7001,[::1]?tls=true&namespace=acme").unwrap();
         let hosts = [("a", 6379), ("b", 7001), ("::1", 6379)].map(|(host, port)| (host.to_owned(), port));
         assert_eq!(config.hosts, hosts);
@@ -309,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_and_not_repeated() {
+    fn an_invalid_url_is_refused_and_not_repeated() {
         let table = [
             ("redis:", "redis://host"),
             ("redis://", "redis://host"),
@@ -337,9 +330,9 @@ mod tests {
     }
 
     #[test]
-    fn a_password_file_that_is_missing_is_named() {
+    fn a_missing_password_file_is_named() {
         let config = Config::parse("redis://a?password_file=/no/such/file").unwrap();
-        let error = config.login.password().unwrap_err();
+        let error = config.login.password.current().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Denied);
         assert!(error.to_string().contains("/no/such/file"));
     }

@@ -1,41 +1,48 @@
-//! What Redis and the network say, in the words of the contract.
+//! [`StoreError`]: an error of Redis, of the driver or of the network, and how it becomes a
+//! [`leasehold_core::Error`].
 //!
-//! An error of the server names no request. Why it is believed that it had no effect, where it says so: see `proof`.
+//! An error of the server carries no request id. Why it is still believed where it says that nothing was
+//! done: see `request_id.rs`.
 
 use leasehold_core::{Effect, Error, ErrorKind};
 use redis::{ErrorKind as Driver, RedisError};
 
-use crate::{script::Script, site::IS_CLUSTERED};
+use crate::{script::Script, server_info::IS_CLUSTERED};
 
-/// Why a call came to nothing, or why it is not known whether it did.
+/// Why a call failed, or why it is not known whether it did.
 #[derive(Clone, Debug)]
-pub(crate) enum Fault {
+pub(crate) enum StoreError {
     /// No connection could be made: nothing was sent.
     Connect(RedisError),
-    /// A command was sent, and this came back, or nothing.
+    /// A command was sent, and the server returned this error, or the connection failed.
     Command(RedisError),
-    /// An answer makes no sense.
-    Strange(String),
-    /// An answer belongs to another request: see `proof`.
-    MixedUp(Error),
-    /// Refused by us, before anything was sent.
-    Refused(Error),
+    /// A reply that no script of ours returns.
+    UnexpectedReply(String),
+    /// The reply belongs to another request. ADR 0033.
+    Misdelivered(Error),
+    /// An error that already has its final form, with its effect.
+    Translated(Error),
 }
 
-/// What a node of a cluster says of a slot. In any case it has done nothing.
+/// An error without effect: the store cannot be used now.
+pub(crate) fn unavailable(message: impl Into<std::borrow::Cow<'static, str>>) -> StoreError {
+    StoreError::Translated(Error::new(ErrorKind::Unavailable, message))
+}
+
+/// How a node of a cluster refuses a call for a slot. In every case it has done nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Redirect {
-    /// It is at this node. Without a host: the one that was asked.
+    /// The slot is at this node. An empty host means the host of the node that was asked.
     Moved(String, u16),
-    /// It is on its way to this node, and so is this key.
+    /// The slot is being moved to this node, and the key is already there.
     Ask(String, u16),
-    /// It is on its way, and the keys are at both ends.
+    /// The slot is being moved, and the keys of the call are at both nodes.
     TryAgain,
-    /// Not here, or nowhere at the moment.
-    Elsewhere,
+    /// This node does not serve the slot: it is a replica, or the cluster is down.
+    NotHere,
 }
 
-/// `host:port`; the host may have colons of its own.
+/// Reads `host:port`. The host may contain colons.
 fn parse_address(text: &str) -> Option<(String, u16)> {
     let (host, port) = text.rsplit_once(':')?;
     let host = host.trim_start_matches('[').trim_end_matches(']');
@@ -43,67 +50,79 @@ fn parse_address(text: &str) -> Option<(String, u16)> {
     Some((host.to_owned(), port.parse().ok()?))
 }
 
-impl Fault {
-    /// Whether the server does not know the script: it was restarted, or told to forget.
+impl StoreError {
+    pub(crate) fn unexpected_reply(what: String) -> StoreError {
+        StoreError::UnexpectedReply(what)
+    }
+
+    pub(crate) fn missing_reply() -> StoreError {
+        StoreError::UnexpectedReply("the server sent fewer replies than it got commands".to_owned())
+    }
+
+    /// Whether the server does not know the script: it was restarted, or its scripts were flushed.
     pub(crate) fn is_no_script(&self) -> bool {
-        matches!(self, Fault::Command(error) if code(error) == Some("NOSCRIPT"))
+        matches!(self, StoreError::Command(error) if code(error) == Some("NOSCRIPT"))
     }
 
-    /// Whether a key holds something of another type than ours.
+    /// Whether a key has another Redis type than leasehold gives it.
     pub(crate) fn is_wrong_type(&self) -> bool {
-        matches!(self, Fault::Command(error) if code(error) == Some("WRONGTYPE"))
+        matches!(self, StoreError::Command(error) if code(error) == Some("WRONGTYPE"))
     }
 
-    /// Where a node of a cluster says that the slot is, or that it is on its way.
+    /// Where a node of a cluster says that the slot is.
     pub(crate) fn redirect(&self) -> Option<Redirect> {
-        let Fault::Command(error) = self else { return None };
+        let StoreError::Command(error) = self else { return None };
         let to = || error.redirect_node().and_then(|(address, _)| parse_address(address));
         match code(error)? {
             "MOVED" => to().map(|(host, port)| Redirect::Moved(host, port)),
             "ASK" => to().map(|(host, port)| Redirect::Ask(host, port)),
             "TRYAGAIN" => Some(Redirect::TryAgain),
-            "READONLY" | "MASTERDOWN" | "CLUSTERDOWN" => Some(Redirect::Elsewhere),
+            "READONLY" | "MASTERDOWN" | "CLUSTERDOWN" => Some(Redirect::NotHere),
             _ => None,
         }
     }
 
-    /// Whether the keys of a resource are on two nodes at the moment.
+    /// Whether the keys of a resource are on two nodes, because their slot is being moved.
     pub(crate) fn is_try_again(&self) -> bool {
         self.redirect() == Some(Redirect::TryAgain)
     }
 
-    /// Whether it is not known what became of it.
+    /// Whether the call may have been executed.
     pub(crate) fn is_unanswered(&self) -> bool {
-        matches!(self, Fault::Command(error) if interpret(error).2 == Effect::Unknown)
+        matches!(self, StoreError::Command(error) if interpret(error).2 == Effect::Unknown)
     }
 
     /// Whether nothing was sent, because there is no connection.
     pub(crate) fn is_connect(&self) -> bool {
         let unavailable = |error: &Error| error.kind() == ErrorKind::Unavailable;
         match self {
-            Fault::Connect(source) => interpret(source).0 == ErrorKind::Unavailable,
-            Fault::Refused(error) => unavailable(error) && error.effect() == Effect::None,
+            StoreError::Connect(source) => interpret(source).0 == ErrorKind::Unavailable,
+            // Translated while connecting, such as a replica where a primary was expected.
+            StoreError::Translated(error) => unavailable(error) && error.effect() == Effect::None,
             _ => false,
         }
     }
 
-    /// Whether the connection is of no more use: it is broken, or leads to a server that is not the primary, or that
+    /// Whether the connection cannot be used any more: it is broken, or its server is not the primary or
     /// wants another password.
     pub(crate) fn breaks_connection(&self) -> bool {
         match self {
-            Fault::Command(error) => {
+            StoreError::Command(error) => {
                 let other_server = matches!(code(error), Some("READONLY" | "NOAUTH" | "MASTERDOWN"));
+                // A timeout alone does not break a connection: `Connections::live` discards it when it stays
+                // silent.
                 let broken = matches!(error.kind(), Driver::Io | Driver::Parse) && !error.is_timeout();
                 other_server || broken || error.is_connection_dropped()
             }
-            Fault::Strange(_) | Fault::MixedUp(_) => true,
-            Fault::Connect(_) | Fault::Refused(_) => false,
+            StoreError::UnexpectedReply(_) | StoreError::Misdelivered(_) => true,
+            StoreError::Connect(_) | StoreError::Translated(_) => false,
         }
     }
 
-    /// The same fault of this script; if one of its commands is not permitted, with its name.
-    pub(crate) fn of_script(self, script: &Script) -> Fault {
-        let Fault::Command(source) = &self else { return self };
+    /// If a command in this script is not permitted, adds the name of the command: Redis 7.0 gives only the
+    /// line.
+    pub(crate) fn in_script(self, script: &Script) -> StoreError {
+        let StoreError::Command(source) = &self else { return self };
         let Some((what, place)) = source.detail().and_then(|detail| detail.split_once(" script: ")) else {
             return self;
         };
@@ -113,39 +132,42 @@ impl Fault {
             None => self,
             Some(commands) => {
                 let error = Error::new(ErrorKind::Denied, not_permitted(&format!("{commands}: {what}")));
-                Fault::Refused(error.with_effect(Effect::Unknown).because(source.clone()))
+                StoreError::Translated(error.with_effect(Effect::Unknown).because(source.clone()))
             }
         }
     }
 
-    /// The same fault, with the name of whom no connection could be made to: behind Sentinel the URL does not say.
-    pub(crate) fn of_peer(self, who: &str) -> Fault {
-        let Fault::Connect(source) = self else { return self };
+    /// Adds which peer could not be connected to, where the URL does not say.
+    pub(crate) fn for_peer(self, peer: &str) -> StoreError {
+        let StoreError::Connect(source) = self else { return self };
         let (kind, what) = connecting(&source);
         let what = what.replace("the server's", "its").replace("the server", "it");
-        Fault::Refused(Error::new(kind, format!("cannot connect to {who}: {what}")).because(source))
+        StoreError::Translated(Error::new(kind, format!("cannot connect to {peer}: {what}")).because(source))
     }
 
-    /// The one of several that says most: that someone cannot be reached is news only if nobody refused, or was refused.
-    pub(crate) fn clearest(faults: Vec<Fault>) -> Option<Fault> {
-        let says = |fault: &Fault| {
-            let error = fault.clone().into_error();
+    /// The most useful of several errors. A refusal comes before an unavailable server, and that before a
+    /// server that was not reached at all.
+    pub(crate) fn most_specific(errors: Vec<StoreError>) -> Option<StoreError> {
+        let specificity = |error: &StoreError| {
+            let error = error.clone().into_error();
             let unreached = UNREACHED.iter().any(|what| error.to_string().ends_with(what));
             (error.kind() != ErrorKind::Unavailable, !unreached)
         };
-        faults.into_iter().max_by_key(says)
+        errors.into_iter().max_by_key(specificity)
     }
 
-    /// As the caller sees it.
+    /// The error for the caller of the backend.
     pub(crate) fn into_error(self) -> Error {
         match self {
-            Fault::Refused(error) | Fault::MixedUp(error) => error,
-            Fault::Strange(what) => Error::new(ErrorKind::Unavailable, what).with_effect(Effect::Unknown),
-            Fault::Connect(source) => {
+            StoreError::Translated(error) | StoreError::Misdelivered(error) => error,
+            StoreError::UnexpectedReply(what) => {
+                Error::new(ErrorKind::Unavailable, what).with_effect(Effect::Unknown)
+            }
+            StoreError::Connect(source) => {
                 let (kind, what) = connecting(&source);
                 Error::new(kind, format!("cannot connect: {what}")).because(source)
             }
-            Fault::Command(source) => {
+            StoreError::Command(source) => {
                 let (kind, what, effect) = interpret(&source);
                 Error::new(kind, what).with_effect(effect).because(source)
             }
@@ -157,7 +179,8 @@ fn code(error: &RedisError) -> Option<&str> {
     error.code()
 }
 
-/// Why there is no connection. An answer that makes no sense may pass.
+/// Why there is no connection. A reply that cannot be understood may be a passing problem here, so it is
+/// `Unavailable`.
 fn connecting(source: &RedisError) -> (ErrorKind, String) {
     match interpret(source) {
         (ErrorKind::Corrupt, what, _) => (ErrorKind::Unavailable, what),
@@ -165,65 +188,83 @@ fn connecting(source: &RedisError) -> (ErrorKind, String) {
     }
 }
 
+/// The error text of core for a floor that is more than a year ahead of the clock.
 fn floor_too_high(floor: &str) -> String {
     floor
         .parse()
         .map_or_else(|error: Error| error.to_string(), |floor| Error::floor_too_high(floor).to_string())
 }
 
-/// What it is, in words, and whether the command may have been executed.
+/// The kind and the text of an error, and whether the command may have been executed.
 fn interpret(error: &RedisError) -> (ErrorKind, String, Effect) {
     use {Effect::None, ErrorKind::*};
     let Some(code) = code(error) else { return without_code(error) };
     let detail = error.detail().unwrap_or_default();
-    let (kind, what) = match code {
-        "LIMIT" => (Limit, detail.to_owned()),
-        "FLOOR" => (Invalid, floor_too_high(detail)),
-        "CORRUPT" => (Corrupt, format!("{detail} holds something that leasehold did not write")),
-        "LOADING" => (Unavailable, "the server is still loading its data".to_owned()),
-        "READONLY" => (Unavailable, "the server is a read-only replica".to_owned()),
-        "MASTERDOWN" => (Unavailable, "the server is a replica that has lost its primary".to_owned()),
-        "OOM" => (Unavailable, "the server's memory is full".to_owned()),
-        "NOREPLICAS" => (Unavailable, "the server has too few replicas to write".to_owned()),
-        "MISCONF" => (Unavailable, "the server cannot save to its disk, and refuses to write".to_owned()),
-        "BUSY" | "UNKILLABLE" => (Unavailable, "the server is busy with someone's script".to_owned()),
-        "NOSCRIPT" => (Unavailable, "the server forgot the script".to_owned()),
-        "TRYAGAIN" | "CLUSTERDOWN" => (Unavailable, "the cluster cannot serve this slot now".to_owned()),
-        "MOVED" | "ASK" | "CROSSSLOT" => (Unsupported, IS_CLUSTERED.to_owned()),
-        "NOAUTH" => (Denied, "the server wants a password".to_owned()),
-        "WRONGPASS" => (Denied, "the server refused the user or the password".to_owned()),
-        // A script may have done some of its work by then.
-        "NOPERM" if detail.contains("script") => return (Denied, not_permitted(detail), Effect::Unknown),
-        "ERR" if detail.starts_with(IN_A_SCRIPT) => return (Denied, not_permitted(detail), Effect::Unknown),
-        "NOPERM" => (Denied, not_permitted(detail)),
-        "DENIED" => (Denied, "the server is in protected mode".to_owned()),
+    if let Some((kind, what)) = refusal(code) {
+        return (kind, what.to_owned(), None);
+    }
+    match code {
+        "LIMIT" => (Limit, detail.to_owned(), None),
+        "FLOOR" => (Invalid, floor_too_high(detail), None),
+        "CORRUPT" => (Corrupt, detail.to_owned(), None),
+        // A command in the middle of a script: the script may have written something before it.
+        "NOPERM" if detail.contains("script") => (Denied, not_permitted(detail), Effect::Unknown),
+        "ERR" if detail.starts_with(IN_A_SCRIPT) => (Denied, not_permitted(detail), Effect::Unknown),
+        "NOPERM" => (Denied, not_permitted(detail), None),
         "WRONGTYPE" => {
-            return (Corrupt, "a key of ours holds something of another type".to_owned(), Effect::Unknown);
+            let what = "a key of this resource has another type than leasehold gave it";
+            (Corrupt, what.to_owned(), Effect::Unknown)
         }
         "ERR" if detail.contains("max number of clients") => {
-            (Unavailable, "the server has too many clients".to_owned())
+            (Unavailable, "the server has too many clients (maxclients)".to_owned(), None)
         }
         "ERR" if detail.contains("unknown command") => {
-            (Unsupported, "the server does not know a command: Redis 7 or later is needed".to_owned())
+            let what = "the server does not know a command: Redis 7 or later is needed";
+            (Unsupported, what.to_owned(), None)
         }
-        _ => return (Corrupt, format!("the server answered {code:.20}: {detail:.200}"), Effect::Unknown),
-    };
-    (kind, what, None)
+        _ => (Corrupt, format!("the server answered {code:.20}: {detail:.200}"), Effect::Unknown),
+    }
 }
 
-/// How Redis 7.0 begins to say that a command in a script is not permitted. It does not say which one.
+/// The errors with which a server refuses a command before it does anything.
+fn refusal(code: &str) -> Option<(ErrorKind, &'static str)> {
+    use ErrorKind::*;
+    Some(match code {
+        "LOADING" => (Unavailable, "the server is still loading its data"),
+        "READONLY" => (Unavailable, "the server is a read-only replica"),
+        "MASTERDOWN" => (Unavailable, "the server is a replica that has lost its primary"),
+        "OOM" => (Unavailable, "the server's memory is full: raise maxmemory, or delete keys"),
+        "NOREPLICAS" => {
+            (Unavailable, "the server has too few replicas to accept writes (min-replicas-to-write)")
+        }
+        "MISCONF" => (Unavailable, "the server cannot save to its disk and refuses writes: see its log"),
+        "BUSY" | "UNKILLABLE" => (Unavailable, "the server is busy with a slow script of another client"),
+        "NOSCRIPT" => (Unavailable, "the server does not know the script"),
+        "TRYAGAIN" | "CLUSTERDOWN" => (Unavailable, "the cluster cannot serve the slot of this resource now"),
+        "MOVED" | "ASK" | "CROSSSLOT" => (Unsupported, IS_CLUSTERED),
+        "NOAUTH" => (Denied, "the server wants a password"),
+        "WRONGPASS" => (Denied, "the server refused the user or the password"),
+        "DENIED" => {
+            (Denied, "the server is in protected mode: it accepts only connections from its own host")
+        }
+        _ => return None,
+    })
+}
+
+/// How Redis 7.0 begins the error for a command in a script that is not permitted. It does not name the
+/// command.
 const IN_A_SCRIPT: &str = "The user executing the script";
 
 fn not_permitted(detail: &str) -> String {
     format!("the user may not do this: {detail:.200}")
 }
 
-/// What is said of whoever cannot be reached.
+/// The texts for a peer that cannot be reached. [`StoreError::most_specific`] ranks them last.
 const UNREACHED: [&str; 3] = ["no answer in time", "the connection was refused", "the connection was lost"];
 
 fn without_code(error: &RedisError) -> (ErrorKind, String, Effect) {
     use {Effect::*, ErrorKind::*};
-    if let Some(why) = distrust(error) {
+    if let Some(why) = tls_failure(error) {
         return (Unavailable, why, Unknown);
     }
     match error.kind() {
@@ -239,9 +280,10 @@ fn without_code(error: &RedisError) -> (ErrorKind, String, Effect) {
     }
 }
 
-/// Why TLS does not trust the server, if that is what happened. It may pass: a certificate can be renewed.
+/// Why TLS with the server failed, if that is what happened. ADR 0020: it is `Unavailable`, because a
+/// certificate can be renewed.
 #[cfg(feature = "tls")]
-fn distrust(error: &RedisError) -> Option<String> {
+fn tls_failure(error: &RedisError) -> Option<String> {
     use rustls::CertificateError as Certificate;
     use std::error::Error;
     let source = error.source()?;
@@ -255,13 +297,13 @@ fn distrust(error: &RedisError) -> Option<String> {
                           tls-auth-clients to no there";
             return Some(wanted.to_owned());
         }
-        other => return Some(format!("no TLS with the server: {other}")),
+        other => return Some(format!("TLS with the server failed: {other}")),
     };
     Some(match certificate {
-        // An issuer of the same name and another key has a signature that does not fit.
+        // An issuer with the same name and another key shows as a bad signature.
         Certificate::UnknownIssuer | Certificate::BadSignature => {
-            "the server's certificate is of an issuer that is not trusted: name the \
-                                       issuer's with ca_file"
+            "the server's certificate is of an issuer that is not trusted: name the certificate of the issuer with \
+             ca_file"
                 .to_owned()
         }
         Certificate::Expired | Certificate::ExpiredContext { .. } => {
@@ -272,7 +314,7 @@ fn distrust(error: &RedisError) -> Option<String> {
         }
         Certificate::NotValidForName => "the server's certificate is for another host name".to_owned(),
         Certificate::NotValidForNameContext { expected, presented } => {
-            let names: Vec<&str> = presented.iter().map(|name| bare(name)).collect();
+            let names: Vec<&str> = presented.iter().map(|name| name_without_kind(name)).collect();
             let (asked, names) = (expected.to_str(), names.join(", "));
             format!("the server's certificate is for another host name: not for {asked}, only for {names}")
         }
@@ -281,15 +323,15 @@ fn distrust(error: &RedisError) -> Option<String> {
     })
 }
 
-/// A name without its kind: `DnsName("cache.internal")`, `IpAddress(10.0.0.7)`.
+/// The name in `DnsName("cache.internal")` or `IpAddress(10.0.0.7)`.
 #[cfg(feature = "tls")]
-fn bare(name: &str) -> &str {
+fn name_without_kind(name: &str) -> &str {
     let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
     inner.unwrap_or(name).trim_matches('"')
 }
 
 #[cfg(not(feature = "tls"))]
-fn distrust(_: &RedisError) -> Option<String> {
+fn tls_failure(_: &RedisError) -> Option<String> {
     None
 }
 
@@ -304,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn every_answer_of_redis_has_a_kind_and_an_effect() {
+    fn every_error_of_redis_has_a_kind_and_an_effect() {
         use {Effect::*, ErrorKind::*};
         let table = [
             ("LOADING Redis is loading the dataset in memory", Unavailable, None, false),
@@ -328,64 +370,65 @@ mod tests {
             ("ERR max number of clients reached", Unavailable, None, false),
             ("ERR unknown command 'EVALSHA'", Unsupported, None, false),
             ("ERR user_script:7: attempt to index a nil value", Corrupt, Unknown, false),
-            ("LIMIT 1000000 wait in line already", Limit, None, false),
+            ("LIMIT the queue of this resource is full", Limit, None, false),
             ("FLOOR 9007199254740990", Invalid, None, false),
             ("CORRUPT lock:v1:{report/42}:fence", Corrupt, None, false),
         ];
         for (line, kind, effect, breaks) in table {
-            let fault = Fault::Command(server(line));
-            assert_eq!(fault.breaks_connection(), breaks, "{line}");
-            let error = fault.into_error();
+            let error = StoreError::Command(server(line));
+            assert_eq!(error.breaks_connection(), breaks, "{line}");
+            let error = error.into_error();
             assert_eq!((error.kind(), error.effect()), (kind, effect), "{line}: {error:?}");
         }
     }
 
     #[test]
-    fn a_node_says_where_the_slot_is() {
-        let redirect = |line: &str| Fault::Command(server(line)).redirect();
+    fn a_redirect_names_the_node_of_the_slot() {
+        let redirect = |line: &str| StoreError::Command(server(line)).redirect();
         let moved = |host: &str| Some(Redirect::Moved(host.to_owned(), 6381));
         assert_eq!(redirect("MOVED 3999 127.0.0.1:6381"), moved("127.0.0.1"));
         assert_eq!(redirect("MOVED 3999 ::1:6381"), moved("::1"));
         assert_eq!(redirect("MOVED 3999 cache.internal:6381"), moved("cache.internal"));
-        assert_eq!(redirect("MOVED 3999 :6381"), moved(""), "the host that was asked");
+        assert_eq!(redirect("MOVED 3999 :6381"), moved(""), "the host of the node that was asked");
         assert_eq!(redirect("MOVED 3999 ?:6381"), moved(""));
         assert_eq!(redirect("MOVED nonsense"), None);
         assert_eq!(redirect("ASK 7 10.0.0.7:6381"), Some(Redirect::Ask("10.0.0.7".to_owned(), 6381)));
         assert_eq!(redirect("TRYAGAIN Multiple keys request"), Some(Redirect::TryAgain));
-        assert_eq!(redirect("CLUSTERDOWN The cluster is down"), Some(Redirect::Elsewhere));
+        assert_eq!(redirect("CLUSTERDOWN The cluster is down"), Some(Redirect::NotHere));
         assert_eq!(redirect("OOM command not allowed"), None);
     }
 
     #[test]
-    fn what_was_sent_and_not_answered_is_unknown_and_what_was_not_sent_is_not() {
+    fn a_call_without_a_reply_has_an_unknown_effect_and_a_call_that_was_not_sent_has_none() {
         use io::ErrorKind::*;
         for kind in [TimedOut, ConnectionReset, BrokenPipe, UnexpectedEof, ConnectionRefused] {
             let source = || RedisError::from(io::Error::from(kind));
-            let command = Fault::Command(source());
+            let command = StoreError::Command(source());
             assert_eq!(command.breaks_connection(), kind != TimedOut, "{kind:?}");
             let error = command.into_error();
             assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown), "{kind:?}");
-            let error = Fault::Connect(source()).into_error();
+            let error = StoreError::Connect(source()).into_error();
             assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::None), "{kind:?}");
         }
     }
 
     #[test]
-    fn of_several_faults_the_one_that_says_most_is_told() {
-        let silent = || Fault::Connect(RedisError::from(io::Error::from(io::ErrorKind::TimedOut)));
-        let refused = || Fault::Connect(server("WRONGPASS invalid username-password pair"));
-        let loading = || Fault::Connect(server("LOADING Redis is loading"));
-        let told = |faults: Vec<Fault>| Fault::clearest(faults).unwrap().into_error().to_string();
-        assert!(told(vec![refused(), loading(), silent()]).contains("password"));
-        assert!(told(vec![loading(), silent().of_peer("someone")]).contains("loading"));
-        assert!(told(vec![silent()]).contains("no answer"));
-        assert!(Fault::clearest(Vec::new()).is_none());
+    fn of_several_errors_the_most_specific_one_is_reported() {
+        let silent = || StoreError::Connect(RedisError::from(io::Error::from(io::ErrorKind::TimedOut)));
+        let refused = || StoreError::Connect(server("WRONGPASS invalid username-password pair"));
+        let loading = || StoreError::Connect(server("LOADING Redis is loading"));
+        let reported =
+            |errors: Vec<StoreError>| StoreError::most_specific(errors).unwrap().into_error().to_string();
+        assert!(reported(vec![refused(), loading(), silent()]).contains("password"));
+        assert!(reported(vec![loading(), silent().for_peer("the primary")]).contains("loading"));
+        assert!(reported(vec![silent()]).contains("no answer"));
+        assert!(StoreError::most_specific(Vec::new()).is_none());
     }
 
     #[test]
     fn a_wrong_password_is_denied_at_once() {
         let source = RedisError::from((Driver::AuthenticationFailed, "Password authentication failed"));
-        let error = Fault::Connect(source).into_error();
+        let error = StoreError::Connect(source).into_error();
         assert_eq!((error.kind(), error.effect()), (ErrorKind::Denied, Effect::None));
     }
 }

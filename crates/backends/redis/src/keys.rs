@@ -1,24 +1,38 @@
-//! The names of keys. All keys of a resource share one hash tag, so that they live on one node of a cluster.
+//! The names of keys and channels. All keys of a resource share one hash tag, so that they are in one slot of
+//! a cluster.
 
 use leasehold_core::{OwnerToken, Resource};
 use redis::Cmd;
 
-/// What every key and channel of this format begins with.
+/// The prefix of every key and channel of this format.
 const PREFIX: &str = "lock:v1:";
-/// The birth mark of a node of a quorum: the one key that does not end.
+/// The birth mark of a node of a quorum: the one key that does not expire. ADR 0016.
 pub(crate) const BIRTH: &str = "lock:v1:birth";
-/// What the key of a lock's owner ends with.
+/// The suffix of the key of a lock's owner.
 pub(crate) const OWNER: &str = ":owner";
-/// What the key of a node's register ends with.
+/// The suffix of the key of a node's register.
 pub(crate) const REGISTER: &str = ":register";
-/// What the channel of a client begins with; its id follows.
-pub(crate) const CHANNELS: &str = "lock:v1:wake:";
+/// The prefix of the channel of a client; the id of the client follows.
+pub(crate) const WAKEUP_CHANNEL_PREFIX: &str = "lock:v1:wake:";
+
+/// The suffixes of the keys that every script on one resource takes, in the order of `scripts/resource.lua`.
+/// The tombstone of the owner is the ninth key.
+const RESOURCE_KEYS: [&str; 8] =
+    [OWNER, ":fence", ":shares", ":claims", ":line", ":places", ":state", ":watch"];
+const AUDIT: &str = ":audit";
+
+/// The Redis types of the keys that [`Keys::all`] returns.
+pub(crate) const KEY_TYPES: [&str; 10] =
+    ["string", "string", "zset", "hash", "zset", "zset", "hash", "zset", "stream", "string"];
 
 /// The keys of one resource: `lock:v1:{acme:report/42}:owner` and so on.
+///
+/// One buffer holds the common part, and each method writes its suffix behind it, so that a call allocates
+/// once.
 #[derive(Debug)]
 pub(crate) struct Keys {
-    text: String,
-    base: usize,
+    buffer: String,
+    prefix_length: usize,
 }
 
 impl Keys {
@@ -26,105 +40,105 @@ impl Keys {
         Keys::of_key(resource.key())
     }
 
-    /// Of the resource with this key.
+    /// The keys of the resource with this key.
     pub(crate) fn of_key(key: &str) -> Keys {
-        let mut text = String::with_capacity(PREFIX.len() + key.len() + 2 + 48);
-        text.push_str(PREFIX);
-        text.push('{');
-        text.push_str(key);
-        text.push('}');
-        let base = text.len();
-        Keys { text, base }
+        // 48: room for the longest common suffix, `:grave:` and an owner token.
+        let mut buffer = String::with_capacity(PREFIX.len() + key.len() + 2 + 48);
+        buffer.push_str(PREFIX);
+        buffer.push('{');
+        buffer.push_str(key);
+        buffer.push('}');
+        let prefix_length = buffer.len();
+        Keys { buffer, prefix_length }
     }
 
-    fn named(&mut self, part: &str) -> &str {
-        self.text.truncate(self.base);
-        self.text.push_str(part);
-        &self.text
+    fn with_suffix(&mut self, suffix: &str) -> &str {
+        self.buffer.truncate(self.prefix_length);
+        self.buffer.push_str(suffix);
+        &self.buffer
     }
 
-    /// Of the holder of 1 of 1.
+    /// The holder of a resource with capacity 1.
     pub(crate) fn owner(&mut self) -> &str {
-        self.named(OWNER)
+        self.with_suffix(OWNER)
     }
 
-    /// Of a write that replicas are to acknowledge.
-    pub(crate) fn mark(&mut self) -> &str {
-        self.named(":ack")
+    /// A small write that replicas acknowledge (`replicas.rs`).
+    pub(crate) fn replication_probe(&mut self) -> &str {
+        self.with_suffix(":ack")
     }
 
-    /// Of the operators' orders.
+    /// The stream of operators' commands.
     pub(crate) fn audit(&mut self) -> &str {
-        self.named(":audit")
+        self.with_suffix(AUDIT)
     }
 
-    /// What the channel of a client begins with on a cluster: it must be in the slot of the resource.
-    pub(crate) fn channels(&mut self) -> &str {
-        self.named(":wake:")
+    /// The prefix of the channel of a client on a cluster. It is in the slot of the resource, because a
+    /// script may publish only in the slot of its keys.
+    pub(crate) fn wakeup_channel_prefix(&mut self) -> &str {
+        self.with_suffix(":wake:")
     }
 
-    /// Of the newest token.
+    /// The newest token.
     pub(crate) fn fence(&mut self) -> &str {
-        self.named(":fence")
+        self.with_suffix(":fence")
     }
 
-    /// Of the holders of other shares.
+    /// The holders of shares other than 1 of 1.
     pub(crate) fn shares(&mut self) -> &str {
-        self.named(":shares")
+        self.with_suffix(":shares")
     }
 
-    /// Of capacity and pause.
+    /// Capacity, pause and more.
     pub(crate) fn state(&mut self) -> &str {
-        self.named(":state")
+        self.with_suffix(":state")
     }
 
-    /// Of the last number that a node of a quorum accepted.
+    /// The last number that a node of a quorum accepted.
     pub(crate) fn register(&mut self) -> &str {
-        self.named(REGISTER)
+        self.with_suffix(REGISTER)
     }
 
-    /// Where a node of a quorum says that something changed.
-    pub(crate) fn news(&mut self) -> &str {
-        self.named(":news")
+    /// The channel where a node of a quorum says that something changed.
+    pub(crate) fn change_channel(&mut self) -> &str {
+        self.with_suffix(":news")
     }
 
-    /// Of the tombstone of one attempt of an owner.
-    pub(crate) fn attempt_grave(&mut self, owner: &str, attempt: &str) -> &str {
-        self.grave(owner);
-        self.text.push(':');
-        self.text.push_str(attempt);
-        &self.text
+    /// The tombstone of one attempt of an owner. ADR 0017: votes belong to an attempt.
+    pub(crate) fn attempt_tombstone(&mut self, owner: &str, attempt: &str) -> &str {
+        self.tombstone(owner);
+        self.buffer.push(':');
+        self.buffer.push_str(attempt);
+        &self.buffer
     }
 
-    /// Of an owner's tombstone.
-    pub(crate) fn grave(&mut self, owner: &str) -> &str {
-        self.text.truncate(self.base);
-        self.text.push_str(":grave:");
-        self.text.push_str(owner);
-        &self.text
+    /// The tombstone of an owner.
+    pub(crate) fn tombstone(&mut self, owner: &str) -> &str {
+        self.buffer.truncate(self.prefix_length);
+        self.buffer.push_str(":grave:");
+        self.buffer.push_str(owner);
+        &self.buffer
     }
 
-    /// The first nine keys that every script on one resource takes, in the order of `scripts/resource.lua`.
+    /// Adds the nine keys that every script on one resource takes.
     pub(crate) fn push_all(&mut self, command: &mut Cmd, owner: &str) {
-        for part in [":owner", ":fence", ":shares", ":claims", ":line", ":places", ":state", ":watch"] {
-            command.arg(self.named(part));
+        for suffix in RESOURCE_KEYS {
+            command.arg(self.with_suffix(suffix));
         }
-        command.arg(self.grave(owner));
+        command.arg(self.tombstone(owner));
     }
 
-    /// All that a script on this resource may touch: to find the one that is not what it should be.
+    /// All keys that a script on this resource may touch, to find the one with a wrong type ([`KEY_TYPES`]).
     pub(crate) fn all(&mut self, owner: OwnerToken) -> Vec<String> {
-        let mut keys: Vec<String> =
-            [":owner", ":fence", ":shares", ":claims", ":line", ":places", ":state", ":watch", ":audit"]
-                .map(|part| self.named(part).to_owned())
-                .into();
-        keys.push(self.grave(&owner.reveal()).to_owned());
+        let suffixes = RESOURCE_KEYS.into_iter().chain([AUDIT]);
+        let mut keys: Vec<String> = suffixes.map(|suffix| self.with_suffix(suffix).to_owned()).collect();
+        keys.push(self.tombstone(&owner.reveal()).to_owned());
         keys
     }
 }
 
-/// A pattern for `SCAN`: every key of the resources whose own key begins so.
-pub(crate) fn pattern(prefix: &str, part: &str) -> String {
+/// A pattern for `SCAN`: the keys with this suffix of all resources whose own key begins with `prefix`.
+pub(crate) fn pattern(prefix: &str, suffix: &str) -> String {
     let mut pattern = format!("{PREFIX}{{");
     for c in prefix.chars() {
         if matches!(c, '*' | '?' | '[' | ']' | '^' | '\\') {
@@ -133,11 +147,11 @@ pub(crate) fn pattern(prefix: &str, part: &str) -> String {
         pattern.push(c);
     }
     pattern.push('*');
-    pattern.push_str(part);
+    pattern.push_str(suffix);
     pattern
 }
 
-/// The resource that a key belongs to.
+/// The key of the resource that a Redis key or channel belongs to.
 pub(crate) fn resource_of(key: &str) -> Option<&str> {
     let rest = key.strip_prefix(PREFIX)?.strip_prefix('{')?;
     rest.split_once('}').map(|(resource, _)| resource)
@@ -147,7 +161,7 @@ pub(crate) fn resource_of(key: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
-    /// What a cluster hashes: what stands in the first braces, if that is not empty.
+    /// The hash tag of a key: the text in the first braces.
     fn tag(key: &str) -> &str {
         let open = key.find('{').unwrap();
         let close = key[open..].find('}').unwrap() + open;
@@ -167,14 +181,14 @@ mod tests {
     }
 
     #[test]
-    fn the_documented_names() {
+    fn keys_have_the_documented_names() {
         let resource: Resource = "acme:report/42".parse().unwrap();
         assert_eq!(Keys::of(&resource).owner(), "lock:v1:{acme:report/42}:owner");
-        assert_eq!(Keys::of(&resource).grave("ab"), "lock:v1:{acme:report/42}:grave:ab");
+        assert_eq!(Keys::of(&resource).tombstone("ab"), "lock:v1:{acme:report/42}:grave:ab");
     }
 
     #[test]
-    fn a_prefix_is_no_pattern() {
+    fn special_characters_of_a_prefix_are_escaped() {
         assert_eq!(pattern("a*b", ":audit"), "lock:v1:{a\\*b*:audit");
     }
 }

@@ -1,4 +1,12 @@
-//! The verb `renew`: plain holders many at a time, the others one script each, all in one go.
+//! The verb `renew`, for a batch of claims.
+//!
+//! 1. Requests without a note, in the hope that they hold the whole of capacity 1 with nothing special about
+//!    them: `scripts/renew.lua`, up to [`RENEWED_AT_ONCE`] in one script call.
+//! 2. The others, and those that `renew.lua` leaves to a closer look: `scripts/renew_one.lua`, one call each,
+//!    all in one pipeline.
+//! 3. On a cluster, those whose slot is being moved: on the owner key alone (`slot_migration.rs`).
+//!
+//! With `replicas=` every request is a `renew_one.lua` on an exclusive connection, followed by `WAIT`.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -6,83 +14,99 @@ use std::{
 };
 
 use leasehold_core::{
-    Effect, Error, ErrorKind, FencingToken, GoneReason, OwnerToken, RenewRequest, Renewal, Renewed, Result,
-    Verb,
+    Effect, FencingToken, GoneReason, OwnerToken, RenewRequest, Renewal, Renewed, Result, Verb,
 };
 use redis::{Cmd, Value};
 
 use crate::{
     NAME,
-    backend::{Redis, at_least_a_milli, millis},
+    backend::{Redis, at_least_one_milli, millis, note_argument},
     cluster::Node,
     config::Replicas,
-    error::Fault,
+    error::StoreError,
+    join,
     keys::Keys,
     reply::{Fields, number},
     script::{RENEW, RENEW_ONE},
-    together,
 };
 
-/// How many plain renewals one script makes: the server serves nobody else meanwhile.
-const TOGETHER: usize = 64;
+/// How many plain renewals one script call makes. The server serves no other client meanwhile.
+const RENEWED_AT_ONCE: usize = 64;
+
+/// The outcome of each request of a batch; `None` while it is not known.
+type Outcomes = [Option<Result<Renewal, StoreError>>];
 
 impl Redis {
-    pub(crate) async fn renew_batch(&self, held: &[RenewRequest]) -> Vec<Result<Renewal>> {
-        let at =
-            |fault: Fault, held: &RenewRequest| fault.into_error().at(Verb::Renew, NAME).on(&held.resource);
-        if self.route.config().replicas != Replicas::None {
-            let answers = self.renew_replicated(held).await;
-            return answers
-                .into_iter()
-                .zip(held)
-                .map(|(answer, held)| answer.map_err(|f| at(f, held)))
-                .collect();
-        }
-        let mut answers: Vec<Option<Result<Renewal, Fault>>> =
-            held.iter().map(|held| self.refuse(held).map(Err)).collect();
-        self.renew_plain(held, &mut answers).await;
-        self.renew_others(held, &mut answers).await;
-        let unanswered = || Err(Fault::Strange("a renewal has no answer".to_owned()));
-        let answers = answers.into_iter().map(|answer| answer.unwrap_or_else(unanswered));
-        answers.zip(held).map(|(answer, held)| answer.map_err(|fault| at(fault, held))).collect()
+    pub(crate) async fn renew_batch(&self, requests: &[RenewRequest]) -> Vec<Result<Renewal>> {
+        let outcomes = if self.router.config().replicas == Replicas::None {
+            self.renew_unreplicated(requests).await
+        } else {
+            self.renew_replicated(requests).await
+        };
+        let at = |error: StoreError, request: &RenewRequest| {
+            error.into_error().at(Verb::Renew, NAME).on(&request.resource)
+        };
+        outcomes
+            .into_iter()
+            .zip(requests)
+            .map(|(outcome, request)| outcome.map_err(|error| at(error, request)))
+            .collect()
     }
 
-    /// A renewal that too few replicas have does not count: its effect is unknown, and the deadline stays.
-    async fn renew_replicated(&self, held: &[RenewRequest]) -> Vec<Result<Renewal, Fault>> {
-        let unanswered = || Fault::Strange("a renewal has no answer".to_owned());
-        let mut answers: Vec<Result<Renewal, Fault>> =
-            held.iter().map(|held| Err(self.refuse(held).unwrap_or_else(unanswered))).collect();
-        let ours = (0..held.len()).filter(|&index| self.refuse(&held[index]).is_none()).collect();
-        self.renew_round(held, ours, &mut answers).await;
-        // Whoever does not have the slot has done nothing, and has said who has it.
-        let moved = |answer: &Result<_, Fault>| matches!(answer, Err(fault) if fault.redirect().is_some());
-        let moved: Vec<usize> = (0..held.len()).filter(|&index| moved(&answers[index])).collect();
-        if self.route.cluster().is_some() && !moved.is_empty() {
-            self.renew_round(held, moved, &mut answers).await;
-        }
-        answers.into_iter().map(|answer| answer.map_err(|fault| self.route.in_words(fault))).collect()
+    async fn renew_unreplicated(&self, requests: &[RenewRequest]) -> Vec<Result<Renewal, StoreError>> {
+        let check = |request: &RenewRequest| self.check_note(request.note.as_deref()).map(Err);
+        let mut outcomes: Vec<Option<Result<Renewal, StoreError>>> = requests.iter().map(check).collect();
+        self.renew_plain(requests, &mut outcomes).await;
+        self.renew_one_by_one(requests, &mut outcomes).await;
+        self.renew_while_slots_move(requests, &mut outcomes).await;
+        let missing = || Err(StoreError::missing_reply());
+        outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(missing)).collect()
     }
 
-    /// Node by node, all nodes at once.
-    async fn renew_round(
+    /// Renews with acknowledgements. A renewal that too few replicas have does not count: its effect is
+    /// unknown, and the deadline stays where it was.
+    async fn renew_replicated(&self, requests: &[RenewRequest]) -> Vec<Result<Renewal, StoreError>> {
+        let check = |request: &RenewRequest| self.check_note(request.note.as_deref());
+        let mut outcomes: Vec<Result<Renewal, StoreError>> = requests
+            .iter()
+            .map(|request| Err(check(request).unwrap_or_else(StoreError::missing_reply)))
+            .collect();
+        let valid = (0..requests.len()).filter(|&index| check(&requests[index]).is_none()).collect();
+        self.renew_on_nodes(requests, valid, &mut outcomes).await;
+        // A node that does not have the slot has done nothing, and has named the node that has it: ask there,
+        // once.
+        let is_redirected =
+            |outcome: &Result<_, StoreError>| matches!(outcome, Err(error) if error.redirect().is_some());
+        let redirected: Vec<usize> =
+            (0..requests.len()).filter(|&index| is_redirected(&outcomes[index])).collect();
+        if self.router.cluster().is_some() && !redirected.is_empty() {
+            self.renew_on_nodes(requests, redirected, &mut outcomes).await;
+        }
+        outcomes.into_iter().map(|outcome| outcome.map_err(|error| self.router.explain(error))).collect()
+    }
+
+    /// Renews the requests with these indexes with acknowledgements, all nodes at once.
+    async fn renew_on_nodes(
         &self,
-        held: &[RenewRequest],
-        which: Vec<usize>,
-        answers: &mut [Result<Renewal, Fault>],
+        requests: &[RenewRequest],
+        indexes: Vec<usize>,
+        outcomes: &mut [Result<Renewal, StoreError>],
     ) {
         let mut by_node: BTreeMap<u32, (Arc<Node>, Vec<usize>)> = BTreeMap::new();
-        for index in which {
-            match self.route.node(&held[index].resource) {
+        for index in indexes {
+            match self.router.node(&requests[index].resource) {
                 Ok(node) => by_node.entry(node.number).or_insert_with(|| (node, Vec::new())).1.push(index),
-                Err(fault) => answers[index] = Err(fault),
+                Err(error) => outcomes[index] = Err(error),
             }
         }
         let groups: Vec<_> = by_node.into_values().collect();
-        let asked = groups.iter().map(|(node, indexes)| self.renew_acknowledged(node, held, indexes));
-        for ((_, indexes), outcome) in groups.iter().zip(together::all(asked.collect()).await) {
-            match outcome {
-                Ok(replies) => indexes.iter().zip(replies).for_each(|(&index, reply)| answers[index] = reply),
-                Err(fault) => indexes.iter().for_each(|&index| answers[index] = Err(fault.clone())),
+        let renewing = groups.iter().map(|(node, indexes)| self.renew_acknowledged(node, requests, indexes));
+        for ((_, indexes), renewed) in groups.iter().zip(join::join_all(renewing.collect()).await) {
+            match renewed {
+                Ok(renewed) => {
+                    indexes.iter().zip(renewed).for_each(|(&index, outcome)| outcomes[index] = outcome);
+                }
+                Err(error) => indexes.iter().for_each(|&index| outcomes[index] = Err(error.clone())),
             }
         }
     }
@@ -90,109 +114,112 @@ impl Redis {
     async fn renew_acknowledged(
         &self,
         node: &Node,
-        held: &[RenewRequest],
+        requests: &[RenewRequest],
         indexes: &[usize],
-    ) -> Result<Vec<Result<Renewal, Fault>>, Fault> {
-        let wire = node.pool.take(&node.link).await?;
-        let calls = indexes.iter().map(|&index| self.renew_call(&held[index])).collect();
-        let mut keys = Keys::of(&held[indexes[0]].resource);
-        let done = node.pool.run(wire, &node.link, &RENEW_ONE, calls, keys.mark()).await;
-        let mut done = done.inspect_err(|_| node.pool.clear())?;
-        let answers = std::mem::take(&mut done.answers);
-        let count = |(&index, answer): (&usize, Result<Value, Fault>)| {
-            let answer = answer.inspect_err(|fault| self.route.learn(&held[index].resource, node, fault));
-            match (answer.and_then(renewal), done.enough()) {
-                (Ok(Renewal::Renewed(_)), Err(why)) => Err(why(Effect::Unknown)),
-                (answer, _) => answer,
+    ) -> Result<Vec<Result<Renewal, StoreError>>, StoreError> {
+        let connection = node.exclusive.take(&node.connections).await?;
+        let calls = indexes.iter().map(|&index| self.renew_call(&requests[index])).collect();
+        let mut keys = Keys::of(&requests[indexes[0]].resource);
+        let write = node
+            .exclusive
+            .run(connection, &node.connections, &RENEW_ONE, calls, keys.replication_probe())
+            .await;
+        let mut write = write.inspect_err(|_| node.exclusive.clear())?;
+        let replies = std::mem::take(&mut write.replies);
+        let outcome = |(&index, reply): (&usize, Result<Value, StoreError>)| {
+            let resource = &requests[index].resource;
+            let reply = reply.inspect_err(|error| self.router.learn_from(resource, node, error));
+            match (reply.and_then(read_renewal), write.acknowledged()) {
+                (Ok(Renewal::Renewed(_)), Err(too_few)) => Err(too_few(Effect::Unknown)),
+                (outcome, _) => outcome,
             }
         };
-        Ok(indexes.iter().zip(answers).map(count).collect())
+        Ok(indexes.iter().zip(replies).map(outcome).collect())
     }
 
-    fn refuse(&self, held: &RenewRequest) -> Option<Fault> {
-        let most = self.info.limits.note;
-        let too_long = held.note.as_ref().is_some_and(|note| note.len() > most);
-        too_long
-            .then(|| Fault::Refused(Error::new(ErrorKind::Limit, format!("a note has at most {most} bytes"))))
-    }
-
-    /// Those without a note to write, in the hope that they hold 1 of 1.
-    async fn renew_plain(&self, held: &[RenewRequest], answers: &mut [Option<Result<Renewal, Fault>>]) {
-        let twice = named_twice(held);
-        let is_plain = |held: &RenewRequest| held.note.is_none() && !twice.contains(&held.owner);
-        let plain: Vec<usize> =
-            (0..held.len()).filter(|&index| answers[index].is_none() && is_plain(&held[index])).collect();
-        // On a cluster a script has the keys of one slot, and while that moves, one key.
-        let together = if self.route.cluster().is_some() { 1 } else { TOGETHER };
-        let groups: Vec<&[usize]> = plain.chunks(together).collect();
-        let call = |group: &&[usize]| (&held[group[0]].resource, plain_call(held, group));
-        let replies = self.route.run_all(Some(&RENEW), groups.iter().map(call).collect()).await;
+    /// Step 1. Leaves `None` where a closer look is needed.
+    async fn renew_plain(&self, requests: &[RenewRequest], outcomes: &mut Outcomes) {
+        let repeated = repeated_owners(requests);
+        let is_plain = |request: &RenewRequest| request.note.is_none() && !repeated.contains(&request.owner);
+        let plain: Vec<usize> = (0..requests.len())
+            .filter(|&index| outcomes[index].is_none() && is_plain(&requests[index]))
+            .collect();
+        // ADR 0014: on a cluster the keys of a script must be in one slot; while that slot moves, even those
+        // fail.
+        let at_once = if self.router.cluster().is_some() { 1 } else { RENEWED_AT_ONCE };
+        let groups: Vec<&[usize]> = plain.chunks(at_once).collect();
+        let call = |group: &&[usize]| (&requests[group[0]].resource, plain_renew_call(requests, group));
+        let replies = self.router.run_all(Some(&RENEW), groups.iter().map(call).collect()).await;
         for (group, reply) in groups.into_iter().zip(replies) {
             match reply {
                 Ok(Value::Array(tokens)) if tokens.len() == group.len() => {
                     for (&index, token) in group.iter().zip(tokens) {
-                        answers[index] = plainly_kept(&held[index], &token).map(Ok);
+                        outcomes[index] = read_plain_renewal(&requests[index], &token).map(Ok);
                     }
                 }
                 Ok(_) => {}
-                Err(fault) => group.iter().for_each(|&index| answers[index] = Some(Err(fault.clone()))),
+                Err(error) => group.iter().for_each(|&index| outcomes[index] = Some(Err(error.clone()))),
             }
         }
     }
 
-    async fn renew_others(&self, held: &[RenewRequest], answers: &mut [Option<Result<Renewal, Fault>>]) {
-        let others: Vec<usize> = (0..held.len()).filter(|&index| answers[index].is_none()).collect();
-        let call = |&index: &usize| (&held[index].resource, self.renew_call(&held[index]));
-        let replies = self.route.run_all(Some(&RENEW_ONE), others.iter().map(call).collect()).await;
+    /// Step 2.
+    async fn renew_one_by_one(&self, requests: &[RenewRequest], outcomes: &mut Outcomes) {
+        let others: Vec<usize> = (0..requests.len()).filter(|&index| outcomes[index].is_none()).collect();
+        let call = |&index: &usize| (&requests[index].resource, self.renew_call(&requests[index]));
+        let replies = self.router.run_all(Some(&RENEW_ONE), others.iter().map(call).collect()).await;
         for (&index, reply) in others.iter().zip(replies) {
-            answers[index] = Some(reply.and_then(renewal));
+            outcomes[index] = Some(reply.and_then(read_renewal));
         }
-        self.renew_moving(held, answers).await;
     }
 
-    fn renew_call(&self, held: &RenewRequest) -> Cmd {
-        let owner = held.owner.reveal();
-        let mut call = self.call(&RENEW_ONE, &held.resource, &owner, 9);
-        self.common(&mut call, &held.resource);
-        call.arg(&owner).arg(millis(held.ttl));
-        match &held.note {
+    fn renew_call(&self, request: &RenewRequest) -> Cmd {
+        let owner = request.owner.reveal();
+        let mut call = self.call(&RENEW_ONE, &request.resource, &owner, 9);
+        self.push_common_arguments(&mut call, &request.resource);
+        call.arg(&owner).arg(millis(request.ttl));
+        match &request.note {
             None => call.arg(""),
-            Some(note) => call.arg([b"n", &**note].concat()),
+            Some(note) => call.arg(note_argument(Some(note))),
         };
         call
     }
 }
 
-/// Those who are renewed more than once in a batch: one after the other, in its order.
-fn named_twice(held: &[RenewRequest]) -> HashSet<OwnerToken> {
-    let mut seen = HashSet::with_capacity(held.len());
-    held.iter().map(|held| held.owner).filter(|owner| !seen.insert(*owner)).collect()
+/// The owners that occur more than once in a batch. Their requests are carried out one by one, in the order
+/// of the batch.
+fn repeated_owners(requests: &[RenewRequest]) -> HashSet<OwnerToken> {
+    let mut seen = HashSet::with_capacity(requests.len());
+    requests.iter().map(|request| request.owner).filter(|owner| !seen.insert(*owner)).collect()
 }
 
-pub(crate) fn plain_call(held: &[RenewRequest], group: &[usize]) -> Cmd {
-    let mut call = RENEW.call(group.len());
-    for &index in group {
-        call.arg(Keys::of(&held[index].resource).owner());
+/// The call of `scripts/renew.lua` for the requests with these indexes.
+pub(crate) fn plain_renew_call(requests: &[RenewRequest], indexes: &[usize]) -> Cmd {
+    let mut call = RENEW.call(indexes.len());
+    for &index in indexes {
+        call.arg(Keys::of(&requests[index].resource).owner());
     }
-    for &index in group {
-        call.arg(held[index].owner.reveal()).arg(at_least_a_milli(held[index].ttl));
+    for &index in indexes {
+        call.arg(requests[index].owner.reveal()).arg(at_least_one_milli(requests[index].ttl));
     }
     call
 }
 
-pub(crate) fn plainly_kept(held: &RenewRequest, token: &Value) -> Option<Renewal> {
+/// Reads one field of the reply of `scripts/renew.lua`; `None` if a closer look is needed.
+pub(crate) fn read_plain_renewal(request: &RenewRequest, token: &Value) -> Option<Renewal> {
     let token = FencingToken::try_from(number(token)?).ok()?;
-    Some(Renewal::Renewed(Renewed::new(token, held.ttl)))
+    Some(Renewal::Renewed(Renewed::new(token, request.ttl)))
 }
 
-fn renewal(reply: Value) -> Result<Renewal, Fault> {
+/// Reads the reply of `scripts/renew_one.lua`.
+fn read_renewal(reply: Value) -> Result<Renewal, StoreError> {
     let mut fields = Fields::of(reply)?;
     match fields.text()?.as_str() {
         "kept" => {
-            let mut kept = Renewed::new(fields.token()?, fields.millis()?.unwrap_or_default());
-            kept.evicting = fields.text()?.contains('e');
-            kept.asked = fields.asked()?;
-            Ok(Renewal::Renewed(kept))
+            let mut renewed = Renewed::new(fields.token()?, fields.millis()?.unwrap_or_default());
+            renewed.evicting = fields.text()?.contains('e');
+            renewed.asked = fields.finish_request()?;
+            Ok(Renewal::Renewed(renewed))
         }
         "queued" => Ok(Renewal::Queued { remaining: fields.millis()?.unwrap_or_default() }),
         "gone" => {
@@ -203,6 +230,6 @@ fn renewal(reply: Value) -> Result<Renewal, Fault> {
             };
             Ok(Renewal::Gone { why })
         }
-        other => Err(Fault::Strange(format!("a renewal was answered with {other:.20?}"))),
+        other => Err(StoreError::unexpected_reply(format!("renew was answered with {other:.20?}"))),
     }
 }

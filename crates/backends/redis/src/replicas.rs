@@ -1,16 +1,22 @@
-//! Grants that replicas have acknowledged before they are given.
+//! Grants and renewals that replicas acknowledge before they count (`replicas=`).
 //!
-//! `WAIT` speaks of the writes of its own connection and lets nothing else through meanwhile, so each of these calls has
-//! a connection to itself. What was not written by that very call would be acknowledged at once: hence a small write
-//! before each `WAIT`.
+//! 1. Take a connection for this call alone: `WAIT` counts the writes of its own connection and blocks that
+//!    connection.
+//! 2. Before a grant, if it is in doubt, wait until enough replicas follow the primary.
+//! 3. Send one pipeline: a small write, the scripts, `WAIT`, and a `PING` with a request id.
+//! 4. Compare the number that `WAIT` returns with the number of replicas that are needed.
 //!
-//! The number that `WAIT` answers names no request. So it stands between the last script's answer and that of a `PING`,
-//! which do: see `proof`. A pool that sends the commands of one client over several connections makes `WAIT` worthless.
+//! The small write is there because a call may write nothing (a claim that is already granted). `WAIT` would
+//! then return at once, although no replica has acknowledged anything.
 //!
-//! After a failover the new primary has no replicas for a while: each must ask it for what it lacks, and if that is
-//! everything, Redis waits 5 s before it sends it. A grant in that time would be written, waited for in vain and taken
-//! back. So on a new connection, and after a write that too few replicas had, `acquire` first waits until enough replicas
-//! follow the primary.
+//! The reply of `WAIT` carries no request id, so it stands between the reply of the last script and that of
+//! the `PING`, which do (`request_id.rs`). A pool that spreads the commands of one client over several
+//! connections makes `WAIT` worthless.
+//!
+//! Step 2 is there because after a failover the new primary has no replicas for a while: each must ask it for
+//! the writes that it lacks, and for a full copy Redis waits 5 s before it begins. A grant in that time would
+//! be written, waited for in vain and released again. So it is done on a new connection, and after a write
+//! that too few replicas acknowledged.
 
 use std::{
     sync::{
@@ -26,195 +32,221 @@ use redis::{Cmd, Pipeline, Value};
 use crate::{
     backend::millis,
     config::Replicas,
-    error::Fault,
-    link::{Link, Wire},
-    proof,
+    connection::{Connection, Connections},
+    error::{StoreError, unavailable},
     reply::number,
+    request_id,
     script::Script,
-    site,
+    server_info,
 };
 
 /// How many idle connections are kept.
 const IDLE_MAX: usize = 16;
-/// How often a primary with too few replicas is asked whether they have come.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How often a primary with too few replicas is asked whether more have come.
+const COUNT_REPLICAS_EVERY: Duration = Duration::from_millis(50);
+/// How long the key of the small write lives.
+const PROBE_TTL_MS: u32 = 1000;
 
-/// Connections that each call has to itself.
+type Reply = Result<Value, StoreError>;
+
+/// Connections that one call at a time uses.
 #[derive(Default)]
-pub(crate) struct Pool {
-    /// Those that nobody uses at the moment.
-    idle: Mutex<Vec<Arc<Wire>>>,
-    /// Too few replicas may follow the primary: `acquire` looks before it writes.
-    short: AtomicBool,
+pub(crate) struct ExclusiveConnections {
+    /// Those that no call uses at the moment.
+    idle: Mutex<Vec<Arc<Connection>>>,
+    /// Too few replicas may follow the primary: `acquire` counts them before it writes.
+    replicas_in_doubt: AtomicBool,
 }
 
-impl std::fmt::Debug for Pool {
+impl std::fmt::Debug for ExclusiveConnections {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Pool")
+        f.write_str("ExclusiveConnections")
     }
 }
 
-impl Pool {
-    fn idle(&self) -> MutexGuard<'_, Vec<Arc<Wire>>> {
+impl ExclusiveConnections {
+    fn idle(&self) -> MutexGuard<'_, Vec<Arc<Connection>>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A connection to itself. Dropped with its future part-way, it is not used again.
-    pub(crate) async fn take(&self, link: &Link) -> Result<Arc<Wire>, Fault> {
+    /// A connection for one call. If the call is dropped part-way, so is the connection.
+    pub(crate) async fn take(&self, connections: &Connections) -> Result<Arc<Connection>, StoreError> {
         let idle = {
             let mut idle = self.idle();
-            idle.retain(|wire| link.is_current(wire));
+            // Connections from before a failover lead to the old primary.
+            idle.retain(|connection| connections.is_current(connection));
             idle.pop()
         };
         match idle {
-            Some(wire) => Ok(wire),
+            Some(connection) => Ok(connection),
             None => {
-                let wire = link.connect_patiently_alone(link.config.replica_timeout).await?;
-                self.short.store(true, Ordering::Relaxed);
-                Ok(Arc::new(wire))
+                let connection = connections.open_exclusive(connections.config.replica_timeout).await?;
+                self.replicas_in_doubt.store(true, Ordering::Relaxed);
+                Ok(Arc::new(connection))
             }
         }
     }
 
-    /// Waits until enough replicas follow the primary, if that is in doubt: as long as for an answer, then it is an error
-    /// without effect.
-    pub(crate) async fn await_replicas(&self, wire: &Arc<Wire>, link: &Link) -> Result<(), Fault> {
-        let (needed, until) = (needed(link), link.now().after(link.config.timeout));
-        while needed > 0 && self.short.load(Ordering::Relaxed) {
-            let online = online(wire, link, needed).await.inspect_err(|_| self.clear())?;
+    /// If it is in doubt, waits until enough replicas follow the primary: for as long as a reply may take.
+    /// After that it is an error without effect.
+    pub(crate) async fn wait_for_replicas(
+        &self,
+        connection: &Arc<Connection>,
+        connections: &Connections,
+    ) -> Result<(), StoreError> {
+        let (needed, until) = (needed(connections), connections.now().after(connections.config.timeout));
+        while needed > 0 && self.replicas_in_doubt.load(Ordering::Relaxed) {
+            let online = count_replicas(connection, connections, needed).await;
+            let online = online.inspect_err(|_| self.clear())?;
             if online >= needed {
-                self.short.store(false, Ordering::Relaxed);
-            } else if link.now() >= until {
-                self.give_back(Arc::clone(wire));
+                self.replicas_in_doubt.store(false, Ordering::Relaxed);
+            } else if connections.now() >= until {
+                self.give_back(Arc::clone(connection));
                 let message = format!("{online} replicas follow the primary, {needed} must acknowledge");
-                return Err(Fault::Refused(Error::new(ErrorKind::Unavailable, message)));
+                return Err(unavailable(message));
             } else {
-                link.sleep(LOOK_EVERY).await;
+                connections.sleep(COUNT_REPLICAS_EVERY).await;
             }
         }
         Ok(())
     }
 
-    fn give_back(&self, wire: Arc<Wire>) {
+    fn give_back(&self, connection: Arc<Connection>) {
         let mut idle = self.idle();
         if idle.len() < IDLE_MAX {
-            idle.push(wire);
+            idle.push(connection);
         }
     }
 
-    /// Forgets all of them: the primary is another one.
+    /// Drops all idle connections: they lead to a server that is no longer the primary.
     pub(crate) fn clear(&self) {
         self.idle().clear();
     }
 
-    /// Calls a script several times, makes a write at `mark`, and waits for the replicas.
+    /// Calls a script several times, writes the key `probe`, and waits for the replicas.
     pub(crate) async fn run(
         &self,
-        wire: Arc<Wire>,
-        link: &Link,
+        connection: Arc<Connection>,
+        connections: &Connections,
         script: &Script,
         mut calls: Vec<Cmd>,
-        mark: &str,
-    ) -> Result<Written, Fault> {
-        let mut done = self.attempt(&wire, link, &calls, mark).await?;
-        let forgotten = |answer: &Result<Value, Fault>| matches!(answer, Err(fault) if fault.is_no_script());
-        if done.answers.iter().any(forgotten) {
-            // The verbs are idempotent: all of them again, the first one with the text.
-            calls[0] = script.spelled_out(&calls[0]);
-            done = self.attempt(&wire, link, &calls, mark).await?;
-            if done.answers.first().is_some_and(forgotten) {
-                return Err(proof::mixed_up(link.ids.next(), &wire.address));
+        probe: &str,
+    ) -> Result<ReplicatedWrite, StoreError> {
+        let mut write = self.attempt(&connection, connections, &calls, probe).await?;
+        let is_no_script = |reply: &Reply| matches!(reply, Err(error) if error.is_no_script());
+        if write.replies.iter().any(is_no_script) {
+            // The verbs may be repeated: send all of them again, the first one with the source of the script.
+            calls[0] = script.with_source(&calls[0]);
+            write = self.attempt(&connection, connections, &calls, probe).await?;
+            if write.replies.first().is_some_and(is_no_script) {
+                return Err(request_id::misdelivered(connections.request_ids.next(), &connection.address));
             }
         }
-        let broken =
-            |answer: &Result<Value, Fault>| matches!(answer, Err(fault) if fault.breaks_connection());
-        if done.answers.iter().any(broken) {
-            // The others lead there too.
+        let is_broken = |reply: &Reply| matches!(reply, Err(error) if error.breaks_connection());
+        if write.replies.iter().any(is_broken) {
+            // The other connections lead to the same server.
             self.clear();
         } else {
-            self.give_back(wire);
+            self.give_back(connection);
         }
-        Ok(done)
+        Ok(write)
     }
 
-    async fn attempt(&self, wire: &Wire, link: &Link, calls: &[Cmd], mark: &str) -> Result<Written, Fault> {
+    async fn attempt(
+        &self,
+        connection: &Connection,
+        connections: &Connections,
+        calls: &[Cmd],
+        probe: &str,
+    ) -> Result<ReplicatedWrite, StoreError> {
         let mut pipeline = Pipeline::with_capacity(calls.len() + 3);
-        pipeline.cmd("SET").arg(mark).arg(1).arg("PX").arg(1000);
+        pipeline.cmd("SET").arg(probe).arg(1).arg("PX").arg(PROBE_TTL_MS);
         let mut ids = Vec::with_capacity(calls.len());
         for call in calls {
             let mut call = call.clone();
-            ids.push(proof::number(&mut call, &link.ids));
+            ids.push(request_id::add_id(&mut call, &connections.request_ids));
             pipeline.add_command(call);
         }
-        let last = link.ids.next();
-        pipeline.cmd("WAIT").arg(needed(link)).arg(millis(link.config.replica_timeout));
-        pipeline.add_command(proof::ping(last));
-        let mut answers = wire.send_all(&pipeline, calls.len() + 3).await?;
-        let in_order = proof::check_ping(last, answers.pop(), &wire.address);
-        let acks = answers.pop().unwrap_or(Value::Nil).extract_error().map_err(Fault::Command);
-        let replies = ids.into_iter().zip(answers.into_iter().skip(1));
-        let answers: Vec<_> = replies.map(|(id, answer)| wire.reply_to(id, answer)).collect();
-        if let Some(Err(fault)) = answers.iter().find(|answer| matches!(answer, Err(Fault::MixedUp(_)))) {
-            return Err(fault.clone());
+        let last = connections.request_ids.next();
+        pipeline.cmd("WAIT").arg(needed(connections)).arg(millis(connections.config.replica_timeout));
+        pipeline.add_command(request_id::ping(last));
+        let mut values = connection.send_all(&pipeline, calls.len() + 3).await?;
+        let in_order = request_id::check_ping(last, values.pop(), &connection.address);
+        let acks = values.pop().unwrap_or(Value::Nil).extract_error().map_err(StoreError::Command);
+        // The first value is the reply to the SET.
+        let replies = ids.into_iter().zip(values.into_iter().skip(1));
+        let replies: Vec<_> = replies.map(|(id, reply)| connection.check_reply(id, reply)).collect();
+        let misdelivered = |reply: &&Reply| matches!(reply, Err(StoreError::Misdelivered(_)));
+        if let Some(Err(error)) = replies.iter().find(misdelivered) {
+            return Err(error.clone());
         }
         match in_order {
-            // A server that refuses everything has refused the calls too.
-            Err(Fault::Command(_)) if answers.iter().all(Result::is_err) => {}
-            Err(fault) => return Err(Fault::Refused(fault.into_error().with_effect(Effect::Unknown))),
+            // A server that refuses every command has refused the calls too, so this is not a wrong order.
+            Err(StoreError::Command(_)) if replies.iter().all(Result::is_err) => {}
+            Err(error) => {
+                return Err(StoreError::Translated(error.into_error().with_effect(Effect::Unknown)));
+            }
             Ok(()) => {}
         }
         let count = |acks: Value| u32::try_from(number(&acks).unwrap_or(0)).unwrap_or(0);
-        let written = Written { answers, acks: acks.map(count), needed: needed(link) };
-        if written.enough().is_err() {
-            self.short.store(true, Ordering::Relaxed);
+        let write = ReplicatedWrite { replies, acks: acks.map(count), needed: needed(connections) };
+        if write.acknowledged().is_err() {
+            self.replicas_in_doubt.store(true, Ordering::Relaxed);
         }
-        Ok(written)
+        Ok(write)
     }
 }
 
-/// How many replicas follow the primary. A user who may not ask is told that there are enough, and finds out by `WAIT`. A
-/// user who may not `WAIT` is told so now: no replica that comes will change that.
-async fn online(wire: &Arc<Wire>, link: &Link, needed: u32) -> Result<u32, Fault> {
+/// How many replicas follow the primary.
+///
+/// If the user may not ask for `ROLE`, returns `needed`: `WAIT` will tell. If the user may not `WAIT`,
+/// returns that error now: waiting for replicas cannot change it.
+async fn count_replicas(
+    connection: &Arc<Connection>,
+    connections: &Connections,
+    needed: u32,
+) -> Result<u32, StoreError> {
     let role = Cmd::new().arg("ROLE").to_owned();
-    // For no replica, so it answers at once.
+    // It waits for 0 replicas, so it returns at once.
     let may_wait = Cmd::new().arg("WAIT").arg(0).arg(1).to_owned();
-    let mut answers = link.pipe(wire, &[role, may_wait]).await.into_iter();
-    let role = answers.next().unwrap_or(Ok(Value::Nil));
-    answers.next().unwrap_or(Ok(Value::Nil))?;
+    let mut replies = connections.send_all(connection, &[role, may_wait]).await.into_iter();
+    let role = replies.next().unwrap_or(Ok(Value::Nil));
+    replies.next().unwrap_or(Ok(Value::Nil))?;
     match role {
-        Err(fault) if !fault.breaks_connection() && !fault.is_unanswered() => Ok(needed),
-        Err(fault) => Err(fault),
-        Ok(answer) => site::role(answer),
+        Err(error) if !error.breaks_connection() && !error.is_unanswered() => Ok(needed),
+        Err(error) => Err(error),
+        Ok(reply) => server_info::replica_count(reply),
     }
 }
 
-/// What was written: the answers to it, and how many replicas have it.
-pub(crate) struct Written {
-    pub(crate) answers: Vec<Result<Value, Fault>>,
-    acks: Result<u32, Fault>,
+/// The replies to what was written, and how many replicas have it.
+pub(crate) struct ReplicatedWrite {
+    pub(crate) replies: Vec<Reply>,
+    acks: Result<u32, StoreError>,
     needed: u32,
 }
 
-impl Written {
-    /// How many have it; or why that does not do, once it is known what has become of what was written.
-    pub(crate) fn enough(&self) -> Result<u32, impl FnOnce(Effect) -> Fault> {
+impl ReplicatedWrite {
+    /// How many replicas have it. If that is not enough, a function that makes the error, for when the caller
+    /// knows the effect.
+    pub(crate) fn acknowledged(&self) -> Result<u32, impl FnOnce(Effect) -> StoreError> {
         let why = match &self.acks {
             Ok(acks) if *acks >= self.needed => return Ok(*acks),
             Ok(acks) => too_few(*acks, self.needed),
-            // It may not ask, or the server is not the primary any more.
-            Err(fault) => fault.clone().into_error(),
+            // The user may not `WAIT`, or the server is no longer the primary.
+            Err(error) => error.clone().into_error(),
         };
-        Err(move |effect| Fault::Refused(why.with_effect(effect)))
+        Err(move |effect| StoreError::Translated(why.with_effect(effect)))
     }
 }
 
 /// How many replicas must acknowledge.
-pub(crate) fn needed(link: &Link) -> u32 {
-    match link.config.replicas {
+pub(crate) fn needed(connections: &Connections) -> u32 {
+    match connections.config.replicas {
         Replicas::None => 0,
         Replicas::AtLeast(count) => count,
-        // With the primary itself, more than half of all nodes.
-        Replicas::Majority => link.replicas_seen().div_ceil(2),
+        // Together with the primary, more than half of all servers.
+        Replicas::Majority => connections.replicas_seen().div_ceil(2),
     }
 }
 

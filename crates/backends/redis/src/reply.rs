@@ -1,33 +1,38 @@
-//! What scripts answer, read field by field.
+//! Reads the replies of scripts, field by field.
 
 use std::{sync::Arc, time::Duration};
 
-use leasehold_core::{Cursor, FencingToken, FinishRequest, HeldBy, Holder, QueueEntry};
+use leasehold_core::{
+    Cursor, Error, ErrorKind, FencingToken, FinishRequest, HeldBy, Holder, QueueEntry, Resource,
+};
 use redis::Value;
 
-use crate::error::Fault;
+use crate::{error::StoreError, keys::Keys};
 
-/// The fields of an answer, in order.
+/// The fields of a reply. Each method reads the next one.
 pub(crate) struct Fields(std::vec::IntoIter<Value>);
 
-type Read<T> = Result<T, Fault>;
+/// What stands for a remaining time without an end.
+const NO_EXPIRY: Duration = Duration::from_secs(365 * 86400);
 
-fn strange(what: &str, value: &Value) -> Fault {
-    let kind = match value {
+type Read<T> = Result<T, StoreError>;
+
+fn unexpected(expected: &str, found: &Value) -> StoreError {
+    let found = match found {
         Value::Nil => "nothing",
         Value::Int(_) => "a number",
         Value::BulkString(_) | Value::SimpleString(_) => "a text",
         Value::Array(_) => "a list",
         _ => "something else",
     };
-    Fault::Strange(format!("a script answered {kind} instead of {what}"))
+    StoreError::unexpected_reply(format!("a script returned {found} instead of {expected}"))
 }
 
 impl Fields {
     pub(crate) fn of(value: Value) -> Read<Fields> {
         match value {
             Value::Array(fields) => Ok(Fields(fields.into_iter())),
-            other => Err(strange("a list", &other)),
+            other => Err(unexpected("a list", &other)),
         }
     }
 
@@ -35,21 +40,21 @@ impl Fields {
         self.0.next().unwrap_or(Value::Nil)
     }
 
-    /// Whether all were read.
+    /// Whether all fields were read.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.as_slice().is_empty()
     }
 
     pub(crate) fn int(&mut self) -> Read<i64> {
         let value = self.next();
-        number(&value).ok_or_else(|| strange("a number", &value))
+        number(&value).ok_or_else(|| unexpected("a number", &value))
     }
 
     pub(crate) fn count(&mut self) -> Read<u32> {
         Ok(u32::try_from(self.int()?.max(0)).unwrap_or(u32::MAX))
     }
 
-    /// Milliseconds; none if it is negative.
+    /// Milliseconds; `None` if the number is negative.
     pub(crate) fn millis(&mut self) -> Read<Option<Duration>> {
         Ok(u64::try_from(self.int()?).ok().map(Duration::from_millis))
     }
@@ -59,18 +64,39 @@ impl Fields {
     }
 
     pub(crate) fn token(&mut self) -> Read<FencingToken> {
-        FencingToken::try_from(self.int()?).map_err(|error| Fault::Strange(error.to_string()))
+        FencingToken::try_from(self.int()?).map_err(|error| StoreError::unexpected_reply(error.to_string()))
     }
 
-    /// A token; none if it is zero or missing.
+    /// A token; `None` if it is zero or missing.
     pub(crate) fn maybe_token(&mut self) -> Read<Option<FencingToken>> {
         match self.next() {
             Value::Nil | Value::Int(0) => Ok(None),
             value => {
-                let number = number(&value).ok_or_else(|| strange("a token", &value))?;
-                FencingToken::try_from(number).map(Some).map_err(|error| Fault::Strange(error.to_string()))
+                let number = number(&value).ok_or_else(|| unexpected("a token", &value))?;
+                FencingToken::try_from(number)
+                    .map(Some)
+                    .map_err(|error| StoreError::unexpected_reply(error.to_string()))
             }
         }
+    }
+
+    /// The value of the fence key of a resource: a token; `None` if it is missing.
+    pub(crate) fn fence(&mut self, resource: &Resource) -> Read<Option<FencingToken>> {
+        let value = self.next();
+        if matches!(value, Value::Nil | Value::Int(0)) {
+            return Ok(None);
+        }
+        let token = number(&value).and_then(|number| FencingToken::try_from(number).ok());
+        token.map(Some).ok_or_else(|| {
+            let found = match &value {
+                Value::BulkString(bytes) => String::from_utf8_lossy(bytes).escape_debug().to_string(),
+                other => number(other).map_or_else(|| "no number".to_owned(), |number| number.to_string()),
+            };
+            let mut keys = Keys::of(resource);
+            let message =
+                format!("key {} is corrupt: expected a number below 2^53, found '{found:.40}'", keys.fence());
+            StoreError::Translated(Error::new(ErrorKind::Corrupt, message))
+        })
     }
 
     pub(crate) fn bytes(&mut self) -> Read<Option<Vec<u8>>> {
@@ -78,11 +104,13 @@ impl Fields {
             Value::Nil => Ok(None),
             Value::BulkString(bytes) => Ok(Some(bytes)),
             Value::SimpleString(text) => Ok(Some(text.into_bytes())),
-            other => Err(strange("a text", &other)),
+            other => Err(unexpected("a text", &other)),
         }
     }
 
     pub(crate) fn text(&mut self) -> Read<String> {
+        // Lossy, because the scripts cut the value of a foreign lock at 200 bytes, perhaps within a
+        // character.
         Ok(String::from_utf8_lossy(&self.bytes()?.unwrap_or_default()).into_owned())
     }
 
@@ -94,48 +122,49 @@ impl Fields {
         let text = self.text()?;
         u64::from_str_radix(&text, 16)
             .map(Cursor)
-            .map_err(|_| Fault::Strange(format!("{text:.20?} is no cursor")))
+            .map_err(|_| StoreError::unexpected_reply(format!("{text:.20?} is not a cursor")))
     }
 
-    /// The lists in a list, each read by `read`.
+    /// A list of lists. `read` reads each of them.
     pub(crate) fn each<T>(&mut self, read: impl Fn(&mut Fields) -> Read<T>) -> Read<Vec<T>> {
         self.list()?.0.map(|item| read(&mut Fields::of(item)?)).collect()
     }
 
-    /// A holder, as `seen` in `resource.lua` tells it.
+    /// A holder, as `describe` in `resource.lua` returns it.
     pub(crate) fn holder(&mut self) -> Read<HeldBy> {
-        let who = self.who()?;
+        let who = self.holder_name()?;
         let mut by = HeldBy::new(who, self.token()?, self.count()?);
         by.held_for = self.micros()?;
-        // A stranger's key may have no end.
-        by.remaining = self.millis()?.unwrap_or(Duration::from_secs(365 * 86400));
+        // A key that leasehold did not write may have no expiry.
+        by.remaining = self.millis()?.unwrap_or(NO_EXPIRY);
         by.note = self.bytes()?.map(Arc::from);
         by.handovers = self.count()?;
         let marks = self.text()?;
         (by.evicting, by.kept) = (marks.contains('e'), marks.contains('k'));
-        by.asked = self.asked()?;
+        by.asked = self.finish_request()?;
         Ok(by)
     }
 
-    pub(crate) fn asked(&mut self) -> Read<Option<FinishRequest>> {
+    /// An operator's request that the holder finish: milliseconds left or -1, by, why.
+    pub(crate) fn finish_request(&mut self) -> Read<Option<FinishRequest>> {
         let within = self.millis()?;
         let (by, why) = (self.text()?, self.text()?);
         Ok(within.map(|within| FinishRequest::new(within, by, why)))
     }
 
-    pub(crate) fn place(&mut self) -> Read<QueueEntry> {
-        let who = self.who()?;
+    pub(crate) fn queue_entry(&mut self) -> Read<QueueEntry> {
+        let who = self.holder_name()?;
         let (weight, waited) = (self.count()?, self.micros()?);
         Ok(QueueEntry::new(who, weight, waited, self.millis()?.unwrap_or_default()))
     }
 
-    fn who(&mut self) -> Read<Arc<Holder>> {
+    fn holder_name(&mut self) -> Read<Arc<Holder>> {
         let Ok(holder) = self.text()?.parse::<Holder>();
         Ok(Arc::new(holder))
     }
 }
 
-/// A number, however it is spelled.
+/// A number, as an integer or as digits.
 pub(crate) fn number(value: &Value) -> Option<i64> {
     match value {
         Value::Int(number) => Some(*number),

@@ -1,4 +1,4 @@
-//! The scripts, by name: their text, their digest, and how they are called.
+//! The scripts, by name: their source, their digest, and how they are called.
 
 use std::sync::LazyLock;
 
@@ -7,17 +7,17 @@ use redis::Cmd;
 /// A script of `scripts/`.
 #[derive(Debug)]
 pub(crate) struct Script {
-    pub(crate) text: String,
+    source: String,
     digest: String,
 }
 
 macro_rules! scripts {
-    ($($name:ident: $flags:literal, [$($plain:literal)?], $($file:literal),*;)+) => {
+    ($($name:ident: $flags:literal, [$($first:literal)?], $($file:literal),*;)+) => {
         $(pub(crate) static $name: LazyLock<Script> =
             LazyLock::new(|| Script::new(concat!(
-                "#!lua", $flags, "\n", $(include_str!($plain),)?
+                "#!lua", $flags, "\n", $(include_str!($first),)?
                 "local function reply()\n", $(include_str!($file),)* "end\n",
-                include_str!("../scripts/named.lua"),
+                include_str!("../scripts/request_id.lua"),
             )));)+
         /// Every script.
         #[cfg(test)]
@@ -27,11 +27,13 @@ macro_rules! scripts {
     };
 }
 
-// Every script returns the id of the request, its last argument, after the fields of its reply: see `proof`. The files of a
-// script are the body of a function, and `named.lua` adds the id to what it returns, so that no way out is forgotten. The
-// file in brackets comes before that and adds the id itself: making the function costs a plain call a tenth of its time.
+// Every script returns the id of the request, its last argument, after the fields of its reply
+// (`request_id.rs`). The files of a script are the body of a function, and `request_id.lua` adds the id to
+// the result of that function, so that no `return` can forget it. The file in brackets is the plain case
+// (ADR 0019). It comes before the function and adds the id itself: creating the function would cost a plain call a
+// tenth of its time.
 //
-// Whoever has something must be able to keep it and to give it back when memory is full: `allow-oom`. An acquire is
+// `allow-oom`: when the memory of the server is full, holders can still renew and release. `acquire` is
 // refused then, before it has done anything.
 scripts! {
     ACQUIRE: "", ["../scripts/acquire_plain.lua"], "../scripts/resource.lua", "../scripts/acquire.lua";
@@ -40,10 +42,10 @@ scripts! {
     RELEASE: " flags=allow-oom", ["../scripts/release_plain.lua"], "../scripts/resource.lua", "../scripts/release.lua";
     WATCH: " flags=allow-oom", [], "../scripts/resource.lua", "../scripts/watch.lua";
     ORDER: " flags=allow-oom", [], "../scripts/resource.lua", "../scripts/order.lua";
-    MOVING_ACQUIRE: "", [], "../scripts/moving_acquire.lua";
-    MOVING_FENCE: " flags=allow-oom", [], "../scripts/moving_fence.lua";
-    MOVING_RENEW: " flags=allow-oom", [], "../scripts/moving_renew.lua";
-    MOVING_RELEASE: " flags=allow-oom", [], "../scripts/moving_release.lua";
+    SLOT_MIGRATION_ACQUIRE: "", [], "../scripts/slot_migration_acquire.lua";
+    SLOT_MIGRATION_FENCE: " flags=allow-oom", [], "../scripts/slot_migration_fence.lua";
+    SLOT_MIGRATION_RENEW: " flags=allow-oom", [], "../scripts/slot_migration_renew.lua";
+    SLOT_MIGRATION_RELEASE: " flags=allow-oom", [], "../scripts/slot_migration_release.lua";
     INSPECT: " flags=no-writes", [], "../scripts/resource.lua", "../scripts/inspect.lua";
     NODE_VOTE: "", [], "../scripts/node.lua", "../scripts/node_vote.lua";
     NODE_UNDO: " flags=allow-oom", [], "../scripts/node.lua", "../scripts/node_undo.lua";
@@ -54,30 +56,32 @@ scripts! {
 }
 
 impl Script {
-    fn new(text: &str) -> Script {
-        Script { text: text.to_owned(), digest: redis::Script::new(text).get_hash().to_owned() }
+    fn new(source: &str) -> Script {
+        Script { source: source.to_owned(), digest: redis::Script::new(source).get_hash().to_owned() }
     }
 
-    /// A call by digest; the keys and the arguments follow.
-    pub(crate) fn call(&self, keys: usize) -> Cmd {
-        // Enough for most names, and small enough that the allocator has such a piece at hand.
-        let mut command = Cmd::with_capacity(20 + keys, 72 * (3 + keys));
-        command.arg("EVALSHA").arg(&self.digest).arg(keys);
+    /// A call by digest. The keys and the arguments follow.
+    pub(crate) fn call(&self, key_count: usize) -> Cmd {
+        // Room for 20 arguments and for keys of 72 bytes: enough for most calls, and still a small
+        // allocation.
+        let mut command = Cmd::with_capacity(20 + key_count, 72 * (3 + key_count));
+        command.arg("EVALSHA").arg(&self.digest).arg(key_count);
         command
     }
 
-    /// The commands that a line of the script calls, counted from 1.
+    /// The Redis commands that a line of the script calls. Lines count from 1.
     pub(crate) fn commands_in(&self, line: usize) -> Option<String> {
-        let line = self.text.lines().nth(line.checked_sub(1)?)?;
+        let line = self.source.lines().nth(line.checked_sub(1)?)?;
         let calls = line.split("call('").skip(1).filter_map(|rest| Some(rest.split_once('\'')?.0));
         let names: Vec<&str> = calls.collect();
         (!names.is_empty()).then(|| names.join(" or "))
     }
 
-    /// The same call with the script itself, which the server then knows. For when it has forgotten.
-    pub(crate) fn spelled_out(&self, call: &Cmd) -> Cmd {
+    /// The same call with the source of the script instead of its digest. After it the server knows the
+    /// digest.
+    pub(crate) fn with_source(&self, call: &Cmd) -> Cmd {
         let mut command = Cmd::new();
-        command.arg("EVAL").arg(&self.text);
+        command.arg("EVAL").arg(&self.source);
         for argument in call.args_iter().skip(2) {
             if let redis::Arg::Simple(argument) = argument {
                 command.arg(argument);
@@ -92,11 +96,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_can_be_spelled_out() {
+    fn a_call_can_be_made_with_the_source() {
         let mut call = RENEW.call(1);
         call.arg("key").arg("owner").arg(7);
-        let spelled = RENEW.spelled_out(&call);
-        let arguments: Vec<_> = spelled.args_iter().collect();
+        let with_source = RENEW.with_source(&call);
+        let arguments: Vec<_> = with_source.args_iter().collect();
         let simple = |index: usize| match arguments[index] {
             redis::Arg::Simple(bytes) => bytes.to_vec(),
             _ => panic!("no cursor here"),
@@ -114,14 +118,14 @@ mod tests {
         assert_eq!([0, 2, 4].map(|line| script.commands_in(line)), [None, None, None]);
     }
 
-    /// A user who may run these may run every script; and no script needs more.
+    /// The documented permissions let a user run every script, and no script needs fewer.
     #[test]
     fn the_documented_permissions_are_those_that_scripts_need() {
         let document = include_str!("../../../../docs/backends/redis.md");
         let acl = document.split("ACL SETUSER app").nth(1).unwrap().split("```").next().unwrap();
         let mut documented: Vec<&str> =
             acl.split_whitespace().filter_map(|word| word.strip_prefix('+')).collect();
-        let around = [
+        let outside_scripts = [
             "evalsha",
             "eval",
             "subscribe",
@@ -133,11 +137,11 @@ mod tests {
             "role",
             "info",
         ];
-        documented.retain(|command| !around.contains(command));
+        documented.retain(|command| !outside_scripts.contains(command));
         documented.sort_unstable();
         let mut used: Vec<String> = all()
             .iter()
-            .flat_map(|(_, script)| script.text.split("call('").skip(1))
+            .flat_map(|(_, script)| script.source.split("call('").skip(1))
             .map(|rest| rest.split('\'').next().unwrap().to_lowercase())
             .collect();
         used.sort_unstable();
@@ -146,10 +150,10 @@ mod tests {
     }
 
     #[test]
-    fn every_script_says_what_it_takes_and_answers() {
+    fn every_script_documents_its_keys_arguments_and_reply() {
         for (name, script) in all() {
             for word in ["-- KEYS", "-- ARGV", "-- Reply"] {
-                assert!(script.text.contains(word), "{name} has no {word}");
+                assert!(script.source.contains(word), "{name} has no {word}");
             }
         }
     }

@@ -1,25 +1,27 @@
-//! In which of a cluster's slots a resource is.
+//! The slot of a key or a resource on a cluster.
 
 use leasehold_core::Resource;
 
-/// How many slots there are.
+/// How many slots a cluster has.
 pub(crate) const SLOTS: usize = 16384;
+const SLOT_COUNT: u16 = 16384;
 
-/// The slot of all keys of a resource: of what stands in their braces.
+/// The slot of all keys of a resource. Their hash tag is the key of the resource.
 pub(crate) fn slot(resource: &Resource) -> u16 {
-    slot_of(resource.key())
+    slot_of_tag(resource.key())
 }
 
-/// The slot of any key: of what stands in its first braces, if there is something.
+/// The slot of any key: of its hash tag, which is the text in its first braces if that is not empty, or of
+/// the whole key.
 pub(crate) fn slot_of_key(key: &str) -> u16 {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
-    slot_of(tag.filter(|tag| !tag.is_empty()).unwrap_or(key))
+    slot_of_tag(tag.filter(|tag| !tag.is_empty()).unwrap_or(key))
 }
 
 /// The slot of a hash tag.
-pub(crate) fn slot_of(tag: &str) -> u16 {
+pub(crate) fn slot_of_tag(tag: &str) -> u16 {
     let step = |sum: u16, &byte: &u8| (sum << 8) ^ TABLE[usize::from((sum >> 8) ^ u16::from(byte))];
-    tag.as_bytes().iter().fold(0, step) % 16384
+    tag.as_bytes().iter().fold(0, step) % SLOT_COUNT
 }
 
 /// CRC-16 with the polynomial 0x1021, byte by byte.
@@ -42,17 +44,17 @@ const TABLE: [u16; 256] = {
 mod tests {
     use super::*;
 
-    /// As `CLUSTER KEYSLOT` says; the first is the test value of the specification.
+    /// As `CLUSTER KEYSLOT` returns; the first one is the test value of the specification.
     #[test]
-    fn slots_are_those_of_the_server() {
+    fn slots_are_as_the_server_computes_them() {
         let table = [("123456789", 0x31C3), ("report/42", 4854), ("acme:report/42", 8168), ("a", 15495)];
         for (tag, slot) in table {
-            assert_eq!(slot_of(tag), slot, "{tag}");
+            assert_eq!(slot_of_tag(tag), slot, "{tag}");
         }
         for (key, tag) in
             [("x{a}y{b}", "a"), ("{}a", "{}a"), ("a}b", "a}b"), ("a{b", "a{b"), ("{{a}}", "{a"), ("", "")]
         {
-            assert_eq!(slot_of_key(key), slot_of(tag), "{key}");
+            assert_eq!(slot_of_key(key), slot_of_tag(tag), "{key}");
         }
     }
 }

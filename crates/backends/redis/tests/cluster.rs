@@ -1,4 +1,4 @@
-//! On a cluster: slots that move, nodes that fail, and what becomes of those who hold and wait.
+//! A cluster whose slots move: holders, waiters and new claims.
 #![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
 
 #[path = "common/acl.rs"]
@@ -8,7 +8,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{
-    LONG, PATIENCE, claim, client, eventually, granted, in_time, is_blocked, open, report, token_of,
+    LONG, TIMEOUT, claim, client, eventually, granted, in_time, is_blocked, open, report, token_of,
 };
 use leasehold::{Backend, Client, Effect, ErrorKind, ReleaseRequest, Released, Renewal, Share, Verdict};
 use leasehold_testkit::servers::RedisCluster;
@@ -17,13 +17,13 @@ fn blocking<T>(work: impl FnOnce() -> T) -> T {
     tokio::task::block_in_place(work)
 }
 
-async fn is_buried(backend: &dyn Backend, claim: &leasehold::Claim) -> bool {
+async fn is_cancelled(backend: &dyn Backend, claim: &leasehold::Claim) -> bool {
     matches!(backend.acquire(claim).await, Ok(Verdict::Cancelled))
 }
 
 async fn hold_many(client: &Client, kind: &str, count: usize, ttl: Duration) -> Vec<leasehold::Lease> {
     let asked: Vec<_> = (0..count)
-        .map(|number| tokio::spawn(client.lease(kind, &number.to_string()).ttl(ttl).wait(PATIENCE).acquire()))
+        .map(|number| tokio::spawn(client.lease(kind, &number.to_string()).ttl(ttl).wait(TIMEOUT).acquire()))
         .collect();
     let mut held = Vec::new();
     for lease in asked {
@@ -33,7 +33,7 @@ async fn hold_many(client: &Client, kind: &str, count: usize, ttl: Duration) -> 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_moved_slot_is_followed_by_holders_waiters_and_newcomers() {
+async fn holders_and_new_clients_follow_a_moved_slot() {
     let cluster = blocking(RedisCluster::start);
     let redis = open(&cluster.url()).await;
     let ours = claim(&report(), LONG);
@@ -43,11 +43,11 @@ async fn a_moved_slot_is_followed_by_holders_waiters_and_newcomers() {
     let failure_domain = redis.failure_domain(&report());
     blocking(|| cluster.move_slots(slot..=slot, to));
     assert!(is_blocked(&redis, &claim(&report(), LONG)).await);
-    assert_eq!(granted(&redis, &ours).await.token, token, "it moved with its slot");
-    assert_ne!(redis.failure_domain(&report()), failure_domain, "and fails with another node from now on");
+    assert_eq!(granted(&redis, &ours).await.token, token, "the lease moved with its slot");
+    assert_ne!(redis.failure_domain(&report()), failure_domain, "the failure domain is the new node");
     let answer = common::renew(&redis, ours.reference(), LONG).await;
     assert!(matches!(answer, Renewal::Renewed(_)), "{answer:?}");
-    // One who has never heard of the move, and one who starts after it.
+    // A client that starts after the move, and one that learned of it from a redirect.
     assert_eq!(common::release(&open(&cluster.url()).await, &ours).await, Released::Now);
     assert!(token_of(&redis, &report()).await > token);
 }
@@ -76,18 +76,18 @@ async fn while_a_slot_moves_a_plain_lease_is_granted_on_the_owner_key_alone() {
     assert!(matches!(answer, Renewal::Renewed(_)), "{answer:?}");
     blocking(|| cluster.move_keys(slot..=slot, from, to));
     let answer = common::renew(&redis, ours.reference(), LONG).await;
-    assert!(matches!(answer, Renewal::Renewed(_)), "its key is at the other node: {answer:?}");
+    assert!(matches!(answer, Renewal::Renewed(_)), "its key is on the other node: {answer:?}");
     assert_eq!(common::release(&redis, &ours).await, Released::Now);
     let next = granted(&redis, &theirs).await;
     assert!(next.token > grant.token);
     blocking(|| cluster.end_move(slot..=slot, from, to));
-    assert_eq!(granted(&redis, &theirs).await.token, next.token, "the scripts find what was granted");
+    assert_eq!(granted(&redis, &theirs).await.token, next.token, "the scripts find the grant");
     assert_eq!(common::release(&redis, &theirs).await, Released::Now);
     assert!(token_of(&redis, &report()).await > next.token);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn while_a_slot_moves_whoever_leads_goes_on_leading() {
+async fn while_a_slot_moves_a_leader_keeps_its_lease() {
     let cluster = blocking(RedisCluster::start);
     let redis = open(&cluster.url()).await;
     let leader = claim(&report(), LONG).with_note(*b"host-a");
@@ -101,7 +101,7 @@ async fn while_a_slot_moves_whoever_leads_goes_on_leading() {
         }
         match common::renew(&redis, leader.reference(), LONG * 2).await {
             Renewal::Renewed(kept) => assert_eq!((kept.token, kept.remaining), (token, LONG * 2)),
-            other => panic!("it leads: {other:?}"),
+            other => panic!("the leader lost its lease: {other:?}"),
         }
         let rival = claim(&report(), LONG).with_note(*b"host-b");
         let error = redis.acquire(&rival).await.unwrap_err();
@@ -111,13 +111,13 @@ async fn while_a_slot_moves_whoever_leads_goes_on_leading() {
     let Ok(leasehold::Page::Resources { snapshots, .. }) =
         redis.inspect(&leasehold::Query::One(report())).await
     else {
-        panic!("a resource was asked for")
+        panic!("expected a page of resources")
     };
     assert_eq!(snapshots[0].holders[0].note.as_deref(), Some(&b"host-a"[..]));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn while_a_slot_moves_nobody_is_let_in_beside_readers() {
+async fn while_a_slot_moves_no_claim_is_granted_beside_readers() {
     let cluster = blocking(RedisCluster::start);
     let redis = open(&cluster.url()).await;
     let shared = |share| {
@@ -139,34 +139,34 @@ async fn while_a_slot_moves_nobody_is_let_in_beside_readers() {
             assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::None), "{share:?}");
         }
         let listing = leasehold::Query::Resources(leasehold::Listing::default());
-        redis.inspect(&listing).await.expect("a listing leaves it out");
+        redis.inspect(&listing).await.expect("a listing leaves the resource out");
         for node in &cluster.nodes {
-            assert_eq!(node.command(&["KEYS", "*:owner"]), "", "nothing of it is left");
+            assert_eq!(node.command(&["KEYS", "*:owner"]), "", "the refused claims leave nothing");
         }
     }
     blocking(|| cluster.end_move(slot..=slot, from, to));
     assert!(is_blocked(&redis, &shared(Share::WRITE)).await);
     let answer = common::renew(&redis, reader.reference(), LONG).await;
-    assert!(matches!(answer, Renewal::Renewed(_)), "the reader is there: {answer:?}");
+    assert!(matches!(answer, Renewal::Renewed(_)), "the reader keeps its lease: {answer:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn while_a_slot_moves_the_buried_and_the_paused_stay_so() {
+async fn while_a_slot_moves_tombstones_and_pauses_stay_in_force() {
     let cluster = blocking(RedisCluster::start);
     let redis = open(&cluster.url()).await;
-    let (buried, late) = (claim(&report(), LONG), claim(&report(), LONG));
-    redis.release(&ReleaseRequest::new(buried.reference()).with_tombstone(LONG)).await.unwrap();
+    let (cancelled, late) = (claim(&report(), LONG), claim(&report(), LONG));
+    redis.release(&ReleaseRequest::new(cancelled.reference()).with_tombstone(LONG)).await.unwrap();
     let slot = cluster.slot("report/42");
     let (from, to) = (cluster.owner(slot), cluster.other_than(slot));
     blocking(|| cluster.begin_move(slot..=slot, from, to));
-    assert!(is_buried(&redis, &buried).await);
+    assert!(is_cancelled(&redis, &cancelled).await);
     granted(&redis, &late).await;
     let request = ReleaseRequest::new(late.reference()).with_tombstone(LONG);
     assert_eq!(redis.release(&request).await.unwrap(), Released::Now);
-    assert!(is_buried(&redis, &late).await, "by a request during the move");
+    assert!(is_cancelled(&redis, &late).await, "the release during the move left a tombstone");
     blocking(|| cluster.move_keys(slot..=slot, from, to));
     blocking(|| cluster.end_move(slot..=slot, from, to));
-    assert!(is_buried(&redis, &late).await);
+    assert!(is_cancelled(&redis, &late).await);
 
     let command = leasehold::OperatorAction::Pause { lasting: LONG };
     redis.order(&leasehold::OperatorCommand::new(report(), command, "ops", "test")).await.unwrap();
@@ -180,17 +180,17 @@ async fn a_waiter_is_granted_though_its_slot_moves_while_it_waits() {
     let cluster = blocking(RedisCluster::start);
     let (client, other) = (client(&cluster.url()).await, client(&cluster.url()).await);
     let held = client.lease("report", "42").acquire().await.unwrap();
-    let waiting = tokio::spawn(other.lease("report", "42").wait(PATIENCE).acquire());
+    let waiting = tokio::spawn(other.lease("report", "42").wait(TIMEOUT).acquire());
     let slot = cluster.slot("report/42");
     let from = cluster.owner(slot);
-    let listeners = |node: usize| {
+    let subscriptions = |node: usize| {
         let counts = cluster.nodes[node].command(&["PUBSUB", "SHARDCHANNELS", "lock:v1:{report/42}:wake:*"]);
         counts.split(' ').filter(|channel| !channel.is_empty()).count()
     };
-    eventually("the subscription", || async { listeners(from) == 1 }).await;
+    eventually("the subscription", || async { subscriptions(from) == 1 }).await;
     let to = cluster.other_than(slot);
     blocking(|| cluster.move_slots(slot..=slot, to));
-    eventually("the subscription at the other node", || async { listeners(to) == 1 }).await;
+    eventually("the subscription at the other node", || async { subscriptions(to) == 1 }).await;
     let released = Instant::now();
     held.release().await.unwrap();
     let lease = in_time("the wake-up", waiting).await.unwrap().unwrap();
@@ -199,7 +199,7 @@ async fn a_waiter_is_granted_though_its_slot_moves_while_it_waits() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_waits_asks_again_when_the_slot_has_moved_or_the_connection_is_lost() {
+async fn a_waiter_asks_again_when_its_slot_moved_or_its_connection_was_lost() {
     let cluster = blocking(RedisCluster::start);
     let redis = std::sync::Arc::new(open(&cluster.url()).await);
     granted(&*redis, &claim(&report(), LONG)).await;
@@ -213,24 +213,24 @@ async fn whoever_waits_asks_again_when_the_slot_has_moved_or_the_connection_is_l
     };
     let slot = cluster.slot("report/42");
     let (from, to) = (cluster.owner(slot), cluster.other_than(slot));
-    let listened =
+    let is_subscribed =
         |node: usize| cluster.nodes[node].command(&["PUBSUB", "SHARDCHANNELS"]).contains("report/42");
     let soon = Duration::from_secs(8);
 
     let first = wait();
-    eventually("the subscription", || async { listened(from) }).await;
+    eventually("the subscription", || async { is_subscribed(from) }).await;
     assert!(!first.is_finished());
     let moved = Instant::now();
     blocking(|| cluster.move_slots(slot..=slot, to));
-    in_time("the hint", first).await.unwrap().unwrap();
-    println!("told {:?} after the move began", moved.elapsed());
-    assert!(moved.elapsed() < soon, "by the node, not by a look at the map");
+    in_time("the wake-up", first).await.unwrap().unwrap();
+    println!("woken {:?} after the move began", moved.elapsed());
+    assert!(moved.elapsed() < soon, "woken by the node, not by the next check of the slot map");
 
     let second = wait();
-    eventually("the subscription at the other node", || async { listened(to) }).await;
+    eventually("the subscription at the other node", || async { is_subscribed(to) }).await;
     let lost = Instant::now();
     cluster.nodes[to].command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
-    in_time("the hint", second).await.unwrap().unwrap();
+    in_time("the wake-up", second).await.unwrap().unwrap();
     assert!(lost.elapsed() < soon, "{:?}", lost.elapsed());
 }
 
@@ -239,12 +239,12 @@ async fn a_user_with_the_documented_permissions_can_do_everything() {
     let (cluster, url) = blocking(|| acl::start_cluster(&["+wait", "%R~*"]));
     let (first, second) = (client(&url).await, client(&url).await);
     let held = first.lease("report", "42").acquire().await.unwrap();
-    let waiting = tokio::spawn(second.lease("report", "42").wait(PATIENCE).acquire());
+    let waiting = tokio::spawn(second.lease("report", "42").wait(TIMEOUT).acquire());
     let slot = cluster.slot("report/42");
     let from = cluster.owner(slot);
-    let listened =
+    let is_subscribed =
         |node: usize| cluster.nodes[node].command(&["PUBSUB", "SHARDCHANNELS"]).contains("report/42");
-    eventually("the subscription", || async { listened(from) }).await;
+    eventually("the subscription", || async { is_subscribed(from) }).await;
     held.release().await.unwrap();
     let next = in_time("the wake-up", waiting).await.unwrap().unwrap();
     let to = cluster.other_than(slot);
@@ -266,7 +266,7 @@ async fn a_user_with_the_documented_permissions_can_do_everything() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wrong_password_is_denied_and_one_that_changed_is_read_anew_on_every_shard() {
+async fn a_wrong_password_is_denied_and_a_rotated_password_file_is_read_again_on_every_shard() {
     let (cluster, url) = blocking(|| acl::start_cluster(&[]));
     let connect = async |url: &str| {
         let config = leasehold_redis::Config::parse(url).unwrap();
@@ -294,7 +294,7 @@ async fn a_wrong_password_is_denied_and_one_that_changed_is_read_anew_on_every_s
     .await;
     std::fs::write(file.path(), "another").unwrap();
     for ours in &held {
-        eventually("the new one is taken", || async { redis.acquire(ours).await.is_ok() }).await;
+        eventually("the new password is used", || async { redis.acquire(ours).await.is_ok() }).await;
     }
 }
 
@@ -319,7 +319,7 @@ async fn a_full_resharding_loses_none_of_a_thousand_leases() {
         async move {
             let mut done = 0;
             while began.elapsed() < TTL * 3 / 2 {
-                let lease = client.lease("busy", &(done % 50).to_string()).wait(PATIENCE).acquire().await?;
+                let lease = client.lease("busy", &(done % 50).to_string()).wait(TIMEOUT).acquire().await?;
                 lease.release().await?;
                 done += 1;
             }
@@ -335,13 +335,13 @@ async fn a_full_resharding_loses_none_of_a_thousand_leases() {
         }
     }
     println!("16384 slots moved in {:?}", moving.elapsed());
-    // Each of them was renewed at its new node.
+    // Long enough that each lease was renewed at its new node.
     tokio::time::sleep((TTL * 3 / 2).saturating_sub(began.elapsed())).await;
     let lost = held.iter().filter(|lease| lease.check().is_err()).count();
     let lost_readers = readers.iter().filter(|reader| reader.check().is_err()).count();
     assert_eq!((lost, lost_readers), (0, 0));
-    let pairs = in_time("the work beside it", work).await.unwrap().unwrap();
-    println!("{pairs} pairs beside it");
+    let pairs = in_time("the other clients", work).await.unwrap().unwrap();
+    println!("{pairs} acquire/release pairs meanwhile");
     for lease in held {
         lease.release().await.unwrap();
     }

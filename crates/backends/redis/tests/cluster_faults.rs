@@ -1,4 +1,4 @@
-//! On a cluster: nodes that die or hang, and what holds meanwhile.
+//! A cluster whose nodes die or freeze.
 #![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
 
 mod common;
@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{LONG, PATIENCE, claim, client, eventually, granted, in_time, open, token_of};
+use common::{LONG, TIMEOUT, claim, client, eventually, granted, in_time, open, token_of};
 use leasehold::{Backend, ErrorKind, Listing, Page, Query, Renewal, Resource};
 use leasehold_testkit::servers::{RedisCluster, RedisServer};
 
@@ -27,7 +27,7 @@ fn resource_at(cluster: &RedisCluster, primary: usize) -> Resource {
 fn resources_at(cluster: &RedisCluster, primary: usize, count: usize) -> Vec<Resource> {
     let slots = RedisCluster::slots_at_the_start(primary);
     let names = (0..).map(|id| format!("shard/{id}")).filter(|name| slots.contains(&cluster.slot(name)));
-    names.take(count).map(|name| name.parse().expect("a name")).collect()
+    names.take(count).map(|name| name.parse().expect("a valid name")).collect()
 }
 
 fn id(resource: &Resource) -> &str {
@@ -35,14 +35,14 @@ fn id(resource: &Resource) -> &str {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_failover_to_a_replica_that_has_seen_it_keeps_the_lease() {
+async fn a_failover_to_a_replica_that_has_the_lease_keeps_it() {
     let cluster = blocking(RedisCluster::start);
     let (client, other) = (client(&cluster.url()).await, client(&cluster.url()).await);
     let resource = resource_at(&cluster, 0);
     let lease = client.lease("shard", id(&resource)).ttl(Duration::from_secs(20)).acquire().await.unwrap();
     let replica = &cluster.nodes[3];
     eventually("replication", || async { !replica.command(&["KEYS", "*:owner"]).is_empty() }).await;
-    let waiting = tokio::spawn(other.lease("shard", id(&resource)).wait(PATIENCE).acquire());
+    let waiting = tokio::spawn(other.lease("shard", id(&resource)).wait(TIMEOUT).acquire());
     cluster.nodes[0].kill();
     let now = blocking(|| cluster.await_failover(cluster.slot(resource.key()), 0));
     assert_eq!(now, 3);
@@ -58,7 +58,7 @@ async fn a_failover_to_a_replica_that_has_seen_it_keeps_the_lease() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_failover_to_a_replica_that_saw_nothing_grants_again_with_a_higher_token() {
+async fn a_failover_to_a_replica_without_the_lease_grants_again_with_a_higher_token() {
     let cluster = blocking(RedisCluster::start);
     let redis = open(&cluster.url()).await;
     let resource = resource_at(&cluster, 1);
@@ -74,15 +74,12 @@ async fn a_failover_to_a_replica_that_saw_nothing_grants_again_with_a_higher_tok
     let after = granted(&redis, &theirs).await.token;
     assert!(after.get() > before.get() + 50_000_000, "a minute ahead for each epoch: {before} {after}");
     let answer = common::renew(&redis, ours.reference(), LONG).await;
-    assert!(
-        matches!(answer, Renewal::Gone { .. }),
-        "the first holder is told at its next renewal: {answer:?}"
-    );
+    assert!(matches!(answer, Renewal::Gone { .. }), "the next renewal of the first holder fails: {answer:?}");
 }
 
-/// A limit of Redis itself, and documented as such.
+/// A documented limit of Redis itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_failover_of_the_source_of_a_move_forgets_what_had_left_and_its_tokens_grow() {
+async fn a_failover_of_the_source_of_a_slot_migration_grants_moved_keys_again_with_higher_tokens() {
     let cluster = blocking(RedisCluster::start);
     let redis = open(&cluster.url()).await;
     let resource = resource_at(&cluster, 0);
@@ -95,7 +92,7 @@ async fn a_failover_of_the_source_of_a_move_forgets_what_had_left_and_its_tokens
     eventually("the promotion", || async { replica.command(&["ROLE"]).starts_with("master") }).await;
     let theirs = claim(&resource, LONG);
     eventually("the new primary", || async { redis.acquire(&theirs).await.is_ok() }).await;
-    assert!(granted(&redis, &theirs).await.token > before, "granted twice, and the fence tells them apart");
+    assert!(granted(&redis, &theirs).await.token > before, "granted twice, and the tokens differ");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -116,7 +113,7 @@ async fn a_frozen_primary_is_left_behind() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_frozen_shard_delays_the_renewals_of_no_other() {
+async fn a_frozen_shard_does_not_delay_the_renewals_of_other_shards() {
     const TTL: Duration = Duration::from_secs(6);
     let cluster = blocking(RedisCluster::start);
     cluster.nodes[3].command(&["CONFIG", "SET", "cluster-replica-no-failover", "yes"]);
@@ -141,12 +138,12 @@ async fn one_frozen_shard_delays_the_renewals_of_no_other() {
     assert!(shards[1..].iter().flatten().all(|lease| lease.check().is_ok()));
     assert!(
         shards[0].iter().all(|lease| lease.check().is_err()),
-        "those of the frozen one are lost, and know it"
+        "the leases of the frozen shard are lost, and their holders know"
     );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slots_that_move_back_and_forth_let_nobody_in_twice() {
+async fn slots_that_move_back_and_forth_never_grant_twice() {
     const RESOURCES: usize = 8;
     let cluster = Arc::new(blocking(RedisCluster::start));
     let busy: Arc<Vec<AtomicBool>> = Arc::new((0..RESOURCES).map(|_| AtomicBool::default()).collect());
@@ -160,7 +157,7 @@ async fn slots_that_move_back_and_forth_let_nobody_in_twice() {
             let mut done = 0_usize;
             while !stop.load(Ordering::SeqCst) {
                 let number = (done + worker) % RESOURCES;
-                let lease = client.lease("busy", &number.to_string()).wait(PATIENCE).acquire().await?;
+                let lease = client.lease("busy", &number.to_string()).wait(TIMEOUT).acquire().await?;
                 assert!(!busy[number].swap(true, Ordering::SeqCst), "two hold {number}");
                 let before = newest[number].swap(lease.token().get(), Ordering::SeqCst);
                 assert!(before < lease.token().get(), "a token went back");
@@ -177,7 +174,7 @@ async fn slots_that_move_back_and_forth_let_nobody_in_twice() {
         for &slot in &slots {
             let (from, to) = (cluster.owner(slot), cluster.other_than(slot));
             blocking(|| cluster.begin_move(slot..=slot, from, to));
-            // Long enough for claims to fall back on the owner key, at the one node or the other.
+            // In later rounds, long enough for claims to fall back on the owner key alone.
             tokio::time::sleep(Duration::from_millis(if round == 0 { 5 } else { 250 })).await;
             blocking(|| cluster.move_keys(slot..=slot, from, to));
             tokio::time::sleep(Duration::from_millis(if round == 0 { 5 } else { 250 })).await;
@@ -190,11 +187,11 @@ async fn slots_that_move_back_and_forth_let_nobody_in_twice() {
     for worker in workers {
         done += in_time("a worker", worker).await.unwrap().unwrap();
     }
-    println!("{done} pairs");
+    println!("{done} acquire/release pairs");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_a_dead_shard_and_no_replica_its_resources_are_unavailable_and_no_others() {
+async fn a_dead_shard_without_a_replica_makes_only_its_resources_unavailable() {
     let cluster = blocking(RedisCluster::start);
     let redis = open(&format!("{}?timeout=500ms", cluster.url())).await;
     cluster.nodes[3].kill();
@@ -207,7 +204,7 @@ async fn with_a_dead_shard_and_no_replica_its_resources_are_unavailable_and_no_o
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn replicas_acknowledge_on_every_shard_wherever_the_slot_is() {
+async fn replicas_acknowledge_on_every_shard_also_after_a_slot_migration() {
     let cluster = blocking(RedisCluster::start);
     let redis = open(&format!("{}?replicas=1&replica_timeout=5s", cluster.url())).await;
     let held: Vec<_> = (0..3).map(|primary| claim(&resource_at(&cluster, primary), LONG)).collect();
@@ -225,12 +222,12 @@ async fn replicas_acknowledge_on_every_shard_wherever_the_slot_is() {
     let slot = cluster.slot(held[2].resource.key());
     blocking(|| cluster.move_slots(slot..=slot, 1));
     for answer in redis.renew(&batch).await {
-        assert!(matches!(answer, Ok(Renewal::Renewed(_))), "nobody knew that the slot has moved: {answer:?}");
+        assert!(matches!(answer, Ok(Renewal::Renewed(_))), "the client did not know of the move: {answer:?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn keys_without_an_end_are_found_on_every_shard_page_by_page() {
+async fn keys_without_expiry_are_found_on_every_shard_page_by_page() {
     let cluster = blocking(RedisCluster::start);
     let redis = open(&cluster.url()).await;
     let mut stuck = Vec::new();
@@ -247,7 +244,7 @@ async fn keys_without_an_end_are_found_on_every_shard_page_by_page() {
         let mut listing = Listing::default();
         (listing.limit, listing.after) = (2, after);
         let Page::Leaks { found, next } = redis.inspect(&Query::Leaks(listing)).await.unwrap() else {
-            panic!("leaks were asked for")
+            panic!("expected a page of leaks")
         };
         seen.extend(found.into_iter().map(|leak| leak.key));
         (after, pages) = (next, pages + 1);
@@ -262,7 +259,7 @@ async fn keys_without_an_end_are_found_on_every_shard_page_by_page() {
 }
 
 #[tokio::test]
-async fn one_server_is_no_cluster_and_says_so() {
+async fn a_cluster_url_for_a_single_server_is_refused() {
     let server = RedisServer::start();
     let url = format!("redis+cluster://127.0.0.1:{}", server.port());
     let environment = Arc::new(leasehold::System::current());

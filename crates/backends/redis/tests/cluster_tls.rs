@@ -1,4 +1,4 @@
-//! TLS on a cluster: the nodes that a client was not told of are reached by it too, under the names that they announce.
+//! TLS on a cluster: also to the nodes that the URL does not name, under the names that they announce.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "tests on real servers run in real time")]
 
 #[path = "common/authority.rs"]
@@ -8,7 +8,7 @@ mod common;
 use std::sync::Arc;
 
 use authority::Authority;
-use common::{LONG, PATIENCE, claim, client, eventually, granted, in_time, open, release, report, token_of};
+use common::{LONG, TIMEOUT, claim, client, eventually, granted, in_time, open, release, report, token_of};
 use leasehold::{Backend, Error, ErrorKind, Released, Renewal, Resource, System};
 use leasehold_redis::{Config, Redis};
 use leasehold_testkit::servers::{RedisCluster, RedisServer};
@@ -22,9 +22,9 @@ fn blocking<T>(work: impl FnOnce() -> T) -> T {
     tokio::task::block_in_place(work)
 }
 
-/// Names one node: the others are found.
+/// A URL with one node; the client finds the others.
 fn url(cluster: &RedisCluster, host: &str, trusts: &Authority) -> String {
-    format!("redis+cluster://{host}:{}?tls=true&{}", cluster.nodes[0].tls_port(), trusts.option())
+    format!("redis+cluster://{host}:{}?tls=true&{}", cluster.nodes[0].tls_port(), trusts.url_option())
 }
 
 async fn refused(url: &str) -> Error {
@@ -32,7 +32,7 @@ async fn refused(url: &str) -> Error {
     Redis::connect(config, Arc::new(System::current())).await.expect_err(url)
 }
 
-/// Who is connected to a node without TLS: nobody but whoever asks this.
+/// How many clients are connected to a node without TLS, except the one that asks.
 fn plain_clients(node: &RedisServer) -> usize {
     let port = format!("laddr=127.0.0.1:{} ", node.port());
     node.command(&["CLIENT", "LIST"]).lines().filter(|line| line.contains(&port)).count() - 1
@@ -49,7 +49,7 @@ fn resources(cluster: &RedisCluster) -> Vec<Resource> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn everything_travels_by_tls_also_to_where_a_slot_has_moved_or_is_moving() {
+async fn everything_uses_tls_also_during_and_after_a_slot_migration() {
     let authority = Authority::new();
     let cluster = blocking(|| RedisCluster::with_tls(&authority.good(), &[]));
     let url = url(&cluster, "localhost", &authority);
@@ -64,26 +64,26 @@ async fn everything_travels_by_tls_also_to_where_a_slot_has_moved_or_is_moving()
 
     let (first, second) = (client(&url).await, client(&url).await);
     let held = first.lease("report", "42").ttl(LONG).acquire().await.unwrap();
-    let next = tokio::spawn(second.lease("report", "42").ttl(LONG).wait(PATIENCE).acquire());
+    let next = tokio::spawn(second.lease("report", "42").ttl(LONG).wait(TIMEOUT).acquire());
     let slot = cluster.slot("report/42");
     let (from, to) = (cluster.owner(slot), cluster.other_than(slot));
-    let listened = |node: &RedisServer| node.command(&["PUBSUB", "SHARDCHANNELS"]).contains("report/42");
-    eventually("the subscription", || async { listened(&cluster.nodes[from]) }).await;
+    let is_subscribed = |node: &RedisServer| node.command(&["PUBSUB", "SHARDCHANNELS"]).contains("report/42");
+    eventually("the subscription", || async { is_subscribed(&cluster.nodes[from]) }).await;
     held.release().await.unwrap();
     let held = in_time("the wake-up", next).await.unwrap().unwrap();
 
     blocking(|| cluster.begin_move(slot..=slot, from, to));
     blocking(|| cluster.move_keys(slot..=slot, from, to));
-    held.extend(LONG).await.expect("the old node says where its key is");
+    held.extend(LONG).await.expect("the old node redirects to the importing node");
     blocking(|| cluster.end_move(slot..=slot, from, to));
-    held.extend(LONG).await.expect("the old node says where the slot is");
-    let next = tokio::spawn(first.lease("report", "42").ttl(LONG).wait(PATIENCE).acquire());
-    eventually("the subscription at the other node", || async { listened(&cluster.nodes[to]) }).await;
+    held.extend(LONG).await.expect("the old node redirects to the new node");
+    let next = tokio::spawn(first.lease("report", "42").ttl(LONG).wait(TIMEOUT).acquire());
+    eventually("the subscription at the other node", || async { is_subscribed(&cluster.nodes[to]) }).await;
     held.release().await.unwrap();
     in_time("the wake-up", next).await.unwrap().unwrap().release().await.unwrap();
 
     for node in &cluster.nodes {
-        assert_eq!(plain_clients(node), 0, "nobody came without TLS");
+        assert_eq!(plain_clients(node), 0, "no connection was made without TLS");
     }
 }
 
@@ -121,7 +121,7 @@ async fn a_certificate_must_be_for_the_name_that_a_node_announces() {
     blocking(|| cluster.move_slots(slot..=slot, cluster.other_than(slot)));
     token_of(&redis, &report()).await;
 
-    // A node that says no name is where it was asked.
+    // A node that announces no name has the name under which it was asked.
     announce("unknown-endpoint");
     let redis = open(&url).await;
     for resource in resources(&cluster) {
@@ -134,13 +134,13 @@ async fn a_certificate_must_be_for_the_name_that_a_node_announces() {
     let text = error.to_string();
     assert!(
         text.contains("127.0.0.1") && text.contains("localhost"),
-        "which name, and which are there: {text}"
+        "it names the host and the names in the certificate: {text}"
     );
 }
 
-/// Redis 7.0 names its plain ports unless it is told `tls-cluster yes`; later versions name both.
+/// Redis 7.0 names its plain ports unless `tls-cluster yes` is set; later versions name both.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nodes_that_name_ports_without_tls_are_refused_with_the_reason() {
+async fn nodes_that_announce_ports_without_tls_are_refused_with_the_reason() {
     let authority = Authority::new();
     let cluster = blocking(|| RedisCluster::with_tls(&authority.good(), &PLAIN_PEERS));
     let url = format!("{}&connect_timeout=300ms", url(&cluster, "localhost", &authority));

@@ -1,5 +1,5 @@
-//! The whole suite, on a real server: two handles of it, as two processes would have them. As the user that the
-//! documentation describes, who may do what is needed and nothing else.
+//! The conformance suite on a real server: two clients, as of two processes, that log in as the documented
+//! user.
 
 #[path = "common/acl.rs"]
 mod acl;
@@ -11,11 +11,11 @@ use leasehold_redis::{Config, Redis};
 use leasehold_testkit::{BackendUnderTest, conformance, servers::RedisServer};
 
 fn main() {
-    // One server for all: every test uses names of its own. It ends with this process.
+    // All tests share one server and use their own resource names. It ends with this process.
     static SERVER: OnceLock<(RedisServer, String)> = OnceLock::new();
     conformance::main("redis", || async {
         let (_, url) = SERVER.get_or_init(acl::start);
-        let config = Config::parse(url).expect("the URL is one");
+        let config = Config::parse(url).expect("the URL is valid");
         let open = || Redis::connect(config.clone(), Arc::new(System::current()));
         let first = open().await.expect("the server is there");
         let second = open().await.expect("the server is there");

@@ -1,4 +1,4 @@
-//! Connections: none is left behind, none keeps others waiting in line, and none tells a secret.
+//! Connections: none is leaked, callers do not wait for each other's failures, and no error shows a password.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "tests on real servers run in real time")]
 
 #[path = "common/acl.rs"]
@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{LONG, PATIENCE, claim, eventually, granted, in_time, open, report};
+use common::{LONG, TIMEOUT, claim, eventually, granted, in_time, open, report};
 use leasehold::{Backend, Effect, ErrorKind, RenewRequest, System, Verdict};
 use leasehold_core::QuorumNode as _;
 use leasehold_redis::{Config, RedisNode};
@@ -21,69 +21,73 @@ fn node(url: &str) -> RedisNode {
     RedisNode::new(Config::parse(url).unwrap(), Arc::new(System::current()))
 }
 
-/// Each of many callers would wait for the failures of all before it, were they to try one after the other.
+/// If callers connected one after the other, the last one would wait for the timeouts of all.
 #[tokio::test]
-async fn whoever_waits_for_a_connection_shares_the_failure() {
+async fn callers_that_wait_for_a_connection_share_its_failure() {
     let server = RedisServer::start();
     let redis = Arc::new(open(&format!("{}?timeout=500ms", server.url())).await);
     granted(&*redis, &claim(&report(), LONG)).await;
     server.freeze();
-    redis.acquire(&claim(&report(), LONG)).await.expect_err("nobody answers");
+    redis.acquire(&claim(&report(), LONG)).await.expect_err("the server is frozen");
     let began = Instant::now();
     let ask = |_| {
         let redis = Arc::clone(&redis);
         tokio::spawn(async move { redis.acquire(&claim(&report(), LONG)).await.map(drop) })
     };
     for asked in (0..40).map(ask).collect::<Vec<_>>() {
-        let error = in_time("an error", asked).await.unwrap().expect_err("nobody answers");
+        let error = in_time("an error", asked).await.unwrap().expect_err("the server is frozen");
         assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::None), "{error}");
     }
-    assert!(began.elapsed() < Duration::from_secs(15), "one after the other: {:?}", began.elapsed());
+    assert!(
+        began.elapsed() < Duration::from_secs(15),
+        "the callers connected one after the other: {:?}",
+        began.elapsed()
+    );
     server.thaw();
     granted(&*redis, &claim(&"report/43".parse().unwrap(), LONG)).await;
 }
 
-/// A server that does not know a command repeats its arguments.
+/// The error of a server for an unknown command repeats the arguments.
 #[tokio::test]
 async fn a_password_is_in_no_error_when_the_server_repeats_what_it_was_sent() {
     let server = RedisServer::with(&["--requirepass", "hunter2", "--rename-command", "HELLO", "GOODDAY"]);
     let url = format!("redis://:hunter2@127.0.0.1:{}/", server.port());
-    let error = node(&url).listen(&report(), LONG).await.expect_err("it cannot listen");
+    let error = node(&url).listen(&report(), LONG).await.expect_err("it cannot subscribe");
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-    let mut told = format!("{error} {error:?}");
+    let mut texts = format!("{error} {error:?}");
     let mut source = error.source();
     while let Some(cause) = source {
-        told += &format!(" {cause} {cause:?}");
+        texts += &format!(" {cause} {cause:?}");
         source = cause.source();
     }
-    assert!(!told.contains("hunter2"), "{told}");
-    assert!(told.contains("HELLO"), "{told}");
+    assert!(!texts.contains("hunter2"), "{texts}");
+    assert!(texts.contains("HELLO"), "{texts}");
 }
 
-/// Without `+subscribe` nothing can be heard, and no connection is made in vain again and again.
+/// Without the permission `+subscribe`, no new connection is made for each attempt.
 #[tokio::test]
-async fn a_node_that_lets_nobody_listen_is_not_connected_to_again_and_again() {
+async fn a_node_that_refuses_subscriptions_keeps_one_connection() {
     let nodes = RedisNodes::start(1, &[]);
-    let url = acl::let_in(&nodes).replace("redlock", "redis");
+    let url = acl::create_user_on_nodes(&nodes).replace("redlock", "redis");
     let server = &nodes.servers[0];
     server.command(&["ACL", "SETUSER", "app", "-subscribe"]);
     let node = node(&url);
     for _ in 0..5 {
-        let error = node.listen(&report(), LONG).await.expect_err("it may not listen");
+        let error = node.listen(&report(), LONG).await.expect_err("it may not subscribe");
         assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     }
     let ours = server.command(&["CLIENT", "LIST"]).matches("user=app").count();
-    assert_eq!(ours, 1, "connections");
+    assert_eq!(ours, 1, "number of connections");
     server.command(&["ACL", "SETUSER", "app", "+subscribe"]);
-    let heard = tokio::spawn(async move { node.listen(&report(), PATIENCE * 2).await });
-    let news = "lock:v1:{report/42}:news";
-    eventually("it listens", || async { server.command(&["PUBLISH", news, ""]) == "1" }).await;
-    in_time("the hint", heard).await.unwrap().unwrap();
+    let woken = tokio::spawn(async move { node.listen(&report(), TIMEOUT * 2).await });
+    let channel = "lock:v1:{report/42}:news";
+    eventually("the subscription", || async { server.command(&["PUBLISH", channel, ""]) == "1" }).await;
+    in_time("the wake-up", woken).await.unwrap().unwrap();
 }
 
-/// `WAIT` speaks of nothing then, and what was granted is given up.
+/// Without the permission for `WAIT` no acknowledgement is known, so the grant is released.
 #[tokio::test]
-async fn whoever_may_not_ask_for_replicas_is_denied_and_holds_nothing() {
+async fn a_user_that_may_not_wait_for_replicas_is_denied_and_holds_nothing() {
     let (server, url) = acl::start();
     let redis = open(&format!("{url}?replicas=1")).await;
     let error = redis.acquire(&claim(&report(), LONG)).await.expect_err("it may not wait");
@@ -102,7 +106,7 @@ async fn whoever_may_not_ask_for_replicas_is_denied_and_holds_nothing() {
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Denied, Effect::Unknown), "{error}");
 }
 
-/// Someone holds, someone else waits and listens; then all of it is dropped.
+/// One claim holds and another one waits; then the client is dropped.
 async fn use_and_drop(url: &str) {
     let redis = open(url).await;
     granted(&redis, &claim(&report(), LONG)).await;
@@ -112,20 +116,22 @@ async fn use_and_drop(url: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_left_of_a_client_that_is_dropped() {
+async fn a_dropped_client_leaves_no_connections() {
     let of_app = |server: &RedisServer| server.command(&["CLIENT", "LIST"]).matches("user=app").count();
     let (server, url) = acl::start();
     use_and_drop(&url).await;
-    eventually("the server is left", || async { of_app(&server) == 0 }).await;
+    eventually("no connection to the server", || async { of_app(&server) == 0 }).await;
 
     let (cluster, url) = tokio::task::block_in_place(|| acl::start_cluster(&[]));
     use_and_drop(&url).await;
-    eventually("the cluster is left", || async { cluster.nodes.iter().map(of_app).sum::<usize>() == 0 })
-        .await;
+    eventually("no connection to the cluster", || async {
+        cluster.nodes.iter().map(of_app).sum::<usize>() == 0
+    })
+    .await;
 
     let nodes = RedisNodes::start(1, &[]);
-    let node = node(&acl::let_in(&nodes).replace("redlock", "redis"));
+    let node = node(&acl::create_user_on_nodes(&nodes).replace("redlock", "redis"));
     node.listen(&report(), Duration::from_millis(100)).await.unwrap();
     drop(node);
-    eventually("the node is left", || async { of_app(&nodes.servers[0]) == 0 }).await;
+    eventually("no connection to the node", || async { of_app(&nodes.servers[0]) == 0 }).await;
 }

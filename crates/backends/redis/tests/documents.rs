@@ -6,7 +6,7 @@ mod common;
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use common::{
-    LONG, PATIENCE, SHORT, claim, client, granted, in_time, is_blocked, open, owner, release, renew, report,
+    LONG, SHORT, TIMEOUT, claim, client, granted, in_time, is_blocked, open, owner, release, renew, report,
 };
 use leasehold::{EndReason, ErrorKind, FencingToken, GoneReason, Released, Renewal, Resource};
 use leasehold_testkit::{Proxy, servers::RedisServer};
@@ -80,25 +80,29 @@ async fn the_token_grows_on_each_grant_and_not_on_a_failed_one() {
         let token = granted(&redis, &ours).await.token;
         assert!(last.is_none_or(|last| token > last));
         assert!(is_blocked(&redis, &claim(&report(), LONG)).await);
-        assert_eq!(server.command(&["GET", FENCE]), token.to_string(), "a failed one does not move it");
+        assert_eq!(
+            server.command(&["GET", FENCE]),
+            token.to_string(),
+            "a failed claim does not raise the fence"
+        );
         release(&redis, &ours).await;
         last = Some(token);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_a_hundred_racers_one_wins() {
+async fn of_a_hundred_concurrent_claims_one_is_granted() {
     let server = RedisServer::start();
     let redis = Arc::new(open(&server.url()).await);
-    let racers: Vec<_> = (0..100)
+    let claims: Vec<_> = (0..100)
         .map(|_| {
             let redis = Arc::clone(&redis);
             tokio::spawn(async move { !is_blocked(&*redis, &claim(&report(), LONG)).await })
         })
         .collect();
     let mut winners = 0;
-    for racer in racers {
-        winners += u32::from(racer.await.unwrap());
+    for claim in claims {
+        winners += u32::from(claim.await.unwrap());
     }
     assert_eq!(winners, 1);
 }
@@ -115,7 +119,7 @@ async fn release_after_expiry_says_so_and_does_not_delete_the_next_holders() {
     assert!(server.command(&["GET", OWNER]).starts_with(&second.owner.reveal()));
 }
 
-/// A table whose writes name their token, as a database would have it.
+/// A table whose writes carry a fencing token, as in a database.
 #[derive(Default)]
 struct ReportJobState {
     status: String,
@@ -123,7 +127,8 @@ struct ReportJobState {
 }
 
 impl ReportJobState {
-    /// `UPDATE … SET status = ?, last_fencing_token = ? WHERE … AND ? > last_fencing_token`: how many rows.
+    /// `UPDATE … SET status = ?, last_fencing_token = ? WHERE … AND ? > last_fencing_token`: returns the
+    /// number of rows.
     fn update(&mut self, status: &str, token: FencingToken) -> u32 {
         if token.get() <= self.last_fencing_token {
             return 0;
@@ -151,7 +156,7 @@ async fn a_renewal_that_fails_stops_the_work() {
     let server = RedisServer::start();
     let client = client(&server.url()).await;
     let lease = client.lease("report", "42").ttl(Duration::from_secs(3)).acquire().await.unwrap();
-    // Someone deletes the key by hand; the next renewal finds out.
+    // The key is deleted by hand; the next renewal notices it.
     server.command(&["DEL", OWNER]);
     let ended = in_time("the loss", lease.hold(std::future::pending::<()>())).await;
     assert_eq!(ended.unwrap_err().kind(), ErrorKind::Lost);
@@ -159,7 +164,7 @@ async fn a_renewal_that_fails_stops_the_work() {
 }
 
 #[tokio::test]
-async fn a_timeout_on_release_leaves_the_rest_to_the_ttl_and_repeating_it_is_safe() {
+async fn a_release_that_timed_out_can_be_repeated() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port(), 1).await;
     let redis = open(&format!("redis://127.0.0.1:{}/?timeout=300ms", proxy.port())).await;
@@ -171,7 +176,7 @@ async fn a_timeout_on_release_leaves_the_rest_to_the_ttl_and_repeating_it_is_saf
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, leasehold::Effect::Unknown));
     proxy.heal();
     proxy.reset();
-    // Repeated, it is done or was done; either way the next one is let in.
+    // The repetition succeeds, whether the first release was executed or not, and the next claim is granted.
     common::eventually("a release that is answered", || async {
         leasehold::Backend::release(&redis, &request).await.is_ok()
     })
@@ -183,7 +188,7 @@ async fn a_timeout_on_release_leaves_the_rest_to_the_ttl_and_repeating_it_is_saf
 async fn a_ttl_of_zero_is_refused() {
     let server = RedisServer::start();
     let client = client(&server.url()).await;
-    // A negative one cannot be said: `Duration` has none.
+    // There is no negative `Duration`.
     let error = client.lease("report", "42").ttl(Duration::ZERO).acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert_eq!(server.command(&["DBSIZE"]), "0");
@@ -196,7 +201,7 @@ async fn owner_tokens_are_unique() {
 }
 
 #[test]
-fn names_are_normalised_the_same_way_for_ever() {
+fn the_normal_form_of_names_does_not_change() {
     for (name, key) in [
         ("report/42", "report/42"),
         ("acme:report/a b", "acme:report/a%20b"),
@@ -208,7 +213,7 @@ fn names_are_normalised_the_same_way_for_ever() {
 }
 
 #[tokio::test]
-async fn a_strangers_own_set_nx_is_respected() {
+async fn a_foreign_set_nx_blocks_and_is_not_changed() {
     let server = RedisServer::start();
     let redis = open(&server.url()).await;
     assert_eq!(server.command(&["SET", OWNER, "worker-4:0b5c", "NX", "PX", "60000"]), "OK");
@@ -216,11 +221,11 @@ async fn a_strangers_own_set_nx_is_respected() {
     let verdict = leasehold::Backend::acquire(&redis, &ours).await.unwrap();
     let leasehold::Verdict::Blocked(blocked) = verdict else { panic!("{verdict:?}") };
     assert_eq!(blocked.holders[0].holder.label, "worker-4:0b5c");
-    assert!(blocked.changes_in.unwrap() > PATIENCE);
+    assert!(blocked.changes_in.unwrap() > TIMEOUT);
     assert_eq!(release(&redis, &ours).await, Released::AlreadyGone);
-    assert_eq!(server.command(&["GET", OWNER]), "worker-4:0b5c", "nothing of it is touched");
+    assert_eq!(server.command(&["GET", OWNER]), "worker-4:0b5c", "the foreign key is unchanged");
     server.command(&["DEL", OWNER]);
     granted(&redis, &ours).await;
-    // And the other way round: what we hold, their SET NX does not get.
+    // The other way round: a foreign SET NX fails while leasehold holds the resource.
     assert_eq!(server.command(&["SET", OWNER, "worker-5", "NX", "PX", "1000"]), "");
 }

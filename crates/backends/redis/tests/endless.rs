@@ -1,13 +1,12 @@
-//! Every key has an end, whatever is done in whatever order.
+//! Every key has an expiry after random verbs in random order.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "tests on real servers run in real time")]
 
-#[path = "common/chance.rs"]
-mod chance;
 mod common;
+#[path = "common/random.rs"]
+mod random;
 
 use std::{num::NonZeroU32, time::Duration};
 
-use chance::Chance;
 use common::{LONG, claim, open};
 use leasehold::{
     Backend, Claim, Cursor, Eviction, Handover, OperatorAction, OperatorCommand, ReleaseRequest,
@@ -15,57 +14,59 @@ use leasehold::{
 };
 use leasehold_redis::Redis;
 use leasehold_testkit::servers::RedisServer;
+use random::SeededRandom;
 
 const CASES: u64 = 200;
 const STEPS: u64 = 40;
-const ENDLESS: &str = "local found = {} \
+const WITHOUT_EXPIRY: &str = "local found = {} \
     for _, key in ipairs(redis.call('KEYS', '*')) do \
       if redis.call('PTTL', key) == -1 then found[#found + 1] = key end \
     end \
     return table.concat(found, ' ')";
 
-fn span(chance: &mut Chance) -> Duration {
-    chance.of(&[Duration::from_millis(2), Duration::from_secs(5), LONG])
+fn random_duration(random: &mut SeededRandom) -> Duration {
+    random.choose(&[Duration::from_millis(2), Duration::from_secs(5), LONG])
 }
 
-struct Case {
-    chance: Chance,
+struct RandomCase {
+    random: SeededRandom,
     resource: Resource,
     shares: Vec<Share>,
     claims: Vec<Claim>,
     cursor: Cursor,
 }
 
-impl Case {
-    fn new(number: u64) -> Case {
-        let mut chance = Chance::of_number(number);
+impl RandomCase {
+    fn new(number: u64) -> RandomCase {
+        let mut random = SeededRandom::new(number);
         let resource: Resource = format!("report/{number}").parse().unwrap();
         let permits = || (1..=3).map(|weight| Share::new(weight, 3).unwrap()).collect();
-        let shares = chance.of(&[vec![Share::WHOLE], permits(), vec![Share::READ, Share::WRITE]]);
+        let shares = random.choose(&[vec![Share::WHOLE], permits(), vec![Share::READ, Share::WRITE]]);
         let claims = (0..4).map(|_| claim(&resource, LONG)).collect();
-        Case { chance, resource, shares, claims, cursor: Cursor(0) }
+        RandomCase { random, resource, shares, claims, cursor: Cursor(0) }
     }
 
     fn acquire(&mut self) -> Claim {
-        let chance = &mut self.chance;
-        let mut claim = chance.of(&self.claims);
-        (claim.share, claim.ttl, claim.place_ttl) = (chance.of(&self.shares), span(chance), span(chance));
-        if chance.below(2) == 0 {
+        let random = &mut self.random;
+        let mut claim = random.choose(&self.claims);
+        (claim.share, claim.ttl, claim.place_ttl) =
+            (random.choose(&self.shares), random_duration(random), random_duration(random));
+        if random.below(2) == 0 {
             claim = claim.queued();
         }
-        if chance.below(4) == 0 {
+        if random.below(4) == 0 {
             claim = claim.with_note(&b"a note"[..]);
         }
-        if chance.below(4) == 0 {
-            claim = claim.taking_over(Handover::from(chance.of(&self.claims).owner));
+        if random.below(4) == 0 {
+            claim = claim.taking_over(Handover::from(random.choose(&self.claims).owner));
         }
         claim
     }
 
     fn order(&mut self) -> OperatorCommand {
-        let lasting = span(&mut self.chance);
-        let capacity = NonZeroU32::new(self.chance.of(&[1, 2, 5])).unwrap();
-        let command = self.chance.of(&[
+        let lasting = random_duration(&mut self.random);
+        let capacity = NonZeroU32::new(self.random.choose(&[1, 2, 5])).unwrap();
+        let command = self.random.choose(&[
             OperatorAction::Ask { within: lasting },
             OperatorAction::Evict(Eviction::AtExpiry),
             OperatorAction::Evict(Eviction::Now),
@@ -76,10 +77,10 @@ impl Case {
         OperatorCommand::new(self.resource.clone(), command, "ops", "test")
     }
 
-    /// Does something; what that was.
+    /// Calls a random verb and returns a description of it.
     async fn step(&mut self, redis: &Redis) -> String {
-        let which = self.chance.below(12);
-        let reference = self.chance.of(&self.claims).reference();
+        let which = self.random.below(12);
+        let reference = self.random.choose(&self.claims).reference();
         match which {
             0..=4 => {
                 let claim = self.acquire();
@@ -90,19 +91,19 @@ impl Case {
                 format!("{claim:?}: {answer:?}")
             }
             5 | 6 => {
-                let mut held = RenewRequest::new(reference, span(&mut self.chance));
-                if self.chance.below(2) == 0 {
+                let mut held = RenewRequest::new(reference, random_duration(&mut self.random));
+                if self.random.below(2) == 0 {
                     held = held.with_note(&b"another"[..]);
                 }
                 format!("{held:?}: {:?}", redis.renew(&[held.clone()]).await)
             }
             7 | 8 => {
                 let mut request = ReleaseRequest::new(reference);
-                if self.chance.below(3) == 0 {
-                    request = request.with_tombstone(span(&mut self.chance));
+                if self.random.below(3) == 0 {
+                    request = request.with_tombstone(random_duration(&mut self.random));
                 }
-                if self.chance.below(4) == 0 {
-                    request = request.keeping(span(&mut self.chance));
+                if self.random.below(4) == 0 {
+                    request = request.keeping(random_duration(&mut self.random));
                 }
                 format!("{request:?}: {:?}", redis.release(&request).await)
             }
@@ -111,7 +112,7 @@ impl Case {
                 format!("{order:?}: {:?}", redis.order(&order).await)
             }
             _ => {
-                // A moment in which something short may end.
+                // Meanwhile something with a short ttl may expire.
                 let waited = redis.wait(&reference, &self.cursor, Duration::from_millis(3)).await;
                 format!("waits: {waited:?}")
             }
@@ -120,15 +121,15 @@ impl Case {
 }
 
 #[tokio::test]
-async fn no_key_is_ever_without_an_end() {
+async fn every_key_always_has_an_expiry() {
     let server = RedisServer::start();
     let redis = open(&server.url()).await;
     for number in 0..CASES {
-        let (mut case, mut story) = (Case::new(number), Vec::new());
+        let (mut case, mut history) = (RandomCase::new(number), Vec::new());
         for _ in 0..STEPS {
-            story.push(case.step(&redis).await);
-            let endless = server.command(&["EVAL", ENDLESS, "0"]);
-            assert_eq!(endless, "", "has no end after:\n{}", story.join("\n"));
+            history.push(case.step(&redis).await);
+            let without_expiry = server.command(&["EVAL", WITHOUT_EXPIRY, "0"]);
+            assert_eq!(without_expiry, "", "keys without expiry after:\n{}", history.join("\n"));
         }
         server.command(&["FLUSHALL"]);
     }

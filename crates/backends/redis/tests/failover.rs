@@ -1,5 +1,5 @@
-//! After a failover behind Sentinel: what the servers themselves need until they could grant again, and what this client
-//! adds to that. Each test prints a timeline.
+//! How long grants take after a failover behind Sentinel: the time that the servers need, and the time that
+//! this client adds. Each test prints a timeline.
 #![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -10,28 +10,28 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{LONG, PATIENCE, claim, client, eventually, granted, in_time, open, report};
+use common::{LONG, TIMEOUT, claim, client, eventually, granted, in_time, open, report};
 use leasehold::{Backend, Client, Effect};
 use leasehold_testkit::servers::Replication;
 
-/// How much later than the servers could this client may grant, on a loaded machine.
+/// How much time this client may add on a loaded machine.
 const OURS_MAX: Duration = Duration::from_secs(3);
-/// How many clients ask for something that is free.
+/// How many clients acquire free resources.
 const CLIENTS: usize = 6;
-/// How often the servers are looked at.
+/// The pause between two looks at the servers.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// When the servers had done their part, each counted from the death of the primary.
-struct Servers {
+/// When the servers were ready, counted from the death of the primary.
+struct ServerTimeline {
     /// A Sentinel names another primary.
     elected: Duration,
-    /// The new primary takes writes.
+    /// The new primary accepts writes.
     writable: Duration,
     /// A write to it is acknowledged by a replica.
     replicated: Duration,
 }
 
-/// Asks one server on a connection of its own. `None` if that does not work.
+/// Sends commands to one server over a new connection. `None` if that fails.
 fn ask<T: redis::FromRedisValue>(port: u16, commands: &[&[&str]]) -> Option<T> {
     let client = redis::Client::open(format!("redis://127.0.0.1:{port}/")).ok()?;
     let mut connection = client.get_connection_with_timeout(Duration::from_millis(500)).ok()?;
@@ -47,10 +47,10 @@ fn ask<T: redis::FromRedisValue>(port: u16, commands: &[&[&str]]) -> Option<T> {
     redis::from_redis_value(answer?).ok()
 }
 
-/// Looks until the servers could grant something that `acks` replicas have.
-fn watch(servers: &Replication, old: u16, killed: Instant, acks: u32) -> Servers {
+/// Waits until the servers can make a grant that `acks` replicas acknowledge.
+fn watch(servers: &Replication, old: u16, killed: Instant, acks: u32) -> ServerTimeline {
     let since = || killed.elapsed();
-    let until = killed + PATIENCE;
+    let until = killed + TIMEOUT;
     let elected = |sentinel: u16| {
         let named: Vec<String> =
             ask(sentinel, &[&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", Replication::SERVICE]])?;
@@ -73,24 +73,24 @@ fn watch(servers: &Replication, old: u16, killed: Instant, acks: u32) -> Servers
     loop {
         let wait = ["WAIT", &acks.to_string(), "100"];
         if ask::<u32>(primary, &[&["SET", "probe", "1"], &wait]).is_some_and(|had| had >= acks) {
-            return Servers { elected, writable, replicated: since() };
+            return ServerTimeline { elected, writable, replicated: since() };
         }
         assert!(Instant::now() < until, "no replica follows the new primary");
     }
 }
 
-/// Acquires and releases until the primary is dead; when the next grant came, from its death.
+/// Acquires and releases until the primary is dead. Returns when the next grant came, counted from its death.
 async fn grants(
     client: Client,
     id: String,
     killed: tokio::sync::watch::Receiver<Option<Instant>>,
 ) -> Duration {
     loop {
-        let lease = client.lease("report", &id).wait(PATIENCE).acquire().await;
+        let lease = client.lease("report", &id).wait(TIMEOUT).acquire().await;
         let since = killed.borrow().map(|killed| killed.elapsed());
         match (lease, since) {
             (Ok(lease), Some(since)) => {
-                // What was answered before the death is not the grant that is looked for.
+                // A grant so soon was still made by the old primary.
                 if since > Duration::from_millis(100) {
                     return since;
                 }
@@ -105,8 +105,8 @@ async fn grants(
     }
 }
 
-/// Has the replicas need all data of the next primary, and that begin to send it after this many seconds. Redis does so
-/// whenever the replica that stays has seen more than the one that is promoted, and waits 5 s unless told otherwise.
+/// Makes the replicas need a full copy of the next primary, which it begins to send after `delay` seconds.
+/// Redis does so whenever the other replica has more data than the promoted one; its default delay is 5 s.
 fn need_all_data(servers: &Replication, delay: &str) {
     for replica in &servers.servers[1..] {
         assert_eq!(replica.command(&["DEBUG", "CHANGE-REPL-ID"]), "OK");
@@ -114,7 +114,7 @@ fn need_all_data(servers: &Replication, delay: &str) {
     }
 }
 
-/// Kills the primary, with its clients asking, and prints who had what when.
+/// Kills the primary while clients ask, and prints the timeline.
 async fn fail_over(options: &str, acks: u32, prepare: impl FnOnce(&Replication)) {
     let servers = Replication::start(2);
     prepare(&servers);
@@ -122,8 +122,8 @@ async fn fail_over(options: &str, acks: u32, prepare: impl FnOnce(&Replication))
     let (holds, waits) = (client(&url).await, client(&url).await);
     let ttl = Duration::from_secs(20);
     let held = holds.lease("report", "42").ttl(ttl).acquire().await.unwrap();
-    let waiting = tokio::spawn(waits.lease("report", "42").ttl(ttl).wait(PATIENCE * 2).acquire());
-    let (tell, killed) = tokio::sync::watch::channel(None);
+    let waiting = tokio::spawn(waits.lease("report", "42").ttl(ttl).wait(TIMEOUT * 2).acquire());
+    let (announce, killed) = tokio::sync::watch::channel(None);
     let mut asking = Vec::new();
     for number in 0..CLIENTS {
         let client = client(&url).await;
@@ -133,9 +133,9 @@ async fn fail_over(options: &str, acks: u32, prepare: impl FnOnce(&Replication))
     let old = servers.primary_port();
     tokio::task::block_in_place(|| servers.servers[0].kill());
     let death = Instant::now();
-    tell.send_replace(Some(death));
+    announce.send_replace(Some(death));
     let of_servers = tokio::task::block_in_place(|| watch(&servers, old, death, acks));
-    let Servers { elected, writable, replicated } = of_servers;
+    let ServerTimeline { elected, writable, replicated } = of_servers;
     println!("the servers: elected {elected:?}, writable {writable:?}, replicated {replicated:?}");
     let mut ours = Vec::new();
     for asking in asking {
@@ -148,7 +148,7 @@ async fn fail_over(options: &str, acks: u32, prepare: impl FnOnce(&Replication))
     let _ = held.release().await;
     let next = in_time("the waiter's grant", waiting).await.unwrap().expect("a grant");
     println!("released after {released:?}, granted to the waiter after {:?}", death.elapsed());
-    state.expect("a failover within the ttl is no loss, when a replica had it");
+    state.expect("a failover within the ttl keeps a lease that a replica had");
     let _ = next.release().await;
     for ours in ours {
         let more = ours.saturating_sub(replicated);
@@ -157,7 +157,7 @@ async fn fail_over(options: &str, acks: u32, prepare: impl FnOnce(&Replication))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_grant_that_a_replica_must_have_comes_when_the_servers_can_give_it() {
+async fn with_replicas_a_grant_comes_as_soon_as_a_replica_follows_the_new_primary() {
     fail_over("?replicas=1", 1, |_| ()).await;
 }
 
@@ -167,7 +167,7 @@ async fn a_grant_comes_as_soon_as_a_replica_has_loaded_all_data() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_grant_of_the_primary_alone_comes_when_it_can_give_it() {
+async fn without_replicas_a_grant_comes_as_soon_as_the_new_primary_accepts_writes() {
     fail_over("", 0, |_| ()).await;
 }
 
@@ -177,14 +177,14 @@ async fn one_call_waits_for_the_next_primary_and_its_replica() {
     let redis = open(&format!("{}?replicas=1&timeout=20s", servers.url())).await;
     granted(&redis, &claim(&"warm/up".parse().unwrap(), LONG)).await;
     tokio::task::block_in_place(|| servers.servers[0].kill());
-    // Notices that the connection is dead.
+    // The client notices that the connection is dead.
     redis.acquire(&claim(&report(), LONG)).await.expect_err("the primary is dead");
     let grant = in_time("the grant", granted(&redis, &claim(&"report/43".parse().unwrap(), LONG))).await;
     assert!(grant.acks >= Some(1), "{grant:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_written_before_enough_replicas_follow() {
+async fn nothing_is_written_before_enough_replicas_follow_the_primary() {
     const OWNER: &str = "lock:v1:{report/42}:owner";
     let servers = Replication::without_sentinels(1);
     let redis = open(&format!("{}?replicas=1&timeout=20s", servers.servers[0].url())).await;
@@ -197,7 +197,7 @@ async fn nothing_is_written_before_enough_replicas_follow() {
     let error = redis.acquire(&claim(&"report/41".parse().unwrap(), LONG)).await.unwrap_err();
     assert_eq!(error.effect(), Effect::None, "written, and taken back: {error:?}");
     let asking = tokio::spawn(async move { granted(&redis, &claim(&report(), LONG)).await });
-    // Longer than a write waits for replicas.
+    // Longer than `WAIT` waits for replicas.
     tokio::time::sleep(Duration::from_millis(1500)).await;
     assert!(!asking.is_finished(), "it waits for a replica");
     assert_eq!(servers.servers[0].command(&["EXISTS", OWNER]), "0");

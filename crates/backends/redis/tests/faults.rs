@@ -1,4 +1,4 @@
-//! What goes wrong with networks and servers, and what must come of it.
+//! Faults of networks and servers.
 #![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
 
 mod common;
@@ -6,7 +6,7 @@ mod common;
 use std::{sync::Arc, time::Duration};
 
 use common::{
-    LONG, PATIENCE, claim, client, eventually, granted, in_time, is_blocked, open, release, renew, report,
+    LONG, TIMEOUT, claim, client, eventually, granted, in_time, is_blocked, open, release, renew, report,
 };
 use leasehold::{
     Backend, Effect, Error, ErrorKind, GoneReason, ReleaseRequest, Released, RenewRequest, Renewal, Share,
@@ -20,45 +20,45 @@ fn through(proxy: &Proxy) -> String {
     format!("redis://127.0.0.1:{}/?timeout=500ms", proxy.port())
 }
 
-fn says(error: &Error) -> (ErrorKind, Effect) {
+fn kind_and_effect(error: &Error) -> (ErrorKind, Effect) {
     (error.kind(), error.effect())
 }
 
 #[tokio::test]
-async fn a_partition_past_the_ttl_is_a_loss_told_in_time_and_healing_revives_nothing() {
+async fn after_a_partition_past_the_ttl_the_lease_is_lost_in_time_and_stays_lost() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port(), 1).await;
     let (ours, theirs) = (client(&through(&proxy)).await, client(&server.url()).await);
     let ttl = Duration::from_secs(3);
     let lease = ours.lease("report", "42").ttl(ttl).acquire().await.unwrap();
     proxy.black_hole();
-    let next = theirs.lease("report", "42").ttl(LONG).wait(PATIENCE).acquire();
+    let next = theirs.lease("report", "42").ttl(LONG).wait(TIMEOUT).acquire();
     let next = tokio::spawn(next);
     in_time("the loss", lease.ended()).await;
-    assert!(!next.is_finished(), "told before anyone else is granted");
+    assert!(!next.is_finished(), "the loss is known before the next grant");
     assert!(lease.check().is_err());
     let next = in_time("the next grant", next).await.unwrap().unwrap();
     assert!(next.token() > lease.token());
     proxy.heal();
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert!(lease.check().is_err(), "loss latches");
+    assert!(lease.check().is_err(), "a lost lease stays lost");
     next.check().unwrap();
     assert!(
         server.command(&["GET", OWNER]).contains(&next.token().to_string()),
-        "renewals that come late change nothing"
+        "late renewals change nothing"
     );
 }
 
 #[tokio::test]
-async fn a_reply_lost_after_execution_is_unknown_and_asking_again_returns_the_same_grant() {
+async fn a_lost_reply_has_an_unknown_effect_and_asking_again_returns_the_same_grant() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port(), 2).await;
     let redis = open(&through(&proxy)).await;
-    common::token_of(&redis, &report()).await; // the server knows the scripts
+    common::token_of(&redis, &report()).await; // now the server knows the scripts
     proxy.lose_replies(1);
     let ours = claim(&report(), LONG);
     let error = redis.acquire(&ours).await.unwrap_err();
-    assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::Unknown));
+    assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::Unknown));
     let token = server.command(&["GET", "lock:v1:{report/42}:fence"]);
     let grant = granted(&redis, &ours).await;
     assert_eq!(grant.token.to_string(), token, "granted once");
@@ -83,14 +83,14 @@ async fn a_request_executed_twice_is_one_grant_and_one_token() {
 }
 
 #[tokio::test]
-async fn a_request_executed_after_its_owner_gave_up_comes_to_nothing() {
+async fn a_request_executed_after_its_tombstone_grants_nothing() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port(), 4).await;
     let (slow, direct) = (open(&through(&proxy)).await, open(&server.url()).await);
     proxy.hold(Direction::Requests);
     let ours = claim(&report(), LONG);
     let error = slow.acquire(&ours).await.unwrap_err();
-    assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::Unknown));
+    assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::Unknown));
     let request = ReleaseRequest::new(ours.reference()).with_tombstone(ReleaseRequest::tombstone_ttl(LONG));
     assert_eq!(direct.release(&request).await.unwrap(), Released::AlreadyGone);
     let scripts = |server: &RedisServer| {
@@ -106,23 +106,23 @@ async fn a_request_executed_after_its_owner_gave_up_comes_to_nothing() {
 }
 
 #[tokio::test]
-async fn a_connection_cut_anywhere_never_makes_a_wrong_answer() {
+async fn a_connection_cut_at_any_byte_never_gives_a_wrong_reply() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port(), 5).await;
     let redis = open(&through(&proxy)).await;
-    for (way, bytes) in
-        [Direction::Requests, Direction::Replies].into_iter().flat_map(|way| [1, 7, 30, 60].map(|n| (way, n)))
+    for (direction, bytes) in
+        [Direction::Requests, Direction::Replies].into_iter().flat_map(|it| [1, 7, 30, 60].map(|n| (it, n)))
     {
         let ours = claim(&report(), LONG);
-        proxy.cut_after(way, bytes);
+        proxy.cut_after(direction, bytes);
         match redis.acquire(&ours).await {
             Ok(Verdict::Granted(_)) => {}
-            Ok(other) => panic!("{way:?} after {bytes}: {other:?}"),
-            Err(error) => assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::Unknown)),
+            Ok(other) => panic!("{direction:?} after {bytes}: {other:?}"),
+            Err(error) => assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::Unknown)),
         }
-        // Whatever became of it, asking again and releasing is safe.
+        // Whether it was executed or not, asking again and releasing is safe.
         eventually("an answer", || async { redis.acquire(&ours).await.is_ok() }).await;
-        assert_eq!(release(&redis, &ours).await, Released::Now, "{way:?} after {bytes}");
+        assert_eq!(release(&redis, &ours).await, Released::Now, "{direction:?} after {bytes}");
     }
 }
 
@@ -135,14 +135,14 @@ async fn a_silent_connection_is_replaced() {
     proxy.hold(Direction::Replies);
     redis.acquire(&claim(&report(), LONG)).await.unwrap_err();
     let _ = redis.acquire(&claim(&report(), LONG)).await.unwrap_err();
-    assert!(proxy.connections() > before, "another one is made");
+    assert!(proxy.connections() > before, "a new connection is made");
     proxy.heal();
     eventually("an answer", || async { redis.acquire(&claim(&report(), LONG)).await.is_ok() }).await;
 }
 
-/// Nobody hears the answer of a call that its caller dropped; the connection is as good as before.
+/// The call was cancelled, so a missing reply does not prove that the connection is dead.
 #[tokio::test]
-async fn a_caller_who_leaves_costs_no_connection() {
+async fn a_cancelled_call_does_not_cost_its_connection() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port(), 8).await;
     let redis = open(&format!("redis://127.0.0.1:{}/?timeout=4s", proxy.port())).await;
@@ -151,16 +151,16 @@ async fn a_caller_who_leaves_costs_no_connection() {
     let ours = claim(&report(), LONG);
     proxy.hold(Direction::Replies);
     let left = tokio::time::timeout(Duration::from_millis(20), redis.acquire(&ours)).await;
-    assert!(left.is_err(), "it was answered");
+    assert!(left.is_err(), "the call ended before it was cancelled");
     proxy.heal();
-    // Longer than an answer may take.
+    // Longer than a reply may take.
     tokio::time::sleep(Duration::from_millis(4100)).await;
     release(&redis, &ours).await;
-    assert_eq!(proxy.connections(), before, "no other one was made");
+    assert_eq!(proxy.connections(), before, "no new connection was made");
 }
 
 #[tokio::test]
-async fn a_slow_network_is_only_slow() {
+async fn a_slow_network_causes_no_error() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port(), 7).await;
     let client = client(&format!("redis://127.0.0.1:{}/", proxy.port())).await;
@@ -173,13 +173,13 @@ async fn a_slow_network_is_only_slow() {
 }
 
 #[tokio::test]
-async fn a_frozen_server_costs_a_timeout_and_what_it_executes_late_does_no_harm() {
+async fn a_frozen_server_costs_a_timeout_and_its_late_execution_does_no_harm() {
     let server = RedisServer::start();
     let redis = open(&format!("{}?timeout=300ms", server.url())).await;
     let ours = claim(&report(), LONG);
     server.freeze();
     let error = in_time("the timeout", redis.acquire(&ours)).await.unwrap_err();
-    assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::Unknown));
+    assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::Unknown));
     server.thaw();
     eventually("an answer", || async { redis.acquire(&ours).await.is_ok() }).await;
     assert_eq!(release(&redis, &ours).await, Released::Now);
@@ -187,7 +187,7 @@ async fn a_frozen_server_costs_a_timeout_and_what_it_executes_late_does_no_harm(
 }
 
 #[tokio::test]
-async fn an_evicted_record_is_found_gone_at_the_next_renewal_and_tokens_grow() {
+async fn after_redis_evicts_the_owner_key_the_renewal_finds_it_gone_and_tokens_grow() {
     let server = RedisServer::start();
     let redis = open(&server.url()).await;
     let ours = claim(&report(), LONG);
@@ -202,7 +202,7 @@ async fn an_evicted_record_is_found_gone_at_the_next_renewal_and_tokens_grow() {
 }
 
 #[tokio::test]
-async fn with_full_memory_nothing_is_granted_and_everything_is_kept_and_given_back() {
+async fn with_full_memory_nothing_is_granted_but_leases_are_renewed_and_released() {
     let server = RedisServer::start();
     let redis = open(&server.url()).await;
     let (whole, mut reader) = (claim(&report(), LONG), claim(&"index/main".parse().unwrap(), LONG));
@@ -211,7 +211,7 @@ async fn with_full_memory_nothing_is_granted_and_everything_is_kept_and_given_ba
     granted(&redis, &reader).await;
     server.command(&["CONFIG", "SET", "maxmemory", "1"]);
     let error = redis.acquire(&claim(&"report/43".parse().unwrap(), LONG)).await.unwrap_err();
-    assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::None));
+    assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::None));
     let held = [
         RenewRequest::new(whole.reference(), LONG),
         RenewRequest::new(reader.reference(), LONG).with_note(*b"note"),
@@ -233,7 +233,7 @@ async fn a_server_that_refuses_to_write_is_unavailable_without_effect_until_it_w
     let folder = server.folder().to_string_lossy().into_owned();
     let refused = async |what: &str| {
         let error = redis.acquire(&ours).await.expect_err(what);
-        assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::None), "{what}");
+        assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::None), "{what}");
     };
 
     server.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
@@ -287,11 +287,11 @@ async fn a_server_that_loads_its_data_is_unavailable_and_then_serves() {
 }
 
 #[tokio::test]
-async fn a_key_of_another_type_is_named_and_one_that_holds_the_owner_key_is_a_stranger() {
+async fn a_key_of_a_wrong_type_is_named_and_a_foreign_owner_key_blocks() {
     let server = RedisServer::start();
     let redis = open(&server.url()).await;
     server.command(&["HSET", OWNER, "uuid:7", "1"]);
-    assert!(is_blocked(&redis, &claim(&report(), LONG)).await, "some other library holds it");
+    assert!(is_blocked(&redis, &claim(&report(), LONG)).await, "another library holds it");
     server.command(&["DEL", OWNER]);
     for (part, words) in [("fence", ["SET", "no number"]), ("line", ["SET", "x"]), ("state", ["SET", "x"])] {
         let key = format!("lock:v1:{{report/42}}:{part}");
@@ -303,7 +303,7 @@ async fn a_key_of_another_type_is_named_and_one_that_holds_the_owner_key_is_a_st
             assert_eq!(error.kind(), ErrorKind::Corrupt, "{error:?}");
             assert!(error.to_string().contains(&key), "{error}");
         } else {
-            // Touched only when someone waits.
+            // This key is read only when a claim waits.
             let error = redis.acquire(&claim(&report(), LONG).queued()).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Corrupt, "{error:?}");
             assert!(error.to_string().contains(&key), "{error}");
@@ -314,7 +314,22 @@ async fn a_key_of_another_type_is_named_and_one_that_holds_the_owner_key_is_a_st
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_denied_and_a_rotated_one_is_read_anew() {
+async fn a_corrupt_fence_is_named_with_its_value() {
+    let server = RedisServer::start();
+    let redis = open(&server.url()).await;
+    server.command(&["SET", "lock:v1:{report/42}:fence", "not a number"]);
+    let expected = "key lock:v1:{report/42}:fence is corrupt: expected a number";
+    let acquired = redis.acquire(&claim(&report(), LONG)).await.map(drop);
+    let inspected = redis.inspect(&leasehold::Query::One(report())).await.map(drop);
+    for error in [acquired.unwrap_err(), inspected.unwrap_err()] {
+        assert_eq!(kind_and_effect(&error), (ErrorKind::Corrupt, Effect::None));
+        let text = error.to_string();
+        assert!(text.contains(expected) && text.contains("found 'not a number'"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_denied_and_a_rotated_password_file_is_read_again() {
     let server = RedisServer::with(&["--requirepass", "first"]);
     let file = server.folder().join("password");
     std::fs::write(&file, "first\n").unwrap();
@@ -326,7 +341,7 @@ async fn a_wrong_password_is_denied_and_a_rotated_one_is_read_anew() {
         async |config| leasehold_redis::Redis::connect(config, Arc::new(leasehold::System::current())).await;
     for login in ["", ":hunter2@", "nobody:hunter2@"] {
         let error = connect(config(login, "")).await.unwrap_err();
-        assert_eq!(says(&error), (ErrorKind::Denied, Effect::None), "{error:?}");
+        assert_eq!(kind_and_effect(&error), (ErrorKind::Denied, Effect::None), "{error:?}");
         assert!(!format!("{error:?}").contains("hunter2"));
     }
     let redis = connect(config("", &format!("?password_file={}", file.display()))).await.unwrap();
@@ -336,29 +351,29 @@ async fn a_wrong_password_is_denied_and_a_rotated_one_is_read_anew() {
     let mut admin = redis_admin(&server, "first");
     let _: () = redis::cmd("CONFIG").arg("SET").arg("requirepass").arg("second").query(&mut admin).unwrap();
     let answer = renew(&redis, ours.reference(), LONG).await;
-    assert!(matches!(answer, Renewal::Renewed(_)), "a connection that stands goes on: {answer:?}");
+    assert!(matches!(answer, Renewal::Renewed(_)), "an open connection keeps working: {answer:?}");
     let _: () = redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").query(&mut admin).unwrap();
     let denied =
         || async { redis.acquire(&ours).await.is_err_and(|error| error.kind() == ErrorKind::Denied) };
     eventually("the old password is refused", denied).await;
     std::fs::write(&file, "second").unwrap();
-    eventually("the new one is taken", || async { redis.acquire(&ours).await.is_ok() }).await;
+    eventually("the new password is used", || async { redis.acquire(&ours).await.is_ok() }).await;
 }
 
 #[tokio::test]
-async fn a_waiter_that_gives_up_while_the_server_is_away_fails_alone() {
+async fn a_waiter_that_gives_up_during_an_outage_fails_alone() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port(), 13).await;
     let client = client(&through(&proxy)).await;
-    client.lease("report", "41").acquire().await.unwrap().release().await.unwrap(); // connected, scripts known
+    client.lease("report", "41").acquire().await.unwrap().release().await.unwrap(); // connected, and the server knows the scripts
     proxy.black_hole();
-    let impatient = tokio::spawn(client.lease("report", "42").wait(Duration::from_secs(1)).acquire());
+    let short_wait = tokio::spawn(client.lease("report", "42").wait(Duration::from_secs(1)).acquire());
     tokio::time::sleep(Duration::from_millis(900)).await;
-    let patient = tokio::spawn(client.lease("report", "42").wait(PATIENCE * 2).acquire());
-    let error = in_time("the end of the first wait", impatient).await.unwrap().unwrap_err();
+    let long_wait = tokio::spawn(client.lease("report", "42").wait(TIMEOUT * 2).acquire());
+    let error = in_time("the end of the first wait", short_wait).await.unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     proxy.heal();
-    in_time("the grant", patient).await.unwrap().unwrap().release().await.unwrap();
+    in_time("the grant", long_wait).await.unwrap().unwrap().release().await.unwrap();
 }
 
 fn redis_admin(server: &RedisServer, password: &str) -> redis::Connection {
@@ -368,7 +383,7 @@ fn redis_admin(server: &RedisServer, password: &str) -> redis::Connection {
 }
 
 #[tokio::test]
-async fn scripts_that_the_server_forgot_are_loaded_again() {
+async fn flushed_scripts_are_loaded_again() {
     let server = RedisServer::start();
     let redis = open(&server.url()).await;
     let claims: Vec<_> = (0..100).map(|n| claim(&format!("report/{n}").parse().unwrap(), LONG)).collect();

@@ -1,13 +1,13 @@
-//! A server that answers anything to anything: whatever it says comes to an answer or an error, never to a panic.
+//! A server that sends random replies: every call ends with a result or an error, never with a panic.
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,
     reason = "tests on real connections run in real time"
 )]
 
-#[path = "common/chance.rs"]
-mod chance;
 mod common;
+#[path = "common/random.rs"]
+mod random;
 
 use std::{
     io::{self, BufRead as _, BufReader, Read as _, Write as _},
@@ -19,7 +19,6 @@ use std::{
     time::Duration,
 };
 
-use chance::Chance;
 use common::{LONG, claim, in_time, report};
 use leasehold::{
     Backend, Cursor, Eviction, FencingToken, Holder, Listing, OperatorAction, OperatorCommand, Query,
@@ -30,6 +29,7 @@ use leasehold_core::{
     quorum_node::{AttemptId, UndoRequest, VoteRequest},
 };
 use leasehold_redis::{Config, Redis, RedisNode};
+use random::SeededRandom;
 
 const ROUNDS: u64 = 30;
 
@@ -63,9 +63,9 @@ const TEXTS: [&str; 9] = [
     "lock:v1:{a/b}:owner",
 ];
 
-/// Replies, as they travel.
-struct Liar {
-    chance: Chance,
+/// Makes random replies, in the form of the protocol.
+struct RandomServer {
+    random: SeededRandom,
     port: u16,
     mode: &'static str,
 }
@@ -74,24 +74,24 @@ fn bulk(text: &str) -> String {
     format!("${}\r\n{text}\r\n", text.len())
 }
 
-impl Liar {
+impl RandomServer {
     fn scalar(&mut self) -> String {
-        match self.chance.below(6) {
-            0 | 1 => format!(":{}\r\n", self.chance.of(&NUMBERS)),
-            2 => bulk(&self.chance.of(&NUMBERS).to_string()),
-            3 => bulk(self.chance.of(&TEXTS)),
-            4 => bulk(self.chance.of(&WORDS)),
+        match self.random.below(6) {
+            0 | 1 => format!(":{}\r\n", self.random.choose(&NUMBERS)),
+            2 => bulk(&self.random.choose(&NUMBERS).to_string()),
+            3 => bulk(self.random.choose(&TEXTS)),
+            4 => bulk(self.random.choose(&WORDS)),
             _ => "$-1\r\n".to_owned(),
         }
     }
 
     fn list(&mut self, depth: usize) -> String {
-        let items: Vec<String> = (0..self.chance.below(14)).map(|_| self.value(depth)).collect();
-        format!("*{}\r\n{}{}", items.len() + 1, bulk(self.chance.of(&WORDS)), items.concat())
+        let items: Vec<String> = (0..self.random.below(14)).map(|_| self.value(depth)).collect();
+        format!("*{}\r\n{}{}", items.len() + 1, bulk(self.random.choose(&WORDS)), items.concat())
     }
 
     fn value(&mut self, depth: usize) -> String {
-        if depth > 0 && self.chance.below(4) == 0 { self.list(depth - 1) } else { self.scalar() }
+        if depth > 0 && self.random.below(4) == 0 { self.list(depth - 1) } else { self.scalar() }
     }
 
     fn error(&mut self) -> String {
@@ -101,29 +101,29 @@ impl Liar {
             ["TRYAGAIN later", "NOSCRIPT what", "WRONGTYPE of value", "CORRUPT", "LIMIT", "ERR", "é é"];
         let errors: Vec<&str> =
             others.into_iter().chain([moved.as_str(), &ask, "MOVED", "ASK x y"]).collect();
-        format!("-{}\r\n", self.chance.of(&errors))
+        format!("-{}\r\n", self.random.choose(&errors))
     }
 
-    fn anything(&mut self) -> String {
-        match self.chance.below(8) {
+    fn any_reply(&mut self) -> String {
+        match self.random.below(8) {
             0 => self.error(),
             1 => self.scalar(),
             _ => self.list(3),
         }
     }
 
-    /// Ranges that may be none, of this server itself.
+    /// A reply to `CLUSTER SLOTS`: this server has all slots, and some ranges that may be invalid.
     fn slots(&mut self) -> String {
         const SLOTS: [i64; 6] = [0, 16383, 8000, 16384, -1, i64::MAX];
         let node = format!("*3\r\n{}:{}\r\n{}", bulk("127.0.0.1"), self.port, bulk("id"));
         let mut range =
-            |_| format!("*3\r\n:{}\r\n:{}\r\n{node}", self.chance.of(&SLOTS), self.chance.of(&SLOTS));
+            |_| format!("*3\r\n:{}\r\n:{}\r\n{node}", self.random.choose(&SLOTS), self.random.choose(&SLOTS));
         let ranges: Vec<String> = (0..3).map(&mut range).collect();
         format!("*4\r\n*3\r\n:0\r\n:16383\r\n{node}{}", ranges.concat())
     }
 
     fn answer(&mut self, words: &[String]) -> String {
-        let rarely = self.chance.below(12) == 0;
+        let rarely = self.random.below(12) == 0;
         let about = words.get(1).map(String::as_str).unwrap_or_default();
         match words[0].as_str() {
             "HELLO" => format!("%1\r\n{}{}", bulk("server"), bulk("redis")),
@@ -133,25 +133,26 @@ impl Liar {
             verb @ ("SUBSCRIBE" | "SSUBSCRIBE") => {
                 format!(">3\r\n{}{}:1\r\n", bulk(&verb.to_lowercase()), bulk(about))
             }
-            _ if rarely => self.anything(),
+            _ if rarely => self.any_reply(),
             "ROLE" => format!("*3\r\n{}:0\r\n*0\r\n", bulk("master")),
             "INFO" => bulk(&format!("redis_version:7.0.15\r\nredis_mode:{}\r\nrun_id:ab\r\n", self.mode)),
             "CLUSTER" if about == "SLOTS" => self.slots(),
-            "CLUSTER" => bulk(&format!("cluster_current_epoch:{}\r\n", self.chance.of(&NUMBERS))),
+            "CLUSTER" => bulk(&format!("cluster_current_epoch:{}\r\n", self.random.choose(&NUMBERS))),
             "TIME" => {
-                let (seconds, micros) = (self.chance.of(&NUMBERS), self.chance.of(&NUMBERS));
+                let (seconds, micros) = (self.random.choose(&NUMBERS), self.random.choose(&NUMBERS));
                 format!("*2\r\n:{seconds}\r\n:{micros}\r\n")
             }
             "SCAN" => format!("*2\r\n{}{}", bulk("0"), self.list(1)),
-            // It names the request, so that what it says of it is looked at.
+            // It returns the request id, so that the other fields are read.
             "EVALSHA" | "EVAL" => {
-                let is_number = self.chance.below(3) == 0;
-                let mut fields = vec![if is_number { self.scalar() } else { bulk(self.chance.of(&WORDS)) }];
-                fields.extend((0..self.chance.below(14)).map(|_| self.value(3)));
+                let is_number = self.random.below(3) == 0;
+                let mut fields =
+                    vec![if is_number { self.scalar() } else { bulk(self.random.choose(&WORDS)) }];
+                fields.extend((0..self.random.below(14)).map(|_| self.value(3)));
                 fields.push(bulk(words.last().map_or("", String::as_str)));
                 format!("*{}\r\n{}", fields.len(), fields.concat())
             }
-            _ => self.anything(),
+            _ => self.any_reply(),
         }
     }
 }
@@ -174,15 +175,15 @@ fn read_words(from: &mut BufReader<TcpStream>) -> io::Result<Vec<String>> {
     (0..count).map(word).collect()
 }
 
-/// A server that lies, until this process ends. Its port.
-fn lies(mode: &'static str) -> u16 {
+/// Starts a server that sends random replies until this process ends. Returns its port.
+fn start_random_server(mode: &'static str) -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
         for (number, stream) in listener.incoming().enumerate() {
             let Ok(mut stream) = stream else { continue };
-            let chance = Chance::of_number(number as u64);
-            let mut liar = Liar { chance, port, mode };
+            let random = SeededRandom::new(number as u64);
+            let mut server = RandomServer { random, port, mode };
             std::thread::spawn(move || {
                 let mut from = BufReader::new(stream.try_clone()?);
                 loop {
@@ -190,7 +191,7 @@ fn lies(mode: &'static str) -> u16 {
                     if words.is_empty() {
                         return Ok::<(), io::Error>(());
                     }
-                    stream.write_all(liar.answer(&words).as_bytes())?;
+                    stream.write_all(server.answer(&words).as_bytes())?;
                 }
             });
         }
@@ -198,7 +199,7 @@ fn lies(mode: &'static str) -> u16 {
     port
 }
 
-/// How often anything panicked, also in tasks that nobody waits for.
+/// Counts panics, also in tasks that no test waits for.
 fn count_panics() -> Arc<AtomicUsize> {
     let panics = Arc::new(AtomicUsize::new(0));
     let (count, usual) = (Arc::clone(&panics), std::panic::take_hook());
@@ -209,7 +210,7 @@ fn count_panics() -> Arc<AtomicUsize> {
     panics
 }
 
-async fn ask_everything(redis: &Redis) {
+async fn call_every_verb(redis: &Redis) {
     let mut ours = claim(&report(), LONG);
     drop(redis.acquire(&ours).await);
     ours = ours.queued().with_note(&b"a note"[..]);
@@ -228,9 +229,9 @@ async fn ask_everything(redis: &Redis) {
     drop(redis.release(&ReleaseRequest::new(ours.reference()).with_tombstone(LONG)).await);
 }
 
-async fn ask_node(node: &RedisNode) {
+async fn call_every_node_verb(node: &RedisNode) {
     let ours = claim(&report(), LONG);
-    let ballot = VoteRequest {
+    let vote_request = VoteRequest {
         resource: report(),
         owner: ours.owner,
         attempt: AttemptId(1),
@@ -242,7 +243,7 @@ async fn ask_node(node: &RedisNode) {
     if let Ok(health) = node.health().await {
         drop(node.mark(None, &health.mark.unwrap_or_else(mark)).await);
     }
-    drop((node.vote(&ballot).await, node.claim(&ballot).await, node.join(&ballot).await));
+    drop((node.vote(&vote_request).await, node.claim(&vote_request).await, node.join(&vote_request).await));
     drop(node.renew(&[RenewRequest::new(ours.reference(), LONG)]).await);
     drop((node.look(&report()).await, node.walk("", None).await));
     let undo = UndoRequest { resource: report(), owner: ours.owner, attempt: None, tombstone: Some(LONG) };
@@ -258,25 +259,26 @@ fn mark() -> leasehold_core::quorum_node::BirthMark {
 }
 
 #[tokio::test]
-async fn nothing_that_a_server_answers_is_a_panic() {
+async fn no_reply_of_a_server_causes_a_panic() {
     let panics = count_panics();
     let environment = Arc::new(System::current());
     let options = "timeout=20ms&connect_timeout=200ms";
     for (scheme, mode) in [("redis", "standalone"), ("redis+cluster", "cluster")] {
-        let url = format!("{scheme}://127.0.0.1:{}?{options}", lies(mode));
+        let url = format!("{scheme}://127.0.0.1:{}?{options}", start_random_server(mode));
         let config = Config::parse(&url).unwrap();
         for _ in 0..ROUNDS {
             let opened =
                 in_time("it connects or not", Redis::connect(config.clone(), environment.clone())).await;
             if let Ok(redis) = opened {
-                in_time("answers or errors", ask_everything(&redis)).await;
+                in_time("answers or errors", call_every_verb(&redis)).await;
             }
         }
     }
-    let config = Config::parse(&format!("redis://127.0.0.1:{}?{options}", lies("standalone"))).unwrap();
+    let config =
+        Config::parse(&format!("redis://127.0.0.1:{}?{options}", start_random_server("standalone"))).unwrap();
     for _ in 0..ROUNDS {
         let node = RedisNode::new(config.clone(), environment.clone());
-        in_time("answers or errors", ask_node(&node)).await;
+        in_time("answers or errors", call_every_node_verb(&node)).await;
     }
     assert_eq!(panics.load(Ordering::Relaxed), 0);
 }

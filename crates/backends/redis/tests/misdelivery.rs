@@ -1,4 +1,4 @@
-//! A proxy that gives replies to the wrong request: none is believed.
+//! A proxy that delivers replies to the wrong request: no such reply is believed. ADR 0033.
 #![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
 
 mod common;
@@ -14,7 +14,7 @@ use leasehold_testkit::{
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_answer_is_believed_that_belongs_to_another_request() {
+async fn replies_that_belong_to_another_request_are_rejected() {
     let server = RedisServer::start();
     misdelivery::check(server.port(), |port| async move {
         let url = format!("redis://127.0.0.1:{port}/?timeout=500ms");
@@ -24,7 +24,7 @@ async fn no_answer_is_believed_that_belongs_to_another_request() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nor_is_a_number_of_replicas_that_belongs_to_another_request() {
+async fn with_replicas_replies_that_belong_to_another_request_are_rejected() {
     let servers = Replication::without_sentinels(1);
     misdelivery::check(servers.servers[0].port(), |port| async move {
         let url = format!("redis://127.0.0.1:{port}/?timeout=500ms&replicas=1&replica_timeout=2s");
@@ -33,29 +33,30 @@ async fn nor_is_a_number_of_replicas_that_belongs_to_another_request() {
     .await;
 }
 
-/// One reply too many shifts all that follow. Those who wait on that connection are told that nobody knows, and the next
-/// request goes over a new one.
+/// One additional reply shifts all later ones. The calls on that connection end with an unknown effect, and
+/// the next call uses a new connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_on_which_replies_are_shifted_is_given_up() {
+async fn a_connection_with_shifted_replies_is_closed() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.port(), 7).await;
     let direct = common::open(&server.url()).await;
     let url = format!("redis://127.0.0.1:{}/?timeout=500ms", proxy.port());
     let ours = Arc::new(common::open(&url).await);
-    let resource = |number: u32| -> Resource { format!("report/{number}").parse().expect("a name") };
+    let resource = |number: u32| -> Resource { format!("report/{number}").parse().expect("a valid name") };
     for number in 0..16 {
         common::granted(&direct, &claim(&resource(number), LONG)).await;
     }
     common::granted(&*ours, &claim(&resource(99), LONG)).await;
     let connections = proxy.connections();
     proxy.misdeliver(Misdelivery::Repeat, 1);
-    // Half of them are held by someone else, the other half is free.
+    // Half of the resources are held, the other half is free.
     let ask = |number| {
         let (ours, claim) = (Arc::clone(&ours), claim(&resource(number), LONG));
         tokio::spawn(async move { (number, ours.acquire(&claim).await) })
     };
     let mut unknown = 0;
-    // Replies that arrive together are repeated together: the second wave gets those of the first, and all later ones shift.
+    // Replies that arrive together are repeated together: the second round gets those of the first, and all
+    // later ones shift.
     for _ in 0..2 {
         let asked: Vec<_> = (0..32).map(ask).collect();
         for answer in asked {

@@ -1,4 +1,4 @@
-//! A user who may do too little, and a server that is set up badly: told clearly.
+//! A user without permissions and a badly configured server: the errors and warnings name the problem.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "tests on real servers run in real time")]
 
 #[path = "common/acl.rs"]
@@ -10,7 +10,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use common::{LONG, PATIENCE, claim, client, eventually, granted, in_time, open, renew, report};
+use common::{LONG, TIMEOUT, claim, client, eventually, granted, in_time, open, renew, report};
 use leasehold::{
     Backend, CommandOutcome, Effect, Error, ErrorKind, Listing, OperatorAction, OperatorCommand, Page, Query,
     ReleaseRequest, Renewal,
@@ -23,7 +23,7 @@ fn check(error: &Error, word: &str, effect: Effect) {
 }
 
 #[tokio::test]
-async fn what_is_not_permitted_is_denied_and_named() {
+async fn a_command_that_is_not_permitted_is_denied_and_named() {
     let (server, url) = acl::start();
     let redis = open(&url).await;
     let app = |permission: &str| assert_eq!(server.command(&["ACL", "SETUSER", "app", permission]), "OK");
@@ -61,7 +61,7 @@ async fn what_is_not_permitted_is_denied_and_named() {
 }
 
 #[tokio::test]
-async fn a_user_with_the_documented_permissions_can_give_orders_and_look() {
+async fn a_user_with_the_documented_permissions_can_order_and_inspect() {
     let (_server, url) = acl::start();
     let redis = open(&url).await;
     let ours = claim(&report(), LONG);
@@ -69,23 +69,23 @@ async fn a_user_with_the_documented_permissions_can_give_orders_and_look() {
     let order = OperatorCommand::new(report(), OperatorAction::Pause { lasting: LONG }, "op", "test");
     assert_eq!(redis.order(&order).await.unwrap(), CommandOutcome::Done);
     let Page::Audit { records, .. } = redis.inspect(&Query::Audit(Listing::default())).await.unwrap() else {
-        panic!("an audit trail was asked for")
+        panic!("expected a page of audit records")
     };
     assert_eq!(records.len(), 1);
     let Page::Leaks { found, .. } = redis.inspect(&Query::Leaks(Listing::default())).await.unwrap() else {
-        panic!("leaks were asked for")
+        panic!("expected a page of leaks")
     };
     assert!(found.is_empty(), "{found:?}");
 }
 
 #[tokio::test]
-async fn who_may_not_listen_waits_all_the_same() {
+async fn a_waiter_that_may_not_subscribe_polls() {
     let (server, url) = acl::start();
     server.command(&["ACL", "SETUSER", "app", "-subscribe", "-role", "-info"]);
     let (first, second) = (client(&url).await, client(&url).await);
     let held = first.lease("report", "42").ttl(LONG).acquire().await.unwrap();
-    let next = tokio::spawn(second.lease("report", "42").ttl(LONG).wait(PATIENCE).acquire());
-    eventually("the other one waits", || async {
+    let next = tokio::spawn(second.lease("report", "42").ttl(LONG).wait(TIMEOUT).acquire());
+    eventually("the second client waits", || async {
         first.look("report", "42").await.unwrap().queue_length == 1
     })
     .await;
@@ -93,7 +93,7 @@ async fn who_may_not_listen_waits_all_the_same() {
     in_time("the next grant", next).await.unwrap().unwrap().release().await.unwrap();
 }
 
-/// What was logged.
+/// Collects the log.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -108,7 +108,7 @@ impl io::Write for Log {
 }
 
 #[tokio::test]
-async fn a_server_that_may_evict_leases_is_warned_about() {
+async fn a_server_that_may_evict_leases_causes_a_warning() {
     let log = Log::default();
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
@@ -125,7 +125,7 @@ async fn a_server_that_may_evict_leases_is_warned_about() {
     assert!(warned() && text.contains("WARN") && text.contains("allkeys-lru"), "{text}");
 }
 
-/// A server of this version that answers what is asked of it first, and to one client. Returns its port.
+/// Starts a server that claims this version and answers the first questions of one client. Returns its port.
 async fn server_of_version(version: &'static str) -> u16 {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -150,7 +150,7 @@ async fn server_of_version(version: &'static str) -> u16 {
 }
 
 #[tokio::test]
-async fn a_server_that_is_too_old_is_unsupported_and_the_error_says_which_would_do() {
+async fn an_old_server_is_refused_and_the_error_says_which_version_is_needed() {
     let url = format!("redis://127.0.0.1:{}/", server_of_version("6.2.14").await);
     let config = leasehold_redis::Config::parse(&url).unwrap();
     let environment = Arc::new(leasehold::System::current());

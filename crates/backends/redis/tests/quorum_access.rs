@@ -1,4 +1,4 @@
-//! Who a client of a quorum is to its nodes, and who they are to it: TLS, users and passwords.
+//! Access to the nodes of a quorum: TLS, users and passwords.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "tests on real servers run in real time")]
 
 #[path = "common/acl.rs"]
@@ -10,7 +10,7 @@ mod common;
 use std::{sync::Arc, time::Duration};
 
 use authority::Authority;
-use common::{LONG, PATIENCE, claim, eventually, granted, in_time, is_blocked, release, renew, report};
+use common::{LONG, TIMEOUT, claim, eventually, granted, in_time, is_blocked, release, renew, report};
 use leasehold::{Backend, Client, ErrorKind, Released, Renewal};
 use leasehold_testkit::servers::{RedisNodes, RedisServer, TlsFiles};
 
@@ -21,23 +21,23 @@ fn with_tls(files: &TlsFiles) -> RedisNodes {
     RedisNodes { servers }.grown_old(GATE)
 }
 
-/// By turns a name and an address.
+/// A URL with these hosts and the TLS ports of the nodes.
 fn tls_url(nodes: &RedisNodes, hosts: [&str; 3], trusts: &Authority) -> String {
     let host = |(host, server): (&str, &RedisServer)| format!("{host}:{}", server.tls_port());
     let hosts: Vec<_> = hosts.into_iter().zip(&nodes.servers).map(host).collect();
-    format!("redlock://{}?tls=true&{}", hosts.join(","), trusts.option())
+    format!("redlock://{}?tls=true&{}", hosts.join(","), trusts.url_option())
 }
 
 async fn open(url: &str) -> Arc<dyn Backend> {
     leasehold::open(url).await.expect("a majority is there")
 }
 
-/// Grants, renews, waits, is woken, releases, and looks.
-async fn does_everything(nodes: &RedisNodes, url: &str) {
+/// Acquires, renews, waits, is woken, releases and inspects.
+async fn use_every_verb(nodes: &RedisNodes, url: &str) {
     let (ann, bob) = (Client::new(open(url).await), Client::new(open(url).await));
     let held = ann.lease("report", "42").ttl(LONG).acquire().await.unwrap();
-    let next = tokio::spawn(bob.lease("report", "42").ttl(LONG).wait(PATIENCE).acquire());
-    eventually("someone listens", || async {
+    let next = tokio::spawn(bob.lease("report", "42").ttl(LONG).wait(TIMEOUT).acquire());
+    eventually("the subscription", || async {
         nodes.servers[0].command(&["PUBSUB", "NUMSUB", "lock:v1:{report/42}:news"]).ends_with(" 1")
     })
     .await;
@@ -48,32 +48,36 @@ async fn does_everything(nodes: &RedisNodes, url: &str) {
 }
 
 #[tokio::test]
-async fn everything_travels_by_tls_and_wake_ups_do_too() {
+async fn requests_and_wake_ups_use_tls() {
     let authority = Authority::new();
     let nodes = with_tls(&authority.good());
-    does_everything(&nodes, &tls_url(&nodes, ["localhost", "127.0.0.1", "localhost"], &authority)).await;
+    use_every_verb(&nodes, &tls_url(&nodes, ["localhost", "127.0.0.1", "localhost"], &authority)).await;
     for server in &nodes.servers {
         let port = format!("laddr=127.0.0.1:{} ", server.port());
         let clients = server.command(&["CLIENT", "LIST"]);
-        assert_eq!(clients.lines().filter(|line| line.contains(&port)).count(), 1, "only this one is plain");
+        assert_eq!(
+            clients.lines().filter(|line| line.contains(&port)).count(),
+            1,
+            "only the client of this test has no TLS"
+        );
     }
 }
 
 #[tokio::test]
-async fn one_node_that_is_not_to_be_trusted_has_no_vote_and_a_majority_of_them_is_refused_with_the_reason() {
+async fn one_untrusted_node_has_no_vote_and_a_majority_of_them_is_refused_with_the_reason() {
     let authority = Authority::new();
     let nodes = with_tls(&authority.sign("named", "DNS:localhost", 2));
-    // By its address the certificate is for another host.
+    // The certificate is for localhost, not for the address.
     let backend = open(&tls_url(&nodes, ["127.0.0.1", "localhost", "localhost"], &authority)).await;
     let ours = claim(&report(), LONG);
     granted(&*backend, &ours).await;
     assert!(is_blocked(&*backend, &claim(&report(), LONG)).await);
     assert!(matches!(renew(&*backend, ours.reference(), LONG).await, Renewal::Renewed(_)));
-    assert_eq!(nodes.servers[0].command(&["KEYS", "*:owner"]), "", "nothing was sent there");
+    assert_eq!(nodes.servers[0].command(&["KEYS", "*:owner"]), "", "no vote was asked of the untrusted node");
     assert_eq!(release(&*backend, &ours).await, Released::Now);
 
     let url = tls_url(&nodes, ["127.0.0.1", "127.0.0.1", "localhost"], &authority);
-    let error = leasehold::open(&url).await.expect_err("two are not to be trusted");
+    let error = leasehold::open(&url).await.expect_err("two nodes are not trusted");
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     let text = error.to_string();
     assert!(text.contains("2 of 3 nodes") && text.contains("127.0.0.1"), "{text}");
@@ -81,10 +85,10 @@ async fn one_node_that_is_not_to_be_trusted_has_no_vote_and_a_majority_of_them_i
 }
 
 #[tokio::test]
-async fn nodes_without_tls_are_told_from_nodes_that_are_down() {
+async fn nodes_without_tls_are_reported_as_such_and_not_as_down() {
     let nodes = RedisNodes::long_lived(3, GATE);
     let url = format!("{}?tls=true&connect_timeout=300ms", nodes.url());
-    let error = leasehold::open(&url).await.expect_err("none speaks TLS");
+    let error = leasehold::open(&url).await.expect_err("no node has TLS");
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.to_string().contains("without TLS"), "{error}");
 }
@@ -92,13 +96,13 @@ async fn nodes_without_tls_are_told_from_nodes_that_are_down() {
 #[tokio::test]
 async fn a_user_with_the_documented_permissions_can_do_everything() {
     let nodes = RedisNodes::long_lived(3, GATE);
-    let url = acl::let_in(&nodes);
-    does_everything(&nodes, &url).await;
-    // One that forgot is marked, and told what the others know when it may vote again: also as this user.
+    let url = acl::create_user_on_nodes(&nodes);
+    use_every_verb(&nodes, &url).await;
+    // A node that lost its data is quarantined: the user has the permissions for that too.
     nodes.servers[0].command(&["FLUSHALL"]);
     let backend = open(&url).await;
     granted(&*backend, &claim(&report(), LONG)).await;
-    eventually("it is kept from voting", || async {
+    eventually("the node has no vote", || async {
         nodes.servers[0].command(&["GET", "lock:v1:birth"]).contains("|quarantined:")
     })
     .await;
@@ -107,15 +111,16 @@ async fn a_user_with_the_documented_permissions_can_do_everything() {
 #[tokio::test]
 async fn a_user_with_the_documented_permissions_can_found_a_set_and_bring_a_node_back() {
     let nodes = RedisNodes::start(3, &[]);
-    let url = format!("{}?uptime_gate=2s", acl::let_in(&nodes));
+    let url = format!("{}?uptime_gate=2s", acl::create_user_on_nodes(&nodes));
     let backend = open(&url).await;
     let ours = claim(&report(), Duration::from_secs(2));
     let mark = |server: &RedisServer| server.command(&["GET", "lock:v1:birth"]);
-    eventually("all vote", || async { nodes.servers.iter().all(|it| mark(it).ends_with("|voting")) }).await;
+    eventually("all nodes vote", || async { nodes.servers.iter().all(|it| mark(it).ends_with("|voting")) })
+        .await;
     let token = granted(&*backend, &ours).await.token;
     release(&*backend, &ours).await;
     nodes.servers[0].command(&["FLUSHALL"]);
-    eventually("it votes again, and knows the last number", || async {
+    eventually("the node votes again, and has the last number", || async {
         drop(backend.acquire(&claim(&report(), Duration::from_secs(2))).await);
         let register = nodes.servers[0].command(&["GET", "lock:v1:{report/42}:register"]);
         let last = register.split('|').next().and_then(|last| last.parse().ok()).unwrap_or(0);
@@ -125,9 +130,9 @@ async fn a_user_with_the_documented_permissions_can_found_a_set_and_bring_a_node
 }
 
 #[tokio::test]
-async fn what_is_not_permitted_is_denied_with_the_names_of_the_nodes_and_of_the_command() {
+async fn a_command_that_is_not_permitted_is_denied_with_its_name_and_the_names_of_the_nodes() {
     let nodes = RedisNodes::long_lived(3, GATE);
-    let backend = open(&acl::let_in(&nodes)).await;
+    let backend = open(&acl::create_user_on_nodes(&nodes)).await;
     let forbid = |server: &RedisServer| server.command(&["ACL", "SETUSER", "app", "-evalsha"]);
     forbid(&nodes.servers[0]);
     let ours = claim(&report(), LONG);
@@ -141,10 +146,10 @@ async fn what_is_not_permitted_is_denied_with_the_names_of_the_nodes_and_of_the_
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_denied_at_the_start_and_one_that_changed_is_read_anew() {
+async fn a_wrong_password_is_denied_at_the_start_and_a_rotated_password_file_is_read_again() {
     let nodes = RedisNodes::long_lived(3, GATE);
-    let url = acl::let_in(&nodes);
-    let error = leasehold::open(&url.replace("PASSWORD", "wrong")).await.expect_err("it is wrong");
+    let url = acl::create_user_on_nodes(&nodes);
+    let error = leasehold::open(&url.replace("PASSWORD", "wrong")).await.expect_err("the password is wrong");
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     assert!(error.to_string().contains("node 127.0.0.1:"), "{error}");
 

@@ -1,5 +1,5 @@
-//! The suite on a quorum of five real servers: all that its capabilities allow, on two clients of them. As the user that
-//! the documentation describes.
+//! The conformance suite on a quorum of five real servers, as far as its capabilities allow: two clients that
+//! log in as the documented user.
 #![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
 
 #[path = "common/acl.rs"]
@@ -21,42 +21,45 @@ use leasehold_testkit::{
 };
 
 fn main() {
-    // All tests share them: every test uses names of its own. They end with this process.
+    // All tests share the servers and use their own resource names. They end with this process.
     static NODES: OnceLock<(RedisNodes, String)> = OnceLock::new();
     conformance::main("redlock", || async {
         let (nodes, url) = NODES.get_or_init(|| {
             let nodes = RedisNodes::long_lived(5, Duration::from_secs(600));
-            let url = acl::let_in(&nodes);
+            let url = acl::create_user_on_nodes(&nodes);
             (nodes, url)
         });
         let open = move || {
             let url = url.clone();
             async move {
                 let quorum = leasehold::open(&url).await.expect("the servers are there");
-                Arc::new(Unhurried { quorum, nodes }) as Arc<dyn Backend>
+                Arc::new(SettledQuorum { quorum, nodes }) as Arc<dyn Backend>
             }
         };
         let (first, second) = (open().await, open().await);
-        // A node has a tenth of the ttl to answer: on a loaded machine that must not be too little.
+        // A node has a tenth of the ttl to reply, which must be enough on a loaded machine.
         BackendUnderTest::real(first).opened_again(second).reopened_by(open).short_ttl(Duration::from_secs(2))
     });
 }
 
-/// A verb is answered by a majority, and the others hear of it a moment later: until then, another client may see what
-/// was. The suite asks for one story, so here a verb is done when all have heard.
+/// A quorum whose verbs return when all nodes have executed them.
+///
+/// A real verb returns when a majority has executed it. The other nodes follow a moment later, and until then
+/// another client may see the state before. The suite expects one order of events, so this wrapper waits for
+/// all nodes.
 #[derive(Debug)]
-struct Unhurried {
+struct SettledQuorum {
     quorum: Arc<dyn Backend>,
     nodes: &'static RedisNodes,
 }
 
-/// So long they may take; one that missed its vote has none.
-const HEAR_MAX: Duration = Duration::from_millis(500);
+/// The longest wait for the other nodes: a node that missed its vote never follows.
+const ALL_NODES_MAX: Duration = Duration::from_millis(500);
 
-impl Unhurried {
-    async fn until_all(&self, heard: impl Fn(&RedisServer) -> bool) {
+impl SettledQuorum {
+    async fn until_all(&self, is_done: impl Fn(&RedisServer) -> bool) {
         let began = Instant::now();
-        while !self.nodes.servers.iter().all(&heard) && began.elapsed() < HEAR_MAX {
+        while !self.nodes.servers.iter().all(&is_done) && began.elapsed() < ALL_NODES_MAX {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
@@ -71,7 +74,7 @@ fn has(node: &RedisServer, key: &str, owner: OwnerToken) -> bool {
 }
 
 #[async_trait]
-impl Backend for Unhurried {
+impl Backend for SettledQuorum {
     fn info(&self) -> &BackendInfo {
         self.quorum.info()
     }

@@ -1,5 +1,5 @@
-//! A quorum of five real servers, and what goes wrong with servers: killed, stopped, restarted empty, slow, and with a
-//! clock that jumps.
+//! A quorum of five real servers that are killed, frozen, restarted without data, slow, or have a clock that
+//! jumps.
 #![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
 
 mod common;
@@ -17,7 +17,7 @@ use leasehold_testkit::{
 
 /// Longer than any ttl of these tests.
 const GATE: Duration = Duration::from_secs(600);
-/// Long enough for a loaded machine: a node has a tenth of it to answer.
+/// Long enough for a loaded machine: a node has a tenth of it to reply.
 const TTL: Duration = Duration::from_secs(4);
 
 async fn open(url: &str) -> Arc<dyn Backend> {
@@ -32,10 +32,10 @@ fn locks(server: &RedisServer) -> String {
     keys(server, "lock:v1:{*:owner")
 }
 
-/// A grant or a farewell is decided by a majority: waits until the others have heard of it, too.
-async fn all_know(nodes: &RedisNodes, held: bool) {
+/// Waits until all nodes have executed a grant or a release, which returns when a majority has.
+async fn all_nodes_follow(nodes: &RedisNodes, held: bool) {
     for server in &nodes.servers {
-        eventually("every node has heard", || async { locks(server).is_empty() != held }).await;
+        eventually("every node has executed it", || async { locks(server).is_empty() != held }).await;
     }
 }
 
@@ -44,7 +44,7 @@ fn mark(server: &RedisServer) -> String {
 }
 
 #[tokio::test]
-async fn one_and_two_killed_change_nothing() {
+async fn a_lease_survives_one_and_two_killed_nodes_of_five() {
     let nodes = RedisNodes::long_lived(5, GATE);
     let client = Client::new(open(&nodes.url()).await);
     let lease = client.lease("report", "42").ttl(TTL).acquire().await.expect("it is free");
@@ -52,7 +52,7 @@ async fn one_and_two_killed_change_nothing() {
     for (number, killed) in nodes.servers[..2].iter().enumerate() {
         killed.kill();
         tokio::time::sleep(TTL).await;
-        lease.check().expect("it is renewed by those that are there");
+        lease.check().expect("the other nodes renew it");
         let other =
             client.lease("other", &number.to_string()).ttl(TTL).acquire().await.expect("a majority is there");
         other.release().await.expect("a majority is there");
@@ -64,25 +64,25 @@ async fn one_and_two_killed_change_nothing() {
 }
 
 #[tokio::test]
-async fn three_killed_grant_nothing_and_leave_nothing_and_holders_keep_until_their_deadline() {
+async fn with_three_killed_nodes_of_five_nothing_is_granted_and_holders_keep_their_deadline() {
     let nodes = RedisNodes::long_lived(5, GATE);
     let (backend, other) = (open(&nodes.url()).await, open(&nodes.url()).await);
     let client = Client::new(backend);
     let lease = client.lease("report", "42").ttl(TTL).acquire().await.expect("it is free");
     nodes.servers[..3].iter().for_each(RedisServer::kill);
-    lease.check().expect("it holds until its deadline, whoever is gone");
-    let elsewhere = claim(&"report/43".parse().expect("a name"), TTL);
+    lease.check().expect("it holds until its deadline");
+    let elsewhere = claim(&"report/43".parse().expect("a valid name"), TTL);
     for attempt in [&claim(&report(), TTL), &elsewhere, &elsewhere] {
         match in_time("an attempt", other.acquire(attempt)).await {
             Ok(Verdict::Blocked(_)) => assert_eq!(attempt.resource, report()),
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
             }
-            granted => panic!("two of five are no majority: {granted:?}"),
+            granted => panic!("granted by two of five nodes: {granted:?}"),
         }
     }
     let ending = in_time("the loss", lease.ended()).await;
-    assert!(lease.check().is_err(), "it was told: {ending:?}");
+    assert!(lease.check().is_err(), "the holder knows: {ending:?}");
     drop(lease);
     for server in &nodes.servers[3..] {
         eventually("nothing is left behind", || async { locks(server).is_empty() }).await;
@@ -90,13 +90,13 @@ async fn three_killed_grant_nothing_and_leave_nothing_and_holders_keep_until_the
 }
 
 #[tokio::test]
-async fn one_stopped_costs_nothing_and_what_it_executes_late_is_undone() {
+async fn a_frozen_node_delays_nothing_and_its_late_execution_is_undone() {
     let nodes = RedisNodes::long_lived(5, GATE);
     let backend = open(&nodes.url()).await;
     let warm = claim(&report(), LONG);
     granted(&*backend, &warm).await;
     release(&*backend, &warm).await;
-    all_know(&nodes, false).await;
+    all_nodes_follow(&nodes, false).await;
     nodes.servers[0].freeze();
     let started = std::time::Instant::now();
     let first = claim(&report(), LONG);
@@ -106,30 +106,32 @@ async fn one_stopped_costs_nothing_and_what_it_executes_late_is_undone() {
     assert!(matches!(renew(&*backend, first.reference(), LONG).await, Renewal::Renewed(_)));
     release(&*backend, &first).await;
     let took = started.elapsed();
-    assert!(took < LONG / 10, "nobody waited for the one that is stopped: {took:?}");
+    assert!(took < LONG / 10, "no call waited for the frozen node: {took:?}");
     nodes.servers[0].thaw();
-    eventually("it was told of the release_request", || async { locks(&nodes.servers[0]).is_empty() }).await;
+    eventually("the frozen node executes the release", || async { locks(&nodes.servers[0]).is_empty() })
+        .await;
     granted(&*backend, &claim(&report(), LONG)).await;
 }
 
-/// The classic double grant: A holds three of five, one of those restarts empty, B takes it and the two others.
+/// The classic double grant: A holds three of five nodes, one of those restarts without data, and B takes it
+/// and the other two.
 #[tokio::test]
-async fn one_restarted_empty_at_once_does_not_grant_again() {
+async fn a_node_that_restarts_without_data_does_not_grant_again() {
     let nodes = RedisNodes::long_lived(5, GATE);
     let (ann, bob) = (open(&nodes.url()).await, open(&nodes.url()).await);
     nodes.servers[3..].iter().for_each(RedisServer::freeze);
     let first = claim(&report(), TTL);
     let token = granted(&*ann, &first).await.token;
     let until = std::time::Instant::now() + TTL;
-    // The two that did not take part forget what they are asked late, and go on as if nothing had been.
+    // The two nodes that were frozen execute the vote late; the test deletes it, as if it had never arrived.
     nodes.servers[3..].iter().for_each(RedisServer::thaw);
     for server in &nodes.servers[3..] {
-        eventually("what was late has arrived", || async { !locks(server).is_empty() }).await;
+        eventually("the late vote is executed", || async { !locks(server).is_empty() }).await;
         server.command(&["DEL", "lock:v1:{report/42}:owner"]);
     }
     nodes.servers[0].kill();
     nodes.servers[0].run_again();
-    assert_eq!(mark(&nodes.servers[0]), "", "it has forgotten everything");
+    assert_eq!(mark(&nodes.servers[0]), "", "it has lost its data");
     let mut attempts = 0;
     loop {
         let verdict = bob.acquire(&claim(&report(), TTL)).await;
@@ -139,15 +141,18 @@ async fn one_restarted_empty_at_once_does_not_grant_again() {
             break;
         }
         attempts += 1;
-        assert!(std::time::Instant::now() < until + common::PATIENCE, "{verdict:?}");
+        assert!(std::time::Instant::now() < until + common::TIMEOUT, "{verdict:?}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    assert!(attempts > 0, "it was refused while the first one held");
-    eventually("it has no vote", || async { mark(&nodes.servers[0]).contains("|quarantined:") }).await;
+    assert!(attempts > 0, "it was refused while the first claim held");
+    eventually("the restarted node has no vote", || async {
+        mark(&nodes.servers[0]).contains("|quarantined:")
+    })
+    .await;
 }
 
 #[tokio::test]
-async fn a_fresh_set_waits_out_its_gate_and_one_that_forgot_comes_back_after_it() {
+async fn a_new_set_waits_for_its_gate_and_a_node_that_lost_its_data_votes_again_after_it() {
     let nodes = RedisNodes::start(3, &[]);
     let gate = Duration::from_secs(5);
     let url = format!("{}?uptime_gate=5s", nodes.url());
@@ -164,33 +169,34 @@ async fn a_fresh_set_waits_out_its_gate_and_one_that_forgot_comes_back_after_it(
         matches!(backend.acquire(&claim(&report(), TTL)).await, Ok(Verdict::Granted(_)))
     })
     .await;
-    eventually("all vote", || async { nodes.servers.iter().all(|it| mark(it).ends_with("|voting")) }).await;
+    eventually("all nodes vote", || async { nodes.servers.iter().all(|it| mark(it).ends_with("|voting")) })
+        .await;
     let lease = client.lease("kept", "42").ttl(TTL).acquire().await.expect("it is free");
     let register = |server: &RedisServer| server.command(&["GET", "lock:v1:{kept/42}:register"]);
     assert!(!register(&nodes.servers[1]).is_empty());
     nodes.servers[0].kill();
     nodes.servers[0].run_again();
     assert_eq!(register(&nodes.servers[0]), "");
-    eventually("it votes again", || async { mark(&nodes.servers[0]).ends_with("|voting") }).await;
+    eventually("the node votes again", || async { mark(&nodes.servers[0]).ends_with("|voting") }).await;
     assert!(
         register(&nodes.servers[0]).starts_with(&lease.token().to_string()),
-        "it was told what it had accepted"
+        "its register was raised to the accepted number"
     );
-    eventually("it is given the lease back", || async { !locks(&nodes.servers[0]).is_empty() }).await;
+    eventually("the node gets the lease back", || async { !locks(&nodes.servers[0]).is_empty() }).await;
     lease.check().expect("a majority had it all the time");
     lease.release().await.expect("a majority answers");
     for server in &nodes.servers {
-        let endless: Vec<String> = keys(server, "*")
+        let without_expiry: Vec<String> = keys(server, "*")
             .split(' ')
             .filter(|key| !key.is_empty() && server.command(&["PTTL", key]) == "-1")
             .map(str::to_owned)
             .collect();
-        assert_eq!(endless, ["lock:v1:birth"], "all else ends by itself");
+        assert_eq!(without_expiry, ["lock:v1:birth"], "every other key expires");
     }
 }
 
 #[tokio::test]
-async fn what_syncs_every_write_votes_at_once_and_again_after_a_restart() {
+async fn nodes_that_sync_every_write_vote_at_once_and_after_a_restart() {
     let nodes = RedisNodes::start(3, &["--appendonly", "yes", "--appendfsync", "always"]);
     let backend = open(&nodes.url()).await;
     let first = claim(&report(), LONG);
@@ -205,7 +211,7 @@ async fn what_syncs_every_write_votes_at_once_and_again_after_a_restart() {
     assert!(granted(&*again, &claim(&report(), LONG)).await.token > grant.token);
 }
 
-/// Servers whose clocks can be set: the first `wrong` by the returned clock.
+/// Five servers. The returned clock sets the time of the first `wrong` of them.
 fn with_clock(wrong: usize) -> (RedisNodes, ServerClock) {
     let clock = ServerClock::new();
     let start = |number| {
@@ -222,10 +228,10 @@ async fn a_clock_jump_on_a_minority_changes_nothing() {
     let backend = open(&nodes.url()).await;
     let first = claim(&report(), LONG);
     let grant = granted(&*backend, &first).await;
-    all_know(&nodes, true).await;
+    all_nodes_follow(&nodes, true).await;
     for jump in [LONG.as_secs() as i64 + 11, -3600] {
         clock.set_ahead(jump);
-        // The lock has ended there, or will not end for an hour.
+        // On those servers the lock has expired, or will not expire for an hour.
         eventually("the server has seen the jump", || async {
             let jumped = nodes.servers[0].command(&["TIME"]);
             let there: i64 = jumped.split(' ').next().and_then(|it| it.parse().ok()).expect("seconds");
@@ -243,14 +249,14 @@ async fn a_clock_jump_on_a_minority_changes_nothing() {
     assert!(next.token > grant.token && apart < 600_000_000, "tokens follow the majority: {apart}");
 }
 
-/// A documented limit, observed and not hidden: exclusion trusts the clocks of a majority. Tokens do not.
+/// A documented limit: exclusion depends on the clocks of a majority. Tokens do not.
 #[tokio::test]
 async fn a_clock_jump_on_a_majority_grants_twice_and_the_tokens_still_grow() {
     let (nodes, clock) = with_clock(3);
     let backend = open(&nodes.url()).await;
     let first = claim(&report(), LONG);
     let grant = granted(&*backend, &first).await;
-    all_know(&nodes, true).await;
+    all_nodes_follow(&nodes, true).await;
     clock.set_ahead(LONG.as_secs() as i64 + 11);
     let second = claim(&report(), LONG);
     eventually("the jump is seen", || async {
@@ -258,15 +264,15 @@ async fn a_clock_jump_on_a_majority_grants_twice_and_the_tokens_still_grow() {
     })
     .await;
     let again = granted(&*backend, &second).await;
-    assert!(again.token > grant.token, "whoever checks tokens refuses the first one from now on");
+    assert!(again.token > grant.token, "a fence refuses the first token from now on");
     assert!(
         matches!(renew(&*backend, first.reference(), LONG).await, Renewal::Gone { .. }),
-        "and it is told"
+        "the first holder knows"
     );
 }
 
 #[tokio::test]
-async fn a_slow_node_delays_nobody() {
+async fn a_slow_node_delays_no_call() {
     let nodes = RedisNodes::long_lived(5, GATE);
     let proxy = Proxy::start(nodes.servers[0].port(), 7).await;
     let ports = std::iter::once(proxy.port()).chain(nodes.servers[1..].iter().map(RedisServer::port));
@@ -281,14 +287,15 @@ async fn a_slow_node_delays_nobody() {
         release(&*backend, &claim).await;
         rounds += 1;
     }
-    // Each would take up to 3 s there and back; all of them together take less on a machine that is not dead.
+    // If the slow node delayed calls, each round would take seconds.
     let took = started.elapsed();
     assert!(took < slow * 3, "{rounds} rounds took {took:?}");
 }
 
-/// As many rivals as nodes, each with connections of its own: votes split, and are not split for ever.
+/// As many rivals as nodes, each with its own connections: votes are split, and the rivals settle that.
+/// ADR 0017.
 #[tokio::test]
-async fn rivals_take_turns_and_their_tokens_grow() {
+async fn rivals_are_granted_one_at_a_time_with_growing_tokens() {
     let nodes = RedisNodes::long_lived(5, GATE);
     let inside = Arc::new(Mutex::new(None::<FencingToken>));
     let mut rivals = Vec::new();
@@ -298,10 +305,12 @@ async fn rivals_take_turns_and_their_tokens_grow() {
         rivals.push(tokio::spawn(async move {
             for _ in 0..6 {
                 let request = client.lease("report", "42").ttl(Duration::from_secs(20));
-                let lease = request.wait(common::PATIENCE).acquire().await.expect("its turn comes");
-                let before = inside.try_lock().expect("nobody else is inside").replace(lease.token());
+                let lease =
+                    request.wait(common::TIMEOUT).acquire().await.expect("every rival is granted in the end");
+                let before =
+                    inside.try_lock().expect("no other rival holds the lease").replace(lease.token());
                 assert!(before < Some(lease.token()), "{before:?} was before {:?}", lease.token());
-                let mut holds = inside.try_lock().expect("nobody else is inside");
+                let mut holds = inside.try_lock().expect("no other rival holds the lease");
                 tokio::time::sleep(Duration::from_millis(2)).await;
                 *holds = Some(lease.token());
                 drop(holds);
@@ -310,7 +319,7 @@ async fn rivals_take_turns_and_their_tokens_grow() {
         }));
     }
     for rival in rivals {
-        in_time("all turns", rival).await.expect("no rival fails");
+        in_time("all grants", rival).await.expect("no rival fails");
     }
     for server in &nodes.servers {
         eventually("nothing is left behind", || async { locks(server).is_empty() }).await;
@@ -318,7 +327,7 @@ async fn rivals_take_turns_and_their_tokens_grow() {
 }
 
 #[tokio::test]
-async fn a_release_wakes_who_waits() {
+async fn a_release_wakes_the_waiter() {
     let nodes = RedisNodes::long_lived(3, GATE);
     let (ann, bob) = (open(&nodes.url()).await, open(&nodes.url()).await);
     let rounds = 6;
@@ -332,20 +341,20 @@ async fn a_release_wakes_who_waits() {
             let bob = Arc::clone(&bob);
             async move { bob.wait(&waits.reference(), &Cursor::default(), LONG).await }
         });
-        eventually("someone listens", || async {
+        eventually("the subscription", || async {
             nodes.servers[0].command(&["PUBSUB", "NUMSUB", "lock:v1:{report/42}:news"]).ends_with(" 1")
         })
         .await;
         release(&*ann, &held).await;
-        in_time("the wait", waiting).await.expect("no panic").expect("a hint is no error");
+        in_time("the wait", waiting).await.expect("no panic").expect("a wake-up is no error");
     }
-    // Without a hint each would last a second at the least.
+    // Without a wake-up each round would take at least a second.
     let took = started.elapsed();
-    assert!(took < Duration::from_secs(1) * rounds, "{rounds} hand-overs took {took:?}");
+    assert!(took < Duration::from_secs(1) * rounds, "{rounds} rounds took {took:?}");
 }
 
 #[tokio::test]
-async fn what_is_no_quorum_is_refused_with_the_reason() {
+async fn servers_that_are_no_quorum_are_refused_with_the_reason() {
     let nodes = RedisNodes::long_lived(3, GATE);
     let of = format!("127.0.0.1 {}", nodes.servers[0].port());
     let replica = RedisServer::with(&["--replicaof", &of]);
@@ -362,7 +371,7 @@ async fn what_is_no_quorum_is_refused_with_the_reason() {
         (format!("{},127.0.0.1:1,127.0.0.1:2", nodes.url()), "a set of 3"),
     ];
     for (url, word) in table {
-        let error = leasehold::open(&url).await.expect_err("it is none");
+        let error = leasehold::open(&url).await.expect_err("it is no quorum");
         assert_eq!(error.kind(), ErrorKind::Invalid, "{url}: {error}");
         assert!(error.to_string().contains(word), "{url}: {error}");
     }

@@ -1,4 +1,5 @@
-//! Nodes of a quorum behind proxies that give replies to the wrong request: such a reply counts as silence of that node.
+//! Nodes of a quorum behind proxies that deliver replies to the wrong request: such a reply counts as no
+//! reply. ADR 0033.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "tests on real servers run in real time")]
 
 mod common;
@@ -21,11 +22,11 @@ use leasehold_testkit::{
 
 const GATE: Duration = Duration::from_secs(600);
 
-fn fresh(kind: &str) -> Resource {
+fn new_resource(kind: &str) -> Resource {
     Resource::new(kind, &owner().reveal()).unwrap()
 }
 
-fn ballot(resource: &Resource) -> VoteRequest {
+fn vote_request(resource: &Resource) -> VoteRequest {
     VoteRequest {
         resource: resource.clone(),
         owner: owner(),
@@ -37,23 +38,28 @@ fn ballot(resource: &Resource) -> VoteRequest {
     }
 }
 
-fn held(ballot: &VoteRequest) -> [RenewRequest; 1] {
-    let claim = ClaimRef { resource: ballot.resource.clone(), owner: ballot.owner };
+fn renew_request(vote_request: &VoteRequest) -> [RenewRequest; 1] {
+    let claim = ClaimRef { resource: vote_request.resource.clone(), owner: vote_request.owner };
     [RenewRequest::new(claim, LONG)]
 }
 
-fn undo(ballot: &VoteRequest) -> UndoRequest {
-    UndoRequest { resource: ballot.resource.clone(), owner: ballot.owner, attempt: None, tombstone: None }
+fn undo(vote_request: &VoteRequest) -> UndoRequest {
+    UndoRequest {
+        resource: vote_request.resource.clone(),
+        owner: vote_request.owner,
+        attempt: None,
+        tombstone: None,
+    }
 }
 
-fn key(ballot: &VoteRequest) -> String {
-    format!("lock:v1:{{{}}}:owner", ballot.resource.key())
+fn key(vote_request: &VoteRequest) -> String {
+    format!("lock:v1:{{{}}}:owner", vote_request.resource.key())
 }
 
-/// The right answer, or none that says anything of what became of the request.
-fn judge<T: Debug>(what: &str, answer: Result<T>, right: impl FnOnce(&T) -> bool) {
+/// Checks that the reply is the right one, or an error with an unknown effect.
+fn check_reply<T: Debug>(what: &str, answer: Result<T>, right: impl FnOnce(&T) -> bool) {
     match answer {
-        Ok(answer) => assert!(right(&answer), "{what}: {answer:?} is not its own answer"),
+        Ok(answer) => assert!(right(&answer), "{what}: {answer:?} is the reply to another request"),
         Err(error) => {
             let said = (error.kind(), error.effect());
             assert_eq!(said, (ErrorKind::Unavailable, Effect::Unknown), "{what}: {error:?}");
@@ -61,8 +67,8 @@ fn judge<T: Debug>(what: &str, answer: Result<T>, right: impl FnOnce(&T) -> bool
     }
 }
 
-/// One node, and two clients of it behind one proxy.
-struct Scene {
+/// One node, a direct client, and two clients behind one proxy.
+struct NodeBehindProxy {
     server: RedisServer,
     proxy: Proxy,
     direct: RedisNode,
@@ -70,8 +76,8 @@ struct Scene {
     other: RedisNode,
 }
 
-impl Scene {
-    async fn open() -> Scene {
+impl NodeBehindProxy {
+    async fn open() -> NodeBehindProxy {
         let server = RedisNodes::long_lived(1, GATE).servers.remove(0);
         let proxy = Proxy::start(server.port(), 7).await;
         let node = |port| {
@@ -79,31 +85,34 @@ impl Scene {
             RedisNode::new(Config::parse(&url).unwrap(), Arc::new(System::current()))
         };
         let (direct, one, other) = (node(server.port()), node(proxy.port()), node(proxy.port()));
-        Scene { server, proxy, direct, one, other }
+        NodeBehindProxy { server, proxy, direct, one, other }
     }
 
-    /// Both clients are connected, and the scripts are known.
-    async fn works(&self) {
+    /// Waits until both clients are connected and the server knows the scripts.
+    async fn warm_up(&self) {
         for node in [&self.one, &self.other] {
-            let ballot = ballot(&fresh("warm"));
+            let vote_request = vote_request(&new_resource("warm"));
             eventually("it works", || async {
-                let vote = node.vote(&ballot).await;
-                let renewed = node.renew(&held(&ballot)).await.remove(0);
-                let seen = node.look(&ballot.resource).await;
-                vote.is_ok() && renewed.is_ok() && seen.is_ok() && node.undo(&undo(&ballot)).await.is_ok()
+                let vote = node.vote(&vote_request).await;
+                let renewed = node.renew(&renew_request(&vote_request)).await.remove(0);
+                let seen = node.look(&vote_request.resource).await;
+                vote.is_ok()
+                    && renewed.is_ok()
+                    && seen.is_ok()
+                    && node.undo(&undo(&vote_request)).await.is_ok()
             })
             .await;
         }
     }
 
-    /// Two requests; the second one may get the reply to the first.
-    async fn one_after_the_other<A, B>(
+    /// Sends two requests. The second one may get the reply to the first.
+    async fn send_in_turn<A, B>(
         &self,
         how: Misdelivery,
         first: impl Future<Output = A>,
         second: impl Future<Output = B>,
     ) -> (A, B) {
-        self.works().await;
+        self.warm_up().await;
         if how == Misdelivery::Repeat {
             self.proxy.misdeliver(how, 1);
         }
@@ -116,69 +125,71 @@ impl Scene {
         (first, second)
     }
 
-    /// Someone else has the lock of a new resource.
+    /// A vote for a new resource whose lock another owner has.
     async fn taken(&self) -> VoteRequest {
-        let theirs = ballot(&fresh("taken"));
+        let theirs = vote_request(&new_resource("taken"));
         assert!(matches!(self.direct.vote(&theirs).await.unwrap().choice, VoteOutcome::Yours { .. }));
         VoteRequest { owner: owner(), ..theirs }
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_believes_no_answer_that_belongs_to_another_request() {
-    let scene = Scene::open().await;
-    let node = &scene.one;
+async fn a_node_rejects_replies_that_belong_to_another_request() {
+    let setup = NodeBehindProxy::open().await;
+    let node = &setup.one;
     for how in [Misdelivery::Repeat, Misdelivery::Stale].repeat(3) {
-        let before = scene.proxy.misdelivered();
-        let (free, taken) = (ballot(&fresh("free")), scene.taken().await);
-        let (first, second) = scene.one_after_the_other(how, node.vote(&free), node.vote(&taken)).await;
-        judge("vote", first, |vote| matches!(vote.choice, VoteOutcome::Yours { .. }));
-        judge("vote", second, |vote| matches!(vote.choice, VoteOutcome::Held { .. }));
+        let before = setup.proxy.misdelivered();
+        let (free, taken) = (vote_request(&new_resource("free")), setup.taken().await);
+        let (first, second) = setup.send_in_turn(how, node.vote(&free), node.vote(&taken)).await;
+        check_reply("vote", first, |vote| matches!(vote.choice, VoteOutcome::Yours { .. }));
+        check_reply("vote", second, |vote| matches!(vote.choice, VoteOutcome::Held { .. }));
 
-        let ours = ballot(&fresh("ours"));
-        scene.direct.vote(&ours).await.unwrap();
+        let ours = vote_request(&new_resource("ours"));
+        setup.direct.vote(&ours).await.unwrap();
         let lost = async {
-            scene.server.command(&["DEL", &key(&ours)]);
-            node.renew(&held(&ours)).await.remove(0)
+            setup.server.command(&["DEL", &key(&ours)]);
+            node.renew(&renew_request(&ours)).await.remove(0)
         };
-        let kept = held(&ours);
-        let (first, second) = scene.one_after_the_other(how, node.renew(&kept), lost).await;
-        judge("renew", first.into_iter().next().unwrap(), |it| matches!(it, NodeRenewal::Renewed { .. }));
-        judge("renew", second, |renewal| matches!(renewal, NodeRenewal::Gone { .. }));
+        let kept = renew_request(&ours);
+        let (first, second) = setup.send_in_turn(how, node.renew(&kept), lost).await;
+        check_reply("renew", first.into_iter().next().unwrap(), |it| {
+            matches!(it, NodeRenewal::Renewed { .. })
+        });
+        check_reply("renew", second, |renewal| matches!(renewal, NodeRenewal::Gone { .. }));
 
-        scene.direct.vote(&ours).await.unwrap();
+        setup.direct.vote(&ours).await.unwrap();
         let (there, nothing) = (undo(&ours), undo(&taken));
-        let (first, second) = scene.one_after_the_other(how, node.undo(&there), node.undo(&nothing)).await;
-        judge("undo", first, |was_there| *was_there);
-        judge("undo", second, |was_there| !*was_there);
+        let (first, second) = setup.send_in_turn(how, node.undo(&there), node.undo(&nothing)).await;
+        check_reply("undo", first, |was_there| *was_there);
+        check_reply("undo", second, |was_there| !*was_there);
 
-        let (empty, full) = (fresh("empty"), &taken.resource);
-        let (first, second) = scene.one_after_the_other(how, node.look(&empty), node.look(full)).await;
-        judge("look", first, |view| view.held.is_none());
-        judge("look", second, |view| view.held.is_some());
-        assert!(scene.proxy.misdelivered() > before, "{how:?}: every reply was delivered rightly");
+        let (empty, full) = (new_resource("empty"), &taken.resource);
+        let (first, second) = setup.send_in_turn(how, node.look(&empty), node.look(full)).await;
+        check_reply("look", first, |view| view.held.is_none());
+        check_reply("look", second, |view| view.held.is_some());
+        assert!(setup.proxy.misdelivered() > before, "{how:?}: no reply was misdelivered");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_clients_of_a_node_do_not_believe_each_others_answers() {
-    let scene = Scene::open().await;
+async fn two_clients_of_a_node_reject_each_others_replies() {
+    let setup = NodeBehindProxy::open().await;
     for _ in 0..5 {
-        scene.works().await;
-        let (free, taken) = (ballot(&fresh("free")), scene.taken().await);
-        scene.proxy.misdeliver(Misdelivery::Swap, 1);
-        let votes = async { tokio::join!(scene.one.vote(&free), scene.other.vote(&taken)) };
+        setup.warm_up().await;
+        let (free, taken) = (vote_request(&new_resource("free")), setup.taken().await);
+        setup.proxy.misdeliver(Misdelivery::Swap, 1);
+        let votes = async { tokio::join!(setup.one.vote(&free), setup.other.vote(&taken)) };
         let (first, second) = in_time("both", votes).await;
-        judge("vote", first, |vote| matches!(vote.choice, VoteOutcome::Yours { .. }));
-        judge("vote", second, |vote| matches!(vote.choice, VoteOutcome::Held { .. }));
-        scene.proxy.heal();
+        check_reply("vote", first, |vote| matches!(vote.choice, VoteOutcome::Yours { .. }));
+        check_reply("vote", second, |vote| matches!(vote.choice, VoteOutcome::Held { .. }));
+        setup.proxy.heal();
     }
-    assert!(scene.proxy.misdelivered() > 0, "every reply was delivered rightly");
+    assert!(setup.proxy.misdelivered() > 0, "no reply was misdelivered");
 }
 
-/// Every node gives the answer to an earlier vote, which was a yes.
+/// Every node delivers the reply to an earlier vote, which was a yes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_majority_of_old_answers_is_a_grant() {
+async fn a_majority_of_old_replies_is_no_grant() {
     let nodes = RedisNodes::long_lived(3, GATE);
     let mut proxies = Vec::new();
     for server in &nodes.servers {
@@ -186,21 +197,21 @@ async fn no_majority_of_old_answers_is_a_grant() {
     }
     let direct = leasehold::open(&nodes.url()).await.unwrap();
     let ours = leasehold::open(&RedisNodes::url_of(proxies.iter().map(Proxy::port))).await.unwrap();
-    let taken = claim(&fresh("taken"), LONG);
+    let taken = claim(&new_resource("taken"), LONG);
     granted(&*direct, &taken).await;
     for _ in 0..3 {
         eventually("it works", || works(&*ours)).await;
-        // The last answer of each node is a yes.
-        granted(&*ours, &claim(&fresh("free"), LONG)).await;
+        // Now the last reply of each node is a yes.
+        granted(&*ours, &claim(&new_resource("free"), LONG)).await;
         proxies.iter().for_each(|proxy| proxy.misdeliver(Misdelivery::Stale, 1));
         let verdict = in_time("an answer", ours.acquire(&claim(&taken.resource, LONG))).await;
-        assert!(!matches!(verdict, Ok(Verdict::Granted(_))), "two hold it: {verdict:?}");
+        assert!(!matches!(verdict, Ok(Verdict::Granted(_))), "two clients hold it: {verdict:?}");
         proxies.iter().for_each(Proxy::heal);
     }
     let misdelivered: u64 = proxies.iter().map(Proxy::misdelivered).sum();
-    assert!(misdelivered > 0, "every reply was delivered rightly");
+    assert!(misdelivered > 0, "no reply was misdelivered");
 }
 
 async fn works(backend: &dyn Backend) -> bool {
-    matches!(backend.acquire(&claim(&fresh("warm"), LONG)).await, Ok(Verdict::Granted(_)))
+    matches!(backend.acquire(&claim(&new_resource("warm"), LONG)).await, Ok(Verdict::Granted(_)))
 }

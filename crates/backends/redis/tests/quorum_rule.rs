@@ -1,4 +1,4 @@
-//! The scripts of a Redis node do what the rule says: random verbs on both, side by side.
+//! The scripts of a Redis node do the same as the model in core: random verbs on both.
 #![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
 
 mod common;
@@ -28,10 +28,10 @@ struct Pair {
 }
 
 impl Pair {
-    /// Both vote from now on.
+    /// A Redis node and a memory node that both have a vote.
     async fn new(nodes: &RedisNodes) -> Pair {
         let environment: Arc<dyn Environment> = Arc::new(System::current());
-        let redis = Nodes::parse(&nodes.url()).expect("the URL is one").open(&environment).remove(0);
+        let redis = Nodes::parse(&nodes.url()).expect("the URL is valid").open(&environment).remove(0);
         let memory = MemoryNode::new("memory", environment);
         let run = memory.health().await.expect("it answers").run;
         let (set, standing) = ("00".to_owned(), VoterStatus::Voting);
@@ -47,8 +47,8 @@ impl Pair {
     }
 }
 
-/// What does not depend on when exactly it was asked.
-fn gist(vote: &Vote) -> (String, Option<FencingToken>) {
+/// The part of a vote that does not depend on the time.
+fn without_time(vote: &Vote) -> (String, Option<FencingToken>) {
     match &vote.choice {
         VoteOutcome::Yours { number, .. } => ("yours".to_owned(), Some(*number)),
         VoteOutcome::Held { by, attempt } => {
@@ -59,24 +59,26 @@ fn gist(vote: &Vote) -> (String, Option<FencingToken>) {
 }
 
 #[tokio::test]
-async fn the_scripts_and_the_rule_agree() {
+async fn the_scripts_and_the_model_agree() {
     let nodes = RedisNodes::long_lived(3, GATE);
     let mut pair = Pair::new(&nodes).await;
     let owners: Vec<OwnerToken> = (0..3).map(|_| owner()).collect();
-    let resources: Vec<Resource> = ["report/1", "report/2"].map(|name| name.parse().expect("a name")).into();
+    let resources: Vec<Resource> =
+        ["report/1", "report/2"].map(|name| name.parse().expect("a valid name")).into();
     let start = System::current().wall().as_micros();
-    // Offsets from the start, near and far, so that the same ones come again and again.
+    // Few offsets from the start, near and far, so that the same proposals come again.
     let offsets: [i64; 8] = [0, 1, 7, 1_000_000, 500_000_000, -500_000_000, 4_000_000_000, -4_000_000_000];
     let mut seen = std::collections::BTreeSet::new();
     for step in 0..3000 {
-        let (who, resource) = (owners[pair.draw(3) as usize], resources[pair.draw(2) as usize].clone());
+        let (owner_token, resource) =
+            (owners[pair.draw(3) as usize], resources[pair.draw(2) as usize].clone());
         let attempt = AttemptId(pair.draw(3));
         let proposal = start.saturating_add_signed(offsets[pair.draw(8) as usize]);
         let note = (pair.draw(4) == 0).then(|| Arc::from([0u8, b'|', b'n', 255]));
         let ttl = Duration::from_secs([60, 300, 1000][pair.draw(3) as usize]);
-        let ballot = VoteRequest {
+        let vote_request = VoteRequest {
             resource: resource.clone(),
-            owner: who,
+            owner: owner_token,
             attempt,
             ttl,
             proposal: FencingToken::new(proposal).expect("a number"),
@@ -87,53 +89,53 @@ async fn the_scripts_and_the_rule_agree() {
         let verb = pair.random >> 40 & 7;
         let (theirs, ours) = match verb {
             0..=2 => (
-                gist(&redis.vote(&ballot).await.expect("votes")),
-                gist(&memory.vote(&ballot).await.expect("votes")),
+                without_time(&redis.vote(&vote_request).await.expect("votes")),
+                without_time(&memory.vote(&vote_request).await.expect("votes")),
             ),
             3 => (
-                gist(&redis.claim(&ballot).await.expect("claims")),
-                gist(&memory.claim(&ballot).await.expect("claims")),
+                without_time(&redis.claim(&vote_request).await.expect("claims")),
+                without_time(&memory.claim(&vote_request).await.expect("claims")),
             ),
             4 => (
-                gist(&redis.join(&ballot).await.expect("joins")),
-                gist(&memory.join(&ballot).await.expect("joins")),
+                without_time(&redis.join(&vote_request).await.expect("joins")),
+                without_time(&memory.join(&vote_request).await.expect("joins")),
             ),
             5 | 6 => {
                 let attempt = (verb == 5).then_some(attempt);
                 let tombstone =
                     (proposal.is_multiple_of(3) && step % 7 == 0).then_some(Duration::from_millis(1));
-                let undo = UndoRequest { resource, owner: who, attempt, tombstone };
-                let there = |was: bool| (format!("undone {was}"), None);
+                let undo = UndoRequest { resource, owner: owner_token, attempt, tombstone };
+                let undone = |was: bool| (format!("undone {was}"), None);
                 let both = (
-                    there(redis.undo(&undo).await.expect("undoes")),
-                    there(memory.undo(&undo).await.expect("undoes")),
+                    undone(redis.undo(&undo).await.expect("undoes")),
+                    undone(memory.undo(&undo).await.expect("undoes")),
                 );
                 if tombstone.is_some() {
-                    tokio::time::sleep(Duration::from_millis(3)).await; // the tombstone ends on both
+                    tokio::time::sleep(Duration::from_millis(3)).await; // the tombstone expires on both
                 }
                 both
             }
             _ => {
-                let mut held = RenewRequest::new(ClaimRef { resource, owner: who }, ttl);
+                let mut held = RenewRequest::new(ClaimRef { resource, owner: owner_token }, ttl);
                 held.note = note;
-                let told = |answer: leasehold::Result<NodeRenewal>| match answer.expect("renews") {
+                let outcome = |answer: leasehold::Result<NodeRenewal>| match answer.expect("renews") {
                     NodeRenewal::Renewed { number, .. } => ("kept".to_owned(), Some(number)),
                     other => (format!("{other:?}"), None),
                 };
                 let batch = [held];
-                (told(redis.renew(&batch).await.remove(0)), told(memory.renew(&batch).await.remove(0)))
+                (outcome(redis.renew(&batch).await.remove(0)), outcome(memory.renew(&batch).await.remove(0)))
             }
         };
-        assert_eq!(theirs, ours, "step {step}, verb {verb}: {ballot:?}");
+        assert_eq!(theirs, ours, "step {step}, verb {verb}: {vote_request:?}");
         seen.insert(theirs.0.split(' ').next().unwrap_or_default().to_owned());
         for resource in &resources {
             let (theirs, ours) = (pair.redis.look(resource).await, pair.memory.look(resource).await);
             let (theirs, ours) = (theirs.expect("looks"), ours.expect("looks"));
-            assert_eq!(theirs.last, ours.last, "step {step}, verb {verb}: {ballot:?}");
-            let gist = |view: leasehold_core::quorum_node::NodeView| {
+            assert_eq!(theirs.last, ours.last, "step {step}, verb {verb}: {vote_request:?}");
+            let without_time = |view: leasehold_core::quorum_node::NodeView| {
                 view.held.map(|(by, it)| (by.token, by.note, by.holder, it))
             };
-            assert_eq!(gist(theirs), gist(ours), "step {step}, verb {verb}");
+            assert_eq!(without_time(theirs), without_time(ours), "step {step}, verb {verb}");
         }
     }
     for word in ["yours", "held", "Free", "Far", "TooLong", "undone", "kept", "Gone"] {
@@ -142,15 +144,15 @@ async fn the_scripts_and_the_rule_agree() {
 }
 
 #[tokio::test]
-async fn a_tombstone_and_a_missing_mark_are_seen_by_both() {
+async fn redis_and_the_model_respect_a_tombstone_and_a_missing_mark() {
     let nodes = RedisNodes::long_lived(3, GATE);
     let pair = Pair::new(&nodes).await;
-    let resource: Resource = "report/42".parse().expect("a name");
+    let resource: Resource = "report/42".parse().expect("a valid name");
     let now = FencingToken::new(System::current().wall().as_micros()).expect("a number");
-    let (who, holder) = (owner(), Arc::new(Holder::new("h", 1, "")));
-    let ballot = VoteRequest {
+    let (owner_token, holder) = (owner(), Arc::new(Holder::new("h", 1, "")));
+    let vote_request = VoteRequest {
         resource: resource.clone(),
-        owner: who,
+        owner: owner_token,
         attempt: AttemptId(1),
         ttl: Duration::from_secs(60),
         proposal: now,
@@ -159,14 +161,14 @@ async fn a_tombstone_and_a_missing_mark_are_seen_by_both() {
     };
     let undo = UndoRequest {
         resource,
-        owner: who,
+        owner: owner_token,
         attempt: Some(AttemptId(1)),
         tombstone: Some(Duration::from_secs(60)),
     };
     for node in [&*pair.redis, &pair.memory as &dyn QuorumNode] {
         assert!(!node.undo(&undo).await.expect("undoes"));
-        assert_eq!(node.vote(&ballot).await.expect("votes").choice, VoteOutcome::Cancelled);
-        let again = VoteRequest { attempt: AttemptId(2), ..ballot.clone() };
+        assert_eq!(node.vote(&vote_request).await.expect("votes").choice, VoteOutcome::Cancelled);
+        let again = VoteRequest { attempt: AttemptId(2), ..vote_request.clone() };
         assert!(matches!(node.vote(&again).await.expect("votes").choice, VoteOutcome::Yours { .. }));
         node.undo(&UndoRequest { attempt: None, ..undo.clone() }).await.expect("undoes");
         assert_eq!(node.vote(&again).await.expect("votes").choice, VoteOutcome::Cancelled);
@@ -174,6 +176,6 @@ async fn a_tombstone_and_a_missing_mark_are_seen_by_both() {
     pair.memory.forget();
     nodes.servers[0].command(&["FLUSHALL"]);
     for node in [&*pair.redis, &pair.memory as &dyn QuorumNode] {
-        assert_eq!(node.vote(&ballot).await.expect("votes").choice, VoteOutcome::NoVote);
+        assert_eq!(node.vote(&vote_request).await.expect("votes").choice, VoteOutcome::NoVote);
     }
 }

@@ -1,4 +1,4 @@
-//! Grants that replicas must have before they are given.
+//! Grants and renewals that replicas acknowledge (`replicas=`).
 #![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
 
 mod common;
@@ -24,7 +24,7 @@ async fn a_grant_says_how_many_replicas_have_it() {
 }
 
 #[tokio::test]
-async fn with_too_few_it_is_given_up_again_and_the_error_says_so() {
+async fn a_grant_with_too_few_acknowledgements_is_released_and_the_error_says_so() {
     let servers = Replication::without_sentinels(2);
     let url = |policy: &str| format!("{}?replica_timeout=1s&replicas={policy}", servers.servers[0].url());
     let (both, most) = (open(&url("2")).await, open(&url("majority")).await);
@@ -34,7 +34,7 @@ async fn with_too_few_it_is_given_up_again_and_the_error_says_so() {
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::None));
     assert!(error.to_string().contains("1 replicas acknowledged in time, 2 were asked for"), "{error}");
     assert_eq!(servers.servers[0].command(&["EXISTS", OWNER]), "0");
-    // The primary and one of two are a majority.
+    // The primary and one of two replicas are a majority.
     let theirs = claim(&report(), LONG);
     assert!(granted(&most, &theirs).await.acks >= Some(1));
 
@@ -44,9 +44,9 @@ async fn with_too_few_it_is_given_up_again_and_the_error_says_so() {
     assert_eq!(
         (error.kind(), error.effect()),
         (ErrorKind::Unavailable, Effect::Unknown),
-        "it does not count"
+        "the renewal does not count"
     );
-    // Nor does asking again, on a connection that has written nothing before.
+    // Asking again on a new connection, where the script writes nothing, does not count either.
     let again = open(&url("majority")).await;
     let error = again.acquire(&theirs).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");

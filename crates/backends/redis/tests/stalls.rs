@@ -1,4 +1,4 @@
-//! A server that stalls: what waits in line keeps its order.
+//! A server that stalls: waiters keep their order.
 #![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -13,20 +13,21 @@ use common::{LONG, claim, client, eventually, granted, in_time, open, report};
 use leasehold::{Backend as _, Handover, Query};
 use leasehold_testkit::servers::RedisServer;
 
-/// So long that several requests go unanswered, and shorter than a place lasts.
+/// Long enough that several requests get no reply, and shorter than a place ttl.
 const STALL: Duration = Duration::from_millis(3_500);
-/// So long that every waiter has an answer again, and has renewed its place.
+/// Long enough that every waiter gets replies again and renews its place.
 const CALM: Duration = Duration::from_millis(2_500);
 /// Shorter than a stall.
 const TTL: Duration = Duration::from_millis(800);
 const WAITERS: usize = 5;
 
-/// Each stall leaves the waiters with requests that were not answered. During the last one the holder's lease ends: the
-/// server executes such a request of the first waiter when it goes on, and the grant lasts no longer than the ttl.
+/// Each stall leaves the waiters with requests without a reply. During the last stall the lease of the holder
+/// expires: when the server continues, it executes such a request of the first waiter, and that grant lasts
+/// no longer than the ttl.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_turn_that_comes_during_a_stall_is_taken_and_the_order_stays() {
+async fn waiters_keep_their_order_through_stalls() {
     let server = RedisServer::start();
-    // The connections outlast the stalls, so that what was sent is executed in its order.
+    // The connections outlast the stalls, so that requests are executed in the order in which they were sent.
     let url = format!("{}?timeout=10s", server.url());
     let holder = open(&url).await;
     let ours = claim(&report(), LONG);
@@ -42,7 +43,7 @@ async fn a_turn_that_comes_during_a_stall_is_taken_and_the_order_stays() {
             order.lock().unwrap().push(number);
             lease.release().await.unwrap();
         }));
-        eventually("it stands in line", || async {
+        eventually("the waiter is queued", || async {
             let page = holder.inspect(&Query::One(report())).await.unwrap();
             page.into_snapshots()[0].queue_length as usize == number + 1
         })
@@ -61,7 +62,7 @@ async fn a_turn_that_comes_during_a_stall_is_taken_and_the_order_stays() {
     tokio::time::sleep(STALL).await;
     server.thaw();
     for waiter in waiters {
-        in_time("a turn", waiter).await.unwrap();
+        in_time("a grant", waiter).await.unwrap();
     }
     assert_eq!(*order.lock().unwrap(), [0, 1, 2, 3, 4]);
 }

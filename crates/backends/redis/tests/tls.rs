@@ -1,4 +1,5 @@
-//! TLS: a real handshake, certificates that are refused, and certificates that change under way.
+//! TLS: a real handshake, certificates that are refused, and certificates that change while clients are
+//! connected.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "tests on real servers run in real time")]
 
 #[path = "common/authority.rs"]
@@ -8,31 +9,31 @@ mod common;
 use std::{sync::Arc, time::Duration};
 
 use authority::Authority;
-use common::{LONG, PATIENCE, claim, client, eventually, granted, in_time, open, release, renew, report};
+use common::{LONG, TIMEOUT, claim, client, eventually, granted, in_time, open, release, renew, report};
 use leasehold::{Backend, Effect, Error, ErrorKind, Released, Renewal, System};
 use leasehold_redis::{Config, Redis};
 use leasehold_testkit::servers::{RedisServer, TlsFiles};
 
-/// A server that speaks TLS.
-struct Server(RedisServer);
+/// A server with TLS.
+struct TlsServer(RedisServer);
 
-impl Server {
-    fn start(shows: &TlsFiles) -> Server {
-        Server(RedisServer::with_tls(shows, &[]))
+impl TlsServer {
+    fn start(files: &TlsFiles) -> TlsServer {
+        TlsServer(RedisServer::with_tls(files, &[]))
     }
 
     fn url(&self, host: &str, trusts: &Authority) -> String {
-        format!("rediss://{host}:{}/?{}", self.0.tls_port(), trusts.option())
+        format!("rediss://{host}:{}/?{}", self.0.tls_port(), trusts.url_option())
     }
 
-    /// Shows another certificate from now on.
-    fn show(&self, files: &TlsFiles) {
+    /// Replaces the certificate of the server.
+    fn set_certificate(&self, files: &TlsFiles) {
         let (file, key) = (files.certificate.to_str().unwrap(), files.key.to_str().unwrap());
         let changed = self.0.command(&["CONFIG", "SET", "tls-cert-file", file, "tls-key-file", key]);
         assert_eq!(changed, "OK");
     }
 
-    fn hang_up(&self) {
+    fn close_connections(&self) {
         self.0.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
         self.0.command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     }
@@ -46,9 +47,9 @@ async fn refused(url: &str) -> Error {
 }
 
 #[tokio::test]
-async fn everything_travels_by_tls_and_wake_ups_do_too() {
+async fn requests_and_wake_ups_use_tls() {
     let authority = Authority::new();
-    let server = Server::start(&authority.good());
+    let server = TlsServer::start(&authority.good());
     for host in ["localhost", "127.0.0.1"] {
         let redis = open(&server.url(host, &authority)).await;
         let ours = claim(&report(), LONG);
@@ -59,10 +60,10 @@ async fn everything_travels_by_tls_and_wake_ups_do_too() {
     let url = server.url("localhost", &authority);
     let (first, second) = (client(&url).await, client(&url).await);
     let held = first.lease("report", "42").ttl(LONG).acquire().await.unwrap();
-    let next = tokio::spawn(second.lease("report", "42").ttl(LONG).wait(PATIENCE).acquire());
-    eventually("the other one waits, and listens", || async {
-        let line = first.look("report", "42").await.unwrap().queue_length;
-        line == 1 && !server.0.command(&["CLIENT", "LIST", "TYPE", "pubsub"]).is_empty()
+    let next = tokio::spawn(second.lease("report", "42").ttl(LONG).wait(TIMEOUT).acquire());
+    eventually("the second client waits, and is subscribed", || async {
+        let queue_length = first.look("report", "42").await.unwrap().queue_length;
+        queue_length == 1 && !server.0.command(&["CLIENT", "LIST", "TYPE", "pubsub"]).is_empty()
     })
     .await;
     held.release().await.unwrap();
@@ -70,9 +71,9 @@ async fn everything_travels_by_tls_and_wake_ups_do_too() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_to_be_trusted_is_refused_and_the_error_says_why() {
+async fn an_untrusted_server_is_refused_and_the_error_says_why() {
     let (authority, other) = (Authority::new(), Authority::new());
-    let server = Server::start(&authority.good());
+    let server = TlsServer::start(&authority.good());
     let expects = async |url: &str, word: &str| {
         let error = refused(url).await;
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
@@ -84,15 +85,15 @@ async fn a_server_that_is_not_to_be_trusted_is_refused_and_the_error_says_why() 
     expects(&plain, "answers without TLS").await;
     let plain = format!("redis://localhost:{}/", server.0.tls_port());
     expects(&plain, "if it wants TLS").await;
-    server.show(&authority.sign("elsewhere", "DNS:cache.internal,IP:10.0.0.7", 2));
+    server.set_certificate(&authority.sign("elsewhere", "DNS:cache.internal,IP:10.0.0.7", 2));
     expects(&server.url("localhost", &authority), "not for localhost, only for cache.internal, 10.0.0.7")
         .await;
-    server.show(&authority.sign("old", "DNS:localhost", -1));
+    server.set_certificate(&authority.sign("old", "DNS:localhost", -1));
     expects(&server.url("localhost", &authority), "has expired").await;
 }
 
 #[tokio::test]
-async fn a_file_of_certificates_that_is_none_is_named() {
+async fn an_unusable_certificate_file_is_named() {
     let authority = Authority::new();
     let empty = authority.path("empty.pem");
     std::fs::write(&empty, "nothing").unwrap();
@@ -106,47 +107,47 @@ async fn a_file_of_certificates_that_is_none_is_named() {
 #[tokio::test]
 async fn a_server_that_wants_a_certificate_of_the_client_is_shown_one() {
     let (authority, other) = (Authority::new(), Authority::new());
-    let server = Server::start(&authority.good());
+    let server = TlsServer::start(&authority.good());
     server.0.command(&["CONFIG", "SET", "tls-auth-clients", "yes"]);
     let url = server.url("localhost", &authority);
     let error = refused(&url).await;
     assert!(error.to_string().contains("wants a certificate of the client"), "{error}");
 
-    let showing = |files: &TlsFiles, key: &TlsFiles| {
+    let with_certificate = |files: &TlsFiles, key: &TlsFiles| {
         format!("{url}&cert_file={}&key_file={}", files.certificate.display(), key.key.display())
     };
     let ours = authority.sign("client", "DNS:client.internal", 2);
-    let redis = open(&showing(&ours, &ours)).await;
+    let redis = open(&with_certificate(&ours, &ours)).await;
     granted(&redis, &claim(&report(), LONG)).await;
 
-    let strange = other.good();
-    let error = refused(&showing(&strange, &strange)).await;
+    let foreign = other.good();
+    let error = refused(&with_certificate(&foreign, &foreign)).await;
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    let error = refused(&showing(&ours, &strange)).await;
-    assert_eq!(error.kind(), ErrorKind::Invalid, "they do not belong together: {error}");
+    let error = refused(&with_certificate(&ours, &foreign)).await;
+    assert_eq!(error.kind(), ErrorKind::Invalid, "the key does not fit the certificate: {error}");
 }
 
 #[tokio::test]
-async fn a_certificate_that_expires_harms_only_new_connections_and_a_new_one_heals() {
+async fn an_expired_certificate_affects_new_connections_only_until_it_is_replaced() {
     let authority = Authority::new();
     let (good, old) = (authority.good(), authority.sign("old", "DNS:localhost", -1));
-    let server = Server::start(&good);
+    let server = TlsServer::start(&good);
     let url = server.url("localhost", &authority);
     let (redis, leases) = (open(&url).await, client(&url).await);
     let ours = claim(&report(), LONG);
     granted(&redis, &ours).await;
     let short = leases.lease("report", "43").ttl(Duration::from_secs(4)).acquire().await.unwrap();
 
-    server.show(&old);
+    server.set_certificate(&old);
     assert!(
         matches!(renew(&redis, ours.reference(), LONG).await, Renewal::Renewed(_)),
-        "what stands goes on"
+        "an open connection keeps working"
     );
 
-    server.hang_up();
-    // The first request may still be on its way when the server hangs up; those after it need a new connection.
+    server.close_connections();
+    // The first request may still use the old connection; the next ones need a new one.
     eventually("the certificate is refused", || async {
-        let error = redis.acquire(&ours).await.expect_err("the server shows an old certificate");
+        let error = redis.acquire(&ours).await.expect_err("the certificate of the server has expired");
         assert_eq!(error.kind(), ErrorKind::Unavailable, "it may pass: {error}");
         error.effect() == Effect::None && error.to_string().contains("has expired")
     })
@@ -154,12 +155,12 @@ async fn a_certificate_that_expires_harms_only_new_connections_and_a_new_one_hea
     in_time("the loss", short.ended()).await;
     assert!(short.check().is_err());
 
-    server.show(&good);
+    server.set_certificate(&good);
     eventually("an answer", || async { redis.acquire(&ours).await.is_ok() }).await;
     assert!(
         matches!(renew(&redis, ours.reference(), LONG).await, Renewal::Renewed(_)),
-        "it was kept all the while"
+        "it was renewed all the time"
     );
-    let again = in_time("a grant", leases.lease("report", "43").wait(PATIENCE).acquire()).await.unwrap();
+    let again = in_time("a grant", leases.lease("report", "43").wait(TIMEOUT).acquire()).await.unwrap();
     assert!(again.token() > short.token());
 }

@@ -1,4 +1,4 @@
-//! Tokens never go back: whatever is lost, flushed, restarted or failed over.
+//! Tokens never go back after a flush, a restart, a failover or lost keys; and every key has an expiry.
 #![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
 
 mod common;
@@ -12,7 +12,7 @@ use leasehold_testkit::servers::{RedisServer, Replication};
 const FENCE: &str = "lock:v1:{report/42}:fence";
 
 #[tokio::test]
-async fn after_flushall() {
+async fn tokens_grow_after_flushall() {
     let server = RedisServer::start();
     let redis = open(&server.url()).await;
     let before = token_of(&redis, &report()).await;
@@ -21,7 +21,7 @@ async fn after_flushall() {
 }
 
 #[tokio::test]
-async fn after_a_restart_without_data() {
+async fn tokens_grow_after_a_restart_without_data() {
     let server = RedisServer::start();
     let redis = open(&server.url()).await;
     let before = granted(&redis, &claim(&report(), LONG)).await.token;
@@ -36,7 +36,7 @@ async fn after_a_restart_without_data() {
 }
 
 #[tokio::test]
-async fn after_a_restart_with_its_data_the_holder_goes_on() {
+async fn after_a_restart_with_its_data_the_holder_keeps_its_grant() {
     let server = RedisServer::with(&["--appendonly", "yes", "--appendfsync", "always"]);
     let redis = open(&server.url()).await;
     let ours = claim(&report(), LONG);
@@ -45,15 +45,15 @@ async fn after_a_restart_with_its_data_the_holder_goes_on() {
     server.run_again();
     eventually("an answer", || async { redis.acquire(&ours).await.is_ok() }).await;
     let again = granted(&redis, &ours).await;
-    assert_eq!(again.token, before.token, "it is the same grant");
+    assert_eq!(again.token, before.token, "the same grant");
     assert!(again.remaining <= before.remaining);
 }
 
 #[tokio::test]
-async fn after_failover_to_a_replica_that_has_seen_nothing() {
+async fn tokens_grow_after_a_failover_to_a_replica_without_data() {
     let servers = Replication::without_sentinels(1);
     let (primary, replica) = (&servers.servers[0], &servers.servers[1]);
-    // A replica that follows no longer, and knows of nothing.
+    // A replica that no longer follows the primary, and has no data.
     replica.command(&["REPLICAOF", "NO", "ONE"]);
     replica.command(&["FLUSHALL"]);
     let before = token_of(&open(&primary.url()).await, &report()).await;
@@ -62,12 +62,12 @@ async fn after_failover_to_a_replica_that_has_seen_nothing() {
 }
 
 #[tokio::test]
-async fn although_the_fence_key_has_a_ttl_and_goes() {
+async fn tokens_grow_although_the_fence_key_is_gone() {
     let server = RedisServer::start();
     let redis = open(&server.url()).await;
     let before = token_of(&redis, &report()).await;
     let left: u64 = server.command(&["PTTL", FENCE]).parse().unwrap();
-    assert!(left > 3_600_000, "it stays for hours: {left} ms");
+    assert!(left > 3_600_000, "the fence is kept for hours: {left} ms");
     server.command(&["DEL", FENCE]);
     assert!(token_of(&redis, &report()).await > before);
 }
@@ -98,9 +98,9 @@ async fn and_every_key_has_a_ttl() {
     }
 }
 
-/// The order to resize puts something beside the lease, and the next one is the first to write it down.
+/// A resize marks the holder as having extras; the request to finish is the first extra that is written.
 #[tokio::test]
-async fn what_is_asked_of_a_holder_after_a_resize_has_a_ttl() {
+async fn a_request_to_finish_after_a_resize_has_an_expiry() {
     let server = RedisServer::start();
     let redis = open(&server.url()).await;
     granted(&redis, &claim(&report(), LONG)).await;
@@ -115,7 +115,7 @@ async fn what_is_asked_of_a_holder_after_a_resize_has_a_ttl() {
 }
 
 #[tokio::test]
-async fn a_floor_is_passed_and_an_absurd_one_refused() {
+async fn a_token_is_above_the_floor_and_a_floor_far_in_the_future_is_refused() {
     let server = RedisServer::start();
     let redis = open(&server.url()).await;
     let now = token_of(&redis, &report()).await;
@@ -123,18 +123,19 @@ async fn a_floor_is_passed_and_an_absurd_one_refused() {
     let ours = claim(&report(), LONG).above(floor);
     assert!(granted(&redis, &ours).await.token > floor);
     common::release(&redis, &ours).await;
-    assert!(token_of(&redis, &report()).await > floor, "and the next one is above it too");
+    assert!(token_of(&redis, &report()).await > floor, "the next token is above the floor too");
     let left: u64 = server.command(&["PTTL", FENCE]).parse().unwrap();
-    assert!(left > 2 * 3_600_000, "it stays longer than the clock needs to get there: {left} ms");
-    let absurd = FencingToken::new((1 << 53) - 2).unwrap();
-    let error = redis.acquire(&claim(&"report/43".parse().unwrap(), LONG).above(absurd)).await.unwrap_err();
+    assert!(left > 2 * 3_600_000, "the fence is kept until the clock has reached it: {left} ms");
+    let far_ahead = FencingToken::new((1 << 53) - 2).unwrap();
+    let error =
+        redis.acquire(&claim(&"report/43".parse().unwrap(), LONG).above(far_ahead)).await.unwrap_err();
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Invalid, Effect::None));
     assert_eq!(server.command(&["KEYS", "*43*"]), "");
 }
 
-/// The clock of the server was set back by years: what its clients have seen is no reason to refuse them.
+/// The clock of the server was set back by years: clients that have seen its tokens are not refused.
 #[tokio::test]
-async fn a_floor_that_the_server_gave_out_itself_is_not_refused() {
+async fn a_floor_that_the_server_itself_granted_is_not_refused() {
     let server = RedisServer::start();
     let redis = open(&server.url()).await;
     let now = token_of(&redis, &report()).await;
@@ -150,7 +151,7 @@ async fn a_floor_that_the_server_gave_out_itself_is_not_refused() {
 }
 
 #[tokio::test]
-async fn a_key_that_would_never_end_is_found_ours_and_others() {
+async fn keys_without_expiry_are_found_those_of_leasehold_and_foreign_ones() {
     let server = RedisServer::start();
     let redis = open(&server.url()).await;
     granted(&redis, &claim(&report(), LONG)).await;
@@ -159,15 +160,15 @@ async fn a_key_that_would_never_end_is_found_ours_and_others() {
         other => panic!("{other:?}"),
     };
     let ours = || leasehold::Query::Leaks(leasehold::Listing::default());
-    let theirs =
+    let foreign =
         || leasehold::Query::Foreign { pattern: "lock:*".to_owned(), listing: leasehold::Listing::default() };
-    assert!(leaks(ours()).await.is_empty() && leaks(theirs()).await.is_empty());
+    assert!(leaks(ours()).await.is_empty() && leaks(foreign()).await.is_empty());
     server.command(&["PERSIST", "lock:v1:{report/42}:owner"]);
     server.command(&["SET", "lock:order:1001", "uuid"]);
     server.command(&["SET", "lock:order:1002", "uuid", "PX", "60000"]);
     let found = leaks(ours()).await;
     assert_eq!((found.len(), found[0].key.as_str()), (1, "lock:v1:{report/42}:owner"));
-    let found = leaks(theirs()).await;
+    let found = leaks(foreign()).await;
     assert_eq!(
         (found.len(), found[0].key.as_str(), found[0].form.as_str()),
         (1, "lock:order:1001", "string")

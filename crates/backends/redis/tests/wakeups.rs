@@ -1,11 +1,11 @@
-//! Wake-ups: who is woken, who is not, and what becomes of them when the subscription dies.
+//! Wake-ups: which waiters are woken, and what happens when the subscription is lost.
 #![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
 
 mod common;
 
 use std::{sync::Arc, time::Duration};
 
-use common::{LONG, PATIENCE, claim, client, eventually, granted, in_time, open, release, report};
+use common::{LONG, TIMEOUT, claim, client, eventually, granted, in_time, open, release, report};
 use leasehold::{Backend, Blocked, Claim, Verdict};
 use leasehold_redis::Redis;
 use leasehold_testkit::servers::RedisServer;
@@ -13,13 +13,13 @@ use leasehold_testkit::servers::RedisServer;
 async fn queued(redis: &Redis, claim: &Claim) -> Blocked {
     match redis.acquire(claim).await {
         Ok(Verdict::Blocked(blocked)) => blocked,
-        other => panic!("a place was due, not {other:?}"),
+        other => panic!("expected a place in the queue, got {other:?}"),
     }
 }
 
 fn wait(redis: &Arc<Redis>, claim: &Claim, blocked: &Blocked) -> tokio::task::JoinHandle<()> {
     let (redis, claim, cursor) = (Arc::clone(redis), claim.reference(), blocked.cursor);
-    tokio::spawn(async move { redis.wait(&claim, &cursor, LONG).await.expect("wait answers") })
+    tokio::spawn(async move { redis.wait(&claim, &cursor, LONG).await.expect("wait succeeds") })
 }
 
 async fn subscribers(server: &RedisServer) -> usize {
@@ -27,12 +27,12 @@ async fn subscribers(server: &RedisServer) -> usize {
 }
 
 #[tokio::test]
-async fn a_release_wakes_the_claim_that_can_move_and_no_other() {
+async fn a_release_wakes_the_waiter_that_can_be_granted_and_no_other() {
     let server = RedisServer::start();
     let redis = Arc::new(open(&server.url()).await);
     let ours = claim(&report(), LONG);
     granted(&*redis, &ours).await;
-    let line: Vec<_> = (0..3)
+    let queue: Vec<_> = (0..3)
         .map(|_| {
             let mut c = claim(&report(), LONG).queued();
             c.place_ttl = LONG;
@@ -40,7 +40,7 @@ async fn a_release_wakes_the_claim_that_can_move_and_no_other() {
         })
         .collect();
     let mut waits = Vec::new();
-    for claim in &line {
+    for claim in &queue {
         let blocked = queued(&redis, claim).await;
         waits.push(wait(&redis, claim, &blocked));
     }
@@ -48,10 +48,10 @@ async fn a_release_wakes_the_claim_that_can_move_and_no_other() {
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert!(waits.iter().all(|wait| !wait.is_finished()));
     release(&*redis, &ours).await;
-    in_time("the first one's wake-up", &mut waits[0]).await.unwrap();
+    in_time("the wake-up of the first waiter", &mut waits[0]).await.unwrap();
     tokio::time::sleep(Duration::from_millis(300)).await;
-    assert!(!waits[1].is_finished() && !waits[2].is_finished(), "they cannot move yet");
-    granted(&*redis, &line[0]).await;
+    assert!(!waits[1].is_finished() && !waits[2].is_finished(), "they cannot be granted yet");
+    granted(&*redis, &queue[0]).await;
 }
 
 #[tokio::test]
@@ -95,7 +95,7 @@ async fn all_waiters_ask_again_after_the_subscription_was_lost() {
     tokio::time::sleep(Duration::from_millis(200)).await;
     server.command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     in_time("the wake-up", woken).await.unwrap();
-    // And from then on it hears again.
+    // The next subscription delivers wake-ups again.
     let blocked = queued(&redis, &waiting).await;
     let woken = wait(&redis, &waiting, &blocked);
     eventually("the subscription", || async { subscribers(&server).await == 1 }).await;
@@ -108,17 +108,17 @@ async fn all_waiters_ask_again_after_the_subscription_was_lost() {
 }
 
 #[tokio::test]
-async fn the_expiry_of_a_dead_holder_lets_the_next_one_in() {
+async fn a_waiter_is_granted_when_the_lease_of_a_dead_holder_expires() {
     let server = RedisServer::start();
     let dead = open(&server.url()).await;
     granted(&dead, &claim(&report(), Duration::from_secs(2))).await;
     let client = client(&server.url()).await;
-    let lease = client.lease("report", "42").wait(PATIENCE).acquire();
+    let lease = client.lease("report", "42").wait(TIMEOUT).acquire();
     in_time("the grant", lease).await.unwrap().release().await.unwrap();
 }
 
 #[tokio::test]
-async fn a_dead_head_of_the_line_costs_its_place_ttl() {
+async fn a_dead_head_of_the_queue_costs_its_place_ttl() {
     let server = RedisServer::start();
     let dead = open(&server.url()).await;
     let ours = claim(&report(), LONG);
@@ -127,14 +127,14 @@ async fn a_dead_head_of_the_line_costs_its_place_ttl() {
     waiting.place_ttl = Duration::from_secs(2);
     queued(&dead, &waiting).await;
     let client = client(&server.url()).await;
-    let next = tokio::spawn(client.lease("report", "42").wait(PATIENCE).acquire());
+    let next = tokio::spawn(client.lease("report", "42").wait(TIMEOUT).acquire());
     tokio::time::sleep(Duration::from_millis(300)).await;
     release(&dead, &ours).await;
     in_time("the grant", next).await.unwrap().unwrap().release().await.unwrap();
 }
 
 #[tokio::test]
-async fn a_hand_over_takes_as_many_commands_with_ten_as_with_two_thousand_waiters() {
+async fn passing_the_lease_on_takes_as_many_commands_with_ten_as_with_two_thousand_waiters() {
     let server = RedisServer::start();
     let redis = open(&server.url()).await;
     let commands = |server: &RedisServer| -> u64 {
@@ -143,21 +143,21 @@ async fn a_hand_over_takes_as_many_commands_with_ten_as_with_two_thousand_waiter
         line.split(':').nth(1).unwrap().trim().parse().unwrap()
     };
     let mut costs = Vec::new();
-    let mut line: std::collections::VecDeque<Claim> = std::collections::VecDeque::new();
+    let mut queue: std::collections::VecDeque<Claim> = std::collections::VecDeque::new();
     let mut holder = claim(&report(), LONG);
     granted(&redis, &holder).await;
     for length in [10, 2000] {
-        while line.len() < length {
+        while queue.len() < length {
             let mut waiting = claim(&report(), LONG).queued();
             waiting.place_ttl = LONG;
             queued(&redis, &waiting).await;
-            line.push_back(waiting);
+            queue.push_back(waiting);
         }
         let before = commands(&server);
         release(&redis, &holder).await;
-        holder = line.pop_front().unwrap();
+        holder = queue.pop_front().unwrap();
         granted(&redis, &holder).await;
         costs.push(commands(&server) - before);
     }
-    assert!(costs[1] <= costs[0] + 1, "commands on the server for a hand-over: {costs:?}");
+    assert!(costs[1] <= costs[0] + 1, "commands on the server for passing the lease on: {costs:?}");
 }

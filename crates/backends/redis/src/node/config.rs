@@ -1,4 +1,4 @@
-//! From a URL to the nodes of a quorum.
+//! [`Nodes`]: from a `redlock://` URL to the nodes of a quorum.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -29,7 +29,7 @@ pub struct Nodes {
     gate: Duration,
 }
 
-const SHAPE: &str = "write redlock://h1:port,h2:port,h3:port, all servers of the set";
+const URL_FORM: &str = "write redlock://h1:port,h2:port,h3:port, all servers of the set";
 
 impl Nodes {
     /// Reads a URL: `redlock://[user[:password]@]h1[:port],h2[:port],h3…[/database][?option=value&…]`.
@@ -38,12 +38,13 @@ impl Nodes {
     ///
     /// | option | values | default |
     /// |---|---|---|
-    /// | `uptime_gate` | how long a node that may have forgotten has no vote; no ttl is longer: `30s`, `10m`, `1h` | `10m` |
+    /// | `uptime_gate` | how long a node has no vote after it may have lost data, and the longest ttl: `30s`, `10m`, `1h` | `10m` |
     ///
     /// # Errors
-    /// `Invalid` if it is not such a URL, or names fewer than three servers; the message does not repeat it.
+    /// `Invalid` if it is not such a URL, or names fewer than three servers. The message does not repeat the
+    /// URL, which may contain a password.
     pub fn parse(url: &str) -> Result<Nodes> {
-        let rest = url.strip_prefix("redlock://").ok_or_else(|| invalid(SHAPE))?;
+        let rest = url.strip_prefix("redlock://").ok_or_else(|| invalid(URL_FORM))?;
         let (rest, options) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) =
             rest.split_once('/').map_or((rest, String::new()), |(a, p)| (a, format!("/{p}")));
@@ -59,7 +60,9 @@ impl Nodes {
                     name @ ("replicas" | "replica_timeout" | "sentinel_user" | "sentinel_password_file"),
                     _,
                 )) => {
-                    return Err(invalid(format!("{name} is not for redlock: every node stands alone")));
+                    return Err(invalid(format!(
+                        "{name} is not an option of redlock://: every node stands alone"
+                    )));
                 }
                 _ => others.push(option),
             }
@@ -69,24 +72,24 @@ impl Nodes {
         let configs: Vec<Config> = hosts.split(',').map(config).collect::<Result<_>>()?;
         if configs.len() < NODES_MIN {
             return Err(invalid(format!(
-                "a quorum of {} is none: name at least {NODES_MIN} servers, better 5",
+                "the URL names {} servers: a quorum needs at least {NODES_MIN}, better 5",
                 configs.len()
             )));
         }
         Ok(Nodes { configs, gate })
     }
 
-    /// How many servers it names.
+    /// How many servers the URL names.
     pub fn len(&self) -> usize {
         self.configs.len()
     }
 
-    /// Whether it names none: never.
+    /// Whether the URL names no server. Never true: [`Nodes::parse`] refuses that.
     pub fn is_empty(&self) -> bool {
         self.configs.is_empty()
     }
 
-    /// For a set that is used for the first time.
+    /// The uptime gate, for a set of nodes that is used for the first time. ADR 0016.
     pub fn gate(&self) -> Duration {
         self.gate
     }
@@ -96,7 +99,7 @@ impl Nodes {
         self.configs.first().and_then(Config::namespace)
     }
 
-    /// The nodes. Each connects when it is first asked.
+    /// The nodes. Each connects at its first call.
     pub fn open(&self, environment: &Arc<dyn Environment>) -> Vec<Arc<dyn QuorumNode>> {
         let node = |config: &Config| RedisNode::new(config.clone(), Arc::clone(environment));
         self.configs.iter().map(|config| Arc::new(node(config)) as _).collect()
@@ -106,7 +109,9 @@ impl Nodes {
 fn gate_of(text: &str) -> Result<Duration> {
     let duration = url::duration("uptime_gate", text)?;
     if duration < GATE_MIN {
-        return Err(invalid(format!("an uptime gate is at least {GATE_MIN:?}: no ttl is longer than it")));
+        return Err(invalid(format!(
+            "uptime_gate must be at least {GATE_MIN:?}: it is also the longest ttl"
+        )));
     }
     Ok(duration)
 }
@@ -134,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_and_not_repeated() {
+    fn an_invalid_url_is_refused_and_not_repeated() {
         let table = [
             ("redis://a,b,c", "redlock://h1"),
             ("redlock://a,b", "at least 3"),

@@ -1,15 +1,19 @@
-//! A Redis server as one node of a quorum.
+//! A Redis server as one node of a quorum, for `redlock://`.
 //!
-//! | module | what it does |
+//! The rules of a node are `NodeModel` in `leasehold_core::quorum_node`; the scripts `node_*.lua` repeat
+//! them, and a test compares both. ADR 0016 says when a node has a vote, ADR 0017 why a vote belongs to an
+//! attempt.
+//!
+//! | module | what it holds |
 //! |---|---|
-//! | [`config`] | from `redlock://h1,h2,h3` to its nodes |
-//! | [`mark`] | how the birth mark is spelled |
-//! | [`reply`] | what the scripts answer |
-//! | [`listen`] | hints that a lock was given back |
+//! | [`config`] | [`Nodes`]: from `redlock://h1,h2,h3` to its nodes |
+//! | [`birth_mark`] | the stored form of the birth mark |
+//! | [`reply`] | reads the replies of the scripts |
+//! | [`listener`] | wake-ups when a lock is given back |
 
+mod birth_mark;
 mod config;
-mod listen;
-mod mark;
+mod listener;
 mod reply;
 
 use std::{
@@ -29,70 +33,74 @@ use leasehold_core::{
 use redis::{Cmd, Value};
 
 use self::{
-    listen::Listener,
-    reply::{holder, renewal, setting, text, time, vote},
+    listener::NodeListener,
+    reply::{read_holder, read_renewal, read_setting, read_text, read_time, read_vote},
 };
 use crate::{
-    backend::{at_least_a_milli, millis},
+    backend::{at_least_one_milli, millis, note_argument},
     config::Config,
-    error::Fault,
+    connection::{Connection, Connections},
+    error::StoreError,
     keys::{BIRTH, Keys, OWNER, REGISTER, pattern, resource_of},
-    link::{Link, Wire},
     reply::Fields,
     script::{NODE_LOOK, NODE_MARK, NODE_RAISE, NODE_RENEW, NODE_UNDO, NODE_VOTE},
-    site,
+    server_info,
 };
 
 pub use config::Nodes;
 
-/// How many keys the server looks at for one step of a walk.
-const STEP: u32 = 1000;
+/// How many keys the server visits for one page of [`RedisNode::walk`](QuorumNode::walk).
+const KEYS_PER_PAGE: u32 = 1000;
+/// The cursor of `SCAN` before the first and after the last step.
+const SCAN_START: &str = "0";
 
-/// A Redis server as one node of a quorum: it votes, and knows nothing of the others.
+/// A Redis server as one node of a quorum: it votes, and knows nothing of the other nodes.
 ///
-/// Connects when it is first asked, and again whenever the connection was lost. [`Nodes`] makes them of a URL.
+/// It connects at the first call, and again after the connection was lost. [`Nodes`] makes the nodes of a
+/// URL.
 pub struct RedisNode {
     name: String,
-    link: Link,
-    listener: Listener,
-    run: Mutex<Option<Known>>,
+    connections: Connections,
+    listener: NodeListener,
+    server_run: Mutex<Option<ServerRun>>,
 }
 
-/// Which run of the server a connection leads to. A restart breaks every connection, so this stays true.
+/// A connection, and the `run_id` of the server that it leads to. A restart of the server breaks every
+/// connection, so the `run_id` of a connection never changes. ADR 0016.
 #[derive(Clone)]
-struct Known {
-    wire: Arc<Wire>,
-    run: Arc<str>,
+struct ServerRun {
+    connection: Arc<Connection>,
+    run_id: Arc<str>,
 }
 
 impl RedisNode {
-    /// The server that the configuration names.
+    /// A node for the server that the configuration names.
     pub fn new(config: Config, environment: Arc<dyn Environment>) -> RedisNode {
         let (host, port) = &config.hosts[0];
         let name = format!("{host}:{port}");
-        let listener = Listener::new(config.clone(), Arc::clone(&environment));
-        RedisNode { name, link: Link::new(config, environment), listener, run: Mutex::new(None) }
+        let listener = NodeListener::new(config.clone(), Arc::clone(&environment));
+        let connections = Connections::new(config, environment);
+        RedisNode { name, connections, listener, server_run: Mutex::new(None) }
     }
 
-    /// The connection, and which run of the server it leads to.
-    async fn wire(&self) -> Result<Known, Fault> {
-        let wire = self.link.wire().await?;
-        let known = self.run.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(known) = known.filter(|known| Arc::ptr_eq(&known.wire, &wire)) {
+    /// The connection, and the `run_id` of its server, which is asked for once for each connection.
+    async fn server_run(&self) -> Result<ServerRun, StoreError> {
+        let connection = self.connections.get().await?;
+        let known = self.server_run.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(known) = known.filter(|known| Arc::ptr_eq(&known.connection, &connection)) {
             return Ok(known);
         }
-        let mut ask = Cmd::new();
-        ask.arg("INFO").arg("server");
-        let answer = site::info(&self.link.send(&wire, &ask).await?);
-        let run = answer.into_iter().find(|(name, _)| name == "run_id").map(|(_, run)| run);
-        let run = run.ok_or_else(|| no_run_id("the server does not say its run_id"))?;
-        let known = Known { wire, run: run.into() };
-        *self.run.lock().unwrap_or_else(PoisonError::into_inner) = Some(known.clone());
-        Ok(known)
+        let mut question = Cmd::new();
+        question.arg("INFO").arg("server");
+        let server = server_info::info_fields(&self.connections.send(&connection, &question).await?);
+        let run_id = server_info::field(&server, "run_id").ok_or_else(no_run_id)?;
+        let server_run = ServerRun { connection, run_id: run_id.into() };
+        *self.server_run.lock().unwrap_or_else(PoisonError::into_inner) = Some(server_run.clone());
+        Ok(server_run)
     }
 
-    async fn ask_health(&self) -> Result<Health, Fault> {
-        let Known { wire, run } = self.wire().await?;
+    async fn try_health(&self) -> Result<Health, StoreError> {
+        let ServerRun { connection, run_id } = self.server_run().await?;
         let command = |words: &[&str]| {
             let mut command = Cmd::new();
             command.arg(words);
@@ -105,164 +113,180 @@ impl RedisNode {
             command(&["CONFIG", "GET", "appendfsync"]),
             command(&["GET", BIRTH]),
         ];
-        let mut answers = self.link.pipe(&wire, &questions).await.into_iter();
-        let mut next =
-            || answers.next().unwrap_or_else(|| Err(Fault::Strange("an answer is missing".to_owned())));
-        let now = time(next()?)?;
-        let server = site::info(&next()?);
-        let uptime = server.iter().find(|(name, _)| name == "uptime_in_seconds");
-        let uptime = uptime.and_then(|(_, seconds)| seconds.parse().ok()).unwrap_or(0);
-        // What the user may not ask is taken for the worse.
-        let durable = setting("appendonly", next()) == Some("yes".to_owned());
-        let durable = setting("appendfsync", next()) == Some("always".to_owned()) && durable;
+        let mut replies = self.connections.send_all(&connection, &questions).await.into_iter();
+        let mut next = || replies.next().unwrap_or_else(|| Err(StoreError::missing_reply()));
+        let now = read_time(next()?)?;
+        let server = server_info::info_fields(&next()?);
+        let uptime = server_info::field(&server, "uptime_in_seconds");
+        let uptime = uptime.and_then(|seconds| seconds.parse().ok()).unwrap_or(0);
+        // If the user may not read a setting, the node counts as not durable, which is the safe assumption.
+        let appends = read_setting("appendonly", next()).as_deref() == Some("yes");
+        let syncs = read_setting("appendfsync", next()).as_deref() == Some("always");
         let mark = match next()? {
             Value::Nil => None,
-            value => Some(mark::parse(&text(value)?).map_err(Fault::Refused)?),
+            value => Some(birth_mark::parse(&read_text(value)?).map_err(StoreError::Translated)?),
         };
-        Ok(Health { run: run.to_string(), now, uptime: Duration::from_secs(uptime), durable, mark })
+        let uptime = Duration::from_secs(uptime);
+        Ok(Health { run: run_id.to_string(), now, uptime, durable: appends && syncs, mark })
     }
 
-    async fn set_mark(
+    async fn try_mark(
         &self,
         expected: Option<&BirthMark>,
         new: &BirthMark,
-    ) -> Result<Option<BirthMark>, Fault> {
-        let wire = self.link.wire().await?;
+    ) -> Result<Option<BirthMark>, StoreError> {
+        let connection = self.connections.get().await?;
         let mut call = NODE_MARK.call(1);
-        call.arg(BIRTH).arg(expected.map(mark::spell).unwrap_or_default()).arg(mark::spell(new));
-        let there = Fields::of(self.link.run(&wire, &NODE_MARK, call).await?)?.text()?;
-        if there.is_empty() { Ok(None) } else { mark::parse(&there).map(Some).map_err(Fault::Refused) }
+        call.arg(BIRTH)
+            .arg(expected.map(birth_mark::format).unwrap_or_default())
+            .arg(birth_mark::format(new));
+        let mark = Fields::of(self.connections.run(&connection, &NODE_MARK, call).await?)?.text()?;
+        if mark.is_empty() {
+            return Ok(None);
+        }
+        birth_mark::parse(&mark).map(Some).map_err(StoreError::Translated)
     }
 
-    async fn ballot(&self, verb: &str, ballot: &VoteRequest) -> Result<Vote, Fault> {
-        let Known { wire, run } = self.wire().await?;
-        let (owner, attempt) = (ballot.owner.reveal(), spell(ballot.attempt));
-        let mut keys = Keys::of(&ballot.resource);
+    /// Calls `scripts/node_vote.lua` for one of its three verbs.
+    async fn try_vote(&self, verb: &str, request: &VoteRequest) -> Result<Vote, StoreError> {
+        let ServerRun { connection, run_id } = self.server_run().await?;
+        let (owner, attempt) = (request.owner.reveal(), format_attempt(request.attempt));
+        let mut keys = Keys::of(&request.resource);
         let mut call = NODE_VOTE.call(5);
         call.arg(keys.owner()).arg(keys.register()).arg(BIRTH);
-        call.arg(keys.grave(&owner)).arg(keys.attempt_grave(&owner, &attempt));
-        call.arg(verb).arg(&owner).arg(&attempt).arg(at_least_a_milli(ballot.ttl)).arg(ballot.proposal.get());
-        call.arg(ballot.holder.to_string()).arg(noted(ballot.note.as_deref()));
-        call.arg(&*run).arg(SKEW_MAX.as_micros().to_string()).arg(millis(RETENTION));
-        vote(Fields::of(self.link.run(&wire, &NODE_VOTE, call).await?)?)
+        call.arg(keys.tombstone(&owner)).arg(keys.attempt_tombstone(&owner, &attempt));
+        call.arg(verb).arg(&owner).arg(&attempt);
+        call.arg(at_least_one_milli(request.ttl)).arg(request.proposal.get());
+        call.arg(request.holder.to_string()).arg(note_argument(request.note.as_deref()));
+        call.arg(&*run_id).arg(SKEW_MAX.as_micros().to_string()).arg(millis(RETENTION));
+        read_vote(Fields::of(self.connections.run(&connection, &NODE_VOTE, call).await?)?)
     }
 
-    async fn take_back(&self, undo: &UndoRequest) -> Result<bool, Fault> {
-        let (owner, attempt) = (undo.owner.reveal(), undo.attempt.map(spell).unwrap_or_default());
+    async fn try_undo(&self, undo: &UndoRequest) -> Result<bool, StoreError> {
+        let (owner, attempt) = (undo.owner.reveal(), undo.attempt.map(format_attempt).unwrap_or_default());
         let mut keys = Keys::of(&undo.resource);
         let mut call = NODE_UNDO.call(2);
         call.arg(keys.owner());
-        call.arg(if attempt.is_empty() { keys.grave(&owner) } else { keys.attempt_grave(&owner, &attempt) });
+        call.arg(if attempt.is_empty() {
+            keys.tombstone(&owner)
+        } else {
+            keys.attempt_tombstone(&owner, &attempt)
+        });
         call.arg(&owner).arg(&attempt);
         match undo.tombstone {
             None => call.arg(-1),
             Some(tombstone) => call.arg(millis(tombstone)),
         };
-        call.arg(keys.news());
-        let wire = self.link.wire().await?;
-        let answer = self.link.run(&wire, &NODE_UNDO, call).await?;
-        Ok(Fields::of(answer)?.int()? == 1)
+        call.arg(keys.change_channel());
+        let connection = self.connections.get().await?;
+        let reply = self.connections.run(&connection, &NODE_UNDO, call).await?;
+        Ok(Fields::of(reply)?.int()? == 1)
     }
 
-    async fn renew_all(&self, held: &[RenewRequest]) -> Result<Vec<Result<NodeRenewal, Fault>>, Fault> {
-        let wire = self.link.wire().await?;
-        let call = |held: &RenewRequest| {
-            let owner = held.owner.reveal();
-            let mut keys = Keys::of(&held.resource);
+    async fn try_renew(
+        &self,
+        requests: &[RenewRequest],
+    ) -> Result<Vec<Result<NodeRenewal, StoreError>>, StoreError> {
+        let connection = self.connections.get().await?;
+        let call = |request: &RenewRequest| {
+            let owner = request.owner.reveal();
+            let mut keys = Keys::of(&request.resource);
             let mut call = NODE_RENEW.call(3);
-            call.arg(keys.owner()).arg(keys.grave(&owner)).arg(BIRTH);
+            call.arg(keys.owner()).arg(keys.tombstone(&owner)).arg(BIRTH);
             call.arg(&owner)
-                .arg(at_least_a_milli(held.ttl))
-                .arg(noted(held.note.as_deref()))
-                .arg(keys.news());
+                .arg(at_least_one_milli(request.ttl))
+                .arg(note_argument(request.note.as_deref()))
+                .arg(keys.change_channel());
             call
         };
-        let answers = self.link.run_all(&wire, &NODE_RENEW, held.iter().map(call).collect()).await;
-        Ok(answers.into_iter().map(|answer| renewal(Fields::of(answer?)?)).collect())
+        let calls = requests.iter().map(call).collect();
+        let replies = self.connections.run_all(&connection, &NODE_RENEW, calls).await;
+        Ok(replies.into_iter().map(|reply| read_renewal(Fields::of(reply?)?)).collect())
     }
 
-    async fn see(&self, resource: &Resource) -> Result<NodeView, Fault> {
-        let wire = self.link.wire().await?;
+    async fn try_look(&self, resource: &Resource) -> Result<NodeView, StoreError> {
+        let connection = self.connections.get().await?;
         let mut keys = Keys::of(resource);
         let mut call = NODE_LOOK.call(2);
         call.arg(keys.owner()).arg(keys.register());
-        let mut fields = Fields::of(self.link.run(&wire, &NODE_LOOK, call).await?)?;
+        let mut fields = Fields::of(self.connections.run(&connection, &NODE_LOOK, call).await?)?;
         let now = WallTime::from_micros(fields.int()?.unsigned_abs());
         let last = fields.maybe_token()?;
-        let held = if fields.is_empty() { None } else { Some(holder(&mut fields)?) };
+        let held = if fields.is_empty() { None } else { Some(read_holder(&mut fields)?) };
         Ok(NodeView { now, held, last })
     }
 
-    async fn step(&self, prefix: &str, after: Option<&str>) -> Result<NodePage, Fault> {
-        let wire = self.link.wire().await?;
+    async fn try_walk(&self, prefix: &str, after: Option<&str>) -> Result<NodePage, StoreError> {
+        let connection = self.connections.get().await?;
         let mut scan = Cmd::new();
         scan.arg("SCAN")
-            .arg(after.unwrap_or("0"))
+            .arg(after.unwrap_or(SCAN_START))
             .arg("MATCH")
             .arg(pattern(prefix, ""))
             .arg("COUNT")
-            .arg(STEP);
-        let mut fields = Fields::of(self.link.send(&wire, &scan).await?)?;
-        let (next, mut keys, mut walk) = (fields.text()?, fields.list()?, NodePage::default());
+            .arg(KEYS_PER_PAGE);
+        let mut fields = Fields::of(self.connections.send(&connection, &scan).await?)?;
+        let (next, mut keys, mut page) = (fields.text()?, fields.list()?, NodePage::default());
         let mut registers = Vec::new();
         while let Some(key) = keys.bytes()? {
             let key = String::from_utf8_lossy(&key).into_owned();
+            // Another program may have written a key with this prefix that names no resource.
             let Some(resource) = resource_of(&key).and_then(|key| Resource::from_key(key).ok()) else {
                 continue;
             };
             if key.ends_with(OWNER) {
-                walk.entries.push(NodeEntry { resource, held: true, last: None });
+                page.entries.push(NodeEntry { resource, held: true, last: None });
             } else if key.ends_with(REGISTER) {
                 registers.push((key, resource));
             }
         }
-        let asks: Vec<Cmd> =
+        let questions: Vec<Cmd> =
             registers.iter().map(|(key, _)| Cmd::new().arg("GET").arg(key).to_owned()).collect();
-        for (answer, (_, resource)) in self.link.pipe(&wire, &asks).await.into_iter().zip(registers) {
-            if let Value::BulkString(value) = answer? {
+        let replies = self.connections.send_all(&connection, &questions).await;
+        for (reply, (_, resource)) in replies.into_iter().zip(registers) {
+            if let Value::BulkString(value) = reply? {
                 let value = String::from_utf8_lossy(&value).into_owned();
                 let last = value.split('|').next().and_then(|number| number.parse().ok());
-                walk.entries.push(NodeEntry { resource, held: false, last });
+                page.entries.push(NodeEntry { resource, held: false, last });
             }
         }
-        walk.next = (next != "0").then_some(next);
-        Ok(walk)
+        page.next = (next != SCAN_START).then_some(next);
+        Ok(page)
     }
 
-    async fn raise_all(&self, registers: &[(Resource, FencingToken)]) -> Result<(), Fault> {
-        let wire = self.link.wire().await?;
+    async fn try_raise(&self, registers: &[(Resource, FencingToken)]) -> Result<(), StoreError> {
+        let connection = self.connections.get().await?;
         let call = |(resource, last): &(Resource, FencingToken)| {
             let mut call = NODE_RAISE.call(1);
             call.arg(Keys::of(resource).register()).arg(last.get()).arg(millis(RETENTION));
             call
         };
-        let answers = self.link.run_all(&wire, &NODE_RAISE, registers.iter().map(call).collect()).await;
-        answers.into_iter().try_for_each(|answer| answer.map(drop))
+        let calls = registers.iter().map(call).collect();
+        let replies = self.connections.run_all(&connection, &NODE_RAISE, calls).await;
+        replies.into_iter().try_for_each(|reply| reply.map(drop))
     }
 }
 
-fn no_run_id(why: &str) -> Fault {
-    Fault::Refused(Error::new(ErrorKind::Unsupported, why.to_owned()))
+fn no_run_id() -> StoreError {
+    let message = "INFO of the server contains no run_id: a node of a quorum needs one";
+    StoreError::Translated(Error::new(ErrorKind::Unsupported, message))
 }
 
-fn spell(attempt: AttemptId) -> String {
+/// All attempts have the same length, because `node_vote.lua` compares them as texts.
+fn format_attempt(attempt: AttemptId) -> String {
     format!("{:016x}", attempt.0)
 }
 
-fn noted(note: Option<&[u8]>) -> Vec<u8> {
-    note.map(|note| [b"n", note].concat()).unwrap_or_default()
-}
-
-/// A replica or a part of a cluster is no node, and will not become one by waiting: another server has its vote, or may
-/// take it over.
-fn refused(fault: Fault) -> Error {
-    let error = fault.into_error();
+/// The error of [`QuorumNode::health`]. A replica or a node of a cluster is refused for good: waiting does
+/// not help, because another server has its vote or may take it over.
+fn health_error(error: StoreError) -> Error {
+    let error = error.into_error();
     let what = match error.to_string().as_str() {
-        site::IS_REPLICA => "replica",
-        site::IS_CLUSTERED => "node of a cluster",
+        server_info::IS_REPLICA => "replica",
+        server_info::IS_CLUSTERED => "node of a cluster",
         _ => return error,
     };
-    let message = format!("it is a {what}: a quorum needs servers that know nothing of each other");
+    let message = format!("the server is a {what}: a quorum needs servers that know nothing of each other");
     Error::new(ErrorKind::Invalid, message)
 }
 
@@ -273,55 +297,58 @@ impl QuorumNode for RedisNode {
     }
 
     async fn health(&self) -> Result<Health> {
-        self.ask_health().await.map_err(refused)
+        self.try_health().await.map_err(health_error)
     }
 
     async fn mark(&self, expected: Option<&BirthMark>, new: &BirthMark) -> Result<Option<BirthMark>> {
-        self.set_mark(expected, new).await.map_err(Fault::into_error)
+        self.try_mark(expected, new).await.map_err(StoreError::into_error)
     }
 
-    async fn vote(&self, ballot: &VoteRequest) -> Result<Vote> {
-        self.ballot("vote", ballot).await.map_err(Fault::into_error)
+    async fn vote(&self, request: &VoteRequest) -> Result<Vote> {
+        self.try_vote("vote", request).await.map_err(StoreError::into_error)
     }
 
-    async fn claim(&self, ballot: &VoteRequest) -> Result<Vote> {
-        self.ballot("claim", ballot).await.map_err(Fault::into_error)
+    async fn claim(&self, request: &VoteRequest) -> Result<Vote> {
+        self.try_vote("claim", request).await.map_err(StoreError::into_error)
     }
 
-    async fn join(&self, ballot: &VoteRequest) -> Result<Vote> {
-        self.ballot("join", ballot).await.map_err(Fault::into_error)
+    async fn join(&self, request: &VoteRequest) -> Result<Vote> {
+        self.try_vote("join", request).await.map_err(StoreError::into_error)
     }
 
     async fn undo(&self, undo: &UndoRequest) -> Result<bool> {
-        self.take_back(undo).await.map_err(Fault::into_error)
+        self.try_undo(undo).await.map_err(StoreError::into_error)
     }
 
-    async fn renew(&self, held: &[RenewRequest]) -> Vec<Result<NodeRenewal>> {
-        match self.renew_all(held).await {
-            Ok(answers) => answers.into_iter().map(|answer| answer.map_err(Fault::into_error)).collect(),
-            Err(fault) => held.iter().map(|_| Err(fault.clone().into_error())).collect(),
+    async fn renew(&self, requests: &[RenewRequest]) -> Vec<Result<NodeRenewal>> {
+        match self.try_renew(requests).await {
+            Ok(outcomes) => {
+                outcomes.into_iter().map(|outcome| outcome.map_err(StoreError::into_error)).collect()
+            }
+            Err(error) => requests.iter().map(|_| Err(error.clone().into_error())).collect(),
         }
     }
 
     async fn look(&self, resource: &Resource) -> Result<NodeView> {
-        self.see(resource).await.map_err(Fault::into_error)
+        self.try_look(resource).await.map_err(StoreError::into_error)
     }
 
     async fn walk(&self, prefix: &str, after: Option<&str>) -> Result<NodePage> {
-        self.step(prefix, after).await.map_err(Fault::into_error)
+        self.try_walk(prefix, after).await.map_err(StoreError::into_error)
     }
 
     async fn raise(&self, registers: &[(Resource, FencingToken)]) -> Result<()> {
-        self.raise_all(registers).await.map_err(Fault::into_error)
+        self.try_raise(registers).await.map_err(StoreError::into_error)
     }
 
     async fn listen(&self, resource: &Resource, at_most: Duration) -> Result<()> {
-        self.listener.listen(Keys::of(resource).news(), at_most).await.map_err(Fault::into_error)
+        let mut keys = Keys::of(resource);
+        self.listener.wait(keys.change_channel(), at_most).await.map_err(StoreError::into_error)
     }
 }
 
 impl fmt::Debug for RedisNode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisNode").field("link", &self.link).finish_non_exhaustive()
+        f.debug_struct("RedisNode").field("connections", &self.connections).finish_non_exhaustive()
     }
 }

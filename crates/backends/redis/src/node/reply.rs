@@ -1,4 +1,4 @@
-//! What the scripts of a node answer, read field by field.
+//! Reads the replies of the scripts of a node.
 
 use std::sync::Arc;
 
@@ -8,30 +8,30 @@ use leasehold_core::{
 };
 use redis::Value;
 
-use crate::{error::Fault, reply::Fields};
+use crate::{error::StoreError, reply::Fields};
 
-pub(super) fn text(value: Value) -> Result<String, Fault> {
+pub(super) fn read_text(value: Value) -> Result<String, StoreError> {
     match value {
         Value::BulkString(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
         Value::Nil => Ok(String::new()),
-        _ => Err(Fault::Strange("a text was due".to_owned())),
+        _ => Err(StoreError::unexpected_reply("the server returned something other than a text".to_owned())),
     }
 }
 
-pub(super) fn time(value: Value) -> Result<WallTime, Fault> {
+pub(super) fn read_time(value: Value) -> Result<WallTime, StoreError> {
     let mut fields = Fields::of(value)?;
     let (seconds, micros) = (fields.int()?.unsigned_abs(), fields.int()?.unsigned_abs());
     Ok(WallTime::from_micros(seconds.saturating_mul(1_000_000).saturating_add(micros)))
 }
 
-/// The value of the setting with this name, if we may ask.
-pub(super) fn setting(name: &str, answer: Result<Value, Fault>) -> Option<String> {
-    let mut fields = Fields::of(answer.ok()?).ok()?;
+/// Reads a reply to `CONFIG GET name`; `None` if the user may not ask.
+pub(super) fn read_setting(name: &str, reply: Result<Value, StoreError>) -> Option<String> {
+    let mut fields = Fields::of(reply.ok()?).ok()?;
     if fields.text().ok()? == name { fields.text().ok() } else { None }
 }
 
-/// A holder, as `seen` in `node.lua` tells it.
-pub(super) fn holder(fields: &mut Fields) -> Result<(HeldBy, AttemptId), Fault> {
+/// Reads a holder, as `describe` in `node.lua` returns it.
+pub(super) fn read_holder(fields: &mut Fields) -> Result<(HeldBy, AttemptId), StoreError> {
     let token = fields.token()?;
     let (held_for, remaining) = (fields.micros()?, fields.millis()?.unwrap_or_default());
     let attempt = u64::from_str_radix(&fields.text()?, 16).unwrap_or(0);
@@ -42,14 +42,15 @@ pub(super) fn holder(fields: &mut Fields) -> Result<(HeldBy, AttemptId), Fault> 
     Ok((by, AttemptId(attempt)))
 }
 
-pub(super) fn vote(mut fields: Fields) -> Result<Vote, Fault> {
+/// Reads the reply of `scripts/node_vote.lua`.
+pub(super) fn read_vote(mut fields: Fields) -> Result<Vote, StoreError> {
     let now = WallTime::from_micros(fields.int()?.unsigned_abs());
     let choice = match fields.text()?.as_str() {
         "yours" => {
             VoteOutcome::Yours { number: fields.token()?, remaining: fields.millis()?.unwrap_or_default() }
         }
         "held" => {
-            let (by, attempt) = holder(&mut fields)?;
+            let (by, attempt) = read_holder(&mut fields)?;
             VoteOutcome::Held { by: Box::new(by), attempt }
         }
         "free" => VoteOutcome::Free,
@@ -57,12 +58,13 @@ pub(super) fn vote(mut fields: Fields) -> Result<Vote, Fault> {
         "far" => VoteOutcome::Far,
         "long" => VoteOutcome::TooLong { gate: fields.millis()?.unwrap_or_default() },
         "novote" => VoteOutcome::NoVote,
-        other => return Err(Fault::Strange(format!("a ballot was answered with {other:.20?}"))),
+        other => return Err(StoreError::unexpected_reply(format!("a vote was answered with {other:.20?}"))),
     };
     Ok(Vote { now, choice })
 }
 
-pub(super) fn renewal(mut fields: Fields) -> Result<NodeRenewal, Fault> {
+/// Reads the reply of `scripts/node_renew.lua`.
+pub(super) fn read_renewal(mut fields: Fields) -> Result<NodeRenewal, StoreError> {
     match fields.text()?.as_str() {
         "kept" => Ok(NodeRenewal::Renewed {
             number: fields.token()?,
@@ -73,7 +75,7 @@ pub(super) fn renewal(mut fields: Fields) -> Result<NodeRenewal, Fault> {
             Ok(NodeRenewal::Gone { why })
         }
         "long" => Ok(NodeRenewal::TooLong { gate: fields.millis()?.unwrap_or_default() }),
-        other => Err(Fault::Strange(format!("a renewal was answered with {other:.20?}"))),
+        other => Err(StoreError::unexpected_reply(format!("a renewal was answered with {other:.20?}"))),
     }
 }
 
@@ -82,8 +84,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_that_makes_no_sense_is_no_panic() {
-        let at = |seconds| time(Value::Array(vec![Value::Int(seconds), Value::Int(7)])).unwrap();
+    fn a_time_out_of_range_does_not_panic() {
+        let at = |seconds| read_time(Value::Array(vec![Value::Int(seconds), Value::Int(7)])).unwrap();
         assert_eq!(at(3), WallTime::from_micros(3_000_007));
         assert_eq!(at(i64::MAX), WallTime::from_micros(u64::MAX));
     }

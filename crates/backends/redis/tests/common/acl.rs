@@ -6,13 +6,13 @@ use leasehold_testkit::servers::{RedisCluster, RedisNodes, RedisServer, Replicat
 const REDIS: &str = include_str!("../../../../../docs/backends/redis.md");
 const REDLOCK: &str = include_str!("../../../../../docs/backends/redlock.md");
 
-/// The command that makes the user `app`, with exactly the permissions that are documented.
+/// The command that creates the user `app`, with exactly the documented permissions.
 fn command(document: &'static str) -> Vec<&'static str> {
     let from = document.find("ACL SETUSER app").expect("the permissions are documented");
     document[from..].split("```").next().expect("in a block").split_whitespace().collect()
 }
 
-fn make(server: &RedisServer, command: &[&str]) {
+fn create_user(server: &RedisServer, command: &[&str]) {
     assert_eq!(server.command(command), "OK");
 }
 
@@ -20,37 +20,38 @@ fn as_app(url: &str) -> String {
     url.replace("://", "://app:PASSWORD@")
 }
 
-/// A server that knows the user; and its URL as that user.
+/// Starts a server with that user; returns it with the URL of that user.
 pub(crate) fn start() -> (RedisServer, String) {
     let server = RedisServer::start();
-    make(&server, &command(REDIS));
+    create_user(&server, &command(REDIS));
     let url = as_app(&server.url());
     (server, url)
 }
 
-/// A cluster whose nodes know the user; and its URL as that user. With permissions more.
-pub(crate) fn start_cluster(more: &[&str]) -> (RedisCluster, String) {
+/// Starts a cluster with that user and these additional permissions; returns it with the URL of that user.
+pub(crate) fn start_cluster(extra: &[&str]) -> (RedisCluster, String) {
     let cluster = RedisCluster::start();
-    let (_, added) = REDIS.split_once("On a cluster add `").expect("what is to be added is documented");
+    let (_, added) =
+        REDIS.split_once("On a cluster add `").expect("the additional permissions are documented");
     let mut command = command(REDIS);
     command.extend(added.split('`').next().expect("it ends").split_whitespace());
-    command.extend(more);
-    cluster.nodes.iter().for_each(|node| make(node, &command));
+    command.extend(extra);
+    cluster.nodes.iter().for_each(|node| create_user(node, &command));
     let url = as_app(&cluster.url());
     (cluster, url)
 }
 
-/// Lets the user use servers behind Sentinels, and a user of another name ask the Sentinels.
-pub(crate) fn let_in_behind_sentinels(servers: &Replication) {
-    servers.servers.iter().for_each(|server| make(server, &command(REDIS)));
-    let from = REDIS.find("ACL SETUSER finder").expect("what a user of the Sentinels needs is documented");
+/// Creates the user `app` on the servers, and the user `finder` on their Sentinels.
+pub(crate) fn create_users_behind_sentinels(servers: &Replication) {
+    servers.servers.iter().for_each(|server| create_user(server, &command(REDIS)));
+    let from = REDIS.find("ACL SETUSER finder").expect("the permissions for Sentinels are documented");
     let finder: Vec<&str> =
         REDIS[from..].split("```").next().expect("in a block").split_whitespace().collect();
     servers.sentinels.iter().for_each(|sentinel| assert_eq!(sentinel.command(&finder), "OK"));
 }
 
-/// Lets the user use the nodes of a quorum; and their URL as that user.
-pub(crate) fn let_in(nodes: &RedisNodes) -> String {
-    nodes.servers.iter().for_each(|node| make(node, &command(REDLOCK)));
+/// Creates the user on the nodes of a quorum; returns their URL for that user.
+pub(crate) fn create_user_on_nodes(nodes: &RedisNodes) -> String {
+    nodes.servers.iter().for_each(|node| create_user(node, &command(REDLOCK)));
     as_app(&nodes.url())
 }

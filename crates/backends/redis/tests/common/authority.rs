@@ -1,4 +1,4 @@
-//! An authority of our own, and certificates that it has signed.
+//! A certificate authority for tests, and certificates that it has signed.
 #![allow(dead_code, reason = "every test program uses some of it")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -6,7 +6,7 @@ use std::{path::PathBuf, process::Command};
 
 use leasehold_testkit::servers::TlsFiles;
 
-/// An authority, and what it has signed.
+/// A certificate authority with its files in a temporary folder.
 pub(crate) struct Authority {
     folder: tempfile::TempDir,
 }
@@ -55,8 +55,8 @@ impl Authority {
         self.sign("good", "DNS:localhost,IP:127.0.0.1", 2)
     }
 
-    /// What makes a URL trust it.
-    pub(crate) fn option(&self) -> String {
+    /// The URL option that makes a client trust it.
+    pub(crate) fn url_option(&self) -> String {
         format!("ca_file={}", self.path("ca.pem").display())
     }
 }

@@ -1,4 +1,6 @@
-//! Several futures at once, in one task.
+//! Polls several futures in one task.
+//!
+//! The order of polling is fixed, so that a simulated run can be replayed from its seed.
 
 use std::{
     future::{Future, poll_fn},
@@ -8,19 +10,20 @@ use std::{
 
 type Running<'a, T> = Vec<Option<Pin<Box<dyn Future<Output = T> + Send + 'a>>>>;
 
-/// Resolves with the outputs of all, in order.
-pub(crate) async fn all<'a, T: Send>(futures: Vec<impl Future<Output = T> + Send + 'a>) -> Vec<T> {
-    let mut done: Vec<Option<T>> = futures.iter().map(|_| None).collect();
+/// Resolves with the outputs of all futures, in their order.
+pub(crate) async fn join_all<'a, T: Send>(futures: Vec<impl Future<Output = T> + Send + 'a>) -> Vec<T> {
+    let mut outputs: Vec<Option<T>> = futures.iter().map(|_| None).collect();
     run(futures, |number, output| {
-        done[number] = Some(output);
+        outputs[number] = Some(output);
         false
     })
     .await;
-    done.into_iter().flatten().collect()
+    outputs.into_iter().flatten().collect()
 }
 
-/// Resolves once `enough` have succeeded, or all are done: what there is then.
-pub(crate) async fn some<'a, T: Send, E: Send>(
+/// Resolves when `enough` futures have succeeded or all have ended, with the successes and the failures so
+/// far. The other futures are dropped.
+pub(crate) async fn join_until<'a, T: Send, E: Send>(
     futures: Vec<impl Future<Output = Result<T, E>> + Send + 'a>,
     enough: usize,
 ) -> (Vec<T>, Vec<E>) {
@@ -36,11 +39,12 @@ pub(crate) async fn some<'a, T: Send, E: Send>(
     (outputs, failures)
 }
 
-/// Polls all until all are done, or `done` says that this is enough.
+/// Polls all futures until all have ended, or `on_output` returns true.
 async fn run<'a, T: Send>(
     futures: Vec<impl Future<Output = T> + Send + 'a>,
-    mut done: impl FnMut(usize, T) -> bool,
+    mut on_output: impl FnMut(usize, T) -> bool,
 ) {
+    // Boxed, because the futures are polled through a list from which ended ones are dropped.
     let mut running: Running<'a, T> =
         futures.into_iter().map(|future| Some(Box::pin(future) as Pin<Box<_>>)).collect();
     poll_fn(|cx| {
@@ -49,7 +53,7 @@ async fn run<'a, T: Send>(
             let Some(future) = slot else { continue };
             if let Poll::Ready(output) = future.as_mut().poll(cx) {
                 *slot = None;
-                enough |= done(number, output);
+                enough |= on_output(number, output);
             }
         }
         if enough || running.iter().all(Option::is_none) { Poll::Ready(()) } else { Poll::Pending }
@@ -66,16 +70,17 @@ mod tests {
         let mut future = std::pin::pin!(future);
         match future.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop())) {
             Poll::Ready(output) => output,
-            Poll::Pending => panic!("it waits"),
+            Poll::Pending => panic!("it is not ready"),
         }
     }
 
     #[test]
-    fn all_are_in_order_and_some_are_enough() {
-        assert_eq!(now(all(vec![ready(1), ready(2), ready(3)])), [1, 2, 3]);
-        type Asked = Pin<Box<dyn Future<Output = Result<u8, &'static str>> + Send>>;
-        let asked: Vec<Asked> = vec![Box::pin(pending()), Box::pin(ready(Err("no"))), Box::pin(ready(Ok(7)))];
-        assert_eq!(now(some(asked, 1)), (vec![7], vec!["no"]));
-        assert_eq!(now(some(vec![ready(Err::<u8, _>("no"))], 1)), (vec![], vec!["no"]));
+    fn join_all_keeps_the_order_and_join_until_stops_when_enough_succeeded() {
+        assert_eq!(now(join_all(vec![ready(1), ready(2), ready(3)])), [1, 2, 3]);
+        type Asking = Pin<Box<dyn Future<Output = Result<u8, &'static str>> + Send>>;
+        let asking: Vec<Asking> =
+            vec![Box::pin(pending()), Box::pin(ready(Err("no"))), Box::pin(ready(Ok(7)))];
+        assert_eq!(now(join_until(asking, 1)), (vec![7], vec!["no"]));
+        assert_eq!(now(join_until(vec![ready(Err::<u8, _>("no"))], 1)), (vec![], vec!["no"]));
     }
 }

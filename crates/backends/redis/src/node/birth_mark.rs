@@ -1,4 +1,8 @@
-//! How the birth mark is spelled: `v1|set|size|gate in ms|run|durable|standing`, as `scripts/node.lua` reads it.
+//! The stored form of the birth mark: `v1|set|size|gate in ms|run|durable|standing`. `scripts/node.lua` reads
+//! it too.
+//!
+//! ADR 0016: the mark names the run of its server, so that a server that was restarted has no vote until its
+//! data was checked.
 
 use std::time::Duration;
 
@@ -9,7 +13,8 @@ use leasehold_core::{
 
 use crate::{backend::millis, keys::BIRTH};
 
-pub(super) fn spell(mark: &BirthMark) -> String {
+/// The text that is stored for a mark.
+pub(super) fn format(mark: &BirthMark) -> String {
     let BirthMark { set, size, gate, run, durable, standing } = mark;
     let standing = match standing {
         VoterStatus::Founding => "founding".to_owned(),
@@ -19,17 +24,21 @@ pub(super) fn spell(mark: &BirthMark) -> String {
     format!("v1|{set}|{size}|{}|{run}|{}|{standing}", millis(*gate), u8::from(*durable))
 }
 
+/// Reads a stored mark.
 pub(super) fn parse(text: &str) -> Result<BirthMark> {
     let fields: Vec<&str> = text.split('|').collect();
-    read(&fields).ok_or_else(|| {
+    from_fields(&fields).ok_or_else(|| {
         let newer = fields.first().is_some_and(|version| version.starts_with('v') && *version != "v1");
-        let why =
-            if newer { "is of a newer version of leasehold" } else { "holds what leasehold did not write" };
-        Error::new(ErrorKind::Corrupt, format!("{BIRTH} {why}"))
+        let why = if newer {
+            "a newer version of leasehold wrote it; update this program"
+        } else {
+            "leasehold did not write its value"
+        };
+        Error::new(ErrorKind::Corrupt, format!("key {BIRTH} cannot be read: {why}"))
     })
 }
 
-fn read(fields: &[&str]) -> Option<BirthMark> {
+fn from_fields(fields: &[&str]) -> Option<BirthMark> {
     let &["v1", set, size, gate, run, durable, standing] = fields else { return None };
     let standing = match standing.split_once(':') {
         None if standing == "founding" => VoterStatus::Founding,
@@ -54,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_spelled_is_read_back() {
+    fn a_mark_is_read_back_as_it_was_written() {
         let standings = [
             VoterStatus::Founding,
             VoterStatus::Quarantined { since: WallTime::from_micros(1_800_000_000_000_001) },
@@ -63,12 +72,12 @@ mod tests {
         for (standing, durable) in standings.into_iter().zip([true, false, true]) {
             let (set, run) = ("00ff".to_owned(), "abcd".to_owned());
             let mark = BirthMark { set, size: 5, gate: Duration::from_millis(1500), run, durable, standing };
-            assert_eq!(parse(&spell(&mark)).unwrap(), mark);
+            assert_eq!(parse(&format(&mark)).unwrap(), mark);
         }
     }
 
     #[test]
-    fn what_is_not_ours_is_named() {
+    fn a_value_that_is_no_mark_is_reported_with_its_key() {
         for (text, word) in
             [("v2|new", "newer"), ("hello", "did not write"), ("v1|a|b|c|d|e|f", "did not write")]
         {

@@ -1,8 +1,9 @@
--- acquire, while the slot moves and the other keys may be at another node: 1 of 1, on the owner key alone.
+-- acquire while a cluster moves the slot: 1 of 1, on the owner key alone. The other keys may be on another node. ADR
+-- 0015.
 --
 -- KEYS  1 owner
--- ARGV  1 owner  2 ttl ms  3 who  4 floor or 0  5 the epoch's lead in microseconds  6 the last token, or 0
--- Reply as of acquire.lua, and after the other fields of a grant 1 if it is new
+-- ARGV  1 owner  2 ttl ms  3 who  4 floor or 0  5 the lead of the epoch in microseconds  6 the last token, or 0
+-- Reply as of acquire.lua; a grant has one more field: 1 if it is new, 0 if the owner held it before
 -- Error as of acquire.lua
 
 local time = redis.call('TIME')
@@ -12,19 +13,22 @@ if type(value) == 'table' then value = 'not a string' end
 
 if value then
   local ms = redis.call('PTTL', KEYS[1])
-  local id, token, since, turns, marks, who = string.match(value, '^(%x+)|(%d+)|(%d+)|(%d+)|(%a*)|(.*)$')
-  local known = id and #id == 32
-  if known and id == ARGV[1] then
+  local id, token, since, handovers, marks, who = string.match(value, '^(%x+)|(%d+)|(%d+)|(%d+)|(%a*)|(.*)$')
+  local is_lease = id and #id == 32
+  if is_lease and id == ARGV[1] then
+    -- The owner of a kept lease has released it, so this is a late request.
     if string.find(marks, 'k', 1, true) then return { 'buried' } end
     return { 'granted', token, math.max(0, ms), 0, 0 }
   end
+  -- The fields of `describe` in resource.lua. Without a lease, another program's SET NX holds the resource.
   local holder = { string.sub(value, 1, 200), 1, 1, 0, ms, false, 0, '', -1, false, false }
-  if known then
-    holder = { who, token, 1, math.max(0, now_us - since), ms, false, tonumber(turns), marks, -1, false, false }
+  if is_lease then
+    holder = { who, token, 1, math.max(0, now_us - since), ms, false, tonumber(handovers), marks, -1, false, false }
   end
   return { 'blocked', 0, 0, ms, 0, string.sub(redis.sha1hex(value), 1, 12), { holder } }
 end
 
+-- As next_token in acquire.lua.
 local clock_us, floor, last = now_us + ARGV[5], tonumber(ARGV[4]), tonumber(ARGV[6])
 if floor > last and floor > clock_us + 366 * 86400 * 1000000 then
   return redis.error_reply('FLOOR ' .. string.format('%.0f', floor))
