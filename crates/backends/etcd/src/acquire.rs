@@ -126,6 +126,17 @@ impl Etcd {
         }
     }
 
+    /// Grants the lease for a tombstone that lasts this long.
+    pub(crate) async fn grant_tombstone_lease(
+        &self,
+        lasting: Option<Duration>,
+    ) -> Result<Option<EtcdLease>, StoreError> {
+        match lasting {
+            Some(lasting) => self.lease_pool.grant(whole_seconds(lasting)).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
     /// Refuses a floor that is above every revision, before anything is written.
     async fn check_floor(&self, keys: &ResourceKeys, claim: &Claim) -> Result<(), StoreError> {
         let floor = claim.floor.map_or(0, FencingToken::as_i64);
@@ -170,14 +181,12 @@ impl<'a> AcquireState<'a> {
         etcd.local_claims.insert(now, reference.clone(), local.clone());
         let was_contended = etcd.contention_hints.is_contended(&keys.lock_prefix);
         let may_queue = claim.when_blocked == WhenBlocked::Queue && !local.is_created();
+        // Only a ready one: the first transaction works without it, and a grant would be one more round trip.
         let wait =
-            if was_contended && may_queue { etcd.lease_pool.take_ready(claim.place_ttl) } else { None };
-        let tombstone = match claim.takes_over_from.and_then(|from| from.tombstone) {
-            Some(lasting) => Some(etcd.lease_pool.grant(whole_seconds(lasting)).await?),
-            None => None,
-        };
+            (was_contended && may_queue).then(|| etcd.lease_pool.take_ready(claim.place_ttl)).flatten();
+        let tombstone =
+            etcd.grant_tombstone_lease(claim.takes_over_from.and_then(|from| from.tombstone)).await?;
         let leases = TakenLeases { hold, wait, tombstone, remainder: None };
-        let written = WrittenSoFar::Nothing;
         Ok(AcquireState {
             etcd,
             claim,
@@ -188,7 +197,7 @@ impl<'a> AcquireState<'a> {
             leases,
             earlier_request_unanswered,
             was_contended,
-            written,
+            written: WrittenSoFar::Nothing,
         })
     }
 
@@ -275,7 +284,7 @@ impl<'a> AcquireState<'a> {
             tombstone: id(self.leases.tombstone),
             remainder: id(self.leases.remainder),
         };
-        decide(DecisionInput {
+        decide(&DecisionInput {
             keys: &self.keys,
             claim: self.claim,
             read,

@@ -42,7 +42,7 @@
 //! | `local_claims`, `contention` | what this process remembers of its claims, and of contended resources |
 //! | `describe` | holders and waiters, as other clients see them |
 //! | `wakeup_listener` | the watch stream that wakes waiters |
-//! | `error` | [`StoreError`](error::StoreError): what went wrong, and whether it had an effect |
+//! | `error` | `StoreError`: what went wrong, and whether it had an effect |
 
 mod acquire;
 mod backend;

@@ -46,10 +46,7 @@ impl Etcd {
             self.forget(&claim, LeaseDisposal::ReuseIfAnswered);
             return Ok(Released::Now);
         }
-        let tombstone_lease = match request.tombstone {
-            Some(lasting) => Some(self.lease_pool.grant(whole_seconds(lasting)).await?.id),
-            None => None,
-        };
+        let tombstone_lease = self.grant_tombstone_lease(request.tombstone).await?.map(|lease| lease.id);
         // With a tombstone, a request of the claim may still come: then its leases must not be used again.
         let disposal =
             if tombstone_lease.is_some() { LeaseDisposal::Revoke } else { LeaseDisposal::ReuseIfAnswered };

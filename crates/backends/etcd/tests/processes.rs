@@ -1,6 +1,6 @@
-//! Holders that are real processes, on a real etcd: stopped for a while, stopped past their ttl, killed.
+//! Holders and waiters that are real processes, on a real etcd: suspended, suspended for longer than their ttl, killed.
 //!
-//! This program is also the holder: started with a URL, it is the taker of the testkit.
+//! This program is also the holder: started with a URL, it runs as the client process of the testkit.
 #![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
 
 use std::{process::ExitCode, time::Duration};
@@ -11,10 +11,13 @@ fn main() -> ExitCode {
     client_process::main_with_tests(
         "etcd://",
         &[
-            ("a_holder_stopped_for_a_while_keeps_lease_and_token", stopped_for_a_while),
-            ("a_holder_stopped_past_its_ttl_is_told_before_any_check_says_ok", stopped_past_its_ttl),
-            ("a_killed_holder_is_followed_after_its_ttl_by_a_higher_token", killed),
-            ("a_killed_waiter_costs_seconds", killed_waiter),
+            ("a_holder_suspended_for_less_than_its_ttl_keeps_its_lease_and_token", suspended_within_ttl),
+            (
+                "a_holder_suspended_past_its_ttl_learns_of_the_loss_before_any_check_succeeds",
+                suspended_past_ttl,
+            ),
+            ("after_a_killed_holder_the_next_one_gets_a_higher_token", killed_holder),
+            ("a_killed_waiter_delays_the_next_one_by_seconds_only", killed_waiter),
         ],
     )
 }
@@ -27,12 +30,12 @@ fn start(cluster: &EtcdCluster, ttl: u64) -> ClientProcess {
 fn await_contenders(cluster: &EtcdCluster, count: usize) {
     let until = std::time::Instant::now() + Duration::from_secs(30);
     while cluster.keys("leasehold/v1/lock/").len() != count {
-        assert!(std::time::Instant::now() < until, "{count} contenders were due");
+        assert!(std::time::Instant::now() < until, "expected {count} contenders");
         std::thread::sleep(Duration::from_millis(50));
     }
 }
 
-fn stopped_for_a_while() {
+fn suspended_within_ttl() {
     let cluster = EtcdCluster::start(1);
     let mut holder = start(&cluster, 30);
     let token = holder.granted();
@@ -48,25 +51,25 @@ fn stopped_for_a_while() {
     assert!(waiting.granted() > token);
 }
 
-fn stopped_past_its_ttl() {
+fn suspended_past_ttl() {
     let cluster = EtcdCluster::start(1);
-    let mut stopped = start(&cluster, 2);
-    let token = stopped.granted();
-    stopped.signal("STOP");
+    let mut suspended = start(&cluster, 2);
+    let token = suspended.granted();
+    suspended.signal("STOP");
     let mut next = start(&cluster, 10);
-    assert!(next.granted() > token, "its late write is below the fence");
-    stopped.signal("CONT");
-    stopped.tell("check");
-    let (first, second) = (stopped.hears(""), stopped.hears(""));
+    assert!(next.granted() > token, "a late write of the suspended holder has a token below the fence");
+    suspended.signal("CONT");
+    suspended.tell("check");
+    let (first, second) = (suspended.hears(""), suspended.hears(""));
     assert!([first.as_str(), second.as_str()].contains(&"over"), "{first}, {second}");
     assert!(first != "ok" && second != "ok", "{first}, {second}");
-    stopped.tell("release");
-    assert_eq!(stopped.hears("released"), "AlreadyGone");
+    suspended.tell("release");
+    assert_eq!(suspended.hears("released"), "AlreadyGone");
     next.tell("check");
-    assert_eq!(next.hears(""), "ok", "the late request harmed nobody");
+    assert_eq!(next.hears(""), "ok", "the late release does not end the new lease");
 }
 
-fn killed() {
+fn killed_holder() {
     let cluster = EtcdCluster::start(1);
     let first = start(&cluster, 2);
     let token = first.granted();
@@ -86,6 +89,6 @@ fn killed_waiter() {
     await_contenders(&cluster, 3);
     holder.tell("release");
     assert_eq!(holder.hears("released"), "Now");
-    // Its place runs out long before the ttl that it asked for.
+    // The place of the dead waiter expires long before the ttl of its claim.
     assert!(next.granted() > token);
 }

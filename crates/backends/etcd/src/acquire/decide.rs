@@ -114,7 +114,7 @@ struct PlanBuilder<'a> {
 ///
 /// # Errors
 /// `Limit` if the queue is full; `Invalid` if the floor cannot be met.
-pub(super) fn decide(input: DecisionInput<'_>) -> Result<AcquirePlan, Error> {
+pub(super) fn decide(input: &DecisionInput<'_>) -> Result<AcquirePlan, Error> {
     let mut builder = PlanBuilder {
         keys: input.keys,
         claim: input.claim,

@@ -22,7 +22,7 @@ fn keys() -> ResourceKeys {
 fn decide_with(claim: &Claim, view: ResourceView, owners: Vec<OwnerState>) -> Result<AcquirePlan, Error> {
     let (keys, read) = (keys(), ResourceRead { view, owners });
     let now = WallTime::from_micros(9);
-    decide(DecisionInput { keys: &keys, claim, read: &read, leases: LEASES, now, queue_max: 10 })
+    decide(&DecisionInput { keys: &keys, claim, read: &read, leases: LEASES, now, queue_max: 10 })
 }
 
 fn plan(claim: &Claim, view: ResourceView) -> AcquirePlan {
