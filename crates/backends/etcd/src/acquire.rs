@@ -143,6 +143,7 @@ impl Etcd {
         if floor <= self.connections.highest_revision() {
             return Ok(());
         }
+        // Only the revision matters, so one contender is enough.
         let revision = self.connections.read(keys, &[], 1).await?.view.revision;
         if floor <= revision { Ok(()) } else { Err(StoreError::Refused(floor_not_reached(floor, revision))) }
     }
@@ -177,6 +178,7 @@ impl<'a> AcquireState<'a> {
             }
             None => LocalClaim::new(hold, owner_hash.clone()),
         };
+        // Set before anything is sent, so that it stays set if this call is dropped.
         local.has_unanswered_request = true;
         etcd.local_claims.insert(now, reference.clone(), local.clone());
         let was_contended = etcd.contention_hints.is_contended(&keys.lock_prefix);
@@ -209,6 +211,7 @@ impl<'a> AcquireState<'a> {
         let mut read = None;
         // Not for a claim that may exist already: the first transaction keeps its lease alive, and a repeated acquire must
         // not extend a claim.
+        // A handover needs a read as well, to find the predecessor.
         let is_new = !self.local.is_created() && !self.earlier_request_unanswered;
         if self.claim.takes_over_from.is_none() && is_new {
             match self.send_first_transaction().await? {

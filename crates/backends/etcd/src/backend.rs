@@ -108,6 +108,7 @@ impl Backend for Etcd {
     }
 
     fn failure_domain(&self, _: &Resource) -> FailureDomain {
+        // All resources are on one cluster, so they fail together.
         FailureDomain::default()
     }
 
@@ -129,6 +130,7 @@ impl Backend for Etcd {
         let woken = self.wait_for_change(claim, *since);
         match first(woken, self.environment.sleep(at_most)).await {
             Either::Left(Err(error)) => {
+                // A wait writes nothing.
                 let error = error.into_error().with_effect(Effect::None);
                 Err(error.at(Verb::Wait, NAME).on(&claim.resource))
             }

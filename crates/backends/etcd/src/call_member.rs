@@ -81,6 +81,8 @@ impl Connections {
     {
         let policy = self.call_policy(repeatable);
         let until = self.environment.now().after(self.config.timeout);
+        // The first member, and then as many more tries as there are members: so the first one is tried again at the end,
+        // over a new connection.
         let (mut members_left, mut leaderless_since) = (self.config.hosts.len(), None);
         loop {
             let connection = self.get().await?;
@@ -135,6 +137,7 @@ impl Connections {
             self.write_lost(connection, known.term, policy.repeatable, connecting),
         );
         let outcome = first(request, no_reply).await;
+        // From here on the outcome is known, so the drop must not report the member as failed.
         pending.finished = true;
         drop(pending);
         let reply = match outcome {

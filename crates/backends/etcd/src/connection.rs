@@ -178,6 +178,7 @@ impl Connections {
                 Ok(Connection { member, turn })
             }
             Err(error) => {
+                // `Refused`: a file could not be read, or this build has no TLS. No member is at fault.
                 if !matches!(error, StoreError::Refused(_)) {
                     self.move_on(turn, &error);
                 }
@@ -226,6 +227,7 @@ impl Connections {
             let mut slots = self.slots();
             let count = slots.len();
             let slot = &mut slots[from % count];
+            // A member that replies with an error, such as a missing leader, is not skipped later: it is up.
             if error.is_unreachable() {
                 let has_replied =
                     slot.member.as_ref().is_some_and(|member| member.has_replied.load(Ordering::Relaxed));
@@ -277,6 +279,7 @@ impl Connections {
 
     /// What the replies have shown so far.
     pub(crate) fn known_header(&self) -> HeaderInfo {
+        // Relaxed, and not one lock: each value only grows, so an older one only makes a check less strict.
         HeaderInfo {
             cluster: self.cluster.load(Ordering::Relaxed),
             revision: self.revision.load(Ordering::Relaxed),

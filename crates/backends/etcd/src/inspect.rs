@@ -136,6 +136,7 @@ impl Etcd {
             let reply = self.connections.read_range(range, options).await?;
             for kv in reply.kvs() {
                 let record = audit_record(kv.value(), &listing.prefix);
+                // The page is full, and there is one more: `next` is known to lead to something.
                 if records.len() == limit && record.is_some() {
                     return Ok(Page::Audit { records, next: before.map(|before| before.to_string()) });
                 }
@@ -161,6 +162,7 @@ impl Etcd {
         let (mut found, mut next) = (Vec::new(), None);
         for kv in reply.kvs() {
             let key = String::from_utf8_lossy(kv.key()).into_owned();
+            // The part after `lock/`, `own/` and so on, which begins with the resource.
             let about = key.strip_prefix(&root).and_then(|rest| rest.split_once('/')).map(|(_, rest)| rest);
             if kv.lease() == 0 && about.is_some_and(|about| about.starts_with(&listing.prefix)) {
                 found.push(Leak::new(key.clone(), "key"));

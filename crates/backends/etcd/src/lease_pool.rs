@@ -180,6 +180,7 @@ impl LeasePool {
             ready.leases.extend(granted.into_iter().flatten());
         }
         drop(by_length);
+        // The client was dropped while the leases were being granted: revoke these, too.
         if self.closed.load(Ordering::Relaxed) {
             self.close();
         }
@@ -199,6 +200,7 @@ impl LeasePool {
     pub(crate) async fn grant(self: &Arc<LeasePool>, seconds: u64) -> Result<EtcdLease, StoreError> {
         let ttl = i64::try_from(seconds.min(SECONDS_MAX)).unwrap_or(i64::MAX);
         let id = new_lease_id(self.connections.environment.random());
+        // Before the request is sent, so that the lease never ends earlier than we believe.
         let kept_alive_at = self.now();
         let send = |member: &MemberClient| {
             let mut client = member.client.clone();
@@ -353,6 +355,7 @@ impl LeasePool {
                 match outcome {
                     Ok(()) => {
                         let known = ready.leases.iter_mut().find(|known| known.id == lease.id);
+                        // An acquire may have used it and put it back meanwhile, with a later keep-alive.
                         known.into_iter().for_each(|known| {
                             known.kept_alive_at = known.kept_alive_at.max(lease.kept_alive_at);
                         });
@@ -360,6 +363,7 @@ impl LeasePool {
                     Err(error) if error.is_lease_gone() => {
                         ready.leases.retain(|known| known.id != lease.id);
                     }
+                    // Any other error says nothing about the lease. `take_ready` drops it when it is too old to be safe.
                     Err(_) => {}
                 }
             }

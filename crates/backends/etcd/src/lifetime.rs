@@ -18,7 +18,8 @@ use crate::{
     transaction::{KeyChange, KeyChanges, Precondition},
 };
 
-/// A contender's lease, and until when its claim was told that it lasts. The lease lasts longer: it has whole seconds.
+/// A contender's lease, and until when the owner of the claim believes that it lasts. The lease itself lasts longer,
+/// because it has whole seconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lifetime {
     pub(crate) lease: EtcdLease,
@@ -51,14 +52,16 @@ impl Etcd {
             return Ok(None);
         };
         let kept_alive_at = now.after(left).before(Duration::from_secs(granted));
-        let told = contender.record.as_ref().map_or(left, |record| left.min(record.ttl()));
+        // The owner counts on its ttl and not on the longer lease.
+        let counted_on = contender.record.as_ref().map_or(left, |record| left.min(record.ttl()));
+        // etcd does not store which length was requested. The granted length is the same unless it was below the minimum.
         let lease = EtcdLease {
             id: contender.lease,
             requested_seconds: granted,
             granted_seconds: granted,
             kept_alive_at,
         };
-        Ok(Some(Lifetime { lease, ends: now.after(told) }))
+        Ok(Some(Lifetime { lease, ends: now.after(counted_on) }))
     }
 
     /// The longer of the lifetime that this process knows and the one that etcd reports: another client may have kept the
@@ -87,6 +90,7 @@ impl Etcd {
         };
         let now = self.environment.now();
         let wanted = now.after(ttl);
+        // It lasts that long already. A shorter ttl does not shorten a claim.
         if wanted <= lifetime.ends {
             let lifetime = match &local {
                 Some(local) => self.longest_lifetime_of(local, contender).await?,
@@ -105,6 +109,7 @@ impl Etcd {
             }
         }
         self.local_claims.update(claim, |local| {
+            // Not if the contender was moved to another lease meanwhile.
             if local.attached_lease.is_some_and(|attached| attached.id == lease.id) {
                 (local.attached_lease, local.ends) = (Some(lease), local.ends.max(wanted));
             }

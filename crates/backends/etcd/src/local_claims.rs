@@ -28,7 +28,7 @@ pub(crate) struct LocalClaim {
     pub(crate) created: i64,
     /// The revision of the last write to the contender, as far as is known.
     pub(crate) modified: i64,
-    /// Until when the caller was told that the claim holds or waits.
+    /// Until when the claim holds or waits, as the caller was informed.
     pub(crate) ends: Timestamp,
     /// A request of this claim had no reply: etcd may still execute it.
     pub(crate) has_unanswered_request: bool,

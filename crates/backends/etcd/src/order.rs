@@ -115,6 +115,7 @@ impl<'a> CommandDraft<'a> {
         let outcome = self.apply().await?;
         let is_done = outcome == CommandOutcome::Done;
         let entry = StoredAuditEntry::new(self.command, self.etcd.environment.wall(), is_done);
+        // Also written if the holder has changed: the audit trail shows what was attempted.
         let value = serde_json::to_string(&entry).unwrap_or_default();
         let lease = self.grant_lease(AUDIT_KEPT_FOR).await?;
         // The lease is new, so its id makes the key unique, and proves that the reply belongs to this command (ADR 0033).
@@ -160,6 +161,7 @@ impl<'a> CommandDraft<'a> {
             (OperatorAction::Resize { capacity }, _) if !self.view.contenders.is_empty() => {
                 self.resize(capacity.get())?;
             }
+            // Without contenders there is no stored capacity to change.
             (_, None) | (OperatorAction::Resize { .. }, _) => return self.holder_changed(newest),
             (OperatorAction::Ask { within }, Some(index)) => self.ask_to_finish(index, within)?,
             (OperatorAction::Evict(Eviction::AtExpiry), Some(index)) => self.evict_at_expiry(index).await?,

@@ -76,6 +76,7 @@ impl Etcd {
         let unchanged = vec![Precondition::ModifiedAt(contender.clone(), local.modified)];
         let mut changes = KeyChanges::from([(contender, KeyChange::Delete)]);
         if local.name != owner_hash {
+            // The contender was taken over, or has a second name, so an owner key points to it.
             changes.insert(keys.owner(owner_hash), KeyChange::Delete);
         }
         Ok(self.connections.commit(unchanged, &changes).await?.is_some())
@@ -102,6 +103,7 @@ impl Etcd {
             if key != named_contender {
                 preconditions.push(Precondition::ModifiedAt(key.clone(), contender.modified));
             }
+            // `keep_for` closes a resource that was held. A waiter just leaves the queue.
             let held = contender.record.as_ref().is_some_and(|record| record.held);
             match context.keep_for.filter(|_| held) {
                 Some(keep_for) => {

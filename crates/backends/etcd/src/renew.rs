@@ -106,6 +106,7 @@ impl Etcd {
         };
         let now = self.environment.now();
         let wanted = now.after(request.ttl);
+        // It lasts that long already, or needs a lease of another length: `renew_one` handles both.
         if wanted <= local.ends || lease.requested_seconds != seconds_for(request.ttl) {
             return Ok(None);
         }
@@ -158,6 +159,7 @@ impl Etcd {
         let Some(contender) = contender.filter(is_unchanged).filter(|_| request.note.is_none()) else {
             return self.renew_one(request).await;
         };
+        // With the revision of the last write a release needs no read.
         self.local_claims.update(&claim_of(request), |local| {
             local.note_renewal(&kept.local, kept.ends, contender.modified);
         });

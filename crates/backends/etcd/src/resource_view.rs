@@ -89,6 +89,7 @@ impl ResourceView {
 
     /// The capacity that the contenders agree on. A foreign lock by itself is a mutex.
     pub(crate) fn capacity(&self) -> Option<u32> {
+        // Transactions keep all claims of a resource at one capacity, so the first one is enough.
         let ours = self.contenders.iter().find_map(|contender| contender.record.as_ref());
         ours.map(|record| record.capacity).or(if self.contenders.is_empty() { None } else { Some(1) })
     }
@@ -103,7 +104,7 @@ impl ResourceView {
     }
 
     /// Whether the contender holds. A foreign lock holds when it is the first by creation: that is the rule of etcd's own
-    /// mutex, and nobody writes to its key when it becomes the holder.
+    /// mutex, and no client writes to the key when it becomes the holder.
     pub(crate) fn is_holder(&self, index: usize) -> bool {
         self.contenders[index].record.as_ref().map_or(index == 0, |record| record.held)
     }

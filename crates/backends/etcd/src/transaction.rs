@@ -218,6 +218,7 @@ impl Transaction {
         let requests =
             |operations: &[Operation]| operations.iter().map(Operation::request).collect::<Vec<_>>();
         let mut txn = Txn::new();
+        // The driver panics if these are set twice or out of order: compares first, then success, then failure.
         if !self.preconditions.is_empty() {
             let compares: Vec<Compare> = self.preconditions.iter().flat_map(Precondition::compares).collect();
             txn = txn.when(compares);

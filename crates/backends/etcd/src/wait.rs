@@ -74,6 +74,7 @@ fn watch_blockers(keys: &ResourceKeys, view: &ResourceView, waiter: usize) -> Op
     }
     // During a pause no blocker matters, only the end of the pause.
     let mut indices = if is_paused { Vec::new() } else { view.blockers_of(waiter, capacity) };
+    // Its own key as well: if the place expires, the claim has to queue again.
     indices.push(waiter);
     let share = |index: usize| WatchedShare { capacity, weight: view.weight(index) };
     let shares: HashMap<String, WatchedShare> = indices

@@ -227,6 +227,7 @@ impl ListenerTask {
                     backoff = Backoff::new();
                     (self.ids, self.uncancelled) = (WatchIds::Unknown, 0);
                     let mut moves = self.connections.subscribe_to_moves();
+                    // Moves before this stream was opened do not end it.
                     moves.mark_unchanged();
                     let end = self.serve(command, &mut stream, &mut moves, &mut commands).await;
                     if let StreamEnd::ClientDropped = end {
@@ -240,6 +241,7 @@ impl ListenerTask {
                     self.connections.environment.sleep(pause).await;
                 }
             }
+            // Events may have been missed, so all waiters ask again.
             self.waiters.drain().for_each(|(_, waiter)| waiter.wakeup.notify_one());
         }
     }

@@ -45,7 +45,7 @@ fn suspended_within_ttl() {
     holder.signal("CONT");
     holder.tell("check");
     assert_eq!(holder.hears(""), "ok");
-    assert_eq!(waiting.says_within(Duration::from_millis(100)), None, "nobody else was granted");
+    assert_eq!(waiting.says_within(Duration::from_millis(100)), None, "no other claim was granted");
     holder.tell("release");
     assert_eq!(holder.hears("released"), "Now");
     assert!(waiting.granted() > token);

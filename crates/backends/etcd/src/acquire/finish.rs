@@ -106,7 +106,7 @@ impl AcquireState<'_> {
         self.downgraded(written, lifetime)
     }
 
-    /// A new grant. What the caller is told counts from before the request was sent.
+    /// A new grant. Its remaining time counts from before the request was sent, so it never ends later here than in etcd.
     pub(super) fn granted(
         &mut self,
         contender: WrittenContender,
@@ -166,6 +166,7 @@ impl AcquireState<'_> {
             self.written = WrittenSoFar::Nothing;
             return Err(StoreError::Refused(queue_full(queue_max)));
         }
+        // Noted before the place is extended: if that fails, a release still finds the contender.
         let contender = written_at(&view.contenders[index], times.written_at);
         self.note_waiter(&contender);
         let extended =
@@ -230,6 +231,7 @@ impl AcquireState<'_> {
         let lifetime = local.attached_lease.map(|lease| Lifetime { lease, ends: local.ends });
         if continued_lease.is_some() {
             local.attached_lease = None;
+            // Its only lease goes on with this claim, so there is none to give up.
             if lifetime.is_some_and(|lifetime| lifetime.lease.id == local.hold_lease.id) {
                 return lifetime;
             }
@@ -262,7 +264,7 @@ impl AcquireState<'_> {
         self.etcd.local_claims.update(&self.reference, |local| local.has_unanswered_request = unanswered);
         let pool = &self.etcd.lease_pool;
         self.leases.wait.into_iter().for_each(|lease| pool.put_back(lease));
-        // These have a length of their own, which no other claim will ask for.
+        // These have special lengths that no other claim needs.
         let special = self.leases.tombstone.into_iter().chain(self.leases.remainder);
         special.for_each(|lease| pool.revoke(lease.id));
         let is_unused = !self.local.is_created() && !unanswered;

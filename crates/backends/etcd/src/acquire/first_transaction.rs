@@ -94,9 +94,10 @@ impl AcquireState<'_> {
         let value = ClaimRecord::waiting(self.claim, wall).to_value();
         let put = Operation::Put { key: contender.clone(), value, lease: Some(lease) };
         let mut on_success = vec![put];
-        on_success.extend(reads.iter().cloned());
-        // The last read is the contender of this owner. Here it was just written, so this read verifies the reply.
-        on_success.pop();
+        // All reads but the last, which is the contender of this owner. Here it was just written, so the read of it also
+        // verifies the reply.
+        let before_contender = &reads[..reads.len() - 1];
+        on_success.extend(before_contender.iter().cloned());
         let fields = ReadFields::All;
         on_success.push(Operation::ReadWritten { key: contender, lease: Some(lease), fields });
         vec![Operation::Nested(Transaction { preconditions, on_success, on_failure: reads })]

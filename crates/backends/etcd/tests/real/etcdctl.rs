@@ -61,21 +61,21 @@ async fn etcdctl_waits_for_us() {
     let cluster = EtcdCluster::start(1);
     let leases = client(&cluster.url()).await;
     let lease = leases.lease("report", "42").ttl(LONG).acquire().await.unwrap();
-    let mut theirs = EtcdctlLock::start(&cluster);
+    let mut lock = EtcdctlLock::start(&cluster);
     await_contenders(&cluster, 2).await;
     lease.check().unwrap();
-    assert!(theirs.0.try_wait().unwrap().is_none());
+    assert!(lock.0.try_wait().unwrap().is_none());
     lease.release().await.unwrap();
-    theirs.holds().await;
-    theirs.end();
+    lock.holds().await;
+    lock.end();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn we_wait_for_etcdctl_and_report_a_lock_of_another_program() {
     let cluster = EtcdCluster::start(1);
     let etcd = open(&cluster.url()).await;
-    let mut theirs = EtcdctlLock::start(&cluster);
-    theirs.holds().await;
+    let mut lock = EtcdctlLock::start(&cluster);
+    lock.holds().await;
     let seen = blocked(&etcd, &claim(&report(), LONG)).await;
     let foreign = &seen.holders[0];
     assert!(foreign.holder.label.contains("another program"), "{foreign:?}");
@@ -83,7 +83,7 @@ async fn we_wait_for_etcdctl_and_report_a_lock_of_another_program() {
     let waiting = tokio::spawn(leases.lease("report", "42").ttl(LONG).wait(TIMEOUT).acquire());
     await_contenders(&cluster, 2).await;
     assert!(!waiting.is_finished());
-    theirs.end();
+    lock.end();
     let lease = in_time("our grant", waiting).await.unwrap().unwrap();
     assert!(lease.token() > foreign.token, "our token is above the one of etcdctl");
 }
@@ -116,14 +116,14 @@ async fn a_lease_is_not_handed_over_past_a_waiting_etcdctl() {
     let cluster = EtcdCluster::start(1);
     let leases = client(&cluster.url()).await;
     let lease = leases.lease("report", "42").ttl(LONG).acquire().await.unwrap();
-    let mut theirs = EtcdctlLock::start(&cluster);
+    let mut lock = EtcdctlLock::start(&cluster);
     await_contenders(&cluster, 2).await;
     let next = tokio::spawn(leases.lease("report", "42").ttl(LONG).wait(TIMEOUT).acquire());
     tokio::task::yield_now().await;
     lease.release().await.unwrap();
-    theirs.holds().await;
+    lock.holds().await;
     assert!(!next.is_finished(), "etcdctl came first");
-    theirs.end();
+    lock.end();
     let lease = in_time("our grant", next).await.unwrap().unwrap();
     lease.release().await.unwrap();
 }

@@ -82,9 +82,9 @@ impl HeldAndWaiting {
     /// Both clients use this member first.
     async fn begin(cluster: &EtcdCluster, kind: &str, member: usize) -> HeldAndWaiting {
         let (via, id) = (url(cluster, member), member.to_string());
-        let (ours, theirs) = (client(&via).await, client(&via).await);
+        let (ours, waiter) = (client(&via).await, client(&via).await);
         let lease = ours.lease(kind, &id).ttl(Duration::from_secs(8)).acquire().await.unwrap();
-        let waiting = tokio::spawn(theirs.lease(kind, &id).ttl(LONG).wait(LONG).acquire());
+        let waiting = tokio::spawn(waiter.lease(kind, &id).ttl(LONG).wait(LONG).acquire());
         HeldAndWaiting { lease, waiting }
     }
 

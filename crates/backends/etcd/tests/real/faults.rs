@@ -14,10 +14,10 @@ use crate::common::{
 async fn a_partition_longer_than_the_ttl_is_reported_in_time_and_healing_restores_nothing() {
     let cluster = EtcdCluster::start(1);
     let (proxy, through) = proxied(&cluster, 1).await;
-    let (ours, theirs) = (client(&through).await, client(&cluster.url()).await);
+    let (ours, waiter) = (client(&through).await, client(&cluster.url()).await);
     let lease = ours.lease("report", "42").ttl(Duration::from_secs(4)).acquire().await.unwrap();
     proxy.black_hole();
-    let next = tokio::spawn(theirs.lease("report", "42").ttl(LONG).wait(TIMEOUT).acquire());
+    let next = tokio::spawn(waiter.lease("report", "42").ttl(LONG).wait(TIMEOUT).acquire());
     in_time("the loss", lease.ended()).await;
     assert!(!next.is_finished(), "the holder learns of it before another claim is granted");
     assert!(lease.check().is_err());

@@ -13,9 +13,9 @@ async fn keeps_lease_without(
     lose: impl FnOnce(&EtcdCluster, usize),
 ) {
     let ttl = Duration::from_secs(8);
-    let (ours, theirs) = (client(&cluster.url()).await, client(&cluster.url()).await);
+    let (ours, waiter) = (client(&cluster.url()).await, client(&cluster.url()).await);
     let lease = ours.lease("report", "42").ttl(ttl).acquire().await.unwrap();
-    let waiting = tokio::spawn(theirs.lease("report", "42").ttl(LONG).wait(LONG).acquire());
+    let waiting = tokio::spawn(waiter.lease("report", "42").ttl(LONG).wait(LONG).acquire());
     lose(cluster, member);
     tokio::time::sleep(ttl + Duration::from_secs(4)).await;
     lease.check().expect("a change of the leader does not lose the lease");
