@@ -1,13 +1,14 @@
 //! The verb `acquire`.
 //!
 //! 1. Take an etcd lease from the pool, and note locally that a request is under way.
-//! 2. Send the *first transaction*: it grants the claim if the resource has no contenders, no pause, and the owner has no
-//!    tombstone. One round trip, and most acquires end here. On a resource that was contended last time, the same transaction
-//!    otherwise queues the claim and reads the resource (`acquire/first_transaction.rs`).
+//! 2. Send the *first transaction*: it grants the claim if the resource has no contenders, no pause, and the
+//!    owner has no tombstone. One round trip, and most acquires end here. On a resource that was contended
+//!    last time, the same transaction otherwise queues the claim and reads the resource
+//!    (`acquire/first_transaction.rs`).
 //! 3. Otherwise read the resource, unless step 2 did.
 //! 4. Decide what to write, and what the verdict is then (`acquire/decide.rs`, pure).
-//! 5. Write it in one transaction, on the condition that nothing has changed that the decision rests on. If something has,
-//!    pause for a moment and go back to step 3, up to [`ATTEMPTS_MAX`] times.
+//! 5. Write it in one transaction, on the condition that nothing has changed that the decision rests on. If
+//!    something has, pause for a moment and go back to step 3, up to [`ATTEMPTS_MAX`] times.
 //! 6. Note locally what was written, give unused leases back, and return the verdict (`acquire/finish.rs`).
 //!
 //! A repeated acquire of the same owner finds its contender in step 4 and gets the same grant again.
@@ -68,8 +69,8 @@ struct TakenLeases {
     wait: Option<EtcdLease>,
     /// For the tombstone of the predecessor.
     tombstone: Option<EtcdLease>,
-    /// As long as the rest of the predecessor's lease. That lease belongs to another client, which may use it again, so a
-    /// downgrade must not stay attached to it.
+    /// As long as the rest of the predecessor's lease. That lease belongs to another client, which may use it
+    /// again, so a downgrade must not stay attached to it.
     remainder: Option<EtcdLease>,
 }
 
@@ -105,7 +106,8 @@ impl Etcd {
             Err(error) => error.into_error(),
         };
         if error.effect() == Effect::None && state.written != WrittenSoFar::Nothing {
-            // The last request had no effect, but an earlier one of this call had: the claim may be in the queue.
+            // The last request had no effect, but an earlier one of this call had: the claim may be in the
+            // queue.
             return Err(StoreError::Refused(error.with_effect(Effect::Unknown)));
         }
         if error.effect() == Effect::None {
@@ -150,8 +152,8 @@ impl Etcd {
 }
 
 impl<'a> AcquireState<'a> {
-    /// Takes the leases, and notes that a request is under way. If the call is dropped, that note stays: the leases are then
-    /// revoked with the claim, and not used again.
+    /// Takes the leases, and notes that a request is under way. If the call is dropped, that note stays: the
+    /// leases are then revoked with the claim, and not used again.
     async fn begin(
         etcd: &'a Etcd,
         claim: &'a Claim,
@@ -209,9 +211,8 @@ impl<'a> AcquireState<'a> {
 
     async fn run(&mut self) -> Result<Verdict, StoreError> {
         let mut read = None;
-        // Not for a claim that may exist already: the first transaction keeps its lease alive, and a repeated acquire must
-        // not extend a claim.
-        // A handover needs a read as well, to find the predecessor.
+        // Not for a claim that may exist already: the first transaction keeps its lease alive, and a repeated
+        // acquire must not extend a claim. A handover needs a read as well, to find the predecessor.
         let is_new = !self.local.is_created() && !self.earlier_request_unanswered;
         if self.claim.takes_over_from.is_none() && is_new {
             match self.send_first_transaction().await? {
@@ -243,12 +244,14 @@ impl<'a> AcquireState<'a> {
         let predecessor = self.claim.takes_over_from.map(|from| hash_owner(from.owner));
         let hashes = [Some(self.owner_hash.as_str()), predecessor.as_deref()];
         let hashes: Vec<&str> = hashes.into_iter().flatten().collect();
-        // If the attempts fail again and again, the cause may be a contender behind the head of the queue: a foreign lock.
+        // If the attempts fail again and again, the cause may be a contender behind the head of the queue: a
+        // foreign lock.
         let limit = if attempt < HEAD_ATTEMPTS { self.head_limit() } else { ALL_CONTENDERS };
         self.etcd.connections.read(&self.keys, &hashes, limit).await
     }
 
-    /// How many contenders are read: for a mutex the head of the queue, for shared claims all, because all must be counted.
+    /// How many contenders are read: for a mutex the head of the queue, for shared claims all, because all
+    /// must be counted.
     fn head_limit(&self) -> i64 {
         if self.claim.share.capacity() == 1 { ResourceView::HEAD } else { ALL_CONTENDERS }
     }
@@ -314,8 +317,8 @@ impl<'a> AcquireState<'a> {
     async fn grant_remainder_of(&self, lease: i64) -> Result<Option<EtcdLease>, StoreError> {
         let Some((left, _)) = self.etcd.lease_pool.remaining(lease).await? else { return Ok(None) };
         let lease = self.etcd.lease_pool.grant(whole_seconds(left)).await?;
-        // A length of zero matches no ttl. So a renewal moves the claim to a lease of the right length, and the pool never
-        // hands this one out again.
+        // A length of zero matches no ttl. So a renewal moves the claim to a lease of the right length, and
+        // the pool never hands this one out again.
         Ok(Some(EtcdLease { requested_seconds: 0, ..lease }))
     }
 
@@ -335,7 +338,8 @@ impl<'a> AcquireState<'a> {
         Ok(())
     }
 
-    /// The lease, kept alive if it would not last for the ttl. If that fails, the claim gets what is left of it.
+    /// The lease, kept alive if it would not last for the ttl. If that fails, the claim gets what is left of
+    /// it.
     async fn refreshed(&self, mut lease: EtcdLease, ttl: Duration) -> EtcdLease {
         if !lease.lasts(self.now(), ttl)
             && let Err(error) = self.etcd.lease_pool.keep_alive(&mut lease).await
@@ -345,8 +349,8 @@ impl<'a> AcquireState<'a> {
         lease
     }
 
-    /// Writes the plan, and keeps the lease alive at the same time: that costs no extra round trip (ADR 0023). `None` if
-    /// another client changed the resource first.
+    /// Writes the plan, and keeps the lease alive at the same time: that costs no extra round trip (ADR
+    /// 0023). `None` if another client changed the resource first.
     async fn write(&mut self, plan: &mut AcquirePlan) -> Result<Option<i64>, StoreError> {
         let uses_hold_lease = matches!(plan.decision, Decision::Granted { continued_lease: None, .. });
         let ttl = if uses_hold_lease { self.claim.ttl } else { Duration::ZERO };

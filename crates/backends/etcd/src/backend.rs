@@ -45,12 +45,13 @@ pub struct Etcd {
 const QUEUE_MAX: u32 = 10_000;
 
 impl Etcd {
-    /// Connects to the first member that replies. When a connection is lost later, the next request connects again, to the
-    /// next member.
+    /// Connects to the first member that replies. When a connection is lost later, the next request connects
+    /// again, to the next member.
     ///
     /// # Errors
-    /// `Unavailable` if no member replies; `Denied` if etcd refuses the user or the password, or the user has no permission;
-    /// `Unsupported` if the URL asks for TLS and this build has none; `Invalid` if a certificate cannot be read.
+    /// `Unavailable` if no member replies; `Denied` if etcd refuses the user or the password, or the user has
+    /// no permission; `Unsupported` if the URL asks for TLS and this build has none; `Invalid` if a
+    /// certificate cannot be read.
     ///
     /// # Cancel safety
     /// If the call is dropped, a connection may be left, and etcd closes it.
@@ -83,7 +84,8 @@ fn info() -> BackendInfo {
     info.because = "a grant is written by a majority of the members before it is given".into();
     info.tokens_break_when =
         "the cluster is restored from an older snapshot, or its data moves to another cluster".into();
-    // A lease is handed over only while no other claim waits: see `PlanBuilder::take_over` in `acquire/decide.rs`.
+    // A lease is handed over only while no other claim waits: see `PlanBuilder::take_over` in
+    // `acquire/decide.rs`.
     info.capabilities.handover = false;
     info.limits.queue = QUEUE_MAX;
     info

@@ -1,13 +1,15 @@
 //! Sends a request to a member, and to the next member if that fails.
 //!
-//! 1. Take the connection to the member in use, and send the request. The reply must come within the timeout, and must
-//!    belong to the request (`verify_reply.rs`).
-//! 2. If the member has no leader, ask it again every 50 ms until the timeout. Elections take a second or two, and the
-//!    engine's pauses between attempts would be longer.
-//! 3. If the request was not sent, or may be repeated and the member is at fault: move on to the next member, and go to 1.
+//! 1. Take the connection to the member in use, and send the request. The reply must come within the timeout,
+//!    and must belong to the request (`verify_reply.rs`).
+//! 2. If the member has no leader, ask it again every 50 ms until the timeout. Elections take a second or
+//!    two, and the engine's pauses between attempts would be longer.
+//! 3. If the request was not sent, or may be repeated and the member is at fault: move on to the next member,
+//!    and go to 1.
 //! 4. Anything else is the caller's error.
 //!
-//! While a *write* has no reply, step 1 also watches for a change of the leader: see [`Connections::write_lost`].
+//! While a *write* has no reply, step 1 also watches for a change of the leader: see
+//! [`Connections::write_lost`].
 
 use std::{future::Future, sync::atomic::Ordering, time::Duration};
 
@@ -27,7 +29,8 @@ const LEADERLESS_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 const SUSPECT_LOSS_AFTER: Duration = Duration::from_millis(300);
 /// How often the member is then asked for the term of its leader.
 const TERM_POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// A call that is dropped after this long was given up because of its member. Before, the caller had other reasons.
+/// A call that is dropped after this long was given up because of its member. Before, the caller had other
+/// reasons.
 const GIVEN_UP_AFTER: Duration = Duration::from_millis(300);
 
 /// Whether a request may be sent a second time, to the next member.
@@ -47,8 +50,9 @@ struct CallPolicy {
     repeatable: Repeatable,
 }
 
-/// A request without a reply so far. The caller may drop the call before our own timeout. If that happens late, the member
-/// counts as failed: otherwise renewals would be sent to the same dead member again and again.
+/// A request without a reply so far. The caller may drop the call before our own timeout. If that happens
+/// late, the member counts as failed: otherwise renewals would be sent to the same dead member again and
+/// again.
 struct PendingCall<'a> {
     connections: &'a Connections,
     connection: &'a Connection,
@@ -68,8 +72,8 @@ impl Drop for PendingCall<'_> {
 impl Connections {
     /// Sends a request.
     ///
-    /// `send` makes the request with the client of a member. `check` compares the reply with the request and with what was
-    /// known before, and returns the header of the reply.
+    /// `send` makes the request with the client of a member. `check` compares the reply with the request and
+    /// with what was known before, and returns the header of the reply.
     pub(crate) async fn call<T, F>(
         &self,
         repeatable: Repeatable,
@@ -81,8 +85,8 @@ impl Connections {
     {
         let policy = self.call_policy(repeatable);
         let until = self.environment.now().after(self.config.timeout);
-        // The first member, and then as many more tries as there are members: so the first one is tried again at the end,
-        // over a new connection.
+        // The first member, and then as many more tries as there are members: so the first one is tried again
+        // at the end, over a new connection.
         let (mut members_left, mut leaderless_since) = (self.config.hosts.len(), None);
         loop {
             let connection = self.get().await?;
@@ -155,10 +159,11 @@ impl Connections {
 
     /// Resolves when a write without a reply is probably lost.
     ///
-    /// A member notices the death of its leader only after an election timeout. Until then it takes writes, passes them on
-    /// to the dead leader, and waits for them much longer than we do. Nothing in the protocol reports that. So the member is
-    /// asked for the term of its leader: a later term than before the request means that the write went to the old leader.
-    /// A member that does not even reply to that question, which it can answer by itself, hangs.
+    /// A member notices the death of its leader only after an election timeout. Until then it takes writes,
+    /// passes them on to the dead leader, and waits for them much longer than we do. Nothing in the protocol
+    /// reports that. So the member is asked for the term of its leader: a later term than before the request
+    /// means that the write went to the old leader. A member that does not even reply to that question, which
+    /// it can answer by itself, hangs.
     async fn write_lost(
         &self,
         connection: &Connection,
@@ -175,8 +180,8 @@ impl Connections {
         Box::pin(self.leader_changed(&connection.member, term, reply_timeout)).await
     }
 
-    /// Resolves when the member has a leader of a later term than `term`, or does not reply. If `term` is not known (zero),
-    /// the first reply sets it.
+    /// Resolves when the member has a leader of a later term than `term`, or does not reply. If `term` is not
+    /// known (zero), the first reply sets it.
     async fn leader_changed(
         &self,
         member: &MemberClient,

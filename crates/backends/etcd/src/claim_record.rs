@@ -2,11 +2,12 @@
 //!
 //! `0000001f {"v":1,"who":"1234@host label",…}`
 //!
-//! 1. The capacity in eight hex digits and a space. It comes first so that a transaction can compare the capacity of a whole
-//!    range of keys without reading them.
+//! 1. The capacity in eight hex digits and a space. It comes first so that a transaction can compare the
+//!    capacity of a whole range of keys without reading them.
 //! 2. A [`ClaimRecord`] as JSON.
 //!
-//! etcd's own lock ignores the value. So a value in any other form is a *foreign* lock: of `etcdctl lock` or a Go program.
+//! etcd's own lock ignores the value. So a value in any other form is a *foreign* lock: of `etcdctl lock` or
+//! a Go program.
 
 use std::{sync::Arc, time::Duration};
 
@@ -44,7 +45,8 @@ pub(crate) struct ClaimRecord {
     pub(crate) evicting: bool,
     /// The ttl that was requested. The etcd lease is longer, because etcd counts whole seconds.
     pub(crate) ttl_ms: u64,
-    /// When the claim began to hold or to wait, by the wall clock of its client. For people; nothing is decided by it.
+    /// When the claim began to hold or to wait, by the wall clock of its client. For people; nothing is
+    /// decided by it.
     pub(crate) since_us: u64,
     /// How often the claim was handed over since it was acquired.
     #[serde(default, skip_serializing_if = "is_zero", rename = "turns")]

@@ -74,7 +74,8 @@ impl Config {
     /// | `server_name` | the name that the members' certificates must have | the host |
     ///
     /// # Errors
-    /// `Invalid` if the URL has another form. The message does not repeat the URL, because it may contain a password.
+    /// `Invalid` if the URL has another form. The message does not repeat the URL, because it may contain a
+    /// password.
     pub fn parse(url: &str) -> Result<Config> {
         let (scheme, rest) = url.split_once("://").ok_or_else(|| invalid(URL_FORM))?;
         let (rest, options) = rest.split_once('?').unwrap_or((rest, ""));
@@ -157,12 +158,14 @@ impl Config {
         self
     }
 
-    /// The namespace in the URL. The client adds it to the names of its resources; this backend does not use it.
+    /// The namespace in the URL. The client adds it to the names of its resources; this backend does not use
+    /// it.
     pub fn namespace(&self) -> Option<&str> {
         self.namespace.as_deref()
     }
 
-    /// The password now. A password file is read again for every connection, because the password may be rotated.
+    /// The password now. A password file is read again for every connection, because the password may be
+    /// rotated.
     pub(crate) fn password(&self) -> Result<String> {
         Ok(self.password.current()?.unwrap_or_default())
     }

@@ -1,14 +1,14 @@
 //! The connections to the members: one member is used at a time, and the next one when it fails.
 //!
-//! A client that spreads its requests over all members has a part of them fail for as long as one member is down. With one
-//! member at a time a failure is met once, and the cost for the cluster is the same.
+//! A client that spreads its requests over all members has a part of them fail for as long as one member is
+//! down. With one member at a time a failure is met once, and the cost for the cluster is the same.
 //!
-//! 1. The members are used in turn. `turn` counts how often the client has moved on; the member in use is `turn` modulo
-//!    the number of hosts in the URL.
+//! 1. The members are used in turn. `turn` counts how often the client has moved on; the member in use is
+//!    `turn` modulo the number of hosts in the URL.
 //! 2. A caller takes the connection to that member. If there is none, one caller connects for all
 //!    ([`ConnectOnce`]): a login costs etcd more than any other request.
-//! 3. When a request fails and the member may be the cause, [`Connections::report_failure`] moves on to the next member.
-//!    Members that could not be reached lately are skipped if there are others.
+//! 3. When a request fails and the member may be the cause, [`Connections::report_failure`] moves on to the
+//!    next member. Members that could not be reached lately are skipped if there are others.
 //!
 //! How a request is sent, and how long it may take, is in `call_member.rs`.
 
@@ -31,14 +31,16 @@ use tokio::sync::watch;
 
 use crate::{config::Config, error::StoreError, verify_reply::HeaderInfo};
 
-/// How often an idle connection is tested with an HTTP/2 ping. etcd closes connections that send more than one in 5 s.
+/// How often an idle connection is tested with an HTTP/2 ping. etcd closes connections that send more than
+/// one in 5 s.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long one member may take for a request that can be repeated on another member.
 pub(crate) const REPEATABLE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a member that could not be reached is skipped, if there are others.
 const AVOID_UNREACHABLE_FOR: Duration = Duration::from_secs(10);
-/// The largest message. A queue of a thousand readers is some hundred kilobytes, and the driver's default is 4 MB.
+/// The largest message. A queue of a thousand readers is some hundred kilobytes, and the driver's default is
+/// 4 MB.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
 /// Bounds the exponent of [`MemberSlot::extra_time_to_connect`], so that the shift cannot overflow.
 const CONNECT_DOUBLINGS_MAX: u32 = 16;
@@ -71,11 +73,11 @@ pub(crate) struct Connection {
 /// The driver's client of one member.
 pub(crate) struct MemberClient {
     pub(crate) client: Client,
-    /// The part of the client for reads, writes and transactions. Every request clones what it uses, and the whole client
-    /// has a dozen parts.
+    /// The part of the client for reads, writes and transactions. Every request clones what it uses, and the
+    /// whole client has a dozen parts.
     pub(crate) kv: KvClient,
-    /// The member has replied over this client, so a connection exists or existed. The driver connects only with the first
-    /// request.
+    /// The member has replied over this client, so a connection exists or existed. The driver connects only
+    /// with the first request.
     pub(crate) has_replied: AtomicBool,
 }
 
@@ -90,14 +92,15 @@ pub(crate) struct MemberSlot {
 }
 
 impl MemberSlot {
-    /// Whether other members come first. A member that hangs is recognised only by a timeout. Without this rule that
-    /// timeout would be paid again and again during an election, when the client moves from member to member.
+    /// Whether other members come first. A member that hangs is recognised only by a timeout. Without this
+    /// rule that timeout would be paid again and again during an election, when the client moves from member
+    /// to member.
     fn is_avoided(&self, now: Timestamp) -> bool {
         self.unreachable_at.is_some_and(|failed| failed.until(now) < AVOID_UNREACHABLE_FOR)
     }
 
-    /// How much longer the first reply may take. One second, because a host that is up and does not reply looks the same
-    /// as a slow one; doubled each time that it was not enough.
+    /// How much longer the first reply may take. One second, because a host that is up and does not reply
+    /// looks the same as a slow one; doubled each time that it was not enough.
     pub(crate) fn extra_time_to_connect(&self, most: Duration) -> Duration {
         most.min(REPEATABLE_TIMEOUT.saturating_mul(1 << self.failed_connects.min(CONNECT_DOUBLINGS_MAX)))
     }
@@ -145,8 +148,8 @@ impl Connections {
         (host, *port)
     }
 
-    /// A connection to the member in use. If there is none, one caller connects for all; if that fails, the next member is
-    /// tried, each member once.
+    /// A connection to the member in use. If there is none, one caller connects for all; if that fails, the
+    /// next member is tried, each member once.
     pub(crate) async fn get(&self) -> Result<Connection, StoreError> {
         let mut last_error = StoreError::UnexpectedReply("no member is known".to_owned());
         for _ in &self.config.hosts {
@@ -205,7 +208,8 @@ impl Connections {
         let mut options = ConnectOptions::new()
             .with_connect_timeout(self.config.connect_timeout)
             .with_keep_alive(PING_INTERVAL, PING_TIMEOUT)
-            // A member that is cut off from its leader then fails at once, instead of keeping requests and watches.
+            // A member that is cut off from its leader then fails at once, instead of keeping requests and
+            // watches.
             .with_require_leader(true);
         if let Some(user) = &self.config.user {
             let password = self.config.password().map_err(StoreError::Refused)?;

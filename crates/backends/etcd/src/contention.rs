@@ -1,14 +1,17 @@
-//! What this client does about contention: hints for the first transaction of an acquire, and pauses between attempts.
+//! What this client does about contention: hints for the first transaction of an acquire, and pauses between
+//! attempts.
 //!
 //! # Hints
-//! On which resources this client met other claims last time. The long form of that transaction also queues the claim and reads the resource if it is not free. It is much longer than
-//! the short form, which only grants a free resource, and every member writes the whole transaction to its log. So the long
-//! form is sent only where another claim, or a pause, was in the way last time. A wrong hint costs a read and one more
-//! transaction, or some bytes.
+//! [`ContentionHints`] remembers on which resources this client met other claims last time. The first
+//! transaction of an acquire has two forms. The long form also queues the claim and reads the resource if it
+//! is not free. It is much longer than the short form, which only grants a free resource, and every member
+//! writes the whole transaction to its log. So the long form is sent only where another claim, or a pause,
+//! was in the way last time. A wrong hint costs a read and one more transaction, or some bytes.
 //!
 //! # Pauses
-//! All writes are compared with what was read, so of two clients that change a resource at the same time one has to read
-//! again. A random pause, longer with every attempt, keeps them from disturbing each other again and again.
+//! All writes are compared with what was read, so of two clients that change a resource at the same time one
+//! has to read again. A random pause, longer with every attempt, keeps them from disturbing each other again
+//! and again.
 
 use std::{
     collections::HashSet,

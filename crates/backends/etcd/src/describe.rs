@@ -1,4 +1,5 @@
-//! Describes the holders and waiters of a resource to other clients: for [`Blocked`] verdicts and for `inspect`.
+//! Describes the holders and waiters of a resource to other clients: for [`Blocked`] verdicts and for
+//! `inspect`.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,8 +22,8 @@ type Remaining = (usize, Option<Duration>);
 impl Etcd {
     /// What remains of a contender, for other clients: the rest of its lease, but not more than its ttl.
     ///
-    /// `None` if it is not known, or if the contender has no lease. A contender without a lease does not end by itself, so
-    /// zero would be wrong: waiters would ask again at once, all the time.
+    /// `None` if it is not known, or if the contender has no lease. A contender without a lease does not end
+    /// by itself, so zero would be wrong: waiters would ask again at once, all the time.
     pub(crate) async fn remaining_of(&self, contender: &Contender) -> Option<Duration> {
         let (left, _) = self.lease_pool.remaining(contender.lease).await.ok().flatten()?;
         // etcd rounds down to whole seconds. For other clients the next second is closer to the truth.
@@ -50,8 +51,8 @@ impl Etcd {
         Some(held_by)
     }
 
-    /// Why a claim is blocked: for the waiter at this index, or for a claim that does not queue. `since` is the revision
-    /// from which a `wait` has to watch.
+    /// Why a claim is blocked: for the waiter at this index, or for a claim that does not queue. `since` is
+    /// the revision from which a `wait` has to watch.
     pub(crate) async fn describe_blocked(
         &self,
         view: &ResourceView,

@@ -1,8 +1,8 @@
 //! [`StoreError`]: the errors of the driver, the network and etcd, and what they mean for the caller.
 //!
 //! Every error says whether the request may have had an effect. That decides what the engine does next: after
-//! [`Effect::None`] it may simply try again, after [`Effect::Unknown`] it must ask with the same owner token or leave a
-//! tombstone.
+//! [`Effect::None`] it may simply try again, after [`Effect::Unknown`] it must ask with the same owner token
+//! or leave a tombstone.
 
 use std::error::Error as StdError;
 
@@ -57,7 +57,8 @@ impl From<DriverError> for StoreError {
     fn from(error: DriverError) -> StoreError {
         match error {
             DriverError::GRpcStatus(status) => {
-                // A status with a cause was made by the driver from an error of the network. A member sends no causes.
+                // A status with a cause was made by the driver from an error of the network. A member sends
+                // no causes.
                 if status.source().is_some() {
                     from_transport(&status)
                 } else {
@@ -80,8 +81,8 @@ impl From<DriverError> for StoreError {
 const CONNECT_ERRORS: [&str; 5] =
     ["connect error", "dns error", "Connection refused", "invalid peer certificate", "handshake"];
 
-/// Tells a failed connection attempt from a lost connection. The driver has no error kinds for that, only texts. The last
-/// cause is the one that people understand.
+/// Tells a failed connection attempt from a lost connection. The driver has no error kinds for that, only
+/// texts. The last cause is the one that people understand.
 fn from_transport(error: &(dyn StdError + 'static)) -> StoreError {
     let causes: Vec<String> =
         std::iter::successors(Some(error), |&error| error.source()).map(ToString::to_string).collect();

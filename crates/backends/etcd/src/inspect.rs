@@ -1,4 +1,5 @@
-//! The verb `inspect`: lists resources, the audit trail, and leaked keys (keys without a lease, which would never end).
+//! The verb `inspect`: lists resources, the audit trail, and leaked keys (keys without a lease, which would
+//! never end).
 
 use std::collections::BTreeSet;
 
@@ -60,8 +61,8 @@ impl Etcd {
         Ok(snapshot)
     }
 
-    /// Lists resources by name. etcd sorts the keys in another order than the names (`a-b/` comes before `a/`), so all keys
-    /// are read for every page.
+    /// Lists resources by name. etcd sorts the keys in another order than the names (`a-b/` comes before
+    /// `a/`), so all keys are read for every page.
     async fn resources(&self, listing: &Listing) -> Result<Page, StoreError> {
         let limit = self.page_limit(listing);
         let mut found = self.resource_names(listing, limit).await?;
@@ -80,7 +81,8 @@ impl Etcd {
         Ok(Page::Resources { snapshots, next })
     }
 
-    /// The first names of a page, and one more if there are more. Resources that are only paused count as well.
+    /// The first names of a page, and one more if there are more. Resources that are only paused count as
+    /// well.
     async fn resource_names(&self, listing: &Listing, limit: usize) -> Result<BTreeSet<String>, StoreError> {
         let root = &self.connections.config.root;
         let mut found = BTreeSet::new();
@@ -118,7 +120,8 @@ impl Etcd {
         }
     }
 
-    /// Lists the audit trail, newest first by creation revision. `next` is the revision of the last entry that was read.
+    /// Lists the audit trail, newest first by creation revision. `next` is the revision of the last entry
+    /// that was read.
     async fn audit(&self, listing: &Listing) -> Result<Page, StoreError> {
         let (limit, prefix) = (self.page_limit(listing), self.connections.config.root.audit());
         let mut before = match &listing.after {

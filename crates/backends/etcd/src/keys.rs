@@ -7,14 +7,15 @@
 //! leasehold/v1/audit/<hex>                        an entry of the audit trail
 //! ```
 //!
-//! - `lock/` has the layout of etcd's `concurrency` package. For that package every key under `lock/<resource>/` is a
-//!   contender, whatever its name, and the lowest creation revision holds the lock.
+//! - `lock/` has the layout of etcd's `concurrency` package. For that package every key under
+//!   `lock/<resource>/` is a contender, whatever its name, and the lowest creation revision holds the lock.
 //! - Every key has an etcd lease, so every key ends by itself.
-//! - A resource's key contains one `/`, between kind and id; any other is percent-encoded. So the contenders of one
-//!   resource are never under the prefix of another resource.
-//! - A contender is named by its owner's hash. Then a claim is one key, and its owner is found without a second key
-//!   (ADR 0031). A claim that takes over another claim's place cannot rename that contender, because a new key would have a
-//!   new creation revision and lose the place. It keeps the old name, and an owner key points to it.
+//! - A resource's key contains one `/`, between kind and id; any other is percent-encoded. So the contenders
+//!   of one resource are never under the prefix of another resource.
+//! - A contender is named by its owner's hash. Then a claim is one key, and its owner is found without a
+//!   second key (ADR 0031). A claim that takes over another claim's place cannot rename that contender,
+//!   because a new key would have a new creation revision and lose the place. It keeps the old name, and an
+//!   owner key points to it.
 
 use leasehold_core::{OwnerToken, Resource};
 use sha2::{Digest as _, Sha256};
@@ -50,8 +51,9 @@ impl Root {
         format!("{}audit/", self.0)
     }
 
-    /// A key under the root that is never written: the first read of a client asks for it, and the first watch of every
-    /// stream watches it. The name is part of the layout, because the user needs permission to read it.
+    /// A key under the root that is never written: the first read of a client asks for it, and the first
+    /// watch of every stream watches it. The name is part of the layout, because the user needs permission to
+    /// read it.
     pub(crate) fn probe_key(&self) -> String {
         format!("{}ear", self.0)
     }
@@ -79,19 +81,21 @@ pub(crate) struct ResourceKeys {
 }
 
 impl ResourceKeys {
-    /// The key of a contender. The name is the owner's hash for most claims; etcd's own mutex uses its lease id.
+    /// The key of a contender. The name is the owner's hash for most claims; etcd's own mutex uses its lease
+    /// id.
     pub(crate) fn contender(&self, name: &str) -> String {
         format!("{}{name}", self.lock_prefix)
     }
 
-    /// The owner key: a tombstone, or the name of a contender that does not have the owner's hash as its name.
+    /// The owner key: a tombstone, or the name of a contender that does not have the owner's hash as its
+    /// name.
     pub(crate) fn owner(&self, owner_hash: &str) -> String {
         format!("{}{owner_hash}", self.owner_prefix)
     }
 }
 
-/// An owner token as it is stored. A hash, because the token is the right to renew and to release: a user that may only
-/// read the keys must not get that right.
+/// An owner token as it is stored. A hash, because the token is the right to renew and to release: a user
+/// that may only read the keys must not get that right.
 pub(crate) fn hash_owner(owner: OwnerToken) -> String {
     let digest = Sha256::digest(owner.to_bytes());
     digest[..16].iter().map(|byte| format!("{byte:02x}")).collect()

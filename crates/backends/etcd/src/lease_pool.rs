@@ -1,16 +1,17 @@
 //! The pool of etcd leases: granted in advance, used again, kept alive (ADR 0023).
 //!
-//! A key ends by itself only if it is attached to an etcd lease. Granting a lease is a write on all members. With one lease
-//! for all claims of a client, one claim would keep another one alive. So every claim has a lease of its own, and the pool
-//! makes that cheap:
+//! A key ends by itself only if it is attached to an etcd lease. Granting a lease is a write on all members.
+//! With one lease for all claims of a client, one claim would keep another one alive. So every claim has a
+//! lease of its own, and the pool makes that cheap:
 //!
-//! 1. For each length in use, a few leases are granted in advance, in the background. An acquire takes one of them.
-//! 2. When a claim has ended and all its requests had a reply, its lease comes back and is used again. Otherwise it is
-//!    revoked: a request that is executed late then finds no lease, and writes nothing.
+//! 1. For each length in use, a few leases are granted in advance, in the background. An acquire takes one of
+//!    them.
+//! 2. When a claim has ended and all its requests had a reply, its lease comes back and is used again.
+//!    Otherwise it is revoked: a request that is executed late then finds no lease, and writes nothing.
 //! 3. A background task keeps the ready leases alive. A length that was not used for a minute is given up.
 //!
-//! All durations count from before the request was sent that last kept the lease alive, by our own clock. So a lease never
-//! ends earlier than this module says.
+//! All durations count from before the request was sent that last kept the lease alive, by our own clock. So
+//! a lease never ends earlier than this module says.
 
 use std::{
     collections::HashMap,
@@ -41,7 +42,8 @@ const SECONDS_MAX: u64 = 9_000_000_000;
 const READY_AT_FIRST: usize = 2;
 /// How many leases of a length are granted in advance at the most.
 const READY_MAX: usize = 32;
-/// How many unused leases of a length are kept when they come back: after a burst of claims the next burst finds them.
+/// How many unused leases of a length are kept when they come back: after a burst of claims the next burst
+/// finds them.
 const UNUSED_MAX: usize = 128;
 /// A length that was not used for this long is given up.
 const IDLE_AFTER: Duration = Duration::from_secs(60);
@@ -79,8 +81,8 @@ impl EtcdLease {
     }
 }
 
-/// The length of the lease for this ttl: whole seconds, and one more. Because of that second a lease that was kept alive
-/// within the last second needs no keep-alive before it is used.
+/// The length of the lease for this ttl: whole seconds, and one more. Because of that second a lease that was
+/// kept alive within the last second needs no keep-alive before it is used.
 pub(crate) fn seconds_for(ttl: Duration) -> u64 {
     whole_seconds(ttl) + 1
 }
@@ -187,7 +189,8 @@ impl LeasePool {
         self.ensure_keep_alive_task();
     }
 
-    /// Revokes all ready leases when the client is dropped. Without this they would exist for a whole ttl, which may be days.
+    /// Revokes all ready leases when the client is dropped. Without this they would exist for a whole ttl,
+    /// which may be days.
     pub(crate) fn close(self: &Arc<LeasePool>) {
         self.closed.store(true, Ordering::Relaxed);
         let unused: Vec<EtcdLease> =
@@ -195,8 +198,9 @@ impl LeasePool {
         unused.into_iter().for_each(|lease| self.revoke(lease.id));
     }
 
-    /// Grants a lease of this length. The id is ours, so that the reply can be compared with the request (ADR 0033), and so
-    /// that the lease can be revoked if there is no reply: it could be one that lasts for months.
+    /// Grants a lease of this length. The id is ours, so that the reply can be compared with the request (ADR
+    /// 0033), and so that the lease can be revoked if there is no reply: it could be one that lasts for
+    /// months.
     pub(crate) async fn grant(self: &Arc<LeasePool>, seconds: u64) -> Result<EtcdLease, StoreError> {
         let ttl = i64::try_from(seconds.min(SECONDS_MAX)).unwrap_or(i64::MAX);
         let id = new_lease_id(self.connections.environment.random());
@@ -246,8 +250,9 @@ impl LeasePool {
         self.connections.environment.spawn(Box::pin(async move { pool.revoke_now(id).await }));
     }
 
-    /// Revokes, in the background, a lease of a transaction whose preconditions failed. A reply of that kind names nothing,
-    /// so it could belong to another request (ADR 0033): if a key is attached to the lease, it is left alone.
+    /// Revokes, in the background, a lease of a transaction whose preconditions failed. A reply of that kind
+    /// names nothing, so it could belong to another request (ADR 0033): if a key is attached to the lease, it
+    /// is left alone.
     pub(crate) fn revoke_unused(self: &Arc<LeasePool>, id: i64) {
         let pool = Arc::clone(self);
         self.connections.environment.spawn(Box::pin(async move {
@@ -270,7 +275,8 @@ impl LeasePool {
         }
     }
 
-    /// Keeps a lease alive for its whole length from now. Each request has a stream of its own, which ends with the reply.
+    /// Keeps a lease alive for its whole length from now. Each request has a stream of its own, which ends
+    /// with the reply.
     pub(crate) async fn keep_alive(&self, lease: &mut EtcdLease) -> Result<(), StoreError> {
         let (id, sent) = (lease.id, self.now());
         let send = |member: &MemberClient| {
@@ -299,8 +305,8 @@ impl LeasePool {
         self.connections.call(Repeatable::Yes, send, check).await
     }
 
-    /// What is left of any lease, in whole seconds rounded down, and its granted length in seconds. `None` if the lease does
-    /// not exist.
+    /// What is left of any lease, in whole seconds rounded down, and its granted length in seconds. `None` if
+    /// the lease does not exist.
     pub(crate) async fn remaining(&self, id: i64) -> Result<Option<(Duration, u64)>, StoreError> {
         let reply = self.time_to_live(id, false).await?;
         let granted = u64::try_from(reply.granted_ttl()).unwrap_or_default();
@@ -314,8 +320,8 @@ impl LeasePool {
         Ok((reply.ttl() >= 0).then(|| reply.keys().len()))
     }
 
-    /// Starts the task that keeps the ready leases alive, if it does not run. It ends when no lease is ready, or when the
-    /// client is dropped: it holds the pool weakly while it sleeps.
+    /// Starts the task that keeps the ready leases alive, if it does not run. It ends when no lease is ready,
+    /// or when the client is dropped: it holds the pool weakly while it sleeps.
     fn ensure_keep_alive_task(self: &Arc<LeasePool>) {
         if self.has_keep_alive_task.swap(true, Ordering::Relaxed) {
             return;
@@ -330,7 +336,8 @@ impl LeasePool {
         }));
     }
 
-    /// The pause before the next round of keep-alives; `None` if no lease is ready, and then the task counts as ended.
+    /// The pause before the next round of keep-alives; `None` if no lease is ready, and then the task counts
+    /// as ended.
     fn pause_before_keep_alive(&self) -> Option<Duration> {
         let by_length = self.by_length();
         let in_use = by_length.values().filter(|ready| !ready.leases.is_empty());
@@ -363,7 +370,8 @@ impl LeasePool {
                     Err(error) if error.is_lease_gone() => {
                         ready.leases.retain(|known| known.id != lease.id);
                     }
-                    // Any other error says nothing about the lease. `take_ready` drops it when it is too old to be safe.
+                    // Any other error says nothing about the lease. `take_ready` drops it when it is too old
+                    // to be safe.
                     Err(_) => {}
                 }
             }

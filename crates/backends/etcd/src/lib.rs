@@ -1,30 +1,35 @@
 //! The etcd backend of leasehold.
 //!
-//! It uses the key layout of etcd's own `concurrency` package, so `etcdctl lock` and Go programs wait in the same queue. The
-//! guarantee is [consensus](leasehold_core::Guarantee::Consensus): a grant survives the loss of a minority of the members.
+//! It uses the key layout of etcd's own `concurrency` package, so `etcdctl lock` and Go programs wait in the
+//! same queue. The guarantee is [consensus](leasehold_core::Guarantee::Consensus): a grant survives the loss
+//! of a minority of the members.
 //!
 //! # How it works
 //!
-//! 1. **A claim is one key**, a *contender*: `leasehold/v1/lock/<resource>/<hash of the owner token>`. Its value says whether
-//!    it holds or waits, its weight and its capacity (`keys.rs`, `claim_record.rs`, ADR 0031).
-//! 2. **Every claim has an etcd lease of its own**, so the key of a dead client ends by itself, and no claim keeps another one
-//!    alive. Leases are granted in advance and used again, so an acquire does not pay for them (`lease_pool.rs`, ADR 0023).
-//! 3. **The creation revision is the order of the queue, and the fencing token.** A contender keeps it when it is renewed,
-//!    granted, or moved to another lease. etcd never gives a revision twice.
-//! 4. **A grant is decided by the client and checked by etcd.** The client reads the contenders at one revision, applies the
-//!    admission rule, and writes in one transaction whose preconditions are what it has read. If they fail, it reads again
-//!    (`acquire.rs`). A free resource takes one transaction without a read.
-//! 5. **A waiter is woken by a watch** on the contenders that block it: with mutexes only the one directly ahead. The watch
-//!    begins at the revision that was read, so no event is missed. A wake-up is a hint; the waiter asks again (`wait.rs`,
-//!    `wakeup_listener.rs`).
+//! 1. **A claim is one key**, a *contender*: `leasehold/v1/lock/<resource>/<hash of the owner token>`. Its
+//!    value says whether it holds or waits, its weight and its capacity (`keys.rs`, `claim_record.rs`, ADR
+//!    0031).
+//! 2. **Every claim has an etcd lease of its own**, so the key of a dead client ends by itself, and no claim
+//!    keeps another one alive. Leases are granted in advance and used again, so an acquire does not pay for
+//!    them (`lease_pool.rs`, ADR 0023).
+//! 3. **The creation revision is the order of the queue, and the fencing token.** A contender keeps it when
+//!    it is renewed, granted, or moved to another lease. etcd never gives a revision twice.
+//! 4. **A grant is decided by the client and checked by etcd.** The client reads the contenders at one
+//!    revision, applies the admission rule, and writes in one transaction whose preconditions are what it has
+//!    read. If they fail, it reads again (`acquire.rs`). A free resource takes one transaction without a
+//!    read.
+//! 5. **A waiter is woken by a watch** on the contenders that block it: with mutexes only the one directly
+//!    ahead. The watch begins at the revision that was read, so no event is missed. A wake-up is a hint; the
+//!    waiter asks again (`wait.rs`, `wakeup_listener.rs`).
 //! 6. **A renewal keeps the lease alive first and reads the contender second** (`renew.rs`).
-//! 7. **A request that is executed late does no harm.** A tombstone under `own/` makes its preconditions fail, or its lease is
-//!    revoked. All preconditions compare the last write, so nothing overwrites what another client has written since.
+//! 7. **A request that is executed late does no harm.** A tombstone under `own/` makes its preconditions
+//!    fail, or its lease is revoked. All preconditions compare the last write, so nothing overwrites what
+//!    another client has written since.
 //! 8. **A reply counts only if it names its request** (`verify_reply.rs`, ADR 0033).
 //! 9. **One member is used at a time**, and the next one when it fails (`connection.rs`, `call_member.rs`).
 //!
-//! The decisions are in `docs/adr`: 0023 (leases), 0024 (why this crate needs `protoc`), 0031 (one key for a claim), 0033
-//! (replies name their requests).
+//! The decisions are in `docs/adr`: 0023 (leases), 0024 (why this crate needs `protoc`), 0031 (one key for a
+//! claim), 0033 (replies name their requests).
 //!
 //! # Modules
 //!

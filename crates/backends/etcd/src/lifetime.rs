@@ -1,8 +1,8 @@
 //! How long a contender lasts, and how it is extended.
 //!
-//! A contender lasts as long as the etcd lease that it is attached to. To extend it, its lease is kept alive; if the ttl
-//! needs a lease of another length, the contender is moved to one. Its creation revision stays, so it keeps its place in the
-//! queue and its token.
+//! A contender lasts as long as the etcd lease that it is attached to. To extend it, its lease is kept alive;
+//! if the ttl needs a lease of another length, the contender is moved to one. Its creation revision stays, so
+//! it keeps its place in the queue and its token.
 
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ use crate::{
     transaction::{KeyChange, KeyChanges, Precondition},
 };
 
-/// A contender's lease, and until when the owner of the claim believes that it lasts. The lease itself lasts longer,
-/// because it has whole seconds.
+/// A contender's lease, and until when the owner of the claim believes that it lasts. The lease itself lasts
+/// longer, because it has whole seconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lifetime {
     pub(crate) lease: EtcdLease,
@@ -35,7 +35,8 @@ pub(crate) enum ExtendOutcome {
 }
 
 impl Etcd {
-    /// The lifetime of a contender: as this process knows it, or else from etcd. `None` if its lease does not exist.
+    /// The lifetime of a contender: as this process knows it, or else from etcd. `None` if its lease does not
+    /// exist.
     pub(crate) async fn lifetime_of(
         &self,
         known: Option<&LocalClaim>,
@@ -54,7 +55,8 @@ impl Etcd {
         let kept_alive_at = now.after(left).before(Duration::from_secs(granted));
         // The owner counts on its ttl and not on the longer lease.
         let counted_on = contender.record.as_ref().map_or(left, |record| left.min(record.ttl()));
-        // etcd does not store which length was requested. The granted length is the same unless it was below the minimum.
+        // etcd does not store which length was requested. The granted length is the same unless it was below
+        // the minimum.
         let lease = EtcdLease {
             id: contender.lease,
             requested_seconds: granted,
@@ -64,8 +66,9 @@ impl Etcd {
         Ok(Some(Lifetime { lease, ends: now.after(counted_on) }))
     }
 
-    /// The longer of the lifetime that this process knows and the one that etcd reports: another client may have kept the
-    /// lease alive since, and what we know ourselves is more exact. `None` if the lease does not exist.
+    /// The longer of the lifetime that this process knows and the one that etcd reports: another client may
+    /// have kept the lease alive since, and what we know ourselves is more exact. `None` if the lease does
+    /// not exist.
     pub(crate) async fn longest_lifetime_of(
         &self,
         local: &LocalClaim,
@@ -152,7 +155,8 @@ impl Etcd {
     }
 }
 
-/// What this process knows of the lifetime of its contender, if the contender still has the lease that is known.
+/// What this process knows of the lifetime of its contender, if the contender still has the lease that is
+/// known.
 fn known_lifetime(local: &LocalClaim, contender: &Contender) -> Option<Lifetime> {
     let lease = local.attached_lease.filter(|lease| lease.id == contender.lease)?;
     Some(Lifetime { lease, ends: local.ends })

@@ -1,7 +1,7 @@
 //! What this process remembers of its own claims: which etcd leases each one uses, and until when it lasts.
 //!
-//! Correctness does not depend on it. A claim that is not here is read from etcd, which costs a round trip; and etcd reports
-//! remaining times in whole seconds, while a known claim is exact to the millisecond.
+//! Correctness does not depend on it. A claim that is not here is read from etcd, which costs a round trip;
+//! and etcd reports remaining times in whole seconds, while a known claim is exact to the millisecond.
 
 use std::{
     collections::HashMap,
@@ -22,7 +22,8 @@ pub(crate) struct LocalClaim {
     pub(crate) hold_lease: EtcdLease,
     /// The name of the contender.
     pub(crate) name: String,
-    /// The lease that the contender is attached to, as far as is known: `hold_lease`, or a shorter one of a waiter.
+    /// The lease that the contender is attached to, as far as is known: `hold_lease`, or a shorter one of a
+    /// waiter.
     pub(crate) attached_lease: Option<EtcdLease>,
     /// The contender's creation revision; [`NOT_CREATED`] until a reply has named it.
     pub(crate) created: i64,
@@ -61,8 +62,8 @@ impl LocalClaim {
 
     /// Notes a renewal: `renewed` is the claim as it was when the renewal began, with its lease kept alive.
     ///
-    /// Does nothing if the contender has another lease by now. A waiter that was granted meanwhile has moved to
-    /// `hold_lease`, and its old lease may belong to another claim.
+    /// Does nothing if the contender has another lease by now. A waiter that was granted meanwhile has moved
+    /// to `hold_lease`, and its old lease may belong to another claim.
     pub(crate) fn note_renewal(&mut self, renewed: &LocalClaim, ends: Timestamp, modified: i64) {
         let lease_id = |claim: &LocalClaim| claim.attached_lease.map(|lease| lease.id);
         if self.created == renewed.created && lease_id(self) == lease_id(renewed) {
@@ -92,7 +93,8 @@ struct ClaimTable {
     sweep_above: usize,
 }
 
-/// Expired claims are not removed before there are this many. A claim that is never released would otherwise stay forever.
+/// Expired claims are not removed before there are this many. A claim that is never released would otherwise
+/// stay forever.
 const SWEEP_ABOVE_MIN: usize = 256;
 
 impl LocalClaims {

@@ -1,12 +1,12 @@
 //! The verb `order`: an operator's command and its audit entry, in one transaction.
 //!
 //! 1. Read the resource.
-//! 2. Choose the holder that the command means: the one with the given token, or else the newest. If it is not there, the
-//!    outcome is `HolderChanged`, and only the audit entry is written.
-//! 3. Draft the writes of the command ([`CommandDraft::apply`]) and of the audit entry. Granting leases for them is the only
-//!    I/O before the transaction.
-//! 4. Write all of it, on the condition that no contender and not the pause has changed since step 1. If something has,
-//!    revoke the granted leases, pause, and go back to step 1.
+//! 2. Choose the holder that the command means: the one with the given token, or else the newest. If it is
+//!    not there, the outcome is `HolderChanged`, and only the audit entry is written.
+//! 3. Draft the writes of the command ([`CommandDraft::apply`]) and of the audit entry. Granting leases for
+//!    them is the only I/O before the transaction.
+//! 4. Write all of it, on the condition that no contender and not the pause has changed since step 1. If
+//!    something has, revoke the granted leases, pause, and go back to step 1.
 
 use std::time::Duration;
 
@@ -118,7 +118,8 @@ impl<'a> CommandDraft<'a> {
         // Also written if the holder has changed: the audit trail shows what was attempted.
         let value = serde_json::to_string(&entry).unwrap_or_default();
         let lease = self.grant_lease(AUDIT_KEPT_FOR).await?;
-        // The lease is new, so its id makes the key unique, and proves that the reply belongs to this command (ADR 0033).
+        // The lease is new, so its id makes the key unique, and proves that the reply belongs to this command
+        // (ADR 0033).
         let key = format!("{}{lease:x}", self.etcd.connections.config.root.audit());
         self.changes.insert(key, KeyChange::Put { value, lease });
         let pause = self.view.pause.as_ref().map_or(ABSENT, |pause| pause.modified);
@@ -255,8 +256,8 @@ impl<'a> CommandDraft<'a> {
         Ok(())
     }
 
-    /// Deletes a holder, and leaves a tombstone for as long as the holder may believe that it holds. Its lease is not
-    /// revoked: other keys of a foreign program may be attached to it.
+    /// Deletes a holder, and leaves a tombstone for as long as the holder may believe that it holds. Its
+    /// lease is not revoked: other keys of a foreign program may be attached to it.
     async fn evict_now(&mut self, index: usize) -> Result<(), StoreError> {
         let contender = self.view.contenders[index].clone();
         self.change_contender(index, KeyChange::Delete);

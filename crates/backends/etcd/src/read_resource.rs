@@ -31,8 +31,8 @@ pub(crate) struct ResourceRead {
 }
 
 impl ResourceRead {
-    /// Parses the replies to the operations of [`read_resource`]. They are the last ones of a transaction; `skipped`
-    /// operations come before them.
+    /// Parses the replies to the operations of [`read_resource`]. They are the last ones of a transaction;
+    /// `skipped` operations come before them.
     pub(crate) fn parse(
         keys: &ResourceKeys,
         reply: &TransactionReply,
@@ -78,8 +78,8 @@ fn missing_reply() -> StoreError {
     StoreError::UnexpectedReply("a read has no reply".to_owned())
 }
 
-/// Parses the replies to [`read_owner`]. The contender that is named by the owner's hash is returned only if it still belongs
-/// to this owner.
+/// Parses the replies to [`read_owner`]. The contender that is named by the owner's hash is returned only if
+/// it still belongs to this owner.
 fn parse_owner(
     keys: &ResourceKeys,
     replies: &[&GetResponse],
@@ -133,7 +133,8 @@ impl Connections {
         self.add_taken_over(keys, read).await
     }
 
-    /// Adds the contenders that the owners took over, if they are too far back in the queue to have been read with its head.
+    /// Adds the contenders that the owners took over, if they are too far back in the queue to have been read
+    /// with its head.
     pub(crate) async fn add_taken_over(
         &self,
         keys: &ResourceKeys,

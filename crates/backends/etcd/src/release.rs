@@ -1,7 +1,8 @@
-//! The verb `release`: ends a claim that holds or waits. It may leave a tombstone, or keep the resource closed for a while.
+//! The verb `release`: ends a claim that holds or waits. It may leave a tombstone, or keep the resource
+//! closed for a while.
 //!
-//! 1. A claim that this process knows, without tombstone and `keep_for`: delete its contender in one transaction, if it was
-//!    not written since. One round trip.
+//! 1. A claim that this process knows, without tombstone and `keep_for`: delete its contender in one
+//!    transaction, if it was not written since. One round trip.
 //! 2. Otherwise read the owner's keys, and write in one transaction, if they are still as they were read:
 //!    delete the contender, or move it to a lease of `keep_for`; and write the tombstone.
 //! 3. If they have changed, pause and go back to step 2.
@@ -64,8 +65,9 @@ impl Etcd {
 
     /// Deletes the contender of a claim that this process knows. Returns false if it was written since.
     ///
-    /// The last write is compared, not the creation. A successor that took over the contender, a release with `keep_for` and
-    /// an operator all write to it, and a late release must not end what they have made of it (ADR 0031).
+    /// The last write is compared, not the creation. A successor that took over the contender, a release with
+    /// `keep_for` and an operator all write to it, and a late release must not end what they have made of it
+    /// (ADR 0031).
     async fn delete_known(
         &self,
         keys: &ResourceKeys,
@@ -132,7 +134,8 @@ impl Etcd {
     }
 }
 
-/// Marks a contender as released and moves it to a lease of `keep_for`, so that the resource stays closed until then.
+/// Marks a contender as released and moves it to a lease of `keep_for`, so that the resource stays closed
+/// until then.
 fn changes_to_keep(
     context: &ReleaseContext<'_>,
     contender: &Contender,

@@ -1,15 +1,16 @@
 //! The verb `renew`: extends many claims at once.
 //!
 //! 1. Group the requests into rounds, so that no claim is twice in one round ([`rounds`]).
-//! 2. Keep alive the leases of all claims in the round that this process knows, one request each, at the same time.
+//! 2. Keep alive the leases of all claims in the round that this process knows, one request each, at the same
+//!    time.
 //! 3. Read the contenders of these claims, 120 in one transaction.
 //! 4. A contender that is still ours and has the lease of step 2 is renewed.
-//! 5. All others are handled one by one: claims that this process does not know, that have changed, that have a new note or
-//!    need a lease of another length.
+//! 5. All others are handled one by one: claims that this process does not know, that have changed, that have
+//!    a new note or need a lease of another length.
 //!
-//! The order of 2 and 3 matters. If a contender is attached to a lease *after* that lease was kept alive, the contender lasts
-//! for the granted time. The other way round, an operator could move it to another lease in between, and the holder would
-//! not learn of it.
+//! The order of 2 and 3 matters. If a contender is attached to a lease *after* that lease was kept alive, the
+//! contender lasts for the granted time. The other way round, an operator could move it to another lease in
+//! between, and the holder would not learn of it.
 
 use std::collections::HashMap;
 
@@ -212,7 +213,8 @@ impl Etcd {
         Err(StoreError::too_much_contention("the claim could not be renewed"))
     }
 
-    /// Extends a claim. One that is being evicted only learns what is left. `None` if the contender has changed.
+    /// Extends a claim. One that is being evicted only learns what is left. `None` if the contender has
+    /// changed.
     async fn extend_unless_evicted(
         &self,
         keys: &ResourceKeys,
@@ -229,7 +231,8 @@ impl Etcd {
         }
     }
 
-    /// Reads the contender again, after its lease was kept alive: `None` if it has another owner or another lease now.
+    /// Reads the contender again, after its lease was kept alive: `None` if it has another owner or another
+    /// lease now.
     async fn read_attached(
         &self,
         keys: &ResourceKeys,
@@ -265,8 +268,9 @@ fn claim_of(request: &RenewRequest) -> ClaimRef {
     ClaimRef { resource: request.resource.clone(), owner: request.owner }
 }
 
-/// Groups requests into rounds that are carried out one after the other, in the order of the requests. No claim is twice in
-/// a round, because two renewals of one claim with different ttls must not overtake each other.
+/// Groups requests into rounds that are carried out one after the other, in the order of the requests. No
+/// claim is twice in a round, because two renewals of one claim with different ttls must not overtake each
+/// other.
 fn rounds(requests: &[RenewRequest]) -> Vec<Vec<EqualRequests>> {
     let mut rounds: Vec<Vec<EqualRequests>> = vec![Vec::new()];
     let mut in_this_round: HashMap<(&Resource, OwnerToken), usize> = HashMap::new();

@@ -1,7 +1,8 @@
-//! One resource as it was read at one revision: its contenders in the order of creation, and who of them can be granted.
+//! One resource as it was read at one revision: its contenders in the order of creation, and who of them can
+//! be granted.
 //!
-//! The order of creation is the queue, as in etcd's `concurrency` package. Which waiter is granted is decided by the
-//! admission rule of [`leasehold_core::admission`], over the contenders as they are listed here.
+//! The order of creation is the queue, as in etcd's `concurrency` package. Which waiter is granted is decided
+//! by the admission rule of [`leasehold_core::admission`], over the contenders as they are listed here.
 
 use std::sync::Arc;
 
@@ -56,8 +57,8 @@ pub(crate) struct OwnerState {
     pub(crate) owner_key: OwnerKeyValue,
     /// The revision of the last write to the owner key; [`ABSENT`] if there is none.
     pub(crate) owner_key_modified: i64,
-    /// The revision of the last write to the contender that is named by the owner's hash; [`ABSENT`] if there is none. The
-    /// contender may belong to another owner by now, that took it over.
+    /// The revision of the last write to the contender that is named by the owner's hash; [`ABSENT`] if there
+    /// is none. The contender may belong to another owner by now, that took it over.
     pub(crate) named_contender_modified: i64,
 }
 
@@ -83,8 +84,8 @@ pub(crate) struct ResourceView {
 }
 
 impl ResourceView {
-    /// How many contenders are read of an exclusive resource: the holder, the waiters that the admission rule looks at, and
-    /// one more.
+    /// How many contenders are read of an exclusive resource: the holder, the waiters that the admission rule
+    /// looks at, and one more.
     pub(crate) const HEAD: i64 = admission::WINDOW as i64 + 2;
 
     /// The capacity that the contenders agree on. A foreign lock by itself is a mutex.
@@ -103,8 +104,8 @@ impl ResourceView {
         self.contenders.iter().position(|contender| contender.is_owned_by(owner_hash))
     }
 
-    /// Whether the contender holds. A foreign lock holds when it is the first by creation: that is the rule of etcd's own
-    /// mutex, and no client writes to the key when it becomes the holder.
+    /// Whether the contender holds. A foreign lock holds when it is the first by creation: that is the rule
+    /// of etcd's own mutex, and no client writes to the key when it becomes the holder.
     pub(crate) fn is_holder(&self, index: usize) -> bool {
         self.contenders[index].record.as_ref().map_or(index == 0, |record| record.held)
     }
@@ -130,7 +131,8 @@ impl ResourceView {
         self.holders().map(|index| u64::from(self.weight(index))).sum()
     }
 
-    /// Whether a claim of this weight is granted: the waiter at this index, or (`None`) one behind all waiters.
+    /// Whether a claim of this weight is granted: the waiter at this index, or (`None`) one behind all
+    /// waiters.
     pub(crate) fn can_grant(&self, waiter: Option<usize>, weight: u32, capacity: u32) -> bool {
         let ahead = self.waiters().take_while(|index| waiter.is_none_or(|waiter| *index < waiter));
         admission::is_granted(self.held_weight(), ahead.map(|index| self.weight(index)), weight, capacity)
@@ -149,13 +151,16 @@ impl ResourceView {
         }
     }
 
-    /// The contenders that the waiter at this index has to watch: it cannot be granted before one of them is gone.
+    /// The contenders that the waiter at this index has to watch: it cannot be granted before one of them is
+    /// gone.
     ///
     /// 1. Holders and earlier waiters are in its way, in the order of creation.
     /// 2. `needed` is how much of their weight must go before the waiter fits.
-    /// 3. The first of them whose weights together are less than `needed` can all go without letting it in: no watch.
+    /// 3. The first of them whose weights together are less than `needed` can all go without letting it in:
+    ///    no watch.
     ///
-    /// With mutexes this leaves one contender, the one directly ahead. So a release wakes one waiter and not all.
+    /// With mutexes this leaves one contender, the one directly ahead. So a release wakes one waiter and not
+    /// all.
     pub(crate) fn blockers_of(&self, waiter: usize, capacity: u32) -> Vec<usize> {
         let ahead = self.waiters().take_while(|index| *index < waiter);
         let mut in_the_way: Vec<usize> = self.holders().chain(ahead).collect();
@@ -171,7 +176,8 @@ impl ResourceView {
         in_the_way.split_off(not_enough)
     }
 
-    /// Describes a holder to other clients, all but the remaining time. `None` if its revision is not a valid token.
+    /// Describes a holder to other clients, all but the remaining time. `None` if its revision is not a valid
+    /// token.
     pub(crate) fn describe_holder(&self, index: usize, clock: &dyn Clock) -> Option<HeldBy> {
         let contender = &self.contenders[index];
         let token = FencingToken::try_from(contender.created).ok()?;

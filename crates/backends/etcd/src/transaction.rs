@@ -18,11 +18,13 @@ use crate::{
 /// What must be true for the success branch of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Precondition {
-    /// The key was last written at this revision; [`ABSENT`](crate::resource_view::ABSENT): it does not exist.
+    /// The key was last written at this revision; [`ABSENT`](crate::resource_view::ABSENT): it does not
+    /// exist.
     ModifiedAt(String, i64),
     /// The resource has no contenders.
     NoContenders { lock_prefix: String },
-    /// No contender was created or written after this revision. Deleted ones do not matter: they only free capacity.
+    /// No contender was created or written after this revision. Deleted ones do not matter: they only free
+    /// capacity.
     NoneModifiedAfter { lock_prefix: String, revision: i64 },
     /// All contenders are claims of leasehold, and have this capacity.
     AllOfCapacity { lock_prefix: String, capacity: u32 },
@@ -44,7 +46,8 @@ impl Precondition {
                 let compare = Compare::mod_revision(lock_prefix.as_str(), CompareOp::Less, *revision + 1);
                 vec![over_all(compare, lock_prefix)]
             }
-            // etcd compares values as bytes, so two bounds around the header compare the capacity of all contenders.
+            // etcd compares values as bytes, so two bounds around the header compare the capacity of all
+            // contenders.
             Precondition::AllOfCapacity { lock_prefix, capacity } => {
                 let compare = |op, bound: String| {
                     over_all(Compare::value(lock_prefix.as_str(), op, bound), lock_prefix)
@@ -158,7 +161,8 @@ impl Operation {
 
 /// The operations that make these changes, and one read that verifies the reply (ADR 0033).
 ///
-/// The read comes last and reads a key that was put. If nothing is put, it comes first and reads a key before it is deleted.
+/// The read comes last and reads a key that was put. If nothing is put, it comes first and reads a key before
+/// it is deleted.
 pub(crate) fn verified_writes(changes: &KeyChanges) -> Vec<Operation> {
     let operation = |(key, change): (&String, &KeyChange)| match change {
         KeyChange::Put { value, lease } => {
@@ -185,8 +189,8 @@ pub(crate) fn verified_writes(changes: &KeyChanges) -> Vec<Operation> {
     operations
 }
 
-/// Reads a resource and these owners. The order of the operations is: the contenders, the pause, then for each owner the two
-/// reads of [`read_owner`].
+/// Reads a resource and these owners. The order of the operations is: the contenders, the pause, then for
+/// each owner the two reads of [`read_owner`].
 ///
 /// `limit` is how many contenders are read, from the head of the queue; zero: all.
 pub(crate) fn read_resource(keys: &ResourceKeys, owner_hashes: &[&str], limit: i64) -> Vec<Operation> {
@@ -218,7 +222,8 @@ impl Transaction {
         let requests =
             |operations: &[Operation]| operations.iter().map(Operation::request).collect::<Vec<_>>();
         let mut txn = Txn::new();
-        // The driver panics if these are set twice or out of order: compares first, then success, then failure.
+        // The driver panics if these are set twice or out of order: compares first, then success, then
+        // failure.
         if !self.preconditions.is_empty() {
             let compares: Vec<Compare> = self.preconditions.iter().flat_map(Precondition::compares).collect();
             txn = txn.when(compares);
@@ -292,7 +297,8 @@ impl Connections {
         self.call(repeatable, send, check).await
     }
 
-    /// Makes the changes if all preconditions hold. Returns the revision of the write, or `None` if a precondition failed.
+    /// Makes the changes if all preconditions hold. Returns the revision of the write, or `None` if a
+    /// precondition failed.
     pub(crate) async fn commit(
         &self,
         preconditions: Vec<Precondition>,

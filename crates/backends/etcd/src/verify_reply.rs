@@ -1,21 +1,23 @@
 //! Checks that a reply belongs to its request (ADR 0033).
 //!
 //! HTTP/2 matches replies to requests within one connection. A proxy that ends these connections, such as
-//! `etcd grpc-proxy` or a load balancer, could still deliver a reply to the wrong request, or an old reply a second time.
-//! So a reply counts only if it names its request:
+//! `etcd grpc-proxy` or a load balancer, could still deliver a reply to the wrong request, or an old reply a
+//! second time. So a reply counts only if it names its request:
 //!
 //! - **Every reply**: its header names the same cluster as the first reply of this client.
-//! - **A read**: each key is one that was asked for. The revision is not below any that this client saw before it sent the
-//!   request, because all our reads are linearizable.
-//! - **A transaction**: it has the operations of the branch that was taken, and each read in it is checked as above. A branch
-//!   that writes also reads a key that it writes: the contender, which names the resource and the owner, or the audit
-//!   entry, which is named after a lease that was granted for this command alone. That key must be there, last written at the
-//!   revision of this reply and with the lease of the request. A key that is deleted must have been there before. The
-//!   revision is above all that this client saw before.
-//! - **A transaction whose preconditions failed** may name nothing. No grant, renewal or release follows from it: the verb
-//!   reads again. A lease that the transaction was to use is revoked only if no key is attached to it.
-//! - **Grant, keep-alive and time to live of a lease**: the id of the lease, which this client chose at random. Each
-//!   keep-alive has a stream of its own with one request and one reply, so no earlier reply can be left on it.
+//! - **A read**: each key is one that was asked for. The revision is not below any that this client saw
+//!   before it sent the request, because all our reads are linearizable.
+//! - **A transaction**: it has the operations of the branch that was taken, and each read in it is checked as
+//!   above. A branch that writes also reads a key that it writes: the contender, which names the resource and
+//!   the owner, or the audit entry, which is named after a lease that was granted for this command alone.
+//!   That key must be there, last written at the revision of this reply and with the lease of the request. A
+//!   key that is deleted must have been there before. The revision is above all that this client saw before.
+//! - **A transaction whose preconditions failed** may name nothing. No grant, renewal or release follows from
+//!   it: the verb reads again. A lease that the transaction was to use is revoked only if no key is attached
+//!   to it.
+//! - **Grant, keep-alive and time to live of a lease**: the id of the lease, which this client chose at
+//!   random. Each keep-alive has a stream of its own with one request and one reply, so no earlier reply can
+//!   be left on it.
 //! - **A revocation** names nothing, and nothing depends on it.
 //! - **A watch event** is a hint: the waiter that it wakes asks again.
 
@@ -49,7 +51,8 @@ impl HeaderInfo {
         })
     }
 
-    /// Accepts a reply of the same cluster; `self` is what this client knew before the request. Returns the reply's header.
+    /// Accepts a reply of the same cluster; `self` is what this client knew before the request. Returns the
+    /// reply's header.
     pub(crate) fn check_cluster(self, reply: HeaderInfo) -> Result<HeaderInfo, StoreError> {
         if reply.cluster == 0 {
             return Err(StoreError::misdelivered());
@@ -215,7 +218,8 @@ impl ExpectedBranches {
             && taken.iter().zip(replies).all(|(expected, reply)| expected.is_met_by(reply, revision))
     }
 
-    /// Accepts the reply to a transaction with these branches; `known` is what this client knew before the request.
+    /// Accepts the reply to a transaction with these branches; `known` is what this client knew before the
+    /// request.
     pub(crate) fn check(
         &self,
         known: HeaderInfo,

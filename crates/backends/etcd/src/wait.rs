@@ -1,12 +1,12 @@
 //! The verb `wait`: resolves when the claim has a reason to ask again.
 //!
 //! 1. Read the resource.
-//! 2. A claim with a place in the queue: if it can be granted now, return. Otherwise watch its own key and the contenders that
-//!    block it ([`ResourceView::blockers_of`]); with mutexes that is the one directly ahead. During a pause watch its own
-//!    key and the pause.
+//! 2. A claim with a place in the queue: if it can be granted now, return. Otherwise watch its own key and
+//!    the contenders that block it ([`ResourceView::blockers_of`]); with mutexes that is the one directly
+//!    ahead. During a pause watch its own key and the pause.
 //! 3. A claim without a place: watch all contenders and the pause, from the revision of its last acquire.
-//! 4. The [`WakeupListener`](crate::wakeup_listener::WakeupListener) filters the events and wakes the waiter. A watch begins
-//!    at the revision after the one that was read, so no event is missed in between.
+//! 4. The [`WakeupListener`](crate::wakeup_listener::WakeupListener) filters the events and wakes the waiter.
+//!    A watch begins at the revision after the one that was read, so no event is missed in between.
 //!
 //! A wake-up is a hint. The waiter then acquires again, and that decides.
 
@@ -40,7 +40,8 @@ impl Etcd {
         Ok(())
     }
 
-    /// Reads the head of the queue, or the whole queue if claims share the resource: then all must be counted.
+    /// Reads the head of the queue, or the whole queue if claims share the resource: then all must be
+    /// counted.
     async fn read_for_wait(&self, keys: &ResourceKeys, owner_hash: &str) -> Result<ResourceView, StoreError> {
         let head = self.connections.read(keys, &[owner_hash], ResourceView::HEAD).await?.view;
         let is_shared = head.capacity().is_some_and(|capacity| capacity > 1);
@@ -51,8 +52,8 @@ impl Etcd {
     }
 }
 
-/// For a claim without a place in the queue: any change. `None` if the cursor is not from this resource as it is now, and the
-/// claim has to ask again at once.
+/// For a claim without a place in the queue: any change. `None` if the cursor is not from this resource as it
+/// is now, and the claim has to ask again at once.
 fn watch_everything(keys: &ResourceKeys, view: &ResourceView, since: Cursor) -> Option<WatchRequest> {
     let since = i64::try_from(since.0).unwrap_or(i64::MAX);
     if since <= 0 || since > view.revision {

@@ -1,18 +1,18 @@
 //! Wake-ups from etcd: one stream of watches for all waiters of a client.
 //!
 //! 1. A `wait` sends its watches to a background task, which opens the stream with the first of them.
-//! 2. Each watch has an id that we choose. An event carries the id of its watch, and so finds its waiter. The waiter's
-//!    [`WakeFilter`] decides whether the event wakes it.
+//! 2. Each watch has an id that we choose. An event carries the id of its watch, and so finds its waiter. The
+//!    waiter's [`WakeFilter`] decides whether the event wakes it.
 //! 3. When a wait ends, its watches are cancelled.
-//! 4. When the stream is lost, or requests go to another member, all waiters are woken and ask again: events may have been
-//!    missed. The next `wait` opens a new stream.
+//! 4. When the stream is lost, or requests go to another member, all waiters are woken and ask again: events
+//!    may have been missed. The next `wait` opens a new stream.
 //!
-//! `etcd grpc-proxy` ignores our ids and chooses its own, without reporting which is which. Then an event finds its waiters by
-//! its key, and no watch is cancelled, because the id could be that of another waiter. Instead the whole stream is closed once
-//! [`UNCANCELLED_MAX`] watches are left on it.
+//! `etcd grpc-proxy` ignores our ids and chooses its own, without reporting which is which. Then an event
+//! finds its waiters by its key, and no watch is cancelled, because the id could be that of another waiter.
+//! Instead the whole stream is closed once [`UNCANCELLED_MAX`] watches are left on it.
 //!
-//! [`leasehold_support::WaiterRegistry`] is not used here: it finds waiters by resource and owner, and an event of etcd has
-//! neither, only a watch id and a key.
+//! [`leasehold_support::WaiterRegistry`] is not used here: it finds waiters by resource and owner, and an
+//! event of etcd has neither, only a watch id and a key.
 
 use std::{
     collections::HashMap,
@@ -30,7 +30,8 @@ use tokio::sync::{Mutex, Notify, mpsc, watch};
 
 use crate::{claim_record::ContenderValue, connection::Connections, error::StoreError};
 
-/// How many watches that nobody needs are left on a stream whose ids are not ours, before the stream is closed.
+/// How many watches that nobody needs are left on a stream whose ids are not ours, before the stream is
+/// closed.
 const UNCANCELLED_MAX: usize = 256;
 /// The id of the watch that every stream begins with.
 const PROBE_WATCH_ID: i64 = 1;
@@ -215,7 +216,8 @@ impl ListenerTask {
         ListenerTask { connections, waiters: HashMap::new(), ids: WatchIds::Unknown, uncancelled: 0 }
     }
 
-    /// Runs until the client is dropped. Each pass of the loop is one stream, from its first watch to its end.
+    /// Runs until the client is dropped. Each pass of the loop is one stream, from its first watch to its
+    /// end.
     async fn run(mut self, mut commands: mpsc::UnboundedReceiver<ListenerCommand>) {
         let mut backoff = Backoff::new();
         while let Some(command) = commands.recv().await {
@@ -246,8 +248,8 @@ impl ListenerTask {
         }
     }
 
-    /// Opens a stream with a watch on a key that is never written. It stays for as long as the stream, and its reply tells
-    /// which side chooses the ids.
+    /// Opens a stream with a watch on a key that is never written. It stays for as long as the stream, and
+    /// its reply tells which side chooses the ids.
     async fn open_stream(&self) -> Result<WatchStream, StoreError> {
         let connection = self.connections.get().await?;
         let mut client = connection.member.client.clone();
@@ -282,8 +284,8 @@ impl ListenerTask {
             match first(commands.recv(), first(stream.message(), moves.changed())).await {
                 Either::Left(None) => return StreamEnd::ClientDropped,
                 Either::Left(command) => next = command,
-                // A watch was refused, and the reply need not say which one. The login token of a stream is the one that it
-                // was opened with, and may have expired: a new stream has a new token.
+                // A watch was refused, and the reply need not say which one. The login token of a stream is
+                // the one that it was opened with, and may have expired: a new stream has a new token.
                 Either::Right(Either::Left(Ok(Some(response))))
                     if response.created() && response.canceled() =>
                 {

@@ -1,4 +1,5 @@
-//! Runs the conformance suite of the testkit on a real etcd server, with two clients, as two processes would have them.
+//! Runs the conformance suite of the testkit on a real etcd server, with two clients, as two processes would
+//! have them.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -26,8 +27,8 @@ fn main() {
         BackendUnderTest::real(first)
             .opened_again(second)
             .reopened_by(open)
-            // etcd counts in whole seconds, and its shortest lease has two. A lease is one second longer than the ttl, an
-            // eviction adds up to one more, and etcd looks for expired leases twice a second.
+            // etcd counts in whole seconds, and its shortest lease has two. A lease is one second longer than
+            // the ttl, an eviction adds up to one more, and etcd looks for expired leases twice a second.
             .short_ttl(Duration::from_secs(2))
             .grace(Duration::from_millis(3200))
     });

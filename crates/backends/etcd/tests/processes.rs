@@ -1,4 +1,5 @@
-//! Holders and waiters that are real processes, on a real etcd: suspended, suspended for longer than their ttl, killed.
+//! Holders and waiters that are real processes, on a real etcd: suspended, suspended for longer than their
+//! ttl, killed.
 //!
 //! This program is also the holder: started with a URL, it runs as the client process of the testkit.
 #![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]

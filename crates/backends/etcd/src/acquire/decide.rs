@@ -1,16 +1,19 @@
-//! Decides an acquire: from a resource as it was read to the writes, and to the verdict once they are written.
+//! Decides an acquire: from a resource as it was read to the writes, and to the verdict once they are
+//! written.
 //!
 //! Pure: no I/O, and the time comes in. The decision follows `leasehold_core::model` step by step:
 //!
-//! 1. The owner has a tombstone: cancelled. Still release its predecessor, because that was part of the same request.
+//! 1. The owner has a tombstone: cancelled. Still release its predecessor, because that was part of the same
+//!    request.
 //! 2. The claim holds already: the same grant again.
 //! 3. The contenders have another capacity: mismatch.
-//! 4. The claim takes over from another claim: inherit that claim's lease or its place in the queue, if that is allowed.
+//! 4. The claim takes over from another claim: inherit that claim's lease or its place in the queue, if that
+//!    is allowed.
 //! 5. The admission rule grants it, and there is no pause: granted.
 //! 6. Otherwise: queue, or leave.
 //!
-//! The plan is written in one transaction whose preconditions are what the decision rests on. If one of them fails, the
-//! caller reads again and decides anew.
+//! The plan is written in one transaction whose preconditions are what the decision rests on. If one of them
+//! fails, the caller reads and decides again.
 //!
 //! One thing differs from the model: a held lease is not handed over while other claims wait (see
 //! [`PlanBuilder::take_over`]).
@@ -30,7 +33,8 @@ const CLAIMANT: usize = 0;
 /// The position of the predecessor's owner, if the claim takes over from another claim.
 const PREDECESSOR: usize = 1;
 
-/// The creation and modification revision of a contender that the plan writes: above all that exist, and not known yet.
+/// The creation and modification revision of a contender that the plan writes: above all that exist, and not
+/// known yet.
 pub(super) const NOT_WRITTEN_YET: i64 = i64::MAX;
 
 /// The ids of the etcd leases that a plan may use.
@@ -68,7 +72,8 @@ pub(super) enum Decision {
     Granted {
         /// The creation revision of its contender; `None` if the plan creates it.
         created: Option<i64>,
-        /// The lease that a downgrade goes on with; `None` for a new grant, which uses [`AvailableLeases::hold`].
+        /// The lease that a downgrade goes on with; `None` for a new grant, which uses
+        /// [`AvailableLeases::hold`].
         continued_lease: Option<i64>,
     },
     /// The claim waits as the contender at this index, or (`None`) does not queue.
@@ -139,14 +144,18 @@ impl PlanBuilder<'_> {
         let predecessor = predecessor.filter(|hash| *hash != self.owner_hash);
         let owner = self.owners.get(CLAIMANT);
         if owner.is_some_and(|owner| matches!(owner.owner_key, OwnerKeyValue::Tombstone(_))) {
+            // Refused; but the release of its predecessor was part of the same request.
             predecessor.iter().for_each(|predecessor| self.release_predecessor(predecessor));
             return Ok(Decision::Cancelled);
         }
         if let Some(index) = self.view.find(&self.owner_hash).filter(|index| self.view.is_holder(*index)) {
+            // Released with `keep_for`: the claim has ended, and its contender only keeps the resource
+            // closed.
             let kept = self.record(index).is_some_and(|record| record.kept);
             return Ok(if kept { Decision::Cancelled } else { Decision::AlreadyHolds(index) });
         }
         if let Some(theirs) = self.view.capacity().filter(|theirs| *theirs != capacity) {
+            // If the claim waits already, an operator has resized the resource since.
             self.leave_queue();
             return Ok(Decision::Mismatch(theirs));
         }
@@ -167,8 +176,8 @@ impl PlanBuilder<'_> {
         self.view.contenders[index].record.as_ref()
     }
 
-    /// Takes over the lease or the place of the predecessor. `None` if there is nothing to take over, or if the admission
-    /// rule has to decide about the rest.
+    /// Takes over the lease or the place of the predecessor. `None` if there is nothing to take over, or if
+    /// the admission rule has to decide about the rest.
     fn take_over(&mut self, predecessor: &str) -> Option<Decision> {
         let weight = self.claim.share.weight();
         let found = self.view.find(predecessor);
@@ -180,8 +189,9 @@ impl PlanBuilder<'_> {
         if weight < held.weight {
             return Some(self.downgrade(predecessor, index, &held));
         }
-        // Tokens are creation revisions, and a waiter has its revision already. If the lease were handed over past the
-        // waiter, the waiter would later get a token below that of an earlier holder. So the lease is not handed over.
+        // Tokens are creation revisions, and a waiter has its revision already. If the lease were handed over
+        // past the waiter, the waiter would later get a token below that of an earlier holder. So the lease
+        // is not handed over.
         let own_place = self.view.find(&self.owner_hash);
         let others_wait = self.view.waiters().any(|waiter| Some(waiter) != own_place);
         self.release_predecessor(predecessor);
@@ -212,7 +222,8 @@ impl PlanBuilder<'_> {
         None
     }
 
-    /// Goes on with a smaller share: the same work, until the same end, and what an operator asked of it stays.
+    /// Goes on with a smaller share: the same work, until the same end, and what an operator asked of it
+    /// stays.
     fn downgrade(&mut self, predecessor: &str, index: usize, held: &ClaimRecord) -> Decision {
         let mut record = ClaimRecord::holding(self.claim, self.now);
         record.handovers = held.handovers;
@@ -220,7 +231,8 @@ impl PlanBuilder<'_> {
         (record.evicting, record.ttl_ms) = (held.evicting, held.ttl_ms);
         let lease = self.leases.remainder.unwrap_or(self.view.contenders[index].lease);
         if self.view.has_foreign_locks() {
-            // A foreign lock goes by the order of creation alone. So the key stays, and with it its creation revision.
+            // A foreign lock goes by the order of creation alone. So the key stays, and with it its creation
+            // revision.
             let created = self.view.contenders[index].created;
             self.remove_owner_of_predecessor(predecessor);
             self.leave_queue();
@@ -251,7 +263,8 @@ impl PlanBuilder<'_> {
         if self.claim.share.is_exclusive() {
             return Err(floor_not_reached(floor, self.view.revision));
         }
-        // Claims that share need no order among each other. So a new key may be created, for a token above the floor.
+        // Claims that share need no order among each other. So a new key may be created, for a token above
+        // the floor.
         self.leave_queue();
         self.add_contender(record, self.leases.hold);
         Ok(created_now)
@@ -273,7 +286,8 @@ impl PlanBuilder<'_> {
                 self.add_contender(ClaimRecord::waiting(self.claim, self.now), lease);
                 let has_others = self.view.contenders.len() > 1;
                 if before == NewContenders::DoNotMatter && !self.view.has_foreign_locks() && has_others {
-                    // A claim that comes in between is ahead in the queue, and that is right, if it has the same capacity.
+                    // A claim that comes in between is ahead in the queue, and that is right, if it has the
+                    // same capacity.
                     let (lock_prefix, capacity) =
                         (self.keys.lock_prefix.clone(), self.claim.share.capacity());
                     self.new_contenders = NewContenders::DoNotMatter;
@@ -287,8 +301,8 @@ impl PlanBuilder<'_> {
     /// Adds a new contender of the claim, behind all others.
     fn add_contender(&mut self, record: ClaimRecord, lease: i64) {
         let taken = self.owners.get(CLAIMANT).map_or(ABSENT, |owner| owner.named_contender_modified);
-        // The key with the owner's hash exists already: as the claim's own place, or as that of a successor. A key cannot be
-        // deleted and created in one transaction, so the new one has another name.
+        // The key with the owner's hash exists already: as the claim's own place, or as that of a successor.
+        // A key cannot be deleted and created in one transaction, so the new one has another name.
         let name = if taken == ABSENT {
             self.owner_hash.clone()
         } else {
@@ -362,8 +376,8 @@ impl PlanBuilder<'_> {
         }
     }
 
-    /// Releases the predecessor, and leaves a tombstone if a request of it may still come. A claim that was released with
-    /// `keep_for` stays.
+    /// Releases the predecessor, and leaves a tombstone if a request of it may still come. A claim that was
+    /// released with `keep_for` stays.
     fn release_predecessor(&mut self, predecessor: &str) {
         let found = self.view.find(predecessor);
         let is_kept = |index: &usize| self.record(*index).is_some_and(|record| record.kept);
@@ -384,7 +398,8 @@ impl PlanBuilder<'_> {
         }
     }
 
-    /// Adds the preconditions that every plan with changes has: both keys of each owner and the pause are as they were read.
+    /// Adds the preconditions that every plan with changes has: both keys of each owner and the pause are as
+    /// they were read.
     fn finish(mut self, revision: i64, pause: Option<&PauseKey>, decision: Decision) -> AcquirePlan {
         if !self.changes.is_empty() {
             let predecessor = self.claim.takes_over_from.map(|from| hash_owner(from.owner));
@@ -392,7 +407,8 @@ impl PlanBuilder<'_> {
             for (owner_hash, owner) in hashes.into_iter().flatten().zip(self.owners) {
                 let key = self.keys.owner(&owner_hash);
                 self.preconditions.push(Precondition::ModifiedAt(key, owner.owner_key_modified));
-                // Also if the contender does not exist: another request of the owner must not have created it since.
+                // Also if the contender does not exist: another request of the owner must not have created it
+                // since.
                 self.require_unchanged(&owner_hash, owner.named_contender_modified);
             }
             let modified = pause.map_or(ABSENT, |pause| pause.modified);

@@ -106,7 +106,8 @@ impl AcquireState<'_> {
         self.downgraded(written, lifetime)
     }
 
-    /// A new grant. Its remaining time counts from before the request was sent, so it never ends later here than in etcd.
+    /// A new grant. Its remaining time counts from before the request was sent, so it never ends later here
+    /// than in etcd.
     pub(super) fn granted(
         &mut self,
         contender: WrittenContender,
@@ -178,7 +179,8 @@ impl AcquireState<'_> {
         Ok(Verdict::Blocked(self.etcd.describe_blocked(view, waiter, times.read_at).await))
     }
 
-    /// Notes the contender of a waiter, and puts the lease for a waiter back if the contender has another one.
+    /// Notes the contender of a waiter, and puts the lease for a waiter back if the contender has another
+    /// one.
     fn note_waiter(&mut self, contender: &Contender) {
         let mut local = self.local.clone();
         local.has_unanswered_request = self.earlier_request_unanswered;
@@ -192,8 +194,8 @@ impl AcquireState<'_> {
         self.leases.wait.take().into_iter().for_each(|unused| self.etcd.lease_pool.put_back(unused));
     }
 
-    /// Notes the contender of a holder. If an earlier request of the claim had no reply, that stays noted: etcd may still
-    /// execute it.
+    /// Notes the contender of a holder. If an earlier request of the claim had no reply, that stays noted:
+    /// etcd may still execute it.
     fn note_contender(
         &self,
         now: Timestamp,
@@ -224,8 +226,8 @@ impl AcquireState<'_> {
         }
     }
 
-    /// Forgets the predecessor, which the plan has released. Returns its lifetime if its lease goes on with this claim as
-    /// `continued_lease`.
+    /// Forgets the predecessor, which the plan has released. Returns its lifetime if its lease goes on with
+    /// this claim as `continued_lease`.
     fn forget_predecessor(&self, continued_lease: Option<i64>) -> Option<Lifetime> {
         let mut local = self.etcd.local_claims.remove(&self.predecessor()?)?;
         let lifetime = local.attached_lease.map(|lease| Lifetime { lease, ends: local.ends });

@@ -94,8 +94,8 @@ impl AcquireState<'_> {
         let value = ClaimRecord::waiting(self.claim, wall).to_value();
         let put = Operation::Put { key: contender.clone(), value, lease: Some(lease) };
         let mut on_success = vec![put];
-        // All reads but the last, which is the contender of this owner. Here it was just written, so the read of it also
-        // verifies the reply.
+        // All reads but the last, which is the contender of this owner. Here it was just written, so the read
+        // of it also verifies the reply.
         let before_contender = &reads[..reads.len() - 1];
         on_success.extend(before_contender.iter().cloned());
         let fields = ReadFields::All;
@@ -116,7 +116,8 @@ impl AcquireState<'_> {
         ResourceRead::parse(&self.keys, &nested, skipped).map(Some)
     }
 
-    /// Notes that the first transaction has queued the claim, if its contender has the lease that was taken for that.
+    /// Notes that the first transaction has queued the claim, if its contender has the lease that was taken
+    /// for that.
     fn note_place(&mut self, view: &ResourceView) {
         let Some(index) = view.find(&self.owner_hash) else { return };
         let contender = &view.contenders[index];

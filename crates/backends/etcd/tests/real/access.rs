@@ -123,7 +123,8 @@ async fn forty_callers_that_lose_their_connection_log_in_once() {
         futures_util::future::join_all(asked).await
     };
     proxy.black_hole();
-    // First the connection does not reply, then no caller can log in. In both cases the callers do not wait one after the other.
+    // First the connection does not reply, then no caller can log in. In both cases the callers do not wait
+    // one after the other.
     for _ in 0..2 {
         let started = Instant::now();
         assert!(forty_callers().await.iter().all(Result::is_err));

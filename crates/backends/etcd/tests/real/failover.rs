@@ -1,5 +1,5 @@
-//! Failover times: how long etcd itself needs after the loss of a member until a bare client can write again, and how much
-//! this client adds. Each test prints a timeline.
+//! Failover times: how long etcd itself needs after the loss of a member until a bare client can write again,
+//! and how much this client adds. Each test prints a timeline.
 
 use std::{
     sync::Arc,
@@ -20,8 +20,8 @@ const ADDED_MAX: Duration = Duration::from_secs(3);
 /// A grant this soon after the loss may have been decided before it.
 const DECIDED_BEFORE: Duration = Duration::from_millis(50);
 
-/// Writes with bare clients, each over its own connection to one of these members. Returns how long after the loss the
-/// first write succeeded.
+/// Writes with bare clients, each over its own connection to one of these members. Returns how long after the
+/// loss the first write succeeded.
 async fn first_write(ports: &[u16], lost_at: Instant) -> Duration {
     let mut attempts = JoinSet::new();
     let mut next = tokio::time::interval(Duration::from_millis(50));
@@ -102,7 +102,8 @@ impl HeldAndWaiting {
     }
 }
 
-/// Loses a member while clients of each member acquire, hold and wait, and prints when each of them was served.
+/// Loses a member while clients of each member acquire, hold and wait, and prints when each of them was
+/// served.
 async fn lose(how: impl FnOnce(&EtcdCluster, usize), choose: impl FnOnce(&EtcdCluster) -> usize) {
     let cluster = Arc::new(tokio::task::spawn_blocking(|| EtcdCluster::start(3)).await.unwrap());
     let gone = tokio::task::block_in_place(|| choose(&cluster));

@@ -1,4 +1,5 @@
-//! Faults on a real server: a network that fails (through a proxy), a server that is killed, frozen, compacted or full.
+//! Faults on a real server: a network that fails (through a proxy), a server that is killed, frozen,
+//! compacted or full.
 
 use std::{sync::Arc, time::Duration};
 

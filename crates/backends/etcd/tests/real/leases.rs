@@ -1,4 +1,5 @@
-//! etcd leases: one for each claim, granted in advance, used again, revoked if a request had no reply (ADR 0023).
+//! etcd leases: one for each claim, granted in advance, used again, revoked if a request had no reply (ADR
+//! 0023).
 
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 

@@ -1,4 +1,5 @@
-//! Tests that need real etcd servers: network faults, several members, `etcdctl`, logins, and the number of requests.
+//! Tests that need real etcd servers: network faults, several members, `etcdctl`, logins, and the number of
+//! requests.
 #![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
 #![allow(clippy::unwrap_used, reason = "the helpers are test code too")]
 

@@ -6,7 +6,8 @@ use leasehold_testkit::servers::EtcdCluster;
 
 use crate::common::{LONG, TIMEOUT, client, in_time};
 
-/// Loses a member. The holder keeps its lease for longer than its ttl, and the waiter is granted a higher token later.
+/// Loses a member. The holder keeps its lease for longer than its ttl, and the waiter is granted a higher
+/// token later.
 async fn keeps_lease_without(
     cluster: &Arc<EtcdCluster>,
     member: usize,
