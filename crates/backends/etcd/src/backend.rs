@@ -1,4 +1,4 @@
-//! The backend: which verb does what is in the file of that verb.
+//! [`Etcd`], the backend. Each verb is in the file of its name.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -11,8 +11,9 @@ use leasehold_core::{
 use leasehold_support::race::{Either, first};
 
 use crate::{
-    NAME, claims::Claims, config::Config, crowds::Crowds, error::Fault, link::Link, pool::Pool, proof::Keyed,
-    wait::Ear,
+    NAME, config::Config, connection::Connections, contention::ContentionHints, error::StoreError,
+    lease_pool::LeasePool, local_claims::LocalClaims, verify_reply::KeyRange,
+    wakeup_listener::WakeupListener,
 };
 
 /// Leases in etcd.
@@ -32,43 +33,49 @@ use crate::{
 /// ```
 pub struct Etcd {
     pub(crate) info: BackendInfo,
-    pub(crate) link: Arc<Link>,
-    pub(crate) pool: Arc<Pool>,
-    pub(crate) claims: Claims,
-    pub(crate) crowds: Crowds,
-    pub(crate) ear: Ear,
+    pub(crate) connections: Arc<Connections>,
+    pub(crate) lease_pool: Arc<LeasePool>,
+    pub(crate) local_claims: LocalClaims,
+    pub(crate) contention_hints: ContentionHints,
+    pub(crate) wakeup_listener: WakeupListener,
     pub(crate) environment: Arc<dyn Environment>,
 }
 
-/// Places in one line: each is a key that etcd sorts whenever someone asks.
-const LINE_MAX: u32 = 10_000;
+/// How many claims may wait for one resource. Each is a key, and etcd sorts them all with every read.
+const QUEUE_MAX: u32 = 10_000;
 
 impl Etcd {
-    /// Connects to whichever member answers. Later on, whoever needs a connection that is lost makes it anew, to the
-    /// next member.
+    /// Connects to the first member that replies. When a connection is lost later, the next request connects
+    /// again, to the next member.
     ///
     /// # Errors
-    /// `Unavailable` if no member answers; `Denied` if etcd refuses the user or the password; `Unsupported` if the URL
-    /// wants TLS and this build has none; `Invalid` if a certificate cannot be read.
+    /// `Unavailable` if no member replies; `Denied` if etcd refuses the user or the password, or the user has
+    /// no permission; `Unsupported` if the URL asks for TLS and this build has none; `Invalid` if a
+    /// certificate cannot be read.
     ///
     /// # Cancel safety
-    /// Dropped part-way, nothing is left but perhaps a connection that etcd closes.
+    /// If the call is dropped, a connection may be left, and etcd closes it.
     pub async fn connect(config: Config, environment: Arc<dyn Environment>) -> Result<Etcd> {
-        let link = Arc::new(Link::new(config, Arc::clone(&environment)));
+        let connections = Arc::new(Connections::new(config, Arc::clone(&environment)));
         let etcd = Etcd {
             info: info(),
-            pool: Pool::new(Arc::clone(&link)),
-            claims: Claims::default(),
-            crowds: Crowds::default(),
-            ear: Ear::new(Arc::clone(&link)),
-            link,
+            lease_pool: LeasePool::new(Arc::clone(&connections)),
+            local_claims: LocalClaims::default(),
+            contention_hints: ContentionHints::default(),
+            wakeup_listener: WakeupListener::new(Arc::clone(&connections)),
+            connections,
             environment,
         };
-        // A read that needs a leader, and the right to read: both are better known now.
-        let key = format!("{}ear", etcd.link.config.root.all());
-        let asked = etcd.link.get(Keyed { key: key.into(), end: None }, GetOptions::new());
-        asked.await.map_err(|fault| fault.into_error().with_effect(Effect::None))?;
+        // A read needs a leader and permission to read: better to fail here than with the first lease.
+        let probe = KeyRange::one(etcd.connections.config.root.probe_key());
+        let reading = etcd.connections.read_range(probe, GetOptions::new());
+        reading.await.map_err(|error| error.into_error().with_effect(Effect::None))?;
         Ok(etcd)
+    }
+
+    /// How many claims may wait for one resource.
+    pub(crate) fn queue_max(&self) -> usize {
+        usize::try_from(self.info.limits.queue).unwrap_or(usize::MAX)
     }
 }
 
@@ -77,20 +84,22 @@ fn info() -> BackendInfo {
     info.because = "a grant is written by a majority of the members before it is given".into();
     info.tokens_break_when =
         "the cluster is restored from an older snapshot, or its data moves to another cluster".into();
+    // A lease is handed over only while no other claim waits: see `PlanBuilder::take_over` in
+    // `acquire/decide.rs`.
     info.capabilities.handover = false;
-    info.limits.queue = LINE_MAX;
+    info.limits.queue = QUEUE_MAX;
     info
 }
 
 impl Drop for Etcd {
     fn drop(&mut self) {
-        self.pool.close();
+        self.lease_pool.close();
     }
 }
 
 impl fmt::Debug for Etcd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Etcd").field("link", &self.link).finish_non_exhaustive()
+        f.debug_struct("Etcd").field("connections", &self.connections).finish_non_exhaustive()
     }
 }
 
@@ -101,28 +110,30 @@ impl Backend for Etcd {
     }
 
     fn failure_domain(&self, _: &Resource) -> FailureDomain {
+        // All resources are on one cluster, so they fail together.
         FailureDomain::default()
     }
 
     async fn acquire(&self, claim: &Claim) -> Result<Verdict> {
-        let at = |fault: Fault| fault.into_error().at(Verb::Acquire, NAME).on(&claim.resource);
-        self.try_acquire(claim).await.map_err(at)
+        let locate = |error: StoreError| error.into_error().at(Verb::Acquire, NAME).on(&claim.resource);
+        self.try_acquire(claim).await.map_err(locate)
     }
 
-    async fn renew(&self, held: &[RenewRequest]) -> Vec<Result<Renewal>> {
-        self.renew_batch(held).await
+    async fn renew(&self, requests: &[RenewRequest]) -> Vec<Result<Renewal>> {
+        self.renew_batch(requests).await
     }
 
     async fn release(&self, request: &ReleaseRequest) -> Result<Released> {
-        let at = |fault: Fault| fault.into_error().at(Verb::Release, NAME).on(&request.resource);
-        self.try_release(request).await.map_err(at)
+        let locate = |error: StoreError| error.into_error().at(Verb::Release, NAME).on(&request.resource);
+        self.try_release(request).await.map_err(locate)
     }
 
     async fn wait(&self, claim: &ClaimRef, since: &Cursor, at_most: Duration) -> Result<()> {
-        let woken = self.wait_for_news(claim, *since);
+        let woken = self.wait_for_change(claim, *since);
         match first(woken, self.environment.sleep(at_most)).await {
-            Either::Left(Err(fault)) => {
-                let error = fault.into_error().with_effect(Effect::None);
+            Either::Left(Err(error)) => {
+                // A wait writes nothing.
+                let error = error.into_error().with_effect(Effect::None);
                 Err(error.at(Verb::Wait, NAME).on(&claim.resource))
             }
             _ => Ok(()),
@@ -130,12 +141,12 @@ impl Backend for Etcd {
     }
 
     async fn inspect(&self, query: &Query) -> Result<Page> {
-        let at = |fault: Fault| fault.into_error().with_effect(Effect::None).at(Verb::Inspect, NAME);
-        self.answer(query).await.map_err(at)
+        let locate = |error: StoreError| error.into_error().with_effect(Effect::None).at(Verb::Inspect, NAME);
+        self.try_inspect(query).await.map_err(locate)
     }
 
-    async fn order(&self, order: &OperatorCommand) -> Result<CommandOutcome> {
-        let at = |fault: Fault| fault.into_error().at(Verb::Order, NAME).on(&order.resource);
-        self.try_order(order).await.map_err(at)
+    async fn order(&self, command: &OperatorCommand) -> Result<CommandOutcome> {
+        let locate = |error: StoreError| error.into_error().at(Verb::Order, NAME).on(&command.resource);
+        self.try_order(command).await.map_err(locate)
     }
 }

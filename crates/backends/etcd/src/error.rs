@@ -1,38 +1,42 @@
-//! What etcd and the network say, in the words of the contract.
+//! [`StoreError`]: the errors of the driver, the network and etcd, and what they mean for the caller.
+//!
+//! Every error says whether the request may have had an effect. That decides what the engine does next: after
+//! [`Effect::None`] it may simply try again, after [`Effect::Unknown`] it must ask with the same owner token
+//! or leave a tombstone.
 
 use std::error::Error as StdError;
 
-use etcd_client::Error as Driver;
+use etcd_client::Error as DriverError;
 use leasehold_core::{Effect, Error, ErrorKind};
 
 use crate::NAME;
 
-/// Why a call came to nothing, or why it is not known whether it did.
+/// Why a request failed.
 #[derive(Clone, Debug)]
-pub(crate) enum Fault {
-    /// No connection could be made: nothing was sent. To whom, and why.
+pub(crate) enum StoreError {
+    /// No connection could be made, so nothing was sent. `host:port: why`.
     NotSent(String),
-    /// A member answered with this status: a number of gRPC, and etcd's own words.
+    /// A member replied with this gRPC status code and etcd's message.
     Status(i32, String),
-    /// Something was sent, and no answer came in time.
-    Silent,
-    /// Something was sent, and the connection was lost.
-    Broken(String),
-    /// The leader changed while a change was under way: it may be lost.
+    /// The request was sent, and no reply came in time. The member.
+    Timeout(String),
+    /// The request was sent, and the connection was lost. The member, and why.
+    ConnectionLost { member: String, why: String },
+    /// The leader changed before the reply to a write came: the write may be lost.
     LeaderChanged,
-    /// An answer does not name its request. From which server.
+    /// The reply does not name its request (ADR 0033). The member.
     Misdelivered(String),
-    /// An answer is of another cluster than those before.
-    OtherCluster { known: u64, answered: u64 },
-    /// An answer is older than one that came before the request was sent.
-    Outdated { known: i64, answered: i64 },
-    /// An answer makes no sense.
-    Strange(String),
-    /// Refused by us.
+    /// The reply is from another cluster than the earlier ones.
+    OtherCluster { known: u64, replied: u64 },
+    /// The reply is older than one that came before the request was sent.
+    StaleReply { known: i64, replied: i64 },
+    /// The reply does not have the form that the protocol requires.
+    UnexpectedReply(String),
+    /// This backend refuses the request, or gave up on it. The error is for the caller as it is.
     Refused(Error),
 }
 
-/// Numbers of gRPC.
+/// gRPC status codes.
 mod code {
     pub(super) const CANCELLED: i32 = 1;
     pub(super) const UNKNOWN: i32 = 2;
@@ -49,190 +53,240 @@ mod code {
     pub(super) const UNAUTHENTICATED: i32 = 16;
 }
 
-impl From<Driver> for Fault {
-    fn from(error: Driver) -> Fault {
+impl From<DriverError> for StoreError {
+    fn from(error: DriverError) -> StoreError {
         match error {
-            Driver::GRpcStatus(status) => {
-                let (number, message) = (status.code() as i32, status.message().to_owned());
-                // One that has a cause was made here, not by a member.
-                if status.source().is_some() { of_transport(&status) } else { Fault::Status(number, message) }
+            DriverError::GRpcStatus(status) => {
+                // A status with a cause was made by the driver from an error of the network. A member sends
+                // no causes.
+                if status.source().is_some() {
+                    from_transport(&status)
+                } else {
+                    StoreError::Status(status.code() as i32, status.message().to_owned())
+                }
             }
-            Driver::LeaseKeepAliveError(message) if message.contains("not found") => {
-                Fault::Status(code::NOT_FOUND, "etcdserver: requested lease not found".to_owned())
+            DriverError::LeaseKeepAliveError(message) if message.contains("not found") => {
+                StoreError::Status(code::NOT_FOUND, "etcdserver: requested lease not found".to_owned())
             }
-            Driver::TransportError(error) => of_transport(&error),
-            Driver::InvalidUri(_) | Driver::InvalidArgs(_) => Fault::NotSent(error.to_string()),
-            other => Fault::Broken(other.to_string()),
+            DriverError::TransportError(error) => from_transport(&error),
+            DriverError::InvalidUri(_) | DriverError::InvalidArgs(_) => {
+                StoreError::NotSent(error.to_string())
+            }
+            other => StoreError::connection_lost(other.to_string()),
         }
     }
 }
 
-/// What the network did. The driver has no kinds to ask for: its words are all there is, and the last of them are those
-/// that people understand.
-fn of_transport(error: &(dyn StdError + 'static)) -> Fault {
+/// Texts of the driver that say that no connection was made.
+const CONNECT_ERRORS: [&str; 5] =
+    ["connect error", "dns error", "Connection refused", "invalid peer certificate", "handshake"];
+
+/// Tells a failed connection attempt from a lost connection. The driver has no error kinds for that, only
+/// texts. The last cause is the one that people understand.
+fn from_transport(error: &(dyn StdError + 'static)) -> StoreError {
     let causes: Vec<String> =
         std::iter::successors(Some(error), |&error| error.source()).map(ToString::to_string).collect();
-    let marks = ["connect error", "dns error", "Connection refused", "invalid peer certificate", "handshake"];
-    let could_not_connect = causes.iter().any(|cause| marks.iter().any(|mark| cause.contains(mark)));
+    let could_not_connect = causes.iter().any(|cause| CONNECT_ERRORS.iter().any(|text| cause.contains(text)));
     let why = causes.last().cloned().unwrap_or_default();
-    if could_not_connect { Fault::NotSent(why) } else { Fault::Broken(why) }
+    if could_not_connect { StoreError::NotSent(why) } else { StoreError::connection_lost(why) }
 }
 
-impl Fault {
-    /// An answer does not name its request.
-    pub(crate) fn misdelivered() -> Fault {
-        Fault::Misdelivered(NAME.to_owned())
+impl StoreError {
+    /// The reply does not name its request.
+    pub(crate) fn misdelivered() -> StoreError {
+        StoreError::Misdelivered(NAME.to_owned())
     }
 
-    /// Says which member it was.
-    pub(crate) fn of_member(self, host: &str, port: u16) -> Fault {
+    /// No reply came in time.
+    pub(crate) fn timeout() -> StoreError {
+        StoreError::Timeout(NAME.to_owned())
+    }
+
+    fn connection_lost(why: String) -> StoreError {
+        StoreError::ConnectionLost { member: NAME.to_owned(), why }
+    }
+
+    /// The resource changed again and again while a verb worked on it.
+    pub(crate) fn too_much_contention(what: &str) -> StoreError {
+        let message = format!("{what}, because other clients change it all the time: try again later");
+        StoreError::Refused(Error::new(ErrorKind::Unavailable, message))
+    }
+
+    /// Adds the member that the request was sent to.
+    pub(crate) fn of_member(self, host: &str, port: u16) -> StoreError {
+        let member = format!("{host}:{port}");
         match self {
-            Fault::NotSent(why) => Fault::NotSent(format!("{host}:{port}: {why}")),
-            Fault::Misdelivered(_) => Fault::Misdelivered(format!("{host}:{port}")),
+            StoreError::NotSent(why) => StoreError::NotSent(format!("{member}: {why}")),
+            StoreError::Misdelivered(_) => StoreError::Misdelivered(member),
+            StoreError::Timeout(_) => StoreError::Timeout(member),
+            StoreError::ConnectionLost { why, .. } => StoreError::ConnectionLost { member, why },
             other => other,
         }
     }
 
-    /// Whether the same may be asked of another member: nothing was sent.
+    /// Whether nothing was sent: then any request may be sent to another member.
     pub(crate) fn was_not_sent(&self) -> bool {
-        matches!(self, Fault::NotSent(_))
+        matches!(self, StoreError::NotSent(_))
     }
 
-    /// Whether another member may do better: this one is gone, cut off, or without a leader.
+    /// Whether another member may succeed: this one is down, cut off, or without a leader.
     pub(crate) fn blames_member(&self) -> bool {
         match self {
-            Fault::NotSent(_)
-            | Fault::Silent
-            | Fault::Broken(_)
-            | Fault::Misdelivered(_)
-            | Fault::OtherCluster { .. }
-            | Fault::Outdated { .. } => true,
-            Fault::Status(number, message) => {
-                matches!(*number, code::UNAVAILABLE | code::CANCELLED) || wants_login(*number, message)
+            StoreError::NotSent(_)
+            | StoreError::Timeout(_)
+            | StoreError::ConnectionLost { .. }
+            | StoreError::Misdelivered(_)
+            | StoreError::OtherCluster { .. }
+            | StoreError::StaleReply { .. } => true,
+            StoreError::Status(number, message) => {
+                matches!(*number, code::UNAVAILABLE | code::CANCELLED) || needs_login(*number, message)
             }
-            Fault::LeaderChanged | Fault::Strange(_) | Fault::Refused(_) => false,
+            StoreError::LeaderChanged | StoreError::UnexpectedReply(_) | StoreError::Refused(_) => false,
         }
     }
 
-    /// Whether the connection may be what is wrong: the next attempt makes a new one.
+    /// Whether the connection itself may be at fault, so that it must be replaced.
     pub(crate) fn breaks_connection(&self) -> bool {
         match self {
-            Fault::Silent
-            | Fault::Broken(_)
-            | Fault::Misdelivered(_)
-            | Fault::OtherCluster { .. }
-            | Fault::Outdated { .. } => true,
-            Fault::Status(number, message) => wants_login(*number, message),
-            Fault::NotSent(_) | Fault::LeaderChanged | Fault::Strange(_) | Fault::Refused(_) => false,
+            StoreError::Timeout(_)
+            | StoreError::ConnectionLost { .. }
+            | StoreError::Misdelivered(_)
+            | StoreError::OtherCluster { .. }
+            | StoreError::StaleReply { .. } => true,
+            // The driver logs in when it connects: a new connection is a new login.
+            StoreError::Status(number, message) => needs_login(*number, message),
+            StoreError::NotSent(_)
+            | StoreError::LeaderChanged
+            | StoreError::UnexpectedReply(_)
+            | StoreError::Refused(_) => false,
         }
     }
 
     /// Whether the member could not be reached.
     pub(crate) fn is_unreachable(&self) -> bool {
-        matches!(self, Fault::NotSent(_) | Fault::Silent | Fault::Broken(_))
+        matches!(self, StoreError::NotSent(_) | StoreError::Timeout(_) | StoreError::ConnectionLost { .. })
     }
 
-    /// Whether there is no leader at the moment, and nothing was done: it is worth asking again soon.
+    /// Whether there is no leader at the moment, and nothing was done: the same request may succeed soon.
     pub(crate) fn is_leaderless(&self) -> bool {
-        matches!(self, Fault::Status(_, message) if lacks_leader(message))
+        matches!(self, StoreError::Status(_, message) if lacks_leader(message))
     }
 
-    /// Whether a read came to nothing because the leader changed.
+    /// Whether a read failed because the leader changed.
     pub(crate) fn is_leader_change(&self) -> bool {
-        matches!(self, Fault::Status(code::UNAVAILABLE, message) if message.contains("leader changed"))
+        matches!(self, StoreError::Status(code::UNAVAILABLE, message) if message.contains("leader changed"))
     }
 
-    /// Whether an etcd lease is gone.
+    /// Whether an etcd lease of the request does not exist any more.
     pub(crate) fn is_lease_gone(&self) -> bool {
-        matches!(self, Fault::Status(code::NOT_FOUND, message) if message.contains("lease not found"))
+        matches!(self, StoreError::Status(code::NOT_FOUND, message) if message.contains("lease not found"))
     }
 
-    /// Whether nothing was executed, for sure.
+    /// Whether the request certainly had no effect.
     pub(crate) fn has_no_effect(&self) -> bool {
         self.clone().into_error().effect() == Effect::None
     }
 
-    /// As the caller sees it.
+    /// The error for the caller.
     pub(crate) fn into_error(self) -> Error {
-        let (kind, what, effect) = match self {
-            Fault::Refused(error) => return error,
-            Fault::NotSent(why) => {
-                (ErrorKind::Unavailable, format!("cannot connect to {why:.300}"), Effect::None)
+        let (what, effect) = match self {
+            StoreError::Refused(error) => return error,
+            StoreError::Misdelivered(server) => return Error::misdelivered(&server),
+            StoreError::Status(number, message) => {
+                let (kind, what, effect) = interpret(number, &message);
+                return Error::new(kind, what).with_effect(effect);
             }
-            Fault::Silent => (ErrorKind::Unavailable, "no answer in time".to_owned(), Effect::Unknown),
-            Fault::Broken(why) => {
-                (ErrorKind::Unavailable, format!("the connection was lost: {why:.300}"), Effect::Unknown)
+            StoreError::NotSent(why) => (format!("cannot connect to {why:.300}"), Effect::None),
+            StoreError::Timeout(member) => {
+                let what = format!("no reply from {member} in time: it may be down or slow (option timeout)");
+                (what, Effect::Unknown)
             }
-            Fault::LeaderChanged => {
-                (ErrorKind::Unavailable, "etcd's leader changed meanwhile".to_owned(), Effect::Unknown)
+            StoreError::ConnectionLost { member, why } => {
+                (format!("the connection to {member} was lost: {why:.300}"), Effect::Unknown)
             }
-            Fault::Misdelivered(server) => return Error::misdelivered(&server),
-            Fault::OtherCluster { known, answered } => {
+            StoreError::LeaderChanged => {
+                let what = "the leader of the etcd cluster changed before the reply to a write came";
+                (what.to_owned(), Effect::Unknown)
+            }
+            StoreError::OtherCluster { known, replied } => {
                 let what = format!(
-                    "the answer is from another etcd cluster ({answered:x}, not {known:x}): if the cluster was \
-                     replaced, restart this program"
+                    "the reply is from another etcd cluster (id {replied:x}, expected {known:x}): check the hosts in \
+                     the URL; if the cluster was replaced, restart this program"
                 );
-                (ErrorKind::Unavailable, what, Effect::Unknown)
+                (what, Effect::Unknown)
             }
-            Fault::Outdated { known, answered } => {
+            StoreError::StaleReply { known, replied } => {
                 let what = format!(
-                    "the answer is of revision {answered}, and {known} was seen before: a proxy delivers old answers, or \
-                     etcd was restored from older data"
+                    "the reply is from revision {replied}, but revision {known} was seen before: a proxy delivers old \
+                     replies, or etcd was restored from an older snapshot; then restart this program"
                 );
-                (ErrorKind::Unavailable, what, Effect::Unknown)
+                (what, Effect::Unknown)
             }
-            Fault::Strange(what) => (ErrorKind::Unavailable, what, Effect::Unknown),
-            Fault::Status(number, message) => interpret(number, &message),
+            StoreError::UnexpectedReply(what) => {
+                (format!("etcd sent an unexpected reply: {what}"), Effect::Unknown)
+            }
         };
-        Error::new(kind, what).with_effect(effect)
+        Error::new(ErrorKind::Unavailable, what).with_effect(effect)
     }
 }
 
-/// Whether another login may help: the token is of before a change of users, or the password has changed.
-fn wants_login(number: i32, message: &str) -> bool {
-    let said = ["authentication failed", "invalid auth token", "revision of auth store is old"];
-    number == code::UNAUTHENTICATED || said.iter().any(|said| message.contains(said))
+/// Whether a new login may help: the token is from before a change of users, or the password has changed.
+fn needs_login(number: i32, message: &str) -> bool {
+    let texts = ["authentication failed", "invalid auth token", "revision of auth store is old"];
+    number == code::UNAUTHENTICATED || texts.iter().any(|text| message.contains(text))
 }
 
-/// Whether a member says that it did nothing, for want of a leader. A proposal is dropped before it is in any log.
+/// Whether a member says that it did nothing because it has no leader. A dropped proposal is in no log.
 fn lacks_leader(message: &str) -> bool {
-    ["etcdserver: no leader", "raft proposal dropped"].iter().any(|said| message.contains(said))
+    ["etcdserver: no leader", "raft proposal dropped"].iter().any(|text| message.contains(text))
 }
 
-/// What a status means, in words, and whether the request may have been executed.
+/// What a status means for the caller, and whether the request may have had an effect.
 fn interpret(number: i32, message: &str) -> (ErrorKind, String, Effect) {
     use {Effect::*, ErrorKind::*};
-    let said = message.strip_prefix("etcdserver: ").unwrap_or(message);
-    let refused = "etcd refused the user or the password";
-    match number {
-        _ if said.contains("revision of auth store is old") => {
-            (Unavailable, "etcd's users have changed: another login is needed".to_owned(), None)
+    let reason = message.strip_prefix("etcdserver: ").unwrap_or(message);
+    let (kind, what, effect) = match number {
+        _ if reason.contains("revision of auth store is old") => {
+            (Unavailable, "the users of etcd have changed, so a new login is needed: try again", None)
         }
-        _ if said.contains("user name is empty") => {
-            (Denied, "etcd wants a user and a password".to_owned(), None)
+        _ if reason.contains("user name is empty") => {
+            (Denied, "etcd wants a user and a password: write etcd://user:password@host", None)
         }
-        _ if wants_login(number, said) => (Denied, refused.to_owned(), None),
-        code::PERMISSION_DENIED => {
-            (Denied, "the user may not read and write the keys under the root".to_owned(), None)
+        _ if needs_login(number, reason) => {
+            (Denied, "etcd refused the user or the password: check them in the URL", None)
         }
-        code::RESOURCE_EXHAUSTED if said.contains("space exceeded") => (
-            Unavailable,
-            "etcd's database is full: compact and defragment it, then disarm the alarm".to_owned(),
+        code::PERMISSION_DENIED => (
+            Denied,
+            "the etcd user has no permission: grant it readwrite on the prefix of all keys (option root)",
             None,
         ),
-        code::RESOURCE_EXHAUSTED => (Unavailable, format!("etcd has too much to do: {said:.200}"), None),
-        code::NOT_FOUND => (Unavailable, format!("etcd says: {said:.200}"), None),
-        _ if lacks_leader(message) => (Unavailable, "the member has no leader".to_owned(), None),
+        code::RESOURCE_EXHAUSTED if reason.contains("space exceeded") => (
+            Unavailable,
+            "the database of etcd is full: compact and defragment it, then disarm the alarm",
+            None,
+        ),
+        _ if lacks_leader(message) => {
+            (Unavailable, "the etcd member has no leader: a majority of the members must be up", None)
+        }
+        code::UNIMPLEMENTED => (Unsupported, "etcd does not know the request: use etcd 3.4 or later", None),
+        _ => return interpret_with_reason(number, reason),
+    };
+    (kind, what.to_owned(), effect)
+}
+
+/// The statuses whose meaning is in the message of etcd.
+fn interpret_with_reason(number: i32, reason: &str) -> (ErrorKind, String, Effect) {
+    use {Effect::*, ErrorKind::*};
+    match number {
+        code::RESOURCE_EXHAUSTED => (Unavailable, format!("etcd is overloaded: {reason:.200}"), None),
+        code::NOT_FOUND => (Unavailable, format!("etcd reports: {reason:.200}"), None),
         code::UNAVAILABLE | code::DEADLINE_EXCEEDED | code::CANCELLED | code::UNKNOWN | code::INTERNAL => {
-            (Unavailable, format!("etcd says: {said:.200}"), Unknown)
+            (Unavailable, format!("etcd reports: {reason:.200}"), Unknown)
         }
         code::INVALID_ARGUMENT | code::FAILED_PRECONDITION | code::OUT_OF_RANGE => {
-            (Corrupt, format!("etcd does not take the request: {said:.200}"), None)
+            (Corrupt, format!("etcd rejected the request: {reason:.200}"), None)
         }
-        code::UNIMPLEMENTED => {
-            (Unsupported, "etcd does not know the request: 3.4 or later is needed".to_owned(), None)
-        }
-        _ => (Unavailable, format!("etcd answered {number}: {said:.200}"), Unknown),
+        _ => (Unavailable, format!("etcd replied with gRPC status {number}: {reason:.200}"), Unknown),
     }
 }
 
@@ -241,7 +295,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_answer_of_etcd_has_a_kind_and_an_effect() {
+    fn every_status_of_etcd_has_a_kind_and_an_effect() {
         use {Effect::*, ErrorKind::*};
         let table = [
             (14, "etcdserver: no leader", Unavailable, None),
@@ -271,56 +325,58 @@ mod tests {
             (12, "unknown service", Unsupported, None),
         ];
         for (number, message, kind, effect) in table {
-            let error = Fault::Status(number, message.to_owned()).into_error();
+            let error = StoreError::Status(number, message.to_owned()).into_error();
             assert_eq!((error.kind(), error.effect()), (kind, effect), "{message}: {error:?}");
         }
     }
 
     #[test]
-    fn what_was_sent_and_not_answered_is_unknown_and_what_was_not_sent_is_not() {
+    fn the_effect_is_unknown_if_the_request_was_sent_and_none_if_it_was_not() {
         let table = [
-            (Fault::NotSent("tcp connect error".to_owned()), Effect::None),
-            (Fault::Silent, Effect::Unknown),
-            (Fault::Broken("connection reset".to_owned()), Effect::Unknown),
-            (Fault::Strange("?".to_owned()), Effect::Unknown),
-            (Fault::LeaderChanged, Effect::Unknown),
-            (Fault::misdelivered(), Effect::Unknown),
-            (Fault::OtherCluster { known: 1, answered: 2 }, Effect::Unknown),
-            (Fault::Outdated { known: 9, answered: 8 }, Effect::Unknown),
+            (StoreError::NotSent("tcp connect error".to_owned()), Effect::None),
+            (StoreError::timeout(), Effect::Unknown),
+            (StoreError::connection_lost("connection reset".to_owned()), Effect::Unknown),
+            (StoreError::UnexpectedReply("?".to_owned()), Effect::Unknown),
+            (StoreError::LeaderChanged, Effect::Unknown),
+            (StoreError::misdelivered(), Effect::Unknown),
+            (StoreError::OtherCluster { known: 1, replied: 2 }, Effect::Unknown),
+            (StoreError::StaleReply { known: 9, replied: 8 }, Effect::Unknown),
         ];
-        for (fault, effect) in table {
-            let error = fault.into_error();
+        for (error, effect) in table {
+            let error = error.into_error();
             assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, effect), "{error:?}");
         }
     }
 
     #[test]
-    fn what_the_network_did_is_said_in_its_own_words() {
+    fn an_error_of_the_network_has_the_text_of_its_last_cause() {
         #[derive(Debug)]
-        struct Told(&'static str, Option<std::io::Error>);
-        impl std::fmt::Display for Told {
+        struct FakeError(&'static str, Option<std::io::Error>);
+        impl std::fmt::Display for FakeError {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str(self.0)
             }
         }
-        impl StdError for Told {
+        impl StdError for FakeError {
             fn source(&self) -> Option<&(dyn StdError + 'static)> {
                 self.1.as_ref().map(|error| error as _)
             }
         }
-        let refused = Told("tcp connect error", Some(std::io::ErrorKind::ConnectionRefused.into()));
-        let error = of_transport(&refused).of_member("e1", 2379).into_error();
+        let refused = FakeError("tcp connect error", Some(std::io::ErrorKind::ConnectionRefused.into()));
+        let error = from_transport(&refused).of_member("e1", 2379).into_error();
         assert_eq!(error.effect(), Effect::None);
         assert_eq!(error.to_string(), "cannot connect to e1:2379: connection refused");
-        let reset = Told("transport error", Some(std::io::ErrorKind::ConnectionReset.into()));
-        let error = of_transport(&reset).of_member("e1", 2379).into_error();
+        let reset = FakeError("transport error", Some(std::io::ErrorKind::ConnectionReset.into()));
+        let error = from_transport(&reset).of_member("e1", 2379).into_error();
         assert_eq!(error.effect(), Effect::Unknown);
-        assert_eq!(error.to_string(), "the connection was lost: connection reset");
+        assert_eq!(error.to_string(), "the connection to e1:2379 was lost: connection reset");
     }
 
     #[test]
-    fn a_lease_that_is_gone_is_told_apart() {
-        assert!(Fault::from(Driver::LeaseKeepAliveError("lease not found".to_owned())).is_lease_gone());
-        assert!(!Fault::Status(5, "etcdserver: user not found".to_owned()).is_lease_gone());
+    fn a_missing_lease_is_recognised_and_a_missing_user_is_not_one() {
+        assert!(
+            StoreError::from(DriverError::LeaseKeepAliveError("lease not found".to_owned())).is_lease_gone()
+        );
+        assert!(!StoreError::Status(5, "etcdserver: user not found".to_owned()).is_lease_gone());
     }
 }

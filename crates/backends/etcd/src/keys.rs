@@ -1,22 +1,26 @@
-//! Where things stand in etcd.
+//! The names of all keys.
 //!
 //! ```text
-//! leasehold/v1/lock/acme:report/42/<hash>   a contender: the layout of etcd's `concurrency` package
-//! leasehold/v1/own/acme:report/42/<hash>    that an owner was buried, or which contender it took over
-//! leasehold/v1/pause/acme:report/42         an operator's pause
-//! leasehold/v1/audit/<hex>                  the audit trail
+//! leasehold/v1/lock/acme:report/42/<owner hash>   a contender: a claim that holds or waits
+//! leasehold/v1/own/acme:report/42/<owner hash>    an owner key: a tombstone, or the name of the owner's contender
+//! leasehold/v1/pause/acme:report/42               an operator's pause
+//! leasehold/v1/audit/<hex>                        an entry of the audit trail
 //! ```
 //!
-//! Every key is under a lease, always. In a resource's key no `/` is left but the one between kind and id, so no
-//! resource's contenders stand under the prefix of another's.
-//!
-//! A contender is named by its owner's mark: so an owner is found, and compared, without a second key. Only one that was
-//! taken over keeps the name that it had, because its creation revision is its place; then the owner's key says which.
+//! - `lock/` has the layout of etcd's `concurrency` package. For that package every key under
+//!   `lock/<resource>/` is a contender, whatever its name, and the lowest creation revision holds the lock.
+//! - Every key has an etcd lease, so every key ends by itself.
+//! - A resource's key contains one `/`, between kind and id; any other is percent-encoded. So the contenders
+//!   of one resource are never under the prefix of another resource.
+//! - A contender is named by its owner's hash. Then a claim is one key, and its owner is found without a
+//!   second key (ADR 0031). A claim that takes over another claim's place cannot rename that contender,
+//!   because a new key would have a new creation revision and lose the place. It keeps the old name, and an
+//!   owner key points to it.
 
 use leasehold_core::{OwnerToken, Resource};
 use sha2::{Digest as _, Sha256};
 
-/// What all keys of a store begin with.
+/// The prefix of all keys of one store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Root(String);
 
@@ -27,27 +31,39 @@ impl Root {
         Root(text.to_owned())
     }
 
-    pub(crate) fn all(&self) -> &str {
+    /// The prefix of all keys.
+    pub(crate) fn prefix(&self) -> &str {
         &self.0
     }
 
+    /// The prefix of the contenders of all resources.
     pub(crate) fn locks(&self) -> String {
         format!("{}lock/", self.0)
     }
 
+    /// The prefix of the pauses of all resources.
     pub(crate) fn pauses(&self) -> String {
         format!("{}pause/", self.0)
     }
 
+    /// The prefix of the audit trail.
     pub(crate) fn audit(&self) -> String {
         format!("{}audit/", self.0)
     }
 
-    pub(crate) fn of(&self, resource: &Resource) -> Keys {
+    /// A key under the root that is never written: the first read of a client asks for it, and the first
+    /// watch of every stream watches it. The name is part of the layout, because the user needs permission to
+    /// read it.
+    pub(crate) fn probe_key(&self) -> String {
+        format!("{}ear", self.0)
+    }
+
+    /// The keys of one resource.
+    pub(crate) fn keys_of(&self, resource: &Resource) -> ResourceKeys {
         let (root, key) = (&self.0, resource.key());
-        Keys {
-            lock: format!("{root}lock/{key}/"),
-            own: format!("{root}own/{key}/"),
+        ResourceKeys {
+            lock_prefix: format!("{root}lock/{key}/"),
+            owner_prefix: format!("{root}own/{key}/"),
             pause: format!("{root}pause/{key}"),
         }
     }
@@ -55,32 +71,37 @@ impl Root {
 
 /// The keys of one resource.
 #[derive(Clone, Debug)]
-pub(crate) struct Keys {
-    /// What its contenders begin with.
-    pub(crate) lock: String,
-    own: String,
+pub(crate) struct ResourceKeys {
+    /// The prefix of the contenders.
+    pub(crate) lock_prefix: String,
+    /// The prefix of the owner keys.
+    owner_prefix: String,
+    /// The key of an operator's pause.
     pub(crate) pause: String,
 }
 
-impl Keys {
-    /// A contender. Named by its owner's mark, as a rule; etcd's own mutex names it after its etcd lease.
+impl ResourceKeys {
+    /// The key of a contender. The name is the owner's hash for most claims; etcd's own mutex uses its lease
+    /// id.
     pub(crate) fn contender(&self, name: &str) -> String {
-        format!("{}{name}", self.lock)
+        format!("{}{name}", self.lock_prefix)
     }
 
-    /// Where else to look for an owner than at the contender that bears its mark.
-    pub(crate) fn own(&self, mark: &str) -> String {
-        format!("{}{mark}", self.own)
+    /// The owner key: a tombstone, or the name of a contender that does not have the owner's hash as its
+    /// name.
+    pub(crate) fn owner(&self, owner_hash: &str) -> String {
+        format!("{}{owner_hash}", self.owner_prefix)
     }
 }
 
-/// An owner as the store knows it: a hash, so that whoever may read the store does not hold the capability.
-pub(crate) fn mark(owner: OwnerToken) -> String {
+/// An owner token as it is stored. A hash, because the token is the right to renew and to release: a user
+/// that may only read the keys must not get that right.
+pub(crate) fn hash_owner(owner: OwnerToken) -> String {
     let digest = Sha256::digest(owner.to_bytes());
     digest[..16].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The end of the range of keys that begin so.
+/// The exclusive end of the range of all keys with this prefix.
 pub(crate) fn range_end(prefix: &str) -> Vec<u8> {
     let mut end = prefix.as_bytes().to_vec();
     while let Some(last) = end.pop() {
@@ -89,10 +110,11 @@ pub(crate) fn range_end(prefix: &str) -> Vec<u8> {
             return end;
         }
     }
+    // etcd reads a range end of one zero byte as "all keys from here on".
     vec![0]
 }
 
-/// The resource and the name of a contender's key.
+/// Splits the key of a contender into the resource's key and the contender's name.
 pub(crate) fn split_contender<'a>(locks: &str, key: &'a str) -> Option<(&'a str, &'a str)> {
     key.strip_prefix(locks)?.rsplit_once('/')
 }
@@ -104,19 +126,19 @@ mod tests {
     #[test]
     fn the_layout_is_stable() {
         let resource: Resource = "acme:report/42 of 7".parse().unwrap();
-        let keys = Root::new(Root::DEFAULT).of(&resource);
+        let keys = Root::new(Root::DEFAULT).keys_of(&resource);
         assert_eq!(keys.contender("694d7"), "leasehold/v1/lock/acme:report/42%20of%207/694d7");
         let owner = OwnerToken::from_bytes([7; 16]);
         assert_eq!(
-            keys.own(&mark(owner)),
+            keys.owner(&hash_owner(owner)),
             "leasehold/v1/own/acme:report/42%20of%207/d761d406af2a4a5a15f67c924378ed88"
         );
         assert_eq!(keys.pause, "leasehold/v1/pause/acme:report/42%20of%207");
-        assert!(!keys.own(&mark(owner)).contains(&owner.reveal()));
+        assert!(!keys.owner(&hash_owner(owner)).contains(&owner.reveal()));
     }
 
     #[test]
-    fn a_range_ends_after_all_that_begin_so() {
+    fn a_range_ends_after_all_keys_with_the_prefix() {
         assert_eq!(range_end("a/"), b"a0");
         assert_eq!(range_end("a\u{7f}"), b"a\x80");
     }

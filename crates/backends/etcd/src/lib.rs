@@ -1,35 +1,80 @@
-//! Leases in etcd, in the layout of its own `concurrency` package: `etcdctl lock` and Go programs stand in the same
-//! line.
+//! The etcd backend of leasehold.
 //!
-//! A claim is a key under an etcd lease of its own; the creation revision of that key is the fencing token. One
-//! transaction grants what is free. The guarantee comes from [consensus](leasehold_core::Guarantee::Consensus): what
-//! was granted survives the loss of a minority of the members.
+//! It uses the key layout of etcd's own `concurrency` package, so `etcdctl lock` and Go programs wait in the
+//! same queue. The guarantee is [consensus](leasehold_core::Guarantee::Consensus): a grant survives the loss
+//! of a minority of the members.
+//!
+//! # How it works
+//!
+//! 1. **A claim is one key**, a *contender*: `leasehold/v1/lock/<resource>/<hash of the owner token>`. Its
+//!    value says whether it holds or waits, its weight and its capacity (`keys.rs`, `claim_record.rs`, ADR
+//!    0031).
+//! 2. **Every claim has an etcd lease of its own**, so the key of a dead client ends by itself, and no claim
+//!    keeps another one alive. Leases are granted in advance and used again, so an acquire does not pay for
+//!    them (`lease_pool.rs`, ADR 0023).
+//! 3. **The creation revision is the order of the queue, and the fencing token.** A contender keeps it when
+//!    it is renewed, granted, or moved to another lease. etcd never gives a revision twice.
+//! 4. **A grant is decided by the client and checked by etcd.** The client reads the contenders at one
+//!    revision, applies the admission rule, and writes in one transaction whose preconditions are what it has
+//!    read. If they fail, it reads again (`acquire.rs`). A free resource takes one transaction without a
+//!    read.
+//! 5. **A waiter is woken by a watch** on the contenders that block it: with mutexes only the one directly
+//!    ahead. The watch begins at the revision that was read, so no event is missed. A wake-up is a hint; the
+//!    waiter asks again (`wait.rs`, `wakeup_listener.rs`).
+//! 6. **A renewal keeps the lease alive first and reads the contender second** (`renew.rs`).
+//! 7. **A request that is executed late does no harm.** A tombstone under `own/` makes its preconditions
+//!    fail, or its lease is revoked. All preconditions compare the last write, so nothing overwrites what
+//!    another client has written since.
+//! 8. **A reply counts only if it names its request** (`verify_reply.rs`, ADR 0033).
+//! 9. **One member is used at a time**, and the next one when it fails (`connection.rs`, `call_member.rs`).
+//!
+//! The decisions are in `docs/adr`: 0023 (leases), 0024 (why this crate needs `protoc`), 0031 (one key for a
+//! claim), 0033 (replies name their requests).
+//!
+//! # Modules
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `backend` | [`Etcd`]: connects, and implements the `Backend` trait |
+//! | `config` | [`Config`]: the URL and its options |
+//! | `acquire`, `renew`, `release`, `wait`, `inspect`, `order` | the verbs, one file each |
+//! | `acquire::first_transaction`, `::decide`, `::finish` | the fast path; the pure decision; what follows from it |
+//! | `connection`, `call_member` | connections to the members; sending a request, timeouts, failover |
+//! | `transaction`, `verify_reply` | transactions as data; whether a reply belongs to its request |
+//! | `read_resource`, `resource_view` | reads a resource; its contenders, holders, waiters and blockers |
+//! | `keys`, `claim_record` | the stored keys and values |
+//! | `lease_pool`, `lifetime` | etcd leases; how long a contender lasts, and extending it |
+//! | `local_claims`, `contention` | what this process remembers of its claims, and of contended resources |
+//! | `describe` | holders and waiters, as other clients see them |
+//! | `wakeup_listener` | the watch stream that wakes waiters |
+//! | `error` | `StoreError`: what went wrong, and whether it had an effect |
 
 mod acquire;
 mod backend;
-mod call;
-mod claims;
+mod call_member;
+mod claim_record;
 mod config;
-mod crowds;
-mod entry;
+mod connection;
+mod contention;
+mod describe;
 mod error;
 mod inspect;
-mod keeping;
 mod keys;
-mod line;
-mod link;
+mod lease_pool;
+mod lifetime;
+mod local_claims;
 mod order;
-mod plan;
-mod pool;
-mod proof;
-mod read;
+mod read_resource;
 mod release;
 mod renew;
-mod txn;
+mod resource_view;
+mod transaction;
+mod verify_reply;
 mod wait;
+mod wakeup_listener;
 
 pub use backend::Etcd;
 pub use config::Config;
 
-/// The backend's name in errors and metrics.
+/// The name of the backend in errors and metrics.
 const NAME: &str = "etcd";

@@ -1,4 +1,12 @@
-//! The verb `order`: the operator's word, and its record in the audit trail, in one step.
+//! The verb `order`: an operator's command and its audit entry, in one transaction.
+//!
+//! 1. Read the resource.
+//! 2. Choose the holder that the command means: the one with the given token, or else the newest. If it is
+//!    not there, the outcome is `HolderChanged`, and only the audit entry is written.
+//! 3. Draft the writes of the command ([`CommandDraft::apply`]) and of the audit entry. Granting leases for
+//!    them is the only I/O before the transaction.
+//! 4. Write all of it, on the condition that no contender and not the pause has changed since step 1. If
+//!    something has, revoke the granted leases, pause, and go back to step 1.
 
 use std::time::Duration;
 
@@ -9,26 +17,25 @@ use leasehold_core::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    acquire::token,
     backend::Etcd,
-    entry::Wish,
-    error::Fault,
-    keys::Keys,
-    line::Line,
-    pool::whole_seconds,
-    read::grave,
-    txn::{Change, Changes, Guard},
+    claim_record::StoredFinishRequest,
+    contention::ATTEMPTS_MAX,
+    error::StoreError,
+    keys::ResourceKeys,
+    lease_pool::whole_seconds,
+    read_resource::tombstone_value,
+    resource_view::{ABSENT, ResourceView, token_of},
+    transaction::{KeyChange, KeyChanges, Precondition},
 };
 
-const ATTEMPTS: u32 = 40;
-/// How long a record stays.
-const AUDIT: Duration = Duration::from_secs(90 * 86_400);
-/// How many contenders a resize rewrites at the most: etcd takes 128 operations in one transaction.
-const RESIZED_MAX: usize = 100;
+/// How long an audit entry is kept.
+const AUDIT_KEPT_FOR: Duration = Duration::from_secs(90 * 86_400);
+/// How many contenders a resize can rewrite: etcd allows 128 operations in one transaction.
+const RESIZE_CONTENDERS_MAX: usize = 100;
 
-/// A record of the audit trail.
+/// An entry of the audit trail, as it is stored. The field names are part of the stored format.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Recorded {
+pub(crate) struct StoredAuditEntry {
     pub(crate) at_us: u64,
     pub(crate) resource: String,
     pub(crate) command: String,
@@ -39,220 +46,243 @@ pub(crate) struct Recorded {
     pub(crate) done: bool,
 }
 
-impl Recorded {
-    fn of(order: &OperatorCommand, at: WallTime, done: bool) -> Recorded {
-        Recorded {
+impl StoredAuditEntry {
+    fn new(command: &OperatorCommand, at: WallTime, done: bool) -> StoredAuditEntry {
+        StoredAuditEntry {
             at_us: at.as_micros(),
-            resource: order.resource.key().to_owned(),
-            command: order.action.as_str().to_owned(),
-            token: order.token.map(FencingToken::get),
-            by: order.by.clone(),
-            why: order.why.clone(),
+            resource: command.resource.key().to_owned(),
+            command: command.action.as_str().to_owned(),
+            token: command.token.map(FencingToken::get),
+            by: command.by.clone(),
+            why: command.why.clone(),
             done,
         }
     }
 }
 
 impl Etcd {
-    pub(crate) async fn try_order(&self, order: &OperatorCommand) -> Result<CommandOutcome, Fault> {
-        let keys = self.link.config.root.of(&order.resource);
-        for attempt in 0..ATTEMPTS {
-            let mut draft = Draft::default();
-            let outcome = match self.prepare(order, &keys, &mut draft).await {
-                Err(fault) => Err(fault),
-                Ok(ordered) => {
-                    match self.link.commit(std::mem::take(&mut draft.guards), &draft.changes).await {
-                        Ok(written) => Ok(written.map(|_| ordered)),
-                        // It may be written, and then its leases are in use.
-                        Err(fault) if !fault.has_no_effect() => return Err(fault),
-                        Err(fault) => Err(fault),
-                    }
-                }
+    pub(crate) async fn try_order(&self, command: &OperatorCommand) -> Result<CommandOutcome, StoreError> {
+        let keys = self.connections.config.root.keys_of(&command.resource);
+        for attempt in 0..ATTEMPTS_MAX {
+            let view = self.connections.read(&keys, &[], 0).await?.view;
+            let mut draft = CommandDraft::new(self, command, &keys, view);
+            let outcome = match draft.prepare().await {
+                Err(error) => Err(error),
+                Ok(outcome) => match draft.commit().await {
+                    Ok(written) => Ok(written.map(|_| outcome)),
+                    // The transaction may be written, and then its leases are in use.
+                    Err(error) if !error.has_no_effect() => return Err(error),
+                    Err(error) => Err(error),
+                },
             };
-            if let Ok(Some(ordered)) = outcome {
-                return Ok(ordered);
+            if let Ok(Some(outcome)) = outcome {
+                return Ok(outcome);
             }
-            draft.leases.into_iter().for_each(|unused| self.pool.revoke_unused(unused));
+            draft.leases.into_iter().for_each(|unused| self.lease_pool.revoke_unused(unused));
             outcome?;
-            self.step_aside(attempt).await;
+            self.back_off(attempt).await;
         }
-        let message = "the line changes faster than the order can be carried out";
-        Err(Fault::Refused(Error::new(ErrorKind::Unavailable, message)))
+        Err(StoreError::too_much_contention("the command could not be carried out"))
+    }
+}
+
+/// The writes of one command, before they are sent.
+struct CommandDraft<'a> {
+    etcd: &'a Etcd,
+    command: &'a OperatorCommand,
+    keys: &'a ResourceKeys,
+    /// The resource as it was read.
+    view: ResourceView,
+    preconditions: Vec<Precondition>,
+    changes: KeyChanges,
+    /// The leases that were granted for the writes. They are revoked if nothing is written.
+    leases: Vec<i64>,
+}
+
+impl<'a> CommandDraft<'a> {
+    fn new(
+        etcd: &'a Etcd,
+        command: &'a OperatorCommand,
+        keys: &'a ResourceKeys,
+        view: ResourceView,
+    ) -> CommandDraft<'a> {
+        let (preconditions, changes, leases) = (Vec::new(), KeyChanges::new(), Vec::new());
+        CommandDraft { etcd, command, keys, view, preconditions, changes, leases }
     }
 
-    /// All that is to be written: the order, and its record.
-    async fn prepare(
-        &self,
-        order: &OperatorCommand,
-        keys: &Keys,
-        draft: &mut Draft,
-    ) -> Result<CommandOutcome, Fault> {
-        let line = self.link.read(keys, &[], 0).await?.line;
-        let ordered = self.draft(order, keys, &line, draft).await?;
-        let recorded = Recorded::of(order, self.environment.wall(), ordered == CommandOutcome::Done);
-        let value = serde_json::to_string(&recorded).unwrap_or_default();
-        let lease = self.grant_for(draft, AUDIT).await?;
-        let key = format!("{}{lease:x}", self.link.config.root.audit());
-        draft.changes.insert(key, Change::Put { value, lease });
-        let pause = line.pause.map_or(0, |pause| pause.modified);
-        draft.guards.push(Guard::Modified(keys.pause.clone(), pause));
-        draft.guards.push(Guard::NothingSince { lock: keys.lock.clone(), revision: line.revision });
-        Ok(ordered)
+    /// Drafts the command and its audit entry.
+    async fn prepare(&mut self) -> Result<CommandOutcome, StoreError> {
+        let outcome = self.apply().await?;
+        let is_done = outcome == CommandOutcome::Done;
+        let entry = StoredAuditEntry::new(self.command, self.etcd.environment.wall(), is_done);
+        // Also written if the holder has changed: the audit trail shows what was attempted.
+        let value = serde_json::to_string(&entry).unwrap_or_default();
+        let lease = self.grant_lease(AUDIT_KEPT_FOR).await?;
+        // The lease is new, so its id makes the key unique, and proves that the reply belongs to this command
+        // (ADR 0033).
+        let key = format!("{}{lease:x}", self.etcd.connections.config.root.audit());
+        self.changes.insert(key, KeyChange::Put { value, lease });
+        let pause = self.view.pause.as_ref().map_or(ABSENT, |pause| pause.modified);
+        self.preconditions.push(Precondition::ModifiedAt(self.keys.pause.clone(), pause));
+        let (lock_prefix, revision) = (self.keys.lock_prefix.clone(), self.view.revision);
+        self.preconditions.push(Precondition::NoneModifiedAfter { lock_prefix, revision });
+        Ok(outcome)
     }
 
-    /// A lease that goes again if the draft comes to nothing.
-    async fn grant_for(&self, draft: &mut Draft, lasting: Duration) -> Result<i64, Fault> {
-        let lease = self.pool.grant(whole_seconds(lasting)).await?.id;
-        draft.leases.push(lease);
+    async fn commit(&mut self) -> Result<Option<i64>, StoreError> {
+        let preconditions = std::mem::take(&mut self.preconditions);
+        self.etcd.connections.commit(preconditions, &self.changes).await
+    }
+
+    /// Grants a lease that is revoked if nothing is written.
+    async fn grant_lease(&mut self, lasting: Duration) -> Result<i64, StoreError> {
+        let lease = self.etcd.lease_pool.grant(whole_seconds(lasting)).await?.id;
+        self.leases.push(lease);
         Ok(lease)
     }
 
-    async fn draft(
-        &self,
-        order: &OperatorCommand,
-        keys: &Keys,
-        line: &Line,
-        draft: &mut Draft,
-    ) -> Result<CommandOutcome, Fault> {
-        let newest = line.holders().max_by_key(|index| line.contenders[*index].created);
-        let meant = match order.token {
+    /// Drafts the command itself.
+    async fn apply(&mut self) -> Result<CommandOutcome, StoreError> {
+        let newest = self.view.holders().max_by_key(|index| self.view.contenders[*index].created);
+        let target = match self.command.token {
             None => newest,
             Some(token) => {
-                let is = |index: &usize| line.contenders[*index].created == token.as_i64();
-                match line.holders().find(is) {
+                let has_token = |index: &usize| self.view.contenders[*index].created == token.as_i64();
+                match self.view.holders().find(has_token) {
                     Some(index) => Some(index),
-                    None => return not_that_one(line, newest),
+                    None => return self.holder_changed(newest),
                 }
             }
         };
-        match (order.action, meant) {
-            (OperatorAction::Pause { lasting }, _) if !lasting.is_zero() => {
-                let lease = self.grant_for(draft, lasting).await?;
-                let value = format!("paused by {}: {}", order.by, order.why);
-                draft.changes.insert(keys.pause.clone(), Change::Put { value, lease });
-            }
+        match (self.command.action, target) {
+            (OperatorAction::Pause { lasting }, _) if !lasting.is_zero() => self.pause(lasting).await?,
             (OperatorAction::Pause { .. } | OperatorAction::Resume, _) => {
-                draft.changes.insert(keys.pause.clone(), Change::Delete);
+                self.changes.insert(self.keys.pause.clone(), KeyChange::Delete);
             }
-            (OperatorAction::Resize { capacity }, _) if !line.contenders.is_empty() => {
-                draft.resize(keys, line, capacity.get())?;
+            (OperatorAction::Resize { capacity }, _) if !self.view.contenders.is_empty() => {
+                self.resize(capacity.get())?;
             }
-            (_, None) | (OperatorAction::Resize { .. }, _) => return not_that_one(line, newest),
-            (OperatorAction::Ask { within }, Some(index)) => {
-                self.draft_ask(order, keys, line, (index, within), draft)?;
-            }
-            (OperatorAction::Evict(Eviction::AtExpiry), Some(index)) => {
-                self.draft_eviction(keys, line, index, draft).await?;
-            }
-            (OperatorAction::Evict(Eviction::Now), Some(index)) => {
-                let contender = &line.contenders[index];
-                draft.guard(keys, line, index);
-                draft.changes.insert(keys.contender(&contender.name), Change::Delete);
-                // Its lease is not ours to revoke: a stranger's may hold more than this.
-                if let Some(entry) = &contender.entry {
-                    let left = self.left_of(contender).await.unwrap_or_default();
-                    let lease = self.grant_for(draft, ReleaseRequest::tombstone_ttl(left)).await?;
-                    let change = Change::Put { value: grave(GoneReason::Evicted), lease };
-                    draft.changes.insert(keys.own(&entry.owner), change);
-                }
-            }
+            // Without contenders there is no stored capacity to change.
+            (_, None) | (OperatorAction::Resize { .. }, _) => return self.holder_changed(newest),
+            (OperatorAction::Ask { within }, Some(index)) => self.ask_to_finish(index, within)?,
+            (OperatorAction::Evict(Eviction::AtExpiry), Some(index)) => self.evict_at_expiry(index).await?,
+            (OperatorAction::Evict(Eviction::Now), Some(index)) => self.evict_now(index).await?,
             (_, Some(_)) => {
-                let message = format!("etcd does not know the order {}", order.action.as_str());
-                return Err(Fault::Refused(Error::new(ErrorKind::Unsupported, message)));
+                return Err(unsupported(format!(
+                    "the etcd backend does not support the command {}: upgrade this program",
+                    self.command.action.as_str()
+                )));
             }
         }
         Ok(CommandOutcome::Done)
     }
 
-    fn draft_ask(
-        &self,
-        order: &OperatorCommand,
-        keys: &Keys,
-        line: &Line,
-        (index, within): (usize, Duration),
-        draft: &mut Draft,
-    ) -> Result<(), Fault> {
-        let Some(mut entry) = line.contenders[index].entry.clone() else {
-            let message = "a lock of another program holds it, which nobody can ask: evict it, or wait";
-            return Err(Fault::Refused(Error::new(ErrorKind::Unsupported, message)));
-        };
-        let until_us = self.environment.wall().after(within).as_micros();
-        entry.asked = Some(Wish { until_us, by: order.by.clone(), why: order.why.clone() });
-        draft.guard(keys, line, index);
-        let key = keys.contender(&line.contenders[index].name);
-        draft.changes.insert(key, Change::Rewrite { value: entry.write() });
+    fn holder_changed(&self, newest: Option<usize>) -> Result<CommandOutcome, StoreError> {
+        let token = newest.map(|index| token_of(self.view.contenders[index].created)).transpose()?;
+        Ok(CommandOutcome::HolderChanged { token })
+    }
+
+    async fn pause(&mut self, lasting: Duration) -> Result<(), StoreError> {
+        let lease = self.grant_lease(lasting).await?;
+        let value = format!("paused by {}: {}", self.command.by, self.command.why);
+        self.changes.insert(self.keys.pause.clone(), KeyChange::Put { value, lease });
         Ok(())
     }
 
-    /// Moves a holder to a lease that nobody keeps alive: whatever its client does, it runs out.
-    async fn draft_eviction(
-        &self,
-        keys: &Keys,
-        line: &Line,
-        index: usize,
-        draft: &mut Draft,
-    ) -> Result<(), Fault> {
-        let contender = &line.contenders[index];
-        if contender.entry.as_ref().is_some_and(|entry| entry.evicting) {
-            draft.guard(keys, line, index);
-            return Ok(());
-        }
-        let left = self.pool.left(contender.lease).await?.map_or(Duration::ZERO, |(left, _)| left);
-        // What is left is told in whole seconds, rounded down: one more, so that it is not ended early.
-        let lease = self.grant_for(draft, left + Duration::from_secs(1)).await?;
-        draft.guard(keys, line, index);
-        let key = keys.contender(&contender.name);
-        match contender.entry.clone() {
-            Some(mut entry) => {
-                entry.evicting = true;
-                draft.changes.insert(key, Change::Put { value: entry.write(), lease });
-                if contender.name != entry.owner && !entry.kept {
-                    let own = Change::Put { value: contender.name.clone(), lease };
-                    draft.changes.insert(keys.own(&entry.owner), own);
-                }
-            }
-            None => drop(draft.changes.insert(key, Change::Put { value: contender.text.clone(), lease })),
-        }
-        Ok(())
-    }
-}
-
-#[derive(Default)]
-struct Draft {
-    guards: Vec<Guard>,
-    changes: Changes,
-    /// What was granted for it.
-    leases: Vec<i64>,
-}
-
-impl Draft {
-    fn guard(&mut self, keys: &Keys, line: &Line, index: usize) {
-        let contender = &line.contenders[index];
-        self.guards.push(Guard::Modified(keys.contender(&contender.name), contender.modified));
-    }
-
-    /// Every contender says the capacity: all are rewritten.
-    fn resize(&mut self, keys: &Keys, line: &Line, capacity: u32) -> Result<(), Fault> {
-        let refuse = |message: String| Err(Fault::Refused(Error::new(ErrorKind::Unsupported, message)));
-        if line.has_strangers() {
-            return refuse("a lock of another program is there, which is always a whole of one".to_owned());
-        }
-        if line.contenders.len() > RESIZED_MAX {
-            return refuse(format!(
-                "more than {RESIZED_MAX} hold it or wait: etcd cannot resize them in one step"
+    /// Writes the new capacity to all contenders, because each of them stores it.
+    fn resize(&mut self, capacity: u32) -> Result<(), StoreError> {
+        if self.view.has_foreign_locks() {
+            return Err(unsupported(
+                "cannot resize: a lock of another program is in the queue, and its capacity is always 1"
+                    .to_owned(),
             ));
         }
-        for (index, contender) in line.contenders.iter().enumerate() {
-            let Some(mut entry) = contender.entry.clone() else { continue };
-            entry.capacity = capacity;
-            self.guard(keys, line, index);
-            self.changes.insert(keys.contender(&contender.name), Change::Rewrite { value: entry.write() });
+        let count = self.view.contenders.len();
+        if count > RESIZE_CONTENDERS_MAX {
+            return Err(unsupported(format!(
+                "cannot resize: {count} claims hold or wait, and one etcd transaction can rewrite at most \
+                 {RESIZE_CONTENDERS_MAX}"
+            )));
+        }
+        for index in 0..count {
+            let contender = &self.view.contenders[index];
+            let Some(mut record) = contender.record.clone() else { continue };
+            record.capacity = capacity;
+            let change = KeyChange::PutKeepingLease { value: record.to_value() };
+            self.change_contender(index, change);
         }
         Ok(())
     }
+
+    /// Stores a finish request in the holder's record. The holder reads it with its next renewal.
+    fn ask_to_finish(&mut self, index: usize, within: Duration) -> Result<(), StoreError> {
+        let Some(mut record) = self.view.contenders[index].record.clone() else {
+            return Err(unsupported(
+                "a lock of another program holds the resource and cannot be asked to finish: evict it, or wait"
+                    .to_owned(),
+            ));
+        };
+        let until_us = self.etcd.environment.wall().after(within).as_micros();
+        let (by, why) = (self.command.by.clone(), self.command.why.clone());
+        record.finish_request = Some(StoredFinishRequest { until_us, by, why });
+        self.change_contender(index, KeyChange::PutKeepingLease { value: record.to_value() });
+        Ok(())
+    }
+
+    /// Moves a holder to a lease that no client keeps alive, so that it ends whatever its client does.
+    async fn evict_at_expiry(&mut self, index: usize) -> Result<(), StoreError> {
+        let contender = self.view.contenders[index].clone();
+        if contender.record.as_ref().is_some_and(|record| record.evicting) {
+            // A second command must not put off the end, so it only writes its audit entry.
+            self.require_unchanged(index);
+            return Ok(());
+        }
+        let remaining = self.etcd.lease_pool.remaining(contender.lease).await?;
+        let left = remaining.map_or(Duration::ZERO, |(left, _)| left);
+        // etcd rounds down to whole seconds. With one more, the holder is not ended before its time.
+        let lease = self.grant_lease(left + Duration::from_secs(1)).await?;
+        let Some(mut record) = contender.record else {
+            let change = KeyChange::Put { value: contender.foreign_text, lease };
+            self.change_contender(index, change);
+            return Ok(());
+        };
+        record.evicting = true;
+        self.change_contender(index, KeyChange::Put { value: record.to_value(), lease });
+        if contender.name != record.owner && !record.kept {
+            // The owner key that points to the contender must end with it.
+            let pointer = KeyChange::Put { value: contender.name, lease };
+            self.changes.insert(self.keys.owner(&record.owner), pointer);
+        }
+        Ok(())
+    }
+
+    /// Deletes a holder, and leaves a tombstone for as long as the holder may believe that it holds. Its
+    /// lease is not revoked: other keys of a foreign program may be attached to it.
+    async fn evict_now(&mut self, index: usize) -> Result<(), StoreError> {
+        let contender = self.view.contenders[index].clone();
+        self.change_contender(index, KeyChange::Delete);
+        if let Some(record) = &contender.record {
+            let left = self.etcd.remaining_of(&contender).await.unwrap_or_default();
+            let lease = self.grant_lease(ReleaseRequest::tombstone_ttl(left)).await?;
+            let tombstone = KeyChange::Put { value: tombstone_value(GoneReason::Evicted), lease };
+            self.changes.insert(self.keys.owner(&record.owner), tombstone);
+        }
+        Ok(())
+    }
+
+    fn require_unchanged(&mut self, index: usize) {
+        let contender = &self.view.contenders[index];
+        let key = self.keys.contender(&contender.name);
+        self.preconditions.push(Precondition::ModifiedAt(key, contender.modified));
+    }
+
+    /// Changes a contender, if it is still as it was read.
+    fn change_contender(&mut self, index: usize, change: KeyChange) {
+        self.require_unchanged(index);
+        self.changes.insert(self.keys.contender(&self.view.contenders[index].name), change);
+    }
 }
 
-fn not_that_one(line: &Line, newest: Option<usize>) -> Result<CommandOutcome, Fault> {
-    let token = newest.map(|index| token(line.contenders[index].created)).transpose()?;
-    Ok(CommandOutcome::HolderChanged { token })
+fn unsupported(message: String) -> StoreError {
+    StoreError::Refused(Error::new(ErrorKind::Unsupported, message))
 }

@@ -1,122 +1,157 @@
-//! The verb `release`: gives up a seat or leaves the line, and perhaps leaves a tombstone or stays closed.
+//! The verb `release`: ends a claim that holds or waits. It may leave a tombstone, or keep the resource
+//! closed for a while.
+//!
+//! 1. A claim that this process knows, without tombstone and `keep_for`: delete its contender in one
+//!    transaction, if it was not written since. One round trip.
+//! 2. Otherwise read the owner's keys, and write in one transaction, if they are still as they were read:
+//!    delete the contender, or move it to a lease of `keep_for`; and write the tombstone.
+//! 3. If they have changed, pause and go back to step 2.
 
 use std::time::Duration;
 
-use leasehold_core::{ClaimRef, Error, ErrorKind, GoneReason, ReleaseRequest, Released};
+use leasehold_core::{ClaimRef, GoneReason, ReleaseRequest, Released};
 
 use crate::{
     backend::Etcd,
-    error::Fault,
-    keys::{Keys, mark},
-    line::{Contender, OwnKey},
-    pool::whole_seconds,
-    read::grave,
-    txn::{Change, Changes, Guard},
+    contention::ATTEMPTS_MAX,
+    error::StoreError,
+    keys::{ResourceKeys, hash_owner},
+    lease_pool::whole_seconds,
+    local_claims::{LeaseDisposal, LocalClaim},
+    read_resource::tombstone_value,
+    resource_view::{ABSENT, Contender, OwnerState},
+    transaction::{KeyChange, KeyChanges, Precondition},
 };
 
-const ATTEMPTS: u32 = 40;
+/// One call of `release`.
+struct ReleaseContext<'a> {
+    keys: &'a ResourceKeys,
+    owner_hash: &'a str,
+    /// The lease for the tombstone, if there is to be one.
+    tombstone_lease: Option<i64>,
+    /// How long the resource stays closed, if it held.
+    keep_for: Option<Duration>,
+}
 
 impl Etcd {
-    pub(crate) async fn try_release(&self, request: &ReleaseRequest) -> Result<Released, Fault> {
-        let keys = self.link.config.root.of(&request.resource);
+    pub(crate) async fn try_release(&self, request: &ReleaseRequest) -> Result<Released, StoreError> {
+        let keys = self.connections.config.root.keys_of(&request.resource);
         let claim = ClaimRef { resource: request.resource.clone(), owner: request.owner };
-        let me = mark(request.owner);
+        let owner_hash = hash_owner(request.owner);
         let keep_for = request.keep_for.filter(|keep_for| !keep_for.is_zero());
-        if request.tombstone.is_none()
-            && keep_for.is_none()
-            && let Some(released) = self.release_known(&keys, &claim, &me).await?
+        let is_plain = request.tombstone.is_none() && keep_for.is_none();
+        if is_plain
+            && let Some(local) = self.local_claims.get(&claim).filter(LocalClaim::is_created)
+            && self.delete_known(&keys, &owner_hash, &local).await?
         {
-            return Ok(released);
+            self.forget(&claim, LeaseDisposal::ReuseIfAnswered);
+            return Ok(Released::Now);
         }
-        let grave = match request.tombstone {
-            Some(tombstone) => Some(self.pool.grant(whole_seconds(tombstone)).await?.id),
-            None => None,
-        };
-        for attempt in 0..ATTEMPTS {
-            let (own, contender) = self.link.owner(&keys, &me).await?;
-            let ended = self.end(&keys, &me, (&own, contender.as_ref()), grave, keep_for).await?;
-            if let Some(released) = ended {
-                self.forget(&claim, grave.is_some());
+        let tombstone_lease = self.grant_tombstone_lease(request.tombstone).await?.map(|lease| lease.id);
+        // With a tombstone, a request of the claim may still come: then its leases must not be used again.
+        let disposal =
+            if tombstone_lease.is_some() { LeaseDisposal::Revoke } else { LeaseDisposal::ReuseIfAnswered };
+        let context = ReleaseContext { keys: &keys, owner_hash: &owner_hash, tombstone_lease, keep_for };
+        for attempt in 0..ATTEMPTS_MAX {
+            let (owner, contender) = self.connections.read_owner(&keys, &owner_hash).await?;
+            if let Some(released) = self.end_claim(&context, &owner, contender.as_ref()).await? {
+                self.forget(&claim, disposal);
                 return Ok(released);
             }
-            self.step_aside(attempt).await;
+            self.back_off(attempt).await;
         }
-        let message = "the claim changes faster than it can be ended";
-        Err(Fault::Refused(Error::new(ErrorKind::Unavailable, message)))
+        Err(StoreError::too_much_contention("the claim could not be released"))
     }
 
-    /// The one transaction, of a claim that this process knows: compared on when it was last written, so that it can
-    /// never end what an heir, a farewell or an operator has made of it.
-    async fn release_known(
+    /// Deletes the contender of a claim that this process knows. Returns false if it was written since.
+    ///
+    /// The last write is compared, not the creation. A successor that took over the contender, a release with
+    /// `keep_for` and an operator all write to it, and a late release must not end what they have made of it
+    /// (ADR 0031).
+    async fn delete_known(
         &self,
-        keys: &Keys,
-        claim: &ClaimRef,
-        me: &str,
-    ) -> Result<Option<Released>, Fault> {
-        let Some(record) = self.claims.get(claim).filter(|record| record.created != 0) else {
-            return Ok(None);
-        };
-        let contender = keys.contender(&record.name);
-        let guards = vec![Guard::Modified(contender.clone(), record.written)];
-        let mut changes = Changes::from([(contender, Change::Delete)]);
-        if record.name != me {
-            changes.insert(keys.own(me), Change::Delete);
+        keys: &ResourceKeys,
+        owner_hash: &str,
+        local: &LocalClaim,
+    ) -> Result<bool, StoreError> {
+        let contender = keys.contender(&local.name);
+        let unchanged = vec![Precondition::ModifiedAt(contender.clone(), local.modified)];
+        let mut changes = KeyChanges::from([(contender, KeyChange::Delete)]);
+        if local.name != owner_hash {
+            // The contender was taken over, or has a second name, so an owner key points to it.
+            changes.insert(keys.owner(owner_hash), KeyChange::Delete);
         }
-        if self.link.commit(guards, &changes).await?.is_some() {
-            self.forget(claim, false);
-            return Ok(Some(Released::Now));
-        }
-        Ok(None)
+        Ok(self.connections.commit(unchanged, &changes).await?.is_some())
     }
 
-    /// Ends what was found; `None` if it has changed meanwhile.
-    async fn end(
+    /// Ends the claim as it was read; `None` if it has changed since.
+    async fn end_claim(
         &self,
-        keys: &Keys,
-        me: &str,
-        (own, contender): (&OwnKey, Option<&Contender>),
-        grave_lease: Option<i64>,
-        keep_for: Option<Duration>,
-    ) -> Result<Option<Released>, Fault> {
-        let home = keys.contender(me);
-        let mut guards =
-            vec![Guard::Modified(keys.own(me), own.modified), Guard::Modified(home.clone(), own.home)];
-        let mut changes = Changes::new();
-        let mut kept = None;
-        let live = contender.filter(|contender| contender.entry.as_ref().is_some_and(|entry| !entry.kept));
+        context: &ReleaseContext<'_>,
+        owner: &OwnerState,
+        contender: Option<&Contender>,
+    ) -> Result<Option<Released>, StoreError> {
+        let ReleaseContext { keys, owner_hash, .. } = context;
+        let named_contender = keys.contender(owner_hash);
+        let mut preconditions = vec![
+            Precondition::ModifiedAt(keys.owner(owner_hash), owner.owner_key_modified),
+            Precondition::ModifiedAt(named_contender.clone(), owner.named_contender_modified),
+        ];
+        let mut changes = KeyChanges::new();
+        let mut keep_lease = None;
+        let live = contender.filter(|contender| contender.live_record().is_some());
         if let Some(contender) = live {
             let key = keys.contender(&contender.name);
-            if key != home {
-                guards.push(Guard::Modified(key.clone(), contender.modified));
+            if key != named_contender {
+                preconditions.push(Precondition::ModifiedAt(key.clone(), contender.modified));
             }
-            let holds = contender.entry.clone().filter(|entry| entry.held);
-            match keep_for.zip(holds) {
-                Some((keep_for, mut entry)) => {
-                    (entry.kept, entry.ttl_ms) =
-                        (true, u64::try_from(keep_for.as_millis()).unwrap_or(u64::MAX));
-                    let lease = self.pool.grant(whole_seconds(keep_for)).await?.id;
-                    kept = Some(lease);
-                    if key != home {
-                        changes.insert(keys.own(me), Change::Put { value: contender.name.clone(), lease });
-                    }
-                    changes.insert(key, Change::Put { value: entry.write(), lease });
+            // `keep_for` closes a resource that was held. A waiter just leaves the queue.
+            let held = contender.record.as_ref().is_some_and(|record| record.held);
+            match context.keep_for.filter(|_| held) {
+                Some(keep_for) => {
+                    let lease = self.lease_pool.grant(whole_seconds(keep_for)).await?.id;
+                    keep_lease = Some(lease);
+                    changes = changes_to_keep(context, contender, keep_for, lease);
                 }
                 None => {
-                    changes.insert(key, Change::Delete);
-                    if own.modified != 0 {
-                        changes.insert(keys.own(me), Change::Delete);
+                    changes.insert(key, KeyChange::Delete);
+                    if owner.owner_key_modified != ABSENT {
+                        changes.insert(keys.owner(owner_hash), KeyChange::Delete);
                     }
                 }
             }
         }
-        if let Some(lease) = grave_lease {
-            changes.insert(keys.own(me), Change::Put { value: grave(GoneReason::Cancelled), lease });
+        if let Some(lease) = context.tombstone_lease {
+            let tombstone = KeyChange::Put { value: tombstone_value(GoneReason::Cancelled), lease };
+            changes.insert(keys.owner(owner_hash), tombstone);
         }
-        let written = changes.is_empty() || self.link.commit(guards, &changes).await?.is_some();
+        let written = changes.is_empty() || self.connections.commit(preconditions, &changes).await?.is_some();
         if !written {
-            kept.into_iter().for_each(|unused| self.pool.revoke_unused(unused));
+            keep_lease.into_iter().for_each(|unused| self.lease_pool.revoke_unused(unused));
+            return Ok(None);
         }
-        let released = if live.is_some() { Released::Now } else { Released::AlreadyGone };
-        Ok(written.then_some(released))
+        Ok(Some(if live.is_some() { Released::Now } else { Released::AlreadyGone }))
     }
+}
+
+/// Marks a contender as released and moves it to a lease of `keep_for`, so that the resource stays closed
+/// until then.
+fn changes_to_keep(
+    context: &ReleaseContext<'_>,
+    contender: &Contender,
+    keep_for: Duration,
+    lease: i64,
+) -> KeyChanges {
+    let mut changes = KeyChanges::new();
+    let Some(mut record) = contender.record.clone() else { return changes };
+    record.kept = true;
+    record.set_ttl(keep_for);
+    if contender.name != context.owner_hash {
+        // The owner key that points to the contender must last as long as the contender.
+        let pointer = KeyChange::Put { value: contender.name.clone(), lease };
+        changes.insert(context.keys.owner(context.owner_hash), pointer);
+    }
+    let key = context.keys.contender(&contender.name);
+    changes.insert(key, KeyChange::Put { value: record.to_value(), lease });
+    changes
 }

@@ -1,252 +1,292 @@
-//! The verb `renew`: leases are kept alive, then their contenders are looked at, many in one go.
+//! The verb `renew`: extends many claims at once.
 //!
-//! In that order. A contender that stands under a lease after that lease was kept will stand for as long as was
-//! granted; the other way round, an operator could move it to another lease in between, and nobody would tell.
+//! 1. Group the requests into rounds, so that no claim is twice in one round ([`rounds`]).
+//! 2. Keep alive the leases of all claims in the round that this process knows, one request each, at the same
+//!    time.
+//! 3. Read the contenders of these claims, 120 in one transaction.
+//! 4. A contender that is still ours and has the lease of step 2 is renewed.
+//! 5. All others are handled one by one: claims that this process does not know, that have changed, that have
+//!    a new note or need a lease of another length.
+//!
+//! The order of 2 and 3 matters. If a contender is attached to a lease *after* that lease was kept alive, the
+//! contender lasts for the granted time. The other way round, an operator could move it to another lease in
+//! between, and the holder would not learn of it.
 
 use std::collections::HashMap;
 
 use etcd_client::TxnOpResponse;
 use futures_util::future::join_all;
 use leasehold_core::{
-    ClaimRef, Error, ErrorKind, GoneReason, OwnerToken, RenewRequest, Renewal, Renewed, Resource, Result,
-    Timestamp, Verb,
+    ClaimRef, GoneReason, OwnerToken, RenewRequest, Renewal, Renewed, Resource, Result, Timestamp, Verb,
 };
 
 use crate::{
     NAME,
-    acquire::token,
     backend::Etcd,
-    claims::Record,
-    error::Fault,
-    keeping::Lasting,
-    keys::{Keys, mark},
-    line::{Contender, Own},
-    pool::{Lease, seconds_for},
-    read,
-    txn::{Change, Changes, Guard, Op},
+    error::StoreError,
+    keys::{ResourceKeys, hash_owner},
+    lease_pool::{EtcdLease, seconds_for},
+    lifetime::{ExtendOutcome, Lifetime},
+    local_claims::{LeaseDisposal, LocalClaim},
+    read_resource::{parse_contender, read_reply},
+    resource_view::{Contender, OwnerKeyValue, token_of},
+    transaction::{KeyChange, KeyChanges, Operation, Precondition},
 };
 
-/// How many are looked at in one transaction: etcd takes 128 operations.
-const TOGETHER: usize = 120;
-/// How many are kept at the same time.
-const AT_ONCE: usize = 128;
-const ATTEMPTS: u32 = 10;
+/// How many contenders one transaction reads: etcd allows 128 operations.
+const READS_PER_TRANSACTION: usize = 120;
+/// How many claims are renewed at the same time.
+const CLAIMS_PER_ROUND: usize = 128;
+const ATTEMPTS_MAX: u32 = 10;
+
+/// Indices of requests for the same claim with the same ttl and note: one renewal answers all of them.
+type EqualRequests = Vec<usize>;
+
+/// A claim of this process whose lease was kept alive.
+struct KeptAlive {
+    /// The claim with its lease as it is now.
+    local: LocalClaim,
+    /// Until when the claim lasts.
+    ends: Timestamp,
+}
+
+/// The outcome of step 2 for one claim; `None` if step 5 has to handle it.
+type KeepAliveOutcome = Result<Option<KeptAlive>, StoreError>;
 
 impl Etcd {
-    pub(crate) async fn renew_batch(&self, held: &[RenewRequest]) -> Vec<Result<Renewal>> {
-        let mut answers: Vec<Option<Result<Renewal, Fault>>> = vec![None; held.len()];
-        for round in rounds(held) {
-            let asked: Vec<RenewRequest> = round.iter().map(|same| held[same[0]].clone()).collect();
-            for (same, answer) in round.iter().zip(self.renew_some(&asked).await) {
-                same.iter().for_each(|&index| answers[index] = Some(answer.clone()));
+    pub(crate) async fn renew_batch(&self, requests: &[RenewRequest]) -> Vec<Result<Renewal>> {
+        let mut outcomes: Vec<Option<Result<Renewal, StoreError>>> = vec![None; requests.len()];
+        for round in rounds(requests) {
+            let distinct: Vec<RenewRequest> = round.iter().map(|equal| requests[equal[0]].clone()).collect();
+            for (equal, outcome) in round.iter().zip(self.renew_round(&distinct).await) {
+                equal.iter().for_each(|&index| outcomes[index] = Some(outcome.clone()));
             }
         }
-        let at = |(answer, held): (Option<Result<Renewal, Fault>>, &RenewRequest)| {
-            let answer = answer.unwrap_or_else(|| Err(Fault::Strange("a renewal has no answer".to_owned())));
-            answer.map_err(|fault| fault.into_error().at(Verb::Renew, NAME).on(&held.resource))
+        let finish = |(outcome, request): (Option<Result<Renewal, StoreError>>, &RenewRequest)| {
+            let missing = || Err(StoreError::UnexpectedReply("a renewal has no reply".to_owned()));
+            let outcome = outcome.unwrap_or_else(missing);
+            outcome.map_err(|error| error.into_error().at(Verb::Renew, NAME).on(&request.resource))
         };
-        answers.into_iter().zip(held).map(at).collect()
+        outcomes.into_iter().zip(requests).map(finish).collect()
     }
 
-    async fn renew_some(&self, held: &[RenewRequest]) -> Vec<Result<Renewal, Fault>> {
-        let kept = join_all(held.iter().map(|held| self.keep_known(held))).await;
-        let known: Vec<usize> = (0..held.len()).filter(|&index| matches!(kept[index], Ok(Some(_)))).collect();
-        let looks = join_all(known.chunks(TOGETHER).map(|part| self.look_at(held, part, &kept))).await;
-        let mut looked = looks.into_iter().flatten();
-        let finish = kept.iter().zip(held).map(|(kept, held)| {
-            let look = if matches!(kept, Ok(Some(_))) { looked.next() } else { None };
+    async fn renew_round(&self, requests: &[RenewRequest]) -> Vec<Result<Renewal, StoreError>> {
+        let kept = join_all(requests.iter().map(|request| self.keep_alive_known(request))).await;
+        let known: Vec<(&RenewRequest, &KeptAlive)> = requests
+            .iter()
+            .zip(&kept)
+            .filter_map(|(request, kept)| Some((request, kept.as_ref().ok()?.as_ref()?)))
+            .collect();
+        let reads = join_all(known.chunks(READS_PER_TRANSACTION).map(|part| self.read_known(part))).await;
+        // In the order of `known`: one for each claim whose lease was kept alive.
+        let mut contenders = reads.into_iter().flatten();
+        let finish = requests.iter().zip(&kept).map(|(request, kept)| {
+            let contender = if matches!(kept, Ok(Some(_))) { contenders.next() } else { None };
             async move {
-                match (kept, look) {
-                    (Err(fault), _) => Err(fault.clone()),
-                    (_, Some(Err(fault))) => Err(fault),
-                    (Ok(Some((record, ends))), Some(Ok(contender))) => {
-                        self.judge(held, record, *ends, contender).await
+                match (kept, contender) {
+                    (Err(error), _) => Err(error.clone()),
+                    (_, Some(Err(error))) => Err(error),
+                    (Ok(Some(kept)), Some(Ok(contender))) => {
+                        self.confirm_renewal(request, kept, contender).await
                     }
-                    _ => self.renew_unknown(held).await,
+                    _ => self.renew_one(request).await,
                 }
             }
         });
         join_all(finish.collect::<Vec<_>>()).await
     }
 
-    /// Keeps the lease of a claim that this process knows, if it is of the right length; until when it lasts.
-    async fn keep_known(&self, held: &RenewRequest) -> Result<Option<(Record, Timestamp)>, Fault> {
-        let most = self.info.limits.note;
-        if held.note.as_ref().is_some_and(|note| note.len() > most) {
-            let message = format!("a note has at most {most} bytes");
-            return Err(Fault::Refused(Error::new(ErrorKind::Limit, message)));
-        }
-        let claim = ClaimRef { resource: held.resource.clone(), owner: held.owner };
-        let known = self.claims.get(&claim).filter(|record| record.created != 0);
-        let Some((mut record, mut under)) = known.and_then(|record| Some((record.clone(), record.under?)))
+    /// Keeps the lease of a claim alive, if this process knows the claim and the lease has the right length.
+    async fn keep_alive_known(&self, request: &RenewRequest) -> KeepAliveOutcome {
+        self.check_note(request.note.as_deref())?;
+        let known = self.local_claims.get(&claim_of(request)).filter(LocalClaim::is_created);
+        let Some((mut local, mut lease)) =
+            known.and_then(|local| Some((local.clone(), local.attached_lease?)))
         else {
             return Ok(None);
         };
         let now = self.environment.now();
-        let wanted = now.after(held.ttl);
-        if wanted <= record.ends || under.asked != seconds_for(held.ttl) {
+        let wanted = now.after(request.ttl);
+        // It lasts that long already, or needs a lease of another length: `renew_one` handles both.
+        if wanted <= local.ends || lease.requested_seconds != seconds_for(request.ttl) {
             return Ok(None);
         }
-        if !under.lasts(now, held.ttl) {
-            match self.pool.keep(&mut under).await {
-                // It is gone, and why is found out by looking.
-                Err(fault) if fault.is_lease_gone() => return Ok(None),
+        if !lease.lasts(now, request.ttl) {
+            match self.lease_pool.keep_alive(&mut lease).await {
+                // `renew_one` finds out why it is gone.
+                Err(error) if error.is_lease_gone() => return Ok(None),
                 kept => kept?,
             }
         }
-        record.under = Some(under);
-        Ok(Some((record, wanted)))
+        local.attached_lease = Some(lease);
+        Ok(Some(KeptAlive { local, ends: wanted }))
     }
 
-    async fn look_at(
+    /// Reads the contenders of these claims in one transaction.
+    async fn read_known(
         &self,
-        held: &[RenewRequest],
-        part: &[usize],
-        kept: &[Result<Option<(Record, Timestamp)>, Fault>],
-    ) -> Vec<Result<Option<Contender>, Fault>> {
-        let keys: Vec<_> =
-            part.iter().map(|&index| self.link.config.root.of(&held[index].resource)).collect();
-        let gets = part.iter().zip(&keys).map(|(&index, keys)| {
-            let name = match &kept[index] {
-                Ok(Some((record, _))) => record.name.as_str(),
-                _ => "",
-            };
-            Op::read(&keys.contender(name))
-        });
-        let gets: Vec<Op> = gets.collect();
-        let done = match self.link.look(gets).await {
-            Ok(done) => done,
-            Err(fault) => return part.iter().map(|_| Err(fault.clone())).collect(),
+        claims: &[(&RenewRequest, &KeptAlive)],
+    ) -> Vec<Result<Option<Contender>, StoreError>> {
+        let root = &self.connections.config.root;
+        let keys: Vec<ResourceKeys> =
+            claims.iter().map(|(request, _)| root.keys_of(&request.resource)).collect();
+        let read = |((_, kept), keys): (&(&RenewRequest, &KeptAlive), &ResourceKeys)| {
+            Operation::read(&keys.contender(&kept.local.name))
         };
-        let contender = |(answer, keys): (&TxnOpResponse, &Keys)| {
-            read::get(answer)?.kvs().first().map(|kv| read::contender(keys, kv)).transpose()
+        let reply = match self.connections.read_together(claims.iter().zip(&keys).map(read).collect()).await {
+            Ok(reply) => reply,
+            Err(error) => return claims.iter().map(|_| Err(error.clone())).collect(),
         };
-        done.answers.iter().zip(&keys).map(contender).collect()
+        let parse = |(reply, keys): (&TxnOpResponse, &ResourceKeys)| {
+            read_reply(reply)?.kvs().first().map(|kv| parse_contender(keys, kv)).transpose()
+        };
+        reply.operations.iter().zip(&keys).map(parse).collect()
     }
 
-    /// What the look has shown of a claim whose lease was kept.
-    async fn judge(
+    /// Confirms the renewal of a claim whose lease was kept alive, if its contender still has that lease.
+    async fn confirm_renewal(
         &self,
-        held: &RenewRequest,
-        record: &Record,
-        ends: Timestamp,
+        request: &RenewRequest,
+        kept: &KeptAlive,
         contender: Option<Contender>,
-    ) -> Result<Renewal, Fault> {
-        let under = record.under.map(|under| under.id);
-        let me = mark(held.owner);
-        let ours = |contender: &Contender| {
-            let entry = contender.entry.as_ref();
-            entry.is_some_and(|entry| entry.owner == me && !entry.kept && !entry.evicting)
-                && Some(contender.lease) == under
+    ) -> Result<Renewal, StoreError> {
+        let lease = kept.local.attached_lease.map(|lease| lease.id);
+        let owner_hash = hash_owner(request.owner);
+        let is_unchanged = |contender: &Contender| {
+            let record = contender.live_record();
+            record.is_some_and(|record| record.owner == owner_hash && !record.evicting)
+                && Some(contender.lease) == lease
         };
-        let Some(contender) = contender.filter(ours).filter(|_| held.note.is_none()) else {
-            return self.renew_unknown(held).await;
+        let Some(contender) = contender.filter(is_unchanged).filter(|_| request.note.is_none()) else {
+            return self.renew_one(request).await;
         };
-        let claim = ClaimRef { resource: held.resource.clone(), owner: held.owner };
-        self.claims.change(&claim, |known| known.was_renewed(record, ends, contender.modified));
-        self.renewed(&contender, ends)
+        // With the revision of the last write a release needs no read.
+        self.local_claims.update(&claim_of(request), |local| {
+            local.note_renewal(&kept.local, kept.ends, contender.modified);
+        });
+        self.renewal(&contender, kept.ends)
     }
 
-    fn renewed(&self, contender: &Contender, ends: Timestamp) -> Result<Renewal, Fault> {
+    fn renewal(&self, contender: &Contender, ends: Timestamp) -> Result<Renewal, StoreError> {
         let remaining = self.environment.now().until(ends);
-        let Some(entry) = contender.entry.as_ref().filter(|entry| entry.held) else {
+        let Some(record) = contender.record.as_ref().filter(|record| record.held) else {
             return Ok(Renewal::Queued { remaining });
         };
-        let mut kept = Renewed::new(token(contender.created)?, remaining);
-        (kept.asked, kept.evicting) = (entry.asked(&*self.environment), entry.evicting);
-        Ok(Renewal::Renewed(kept))
+        let mut renewed = Renewed::new(token_of(contender.created)?, remaining);
+        renewed.asked = record.finish_request(&*self.environment);
+        renewed.evicting = record.evicting;
+        Ok(Renewal::Renewed(renewed))
     }
 
-    /// Any other claim: one that this process does not know, or that has changed, or is to.
-    async fn renew_unknown(&self, held: &RenewRequest) -> Result<Renewal, Fault> {
-        let claim = ClaimRef { resource: held.resource.clone(), owner: held.owner };
-        let (keys, me) = (self.link.config.root.of(&held.resource), mark(held.owner));
-        for attempt in 0..ATTEMPTS {
-            let (own, contender) = self.link.owner(&keys, &me).await?;
-            let Some(contender) = contender.filter(|c| c.entry.as_ref().is_some_and(|entry| !entry.kept))
-            else {
-                // Whatever took the contender may have taken its lease: it is not used again.
-                self.forget(&claim, true);
-                let why = if let Own::Grave(why) = own.own { why } else { GoneReason::NotThere };
+    /// Renews a claim by reading its owner's keys first.
+    async fn renew_one(&self, request: &RenewRequest) -> Result<Renewal, StoreError> {
+        let keys = self.connections.config.root.keys_of(&request.resource);
+        let (claim, owner_hash) = (claim_of(request), hash_owner(request.owner));
+        for attempt in 0..ATTEMPTS_MAX {
+            let (owner, contender) = self.connections.read_owner(&keys, &owner_hash).await?;
+            let Some(contender) = contender.filter(|contender| contender.live_record().is_some()) else {
+                // The contender may be gone because its lease is gone, so the lease is not used again.
+                self.forget(&claim, LeaseDisposal::Revoke);
+                let why = match owner.owner_key {
+                    OwnerKeyValue::Tombstone(why) => why,
+                    _ => GoneReason::NotThere,
+                };
                 return Ok(Renewal::Gone { why });
             };
-            let contender = match &held.note {
-                Some(note) if contender.entry.as_ref().is_some_and(|entry| entry.held) => {
-                    match self.write_note(&keys.contender(&contender.name), contender, note).await? {
-                        Some(contender) => contender,
-                        None => continue,
-                    }
-                }
-                _ => contender,
+            let Some(contender) = self.write_note(&keys, contender, request.note.as_deref()).await? else {
+                // Another client wrote to the contender first: read it again at once.
+                continue;
             };
-            let lasting = if contender.entry.as_ref().is_some_and(|entry| entry.evicting) {
-                self.lease_of(None, &contender).await?.map(|(lease, ends)| (ends, lease))
-            } else {
-                match self.extend(&keys, &claim, &contender, held.ttl).await? {
-                    Lasting::Until(ends, lease) => Some((ends, lease)),
-                    Lasting::Changed => None,
-                }
-            };
-            if let Some((ends, lease)) = lasting
-                && let Some(contender) = self.still_under(&keys, &me, &contender, lease).await?
+            if let Some(lifetime) = self.extend_unless_evicted(&keys, &claim, &contender, request).await?
+                && let Some(contender) =
+                    self.read_attached(&keys, &owner_hash, &contender, lifetime.lease).await?
             {
-                self.claims.change(&claim, |known| {
-                    if known.created == contender.created {
-                        known.written = contender.modified;
+                self.local_claims.update(&claim, |local| {
+                    if local.created == contender.created {
+                        local.modified = contender.modified;
                     }
                 });
-                return self.renewed(&contender, ends);
+                return self.renewal(&contender, lifetime.ends);
             }
-            self.step_aside(attempt).await;
+            self.back_off(attempt).await;
         }
-        let message = "the claim changes faster than it can be renewed";
-        Err(Fault::Refused(Error::new(ErrorKind::Unavailable, message)))
+        Err(StoreError::too_much_contention("the claim could not be renewed"))
     }
 
-    /// The contender, if it is still this owner's and stands under this lease now that the lease was kept.
-    async fn still_under(
+    /// Extends a claim. One that is being evicted only learns what is left. `None` if the contender has
+    /// changed.
+    async fn extend_unless_evicted(
         &self,
-        keys: &Keys,
-        me: &str,
+        keys: &ResourceKeys,
+        claim: &ClaimRef,
         contender: &Contender,
-        lease: Lease,
-    ) -> Result<Option<Contender>, Fault> {
-        let now = self.link.contender(keys, &contender.name).await?;
-        Ok(now.filter(|now| now.is_of(me) && now.created == contender.created && now.lease == lease.id))
+        request: &RenewRequest,
+    ) -> Result<Option<Lifetime>, StoreError> {
+        if contender.record.as_ref().is_some_and(|record| record.evicting) {
+            return self.lifetime_of(None, contender).await;
+        }
+        match self.extend(keys, claim, contender, request.ttl).await? {
+            ExtendOutcome::Extended(lifetime) => Ok(Some(lifetime)),
+            ExtendOutcome::ContenderChanged => Ok(None),
+        }
     }
 
+    /// Reads the contender again, after its lease was kept alive: `None` if it has another owner or another
+    /// lease now.
+    async fn read_attached(
+        &self,
+        keys: &ResourceKeys,
+        owner_hash: &str,
+        contender: &Contender,
+        lease: EtcdLease,
+    ) -> Result<Option<Contender>, StoreError> {
+        let now = self.connections.read_contender(keys, &contender.name).await?;
+        Ok(now.filter(|now| {
+            now.is_owned_by(owner_hash) && now.created == contender.created && now.lease == lease.id
+        }))
+    }
+
+    /// Writes a new note of a holder. Returns the contender as it is then; `None` if it has changed.
     async fn write_note(
         &self,
-        key: &str,
+        keys: &ResourceKeys,
         mut contender: Contender,
-        note: &[u8],
-    ) -> Result<Option<Contender>, Fault> {
-        let Some(entry) = &mut contender.entry else { return Ok(None) };
-        entry.set_note(note);
-        let changes = Changes::from([(key.to_owned(), Change::Rewrite { value: entry.write() })]);
-        let unchanged = vec![Guard::Modified(key.to_owned(), contender.modified)];
-        let written = self.link.commit(unchanged, &changes).await?;
-        Ok(written.map(|revision| Contender { modified: revision, ..contender }))
+        note: Option<&[u8]>,
+    ) -> Result<Option<Contender>, StoreError> {
+        let record = contender.record.as_mut().filter(|record| record.held);
+        let (Some(note), Some(record)) = (note, record) else { return Ok(Some(contender)) };
+        record.set_note(note);
+        let key = keys.contender(&contender.name);
+        let change = KeyChange::PutKeepingLease { value: record.to_value() };
+        let unchanged = vec![Precondition::ModifiedAt(key.clone(), contender.modified)];
+        let written = self.connections.commit(unchanged, &KeyChanges::from([(key, change)])).await?;
+        Ok(written.map(|modified| Contender { modified, ..contender }))
     }
 }
 
-/// What can be asked at the same time: no claim twice, but for those that ask for the very same. Each is a list of these.
-fn rounds(held: &[RenewRequest]) -> Vec<Vec<Vec<usize>>> {
-    let mut rounds: Vec<Vec<Vec<usize>>> = vec![Vec::new()];
-    let mut known: HashMap<(&Resource, OwnerToken), usize> = HashMap::new();
-    for (index, asked) in held.iter().enumerate() {
+fn claim_of(request: &RenewRequest) -> ClaimRef {
+    ClaimRef { resource: request.resource.clone(), owner: request.owner }
+}
+
+/// Groups requests into rounds that are carried out one after the other, in the order of the requests. No
+/// claim is twice in a round, because two renewals of one claim with different ttls must not overtake each
+/// other.
+fn rounds(requests: &[RenewRequest]) -> Vec<Vec<EqualRequests>> {
+    let mut rounds: Vec<Vec<EqualRequests>> = vec![Vec::new()];
+    let mut in_this_round: HashMap<(&Resource, OwnerToken), usize> = HashMap::new();
+    for (index, request) in requests.iter().enumerate() {
         let round = rounds.last_mut().expect("there is always one");
-        let claim = (&asked.resource, asked.owner);
-        let before = known.get(&claim).copied();
-        let same = |other: &RenewRequest| other.ttl == asked.ttl && other.note == asked.note;
-        match before {
-            Some(position) if same(&held[round[position][0]]) => round[position].push(index),
-            None if round.len() < AT_ONCE => {
-                known.insert(claim, round.len());
+        let claim = (&request.resource, request.owner);
+        let position = in_this_round.get(&claim).copied();
+        let is_equal = |other: &RenewRequest| other.ttl == request.ttl && other.note == request.note;
+        match position {
+            Some(position) if is_equal(&requests[round[position][0]]) => round[position].push(index),
+            None if round.len() < CLAIMS_PER_ROUND => {
+                in_this_round.insert(claim, round.len());
                 round.push(vec![index]);
             }
             _ => {
-                known = HashMap::from([(claim, 0)]);
+                in_this_round = HashMap::from([(claim, 0)]);
                 rounds.push(vec![vec![index]]);
             }
         }
@@ -260,16 +300,17 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_claim_is_asked_for_once_at_a_time_and_in_order() {
-        let held = |owner: u8, seconds: u64| {
+    fn a_claim_is_once_in_a_round_and_the_order_of_its_requests_stays() {
+        let request = |owner: u8, seconds: u64| {
             let claim =
                 ClaimRef { resource: "a/b".parse().unwrap(), owner: OwnerToken::from_bytes([owner; 16]) };
             RenewRequest::new(claim, Duration::from_secs(seconds))
         };
-        let batch = [held(1, 6), held(2, 6), held(1, 6), held(1, 2), held(2, 6), held(1, 6)];
-        let due = vec![vec![vec![0, 2], vec![1]], vec![vec![3], vec![4]], vec![vec![5]]];
-        assert_eq!(rounds(&batch), due);
-        assert_eq!(rounds(&vec![held(1, 6); 1000]), [[(0..1000).collect::<Vec<_>>()]]);
-        assert_eq!(rounds(&[]), vec![Vec::<Vec<usize>>::new()]);
+        let batch =
+            [request(1, 6), request(2, 6), request(1, 6), request(1, 2), request(2, 6), request(1, 6)];
+        let expected = vec![vec![vec![0, 2], vec![1]], vec![vec![3], vec![4]], vec![vec![5]]];
+        assert_eq!(rounds(&batch), expected);
+        assert_eq!(rounds(&vec![request(1, 6); 1000]), [[(0..1000).collect::<Vec<_>>()]]);
+        assert_eq!(rounds(&[]), vec![Vec::<EqualRequests>::new()]);
     }
 }

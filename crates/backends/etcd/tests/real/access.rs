@@ -1,4 +1,4 @@
-//! Logins and certificates.
+//! Logins, permissions and TLS certificates.
 
 use std::{
     path::{Path, PathBuf},
@@ -12,11 +12,12 @@ use leasehold_etcd::{Config, Etcd};
 use leasehold_testkit::{Proxy, servers::EtcdCluster};
 
 use crate::common::{
-    LONG, PATIENCE, blocked, calls, claim, eventually, granted, open, release, renew, report, says,
+    LONG, TIMEOUT, blocked, claim, eventually, granted, kind_and_effect, open, release, renew, report,
+    request_count,
 };
 
-/// A cluster with a user `app` that may do what it needs, and no more.
-fn guarded(cluster: EtcdCluster) -> EtcdCluster {
+/// Enables users on a cluster: `app` has only the permission that it needs.
+fn with_users(cluster: EtcdCluster) -> EtcdCluster {
     for words in [
         ["user", "add", "root:secret"].as_slice(),
         &["role", "add", "leases"],
@@ -36,7 +37,7 @@ fn url(cluster: &EtcdCluster, login: &str, options: &str) -> String {
     format!("etcd://{login}127.0.0.1:{}{options}", cluster.ports()[0])
 }
 
-async fn refused(url: &str) -> leasehold::Error {
+async fn connect_error(url: &str) -> leasehold::Error {
     let config = Config::parse(url).unwrap();
     let error = Etcd::connect(config, Arc::new(System::current())).await.unwrap_err();
     assert!(!format!("{error:?}").contains("hunter2"), "{error:?}");
@@ -44,14 +45,18 @@ async fn refused(url: &str) -> leasehold::Error {
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_denied_and_a_rotated_one_is_read_anew() {
-    let cluster = guarded(EtcdCluster::start(1));
+async fn a_wrong_password_is_denied_and_a_rotated_password_file_is_read_again() {
+    let cluster = with_users(EtcdCluster::start(1));
     for login in ["", "app:hunter2@", "nobody:hunter2@"] {
-        let error = refused(&url(&cluster, login, "")).await;
-        assert_eq!(says(&error), (ErrorKind::Denied, Effect::None), "{login}: {error:?}");
+        let error = connect_error(&url(&cluster, login, "")).await;
+        assert_eq!(kind_and_effect(&error), (ErrorKind::Denied, Effect::None), "{login}: {error:?}");
     }
-    let error = refused(&url(&cluster, "app:first@", "?root=elsewhere/")).await;
-    assert_eq!(says(&error), (ErrorKind::Denied, Effect::None), "keys that the user may not read: {error:?}");
+    let error = connect_error(&url(&cluster, "app:first@", "?root=elsewhere/")).await;
+    assert_eq!(
+        kind_and_effect(&error),
+        (ErrorKind::Denied, Effect::None),
+        "keys that the user may not read: {error:?}"
+    );
 
     let file = cluster.folder().join("password");
     std::fs::write(&file, "first\n").unwrap();
@@ -63,8 +68,8 @@ async fn a_wrong_password_is_denied_and_a_rotated_one_is_read_anew() {
     std::io::Write::write_all(child.stdin.as_mut().unwrap(), b"second\n").unwrap();
     assert!(child.wait().unwrap().success());
     std::fs::write(&file, "second").unwrap();
-    // Tokens of before the change are refused, and so is the password that the connection was made with.
-    eventually("the new password is taken", || async {
+    // etcd now refuses the login token of the connection, and the password that the connection was made with.
+    eventually("the new password is used", || async {
         let held = leasehold::RenewRequest::new(ours.reference(), LONG);
         matches!(etcd.renew(&[held]).await.remove(0), Ok(Renewal::Renewed(kept)) if kept.token == token)
     })
@@ -74,12 +79,12 @@ async fn a_wrong_password_is_denied_and_a_rotated_one_is_read_anew() {
 
 fn openssl(folder: &Path, words: &str) {
     let mut command = Command::new("openssl");
-    let done = command.current_dir(folder).args(words.split(' ')).output().expect("openssl is there");
+    let done = command.current_dir(folder).args(words.split(' ')).output().expect("openssl is installed");
     assert!(done.status.success(), "openssl {words}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// A cluster whose login tokens expire after this long, and where its keys are.
-fn forgetful(name: &str, ttl: &str) -> (EtcdCluster, PathBuf) {
+/// A cluster whose login tokens expire after this ttl, and the folder with its keys.
+fn with_short_tokens(name: &str, ttl: &str) -> (EtcdCluster, PathBuf) {
     let folder = std::env::temp_dir().join(format!("leasehold-etcd-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     openssl(&folder, "genrsa -out key.pem 2048");
@@ -87,29 +92,29 @@ fn forgetful(name: &str, ttl: &str) -> (EtcdCluster, PathBuf) {
     let file = |name: &str| folder.join(name).display().to_string();
     let keys = format!("pub-key={},priv-key={}", file("public.pem"), file("key.pem"));
     let token = format!("jwt,{keys},sign-method=RS256,ttl={ttl}");
-    (guarded(EtcdCluster::with(1, &["--auth-token", &token])), folder)
+    (with_users(EtcdCluster::with(1, &["--auth-token", &token])), folder)
 }
 
 #[tokio::test]
-async fn a_token_that_expired_is_fetched_anew_without_a_word() {
-    let (cluster, folder) = forgetful("jwt", "3s");
+async fn an_expired_login_token_is_renewed_without_an_error() {
+    let (cluster, folder) = with_short_tokens("jwt", "3s");
     let etcd = open(&url(&cluster, "app:first@", "")).await;
     let ours = claim(&report(), LONG);
     granted(&etcd, &ours).await;
     tokio::time::sleep(Duration::from_millis(4500)).await;
-    let answer = renew(&etcd, ours.reference(), LONG).await;
-    assert!(matches!(answer, Renewal::Renewed(_)), "{answer:?}");
+    let renewal = renew(&etcd, ours.reference(), LONG).await;
+    assert!(matches!(renewal, Renewal::Renewed(_)), "{renewal:?}");
     release(&etcd, &ours).await;
     let _ = std::fs::remove_dir_all(&folder);
 }
 
 #[tokio::test]
-async fn a_crowd_that_has_lost_its_connection_logs_in_once() {
-    let cluster = guarded(EtcdCluster::start(1));
+async fn forty_callers_that_lose_their_connection_log_in_once() {
+    let cluster = with_users(EtcdCluster::start(1));
     let proxy = Proxy::start(cluster.ports()[0], 1).await;
-    let patience = "timeout=3s&connect_timeout=1s";
-    let etcd = open(&format!("etcd://app:first@127.0.0.1:{}?{patience}", proxy.port())).await;
-    let crowd = async || {
+    let timeouts = "timeout=3s&connect_timeout=1s";
+    let etcd = open(&format!("etcd://app:first@127.0.0.1:{}?{timeouts}", proxy.port())).await;
+    let forty_callers = async || {
         let asked = (0..40).map(|number| {
             let ours = claim(&format!("report/{number}").parse().unwrap(), LONG);
             let etcd = &etcd;
@@ -118,22 +123,23 @@ async fn a_crowd_that_has_lost_its_connection_logs_in_once() {
         futures_util::future::join_all(asked).await
     };
     proxy.black_hole();
-    // The first ones find the connection silent, the others cannot log in; neither wait one after the other.
+    // First the connection does not reply, then no caller can log in. In both cases the callers do not wait
+    // one after the other.
     for _ in 0..2 {
         let started = Instant::now();
-        assert!(crowd().await.iter().all(Result::is_err));
-        assert!(started.elapsed() < PATIENCE, "{:?}", started.elapsed());
+        assert!(forty_callers().await.iter().all(Result::is_err));
+        assert!(started.elapsed() < TIMEOUT, "{:?}", started.elapsed());
     }
     proxy.heal();
-    let before = calls(&cluster, "Authenticate");
-    assert!(crowd().await.iter().all(Result::is_ok));
-    let logins = calls(&cluster, "Authenticate") - before;
+    let before = request_count(&cluster, "Authenticate");
+    assert!(forty_callers().await.iter().all(Result::is_ok));
+    let logins = request_count(&cluster, "Authenticate") - before;
     assert!(logins <= 2, "{logins} logins of 40 callers");
 }
 
 #[tokio::test]
-async fn whoever_begins_to_wait_after_its_token_expired_is_woken() {
-    let (cluster, folder) = forgetful("jwt-watch", "3s");
+async fn a_wait_that_begins_after_the_login_token_expired_is_woken() {
+    let (cluster, folder) = with_short_tokens("jwt-watch", "3s");
     let etcd = open(&url(&cluster, "app:first@", "")).await;
     let (holder, waiting) = (claim(&report(), LONG), claim(&report(), LONG).queued());
     granted(&etcd, &holder).await;
@@ -144,14 +150,14 @@ async fn whoever_begins_to_wait_after_its_token_expired_is_woken() {
         started.elapsed()
     };
     let short = Duration::from_millis(400);
-    assert!(wait(short).await >= short, "nothing happens");
+    assert!(wait(short).await >= short, "nothing wakes it");
     tokio::time::sleep(Duration::from_secs(5)).await;
-    // The first to wait may be woken because the stream has to be made anew, but not each of them.
+    // The first wait may be woken because the stream has to be opened again, but not all of them.
     let mut waited = Vec::new();
     for _ in 0..4 {
         waited.push(wait(short).await >= short);
     }
-    assert!(waited.contains(&true), "woken at once, each time");
+    assert!(waited.contains(&true), "every wait was woken at once");
     tokio::time::sleep(Duration::from_secs(5)).await;
     let (cursor, started) = (blocked(&etcd, &waiting).await.cursor, Instant::now());
     let release = async {
@@ -159,14 +165,14 @@ async fn whoever_begins_to_wait_after_its_token_expired_is_woken() {
         release(&etcd, &holder).await
     };
     let reference = waiting.reference();
-    let (woken, _) = tokio::join!(etcd.wait(&reference, &cursor, PATIENCE), release);
+    let (woken, _) = tokio::join!(etcd.wait(&reference, &cursor, TIMEOUT), release);
     woken.unwrap();
-    assert!(started.elapsed() < PATIENCE / 2, "it was not told of the release");
+    assert!(started.elapsed() < TIMEOUT / 2, "the release did not wake it");
     let _ = std::fs::remove_dir_all(&folder);
 }
 
 #[tokio::test]
-async fn with_certificates_both_ways_and_with_a_login_besides() {
+async fn tls_with_client_certificates_and_with_a_login() {
     let folder = std::env::temp_dir().join(format!("leasehold-etcd-tls-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     openssl(&folder, "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=ca -keyout ca.key -out ca.pem");
@@ -199,19 +205,19 @@ async fn with_certificates_both_ways_and_with_a_login_besides() {
         format!("?ca_file={}", file("ca.pem")),
         format!("?ca_file={}{own}&server_name=example.org", file("ca.pem")),
     ] {
-        let error = refused(&format!("{}{options}{quick}", cluster.url())).await;
-        assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::None), "{options}: {error:?}");
+        let error = connect_error(&format!("{}{options}{quick}", cluster.url())).await;
+        assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::None), "{options}: {error:?}");
     }
-    let error = refused(&format!("{}?ca_file={}", cluster.url(), file("missing.pem"))).await;
-    assert_eq!(says(&error), (ErrorKind::Invalid, Effect::None), "{error:?}");
+    let error = connect_error(&format!("{}?ca_file={}", cluster.url(), file("missing.pem"))).await;
+    assert_eq!(kind_and_effect(&error), (ErrorKind::Invalid, Effect::None), "{error:?}");
 
-    let cluster = guarded(cluster);
+    let cluster = with_users(cluster);
     let login = |login: &str| {
         let url = cluster.url().replace("://", &format!("://{login}@"));
         format!("{url}?ca_file={}{own}", file("ca.pem"))
     };
-    let error = refused(&login("app:hunter2")).await;
-    assert_eq!(says(&error), (ErrorKind::Denied, Effect::None), "{error:?}");
+    let error = connect_error(&login("app:hunter2")).await;
+    assert_eq!(kind_and_effect(&error), (ErrorKind::Denied, Effect::None), "{error:?}");
     let etcd = open(&login("app:first")).await;
     let ours = claim(&report(), LONG);
     granted(&etcd, &ours).await;

@@ -1,4 +1,5 @@
-//! Faults, on a real server: the network through a proxy, the server killed, stopped, compacted.
+//! Faults on a real server: a network that fails (through a proxy), a server that is killed, frozen,
+//! compacted or full.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,28 +7,28 @@ use leasehold::{Backend, Effect, ErrorKind, ReleaseRequest, Released, Renewal, V
 use leasehold_testkit::{proxy::Direction, servers::EtcdCluster};
 
 use crate::common::{
-    LOCK, LONG, PATIENCE, blocked, calls, claim, client, eventually, granted, in_time, open, proxied,
-    release, renew, report, says,
+    LOCK, LONG, TIMEOUT, blocked, claim, client, eventually, granted, in_time, kind_and_effect, open,
+    proxied, release, renew, report, request_count,
 };
 
 #[tokio::test]
-async fn a_partition_past_the_ttl_is_a_loss_told_in_time_and_healing_revives_nothing() {
+async fn a_partition_longer_than_the_ttl_is_reported_in_time_and_healing_restores_nothing() {
     let cluster = EtcdCluster::start(1);
     let (proxy, through) = proxied(&cluster, 1).await;
-    let (ours, theirs) = (client(&through).await, client(&cluster.url()).await);
+    let (ours, waiter) = (client(&through).await, client(&cluster.url()).await);
     let lease = ours.lease("report", "42").ttl(Duration::from_secs(4)).acquire().await.unwrap();
     proxy.black_hole();
-    let next = tokio::spawn(theirs.lease("report", "42").ttl(LONG).wait(PATIENCE).acquire());
+    let next = tokio::spawn(waiter.lease("report", "42").ttl(LONG).wait(TIMEOUT).acquire());
     in_time("the loss", lease.ended()).await;
-    assert!(!next.is_finished(), "told before anyone else is granted");
+    assert!(!next.is_finished(), "the holder learns of it before another claim is granted");
     assert!(lease.check().is_err());
     let next = in_time("the next grant", next).await.unwrap().unwrap();
     assert!(next.token() > lease.token());
     proxy.heal();
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert!(lease.check().is_err(), "loss latches");
+    assert!(lease.check().is_err(), "a lost lease stays lost");
     next.check().unwrap();
-    // Its late farewell harms nobody.
+    // The late release does not end the new lease.
     let _ = in_time("the late release", lease.release()).await;
     next.check().unwrap();
     assert_eq!(cluster.keys(&format!("{LOCK}/")).len(), 1);
@@ -35,7 +36,7 @@ async fn a_partition_past_the_ttl_is_a_loss_told_in_time_and_healing_revives_not
 }
 
 #[tokio::test]
-async fn a_reply_lost_after_execution_is_unknown_and_asking_again_returns_one_grant() {
+async fn a_lost_reply_has_unknown_effect_and_a_repeated_acquire_returns_the_same_grant() {
     let cluster = EtcdCluster::start(1);
     let (proxy, through) = proxied(&cluster, 2).await;
     let etcd = open(&through).await;
@@ -44,10 +45,10 @@ async fn a_reply_lost_after_execution_is_unknown_and_asking_again_returns_one_gr
     release(&etcd, &ours).await;
     proxy.hold(Direction::Replies);
     let ours = claim(&report(), LONG);
-    let before = calls(&cluster, "Txn");
+    let before = request_count(&cluster, "Txn");
     let error = etcd.acquire(&ours).await.unwrap_err();
-    assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::Unknown));
-    assert!(calls(&cluster, "Txn") > before, "it was executed");
+    assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::Unknown));
+    assert!(request_count(&cluster, "Txn") > before, "it was executed");
     let keys = cluster.keys(&format!("{LOCK}/"));
     assert_eq!(keys.len(), 1);
     proxy.heal();
@@ -59,7 +60,7 @@ async fn a_reply_lost_after_execution_is_unknown_and_asking_again_returns_one_gr
 }
 
 #[tokio::test]
-async fn a_request_executed_after_its_owner_gave_up_comes_to_nothing() {
+async fn an_acquire_that_is_executed_after_its_owner_gave_up_is_refused() {
     let cluster = EtcdCluster::start(1);
     let (proxy, through) = proxied(&cluster, 3).await;
     let (slow, direct) = (open(&through).await, open(&cluster.url()).await);
@@ -67,46 +68,46 @@ async fn a_request_executed_after_its_owner_gave_up_comes_to_nothing() {
     let ours = claim(&report(), LONG);
     proxy.hold(Direction::Requests);
     let error = slow.acquire(&ours).await.unwrap_err();
-    assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::Unknown));
+    assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::Unknown));
     let request = ReleaseRequest::new(ours.reference()).with_tombstone(ReleaseRequest::tombstone_ttl(LONG));
     assert_eq!(direct.release(&request).await.unwrap(), Released::AlreadyGone);
     proxy.heal();
-    // What was held back arrives; then what was asked after it is answered.
-    eventually("an answer", || async { matches!(slow.acquire(&ours).await, Ok(Verdict::Cancelled)) }).await;
-    assert_eq!(cluster.keys(&format!("{LOCK}/")), Vec::<String>::new(), "the tombstone stopped it");
+    // The delayed request arrives first, then the repeated one.
+    eventually("a reply", || async { matches!(slow.acquire(&ours).await, Ok(Verdict::Cancelled)) }).await;
+    assert_eq!(cluster.keys(&format!("{LOCK}/")), Vec::<String>::new(), "the tombstone refused it");
     granted(&direct, &claim(&report(), LONG)).await;
 }
 
 #[tokio::test]
-async fn a_connection_cut_anywhere_never_makes_a_wrong_answer() {
+async fn a_connection_that_is_cut_anywhere_never_gives_a_wrong_result() {
     let cluster = EtcdCluster::start(1);
     let (proxy, through) = proxied(&cluster, 4).await;
     let etcd = open(&through).await;
     granted(&etcd, &claim(&"warm/up".parse().unwrap(), LONG)).await;
     let cuts = [Direction::Requests, Direction::Replies]
         .into_iter()
-        .flat_map(|way| [1, 20, 90, 300].map(|n| (way, n)));
-    for (way, bytes) in cuts {
+        .flat_map(|direction| [1, 20, 90, 300].map(|bytes| (direction, bytes)));
+    for (direction, bytes) in cuts {
         let ours = claim(&report(), LONG);
-        proxy.cut_after(way, bytes);
+        proxy.cut_after(direction, bytes);
         match etcd.acquire(&ours).await {
             Ok(Verdict::Granted(_)) => {}
-            Ok(other) => panic!("{way:?} after {bytes}: {other:?}"),
+            Ok(other) => panic!("{direction:?} after {bytes}: {other:?}"),
             Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}"),
         }
-        // Whatever became of it, asking again and releasing is safe.
-        eventually("an answer", || async { etcd.acquire(&ours).await.is_ok() }).await;
-        eventually("a request", || async {
-            let said = etcd.release(&ReleaseRequest::new(ours.reference())).await;
-            matches!(said, Ok(Released::Now | Released::AlreadyGone))
+        // Whether it was executed or not: a repeated acquire and a release are safe.
+        eventually("a reply", || async { etcd.acquire(&ours).await.is_ok() }).await;
+        eventually("a release", || async {
+            let released = etcd.release(&ReleaseRequest::new(ours.reference())).await;
+            matches!(released, Ok(Released::Now | Released::AlreadyGone))
         })
         .await;
-        assert_eq!(cluster.keys(&format!("{LOCK}/")), Vec::<String>::new(), "{way:?} after {bytes}");
+        assert_eq!(cluster.keys(&format!("{LOCK}/")), Vec::<String>::new(), "{direction:?} after {bytes}");
     }
 }
 
 #[tokio::test]
-async fn a_refused_connection_has_no_effect_and_a_silent_one_is_replaced() {
+async fn a_refused_connection_has_no_effect_and_one_without_replies_is_replaced() {
     let cluster = EtcdCluster::start(1);
     let (proxy, through) = proxied(&cluster, 5).await;
     let etcd = open(&through).await;
@@ -116,35 +117,35 @@ async fn a_refused_connection_has_no_effect_and_a_silent_one_is_replaced() {
     proxy.hold(Direction::Replies);
     assert!(etcd.acquire(&claim(&report(), LONG)).await.is_err());
     proxy.heal();
-    eventually("an answer", || async { etcd.acquire(&claim(&report(), LONG)).await.is_ok() }).await;
-    assert!(proxy.connections() > before, "another connection was made");
+    eventually("a reply", || async { etcd.acquire(&claim(&report(), LONG)).await.is_ok() }).await;
+    assert!(proxy.connections() > before, "a new connection was made");
     drop(proxy);
-    eventually("nobody listens", || async {
+    eventually("the proxy is gone", || async {
         let error = etcd.acquire(&claim(&report(), LONG)).await.unwrap_err();
-        says(&error) == (ErrorKind::Unavailable, Effect::None)
+        kind_and_effect(&error) == (ErrorKind::Unavailable, Effect::None)
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_frozen_server_costs_a_timeout_and_what_it_executes_late_does_no_harm() {
+async fn a_frozen_server_costs_a_timeout_and_a_late_acquire_is_refused() {
     let cluster = EtcdCluster::start(1);
     let etcd = open(&format!("{}?timeout=500ms&connect_timeout=500ms", cluster.url())).await;
     granted(&etcd, &claim(&"warm/up".parse().unwrap(), LONG)).await;
     let ours = claim(&report(), LONG);
     cluster.freeze(0);
     let error = in_time("the timeout", etcd.acquire(&ours)).await.unwrap_err();
-    assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::Unknown));
+    assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::Unknown));
     cluster.thaw(0);
     let request = ReleaseRequest::new(ours.reference()).with_tombstone(ReleaseRequest::tombstone_ttl(LONG));
-    eventually("the request", || async { etcd.release(&request).await.is_ok() }).await;
+    eventually("the release", || async { etcd.release(&request).await.is_ok() }).await;
     assert!(matches!(etcd.acquire(&ours).await, Ok(Verdict::Cancelled)));
     assert_eq!(cluster.keys(&format!("{LOCK}/")), Vec::<String>::new());
     eventually("a grant", || async { etcd.acquire(&claim(&report(), LONG)).await.is_ok() }).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_stopped_for_a_while_and_one_killed_and_restarted_lose_nothing() {
+async fn no_lease_is_lost_when_the_server_is_frozen_or_killed_and_restarted() {
     let cluster = Arc::new(EtcdCluster::start(1));
     let leases = client(&format!("{}?timeout=1s", cluster.url())).await;
     let lease = leases.lease("report", "42").ttl(Duration::from_secs(20)).acquire().await.unwrap();
@@ -157,7 +158,7 @@ async fn a_server_stopped_for_a_while_and_one_killed_and_restarted_lose_nothing(
     let again = Arc::clone(&cluster);
     tokio::task::spawn_blocking(move || again.run_again(0)).await.unwrap();
     let etcd = open(&cluster.url()).await;
-    eventually("the server knows who holds it", || async {
+    eventually("the server still has the holder", || async {
         matches!(etcd.acquire(&claim(&report(), LONG)).await, Ok(Verdict::Blocked(seen))
             if seen.holders.first().is_some_and(|by| by.token == lease.token()))
     })
@@ -170,7 +171,7 @@ async fn a_server_stopped_for_a_while_and_one_killed_and_restarted_lose_nothing(
 }
 
 #[tokio::test]
-async fn a_waiter_whose_place_ran_out_is_never_granted_by_it() {
+async fn a_waiter_whose_place_expired_queues_again_at_the_end() {
     let cluster = EtcdCluster::start(1);
     let etcd = open(&cluster.url()).await;
     let ours = claim(&report(), LONG);
@@ -178,16 +179,16 @@ async fn a_waiter_whose_place_ran_out_is_never_granted_by_it() {
     let mut waiter = claim(&report(), LONG).queued();
     waiter.place_ttl = Duration::from_secs(1);
     blocked(&etcd, &waiter).await;
-    eventually("the place runs out", || async { cluster.keys(&format!("{LOCK}/")).len() == 1 }).await;
+    eventually("the place expires", || async { cluster.keys(&format!("{LOCK}/")).len() == 1 }).await;
     let next = claim(&report(), LONG).queued();
     blocked(&etcd, &next).await;
     release(&etcd, &ours).await;
-    assert_eq!(blocked(&etcd, &waiter).await.ahead, 1, "it came again, at the end");
+    assert_eq!(blocked(&etcd, &waiter).await.ahead, 1, "it queued again, at the end");
     granted(&etcd, &next).await;
 }
 
 #[tokio::test]
-async fn compaction_wakes_who_waits_from_before_it_and_loses_nothing() {
+async fn compaction_wakes_waiters_from_before_it_and_loses_no_lease() {
     let cluster = EtcdCluster::start(1);
     let etcd = open(&cluster.url()).await;
     let ours = claim(&report(), LONG);
@@ -201,12 +202,12 @@ async fn compaction_wakes_who_waits_from_before_it_and_loses_nothing() {
     cluster.etcdctl(&["compact", revision]);
     let observer = claim(&report(), LONG).reference();
     in_time("the wait", etcd.wait(&observer, &seen.cursor, LONG)).await.unwrap();
-    let answer = renew(&etcd, ours.reference(), LONG).await;
-    assert!(matches!(answer, Renewal::Renewed(_)), "{answer:?}");
+    let renewal = renew(&etcd, ours.reference(), LONG).await;
+    assert!(matches!(renewal, Renewal::Renewed(_)), "{renewal:?}");
 }
 
 #[tokio::test]
-async fn a_full_database_grants_nothing_and_holders_go_on() {
+async fn a_full_database_refuses_acquires_and_allows_renewals_and_releases() {
     let cluster = EtcdCluster::with(1, &["--quota-backend-bytes", "100000"]);
     let etcd = open(&cluster.url()).await;
     let ours = claim(&report(), LONG);
@@ -220,8 +221,8 @@ async fn a_full_database_grants_nothing_and_holders_go_on() {
     }
     eventually("the alarm", || async { cluster.etcdctl(&["alarm", "list"]).contains("NOSPACE") }).await;
     let error = etcd.acquire(&claim(&"b/2".parse().unwrap(), LONG)).await.unwrap_err();
-    assert_eq!(says(&error), (ErrorKind::Unavailable, Effect::None), "{error:?}");
-    let answer = renew(&etcd, ours.reference(), LONG).await;
-    assert!(matches!(answer, Renewal::Renewed(_)), "{answer:?}");
-    assert_eq!(release(&etcd, &ours).await, Released::Now, "what only deletes is let through");
+    assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::None), "{error:?}");
+    let renewal = renew(&etcd, ours.reference(), LONG).await;
+    assert!(matches!(renewal, Renewal::Renewed(_)), "{renewal:?}");
+    assert_eq!(release(&etcd, &ours).await, Released::Now, "etcd allows transactions that only delete");
 }

@@ -1,4 +1,5 @@
-//! etcd leases: granted in advance, one for each claim, used again, revoked when in doubt.
+//! etcd leases: one for each claim, granted in advance, used again, revoked if a request had no reply (ADR
+//! 0023).
 
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
@@ -10,12 +11,12 @@ use leasehold_testkit::servers::EtcdCluster;
 use sha2::{Digest as _, Sha256};
 
 use crate::common::{
-    LOCK, LONG, blocked, calls, claim, client, eventually, granted, lease_of, lease_of_a_minute, open,
-    release, renew, report, says,
+    LOCK, LONG, blocked, claim, client, eventually, grant_minute_lease, granted, kind_and_effect, lease_of,
+    open, release, renew, report, request_count,
 };
 
 #[tokio::test]
-async fn after_the_first_no_acquire_pays_for_a_grant_and_each_is_one_transaction() {
+async fn after_the_first_acquire_no_acquire_waits_for_a_lease_and_each_is_one_transaction() {
     let cluster = EtcdCluster::start(1);
     let etcd = open(&cluster.url()).await;
     let pair = async || {
@@ -24,47 +25,55 @@ async fn after_the_first_no_acquire_pays_for_a_grant_and_each_is_one_transaction
         release(&etcd, &ours).await;
     };
     pair().await;
-    // What lies ready is granted beside the first ones.
-    eventually("a quiet server", || async {
-        let before = calls(&cluster, "LeaseGrant");
+    // The ready leases are granted in the background of the first acquires.
+    eventually("no more leases are granted", || async {
+        let before = request_count(&cluster, "LeaseGrant");
         pair().await;
         tokio::time::sleep(Duration::from_millis(100)).await;
-        calls(&cluster, "LeaseGrant") == before
+        request_count(&cluster, "LeaseGrant") == before
     })
     .await;
-    // A lease is kept anew before its use once it is a second old, and not again soon after.
+    // A lease needs a keep-alive before its use if the last one is more than a second ago.
     tokio::time::sleep(Duration::from_millis(1200)).await;
-    let kept = calls(&cluster, "LeaseKeepAlive");
-    let (grants, transactions) = (calls(&cluster, "LeaseGrant"), calls(&cluster, "Txn"));
+    let kept = request_count(&cluster, "LeaseKeepAlive");
+    let (grants, transactions) = (request_count(&cluster, "LeaseGrant"), request_count(&cluster, "Txn"));
     for _ in 0..30 {
         pair().await;
     }
-    assert_eq!(calls(&cluster, "LeaseGrant"), grants, "no grants");
-    assert_eq!(calls(&cluster, "Txn"), transactions + 60, "one transaction to acquire, one to release");
-    let kept = calls(&cluster, "LeaseKeepAlive") - kept;
+    assert_eq!(request_count(&cluster, "LeaseGrant"), grants, "no grants");
+    assert_eq!(
+        request_count(&cluster, "Txn"),
+        transactions + 60,
+        "one transaction to acquire, one to release"
+    );
+    let kept = request_count(&cluster, "LeaseKeepAlive") - kept;
     assert!(kept <= 10, "{kept} keep-alives for 30 acquires");
 }
 
 #[tokio::test]
-async fn where_others_were_met_the_same_transaction_takes_the_place() {
+async fn on_a_contended_resource_the_first_transaction_also_queues_the_claim() {
     let cluster = EtcdCluster::start(1);
     let etcd = open(&cluster.url()).await;
     let holder = claim(&report(), LONG);
     granted(&etcd, &holder).await;
     let wait = async || {
         let waiting = claim(&report(), LONG).queued();
-        let before = calls(&cluster, "Txn");
+        let before = request_count(&cluster, "Txn");
         assert!(blocked(&etcd, &waiting).await.queued);
-        let took = calls(&cluster, "Txn") - before;
+        let took = request_count(&cluster, "Txn") - before;
         assert_eq!(release(&etcd, &waiting).await, Released::Now);
         took
     };
-    assert_eq!(wait().await, 3, "nobody was expected: a try, a look, and the place");
-    eventually("a lease for a place lies ready", || async { wait().await == 1 }).await;
+    assert_eq!(wait().await, 3, "no contention was expected: one try, one read, one write");
+    eventually("a lease for a waiter is ready", || async { wait().await == 1 }).await;
     release(&etcd, &holder).await;
-    let before = calls(&cluster, "Txn");
+    let before = request_count(&cluster, "Txn");
     granted(&etcd, &claim(&report(), LONG).queued()).await;
-    assert_eq!(calls(&cluster, "Txn"), before + 1, "others were expected, and it is free");
+    assert_eq!(
+        request_count(&cluster, "Txn"),
+        before + 1,
+        "contention was expected, and the resource is free"
+    );
 }
 
 #[tokio::test]
@@ -76,16 +85,16 @@ async fn no_claim_keeps_another_alive() {
     granted(&etcd, &kept).await;
     granted(&etcd, &dead).await;
     let other = claim(&dead.resource, LONG);
-    eventually("the one that nobody renews ends", || async {
-        let answer = renew(&etcd, kept.reference(), kept.ttl).await;
-        assert!(matches!(answer, Renewal::Renewed(_)), "the other goes on: {answer:?}");
+    eventually("the claim that is not renewed ends", || async {
+        let renewal = renew(&etcd, kept.reference(), kept.ttl).await;
+        assert!(matches!(renewal, Renewal::Renewed(_)), "the other claim is renewed: {renewal:?}");
         matches!(etcd.acquire(&other).await, Ok(leasehold::Verdict::Granted(_)))
     })
     .await;
 }
 
 #[tokio::test]
-async fn burying_revokes_the_lease() {
+async fn a_release_with_a_tombstone_revokes_the_lease() {
     let cluster = EtcdCluster::start(1);
     let etcd = open(&cluster.url()).await;
     let ours = claim(&report(), LONG);
@@ -101,7 +110,7 @@ async fn burying_revokes_the_lease() {
 }
 
 #[tokio::test]
-async fn leases_that_were_revoked_behind_our_back_cost_one_grant() {
+async fn after_an_operator_revoked_all_leases_an_acquire_grants_a_new_one() {
     let cluster = EtcdCluster::start(1);
     let etcd = open(&cluster.url()).await;
     let ours = claim(&report(), LONG);
@@ -112,9 +121,9 @@ async fn leases_that_were_revoked_behind_our_back_cost_one_grant() {
     }
     let ours = claim(&report(), LONG).queued();
     let token = granted(&etcd, &ours).await.token;
-    let answer = renew(&etcd, ours.reference(), LONG).await;
-    assert!(matches!(answer, Renewal::Renewed(kept) if kept.token == token));
-    // And one that is held is gone, as soon as it is looked at.
+    let renewal = renew(&etcd, ours.reference(), LONG).await;
+    assert!(matches!(renewal, Renewal::Renewed(kept) if kept.token == token));
+    // A claim whose lease was revoked is gone, and the next renewal reports it.
     for lease in cluster.etcdctl(&["lease", "list"]).lines().skip(1) {
         cluster.etcdctl(&["lease", "revoke", lease.trim()]);
     }
@@ -123,23 +132,23 @@ async fn leases_that_were_revoked_behind_our_back_cost_one_grant() {
 }
 
 #[tokio::test]
-async fn what_etcd_grants_may_be_more_and_what_was_asked_for_is_told() {
-    // The shortest lease is one and a half elections.
+async fn if_etcd_grants_a_longer_lease_the_holder_still_gets_the_requested_ttl() {
+    // The shortest lease of etcd is one and a half election timeouts.
     let cluster = EtcdCluster::with(1, &["--election-timeout", "4000"]);
     let etcd = open(&cluster.url()).await;
     let ours = claim(&report(), Duration::from_secs(1));
     let grant = granted(&etcd, &ours).await;
     assert_eq!(grant.remaining, Duration::from_secs(1));
     let key = cluster.keys(&format!("{LOCK}/")).remove(0);
-    let told = cluster.etcdctl(&["lease", "timetolive", &lease_of(&cluster, &key)]);
-    assert!(told.contains("granted with TTL(6s)"), "{told}");
-    let answer = renew(&etcd, ours.reference(), Duration::from_secs(1)).await;
-    let Renewal::Renewed(kept) = answer else { panic!("it holds: {answer:?}") };
+    let printed = cluster.etcdctl(&["lease", "timetolive", &lease_of(&cluster, &key)]);
+    assert!(printed.contains("granted with TTL(6s)"), "{printed}");
+    let renewal = renew(&etcd, ours.reference(), Duration::from_secs(1)).await;
+    let Renewal::Renewed(kept) = renewal else { panic!("it holds: {renewal:?}") };
     assert!(kept.remaining <= Duration::from_secs(1));
 }
 
 #[tokio::test]
-async fn a_release_wakes_the_next_one_in_line_and_nobody_else() {
+async fn a_release_wakes_the_next_waiter_and_no_other() {
     let cluster = EtcdCluster::start(1);
     let etcd = Arc::new(open(&cluster.url()).await);
     let ours = claim(&report(), LONG);
@@ -155,29 +164,29 @@ async fn a_release_wakes_the_next_one_in_line_and_nobody_else() {
         places.push(place);
     }
     release(&*etcd, &ours).await;
-    eventually("the head is woken", || async { waits[0].is_finished() }).await;
+    eventually("the first waiter is woken", || async { waits[0].is_finished() }).await;
     granted(&*etcd, &places[0]).await;
-    // That place has become a seat: nobody can move, so nobody is told.
+    // The first waiter holds now. No other waiter can be granted, so none is woken.
     tokio::time::sleep(Duration::from_millis(300)).await;
-    assert!(waits[1..].iter().all(|wait| !wait.is_finished()), "only the head was woken");
+    assert!(waits[1..].iter().all(|wait| !wait.is_finished()), "only the first waiter was woken");
     release(&*etcd, &places[0]).await;
-    eventually("the next is woken", || async { waits[1].is_finished() }).await;
+    eventually("the next waiter is woken", || async { waits[1].is_finished() }).await;
     waits.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
 #[tokio::test]
-async fn what_a_newer_leasehold_wrote_is_refused_by_name() {
+async fn a_key_of_a_newer_version_is_refused_and_the_error_names_it() {
     let cluster = EtcdCluster::start(1);
     let etcd = open(&cluster.url()).await;
     let key = format!("{LOCK}/abc");
     cluster.etcdctl(&["put", &key, "00000001 {\"v\":9}"]);
     let error = etcd.acquire(&claim(&report(), LONG)).await.unwrap_err();
-    assert_eq!(says(&error), (ErrorKind::Corrupt, Effect::None));
+    assert_eq!(kind_and_effect(&error), (ErrorKind::Corrupt, Effect::None));
     assert!(error.to_string().contains(&key), "{error}");
 }
 
 #[tokio::test]
-async fn a_key_without_a_lease_is_found() {
+async fn a_key_without_a_lease_is_listed_as_a_leak() {
     let cluster = EtcdCluster::start(1);
     let etcd = open(&cluster.url()).await;
     granted(&etcd, &claim(&report(), LONG)).await;
@@ -188,13 +197,13 @@ async fn a_key_without_a_lease_is_found() {
     assert_eq!(keys, [format!("{LOCK}/abc")]);
 }
 
-/// As the store knows an owner.
-fn mark(owner: OwnerToken) -> String {
+/// The hash of an owner token, as it is stored.
+fn hash_owner(owner: OwnerToken) -> String {
     Sha256::digest(owner.to_bytes())[..16].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[tokio::test]
-async fn a_place_that_was_taken_over_is_found_by_its_heir_and_not_ended_by_a_late_farewell() {
+async fn a_place_that_was_taken_over_belongs_to_the_successor_and_a_late_release_does_not_end_it() {
     let cluster = EtcdCluster::start(1);
     let (etcd, other) = (open(&cluster.url()).await, open(&cluster.url()).await);
     let holder = claim(&report(), LONG);
@@ -203,15 +212,15 @@ async fn a_place_that_was_taken_over_is_found_by_its_heir_and_not_ended_by_a_lat
     assert!(blocked(&etcd, &first).await.queued);
     let behind = claim(&report(), LONG).queued();
     assert!(blocked(&etcd, &behind).await.queued);
-    let heir = claim(&report(), LONG).queued().taking_over(Handover::from(first.owner));
-    assert_eq!(blocked(&other, &heir).await.ahead, 0, "it stands where the first one stood");
-    assert_eq!(release(&etcd, &first).await, Released::AlreadyGone, "its place is another's now");
-    assert!(blocked(&etcd, &first).await.queued, "it comes again, under a name of its own");
+    let successor = claim(&report(), LONG).queued().taking_over(Handover::from(first.owner));
+    assert_eq!(blocked(&other, &successor).await.ahead, 0, "it has the place of the first waiter");
+    assert_eq!(release(&etcd, &first).await, Released::AlreadyGone, "its place belongs to the successor now");
+    assert!(blocked(&etcd, &first).await.queued, "it queues again, with a key of another name");
     assert_eq!(blocked(&etcd, &first).await.ahead, 2, "at the end");
     release(&etcd, &holder).await;
-    granted(&other, &heir).await;
-    assert!(matches!(renew(&other, heir.reference(), LONG).await, Renewal::Renewed(_)));
-    assert_eq!(release(&other, &heir).await, Released::Now);
+    granted(&other, &successor).await;
+    assert!(matches!(renew(&other, successor.reference(), LONG).await, Renewal::Renewed(_)));
+    assert_eq!(release(&other, &successor).await, Released::Now);
     assert_eq!(release(&etcd, &behind).await, Released::Now);
     granted(&etcd, &first).await;
     assert_eq!(release(&etcd, &first).await, Released::Now);
@@ -219,43 +228,43 @@ async fn a_place_that_was_taken_over_is_found_by_its_heir_and_not_ended_by_a_lat
 }
 
 #[tokio::test]
-async fn a_claim_in_the_older_layout_of_two_keys_goes_on() {
+async fn a_claim_in_the_older_layout_with_two_keys_is_renewed_and_released() {
     let cluster = EtcdCluster::start(1);
     let etcd = open(&cluster.url()).await;
     let ours = claim(&report(), LONG);
-    let (lease, mark) = (lease_of_a_minute(&cluster), mark(ours.owner));
+    let (lease, hash) = (grant_minute_lease(&cluster), hash_owner(ours.owner));
     let value = format!(
-        "00000001 {{\"v\":1,\"who\":\"1@host old\",\"owner\":\"{mark}\",\"weight\":1,\"held\":true,\
+        "00000001 {{\"v\":1,\"who\":\"1@host old\",\"owner\":\"{hash}\",\"weight\":1,\"held\":true,\
          \"ttl_ms\":60000,\"since_us\":1}}"
     );
     let put = |key: &str, value: &str| cluster.etcdctl(&["put", &format!("--lease={lease}"), key, value]);
     put(&format!("{LOCK}/{lease}"), &value);
-    put(&format!("leasehold/v1/own/report/42/{mark}"), &lease);
+    put(&format!("leasehold/v1/own/report/42/{hash}"), &lease);
     assert_eq!(blocked(&etcd, &claim(&report(), LONG)).await.holders[0].holder.label, "old");
-    let answer = renew(&etcd, ours.reference(), LONG).await;
-    assert!(matches!(answer, Renewal::Renewed(_)), "{answer:?}");
+    let renewal = renew(&etcd, ours.reference(), LONG).await;
+    assert!(matches!(renewal, Renewal::Renewed(_)), "{renewal:?}");
     granted(&etcd, &ours).await;
     assert_eq!(release(&etcd, &ours).await, Released::Now);
-    assert_eq!(cluster.keys("leasehold/"), Vec::<String>::new(), "both keys are gone");
+    assert_eq!(cluster.keys("leasehold/"), Vec::<String>::new(), "both keys are deleted");
 }
 
 #[tokio::test]
-async fn whoever_waits_for_what_never_ends_by_itself_asks_no_more_often() {
+async fn a_waiter_does_not_poll_because_of_a_key_that_never_expires() {
     let cluster = EtcdCluster::start(1);
     let leases = client(&cluster.url()).await;
     for key in [format!("{LOCK}/abc"), "leasehold/v1/pause/report/42".to_owned()] {
         cluster.etcdctl(&["put", &key, "put by hand, without a lease"]);
-        let before = calls(&cluster, "Txn");
+        let before = request_count(&cluster, "Txn");
         let wait = Duration::from_secs(3);
         leases.lease("report", "42").ttl(LONG).wait(wait).acquire().await.unwrap_err();
-        let asked = calls(&cluster, "Txn") - before;
-        assert!(asked < 40, "{key}: {asked} transactions in three seconds");
+        let count = request_count(&cluster, "Txn") - before;
+        assert!(count < 40, "{key}: {count} transactions in three seconds");
         cluster.etcdctl(&["del", &key]);
     }
 }
 
 #[tokio::test]
-async fn an_eviction_that_is_said_again_does_not_put_off_the_end() {
+async fn a_repeated_eviction_does_not_put_off_the_end() {
     let cluster = EtcdCluster::start(1);
     let etcd = open(&cluster.url()).await;
     granted(&etcd, &claim(&report(), LONG)).await;
@@ -265,11 +274,11 @@ async fn an_eviction_that_is_said_again_does_not_put_off_the_end() {
     assert_eq!(etcd.order(&evict).await.unwrap(), CommandOutcome::Done);
     let lease = lease_of(&cluster, &key);
     assert_eq!(etcd.order(&evict).await.unwrap(), CommandOutcome::Done);
-    assert_eq!(lease_of(&cluster, &key), lease, "what was left when it was said first is what is left");
+    assert_eq!(lease_of(&cluster, &key), lease, "the lease of the first eviction stays");
 }
 
 #[tokio::test]
-async fn an_order_that_is_refused_leaves_no_etcd_lease() {
+async fn a_refused_command_leaves_no_etcd_lease() {
     let cluster = EtcdCluster::start(1);
     let etcd = open(&cluster.url()).await;
     cluster.etcdctl(&["put", &format!("{LOCK}/abc"), "put by hand"]);
@@ -280,12 +289,15 @@ async fn an_order_that_is_refused_leaves_no_etcd_lease() {
         "more room",
     );
     let error = etcd.order(&resize).await.unwrap_err();
-    assert_eq!(says(&error), (ErrorKind::Unsupported, Effect::None));
-    eventually("no lease", || async { cluster.etcdctl(&["lease", "list"]).contains("found 0 leases") }).await;
+    assert_eq!(kind_and_effect(&error), (ErrorKind::Unsupported, Effect::None));
+    eventually("no lease is left", || async {
+        cluster.etcdctl(&["lease", "list"]).contains("found 0 leases")
+    })
+    .await;
 }
 
 #[tokio::test]
-async fn a_client_that_ends_leaves_none_of_its_ready_leases_behind() {
+async fn a_dropped_client_revokes_its_ready_leases() {
     let cluster = EtcdCluster::start(1);
     let etcd = open(&cluster.url()).await;
     let (ours, held) = (claim(&report(), LONG), claim(&"b/2".parse().unwrap(), LONG));
@@ -293,9 +305,9 @@ async fn a_client_that_ends_leaves_none_of_its_ready_leases_behind() {
     granted(&etcd, &held).await;
     release(&etcd, &ours).await;
     drop(etcd);
-    eventually("the lease of what is held, and no other", || async {
+    eventually("only the lease of the held claim is left", || async {
         cluster.etcdctl(&["lease", "list"]).contains("found 1 leases")
     })
     .await;
-    assert_eq!(cluster.keys("leasehold/v1/lock/").len(), 1, "a claim outlives the client that made it");
+    assert_eq!(cluster.keys("leasehold/v1/lock/").len(), 1, "the claim itself outlives its client");
 }

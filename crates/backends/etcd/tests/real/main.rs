@@ -1,6 +1,7 @@
-//! What only a real etcd can show: faults, several members, `etcdctl`, logins, and what it costs.
+//! Tests that need real etcd servers: network faults, several members, `etcdctl`, logins, and the number of
+//! requests.
 #![allow(clippy::disallowed_methods, reason = "tests on real servers run in real time")]
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+#![allow(clippy::unwrap_used, reason = "the helpers are test code too")]
 
 mod access;
 mod common;

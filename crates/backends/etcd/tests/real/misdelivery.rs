@@ -1,4 +1,4 @@
-//! Answers that reach the wrong request, and proxies that speak etcd's own protocol.
+//! Replies that reach the wrong request (ADR 0033), and the gRPC proxy of etcd.
 
 use std::{
     sync::Arc,
@@ -8,10 +8,10 @@ use std::{
 use leasehold::{Backend, Released, Renewal};
 use leasehold_testkit::{misdelivery, servers::EtcdCluster};
 
-use crate::common::{LONG, PATIENCE, blocked, claim, client, granted, in_time, open, release, renew, report};
+use crate::common::{LONG, TIMEOUT, blocked, claim, client, granted, in_time, open, release, renew, report};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_answer_that_belongs_to_another_request_is_never_believed() {
+async fn a_reply_to_another_request_is_never_accepted() {
     let cluster = EtcdCluster::start(1);
     misdelivery::check(cluster.ports()[0], |port| async move {
         let etcd = open(&format!("etcd://127.0.0.1:{port}?timeout=1s&connect_timeout=1s")).await;
@@ -21,7 +21,7 @@ async fn an_answer_that_belongs_to_another_request_is_never_believed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_answers_of_another_cluster_are_not_believed() {
+async fn replies_of_another_cluster_are_not_accepted() {
     let (ours, other) = (EtcdCluster::start(1), EtcdCluster::start(1));
     let hosts = format!("127.0.0.1:{},127.0.0.1:{}", ours.ports()[0], other.ports()[0]);
     let etcd = open(&format!("etcd://{hosts}?timeout=1s&connect_timeout=1s")).await;
@@ -29,13 +29,13 @@ async fn the_answers_of_another_cluster_are_not_believed() {
     granted(&etcd, &held).await;
     tokio::task::block_in_place(|| ours.kill(0));
     let next = claim(&"report/43".parse().unwrap(), LONG);
-    let mut said = String::new();
+    let mut errors = String::new();
     for _ in 0..4 {
-        said += &etcd.acquire(&next).await.expect_err("nobody of the cluster answers").to_string();
+        errors += &etcd.acquire(&next).await.expect_err("no member of the cluster replies").to_string();
     }
-    assert!(said.contains("another etcd cluster"), "{said}");
+    assert!(errors.contains("another etcd cluster"), "{errors}");
     let renewed = etcd.renew(&[leasehold::RenewRequest::new(held.reference(), LONG)]).await.remove(0);
-    assert!(renewed.is_err(), "not even that it is gone is believed: {renewed:?}");
+    assert!(renewed.is_err(), "that the claim is gone is not accepted either: {renewed:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -55,7 +55,7 @@ async fn all_verbs_work_through_the_grpc_proxy() {
     assert_eq!(release(&etcd, &ours).await, Released::Now);
     assert_eq!(release(&etcd, &ours).await, Released::AlreadyGone);
 
-    // A wait ends with a wake-up, however long it may last.
+    // A wait ends with a wake-up, and not with its time limit.
     let mut waited = Duration::ZERO;
     for round in 0..5 {
         let resource = format!("report/5{round}").parse().unwrap();
@@ -76,10 +76,10 @@ async fn all_verbs_work_through_the_grpc_proxy() {
     println!("five wake-ups took {waited:?}");
     assert!(waited < Duration::from_secs(8), "five wake-ups took {waited:?}");
 
-    // And the whole of it, past the ttl.
+    // The engine, for longer than the ttl.
     let (holds, waits) = (client(&url).await, client(&url).await);
     let lease = holds.lease("report", "44").ttl(Duration::from_secs(3)).acquire().await.unwrap();
-    let waiting = tokio::spawn(waits.lease("report", "44").wait(PATIENCE).acquire());
+    let waiting = tokio::spawn(waits.lease("report", "44").wait(TIMEOUT).acquire());
     tokio::time::sleep(Duration::from_secs(5)).await;
     lease.check().unwrap();
     assert!(!waiting.is_finished());

@@ -1,0 +1,106 @@
+//! Describes the holders and waiters of a resource to other clients: for [`Blocked`] verdicts and for
+//! `inspect`.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::future::{join, join_all};
+use leasehold_core::{Blocked, Cursor, HeldBy, QueueEntry};
+
+use crate::{
+    backend::Etcd,
+    resource_view::{Contender, PauseKey, ResourceView, foreign_holder},
+};
+
+/// For how many holders a blocked claim asks etcd when they end. Each is a request of its own.
+const HOLDERS_ASKED_MAX: usize = 16;
+/// The same for waiters.
+const WAITERS_ASKED_MAX: usize = 8;
+
+/// The index of a contender and what remains of it.
+type Remaining = (usize, Option<Duration>);
+
+impl Etcd {
+    /// What remains of a contender, for other clients: the rest of its lease, but not more than its ttl.
+    ///
+    /// `None` if it is not known, or if the contender has no lease. A contender without a lease does not end
+    /// by itself, so zero would be wrong: waiters would ask again at once, all the time.
+    pub(crate) async fn remaining_of(&self, contender: &Contender) -> Option<Duration> {
+        let (left, _) = self.lease_pool.remaining(contender.lease).await.ok().flatten()?;
+        // etcd rounds down to whole seconds. For other clients the next second is closer to the truth.
+        let left = left + Duration::from_secs(1);
+        Some(contender.record.as_ref().map_or(left, |record| left.min(record.ttl())))
+    }
+
+    async fn remaining_of_each(
+        &self,
+        view: &ResourceView,
+        indices: impl Iterator<Item = usize>,
+    ) -> Vec<Remaining> {
+        let ask = |index| async move { (index, self.remaining_of(&view.contenders[index]).await) };
+        join_all(indices.map(ask)).await
+    }
+
+    async fn remaining_of_pause(&self, pause: Option<&PauseKey>) -> Option<Duration> {
+        let remaining = self.lease_pool.remaining(pause?.lease).await;
+        remaining.ok().flatten().map(|(left, _)| left)
+    }
+
+    fn describe_holder(&self, view: &ResourceView, (index, remaining): Remaining) -> Option<HeldBy> {
+        let mut held_by = view.describe_holder(index, &*self.environment)?;
+        held_by.remaining = remaining.unwrap_or_default();
+        Some(held_by)
+    }
+
+    /// Why a claim is blocked: for the waiter at this index, or for a claim that does not queue. `since` is
+    /// the revision from which a `wait` has to watch.
+    pub(crate) async fn describe_blocked(
+        &self,
+        view: &ResourceView,
+        waiter: Option<usize>,
+        since: i64,
+    ) -> Blocked {
+        let holders = self.remaining_of_each(view, view.holders().take(HOLDERS_ASKED_MAX));
+        let waiters = self.remaining_of_each(view, view.waiters().take(WAITERS_ASKED_MAX));
+        let (mut holders, waiters) = join(holders, waiters).await;
+        // The holders that end first are the ones worth listing.
+        holders.sort_by_key(|(_, remaining)| remaining.unwrap_or(Duration::MAX));
+        let mut blocked = Blocked::default();
+        blocked.queued = waiter.is_some();
+        blocked.ahead = u32::try_from(view.waiters_ahead(waiter)).unwrap_or(u32::MAX);
+        blocked.paused = view.pause.is_some();
+        blocked.cursor = Cursor(u64::try_from(since).unwrap_or_default());
+        let ends = holders.iter().chain(&waiters).filter_map(|(_, remaining)| *remaining);
+        blocked.changes_in = ends.chain(self.remaining_of_pause(view.pause.as_ref()).await).min();
+        let holders = holders.into_iter().take(Blocked::HOLDERS_MAX);
+        blocked.holders = holders.filter_map(|holder| self.describe_holder(view, holder)).collect();
+        blocked
+    }
+
+    /// The holders and the queue for `inspect`, up to `most` of each.
+    pub(crate) async fn describe_contenders(
+        &self,
+        view: &ResourceView,
+        most: usize,
+    ) -> (Vec<HeldBy>, Vec<QueueEntry>) {
+        let holders = self.remaining_of_each(view, view.holders().take(most));
+        let waiters = self.remaining_of_each(view, view.waiters().take(most));
+        let (mut holders, waiters) = join(holders, waiters).await;
+        holders.sort_by_key(|(index, _)| view.contenders[*index].created);
+        let holders = holders.into_iter().filter_map(|holder| self.describe_holder(view, holder));
+        let waiters = waiters.into_iter().map(|(index, remaining)| {
+            let remaining = remaining.unwrap_or_default();
+            match &view.contenders[index].record {
+                Some(record) => {
+                    let waited = record.since(&*self.environment);
+                    QueueEntry::new(record.holder(), record.weight, waited, remaining)
+                }
+                None => {
+                    // A foreign lock does not store since when it waits.
+                    let holder = foreign_holder(&view.contenders[index].foreign_text);
+                    QueueEntry::new(Arc::clone(&holder), view.weight(index), Duration::ZERO, remaining)
+                }
+            }
+        });
+        (holders.collect(), waiters.collect())
+    }
+}

@@ -1,0 +1,198 @@
+//! Reads resources and owners, and parses the replies.
+
+use etcd_client::{GetOptions, GetResponse, KeyValue, TxnOpResponse};
+use leasehold_core::{Effect, Error, ErrorKind, GoneReason};
+
+use crate::{
+    call_member::Repeatable,
+    claim_record::ContenderValue,
+    connection::{Connections, MemberClient},
+    error::StoreError,
+    keys::ResourceKeys,
+    resource_view::{ABSENT, Contender, OwnerKeyValue, OwnerState, PauseKey, ResourceView},
+    transaction::{READS_PER_OWNER, TransactionReply, read_owner, read_resource},
+    verify_reply::{HeaderInfo, KeyRange},
+};
+
+/// The stored value of a tombstone of a cancelled claim.
+const TOMBSTONE_CANCELLED: &str = "!buried";
+/// The stored value of a tombstone of an evicted claim.
+const TOMBSTONE_EVICTED: &str = "!evicted";
+
+/// The value of an owner key that is a tombstone.
+pub(crate) fn tombstone_value(why: GoneReason) -> String {
+    if why == GoneReason::Evicted { TOMBSTONE_EVICTED } else { TOMBSTONE_CANCELLED }.to_owned()
+}
+
+/// A resource, and the owners that were asked for, in that order.
+pub(crate) struct ResourceRead {
+    pub(crate) view: ResourceView,
+    pub(crate) owners: Vec<OwnerState>,
+}
+
+impl ResourceRead {
+    /// Parses the replies to the operations of [`read_resource`]. They are the last ones of a transaction;
+    /// `skipped` operations come before them.
+    pub(crate) fn parse(
+        keys: &ResourceKeys,
+        reply: &TransactionReply,
+        skipped: usize,
+    ) -> Result<ResourceRead, StoreError> {
+        let reads: Vec<&GetResponse> =
+            reply.operations.iter().skip(skipped).map(read_reply).collect::<Result<_, _>>()?;
+        let [contenders, pause, owners @ ..] = reads.as_slice() else { return Err(missing_reply()) };
+        let total = usize::try_from(contenders.count()).unwrap_or(usize::MAX);
+        let contenders =
+            contenders.kvs().iter().map(|kv| parse_contender(keys, kv)).collect::<Result<_, _>>()?;
+        let pause = pause.kvs().first();
+        let pause = pause.map(|kv| PauseKey { modified: kv.mod_revision(), lease: kv.lease() });
+        let view = ResourceView { revision: reply.revision, contenders, total, pause };
+        let mut read = ResourceRead { view, owners: Vec::new() };
+        for replies in owners.chunks(READS_PER_OWNER) {
+            let (owner, named_contender) = parse_owner(keys, replies)?;
+            read.owners.push(owner);
+            named_contender.into_iter().for_each(|contender| read.add(contender));
+        }
+        Ok(read)
+    }
+
+    /// Adds a contender that is too far back in the queue to have been read with its head.
+    fn add(&mut self, contender: Contender) {
+        let contenders = &mut self.view.contenders;
+        if contenders.iter().all(|other| other.name != contender.name) {
+            contenders.push(contender);
+            contenders.sort_by_key(|contender| contender.created);
+        }
+    }
+}
+
+/// The reply to a read in a transaction.
+pub(crate) fn read_reply(reply: &TxnOpResponse) -> Result<&GetResponse, StoreError> {
+    match reply {
+        TxnOpResponse::Get(get) => Ok(get),
+        _ => Err(StoreError::UnexpectedReply("a read has the reply to a write".to_owned())),
+    }
+}
+
+fn missing_reply() -> StoreError {
+    StoreError::UnexpectedReply("a read has no reply".to_owned())
+}
+
+/// Parses the replies to [`read_owner`]. The contender that is named by the owner's hash is returned only if
+/// it still belongs to this owner.
+fn parse_owner(
+    keys: &ResourceKeys,
+    replies: &[&GetResponse],
+) -> Result<(OwnerState, Option<Contender>), StoreError> {
+    let [owner_key, named_contender] = replies else { return Err(missing_reply()) };
+    let named_contender = named_contender.kvs().first().map(|kv| parse_contender(keys, kv)).transpose()?;
+    let owner_key = owner_key.kvs().first();
+    let parse_value = |kv: &KeyValue| match String::from_utf8_lossy(kv.value()).as_ref() {
+        TOMBSTONE_EVICTED => OwnerKeyValue::Tombstone(GoneReason::Evicted),
+        TOMBSTONE_CANCELLED => OwnerKeyValue::Tombstone(GoneReason::Cancelled),
+        name => OwnerKeyValue::Contender(name.to_owned()),
+    };
+    let owner = OwnerState {
+        owner_key: owner_key.map_or(OwnerKeyValue::Absent, parse_value),
+        owner_key_modified: owner_key.map_or(ABSENT, KeyValue::mod_revision),
+        named_contender_modified: named_contender.as_ref().map_or(ABSENT, |contender| contender.modified),
+    };
+    Ok((owner, named_contender.filter(|contender| contender.is_owned_by(&contender.name))))
+}
+
+/// Parses the key and value of a contender.
+pub(crate) fn parse_contender(keys: &ResourceKeys, kv: &KeyValue) -> Result<Contender, StoreError> {
+    let key = String::from_utf8_lossy(kv.key()).into_owned();
+    let (record, foreign_text) = match ContenderValue::parse(kv.value()) {
+        ContenderValue::Claim(record) => (Some(record), String::new()),
+        ContenderValue::Foreign(text) => (None, text),
+        // Refused and not guessed at: a claim that is read wrongly could be granted twice.
+        ContenderValue::NewerVersion => {
+            let message =
+                format!("key {key} was written by a newer version of leasehold: upgrade this program");
+            return Err(StoreError::Refused(
+                Error::new(ErrorKind::Corrupt, message).with_effect(Effect::None),
+            ));
+        }
+    };
+    let name = key.strip_prefix(&keys.lock_prefix).unwrap_or_default().to_owned();
+    let (created, modified, lease) = (kv.create_revision(), kv.mod_revision(), kv.lease());
+    Ok(Contender { name, created, modified, lease, record, foreign_text })
+}
+
+impl Connections {
+    /// Reads a resource and these owners, at one revision.
+    pub(crate) async fn read(
+        &self,
+        keys: &ResourceKeys,
+        owner_hashes: &[&str],
+        limit: i64,
+    ) -> Result<ResourceRead, StoreError> {
+        let reply = self.read_together(read_resource(keys, owner_hashes, limit)).await?;
+        let read = ResourceRead::parse(keys, &reply, 0)?;
+        self.add_taken_over(keys, read).await
+    }
+
+    /// Adds the contenders that the owners took over, if they are too far back in the queue to have been read
+    /// with its head.
+    pub(crate) async fn add_taken_over(
+        &self,
+        keys: &ResourceKeys,
+        mut read: ResourceRead,
+    ) -> Result<ResourceRead, StoreError> {
+        for owner in read.owners.clone() {
+            let OwnerKeyValue::Contender(name) = &owner.owner_key else { continue };
+            if read.view.total > read.view.contenders.len()
+                && let Some(contender) = self.read_contender(keys, name).await?
+            {
+                read.add(contender);
+            }
+        }
+        Ok(read)
+    }
+
+    /// Reads an owner and its contender.
+    pub(crate) async fn read_owner(
+        &self,
+        keys: &ResourceKeys,
+        owner_hash: &str,
+    ) -> Result<(OwnerState, Option<Contender>), StoreError> {
+        let reply = self.read_together(read_owner(keys, owner_hash).into()).await?;
+        let replies: Vec<&GetResponse> = reply.operations.iter().map(read_reply).collect::<Result<_, _>>()?;
+        let (owner, named_contender) = parse_owner(keys, &replies)?;
+        let contender = match (&named_contender, &owner.owner_key) {
+            (None, OwnerKeyValue::Contender(name)) => self.read_contender(keys, name).await?,
+            _ => named_contender,
+        };
+        Ok((owner, contender.filter(|contender| contender.is_owned_by(owner_hash))))
+    }
+
+    /// Reads one contender.
+    pub(crate) async fn read_contender(
+        &self,
+        keys: &ResourceKeys,
+        name: &str,
+    ) -> Result<Option<Contender>, StoreError> {
+        let range = KeyRange::one(keys.contender(name));
+        let reply = self.read_range(range, GetOptions::new()).await?;
+        reply.kvs().first().map(|kv| parse_contender(keys, kv)).transpose()
+    }
+
+    /// Reads a key or a range outside of a transaction.
+    pub(crate) async fn read_range(
+        &self,
+        range: KeyRange,
+        options: GetOptions,
+    ) -> Result<GetResponse, StoreError> {
+        let options = match &range.end {
+            Some(end) => options.with_range(end.clone()),
+            None => options,
+        };
+        let send = |member: &MemberClient| {
+            let (mut client, key, options) = (member.client.clone(), range.key.clone(), options.clone());
+            async move { client.get(key, Some(options)).await }
+        };
+        let check = |reply: &GetResponse, known: HeaderInfo| known.check_read(&range, reply);
+        self.call(Repeatable::Yes, send, check).await
+    }
+}
