@@ -16,7 +16,7 @@ use crate::{
     wakeup_listener::WakeupListener,
 };
 
-/// Leases in etcd.
+/// The etcd backend: leases on one etcd cluster. How it works is in the [crate documentation](crate).
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), leasehold_core::Error> {

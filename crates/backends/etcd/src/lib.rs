@@ -13,7 +13,8 @@
 //!    keeps another one alive. Leases are granted in advance and used again, so an acquire does not pay for
 //!    them (`lease_pool.rs`, ADR 0023).
 //! 3. **The creation revision is the order of the queue, and the fencing token.** A contender keeps it when
-//!    it is renewed, granted, or moved to another lease. etcd never gives a revision twice.
+//!    it is renewed, granted, or moved to another lease. etcd gives no revision twice, unless it is restored
+//!    from an older snapshot.
 //! 4. **A grant is decided by the client and checked by etcd.** The client reads the contenders at one
 //!    revision, applies the admission rule, and writes in one transaction whose preconditions are what it has
 //!    read. If they fail, it reads again (`acquire.rs`). A free resource takes one transaction without a
@@ -23,8 +24,8 @@
 //!    waiter asks again (`wait.rs`, `wakeup_listener.rs`).
 //! 6. **A renewal keeps the lease alive first and reads the contender second** (`renew.rs`).
 //! 7. **A request that is executed late does no harm.** A tombstone under `own/` makes its preconditions
-//!    fail, or its lease is revoked. All preconditions compare the last write, so nothing overwrites what
-//!    another client has written since.
+//!    fail, or its lease is revoked. Every write to a contender compares when the contender was last written,
+//!    so it never overwrites what another client has written since.
 //! 8. **A reply counts only if it names its request** (`verify_reply.rs`, ADR 0033).
 //! 9. **One member is used at a time**, and the next one when it fails (`connection.rs`, `call_member.rs`).
 //!
