@@ -4,7 +4,7 @@
 //! (ADR 0033).
 
 use leasehold::{Effect, Error, ErrorKind, Result};
-use leasehold_fence::postgres::{ConnectionManager, Connection};
+use leasehold_fence::postgres::{Connection, ConnectionManager};
 use tokio_postgres::{
     Row,
     error::{Severity, SqlState},
@@ -15,7 +15,11 @@ use tokio_postgres::{
 pub(crate) type Parameters<'a> = &'a [(&'a (dyn ToSql + Sync), Type)];
 
 /// Runs a statement that returns rows.
-pub(crate) async fn rows(link: &ConnectionManager, sql: &str, parameters: Parameters<'_>) -> Result<Vec<Row>> {
+pub(crate) async fn rows(
+    connections: &ConnectionManager,
+    sql: &str,
+    parameters: Parameters<'_>,
+) -> Result<Vec<Row>> {
     // The outer statement returns at least one row, so that there is one for the request id. The rows keep
     // their order.
     let request = parameters.len() + 1;
@@ -24,17 +28,21 @@ pub(crate) async fn rows(link: &ConnectionManager, sql: &str, parameters: Parame
          SELECT numbered.*, ${request}::bigint FROM (VALUES (1)) AS always (row) LEFT JOIN numbered ON true
          ORDER BY numbered.number"
     );
-    let wire = link.wire().await?;
-    let mut rows = query(&wire, &sql, parameters).await?;
+    let connection = connections.connection().await?;
+    let mut rows = query(&connection, &sql, parameters).await?;
     let has_number = |row: &Row| matches!(row.try_get::<_, Option<i64>>(row.len() - 2), Ok(Some(_)));
     rows.retain(has_number);
     Ok(rows)
 }
 
 /// Runs a statement and returns how many rows it changed. It must be one to which `RETURNING` can be added.
-pub(crate) async fn execute(link: &ConnectionManager, sql: &str, parameters: Parameters<'_>) -> Result<u64> {
-    let wire = link.wire().await?;
-    let rows = query(&wire, &with_row_count(sql, parameters.len() + 1), parameters).await?;
+pub(crate) async fn execute(
+    connections: &ConnectionManager,
+    sql: &str,
+    parameters: Parameters<'_>,
+) -> Result<u64> {
+    let connection = connections.connection().await?;
+    let rows = query(&connection, &with_row_count(sql, parameters.len() + 1), parameters).await?;
     Ok(rows.first().map_or(0, |row| row.get::<_, i64>(0).unsigned_abs()))
 }
 
@@ -43,19 +51,19 @@ pub(crate) fn with_row_count(sql: &str, request: usize) -> String {
     format!("WITH changed AS ({sql} RETURNING 1) SELECT count(*), ${request}::bigint FROM changed")
 }
 
-async fn query(wire: &Connection, sql: &str, parameters: Parameters<'_>) -> Result<Vec<Row>> {
-    wire.ask(sql, parameters).await?.map_err(|error| {
+async fn query(connection: &Connection, sql: &str, parameters: Parameters<'_>) -> Result<Vec<Row>> {
+    connection.query_checked(sql, parameters).await?.map_err(|error| {
         let error = interpret(&error);
         // Behind a pool, the error may belong to the request of another client.
-        if wire.is_direct() { error } else { error.with_effect(Effect::Unknown) }
+        if connection.is_direct() { error } else { error.with_effect(Effect::Unknown) }
     })
 }
 
 async fn reply<T>(
-    wire: &Connection,
+    connection: &Connection,
     statement: impl Future<Output = Result<T, tokio_postgres::Error>>,
 ) -> Result<T> {
-    wire.answer(statement).await?.map_err(|error| interpret(&error))
+    connection.await_reply(statement).await?.map_err(|error| interpret(&error))
 }
 
 pub(crate) fn interpret(error: &tokio_postgres::Error) -> Error {
@@ -85,8 +93,8 @@ const CREATE_LOCK: i64 = 5_498_217_431_208;
 /// Creates tables. The advisory lock is needed because two processes that create a table at once get an error
 /// in spite of IF NOT EXISTS. Statements that are sent as one text are one transaction, so the lock ends with
 /// it.
-pub(crate) async fn create(link: &ConnectionManager, schema: &str) -> Result<()> {
-    let wire = link.wire().await?;
+pub(crate) async fn create(connections: &ConnectionManager, schema: &str) -> Result<()> {
+    let connection = connections.connection().await?;
     let sql = format!("SELECT pg_advisory_xact_lock({CREATE_LOCK}); {schema}");
-    reply(&wire, wire.batch_execute(&sql)).await
+    reply(&connection, connection.batch_execute(&sql)).await
 }

@@ -14,7 +14,7 @@ use crate::postgres::{Parameters, create, execute, rows};
 /// Each call is one or two statements, so it works behind a pool in transaction mode.
 #[derive(Clone, Debug)]
 pub struct PostgresKeys {
-    link: ConnectionManager,
+    connections: ConnectionManager,
 }
 
 /// How many expired keys are removed with each response.
@@ -26,8 +26,8 @@ impl PostgresKeys {
 
     /// The keys in this database. The table must exist: see [`PostgresKeys::create`] and
     /// [`SCHEMA`](Self::SCHEMA).
-    pub fn new(link: ConnectionManager) -> PostgresKeys {
-        PostgresKeys { link }
+    pub fn new(connections: ConnectionManager) -> PostgresKeys {
+        PostgresKeys { connections }
     }
 
     /// Creates the table if it does not exist.
@@ -35,7 +35,7 @@ impl PostgresKeys {
     /// # Errors
     /// `Denied` if the role has no permission to create it.
     pub async fn create(&self) -> Result<()> {
-        create(&self.link, Self::SCHEMA).await
+        create(&self.connections, Self::SCHEMA).await
     }
 }
 
@@ -82,14 +82,14 @@ impl Keys for PostgresKeys {
         for _ in 0..CLAIM_TRIES {
             let parameters: Parameters<'_> =
                 &[(&key, Type::TEXT), (&payload_bytes, Type::BYTEA), (&hold, Type::FLOAT8)];
-            let claimed = rows(&self.link, CLAIM, parameters).await?;
+            let claimed = rows(&self.connections, CLAIM, parameters).await?;
             if let Some(row) = claimed.first() {
                 return Ok(BeginOutcome::Claimed(KeyClaim {
                     key: key.to_owned(),
                     token: read_token(row.get(0))?,
                 }));
             }
-            if let Some(row) = rows(&self.link, FIND, &[(&key, Type::TEXT)]).await?.first() {
+            if let Some(row) = rows(&self.connections, FIND, &[(&key, Type::TEXT)]).await?.first() {
                 let left = Duration::try_from_secs_f64(row.get::<_, f64>(2) / 1000.0).unwrap_or_default();
                 return Ok(KeyRow { payload: row.get(0), response: row.get(1), left }.outcome_for(payload));
             }
@@ -105,7 +105,7 @@ impl Keys for PostgresKeys {
         let token = claim.token.get().cast_signed();
         let parameters: Parameters<'_> =
             &[(&claim.key, Type::TEXT), (&token, Type::INT8), (&hold, Type::FLOAT8)];
-        Ok(execute(&self.link, sql, parameters).await? == 1)
+        Ok(execute(&self.connections, sql, parameters).await? == 1)
     }
 
     async fn finish(&self, claim: &KeyClaim, response: &[u8], lifetimes: &KeyLifetimes) -> Result<bool> {
@@ -121,8 +121,8 @@ impl Keys for PostgresKeys {
             (&response, Type::BYTEA),
             (&keep, Type::FLOAT8),
         ];
-        let stored = execute(&self.link, sql, parameters).await? == 1;
-        if let Err(error) = execute(&self.link, SWEEP, &[(&REMOVED_PER_FINISH, Type::INT8)]).await {
+        let stored = execute(&self.connections, sql, parameters).await? == 1;
+        if let Err(error) = execute(&self.connections, SWEEP, &[(&REMOVED_PER_FINISH, Type::INT8)]).await {
             tracing::warn!(target: "leasehold", %error, "cannot remove expired idempotency keys");
         }
         Ok(stored)
@@ -133,6 +133,6 @@ impl Keys for PostgresKeys {
         let sql =
             "UPDATE leasehold_keys SET until = '-infinity' WHERE key = $1 AND token = $2 AND answer IS NULL";
         let token = claim.token.get().cast_signed();
-        Ok(execute(&self.link, sql, &[(&claim.key, Type::TEXT), (&token, Type::INT8)]).await? == 1)
+        Ok(execute(&self.connections, sql, &[(&claim.key, Type::TEXT), (&token, Type::INT8)]).await? == 1)
     }
 }

@@ -18,7 +18,7 @@ use crate::postgres::{Parameters, create, execute, interpret, rows};
 /// works behind a pool in transaction mode.
 #[derive(Clone, Debug)]
 pub struct PostgresJobs {
-    link: ConnectionManager,
+    connections: ConnectionManager,
 }
 
 impl PostgresJobs {
@@ -27,8 +27,8 @@ impl PostgresJobs {
 
     /// The jobs in this database. The table must exist: see [`PostgresJobs::create`] and
     /// [`SCHEMA`](Self::SCHEMA).
-    pub fn new(link: ConnectionManager) -> PostgresJobs {
-        PostgresJobs { link }
+    pub fn new(connections: ConnectionManager) -> PostgresJobs {
+        PostgresJobs { connections }
     }
 
     /// Creates the table if it does not exist.
@@ -36,7 +36,7 @@ impl PostgresJobs {
     /// # Errors
     /// `Denied` if the role has no permission to create it.
     pub async fn create(&self) -> Result<()> {
-        create(&self.link, Self::SCHEMA).await
+        create(&self.connections, Self::SCHEMA).await
     }
 
     /// Adds a job in a transaction of your own. The job exists if, and only if, the transaction is committed.
@@ -51,11 +51,11 @@ impl PostgresJobs {
     }
 
     async fn rows(&self, sql: &str, parameters: Parameters<'_>) -> Result<Vec<Row>> {
-        rows(&self.link, sql, parameters).await
+        rows(&self.connections, sql, parameters).await
     }
 
     async fn changes_one(&self, sql: &str, parameters: Parameters<'_>) -> Result<bool> {
-        execute(&self.link, sql, parameters).await.map(|changed| changed == 1)
+        execute(&self.connections, sql, parameters).await.map(|changed| changed == 1)
     }
 
     /// Changes the row if the claim is still valid. The first three parameters are those of
@@ -90,7 +90,9 @@ impl PostgresJobs {
         let sql = "UPDATE leasehold_jobs SET state = 'dead', due = NULL, version = version + 1, error = $2,
                    changed_at = clock_timestamp()
                    WHERE queue = $1 AND due <= statement_timestamp() AND attempts >= attempts_max";
-        execute(&self.link, sql, &[(&queue, Type::TEXT), (&WORKER_VANISHED, Type::TEXT)]).await.map(drop)
+        execute(&self.connections, sql, &[(&queue, Type::TEXT), (&WORKER_VANISHED, Type::TEXT)])
+            .await
+            .map(drop)
     }
 }
 

@@ -13,7 +13,7 @@ use crate::postgres::{Parameters, create, execute, rows, with_row_count};
 /// 0030). Each call is one or two statements, so it works behind a pool in transaction mode.
 #[derive(Clone, Debug)]
 pub struct PostgresCache {
-    link: ConnectionManager,
+    connections: ConnectionManager,
 }
 
 /// How many expired values are removed with each new one.
@@ -25,8 +25,8 @@ impl PostgresCache {
 
     /// The values in this database. The tables must exist: see [`PostgresCache::create`], or
     /// [`SCHEMA`](Self::SCHEMA) and the schema of the fence.
-    pub fn new(link: ConnectionManager) -> PostgresCache {
-        PostgresCache { link }
+    pub fn new(connections: ConnectionManager) -> PostgresCache {
+        PostgresCache { connections }
     }
 
     /// Creates the tables if they do not exist.
@@ -34,8 +34,8 @@ impl PostgresCache {
     /// # Errors
     /// `Denied` if the role has no permission to create them.
     pub async fn create(&self) -> Result<()> {
-        create(&self.link, Self::SCHEMA).await?;
-        fence::setup(&**self.link.wire().await?).await
+        create(&self.connections, Self::SCHEMA).await?;
+        fence::setup(&**self.connections.connection().await?).await
     }
 }
 
@@ -55,7 +55,7 @@ const SWEEP: &str = "
 #[async_trait]
 impl Cache for PostgresCache {
     async fn get(&self, resource: &Resource) -> Result<Option<CacheEntry>> {
-        let found = rows(&self.link, GET, &[(&resource.key(), Type::TEXT)]).await?;
+        let found = rows(&self.connections, GET, &[(&resource.key(), Type::TEXT)]).await?;
         found.first().map(|row| CacheEntry::read(row.get(0))).transpose()
     }
 
@@ -63,7 +63,7 @@ impl Cache for PostgresCache {
         let (entry, keep) = (entry.write(), keep.as_secs_f64() * 1000.0);
         let (resource, token) = (pass.resource.to_string(), pass.token.as_i64());
         let owner = pass.owner.map(|owner| owner.to_string());
-        let wire = self.link.wire().await?;
+        let connection = self.connections.connection().await?;
         let key = pass.resource.key();
         let parameters: Parameters<'_> = &[
             (&key, Type::TEXT),
@@ -73,9 +73,9 @@ impl Cache for PostgresCache {
             (&token, Type::INT8),
             (&owner, Type::TEXT),
         ];
-        let put = wire.ask(&with_row_count(PUT, parameters.len() + 1), parameters).await?;
+        let put = connection.query_checked(&with_row_count(PUT, parameters.len() + 1), parameters).await?;
         put.map_err(|error| fence::explain(error, pass))?;
-        if let Err(error) = execute(&self.link, SWEEP, &[(&REMOVED_PER_PUT, Type::INT8)]).await {
+        if let Err(error) = execute(&self.connections, SWEEP, &[(&REMOVED_PER_PUT, Type::INT8)]).await {
             tracing::warn!(target: "leasehold", %error, "cannot remove expired values from the cache");
         }
         Ok(())
