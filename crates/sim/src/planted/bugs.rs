@@ -29,16 +29,18 @@ pub struct Edit {
 const MODEL: &str = "crates/core/src/model.rs";
 const NODE: &str = "crates/core/src/quorum_node/node_model.rs";
 const TALLY: &str = "crates/core/src/quorum_node/tally.rs";
-const ACQUIRE: &str = "crates/leasehold/src/engine/acquire.rs";
-const DRIVER: &str = "crates/leasehold/src/engine/driver.rs";
-const LOCAL_QUEUE: &str = "crates/leasehold/src/engine/line.rs";
-const CLEANUP: &str = "crates/leasehold/src/engine/reaper.rs";
-const HELD_LEASE: &str = "crates/leasehold/src/engine/tenure.rs";
+const ACQUISITION: &str = "crates/leasehold/src/engine/acquisition.rs";
+const HELD_LEASE: &str = "crates/leasehold/src/engine/held_lease.rs";
+const LOCAL_QUEUE: &str = "crates/leasehold/src/engine/local_queue.rs";
+const PENDING_CLAIM: &str = "crates/leasehold/src/engine/pending_claim.rs";
+const RELEASE: &str = "crates/leasehold/src/engine/release.rs";
+const RENEWAL: &str = "crates/leasehold/src/engine/renewal.rs";
+const TIMES: &str = "crates/leasehold/src/engine/times.rs";
 const WATCHDOG: &str = "crates/leasehold/src/engine/watchdog.rs";
 const MEMORY: &str = "crates/leasehold/src/memory.rs";
-const QUORUM_ACQUIRE: &str = "crates/leasehold/src/quorum/acquire.rs";
-const QUORUM_KEEP: &str = "crates/leasehold/src/quorum/keep.rs";
-const QUORUM_MEMBERSHIP: &str = "crates/leasehold/src/quorum/tend.rs";
+const QUORUM_MEMBERSHIP: &str = "crates/leasehold/src/quorum/membership.rs";
+const QUORUM_RENEW: &str = "crates/leasehold/src/quorum/renew.rs";
+const QUORUM_UNDO: &str = "crates/leasehold/src/quorum/undo.rs";
 
 /// A bug in the engine or in the memory backend.
 const fn bug(name: &'static str, what: &'static str, seeds: u64, edits: &'static [Edit]) -> PlantedBug {
@@ -63,16 +65,21 @@ pub const BUGS: &[PlantedBug] = &[
         40,
         &[
             Edit {
-                file: ACQUIRE,
-                find: "let times = Times::of(sent.at, grant.remaining, claim.ttl);",
-                replace: r#"let sent = if leasehold_core::planted("deadline-from-reply") { self.sending() } else { sent };
-        let times = Times::of(sent.at, grant.remaining, claim.ttl);"#,
+                file: HELD_LEASE,
+                find: "let times = LeaseTimes::of(start.sent.at, start.remaining, start.ttl);",
+                replace: r#"let mut start = start;
+        if leasehold_core::planted("deadline-from-reply") {
+            start.sent = self.send_time();
+        }
+        let times = LeaseTimes::of(start.sent.at, start.remaining, start.ttl);"#,
             },
             Edit {
-                file: DRIVER,
-                find: "let margin = now.until(tenure.stop_at());",
-                replace: r#"let sent = if leasehold_core::planted("deadline-from-reply") { self.sending() } else { sent };
-        let margin = now.until(tenure.stop_at());"#,
+                file: RENEWAL,
+                find: r#"let Some(key) = lease.watch_key() else { return };
+        if let Some(ttl) = new_ttl {"#,
+                replace: r#"let sent = if leasehold_core::planted("deadline-from-reply") { self.send_time() } else { sent };
+        let Some(key) = lease.watch_key() else { return };
+        if let Some(ttl) = new_ttl {"#,
             },
         ],
     ),
@@ -82,11 +89,13 @@ pub const BUGS: &[PlantedBug] = &[
         40,
         &[Edit {
             file: HELD_LEASE,
-            find: "self.end(self.why_stopped(now));",
+            find: r#"self.end(self.stop_reason(now));
+        self.recorded_end()"#,
             replace: r#"if leasehold_core::planted("loss-unlatches") {
-            return Some(self.why_stopped(now));
+            return Some(self.stop_reason(now));
         }
-        self.end(self.why_stopped(now));"#,
+        self.end(self.stop_reason(now));
+        self.recorded_end()"#,
         }],
     ),
     bug(
@@ -106,8 +115,8 @@ pub const BUGS: &[PlantedBug] = &[
         40,
         &[Edit {
             file: MEMORY,
-            find: "if self.watching == 0 {",
-            replace: r#"if self.watching == 0 || leasehold_core::planted("wakeup-missed") {"#,
+            find: "if self.waits == 0 {",
+            replace: r#"if self.waits == 0 || leasehold_core::planted("wakeup-missed") {"#,
         }],
     ),
     bug(
@@ -116,8 +125,8 @@ pub const BUGS: &[PlantedBug] = &[
         120,
         &[Edit {
             file: LOCAL_QUEUE,
-            find: "let next = line.advance();",
-            replace: r#"let next = if leasehold_core::planted("head-not-called") { None } else { line.advance() };"#,
+            find: "let next = queue.promote_next();",
+            replace: r#"let next = if leasehold_core::planted("head-not-called") { None } else { queue.promote_next() };"#,
         }],
     ),
     bug(
@@ -146,8 +155,9 @@ pub const BUGS: &[PlantedBug] = &[
         40,
         &[Edit {
             file: WATCHDOG,
-            find: "            renews,\n        };",
-            replace: "            renews: renews && !leasehold_core::planted(\"renewal-skipped\"),\n        };",
+            find: "let ToWatch { handle, times, ttl, renews } = to_watch;",
+            replace: r#"let ToWatch { handle, times, ttl, renews } = to_watch;
+        let renews = renews && !leasehold_core::planted("renewal-skipped");"#,
         }],
     ),
     bug(
@@ -155,8 +165,9 @@ pub const BUGS: &[PlantedBug] = &[
         "a cancelled acquire leaves its grant behind",
         40,
         &[Edit {
-            file: ACQUIRE,
-            find: "let owner = self.claim.owner;\n        if self.in_flight || self.unanswered {",
+            file: PENDING_CLAIM,
+            find: r#"let owner = self.claim.owner;
+        if self.in_flight || self.unanswered {"#,
             replace: r#"if leasehold_core::planted("guard-disarmed") {
             return None;
         }
@@ -169,9 +180,9 @@ pub const BUGS: &[PlantedBug] = &[
         "a lease counts as held up to its deadline, without the last sixth to stop in",
         40,
         &[Edit {
-            file: WATCHDOG,
-            find: "deadline.before(ttl / 6)",
-            replace: r#"deadline.before(if leasehold_core::planted("no-threshold") { Duration::ZERO } else { ttl / 6 })"#,
+            file: TIMES,
+            find: "deadline.before(LeaseTimes::stop_before_deadline(ttl))",
+            replace: r#"deadline.before(if leasehold_core::planted("no-threshold") { Duration::ZERO } else { LeaseTimes::stop_before_deadline(ttl) })"#,
         }],
     ),
     bug(
@@ -222,11 +233,9 @@ pub const BUGS: &[PlantedBug] = &[
         "a view says that the lease is held while it is being released",
         40,
         &[Edit {
-            file: CLEANUP,
-            find: ") -> Result<Released> {\n        self.unwatch(tenure);\n        if tenure.end(EndReason::Released) {",
-            replace: r#") -> Result<Released> {
-        self.unwatch(tenure);
-        if !leasehold_core::planted("vouches-during-release") && tenure.end(EndReason::Released) {"#,
+            file: RELEASE,
+            find: "if lease.end(EndReason::Released) {",
+            replace: r#"if !leasehold_core::planted("vouches-during-release") && lease.end(EndReason::Released) {"#,
         }],
     ),
     bug(
@@ -235,9 +244,9 @@ pub const BUGS: &[PlantedBug] = &[
         1000,
         &[Edit {
             file: HELD_LEASE,
-            find: "let wall_stop = sent.wall",
-            replace: r#"let sent = if leasehold_core::planted("calendar-at-reply") { self.engine.sending() } else { sent };
-        let wall_stop = sent.wall"#,
+            find: "self.times.publish(times, sent);",
+            replace: r#"let sent = if leasehold_core::planted("calendar-at-reply") { self.engine.send_time() } else { sent };
+        self.times.publish(times, sent);"#,
         }],
     ),
     bug(
@@ -245,11 +254,12 @@ pub const BUGS: &[PlantedBug] = &[
         "a claim that was granted after an unanswered attempt is cancelled",
         40,
         &[Edit {
-            file: ACQUIRE,
-            find: "(self.unclaimed.there, self.unclaimed.unanswered) = (false, false);\n        let head = self.unclaimed.head.take();",
-            replace: r#"(self.unclaimed.there, self.unclaimed.unanswered) =
-            (false, uncertain && leasehold_core::planted("cancels-its-own"));
-        let head = self.unclaimed.head.take();"#,
+            file: ACQUISITION,
+            find: r#"(self.pending.known_to_backend, self.pending.unanswered) = (false, false);
+        let ticket"#,
+            replace: r#"(self.pending.known_to_backend, self.pending.unanswered) =
+            (false, needs_tombstone && leasehold_core::planted("cancels-its-own"));
+        let ticket"#,
         }],
     ),
     bug(
@@ -258,8 +268,8 @@ pub const BUGS: &[PlantedBug] = &[
         40,
         &[Edit {
             file: LOCAL_QUEUE,
-            find: "outage.seen_by(waiter.since, now) >= OUTAGE_MAX;",
-            replace: r#"outage.seen_by(waiter.since, now) >= OUTAGE_MAX || leasehold_core::planted("outage-fails-all");"#,
+            find: "outage.seen_since(waiter.since, now) >= OUTAGE_MAX;",
+            replace: r#"outage.seen_since(waiter.since, now) >= OUTAGE_MAX || leasehold_core::planted("outage-fails-all");"#,
         }],
     ),
     bug(
@@ -267,7 +277,7 @@ pub const BUGS: &[PlantedBug] = &[
         "the pause after an unanswered request is longer than the grant that the request may have brought",
         40,
         &[Edit {
-            file: ACQUIRE,
+            file: ACQUISITION,
             find: "    Backoff::at_most(ttl / 6)",
             replace: r#"    if leasehold_core::planted("sleeps-through-grant") { Backoff::new() } else { Backoff::at_most(ttl / 6) }"#,
         }],
@@ -277,13 +287,12 @@ pub const BUGS: &[PlantedBug] = &[
         "a grant that comes too late to be used is released, and not renewed first",
         40,
         &[Edit {
-            file: ACQUIRE,
-            find: "let (engine, claim) = (self.engine, &self.ask.claim);\n        let held = RenewRequest::new",
-            replace: r#"if leasehold_core::planted("late-grant-given-back") {
+            file: ACQUISITION,
+            find: "async fn renew_late_grant(&mut self, grant: Grant) -> Option<LeaseHandle> {",
+            replace: r#"async fn renew_late_grant(&mut self, grant: Grant) -> Option<LeaseHandle> {
+        if leasehold_core::planted("late-grant-given-back") {
             return None;
-        }
-        let (engine, claim) = (self.engine, &self.ask.claim);
-        let held = RenewRequest::new"#,
+        }"#,
         }],
     ),
     quorum_bug(
@@ -345,9 +354,9 @@ pub const BUGS: &[PlantedBug] = &[
         "the votes of a failed attempt are not given back",
         (1, 60),
         &[Edit {
-            file: QUORUM_ACQUIRE,
-            find: "async fn give_back(&mut self) -> bool {",
-            replace: r#"async fn give_back(&mut self) -> bool {
+            file: QUORUM_UNDO,
+            find: "pub(super) async fn undo_votes(&mut self) -> bool {",
+            replace: r#"pub(super) async fn undo_votes(&mut self) -> bool {
         if leasehold_core::planted("votes-kept") {
             return true;
         }"#,
@@ -358,10 +367,10 @@ pub const BUGS: &[PlantedBug] = &[
         "a release reaches one node of the quorum",
         (1, 60),
         &[Edit {
-            file: QUORUM_KEEP,
-            find: "fan.ask(number, async move { node.undo(&undo).await });",
+            file: QUORUM_UNDO,
+            find: "requests.send(number, async move { node.undo(&undo).await });",
             replace: r#"let skipped = number > 0 && leasehold_core::planted("release-to-one");
-            fan.ask(number, async move { if skipped { Ok(true) } else { node.undo(&undo).await } });"#,
+            requests.send(number, async move { if skipped { Ok(true) } else { node.undo(&undo).await } });"#,
         }],
     ),
     quorum_bug(
@@ -383,13 +392,12 @@ pub const BUGS: &[PlantedBug] = &[
         "a vote that arrives after its grant was released stays",
         (1, 60),
         &[Edit {
-            file: QUORUM_KEEP,
-            find: "if !shared.grants.is_known(&ballot) {\n                    shared.sweep",
+            file: QUORUM_RENEW,
+            find: "if !state.grants.is_known(&granted) {",
             replace: r#"if leasehold_core::planted("late-vote-stays") {
                     continue;
                 }
-                if !shared.grants.is_known(&ballot) {
-                    shared.sweep"#,
+                if !state.grants.is_known(&granted) {"#,
         }],
     ),
 ];
