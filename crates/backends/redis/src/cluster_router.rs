@@ -22,7 +22,8 @@ use crate::{
     cluster::{Cluster, Node, no_owner},
     error::{Redirect, StoreError},
     join,
-    router::{MakeCall, Reply, call, call_all, call_asking},
+    request::Reply,
+    router::{MakeCall, call, call_all, call_asking},
     script::Script,
 };
 

@@ -110,20 +110,20 @@ impl Redis {
         wanted: impl Fn(&str) -> bool,
     ) -> Result<Page, StoreError> {
         let (nodes, size) = (self.router.nodes(), self.page_size(listing));
-        let (mut number, mut cursor) = ScanPosition::parse(listing.after.as_deref()).find(&nodes);
+        let (mut index, mut cursor) = ScanPosition::parse(listing.after.as_deref()).find(&nodes);
         let mut found = Vec::new();
         for _ in 0..LEAK_STEPS_MAX {
-            let Some(node) = nodes.get(number).filter(|_| found.len() < size) else { break };
+            let Some(node) = nodes.get(index).filter(|_| found.len() < size) else { break };
             let connection = node.connections.get().await?;
             let mut keys;
             (cursor, keys) = scan(node, &connection, &cursor, pattern).await?;
             keys.retain(|key| wanted(&String::from_utf8_lossy(key)));
             found.extend(without_expiry(node, &connection, keys).await?);
             if cursor == SCAN_START {
-                number += 1;
+                index += 1;
             }
         }
-        let next = nodes.get(number).map(|node| ScanPosition { node: node.to_string(), cursor }.to_text());
+        let next = nodes.get(index).map(|node| ScanPosition { node: node.to_string(), cursor }.to_text());
         Ok(Page::Leaks { found, next })
     }
 

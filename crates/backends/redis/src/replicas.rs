@@ -35,6 +35,7 @@ use crate::{
     connection::{Connection, Connections},
     error::{StoreError, unavailable},
     reply::number,
+    request::Reply,
     request_id,
     script::Script,
     server_info,
@@ -46,8 +47,6 @@ const IDLE_MAX: usize = 16;
 const COUNT_REPLICAS_EVERY: Duration = Duration::from_millis(50);
 /// How long the key of the small write lives.
 const PROBE_TTL_MS: u32 = 1000;
-
-type Reply = Result<Value, StoreError>;
 
 /// Connections that one call at a time uses.
 #[derive(Default)]

@@ -16,7 +16,8 @@ use crate::{
     script::Script,
 };
 
-type Reply = Result<Value, StoreError>;
+/// The outcome of one call or command.
+pub(crate) type Reply = Result<Value, StoreError>;
 
 impl Connections {
     /// Calls a script.

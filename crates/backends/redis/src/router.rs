@@ -6,19 +6,17 @@
 use std::{borrow::Cow, sync::Arc};
 
 use leasehold_core::{Environment, FailureDomain, Resource};
-use redis::{Cmd, Value};
+use redis::Cmd;
 
 use crate::{
     cluster::{Cluster, Node},
     cluster_router::{RetryState, explain_redirect},
     config::Config,
     error::{Redirect, StoreError},
+    request::Reply,
     script::Script,
     slot::slot,
 };
-
-/// The outcome of one call.
-pub(crate) type Reply = Result<Value, StoreError>;
 
 /// Makes the call for a node. The argument is how far the tokens of that node are ahead of its clock, in
 /// microseconds.
