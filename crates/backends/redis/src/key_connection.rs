@@ -85,16 +85,6 @@ impl KeyConnection {
         let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<RedisError>());
         cause.is_some_and(|cause| cause.redirect_node().is_some())
     }
-
-    /// The old name of [`KeyConnection::wait_for_replicas`].
-    pub async fn confirmed(&mut self) -> Result<()> {
-        self.wait_for_replicas().await
-    }
-
-    /// The old name of [`KeyConnection::has_key_moved`].
-    pub fn is_over(error: &Error) -> bool {
-        KeyConnection::has_key_moved(error)
-    }
 }
 
 impl ConnectionLike for KeyConnection {

@@ -63,7 +63,7 @@ mod wait;
 pub use backend::Redis;
 pub use config::{Config, Replicas};
 #[doc(hidden)]
-pub use key_connection::{KeyConnection, KeyConnection as Visit};
+pub use key_connection::KeyConnection;
 pub use node::{Nodes, RedisNode};
 
 /// The backend's name in errors and metrics.

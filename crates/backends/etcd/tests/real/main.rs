@@ -11,4 +11,4 @@ mod faults;
 mod leases;
 mod members;
 mod misdelivery;
-mod readme;
+mod guarantees_page;

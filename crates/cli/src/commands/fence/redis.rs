@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use leasehold::Resource;
 use leasehold_fence::{Rebase, Rebased, redis::Fence, rule::Mark};
-use leasehold_redis::{Config, Visit as KeyConnection};
+use leasehold_redis::{Config, KeyConnection};
 
 use super::database::{failed, not_opened};
 use crate::exit::Failure;
@@ -39,7 +39,7 @@ impl RedisFence {
     pub(super) async fn rebase(&self, resource: &Resource, rebase: &Rebase) -> Result<(Mark, Mark), Failure> {
         let rebase = async |connection: &mut KeyConnection, key: &str| {
             let marks = Fence::new().rebase(connection, resource, key, rebase).await?;
-            connection.confirmed().await.map(|()| marks)
+            connection.wait_for_replicas().await.map(|()| marks)
         };
         self.with_connection(rebase).await
     }
@@ -59,7 +59,7 @@ impl RedisFence {
             let opened = KeyConnection::open(self.config.clone(), environment, key).await;
             let mut connection = opened.map_err(not_opened)?;
             match request(&mut connection, key).await {
-                Err(error) if KeyConnection::is_over(&error) && redirects < REDIRECTS_MAX => redirects += 1,
+                Err(error) if KeyConnection::has_key_moved(&error) && redirects < REDIRECTS_MAX => redirects += 1,
                 reply => return reply.map_err(failed),
             }
         }

@@ -1,4 +1,4 @@
-//! The README and the backend describe the same guarantee.
+//! The guarantees page and the backend describe the same guarantee.
 
 mod common;
 
@@ -8,15 +8,15 @@ use leasehold_core::Backend as _;
 use leasehold_testkit::servers::PostgresServer;
 
 #[tokio::test]
-async fn the_table_of_backends_in_the_readme_is_true() {
+async fn the_table_of_backends_is_true() {
     let server = PostgresServer::durable();
-    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../README.md");
-    let readme = fs::read_to_string(readme).expect("the file is readable");
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/guarantees.md");
+    let page = fs::read_to_string(page).expect("the file is readable");
     for standby in [false, true] {
         let _standby = standby.then(|| server.standby(true));
         let postgres = common::open(&server.url()).await;
         let info = postgres.info();
         let row = format!("| {} | {} | {} |", info.guarantee, info.because, info.tokens_break_when);
-        assert!(readme.contains(&row), "{row}");
+        assert!(page.contains(&row), "{row}");
     }
 }

@@ -1,4 +1,4 @@
-//! The table of backends in the README has the same texts as the backends.
+//! The table of backends in the guarantees page has the same texts as the backends.
 #![allow(clippy::unwrap_used, reason = "a test is a program of its own")]
 
 use std::{fs, path::Path};
@@ -13,15 +13,15 @@ fn row_of(backend: &dyn Backend) -> String {
 #[tokio::test]
 async fn the_table_of_backends_is_true() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let readme = fs::read_to_string(root.join("README.md")).unwrap();
+    let page = fs::read_to_string(root.join("docs/guarantees.md")).unwrap();
     let memory = leasehold::open("memory:").await.unwrap();
-    assert!(readme.contains(&row_of(&*memory)), "memory: {}", row_of(&*memory));
+    assert!(page.contains(&row_of(&*memory)), "memory: {}", row_of(&*memory));
 
     #[cfg(feature = "sqlite")]
     {
-        let file = std::env::temp_dir().join(format!("leasehold-readme-{}.db", std::process::id()));
+        let file = std::env::temp_dir().join(format!("leasehold-page-{}.db", std::process::id()));
         let sqlite = leasehold::open(&format!("sqlite:{}?file_system=any", file.display())).await.unwrap();
-        assert!(readme.contains(&row_of(&*sqlite)), "sqlite: {}", row_of(&*sqlite));
+        assert!(page.contains(&row_of(&*sqlite)), "sqlite: {}", row_of(&*sqlite));
         drop(sqlite);
         let left = fs::read_dir(file.parent().unwrap()).unwrap().flatten();
         let ours = left.filter(|entry| entry.path().to_string_lossy().starts_with(&*file.to_string_lossy()));

@@ -1,4 +1,4 @@
-//! The row of this backend in the README is the same as what the backend reports.
+//! The row of this backend in the guarantees page is the same as what the backend reports.
 
 mod common;
 
@@ -13,7 +13,7 @@ async fn the_row_of_this_backend_is_up_to_date() {
     let zookeeper = common::open(&server.url()).await;
     let info = zookeeper.info();
     let row = format!("| {} | {} | {} |", info.guarantee, info.because, info.tokens_break_when);
-    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../README.md");
-    let readme = fs::read_to_string(readme).expect("the README exists");
-    assert!(readme.contains(&row), "the README does not contain {row}");
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/guarantees.md");
+    let page = fs::read_to_string(page).expect("the guarantees page exists");
+    assert!(page.contains(&row), "the guarantees page does not contain {row}");
 }
