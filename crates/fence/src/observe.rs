@@ -42,6 +42,7 @@ pub fn refused(pass: &Pass, refusal: Refusal, downstream: &'static str) -> Error
 /// The kind as a metric label, of which there is a limited number.
 fn bounded(kind: &str) -> String {
     let mut kinds = KINDS.lock().unwrap_or_else(PoisonError::into_inner);
+    // Kinds may come from users: without a limit, the metric would grow with every new one.
     if !kinds.contains(kind) {
         if kinds.len() >= KINDS_MAX {
             return "other".to_owned();

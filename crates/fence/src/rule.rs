@@ -64,6 +64,7 @@ pub enum Refusal {
 pub fn judge(mark: Option<&Mark>, pass: &Pass) -> Result<Admission, Refusal> {
     let presented = pass.token;
     let Some(&Mark { highest, owner, ceiling }) = mark else { return Ok(Admission::Raised) };
+    // Before the comparison with the highest token: tokens of the former backend are above it.
     if let Some(ceiling) = ceiling.filter(|&ceiling| presented >= ceiling) {
         return Err(Refusal::Former { presented, ceiling });
     }
@@ -117,6 +118,7 @@ pub fn rebase(mark: &Mark, to: FencingToken, ceiling: Option<FencingToken>) -> R
     let top = existing.unwrap_or(highest);
     if to >= top {
         return match ceiling {
+            // Without an owner, so that only tokens above the new mark are admitted.
             None => Ok(Mark { highest: to, owner: None, ceiling: None }),
             Some(_) => invalid(format!("{to} is not below {top}: moving up needs no ceiling")),
         };

@@ -34,7 +34,7 @@ fn names(request: &http::request::Parts) -> Result<Option<Resource>> {
 /// A service that answers with the admitted pass.
 fn app(marks: impl Marks) -> Router {
     let shown = async |pass: Option<Extension<Pass>>| {
-        pass.map_or("nobody".to_owned(), |Extension(pass)| pass.to_string())
+        pass.map_or("no pass".to_owned(), |Extension(pass)| pass.to_string())
     };
     Router::new().fallback(routing::any(shown)).layer(FenceLayer::new(marks, names))
 }
@@ -87,7 +87,7 @@ fn a_stale_token_is_answered_with_412_and_both_numbers() {
         assert!(problem["detail"].as_str().unwrap().contains("do not try again"), "{body}");
         assert_eq!(send(&app, shown("PUT", &b)).await.0, 200, "the same owner, again");
         assert_eq!(send(&app, shown("PUT", &pass(34, 3))).await.0, 412, "the same number, another owner");
-        assert_eq!(send(&app, put("/elsewhere", &[])).await, (200, "nobody".into()), "not fenced");
+        assert_eq!(send(&app, put("/elsewhere", &[])).await, (200, "no pass".into()), "not fenced");
     });
 }
 
@@ -147,7 +147,7 @@ fn a_read_needs_no_token_and_raises_the_mark_with_one() {
     run(async {
         let app = in_memory();
         let bare = Request::get("/reports/42").body(Body::empty()).unwrap();
-        assert_eq!(send(&app, bare).await, (200, "nobody".into()));
+        assert_eq!(send(&app, bare).await, (200, "no pass".into()));
         assert_eq!(send(&app, shown("GET", &pass(33, 1))).await.0, 200);
         assert_eq!(send(&app, shown("GET", &pass(34, 2))).await.0, 200);
         assert_eq!(send(&app, shown("PUT", &pass(33, 1))).await.0, 412, "34 has read: what 33 read is old");

@@ -43,7 +43,7 @@ fn a_stale_writer_is_refused_and_the_data_stays() {
         assert_eq!(stale(late), (33, 34));
         assert_eq!(set(34, 2, "B again").await.unwrap(), Admission::Again);
         assert_eq!(stale(set(34, 3, "another 34").await), (34, 34));
-        assert_eq!(stale(set(34, 0, "nobody's 34").await), (34, 34));
+        assert_eq!(stale(set(34, 0, "34 without an owner").await), (34, 34));
         assert_eq!(server.command(&["GET", "report:42"]), "B again");
         set(35, 0, "once").await.unwrap();
         assert_eq!(stale(set(35, 0, "twice").await), (35, 35));

@@ -1,5 +1,9 @@
 -- The tables, format 1, in a schema of their own. The name of the schema is put in before this is executed.
 --
+-- The names of tables and columns are part of the stored format and older than the words of the documentation: a row of
+-- `seat` is a holder, of `place` a claim in the queue, of `grave` a tombstone; `turns` counts handovers, and `asked_*` is the
+-- request of an operator that the holder finish.
+--
 -- Times are the server's. 0 stands for "no number", infinity for "never". A later release may add columns with defaults:
 -- every statement names the columns that it writes.
 

@@ -52,6 +52,7 @@ impl Postgres {
         let from_tombstone = from_tombstone.map_or(NO_TOMBSTONE, micros);
         let floor = claim.floor.map_or(NO_TOKEN, FencingToken::as_i64);
         let (note, holder) = (claim.note.as_deref(), claim.holder.to_string());
+        // The channel is stored with the place in the queue, so that a release can notify this client.
         let (channel, queue_max) = (self.listener.channel(), i64::from(self.connections.info().limits.queue));
         let parameters: [Parameter<'_>; 14] = [
             (&key, Type::TEXT),
@@ -101,6 +102,7 @@ fn verdict(rows: &[Row]) -> Result<Verdict> {
             let (token, remaining) = (row.token(column::TOKEN)?, row.span(column::REMAINING)?);
             Ok(Verdict::Granted(Grant::new(token, remaining)))
         }
+        // The stored word for a claim with a tombstone, part of the format since the first release.
         "buried" => Ok(Verdict::Cancelled),
         "mismatch" => Ok(Verdict::Mismatch { capacity: row.number(column::CAPACITY)? }),
         "blocked" => {

@@ -91,7 +91,9 @@ impl Config {
             return Err(invalid(URL_FORM));
         }
         let (rest, options) = rest.split_once('?').unwrap_or((rest, ""));
+        // A `/` in a host (the directory of a Unix socket) is percent-encoded, so the first one begins the database.
         let (authority, database) = rest.split_once('/').unwrap_or((rest, ""));
+        // The last `@`: a password may contain one that is not encoded.
         let (login, hosts) = authority.rsplit_once('@').ok_or_else(|| invalid(NO_USER))?;
         let (user, password) =
             login.split_once(':').map_or((login, None), |(user, password)| (user, Some(password)));
@@ -119,6 +121,7 @@ impl Config {
             ("connect_timeout", _) => self.connect_timeout = duration(name, value)?,
             ("namespace", _) => self.namespace = Some(decode(value)?),
             ("sslmode", "disable") => self.tls = false,
+            // Both verify the certificate and the host name: TLS without that does not protect against a host in between.
             ("sslmode", "require" | "verify-full") => self.tls = true,
             ("sslmode", _) => {
                 return Err(invalid(

@@ -166,6 +166,7 @@ impl Connection {
     ) -> Result<Vec<Row>, StoreError> {
         let unconfirmed_before = self.activity.unconfirmed_commits.load(Ordering::Relaxed);
         let _in_flight = self.note_sent();
+        // PostgreSQL has no unsigned integers: the id travels as the signed number with the same bits.
         let request = self.ids.next();
         let number = request.get().cast_signed();
         let id: Parameter<'_> = (&number, Type::INT8);
@@ -194,12 +195,14 @@ impl Connection {
         let now = self.environment.now().as_nanos().max(1);
         self.activity.in_flight.fetch_add(1, Ordering::Relaxed);
         self.activity.used_at.store(now, Ordering::Relaxed);
+        // Only the first statement under way sets it: the connection is silent since then.
         let _ = self.activity.silent_since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
         InFlight(&self.activity)
     }
 
     fn note_reply(&self) {
         let others_wait = self.in_flight() > 1;
+        // A reply proves that the connection works: for statements still under way, the silence begins anew.
         let since = if others_wait { self.environment.now().as_nanos().max(1) } else { 0 };
         self.activity.silent_since.store(since, Ordering::Relaxed);
     }
@@ -287,6 +290,7 @@ impl ClosingConnection {
         let cancel = async {
             match config.tls.then(|| tls::connector(&config)) {
                 Some(Ok(connector)) => self.cancel.cancel_query(connector).await.is_ok(),
+                // The certificates cannot be read any more. Nothing else can be done: the connection is closed anyway.
                 Some(Err(_)) => false,
                 None => self.cancel.cancel_query(NoTls).await.is_ok(),
             }

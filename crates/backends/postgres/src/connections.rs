@@ -96,6 +96,7 @@ impl Connections {
 
     /// Opens the first connection and creates the tables if they do not exist.
     pub(crate) async fn start(&self) -> Result<()> {
+        // Not through `connect`: no request may find this connection before the tables exist.
         let connection = self.open_connection().await?;
         schema::ensure(&connection, &self.config).await?;
         self.lock().push(Arc::new(connection));
@@ -129,6 +130,8 @@ impl Connections {
     /// A connection for one request.
     async fn connection_for_request(self: &Arc<Self>) -> Result<ConnectionUse> {
         let deadline = self.environment.now().after(self.config.timeout);
+        // Each round can find that the hosts lead to something else than the round before assumed. The number of rounds is
+        // limited, so that a host that keeps changing costs an error and not an endless loop.
         for _ in 0..self.config.connections + EXTRA_ATTEMPTS {
             if self.is_pooled() {
                 match self.reserve_connection().await? {
@@ -141,6 +144,7 @@ impl Connections {
             if connection.is_direct() {
                 return Ok(ConnectionUse::shared(Arc::clone(self), connection));
             }
+            // The new connection turned out to be pooled: the next round reserves it with a permit.
             connection.unreserve();
         }
         Err(error::pool_busy(self.config.connections, self.config.timeout))
@@ -162,6 +166,7 @@ impl Connections {
             // The pool accepts no more connections of this client: use those that are open.
             Err(error) if !self.lock().is_empty() => {
                 tracing::debug!(%error, "cannot open an additional connection");
+                // Keep the permit for a while: otherwise the next request would try to connect at once, and so on.
                 let pause = self.environment.sleep(PERMIT_PAUSE);
                 self.environment.spawn(Box::pin(async move {
                     pause.await;
@@ -213,6 +218,7 @@ impl Connections {
             let set = connection.query(&Statement::new(READ_COMMITTED, &[]), self.config.timeout).await;
             set.map_err(|failed| failed.error)?;
         }
+        // After a misdelivered reply the process ids prove nothing (ADR 0034): the connection stays pooled.
         if !self.had_misdelivery.load(Ordering::Relaxed) {
             connection.compare_process(state.process()).await;
         }
@@ -235,6 +241,7 @@ impl Connections {
 
     /// Reads the state of the server again, in a task of its own, if the last time was long enough ago.
     fn check_server_if_due(self: &Arc<Self>, now: Timestamp) {
+        // The exchange succeeds for one caller only: the others find the next time already stored.
         let due = self.check_server_at.load(Ordering::Relaxed);
         let next = now.after(CHECK_SERVER_EVERY).as_nanos();
         if now < Timestamp::from_nanos(due)
@@ -260,6 +267,7 @@ impl Connections {
             let direct = open.iter().filter(|connection| connection.is_direct());
             (direct.min_by_key(|connection| connection.in_flight()).cloned()?, open.len())
         };
+        // The request does not wait for the additional connection: opening one takes longer than a statement.
         if connection.in_flight() >= BUSY_IN_FLIGHT && count < self.config.connections {
             self.grow(now);
         }
@@ -288,6 +296,7 @@ impl Connections {
             }
             !connection.is_closed()
         });
+        // One at a time: after a burst of requests, the connections close over several calls and not all at once.
         if open.len() > 1
             && let Some(idle) = open.iter().position(|connection| connection.is_idle(now, IDLE_MAX))
         {
@@ -325,10 +334,12 @@ impl Connections {
         {
             return;
         }
+        // A weak reference: a backend that is dropped before the task runs needs no further connection.
         let connections = Arc::downgrade(self);
         self.environment.spawn(Box::pin(async move {
             let Some(connections) = connections.upgrade() else { return };
             match connections.connect().await {
+                // `connect` reserves a pooled connection for its caller, and this task has no request for it.
                 Ok(connection) => connection.unreserve(),
                 Err(error) => {
                     tracing::debug!(%error, "cannot open an additional connection");

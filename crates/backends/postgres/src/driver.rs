@@ -38,6 +38,7 @@ pub(crate) async fn connect(
 ) -> Result<Client> {
     let settings = settings(config)?;
     let failed = |error: tokio_postgres::Error| error::of_connect(&error, &config.host_list());
+    // The two kinds of sockets have different types, so the branches cannot share the code after `connect`.
     if config.tls {
         let (client, socket) = settings.connect(tls::connector(config)?).await.map_err(failed)?;
         environment.spawn(Box::pin(drive(socket, Arc::clone(activity), notifications)));
@@ -61,6 +62,7 @@ fn settings(config: &Config) -> Result<tokio_postgres::Config> {
     // Never `Prefer`: it would go on without protection if the server has no TLS.
     settings.ssl_mode(if config.tls { SslMode::Require } else { SslMode::Disable });
     settings
+        // Passes over standbys: with several hosts, the driver goes on to the next one.
         .target_session_attrs(TargetSessionAttrs::ReadWrite)
         .connect_timeout(config.connect_timeout)
         // A host that is gone sends nothing: only the kernel can find out. ADR 0022.

@@ -75,8 +75,11 @@ impl Drop for ConnectionUse {
             self.connection.unreserve();
             return drop(permit);
         }
+        // The reply may still come, and a pool could give it to another client: let the connection drain.
         self.connections.remove(&self.connection);
         let draining = DrainingConnection::begin(&self.connections.draining);
+        // Cancelling requests quickly must not open connections without a limit: from a certain number on, each draining
+        // connection keeps its permit.
         let permit = (draining.count > self.connections.config.connections).then_some(permit);
         let config = self.connections.config.clone();
         let ended = self.connection.closing().end_within(config.silence_max(), config);

@@ -125,6 +125,7 @@ impl Postgres {
 
     async fn audit(&self, listing: &Listing) -> Result<Page> {
         let size = self.page_size(listing);
+        // Newest first, so the next page has lower sequence numbers than the last record of this one.
         let before = listing.after.as_deref().and_then(|after| after.parse().ok()).unwrap_or(i64::MAX);
         let limit = one_more_than(size);
         let parameters: [Parameter<'_>; 3] =

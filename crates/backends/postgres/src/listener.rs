@@ -84,6 +84,7 @@ impl WakeupListener {
 
     /// The channel on which to notify this client; empty if notifications do not arrive.
     pub(crate) fn channel(&self) -> &str {
+        // While it is unknown, the channel is stored: a notification that does not arrive costs nothing but its sending.
         if *self.shared.state.borrow() == ListenerState::Disconnected { "" } else { &self.shared.channel }
     }
 
@@ -135,6 +136,7 @@ async fn listen(
         let pause = match subscribe(&listener, &opened, &environment).await {
             Ok(Some(subscription)) => {
                 backoff = Backoff::new();
+                // Also while it receives: only weak references.
                 drop((listener, opened));
                 if receive(&shared, &connections, subscription, &environment).await.is_none() {
                     return;
@@ -195,6 +197,7 @@ async fn probe_arrives(
             if notification.payload() == probe {
                 return true;
             }
+            // Wake-ups that arrive before the probe must not be lost.
             listener.wake(notification.payload());
         }
         false
@@ -220,6 +223,7 @@ async fn receive(
             Either::Left(None) => false,
             Either::Right(()) => {
                 let (listener, connections) = (shared.upgrade()?, connections.upgrade()?);
+                // A ping over the listening connection proves nothing behind a pool: another session may answer it.
                 if connections.is_pooled() {
                     probe_arrives(&listener, &connections, &mut subscription, environment)
                         .await

@@ -45,6 +45,7 @@ impl Postgres {
         if row.read(column::DONE)? {
             return Ok(CommandOutcome::Done);
         }
+        // Null if the resource has no holder.
         let newest = row.read::<Option<i64>>(column::NEWEST)?.is_some();
         let newest = newest.then(|| row.token(column::NEWEST)).transpose()?;
         Ok(CommandOutcome::HolderChanged { token: newest })

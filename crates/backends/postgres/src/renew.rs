@@ -50,6 +50,7 @@ impl Postgres {
         indexes: &[usize],
         results: &mut [Result<Renewal>],
     ) {
+        // One batch after the other: a failure of one, such as a timeout, does not touch the results of the others.
         for batch in indexes.chunks(self.connections.info().limits.batch) {
             match self.renew_batch(requests, batch).await {
                 Ok(renewals) => {
@@ -73,6 +74,7 @@ impl Postgres {
             (&notes, Type::BYTEA_ARRAY),
         ];
         let rows = self.connections.query(&self.statements.renew, &parameters).await?;
+        // Rows are matched to requests by their order, so a missing row would shift all results after it.
         if rows.len() != batch.len() {
             let (sent, returned) = (batch.len(), rows.len());
             return Err(error::unexpected_reply(format_args!(

@@ -101,6 +101,7 @@ pub(crate) async fn ensure(connection: &Connection, config: &Config) -> Result<(
 
 async fn execute_script(connection: &Connection, schema: &str) -> Result<(), tokio_postgres::Error> {
     let result = connection.client().batch_execute(&install(schema)).await;
+    // A failed script leaves its transaction open, and the connection is used for requests later.
     if result.is_err() {
         let _ = connection.client().batch_execute("ROLLBACK").await;
     }

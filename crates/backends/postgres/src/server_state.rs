@@ -86,6 +86,7 @@ impl ServerState {
     }
 
     fn durability(&self) -> Durability {
+        // The worst case first: a setting that can lose commits outweighs any standby.
         if !self.fsync {
             Durability::FsyncOff
         } else if !self.full_page_writes {
@@ -186,6 +187,7 @@ impl GuaranteeTracker {
 
     /// Promises what this state of the server allows.
     pub(crate) fn update(&self, state: &ServerState) {
+        // An index instead of a lock: `info` returns a reference that must stay valid.
         let index = state.durability() as usize;
         let before = &self.infos[self.current.swap(index, Ordering::Relaxed)];
         let info = &self.infos[index];

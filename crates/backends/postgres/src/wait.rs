@@ -36,6 +36,7 @@ impl Postgres {
         self.listener.start(&self.connections, &self.environment);
         let is_connected = self.listener.is_connected().await;
         let (key, owner) = (claim.resource.key(), claim.owner.to_bytes());
+        // At least one microsecond, so that the row of a watcher does not expire at once.
         let (cursor, at_most) = (since.0.cast_signed(), micros(at_most).max(1));
         let channel = self.listener.channel();
         let parameters: [Parameter<'_>; 5] = [

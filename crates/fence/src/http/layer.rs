@@ -159,6 +159,7 @@ impl<N: Fn(&Parts) -> Result<Option<Resource>>> Fence<N> {
         let resource = (self.names)(parts).map_err(|error| Problem::bad(error.to_string()))?;
         let Some(resource) = resource else { return Ok(Admitted { pass: None, lock: None }) };
         let Some(pass) = headers::read(&parts.headers, &resource)? else {
+            // The methods that HTTP calls safe change nothing.
             let changes =
                 ![Method::GET, Method::HEAD, Method::OPTIONS, Method::TRACE].contains(&parts.method);
             return if changes { Err(Problem::missing()) } else { Ok(Admitted { pass: None, lock: None }) };

@@ -67,6 +67,7 @@ impl Column {
                 self.invalid("several rows have this key; roll back, and use a unique key column", pass)
             );
         }
+        // No row was changed. Either the token is stale, or the row does not exist: read it to find out.
         match transaction.query_opt(&self.read, &[key]).await.map_err(none)? {
             None => Err(self.invalid("no row has this key: insert it first", pass)),
             Some(row) => {

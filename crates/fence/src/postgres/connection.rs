@@ -101,6 +101,7 @@ impl Connection {
         if let Ok(rows) = &reply
             && let Err(misdelivered) = check_request_id(rows, request)
         {
+            // Every later reply on this connection may be wrong, too.
             self.is_retired.store(true, Ordering::Relaxed);
             self.driver.abort();
             return Err(misdelivered);
@@ -123,6 +124,7 @@ impl Connection {
         &self,
         statement: impl Future<Output = Result<T, tokio_postgres::Error>>,
     ) -> Result<Result<T, tokio_postgres::Error>> {
+        // ADR 0034: on a pooled connection one statement at a time.
         let mut exclusive = if self.is_direct { None } else { Some(self.exclusive_use().await?) };
         self.activity().statement_sent();
         let _in_flight = InFlight(self);
@@ -166,6 +168,7 @@ impl Connection {
     fn retire(&self) {
         self.is_retired.store(true, Ordering::Relaxed);
         let (driver, delay) = (self.driver.clone(), self.timeout * SILENT_TIMEOUTS);
+        // This runs in `drop`, which may happen outside a runtime, where nothing can be spawned.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
                 tokio::time::sleep(delay).await;
@@ -219,6 +222,7 @@ impl Activity {
     }
 
     fn reply_received(&mut self) {
+        // A reply proves that the connection works: for statements still under way, the silence begins anew.
         self.silent_since = (self.in_flight > 1).then(Instant::now);
     }
 }

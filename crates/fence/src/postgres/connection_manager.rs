@@ -152,6 +152,7 @@ impl ConnectionManager {
     fn current(&self) -> Option<Arc<Connection>> {
         let mut slot = self.slot();
         let connection = slot.as_ref()?;
+        // Checked when the next caller comes: without callers, a silent connection does no harm.
         if connection.is_silent() {
             self.close_and_cancel(connection);
             *slot = None;

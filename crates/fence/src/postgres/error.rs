@@ -121,6 +121,7 @@ fn kind_and_text(code: &str, message: &str) -> (ErrorKind, String) {
             ErrorKind::Unavailable,
             "the server takes no writes: it is a standby, or set to read only".to_owned(),
         ),
+        // XX is an internal error of the server, which a later attempt may not meet.
         _ => match code.get(..2) {
             Some("08" | "53" | "57" | "58" | "XX") => (ErrorKind::Unavailable, same()),
             _ => (ErrorKind::Invalid, same()),

@@ -48,6 +48,7 @@ pub async fn install(
     let literal = format!("E'{}'", template.to_string().replace('\\', "\\\\").replace('\'', "''"));
     let on = |script: &str, table: &str| filled(script, &[("{template}", &literal), ("{table}", table)]);
     let tables = with_partitions(&target, &related);
+    // One script is one transaction: the table is never without its fence.
     let mut script = drop_triggers(client, &tables).await?;
     script += &on(GUARD, &target);
     script.extend(tables.iter().map(|table| on(TRUNCATE, table)));

@@ -52,6 +52,7 @@ const FORMAT: i32 = 1;
 /// # Errors
 /// `Corrupt` if a newer release of leasehold created it; `Denied` if the role may not create schemas.
 pub async fn setup(client: &(impl GenericClient + Sync)) -> Result<()> {
+    // An older release must not replace the functions of a newer format.
     check_format(format(client).await?)?;
     client.batch_execute(SCHEMA).await.map_err(|error| interpret(error, Effect::Unknown))
 }
@@ -175,6 +176,7 @@ pub(crate) async fn judge(
         // Behind a pool, an error may belong to another client (ADR 0034). The refusal of another token is not ours.
         Err(error) => match error::refusal_in(&error).filter(|refusal| refuses(refusal, pass)) {
             Some(refusal) => Ok(Err(refusal)),
+            // On a direct connection the error is ours, so its own effect counts.
             None if connection.is_direct() => Err(interpret(error, Effect::Unknown)),
             None => Err(interpret(error, Effect::Unknown).with_effect(Effect::Unknown)),
         },

@@ -126,7 +126,7 @@ impl Fence {
 
     fn call(&self, script: &'static Script, pass: &Pass, key: &[u8]) -> Result<Call> {
         let mark = mark_key(&pass.resource, key)?;
-        // 0 means that the mark does not expire.
+        // 0 means that the mark does not expire: see `admit.lua`.
         let mark_ttl = self.mark_ttl.map(millis).transpose()?.unwrap_or(0);
         let mut command = Cmd::new();
         command.arg("EVALSHA").arg(script.digest()).arg(2).arg(mark).arg(key);
@@ -157,6 +157,7 @@ fn hash_tag(key: &[u8]) -> Option<&[u8]> {
     });
     match inner {
         Some(inner) if !inner.is_empty() => Some(inner),
+        // Redis hashes the whole key then. It can be a tag unless it has a `}`, which would end the tag too early.
         _ => (!key.is_empty() && !key.contains(&b'}')).then_some(key),
     }
 }

@@ -65,6 +65,7 @@ impl Column {
                 self.invalid("several rows have this key; roll back, and use a unique key column", pass)
             );
         }
+        // No row was changed. Either the token is stale, or the row does not exist: read it to find out.
         let found = transaction.query_row(&self.read, params![key], |row| row.get::<_, i64>(0));
         match found.optional().map_err(interpret)? {
             None => Err(self.invalid("no row has this key: insert it first", pass)),

@@ -65,8 +65,10 @@ fn script(table: &str, template: &Template, names: &[String; 3]) -> String {
         ("{table}", &quoted(table)),
         ("{old}", &old),
         ("{new}", &new),
+        // In a comment, which a column with `*/` in its name would end.
         ("{template}", &template.to_string().replace("*/", "* /")),
     ];
+    // Without the header. Its placeholders would be replaced, too, and a name with a line break would leave the comment.
     let lines: Vec<_> = GUARD.lines().filter(|line| !line.starts_with("--")).collect();
     filled(&lines.join("\n"), &placeholders)
 }

@@ -121,6 +121,7 @@ pub fn enter(connection: &mut Connection, pass: &Pass) -> Result<Admission> {
 
 /// Applies the rule in a transaction of its own. A refusal is neither counted nor logged here.
 pub(crate) fn judge(connection: &mut Connection, pass: &Pass) -> Result<Result<Admission, Refusal>> {
+    // Immediate: the write lock is taken before the mark is read, so no other connection can raise it in between.
     let behavior = TransactionBehavior::Immediate;
     let transaction = connection.transaction_with_behavior(behavior).map_err(interpret)?;
     let verdict = apply_rule(&transaction, pass)?;
@@ -165,6 +166,7 @@ pub fn under<T>(transaction: &Connection, pass: &Pass, work: impl FnOnce(&Connec
         return Err(interpret(error));
     }
     let result = work(transaction);
+    // Also if `work` failed: a pass that is still shown would make the commit fail.
     let hide = "DELETE FROM main.leasehold_fence_pass WHERE resource = ?1";
     let mut hide = transaction.prepare_cached(hide).map_err(interpret)?;
     hide.execute([&name]).map_err(interpret)?;

@@ -160,13 +160,10 @@ async fn session_waits(client: &Client) {
         if client.query_one(count, &[]).await.unwrap().get::<_, i64>(0) > 0 {
             return;
         }
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "the server tells nobody that one of its backends waits"
-        )]
+        #[expect(clippy::disallowed_methods, reason = "the server sends no event when a session waits")]
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
-    panic!("nobody waits for a lock");
+    panic!("no session waits for a lock");
 }
 
 fn waits(database: &TestDatabase) {
