@@ -9,8 +9,8 @@ pub struct BenchArguments {
 impl BenchArguments {
     /// Reads the command line. Returns `None` if this is a test run, in which there is nothing to measure.
     ///
-    /// `cargo bench` starts the program with `--bench`. `cargo test --benches` starts it without, or with `--test` or
-    /// `--list`.
+    /// `cargo bench` starts the program with `--bench`. `cargo test --benches` starts it without, or with
+    /// `--test` or `--list`.
     pub fn of_bench_run() -> Option<BenchArguments> {
         let words: Vec<String> = std::env::args().skip(1).collect();
         let has = |word: &str| words.iter().any(|other| other == word);

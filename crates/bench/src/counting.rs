@@ -30,8 +30,8 @@ fn count(grown: usize, shrunk: usize) {
     LIVE_BYTES.fetch_add(bytes(grown) - bytes(shrunk), Relaxed);
 }
 
-// SAFETY: every call is passed on unchanged to the system's allocator. Counting only changes atomics, so it neither
-// allocates nor unwinds.
+// SAFETY: every call is passed on unchanged to the system's allocator. Counting only changes atomics, so it
+// neither allocates nor unwinds.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Relaxed);

@@ -11,7 +11,8 @@ pub fn process_cpu_time() -> Duration {
 
 /// Time that this thread has spent on a core so far.
 ///
-/// Preferred over the wall clock for work on one thread: a busy machine needs longer for it, but no more CPU time.
+/// Preferred over the wall clock for work on one thread: a busy machine needs longer for it, but no more CPU
+/// time.
 pub fn thread_cpu_time() -> Duration {
     read(ClockId::ThreadCPUTime)
 }

@@ -11,8 +11,8 @@ use crate::{
 };
 
 const SIZES: [u32; 3] = [10, 1_000, 100_000];
-/// Trees get deeper and caches get colder, so some growth is fine. A cost that is linear in the number of waiters would
-/// grow ten thousand times.
+/// Trees get deeper and caches get colder, so some growth is fine. A cost that is linear in the number of
+/// waiters would grow ten thousand times.
 const RATIO_MAX: f64 = 4.0;
 const TIMES: u32 = 5_000;
 const TTL: Duration = Duration::from_secs(600);

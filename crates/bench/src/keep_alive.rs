@@ -1,4 +1,5 @@
-//! One client that keeps 100,000 leases alive: memory for each lease, CPU time for all, and the latest renewal.
+//! One client that keeps 100,000 leases alive: memory for each lease, CPU time for all, and the latest
+//! renewal.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,7 +1,8 @@
 //! What the benchmarks of the workspace share: medians, rates, and a table of figures beside their targets.
 //!
-//! The program `leasehold-bench` (`main.rs`) measures the memory backend. Each backend, the fence and the program
-//! `leasehold` have benchmarks of their own in their `benches` folders, which use this library as a dev-dependency.
+//! The program `leasehold-bench` (`main.rs`) measures the memory backend. Each backend, the fence and the
+//! program `leasehold` have benchmarks of their own in their `benches` folders, which use this library as a
+//! dev-dependency.
 
 mod arguments;
 mod cpu_time;

@@ -22,8 +22,8 @@ pub fn percentile<T: PartialOrd + Copy>(mut values: Vec<T>, percent: usize) -> T
 
 /// The median of the ratios of each round: `ours[n] / theirs[n]`.
 ///
-/// Not the ratio of the medians: the load of the machine changes from round to round, and hits both sides of a round
-/// alike.
+/// Not the ratio of the medians: the load of the machine changes from round to round, and hits both sides of
+/// a round alike.
 ///
 /// # Panics
 /// As [`median`].

@@ -1,5 +1,5 @@
-//! The cost of one uncontended acquire and release through the whole engine, with its metrics and traces compiled in
-//! and no recorder or subscriber installed.
+//! The cost of one uncontended acquire and release through the whole engine, with its metrics and traces
+//! compiled in and no recorder or subscriber installed.
 
 use std::{hint::black_box, sync::Arc, time::Duration};
 

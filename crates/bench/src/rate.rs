@@ -35,7 +35,8 @@ pub async fn rate<F: Future<Output = u64> + Send + 'static>(tasks: usize, work: 
     Rate { per_second: done as f64 / started.elapsed().as_secs_f64(), cpu_micros }
 }
 
-/// Acquires and releases the lease `ours/<number>` until `lasting` has passed. Returns how many pairs it completed.
+/// Acquires and releases the lease `ours/<number>` until `lasting` has passed. Returns how many pairs it
+/// completed.
 ///
 /// # Panics
 /// If an acquire or a release fails.

@@ -10,8 +10,8 @@ use std::{
 
 use metrics::{Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 
-/// The smallest margin of all renewals so far: the time that was left, when a renewal was answered, before the engine
-/// would have given the lease up.
+/// The smallest margin of all renewals so far: the time that was left, when a renewal was answered, before
+/// the engine would have given the lease up.
 #[derive(Debug)]
 pub struct RenewalMargins {
     least_nanos: AtomicU64,
@@ -43,8 +43,8 @@ impl RenewalMargins {
 
     /// How long after the previous request of its lease the latest renewal was answered.
     pub fn latest(&self, ttl: Duration) -> Duration {
-        // The engine gives a lease up when a sixth of its ttl is left (ADR 0005). Its deadline is 1 % of the ttl and
-        // 2 ms early, and the margin counts back from that deadline.
+        // The engine gives a lease up when a sixth of its ttl is left (ADR 0005). Its deadline is 1 % of the
+        // ttl and 2 ms early, and the margin counts back from that deadline.
         let given_up_after = ttl - ttl / 100 - Duration::from_millis(2) - ttl / 6;
         given_up_after.saturating_sub(Duration::from_nanos(self.least_nanos.load(Relaxed)))
     }

@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-/// Prints figures as they are measured, because a benchmark takes minutes, and remembers which missed their target.
+/// Prints figures as they are measured, because a benchmark takes minutes, and remembers which missed their
+/// target.
 #[derive(Debug, Default)]
 pub struct Table {
     missed: Vec<String>,

@@ -20,7 +20,8 @@ const HANDOVERS: u64 = 5_000;
 /// The first round is the warm-up.
 const ROUNDS: u64 = 10;
 
-/// Tasks that wait for one lease. Each releases it as soon as it is granted, and waits again at the end of the queue.
+/// Tasks that wait for one lease. Each releases it as soon as it is granted, and waits again at the end of
+/// the queue.
 pub(crate) struct Waiters {
     tasks: JoinSet<()>,
     handovers: Arc<HandoverTimes>,

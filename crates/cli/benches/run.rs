@@ -1,5 +1,5 @@
-//! `leasehold run` beside `flock`: the time to run a command, the time until a waiter's command starts, and the memory of
-//! a waiter.
+//! `leasehold run` beside `flock`: the time to run a command, the time until a waiter's command starts, and
+//! the memory of a waiter.
 //!
 //! `cargo bench -p leasehold-cli`. The two alternate, so that load on the host slows both.
 

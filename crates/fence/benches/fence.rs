@@ -4,7 +4,8 @@
 //! cargo xtask bench fence
 //! ```
 //!
-//! The variants alternate, and the figures are medians, so that a busy machine slows all of them alike: read the ratios.
+//! The variants alternate, and the figures are medians, so that a busy machine slows all of them alike: read
+//! the ratios.
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark")]
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock and has a runtime")]

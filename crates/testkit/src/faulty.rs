@@ -37,8 +37,9 @@ pub enum Fault {
 
 /// How often each fault is injected, per thousand calls, and how long the delays are.
 ///
-/// The delays of different calls differ, so concurrent calls are reordered. `wait` and `inspect` change nothing in the
-/// store, so they are lost, refused or delayed like the other verbs, but never late or doubled.
+/// The delays of different calls differ, so concurrent calls are reordered. `wait` and `inspect` change
+/// nothing in the store, so they are lost, refused or delayed like the other verbs, but never late or
+/// doubled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct FaultPlan {
@@ -92,8 +93,8 @@ impl FaultPlan {
 
 /// A backend with injected faults.
 ///
-/// A fault is either drawn from a seed, by a [`FaultPlan`] that can be changed at any time, or scripted for the next call
-/// of a verb ([`Faulty::next`]). A scripted fault has precedence.
+/// A fault is either drawn from a seed, by a [`FaultPlan`] that can be changed at any time, or scripted for
+/// the next call of a verb ([`Faulty::next`]). A scripted fault has precedence.
 pub struct Faulty {
     inner: Arc<dyn Backend>,
     environment: Arc<dyn Environment>,
@@ -109,8 +110,8 @@ struct FaultState {
 }
 
 impl Faulty {
-    /// Wraps `inner`, with no faults yet. Delays and late requests use the clock and the tasks of `environment`. The
-    /// faults depend on the seed alone.
+    /// Wraps `inner`, with no faults yet. Delays and late requests use the clock and the tasks of
+    /// `environment`. The faults depend on the seed alone.
     pub fn new(inner: Arc<dyn Backend>, environment: Arc<dyn Environment>, seed: u64) -> Faulty {
         let state = FaultState {
             plan: FaultPlan::NONE,

@@ -1,12 +1,14 @@
 //! Replies that reach the wrong request: a test for every backend that talks to a server (ADR 0033).
 //!
-//! The test opens the backend twice through a [`Proxy`] that delivers replies to the wrong request, and once directly. A
-//! case is a pair of requests of the same verb whose correct replies differ. A backend that takes one reply for the other
-//! would report a grant of a held resource, a renewal of an evicted claim, or an order that was not executed.
+//! The test opens the backend twice through a [`Proxy`] that delivers replies to the wrong request, and once
+//! directly. A case is a pair of requests of the same verb whose correct replies differ. A backend that takes
+//! one reply for the other would report a grant of a held resource, a renewal of an evicted claim, or an
+//! order that was not executed.
 //!
-//! 1. Swapped replies: both requests run at the same time, on two connections, and each gets the reply of the other.
-//! 2. Repeated and stale replies: the requests follow each other on one connection, and the second gets the reply of the
-//!    first.
+//! 1. Swapped replies: both requests run at the same time, on two connections, and each gets the reply of the
+//!    other.
+//! 2. Repeated and stale replies: the requests follow each other on one connection, and the second gets the
+//!    reply of the first.
 //! 3. Each request must return the correct reply, or fail with an unknown effect.
 //! 4. Afterwards, without the fault, the same handles must work again.
 
@@ -33,7 +35,8 @@ type BackendHandle = Arc<dyn Backend>;
 
 /// Runs every case with every kind of misdelivery.
 ///
-/// `open` opens the backend at a port of 127.0.0.1, as another process would. Its requests must time out within seconds.
+/// `open` opens the backend at a port of 127.0.0.1, as another process would. Its requests must time out
+/// within seconds.
 ///
 /// # Panics
 /// If the backend accepts a wrong reply, or a handle does not work again.
@@ -96,7 +99,8 @@ enum ReplySummary {
 
 impl MisdeliveryTest {
     async fn run_pair(&self, how: Misdelivery, pair: &RequestPair) {
-        // Loads scripts and opens connections before the fault, so that the fault hits the requests of the pair.
+        // Loads scripts and opens connections before the fault, so that the fault hits the requests of the
+        // pair.
         self.await_recovery().await;
         let (first, second) = (&pair.first, &pair.second);
         if how == Misdelivery::Swap {
@@ -183,8 +187,8 @@ async fn acquires(test: &MisdeliveryTest) -> RequestPair {
 async fn renewals(test: &MisdeliveryTest, how: Misdelivery) -> RequestPair {
     let (ours, token) = test.hold_through_a("ours").await;
     let renew = |claim: &Claim| CaseRequest::Renew(RenewRequest::new(claim.reference(), TTL));
-    // If the requests follow each other, the same claim is renewed twice and evicted in between. If they run at the same
-    // time, the second renewal is for a claim that never held.
+    // If the requests follow each other, the same claim is renewed twice and evicted in between. If they run
+    // at the same time, the second renewal is for a claim that never held.
     let ended =
         if how == Misdelivery::Swap { claim(&fresh_resource("never"), "never") } else { ours.clone() };
     RequestPair {

@@ -7,8 +7,8 @@ use leasehold_core::{Backend, Clock, Environment, SystemClock, Timestamp};
 
 /// The backend that a test checks.
 ///
-/// Every test opens a new one, inside of the test's own runtime. All tests may share the server or file behind it,
-/// because every test uses resource names of its own.
+/// Every test opens a new one, inside of the test's own runtime. All tests may share the server or file
+/// behind it, because every test uses resource names of its own.
 ///
 /// ```
 /// use {leasehold::{Memory, testing::ManualTime}, leasehold_testkit::BackendUnderTest, std::sync::Arc};
@@ -82,7 +82,8 @@ impl BackendUnderTest {
         self
     }
 
-    /// Sets the shortest ttl that the tests use: 600 ms by default. A backend that counts in seconds needs more.
+    /// Sets the shortest ttl that the tests use: 600 ms by default. A backend that counts in seconds needs
+    /// more.
     #[must_use]
     pub fn short_ttl(mut self, ttl: Duration) -> BackendUnderTest {
         self.short_ttl = ttl;

@@ -1,4 +1,5 @@
-//! A call of a backend's verb as data: the request and the reply. Wrappers of a backend record, repeat and delay them.
+//! A call of a backend's verb as data: the request and the reply. Wrappers of a backend record, repeat and
+//! delay them.
 
 use std::time::Duration;
 
@@ -80,7 +81,8 @@ impl VerbRequest {
         }
     }
 
-    /// The reply of a backend that fails with `error`. For a verb that changes nothing, the effect becomes `None`.
+    /// The reply of a backend that fails with `error`. For a verb that changes nothing, the effect becomes
+    /// `None`.
     pub fn failed_reply(&self, error: Error) -> VerbReply {
         let error = if self.can_change_state() { error } else { error.with_effect(Effect::None) };
         match self {

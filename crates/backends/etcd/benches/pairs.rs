@@ -52,7 +52,8 @@ fn put_if_absent(key: &str, lease: i64) -> Txn {
         .or_else([TxnOp::get(key, None)])
 }
 
-/// How long an acquire takes, beside one bare transaction. The two alternate, so that load on the machine slows both.
+/// How long an acquire takes, beside one bare transaction. The two alternate, so that load on the machine
+/// slows both.
 async fn acquire(mut bare: Bare, leases: Client, table: &mut Table) {
     let lease = bare.lease_grant(600, None).await.unwrap().id();
     let (mut theirs, mut ours) = (Vec::new(), Vec::new());
@@ -107,7 +108,8 @@ fn mutex_lock(lock: &str, key: &str, lease: i64) -> Txn {
         .or_else([TxnOp::get(key, None), first()])
 }
 
-/// Pairs of lock and unlock as etcd's own mutex does them: a new session, the lock, the unlock, the end of the session.
+/// Pairs of lock and unlock as etcd's own mutex does them: a new session, the lock, the unlock, the end of
+/// the session.
 async fn mutex_pairs(mut bare: Bare, number: usize) -> u64 {
     let (started, mut done) = (Instant::now(), 0);
     let lock = format!("theirs/{number}/");

@@ -122,7 +122,8 @@ async fn measure(server: &PostgresServer, table: &mut Table) {
     }
     let bare = Arc::new(bare);
     for (tasks, name) in LOADS {
-        // The variants alternate, so that load on the machine slows all of them. Each round has its own ratios.
+        // The variants alternate, so that load on the machine slows all of them. Each round has its own
+        // ratios.
         let (mut unprepared_rates, mut our_rates) = (Vec::new(), Vec::new());
         let (mut to_unprepared, mut to_prepared) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {

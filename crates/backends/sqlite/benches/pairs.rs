@@ -1,7 +1,8 @@
 //! The speed of the SQLite backend: `cargo xtask bench sqlite`.
 //!
-//! Measures pairs (acquire and release) per second through the backend, beside the same statements executed bare
-//! through rusqlite; the time of a hand-over between two processes; and one process per lock, beside flock(1).
+//! Measures pairs (acquire and release) per second through the backend, beside the same statements executed
+//! bare through rusqlite; the time of a hand-over between two processes; and one process per lock, beside
+//! flock(1).
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, missing_docs, reason = "a program that measures")]
 
 use std::{
@@ -36,7 +37,8 @@ fn main() {
     }
 }
 
-/// Executes `pairs` pairs of one variant (`bare`, `task` or `backend`), for a profiler that counts instructions.
+/// Executes `pairs` pairs of one variant (`bare`, `task` or `backend`), for a profiler that counts
+/// instructions.
 fn count(variant: &str, pairs: u128) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("count.db");
@@ -106,9 +108,9 @@ fn pairs(name: &str, durability: Durability, at: &dyn Fn(&str) -> PathBuf) {
     }
 }
 
-/// The statements of an uncontended pair without the backend: the same ten statements, in the same order, on the same
-/// tables, with the same durability. The backend also checks that the file still exists, reads the clocks, mints a
-/// token, decides, excludes other tasks, and finds the waiters to wake.
+/// The statements of an uncontended pair without the backend: the same ten statements, in the same order, on
+/// the same tables, with the same durability. The backend also checks that the file still exists, reads the
+/// clocks, mints a token, decides, excludes other tasks, and finds the waiters to wake.
 struct Bare {
     connection: Connection,
     begin: String,

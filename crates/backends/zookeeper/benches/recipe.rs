@@ -1,4 +1,5 @@
-//! What a lease costs beside Curator's recipe, which is executed bare in the same run: requests, and pairs per second.
+//! What a lease costs beside Curator's recipe, which is executed bare in the same run: requests, and pairs
+//! per second.
 //!
 //! ```text
 //! cargo xtask bench zookeeper [--check]

@@ -1,4 +1,5 @@
-//! Holders in processes of their own, on a real ZooKeeper: killed, stopped past their session timeout, continued.
+//! Holders in processes of their own, on a real ZooKeeper: killed, stopped past their session timeout,
+//! continued.
 //!
 //! This program is also the client process: it is one when it is started with a URL.
 

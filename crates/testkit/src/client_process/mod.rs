@@ -1,7 +1,7 @@
 //! A process that holds a lease, which a test can kill, stop and continue.
 //!
-//! The program is `leasehold-client-process` of this package, or any other program with the same protocol: it prints
-//! `waiting`, then `granted TOKEN`, and one line for each command that it reads.
+//! The program is `leasehold-client-process` of this package, or any other program with the same protocol: it
+//! prints `waiting`, then `granted TOKEN`, and one line for each command that it reads.
 
 mod program;
 

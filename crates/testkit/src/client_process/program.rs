@@ -67,7 +67,8 @@ async fn serve(lease: Lease) -> Result<(), Error> {
     }
 }
 
-/// The main of the program. `leasehold-client-process` calls it, and tests that are their own client process do.
+/// The main of the program. `leasehold-client-process` calls it, and tests that are their own client process
+/// do.
 pub fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [url, name, ttl] = arguments.as_slice() else {
@@ -91,7 +92,8 @@ pub fn main() -> ExitCode {
 
 /// The main of a test program that is also its own client process.
 ///
-/// Started with a URL of this scheme as its first argument, it is the client process. Otherwise it runs the tests.
+/// Started with a URL of this scheme as its first argument, it is the client process. Otherwise it runs the
+/// tests.
 pub fn main_with_tests(scheme: &str, tests: &[(&str, fn())]) -> ExitCode {
     program_with_tests(scheme, main, tests)
 }

@@ -239,8 +239,8 @@ impl TestContext {
         assert!(remaining > least && remaining <= LONG, "{remaining:?} remain");
     }
 
-    /// The expected number of claims ahead, of which `grantable` could be granted. If the store grants by itself, those
-    /// hold already and are not ahead any more.
+    /// The expected number of claims ahead, of which `grantable` could be granted. If the store grants by
+    /// itself, those hold already and are not ahead any more.
     pub(crate) fn expected_ahead(&self, ahead: u32, grantable: u32) -> u32 {
         if self.backend().info().capabilities.self_granting { ahead - grantable } else { ahead }
     }
@@ -256,7 +256,8 @@ impl TestContext {
     ) {
         let info = self.backend().info();
         if !info.capabilities.own_ttl {
-            // A session keeps the grant alive: what remains is the guaranteed time of the session, whatever the ttl.
+            // A session keeps the grant alive: what remains is the guaranteed time of the session, whatever
+            // the ttl.
             let most = info.limits.ttl;
             assert!(!remaining.is_zero() && remaining <= most, "{remaining:?} remain, of at most {most:?}");
             return;

@@ -204,7 +204,8 @@ async fn handovers_are_bounded_while_others_wait(ctx: &TestContext) {
         granted(ctx.acquire(&successor.taking_over(from(ctx, &format!("owner {}", number - 1)))).await);
     }
     assert_eq!(ctx.snapshot().await.holders[0].handovers, admission::HANDOVERS_MAX);
-    // One more handover is refused: the predecessor is released, and the successor joins the end of the queue.
+    // One more handover is refused: the predecessor is released, and the successor joins the end of the
+    // queue.
     let last = format!("owner {}", admission::HANDOVERS_MAX);
     let successor = ctx.claim("bob").queued();
     queued_behind(ctx.acquire(&successor.clone().taking_over(from(ctx, &last))).await, 1);
@@ -253,7 +254,8 @@ async fn no_handover_happens_after_an_eviction_at_expiry(ctx: &TestContext) {
     granted(ctx.acquire(&ctx.claim("cy").queued()).await);
 }
 
-/// For backends that hand over only while the queue is empty: the predecessor is released, and the successor queues.
+/// For backends that hand over only while the queue is empty: the predecessor is released, and the successor
+/// queues.
 async fn without_handover_a_successor_joins_the_queue(ctx: &TestContext) {
     granted(ctx.acquire(&ctx.claim("ann")).await);
     queued_behind(ctx.acquire(&ctx.claim("cy").queued()).await, 0);

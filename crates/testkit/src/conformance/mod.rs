@@ -16,11 +16,12 @@
 //! }
 //! ```
 //!
-//! If the backend cannot be opened, for example because a server is not installed, the closure must panic: the tests
-//! then fail; they are never skipped. A test that does not apply to the backend's
+//! If the backend cannot be opened, for example because a server is not installed, the closure must panic:
+//! the tests then fail; they are never skipped. A test that does not apply to the backend's
 //! [capabilities](leasehold_core::Capabilities) is listed as ignored, with the reason.
 //!
-//! A prefix such as `b3_` names the line of the contract that the test is about: see [`leasehold_core::Backend`].
+//! A prefix such as `b3_` names the line of the contract that the test is about: see
+//! [`leasehold_core::Backend`].
 
 mod context;
 mod handover;

@@ -19,15 +19,16 @@ use crate::{
 
 /// A test that takes longer than this hangs.
 const TEST_TIMEOUT: Duration = Duration::from_secs(120);
-/// How many tests run side by side unless the command line says otherwise. Most of a test is waiting for time to pass.
+/// How many tests run side by side unless the command line says otherwise. Most of a test is waiting for time
+/// to pass.
 const TEST_THREADS: usize = 8;
 /// The random cases run in this many parts side by side: on a real clock they mostly wait for time to pass.
 const DIFFERENTIAL_PARTS: u32 = 4;
 
 /// Runs the whole suite as a test program and ends the process: call it from `main` with `harness = false`.
 ///
-/// Takes the arguments of any Rust test program (a filter, `--list`, `--test-threads`, …). `target` is called once
-/// for every test, inside of that test's runtime, and must panic if the backend cannot be opened.
+/// Takes the arguments of any Rust test program (a filter, `--list`, `--test-threads`, …). `target` is called
+/// once for every test, inside of that test's runtime, and must panic if the backend cannot be opened.
 pub fn main<F, S>(name: &'static str, target: F) -> !
 where
     F: Fn() -> S + Send + Sync + 'static,

@@ -147,14 +147,15 @@ async fn b3_a_release_by_the_second_handle_wakes_the_first(ctx: &TestContext) {
     granted(ctx.acquire(&claim).await);
 }
 
-/// The claim joins the queue through one handle and waits through the other, as when a process passes its claim to
-/// another process.
+/// The claim joins the queue through one handle and waits through the other, as when a process passes its
+/// claim to another process.
 async fn b3_a_waiter_is_woken_through_the_handle_that_waits(ctx: &TestContext) {
     granted(ctx.acquire(&ctx.claim("ann")).await);
     let claim = ctx.claim("bob").queued();
     let seen = queued_behind(ctx.acquire(&claim).await, 0);
     let mut waiting = ctx.wait_second(&claim, seen.cursor, LONG).await;
-    // The release must come after the backend knows of the wait. Meanwhile the wait may return without a reason.
+    // The release must come after the backend knows of the wait. Meanwhile the wait may return without a
+    // reason.
     for _ in 0..10 {
         if !ctx.returns_within(&waiting, Duration::from_millis(700)).await {
             break;

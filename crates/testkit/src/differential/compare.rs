@@ -82,7 +82,8 @@ impl ReplyComparison {
         if !(self.self_granting && model.queued && backend.holders.len() < model.holders.len()) {
             equal("holders listed", &model.holders.len(), &backend.holders.len())?;
         }
-        // If several holders expire at the same time, the backend may list any of them, but with correct details.
+        // If several holders expire at the same time, the backend may list any of them, but with correct
+        // details.
         for (model, backend) in model.holders.iter().zip(&backend.holders) {
             self.near("remaining of the holders, soonest first", model.remaining, backend.remaining)?;
         }
@@ -158,7 +159,8 @@ impl ReplyComparison {
             equal("capacity", &model.capacity, &backend.capacity)?;
         }
         equal("holders listed", &model.holders.len(), &backend.holders.len())?;
-        // The order by token differs between the two: a backend may mint the token of a shared claim when it queues.
+        // The order by token differs between the two: a backend may mint the token of a shared claim when it
+        // queues.
         let mut holders: Vec<_> = model.holders.iter().collect();
         holders.sort_by_key(|held| tokens.backend_token(held.token));
         for (model, backend) in holders.into_iter().zip(&backend.holders) {

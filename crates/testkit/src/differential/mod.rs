@@ -1,13 +1,13 @@
 //! Random calls, made on the backend and on the [model](leasehold_core::Model), whose replies must agree.
 //!
-//! A difference is a bug in one of the two. Compared are verdicts, places in the queue, renewals, releases, orders,
-//! snapshots, listings, the audit trail, and all durations. Token values may differ, because some backends take their
-//! tokens from a clock; but the same grant must have the same token, a new grant a new token, and the tokens of exclusive
-//! grants must grow.
+//! A difference is a bug in one of the two. Compared are verdicts, places in the queue, renewals, releases,
+//! orders, snapshots, listings, the audit trail, and all durations. Token values may differ, because some
+//! backends take their tokens from a clock; but the same grant must have the same token, a new grant a new
+//! token, and the tokens of exclusive grants must grow.
 //!
-//! With a [manual clock](crate::BackendUnderTest::manual) time moves in exact steps, onto every boundary. With a real one
-//! the suite makes no calls near the time at which something expires, and gives up a case in which a slow call came too
-//! close to such a time.
+//! With a [manual clock](crate::BackendUnderTest::manual) time moves in exact steps, onto every boundary.
+//! With a real one the suite makes no calls near the time at which something expires, and gives up a case in
+//! which a slow call came too close to such a time.
 //!
 //! 1. `steps.rs` draws a random case.
 //! 2. `case_run` makes each call on the backend and on the model (`model_state.rs`).

@@ -85,8 +85,8 @@ pub(super) struct TokenMap {
 }
 
 impl TokenMap {
-    /// Records that both sides granted, and checks the backend's token: the same grant must have the same token, a new
-    /// grant a new token, and the tokens of exclusive grants must grow.
+    /// Records that both sides granted, and checks the backend's token: the same grant must have the same
+    /// token, a new grant a new token, and the tokens of exclusive grants must grow.
     pub(super) fn granted(
         &mut self,
         owner: OwnerToken,
@@ -128,8 +128,8 @@ impl TokenMap {
     }
 }
 
-/// The times at which a ttl may expire. With a real clock, calls avoid these times, because the model and the backend
-/// could disagree on whether the ttl has expired.
+/// The times at which a ttl may expire. With a real clock, calls avoid these times, because the model and the
+/// backend could disagree on whether the ttl has expired.
 #[derive(Default)]
 pub(super) struct ExpiryTimes {
     /// For each ttl, the earliest and the latest time at which it expires.

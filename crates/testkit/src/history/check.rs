@@ -53,8 +53,8 @@ impl fmt::Display for Violation {
 impl History {
     /// Looks for what cannot have happened.
     ///
-    /// `slack` is how far the clocks of the journal and of the backend may drift apart during one ttl: zero if they are
-    /// the same clock.
+    /// `slack` is how far the clocks of the journal and of the backend may drift apart during one ttl: zero
+    /// if they are the same clock.
     ///
     /// # Errors
     /// Every violation found.
@@ -161,7 +161,8 @@ impl ResourceHistory<'_> {
                 }
             }
         }
-        // A backend may mint the token of a shared claim when it queues, so only exclusive tokens grow in real time.
+        // A backend may mint the token of a shared claim when it queues, so only exclusive tokens grow in
+        // real time.
         let exclusive =
             || self.grants.iter().filter(|grant| grant.certain_share && grant.share.is_exclusive());
         for later in exclusive() {
@@ -203,7 +204,8 @@ impl ResourceHistory<'_> {
             if ahead.is_empty() {
                 continue;
             }
-            // The grant delays no earlier waiter if the holders, all earlier waiters and this claim fit together.
+            // The grant delays no earlier waiter if the holders, all earlier waiters and this claim fit
+            // together.
             let holders = || self.certain().filter(|other| other.owner != grant.owner);
             let holders = || holders().filter(|other| other.covers(grant.not_before, grant.by));
             let held: u64 = holders().map(|other| u64::from(other.share.weight())).sum();
@@ -249,7 +251,8 @@ impl ResourceHistory<'_> {
         let ended = fact.ended.filter(|_| fact.may_end(grant.owner, grant.token))?;
         let after_the_grant = match fact.kind {
             FactKind::Acquire(successor, _) => {
-                // A repeated acquire may just return the grant, because an earlier one has ended the predecessor.
+                // A repeated acquire may just return the grant, because an earlier one has ended the
+                // predecessor.
                 let mut claims = claims_of(&self.facts, successor.owner);
                 claims.all(|(fact, claim)| {
                     claim.takes_over_from == successor.takes_over_from && fact.began >= grant.by

@@ -1,5 +1,5 @@
-//! What a history proves about one resource: the grants, the time during which each was certainly alive, and the calls
-//! that may have ended it.
+//! What a history proves about one resource: the grants, the time during which each was certainly alive, and
+//! the calls that may have ended it.
 
 use std::time::Duration;
 
@@ -155,7 +155,8 @@ pub(super) struct ObservedGrant {
     pub(super) not_before: Stamp,
     /// The grant had happened by then.
     pub(super) by: Stamp,
-    /// The grant was certainly alive from `by` until then. If this is not later than `by`, nothing is certain.
+    /// The grant was certainly alive from `by` until then. If this is not later than `by`, nothing is
+    /// certain.
     pub(super) alive_until: Stamp,
     /// All replies that prove the grant.
     pub(super) proofs: Vec<AliveProof>,
@@ -174,9 +175,11 @@ pub(super) struct AliveProof {
 /// Every grant that some reply proves.
 ///
 /// When a grant was certainly alive:
-/// 1. A reply "held, this much remains" belongs to a call that ran from `began` to `ended`. The call was executed between
-///    the two, so the grant was alive from `ended` at the latest until `began + remaining` at the earliest.
-/// 2. If a call that may have ended the grant began before that, the grant is certain only until that call began.
+/// 1. A reply "held, this much remains" belongs to a call that ran from `began` to `ended`. The call was
+///    executed between the two, so the grant was alive from `ended` at the latest until `began + remaining`
+///    at the earliest.
+/// 2. If a call that may have ended the grant began before that, the grant is certain only until that call
+///    began.
 /// 3. Between two such replies the grant was alive all the time, because nothing revives a grant.
 pub(super) fn grants(facts: &[Fact<'_>], slack: Duration) -> Vec<ObservedGrant> {
     let mut grants: Vec<ObservedGrant> = Vec::new();
@@ -230,7 +233,8 @@ fn new_grant(
     })
 }
 
-/// The share of an owner's claims. If they differ, the smallest, because any of the claims may be the granted one.
+/// The share of an owner's claims. If they differ, the smallest, because any of the claims may be the granted
+/// one.
 pub(super) fn share_of(facts: &[Fact<'_>], owner: OwnerToken) -> Option<Share> {
     claims_of(facts, owner).map(|(_, claim)| claim.share).min_by_key(|share| share.weight())
 }

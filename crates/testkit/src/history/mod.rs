@@ -1,11 +1,12 @@
-//! A record of all calls of a test, and a check whether a backend that keeps its contract can have produced it.
+//! A record of all calls of a test, and a check whether a backend that keeps its contract can have produced
+//! it.
 //!
-//! [`Recorded`] wraps a backend and writes every call to a [`Journal`]. Several wrappers, one for each client of a test,
-//! may share a journal. [`History::check`] is a pure function:
+//! [`Recorded`] wraps a backend and writes every call to a [`Journal`]. Several wrappers, one for each client
+//! of a test, may share a journal. [`History::check`] is a pure function:
 //!
-//! 1. It sorts the calls by resource and reads from them what is certain (`facts.rs`): which grant was certainly alive
-//!    during which time, and which calls may have ended it. A call without a reply, or with an unknown effect, may have
-//!    been executed at any time after it began, or never.
+//! 1. It sorts the calls by resource and reads from them what is certain (`facts.rs`): which grant was
+//!    certainly alive during which time, and which calls may have ended it. A call without a reply, or with
+//!    an unknown effect, may have been executed at any time after it began, or never.
 //! 2. It reads which claims were certainly in the queue during which time (`queue.rs`).
 //! 3. It applies the rules (`check.rs`). Each rule looks for what *cannot* have happened.
 
@@ -27,7 +28,8 @@ pub use check::{Rule, Violation};
 
 use crate::verbs::{VerbReply, VerbRequest, relay};
 
-/// When an event was recorded. The order number separates events at the same time, because a manual clock stands still.
+/// When an event was recorded. The order number separates events at the same time, because a manual clock
+/// stands still.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Stamp {
     /// The time.

@@ -20,12 +20,12 @@ pub(super) struct CertainPlace {
 
 /// Every place in the queue that some reply proves.
 ///
-/// 1. A reply "you are queued" to a call that ran from `began` to `ended` proves the place from `ended` until `began` plus
-///    the ttl of the place.
-/// 2. If a call that may have removed the claim from the queue began earlier than that, the proof ends with the beginning
-///    of that call.
-/// 3. A later such reply extends the same place, if its call ended before the proof did. Otherwise the claim may have lost
-///    its place and joined the queue again, further back.
+/// 1. A reply "you are queued" to a call that ran from `began` to `ended` proves the place from `ended` until
+///    `began` plus the ttl of the place.
+/// 2. If a call that may have removed the claim from the queue began earlier than that, the proof ends with
+///    the beginning of that call.
+/// 3. A later such reply extends the same place, if its call ended before the proof did. Otherwise the claim
+///    may have lost its place and joined the queue again, further back.
 pub(super) fn places(facts: &[Fact<'_>], slack: Duration) -> Vec<CertainPlace> {
     let mut all: Vec<CertainPlace> = Vec::new();
     for fact in facts {
@@ -61,8 +61,8 @@ fn proven_place(facts: &[Fact<'_>], fact: &Fact<'_>) -> Option<(OwnerToken, u32,
     }
 }
 
-/// Whether the call may have removed the owner from the queue: a release, a successor, a grant, or an acquire that does
-/// not queue.
+/// Whether the call may have removed the owner from the queue: a release, a successor, a grant, or an acquire
+/// that does not queue.
 fn may_remove(fact: &Fact<'_>, owner: OwnerToken) -> bool {
     match fact.kind {
         FactKind::Release(request, _) => request.owner == owner,

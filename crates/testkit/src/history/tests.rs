@@ -1,4 +1,5 @@
-//! Histories written by hand: the checker must find the rule that each bad history breaks, and accept the similar good one.
+//! Histories written by hand: the checker must find the rule that each bad history breaks, and accept the
+//! similar good one.
 
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 

@@ -1,7 +1,8 @@
 //! A TCP proxy in the process of the test, between a client and a real server, which injects network faults.
 //!
-//! The proxy does not interpret the bytes that it forwards. A partition holds bytes back and delivers them when it heals,
-//! as TCP does. Bytes can be lost only together with their connection. Random delays are drawn from a seed.
+//! The proxy does not interpret the bytes that it forwards. A partition holds bytes back and delivers them
+//! when it heals, as TCP does. Bytes can be lost only together with their connection. Random delays are drawn
+//! from a seed.
 //!
 //! 1. `accept` takes a connection of the client and connects to the server (`forward.rs`).
 //! 2. A `DirectionForwarder` for each direction reads chunks of bytes.
@@ -125,25 +126,28 @@ impl Proxy {
         self.state.held.send_replace([false; 2]);
     }
 
-    /// Lets this many more bytes pass in this direction, and then cuts the connection that carried the last of them.
+    /// Lets this many more bytes pass in this direction, and then cuts the connection that carried the last
+    /// of them.
     pub fn cut_after(&self, direction: Direction, bytes: usize) {
         self.state.faults().cut_after[direction as usize] = Some(bytes);
     }
 
-    /// Loses the next `count` replies, each together with its connection. The server has executed those requests.
+    /// Loses the next `count` replies, each together with its connection. The server has executed those
+    /// requests.
     pub fn lose_replies(&self, count: u32) {
         self.state.faults().lose_replies = count;
     }
 
-    /// Sends each of the next `count` requests to the server twice, the first time over a connection of its own.
+    /// Sends each of the next `count` requests to the server twice, the first time over a connection of its
+    /// own.
     pub fn send_twice(&self, count: u32) {
         self.state.faults().send_twice = count;
     }
 
     /// Delivers the next `count` replies to the wrong request.
     ///
-    /// A reply is the bytes of one `read` from the server. For [`Misdelivery::Swap`], `count` counts pairs. A reply for
-    /// which no partner comes within a second is delivered unchanged and does not count.
+    /// A reply is the bytes of one `read` from the server. For [`Misdelivery::Swap`], `count` counts pairs. A
+    /// reply for which no partner comes within a second is delivered unchanged and does not count.
     pub fn misdeliver(&self, how: Misdelivery, count: u32) {
         self.state.faults().misdeliver[how as usize] = count;
     }

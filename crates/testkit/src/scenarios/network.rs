@@ -17,7 +17,8 @@ use crate::{
 /// How long a request is observed that the proxy holds back, if the backend has no shorter timeout.
 const HELD_BACK_FOR: Duration = Duration::from_secs(2);
 
-/// A backend on a real server, opened through a proxy and directly. All scenarios use the resource `report/42`.
+/// A backend on a real server, opened through a proxy and directly. All scenarios use the resource
+/// `report/42`.
 #[derive(Debug)]
 pub struct NetworkScenario {
     /// The proxy in front of the server.
@@ -29,8 +30,8 @@ pub struct NetworkScenario {
 }
 
 impl NetworkScenario {
-    /// During a partition the holder loses its lease before another claim is granted. When the network heals, the lost
-    /// lease stays lost. Returns the lost lease and that of the next holder.
+    /// During a partition the holder loses its lease before another claim is granted. When the network heals,
+    /// the lost lease stays lost. Returns the lost lease and that of the next holder.
     ///
     /// # Panics
     /// If it is otherwise.
@@ -52,8 +53,8 @@ impl NetworkScenario {
         (lost, next)
     }
 
-    /// An acquire whose reply is lost has an unknown effect. A repeated acquire returns the same grant. `lose_reply`
-    /// makes the proxy lose the reply; by default that is `|proxy| proxy.lose_replies(1)`.
+    /// An acquire whose reply is lost has an unknown effect. A repeated acquire returns the same grant.
+    /// `lose_reply` makes the proxy lose the reply; by default that is `|proxy| proxy.lose_replies(1)`.
     ///
     /// # Panics
     /// If it is otherwise.
@@ -76,8 +77,8 @@ impl NetworkScenario {
         grant
     }
 
-    /// A tombstone stops an acquire that is executed after its owner has given up. `executed` returns how many requests
-    /// the server has executed.
+    /// A tombstone stops an acquire that is executed after its owner has given up. `executed` returns how
+    /// many requests the server has executed.
     ///
     /// # Panics
     /// If it is otherwise.
@@ -103,8 +104,8 @@ impl NetworkScenario {
         granted(&*self.direct, &claim(&report(), LONG_TTL)).await;
     }
 
-    /// A connection that is cut after any number of bytes never makes a wrong reply. Afterwards it is safe to acquire
-    /// again and to release.
+    /// A connection that is cut after any number of bytes never makes a wrong reply. Afterwards it is safe to
+    /// acquire again and to release.
     ///
     /// # Panics
     /// If it is otherwise.

@@ -8,7 +8,8 @@ use crate::ClientProcess;
 
 /// How long a waiting process is observed to show that it is not granted.
 const OBSERVED_FOR: Duration = Duration::from_millis(100);
-/// The ttl of the process that replaces a stopped holder: longer, so that it keeps its lease on a loaded machine.
+/// The ttl of the process that replaces a stopped holder: longer, so that it keeps its lease on a loaded
+/// machine.
 const NEXT_TTL: Duration = Duration::from_secs(10);
 
 /// Client processes that want the same lease.
@@ -54,8 +55,8 @@ impl ProcessScenario<'_> {
         assert!(second.granted() > token, "the second token is higher");
     }
 
-    /// A holder that is stopped until its lease has expired is replaced. When it continues, it learns that the lease has
-    /// ended, and no check says that it still holds.
+    /// A holder that is stopped until its lease has expired is replaced. When it continues, it learns that
+    /// the lease has ended, and no check says that it still holds.
     ///
     /// # Panics
     /// If it is otherwise.
@@ -75,7 +76,8 @@ impl ProcessScenario<'_> {
         ReplacedHolder { stopped, next, next_token }
     }
 
-    /// A holder that is stopped for less than its ttl keeps the lease and its token. `while_held` checks the store.
+    /// A holder that is stopped for less than its ttl keeps the lease and its token. `while_held` checks the
+    /// store.
     ///
     /// # Panics
     /// If it is otherwise.

@@ -46,8 +46,8 @@ impl RedisCluster {
         RedisCluster::form(PRIMARIES, &RedisServer::with)
     }
 
-    /// Starts a cluster with additional options, whose nodes use TLS among themselves. To a client that connected with TLS
-    /// they report their TLS ports.
+    /// Starts a cluster with additional options, whose nodes use TLS among themselves. To a client that
+    /// connected with TLS they report their TLS ports.
     ///
     /// # Panics
     /// As [`start`](RedisCluster::start).
@@ -79,7 +79,8 @@ impl RedisCluster {
 
     fn introduce(&self, buses: &[String]) {
         for (number, node) in self.nodes.iter().enumerate() {
-            // Different epochs, as `redis-cli --cluster create` sets them: otherwise the nodes must resolve conflicts.
+            // Different epochs, as `redis-cli --cluster create` sets them: otherwise the nodes must resolve
+            // conflicts.
             node.command(&["CLUSTER", "SET-CONFIG-EPOCH", &(number + 1).to_string()]);
             if number < PRIMARIES {
                 let slots = RedisCluster::slots_at_the_start(number);
@@ -87,7 +88,8 @@ impl RedisCluster {
                 node.command(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
             }
         }
-        // A node gives up a handshake that takes longer than its timeout, so nodes that are still unknown meet again.
+        // A node gives up a handshake that takes longer than its timeout, so nodes that are still unknown
+        // meet again.
         eventually("the nodes do not meet", || {
             let known = send_command(self.nodes[0].port(), &["CLUSTER", "NODES"])?;
             let ours = self.nodes.iter().zip(&self.ids).zip(buses);
@@ -196,7 +198,8 @@ impl RedisCluster {
         (self.owner(slot) + 1) % PRIMARIES
     }
 
-    /// Begins to move slots. Until [`end_move`](RedisCluster::end_move), a key is on one node or on the other.
+    /// Begins to move slots. Until [`end_move`](RedisCluster::end_move), a key is on one node or on the
+    /// other.
     ///
     /// # Panics
     /// If a node refuses.
@@ -255,7 +258,8 @@ impl RedisCluster {
         assert!(replies.iter().all(|reply| reply == "OK"), "{replies:?}");
     }
 
-    /// Freezes the replica of primary `primary` and breaks their connection, so that the replica misses all later writes.
+    /// Freezes the replica of primary `primary` and breaks their connection, so that the replica misses all
+    /// later writes.
     ///
     /// # Panics
     /// If either does not run.
@@ -267,7 +271,8 @@ impl RedisCluster {
         replica
     }
 
-    /// Waits until a node other than `from` has the slot and all running nodes know it. Returns the number of that node.
+    /// Waits until a node other than `from` has the slot and all running nodes know it. Returns the number of
+    /// that node.
     ///
     /// # Panics
     /// If that does not happen.
@@ -285,7 +290,8 @@ fn command(words: &[&str]) -> Vec<String> {
     words.iter().map(|&word| word.to_owned()).collect()
 }
 
-/// The slots of each node in a reply to `CLUSTER NODES`, sorted, so that the replies of two nodes can be compared.
+/// The slots of each node in a reply to `CLUSTER NODES`, sorted, so that the replies of two nodes can be
+/// compared.
 fn slots_in(text: &str) -> String {
     let line = |line: &str| {
         let mut words = line.split(' ');

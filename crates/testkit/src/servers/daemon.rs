@@ -19,8 +19,9 @@ pub(super) const SERVER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How many lines of a log a failure shows.
 const LOG_LINES: usize = 30;
 
-/// The supervisor: a shell that starts the program and prints its process id. When the pipe to its standard input
-/// closes, because the test ended or was killed, it kills the program. The output of the program goes to the log.
+/// The supervisor: a shell that starts the program and prints its process id. When the pipe to its standard
+/// input closes, because the test ended or was killed, it kills the program. The output of the program goes
+/// to the log.
 const SUPERVISOR: &str = r#""$@" >&2 & echo $!; read -r _; kill -9 $! 2>/dev/null; wait; "#;
 /// The same for a program that must clean up after itself: SIGQUIT first, and SIGKILL five seconds later.
 const GENTLE_SUPERVISOR: &str = r#""$@" >&2 & p=$!; echo $p; read -r _; kill -CONT $p 2>/dev/null; kill -QUIT $p 2>/dev/null
@@ -28,7 +29,8 @@ const GENTLE_SUPERVISOR: &str = r#""$@" >&2 & p=$!; echo $p; read -r _; kill -CO
 /// At the end of a supervisor: removes the folder that `$0` names.
 const REMOVE_FOLDER: &str = r#"rm -rf -- "$0""#;
 
-/// A server process. It ends when this handle is dropped, and also when the process of the test ends in any way.
+/// A server process. It ends when this handle is dropped, and also when the process of the test ends in any
+/// way.
 #[derive(Debug)]
 pub struct Daemon {
     supervisor: Child,
@@ -37,8 +39,8 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts a program. Its output goes to the file `log`. If `folder` is given, it is removed when the program has
-    /// ended.
+    /// Starts a program. Its output goes to the file `log`. If `folder` is given, it is removed when the
+    /// program has ended.
     ///
     /// # Panics
     /// If the supervisor cannot be started.
@@ -46,8 +48,8 @@ impl Daemon {
         Daemon::supervised_by(SUPERVISOR, program, args, log, folder)
     }
 
-    /// As [`start`](Daemon::start), for a program that leaves something behind when it is killed: at the end it gets
-    /// SIGQUIT, and SIGKILL only if it does not end.
+    /// As [`start`](Daemon::start), for a program that leaves something behind when it is killed: at the end
+    /// it gets SIGQUIT, and SIGKILL only if it does not end.
     ///
     /// # Panics
     /// If the supervisor cannot be started.
@@ -91,8 +93,8 @@ impl Daemon {
     /// Tries until the server answers.
     ///
     /// # Panics
-    /// At once if the process has exited (the port is taken, the program is not installed), with the end of its log; or
-    /// when it does not answer in time.
+    /// At once if the process has exited (the port is taken, the program is not installed), with the end of
+    /// its log; or when it does not answer in time.
     pub(super) fn await_answer<T>(&self, server: &str, mut attempt: impl FnMut() -> io::Result<T>) -> T {
         let until = Instant::now() + SERVER_TIMEOUT;
         loop {
@@ -124,7 +126,8 @@ impl Daemon {
         lines[lines.len().saturating_sub(LOG_LINES)..].join("\n")
     }
 
-    /// Kills the server at once, as a power cut would, and waits until it is gone: then its port is free again.
+    /// Kills the server at once, as a power cut would, and waits until it is gone: then its port is free
+    /// again.
     pub fn kill(&self) {
         let _ = kill_process(self.pid, Signal::KILL);
         let until = Instant::now() + SERVER_TIMEOUT;
@@ -133,7 +136,8 @@ impl Daemon {
         }
     }
 
-    /// Stops the server (SIGSTOP): it is alive and does not answer. Returns when the last of its threads has stopped.
+    /// Stops the server (SIGSTOP): it is alive and does not answer. Returns when the last of its threads has
+    /// stopped.
     ///
     /// # Panics
     /// If it does not run.

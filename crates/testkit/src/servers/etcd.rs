@@ -72,7 +72,8 @@ impl EtcdCluster {
     }
 
     fn launch(members: usize, options: &[&str], scheme: &'static str, login: Vec<String>) -> EtcdCluster {
-        // All ports are known before the first member starts, because each member needs the list of all peers.
+        // All ports are known before the first member starts, because each member needs the list of all
+        // peers.
         let mut all: Vec<Member> = (1..=members)
             .map(|number| Member {
                 name: format!("e{number}"),

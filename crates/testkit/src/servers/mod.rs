@@ -1,7 +1,7 @@
 //! Real servers that the tests start themselves: on free ports of 127.0.0.1, each in a folder of its own.
 //!
-//! A server that is not installed fails the test; the test is never skipped. The servers end with the process of the
-//! test, also if that is killed.
+//! A server that is not installed fails the test; the test is never skipped. The servers end with the process
+//! of the test, also if that is killed.
 
 mod clock;
 mod cluster;
@@ -23,7 +23,8 @@ pub use pools::{PgBouncer, Pgpool};
 pub use postgres::PostgresServer;
 pub use redis::{RedisServer, TlsFiles};
 pub use replication::{Replication, ReplicationSecurity, Sentinel};
-// The former name of `ReplicationSecurity`: remove it with the last use (crates/backends/redis/tests/sentinel_tls.rs).
+// The former name of `ReplicationSecurity`: remove it with the last use
+// (crates/backends/redis/tests/sentinel_tls.rs).
 #[doc(hidden)]
 pub use replication::ReplicationSecurity as Guard;
 pub use zookeeper::{Ensemble, ZooKeeperServer};

@@ -20,8 +20,8 @@ impl RedisNodes {
         RedisNodes { servers: (0..size).map(|_| RedisServer::with(options)).collect() }
     }
 
-    /// Starts `size` servers that may vote at once, as if they had run for longer than `gate` and had voted before. A
-    /// test need not wait until the gate has passed.
+    /// Starts `size` servers that may vote at once, as if they had run for longer than `gate` and had voted
+    /// before. A test need not wait until the gate has passed.
     ///
     /// # Panics
     /// As [`start`](RedisNodes::start).

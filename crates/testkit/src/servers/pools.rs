@@ -15,8 +15,8 @@ pub struct PgBouncer {
 }
 
 impl PgBouncer {
-    /// Starts a pool in transaction mode with this many connections to the server. After each transaction, the
-    /// connection to the server goes back to the pool, and another client may get it.
+    /// Starts a pool in transaction mode with this many connections to the server. After each transaction,
+    /// the connection to the server goes back to the pool, and another client may get it.
     ///
     /// # Panics
     /// If the package `pgbouncer` is not installed, or it does not serve.
@@ -39,7 +39,8 @@ impl PgBouncer {
     pub fn with(server: &PostgresServer, settings: &[&str]) -> PgBouncer {
         let (port, folder) = (free_port(), fresh_folder("pgbouncer"));
         let path = folder.join("pgbouncer.ini");
-        // No Unix socket: its default folder may not be writable. `auth_type = any`: the server trusts this host anyway.
+        // No Unix socket: its default folder may not be writable. `auth_type = any`: the server trusts this
+        // host anyway.
         let lines = format!(
             "[databases]\n* = host=127.0.0.1 port={} user=postgres\n[pgbouncer]\nlisten_addr = 127.0.0.1\n\
              listen_port = {port}\nunix_socket_dir =\nauth_type = any\n{}\n",
@@ -68,8 +69,8 @@ impl PgBouncer {
 
 /// Pgpool-II in front of a PostgreSQL server.
 ///
-/// A client keeps its connection to the server until it disconnects. Then the next client gets that connection, and with
-/// it the same cancel key of the server.
+/// A client keeps its connection to the server until it disconnects. Then the next client gets that
+/// connection, and with it the same cancel key of the server.
 #[derive(Debug)]
 pub struct Pgpool {
     port: u16,

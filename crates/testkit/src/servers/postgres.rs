@@ -34,7 +34,8 @@ pub struct PostgresServer {
 }
 
 impl PostgresServer {
-    /// Starts a server with `fsync=off`: fast, and its data survives a kill, but would not survive a power cut.
+    /// Starts a server with `fsync=off`: fast, and its data survives a kill, but would not survive a power
+    /// cut.
     ///
     /// # Panics
     /// If the package `postgresql` is not installed, or the server does not answer.
@@ -74,7 +75,8 @@ impl PostgresServer {
         }
     }
 
-    /// Starts a standby that streams from this server. If it is synchronous, every commit on this server waits for it.
+    /// Starts a standby that streams from this server. If it is synchronous, every commit on this server
+    /// waits for it.
     ///
     /// # Panics
     /// If the standby does not follow.
@@ -89,7 +91,8 @@ impl PostgresServer {
             self.sql("ALTER SYSTEM SET synchronous_standby_names = '*'");
             self.sql("SELECT pg_reload_conf()");
         }
-        // Of several synchronous standbys, commits wait for one ('sync'), and the others replace it if it fails.
+        // Of several synchronous standbys, commits wait for one ('sync'), and the others replace it if it
+        // fails.
         let others = if synchronous { "'sync', 'potential', 'quorum'" } else { "'async'" };
         let lagging = format!(
             "SELECT pid, state, sync_state FROM pg_stat_replication \
@@ -186,7 +189,8 @@ impl PostgresServer {
         self.sql("SELECT pg_reload_conf()");
     }
 
-    /// Creates a private key and a self-signed certificate for `localhost` in the server's folder. Returns their paths.
+    /// Creates a private key and a self-signed certificate for `localhost` in the server's folder. Returns
+    /// their paths.
     ///
     /// # Panics
     /// If the package `openssl` is not installed.
@@ -210,7 +214,8 @@ impl PostgresServer {
         (key, certificate)
     }
 
-    /// Turns TLS on, with a certificate for `localhost`. Returns the path of the certificate that clients must trust.
+    /// Turns TLS on, with a certificate for `localhost`. Returns the path of the certificate that clients
+    /// must trust.
     ///
     /// # Panics
     /// If the configuration cannot be changed.
@@ -231,7 +236,8 @@ impl PostgresServer {
         certificate
     }
 
-    /// Kills the server and all its processes at once. It stays down until [`run_again`](PostgresServer::run_again).
+    /// Kills the server and all its processes at once. It stays down until
+    /// [`run_again`](PostgresServer::run_again).
     pub fn kill(&self) {
         let all = self.processes();
         // Stopped first: otherwise the other processes would notice the first death and shut down cleanly.
@@ -312,7 +318,8 @@ impl Drop for PostgresServer {
     }
 }
 
-/// The path of a program of the newest PostgreSQL that Debian has installed, or its bare name for a search in `PATH`.
+/// The path of a program of the newest PostgreSQL that Debian has installed, or its bare name for a search in
+/// `PATH`.
 pub(super) fn binary(name: &str) -> PathBuf {
     let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let number = |path: &Path| path.file_name()?.to_str()?.parse::<u32>().ok();

@@ -54,7 +54,8 @@ impl RedisServer {
         RedisServer::new(options, environment, None)
     }
 
-    /// Starts a server that accepts TLS on a second port. The commands of the test itself use the port without TLS.
+    /// Starts a server that accepts TLS on a second port. The commands of the test itself use the port
+    /// without TLS.
     ///
     /// # Panics
     /// As [`start`](RedisServer::start).
@@ -92,7 +93,8 @@ impl RedisServer {
     fn run(&self) {
         let mut args: Vec<String> = vec!["--port".into(), self.port.to_string()];
         let folder = self.folder.to_string_lossy().into_owned();
-        // `--save ""`: no snapshots. `--repl-diskless-sync-delay 0`: a replica syncs at once instead of after 5 s.
+        // `--save ""`: no snapshots. `--repl-diskless-sync-delay 0`: a replica syncs at once instead of after
+        // 5 s.
         let fixed = [
             "--bind",
             "127.0.0.1",
@@ -153,8 +155,8 @@ impl RedisServer {
         &self.folder
     }
 
-    /// Executes a command. Returns the reply as one line, the items of a list separated by spaces. With `--requirepass`
-    /// among the options, the command is executed as the user `default`.
+    /// Executes a command. Returns the reply as one line, the items of a list separated by spaces. With
+    /// `--requirepass` among the options, the command is executed as the user `default`.
     ///
     /// # Panics
     /// If the server does not reply.
@@ -166,8 +168,8 @@ impl RedisServer {
         send_command_as(self.port, self.password.as_deref(), words)
     }
 
-    /// Whether the server reports the role of a primary. False if it does not reply: a Sentinel that promotes a server
-    /// closes all its connections.
+    /// Whether the server reports the role of a primary. False if it does not reply: a Sentinel that promotes
+    /// a server closes all its connections.
     pub fn is_primary(&self) -> bool {
         self.try_command(&["ROLE"]).is_ok_and(|role| role.starts_with("master"))
     }
@@ -184,7 +186,8 @@ impl RedisServer {
         }
     }
 
-    /// Starts the server again on the same port, with the data on its disk. Without `--appendonly yes` there is none.
+    /// Starts the server again on the same port, with the data on its disk. Without `--appendonly yes` there
+    /// is none.
     ///
     /// # Panics
     /// If it does not answer.

@@ -18,8 +18,8 @@ pub struct Replication {
 
 /// TLS and passwords of a [`Replication`].
 ///
-/// All connections between servers and Sentinels use TLS. The user `default` needs a password, which differs between
-/// servers and Sentinels. The test creates the users for its clients itself.
+/// All connections between servers and Sentinels use TLS. The user `default` needs a password, which differs
+/// between servers and Sentinels. The test creates the users for its clients itself.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplicationSecurity<'a> {
     /// The TLS files of the servers.
@@ -71,7 +71,8 @@ impl Replication {
         Replication::start_servers(replicas, None)
     }
 
-    /// Starts a primary with this many replicas and three Sentinels, which consider the primary dead after a second.
+    /// Starts a primary with this many replicas and three Sentinels, which consider the primary dead after a
+    /// second.
     ///
     /// # Panics
     /// If they do not answer.
@@ -153,7 +154,8 @@ impl Replication {
         })
     }
 
-    /// Waits until the Sentinels have made a server other than that on port `from` the primary, and the server knows.
+    /// Waits until the Sentinels have made a server other than that on port `from` the primary, and the
+    /// server knows.
     ///
     /// # Panics
     /// If that does not happen.

@@ -47,8 +47,8 @@ impl ZooKeeperServer {
         let data = folder.join("data");
         fs::create_dir_all(&data).expect("a folder can be made");
         fs::write(data.join("myid"), number.to_string()).expect("a file can be written");
-        // Without the admin server, whose port 8080 may be taken; with every four-letter command; without a limit of
-        // connections from one address, because all clients of a test have the same.
+        // Without the admin server, whose port 8080 may be taken; with every four-letter command; without a
+        // limit of connections from one address, because all clients of a test have the same.
         let config = format!(
             "tickTime={TICK_MS}\ninitLimit=100\nsyncLimit=25\ndataDir={}\nclientPort={port}\n\
              clientPortAddress=127.0.0.1\nadmin.enableServer=false\n4lw.commands.whitelist=*\nmaxClientCnxns=0\n\
@@ -68,7 +68,8 @@ impl ZooKeeperServer {
             "-XX:TieredStopAtLevel=1",
             "-Xshare:auto",
             "-Djava.net.preferIPv4Stack=true",
-            // Writes do not wait for the disk. They survive a kill of the server, because the kernel has them.
+            // Writes do not wait for the disk. They survive a kill of the server, because the kernel has
+            // them.
             "-Dzookeeper.forceSync=no",
             "-cp",
             CLASSPATH,

@@ -1,5 +1,6 @@
-//! Acquire and release on a cluster of three primaries, beside the same scripts called bare in two ways: through the
-//! driver's own cluster client, and through a connection to the node that is known to have the slot.
+//! Acquire and release on a cluster of three primaries, beside the same scripts called bare in two ways:
+//! through the driver's own cluster client, and through a connection to the node that is known to have the
+//! slot.
 
 use leasehold_bench::{Rate, Table, lease_pairs, median, median_ratio, rate};
 use leasehold_testkit::servers::RedisCluster;

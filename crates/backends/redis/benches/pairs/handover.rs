@@ -124,7 +124,8 @@ fn processes(server: &RedisServer, count: usize, waiters: usize) -> f64 {
     rate
 }
 
-/// The main of one process: connects, prints `ready`, waits until its input ends, contends, and prints its rate.
+/// The main of one process: connects, prints `ready`, waits until its input ends, contends, and prints its
+/// rate.
 pub(crate) fn worker(args: &[String]) -> ExitCode {
     let [url, id, waiters] = args else { return ExitCode::FAILURE };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -1,4 +1,5 @@
-//! Acquire on a quorum of five nodes, beside the same script sent to the same nodes without the backend and the engine.
+//! Acquire on a quorum of five nodes, beside the same script sent to the same nodes without the backend and
+//! the engine.
 
 use std::{
     future::{Future, poll_fn},

@@ -104,8 +104,8 @@ impl CaseRun<'_> {
         Ok(Some(()))
     }
 
-    /// Acquires again for every claim that a self-granting store has granted by now. The model grants a queued claim only
-    /// when it acquires.
+    /// Acquires again for every claim that a self-granting store has granted by now. The model grants a
+    /// queued claim only when it acquires.
     pub(super) async fn acquire_granted_waiters(&mut self) -> StepOutcome {
         if !self.has.self_granting {
             return Ok(Some(()));

@@ -32,7 +32,8 @@ impl CaseRun<'_> {
                 };
                 all.extend(snapshots);
                 after = next;
-                // A case has two resources, so more than two snapshots are an error that need not be read to its end.
+                // A case has two resources, so more than two snapshots are an error that need not be read to
+                // its end.
                 if after.is_none() || all.len() > 2 {
                     return Ok(Some(all));
                 }

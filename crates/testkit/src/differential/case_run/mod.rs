@@ -1,11 +1,13 @@
 //! Runs one random case on the backend and on the model.
 //!
 //! For each step:
-//! 1. With a real clock, wait until nothing is about to expire, because the two sides could disagree on the moment.
+//! 1. With a real clock, wait until nothing is about to expire, because the two sides could disagree on the
+//!    moment.
 //! 2. Make the call on the backend.
 //! 3. Give up the case without a result if something may have expired during the call.
 //! 4. Make the same call on the model, at the time at which the backend replied, and compare the replies.
-//! 5. If the store grants by itself, acquire on behalf of every claim that it has granted, so that the model grants it, too.
+//! 5. If the store grants by itself, acquire on behalf of every claim that it has granted, so that the model
+//!    grants it, too.
 
 mod acquire;
 mod changes;
@@ -54,7 +56,8 @@ struct CaseRun<'a> {
     slowest_call: Duration,
     /// The calls so far, for a report.
     trace: Vec<String>,
-    /// For each queued claim, by the index of its resource and its owner, the acquire with which it joined the queue.
+    /// For each queued claim, by the index of its resource and its owner, the acquire with which it joined
+    /// the queue.
     queued: BTreeMap<(usize, OwnerToken), AcquireStep>,
 }
 
@@ -107,7 +110,8 @@ impl<'a> CaseRun<'a> {
         }
     }
 
-    /// Makes a call away from every time at which something expires. The times are `None` if that did not succeed.
+    /// Makes a call away from every time at which something expires. The times are `None` if that did not
+    /// succeed.
     async fn call<T>(&mut self, call: impl Future<Output = T>) -> (T, Option<CallTimes>) {
         let exact = self.target.is_exact();
         if !exact {
