@@ -6,7 +6,7 @@ mod support;
 use std::{fs, path::Path, process::Command, time::Duration};
 
 use leasehold::{Client, Clock as _, SystemClock};
-use leasehold_patterns::schedule::{Cron, Instant, Outcome, Schedule};
+use leasehold_patterns::schedule::{Cron, Schedule, TickOutcome, TickTime};
 use rustix::process::Signal;
 use serde_json::Value;
 use support::{Running, Start as _, TestDir, eventually, exit_and_errors, text};
@@ -19,9 +19,9 @@ fn record_tick(dir: &TestDir, job: &str, minutes: u64) {
     dir.with_client(async |client: Client| {
         let now = SystemClock.wall().as_micros() - minutes * 60_000_000;
         let schedule = Schedule::parse(EVERY_MINUTE).unwrap();
-        let tick = schedule.last_until(Instant::of(leasehold::WallTime::from_micros(now))).unwrap();
+        let tick = schedule.last_until(TickTime::of(leasehold::WallTime::from_micros(now))).unwrap();
         let claimed = Cron::new(&client, job, schedule).claim(tick).await.unwrap();
-        claimed.expect("no other process claims it").finish(Outcome::Succeeded).await;
+        claimed.expect("no other process claims it").finish(TickOutcome::Succeeded).await;
         client.shutdown().await;
     });
 }
@@ -144,7 +144,7 @@ fn missed_ticks_are_run_and_at_least_keeps_runs_apart() {
         command.args(["cron", "--missed", "3"]).args(options).args([EVERY_MINUTE, job, "--", "sh", "-c"]);
         let machine = command.arg(format!("echo $LEASEHOLD_TICK >> {job}")).start();
         let newest = |job: &str| listed(&dir, &[job]).1[0].clone();
-        let now = || Instant::of(SystemClock.wall()).to_string();
+        let now = || TickTime::of(SystemClock.wall()).to_string();
         eventually("all that were missed are over", || {
             let seen = newest(job);
             seen["ended"].is_string() && seen["tick"].as_str().unwrap()[..16] == now()[..16]

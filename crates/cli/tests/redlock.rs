@@ -52,7 +52,7 @@ fn a_schedule_is_refused_at_the_start_and_not_at_its_first_tick() {
     let output = store.output(&["cron", "@yearly", "audit", "--", "true"]);
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(78), "{said}");
-    assert!(said.contains("cannot remember that a tick ran"), "{said}");
+    assert!(said.contains("redlock cannot remember that a tick was run"), "{said}");
 }
 
 #[test]

@@ -117,6 +117,7 @@ mod tests {
     use tokio::sync::Notify;
 
     /// Starts ten callers that all wait for one attempt, ends that attempt with `result`, and counts the attempts.
+    #[expect(clippy::disallowed_methods, reason = "a test on its own runtime")]
     async fn ten_callers(result: Result<u32, &'static str>) -> (Vec<Result<u32, &'static str>>, u64) {
         let (once, store) = (Arc::new(ConnectOnce::default()), Arc::new(StdMutex::new(None)));
         let (started, finish) = (Arc::new(Notify::new()), Arc::new(Notify::new()));

@@ -104,37 +104,37 @@ fn killed() {
     let start = || ClientProcess::start_with(&program, &[&format!("{}?timeout=20s", pool.url())]);
     let (mut first, mut second, mut third) = (start(), start(), start());
     for name in ["a", "b"] {
-        third.tell(&format!("try {name}"));
-        third.hears(&format!("asked {name}"));
-        third.hears(&format!("{name} granted"));
+        third.send(&format!("try {name}"));
+        third.expect_line(&format!("asked {name}"));
+        third.expect_line(&format!("{name} granted"));
     }
     server.sql("DELETE FROM leasehold.seat; UPDATE leasehold.resource SET held = 0, seats = 0");
-    third.tell("try c");
-    third.hears("asked c");
-    let token = third.hears("c granted");
+    third.send("try c");
+    third.expect_line("asked c");
+    let token = third.expect_line("c granted");
 
     let (a, b) =
         runtime.block_on(async { (LockedRow::of(&server, "a").await, LockedRow::of(&server, "b").await) });
-    first.tell("try b");
-    first.hears("asked b");
+    first.send("try b");
+    first.expect_line("asked b");
     await_waiting_session(&server);
-    first.tell("try a");
-    first.hears("asked a");
+    first.send("try a");
+    first.expect_line("asked a");
     // Long enough to reach the pool, if it is sent before the first reply.
     std::thread::sleep(Duration::from_millis(300));
     runtime.block_on(b.unlock());
-    first.hears("b granted");
+    first.expect_line("b granted");
     await_waiting_session(&server);
     first.kill();
-    second.tell("try c");
-    second.hears("asked c");
+    second.send("try c");
+    second.expect_line("asked c");
     std::thread::sleep(Duration::from_millis(300));
     runtime.block_on(a.unlock());
 
-    let reply = second.hears("c ");
+    let reply = second.expect_line("c ");
     assert!(!reply.starts_with("granted"), "two clients hold c, whose token is {token}: {reply}");
-    third.tell("check c");
-    assert_eq!(third.hears("c "), "ok");
+    third.send("check c");
+    assert_eq!(third.expect_line("c "), "ok");
     let seats = "SELECT string_agg(token::text, ' ') FROM leasehold.seat JOIN leasehold.resource r ON r.id = resource \
                  WHERE key = 'report/c'";
     assert_eq!(server.sql(seats), token, "the database has one holder");

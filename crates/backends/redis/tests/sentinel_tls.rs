@@ -13,7 +13,7 @@ use authority::Authority;
 use common::{LONG, TIMEOUT, claim, client, eventually, granted, in_time, open, renew, report, token_of};
 use leasehold::{Backend, Client, Effect, Error, ErrorKind, RenewRequest, Renewal, System};
 use leasehold_redis::{Config, Redis};
-use leasehold_testkit::servers::{Guard, RedisServer, Replication, Sentinel, TlsFiles};
+use leasehold_testkit::servers::{RedisServer, Replication, ReplicationSecurity, Sentinel, TlsFiles};
 use tempfile::NamedTempFile;
 
 /// A primary, a replica and their Sentinels, with the documented users and their passwords in files.
@@ -25,7 +25,7 @@ struct SentinelSetup {
 }
 
 impl SentinelSetup {
-    fn start(authority: &Authority, guard: &Guard<'_>) -> SentinelSetup {
+    fn start(authority: &Authority, guard: &ReplicationSecurity<'_>) -> SentinelSetup {
         let servers = blocking(|| Replication::guarded(1, guard));
         acl::create_users_behind_sentinels(&servers);
         let (password, sentinel_password) = (file("PASSWORD"), file("PASSWORD"));
@@ -106,7 +106,7 @@ fn assert_no_client_without_tls(servers: &Replication) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_and_wake_ups_use_tls() {
     let authority = Authority::new();
-    let target = SentinelSetup::start(&authority, &Guard::new(&authority.good()));
+    let target = SentinelSetup::start(&authority, &ReplicationSecurity::new(&authority.good()));
     let (first, second) = (client(&target.url()).await, client(&target.url()).await);
     let held = first.lease("report", "42").ttl(LONG).acquire().await.unwrap();
     let next = tokio::spawn(second.lease("report", "42").ttl(LONG).wait(TIMEOUT).acquire());
@@ -125,7 +125,7 @@ async fn requests_and_wake_ups_use_tls() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failover_is_followed_by_tls() {
     let authority = Authority::new();
-    let target = SentinelSetup::start(&authority, &Guard::new(&authority.good()));
+    let target = SentinelSetup::start(&authority, &ReplicationSecurity::new(&authority.good()));
     let client = client(&target.url()).await;
     let before = client.lease("report", "42").ttl(LONG).acquire().await.unwrap();
     let old = target.servers.primary_port();
@@ -142,7 +142,7 @@ async fn a_failover_is_followed_by_tls() {
 async fn the_client_certificate_is_sent_to_sentinels_and_servers() {
     let authority = Authority::new();
     let files = authority.good();
-    let guard = Guard { lines: &["tls-auth-clients yes"], ..Guard::new(&files) };
+    let guard = ReplicationSecurity { lines: &["tls-auth-clients yes"], ..ReplicationSecurity::new(&files) };
     let target = SentinelSetup::start(&authority, &guard);
     check_names_sentinel(
         &refused(&target.url()).await,
@@ -167,7 +167,7 @@ async fn the_client_certificate_is_sent_to_sentinels_and_servers() {
 async fn an_untrusted_sentinel_is_refused_and_named() {
     let (authority, other) = (Authority::new(), Authority::new());
     let (files, elsewhere) = (authority.good(), authority.sign("elsewhere", "DNS:cache.internal", 2));
-    let guard = Guard { sentinels: &elsewhere, ..Guard::new(&files) };
+    let guard = ReplicationSecurity { sentinels: &elsewhere, ..ReplicationSecurity::new(&files) };
     let target = SentinelSetup::start(&authority, &guard);
     let error = refused(&target.url()).await;
     check_names_sentinel(&error, ErrorKind::Unavailable, "not for 127.0.0.1, only for cache.internal");
@@ -189,12 +189,12 @@ async fn an_untrusted_sentinel_is_refused_and_named() {
 async fn the_certificate_of_a_server_must_be_for_the_name_that_the_sentinels_use() {
     let authority = Authority::new();
     let (files, named) = (authority.good(), authority.sign("named", "DNS:localhost", 2));
-    let by_address = Guard { servers: &named, ..Guard::new(&files) };
+    let by_address = ReplicationSecurity { servers: &named, ..ReplicationSecurity::new(&files) };
     let target = SentinelSetup::start(&authority, &by_address);
     let error = refused(&target.url()).await;
     check_names_primary(&error, ErrorKind::Unavailable, "not for 127.0.0.1, only for localhost");
 
-    let by_name = Guard { host: "localhost", ..by_address };
+    let by_name = ReplicationSecurity { host: "localhost", ..by_address };
     let target = SentinelSetup::start(&authority, &by_name);
     let redis = open(&target.url()).await;
     let before = token_of(&redis, &report()).await;
@@ -209,7 +209,7 @@ async fn the_certificate_of_a_server_must_be_for_the_name_that_the_sentinels_use
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_error_says_which_server_refused_the_password() {
     let authority = Authority::new();
-    let target = SentinelSetup::start(&authority, &Guard::new(&authority.good()));
+    let target = SentinelSetup::start(&authority, &ReplicationSecurity::new(&authority.good()));
     let url = target.url();
     open(&url).await;
 
@@ -248,7 +248,7 @@ fn change_password(command: impl Fn(&[&str]) -> String, user: &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rotated_password_files_are_read_again() {
     let authority = Authority::new();
-    let target = SentinelSetup::start(&authority, &Guard::new(&authority.good()));
+    let target = SentinelSetup::start(&authority, &ReplicationSecurity::new(&authority.good()));
     let redis = Arc::new(open(&target.url()).await);
     let leases = Client::new(Arc::clone(&redis) as _);
     let lease = leases.lease("report", "43").ttl(LONG).acquire().await.unwrap();
@@ -290,7 +290,7 @@ async fn rotated_password_files_are_read_again() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failover_that_no_message_announced_is_noticed() {
     let authority = Authority::new();
-    let target = SentinelSetup::start(&authority, &Guard::new(&authority.good()));
+    let target = SentinelSetup::start(&authority, &ReplicationSecurity::new(&authority.good()));
     let redis = open(&target.url()).await;
     let (ann, bob) = (client(&target.url()).await, client(&target.url()).await);
     let held = ann.lease("report", "42").ttl(LONG).acquire().await.unwrap();

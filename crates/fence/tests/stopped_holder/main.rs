@@ -70,26 +70,26 @@ fn stopped_holder_writes(servers: &Servers, backend: &LeaseBackend, downstream: 
 
     let mut a = start("A");
     let token_a = a.granted();
-    a.tell("write");
-    a.hears("written");
+    a.send("write");
+    a.expect_line("written");
     a.signal("STOP");
 
     let mut b = start("B");
     let token_b = b.granted();
     assert!(token_b > token_a, "tokens grow: {token_a}, {token_b}");
-    b.tell("write");
-    b.hears("written");
+    b.send("write");
+    b.expect_line("written");
 
     a.signal("CONT");
-    a.tell("write");
+    a.send("write");
     if downstream.fenced {
-        assert_eq!(a.hears("refused"), format!("{token_a} {token_b}"), "both numbers");
+        assert_eq!(a.expect_line("refused"), format!("{token_a} {token_b}"), "both numbers");
         assert_eq!((downstream.read)(servers, target), "B", "the data is B's");
-        b.tell("write");
-        b.hears("written");
+        b.send("write");
+        b.expect_line("written");
     } else {
         // Without a fence, the stale write takes effect. This is what fences prevent.
-        a.hears("written");
+        a.expect_line("written");
         assert_eq!((downstream.read)(servers, target), "A", "the stale write was not refused");
     }
     let _: (ClientProcess, ClientProcess) = (a, b);

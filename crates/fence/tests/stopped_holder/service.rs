@@ -25,7 +25,7 @@ pub(crate) fn killed_service_keeps_its_marks() {
     let marks = folder.path().join("marks.db").display().to_string();
     let start = || {
         let service = ClientProcess::start_with(&env::current_exe().unwrap(), &[MODE, &marks]);
-        let address = format!("http://{}", service.hears("serving"));
+        let address = format!("http://{}", service.expect_line("serving"));
         (service, address)
     };
     let pass = |number| Pass::new(Resource::new("report", "42").unwrap(), FencingToken::new(number).unwrap());

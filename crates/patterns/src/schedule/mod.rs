@@ -54,9 +54,3 @@ pub use self::{
     tick_time::TickTime,
     ticks::Ticks,
 };
-
-// Former names, which the command `leasehold cron` still uses.
-#[doc(hidden)]
-pub use self::{
-    record::TickOutcome as Outcome, report::CronReport as Report, tick_time::TickTime as Instant,
-};

@@ -130,23 +130,6 @@ impl ClientProcess {
     }
 }
 
-/// Former names. Remove them with their last uses: crates/fence/tests/story and
-/// crates/backends/postgres/tests/killed_behind_a_pool.rs.
-#[doc(hidden)]
-impl ClientProcess {
-    pub fn hears(&self, beginning: &str) -> String {
-        self.expect_line(beginning)
-    }
-
-    pub fn says_within(&self, at_most: Duration) -> Option<String> {
-        self.line_within(at_most)
-    }
-
-    pub fn tell(&mut self, command: &str) {
-        self.send(command);
-    }
-}
-
 impl Drop for ClientProcess {
     fn drop(&mut self) {
         // Errors are ignored: the process may have ended already.

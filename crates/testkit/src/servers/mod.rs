@@ -23,8 +23,4 @@ pub use pools::{PgBouncer, Pgpool};
 pub use postgres::PostgresServer;
 pub use redis::{RedisServer, TlsFiles};
 pub use replication::{Replication, ReplicationSecurity, Sentinel};
-// The former name of `ReplicationSecurity`: remove it with the last use
-// (crates/backends/redis/tests/sentinel_tls.rs).
-#[doc(hidden)]
-pub use replication::ReplicationSecurity as Guard;
 pub use zookeeper::{Ensemble, ZooKeeperServer};

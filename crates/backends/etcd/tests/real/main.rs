@@ -8,7 +8,7 @@ mod common;
 mod etcdctl;
 mod failover;
 mod faults;
+mod guarantees_page;
 mod leases;
 mod members;
 mod misdelivery;
-mod guarantees_page;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use leasehold::{Client, WallTime};
-use leasehold_patterns::schedule::{Instant, Outcome, Report, reports};
+use leasehold_patterns::schedule::{CronReport, TickOutcome, TickTime, reports};
 use serde::Serialize;
 
 use crate::{
@@ -51,9 +51,9 @@ struct JobView<'a> {
 }
 
 impl<'a> JobView<'a> {
-    fn of(report: &'a Report) -> JobView<'a> {
+    fn of(report: &'a CronReport) -> JobView<'a> {
         let record = &report.record;
-        let why = if let Outcome::Failed(why) = &record.outcome { Some(why.as_str()) } else { None };
+        let why = if let TickOutcome::Failed(why) = &record.outcome { Some(why.as_str()) } else { None };
         JobView {
             job: &report.job,
             schedule: &record.expression,
@@ -93,18 +93,19 @@ impl Ls {
         if found.is_empty() && unknown.is_empty() {
             output.note("there is no record of any job");
         }
-        let is_well = |report: &Report| {
-            report.late_by.is_none() && matches!(report.record.outcome, Outcome::Succeeded | Outcome::Running)
+        let is_well = |report: &CronReport| {
+            report.late_by.is_none()
+                && matches!(report.record.outcome, TickOutcome::Succeeded | TickOutcome::Running)
         };
         let all_well = unknown.is_empty() && !found.is_empty() && found.iter().all(is_well);
         Ok(if self.check && !all_well { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
 }
 
-fn table(reports: &[Report]) -> Table<8> {
+fn table(reports: &[CronReport]) -> Table<8> {
     let mut table =
         Table::new(["=JOB", "SCHEDULE", "LAST TICK", "OUTCOME", "TOOK", "HOST", "LAST SUCCESS", "NEXT"]);
-    let shown = |tick: Option<Instant>| tick.map_or("-".to_owned(), |tick| tick.to_string());
+    let shown = |tick: Option<TickTime>| tick.map_or("-".to_owned(), |tick| tick.to_string());
     for report in reports {
         let record = &report.record;
         let next = match report.late_by {
@@ -125,11 +126,11 @@ fn table(reports: &[Report]) -> Table<8> {
     table
 }
 
-fn outcome(outcome: &Outcome) -> Cell {
+fn outcome(outcome: &TickOutcome) -> Cell {
     match outcome {
-        Outcome::Succeeded => Cell::styled("succeeded", Style::Good),
-        Outcome::Failed(why) => Cell::styled(format!("failed: {why}"), Style::Bad),
-        Outcome::Lost | Outcome::Vanished => Cell::styled(outcome.as_str(), Style::Bad),
+        TickOutcome::Succeeded => Cell::styled("succeeded", Style::Good),
+        TickOutcome::Failed(why) => Cell::styled(format!("failed: {why}"), Style::Bad),
+        TickOutcome::Lost | TickOutcome::Vanished => Cell::styled(outcome.as_str(), Style::Bad),
         other => Cell::styled(other.as_str(), Style::Warn),
     }
 }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use leasehold::{Client, Clock as _, SystemClock};
-use leasehold_patterns::schedule::{Instant, Schedule};
+use leasehold_patterns::schedule::{Schedule, TickTime};
 
 use crate::{exit::Failure, output::Output, screen::Screen, text};
 
@@ -20,7 +20,7 @@ pub(super) struct Next {
 impl Next {
     pub(super) fn run(&self, zone: &str, output: Output) -> Result<ExitCode, Failure> {
         let schedule = Schedule::parse(&self.schedule)?.in_zone(zone)?;
-        let now = Instant::of(SystemClock.wall());
+        let now = TickTime::of(SystemClock.wall());
         let ticks = std::iter::successors(schedule.next_after(now), |tick| schedule.next_after(*tick));
         let ticks: Vec<_> = ticks.take(usize::from(self.number)).map(|tick| tick.to_string()).collect();
         let screen = Screen::now();
@@ -40,7 +40,7 @@ impl Next {
 
 /// The next tick, as text.
 pub(super) fn due(schedule: &Schedule, client: &Client) -> String {
-    let now = Instant::of(client.environment().wall());
+    let now = TickTime::of(client.environment().wall());
     let next = schedule.next_after(now);
     next.map_or("no next tick".to_owned(), |next| {
         format!("next at {next} (in {})", text::span(now.until(next)))

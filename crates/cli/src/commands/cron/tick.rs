@@ -3,7 +3,7 @@
 use std::process::Stdio;
 
 use leasehold::ErrorKind;
-use leasehold_patterns::schedule::{Instant, Outcome};
+use leasehold_patterns::schedule::{TickOutcome, TickTime};
 use rustix::process::Signal;
 
 use super::{Context, Cron};
@@ -26,24 +26,24 @@ impl TickRunner<'_> {
     /// Runs the command and waits for it. A signal that ends us is forwarded to the command, and returned.
     pub(super) async fn run(
         &self,
-        at: Instant,
+        at: TickTime,
         signals: &mut Signals,
-    ) -> Result<(Outcome, Option<Signal>), Failure> {
+    ) -> Result<(TickOutcome, Option<Signal>), Failure> {
         let (ended, signal) = self.child_run(at)?.run_to_end(signals).await?;
         let outcome = match ended {
-            ChildOutcome::Command(0) => Outcome::Succeeded,
-            ChildOutcome::Command(code) => Outcome::Failed(format!("exit code {code}")),
-            ChildOutcome::Killed(status) => Outcome::Failed(status.to_string()),
-            ended if ended.failed_with(ErrorKind::Contended) => Outcome::Skipped,
-            ended if ended.failed_with(ErrorKind::Lost) => Outcome::Lost,
-            ChildOutcome::Leasehold { message, .. } => Outcome::Failed(message),
+            ChildOutcome::Command(0) => TickOutcome::Succeeded,
+            ChildOutcome::Command(code) => TickOutcome::Failed(format!("exit code {code}")),
+            ChildOutcome::Killed(status) => TickOutcome::Failed(status.to_string()),
+            ended if ended.failed_with(ErrorKind::Contended) => TickOutcome::Skipped,
+            ended if ended.failed_with(ErrorKind::Lost) => TickOutcome::Lost,
+            ChildOutcome::Leasehold { message, .. } => TickOutcome::Failed(message),
         };
         Ok((outcome, signal))
     }
 
     /// The child: `leasehold run` on the resource `cron/JOB`, which keeps two runs of the job apart. The tick
     /// itself is claimed by the caller, and its claim stays closed for longer (ADR 0029).
-    fn child_run(&self, at: Instant) -> Result<ChildRun, Failure> {
+    fn child_run(&self, at: TickTime) -> Result<ChildRun, Failure> {
         let mut child_run = ChildRun::new(self.global)?;
         let command = &mut child_run.command;
         command.env("LEASEHOLD_TICK", at.to_string()).stdin(Stdio::null()).args(["--label", self.job]);

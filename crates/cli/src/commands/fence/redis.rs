@@ -59,7 +59,9 @@ impl RedisFence {
             let opened = KeyConnection::open(self.config.clone(), environment, key).await;
             let mut connection = opened.map_err(not_opened)?;
             match request(&mut connection, key).await {
-                Err(error) if KeyConnection::has_key_moved(&error) && redirects < REDIRECTS_MAX => redirects += 1,
+                Err(error) if KeyConnection::has_key_moved(&error) && redirects < REDIRECTS_MAX => {
+                    redirects += 1;
+                }
                 reply => return reply.map_err(failed),
             }
         }
