@@ -54,7 +54,7 @@ pub(crate) fn whole_ticks(duration: Duration) -> u8 {
 
 /// A node. Cheap to clone, and to compare by its hash: most steps change one node of several.
 #[derive(Clone, Debug)]
-pub(crate) struct Node(Arc<Hashed>);
+pub(crate) struct CheckedNode(Arc<Hashed>);
 
 #[derive(Debug)]
 struct Hashed {
@@ -62,24 +62,24 @@ struct Hashed {
     hash: u64,
 }
 
-impl PartialEq for Node {
-    fn eq(&self, other: &Node) -> bool {
+impl PartialEq for CheckedNode {
+    fn eq(&self, other: &CheckedNode) -> bool {
         self.0.hash == other.0.hash
     }
 }
-impl Eq for Node {}
-impl Hash for Node {
+impl Eq for CheckedNode {}
+impl Hash for CheckedNode {
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u64(self.0.hash);
     }
 }
-impl PartialOrd for Node {
-    fn partial_cmp(&self, other: &Node) -> Option<std::cmp::Ordering> {
+impl PartialOrd for CheckedNode {
+    fn partial_cmp(&self, other: &CheckedNode) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
-impl Ord for Node {
-    fn cmp(&self, other: &Node) -> std::cmp::Ordering {
+impl Ord for CheckedNode {
+    fn cmp(&self, other: &CheckedNode) -> std::cmp::Ordering {
         self.0.hash.cmp(&other.0.hash)
     }
 }
@@ -113,10 +113,10 @@ impl Heard {
     }
 }
 
-impl Node {
+impl CheckedNode {
     /// A node of a set that was founded: it votes.
-    pub(crate) fn new(size: usize) -> Node {
-        let mut node = Node::hashed(NodeModel::new("0", time(0), false));
+    pub(crate) fn new(size: usize) -> CheckedNode {
+        let mut node = CheckedNode::hashed(NodeModel::new("0", time(0), false));
         node.mark_as_voting(0, size);
         node
     }
@@ -149,16 +149,16 @@ impl Node {
         });
     }
 
-    fn hashed(model: NodeModel) -> Node {
+    fn hashed(model: NodeModel) -> CheckedNode {
         let mut hasher = DefaultHasher::new();
         model.hash(&mut hasher);
-        Node(Arc::new(Hashed { hash: hasher.finish(), model }))
+        CheckedNode(Arc::new(Hashed { hash: hasher.finish(), model }))
     }
 
     fn change<T>(&mut self, change: impl FnOnce(&mut NodeModel) -> T) -> T {
         let mut model = self.0.model.clone();
         let output = change(&mut model);
-        *self = Node::hashed(model);
+        *self = CheckedNode::hashed(model);
         output
     }
 
@@ -175,19 +175,19 @@ impl Node {
     }
 
     pub(crate) fn vote(&mut self, now: u8, claim: usize, proposal: u8) -> Heard {
-        Heard::of(&self.change(|model| model.vote(time(now), &Node::ballot(claim, proposal))))
+        Heard::of(&self.change(|model| model.vote(time(now), &CheckedNode::ballot(claim, proposal))))
     }
 
     pub(crate) fn claim(&mut self, now: u8, claim: usize, number: u8) -> Heard {
-        Heard::of(&self.change(|model| model.claim(time(now), &Node::ballot(claim, number))))
+        Heard::of(&self.change(|model| model.claim(time(now), &CheckedNode::ballot(claim, number))))
     }
 
     pub(crate) fn join(&mut self, now: u8, claim: usize, token: u8) {
-        self.change(|model| model.join(time(now), &Node::ballot(claim, token)));
+        self.change(|model| model.join(time(now), &CheckedNode::ballot(claim, token)));
     }
 
     pub(crate) fn undo(&mut self, now: u8, claim: usize) {
-        self.change(|model| model.undo(time(now), &Node::request(claim)));
+        self.change(|model| model.undo(time(now), &CheckedNode::request(claim)));
     }
 
     fn request(claim: usize) -> UndoRequest {
@@ -208,7 +208,7 @@ impl Node {
     pub(crate) fn drop_lock(&mut self, now: u8) {
         self.change(|model| {
             for claim in 0..CLAIMS_MAX {
-                model.undo(time(now), &Node::request(claim));
+                model.undo(time(now), &CheckedNode::request(claim));
             }
         });
     }

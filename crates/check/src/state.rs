@@ -7,7 +7,7 @@ use std::sync::Arc;
 use leasehold_core::{FencingToken, quorum_node::BirthMark};
 
 use crate::{
-    node::{Heard, Node},
+    node::{CheckedNode, Heard},
     setup::{CLAIMS_MAX, ROUNDS_MAX},
 };
 
@@ -17,7 +17,7 @@ pub struct State {
     pub(crate) now: u8,
     pub(crate) losses: u8,
     pub(crate) claims: [Attempt; CLAIMS_MAX],
-    pub(crate) columns: Vec<Column>,
+    pub(crate) columns: Vec<NodeColumn>,
     /// A bit for each token that was granted.
     pub(crate) granted: u64,
     pub(crate) seen: Seen,
@@ -65,8 +65,8 @@ pub(crate) struct Attempt {
 
 /// A node, and everything on the wire to and from it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Column {
-    pub(crate) node: Node,
+pub(crate) struct NodeColumn {
+    pub(crate) node: CheckedNode,
     /// It has lost something that it had, and is not back.
     pub(crate) forgetful: bool,
     pub(crate) links: [Link; CLAIMS_MAX],
@@ -129,8 +129,8 @@ pub(crate) enum Renewal {
 
 impl State {
     pub(crate) fn new(nodes: usize) -> State {
-        let column = Column {
-            node: Node::new(nodes),
+        let column = NodeColumn {
+            node: CheckedNode::new(nodes),
             forgetful: false,
             links: [Link::default(); CLAIMS_MAX],
             care: [None, None],

@@ -40,11 +40,11 @@ pub(crate) struct Cut {
 pub(crate) struct Network {
     world: Arc<World>,
     tally: Arc<Tally>,
-    state: Mutex<State>,
+    state: Mutex<NetworkState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct NetworkState {
     random: Random,
     conditions: NetworkConditions,
     /// No delayed message arrives after this.
@@ -73,12 +73,12 @@ impl Network {
         conditions: NetworkConditions,
         late_until: Time,
     ) -> Arc<Network> {
-        let state = Mutex::new(State { random, conditions, late_until, cuts: BTreeMap::new() });
+        let state = Mutex::new(NetworkState { random, conditions, late_until, cuts: BTreeMap::new() });
         let (world, tally) = (Arc::clone(world), Arc::clone(tally));
         Arc::new(Network { world, tally, state })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, NetworkState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -104,7 +104,7 @@ impl Network {
     fn faults(&self) -> ExchangeFaults {
         let now = self.world.now();
         let mut state = self.state();
-        let State { random, conditions, late_until, .. } = &mut *state;
+        let NetworkState { random, conditions, late_until, .. } = &mut *state;
         let mut latency = |late: u32| {
             let ordinary = random.spread(Duration::from_micros(100), conditions.latency_max);
             let late = late > 0 && random.chance(late);

@@ -1,7 +1,7 @@
 //! The registry of the waiters in one process, and how a wake-up finds them.
 //!
 //! A backend registers every `wait` here and has one listener that receives the messages of the store. A message names a
-//! resource and whom it is for; the listener wakes those waiters. A wake-up is a hint: a waiter that is woken asks again.
+//! resource and its receivers; the listener wakes those waiters. A wake-up is a hint: a waiter that is woken asks again.
 //!
 //! There are two kinds of waiters:
 //! - One with a place in the queue is woken when its place can be granted. The store names its owner.

@@ -20,7 +20,7 @@ use redis::{Cmd, RedisWrite as _, Value};
 
 use crate::{
     backend::{Redis, millis, note_argument},
-    cluster::Node,
+    cluster::PrimaryNode,
     cluster_router::RetryState,
     config::Replicas,
     error::StoreError,
@@ -128,7 +128,7 @@ impl Redis {
 
     async fn acquire_acknowledged(
         &self,
-        node: &Node,
+        node: &PrimaryNode,
         claim: &Claim,
     ) -> Result<(Result<Value, StoreError>, ReplicatedWrite), StoreError> {
         let connection = node.exclusive.take(&node.connections).await?;

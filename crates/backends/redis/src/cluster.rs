@@ -37,7 +37,7 @@ const NO_NODE: u32 = u32::MAX;
 
 /// A server and the connections to it.
 #[derive(Debug)]
-pub(crate) struct Node {
+pub(crate) struct PrimaryNode {
     /// The place in the list of nodes. It never changes, because it is the failure domain of the node's
     /// resources.
     pub(crate) number: u32,
@@ -46,15 +46,15 @@ pub(crate) struct Node {
     pub(crate) exclusive: ExclusiveConnections,
 }
 
-impl Node {
-    pub(crate) fn new(number: u32, config: Config, environment: Arc<dyn Environment>) -> Node {
+impl PrimaryNode {
+    pub(crate) fn new(number: u32, config: Config, environment: Arc<dyn Environment>) -> PrimaryNode {
         let address = config.hosts[0].clone();
         let connections = Arc::new(Connections::new(config, environment));
-        Node { number, address, connections, exclusive: ExclusiveConnections::default() }
+        PrimaryNode { number, address, connections, exclusive: ExclusiveConnections::default() }
     }
 }
 
-impl fmt::Display for Node {
+impl fmt::Display for PrimaryNode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.address.0, self.address.1)
     }
@@ -79,7 +79,7 @@ pub(crate) trait SlotObserver: Send + Sync {
 
 struct SlotMap {
     /// Nodes are added and never removed, so their numbers stay valid.
-    nodes: Vec<Arc<Node>>,
+    nodes: Vec<Arc<PrimaryNode>>,
     /// The number of the node that has each slot, or [`NO_NODE`].
     owners: Vec<u32>,
     epoch: u64,
@@ -136,14 +136,14 @@ impl Cluster {
     }
 
     /// The node that has a slot.
-    pub(crate) fn owner(&self, slot: u16) -> Result<Arc<Node>, StoreError> {
+    pub(crate) fn owner(&self, slot: u16) -> Result<Arc<PrimaryNode>, StoreError> {
         let map = self.map();
         let node = map.nodes.get(map.owners[usize::from(slot)] as usize);
         node.cloned().ok_or_else(no_owner)
     }
 
     /// All nodes that have slots, sorted by address.
-    pub(crate) fn primaries(&self) -> Vec<Arc<Node>> {
+    pub(crate) fn primaries(&self) -> Vec<Arc<PrimaryNode>> {
         let map = self.map();
         let mut has_slots = vec![false; map.nodes.len()];
         for &owner in map.owners.iter().filter(|&&owner| owner != NO_NODE) {
@@ -155,25 +155,25 @@ impl Cluster {
     }
 
     /// The node at an address that `named_by` gave. An empty host means the host of `named_by`.
-    pub(crate) fn node_at(&self, host: &str, port: u16, named_by: &Node) -> Arc<Node> {
+    pub(crate) fn node_at(&self, host: &str, port: u16, named_by: &PrimaryNode) -> Arc<PrimaryNode> {
         let host = if host.is_empty() { named_by.address.0.as_str() } else { host };
         self.node_in(&mut self.map(), host, port)
     }
 
     /// The node at an address; added to the map if it is new.
-    fn node_in(&self, map: &mut SlotMap, host: &str, port: u16) -> Arc<Node> {
+    fn node_in(&self, map: &mut SlotMap, host: &str, port: u16) -> Arc<PrimaryNode> {
         let known = map.nodes.iter().find(|node| node.address.0 == host && node.address.1 == port);
         if let Some(node) = known {
             return Arc::clone(node);
         }
         let number = u32::try_from(map.nodes.len()).unwrap_or(NO_NODE - 1);
-        let node = Node::new(number, self.config.of_node(host, port), Arc::clone(&self.environment));
+        let node = PrimaryNode::new(number, self.config.of_node(host, port), Arc::clone(&self.environment));
         map.nodes.push(Arc::new(node));
         Arc::clone(&map.nodes[number as usize])
     }
 
     /// A node says that the slot is at `to`.
-    pub(crate) fn slot_moved(&self, slot: u16, to: &Node) {
+    pub(crate) fn slot_moved(&self, slot: u16, to: &PrimaryNode) {
         self.map().owners[usize::from(slot)] = to.number;
         self.suspect_map();
     }

@@ -19,7 +19,7 @@ use leasehold_core::{Error, ErrorKind, Timestamp};
 use redis::Cmd;
 
 use crate::{
-    cluster::{Cluster, Node, no_owner},
+    cluster::{Cluster, PrimaryNode, no_owner},
     error::{Redirect, StoreError},
     join,
     request::Reply,
@@ -55,7 +55,7 @@ pub(crate) enum NextTarget {
     /// To the node that has the slot by now.
     Owner,
     /// To this node, which imports the slot, after `ASKING`.
-    Importing(Arc<Node>),
+    Importing(Arc<PrimaryNode>),
     /// Nowhere: the call ends with its error.
     GiveUp,
 }
@@ -89,7 +89,7 @@ impl Cluster {
         slot: u16,
         script: Option<&Script>,
         make: MakeCall<'_>,
-        (mut node, mut error): (Arc<Node>, StoreError),
+        (mut node, mut error): (Arc<PrimaryNode>, StoreError),
     ) -> Reply {
         let mut state = RetryState::new(self.environment.now());
         loop {
@@ -115,7 +115,7 @@ impl Cluster {
     pub(crate) async fn next_target(
         &self,
         slot: u16,
-        node: &Node,
+        node: &PrimaryNode,
         error: &StoreError,
         state: &mut RetryState,
     ) -> NextTarget {
@@ -206,13 +206,13 @@ impl Cluster {
         indexes: &[usize],
         replies: &mut [Reply],
     ) {
-        let mut by_node: BTreeMap<u32, (Arc<Node>, Vec<usize>)> = BTreeMap::new();
+        let mut by_node: BTreeMap<u32, (Arc<PrimaryNode>, Vec<usize>)> = BTreeMap::new();
         for &index in indexes {
             if let Ok(node) = self.owner(calls[index].0) {
                 by_node.entry(node.number).or_insert_with(|| (node, Vec::new())).1.push(index);
             }
         }
-        let groups: Vec<(Arc<Node>, Vec<usize>)> = by_node.into_values().collect();
+        let groups: Vec<(Arc<PrimaryNode>, Vec<usize>)> = by_node.into_values().collect();
         let sent = groups.iter().map(|(node, indexes)| {
             let calls = indexes.iter().map(|&index| calls[index].1.clone()).collect();
             async move { call_all(node, script, calls).await }

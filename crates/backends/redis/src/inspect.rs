@@ -13,7 +13,7 @@ use redis::{Cmd, Value};
 
 use crate::{
     backend::Redis,
-    cluster::Node,
+    cluster::PrimaryNode,
     connection::Connection,
     error::StoreError,
     keys::{BIRTH, Keys, pattern, resource_of},
@@ -187,7 +187,7 @@ impl Redis {
 
 /// One step of a scan: the cursor of the next step, and the keys of this one.
 async fn scan(
-    node: &Node,
+    node: &PrimaryNode,
     connection: &Arc<Connection>,
     cursor: &str,
     pattern: &str,
@@ -204,7 +204,7 @@ async fn scan(
 
 /// The keys of these that do not expire.
 async fn without_expiry(
-    node: &Node,
+    node: &PrimaryNode,
     connection: &Arc<Connection>,
     keys: Vec<Vec<u8>>,
 ) -> Result<Vec<Leak>, StoreError> {
@@ -256,7 +256,7 @@ impl ScanPosition {
 
     /// The index of the node, and the cursor there. If the node has left the cluster, the next node from its
     /// start.
-    fn find(self, nodes: &[Arc<Node>]) -> (usize, String) {
+    fn find(self, nodes: &[Arc<PrimaryNode>]) -> (usize, String) {
         match nodes.iter().position(|node| node.to_string() == self.node) {
             Some(index) => (index, self.cursor),
             None if self.node.is_empty() => (0, self.cursor),

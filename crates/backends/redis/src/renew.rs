@@ -21,7 +21,7 @@ use redis::{Cmd, Value};
 use crate::{
     NAME,
     backend::{Redis, at_least_one_milli, millis, note_argument},
-    cluster::Node,
+    cluster::PrimaryNode,
     config::Replicas,
     error::StoreError,
     join,
@@ -92,7 +92,7 @@ impl Redis {
         indexes: Vec<usize>,
         outcomes: &mut [Result<Renewal, StoreError>],
     ) {
-        let mut by_node: BTreeMap<u32, (Arc<Node>, Vec<usize>)> = BTreeMap::new();
+        let mut by_node: BTreeMap<u32, (Arc<PrimaryNode>, Vec<usize>)> = BTreeMap::new();
         for index in indexes {
             match self.router.node(&requests[index].resource) {
                 Ok(node) => by_node.entry(node.number).or_insert_with(|| (node, Vec::new())).1.push(index),
@@ -113,7 +113,7 @@ impl Redis {
 
     async fn renew_acknowledged(
         &self,
-        node: &Node,
+        node: &PrimaryNode,
         requests: &[RenewRequest],
         indexes: &[usize],
     ) -> Result<Vec<Result<Renewal, StoreError>>, StoreError> {

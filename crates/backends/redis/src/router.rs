@@ -9,7 +9,7 @@ use leasehold_core::{Environment, FailureDomain, Resource};
 use redis::Cmd;
 
 use crate::{
-    cluster::{Cluster, Node},
+    cluster::{Cluster, PrimaryNode},
     cluster_router::{RetryState, explain_redirect},
     config::Config,
     error::{Redirect, StoreError},
@@ -25,7 +25,7 @@ pub(crate) type MakeCall<'a> = &'a (dyn Fn(u64) -> Cow<'a, Cmd> + Send + Sync);
 /// Knows which server has which resource.
 #[derive(Debug)]
 pub(crate) enum Router {
-    Single(Arc<Node>),
+    Single(Arc<PrimaryNode>),
     Cluster(Arc<Cluster>),
 }
 
@@ -37,7 +37,7 @@ impl Router {
         if config.cluster {
             return Cluster::connect(config, environment).await.map(Router::Cluster);
         }
-        let node = Node::new(0, config, environment);
+        let node = PrimaryNode::new(0, config, environment);
         // Connects now, so that a wrong password is an error of `connect` and not of the first call.
         node.connections.get().await?;
         Ok(Router::Single(Arc::new(node)))
@@ -62,7 +62,7 @@ impl Router {
     }
 
     /// The node that has the resource, as far as this client knows.
-    pub(crate) fn node(&self, resource: &Resource) -> Result<Arc<Node>, StoreError> {
+    pub(crate) fn node(&self, resource: &Resource) -> Result<Arc<PrimaryNode>, StoreError> {
         match self {
             Router::Single(node) => Ok(Arc::clone(node)),
             Router::Cluster(cluster) => cluster.owner(slot(resource)),
@@ -70,7 +70,7 @@ impl Router {
     }
 
     /// All nodes that have resources, in a stable order.
-    pub(crate) fn nodes(&self) -> Vec<Arc<Node>> {
+    pub(crate) fn nodes(&self) -> Vec<Arc<PrimaryNode>> {
         match self {
             Router::Single(node) => vec![Arc::clone(node)],
             Router::Cluster(cluster) => cluster.primaries(),
@@ -112,7 +112,7 @@ impl Router {
     pub(crate) async fn should_retry(
         &self,
         resource: &Resource,
-        node: &Node,
+        node: &PrimaryNode,
         error: &StoreError,
         state: &mut RetryState,
     ) -> bool {
@@ -121,7 +121,7 @@ impl Router {
     }
 
     /// Remembers where a slot is if the error says so, for callers that do not ask again at once.
-    pub(crate) fn learn_from(&self, resource: &Resource, node: &Node, error: &StoreError) {
+    pub(crate) fn learn_from(&self, resource: &Resource, node: &PrimaryNode, error: &StoreError) {
         if let (Some(cluster), Some(Redirect::Moved(host, port))) = (self.cluster(), error.redirect()) {
             cluster.slot_moved(slot(resource), &cluster.node_at(&host, port, node));
         }
@@ -134,7 +134,7 @@ impl Router {
 }
 
 /// Calls a script at a node, or sends a command if there is no script.
-pub(crate) async fn call(node: &Node, script: Option<&Script>, make: MakeCall<'_>) -> Reply {
+pub(crate) async fn call(node: &PrimaryNode, script: Option<&Script>, make: MakeCall<'_>) -> Reply {
     let connection = node.connections.get().await?;
     let call = make(connection.token_lead_micros());
     match script {
@@ -144,14 +144,14 @@ pub(crate) async fn call(node: &Node, script: Option<&Script>, make: MakeCall<'_
 }
 
 /// As [`call`], at a node that imports the slot.
-pub(crate) async fn call_asking(node: &Node, script: Option<&Script>, make: MakeCall<'_>) -> Reply {
+pub(crate) async fn call_asking(node: &PrimaryNode, script: Option<&Script>, make: MakeCall<'_>) -> Reply {
     let connection = node.connections.get().await?;
     let call = make(connection.token_lead_micros()).into_owned();
     node.connections.run_asking(&connection, script, call).await
 }
 
 /// As [`call`], for several calls in one pipeline.
-pub(crate) async fn call_all(node: &Node, script: Option<&Script>, calls: Vec<Cmd>) -> Vec<Reply> {
+pub(crate) async fn call_all(node: &PrimaryNode, script: Option<&Script>, calls: Vec<Cmd>) -> Vec<Reply> {
     match node.connections.get().await {
         Err(error) => calls.iter().map(|_| Err(error.clone())).collect(),
         Ok(connection) => match script {

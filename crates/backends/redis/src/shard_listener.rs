@@ -24,7 +24,7 @@ use redis::{Cmd, Pipeline, PushInfo, PushKind, Value, aio::MultiplexedConnection
 use tokio::sync::mpsc;
 
 use crate::{
-    cluster::{Cluster, Node},
+    cluster::{Cluster, PrimaryNode},
     connect::{self, Peer},
     error::{Redirect, StoreError},
     keys::{Keys, resource_of},
@@ -86,7 +86,7 @@ struct ShardListener {
     state: Weak<ListenerState>,
     listeners: Weak<ShardListeners>,
     cluster: Weak<Cluster>,
-    node: Arc<Node>,
+    node: Arc<PrimaryNode>,
     /// The resources to subscribe to.
     wanted: mpsc::UnboundedReceiver<String>,
     /// When the subscription of each resource was last requested.

@@ -53,10 +53,10 @@ use crate::observe;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct FenceLayer<N> {
-    fence: Arc<Fence<N>>,
+    fence: Arc<LayerSettings<N>>,
 }
 
-struct Fence<N> {
+struct LayerSettings<N> {
     marks: Box<dyn Marks>,
     names: N,
     /// `None` if requests for one resource may run at the same time.
@@ -69,7 +69,7 @@ where
 {
     /// A layer that stores tokens in `marks` and asks `names` for the resource of a request.
     pub fn new(marks: impl Marks, names: N) -> FenceLayer<N> {
-        let fence = Fence { marks: Box::new(marks), names, locks: Some(Arc::default()) };
+        let fence = LayerSettings { marks: Box::new(marks), names, locks: Some(Arc::default()) };
         FenceLayer { fence: Arc::new(fence) }
     }
 
@@ -78,7 +78,7 @@ where
     #[must_use]
     pub fn concurrent(self) -> FenceLayer<N> {
         let fence = match Arc::try_unwrap(self.fence) {
-            Ok(fence) => Arc::new(Fence { locks: None, ..fence }),
+            Ok(fence) => Arc::new(LayerSettings { locks: None, ..fence }),
             Err(shared) => shared,
         };
         FenceLayer { fence }
@@ -100,7 +100,7 @@ impl<N, S> Layer<S> for FenceLayer<N> {
 
 /// A service behind a [`FenceLayer`].
 pub struct Fenced<N, S> {
-    fence: Arc<Fence<N>>,
+    fence: Arc<LayerSettings<N>>,
     inner: S,
 }
 
@@ -154,7 +154,7 @@ struct Admitted {
     lock: Option<ResourceLock>,
 }
 
-impl<N: Fn(&Parts) -> Result<Option<Resource>>> Fence<N> {
+impl<N: Fn(&Parts) -> Result<Option<Resource>>> LayerSettings<N> {
     async fn check(&self, parts: &Parts) -> Result<Admitted, Problem> {
         let resource = (self.names)(parts).map_err(|error| Problem::bad(error.to_string()))?;
         let Some(resource) = resource else { return Ok(Admitted { pass: None, lock: None }) };

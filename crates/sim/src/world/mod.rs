@@ -27,7 +27,7 @@ use crate::{
     random::{Random, mix},
     report::Violation,
 };
-use node::Node;
+use node::SimulatedProcess;
 pub(crate) use node::{DIRECTOR, Health, NodeId, SERVER};
 use sleep::Sleeper;
 
@@ -40,7 +40,7 @@ struct TaskSlot {
 
 struct Core {
     now: Time,
-    nodes: Vec<Node>,
+    nodes: Vec<SimulatedProcess>,
     tasks: Slab<TaskSlot>,
     sleepers: Slab<Sleeper>,
     timers: BTreeSet<(Time, u64, usize)>,

@@ -25,7 +25,7 @@ pub(crate) enum Health {
     Crashed,
 }
 
-pub(super) struct Node {
+pub(super) struct SimulatedProcess {
     pub(super) clock: HostClock,
     pub(super) health: Health,
     pub(super) parked: Vec<(usize, u64)>,
@@ -39,7 +39,7 @@ impl World {
     pub(crate) fn add_node(&self, clock: HostClock) -> NodeId {
         let mut core = self.core();
         let (health, resumed_at) = (Health::Running, core.now);
-        core.nodes.push(Node {
+        core.nodes.push(SimulatedProcess {
             clock,
             health,
             parked: Vec::new(),
@@ -96,7 +96,7 @@ impl World {
     pub(crate) fn resume(&self, node: NodeId) {
         let mut core = self.core();
         let now = core.now;
-        let Node { health, stopped_at, .. } = core.nodes[node.0];
+        let SimulatedProcess { health, stopped_at, .. } = core.nodes[node.0];
         if matches!(health, Health::Running | Health::Crashed) {
             return;
         }
