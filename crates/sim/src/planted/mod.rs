@@ -3,7 +3,7 @@
 //! The sources of core and of the engine contain no trace of the bugs. `leasehold-sim --planted` does this:
 //!
 //! 1. Copies the workspace to `target/planted/source`.
-//! 2. Applies the edits of every bug ([`bugs`]) to the copy. Each edit puts the wrong code behind a question,
+//! 2. Applies the edits of every bug (`bugs.rs`) to the copy. Each edit puts the wrong code behind a question,
 //!    `leasehold_core::planted("name")`, which is true if the environment variable `LEASEHOLD_PLANTED` has that name.
 //! 3. Builds the simulator of the copy, once.
 //! 4. Runs it for each bug with that variable, until the first seed that reports a violation.
