@@ -103,6 +103,15 @@ pub async fn snapshot(backend: &dyn Backend, resource: &Resource) -> Snapshot {
     page.into_snapshots().remove(0)
 }
 
+/// How many claims hold the resource, and how many wait for it.
+///
+/// # Panics
+/// If inspect fails.
+pub async fn holders_and_waiters(backend: &dyn Backend, resource: &Resource) -> (u32, u32) {
+    let snapshot = snapshot(backend, resource).await;
+    (snapshot.holder_count, snapshot.queue_length)
+}
+
 /// The kind and the effect of an error.
 pub fn kind_and_effect(error: &Error) -> (ErrorKind, Effect) {
     (error.kind(), error.effect())

@@ -2,7 +2,13 @@
 
 use std::time::Duration;
 
-use leasehold_testkit::{Proxy, scenarios::NetworkScenario, servers::RedisServer};
+use leasehold::Released;
+use leasehold_testkit::{
+    Proxy,
+    calls::{LONG_TTL, claim, granted, release, report},
+    scenarios::NetworkScenario,
+    servers::RedisServer,
+};
 
 async fn scenario(server: &RedisServer, timeout: &str) -> NetworkScenario {
     let proxy = Proxy::start(server.port(), 1).await;
@@ -31,14 +37,18 @@ async fn a_partition_past_the_ttl_ends_the_lease_before_the_next_grant() {
 #[tokio::test]
 async fn a_lost_reply_is_unknown_and_a_repeated_acquire_returns_the_same_grant() {
     let server = RedisServer::start();
-    let grant = scenario(&server, "500ms").await.lost_reply(|proxy| proxy.lose_replies(1)).await;
+    let scenario = scenario(&server, "500ms").await;
+    let (ours, grant) = scenario.lost_reply(|proxy| proxy.lose_replies(1)).await;
     assert_eq!(server.command(&["GET", "lock:v1:{report/42}:fence"]), grant.token.to_string());
+    assert_eq!(release(&*scenario.through, &ours).await, Released::Now);
 }
 
 #[tokio::test]
 async fn a_tombstone_stops_a_late_acquire() {
     let server = RedisServer::start();
-    scenario(&server, "500ms").await.late_acquire(|| executed_scripts(&server)).await;
+    let scenario = scenario(&server, "500ms").await;
+    scenario.late_acquire(None, || executed_scripts(&server)).await;
+    granted(&*scenario.direct, &claim(&report(), LONG_TTL)).await;
 }
 
 #[tokio::test]

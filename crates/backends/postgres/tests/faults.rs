@@ -8,12 +8,9 @@ use std::{
     time::Duration,
 };
 
-use common::{
-    LONG, TIME_LIMIT, claim, client, eventually, granted, in_time, kind_and_effect, open, release, renew,
-    report,
-};
-use leasehold::{Backend as _, Effect, ErrorKind, ReleaseRequest, Released, RenewRequest, Renewal, Verdict};
-use leasehold_testkit::{Proxy, proxy::Direction, servers::PostgresServer};
+use common::{LONG, TIME_LIMIT, claim, client, eventually, granted, in_time, open, release, renew, report};
+use leasehold::{Backend as _, ErrorKind, Released, RenewRequest, Renewal};
+use leasehold_testkit::{Proxy, scenarios::NetworkScenario, servers::PostgresServer};
 
 /// One server for all tests that neither kill nor stop it. Each test has its own schema.
 fn shared() -> &'static PostgresServer {
@@ -21,13 +18,20 @@ fn shared() -> &'static PostgresServer {
     SERVER.get_or_init(|| PostgresServer::with(&["fsync=off", "track_functions=all"]))
 }
 
-fn through(proxy: &Proxy, schema: &str) -> String {
-    let port = proxy.port();
-    format!("postgres://postgres@127.0.0.1:{port}/postgres?timeout=500ms&connections=1&schema={schema}")
-}
+/// One connection, which gives up soon.
+const IMPATIENT: &str = "timeout=500ms&connections=1";
 
 fn direct(server: &PostgresServer, schema: &str) -> String {
     format!("{}?schema={schema}", server.url())
+}
+
+/// The server behind a proxy, with these options of the URL through it.
+async fn scenario(server: &PostgresServer, seed: u64, schema: &str, options: &str) -> NetworkScenario {
+    let proxy = Proxy::start(server.port(), seed).await;
+    let port = proxy.port();
+    let through = format!("postgres://postgres@127.0.0.1:{port}/postgres?schema={schema}&{options}");
+    let (through, direct) = (open(&through).await, open(&direct(server, schema)).await);
+    NetworkScenario { proxy, through: Arc::new(through), direct: Arc::new(direct) }
 }
 
 fn holders(server: &PostgresServer, schema: &str) -> String {
@@ -41,24 +45,10 @@ fn last_token(server: &PostgresServer, schema: &str) -> String {
 #[tokio::test]
 async fn a_partition_longer_than_the_ttl_is_a_loss_reported_in_time_and_the_loss_is_final() {
     let server = shared();
-    let proxy = Proxy::start(server.port(), 1).await;
-    let (ours, theirs) =
-        (client(&through(&proxy, "partition")).await, client(&direct(server, "partition")).await);
-    let ttl = Duration::from_secs(3);
-    let lease = ours.lease("report", "42").ttl(ttl).acquire().await.unwrap();
-    proxy.black_hole();
-    let next = tokio::spawn(theirs.lease("report", "42").ttl(LONG).wait(TIME_LIMIT).acquire());
-    in_time("the loss", lease.ended()).await;
-    assert!(!next.is_finished(), "the loss is reported before the next claim is granted");
-    assert!(lease.check().is_err());
-    let next = in_time("the next grant", next).await.unwrap().unwrap();
-    assert!(next.token() > lease.token());
-    proxy.heal();
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    assert!(lease.check().is_err(), "loss latches");
-    next.check().unwrap();
+    let scenario = scenario(server, 1, "partition", IMPATIENT).await;
+    let (lost, next) = scenario.partition_past_the_ttl(Duration::from_secs(3)).await;
     assert_eq!(last_token(server, "partition"), next.token().to_string());
-    assert_eq!(lease.release().await.unwrap(), Released::AlreadyGone, "a late release does no harm");
+    assert_eq!(lost.release().await.unwrap(), Released::AlreadyGone, "a late release does no harm");
     next.check().unwrap();
     assert_eq!(holders(server, "partition"), "1", "late renewals and releases change nothing");
 }
@@ -66,106 +56,53 @@ async fn a_partition_longer_than_the_ttl_is_a_loss_reported_in_time_and_the_loss
 #[tokio::test]
 async fn a_lost_reply_has_an_unknown_effect_and_asking_again_returns_the_same_grant() {
     let server = shared();
-    let proxy = Proxy::start(server.port(), 2).await;
-    let postgres = open(&through(&proxy, "lost_reply")).await;
-    proxy.lose_replies(1);
-    let ours = claim(&report(), LONG);
-    let error = postgres.acquire(&ours).await.unwrap_err();
-    assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::Unknown));
-    eventually("the execution", || async { holders(server, "lost_reply") == "1" }).await;
-    let token = last_token(server, "lost_reply");
-    let grant = granted(&postgres, &ours).await;
-    assert_eq!(grant.token.to_string(), token, "granted once");
-    assert_eq!(release(&postgres, &ours).await, Released::Now);
+    let scenario = scenario(server, 2, "lost_reply", IMPATIENT).await;
+    let (ours, grant) = scenario.lost_reply(|proxy| proxy.lose_replies(1)).await;
+    assert_eq!(holders(server, "lost_reply"), "1");
+    assert_eq!(last_token(server, "lost_reply"), grant.token.to_string(), "granted once");
+    assert_eq!(release(&*scenario.through, &ours).await, Released::Now);
 }
 
 #[tokio::test]
 async fn a_request_that_is_executed_after_the_release_of_its_owner_is_refused() {
     let server = shared();
-    let proxy = Proxy::start(server.port(), 4).await;
-    let slow = open(&through(&proxy, "late")).await;
-    let prompt = open(&direct(server, "late")).await;
+    let scenario = scenario(server, 4, "late", IMPATIENT).await;
     let calls = || -> u64 {
         let calls = "SELECT coalesce(sum(calls), 0) FROM pg_stat_user_functions \
                      WHERE funcname = 'acquire' AND schemaname = 'late'";
         server.sql(calls).parse().unwrap()
     };
-    proxy.hold(Direction::Requests);
-    let ours = claim(&report(), LONG);
-    let error = slow.acquire(&ours).await.unwrap_err();
-    assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::Unknown));
-    let request = ReleaseRequest::new(ours.reference()).with_tombstone(ReleaseRequest::tombstone_ttl(LONG));
-    assert_eq!(prompt.release(&request).await.unwrap(), Released::AlreadyGone);
-    let before = calls();
-    proxy.heal();
-    eventually("the late execution", || async { calls() > before }).await;
+    scenario.late_acquire(None, calls).await;
     assert_eq!(holders(server, "late"), "0", "the tombstone stopped it");
-    granted(&prompt, &claim(&report(), LONG)).await;
+    granted(&*scenario.direct, &claim(&report(), LONG)).await;
 }
 
 #[tokio::test]
 async fn a_connection_that_breaks_at_any_byte_never_gives_a_wrong_result() {
-    let server = shared();
-    let proxy = Proxy::start(server.port(), 5).await;
-    let postgres = open(&through(&proxy, "cut")).await;
-    for (direction, bytes) in [Direction::Requests, Direction::Replies]
-        .into_iter()
-        .flat_map(|direction| [1, 7, 60, 300].map(|n| (direction, n)))
-    {
-        let ours = claim(&report(), LONG);
-        proxy.cut_after(direction, bytes);
-        match postgres.acquire(&ours).await {
-            Ok(Verdict::Granted(_)) => {}
-            Ok(other) => panic!("{direction:?} after {bytes}: {other:?}"),
-            Err(error) => assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::Unknown)),
-        }
-        // Whether or not it was executed, asking again and releasing is safe.
-        eventually("a reply", || async { postgres.acquire(&ours).await.is_ok() }).await;
-        assert_eq!(release(&postgres, &ours).await, Released::Now, "{direction:?} after {bytes}");
+    let scenario = scenario(shared(), 5, "cut", IMPATIENT).await;
+    for cut in scenario.connection_cut_anywhere(&[1, 7, 60, 300]).await {
+        cut.assert_unknown_effect();
+        cut.assert_released_at_once();
     }
 }
 
 #[tokio::test]
 async fn a_connection_that_stays_silent_is_replaced() {
-    let server = shared();
-    let proxy = Proxy::start(server.port(), 6).await;
-    let postgres = open(&through(&proxy, "silent")).await;
-    let before = proxy.connections();
-    proxy.hold(Direction::Replies);
-    eventually("another connection", || async {
-        postgres.acquire(&claim(&report(), LONG)).await.unwrap_err();
-        proxy.connections() > before
-    })
-    .await;
-    proxy.heal();
-    eventually("a reply", || async { postgres.acquire(&claim(&report(), LONG)).await.is_ok() }).await;
+    scenario(shared(), 6, "silent", IMPATIENT).await.silent_connection_is_replaced().await;
 }
 
 #[tokio::test]
 async fn a_slow_network_causes_no_errors() {
-    let server = shared();
-    let proxy = Proxy::start(server.port(), 7).await;
-    let client = client(&through(&proxy, "slow").replace("500ms", "5s")).await;
-    proxy.delay(Duration::from_millis(60));
-    for _ in 0..5 {
-        let lease = client.lease("report", "42").ttl(LONG).acquire().await.unwrap();
-        lease.check().unwrap();
-        lease.release().await.unwrap();
-    }
+    let scenario = scenario(shared(), 7, "slow", "timeout=5s&connections=1").await;
+    scenario.slow_network(Duration::from_millis(60)).await;
 }
 
 #[tokio::test]
 async fn a_stopped_server_causes_a_timeout_and_late_execution_does_no_harm() {
     let server = PostgresServer::start();
-    let postgres = open(&format!("{}?timeout=300ms", server.url())).await;
-    let ours = claim(&report(), LONG);
-    server.freeze();
-    let error = in_time("the timeout", postgres.acquire(&ours)).await.unwrap_err();
-    assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::Unknown));
-    server.thaw();
-    eventually("a reply", || async { postgres.acquire(&ours).await.is_ok() }).await;
-    assert_eq!(release(&postgres, &ours).await, Released::Now);
-    assert_eq!(holders(&server, "leasehold"), "0");
+    let scenario = scenario(&server, 8, "frozen", "timeout=300ms").await;
+    scenario.frozen_server(|| server.freeze(), || server.thaw()).await;
+    assert_eq!(holders(&server, "frozen"), "0");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -6,63 +6,52 @@ mod common;
 use std::{sync::Arc, time::Duration};
 
 use common::{
-    LONG, TIMEOUT, claim, client, eventually, granted, in_time, is_blocked, open, release, renew, report,
+    LONG, TIMEOUT, claim, client, eventually, granted, in_time, is_blocked, kind_and_effect, open, release,
+    renew, report,
 };
 use leasehold::{
-    Backend, Effect, Error, ErrorKind, GoneReason, ReleaseRequest, Released, RenewRequest, Renewal, Share,
-    Verdict,
+    Backend, Effect, ErrorKind, GoneReason, ReleaseRequest, Released, RenewRequest, Renewal, Share,
 };
-use leasehold_testkit::{Proxy, proxy::Direction, servers::RedisServer};
+use leasehold_testkit::{Proxy, proxy::Direction, scenarios::NetworkScenario, servers::RedisServer};
 
 const OWNER: &str = "lock:v1:{report/42}:owner";
+const FENCE: &str = "lock:v1:{report/42}:fence";
 
 fn through(proxy: &Proxy) -> String {
     format!("redis://127.0.0.1:{}/?timeout=500ms", proxy.port())
 }
 
-fn kind_and_effect(error: &Error) -> (ErrorKind, Effect) {
-    (error.kind(), error.effect())
+/// The server behind a proxy, with this timeout of requests.
+async fn scenario(server: &RedisServer, seed: u64, timeout: &str) -> NetworkScenario {
+    let proxy = Proxy::start(server.port(), seed).await;
+    let through = open(&through(&proxy).replace("500ms", timeout)).await;
+    let direct = open(&server.url()).await;
+    NetworkScenario { proxy, through: Arc::new(through), direct: Arc::new(direct) }
+}
+
+/// How many scripts the server has executed.
+fn executed_scripts(server: &RedisServer) -> u64 {
+    let stats = server.command(&["INFO", "commandstats"]);
+    let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:")).unwrap_or("").to_owned();
+    line.split("calls=").nth(1).and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap_or(0)
 }
 
 #[tokio::test]
 async fn after_a_partition_past_the_ttl_the_lease_is_lost_in_time_and_stays_lost() {
     let server = RedisServer::start();
-    let proxy = Proxy::start(server.port(), 1).await;
-    let (ours, theirs) = (client(&through(&proxy)).await, client(&server.url()).await);
-    let ttl = Duration::from_secs(3);
-    let lease = ours.lease("report", "42").ttl(ttl).acquire().await.unwrap();
-    proxy.black_hole();
-    let next = theirs.lease("report", "42").ttl(LONG).wait(TIMEOUT).acquire();
-    let next = tokio::spawn(next);
-    in_time("the loss", lease.ended()).await;
-    assert!(!next.is_finished(), "the loss is known before the next grant");
-    assert!(lease.check().is_err());
-    let next = in_time("the next grant", next).await.unwrap().unwrap();
-    assert!(next.token() > lease.token());
-    proxy.heal();
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    assert!(lease.check().is_err(), "a lost lease stays lost");
-    next.check().unwrap();
-    assert!(
-        server.command(&["GET", OWNER]).contains(&next.token().to_string()),
-        "late renewals change nothing"
-    );
+    let scenario = scenario(&server, 1, "500ms").await;
+    let (_, next) = scenario.partition_past_the_ttl(Duration::from_secs(3)).await;
+    let owner = server.command(&["GET", OWNER]);
+    assert!(owner.contains(&next.token().to_string()), "late renewals change nothing: {owner}");
 }
 
 #[tokio::test]
 async fn a_lost_reply_has_an_unknown_effect_and_asking_again_returns_the_same_grant() {
     let server = RedisServer::start();
-    let proxy = Proxy::start(server.port(), 2).await;
-    let redis = open(&through(&proxy)).await;
-    common::token_of(&redis, &report()).await; // now the server knows the scripts
-    proxy.lose_replies(1);
-    let ours = claim(&report(), LONG);
-    let error = redis.acquire(&ours).await.unwrap_err();
-    assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::Unknown));
-    let token = server.command(&["GET", "lock:v1:{report/42}:fence"]);
-    let grant = granted(&redis, &ours).await;
-    assert_eq!(grant.token.to_string(), token, "granted once");
-    assert_eq!(release(&redis, &ours).await, Released::Now);
+    let scenario = scenario(&server, 2, "500ms").await;
+    let (ours, grant) = scenario.lost_reply(|proxy| proxy.lose_replies(1)).await;
+    assert_eq!(server.command(&["GET", FENCE]), grant.token.to_string(), "granted once");
+    assert_eq!(release(&*scenario.through, &ours).await, Released::Now);
 }
 
 #[tokio::test]
@@ -76,7 +65,7 @@ async fn a_request_executed_twice_is_one_grant_and_one_token() {
     proxy.send_twice(1);
     let again = claim(&report(), LONG);
     let grant = granted(&redis, &again).await;
-    assert_eq!(server.command(&["GET", "lock:v1:{report/42}:fence"]), grant.token.to_string());
+    assert_eq!(server.command(&["GET", FENCE]), grant.token.to_string());
     proxy.send_twice(1);
     release(&redis, &again).await;
     assert_eq!(server.command(&["EXISTS", OWNER]), "0");
@@ -85,59 +74,27 @@ async fn a_request_executed_twice_is_one_grant_and_one_token() {
 #[tokio::test]
 async fn a_request_executed_after_its_tombstone_grants_nothing() {
     let server = RedisServer::start();
-    let proxy = Proxy::start(server.port(), 4).await;
-    let (slow, direct) = (open(&through(&proxy)).await, open(&server.url()).await);
-    proxy.hold(Direction::Requests);
-    let ours = claim(&report(), LONG);
-    let error = slow.acquire(&ours).await.unwrap_err();
-    assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::Unknown));
-    let request = ReleaseRequest::new(ours.reference()).with_tombstone(ReleaseRequest::tombstone_ttl(LONG));
-    assert_eq!(direct.release(&request).await.unwrap(), Released::AlreadyGone);
-    let scripts = |server: &RedisServer| {
-        let stats = server.command(&["INFO", "commandstats"]);
-        let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:")).unwrap_or("").to_owned();
-        line.split("calls=").nth(1).and_then(|rest| rest.split(',').next()?.parse::<u64>().ok()).unwrap_or(0)
-    };
-    let before = scripts(&server);
-    proxy.heal();
-    eventually("the late execution", || async { scripts(&server) > before }).await;
+    let scenario = scenario(&server, 4, "500ms").await;
+    scenario.late_acquire(None, || executed_scripts(&server)).await;
     assert_eq!(server.command(&["EXISTS", OWNER]), "0", "the tombstone stopped it");
-    granted(&direct, &claim(&report(), LONG)).await;
+    granted(&*scenario.direct, &claim(&report(), LONG)).await;
 }
 
 #[tokio::test]
 async fn a_connection_cut_at_any_byte_never_gives_a_wrong_reply() {
     let server = RedisServer::start();
-    let proxy = Proxy::start(server.port(), 5).await;
-    let redis = open(&through(&proxy)).await;
-    for (direction, bytes) in
-        [Direction::Requests, Direction::Replies].into_iter().flat_map(|it| [1, 7, 30, 60].map(|n| (it, n)))
-    {
-        let ours = claim(&report(), LONG);
-        proxy.cut_after(direction, bytes);
-        match redis.acquire(&ours).await {
-            Ok(Verdict::Granted(_)) => {}
-            Ok(other) => panic!("{direction:?} after {bytes}: {other:?}"),
-            Err(error) => assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::Unknown)),
-        }
-        // Whether it was executed or not, asking again and releasing is safe.
-        eventually("an answer", || async { redis.acquire(&ours).await.is_ok() }).await;
-        assert_eq!(release(&redis, &ours).await, Released::Now, "{direction:?} after {bytes}");
+    let scenario = scenario(&server, 5, "500ms").await;
+    for cut in scenario.connection_cut_anywhere(&[1, 7, 30, 60]).await {
+        cut.assert_unknown_effect();
+        cut.assert_released_at_once();
     }
 }
 
 #[tokio::test]
 async fn a_silent_connection_is_replaced() {
     let server = RedisServer::start();
-    let proxy = Proxy::start(server.port(), 6).await;
-    let redis = open(&through(&proxy)).await;
-    let before = proxy.connections();
-    proxy.hold(Direction::Replies);
-    redis.acquire(&claim(&report(), LONG)).await.unwrap_err();
-    let _ = redis.acquire(&claim(&report(), LONG)).await.unwrap_err();
-    assert!(proxy.connections() > before, "a new connection is made");
-    proxy.heal();
-    eventually("an answer", || async { redis.acquire(&claim(&report(), LONG)).await.is_ok() }).await;
+    let failed = scenario(&server, 6, "500ms").await.silent_connection_is_replaced().await;
+    assert!(failed <= 2, "{failed} calls failed before a new connection was made");
 }
 
 /// The call was cancelled, so a missing reply does not prove that the connection is dead.
@@ -162,27 +119,14 @@ async fn a_cancelled_call_does_not_cost_its_connection() {
 #[tokio::test]
 async fn a_slow_network_causes_no_error() {
     let server = RedisServer::start();
-    let proxy = Proxy::start(server.port(), 7).await;
-    let client = client(&format!("redis://127.0.0.1:{}/", proxy.port())).await;
-    proxy.delay(Duration::from_millis(60));
-    for _ in 0..5 {
-        let lease = client.lease("report", "42").ttl(LONG).acquire().await.unwrap();
-        lease.check().unwrap();
-        lease.release().await.unwrap();
-    }
+    scenario(&server, 7, "2s").await.slow_network(Duration::from_millis(60)).await;
 }
 
 #[tokio::test]
 async fn a_frozen_server_costs_a_timeout_and_its_late_execution_does_no_harm() {
     let server = RedisServer::start();
-    let redis = open(&format!("{}?timeout=300ms", server.url())).await;
-    let ours = claim(&report(), LONG);
-    server.freeze();
-    let error = in_time("the timeout", redis.acquire(&ours)).await.unwrap_err();
-    assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::Unknown));
-    server.thaw();
-    eventually("an answer", || async { redis.acquire(&ours).await.is_ok() }).await;
-    assert_eq!(release(&redis, &ours).await, Released::Now);
+    let scenario = scenario(&server, 9, "300ms").await;
+    scenario.frozen_server(|| server.freeze(), || server.thaw()).await;
     assert_eq!(server.command(&["EXISTS", OWNER]), "0");
 }
 
@@ -317,7 +261,7 @@ async fn a_key_of_a_wrong_type_is_named_and_a_foreign_owner_key_blocks() {
 async fn a_corrupt_fence_is_named_with_its_value() {
     let server = RedisServer::start();
     let redis = open(&server.url()).await;
-    server.command(&["SET", "lock:v1:{report/42}:fence", "not a number"]);
+    server.command(&["SET", FENCE, "not a number"]);
     let expected = "key lock:v1:{report/42}:fence is corrupt: expected a number";
     let acquired = redis.acquire(&claim(&report(), LONG)).await.map(drop);
     let inspected = redis.inspect(&leasehold::Query::One(report())).await.map(drop);

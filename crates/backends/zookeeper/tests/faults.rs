@@ -3,51 +3,38 @@
 
 mod common;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use common::{
-    TIME_LIMIT, claim, client, eventually, granted, in_time, is_blocked, open, release, report, url_through,
+    LONG_TTL, TIME_LIMIT, claim, client, eventually, granted, in_time, is_blocked, open, release, report,
+    url_through,
 };
-use leasehold::{
-    Backend, Effect, Error, ErrorKind, GoneReason, Query, ReleaseRequest, Released, RenewRequest, Renewal,
-    Verdict,
-};
+use leasehold::{Backend as _, Client, GoneReason, Query, Released, RenewRequest, Renewal, Verdict};
 use leasehold_testkit::{
     Proxy,
-    proxy::Direction,
+    calls::{holders_and_waiters, token_of},
+    scenarios::NetworkScenario,
     servers::{Ensemble, ZooKeeperServer},
 };
 
-fn kind_and_effect(error: &Error) -> (ErrorKind, Effect) {
-    (error.kind(), error.effect())
-}
-
-/// How many claims hold and wait for the resource.
-async fn holders_and_waiters(backend: &dyn Backend) -> (u32, u32) {
-    let page = backend.inspect(&Query::One(report())).await.expect("inspect is answered");
-    let snapshot = page.into_snapshots().remove(0);
-    (snapshot.holder_count, snapshot.queue_length)
+/// The server, through a proxy and directly.
+async fn scenario(server: &ZooKeeperServer, seed: u64) -> NetworkScenario {
+    let proxy = Proxy::start(server.port(), seed).await;
+    let (through, direct) = (open(&url_through(proxy.port())).await, open(&server.url()).await);
+    NetworkScenario { proxy, through: Arc::new(through), direct: Arc::new(direct) }
 }
 
 #[tokio::test]
 async fn after_a_partition_the_lease_is_lost_before_the_next_grant_and_stays_lost() {
     let server = ZooKeeperServer::start();
-    let proxy = Proxy::start(server.port(), 1).await;
-    let (ours, theirs) = (client(&url_through(proxy.port())).await, client(&server.url()).await);
-    let lease = ours.lease("report", "42").acquire().await.unwrap();
-    proxy.black_hole();
-    let next = tokio::spawn(theirs.lease("report", "42").wait(TIME_LIMIT).acquire());
-    in_time("the loss", lease.ended()).await;
-    assert!(!next.is_finished(), "the holder stops before the next claim is granted");
-    assert!(lease.check().is_err());
-    let next = in_time("the next grant", next).await.unwrap().unwrap();
-    assert!(next.token() > lease.token());
-    proxy.heal();
+    let scenario = scenario(&server, 1).await;
+    let (lost, next) = scenario.partition_past_the_ttl(LONG_TTL).await;
     // Once the first client can queue again, all its delayed requests have reached the server.
+    let ours = Client::new(scenario.through.clone());
     let again = tokio::spawn(ours.lease("report", "42").wait(TIME_LIMIT).acquire());
-    eventually("the first client waits again", || async { theirs.holders_and_waiters().await == (1, 1) })
-        .await;
-    assert!(lease.check().is_err(), "a lost lease stays lost");
+    let queued = || async { holders_and_waiters(&*scenario.direct, &report()).await == (1, 1) };
+    eventually("the first client waits again", queued).await;
+    assert!(lost.check().is_err(), "a lost lease stays lost");
     next.check().unwrap();
     let token = next.token();
     next.release().await.unwrap();
@@ -99,92 +86,31 @@ async fn a_short_stop_of_the_server_keeps_the_lease_and_a_long_one_ends_it() {
 #[tokio::test]
 async fn a_lost_reply_has_an_unknown_effect_and_the_repeated_claim_finds_its_node() {
     let server = ZooKeeperServer::start();
-    let proxy = Proxy::start(server.port(), 2).await;
-    let (zookeeper, direct) = (open(&url_through(proxy.port())).await, open(&server.url()).await);
-    let first = claim(&report());
-    granted(&zookeeper, &first).await;
-    release(&zookeeper, &first).await;
-    proxy.lose_replies(1);
-    let ours = claim(&report());
-    let error = in_time("the reply", zookeeper.acquire(&ours)).await.unwrap_err();
-    assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::Unknown));
-    eventually("the server has executed it", || async { holders_and_waiters(&direct).await == (1, 0) }).await;
-    let before = direct.inspect(&Query::One(report())).await.unwrap().into_snapshots().remove(0);
-    let grant = in_time("asking again", granted(&zookeeper, &ours)).await;
-    assert_eq!(grant.token, before.holders[0].token, "the repeated claim is granted the same contender");
-    assert_eq!(holders_and_waiters(&direct).await, (1, 0), "there is one contender");
-    assert_eq!(release(&zookeeper, &ours).await, Released::Now);
-    assert_eq!(holders_and_waiters(&direct).await, (0, 0));
+    let scenario = scenario(&server, 2).await;
+    let (ours, _) = scenario.lost_reply(|proxy| proxy.lose_replies(1)).await;
+    assert_eq!(release(&*scenario.through, &ours).await, Released::Now);
+    assert_eq!(holders_and_waiters(&*scenario.direct, &report()).await, (0, 0));
 }
 
 #[tokio::test]
 async fn a_request_executed_after_its_owner_gave_up_has_no_effect() {
     let server = ZooKeeperServer::start();
-    let proxy = Proxy::start(server.port(), 3).await;
-    let (slow, direct) = (open(&url_through(proxy.port())).await, open(&server.url()).await);
-    let first = claim(&report());
-    granted(&slow, &first).await;
-    release(&slow, &first).await;
-    proxy.hold(Direction::Requests);
-    let ours = claim(&report());
-    assert!(tokio::time::timeout(Duration::from_millis(200), slow.acquire(&ours)).await.is_err());
-    let request = ReleaseRequest::new(ours.reference())
-        .with_tombstone(ReleaseRequest::tombstone_ttl(Duration::from_secs(60)));
-    assert_eq!(direct.release(&request).await.unwrap(), Released::AlreadyGone);
-    let before = server.number("zk_packets_received");
-    proxy.heal();
-    eventually("the late execution", || async { server.number("zk_packets_received") > before }).await;
-    let next = claim(&report());
-    granted(&direct, &next).await;
-    assert!(matches!(slow.acquire(&ours).await.unwrap(), Verdict::Cancelled));
-    assert_eq!(holders_and_waiters(&direct).await, (1, 0), "the tombstone has refused the late request");
+    let scenario = scenario(&server, 3).await;
+    token_of(&*scenario.through, &report()).await;
+    let received = || server.number("zk_packets_received").unsigned_abs();
+    let late = scenario.late_acquire(Some(Duration::from_millis(200)), received).await;
+    granted(&*scenario.direct, &claim(&report())).await;
+    assert!(matches!(scenario.through.acquire(&late).await.unwrap(), Verdict::Cancelled));
+    let contenders = holders_and_waiters(&*scenario.direct, &report()).await;
+    assert_eq!(contenders, (1, 0), "the tombstone has refused the late request");
 }
 
 #[tokio::test]
 async fn a_connection_cut_after_any_byte_never_leads_to_a_wrong_result() {
     let server = ZooKeeperServer::start();
-    let proxy = Proxy::start(server.port(), 4).await;
-    let (zookeeper, direct) = (open(&url_through(proxy.port())).await, open(&server.url()).await);
-    let cuts = [Direction::Requests, Direction::Replies]
-        .into_iter()
-        .flat_map(|direction| [1, 40, 150, 400].map(|bytes| (direction, bytes)));
-    let mut last = None;
-    for (direction, bytes) in cuts {
-        let ours = claim(&report());
-        proxy.cut_after(direction, bytes);
-        let first = match in_time("the reply", zookeeper.acquire(&ours)).await {
-            Ok(Verdict::Granted(grant)) => Some(grant),
-            Ok(other) => panic!("{direction:?} after {bytes}: {other:?}"),
-            Err(error) => {
-                assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::Unknown));
-                None
-            }
-        };
-        // Whatever the first attempt did, repeating the claim and releasing it is safe.
-        let mut again = None;
-        while again.is_none() {
-            again = match in_time("the second reply", zookeeper.acquire(&ours)).await {
-                Ok(Verdict::Granted(grant)) => Some(grant.token),
-                Ok(other) => panic!("{direction:?} after {bytes}, again: {other:?}"),
-                Err(_) => None,
-            };
-        }
-        assert!(
-            first.is_none_or(|first| Some(first.token) == again),
-            "both replies are about the same contender"
-        );
-        assert!(last < again, "tokens grow");
-        last = again;
-        assert_eq!(holders_and_waiters(&direct).await, (1, 0), "{direction:?} after {bytes}");
-        eventually("the release", || async {
-            zookeeper.release(&ReleaseRequest::new(ours.reference())).await.is_ok()
-        })
-        .await;
-        assert_eq!(
-            holders_and_waiters(&direct).await,
-            (0, 0),
-            "{direction:?} after {bytes}: nothing is left"
-        );
+    let scenario = scenario(&server, 4).await;
+    for cut in scenario.connection_cut_anywhere(&[1, 40, 150, 400]).await {
+        cut.assert_unknown_effect();
     }
 }
 
@@ -196,7 +122,8 @@ async fn after_a_session_has_ended_the_next_renewal_says_gone_and_a_new_session_
     let held = claim(&report());
     let first = granted(&ours, &held).await;
     proxy.black_hole();
-    eventually("the session ends", || async { holders_and_waiters(&direct).await == (0, 0) }).await;
+    eventually("the session ends", || async { holders_and_waiters(&direct, &report()).await == (0, 0) })
+        .await;
     proxy.heal();
     let renewed = in_time("the renewal", async {
         loop {

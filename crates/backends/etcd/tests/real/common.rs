@@ -1,24 +1,27 @@
 //! Helpers for the tests on real servers.
 
 use std::{
-    future::Future,
     io::{Read as _, Write as _},
     net::TcpStream,
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use leasehold::{
-    Backend, Claim, ClaimRef, Client, Effect, Error, ErrorKind, Grant, Holder, OwnerToken, ReleaseRequest,
-    Released, RenewRequest, Renewal, Resource, Share, System, Verdict,
-};
+use leasehold::{Client, System};
 use leasehold_etcd::{Config, Etcd};
-use leasehold_testkit::{Proxy, servers::EtcdCluster};
+pub(crate) use leasehold_testkit::calls::{
+    blocked, claim, eventually, granted, in_time, kind_and_effect, release, renew, report,
+};
+use leasehold_testkit::{
+    Proxy,
+    calls::{LONG_TTL, TEST_TIMEOUT},
+    servers::EtcdCluster,
+};
 
 /// A ttl that does not expire during a test.
-pub(crate) const LONG: Duration = Duration::from_secs(60);
+pub(crate) const LONG: Duration = LONG_TTL;
 /// How long anything may take on a loaded machine.
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(40);
+pub(crate) const TIMEOUT: Duration = TEST_TIMEOUT;
 /// The prefix of the contenders of `report/42`, without the slash at its end.
 pub(crate) const LOCK: &str = "leasehold/v1/lock/report/42";
 
@@ -36,55 +39,6 @@ pub(crate) async fn proxied(cluster: &EtcdCluster, seed: u64) -> (Proxy, String)
     let proxy = Proxy::start(cluster.ports()[0], seed).await;
     let url = format!("etcd://127.0.0.1:{}?timeout=700ms&connect_timeout=700ms", proxy.port());
     (proxy, url)
-}
-
-pub(crate) fn report() -> Resource {
-    "report/42".parse().expect("the name is valid")
-}
-
-pub(crate) fn claim(resource: &Resource, ttl: Duration) -> Claim {
-    let holder = Arc::new(Holder::new("host", 1, "test"));
-    Claim::new(resource.clone(), OwnerToken::fresh(&System::current()), Share::WHOLE, ttl, holder)
-}
-
-pub(crate) async fn granted(backend: &dyn Backend, claim: &Claim) -> Grant {
-    match backend.acquire(claim).await {
-        Ok(Verdict::Granted(grant)) => grant,
-        other => panic!("expected a grant, found {other:?}"),
-    }
-}
-
-pub(crate) async fn blocked(backend: &dyn Backend, claim: &Claim) -> leasehold_core::Blocked {
-    match backend.acquire(claim).await {
-        Ok(Verdict::Blocked(blocked)) => blocked,
-        other => panic!("expected to be blocked, found {other:?}"),
-    }
-}
-
-pub(crate) async fn release(backend: &dyn Backend, claim: &Claim) -> Released {
-    backend.release(&ReleaseRequest::new(claim.reference())).await.expect("release succeeds")
-}
-
-pub(crate) async fn renew(backend: &dyn Backend, claim: ClaimRef, ttl: Duration) -> Renewal {
-    backend.renew(&[RenewRequest::new(claim, ttl)]).await.remove(0).expect("renew succeeds")
-}
-
-pub(crate) fn kind_and_effect(error: &Error) -> (ErrorKind, Effect) {
-    (error.kind(), error.effect())
-}
-
-/// Repeats until `attempt` returns true.
-pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, mut attempt: impl FnMut() -> F) {
-    let until = Instant::now() + TIMEOUT;
-    while !attempt().await {
-        assert!(Instant::now() < until, "{what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
-/// Fails if the future takes too long, so that no test hangs.
-pub(crate) async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(TIMEOUT, future).await.unwrap_or_else(|_| panic!("{what} takes too long"))
 }
 
 /// A field of a key, as `etcdctl` prints it.

@@ -4,32 +4,27 @@
 use std::{sync::Arc, time::Duration};
 
 use leasehold::{Backend, Effect, ErrorKind, ReleaseRequest, Released, Renewal, Verdict};
-use leasehold_testkit::{proxy::Direction, servers::EtcdCluster};
+use leasehold_testkit::{proxy::Direction, scenarios::NetworkScenario, servers::EtcdCluster};
 
 use crate::common::{
-    LOCK, LONG, TIMEOUT, blocked, claim, client, eventually, granted, in_time, kind_and_effect, open,
-    proxied, release, renew, report, request_count,
+    LOCK, LONG, blocked, claim, client, eventually, granted, in_time, kind_and_effect, open, proxied,
+    release, renew, report,
 };
+
+/// The first member, through a proxy and directly.
+async fn scenario(cluster: &EtcdCluster, seed: u64) -> NetworkScenario {
+    let (proxy, through) = proxied(cluster, seed).await;
+    let (through, direct) = (open(&through).await, open(&cluster.url()).await);
+    NetworkScenario { proxy, through: Arc::new(through), direct: Arc::new(direct) }
+}
 
 #[tokio::test]
 async fn a_partition_longer_than_the_ttl_is_reported_in_time_and_healing_restores_nothing() {
     let cluster = EtcdCluster::start(1);
-    let (proxy, through) = proxied(&cluster, 1).await;
-    let (ours, waiter) = (client(&through).await, client(&cluster.url()).await);
-    let lease = ours.lease("report", "42").ttl(Duration::from_secs(4)).acquire().await.unwrap();
-    proxy.black_hole();
-    let next = tokio::spawn(waiter.lease("report", "42").ttl(LONG).wait(TIMEOUT).acquire());
-    in_time("the loss", lease.ended()).await;
-    assert!(!next.is_finished(), "the holder learns of it before another claim is granted");
-    assert!(lease.check().is_err());
-    let next = in_time("the next grant", next).await.unwrap().unwrap();
-    assert!(next.token() > lease.token());
-    proxy.heal();
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    assert!(lease.check().is_err(), "a lost lease stays lost");
-    next.check().unwrap();
+    let scenario = scenario(&cluster, 1).await;
+    let (lost, next) = scenario.partition_past_the_ttl(Duration::from_secs(4)).await;
     // The late release does not end the new lease.
-    let _ = in_time("the late release", lease.release()).await;
+    let _ = in_time("the late release", lost.release()).await;
     next.check().unwrap();
     assert_eq!(cluster.keys(&format!("{LOCK}/")).len(), 1);
     next.release().await.unwrap();
@@ -38,25 +33,13 @@ async fn a_partition_longer_than_the_ttl_is_reported_in_time_and_healing_restore
 #[tokio::test]
 async fn a_lost_reply_has_unknown_effect_and_a_repeated_acquire_returns_the_same_grant() {
     let cluster = EtcdCluster::start(1);
-    let (proxy, through) = proxied(&cluster, 2).await;
-    let etcd = open(&through).await;
-    let ours = claim(&report(), LONG);
-    granted(&etcd, &ours).await;
-    release(&etcd, &ours).await;
-    proxy.hold(Direction::Replies);
-    let ours = claim(&report(), LONG);
-    let before = request_count(&cluster, "Txn");
-    let error = etcd.acquire(&ours).await.unwrap_err();
-    assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::Unknown));
-    assert!(request_count(&cluster, "Txn") > before, "it was executed");
+    let scenario = scenario(&cluster, 2).await;
+    let (ours, grant) = scenario.lost_reply(|proxy| proxy.hold(Direction::Replies)).await;
     let keys = cluster.keys(&format!("{LOCK}/"));
-    assert_eq!(keys.len(), 1);
-    proxy.heal();
-    let grant = granted(&etcd, &ours).await;
-    assert_eq!(cluster.keys(&format!("{LOCK}/")), keys, "granted once");
+    assert_eq!(keys.len(), 1, "granted once");
     let printed = cluster.etcdctl(&["get", &keys[0], "-w", "fields"]);
     assert!(printed.contains(&format!("\"CreateRevision\" : {}", grant.token)), "{printed}");
-    assert_eq!(release(&etcd, &ours).await, Released::Now);
+    assert_eq!(release(&*scenario.through, &ours).await, Released::Now);
 }
 
 #[tokio::test]
@@ -81,29 +64,10 @@ async fn an_acquire_that_is_executed_after_its_owner_gave_up_is_refused() {
 #[tokio::test]
 async fn a_connection_that_is_cut_anywhere_never_gives_a_wrong_result() {
     let cluster = EtcdCluster::start(1);
-    let (proxy, through) = proxied(&cluster, 4).await;
-    let etcd = open(&through).await;
-    granted(&etcd, &claim(&"warm/up".parse().unwrap(), LONG)).await;
-    let cuts = [Direction::Requests, Direction::Replies]
-        .into_iter()
-        .flat_map(|direction| [1, 20, 90, 300].map(|bytes| (direction, bytes)));
-    for (direction, bytes) in cuts {
-        let ours = claim(&report(), LONG);
-        proxy.cut_after(direction, bytes);
-        match etcd.acquire(&ours).await {
-            Ok(Verdict::Granted(_)) => {}
-            Ok(other) => panic!("{direction:?} after {bytes}: {other:?}"),
-            Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}"),
-        }
-        // Whether it was executed or not: a repeated acquire and a release are safe.
-        eventually("a reply", || async { etcd.acquire(&ours).await.is_ok() }).await;
-        eventually("a release", || async {
-            let released = etcd.release(&ReleaseRequest::new(ours.reference())).await;
-            matches!(released, Ok(Released::Now | Released::AlreadyGone))
-        })
-        .await;
-        assert_eq!(cluster.keys(&format!("{LOCK}/")), Vec::<String>::new(), "{direction:?} after {bytes}");
-    }
+    let scenario = scenario(&cluster, 4).await;
+    granted(&*scenario.through, &claim(&"warm/up".parse().unwrap(), LONG)).await;
+    scenario.connection_cut_anywhere(&[1, 20, 90, 300]).await;
+    assert_eq!(cluster.keys(&format!("{LOCK}/")), Vec::<String>::new());
 }
 
 #[tokio::test]
