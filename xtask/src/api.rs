@@ -8,6 +8,7 @@
 //! items that users cannot reach.
 
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
 };
@@ -88,30 +89,52 @@ fn pinned(folder: &Path) -> PathBuf {
 }
 
 fn skeleton(folder: &Path) -> Result<String, String> {
+    let mut modules = Vec::new();
+    walk(&folder.join("src/lib.rs"), &folder.join("src"), "crate", &mut modules)?;
+    let types: BTreeSet<String> =
+        modules.iter().flat_map(|(_, items)| items).filter_map(public_type).collect();
     let mut text = String::new();
-    walk(&folder.join("src/lib.rs"), &folder.join("src"), "crate", &mut text)?;
+    for (path, mut items) in modules {
+        items.retain(|item| !is_impl_for_private_type(item, &types));
+        if !items.is_empty() {
+            let mut file = File { shebang: None, attrs: Vec::new(), items };
+            Skeleton.visit_file_mut(&mut file);
+            text.push_str(&format!("// {path}\n{}\n", prettyplease::unparse(&file)));
+        }
+    }
     Ok(text)
 }
 
+/// The name of a type that the item declares. Only public items are left by now.
+fn public_type(item: &Item) -> Option<String> {
+    match item {
+        Item::Struct(item) => Some(item.ident.to_string()),
+        Item::Enum(item) => Some(item.ident.to_string()),
+        Item::Type(item) => Some(item.ident.to_string()),
+        _ => None,
+    }
+}
+
+/// Whether the item implements something for a type of this crate that users cannot name.
+fn is_impl_for_private_type(item: &Item, public: &BTreeSet<String>) -> bool {
+    let Item::Impl(block) = item else { return false };
+    let syn::Type::Path(path) = &*block.self_ty else { return false };
+    path.path.segments.last().is_some_and(|segment| !public.contains(&segment.ident.to_string()))
+}
+
 /// Adds the public items of a module file, then those of its modules.
-fn walk(file: &Path, folder: &Path, path: &str, text: &mut String) -> Result<(), String> {
+fn walk(file: &Path, folder: &Path, path: &str, found: &mut Vec<(String, Vec<Item>)>) -> Result<(), String> {
     let source =
         fs::read_to_string(file).map_err(|error| format!("cannot read {}: {error}", file.display()))?;
     let mut parsed = syn::parse_file(&source).map_err(|error| format!("{}: {error}", file.display()))?;
     let modules: Vec<String> = parsed.items.iter().filter_map(module_name).collect();
     parsed.items.retain_mut(|item| !is_for_tests(attributes(item)) && keep_public(item));
-    if !parsed.items.is_empty() {
-        parsed.attrs.clear();
-        parsed.shebang = None;
-        let mut items = File { shebang: None, attrs: Vec::new(), items: parsed.items };
-        Skeleton.visit_file_mut(&mut items);
-        text.push_str(&format!("// {path}\n{}\n", prettyplease::unparse(&items)));
-    }
+    found.push((path.to_owned(), parsed.items));
     for name in modules {
         let inner = folder.join(&name);
         let flat = folder.join(format!("{name}.rs"));
         let file = if flat.exists() { flat } else { inner.join("mod.rs") };
-        walk(&file, &inner, &format!("{path}::{name}"), text)?;
+        walk(&file, &inner, &format!("{path}::{name}"), found)?;
     }
     Ok(())
 }
@@ -226,7 +249,7 @@ mod tests {
     fn the_skeleton_has_what_users_see_and_nothing_else() {
         let folder = std::env::temp_dir().join(format!("leasehold-api-{}", std::process::id()));
         fs::create_dir_all(folder.join("src")).expect("the temporary folder can be written to");
-        let source = "//! Docs.\nmod inner;\n/// A thing.\n#[derive(Debug)]\npub struct Thing { pub a: u8, b: u8 }\n\
+        let source = "//! Docs.\nmod inner;\nstruct Hidden;\nimpl Clone for Hidden { fn clone(&self) -> Hidden { todo!() } }\n/// A thing.\n#[derive(Debug)]\npub struct Thing { pub a: u8, b: u8 }\n\
                       impl Thing { pub fn get(&self) -> u8 { self.a } fn hidden(&self) {} }\n\
                       impl Clone for Thing { fn clone(&self) -> Thing { todo!() } }\nfn private() {}\n\
                       #[cfg(test)]\npub mod tests {}\n";
