@@ -202,7 +202,7 @@ impl Model for Setup {
 pub const TOKENS_DIFFER: &str = "no two grants have the same token";
 /// A grant that began after another was given has the greater token.
 pub const TOKENS_GROW: &str = "a later grant has the greater token";
-/// No two claims vouch at the same moment.
+/// No two claims take their lease for valid at the same time.
 pub const EXCLUSION: &str = "no two hold at once";
 const GRANTED: &str = "(something is granted)";
 const CLAIMED: &str = "(a number is claimed in a second round)";

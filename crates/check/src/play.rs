@@ -64,7 +64,7 @@ impl Setup {
         }
     }
 
-    /// What the clock of a node shows when it judges locks. Where clocks are wild it may as well stand still: that makes
+    /// What the clock of a node shows when it decides about locks. Where clocks are wild it may as well stand still: that makes
     /// fewer moments, and locks end when the clock jumps.
     pub(crate) fn clock(&self, state: &State) -> u8 {
         if self.clocks == Clocks::Wild { 0 } else { state.now }

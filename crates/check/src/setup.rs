@@ -12,7 +12,7 @@ pub(crate) const GATE: u8 = TTL;
 /// What the nodes' clocks are worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clocks {
-    /// They run as fast as everyone's: a node lets nobody in before a grant has ended. Exclusion is checked.
+    /// They run as fast as all other clocks: a node grants nothing before the last grant has ended. Exclusion is checked.
     Sound,
     /// They jump as they like: any node may drop a lock at any moment. Only tokens can be right then.
     Wild,

@@ -57,7 +57,7 @@ pub(crate) struct Attempt {
     pub(crate) round: u8,
     /// When the last round left.
     pub(crate) sent: u8,
-    /// Until when it vouches.
+    /// Until when the claim takes its lease for valid.
     pub(crate) until: u8,
     pub(crate) renewals: u8,
     pub(crate) token: u8,
@@ -145,7 +145,7 @@ impl State {
         }
     }
 
-    /// How many vouch at this moment.
+    /// How many claims take their lease for valid at this moment.
     pub(crate) fn vouching(&self) -> usize {
         self.claims.iter().filter(|claim| claim.phase == Phase::Held).count()
     }

@@ -154,7 +154,8 @@ impl BeliefChecker {
         let name = &belief.name;
         if let Some(since) = belief.over_since {
             let since = Duration::from_nanos(since);
-            self.world.fail("latch", format!("{name} was over at {since:?} and vouches for its lease again"));
+            self.world
+                .fail("latch", format!("{name} was over at {since:?} and takes its lease for valid again"));
         }
         let validity = belief.owner.and_then(|owner| validities.get(&(belief.node, owner)));
         match validity {
@@ -163,7 +164,7 @@ impl BeliefChecker {
             }
             Some(validity) if local >= validity.stop() => {
                 let late = validity.stop().until(local);
-                let message = format!("{name} vouches for its lease {late:?} after it had to stop");
+                let message = format!("{name} takes its lease for valid {late:?} after it had to stop");
                 self.world.fail("loss in time", message);
             }
             _ => {}
@@ -249,7 +250,7 @@ impl BeliefChecker {
     /// A claim is released.
     pub(crate) fn gives_back(&self, node: NodeId, owner: OwnerToken) {
         if self.renews_late(node, owner) {
-            let message = format!("{owner:?} was granted late, and is given back without a renewal");
+            let message = format!("{owner:?} was granted late, and is released without a renewal");
             self.world.fail("late grant", message);
         }
     }

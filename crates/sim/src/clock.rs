@@ -1,4 +1,4 @@
-//! The clocks of one host: a boot clock that may run fast or slow, and a calendar that may be set.
+//! The clocks of one host: a boot clock that may run fast or slow, and a wall clock that may be set.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use leasehold::{Timestamp, WallTime};
 
 use crate::random::nanos;
 
-/// True time: nanoseconds since the run began, known to the checkers and to nobody inside.
+/// True time: nanoseconds since the run began, known to the checkers and not to the simulated hosts.
 pub(crate) type Time = u64;
 
 /// Parts per billion: a rate of one.
@@ -40,7 +40,7 @@ impl HostClock {
         Timestamp::from_nanos(self.boot + self.elapsed(now))
     }
 
-    /// The calendar.
+    /// The wall clock.
     pub(crate) fn wall(&self, now: Time) -> WallTime {
         WallTime::from_micros(WALL_MICROS + (self.wall + self.elapsed(now)) / 1000)
     }
@@ -64,13 +64,13 @@ impl HostClock {
         self.rate = rate;
     }
 
-    /// Someone sets the calendar.
+    /// Sets the wall clock.
     pub(crate) fn step_wall(&mut self, now: Time, forward: bool, by: Duration) {
         self.anchor(now);
         self.wall = if forward { self.wall + nanos(by) } else { self.wall.saturating_sub(nanos(by)) };
     }
 
-    /// The boot clock missed what happened since `from`: the whole machine was frozen. The calendar did not.
+    /// The boot clock missed what happened since `from`: the whole machine was frozen. The wall clock did not.
     pub(crate) fn forget_since(&mut self, from: Time, now: Time) {
         let before = self.boot(from).as_nanos();
         self.anchor(now);

@@ -60,7 +60,7 @@ impl ExpectedState {
     }
 
     pub(crate) fn has_tombstone(&self, owner: OwnerToken) -> bool {
-        self.tombstones.iter().any(|(buried, _)| *buried == owner)
+        self.tombstones.iter().any(|(cancelled, _)| *cancelled == owner)
     }
 
     pub(crate) fn is_empty(&self) -> bool {

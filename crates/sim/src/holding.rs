@@ -1,4 +1,4 @@
-//! Holding a lease: the work, how its end is noticed, and how it is given back.
+//! Holding a lease: the work, how its end is noticed, and how it is released.
 
 use std::{
     sync::{Arc, Weak},
@@ -156,7 +156,7 @@ fn judge_end(worker: &Worker, check: &HeldLeaseCheck, ending: EndReason, by_driv
         return;
     }
     let now = worker.now();
-    // If the calendar was set at any time since the grant, the lease may have been over before anyone looked.
+    // If the wall clock was set at any time since the grant, the lease may have ended before it was checked.
     if now < validity.not_before() && disturbances == validity.granted_disturbances {
         let early = now.until(validity.not_before());
         world.fail("lost for nothing", format!("{name} is told {early:?} before it has to stop"));
@@ -246,7 +246,8 @@ fn use_register(
         match register.enter(token, Some(check.owner)) {
             register::FenceReply::Read(value) => *computed = Some(value + 1),
             register::FenceReply::Stale if simulation.plan.inside => {
-                let message = format!("{} vouches for its lease, and a newer one was at work", check.name);
+                let message =
+                    format!("{} takes its lease for valid, and a newer holder was at work", check.name);
                 simulation.world.fail("exclusion", message);
             }
             register::FenceReply::Stale => {}
@@ -280,7 +281,8 @@ pub(crate) async fn part<T: Numbered>(worker: &mut Worker, lease: Lease<T>, chec
             Ok(Released::AlreadyGone)
                 if held && worker.simulation.progress.is_strict() && worker.simulation.plan.inside =>
             {
-                let message = format!("{} vouched for its lease, and the server had it no more", check.name);
+                let message =
+                    format!("{} took its lease for valid, and the server had it no more", check.name);
                 worker.simulation.world.fail("record", message);
             }
             Ok(Released::Now) => least.into_iter().for_each(|least| close(worker, &check, least)),
@@ -288,10 +290,7 @@ pub(crate) async fn part<T: Numbered>(worker: &mut Worker, lease: Lease<T>, chec
         },
     }
     if check.page.holds() {
-        worker
-            .simulation
-            .world
-            .fail("latch", format!("{} vouches for a lease that was given back", check.name));
+        worker.simulation.world.fail("latch", format!("{} takes a released lease for valid", check.name));
     }
     if worker.random.chance(300) {
         let pause = worker.random.spread(Duration::from_millis(1), Duration::from_secs(1));

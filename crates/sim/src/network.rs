@@ -300,7 +300,7 @@ impl Backend for SimulatedConnection {
         unanswered.answered = true;
         if let Verdict::Granted(grant) = &verdict {
             self.beliefs.vouch(self.node, claim.owner, sent, grant.remaining, claim.ttl);
-            // Who takes over has lost no turn if that fails: its place is where it was.
+            // A claim that takes over has lost no turn if that fails: its place has not changed.
             if claim.takes_over_from.is_none() {
                 self.beliefs.is_late(self.node, claim.owner);
             }
@@ -327,7 +327,7 @@ impl Backend for SimulatedConnection {
         };
         for (held, answer) in held.iter().zip(&answers) {
             match answer {
-                // Of a place that has become a seat: nobody counts on it.
+                // The renewal of a place that was granted meanwhile: no holder relies on it.
                 Ok(Renewal::Renewed(_)) if held.ttl == RunPlan::PLACE_TTL => {}
                 Ok(Renewal::Renewed(kept)) => {
                     self.beliefs.vouch(self.node, held.owner, sent, kept.remaining, held.ttl);

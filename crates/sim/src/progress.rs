@@ -21,7 +21,7 @@ pub(crate) enum Phase {
     Drain,
 }
 
-/// Begins in the storm, with nobody at work.
+/// The phase of a run, and how many tasks work. Begins in the storm, without any.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     phase: AtomicU8,

@@ -15,7 +15,7 @@ use crate::{
     world::World,
 };
 
-/// How long the first in line may need to take a holder that was given up, once the conditions is calm.
+/// How long the head of the queue may need to be granted after a release, without faults.
 const PROMPT: Duration = Duration::from_millis(700);
 
 #[derive(Debug)]
@@ -59,7 +59,7 @@ impl Referee {
                 if !expected.has_tombstone(claim.owner)
                     && expected.holder(claim.owner).is_none_or(|holder| !holder.kept)
                 {
-                    self.fail("tombstone", claim, "was told that it is buried, and nobody buried it");
+                    self.fail("tombstone", claim, "was told that it is cancelled, and has no tombstone");
                 }
                 claim.takes_over_from.iter().for_each(|from| expected.release_predecessor(now, from));
             }
@@ -163,7 +163,11 @@ impl Referee {
         }
         let (own, capacity) = (u64::from(claim.share.weight()), u64::from(expected.capacity));
         if believed > 0 && believed + own > capacity {
-            self.fail("exclusion", claim, &format!("was granted while {} still vouch", names.join(" and ")));
+            self.fail(
+                "exclusion",
+                claim,
+                &format!("was granted while {} still take their lease for valid", names.join(" and ")),
+            );
         }
         if let Some(until) =
             self.beliefs.closed_until(&claim.resource).filter(|until| *until > self.world.now())
@@ -220,7 +224,7 @@ impl Referee {
                 }
             }
         }
-        // Keeping a place wakes nobody: what it may have made visible is judged at the next verb.
+        // Renewing a place wakes no waiter. A change that it has made visible is checked at the next verb.
         self.resources.insert(held.resource.clone(), expected);
     }
 

@@ -1,4 +1,4 @@
-//! One run: storm, calm, drain, and a look at what is left.
+//! One run: storm, calm, strict, drain, and a check that nothing is left.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,9 +20,9 @@ use crate::{
 
 /// How long the workload goes on once nothing may go wrong any more.
 const STRICT_FOR: Duration = Duration::from_secs(12);
-/// How long those who wait may need to get their turn once everyone gives back at once.
+/// How long the waiters may need to be granted once every holder releases at once.
 const DRAIN_MAX: Duration = Duration::from_secs(90);
-/// How long the server may have something of an operation that has ended, in calm conditions.
+/// How long the server may have something of an operation that has ended, without faults.
 const ORPHAN_MAX: Duration = Duration::from_secs(3);
 
 /// Runs one seed.
@@ -108,7 +108,7 @@ async fn watch(simulation: &Arc<Simulation>) {
     }
 }
 
-/// What the server holds or keeps in line belongs to someone.
+/// Checks that every holder and waiter at the server belongs to a running operation.
 async fn find_orphans(simulation: &Arc<Simulation>) {
     let now = simulation.world.now();
     for seen in simulation.server.all().await {

@@ -286,7 +286,7 @@ impl Worker {
         }
     }
 
-    /// Makes the request in one of the many ways, and judges how it ended.
+    /// Makes the request in one of many ways, and checks how it ended.
     async fn acquire<T: Numbered>(
         &mut self,
         op: &Operation,
@@ -383,7 +383,7 @@ impl Worker {
         self.expect(error, &kinds);
     }
 
-    /// Nothing but these may go wrong, and the backend always answers once the conditions is calm.
+    /// Only these errors may happen, and without faults the backend always replies.
     pub(crate) fn expect(&self, error: &Error, kinds: &[ErrorKind]) {
         let calm = error.kind() != ErrorKind::Unavailable || !self.simulation.progress.is_strict();
         if !kinds.contains(&error.kind()) || !calm {

@@ -88,7 +88,10 @@ impl BeliefChecker {
             .map(|(.., name)| name.as_str())
             .collect();
         if vouching.len() > 1 {
-            self.world.fail("exclusion", format!("{} vouch at the same time", vouching.join(" and ")));
+            self.world.fail(
+                "exclusion",
+                format!("{} take their lease for valid at the same time", vouching.join(" and ")),
+            );
         }
     }
 

@@ -15,7 +15,7 @@ use crate::{
     world::{DIRECTOR, Health, NodeId},
 };
 
-/// Throws faults until the storm is over.
+/// Injects faults until the storm is over.
 pub(crate) async fn rage(simulation: Arc<QuorumSimulation>, mut random: Random) {
     simulation.world.pause(QuorumRunPlan::GATE + Duration::from_secs(2)).await; // for the set to be founded
     for host in 0..simulation.plan.hosts {

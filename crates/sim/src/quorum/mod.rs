@@ -1,5 +1,5 @@
 //! Leases over a majority of nodes: the real quorum and the real engine, over nodes in memory, each on a clock of its
-//! own, with wires that lose and delay. A run is a storm, a calm, and a look at what is left, as for one server.
+//! own, with a network that loses and delays messages. A run is a storm, a calm, and a look at what is left, as for one server.
 //!
 //! Promised always: no token is given twice, a later grant has the greater one, no update is lost behind the fence.
 //! Promised unless a node's clock is set: no two believe to hold at the same moment.
@@ -25,7 +25,7 @@ use crate::{
 
 /// How long the workload goes on once nothing may go wrong any more.
 const STRICT_FOR: Duration = Duration::from_secs(10);
-/// How long nodes may have something of an operation that has ended, in calm conditions.
+/// How long nodes may have something of an operation that has ended, without faults.
 const ORPHAN_MAX: Duration = Duration::from_millis(600);
 /// How long everyone may need to finish.
 const DRAIN_MAX: Duration = Duration::from_secs(30);
@@ -86,7 +86,7 @@ async fn watch(simulation: &Arc<QuorumSimulation>) {
     }
 }
 
-/// What a node has belongs to someone.
+/// Checks that every lock on a node belongs to a running operation.
 async fn find_orphans(simulation: &Arc<QuorumSimulation>) {
     for (number, (_, node)) in simulation.nodes.iter().enumerate() {
         let Ok(view) = node.look(&QuorumSimulation::resource()).await else { continue };

@@ -19,9 +19,9 @@ pub(crate) enum QuorumFault {
     NodePause,
     /// A node restarts, and has lost everything, or everything but its mark; or someone flushes it.
     NodeForgets,
-    /// The calendar of a node is set.
+    /// The wall clock of a node is set.
     NodeClock,
-    /// The calendar of a host is set.
+    /// The wall clock of a host is set.
     HostClock,
 }
 
@@ -124,7 +124,7 @@ impl QuorumRunPlan {
         HostClock::new(rate, random.duration(Duration::ZERO, QuorumRunPlan::APART))
     }
 
-    /// By how much a calendar is set: the sum stays within what nodes accept.
+    /// By how much a wall clock is set: the sum stays within what nodes accept.
     pub(crate) fn step(&self, random: &mut Random) -> Duration {
         random.spread(Duration::from_secs(1), Duration::from_secs(12))
     }

@@ -89,7 +89,7 @@ impl Wake for Signal {
 
 /// More polls than this without time moving on is a busy loop.
 const POLLS_AT_ONCE_MAX: u32 = 200_000;
-/// More polls than this in one run is a livelock: time moves on, and nobody gets anywhere. A run has about 12,000.
+/// More polls than this in one run is a livelock: time moves on, and no task makes progress. A run has about 12,000.
 const POLLS_MAX: u64 = 4_000_000;
 
 impl World {

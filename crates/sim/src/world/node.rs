@@ -20,7 +20,7 @@ pub(crate) enum Health {
     Paused,
     /// The machine sleeps: clocks go on, timers do not.
     Suspended,
-    /// The virtual machine is frozen: only the calendar will show it.
+    /// The virtual machine is frozen: only the wall clock will show it.
     Frozen,
     Crashed,
 }
