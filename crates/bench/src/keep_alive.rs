@@ -3,7 +3,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use leasehold::{Backend, Claim, Client, Environment, Holder, Memory, OwnerToken, Resource, Share, System};
+use leasehold::{
+    Backend, BackendExt as _, Claim, Client, Environment, Holder, Memory, OwnerToken, Resource, Share, System,
+};
 use leasehold_bench::{RenewalMargins, Table, process_cpu_time};
 
 use crate::counting::live_bytes;
@@ -58,7 +60,7 @@ async fn bytes_of_backend() -> f64 {
     for resource in &resources {
         let owner = OwnerToken::fresh(&*environment);
         let claim = Claim::new(resource.clone(), owner, Share::WHOLE, TTL, Arc::clone(&holder));
-        memory.acquire(&claim).await.expect("free");
+        memory.acquire_one(&claim).await.expect("free");
     }
     (live_bytes() - before) as f64 / f64::from(LEASES)
 }

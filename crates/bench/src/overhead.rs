@@ -4,8 +4,8 @@
 use std::{hint::black_box, sync::Arc, time::Duration};
 
 use leasehold::{
-    Backend, Claim, ClaimRef, Client, Environment, Holder, Memory, OwnerToken, ReleaseRequest, Resource,
-    Share, System,
+    Backend, BackendExt as _, Claim, ClaimRef, Client, Environment, Holder, Memory, OwnerToken,
+    ReleaseRequest, Resource, Share, System,
 };
 use leasehold_bench::Table;
 
@@ -26,8 +26,8 @@ pub(crate) async fn measure(table: &mut Table) {
         let ttl = Duration::from_secs(30);
         let claim = Claim::new(resource.clone(), owner, Share::WHOLE, ttl, Arc::clone(&holder));
         let request = ReleaseRequest::new(ClaimRef { resource: resource.clone(), owner });
-        black_box(backend.acquire(&claim).await.expect("free"));
-        black_box(backend.release(&request).await.expect("held"));
+        black_box(backend.acquire_one(&claim).await.expect("free"));
+        black_box(backend.release_one(&request).await.expect("held"));
     });
     let alone = alone.await;
 

@@ -5,7 +5,9 @@ mod operator_support;
 
 use std::{sync::Arc, time::Duration};
 
-use leasehold::{Claim, Holder, OwnerToken, ReleaseRequest, RenewRequest, Renewal, Resource, Share};
+use leasehold::{
+    BackendExt as _, Claim, Holder, OwnerToken, ReleaseRequest, RenewRequest, Renewal, Resource, Share,
+};
 use operator_support::TestStore;
 use serde_json::{Value, json};
 
@@ -64,9 +66,9 @@ fn a_first_waiter_that_does_not_ask_is_found() {
     let (holds, waits) = (claim(1), claim(2));
     let found = store.with_client("", async |_| {
         let backend = leasehold::open(&store.url()).await.unwrap();
-        backend.acquire(&holds).await.unwrap();
-        backend.acquire(&waits).await.unwrap();
-        backend.release(&ReleaseRequest::new(holds.reference())).await.unwrap();
+        backend.acquire_one(&holds).await.unwrap();
+        backend.acquire_one(&waits).await.unwrap();
+        backend.release_one(&ReleaseRequest::new(holds.reference())).await.unwrap();
         let (done, mut found) = tokio::sync::oneshot::channel();
         let mut command = store.command(&["leaks", "report/", "--json"]);
         std::thread::spawn(move || done.send(command.output().unwrap().stdout));

@@ -1,10 +1,10 @@
 //! The trait that every backend implements, and its contract.
 
-use std::{borrow::Cow, fmt, time::Duration};
+use std::{borrow::Cow, fmt, future::Future, slice, time::Duration};
 
 use crate::{
     claim::{Claim, ClaimRef, Cursor, OperatorCommand, Query, ReleaseRequest, RenewRequest},
-    error::Result,
+    error::{Effect, Error, ErrorKind, Result},
     resource::Resource,
     verdict::{CommandOutcome, Page, Released, Renewal, Verdict},
 };
@@ -47,15 +47,20 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// What fails together with this resource: a node, a shard, a slot. The engine batches renewals by it.
     fn failure_domain(&self, resource: &Resource) -> FailureDomain;
 
-    /// Asks for a grant. Never waits. May take a place in the queue, or renew it.
-    async fn acquire(&self, claim: &Claim) -> Result<Verdict>;
+    /// Asks for grants. Never waits. A claim may take a place in the queue, or renew it.
+    ///
+    /// One result for each claim, in order. At most [`Limits::gather`] claims, all of one failure domain. Sending them
+    /// together is only a way to travel: each claim is one step of its own (B1), with its own result and effect, and other
+    /// requests may be executed in between. Claims on the same resource are executed in their order.
+    async fn acquire(&self, claims: &[Claim]) -> Vec<Result<Verdict>>;
 
     /// Renews leases and places in the queue. One result for each request, in order. At most [`Limits::batch`] requests,
     /// all of one failure domain.
     async fn renew(&self, requests: &[RenewRequest]) -> Vec<Result<Renewal>>;
 
-    /// Ends a claim: releases the lease, or leaves the queue.
-    async fn release(&self, request: &ReleaseRequest) -> Result<Released>;
+    /// Ends claims: releases the lease, or leaves the queue. One result for each request, in order, as with
+    /// [`acquire`](Backend::acquire).
+    async fn release(&self, requests: &[ReleaseRequest]) -> Vec<Result<Released>>;
 
     /// Returns when the claim should ask again: it can be granted, or it has lost its place in the queue. For a claim
     /// without a place: when anything has changed since the cursor. In any case after `at_most`.
@@ -70,6 +75,48 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
 
 // The trait must stay dyn-compatible: the backend is chosen by URL, at run time.
 const _: fn(&dyn Backend) = |_| {};
+
+/// Verbs for a single claim, on every [`Backend`].
+pub trait BackendExt: Backend {
+    /// Asks for one grant: [`acquire`](Backend::acquire) of one claim.
+    ///
+    /// # Errors
+    /// As the verb, or `Unavailable` with the effect `Unknown` if the backend breaks the contract and gives no result.
+    fn acquire_one(&self, claim: &Claim) -> impl Future<Output = Result<Verdict>> + Send {
+        async move { only(self.acquire(slice::from_ref(claim)).await) }
+    }
+
+    /// Ends one claim: [`release`](Backend::release) of one request.
+    ///
+    /// # Errors
+    /// As the verb, or `Unavailable` with the effect `Unknown` if the backend breaks the contract and gives no result.
+    fn release_one(&self, request: &ReleaseRequest) -> impl Future<Output = Result<Released>> + Send {
+        async move { only(self.release(slice::from_ref(request)).await) }
+    }
+}
+
+impl<B: Backend + ?Sized> BackendExt for B {}
+
+/// Carries out one request after the other: the way of a backend that gains nothing from carrying out many at once.
+pub async fn one_by_one<'a, Q, T, F>(requests: &'a [Q], carry_out: impl Fn(&'a Q) -> F) -> Vec<T>
+where
+    F: Future<Output = T>,
+{
+    let mut results = Vec::with_capacity(requests.len());
+    for request in requests {
+        results.push(carry_out(request).await);
+    }
+    results
+}
+
+/// The result of a call with one request.
+fn only<T>(mut results: Vec<Result<T>>) -> Result<T> {
+    match results.pop() {
+        Some(result) if results.is_empty() => result,
+        _ => Err(Error::new(ErrorKind::Unavailable, "the backend did not give one result for one request")
+            .with_effect(Effect::Unknown)),
+    }
+}
 
 /// Leases of one failure domain become unreachable together: those on one server, shard or slot. The engine renews each
 /// domain on its own, so that a dead one delays no other.
@@ -186,6 +233,11 @@ pub struct Limits {
     pub note: usize,
     /// Renewals in one call.
     pub batch: usize,
+    /// Claims in one `acquire`, and requests in one `release`. With 1 the engine sends each of them alone.
+    pub gather: usize,
+    /// How many calls of `acquire`, and of `release`, may be under way in one failure domain before the engine gathers what
+    /// comes next into one call.
+    pub calls_in_flight: usize,
     /// Entries in one page.
     pub page: u32,
     /// The longest ttl. A claim for longer is made for this long, and renewed accordingly.
@@ -194,6 +246,14 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { queue: 1_000_000, note: 4096, batch: 1000, page: 1000, ttl: Duration::from_secs(24 * 3600) }
+        Limits {
+            queue: 1_000_000,
+            note: 4096,
+            batch: 1000,
+            gather: 1,
+            calls_in_flight: 1,
+            page: 1000,
+            ttl: Duration::from_secs(24 * 3600),
+        }
     }
 }

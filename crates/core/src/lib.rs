@@ -39,7 +39,9 @@ pub mod token;
 pub mod verdict;
 
 pub use async_trait::async_trait;
-pub use backend::{Backend, BackendInfo, Capabilities, FailureDomain, Guarantee, Limits};
+pub use backend::{
+    Backend, BackendExt, BackendInfo, Capabilities, FailureDomain, Guarantee, Limits, one_by_one,
+};
 pub use backoff::Backoff;
 pub use claim::{
     Claim, ClaimRef, Cursor, Eviction, Handover, Holder, Listing, OperatorAction, OperatorCommand, Query,

@@ -185,17 +185,8 @@ impl ResourceEntry {
     }
 }
 
-#[async_trait]
-impl Backend for Memory {
-    fn info(&self) -> &BackendInfo {
-        &self.info
-    }
-
-    fn failure_domain(&self, _: &Resource) -> FailureDomain {
-        FailureDomain::default()
-    }
-
-    async fn acquire(&self, claim: &Claim) -> Result<Verdict> {
+impl Memory {
+    fn acquire_claim(&self, claim: &Claim) -> Result<Verdict> {
         self.check(claim)?;
         let now = self.environment.now();
         let limit = self.info.limits.queue as usize;
@@ -218,6 +209,26 @@ impl Backend for Memory {
         verdict
     }
 
+    fn release_claim(&self, request: &ReleaseRequest) -> Released {
+        let now = self.environment.now();
+        self.state().execute(now, &request.resource, &[request.owner], |model| model.release(now, request))
+    }
+}
+
+#[async_trait]
+impl Backend for Memory {
+    fn info(&self) -> &BackendInfo {
+        &self.info
+    }
+
+    fn failure_domain(&self, _: &Resource) -> FailureDomain {
+        FailureDomain::default()
+    }
+
+    async fn acquire(&self, claims: &[Claim]) -> Vec<Result<Verdict>> {
+        claims.iter().map(|claim| self.acquire_claim(claim)).collect()
+    }
+
     async fn renew(&self, requests: &[RenewRequest]) -> Vec<Result<Renewal>> {
         let now = self.environment.now();
         let mut state = self.state();
@@ -232,11 +243,8 @@ impl Backend for Memory {
             .collect()
     }
 
-    async fn release(&self, request: &ReleaseRequest) -> Result<Released> {
-        let now = self.environment.now();
-        Ok(self
-            .state()
-            .execute(now, &request.resource, &[request.owner], |model| model.release(now, request)))
+    async fn release(&self, requests: &[ReleaseRequest]) -> Vec<Result<Released>> {
+        requests.iter().map(|request| Ok(self.release_claim(request))).collect()
     }
 
     async fn wait(&self, claim: &ClaimRef, since: &Cursor, at_most: Duration) -> Result<()> {

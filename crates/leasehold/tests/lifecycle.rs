@@ -84,7 +84,7 @@ async fn a_background_release_is_repeated_until_it_is_answered() {
 
 #[tokio::test]
 async fn a_claim_that_may_be_executed_late_gets_a_tombstone() {
-    use leasehold::{Backend, Claim, Holder, OwnerToken, Share, Verdict};
+    use leasehold::{Backend, BackendExt as _, Claim, Holder, OwnerToken, Share, Verdict};
     let bed = TestBed::new();
     let client = bed.client();
     bed.probe.set_fault(Fault::LosesReplies);
@@ -98,7 +98,7 @@ async fn a_claim_that_may_be_executed_late_gets_a_tombstone() {
     let owner = OwnerToken::from_bytes([7; 16]);
     let resource = Resource::new("report", "42").unwrap();
     let claim = Claim::new(resource, owner, Share::WHOLE, seconds(30), Arc::new(Holder::new("h", 1, "")));
-    assert!(matches!(bed.probe.memory.acquire(&claim).await.unwrap(), Verdict::Granted(_)));
+    assert!(matches!(bed.probe.memory.acquire_one(&claim).await.unwrap(), Verdict::Granted(_)));
     assert_eq!(bed.probe.memory.resources(), 1, "the grant and the tombstone are of one resource");
 }
 

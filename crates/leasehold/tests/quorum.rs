@@ -8,9 +8,9 @@ use std::{sync::Arc, time::Duration};
 
 use common::{millis, seconds};
 use leasehold::{
-    Backend, Claim, ClaimRef, Client, Clock as _, Effect, ErrorKind, FencingToken, Grant, Holder, MemoryNode,
-    OwnerToken, Query, Quorum, QuorumNode, ReleaseRequest, Released, RenewRequest, Renewal, Resource, Share,
-    Verdict, testing::ManualTime,
+    Backend, BackendExt as _, Claim, ClaimRef, Client, Clock as _, Effect, ErrorKind, FencingToken, Grant,
+    Holder, MemoryNode, OwnerToken, Query, Quorum, QuorumNode, ReleaseRequest, Released, RenewRequest,
+    Renewal, Resource, Share, Verdict, testing::ManualTime,
 };
 
 const GATE: Duration = seconds(60);
@@ -89,7 +89,7 @@ fn is_blocked(verdict: &leasehold::Result<Verdict>) -> bool {
 }
 
 async fn release(quorum: &Quorum, number: u8) -> Released {
-    quorum.release(&ReleaseRequest::new(claim(number).reference())).await.expect("a majority answers")
+    quorum.release_one(&ReleaseRequest::new(claim(number).reference())).await.expect("a majority answers")
 }
 
 async fn renewed(quorum: &Quorum, number: u8) -> leasehold::Result<Renewal> {
@@ -104,18 +104,18 @@ async fn with_two_of_five_nodes_down_it_works_and_with_three_down_it_does_not() 
     let set = NodeSet::of(5).await;
     let quorum = set.open().await;
     set.nodes[..2].iter().for_each(|node| node.stop());
-    let first = granted(quorum.acquire(&claim(1)).await);
-    assert!(is_blocked(&quorum.acquire(&claim(2)).await));
+    let first = granted(quorum.acquire_one(&claim(1)).await);
+    assert!(is_blocked(&quorum.acquire_one(&claim(2)).await));
     assert!(
         matches!(renewed(&quorum, 1).await, Ok(Renewal::Renewed(renewed)) if renewed.token == first.token)
     );
     set.nodes[2].stop();
-    let verdict = quorum.acquire(&claim(2)).await;
+    let verdict = quorum.acquire_one(&claim(2)).await;
     assert!(!matches!(verdict, Ok(Verdict::Granted(_))), "{verdict:?}");
     let error = renewed(&quorum, 1).await.expect_err("there is no majority");
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown));
     set.time.advance(TTL + seconds(1)).await;
-    let error = set.while_time_passes(quorum.acquire(&claim(2))).await.expect_err("there is no majority");
+    let error = set.while_time_passes(quorum.acquire_one(&claim(2))).await.expect_err("there is no majority");
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.to_string().contains("n3"), "{error}");
     assert_eq!(set.locks_left()[3..], [0, 0]);
@@ -126,7 +126,7 @@ async fn a_failed_attempt_leaves_nothing_behind() {
     let set = NodeSet::of(5).await;
     let quorum = set.open().await;
     set.nodes[..3].iter().for_each(|node| node.stop());
-    let error = quorum.acquire(&claim(1)).await.expect_err("there is no majority");
+    let error = quorum.acquire_one(&claim(1)).await.expect_err("there is no majority");
     assert_eq!(
         (error.kind(), error.effect()),
         (ErrorKind::Unavailable, Effect::None),
@@ -140,12 +140,12 @@ async fn a_vote_that_is_executed_late_is_undone() {
     let set = NodeSet::of(5).await;
     let quorum = set.open().await;
     set.nodes[..3].iter().for_each(|node| node.freeze());
-    let error = set.while_time_passes(quorum.acquire(&claim(1))).await.expect_err("there is no majority");
+    let error = set.while_time_passes(quorum.acquire_one(&claim(1))).await.expect_err("there is no majority");
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown));
     set.nodes[..3].iter().for_each(|node| node.thaw());
     set.time.advance(seconds(4)).await;
     assert_eq!(set.locks_left(), [0; 5], "the votes that the frozen nodes gave late are undone");
-    granted(set.while_time_passes(quorum.acquire(&claim(2))).await);
+    granted(set.while_time_passes(quorum.acquire_one(&claim(2))).await);
 }
 
 #[tokio::test]
@@ -153,7 +153,7 @@ async fn a_slow_node_costs_nothing_once_a_majority_has_answered() {
     let set = NodeSet::of(5).await;
     let quorum = set.open().await;
     set.nodes[..2].iter().for_each(|node| node.slow_down(seconds(1)));
-    granted(quorum.acquire(&claim(1)).await); // granted although no time passes
+    granted(quorum.acquire_one(&claim(1)).await); // granted although no time passes
     assert_eq!(release(&quorum, 1).await, Released::Now);
     set.time.advance(seconds(5)).await;
     assert_eq!(set.locks_left(), [0; 5], "the slow nodes have released, too");
@@ -182,7 +182,7 @@ async fn a_node_has_a_tenth_of_the_ttl_to_answer() {
     set.nodes[..3].iter().for_each(|node| node.slow_down(TTL / 10 + seconds(1)));
     let before = set.time.now();
     let error =
-        set.while_time_passes(quorum.acquire(&claim(1))).await.expect_err("three of five are too slow");
+        set.while_time_passes(quorum.acquire_one(&claim(1))).await.expect_err("three of five are too slow");
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     let took = before.until(set.time.now());
     assert!(took >= TTL / 10 && took < TTL / 10 + millis(200), "{took:?}");
@@ -196,14 +196,14 @@ async fn a_node_has_a_tenth_of_the_ttl_to_answer() {
 async fn a_node_that_freezes_right_after_a_release_does_not_delay_the_next_grant() {
     let set = NodeSet::of(5).await;
     let quorum = set.open().await;
-    granted(quorum.acquire(&claim(1)).await);
+    granted(quorum.acquire_one(&claim(1)).await);
     set.time.advance(millis(10)).await;
     set.nodes[3..].iter().for_each(|node| node.slow_down(millis(300)));
     assert_eq!(release(&quorum, 1).await, Released::Now);
     set.nodes[3..].iter().for_each(|node| node.slow_down(Duration::ZERO));
     set.nodes[2].freeze();
     let before = set.time.now();
-    granted(set.while_time_passes(quorum.acquire(&claim(2))).await);
+    granted(set.while_time_passes(quorum.acquire_one(&claim(2))).await);
     let took = before.until(set.time.now());
     assert!(took < TTL / 30, "much less than a tenth of the ttl, which a node may take: {took:?}");
 }
@@ -213,14 +213,14 @@ async fn four_nodes_survive_the_loss_of_one_and_not_of_two() {
     let set = NodeSet::of(4).await;
     let quorum = set.open().await;
     set.nodes[0].stop();
-    let first = granted(quorum.acquire(&claim(1)).await);
+    let first = granted(quorum.acquire_one(&claim(1)).await);
     assert!(
         matches!(renewed(&quorum, 1).await, Ok(Renewal::Renewed(renewed)) if renewed.token == first.token)
     );
     release(&quorum, 1).await;
     set.nodes[1].stop();
     let error =
-        set.while_time_passes(quorum.acquire(&claim(2))).await.expect_err("two of four are no majority");
+        set.while_time_passes(quorum.acquire_one(&claim(2))).await.expect_err("two of four are no majority");
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert_eq!(set.locks_left()[2..], [0, 0]);
 }
@@ -231,34 +231,34 @@ async fn a_node_that_restarts_empty_does_not_grant_again() {
     let set = NodeSet::of(5).await;
     let quorum = set.open().await;
     set.nodes[3..].iter().for_each(|node| node.stop());
-    granted(quorum.acquire(&claim(1)).await);
+    granted(quorum.acquire_one(&claim(1)).await);
     set.nodes[3..].iter().for_each(|node| node.reach());
     set.nodes[0].restart();
     let other = set.open().await;
     // Two nodes have the lock, three are free. Without the gate, the three would be a majority.
-    let verdict = set.while_time_passes(other.acquire(&claim(2))).await;
+    let verdict = set.while_time_passes(other.acquire_one(&claim(2))).await;
     assert!(is_blocked(&verdict), "{verdict:?}");
     set.time.advance(TTL + seconds(1)).await;
-    granted(set.while_time_passes(other.acquire(&claim(2))).await);
+    granted(set.while_time_passes(other.acquire_one(&claim(2))).await);
 }
 
 #[tokio::test]
 async fn a_node_that_forgot_votes_again_after_the_gate_and_knows_the_last_token() {
     let set = NodeSet::of(3).await;
     let quorum = set.open().await;
-    let floor = FencingToken::new(granted(quorum.acquire(&claim(1)).await).token.get() + 300_000_000)
+    let floor = FencingToken::new(granted(quorum.acquire_one(&claim(1)).await).token.get() + 300_000_000)
         .expect("a token");
     release(&quorum, 1).await;
     // Five minutes ahead of every clock, so only the registers know this token.
-    let ahead = granted(quorum.acquire(&claim(2).above(floor)).await).token;
+    let ahead = granted(quorum.acquire_one(&claim(2).above(floor)).await).token;
     release(&quorum, 2).await;
     set.nodes[0].restart();
     set.time.advance(seconds(1)).await;
-    granted(set.while_time_passes(quorum.acquire(&claim(3))).await);
+    granted(set.while_time_passes(quorum.acquire_one(&claim(3))).await);
     release(&quorum, 3).await;
     set.time.advance(GATE + seconds(1)).await;
     set.nodes[1].stop();
-    let after = granted(set.while_time_passes(quorum.acquire(&claim(4))).await);
+    let after = granted(set.while_time_passes(quorum.acquire_one(&claim(4))).await);
     assert!(after.token > ahead, "{:?} follows {ahead:?}", after.token);
 }
 
@@ -267,9 +267,10 @@ async fn a_majority_that_forgot_stops_the_quorum_with_an_error_that_says_so() {
     let set = NodeSet::of(3).await;
     let quorum = set.open().await;
     set.nodes[..2].iter().for_each(|node| node.restart());
-    assert!(quorum.acquire(&claim(1)).await.is_err());
+    assert!(quorum.acquire_one(&claim(1)).await.is_err());
     set.time.advance(seconds(1)).await;
-    let error = set.while_time_passes(quorum.acquire(&claim(1))).await.expect_err("a majority has no vote");
+    let error =
+        set.while_time_passes(quorum.acquire_one(&claim(1))).await.expect_err("a majority has no vote");
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.to_string().contains("2 of 3 nodes may have forgotten"), "{error}");
 }
@@ -292,17 +293,17 @@ async fn nodes_with_different_numbers_are_asked_for_the_greatest() {
     let set = NodeSet::of(3).await;
     let quorum = set.open().await;
     // In each round another node is away, so their registers differ, and are ahead of the clocks.
-    let mut last = granted(quorum.acquire(&claim(9)).await).token;
+    let mut last = granted(quorum.acquire_one(&claim(9)).await).token;
     release(&quorum, 9).await;
     for round in 0..9u8 {
         let away = &set.nodes[usize::from(round) % 3];
         away.stop();
         let floor = FencingToken::new(last.get() + 1_000_000).expect("a token");
         let claim = if round % 2 == 0 { claim(round).above(floor) } else { claim(round) };
-        let token = granted(set.while_time_passes(quorum.acquire(&claim)).await).token;
+        let token = granted(set.while_time_passes(quorum.acquire_one(&claim)).await).token;
         assert!(token > last, "{token:?} follows {last:?}");
         last = token;
-        let again = granted(set.while_time_passes(quorum.acquire(&claim)).await).token;
+        let again = granted(set.while_time_passes(quorum.acquire_one(&claim)).await).token;
         assert_eq!(again, token, "a repeated request returns the same grant");
         release(&quorum, round).await;
         // It has the same run id: it was only unreachable.
@@ -313,12 +314,12 @@ async fn nodes_with_different_numbers_are_asked_for_the_greatest() {
 
 /// Claim 2 is granted by two nodes. The third node has its lock with a lower number, and has not received the token.
 async fn grant_with_a_lagging_node(set: &NodeSet, quorum: &Quorum) -> FencingToken {
-    let token = granted(quorum.acquire(&claim(1)).await).token;
+    let token = granted(quorum.acquire_one(&claim(1)).await).token;
     release(quorum, 1).await;
     let ahead = FencingToken::new(token.get() + 5_000_000).expect("a token");
     set.nodes[1].raise(&[(report(), ahead)]).await.expect("it answers");
     set.nodes[2].slow_down(seconds(1));
-    let token = granted(quorum.acquire(&claim(2)).await).token;
+    let token = granted(quorum.acquire_one(&claim(2)).await).token;
     assert!(token > ahead, "claimed again with the greatest number");
     set.time.advance(millis(600)).await; // the third node has executed the vote; its reply is on the way
     set.nodes[2].slow_down(Duration::ZERO);
@@ -347,7 +348,7 @@ async fn a_renewal_returns_the_token_of_the_grant_even_if_a_lagging_node_has_ano
     assert_eq!(token_of(renewed(&quorum, 2).await), token);
     set.nodes[0].reach();
     assert_eq!(
-        granted(quorum.acquire(&claim(2)).await).token,
+        granted(quorum.acquire_one(&claim(2)).await).token,
         token,
         "a repeated request returns the same grant"
     );
@@ -357,9 +358,9 @@ async fn a_renewal_returns_the_token_of_the_grant_even_if_a_lagging_node_has_ano
 async fn a_renewal_returns_the_current_token_even_if_the_client_remembers_an_earlier_grant_of_the_owner() {
     let set = NodeSet::of(3).await;
     let (quorum, other) = (set.open().await, set.open().await);
-    let first = granted(quorum.acquire(&claim(1)).await).token;
+    let first = granted(quorum.acquire_one(&claim(1)).await).token;
     set.time.advance(TTL + seconds(1)).await;
-    let second = granted(other.acquire(&claim(1)).await).token;
+    let second = granted(other.acquire_one(&claim(1)).await).token;
     assert!(second > first);
     assert_eq!(token_of(renewed(&quorum, 1).await), second);
     set.time.advance(millis(1)).await;
@@ -385,13 +386,13 @@ async fn a_lagging_node_gets_the_token_with_the_next_renewal() {
 async fn a_minority_of_wrong_clocks_changes_nothing() {
     let set = NodeSet::of(5).await;
     let quorum = set.open().await;
-    let first = granted(quorum.acquire(&claim(1)).await);
+    let first = granted(quorum.acquire_one(&claim(1)).await);
     set.nodes[0].set_clock_ahead(3600);
     set.nodes[1].set_clock_ahead(-3600);
-    assert!(is_blocked(&quorum.acquire(&claim(2)).await), "one of five has lost the lock");
+    assert!(is_blocked(&quorum.acquire_one(&claim(2)).await), "one of five has lost the lock");
     assert!(matches!(renewed(&quorum, 1).await, Ok(Renewal::Renewed(_))));
     release(&quorum, 1).await;
-    let second = granted(set.while_time_passes(quorum.acquire(&claim(2))).await);
+    let second = granted(set.while_time_passes(quorum.acquire_one(&claim(2))).await);
     let apart = second.token.get() - first.token.get();
     assert!(
         second.token > first.token && apart < 600_000_000,
@@ -404,9 +405,9 @@ async fn a_minority_of_wrong_clocks_changes_nothing() {
 async fn when_a_majority_of_clocks_jumps_two_claims_are_granted_and_the_tokens_still_grow() {
     let set = NodeSet::of(5).await;
     let quorum = set.open().await;
-    let first = granted(quorum.acquire(&claim(1)).await);
+    let first = granted(quorum.acquire_one(&claim(1)).await);
     set.nodes[..3].iter().for_each(|node| node.set_clock_ahead(31));
-    let second = granted(set.while_time_passes(quorum.acquire(&claim(2))).await);
+    let second = granted(set.while_time_passes(quorum.acquire_one(&claim(2))).await);
     assert!(second.token > first.token, "a fence refuses the first token from now on");
     assert!(
         matches!(renewed(&quorum, 1).await, Ok(Renewal::Gone { .. })),
@@ -420,19 +421,19 @@ async fn a_clock_that_leaps_more_than_two_hours_and_is_set_back_can_make_a_token
     for (leap, steps_back) in [(3600, false), (3 * 3600, true)] {
         let set = NodeSet::of(3).await;
         let quorum = set.open().await;
-        let first = granted(quorum.acquire(&claim(1)).await).token;
+        let first = granted(quorum.acquire_one(&claim(1)).await).token;
         release(&quorum, 1).await;
         set.nodes[2].stop();
         // Five minutes ahead of every clock, so only the registers of two nodes know this token.
         let floor = FencingToken::new(first.get() + 300_000_000).expect("a token");
-        let ahead = granted(quorum.acquire(&claim(2).above(floor)).await).token;
+        let ahead = granted(quorum.acquire_one(&claim(2).above(floor)).await).token;
         release(&quorum, 2).await;
         set.nodes[2].reach();
         set.nodes[0].stop();
         set.nodes[1].set_clock_ahead(leap);
         assert_eq!(set.nodes[1].stored().1, usize::from(!steps_back), "whether the register is there");
         set.nodes[1].set_clock_ahead(0);
-        let next = granted(set.while_time_passes(quorum.acquire(&claim(3))).await).token;
+        let next = granted(set.while_time_passes(quorum.acquire_one(&claim(3))).await).token;
         assert_eq!(next < ahead, steps_back, "after a leap of {leap} s: {next:?} after {ahead:?}");
     }
 }
@@ -493,7 +494,7 @@ async fn sets_that_cannot_be_a_quorum_are_refused() {
 async fn inspect_shows_what_a_majority_has() {
     let set = NodeSet::of(5).await;
     let quorum = set.open().await;
-    let grant = granted(quorum.acquire(&claim(1)).await);
+    let grant = granted(quorum.acquire_one(&claim(1)).await);
     set.nodes[0].stop();
     set.nodes[1].forget();
     let seen =

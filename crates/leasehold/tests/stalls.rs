@@ -7,8 +7,8 @@ use std::{sync::Arc, time::Duration};
 
 use common::{Fault, TestBed, millis, seconds};
 use leasehold::{
-    Backend as _, Claim, FencingToken, Holder, Lease, OwnerToken, Query, ReleaseRequest, Resource, Result,
-    Share, Snapshot, Verdict,
+    Backend as _, BackendExt as _, Claim, FencingToken, Holder, Lease, OwnerToken, Query, ReleaseRequest,
+    Resource, Result, Share, Snapshot, Verdict,
 };
 use tokio::task::JoinHandle;
 
@@ -33,13 +33,13 @@ impl StalledQueue {
     async fn new(ttl: Duration) -> StalledQueue {
         let bed = TestBed::new();
         let holder = claim_of(&bed, "holder");
-        assert!(matches!(bed.probe.memory.acquire(&holder).await, Ok(Verdict::Granted(_))));
+        assert!(matches!(bed.probe.memory.acquire_one(&holder).await, Ok(Verdict::Granted(_))));
         let request = bed.client().lease("report", "42").ttl(ttl).fair().wait_forever();
         let waiter = tokio::spawn(request.label("first").acquire());
         bed.settle().await;
         let mut second = claim_of(&bed, "second").queued();
         second.place_ttl = seconds(3600);
-        assert!(matches!(bed.probe.memory.acquire(&second).await, Ok(Verdict::Blocked(_))));
+        assert!(matches!(bed.probe.memory.acquire_one(&second).await, Ok(Verdict::Blocked(_))));
         StalledQueue { bed, holder, waiter }
     }
 
@@ -63,7 +63,7 @@ impl StalledQueue {
     /// The holder releases. The waiter asks and is granted, but the reply is lost. Returns the token.
     async fn grant_with_lost_reply(&self) -> FencingToken {
         self.bed.probe.set_fault(Fault::LosesReplies);
-        self.bed.probe.memory.release(&ReleaseRequest::new(self.holder.reference())).await.unwrap();
+        self.bed.probe.memory.release_one(&ReleaseRequest::new(self.holder.reference())).await.unwrap();
         self.until_asked(1).await;
         let snapshot = self.snapshot().await;
         assert_eq!(snapshot.holders[0].holder.label, "first");

@@ -256,6 +256,14 @@ impl SimulatedConnection {
     }
 }
 
+impl SimulatedConnection {
+    /// Notes that a claim is sent.
+    fn ask(&self, claim: &Claim) -> Unanswered<'_> {
+        self.beliefs.asks(self.node, claim.owner, claim.ttl);
+        Unanswered { link: self, owner: claim.owner, answered: false }
+    }
+}
+
 /// A request of a claim, until it is answered or given up.
 struct Unanswered<'a> {
     link: &'a SimulatedConnection,
@@ -287,25 +295,30 @@ impl Backend for SimulatedConnection {
         FailureDomain::default()
     }
 
-    async fn acquire(&self, claim: &Claim) -> Result<Verdict> {
-        self.beliefs.asks(self.node, claim.owner, claim.ttl);
-        let mut unanswered = Unanswered { link: self, owner: claim.owner, answered: false };
+    async fn acquire(&self, claims: &[Claim]) -> Vec<Result<Verdict>> {
+        let mut unanswered: Vec<Unanswered<'_>> = claims.iter().map(|claim| self.ask(claim)).collect();
         let sent = self.beliefs.sending(self.node);
-        let asked = Arc::new(claim.clone());
+        let asked: Arc<[Claim]> = claims.into();
         let execute = move |server: Arc<Server>| {
-            let claim = Arc::clone(&asked);
-            async move { server.acquire(&claim).await }
+            let claims = Arc::clone(&asked);
+            async move { server.acquire(&claims).await }
         };
-        let verdict = self.exchange(false, execute).await??;
-        unanswered.answered = true;
-        if let Verdict::Granted(grant) = &verdict {
-            self.beliefs.vouch(self.node, claim.owner, sent, grant.remaining, claim.ttl);
-            // A claim that takes over has lost no turn if that fails: its place has not changed.
-            if claim.takes_over_from.is_none() {
-                self.beliefs.is_late(self.node, claim.owner);
+        let verdicts = match self.exchange(false, execute).await {
+            Ok(verdicts) => verdicts,
+            Err(error) => return claims.iter().map(|_| Err(error.clone())).collect(),
+        };
+        for ((claim, verdict), unanswered) in claims.iter().zip(&verdicts).zip(&mut unanswered) {
+            let Ok(verdict) = verdict else { continue };
+            unanswered.answered = true;
+            if let Verdict::Granted(grant) = verdict {
+                self.beliefs.vouch(self.node, claim.owner, sent, grant.remaining, claim.ttl);
+                // A claim that takes over has lost no turn if that fails: its place has not changed.
+                if claim.takes_over_from.is_none() {
+                    self.beliefs.is_late(self.node, claim.owner);
+                }
             }
         }
-        Ok(verdict)
+        verdicts
     }
 
     async fn renew(&self, held: &[RenewRequest]) -> Vec<Result<Renewal>> {
@@ -343,14 +356,19 @@ impl Backend for SimulatedConnection {
         answers
     }
 
-    async fn release(&self, release_request: &ReleaseRequest) -> Result<Released> {
-        self.beliefs.gives_back(self.node, release_request.owner);
-        let release_request = Arc::new(release_request.clone());
+    async fn release(&self, requests: &[ReleaseRequest]) -> Vec<Result<Released>> {
+        for request in requests {
+            self.beliefs.gives_back(self.node, request.owner);
+        }
+        let asked: Arc<[ReleaseRequest]> = requests.into();
         let execute = move |server: Arc<Server>| {
-            let release_request = Arc::clone(&release_request);
-            async move { server.release(&release_request).await }
+            let requests = Arc::clone(&asked);
+            async move { server.release(&requests).await }
         };
-        self.exchange(false, execute).await?
+        match self.exchange(false, execute).await {
+            Ok(replies) => replies,
+            Err(error) => requests.iter().map(|_| Err(error.clone())).collect(),
+        }
     }
 
     async fn wait(&self, claim: &ClaimRef, since: &Cursor, at_most: Duration) -> Result<()> {

@@ -6,8 +6,9 @@ use std::{
 };
 
 use leasehold::{
-    Backend, BackendInfo, Claim, ClaimRef, Clock, CommandOutcome, Cursor, Listing, Memory, OperatorCommand,
-    Page, Query, ReleaseRequest, Released, RenewRequest, Renewal, Result, Snapshot, Verdict,
+    Backend, BackendExt as _, BackendInfo, Claim, ClaimRef, Clock, CommandOutcome, Cursor, Listing, Memory,
+    OperatorCommand, Page, Query, ReleaseRequest, Released, RenewRequest, Renewal, Result, Snapshot, Verdict,
+    one_by_one,
 };
 
 use crate::{environment::NodeEnvironment, referee::Referee, world::World};
@@ -47,8 +48,12 @@ impl Server {
         (self.memory.resources(), format!("{:?}", self.referee()))
     }
 
-    pub(crate) async fn acquire(&self, claim: &Claim) -> Result<Verdict> {
-        let verdict = self.memory.acquire(claim).await;
+    pub(crate) async fn acquire(&self, claims: &[Claim]) -> Vec<Result<Verdict>> {
+        one_by_one(claims, |claim| self.acquire_claim(claim)).await
+    }
+
+    async fn acquire_claim(&self, claim: &Claim) -> Result<Verdict> {
+        let verdict = self.memory.acquire_one(claim).await;
         if let Ok(Verdict::Granted(grant)) = &verdict {
             self.world.stamp(grant.token.get());
         }
@@ -75,8 +80,12 @@ impl Server {
         answers
     }
 
-    pub(crate) async fn release(&self, request: &ReleaseRequest) -> Result<Released> {
-        let released = self.memory.release(request).await;
+    pub(crate) async fn release(&self, requests: &[ReleaseRequest]) -> Vec<Result<Released>> {
+        one_by_one(requests, |request| self.release_claim(request)).await
+    }
+
+    async fn release_claim(&self, request: &ReleaseRequest) -> Result<Released> {
+        let released = self.memory.release_one(request).await;
         self.world.trace(|| {
             let ReleaseRequest { owner, resource, tombstone, keep_for, .. } = request;
             format!("server: release {owner:?} of {resource} tombstone {tombstone:?} keep {keep_for:?}: {released:?}")

@@ -8,8 +8,9 @@ use std::{
 
 use leasehold::System;
 use leasehold_core::{
-    Backend, Blocked, Claim, ClaimRef, Effect, Error, ErrorKind, FencingToken, Grant, Holder, OwnerToken,
-    Query, ReleaseRequest, Released, RenewRequest, Renewal, Resource, Share, Snapshot, Verdict,
+    Backend, BackendExt as _, Blocked, Claim, ClaimRef, Effect, Error, ErrorKind, FencingToken, Grant,
+    Holder, OwnerToken, Query, ReleaseRequest, Released, RenewRequest, Renewal, Resource, Share, Snapshot,
+    Verdict,
 };
 
 /// A ttl that never expires during a test.
@@ -38,7 +39,7 @@ pub fn claim(resource: &Resource, ttl: Duration) -> Claim {
 /// # Panics
 /// If the claim is not granted.
 pub async fn granted(backend: &dyn Backend, claim: &Claim) -> Grant {
-    match backend.acquire(claim).await {
+    match backend.acquire_one(claim).await {
         Ok(Verdict::Granted(grant)) => grant,
         other => panic!("expected a grant, got {other:?}"),
     }
@@ -49,7 +50,7 @@ pub async fn granted(backend: &dyn Backend, claim: &Claim) -> Grant {
 /// # Panics
 /// If the claim is not blocked.
 pub async fn blocked(backend: &dyn Backend, claim: &Claim) -> Blocked {
-    match backend.acquire(claim).await {
+    match backend.acquire_one(claim).await {
         Ok(Verdict::Blocked(blocked)) => blocked,
         other => panic!("expected Blocked, got {other:?}"),
     }
@@ -60,7 +61,7 @@ pub async fn blocked(backend: &dyn Backend, claim: &Claim) -> Blocked {
 /// # Panics
 /// If it is neither blocked nor granted.
 pub async fn is_blocked(backend: &dyn Backend, claim: &Claim) -> bool {
-    match backend.acquire(claim).await {
+    match backend.acquire_one(claim).await {
         Ok(Verdict::Blocked(_)) => true,
         Ok(Verdict::Granted(_)) => false,
         other => panic!("expected Blocked or a grant, got {other:?}"),
@@ -72,7 +73,7 @@ pub async fn is_blocked(backend: &dyn Backend, claim: &Claim) -> bool {
 /// # Panics
 /// If the release fails.
 pub async fn release(backend: &dyn Backend, claim: &Claim) -> Released {
-    backend.release(&ReleaseRequest::new(claim.reference())).await.expect("release succeeds")
+    backend.release_one(&ReleaseRequest::new(claim.reference())).await.expect("release succeeds")
 }
 
 /// Renews one claim.

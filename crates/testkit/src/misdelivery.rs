@@ -16,9 +16,9 @@ use std::{fmt, future::Future, sync::Arc, time::Duration};
 
 use leasehold::System;
 use leasehold_core::{
-    Backend, Claim, CommandOutcome, Effect, Error, ErrorKind, Eviction, FencingToken, Holder, OperatorAction,
-    OperatorCommand, OwnerToken, Query, ReleaseRequest, Released, RenewRequest, Renewal, Resource, Result,
-    Share, Verdict,
+    Backend, BackendExt as _, Claim, CommandOutcome, Effect, Error, ErrorKind, Eviction, FencingToken,
+    Holder, OperatorAction, OperatorCommand, OwnerToken, Query, ReleaseRequest, Released, RenewRequest,
+    Renewal, Resource, Result, Share, Verdict,
 };
 
 use crate::proxy::{Misdelivery, Proxy};
@@ -140,7 +140,7 @@ impl MisdeliveryTest {
             let mut failures = 0;
             let claim = claim(&fresh_resource("after"), "after");
             loop {
-                match backend.acquire(&claim).await {
+                match backend.acquire_one(&claim).await {
                     Ok(Verdict::Granted(_)) => break,
                     Ok(verdict) => panic!("expected a grant of a free resource, got {verdict:?}"),
                     Err(error) if failures == FAILURES_MAX => {
@@ -150,7 +150,7 @@ impl MisdeliveryTest {
                 }
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
-            let released = backend.release(&ReleaseRequest::new(claim.reference())).await;
+            let released = backend.release_one(&ReleaseRequest::new(claim.reference())).await;
             assert_eq!(released.expect("release answers"), Released::Now);
         }
     }
@@ -158,7 +158,7 @@ impl MisdeliveryTest {
     /// Acquires a new resource through the direct handle. The label names the holder.
     async fn hold(&self, label: &str) -> (Claim, FencingToken) {
         let claim = claim(&fresh_resource(label), label);
-        match self.direct.acquire(&claim).await {
+        match self.direct.acquire_one(&claim).await {
             Ok(Verdict::Granted(grant)) => (claim, grant.token),
             verdict => panic!("expected a grant of a free resource, got {verdict:?}"),
         }
@@ -168,7 +168,7 @@ impl MisdeliveryTest {
     async fn hold_through_a(&self, label: &str) -> (Claim, FencingToken) {
         self.await_recovery().await;
         let claim = claim(&fresh_resource(label), label);
-        match self.handle_a.acquire(&claim).await {
+        match self.handle_a.acquire_one(&claim).await {
             Ok(Verdict::Granted(grant)) => (claim, grant.token),
             verdict => panic!("expected a grant of a free resource, got {verdict:?}"),
         }
@@ -249,7 +249,7 @@ fn claim(resource: &Resource, label: &str) -> Claim {
 async fn send(backend: &dyn Backend, request: &CaseRequest) -> Result<ReplySummary> {
     let reply = async {
         Ok(match request {
-            CaseRequest::Acquire(claim) => match backend.acquire(claim).await? {
+            CaseRequest::Acquire(claim) => match backend.acquire_one(claim).await? {
                 Verdict::Granted(_) => ReplySummary::Granted,
                 Verdict::Blocked(_) => ReplySummary::Blocked,
                 verdict => other(&verdict),
@@ -261,7 +261,7 @@ async fn send(backend: &dyn Backend, request: &CaseRequest) -> Result<ReplySumma
                     renewal => other(&renewal),
                 }
             }
-            CaseRequest::Release(release) => ReplySummary::Released(backend.release(release).await?),
+            CaseRequest::Release(release) => ReplySummary::Released(backend.release_one(release).await?),
             CaseRequest::Order(order) => {
                 ReplySummary::Ordered(backend.order(order).await? == CommandOutcome::Done)
             }

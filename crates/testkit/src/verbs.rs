@@ -12,11 +12,11 @@ use leasehold_core::{
 #[derive(Clone, Debug)]
 pub enum VerbRequest {
     /// `acquire`
-    Acquire(Claim),
+    Acquire(Vec<Claim>),
     /// `renew`
     Renew(Vec<RenewRequest>),
     /// `release`
-    Release(ReleaseRequest),
+    Release(Vec<ReleaseRequest>),
     /// `wait`
     Wait {
         /// The claim that waits.
@@ -35,12 +35,12 @@ pub enum VerbRequest {
 /// The reply of a backend.
 #[derive(Clone, Debug)]
 pub enum VerbReply {
-    /// The reply to `acquire`.
-    Acquire(Result<Verdict>),
+    /// The replies to `acquire`, one for each claim.
+    Acquire(Vec<Result<Verdict>>),
     /// The replies to `renew`, one for each request.
     Renew(Vec<Result<Renewal>>),
-    /// The reply to `release`.
-    Release(Result<Released>),
+    /// The replies to `release`, one for each request.
+    Release(Vec<Result<Released>>),
     /// The reply to `wait`.
     Wait(Result<()>),
     /// The reply to `inspect`.
@@ -70,9 +70,9 @@ impl VerbRequest {
     /// Calls the verb of `backend`.
     pub async fn send_to(&self, backend: &dyn Backend) -> VerbReply {
         match self {
-            VerbRequest::Acquire(claim) => VerbReply::Acquire(backend.acquire(claim).await),
+            VerbRequest::Acquire(claims) => VerbReply::Acquire(backend.acquire(claims).await),
             VerbRequest::Renew(held) => VerbReply::Renew(backend.renew(held).await),
-            VerbRequest::Release(release) => VerbReply::Release(backend.release(release).await),
+            VerbRequest::Release(requests) => VerbReply::Release(backend.release(requests).await),
             VerbRequest::Wait { claim, since, at_most } => {
                 VerbReply::Wait(backend.wait(claim, since, *at_most).await)
             }
@@ -86,9 +86,9 @@ impl VerbRequest {
     pub fn failed_reply(&self, error: Error) -> VerbReply {
         let error = if self.can_change_state() { error } else { error.with_effect(Effect::None) };
         match self {
-            VerbRequest::Acquire(_) => VerbReply::Acquire(Err(error)),
-            VerbRequest::Renew(held) => VerbReply::Renew(held.iter().map(|_| Err(error.clone())).collect()),
-            VerbRequest::Release(_) => VerbReply::Release(Err(error)),
+            VerbRequest::Acquire(claims) => VerbReply::Acquire(vec![Err(error); claims.len()]),
+            VerbRequest::Renew(held) => VerbReply::Renew(vec![Err(error); held.len()]),
+            VerbRequest::Release(requests) => VerbReply::Release(vec![Err(error); requests.len()]),
             VerbRequest::Wait { .. } => VerbReply::Wait(Err(error)),
             VerbRequest::Inspect(_) => VerbReply::Inspect(Err(error)),
             VerbRequest::Order(_) => VerbReply::Order(Err(error)),
@@ -112,13 +112,13 @@ macro_rules! relay {
 
             async fn acquire(
                 &self,
-                claim: &leasehold_core::Claim,
-            ) -> leasehold_core::Result<leasehold_core::Verdict> {
-                let request = $crate::verbs::VerbRequest::Acquire(claim.clone());
-                let $crate::verbs::VerbReply::Acquire(reply) = self.relay(request).await else {
+                claims: &[leasehold_core::Claim],
+            ) -> Vec<leasehold_core::Result<leasehold_core::Verdict>> {
+                let request = $crate::verbs::VerbRequest::Acquire(claims.to_vec());
+                let $crate::verbs::VerbReply::Acquire(replies) = self.relay(request).await else {
                     reply_of_another_verb()
                 };
-                reply
+                replies
             }
 
             async fn renew(
@@ -134,13 +134,13 @@ macro_rules! relay {
 
             async fn release(
                 &self,
-                release: &leasehold_core::ReleaseRequest,
-            ) -> leasehold_core::Result<leasehold_core::Released> {
-                let request = $crate::verbs::VerbRequest::Release(release.clone());
-                let $crate::verbs::VerbReply::Release(reply) = self.relay(request).await else {
+                requests: &[leasehold_core::ReleaseRequest],
+            ) -> Vec<leasehold_core::Result<leasehold_core::Released>> {
+                let request = $crate::verbs::VerbRequest::Release(requests.to_vec());
+                let $crate::verbs::VerbReply::Release(replies) = self.relay(request).await else {
                     reply_of_another_verb()
                 };
-                reply
+                replies
             }
 
             async fn wait(

@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 
 use leasehold::{Memory, System, testing::ManualTime};
 use leasehold_core::{
-    Backend, Claim, ClaimRef, Cursor, Effect, Environment, Error, ErrorKind, Holder, OwnerToken, Query,
-    ReleaseRequest, Released, RenewRequest, Renewal, Resource, Share, Verb, Verdict,
+    Backend, BackendExt as _, Claim, ClaimRef, Cursor, Effect, Environment, Error, ErrorKind, Holder,
+    OwnerToken, Query, ReleaseRequest, Released, RenewRequest, Renewal, Resource, Share, Verb, Verdict,
 };
 use leasehold_testkit::{
     Faulty,
@@ -57,12 +57,12 @@ fn unavailable<T: std::fmt::Debug>(answer: Result<T, Error>, effect: Effect) {
 async fn without_faults_every_verb_is_forwarded() {
     let FaultySetup { faulty, .. } = setup();
     let claim = claim(1);
-    assert!(matches!(faulty.acquire(&claim).await, Ok(Verdict::Granted(_))));
+    assert!(matches!(faulty.acquire_one(&claim).await, Ok(Verdict::Granted(_))));
     let renewed = faulty.renew(&[RenewRequest::new(claim.reference(), TTL)]).await;
     assert!(matches!(renewed.as_slice(), [Ok(Renewal::Renewed(_))]));
     assert_eq!(faulty.inspect(&Query::One(claim.resource.clone())).await.unwrap().into_snapshots().len(), 1);
     faulty.wait(&claim.reference(), &Cursor(0), Duration::ZERO).await.unwrap();
-    assert_eq!(faulty.release(&ReleaseRequest::new(claim.reference())).await.unwrap(), Released::Now);
+    assert_eq!(faulty.release_one(&ReleaseRequest::new(claim.reference())).await.unwrap(), Released::Now);
     assert_eq!((faulty.info().name, faulty.injected()), ("memory", vec![]));
 }
 
@@ -70,13 +70,13 @@ async fn without_faults_every_verb_is_forwarded() {
 async fn a_lost_request_has_no_effect() {
     let setup = setup();
     setup.faulty.next(Verb::Acquire, Fault::LoseRequest);
-    unavailable(setup.faulty.acquire(&claim(1)).await, Effect::Unknown);
+    unavailable(setup.faulty.acquire_one(&claim(1)).await, Effect::Unknown);
     assert_eq!(setup.holders().await, 0);
     setup.faulty.next(Verb::Acquire, Fault::Refuse);
-    unavailable(setup.faulty.acquire(&claim(1)).await, Effect::None);
+    unavailable(setup.faulty.acquire_one(&claim(1)).await, Effect::None);
     assert_eq!(setup.holders().await, 0);
     assert!(
-        matches!(setup.faulty.acquire(&claim(1)).await, Ok(Verdict::Granted(_))),
+        matches!(setup.faulty.acquire_one(&claim(1)).await, Ok(Verdict::Granted(_))),
         "a scripted fault is injected once"
     );
 }
@@ -85,12 +85,12 @@ async fn a_lost_request_has_no_effect() {
 async fn a_request_whose_reply_is_lost_has_its_effect() {
     let setup = setup();
     setup.faulty.next(Verb::Acquire, Fault::LoseReply);
-    unavailable(setup.faulty.acquire(&claim(1)).await, Effect::Unknown);
+    unavailable(setup.faulty.acquire_one(&claim(1)).await, Effect::Unknown);
     assert_eq!(setup.holders().await, 1);
     setup.faulty.next(Verb::Release, Fault::LoseReply);
     let request = ReleaseRequest::new(claim(1).reference());
-    unavailable(setup.faulty.release(&request).await, Effect::Unknown);
-    assert_eq!(setup.faulty.release(&request).await.unwrap(), Released::AlreadyGone);
+    unavailable(setup.faulty.release_one(&request).await, Effect::Unknown);
+    assert_eq!(setup.faulty.release_one(&request).await.unwrap(), Released::AlreadyGone);
     assert_eq!(
         setup.faulty.injected(),
         [(Verb::Acquire, Fault::LoseReply), (Verb::Release, Fault::LoseReply)]
@@ -120,9 +120,9 @@ async fn a_verb_that_changes_nothing_has_no_unknown_effect() {
 #[tokio::test]
 async fn a_duplicate_is_executed_twice() {
     let setup = setup();
-    setup.faulty.acquire(&claim(1)).await.unwrap();
+    setup.faulty.acquire_one(&claim(1)).await.unwrap();
     setup.faulty.next(Verb::Release, Fault::Duplicate);
-    let answer = setup.faulty.release(&ReleaseRequest::new(claim(1).reference())).await;
+    let answer = setup.faulty.release_one(&ReleaseRequest::new(claim(1).reference())).await;
     assert_eq!(answer.unwrap(), Released::AlreadyGone, "the caller gets the second reply");
 }
 
@@ -130,7 +130,7 @@ async fn a_duplicate_is_executed_twice() {
 async fn a_late_request_is_executed_after_its_call_has_failed() {
     let setup = setup();
     setup.faulty.next(Verb::Acquire, Fault::Late(Duration::from_secs(3)));
-    unavailable(setup.faulty.acquire(&claim(1)).await, Effect::Unknown);
+    unavailable(setup.faulty.acquire_one(&claim(1)).await, Effect::Unknown);
     setup.time.advance(Duration::from_millis(2_999)).await;
     assert_eq!(setup.holders().await, 0);
     setup.time.advance(Duration::from_millis(1)).await;
@@ -141,10 +141,10 @@ async fn a_late_request_is_executed_after_its_call_has_failed() {
 async fn a_tombstone_stops_a_late_request() {
     let setup = setup();
     setup.faulty.next(Verb::Acquire, Fault::Late(Duration::from_secs(3)));
-    unavailable(setup.faulty.acquire(&claim(1)).await, Effect::Unknown);
+    unavailable(setup.faulty.acquire_one(&claim(1)).await, Effect::Unknown);
     setup
         .faulty
-        .release(
+        .release_one(
             &ReleaseRequest::new(claim(1).reference()).with_tombstone(ReleaseRequest::tombstone_ttl(TTL)),
         )
         .await
@@ -161,7 +161,7 @@ async fn delays_reorder_concurrent_calls() {
     faulty.next(Verb::Acquire, Fault::DelayReply(Duration::from_secs(1)));
     let calls = [1, 2].map(|number| {
         let faulty = Arc::clone(&faulty);
-        tokio::spawn(async move { faulty.acquire(&claim(number)).await.unwrap() })
+        tokio::spawn(async move { faulty.acquire_one(&claim(number)).await.unwrap() })
     });
     setup.time.advance(Duration::from_secs(2)).await;
     let [first, second] = calls;
@@ -174,7 +174,7 @@ async fn a_hanging_call_has_its_effect() {
     let setup = setup();
     setup.faulty.next(Verb::Acquire, Fault::Hang);
     let claim = claim(1);
-    let limited = tokio::time::timeout(Duration::from_millis(20), setup.faulty.acquire(&claim));
+    let limited = tokio::time::timeout(Duration::from_millis(20), setup.faulty.acquire_one(&claim));
     assert!(limited.await.is_err());
     assert_eq!(setup.holders().await, 1);
 }
@@ -186,12 +186,12 @@ async fn a_call_that_is_let_through_has_no_fault_whatever_the_plan() {
     let mut plan = FaultPlan::NONE;
     plan.lose_request = 1000;
     let faulty = Faulty::new(memory, Arc::new(time), 1).with_plan(plan);
-    unavailable(faulty.acquire(&claim(1)).await, Effect::Unknown);
+    unavailable(faulty.acquire_one(&claim(1)).await, Effect::Unknown);
     faulty.let_through(Verb::Acquire);
-    assert!(matches!(faulty.acquire(&claim(1)).await, Ok(Verdict::Granted(_))));
-    unavailable(faulty.acquire(&claim(1)).await, Effect::Unknown);
+    assert!(matches!(faulty.acquire_one(&claim(1)).await, Ok(Verdict::Granted(_))));
+    unavailable(faulty.acquire_one(&claim(1)).await, Effect::Unknown);
     faulty.plan(FaultPlan::NONE);
-    assert!(matches!(faulty.acquire(&claim(1)).await, Ok(Verdict::Granted(_))));
+    assert!(matches!(faulty.acquire_one(&claim(1)).await, Ok(Verdict::Granted(_))));
 }
 
 async fn injected_with(seed: u64) -> Vec<(Verb, Fault)> {
@@ -202,7 +202,7 @@ async fn injected_with(seed: u64) -> Vec<(Verb, Fault)> {
         let (faulty, time) = (Arc::clone(&faulty), time.clone());
         let call =
             tokio::spawn(
-                async move { drop(faulty.acquire(&claim(u8::try_from(number % 7).unwrap())).await) },
+                async move { drop(faulty.acquire_one(&claim(u8::try_from(number % 7).unwrap())).await) },
             );
         time.advance(Duration::from_millis(500)).await;
         call.await.unwrap();
@@ -227,5 +227,5 @@ async fn a_delay_works_in_real_time() {
     let environment: Arc<dyn Environment> = Arc::new(System::current());
     let faulty = Faulty::new(memory, environment, 3);
     faulty.next(Verb::Acquire, Fault::DelayReply(Duration::from_millis(5)));
-    assert!(matches!(faulty.acquire(&claim(1)).await, Ok(Verdict::Granted(_))));
+    assert!(matches!(faulty.acquire_one(&claim(1)).await, Ok(Verdict::Granted(_))));
 }

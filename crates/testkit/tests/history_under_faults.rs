@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 
 use leasehold::{Memory, testing::ManualTime};
 use leasehold_core::{
-    Backend, Claim, Clock as _, Environment, Handover, Holder, OwnerToken, ReleaseRequest, RenewRequest,
-    Renewal, Resource, Share, Verdict,
+    Backend, BackendExt as _, Claim, Clock as _, Environment, Handover, Holder, OwnerToken, ReleaseRequest,
+    RenewRequest, Renewal, Resource, Share, Verdict,
 };
 use leasehold_testkit::{
     Faulty, Recorded,
@@ -40,7 +40,7 @@ async fn client(
         let mut doubtful = false;
         let mut holds = false;
         for _ in 0..12 {
-            match backend.acquire(&claim).await {
+            match backend.acquire_one(&claim).await {
                 Ok(Verdict::Granted(_)) => holds = true,
                 Ok(Verdict::Blocked(_)) => {}
                 Ok(Verdict::Cancelled | Verdict::Mismatch { .. }) => break,
@@ -67,7 +67,7 @@ async fn client(
                 } else {
                     request
                 };
-                drop(backend.release(&request).await);
+                drop(backend.release_one(&request).await);
             }
         }
     }

@@ -6,7 +6,7 @@ use etcd_client::GetOptions;
 use leasehold_core::{
     Backend, BackendInfo, Claim, ClaimRef, CommandOutcome, Cursor, Effect, Environment, FailureDomain,
     Guarantee, OperatorCommand, Page, Query, ReleaseRequest, Released, RenewRequest, Renewal, Resource,
-    Result, Verb, Verdict, async_trait,
+    Result, Verb, Verdict, async_trait, one_by_one,
 };
 use leasehold_support::race::{Either, first};
 
@@ -103,6 +103,18 @@ impl fmt::Debug for Etcd {
     }
 }
 
+impl Etcd {
+    async fn acquire_claim(&self, claim: &Claim) -> Result<Verdict> {
+        let locate = |error: StoreError| error.into_error().at(Verb::Acquire, NAME).on(&claim.resource);
+        self.try_acquire(claim).await.map_err(locate)
+    }
+
+    async fn release_claim(&self, request: &ReleaseRequest) -> Result<Released> {
+        let locate = |error: StoreError| error.into_error().at(Verb::Release, NAME).on(&request.resource);
+        self.try_release(request).await.map_err(locate)
+    }
+}
+
 #[async_trait]
 impl Backend for Etcd {
     fn info(&self) -> &BackendInfo {
@@ -114,18 +126,16 @@ impl Backend for Etcd {
         FailureDomain::default()
     }
 
-    async fn acquire(&self, claim: &Claim) -> Result<Verdict> {
-        let locate = |error: StoreError| error.into_error().at(Verb::Acquire, NAME).on(&claim.resource);
-        self.try_acquire(claim).await.map_err(locate)
+    async fn acquire(&self, claims: &[Claim]) -> Vec<Result<Verdict>> {
+        one_by_one(claims, |claim| self.acquire_claim(claim)).await
     }
 
     async fn renew(&self, requests: &[RenewRequest]) -> Vec<Result<Renewal>> {
         self.renew_batch(requests).await
     }
 
-    async fn release(&self, request: &ReleaseRequest) -> Result<Released> {
-        let locate = |error: StoreError| error.into_error().at(Verb::Release, NAME).on(&request.resource);
-        self.try_release(request).await.map_err(locate)
+    async fn release(&self, requests: &[ReleaseRequest]) -> Vec<Result<Released>> {
+        one_by_one(requests, |request| self.release_claim(request)).await
     }
 
     async fn wait(&self, claim: &ClaimRef, since: &Cursor, at_most: Duration) -> Result<()> {

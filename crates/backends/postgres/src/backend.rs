@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use leasehold_core::{
     Backend, BackendInfo, Claim, ClaimRef, CommandOutcome, Cursor, Effect, Environment, Error, FailureDomain,
     OperatorCommand, Page, Query, ReleaseRequest, Released, RenewRequest, Renewal, Resource, Result, Verb,
-    Verdict, async_trait,
+    Verdict, async_trait, one_by_one,
 };
 use leasehold_support::race::{Either, first};
 
@@ -61,6 +61,18 @@ impl fmt::Debug for Postgres {
     }
 }
 
+impl Postgres {
+    async fn acquire_claim(&self, claim: &Claim) -> Result<Verdict> {
+        let in_context = |error: Error| error.at(Verb::Acquire, NAME).on(&claim.resource);
+        self.try_acquire(claim).await.map_err(in_context)
+    }
+
+    async fn release_claim(&self, request: &ReleaseRequest) -> Result<Released> {
+        let in_context = |error: Error| error.at(Verb::Release, NAME).on(&request.resource);
+        self.try_release(request).await.map_err(in_context)
+    }
+}
+
 #[async_trait]
 impl Backend for Postgres {
     fn info(&self) -> &BackendInfo {
@@ -71,18 +83,16 @@ impl Backend for Postgres {
         FailureDomain::default()
     }
 
-    async fn acquire(&self, claim: &Claim) -> Result<Verdict> {
-        let in_context = |error: Error| error.at(Verb::Acquire, NAME).on(&claim.resource);
-        self.try_acquire(claim).await.map_err(in_context)
+    async fn acquire(&self, claims: &[Claim]) -> Vec<Result<Verdict>> {
+        one_by_one(claims, |claim| self.acquire_claim(claim)).await
     }
 
     async fn renew(&self, requests: &[RenewRequest]) -> Vec<Result<Renewal>> {
         self.renew_all(requests).await
     }
 
-    async fn release(&self, request: &ReleaseRequest) -> Result<Released> {
-        let in_context = |error: Error| error.at(Verb::Release, NAME).on(&request.resource);
-        self.try_release(request).await.map_err(in_context)
+    async fn release(&self, requests: &[ReleaseRequest]) -> Vec<Result<Released>> {
+        one_by_one(requests, |request| self.release_claim(request)).await
     }
 
     async fn wait(&self, claim: &ClaimRef, since: &Cursor, at_most: Duration) -> Result<()> {

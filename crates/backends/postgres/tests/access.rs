@@ -10,7 +10,7 @@ use std::{
 };
 
 use common::{LONG, claim, connect, eventually, granted, kind_and_effect, open, release, renew, report};
-use leasehold::{Backend as _, Effect, ErrorKind, Released, Renewal};
+use leasehold::{Backend as _, BackendExt as _, Effect, ErrorKind, Released, Renewal};
 use leasehold_testkit::servers::PostgresServer;
 
 /// One server for all tests. Every test has its own schema or database.
@@ -50,10 +50,10 @@ async fn a_wrong_password_is_denied_and_a_rotated_one_is_read_anew() {
     );
     server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app'");
     let denied =
-        || async { postgres.acquire(&ours).await.is_err_and(|error| error.kind() == ErrorKind::Denied) };
+        || async { postgres.acquire_one(&ours).await.is_err_and(|error| error.kind() == ErrorKind::Denied) };
     eventually("the old password is refused", denied).await;
     fs::write(&file, "second").unwrap();
-    eventually("the new one is taken", || async { postgres.acquire(&ours).await.is_ok() }).await;
+    eventually("the new one is taken", || async { postgres.acquire_one(&ours).await.is_ok() }).await;
 }
 
 #[tokio::test]
@@ -133,7 +133,7 @@ async fn the_error_names_a_dropped_schema_and_the_next_start_creates_it_again() 
     let postgres = open(&url).await;
     granted(&postgres, &claim(&report(), LONG)).await;
     server.sql("DROP SCHEMA dropped CASCADE");
-    let error = postgres.acquire(&claim(&report(), LONG)).await.unwrap_err();
+    let error = postgres.acquire_one(&claim(&report(), LONG)).await.unwrap_err();
     assert_eq!(kind_and_effect(&error), (ErrorKind::Corrupt, Effect::None), "{error:?}");
     granted(&open(&url).await, &claim(&report(), LONG)).await;
     granted(&postgres, &claim(&"report/43".parse().unwrap(), LONG)).await;
@@ -151,7 +151,7 @@ async fn a_read_only_database_is_unavailable_until_it_takes_writes_again() {
     let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'calm'";
     server.sql(end);
     let refused = || async {
-        let Err(error) = postgres.acquire(&ours).await else { return false };
+        let Err(error) = postgres.acquire_one(&ours).await else { return false };
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
         error.to_string().contains("read only")
     };
@@ -159,7 +159,7 @@ async fn a_read_only_database_is_unavailable_until_it_takes_writes_again() {
     let error = connect(&url).await.unwrap_err();
     assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::None), "{error:?}");
     server.sql("ALTER DATABASE calm RESET default_transaction_read_only");
-    eventually("it goes on", || async { postgres.acquire(&ours).await.is_ok() }).await;
+    eventually("it goes on", || async { postgres.acquire_one(&ours).await.is_ok() }).await;
 }
 
 #[tokio::test]
@@ -170,7 +170,7 @@ async fn a_statement_in_a_read_only_transaction_has_no_effect() {
     server.sql("ALTER SYSTEM SET default_transaction_read_only = on");
     server.sql("SELECT pg_reload_conf()");
     let refused = || async {
-        let answer = postgres.acquire(&claim(&report(), LONG)).await;
+        let answer = postgres.acquire_one(&claim(&report(), LONG)).await;
         answer.is_err_and(|error| kind_and_effect(&error) == (ErrorKind::Unavailable, Effect::None))
     };
     eventually("it is refused", refused).await;
@@ -216,7 +216,7 @@ async fn statement_and_lock_timeouts_are_unavailable_without_effect() {
             .output()
     });
     let refused = || async {
-        let Err(error) = postgres.acquire(&claim(&report(), LONG)).await else { return false };
+        let Err(error) = postgres.acquire_one(&claim(&report(), LONG)).await else { return false };
         assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::None), "{error:?}");
         true
     };
@@ -237,7 +237,7 @@ async fn other_defaults_for_isolation_and_synchronous_commit_do_no_harm() {
             let postgres = Arc::clone(&postgres);
             tokio::spawn(async move {
                 for _ in 0..10 {
-                    postgres.acquire(&claim(&report(), LONG)).await.unwrap();
+                    postgres.acquire_one(&claim(&report(), LONG)).await.unwrap();
                 }
             })
         })

@@ -9,7 +9,7 @@ use std::{
 };
 
 use common::{LONG, TIME_LIMIT, claim, client, eventually, granted, in_time, open, release, renew, report};
-use leasehold::{Backend as _, ErrorKind, Released, RenewRequest, Renewal};
+use leasehold::{Backend as _, BackendExt as _, ErrorKind, Released, RenewRequest, Renewal};
 use leasehold_testkit::{Proxy, scenarios::NetworkScenario, servers::PostgresServer};
 
 /// One server for all tests that neither kill nor stop it. Each test has its own schema.
@@ -116,11 +116,11 @@ async fn a_killed_server_keeps_every_grant_and_every_token() {
     let grant = granted(&postgres, &ours).await;
     assert!(grant.token > before);
     server.kill();
-    let error = postgres.acquire(&ours).await.unwrap_err();
+    let error = postgres.acquire_one(&ours).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
     server.run_again();
     lease.check().expect("a restart is not a loss");
-    eventually("a reply", || async { postgres.acquire(&ours).await.is_ok() }).await;
+    eventually("a reply", || async { postgres.acquire_one(&ours).await.is_ok() }).await;
     assert_eq!(granted(&postgres, &ours).await.token, grant.token, "the same grant");
     assert!(matches!(renew(&postgres, ours.reference(), LONG).await, Renewal::Renewed(_)));
     assert_eq!(release(&postgres, &ours).await, Released::Now);
@@ -149,7 +149,7 @@ async fn a_session_that_an_administrator_ends_is_replaced() {
     let ours = claim(&report(), LONG);
     granted(&postgres, &ours).await;
     server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE '%ended.acquire%' AND pid <> pg_backend_pid()");
-    eventually("a reply", || async { postgres.acquire(&ours).await.is_ok() }).await;
+    eventually("a reply", || async { postgres.acquire_one(&ours).await.is_ok() }).await;
     assert!(matches!(renew(&postgres, ours.reference(), LONG).await, Renewal::Renewed(_)));
 }
 
@@ -186,7 +186,7 @@ async fn many_renewals_and_claims_at_once_do_not_deadlock() {
                     assert!(matches!(answer.as_ref().unwrap(), Renewal::Renewed(_)), "{answer:?}");
                 }
                 let resource = &resources[(task * 5 + round) % 40];
-                postgres.acquire(&claim(resource, LONG)).await.unwrap();
+                postgres.acquire_one(&claim(resource, LONG)).await.unwrap();
             }
         }));
     }

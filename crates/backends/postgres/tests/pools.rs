@@ -11,7 +11,9 @@ use std::{
 };
 
 use common::{LONG, claim, connect, eventually, granted, in_time, kind_and_effect, open, release};
-use leasehold::{Backend, Claim, Effect, ErrorKind, FencingToken, Query, Released, Resource, Verdict};
+use leasehold::{
+    Backend, BackendExt as _, Claim, Effect, ErrorKind, FencingToken, Query, Released, Resource, Verdict,
+};
 use leasehold_postgres::Postgres;
 use leasehold_testkit::{
     Proxy, misdelivery,
@@ -104,7 +106,7 @@ async fn after_a_misdelivered_reply_each_connection_has_one_request_at_a_time() 
     granted(&postgres, &claim(&resource("1"), LONG)).await;
     assert!(!is_pooled(&postgres));
     proxy.misdeliver(leasehold_testkit::proxy::Misdelivery::Stale, 1);
-    let error = postgres.acquire(&claim(&resource("2"), LONG)).await.unwrap_err();
+    let error = postgres.acquire_one(&claim(&resource("2"), LONG)).await.unwrap_err();
     assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::Unknown), "{error:?}");
     assert!(error.to_string().contains("another request"), "{error}");
     granted(&postgres, &claim(&resource("3"), LONG)).await;
@@ -124,18 +126,18 @@ async fn the_reply_to_a_cancelled_request_is_not_taken_for_the_next_reply() {
     let row = lock_row(server, "dropped", "free").await;
     let asking = tokio::spawn({
         let (postgres, claim) = (Arc::clone(&postgres), claim(&resource("free"), LONG));
-        async move { postgres.acquire(&claim).await }
+        async move { postgres.acquire_one(&claim).await }
     });
     a_session_waits(server, "dropped").await;
     asking.abort();
     assert!(asking.await.unwrap_err().is_cancelled());
     // The next request is sent at once, while the reply to the cancelled one is still to come.
     let rival = claim(&resource("held"), LONG);
-    let verdict = in_time("the next request", postgres.acquire(&rival)).await;
+    let verdict = in_time("the next request", postgres.acquire_one(&rival)).await;
     assert!(matches!(verdict, Ok(Verdict::Blocked(_))), "{verdict:?}");
     row.batch_execute("COMMIT").await.unwrap();
     for _ in 0..20 {
-        let verdict = postgres.acquire(&rival).await;
+        let verdict = postgres.acquire_one(&rival).await;
         assert!(matches!(verdict, Ok(Verdict::Blocked(_))), "{verdict:?}");
     }
 }
@@ -173,7 +175,7 @@ async fn cancelled_requests_use_up_neither_permits_nor_connections() {
     for round in 0..40_u64 {
         let asking = tokio::spawn({
             let (postgres, claim) = (Arc::clone(&postgres), ours.clone());
-            async move { postgres.acquire(&claim).await }
+            async move { postgres.acquire_one(&claim).await }
         });
         tokio::time::sleep(Duration::from_micros(round * 100)).await;
         asking.abort();
@@ -200,7 +202,7 @@ async fn a_stopped_server_behind_a_pool_is_unavailable_and_no_reply_is_mixed_up(
             .iter()
             .map(|claim| {
                 let (postgres, claim) = (Arc::clone(&postgres), claim.clone());
-                tokio::spawn(async move { postgres.acquire(&claim).await })
+                tokio::spawn(async move { postgres.acquire_one(&claim).await })
             })
             .collect();
         for task in asking {
@@ -211,7 +213,7 @@ async fn a_stopped_server_behind_a_pool_is_unavailable_and_no_reply_is_mixed_up(
         for claim in &claims {
             let name = claim.resource.to_string();
             eventually("a reply", || async {
-                match postgres.acquire(claim).await {
+                match postgres.acquire_one(claim).await {
                     Ok(Verdict::Granted(grant)) => {
                         let seat = format!(
                             "SELECT string_agg(token::text, ' ') FROM leasehold.seat s JOIN leasehold.resource r \
@@ -243,15 +245,15 @@ async fn an_error_from_a_pool_is_believed_only_if_it_names_the_claim() {
     let absurd = FencingToken::new(FencingToken::LIMIT - 2).unwrap();
     let greedy = |name| -> Claim { claim(&resource(name), LONG).above(absurd) };
     for postgres in [&pooled, &direct] {
-        let error = postgres.acquire(&greedy("42")).await.unwrap_err();
+        let error = postgres.acquire_one(&greedy("42")).await.unwrap_err();
         assert_eq!(kind_and_effect(&error), (ErrorKind::Invalid, Effect::None), "{error:?}");
         assert!(error.to_string().contains(&absurd.to_string()), "{error}");
     }
     // An error that names no claim may belong to the request of another client.
     server.sql("ALTER TABLE refused.seat ADD CONSTRAINT no_more CHECK (weight > 1) NOT VALID");
-    let error = pooled.acquire(&claim(&resource("43"), LONG)).await.unwrap_err();
+    let error = pooled.acquire_one(&claim(&resource("43"), LONG)).await.unwrap_err();
     assert_eq!(error.effect(), Effect::Unknown, "{error:?}");
-    let error = direct.acquire(&claim(&resource("43"), LONG)).await.unwrap_err();
+    let error = direct.acquire_one(&claim(&resource("43"), LONG)).await.unwrap_err();
     assert_eq!(error.effect(), Effect::None, "{error:?}");
     server.sql("ALTER TABLE refused.seat DROP CONSTRAINT no_more");
     granted(&pooled, &claim(&resource("43"), LONG)).await;
@@ -291,7 +293,7 @@ async fn pgpool_works_and_a_new_client_believes_no_old_reply() {
         let row = lock_row(server, "gone", &name).await;
         let asking = tokio::spawn({
             let (gone, claim) = (Arc::clone(&gone), claim(&resource(&name), LONG));
-            async move { gone.acquire(&claim).await }
+            async move { gone.acquire_one(&claim).await }
         });
         a_session_waits(server, "gone").await;
         asking.abort();
@@ -304,7 +306,7 @@ async fn pgpool_works_and_a_new_client_believes_no_old_reply() {
                 continue;
             }
         };
-        match next.acquire(&claim(&resource("held"), LONG)).await {
+        match next.acquire_one(&claim(&resource("held"), LONG)).await {
             Ok(Verdict::Blocked(_)) => {}
             Err(error) => {
                 assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::Unknown), "{error:?}");

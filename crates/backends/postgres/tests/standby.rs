@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use common::{
     LONG, claim, client, connect, eventually, granted, in_time, kind_and_effect, open, release, renew, report,
 };
-use leasehold::{Backend as _, Effect, ErrorKind, Guarantee, ReleaseRequest, Released, Renewal};
+use leasehold::{
+    Backend as _, BackendExt as _, Effect, ErrorKind, Guarantee, ReleaseRequest, Released, Renewal,
+};
 use leasehold_postgres::Postgres;
 use leasehold_testkit::servers::{Daemon, PostgresServer};
 
@@ -40,7 +42,7 @@ async fn grants_and_tokens_survive_a_failover_to_a_synchronous_standby() {
     let grant = granted(&postgres, &ours).await;
     primary.kill();
     standby.promote();
-    eventually("a reply of the new primary", || async { postgres.acquire(&ours).await.is_ok() }).await;
+    eventually("a reply of the new primary", || async { postgres.acquire_one(&ours).await.is_ok() }).await;
     assert_eq!(granted(&postgres, &ours).await.token, grant.token, "nothing that was granted is forgotten");
     assert!(matches!(renew(&postgres, ours.reference(), LONG).await, Renewal::Renewed(_)));
     assert_eq!(release(&postgres, &ours).await, Released::Now);
@@ -71,12 +73,12 @@ async fn of_three_servers_a_standby_and_then_the_primary_die_and_no_lease_is_los
             second.promote();
         }
         let next = claim(&other, LONG);
-        eventually("a reply", || async { postgres.acquire(&next).await.is_ok() }).await;
+        eventually("a reply", || async { postgres.acquire_one(&next).await.is_ok() }).await;
         let token = granted(&postgres, &next).await.token;
         assert!(token > last, "tokens grow after the loss of {fault}");
         last = token;
         eventually("a request", || async {
-            postgres.release(&ReleaseRequest::new(next.reference())).await.is_ok()
+            postgres.release_one(&ReleaseRequest::new(next.reference())).await.is_ok()
         })
         .await;
         lease.check().expect("a failover is not a loss");
@@ -117,7 +119,7 @@ async fn an_asynchronous_standby_makes_it_best_effort_and_tokens_still_grow() {
     primary.kill();
     standby.promote();
     let again = claim(&report(), LONG);
-    eventually("a reply of the new primary", || async { postgres.acquire(&again).await.is_ok() }).await;
+    eventually("a reply of the new primary", || async { postgres.acquire_one(&again).await.is_ok() }).await;
     // Two clients hold it: that is what best-effort means. The fence admits only the later one.
     assert!(granted(&postgres, &again).await.token > lost);
 }
@@ -130,7 +132,7 @@ async fn a_wait_for_a_stopped_standby_ends_in_unknown_however_it_ends() {
     common::token_of(&postgres, &report()).await;
     standby.freeze_part("walreceiver");
     let ours = claim(&report(), LONG);
-    let error = in_time("the timeout", postgres.acquire(&ours)).await.unwrap_err();
+    let error = in_time("the timeout", postgres.acquire_one(&ours)).await.unwrap_err();
     assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::Unknown), "{error:?}");
 
     // If the wait is cancelled, the server reports success with a warning: it is committed on the primary, and perhaps not on
@@ -138,7 +140,7 @@ async fn a_wait_for_a_stopped_standby_ends_in_unknown_however_it_ends() {
     standby.thaw();
     let patient = open(&format!("{}?timeout=20s&connections=1&schema=other", primary.url())).await;
     standby.freeze_part("walreceiver");
-    let asking = tokio::spawn(async move { (patient.acquire(&claim(&report(), LONG)).await, patient) });
+    let asking = tokio::spawn(async move { (patient.acquire_one(&claim(&report(), LONG)).await, patient) });
     let waits = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query LIKE '%other.acquire%'";
     eventually("the wait to be cancelled", || async { primary.sql(waits).contains('t') }).await;
     let (answer, patient) = in_time("a reply", asking).await.unwrap();
@@ -148,7 +150,7 @@ async fn a_wait_for_a_stopped_standby_ends_in_unknown_however_it_ends() {
     assert_eq!(primary.sql("SELECT count(*) FROM other.seat"), "1", "it is committed on the primary");
 
     standby.thaw();
-    eventually("a reply", || async { postgres.acquire(&ours).await.is_ok() }).await;
+    eventually("a reply", || async { postgres.acquire_one(&ours).await.is_ok() }).await;
     assert_eq!(release(&postgres, &ours).await, Released::Now);
     drop(patient);
 }
@@ -177,7 +179,7 @@ async fn the_guarantee_follows_the_state_of_the_server_while_it_is_used() {
     // A new connection reads the state at once: it may lead to another server.
     primary.stop();
     primary.run_again();
-    eventually("a reply", || async { postgres.acquire(&claim(&report(), LONG)).await.is_ok() }).await;
+    eventually("a reply", || async { postgres.acquire_one(&claim(&report(), LONG)).await.is_ok() }).await;
     assert_eq!(postgres.info().guarantee, Guarantee::Database, "{}", postgres.info().because);
 }
 

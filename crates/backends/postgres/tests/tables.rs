@@ -5,7 +5,7 @@
 mod common;
 
 use common::{LONG, blocked, claim, granted, open, queued_claim, release, report};
-use leasehold::{Backend as _, Claim, FencingToken, ReleaseRequest, Resource};
+use leasehold::{Backend as _, BackendExt as _, Claim, FencingToken, ReleaseRequest, Resource};
 use leasehold_testkit::servers::PostgresServer;
 use tokio_postgres::{Client, NoTls};
 
@@ -31,7 +31,7 @@ async fn idle_resources_are_deleted_and_their_tokens_are_not_repeated() {
             0 => {}
             1 => {
                 let request = ReleaseRequest::new(ours.reference()).with_tombstone(LONG * 100);
-                postgres.release(&request).await.unwrap();
+                postgres.release_one(&request).await.unwrap();
             }
             _ => drop(release(&postgres, &ours).await),
         }

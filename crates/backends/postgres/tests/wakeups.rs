@@ -12,7 +12,7 @@ use common::{
     LONG, TIME_LIMIT, blocked, claim, client, eventually, granted, in_time, open, queued_claim, release,
     report,
 };
-use leasehold::{Backend as _, Blocked, Claim, Resource};
+use leasehold::{Backend as _, BackendExt as _, Blocked, Claim, Resource};
 use leasehold_postgres::Postgres;
 use leasehold_testkit::servers::{PgBouncer, PostgresServer};
 
@@ -137,7 +137,7 @@ async fn connections_are_opened_as_needed_and_no_more_than_allowed() {
             .map(|number| {
                 let postgres = Arc::clone(&postgres);
                 let resource: Resource = format!("report/{number}").parse().unwrap();
-                tokio::spawn(async move { postgres.acquire(&claim(&resource, LONG)).await.unwrap() })
+                tokio::spawn(async move { postgres.acquire_one(&claim(&resource, LONG)).await.unwrap() })
             })
             .collect();
         for ask in asks {

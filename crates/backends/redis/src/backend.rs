@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use leasehold_core::{
     Backend, BackendInfo, Claim, ClaimRef, CommandOutcome, Cursor, Effect, Environment, Error, ErrorKind,
     FailureDomain, Guarantee, OperatorCommand, Page, Query, ReleaseRequest, Released, RenewRequest, Renewal,
-    Resource, Result, Verb, Verdict, async_trait,
+    Resource, Result, Verb, Verdict, async_trait, one_by_one,
 };
 use redis::{Cmd, Value};
 
@@ -165,6 +165,18 @@ impl fmt::Debug for Redis {
     }
 }
 
+impl Redis {
+    async fn acquire_claim(&self, claim: &Claim) -> Result<Verdict> {
+        let at = |error: StoreError| error.into_error().at(Verb::Acquire, NAME).on(&claim.resource);
+        self.try_acquire(claim).await.map_err(at)
+    }
+
+    async fn release_claim(&self, request: &ReleaseRequest) -> Result<Released> {
+        let at = |error: StoreError| error.into_error().at(Verb::Release, NAME).on(&request.resource);
+        self.try_release(request).await.map_err(at)
+    }
+}
+
 #[async_trait]
 impl Backend for Redis {
     fn info(&self) -> &BackendInfo {
@@ -175,18 +187,16 @@ impl Backend for Redis {
         self.router.failure_domain(resource)
     }
 
-    async fn acquire(&self, claim: &Claim) -> Result<Verdict> {
-        let at = |error: StoreError| error.into_error().at(Verb::Acquire, NAME).on(&claim.resource);
-        self.try_acquire(claim).await.map_err(at)
+    async fn acquire(&self, claims: &[Claim]) -> Vec<Result<Verdict>> {
+        one_by_one(claims, |claim| self.acquire_claim(claim)).await
     }
 
     async fn renew(&self, requests: &[RenewRequest]) -> Vec<Result<Renewal>> {
         self.renew_batch(requests).await
     }
 
-    async fn release(&self, request: &ReleaseRequest) -> Result<Released> {
-        let at = |error: StoreError| error.into_error().at(Verb::Release, NAME).on(&request.resource);
-        self.try_release(request).await.map_err(at)
+    async fn release(&self, requests: &[ReleaseRequest]) -> Vec<Result<Released>> {
+        one_by_one(requests, |request| self.release_claim(request)).await
     }
 
     async fn wait(&self, claim: &ClaimRef, since: &Cursor, at_most: Duration) -> Result<()> {

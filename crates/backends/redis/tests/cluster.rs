@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use common::{
     LONG, TIMEOUT, claim, client, eventually, granted, in_time, is_blocked, open, report, token_of,
 };
-use leasehold::{Backend, Client, Effect, ErrorKind, ReleaseRequest, Released, Renewal, Share, Verdict};
+use leasehold::{
+    Backend, BackendExt as _, Client, Effect, ErrorKind, ReleaseRequest, Released, Renewal, Share, Verdict,
+};
 use leasehold_testkit::servers::RedisCluster;
 
 fn blocking<T>(work: impl FnOnce() -> T) -> T {
@@ -18,7 +20,7 @@ fn blocking<T>(work: impl FnOnce() -> T) -> T {
 }
 
 async fn is_cancelled(backend: &dyn Backend, claim: &leasehold::Claim) -> bool {
-    matches!(backend.acquire(claim).await, Ok(Verdict::Cancelled))
+    matches!(backend.acquire_one(claim).await, Ok(Verdict::Cancelled))
 }
 
 async fn hold_many(client: &Client, kind: &str, count: usize, ttl: Duration) -> Vec<leasehold::Lease> {
@@ -65,7 +67,7 @@ async fn while_a_slot_moves_a_plain_lease_is_granted_on_the_owner_key_alone() {
     assert!(grant.token > before && grant.remaining == LONG, "{grant:?}");
     assert_eq!(granted(&redis, &ours).await.token, grant.token, "asking again is the same grant");
     let theirs = claim(&report(), LONG).queued();
-    match redis.acquire(&theirs).await.unwrap() {
+    match redis.acquire_one(&theirs).await.unwrap() {
         Verdict::Blocked(blocked) => {
             assert!(!blocked.queued && blocked.changes_in.is_some());
             assert_eq!(blocked.holders[0].token, grant.token);
@@ -104,7 +106,7 @@ async fn while_a_slot_moves_a_leader_keeps_its_lease() {
             other => panic!("the leader lost its lease: {other:?}"),
         }
         let rival = claim(&report(), LONG).with_note(*b"host-b");
-        let error = redis.acquire(&rival).await.unwrap_err();
+        let error = redis.acquire_one(&rival).await.unwrap_err();
         assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::None));
     }
     blocking(|| cluster.end_move(slot..=slot, from, to));
@@ -135,7 +137,7 @@ async fn while_a_slot_moves_no_claim_is_granted_beside_readers() {
             blocking(|| cluster.move_keys(slot..=slot, from, to));
         }
         for share in [Share::WRITE, Share::READ, Share::WHOLE, Share::new(1, 3).unwrap()] {
-            let error = redis.acquire(&shared(share)).await.unwrap_err();
+            let error = redis.acquire_one(&shared(share)).await.unwrap_err();
             assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::None), "{share:?}");
         }
         let listing = leasehold::Query::Resources(leasehold::Listing::default());
@@ -155,14 +157,14 @@ async fn while_a_slot_moves_tombstones_and_pauses_stay_in_force() {
     let cluster = blocking(RedisCluster::start);
     let redis = open(&cluster.url()).await;
     let (cancelled, late) = (claim(&report(), LONG), claim(&report(), LONG));
-    redis.release(&ReleaseRequest::new(cancelled.reference()).with_tombstone(LONG)).await.unwrap();
+    redis.release_one(&ReleaseRequest::new(cancelled.reference()).with_tombstone(LONG)).await.unwrap();
     let slot = cluster.slot("report/42");
     let (from, to) = (cluster.owner(slot), cluster.other_than(slot));
     blocking(|| cluster.begin_move(slot..=slot, from, to));
     assert!(is_cancelled(&redis, &cancelled).await);
     granted(&redis, &late).await;
     let request = ReleaseRequest::new(late.reference()).with_tombstone(LONG);
-    assert_eq!(redis.release(&request).await.unwrap(), Released::Now);
+    assert_eq!(redis.release_one(&request).await.unwrap(), Released::Now);
     assert!(is_cancelled(&redis, &late).await, "the release during the move left a tombstone");
     blocking(|| cluster.move_keys(slot..=slot, from, to));
     blocking(|| cluster.end_move(slot..=slot, from, to));
@@ -171,7 +173,7 @@ async fn while_a_slot_moves_tombstones_and_pauses_stay_in_force() {
     let command = leasehold::OperatorAction::Pause { lasting: LONG };
     redis.order(&leasehold::OperatorCommand::new(report(), command, "ops", "test")).await.unwrap();
     blocking(|| cluster.begin_move(slot..=slot, to, from));
-    let error = redis.acquire(&claim(&report(), LONG)).await.unwrap_err();
+    let error = redis.acquire_one(&claim(&report(), LONG)).await.unwrap_err();
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::None));
 }
 
@@ -205,7 +207,7 @@ async fn a_waiter_asks_again_when_its_slot_moved_or_its_connection_was_lost() {
     granted(&*redis, &claim(&report(), LONG)).await;
     let mut waiting = claim(&report(), LONG).queued();
     waiting.place_ttl = LONG;
-    let Ok(Verdict::Blocked(blocked)) = redis.acquire(&waiting).await else { panic!("it is held") };
+    let Ok(Verdict::Blocked(blocked)) = redis.acquire_one(&waiting).await else { panic!("it is held") };
     let cursor = blocked.cursor;
     let wait = || {
         let (redis, claim) = (std::sync::Arc::clone(&redis), waiting.reference());
@@ -289,12 +291,12 @@ async fn a_wrong_password_is_denied_and_a_rotated_password_file_is_read_again_on
         node.command(&["CLIENT", "KILL", "USER", "app"]);
     }
     eventually("the old password is refused", || async {
-        redis.acquire(&held[0]).await.is_err_and(|error| error.kind() == ErrorKind::Denied)
+        redis.acquire_one(&held[0]).await.is_err_and(|error| error.kind() == ErrorKind::Denied)
     })
     .await;
     std::fs::write(file.path(), "another").unwrap();
     for ours in &held {
-        eventually("the new password is used", || async { redis.acquire(ours).await.is_ok() }).await;
+        eventually("the new password is used", || async { redis.acquire_one(ours).await.is_ok() }).await;
     }
 }
 

@@ -12,7 +12,7 @@ use std::{
 };
 
 use common::{LONG, TIMEOUT, claim, client, eventually, granted, in_time, open, token_of};
-use leasehold::{Backend, ErrorKind, Listing, Page, Query, Renewal, Resource};
+use leasehold::{Backend, BackendExt as _, ErrorKind, Listing, Page, Query, Renewal, Resource};
 use leasehold_testkit::servers::{RedisCluster, RedisServer};
 
 fn blocking<T>(work: impl FnOnce() -> T) -> T {
@@ -69,7 +69,7 @@ async fn a_failover_to_a_replica_without_the_lease_grants_again_with_a_higher_to
     replica.thaw();
     let killed = Instant::now();
     let theirs = claim(&resource, LONG);
-    eventually("a grant of the new primary", || async { redis.acquire(&theirs).await.is_ok() }).await;
+    eventually("a grant of the new primary", || async { redis.acquire_one(&theirs).await.is_ok() }).await;
     println!("granted again {:?} after the kill", killed.elapsed());
     let after = granted(&redis, &theirs).await.token;
     assert!(after.get() > before.get() + 50_000_000, "a minute ahead for each epoch: {before} {after}");
@@ -91,7 +91,7 @@ async fn a_failover_of_the_source_of_a_slot_migration_grants_moved_keys_again_wi
     let replica = &cluster.nodes[3];
     eventually("the promotion", || async { replica.command(&["ROLE"]).starts_with("master") }).await;
     let theirs = claim(&resource, LONG);
-    eventually("the new primary", || async { redis.acquire(&theirs).await.is_ok() }).await;
+    eventually("the new primary", || async { redis.acquire_one(&theirs).await.is_ok() }).await;
     assert!(granted(&redis, &theirs).await.token > before, "granted twice, and the tokens differ");
 }
 
@@ -104,7 +104,8 @@ async fn a_frozen_primary_is_left_behind() {
     cluster.nodes[2].freeze();
     let slot = cluster.slot(resource.key());
     blocking(|| cluster.await_failover(slot, 2));
-    eventually("the new primary", || async { redis.acquire(&claim(&resource, LONG)).await.is_ok() }).await;
+    eventually("the new primary", || async { redis.acquire_one(&claim(&resource, LONG)).await.is_ok() })
+        .await;
     let seen = cluster.nodes[5].command(&["KEYS", "*:owner"]);
     assert_eq!(seen, format!("lock:v1:{{{}}}:owner", resource.key()), "written to the new primary");
     cluster.nodes[2].thaw();
@@ -196,7 +197,7 @@ async fn a_dead_shard_without_a_replica_makes_only_its_resources_unavailable() {
     let redis = open(&format!("{}?timeout=500ms", cluster.url())).await;
     cluster.nodes[3].kill();
     cluster.nodes[0].kill();
-    let error = redis.acquire(&claim(&resource_at(&cluster, 0), LONG)).await.unwrap_err();
+    let error = redis.acquire_one(&claim(&resource_at(&cluster, 0), LONG)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     token_of(&redis, &resource_at(&cluster, 1)).await;
     let late = open(&cluster.url()).await;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use authority::Authority;
 use common::{LONG, TIMEOUT, claim, client, eventually, granted, in_time, open, release, report, token_of};
-use leasehold::{Backend, Error, ErrorKind, Released, Renewal, Resource, System};
+use leasehold::{Backend, BackendExt as _, Error, ErrorKind, Released, Renewal, Resource, System};
 use leasehold_redis::{Config, Redis};
 use leasehold_testkit::servers::{RedisCluster, RedisServer};
 
@@ -96,7 +96,7 @@ async fn a_replica_that_is_promoted_is_reached_by_tls() {
     let before = token_of(&redis, &resource).await;
     cluster.nodes[1].kill();
     let theirs = claim(&resource, LONG);
-    eventually("a grant of the new primary", || async { redis.acquire(&theirs).await.is_ok() }).await;
+    eventually("a grant of the new primary", || async { redis.acquire_one(&theirs).await.is_ok() }).await;
     assert!(granted(&redis, &theirs).await.token > before);
     assert_eq!(plain_clients(&cluster.nodes[4]), 0);
 }

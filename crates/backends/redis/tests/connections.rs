@@ -12,7 +12,7 @@ use std::{
 };
 
 use common::{LONG, TIMEOUT, claim, eventually, granted, in_time, open, report};
-use leasehold::{Backend, Effect, ErrorKind, RenewRequest, System, Verdict};
+use leasehold::{Backend, BackendExt as _, Effect, ErrorKind, RenewRequest, System, Verdict};
 use leasehold_core::QuorumNode as _;
 use leasehold_redis::{Config, RedisNode};
 use leasehold_testkit::servers::{RedisNodes, RedisServer};
@@ -28,11 +28,11 @@ async fn callers_that_wait_for_a_connection_share_its_failure() {
     let redis = Arc::new(open(&format!("{}?timeout=500ms", server.url())).await);
     granted(&*redis, &claim(&report(), LONG)).await;
     server.freeze();
-    redis.acquire(&claim(&report(), LONG)).await.expect_err("the server is frozen");
+    redis.acquire_one(&claim(&report(), LONG)).await.expect_err("the server is frozen");
     let began = Instant::now();
     let ask = |_| {
         let redis = Arc::clone(&redis);
-        tokio::spawn(async move { redis.acquire(&claim(&report(), LONG)).await.map(drop) })
+        tokio::spawn(async move { redis.acquire_one(&claim(&report(), LONG)).await.map(drop) })
     };
     for asked in (0..40).map(ask).collect::<Vec<_>>() {
         let error = in_time("an error", asked).await.unwrap().expect_err("the server is frozen");
@@ -90,7 +90,7 @@ async fn a_node_that_refuses_subscriptions_keeps_one_connection() {
 async fn a_user_that_may_not_wait_for_replicas_is_denied_and_holds_nothing() {
     let (server, url) = acl::start();
     let redis = open(&format!("{url}?replicas=1")).await;
-    let error = redis.acquire(&claim(&report(), LONG)).await.expect_err("it may not wait");
+    let error = redis.acquire_one(&claim(&report(), LONG)).await.expect_err("it may not wait");
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Denied, Effect::None), "{error}");
     assert!(error.to_string().contains("'wait'"), "{error}");
     assert_eq!(server.command(&["EXISTS", "lock:v1:{report/42}:owner"]), "0");
@@ -111,7 +111,7 @@ async fn use_and_drop(url: &str) {
     let redis = open(url).await;
     granted(&redis, &claim(&report(), LONG)).await;
     let theirs = claim(&report(), LONG).queued();
-    let Ok(Verdict::Blocked(blocked)) = redis.acquire(&theirs).await else { panic!("it is held") };
+    let Ok(Verdict::Blocked(blocked)) = redis.acquire_one(&theirs).await else { panic!("it is held") };
     redis.wait(&theirs.reference(), &blocked.cursor, Duration::from_millis(500)).await.unwrap();
 }
 

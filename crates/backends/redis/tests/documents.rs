@@ -172,13 +172,14 @@ async fn a_release_that_timed_out_can_be_repeated() {
     granted(&redis, &ours).await;
     proxy.black_hole();
     let request = leasehold::ReleaseRequest::new(ours.reference());
-    let error = in_time("the timeout", leasehold::Backend::release(&redis, &request)).await.unwrap_err();
+    let error =
+        in_time("the timeout", leasehold::BackendExt::release_one(&redis, &request)).await.unwrap_err();
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, leasehold::Effect::Unknown));
     proxy.heal();
     proxy.reset();
     // The repetition succeeds, whether the first release was executed or not, and the next claim is granted.
     common::eventually("a release that is answered", || async {
-        leasehold::Backend::release(&redis, &request).await.is_ok()
+        leasehold::BackendExt::release_one(&redis, &request).await.is_ok()
     })
     .await;
     granted(&redis, &claim(&report(), LONG)).await;
@@ -218,7 +219,7 @@ async fn a_foreign_set_nx_blocks_and_is_not_changed() {
     let redis = open(&server.url()).await;
     assert_eq!(server.command(&["SET", OWNER, "worker-4:0b5c", "NX", "PX", "60000"]), "OK");
     let ours = claim(&report(), LONG);
-    let verdict = leasehold::Backend::acquire(&redis, &ours).await.unwrap();
+    let verdict = leasehold::BackendExt::acquire_one(&redis, &ours).await.unwrap();
     let leasehold::Verdict::Blocked(blocked) = verdict else { panic!("{verdict:?}") };
     assert_eq!(blocked.holders[0].holder.label, "worker-4:0b5c");
     assert!(blocked.changes_in.unwrap() > TIMEOUT);

@@ -9,8 +9,8 @@ use std::{num::NonZeroU32, time::Duration};
 
 use common::{LONG, claim, open};
 use leasehold::{
-    Backend, Claim, Cursor, Eviction, Handover, OperatorAction, OperatorCommand, ReleaseRequest,
-    RenewRequest, Resource, Share,
+    Backend, BackendExt as _, Claim, Cursor, Eviction, Handover, OperatorAction, OperatorCommand,
+    ReleaseRequest, RenewRequest, Resource, Share,
 };
 use leasehold_redis::Redis;
 use leasehold_testkit::servers::RedisServer;
@@ -84,7 +84,7 @@ impl RandomCase {
         match which {
             0..=4 => {
                 let claim = self.acquire();
-                let answer = redis.acquire(&claim).await;
+                let answer = redis.acquire_one(&claim).await;
                 if let Ok(leasehold::Verdict::Blocked(blocked)) = &answer {
                     self.cursor = blocked.cursor;
                 }
@@ -105,7 +105,7 @@ impl RandomCase {
                 if self.random.below(4) == 0 {
                     request = request.keeping(random_duration(&mut self.random));
                 }
-                format!("{request:?}: {:?}", redis.release(&request).await)
+                format!("{request:?}: {:?}", redis.release_one(&request).await)
             }
             9 | 10 => {
                 let order = self.order();

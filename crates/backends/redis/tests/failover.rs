@@ -11,7 +11,7 @@ use std::{
 };
 
 use common::{LONG, TIMEOUT, claim, client, eventually, granted, in_time, open, report};
-use leasehold::{Backend, Client, Effect};
+use leasehold::{Backend, BackendExt as _, Client, Effect};
 use leasehold_testkit::servers::Replication;
 
 /// How much time this client may add on a loaded machine.
@@ -178,7 +178,7 @@ async fn one_call_waits_for_the_next_primary_and_its_replica() {
     granted(&redis, &claim(&"warm/up".parse().unwrap(), LONG)).await;
     tokio::task::block_in_place(|| servers.servers[0].kill());
     // The client notices that the connection is dead.
-    redis.acquire(&claim(&report(), LONG)).await.expect_err("the primary is dead");
+    redis.acquire_one(&claim(&report(), LONG)).await.expect_err("the primary is dead");
     let grant = in_time("the grant", granted(&redis, &claim(&"report/43".parse().unwrap(), LONG))).await;
     assert!(grant.acks >= Some(1), "{grant:?}");
 }
@@ -194,7 +194,7 @@ async fn nothing_is_written_before_enough_replicas_follow_the_primary() {
         servers.servers[0].command(&["INFO", "replication"]).contains("connected_slaves:0")
     })
     .await;
-    let error = redis.acquire(&claim(&"report/41".parse().unwrap(), LONG)).await.unwrap_err();
+    let error = redis.acquire_one(&claim(&"report/41".parse().unwrap(), LONG)).await.unwrap_err();
     assert_eq!(error.effect(), Effect::None, "written, and taken back: {error:?}");
     let asking = tokio::spawn(async move { granted(&redis, &claim(&report(), LONG)).await });
     // Longer than `WAIT` waits for replicas.

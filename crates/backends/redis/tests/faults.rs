@@ -10,7 +10,8 @@ use common::{
     renew, report,
 };
 use leasehold::{
-    Backend, Effect, ErrorKind, GoneReason, ReleaseRequest, Released, RenewRequest, Renewal, Share,
+    Backend, BackendExt as _, Effect, ErrorKind, GoneReason, ReleaseRequest, Released, RenewRequest, Renewal,
+    Share,
 };
 use leasehold_testkit::{Proxy, proxy::Direction, scenarios::NetworkScenario, servers::RedisServer};
 
@@ -107,7 +108,7 @@ async fn a_cancelled_call_does_not_cost_its_connection() {
     let before = proxy.connections();
     let ours = claim(&report(), LONG);
     proxy.hold(Direction::Replies);
-    let left = tokio::time::timeout(Duration::from_millis(20), redis.acquire(&ours)).await;
+    let left = tokio::time::timeout(Duration::from_millis(20), redis.acquire_one(&ours)).await;
     assert!(left.is_err(), "the call ended before it was cancelled");
     proxy.heal();
     // Longer than a reply may take.
@@ -154,7 +155,7 @@ async fn with_full_memory_nothing_is_granted_but_leases_are_renewed_and_released
     granted(&redis, &whole).await;
     granted(&redis, &reader).await;
     server.command(&["CONFIG", "SET", "maxmemory", "1"]);
-    let error = redis.acquire(&claim(&"report/43".parse().unwrap(), LONG)).await.unwrap_err();
+    let error = redis.acquire_one(&claim(&"report/43".parse().unwrap(), LONG)).await.unwrap_err();
     assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::None));
     let held = [
         RenewRequest::new(whole.reference(), LONG),
@@ -165,7 +166,7 @@ async fn with_full_memory_nothing_is_granted_but_leases_are_renewed_and_released
     }
     for claim in [&whole, &reader] {
         let request = ReleaseRequest::new(claim.reference()).with_tombstone(LONG);
-        assert_eq!(redis.release(&request).await.unwrap(), Released::Now);
+        assert_eq!(redis.release_one(&request).await.unwrap(), Released::Now);
     }
 }
 
@@ -176,7 +177,7 @@ async fn a_server_that_refuses_to_write_is_unavailable_without_effect_until_it_w
     let ours = claim(&report(), LONG);
     let folder = server.folder().to_string_lossy().into_owned();
     let refused = async |what: &str| {
-        let error = redis.acquire(&ours).await.expect_err(what);
+        let error = redis.acquire_one(&ours).await.expect_err(what);
         assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::None), "{what}");
     };
 
@@ -218,7 +219,7 @@ async fn a_server_that_loads_its_data_is_unavailable_and_then_serves() {
     });
     let ours = claim(&report(), LONG);
     eventually("a grant", || async {
-        match redis.acquire(&ours).await {
+        match redis.acquire_one(&ours).await {
             Ok(_) => true,
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
@@ -241,14 +242,14 @@ async fn a_key_of_a_wrong_type_is_named_and_a_foreign_owner_key_blocks() {
         let key = format!("lock:v1:{{report/42}}:{part}");
         server.command(&[words[0], &key, words[1]]);
         let ours = claim(&report(), LONG).queued();
-        let outcome = redis.acquire(&ours).await;
+        let outcome = redis.acquire_one(&ours).await;
         if part != "line" {
             let error = outcome.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Corrupt, "{error:?}");
             assert!(error.to_string().contains(&key), "{error}");
         } else {
             // This key is read only when a claim waits.
-            let error = redis.acquire(&claim(&report(), LONG).queued()).await.unwrap_err();
+            let error = redis.acquire_one(&claim(&report(), LONG).queued()).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Corrupt, "{error:?}");
             assert!(error.to_string().contains(&key), "{error}");
         }
@@ -263,7 +264,7 @@ async fn a_corrupt_fence_is_named_with_its_value() {
     let redis = open(&server.url()).await;
     server.command(&["SET", FENCE, "not a number"]);
     let expected = "key lock:v1:{report/42}:fence is corrupt: expected a number";
-    let acquired = redis.acquire(&claim(&report(), LONG)).await.map(drop);
+    let acquired = redis.acquire_one(&claim(&report(), LONG)).await.map(drop);
     let inspected = redis.inspect(&leasehold::Query::One(report())).await.map(drop);
     for error in [acquired.unwrap_err(), inspected.unwrap_err()] {
         assert_eq!(kind_and_effect(&error), (ErrorKind::Corrupt, Effect::None));
@@ -298,10 +299,10 @@ async fn a_wrong_password_is_denied_and_a_rotated_password_file_is_read_again() 
     assert!(matches!(answer, Renewal::Renewed(_)), "an open connection keeps working: {answer:?}");
     let _: () = redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").query(&mut admin).unwrap();
     let denied =
-        || async { redis.acquire(&ours).await.is_err_and(|error| error.kind() == ErrorKind::Denied) };
+        || async { redis.acquire_one(&ours).await.is_err_and(|error| error.kind() == ErrorKind::Denied) };
     eventually("the old password is refused", denied).await;
     std::fs::write(&file, "second").unwrap();
-    eventually("the new password is used", || async { redis.acquire(&ours).await.is_ok() }).await;
+    eventually("the new password is used", || async { redis.acquire_one(&ours).await.is_ok() }).await;
 }
 
 #[tokio::test]

@@ -21,8 +21,8 @@ use std::{
 
 use common::{LONG, claim, in_time, report};
 use leasehold::{
-    Backend, Cursor, Eviction, FencingToken, Holder, Listing, OperatorAction, OperatorCommand, Query,
-    ReleaseRequest, RenewRequest, System,
+    Backend, BackendExt as _, Cursor, Eviction, FencingToken, Holder, Listing, OperatorAction,
+    OperatorCommand, Query, ReleaseRequest, RenewRequest, System,
 };
 use leasehold_core::{
     QuorumNode as _,
@@ -212,9 +212,9 @@ fn count_panics() -> Arc<AtomicUsize> {
 
 async fn call_every_verb(redis: &Redis) {
     let mut ours = claim(&report(), LONG);
-    drop(redis.acquire(&ours).await);
+    drop(redis.acquire_one(&ours).await);
     ours = ours.queued().with_note(&b"a note"[..]);
-    drop(redis.acquire(&ours).await);
+    drop(redis.acquire_one(&ours).await);
     let held = RenewRequest::new(ours.reference(), LONG);
     drop(redis.renew(&[held.clone(), held.with_note(&b"another"[..])]).await);
     drop(redis.wait(&ours.reference(), &Cursor(0), Duration::from_millis(5)).await);
@@ -226,7 +226,7 @@ async fn call_every_verb(redis: &Redis) {
     drop(redis.inspect(&Query::Leaks(Listing::default())).await);
     let order = OperatorCommand::new(report(), OperatorAction::Evict(Eviction::Now), "ops", "test");
     drop(redis.order(&order).await);
-    drop(redis.release(&ReleaseRequest::new(ours.reference()).with_tombstone(LONG)).await);
+    drop(redis.release_one(&ReleaseRequest::new(ours.reference()).with_tombstone(LONG)).await);
 }
 
 async fn call_every_node_verb(node: &RedisNode) {

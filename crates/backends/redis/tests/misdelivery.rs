@@ -6,7 +6,7 @@ mod common;
 use std::sync::Arc;
 
 use common::{LONG, claim, eventually, in_time};
-use leasehold::{Backend, Effect, ErrorKind, Resource, Verdict};
+use leasehold::{Backend, BackendExt as _, Effect, ErrorKind, Resource, Verdict};
 use leasehold_testkit::{
     misdelivery,
     proxy::{Misdelivery, Proxy},
@@ -52,7 +52,7 @@ async fn a_connection_with_shifted_replies_is_closed() {
     // Half of the resources are held, the other half is free.
     let ask = |number| {
         let (ours, claim) = (Arc::clone(&ours), claim(&resource(number), LONG));
-        tokio::spawn(async move { (number, ours.acquire(&claim).await) })
+        tokio::spawn(async move { (number, ours.acquire_one(&claim).await) })
     };
     let mut unknown = 0;
     // Replies that arrive together are repeated together: the second round gets those of the first, and all
@@ -73,6 +73,7 @@ async fn a_connection_with_shifted_replies_is_closed() {
     }
     assert!(unknown > 0, "no reply was shifted");
     proxy.heal();
-    eventually("it works again", || async { ours.acquire(&claim(&resource(98), LONG)).await.is_ok() }).await;
+    eventually("it works again", || async { ours.acquire_one(&claim(&resource(98), LONG)).await.is_ok() })
+        .await;
     assert!(proxy.connections() > connections, "over a new connection");
 }

@@ -12,8 +12,8 @@ use std::{
 
 use common::{LONG, TIMEOUT, claim, client, eventually, granted, in_time, open, renew, report};
 use leasehold::{
-    Backend, CommandOutcome, Effect, Error, ErrorKind, Listing, OperatorAction, OperatorCommand, Page, Query,
-    ReleaseRequest, Renewal,
+    Backend, BackendExt as _, CommandOutcome, Effect, Error, ErrorKind, Listing, OperatorAction,
+    OperatorCommand, Page, Query, ReleaseRequest, Renewal,
 };
 use leasehold_testkit::servers::RedisServer;
 
@@ -30,11 +30,11 @@ async fn a_command_that_is_not_permitted_is_denied_and_named() {
     let ours = claim(&report(), LONG);
 
     app("-evalsha");
-    check(&redis.acquire(&ours).await.unwrap_err(), "'evalsha'", Effect::None);
+    check(&redis.acquire_one(&ours).await.unwrap_err(), "'evalsha'", Effect::None);
     app("+evalsha");
 
     app("-time");
-    check(&redis.acquire(&ours).await.unwrap_err(), "TIME", Effect::Unknown);
+    check(&redis.acquire_one(&ours).await.unwrap_err(), "TIME", Effect::Unknown);
     app("+time");
     granted(&redis, &ours).await;
 
@@ -46,12 +46,12 @@ async fn a_command_that_is_not_permitted_is_denied_and_named() {
 
     app("-del");
     let request = ReleaseRequest::new(ours.reference());
-    check(&redis.release(&request).await.unwrap_err(), "DEL", Effect::Unknown);
+    check(&redis.release_one(&request).await.unwrap_err(), "DEL", Effect::Unknown);
     app("+del");
-    redis.release(&request).await.unwrap();
+    redis.release_one(&request).await.unwrap();
 
     app("resetkeys");
-    check(&redis.acquire(&ours).await.unwrap_err(), "keys", Effect::None);
+    check(&redis.acquire_one(&ours).await.unwrap_err(), "keys", Effect::None);
     app("~lock:v1:*");
     granted(&redis, &ours).await;
 

@@ -11,7 +11,7 @@ use std::{sync::Arc, time::Duration};
 
 use authority::Authority;
 use common::{LONG, TIMEOUT, claim, eventually, granted, in_time, is_blocked, release, renew, report};
-use leasehold::{Backend, Client, ErrorKind, Released, Renewal};
+use leasehold::{Backend, BackendExt as _, Client, ErrorKind, Released, Renewal};
 use leasehold_testkit::servers::{RedisNodes, RedisServer, TlsFiles};
 
 const GATE: Duration = Duration::from_secs(600);
@@ -121,7 +121,7 @@ async fn a_user_with_the_documented_permissions_can_found_a_set_and_bring_a_node
     release(&*backend, &ours).await;
     nodes.servers[0].command(&["FLUSHALL"]);
     eventually("the node votes again, and has the last number", || async {
-        drop(backend.acquire(&claim(&report(), Duration::from_secs(2))).await);
+        drop(backend.acquire_one(&claim(&report(), Duration::from_secs(2))).await);
         let register = nodes.servers[0].command(&["GET", "lock:v1:{report/42}:register"]);
         let last = register.split('|').next().and_then(|last| last.parse().ok()).unwrap_or(0);
         mark(&nodes.servers[0]).ends_with("|voting") && last >= token.get()
@@ -139,7 +139,7 @@ async fn a_command_that_is_not_permitted_is_denied_with_its_name_and_the_names_o
     granted(&*backend, &ours).await;
     release(&*backend, &ours).await;
     forbid(&nodes.servers[1]);
-    let error = backend.acquire(&claim(&report(), LONG)).await.expect_err("two of three refuse");
+    let error = backend.acquire_one(&claim(&report(), LONG)).await.expect_err("two of three refuse");
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     let name = format!("127.0.0.1:{}", nodes.servers[1].port());
     assert!(error.to_string().contains(&name) && error.to_string().contains("'evalsha'"), "{error}");

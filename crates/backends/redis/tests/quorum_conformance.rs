@@ -83,11 +83,13 @@ impl Backend for SettledQuorum {
         self.quorum.failure_domain(resource)
     }
 
-    async fn acquire(&self, claim: &Claim) -> Result<Verdict> {
-        let verdict = self.quorum.acquire(claim).await;
-        let (key, granted) = (key(&claim.resource), matches!(verdict, Ok(Verdict::Granted(_))));
-        self.until_all(|node| has(node, &key, claim.owner) == granted).await;
-        verdict
+    async fn acquire(&self, claims: &[Claim]) -> Vec<Result<Verdict>> {
+        let verdicts = self.quorum.acquire(claims).await;
+        for (claim, verdict) in claims.iter().zip(&verdicts) {
+            let (key, granted) = (key(&claim.resource), matches!(verdict, Ok(Verdict::Granted(_))));
+            self.until_all(|node| has(node, &key, claim.owner) == granted).await;
+        }
+        verdicts
     }
 
     async fn renew(&self, held: &[RenewRequest]) -> Vec<Result<Renewal>> {
@@ -107,10 +109,12 @@ impl Backend for SettledQuorum {
         answers
     }
 
-    async fn release(&self, request: &ReleaseRequest) -> Result<Released> {
-        let released = self.quorum.release(request).await;
-        let key = key(&request.resource);
-        self.until_all(|node| !has(node, &key, request.owner)).await;
+    async fn release(&self, requests: &[ReleaseRequest]) -> Vec<Result<Released>> {
+        let released = self.quorum.release(requests).await;
+        for request in requests {
+            let key = key(&request.resource);
+            self.until_all(|node| !has(node, &key, request.owner)).await;
+        }
         released
     }
 

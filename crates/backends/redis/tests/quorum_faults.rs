@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::Mutex;
 
 use common::{LONG, claim, eventually, granted, in_time, is_blocked, release, renew, report};
-use leasehold::{Backend, Client, Cursor, ErrorKind, FencingToken, Renewal, Verdict};
+use leasehold::{Backend, BackendExt as _, Client, Cursor, ErrorKind, FencingToken, Renewal, Verdict};
 use leasehold_testkit::{
     Proxy,
     servers::{RedisNodes, RedisServer, ServerClock},
@@ -73,7 +73,7 @@ async fn with_three_killed_nodes_of_five_nothing_is_granted_and_holders_keep_the
     lease.check().expect("it holds until its deadline");
     let elsewhere = claim(&"report/43".parse().expect("a valid name"), TTL);
     for attempt in [&claim(&report(), TTL), &elsewhere, &elsewhere] {
-        match in_time("an attempt", other.acquire(attempt)).await {
+        match in_time("an attempt", other.acquire_one(attempt)).await {
             Ok(Verdict::Blocked(_)) => assert_eq!(attempt.resource, report()),
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
@@ -134,7 +134,7 @@ async fn a_node_that_restarts_without_data_does_not_grant_again() {
     assert_eq!(mark(&nodes.servers[0]), "", "it has lost its data");
     let mut attempts = 0;
     loop {
-        let verdict = bob.acquire(&claim(&report(), TTL)).await;
+        let verdict = bob.acquire_one(&claim(&report(), TTL)).await;
         if let Ok(Verdict::Granted(grant)) = verdict {
             assert!(std::time::Instant::now() >= until - TTL / 50, "granted twice after {attempts} attempts");
             assert!(grant.token > token);
@@ -157,7 +157,7 @@ async fn a_new_set_waits_for_its_gate_and_a_node_that_lost_its_data_votes_again_
     let gate = Duration::from_secs(5);
     let url = format!("{}?uptime_gate=5s", nodes.url());
     let backend = open(&url).await;
-    let early = backend.acquire(&claim(&report(), TTL)).await;
+    let early = backend.acquire_one(&claim(&report(), TTL)).await;
     if let Err(error) = &early {
         assert!(error.to_string().contains("gate"), "{error}");
     }
@@ -166,7 +166,7 @@ async fn a_new_set_waits_for_its_gate_and_a_node_that_lost_its_data_votes_again_
         client.lease("report", "42").ttl(gate * 2).try_acquire().await.expect_err("longer than the gate");
     assert_eq!(too_long.kind(), ErrorKind::Limit);
     eventually("the gate passes", || async {
-        matches!(backend.acquire(&claim(&report(), TTL)).await, Ok(Verdict::Granted(_)))
+        matches!(backend.acquire_one(&claim(&report(), TTL)).await, Ok(Verdict::Granted(_)))
     })
     .await;
     eventually("all nodes vote", || async { nodes.servers.iter().all(|it| mark(it).ends_with("|voting")) })
@@ -260,7 +260,7 @@ async fn a_clock_jump_on_a_majority_grants_twice_and_the_tokens_still_grow() {
     clock.set_ahead(LONG.as_secs() as i64 + 11);
     let second = claim(&report(), LONG);
     eventually("the jump is seen", || async {
-        matches!(backend.acquire(&second).await, Ok(Verdict::Granted(_)))
+        matches!(backend.acquire_one(&second).await, Ok(Verdict::Granted(_)))
     })
     .await;
     let again = granted(&*backend, &second).await;

@@ -8,7 +8,8 @@ use std::{fmt::Debug, sync::Arc, time::Duration};
 
 use common::{LONG, claim, eventually, granted, in_time, owner};
 use leasehold::{
-    Backend, ClaimRef, Clock as _, Effect, ErrorKind, Holder, RenewRequest, Resource, Result, System,
+    Backend, BackendExt as _, ClaimRef, Clock as _, Effect, ErrorKind, Holder, RenewRequest, Resource,
+    Result, System,
 };
 use leasehold_core::{
     FencingToken, QuorumNode as _, Verdict,
@@ -204,7 +205,7 @@ async fn a_majority_of_old_replies_is_no_grant() {
         // Now the last reply of each node is a yes.
         granted(&*ours, &claim(&new_resource("free"), LONG)).await;
         proxies.iter().for_each(|proxy| proxy.misdeliver(Misdelivery::Stale, 1));
-        let verdict = in_time("an answer", ours.acquire(&claim(&taken.resource, LONG))).await;
+        let verdict = in_time("an answer", ours.acquire_one(&claim(&taken.resource, LONG))).await;
         assert!(!matches!(verdict, Ok(Verdict::Granted(_))), "two clients hold it: {verdict:?}");
         proxies.iter().for_each(Proxy::heal);
     }
@@ -213,5 +214,5 @@ async fn a_majority_of_old_replies_is_no_grant() {
 }
 
 async fn works(backend: &dyn Backend) -> bool {
-    matches!(backend.acquire(&claim(&new_resource("warm"), LONG)).await, Ok(Verdict::Granted(_)))
+    matches!(backend.acquire_one(&claim(&new_resource("warm"), LONG)).await, Ok(Verdict::Granted(_)))
 }

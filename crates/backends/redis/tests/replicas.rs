@@ -4,7 +4,7 @@
 mod common;
 
 use common::{LONG, claim, granted, open, report};
-use leasehold::{Backend, Effect, ErrorKind, RenewRequest, Renewal};
+use leasehold::{Backend, BackendExt as _, Effect, ErrorKind, RenewRequest, Renewal};
 use leasehold_testkit::servers::Replication;
 
 const OWNER: &str = "lock:v1:{report/42}:owner";
@@ -30,7 +30,7 @@ async fn a_grant_with_too_few_acknowledgements_is_released_and_the_error_says_so
     let (both, most) = (open(&url("2")).await, open(&url("majority")).await);
     servers.servers[1].freeze();
     let ours = claim(&report(), LONG);
-    let error = both.acquire(&ours).await.unwrap_err();
+    let error = both.acquire_one(&ours).await.unwrap_err();
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::None));
     assert!(error.to_string().contains("1 replicas acknowledged in time, 2 were asked for"), "{error}");
     assert_eq!(servers.servers[0].command(&["EXISTS", OWNER]), "0");
@@ -48,6 +48,6 @@ async fn a_grant_with_too_few_acknowledgements_is_released_and_the_error_says_so
     );
     // Asking again on a new connection, where the script writes nothing, does not count either.
     let again = open(&url("majority")).await;
-    let error = again.acquire(&theirs).await.unwrap_err();
+    let error = again.acquire_one(&theirs).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
 }

@@ -6,7 +6,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{LONG, TIMEOUT, claim, client, eventually, granted, in_time, open, report, token_of};
-use leasehold::{Backend, Renewal};
+use leasehold::{Backend, BackendExt as _, Renewal};
 use leasehold_testkit::servers::Replication;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -49,7 +49,7 @@ async fn a_failover_that_loses_the_lock_and_the_fence_grants_again_with_a_higher
     servers.servers[0].kill();
     tokio::task::block_in_place(|| servers.await_failover(old));
     let theirs = claim(&report(), LONG);
-    eventually("the new primary", || async { redis.acquire(&theirs).await.is_ok() }).await;
+    eventually("the new primary", || async { redis.acquire_one(&theirs).await.is_ok() }).await;
     assert!(granted(&redis, &theirs).await.token > before, "best effort: granted twice, with a higher token");
     let answer = common::renew(&redis, ours.reference(), LONG).await;
     assert!(matches!(answer, Renewal::Gone { .. }), "the next renewal of the first holder fails: {answer:?}");
@@ -62,7 +62,8 @@ async fn of_two_primaries_the_new_one_has_the_higher_tokens() {
     token_of(&redis, &report()).await;
     servers.servers[0].freeze();
     tokio::task::block_in_place(|| servers.await_failover(old));
-    eventually("the new primary", || async { redis.acquire(&claim(&report(), LONG)).await.is_ok() }).await;
+    eventually("the new primary", || async { redis.acquire_one(&claim(&report(), LONG)).await.is_ok() })
+        .await;
     let new = token_of(&redis, &"report/43".parse().unwrap()).await;
     // The old primary comes back and does not know of the failover yet. Its tokens are lower.
     servers.servers[0].thaw();
@@ -78,7 +79,8 @@ async fn a_frozen_primary_is_left_behind_and_a_demoted_one_is_not_written_to() {
     granted(&redis, &claim(&report(), LONG)).await;
     servers.servers[0].freeze();
     tokio::task::block_in_place(|| servers.await_failover(old));
-    eventually("the new primary", || async { redis.acquire(&claim(&report(), LONG)).await.is_ok() }).await;
+    eventually("the new primary", || async { redis.acquire_one(&claim(&report(), LONG)).await.is_ok() })
+        .await;
     servers.servers[0].thaw();
     let new = servers.primary_port();
     assert_ne!(new, old);

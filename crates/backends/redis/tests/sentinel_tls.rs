@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use authority::Authority;
 use common::{LONG, TIMEOUT, claim, client, eventually, granted, in_time, open, renew, report, token_of};
-use leasehold::{Backend, Client, Effect, Error, ErrorKind, RenewRequest, Renewal, System};
+use leasehold::{Backend, BackendExt as _, Client, Effect, Error, ErrorKind, RenewRequest, Renewal, System};
 use leasehold_redis::{Config, Redis};
 use leasehold_testkit::servers::{RedisServer, Replication, ReplicationSecurity, Sentinel, TlsFiles};
 use tempfile::NamedTempFile;
@@ -202,7 +202,7 @@ async fn the_certificate_of_a_server_must_be_for_the_name_that_the_sentinels_use
     target.servers.servers[0].kill();
     blocking(|| target.servers.await_failover(old));
     let theirs = claim(&report(), LONG);
-    eventually("the new primary", || async { redis.acquire(&theirs).await.is_ok() }).await;
+    eventually("the new primary", || async { redis.acquire_one(&theirs).await.is_ok() }).await;
     assert!(granted(&redis, &theirs).await.token > before);
 }
 
@@ -308,7 +308,7 @@ async fn a_failover_that_no_message_announced_is_noticed() {
     eventually("a failover", || async { servers[1].is_primary() }).await;
     assert!(servers[0].is_primary(), "there are two primaries");
     eventually("the client uses the new primary", || async {
-        drop(redis.acquire(&claim(&"report/43".parse().unwrap(), LONG)).await);
+        drop(redis.acquire_one(&claim(&"report/43".parse().unwrap(), LONG)).await);
         servers[1].command(&["EXISTS", "lock:v1:{report/43}:fence"]) == "1"
     })
     .await;

@@ -10,7 +10,7 @@ use std::{sync::Arc, time::Duration};
 
 use authority::Authority;
 use common::{LONG, TIMEOUT, claim, client, eventually, granted, in_time, open, release, renew, report};
-use leasehold::{Backend, Effect, Error, ErrorKind, Released, Renewal, System};
+use leasehold::{Backend, BackendExt as _, Effect, Error, ErrorKind, Released, Renewal, System};
 use leasehold_redis::{Config, Redis};
 use leasehold_testkit::servers::{RedisServer, TlsFiles};
 
@@ -147,7 +147,7 @@ async fn an_expired_certificate_affects_new_connections_only_until_it_is_replace
     server.close_connections();
     // The first request may still use the old connection; the next ones need a new one.
     eventually("the certificate is refused", || async {
-        let error = redis.acquire(&ours).await.expect_err("the certificate of the server has expired");
+        let error = redis.acquire_one(&ours).await.expect_err("the certificate of the server has expired");
         assert_eq!(error.kind(), ErrorKind::Unavailable, "it may pass: {error}");
         error.effect() == Effect::None && error.to_string().contains("has expired")
     })
@@ -156,7 +156,7 @@ async fn an_expired_certificate_affects_new_connections_only_until_it_is_replace
     assert!(short.check().is_err());
 
     server.set_certificate(&good);
-    eventually("an answer", || async { redis.acquire(&ours).await.is_ok() }).await;
+    eventually("an answer", || async { redis.acquire_one(&ours).await.is_ok() }).await;
     assert!(
         matches!(renew(&redis, ours.reference(), LONG).await, Renewal::Renewed(_)),
         "it was renewed all the time"

@@ -6,7 +6,7 @@ mod common;
 use std::{num::NonZeroU32, time::Duration};
 
 use common::{LONG, claim, eventually, granted, open, report, token_of};
-use leasehold::{Backend, Effect, ErrorKind, FencingToken};
+use leasehold::{Backend, BackendExt as _, Effect, ErrorKind, FencingToken};
 use leasehold_testkit::servers::{RedisServer, Replication};
 
 const FENCE: &str = "lock:v1:{report/42}:fence";
@@ -28,7 +28,7 @@ async fn tokens_grow_after_a_restart_without_data() {
     server.kill();
     server.run_again();
     eventually("a grant after the restart", || async {
-        redis.acquire(&claim(&report(), LONG)).await.is_ok()
+        redis.acquire_one(&claim(&report(), LONG)).await.is_ok()
     })
     .await;
     server.command(&["FLUSHALL"]);
@@ -43,7 +43,7 @@ async fn after_a_restart_with_its_data_the_holder_keeps_its_grant() {
     let before = granted(&redis, &ours).await;
     server.kill();
     server.run_again();
-    eventually("an answer", || async { redis.acquire(&ours).await.is_ok() }).await;
+    eventually("an answer", || async { redis.acquire_one(&ours).await.is_ok() }).await;
     let again = granted(&redis, &ours).await;
     assert_eq!(again.token, before.token, "the same grant");
     assert!(again.remaining <= before.remaining);
@@ -79,13 +79,13 @@ async fn and_every_key_has_a_ttl() {
     let holder = claim(&report(), LONG).with_note(*b"note");
     granted(&redis, &holder).await;
     let waiting = claim(&report(), LONG).queued();
-    let verdict = redis.acquire(&waiting).await.unwrap();
+    let verdict = redis.acquire_one(&waiting).await.unwrap();
     let leasehold::Verdict::Blocked(blocked) = verdict else { panic!("{verdict:?}") };
     let mut reader = claim(&"index/main".parse().unwrap(), LONG);
     reader.share = leasehold::Share::READ;
     granted(&redis, &reader).await;
     let request = leasehold::ReleaseRequest::new(claim(&report(), LONG).reference()).with_tombstone(LONG);
-    redis.release(&request).await.unwrap();
+    redis.release_one(&request).await.unwrap();
     let command = leasehold::OperatorAction::Pause { lasting: LONG };
     redis.order(&leasehold::OperatorCommand::new(report(), command, "ops", "test")).await.unwrap();
     let watching = claim(&report(), LONG).reference();
@@ -128,7 +128,7 @@ async fn a_token_is_above_the_floor_and_a_floor_far_in_the_future_is_refused() {
     assert!(left > 2 * 3_600_000, "the fence is kept until the clock has reached it: {left} ms");
     let far_ahead = FencingToken::new((1 << 53) - 2).unwrap();
     let error =
-        redis.acquire(&claim(&"report/43".parse().unwrap(), LONG).above(far_ahead)).await.unwrap_err();
+        redis.acquire_one(&claim(&"report/43".parse().unwrap(), LONG).above(far_ahead)).await.unwrap_err();
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Invalid, Effect::None));
     assert_eq!(server.command(&["KEYS", "*43*"]), "");
 }
@@ -145,7 +145,7 @@ async fn a_floor_that_the_server_itself_granted_is_not_refused() {
     assert!(granted(&redis, &ours).await.token > ahead);
     common::release(&redis, &ours).await;
     let beyond = FencingToken::new(ahead.get() + 10).unwrap();
-    let error = redis.acquire(&claim(&report(), LONG).above(beyond)).await.unwrap_err();
+    let error = redis.acquire_one(&claim(&report(), LONG).above(beyond)).await.unwrap_err();
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Invalid, Effect::None));
     assert!(error.to_string().contains(&beyond.to_string()), "{error}");
 }

@@ -6,12 +6,12 @@ mod common;
 use std::{sync::Arc, time::Duration};
 
 use common::{LONG, TIMEOUT, claim, client, eventually, granted, in_time, open, release, report};
-use leasehold::{Backend, Blocked, Claim, Verdict};
+use leasehold::{Backend, BackendExt as _, Blocked, Claim, Verdict};
 use leasehold_redis::Redis;
 use leasehold_testkit::servers::RedisServer;
 
 async fn queued(redis: &Redis, claim: &Claim) -> Blocked {
-    match redis.acquire(claim).await {
+    match redis.acquire_one(claim).await {
         Ok(Verdict::Blocked(blocked)) => blocked,
         other => panic!("expected a place in the queue, got {other:?}"),
     }

@@ -16,7 +16,8 @@ use std::{
 use leasehold::System;
 use leasehold_bench::{median, percentile, rate};
 use leasehold_core::{
-    Backend, Claim, Clock as _, Holder, OwnerToken, ReleaseRequest, Resource, Share, SystemClock, Verdict,
+    Backend, BackendExt as _, Claim, Clock as _, Holder, OwnerToken, ReleaseRequest, Resource, Share,
+    SystemClock, Verdict,
 };
 use leasehold_sqlite::{Config, Durability, Sqlite};
 use rusqlite::{Connection, params};
@@ -55,7 +56,7 @@ fn count(variant: &str, pairs: u128) {
         for turn in 0..pairs {
             claim.owner = OwnerToken::from_bytes(turn.to_be_bytes());
             obtain(&backend, &claim).await;
-            backend.release(&ReleaseRequest::new(claim.reference())).await.unwrap();
+            backend.release_one(&ReleaseRequest::new(claim.reference())).await.unwrap();
         }
     };
     if variant == "task" {
@@ -225,9 +226,9 @@ async fn many(backend: &Arc<Sqlite>, tasks: usize) -> f64 {
                 count += 1;
                 claim.owner =
                     OwnerToken::from_bytes(((task as u128) << 64 | u128::from(count)).to_be_bytes());
-                let verdict = backend.acquire(&claim).await.unwrap();
+                let verdict = backend.acquire_one(&claim).await.unwrap();
                 assert!(matches!(verdict, Verdict::Granted(_)), "{verdict:?}");
-                backend.release(&ReleaseRequest::new(claim.reference())).await.unwrap();
+                backend.release_one(&ReleaseRequest::new(claim.reference())).await.unwrap();
             }
             count
         }
@@ -238,7 +239,7 @@ async fn many(backend: &Arc<Sqlite>, tasks: usize) -> f64 {
 /// Acquires and waits until the claim is granted.
 async fn obtain(backend: &Sqlite, claim: &Claim) {
     loop {
-        match backend.acquire(claim).await.unwrap() {
+        match backend.acquire_one(claim).await.unwrap() {
             Verdict::Granted(_) => return,
             Verdict::Blocked(blocked) => {
                 backend.wait(&claim.reference(), &blocked.cursor, Duration::from_secs(10)).await.unwrap();
@@ -261,7 +262,7 @@ fn follow(path: &Path) {
     runtime.block_on(async {
         for turn in 0..HAND_OVERS {
             let claim = claim(0, (1 << 100) + turn as u128).queued();
-            let Verdict::Blocked(blocked) = backend.acquire(&claim).await.unwrap() else {
+            let Verdict::Blocked(blocked) = backend.acquire_one(&claim).await.unwrap() else {
                 panic!("it is free")
             };
             println!("waiting");
@@ -269,7 +270,7 @@ fn follow(path: &Path) {
             backend.wait(&claim.reference(), &blocked.cursor, Duration::from_secs(10)).await.unwrap();
             obtain(&backend, &claim).await;
             let granted = SystemClock.now();
-            backend.release(&ReleaseRequest::new(claim.reference())).await.unwrap();
+            backend.release_one(&ReleaseRequest::new(claim.reference())).await.unwrap();
             println!("{}", granted.as_nanos());
             std::io::stdout().flush().unwrap();
             let mut line = String::new();
@@ -300,7 +301,7 @@ fn hand_over(path: &Path) {
             assert_eq!(line(), "waiting");
             std::thread::sleep(Duration::from_millis(2)); // until the waiter sleeps
             let released = SystemClock.now();
-            backend.release(&ReleaseRequest::new(claim.reference())).await.unwrap();
+            backend.release_one(&ReleaseRequest::new(claim.reference())).await.unwrap();
             let granted: u64 = line().parse().unwrap();
             took.push(Duration::from_nanos(granted - released.as_nanos()));
         }
@@ -317,7 +318,7 @@ fn once(path: &Path) {
     runtime.block_on(async {
         let claim = claim(0, u128::from(std::process::id()));
         obtain(&backend, &claim).await;
-        backend.release(&ReleaseRequest::new(claim.reference())).await.unwrap();
+        backend.release_one(&ReleaseRequest::new(claim.reference())).await.unwrap();
     });
 }
 

@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use leasehold_core::{
     Backend, BackendInfo, Claim, ClaimRef, CommandOutcome, Cursor, Environment, Error, FailureDomain,
     Guarantee, OperatorCommand, Page, Query, ReleaseRequest, Released, RenewRequest, Renewal, Resource,
-    Result, Verb, Verdict, async_trait,
+    Result, Verb, Verdict, async_trait, one_by_one,
 };
 use leasehold_support::race::{self, Either};
 
@@ -109,6 +109,20 @@ impl fmt::Debug for Sqlite {
     }
 }
 
+/// Claims are sent one by one: the writer thread commits the requests of many callers together (ADR 0011).
+impl Sqlite {
+    async fn acquire_claim(&self, claim: &Claim) -> Result<Verdict> {
+        let context = |error: Error| error.at(Verb::Acquire, NAME).on(&claim.resource);
+        check_note(claim.note.as_deref()).map_err(context)?;
+        self.writer.run(Acquire(claim.clone())).await.flatten().map_err(context)
+    }
+
+    async fn release_claim(&self, request: &ReleaseRequest) -> Result<Released> {
+        let context = |error: Error| error.at(Verb::Release, NAME).on(&request.resource);
+        self.writer.run(Release(request.clone())).await.map_err(context)
+    }
+}
+
 #[async_trait]
 impl Backend for Sqlite {
     fn info(&self) -> &BackendInfo {
@@ -119,10 +133,8 @@ impl Backend for Sqlite {
         FailureDomain::default()
     }
 
-    async fn acquire(&self, claim: &Claim) -> Result<Verdict> {
-        let context = |error: Error| error.at(Verb::Acquire, NAME).on(&claim.resource);
-        check_note(claim.note.as_deref()).map_err(context)?;
-        self.writer.run(Acquire(claim.clone())).await.flatten().map_err(context)
+    async fn acquire(&self, claims: &[Claim]) -> Vec<Result<Verdict>> {
+        one_by_one(claims, |claim| self.acquire_claim(claim)).await
     }
 
     async fn renew(&self, requests: &[RenewRequest]) -> Vec<Result<Renewal>> {
@@ -137,9 +149,8 @@ impl Backend for Sqlite {
         }
     }
 
-    async fn release(&self, request: &ReleaseRequest) -> Result<Released> {
-        let context = |error: Error| error.at(Verb::Release, NAME).on(&request.resource);
-        self.writer.run(Release(request.clone())).await.map_err(context)
+    async fn release(&self, requests: &[ReleaseRequest]) -> Vec<Result<Released>> {
+        one_by_one(requests, |request| self.release_claim(request)).await
     }
 
     async fn wait(&self, claim: &ClaimRef, since: &Cursor, at_most: Duration) -> Result<()> {

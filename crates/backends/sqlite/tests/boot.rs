@@ -10,8 +10,8 @@ use common::{
 };
 use leasehold::testing::ManualTime;
 use leasehold_core::{
-    Backend, Clock as _, Effect, ErrorKind, OperatorAction, Query, ReleaseRequest, RenewRequest, Renewal,
-    Share, Verdict,
+    Backend, BackendExt as _, Clock as _, Effect, ErrorKind, OperatorAction, Query, ReleaseRequest,
+    RenewRequest, Renewal, Share, Verdict,
 };
 use leasehold_sqlite::{Config, Sqlite};
 use std::sync::Arc;
@@ -22,7 +22,9 @@ async fn the_other_process() {
     let backend = open(Config::new(file));
     let seen = backend.inspect(&Query::One(resource("held"))).await.unwrap().into_snapshots().remove(0);
     report(seen.holders[0].remaining.as_millis());
-    let Verdict::Blocked(_) = backend.acquire(&claim("held")).await.unwrap() else { panic!("it is held") };
+    let Verdict::Blocked(_) = backend.acquire_one(&claim("held")).await.unwrap() else {
+        panic!("it is held")
+    };
     report("blocked");
     read_line();
 }
@@ -34,8 +36,8 @@ async fn a_reboot_ends_every_lease_and_tokens_go_on() {
     let before = open(config.clone().pretend_boot("one"));
     let (held, queued) = (claim("held"), claim("held").queued());
     let token = granted(&before, &held).await.token;
-    assert!(matches!(before.acquire(&queued).await.unwrap(), Verdict::Blocked(_)));
-    before.release(&ReleaseRequest::new(claim("held").reference()).with_tombstone(TTL)).await.unwrap();
+    assert!(matches!(before.acquire_one(&queued).await.unwrap(), Verdict::Blocked(_)));
+    before.release_one(&ReleaseRequest::new(claim("held").reference()).with_tombstone(TTL)).await.unwrap();
     drop(before);
 
     let after = open(config.pretend_boot("two"));
@@ -59,7 +61,7 @@ async fn a_pause_and_a_kept_resource_stay_closed_over_a_reboot() {
     let before = open("one");
     let done = claim("done today");
     granted(&before, &done).await;
-    before.release(&ReleaseRequest::new(done.reference()).keeping(hour * 2)).await.unwrap();
+    before.release_one(&ReleaseRequest::new(done.reference()).keeping(hour * 2)).await.unwrap();
     let pause = OperatorAction::Pause { lasting: hour * 3 };
     let command = leasehold_core::OperatorCommand::new(resource("paused"), pause, "me", "a test");
     before.order(&command).await.unwrap();
@@ -67,16 +69,18 @@ async fn a_pause_and_a_kept_resource_stay_closed_over_a_reboot() {
 
     time.jump(hour); // the wall clock; the boot clock of the new boot may be anything
     let after = open("two");
-    let Verdict::Blocked(kept) = after.acquire(&claim("done today")).await.unwrap() else { panic!("open") };
+    let Verdict::Blocked(kept) = after.acquire_one(&claim("done today")).await.unwrap() else {
+        panic!("open")
+    };
     assert_eq!((kept.holders[0].kept, kept.changes_in), (true, Some(hour)));
-    let Verdict::Blocked(paused) = after.acquire(&claim("paused")).await.unwrap() else { panic!("open") };
+    let Verdict::Blocked(paused) = after.acquire_one(&claim("paused")).await.unwrap() else { panic!("open") };
     assert_eq!((paused.paused, paused.changes_in), (true, Some(hour * 2)));
     drop(after);
 
     time.jump(hour + hour / 2);
     let later = open("three");
     granted(&later, &claim("done today")).await;
-    assert!(matches!(later.acquire(&claim("paused")).await.unwrap(), Verdict::Blocked(_)));
+    assert!(matches!(later.acquire_one(&claim("paused")).await.unwrap(), Verdict::Blocked(_)));
 }
 
 /// A wall clock that went back does not keep anything closed for longer than was asked.
@@ -90,10 +94,10 @@ async fn a_wall_clock_that_went_back_extends_nothing() {
     let before = Sqlite::open(config.clone().pretend_boot("one"), Arc::new(late)).unwrap();
     let done = claim("done");
     let token = granted(&before, &done).await.token;
-    before.release(&ReleaseRequest::new(done.reference()).keeping(hour)).await.unwrap();
+    before.release_one(&ReleaseRequest::new(done.reference()).keeping(hour)).await.unwrap();
     drop(before);
     let after = Sqlite::open(config.pretend_boot("two"), Arc::new(early.clone())).unwrap();
-    let Verdict::Blocked(kept) = after.acquire(&claim("done")).await.unwrap() else { panic!("open") };
+    let Verdict::Blocked(kept) = after.acquire_one(&claim("done")).await.unwrap() else { panic!("open") };
     assert_eq!(kept.changes_in, Some(hour));
     early.jump(hour);
     let next = granted(&after, &claim("done")).await.token;
@@ -110,7 +114,7 @@ async fn two_boots_at_once_are_refused() {
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Unsupported, Effect::None));
     assert!(error.to_string().contains("another boot"), "{error}");
     assert!(
-        matches!(here.acquire(&claim("held")).await.unwrap(), Verdict::Blocked(_)),
+        matches!(here.acquire_one(&claim("held")).await.unwrap(), Verdict::Blocked(_)),
         "the lease is not lost"
     );
 }

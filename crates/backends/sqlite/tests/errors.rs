@@ -12,7 +12,8 @@ use std::{
 
 use common::{Mounted, TTL, check_file, claim, granted, is_privileged, open, resource, shell, try_open};
 use leasehold_core::{
-    Backend, Effect, Error, ErrorKind, Query, ReleaseRequest, Released, RenewRequest, Renewal, Verdict,
+    Backend, BackendExt as _, Effect, Error, ErrorKind, Query, ReleaseRequest, Released, RenewRequest,
+    Renewal, Verdict,
 };
 use leasehold_sqlite::{Config, Sqlite};
 use rusqlite::Connection;
@@ -97,7 +98,7 @@ async fn symbolic_links_lead_to_the_same_leases() {
     symlink(&file, &link).unwrap();
     let there = open(Config::new(&link));
     granted(&here, &claim("x")).await;
-    assert!(matches!(there.acquire(&claim("x")).await.unwrap(), Verdict::Blocked(_)));
+    assert!(matches!(there.acquire_one(&claim("x")).await.unwrap(), Verdict::Blocked(_)));
     assert!(!directory.path().join("link.db-bell").exists());
 }
 
@@ -175,7 +176,7 @@ async fn a_deleted_file_is_reported_once_and_created_again() {
     for suffix in ["", "-wal", "-shm", "-bell"] {
         fs::remove_file(format!("{}{suffix}", file.display())).unwrap();
     }
-    let error = backend.acquire(&claim("x")).await.unwrap_err();
+    let error = backend.acquire_one(&claim("x")).await.unwrap_err();
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::None));
     assert!(error.to_string().contains("deleted or replaced"), "{error}");
     let renewed = backend.renew(&[RenewRequest::new(mine.reference(), TTL)]).await.remove(0).unwrap();
@@ -197,8 +198,8 @@ async fn another_file_at_the_same_path_is_noticed() {
         fs::rename(format!("{}{suffix}", file.display()), moved).unwrap();
     }
     fs::write(&file, "something else".repeat(100)).unwrap();
-    assert_eq!(backend.acquire(&claim("x")).await.unwrap_err().kind(), ErrorKind::Unavailable);
-    let error = backend.acquire(&claim("x")).await.unwrap_err();
+    assert_eq!(backend.acquire_one(&claim("x")).await.unwrap_err().kind(), ErrorKind::Unavailable);
+    let error = backend.acquire_one(&claim("x")).await.unwrap_err();
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Corrupt, Effect::None), "{error}");
     fs::remove_file(&file).unwrap();
     granted(&backend, &claim("x")).await;
@@ -236,7 +237,7 @@ async fn a_full_disk_refuses_new_claims_and_keeps_those_that_hold() {
     assert!(refusal.to_string().contains("disk is full"), "{refusal}");
     fs::remove_file(small.0.join("junk")).unwrap();
     assert!(matches!(fill_once(&backend).await, Ok(Verdict::Granted(_))));
-    assert_eq!(backend.release(&ReleaseRequest::new(held.reference())).await.unwrap(), Released::Now);
+    assert_eq!(backend.release_one(&ReleaseRequest::new(held.reference())).await.unwrap(), Released::Now);
     check_file(&file);
     drop(backend);
 }
@@ -245,7 +246,7 @@ async fn a_full_disk_refuses_new_claims_and_keeps_those_that_hold() {
 async fn fill_once(backend: &Sqlite) -> Result<Verdict, Error> {
     let mut claim = claim(&format!("filler/{:?}", Instant::now()));
     claim.note = Some(vec![0; 4000].into());
-    backend.acquire(&claim).await
+    backend.acquire_one(&claim).await
 }
 
 /// Acquires more and more resources until the disk is full.
@@ -278,7 +279,7 @@ async fn a_request_waits_for_the_write_lock_until_the_busy_timeout() {
         begin.elapsed()
     };
     let other = claim("y");
-    let (error, ticked) = tokio::join!(backend.acquire(&other), ticks);
+    let (error, ticked) = tokio::join!(backend.acquire_one(&other), ticks);
     let error = error.unwrap_err();
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::None), "{error}");
     assert!(begin.elapsed() >= Duration::from_millis(200));
@@ -286,7 +287,7 @@ async fn a_request_waits_for_the_write_lock_until_the_busy_timeout() {
     let seen = backend.inspect(&Query::One(resource("x"))).await.unwrap().into_snapshots().remove(0);
     assert_eq!(seen.holder_count, 1, "inspect needs no lock");
 
-    let waiting = backend.acquire(&other);
+    let waiting = backend.acquire_one(&other);
     let unlock = async {
         tokio::time::sleep(Duration::from_millis(50)).await;
         other_process.execute_batch("COMMIT").unwrap();
@@ -326,7 +327,8 @@ async fn a_dropped_request_leaves_the_writer_usable() {
     other_process.execute_batch("BEGIN IMMEDIATE").unwrap();
     for number in 0..20 {
         let claim = claim(&number.to_string());
-        let dropped = tokio::time::timeout(Duration::from_millis(number % 3), backend.acquire(&claim)).await;
+        let dropped =
+            tokio::time::timeout(Duration::from_millis(number % 3), backend.acquire_one(&claim)).await;
         assert!(dropped.is_err());
     }
     other_process.execute_batch("COMMIT").unwrap();

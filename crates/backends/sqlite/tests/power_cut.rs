@@ -9,7 +9,7 @@ mod common;
 use std::path::Path;
 
 use common::{Mounted, check_file, claim, granted, is_privileged, open, resource, shell};
-use leasehold_core::{Backend, FencingToken, Query, ReleaseRequest, Verdict};
+use leasehold_core::{Backend, BackendExt as _, FencingToken, Query, ReleaseRequest, Verdict};
 use leasehold_sqlite::{Config, Durability, Sqlite};
 
 struct PowerCut {
@@ -42,7 +42,7 @@ async fn cut_power(directory: &Path, durability: Durability) -> PowerCut {
     let seen = backend.inspect(&Query::One(resource("x"))).await.unwrap().into_snapshots().remove(0);
     assert_eq!(seen.holder_count, 0, "a reboot ends every lease");
     let next = granted(&backend, &claim("x")).await.token;
-    assert!(matches!(backend.acquire(&claim("x")).await.unwrap(), Verdict::Blocked(_)));
+    assert!(matches!(backend.acquire_one(&claim("x")).await.unwrap(), Verdict::Blocked(_)));
     drop(backend);
     PowerCut { last_granted, last_stored: seen.last_token, next }
 }
@@ -53,7 +53,7 @@ async fn acquire_and_release(backend: &Sqlite, count: usize) -> FencingToken {
     for _ in 0..count {
         let claim = claim("x");
         tokens.push(granted(backend, &claim).await.token);
-        backend.release(&ReleaseRequest::new(claim.reference())).await.unwrap();
+        backend.release_one(&ReleaseRequest::new(claim.reference())).await.unwrap();
     }
     assert!(tokens.is_sorted());
     tokens.pop().unwrap()

@@ -12,7 +12,9 @@ use common::{
     OtherProcess, SeededRandom, acquire_and_wait, check_file, claim, granted, open, read_line, report, role,
     start_process,
 };
-use leasehold_core::{Backend, Handover, OwnerToken, ReleaseRequest, RenewRequest, Share, Verdict};
+use leasehold_core::{
+    Backend, BackendExt as _, Handover, OwnerToken, ReleaseRequest, RenewRequest, Share, Verdict,
+};
 use leasehold_sqlite::{Config, Sqlite};
 
 /// What the other processes do. In the test run itself it does nothing.
@@ -47,7 +49,7 @@ async fn enter(file: &Path) {
             .expect("no other process is inside");
         report(grant.token);
         std::fs::remove_file(&marker).unwrap();
-        backend.release(&ReleaseRequest::new(claim.reference())).await.unwrap();
+        backend.release_one(&ReleaseRequest::new(claim.reference())).await.unwrap();
     }
     report("done");
 }
@@ -75,14 +77,16 @@ async fn wait(file: &Path) {
     let backend = open(Config::new(file));
     loop {
         let claim = claim("door").queued();
-        let Verdict::Blocked(blocked) = backend.acquire(&claim).await.unwrap() else { panic!("it is free") };
+        let Verdict::Blocked(blocked) = backend.acquire_one(&claim).await.unwrap() else {
+            panic!("it is free")
+        };
         report("waiting");
         backend.wait(&claim.reference(), &blocked.cursor, Duration::from_secs(60)).await.unwrap();
-        let Verdict::Granted(_) = backend.acquire(&claim).await.unwrap() else {
+        let Verdict::Granted(_) = backend.acquire_one(&claim).await.unwrap() else {
             panic!("woken without reason")
         };
         report("granted");
-        backend.release(&ReleaseRequest::new(claim.reference())).await.unwrap();
+        backend.release_one(&ReleaseRequest::new(claim.reference())).await.unwrap();
         report("gone");
         if read_line() != "again" {
             return;
@@ -105,7 +109,7 @@ async fn a_release_wakes_the_waiter_in_another_process() {
         assert_eq!(waiter.next_line(), "waiting");
         std::thread::sleep(Duration::from_millis(5));
         let begin = Instant::now();
-        backend.release(&ReleaseRequest::new(reference)).await.unwrap();
+        backend.release_one(&ReleaseRequest::new(reference)).await.unwrap();
         assert_eq!(waiter.next_line(), "granted");
         took.push(begin.elapsed());
         assert_eq!(waiter.next_line(), "gone");
@@ -124,7 +128,9 @@ async fn idle(file: &Path) {
     let claims: Vec<_> = (0..100).map(|_| claim("busy").queued()).collect();
     let mut cursors = Vec::new();
     for claim in &claims {
-        let Verdict::Blocked(blocked) = backend.acquire(claim).await.unwrap() else { panic!("it is free") };
+        let Verdict::Blocked(blocked) = backend.acquire_one(claim).await.unwrap() else {
+            panic!("it is free")
+        };
         cursors.push(blocked.cursor);
     }
     let references: Vec<_> = claims.iter().map(|claim| claim.reference()).collect();
@@ -190,7 +196,7 @@ async fn one_verb(backend: &Sqlite, random: &mut SeededRandom, mine: &mut Vec<le
             if let Some(from) = some(random, mine).filter(|from| from.resource == claim.resource) {
                 claim = claim.taking_over(Handover::with_tombstone(from.owner, STORM_TTL));
             }
-            backend.acquire(&claim).await.unwrap();
+            backend.acquire_one(&claim).await.unwrap();
             mine.push(claim);
         }
         4 => {
@@ -208,7 +214,7 @@ async fn one_verb(backend: &Sqlite, random: &mut SeededRandom, mine: &mut Vec<le
             if random.below(5) == 0 {
                 request = request.keeping(STORM_TTL);
             }
-            backend.release(&request).await.unwrap();
+            backend.release_one(&request).await.unwrap();
         }
     }
     if mine.len() > 20 {
@@ -238,7 +244,7 @@ async fn a_kill_at_any_moment_leaves_nothing_corrupt_and_nothing_held() {
             let token = granted(&backend, &mine).await.token.get();
             assert!(token > last_token, "tokens grow");
             last_token = token;
-            backend.release(&ReleaseRequest::new(mine.reference())).await.unwrap();
+            backend.release_one(&ReleaseRequest::new(mine.reference())).await.unwrap();
         }
         assert!(begin.elapsed() < Duration::from_secs(90), "{kill} kills took too long");
     }
@@ -246,7 +252,7 @@ async fn a_kill_at_any_moment_leaves_nothing_corrupt_and_nothing_held() {
     let killed = Instant::now();
     for id in 0..RESOURCES {
         let mine = claim(&id.to_string());
-        while !matches!(backend.acquire(&mine).await.unwrap(), Verdict::Granted(_)) {
+        while !matches!(backend.acquire_one(&mine).await.unwrap(), Verdict::Granted(_)) {
             assert!(killed.elapsed() < STORM_TTL + Duration::from_secs(2), "held beyond its ttl");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -291,7 +297,7 @@ async fn the_lease_of_a_killed_holder_ends_with_its_ttl_and_not_before() {
     let token: u64 = holder.next_line().parse().unwrap();
     holder.kill();
     let mine = claim("held").queued();
-    let Verdict::Blocked(blocked) = backend.acquire(&mine).await.unwrap() else { panic!("too early") };
+    let Verdict::Blocked(blocked) = backend.acquire_one(&mine).await.unwrap() else { panic!("too early") };
     assert!(blocked.changes_in.unwrap() <= STORM_TTL);
     let grant = acquire_and_wait(&backend, &mine).await;
     assert!(grant.token.get() > token);

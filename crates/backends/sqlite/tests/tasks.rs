@@ -14,8 +14,8 @@ use std::{
 use common::{TTL, acquire_and_wait, check_file, claim, granted, open};
 use leasehold::testing::ManualTime;
 use leasehold_core::{
-    Backend, Cursor, Handover, Listing, Query, ReleaseRequest, RenewRequest, Renewal, Share, Snapshot,
-    Verdict,
+    Backend, BackendExt as _, Cursor, Handover, Listing, Query, ReleaseRequest, RenewRequest, Renewal, Share,
+    Snapshot, Verdict,
 };
 use leasehold_sqlite::{Config, Durability, Sqlite};
 
@@ -42,7 +42,7 @@ async fn contend(config: Config, tasks: usize, rounds: usize) {
                         tokio::task::yield_now().await;
                         inside.fetch_sub(1, Ordering::SeqCst);
                     }
-                    backend.release(&ReleaseRequest::new(claim.reference())).await.unwrap();
+                    backend.release_one(&ReleaseRequest::new(claim.reference())).await.unwrap();
                     finished.fetch_add(1, Ordering::SeqCst);
                 }
             })
@@ -101,7 +101,7 @@ async fn a_cancelled_task_keeps_no_other_task_waiting() {
                 let backend = Arc::clone(&backend);
                 tokio::spawn(async move {
                     let claim = claim(&format!("{round}/{task}"));
-                    let work = backend.acquire(&claim);
+                    let work = backend.acquire_one(&claim);
                     if task.is_multiple_of(2) {
                         let _ = tokio::time::timeout(Duration::from_micros(task * 10), work).await;
                     } else {
@@ -141,7 +141,7 @@ async fn the_file_does_not_grow_without_bound() {
         let claim = claim(&format!("unique/{number}"));
         granted(&backend, &claim).await;
         if number % 2 == 0 {
-            backend.release(&ReleaseRequest::new(claim.reference()).with_tombstone(TTL)).await.unwrap();
+            backend.release_one(&ReleaseRequest::new(claim.reference()).with_tombstone(TTL)).await.unwrap();
         }
         time.jump(Duration::from_secs(10)); // ten seconds each: an hour of them is 360 rows
         if number % 500 == 0 {
@@ -168,7 +168,9 @@ async fn a_long_queue_is_no_slower_than_a_short_one() {
     for _ in 0..2000 {
         let mut waiting = claim("busy").queued();
         waiting.place_ttl = TTL;
-        let Verdict::Blocked(blocked) = backend.acquire(&waiting).await.unwrap() else { panic!("granted") };
+        let Verdict::Blocked(blocked) = backend.acquire_one(&waiting).await.unwrap() else {
+            panic!("granted")
+        };
         assert!(blocked.queued && blocked.holders.len() == 1);
         long.push(waiting);
     }
@@ -180,9 +182,9 @@ async fn a_long_queue_is_no_slower_than_a_short_one() {
     assert!(time.elapsed() < Duration::from_secs(5), "{:?} for 500", time.elapsed());
     let successor = claim("busy").queued().taking_over(Handover::from(long[0].owner));
     assert!(
-        matches!(backend.acquire(&successor).await.unwrap(), Verdict::Blocked(blocked) if blocked.ahead == 0)
+        matches!(backend.acquire_one(&successor).await.unwrap(), Verdict::Blocked(blocked) if blocked.ahead == 0)
     );
-    backend.release(&ReleaseRequest::new(holder.reference())).await.unwrap();
+    backend.release_one(&ReleaseRequest::new(holder.reference())).await.unwrap();
     granted(&backend, &successor).await;
     let page = backend.inspect(&Query::Resources(Listing::of("test/"))).await.unwrap().into_snapshots();
     assert_eq!((page[0].queue_length, page[0].queue.len()), (1999, Snapshot::LISTED_MAX));
@@ -217,7 +219,7 @@ async fn a_caller_that_never_pauses_lets_the_writer_thread_run_its_checkpoint() 
     let claim = claim("x");
     for _ in 0..152 {
         granted(&backend, &claim).await;
-        backend.release(&ReleaseRequest::new(claim.reference())).await.unwrap();
+        backend.release_one(&ReleaseRequest::new(claim.reference())).await.unwrap();
     }
     // The checkpoint is due after 300 commits. The write after the next one has waited for it.
     let logs = "SELECT value FROM meta WHERE name = 'logs'";

@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use leasehold_core::{
     Backend, BackendInfo, Claim, ClaimRef, CommandOutcome, Cursor, Effect, Environment, FailureDomain,
     Guarantee, OperatorCommand, Page, Query, ReleaseRequest, Released, RenewRequest, Renewal, Resource,
-    Result, Timestamp, Verb, Verdict, async_trait,
+    Result, Timestamp, Verb, Verdict, async_trait, one_by_one,
 };
 use leasehold_support::race::{Either, first};
 
@@ -84,6 +84,18 @@ impl fmt::Debug for ZooKeeper {
     }
 }
 
+impl ZooKeeper {
+    async fn acquire_claim(&self, claim: &Claim) -> Result<Verdict> {
+        let annotate = |error: StoreError| error.into_error().at(Verb::Acquire, NAME).on(&claim.resource);
+        self.try_acquire(claim).await.map_err(annotate)
+    }
+
+    async fn release_claim(&self, request: &ReleaseRequest) -> Result<Released> {
+        let annotate = |error: StoreError| error.into_error().at(Verb::Release, NAME).on(&request.resource);
+        self.try_release(request).await.map_err(annotate)
+    }
+}
+
 #[async_trait]
 impl Backend for ZooKeeper {
     fn info(&self) -> &BackendInfo {
@@ -95,9 +107,8 @@ impl Backend for ZooKeeper {
         FailureDomain::default()
     }
 
-    async fn acquire(&self, claim: &Claim) -> Result<Verdict> {
-        let annotate = |error: StoreError| error.into_error().at(Verb::Acquire, NAME).on(&claim.resource);
-        self.try_acquire(claim).await.map_err(annotate)
+    async fn acquire(&self, claims: &[Claim]) -> Vec<Result<Verdict>> {
+        one_by_one(claims, |claim| self.acquire_claim(claim)).await
     }
 
     async fn renew(&self, requests: &[RenewRequest]) -> Vec<Result<Renewal>> {
@@ -108,9 +119,8 @@ impl Backend for ZooKeeper {
         requests.iter().zip(renewals).map(annotate).collect()
     }
 
-    async fn release(&self, request: &ReleaseRequest) -> Result<Released> {
-        let annotate = |error: StoreError| error.into_error().at(Verb::Release, NAME).on(&request.resource);
-        self.try_release(request).await.map_err(annotate)
+    async fn release(&self, requests: &[ReleaseRequest]) -> Vec<Result<Released>> {
+        one_by_one(requests, |request| self.release_claim(request)).await
     }
 
     async fn wait(&self, claim: &ClaimRef, since: &Cursor, at_most: Duration) -> Result<()> {

@@ -12,7 +12,7 @@ use std::{
 };
 
 use common::{TIME_LIMIT, claim, client, granted, in_time, is_blocked, open, release, report};
-use leasehold::{Backend, Query, Released, Verdict};
+use leasehold::{Backend, BackendExt as _, Query, Released, Verdict};
 use leasehold_testkit::servers::ZooKeeperServer;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/curator.bsh");
@@ -89,13 +89,17 @@ async fn curator_waits_for_our_lease_and_we_wait_for_curators_lock() {
     curator.send("acquire 60000");
     assert!(curator.is_silent(), "Curator waits in our queue");
     let queued = claim(&report()).queued();
-    let Ok(Verdict::Blocked(blocked)) = zookeeper.acquire(&queued).await else { panic!("Curator is ahead") };
+    let Ok(Verdict::Blocked(blocked)) = zookeeper.acquire_one(&queued).await else {
+        panic!("Curator is ahead")
+    };
     assert_eq!((blocked.queued, blocked.ahead), (true, 1), "our second claim waits behind Curator");
 
     assert_eq!(release(&zookeeper, &ours).await, Released::Now);
     assert_eq!(curator.reply(), "held", "Curator queued before our second claim");
     assert!(is_blocked(&zookeeper, &claim(&report())).await);
-    let Ok(Verdict::Blocked(blocked)) = zookeeper.acquire(&queued).await else { panic!("Curator holds it") };
+    let Ok(Verdict::Blocked(blocked)) = zookeeper.acquire_one(&queued).await else {
+        panic!("Curator holds it")
+    };
     assert_eq!((blocked.ahead, blocked.holders.len()), (0, 1), "Curator is shown as the holder");
     let theirs = blocked.holders[0].token;
     assert!(theirs > first.token, "Curator's node has a higher token");

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use common::{LONG_TTL, TIME_LIMIT, claim, client, eventually, granted, in_time, open, release, report};
 use leasehold::{
-    Backend, Effect, EndReason, ErrorKind, Eviction, FencingToken, GoneReason, Handover, OperatorAction,
-    OperatorCommand, Query, ReleaseRequest, Released, RenewRequest, Renewal, Share, Verdict,
+    Backend, BackendExt as _, Effect, EndReason, ErrorKind, Eviction, FencingToken, GoneReason, Handover,
+    OperatorAction, OperatorCommand, Query, ReleaseRequest, Released, RenewRequest, Renewal, Share, Verdict,
 };
 use leasehold_testkit::servers::{Ensemble, ZooKeeperServer};
 use zookeeper_client::{Client, Error as Driver};
@@ -44,7 +44,9 @@ async fn others_are_told_when_the_session_of_a_dead_holder_has_ended_at_the_late
     let server = ZooKeeperServer::start();
     let (ours, theirs) = (open(&server.url()).await, open(&server.url()).await);
     granted(&ours, &claim(&report())).await;
-    let Ok(Verdict::Blocked(blocked)) = theirs.acquire(&claim(&report())).await else { panic!("it is held") };
+    let Ok(Verdict::Blocked(blocked)) = theirs.acquire_one(&claim(&report())).await else {
+        panic!("it is held")
+    };
     let (session, by) = (Duration::from_secs(2), &blocked.holders[0]);
     assert!(by.remaining > session && by.remaining < session * 2, "{by:?}");
     assert!(by.remaining > theirs.info().limits.ttl, "longer than the holder itself relies on");
@@ -61,7 +63,7 @@ async fn the_nodes_of_a_user_are_private_to_that_user() {
     let file = std::env::temp_dir().join(format!("leasehold-zookeeper-password-{}", std::process::id()));
     std::fs::write(&file, "sesame\n").unwrap();
     let same = open(&format!("{}&password_file={}", as_user("ann"), file.display())).await;
-    assert!(matches!(same.acquire(&claim(&report())).await, Ok(Verdict::Blocked(_))));
+    assert!(matches!(same.acquire_one(&claim(&report())).await, Ok(Verdict::Blocked(_))));
     std::fs::remove_file(&file).unwrap();
     for stranger in ["bob:sesame", "ann:guess"] {
         let config = leasehold_zookeeper::Config::parse(&as_user(stranger)).unwrap();
@@ -80,13 +82,13 @@ async fn what_a_session_cannot_do_is_unsupported_with_a_reason() {
     let zookeeper = open(&server.url()).await;
     let mut brief = claim(&report());
     brief.ttl = Duration::from_millis(400);
-    let error = zookeeper.acquire(&brief).await.unwrap_err();
+    let error = zookeeper.acquire_one(&brief).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("session_timeout"), "{error}");
     let held = claim(&report());
     granted(&zookeeper, &held).await;
     let release_request = ReleaseRequest::new(held.reference()).keeping(LONG_TTL);
-    assert_eq!(zookeeper.release(&release_request).await.unwrap_err().kind(), ErrorKind::Unsupported);
+    assert_eq!(zookeeper.release_one(&release_request).await.unwrap_err().kind(), ErrorKind::Unsupported);
     release(&zookeeper, &held).await;
 
     let leases = client(&server.url()).await;
@@ -118,7 +120,7 @@ async fn a_missing_server_is_unavailable_and_a_token_below_the_floor_is_refused(
     let server = ZooKeeperServer::start();
     let zookeeper = open(&server.url()).await;
     let ahead = claim(&report()).above(FencingToken::new(1 << 50).unwrap());
-    let error = zookeeper.acquire(&ahead).await.unwrap_err();
+    let error = zookeeper.acquire_one(&ahead).await.unwrap_err();
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Invalid, Effect::None), "{error}");
     granted(&zookeeper, &claim(&report())).await;
 }
@@ -135,16 +137,16 @@ async fn a_writer_becomes_a_reader_without_a_gap_although_another_writer_waits()
     let writer = share(Share::WRITE);
     let first = granted(&a, &writer).await;
     let rival = share(Share::WRITE).queued();
-    let Ok(Verdict::Blocked(blocked)) = b.acquire(&rival).await else { panic!("a writer holds it") };
+    let Ok(Verdict::Blocked(blocked)) = b.acquire_one(&rival).await else { panic!("a writer holds it") };
     let reader = share(Share::READ).taking_over(Handover::from(writer.owner));
     let second = granted(&a, &reader).await;
     assert_ne!(first.token, second.token);
     assert_eq!(release(&a, &writer).await, Released::AlreadyGone, "the node belongs to the reader now");
     // The rival is still first in the queue, is woken by the change, and has to wait for the reader.
     in_time("the wake-up", b.wait(&rival.reference(), &blocked.cursor, TIME_LIMIT)).await.unwrap();
-    assert!(matches!(b.acquire(&rival).await, Ok(Verdict::Blocked(blocked)) if blocked.ahead == 0));
+    assert!(matches!(b.acquire_one(&rival).await, Ok(Verdict::Blocked(blocked)) if blocked.ahead == 0));
     assert!(
-        matches!(b.acquire(&share(Share::READ)).await, Ok(Verdict::Blocked(_))),
+        matches!(b.acquire_one(&share(Share::READ)).await, Ok(Verdict::Blocked(_))),
         "no later claim overtakes the rival"
     );
     assert_eq!(release(&a, &reader).await, Released::Now);
@@ -251,11 +253,11 @@ async fn tombstones_past_their_end_are_deleted() {
     let zookeeper = open(&server.url()).await;
     let tombstone = |keep| ReleaseRequest::new(claim(&report()).reference()).with_tombstone(keep);
     for _ in 0..5 {
-        zookeeper.release(&tombstone(Duration::from_millis(1))).await.unwrap();
+        zookeeper.release_one(&tombstone(Duration::from_millis(1))).await.unwrap();
     }
     let raw = raw(&server).await;
     eventually("the tombstones are deleted", || async {
-        zookeeper.release(&tombstone(Duration::from_millis(1))).await.unwrap();
+        zookeeper.release_one(&tombstone(Duration::from_millis(1))).await.unwrap();
         raw.list_children("/leasehold/v1/graves").await.unwrap().len() <= 2
     })
     .await;

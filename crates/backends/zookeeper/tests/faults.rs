@@ -9,7 +9,9 @@ use common::{
     LONG_TTL, TIME_LIMIT, claim, client, eventually, granted, in_time, is_blocked, open, release, report,
     url_through,
 };
-use leasehold::{Backend as _, Client, GoneReason, Query, Released, RenewRequest, Renewal, Verdict};
+use leasehold::{
+    Backend as _, BackendExt as _, Client, GoneReason, Query, Released, RenewRequest, Renewal, Verdict,
+};
 use leasehold_testkit::{
     Proxy,
     calls::{holders_and_waiters, token_of},
@@ -100,7 +102,7 @@ async fn a_request_executed_after_its_owner_gave_up_has_no_effect() {
     let received = || server.number("zk_packets_received").unsigned_abs();
     let late = scenario.late_acquire(Some(Duration::from_millis(200)), received).await;
     granted(&*scenario.direct, &claim(&report())).await;
-    assert!(matches!(scenario.through.acquire(&late).await.unwrap(), Verdict::Cancelled));
+    assert!(matches!(scenario.through.acquire_one(&late).await.unwrap(), Verdict::Cancelled));
     let contenders = holders_and_waiters(&*scenario.direct, &report()).await;
     assert_eq!(contenders, (1, 0), "the tombstone has refused the late request");
 }

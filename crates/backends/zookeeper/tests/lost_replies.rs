@@ -29,8 +29,8 @@ use common::{
     granted, in_time, open, url_through,
 };
 use leasehold::{
-    Backend, Claim, Eviction, Handover, OperatorAction, OperatorCommand, OwnerToken, ReleaseRequest,
-    RenewRequest, Resource, Share, Verdict,
+    Backend, BackendExt as _, Claim, Eviction, Handover, OperatorAction, OperatorCommand, OwnerToken,
+    ReleaseRequest, RenewRequest, Resource, Share, Verdict,
 };
 use leasehold_testkit::servers::ZooKeeperServer;
 use leasehold_zookeeper::ZooKeeper;
@@ -136,7 +136,7 @@ impl Fixture {
         for &owner in &self.owners {
             let reference = leasehold::ClaimRef { resource: self.resource.clone(), owner };
             let release_request = ReleaseRequest::new(reference).with_tombstone(TOMBSTONE_TTL);
-            eventually(what, || async { backend.release(&release_request).await.is_ok() }).await;
+            eventually(what, || async { backend.release_one(&release_request).await.is_ok() }).await;
         }
     }
 
@@ -144,7 +144,7 @@ impl Fixture {
     async fn check_free(&self, what: &str) {
         let _ = self
             .direct
-            .release(&ReleaseRequest::new(self.rival.reference()))
+            .release_one(&ReleaseRequest::new(self.rival.reference()))
             .await
             .expect("the server answers");
         assert_eq!(self.contenders().await, Vec::<String>::new(), "{what}");
@@ -256,7 +256,7 @@ impl<P: AsyncFn(&mut Fixture) -> Claim, V: AsyncFn(&Fixture, &Claim) -> bool> Fa
         if after == AfterFault::HandOver {
             let next = sharing(fixture.claim(), claim.share).queued();
             let next = next.taking_over(Handover::with_tombstone(claim.owner, TOMBSTONE_TTL));
-            in_time(what, async { while fixture.ours.acquire(&next).await.is_err() {} }).await;
+            in_time(what, async { while fixture.ours.acquire_one(&next).await.is_err() {} }).await;
             fixture.check_one_contender_each(what).await;
             // The handover has ended the first owner; it must need no release of its own.
             fixture.owners.retain(|owner| *owner != claim.owner);
@@ -265,11 +265,11 @@ impl<P: AsyncFn(&mut Fixture) -> Claim, V: AsyncFn(&Fixture, &Claim) -> bool> Fa
 }
 
 async fn acquire(fixture: &Fixture, claim: &Claim) -> bool {
-    fixture.ours.acquire(claim).await.is_ok()
+    fixture.ours.acquire_one(claim).await.is_ok()
 }
 
 async fn check_queued(backend: &ZooKeeper, claim: &Claim) {
-    match backend.acquire(claim).await {
+    match backend.acquire_one(claim).await {
         Ok(Verdict::Blocked(blocked)) if blocked.queued => {}
         other => panic!("expected a place in the queue, not {other:?}"),
     }
@@ -396,7 +396,7 @@ async fn faults_during_a_renewal_leave_nothing_behind() {
 }
 
 async fn release_once(fixture: &Fixture, claim: &Claim) -> bool {
-    fixture.ours.release(&ReleaseRequest::new(claim.reference())).await.is_ok()
+    fixture.ours.release_one(&ReleaseRequest::new(claim.reference())).await.is_ok()
 }
 
 #[tokio::test]
@@ -408,7 +408,7 @@ async fn faults_during_a_release_leave_nothing_behind() {
 async fn faults_during_a_release_with_a_tombstone_leave_nothing_behind() {
     let verb = async |fixture: &Fixture, claim: &Claim| {
         let release_request = ReleaseRequest::new(claim.reference()).with_tombstone(TOMBSTONE_TTL);
-        fixture.ours.release(&release_request).await.is_ok()
+        fixture.ours.release_one(&release_request).await.is_ok()
     };
     at_each_request(held, verb).await;
 }

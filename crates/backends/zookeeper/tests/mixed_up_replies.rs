@@ -18,8 +18,8 @@ use common::{
     granted, in_time, open, url_through,
 };
 use leasehold::{
-    Backend, Claim, CommandOutcome, Effect, ErrorKind, Eviction, Holder, OperatorAction, OperatorCommand,
-    Query, ReleaseRequest, Released, RenewRequest, Renewal, Resource, Share, Verdict,
+    Backend, BackendExt as _, Claim, CommandOutcome, Effect, ErrorKind, Eviction, Holder, OperatorAction,
+    OperatorCommand, Query, ReleaseRequest, Released, RenewRequest, Renewal, Resource, Share, Verdict,
 };
 use leasehold_testkit::servers::ZooKeeperServer;
 use leasehold_zookeeper::ZooKeeper;
@@ -116,7 +116,7 @@ async fn a_reply_to_another_client_grants_nothing() {
                     common::release(&rivals, &rival).await;
                 }
             },
-            async |backend, claim| backend.acquire(&claim.clone().queued()).await,
+            async |backend, claim| backend.acquire_one(&claim.clone().queued()).await,
             |result, what| {
                 assert!(!matches!(result, Ok(Verdict::Granted(_))), "{what}: {result:?}");
             },
@@ -162,7 +162,7 @@ async fn a_reply_to_another_client_releases_and_evicts_nothing() {
                 delete_contenders(claim).await;
             }
         },
-        async |backend, claim| backend.release(&ReleaseRequest::new(claim.reference())).await,
+        async |backend, claim| backend.release_one(&ReleaseRequest::new(claim.reference())).await,
         |result, what| match result {
             Err(error) => assert_eq!(error.effect(), Effect::Unknown, "{what}"),
             result => assert!(matches!(result, Ok(Released::AlreadyGone)), "{what}: {result:?}"),
@@ -239,6 +239,6 @@ async fn a_reply_that_comes_twice_costs_the_connection_and_nothing_else() {
         assert!(ours.proxy.happened());
     }
     let request = ReleaseRequest::new(mine.reference()).with_tombstone(mine.ttl);
-    eventually("the release", || async { ours.backend.release(&request).await.is_ok() }).await;
+    eventually("the release", || async { ours.backend.release_one(&request).await.is_ok() }).await;
     granted(&open(&SERVER.url()).await, &claim(&mine.resource)).await;
 }

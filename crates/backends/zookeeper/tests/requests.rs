@@ -6,7 +6,7 @@ mod common;
 use std::time::Duration;
 
 use common::{TIME_LIMIT, claim, client, granted, in_time, open, release, report};
-use leasehold::{Backend, Query, Verdict};
+use leasehold::{Backend, BackendExt as _, Query, Verdict};
 use leasehold_testkit::servers::ZooKeeperServer;
 
 /// How many requests the server has received so far. Asking for this number is counted too: see [`SLACK`].
@@ -47,7 +47,7 @@ async fn a_contended_acquire_sends_four_requests_and_a_release_one() {
     for round in 0..rounds {
         let (holder, waiter): (&dyn Backend, &dyn Backend) = if round % 2 == 0 { (&a, &b) } else { (&b, &a) };
         let next = claim(&report()).queued();
-        let Ok(Verdict::Blocked(blocked)) = waiter.acquire(&next).await else { panic!("it is held") };
+        let Ok(Verdict::Blocked(blocked)) = waiter.acquire_one(&next).await else { panic!("it is held") };
         assert_eq!(blocked.holders.len(), 1, "the waiter is told who holds it");
         let reference = next.reference();
         let woken = waiter.wait(&reference, &blocked.cursor, TIME_LIMIT);

@@ -14,8 +14,8 @@
 use std::{sync::Arc, time::Duration};
 
 use leasehold_core::{
-    Backoff, Blocked, Effect, Error, ErrorKind, Grant, OwnerToken, RenewRequest, Renewal, Result, Timestamp,
-    Verb, Verdict, backoff::jitter,
+    BackendExt as _, Backoff, Blocked, Effect, Error, ErrorKind, Grant, OwnerToken, RenewRequest, Renewal,
+    Result, Timestamp, Verb, Verdict, backoff::jitter,
 };
 use leasehold_support::race::first;
 
@@ -145,7 +145,7 @@ impl<'a> Acquisition<'a> {
         }
         self.asked = self.asked.saturating_add(1);
         self.pending.in_flight = true;
-        let call = engine.backend.acquire(claim);
+        let call = engine.backend.acquire_one(claim);
         let at_most = Engine::request_limit(claim.ttl).min(self.time_left(sent).max(REPLY_TIMEOUT_MIN));
         let verdict = engine.call(Verb::Acquire, Some(&claim.resource), at_most, call).await;
         self.pending.in_flight = false;

@@ -6,7 +6,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use leasehold_core::{Claim, EndReason, Handover, OwnerToken, ReleaseRequest, Result, Share, Verb, Verdict};
+use leasehold_core::{
+    BackendExt as _, Claim, EndReason, Handover, OwnerToken, ReleaseRequest, Result, Share, Verb, Verdict,
+};
 
 use super::{
     Engine,
@@ -38,7 +40,7 @@ impl Engine {
         pending.inherited = Some(Handover::with_tombstone(lease.owner, ReleaseRequest::tombstone_ttl(ttl)));
         pending.in_flight = true;
         let sent = self.send_time();
-        let call = self.backend.acquire(&claim);
+        let call = self.backend.acquire_one(&claim);
         let limit = Engine::request_limit(ttl);
         let verdict = self.call(Verb::Acquire, Some(&claim.resource), limit, call).await?;
         (pending.in_flight, pending.inherited) = (false, None);

@@ -17,7 +17,9 @@ use std::{
     time::Duration,
 };
 
-use leasehold_core::{Effect, EndReason, Grant, Handover, ReleaseRequest, Released, Result, Verb, Verdict};
+use leasehold_core::{
+    BackendExt as _, Effect, EndReason, Grant, Handover, ReleaseRequest, Released, Result, Verb, Verdict,
+};
 
 use super::{
     Engine,
@@ -103,7 +105,7 @@ impl Engine {
         request.tombstone = lease.tombstone();
         request.keep_for = keep_for;
         let at_most = Engine::request_limit(lease.ttl().max(RELEASE_TTL_MIN));
-        self.call(Verb::Release, Some(&lease.resource), at_most, self.backend.release(&request)).await
+        self.call(Verb::Release, Some(&lease.resource), at_most, self.backend.release_one(&request)).await
     }
 
     /// Sends the `acquire` of the waiter's claim that takes over from the lease.
@@ -119,7 +121,7 @@ impl Engine {
         guard.unanswered = true; // until the reply comes: this future may be dropped while it waits
         let sent = self.send_time();
         let at_most = Engine::request_limit(claim.ttl);
-        let call = self.backend.acquire(&claim);
+        let call = self.backend.acquire_one(&claim);
         let verdict = self.call(Verb::Acquire, Some(&claim.resource), at_most, call).await;
         guard.unanswered = verdict.as_ref().is_err_and(|error| error.effect() == Effect::Unknown);
         match verdict {

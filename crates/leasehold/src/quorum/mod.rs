@@ -39,6 +39,7 @@ use leasehold_core::{
     Guarantee, OperatorCommand, OwnerToken, Page, Query, QuorumNode, ReleaseRequest, Released, RenewRequest,
     Renewal, Resource, Result, Verdict, async_trait,
     backoff::jitter,
+    one_by_one,
     quorum_node::{AttemptId, RETENTION, SKEW_MAX, membership as core_membership, tally::majority},
 };
 use leasehold_support::race::first;
@@ -234,16 +235,16 @@ impl Backend for Quorum {
         FailureDomain::default()
     }
 
-    async fn acquire(&self, claim: &Claim) -> Result<Verdict> {
-        self.state.acquire(claim, &self.info.limits).await
+    async fn acquire(&self, claims: &[Claim]) -> Vec<Result<Verdict>> {
+        one_by_one(claims, |claim| self.state.acquire(claim, &self.info.limits)).await
     }
 
     async fn renew(&self, requests: &[RenewRequest]) -> Vec<Result<Renewal>> {
         self.state.renew(requests, &self.info.limits).await
     }
 
-    async fn release(&self, request: &ReleaseRequest) -> Result<Released> {
-        self.state.release(request).await
+    async fn release(&self, requests: &[ReleaseRequest]) -> Vec<Result<Released>> {
+        one_by_one(requests, |request| self.state.release(request)).await
     }
 
     /// Listens to one node. A release reaches all nodes, and a wake-up that is lost costs one poll.

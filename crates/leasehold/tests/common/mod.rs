@@ -124,11 +124,18 @@ impl Backend for Probe {
     fn failure_domain(&self, resource: &Resource) -> FailureDomain {
         self.memory.failure_domain(resource)
     }
-    async fn acquire(&self, claim: &Claim) -> Result<Verdict> {
+    async fn acquire(&self, claims: &[Claim]) -> Vec<Result<Verdict>> {
         self.acquires.fetch_add(1, SeqCst);
-        let fault = self.before_verb().await?;
-        let reply = self.memory.acquire(claim).await;
-        self.after_verb(fault, reply).await
+        match self.before_verb().await {
+            Err(error) => vec![Err(error); claims.len()],
+            Ok(fault) => {
+                let mut replies = Vec::new();
+                for reply in self.memory.acquire(claims).await {
+                    replies.push(self.after_verb(fault, reply).await);
+                }
+                replies
+            }
+        }
     }
     async fn renew(&self, requests: &[RenewRequest]) -> Vec<Result<Renewal>> {
         self.renews.fetch_add(1, SeqCst);
@@ -144,11 +151,18 @@ impl Backend for Probe {
             }
         }
     }
-    async fn release(&self, request: &ReleaseRequest) -> Result<Released> {
+    async fn release(&self, requests: &[ReleaseRequest]) -> Vec<Result<Released>> {
         self.releases.fetch_add(1, SeqCst);
-        let fault = self.before_verb().await?;
-        let reply = self.memory.release(request).await;
-        self.after_verb(fault, reply).await
+        match self.before_verb().await {
+            Err(error) => vec![Err(error); requests.len()],
+            Ok(fault) => {
+                let mut replies = Vec::new();
+                for reply in self.memory.release(requests).await {
+                    replies.push(self.after_verb(fault, reply).await);
+                }
+                replies
+            }
+        }
     }
     async fn wait(&self, claim: &ClaimRef, since: &Cursor, at_most: Duration) -> Result<()> {
         self.waits.fetch_add(1, SeqCst);

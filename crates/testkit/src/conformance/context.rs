@@ -7,9 +7,10 @@ use std::{
 };
 
 use leasehold_core::{
-    Backend, Blocked, Claim, ClaimRef, CommandOutcome, Cursor, Environment, Error, GoneReason, Grant, Holder,
-    Listing, OperatorAction, OperatorCommand, OwnerToken, Page, Query, ReleaseRequest, Released,
-    RenewRequest, Renewal, Renewed, Resource, Result, Share, Snapshot, Timestamp, Verdict,
+    Backend, BackendExt as _, Blocked, Claim, ClaimRef, CommandOutcome, Cursor, Environment, Error,
+    GoneReason, Grant, Holder, Listing, OperatorAction, OperatorCommand, OwnerToken, Page, Query,
+    ReleaseRequest, Released, RenewRequest, Renewal, Renewed, Resource, Result, Share, Snapshot, Timestamp,
+    Verdict,
 };
 use tokio::task::JoinHandle;
 
@@ -101,7 +102,7 @@ impl TestContext {
 
     /// Acquires. The test handles an error itself.
     pub(crate) async fn try_acquire(&self, claim: &Claim) -> Result<Verdict> {
-        let reply = self.backend().acquire(claim).await;
+        let reply = self.backend().acquire_one(claim).await;
         self.trace_call(claim, &reply);
         reply
     }
@@ -113,7 +114,7 @@ impl TestContext {
 
     /// Acquires through the second handle.
     pub(crate) async fn acquire_second(&self, claim: &Claim) -> Verdict {
-        let reply = self.target.second().acquire(claim).await;
+        let reply = self.target.second().acquire_one(claim).await;
         self.trace_call(claim, &reply);
         expect_reply("acquire", reply)
     }
@@ -143,14 +144,14 @@ impl TestContext {
     }
 
     pub(crate) async fn send_release(&self, request: &ReleaseRequest) -> Released {
-        let reply = self.backend().release(request).await;
+        let reply = self.backend().release_one(request).await;
         self.trace_call(request, &reply);
         expect_reply("release", reply)
     }
 
     /// Releases through the second handle.
     pub(crate) async fn send_release_second(&self, request: &ReleaseRequest) -> Released {
-        let reply = self.target.second().release(request).await;
+        let reply = self.target.second().release_one(request).await;
         self.trace_call(request, &reply);
         expect_reply("release", reply)
     }

@@ -3,7 +3,8 @@
 use std::{future::Future, pin::pin, sync::Arc, task::Poll};
 
 use leasehold_core::{
-    Effect, ErrorKind, FencingToken, GoneReason, Query, ReleaseRequest, Released, Share, Verdict,
+    BackendExt as _, Effect, ErrorKind, FencingToken, GoneReason, Query, ReleaseRequest, Released, Share,
+    Verdict,
 };
 
 use super::{
@@ -47,7 +48,7 @@ async fn b1_one_of_many_concurrent_claims_is_granted(ctx: &TestContext) {
         .zip(handles.iter().cycle())
         .map(|(claim, &backend)| {
             let backend = Arc::clone(backend);
-            tokio::spawn(async move { backend.acquire(&claim).await })
+            tokio::spawn(async move { backend.acquire_one(&claim).await })
         })
         .collect();
     let mut grants = 0;
@@ -164,16 +165,16 @@ async fn b5_tokens_grow_across_expiry(ctx: &TestContext) {
 async fn b5_tokens_grow_across_a_restart(ctx: &TestContext) {
     let first = granted(ctx.acquire(&ctx.claim("ann")).await);
     let opened = ctx.target.reopen().await.expect("the target can be opened again");
-    let seen = blocked(opened.acquire(&ctx.claim("bob")).await.expect("acquire answers"));
+    let seen = blocked(opened.acquire_one(&ctx.claim("bob")).await.expect("acquire answers"));
     assert_eq!(seen.holders[0].token, first.token, "the grant is still there");
     ctx.release("ann").await;
-    let second = granted(opened.acquire(&ctx.claim("bob")).await.expect("acquire answers"));
+    let second = granted(opened.acquire_one(&ctx.claim("bob")).await.expect("acquire answers"));
     assert!(second.token > first.token);
-    opened.release(&ReleaseRequest::new(ctx.reference("bob"))).await.expect("release answers");
+    opened.release_one(&ReleaseRequest::new(ctx.reference("bob"))).await.expect("release answers");
     drop(opened);
     // The resource is free, and no handle that has seen a token is still open.
     let opened = ctx.target.reopen().await.expect("the target can be opened again");
-    let third = granted(opened.acquire(&ctx.claim("cy")).await.expect("acquire answers"));
+    let third = granted(opened.acquire_one(&ctx.claim("cy")).await.expect("acquire answers"));
     assert!(third.token > second.token);
 }
 
@@ -245,7 +246,7 @@ async fn drop_after(polls: usize, future: impl Future) {
 async fn b7_a_dropped_acquire_can_be_cancelled(ctx: &TestContext) {
     for polls in 0..8 {
         let claim = ctx.claim(&format!("dropped after {polls}"));
-        let acquire = ctx.backend().acquire(&claim);
+        let acquire = ctx.backend().acquire_one(&claim);
         drop_after(polls, acquire).await;
         let request =
             ReleaseRequest::new(claim.reference()).with_tombstone(ReleaseRequest::tombstone_ttl(claim.ttl));

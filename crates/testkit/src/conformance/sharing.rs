@@ -2,7 +2,9 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use leasehold_core::{Blocked, Eviction, Handover, OperatorAction, ReleaseRequest, Released, Share, Verdict};
+use leasehold_core::{
+    BackendExt as _, Blocked, Eviction, Handover, OperatorAction, ReleaseRequest, Released, Share, Verdict,
+};
 
 use super::{
     ConformanceTest,
@@ -59,7 +61,7 @@ async fn b1_concurrent_claims_never_exceed_the_capacity(ctx: &TestContext) {
         .map(|(number, &backend)| {
             let (backend, claim) =
                 (Arc::clone(backend), ctx.claim_of(&format!("claim {number}"), share(1, 5)));
-            tokio::spawn(async move { backend.acquire(&claim).await })
+            tokio::spawn(async move { backend.acquire_one(&claim).await })
         })
         .collect();
     let mut grants = 0;

@@ -73,9 +73,9 @@ pub(super) fn facts<'a>(history: &'a History, resource: &Resource) -> Vec<Fact<'
 /// Every resource of the history, once.
 pub(super) fn resources(history: &History) -> Vec<Resource> {
     let of_request = |call: &Call| match &call.request {
-        VerbRequest::Acquire(claim) => vec![claim.resource.clone()],
+        VerbRequest::Acquire(claims) => claims.iter().map(|claim| claim.resource.clone()).collect(),
         VerbRequest::Renew(held) => held.iter().map(|held| held.resource.clone()).collect(),
-        VerbRequest::Release(request) => vec![request.resource.clone()],
+        VerbRequest::Release(batch) => batch.iter().map(|request| request.resource.clone()).collect(),
         VerbRequest::Order(order) => vec![order.resource.clone()],
         VerbRequest::Wait { .. } | VerbRequest::Inspect(_) => Vec::new(),
     };
@@ -93,15 +93,23 @@ fn of_call<'a>(call: &'a Call, resource: &Resource) -> Vec<Fact<'a>> {
         KnownEffect::Executed(kind) => Some(Fact { began: call.began, ended, kind }),
     };
     match &call.request {
-        VerbRequest::Acquire(claim) if claim.resource == *resource => {
-            let reply = if let Some(VerbReply::Acquire(reply)) = reply { Some(reply) } else { None };
-            fact(known_effect(reply, |verdict| FactKind::Acquire(claim, verdict))).into_iter().collect()
+        VerbRequest::Acquire(claims) => {
+            let replies = if let Some(VerbReply::Acquire(replies)) = reply { Some(replies) } else { None };
+            let ours = claims.iter().enumerate().filter(|(_, claim)| claim.resource == *resource);
+            ours.filter_map(|(index, claim)| {
+                let reply = replies.and_then(|replies| replies.get(index));
+                fact(known_effect(reply, |verdict| FactKind::Acquire(claim, verdict)))
+            })
+            .collect()
         }
-        VerbRequest::Release(request) if request.resource == *resource => {
-            let reply = if let Some(VerbReply::Release(reply)) = reply { Some(reply) } else { None };
-            fact(known_effect(reply, |released| FactKind::Release(request, released.copied())))
-                .into_iter()
-                .collect()
+        VerbRequest::Release(batch) => {
+            let replies = if let Some(VerbReply::Release(replies)) = reply { Some(replies) } else { None };
+            let ours = batch.iter().enumerate().filter(|(_, request)| request.resource == *resource);
+            ours.filter_map(|(index, request)| {
+                let reply = replies.and_then(|replies| replies.get(index));
+                fact(known_effect(reply, |released| FactKind::Release(request, released.copied())))
+            })
+            .collect()
         }
         VerbRequest::Order(order) if order.resource == *resource => {
             let reply = if let Some(VerbReply::Order(reply)) = reply { Some(reply) } else { None };

@@ -85,13 +85,13 @@ impl HistoryBuilder {
     }
 
     fn acquire(self, millis: CallMillis, claim: Claim, answer: Result<Verdict>) -> HistoryBuilder {
-        self.call(millis, VerbRequest::Acquire(claim), VerbReply::Acquire(answer))
+        self.call(millis, VerbRequest::Acquire(vec![claim]), VerbReply::Acquire(vec![answer]))
     }
 
     /// An acquire without a reply: the caller dropped it, or still waits.
     fn dropped(mut self, at: u64, claim: Claim) -> HistoryBuilder {
         let began = self.stamp(at);
-        self.history.calls.push(Call { began, request: VerbRequest::Acquire(claim), reply: None });
+        self.history.calls.push(Call { began, request: VerbRequest::Acquire(vec![claim]), reply: None });
         self
     }
 
@@ -107,14 +107,14 @@ impl HistoryBuilder {
     fn release(self, millis: CallMillis, name: &str, answer: Result<Released>) -> HistoryBuilder {
         self.call(
             millis,
-            VerbRequest::Release(ReleaseRequest::new(reference(name))),
-            VerbReply::Release(answer),
+            VerbRequest::Release(vec![ReleaseRequest::new(reference(name))]),
+            VerbReply::Release(vec![answer]),
         )
     }
 
     fn tombstone(self, millis: CallMillis, name: &str, keep: Duration) -> HistoryBuilder {
         let request = ReleaseRequest::new(reference(name)).with_tombstone(keep);
-        self.call(millis, VerbRequest::Release(request), VerbReply::Release(Ok(Released::Now)))
+        self.call(millis, VerbRequest::Release(vec![request]), VerbReply::Release(vec![Ok(Released::Now)]))
     }
 
     fn order(

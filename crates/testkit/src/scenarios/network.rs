@@ -4,7 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use leasehold::{Client, Lease};
 use leasehold_core::{
-    Backend, Claim, Effect, Error, ErrorKind, FencingToken, Grant, ReleaseRequest, Released, Result, Verdict,
+    Backend, BackendExt as _, Claim, Effect, Error, ErrorKind, FencingToken, Grant, ReleaseRequest, Released,
+    Result, Verdict,
 };
 
 use crate::{
@@ -100,7 +101,8 @@ impl NetworkScenario {
         token_of(&*self.through, &report()).await;
         lose_reply(&self.proxy);
         let ours = claim(&report(), LONG_TTL);
-        let error = in_time("the error", self.through.acquire(&ours)).await.expect_err("the reply is lost");
+        let error =
+            in_time("the error", self.through.acquire_one(&ours)).await.expect_err("the reply is lost");
         assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::Unknown), "{error:?}");
         eventually("the execution of the acquire", || async { self.contenders().await == (1, 0) }).await;
         let stored = snapshot(&*self.direct, &report()).await.holders[0].token;
@@ -121,7 +123,7 @@ impl NetworkScenario {
     pub async fn late_acquire(&self, gives_up_after: Option<Duration>, executed: impl Fn() -> u64) -> Claim {
         self.proxy.hold(Direction::Requests);
         let ours = claim(&report(), LONG_TTL);
-        let acquire = self.through.acquire(&ours);
+        let acquire = self.through.acquire_one(&ours);
         if let Some(limit) = gives_up_after {
             let reply = tokio::time::timeout(limit, acquire).await;
             assert!(reply.is_err(), "the request is held back: {reply:?}");
@@ -131,7 +133,7 @@ impl NetworkScenario {
         }
         let cancel =
             ReleaseRequest::new(ours.reference()).with_tombstone(ReleaseRequest::tombstone_ttl(LONG_TTL));
-        let released = self.direct.release(&cancel).await.expect("the direct handle works");
+        let released = self.direct.release_one(&cancel).await.expect("the direct handle works");
         assert_eq!(released, Released::AlreadyGone);
         let before = executed();
         self.proxy.heal();
@@ -161,14 +163,14 @@ impl NetworkScenario {
     async fn connection_cut(&self, direction: Direction, bytes: usize) -> (Cut, FencingToken) {
         let ours = claim(&report(), LONG_TTL);
         self.proxy.cut_after(direction, bytes);
-        let first = match in_time("the first reply", self.through.acquire(&ours)).await {
+        let first = match in_time("the first reply", self.through.acquire_one(&ours)).await {
             Ok(Verdict::Granted(grant)) => Ok(grant.token),
             Ok(other) => panic!("{direction:?} after {bytes}: {other:?}"),
             Err(error) => Err(error),
         };
         let again = in_time("the repeated acquire", async {
             loop {
-                match self.through.acquire(&ours).await {
+                match self.through.acquire_one(&ours).await {
                     Ok(Verdict::Granted(grant)) => break grant.token,
                     Ok(other) => panic!("{direction:?} after {bytes}, again: {other:?}"),
                     Err(_) => tokio::time::sleep(RETRY_EVERY).await,
@@ -182,9 +184,9 @@ impl NetworkScenario {
         }
         assert_eq!(self.contenders().await, (1, 0), "{direction:?} after {bytes}: one grant");
         let request = ReleaseRequest::new(ours.reference());
-        let first_release = self.through.release(&request).await;
+        let first_release = self.through.release_one(&request).await;
         if first_release.is_err() {
-            eventually("the release", || async { self.through.release(&request).await.is_ok() }).await;
+            eventually("the release", || async { self.through.release_one(&request).await.is_ok() }).await;
         }
         assert_eq!(self.contenders().await, (0, 0), "{direction:?} after {bytes}: nothing is left");
         (Cut { direction, bytes, acquire_error: first.err(), first_release }, again)
@@ -199,14 +201,14 @@ impl NetworkScenario {
         self.proxy.hold(Direction::Replies);
         in_time("another connection", async {
             while self.proxy.connections() <= before {
-                let reply = self.through.acquire(&claim(&report(), LONG_TTL)).await;
+                let reply = self.through.acquire_one(&claim(&report(), LONG_TTL)).await;
                 reply.expect_err("the reply is held back");
                 failed += 1;
             }
         })
         .await;
         self.proxy.heal();
-        let works = || async { self.through.acquire(&claim(&report(), LONG_TTL)).await.is_ok() };
+        let works = || async { self.through.acquire_one(&claim(&report(), LONG_TTL)).await.is_ok() };
         eventually("a reply", works).await;
         failed
     }
@@ -232,10 +234,10 @@ impl NetworkScenario {
     pub async fn frozen_server(&self, freeze: impl FnOnce(), thaw: impl FnOnce()) {
         let ours = claim(&report(), LONG_TTL);
         freeze();
-        let error = in_time("the timeout", self.through.acquire(&ours)).await.expect_err("it is stopped");
+        let error = in_time("the timeout", self.through.acquire_one(&ours)).await.expect_err("it is stopped");
         assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::Unknown), "{error:?}");
         thaw();
-        eventually("a reply", || async { self.through.acquire(&ours).await.is_ok() }).await;
+        eventually("a reply", || async { self.through.acquire_one(&ours).await.is_ok() }).await;
         assert_eq!(release(&*self.through, &ours).await, Released::Now);
         assert_eq!(self.contenders().await, (0, 0));
     }

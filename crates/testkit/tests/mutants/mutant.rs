@@ -8,9 +8,10 @@ use std::{
 
 use leasehold::Memory;
 use leasehold_core::{
-    Backend, BackendInfo, Capabilities, Claim, ClaimRef, CommandOutcome, Cursor, Eviction, FailureDomain,
-    GoneReason, Handover, OperatorAction, OperatorCommand, OwnerToken, Page, Query, ReleaseRequest, Released,
-    RenewRequest, Renewal, Resource, Result, Share, Verdict, WhenBlocked, async_trait,
+    Backend, BackendExt as _, BackendInfo, Capabilities, Claim, ClaimRef, CommandOutcome, Cursor, Eviction,
+    FailureDomain, GoneReason, Handover, OperatorAction, OperatorCommand, OwnerToken, Page, Query,
+    ReleaseRequest, Released, RenewRequest, Renewal, Resource, Result, Share, Verdict, WhenBlocked,
+    async_trait, one_by_one,
 };
 
 /// What the mutant does wrong.
@@ -121,10 +122,10 @@ impl Mutant {
         let queue = self.memory.lock().unwrap().queues.remove(&claim.resource).unwrap_or_default();
         for owner in queue {
             self.inner
-                .release(&ReleaseRequest::new(ClaimRef { resource: claim.resource.clone(), owner }))
+                .release_one(&ReleaseRequest::new(ClaimRef { resource: claim.resource.clone(), owner }))
                 .await?;
         }
-        self.inner.acquire(claim).await
+        self.inner.acquire_one(claim).await
     }
 
     fn remember(&self, claim: &Claim, verdict: &Verdict) {
@@ -177,7 +178,7 @@ impl Mutant {
             (Flaw::MismatchesAreIgnored, Verdict::Mismatch { capacity }) => {
                 let mut adapted = altered;
                 adapted.share = Share::new(claim.share.weight().min(capacity), capacity)?;
-                self.inner.acquire(&adapted).await?
+                self.inner.acquire_one(&adapted).await?
             }
             (Flaw::HoldersAreHidden, Verdict::Blocked(mut blocked)) => {
                 blocked.holders.clear();
@@ -196,6 +197,38 @@ fn lowercased(resource: &Resource) -> Resource {
     Resource::new(resource.kind(), &resource.id().to_lowercase()).unwrap()
 }
 
+impl Mutant {
+    async fn acquire_claim(&self, claim: &Claim) -> Result<Verdict> {
+        let altered = self.alter_claim(claim);
+        if self.is(Flaw::CancelledSuccessorsDoNothing) {
+            let answer =
+                self.inner.renew(&[RenewRequest::new(altered.reference(), Duration::ZERO)]).await.remove(0);
+            if matches!(answer, Ok(Renewal::Gone { why: GoneReason::Cancelled | GoneReason::Evicted })) {
+                return Ok(Verdict::Cancelled);
+            }
+        }
+        let verdict = self.inner.acquire_one(&altered).await?;
+        let verdict = self.alter_verdict(claim, verdict).await?;
+        self.remember(claim, &verdict);
+        Ok(verdict)
+    }
+
+    async fn release_claim(&self, request: &ReleaseRequest) -> Result<Released> {
+        let mut altered = request.clone();
+        match self.flaw {
+            Flaw::AnyOwnerReleases => {
+                let holders = &self.memory.lock().unwrap().holders;
+                altered.owner = holders.get(&request.resource).copied().unwrap_or(request.owner);
+            }
+            Flaw::TombstonesAreIgnored => altered.tombstone = None,
+            Flaw::KeepForIsIgnored => altered.keep_for = None,
+            Flaw::NamesAreLowercased => altered.resource = lowercased(&request.resource),
+            _ => {}
+        }
+        self.inner.release_one(&altered).await
+    }
+}
+
 #[async_trait]
 impl Backend for Mutant {
     fn info(&self) -> &BackendInfo {
@@ -206,19 +239,12 @@ impl Backend for Mutant {
         self.inner.failure_domain(resource)
     }
 
-    async fn acquire(&self, claim: &Claim) -> Result<Verdict> {
-        let altered = self.alter_claim(claim);
-        if self.is(Flaw::CancelledSuccessorsDoNothing) {
-            let answer =
-                self.inner.renew(&[RenewRequest::new(altered.reference(), Duration::ZERO)]).await.remove(0);
-            if matches!(answer, Ok(Renewal::Gone { why: GoneReason::Cancelled | GoneReason::Evicted })) {
-                return Ok(Verdict::Cancelled);
-            }
+    async fn acquire(&self, claims: &[Claim]) -> Vec<Result<Verdict>> {
+        let mut verdicts = one_by_one(claims, |claim| self.acquire_claim(claim)).await;
+        if self.is(Flaw::BatchesAreReversed) {
+            verdicts.reverse();
         }
-        let verdict = self.inner.acquire(&altered).await?;
-        let verdict = self.alter_verdict(claim, verdict).await?;
-        self.remember(claim, &verdict);
-        Ok(verdict)
+        verdicts
     }
 
     async fn renew(&self, held: &[RenewRequest]) -> Vec<Result<Renewal>> {
@@ -243,7 +269,7 @@ impl Backend for Mutant {
             match (self.flaw, &mut *answer) {
                 (Flaw::RenewalsRevive, Ok(Renewal::Gone { why: GoneReason::NotThere })) => {
                     let Some(claim) = known else { continue };
-                    if let Ok(Verdict::Granted(_)) = self.inner.acquire(&claim).await {
+                    if let Ok(Verdict::Granted(_)) = self.inner.acquire_one(&claim).await {
                         *answer = self.inner.renew(std::slice::from_ref(held)).await.remove(0);
                     }
                 }
@@ -260,19 +286,12 @@ impl Backend for Mutant {
         answers
     }
 
-    async fn release(&self, request: &ReleaseRequest) -> Result<Released> {
-        let mut altered = request.clone();
-        match self.flaw {
-            Flaw::AnyOwnerReleases => {
-                let holders = &self.memory.lock().unwrap().holders;
-                altered.owner = holders.get(&request.resource).copied().unwrap_or(request.owner);
-            }
-            Flaw::TombstonesAreIgnored => altered.tombstone = None,
-            Flaw::KeepForIsIgnored => altered.keep_for = None,
-            Flaw::NamesAreLowercased => altered.resource = lowercased(&request.resource),
-            _ => {}
+    async fn release(&self, requests: &[ReleaseRequest]) -> Vec<Result<Released>> {
+        let mut replies = one_by_one(requests, |request| self.release_claim(request)).await;
+        if self.is(Flaw::BatchesAreReversed) {
+            replies.reverse();
         }
-        self.inner.release(&altered).await
+        replies
     }
 
     async fn wait(&self, claim: &ClaimRef, since: &Cursor, at_most: Duration) -> Result<()> {

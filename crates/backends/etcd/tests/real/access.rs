@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Backend as _, Effect, ErrorKind, Renewal, System};
+use leasehold::{Backend as _, BackendExt as _, Effect, ErrorKind, Renewal, System};
 use leasehold_etcd::{Config, Etcd};
 use leasehold_testkit::{Proxy, servers::EtcdCluster};
 
@@ -118,7 +118,7 @@ async fn forty_callers_that_lose_their_connection_log_in_once() {
         let asked = (0..40).map(|number| {
             let ours = claim(&format!("report/{number}").parse().unwrap(), LONG);
             let etcd = &etcd;
-            async move { etcd.acquire(&ours).await }
+            async move { etcd.acquire_one(&ours).await }
         });
         futures_util::future::join_all(asked).await
     };

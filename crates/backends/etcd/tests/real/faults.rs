@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use leasehold::{Backend, Effect, ErrorKind, ReleaseRequest, Released, Renewal, Verdict};
+use leasehold::{Backend, BackendExt as _, Effect, ErrorKind, ReleaseRequest, Released, Renewal, Verdict};
 use leasehold_testkit::{proxy::Direction, scenarios::NetworkScenario, servers::EtcdCluster};
 
 use crate::common::{
@@ -50,13 +50,13 @@ async fn an_acquire_that_is_executed_after_its_owner_gave_up_is_refused() {
     granted(&slow, &claim(&"warm/up".parse().unwrap(), LONG)).await;
     let ours = claim(&report(), LONG);
     proxy.hold(Direction::Requests);
-    let error = slow.acquire(&ours).await.unwrap_err();
+    let error = slow.acquire_one(&ours).await.unwrap_err();
     assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::Unknown));
     let request = ReleaseRequest::new(ours.reference()).with_tombstone(ReleaseRequest::tombstone_ttl(LONG));
-    assert_eq!(direct.release(&request).await.unwrap(), Released::AlreadyGone);
+    assert_eq!(direct.release_one(&request).await.unwrap(), Released::AlreadyGone);
     proxy.heal();
     // The delayed request arrives first, then the repeated one.
-    eventually("a reply", || async { matches!(slow.acquire(&ours).await, Ok(Verdict::Cancelled)) }).await;
+    eventually("a reply", || async { matches!(slow.acquire_one(&ours).await, Ok(Verdict::Cancelled)) }).await;
     assert_eq!(cluster.keys(&format!("{LOCK}/")), Vec::<String>::new(), "the tombstone refused it");
     granted(&direct, &claim(&report(), LONG)).await;
 }
@@ -79,13 +79,13 @@ async fn a_refused_connection_has_no_effect_and_one_without_replies_is_replaced(
     granted(&etcd, &ours).await;
     let before = proxy.connections();
     proxy.hold(Direction::Replies);
-    assert!(etcd.acquire(&claim(&report(), LONG)).await.is_err());
+    assert!(etcd.acquire_one(&claim(&report(), LONG)).await.is_err());
     proxy.heal();
-    eventually("a reply", || async { etcd.acquire(&claim(&report(), LONG)).await.is_ok() }).await;
+    eventually("a reply", || async { etcd.acquire_one(&claim(&report(), LONG)).await.is_ok() }).await;
     assert!(proxy.connections() > before, "a new connection was made");
     drop(proxy);
     eventually("the proxy is gone", || async {
-        let error = etcd.acquire(&claim(&report(), LONG)).await.unwrap_err();
+        let error = etcd.acquire_one(&claim(&report(), LONG)).await.unwrap_err();
         kind_and_effect(&error) == (ErrorKind::Unavailable, Effect::None)
     })
     .await;
@@ -98,14 +98,14 @@ async fn a_frozen_server_costs_a_timeout_and_a_late_acquire_is_refused() {
     granted(&etcd, &claim(&"warm/up".parse().unwrap(), LONG)).await;
     let ours = claim(&report(), LONG);
     cluster.freeze(0);
-    let error = in_time("the timeout", etcd.acquire(&ours)).await.unwrap_err();
+    let error = in_time("the timeout", etcd.acquire_one(&ours)).await.unwrap_err();
     assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::Unknown));
     cluster.thaw(0);
     let request = ReleaseRequest::new(ours.reference()).with_tombstone(ReleaseRequest::tombstone_ttl(LONG));
-    eventually("the release", || async { etcd.release(&request).await.is_ok() }).await;
-    assert!(matches!(etcd.acquire(&ours).await, Ok(Verdict::Cancelled)));
+    eventually("the release", || async { etcd.release_one(&request).await.is_ok() }).await;
+    assert!(matches!(etcd.acquire_one(&ours).await, Ok(Verdict::Cancelled)));
     assert_eq!(cluster.keys(&format!("{LOCK}/")), Vec::<String>::new());
-    eventually("a grant", || async { etcd.acquire(&claim(&report(), LONG)).await.is_ok() }).await;
+    eventually("a grant", || async { etcd.acquire_one(&claim(&report(), LONG)).await.is_ok() }).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -123,7 +123,7 @@ async fn no_lease_is_lost_when_the_server_is_frozen_or_killed_and_restarted() {
     tokio::task::spawn_blocking(move || again.run_again(0)).await.unwrap();
     let etcd = open(&cluster.url()).await;
     eventually("the server still has the holder", || async {
-        matches!(etcd.acquire(&claim(&report(), LONG)).await, Ok(Verdict::Blocked(seen))
+        matches!(etcd.acquire_one(&claim(&report(), LONG)).await, Ok(Verdict::Blocked(seen))
             if seen.holders.first().is_some_and(|by| by.token == lease.token()))
     })
     .await;
@@ -184,7 +184,7 @@ async fn a_full_database_refuses_acquires_and_allows_renewals_and_releases() {
         }
     }
     eventually("the alarm", || async { cluster.etcdctl(&["alarm", "list"]).contains("NOSPACE") }).await;
-    let error = etcd.acquire(&claim(&"b/2".parse().unwrap(), LONG)).await.unwrap_err();
+    let error = etcd.acquire_one(&claim(&"b/2".parse().unwrap(), LONG)).await.unwrap_err();
     assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::None), "{error:?}");
     let renewal = renew(&etcd, ours.reference(), LONG).await;
     assert!(matches!(renewal, Renewal::Renewed(_)), "{renewal:?}");

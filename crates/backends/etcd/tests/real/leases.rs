@@ -4,8 +4,8 @@
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use leasehold::{
-    Backend, CommandOutcome, Effect, ErrorKind, Eviction, Handover, OperatorAction, OperatorCommand,
-    OwnerToken, ReleaseRequest, Released, Renewal,
+    Backend, BackendExt as _, CommandOutcome, Effect, ErrorKind, Eviction, Handover, OperatorAction,
+    OperatorCommand, OwnerToken, ReleaseRequest, Released, Renewal,
 };
 use leasehold_testkit::servers::EtcdCluster;
 use sha2::{Digest as _, Sha256};
@@ -88,7 +88,7 @@ async fn no_claim_keeps_another_alive() {
     eventually("the claim that is not renewed ends", || async {
         let renewal = renew(&etcd, kept.reference(), kept.ttl).await;
         assert!(matches!(renewal, Renewal::Renewed(_)), "the other claim is renewed: {renewal:?}");
-        matches!(etcd.acquire(&other).await, Ok(leasehold::Verdict::Granted(_)))
+        matches!(etcd.acquire_one(&other).await, Ok(leasehold::Verdict::Granted(_)))
     })
     .await;
 }
@@ -103,7 +103,7 @@ async fn a_release_with_a_tombstone_revokes_the_lease() {
     let lease = lease_of(&cluster, &key);
     assert!(cluster.etcdctl(&["lease", "list"]).contains(&lease));
     let request = ReleaseRequest::new(ours.reference()).with_tombstone(LONG);
-    assert_eq!(etcd.release(&request).await.unwrap(), Released::Now);
+    assert_eq!(etcd.release_one(&request).await.unwrap(), Released::Now);
     eventually("the lease is revoked", || async { !cluster.etcdctl(&["lease", "list"]).contains(&lease) })
         .await;
     assert_eq!(cluster.keys("leasehold/v1/lock/"), Vec::<String>::new());
@@ -180,7 +180,7 @@ async fn a_key_of_a_newer_version_is_refused_and_the_error_names_it() {
     let etcd = open(&cluster.url()).await;
     let key = format!("{LOCK}/abc");
     cluster.etcdctl(&["put", &key, "00000001 {\"v\":9}"]);
-    let error = etcd.acquire(&claim(&report(), LONG)).await.unwrap_err();
+    let error = etcd.acquire_one(&claim(&report(), LONG)).await.unwrap_err();
     assert_eq!(kind_and_effect(&error), (ErrorKind::Corrupt, Effect::None));
     assert!(error.to_string().contains(&key), "{error}");
 }

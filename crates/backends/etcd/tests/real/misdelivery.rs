@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold::{Backend, Released, Renewal};
+use leasehold::{Backend, BackendExt as _, Released, Renewal};
 use leasehold_testkit::{misdelivery, servers::EtcdCluster};
 
 use crate::common::{LONG, TIMEOUT, blocked, claim, client, granted, in_time, open, release, renew, report};
@@ -31,7 +31,7 @@ async fn replies_of_another_cluster_are_not_accepted() {
     let next = claim(&"report/43".parse().unwrap(), LONG);
     let mut errors = String::new();
     for _ in 0..4 {
-        errors += &etcd.acquire(&next).await.expect_err("no member of the cluster replies").to_string();
+        errors += &etcd.acquire_one(&next).await.expect_err("no member of the cluster replies").to_string();
     }
     assert!(errors.contains("another etcd cluster"), "{errors}");
     let renewed = etcd.renew(&[leasehold::RenewRequest::new(held.reference(), LONG)]).await.remove(0);

@@ -14,7 +14,7 @@ use std::{
 
 use leasehold::System;
 use leasehold_core::{
-    Backend, Claim, Environment, Error, Grant, Holder, OwnerToken, Resource, Share, Verdict,
+    Backend, BackendExt as _, Claim, Environment, Error, Grant, Holder, OwnerToken, Resource, Share, Verdict,
 };
 use leasehold_sqlite::{Config, Sqlite};
 
@@ -40,7 +40,7 @@ pub(crate) fn claim(id: &str) -> Claim {
 }
 
 pub(crate) async fn granted(backend: &Sqlite, claim: &Claim) -> Grant {
-    match backend.acquire(claim).await.unwrap() {
+    match backend.acquire_one(claim).await.unwrap() {
         Verdict::Granted(grant) => grant,
         other => panic!("{claim:?}: {other:?}"),
     }
@@ -49,7 +49,7 @@ pub(crate) async fn granted(backend: &Sqlite, claim: &Claim) -> Grant {
 /// Calls `acquire` and `wait` until the claim is granted.
 pub(crate) async fn acquire_and_wait(backend: &Sqlite, claim: &Claim) -> Grant {
     loop {
-        match backend.acquire(claim).await.unwrap() {
+        match backend.acquire_one(claim).await.unwrap() {
             Verdict::Granted(grant) => return grant,
             Verdict::Blocked(blocked) => {
                 let at_most = blocked.changes_in.unwrap_or(TTL).min(Duration::from_secs(2));

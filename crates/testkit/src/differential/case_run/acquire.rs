@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use leasehold_core::{Claim, Error, Handover, Result as Reply, Share, Verdict};
+use leasehold_core::{BackendExt as _, Claim, Error, Handover, Result as Reply, Share, Verdict};
 
 use super::{CallTimes, CaseRun, StepOutcome};
 use crate::differential::steps::{AcquireStep, TtlChoice};
@@ -29,7 +29,7 @@ impl CaseRun<'_> {
         let joined = joined.filter(|_| self.state.models[at].is_queued(claim.owner));
         let second = joined.map_or(step.second, |joined| joined.second);
         let backend = self.backend(second);
-        let (reply, times) = self.call(backend.acquire(&claims.backend)).await;
+        let (reply, times) = self.call(backend.acquire_one(&claims.backend)).await;
         self.trace.push(format!("acquire {step:?} as {:?}\n      -> {reply:?}", claims.share));
         let Some(times) = times else { return Ok(None) };
 

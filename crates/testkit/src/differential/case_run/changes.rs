@@ -1,8 +1,8 @@
 //! Renew, release and order, on the backend and on the model.
 
 use leasehold_core::{
-    AuditRecord, CommandOutcome, Eviction, OperatorAction, OperatorCommand, ReleaseRequest, RenewRequest,
-    WallTime,
+    AuditRecord, BackendExt as _, CommandOutcome, Eviction, OperatorAction, OperatorCommand, ReleaseRequest,
+    RenewRequest, WallTime,
 };
 
 use super::{CaseRun, StepOutcome, handle_name};
@@ -53,7 +53,7 @@ impl CaseRun<'_> {
         request.tombstone = tombstone.map(|tombstone| tombstone.duration(self.target));
         request.keep_for = keep_for.filter(|_| self.has.keep_for).map(|keep| keep.duration(self.target));
         let backend = self.backend(second);
-        let (reply, times) = self.call(backend.release(&request)).await;
+        let (reply, times) = self.call(backend.release_one(&request)).await;
         let (tombstone, keep_for) = (request.tombstone, request.keep_for);
         let handle = handle_name(second);
         let call = format!("release {claim:?}, tombstone {tombstone:?}, keep for {keep_for:?}{handle}");
