@@ -84,7 +84,7 @@ async fn a_background_release_is_repeated_until_it_is_answered() {
 
 #[tokio::test]
 async fn a_claim_that_may_be_executed_late_gets_a_tombstone() {
-    use leasehold::{Backend, BackendExt as _, Claim, Holder, OwnerToken, Share, Verdict};
+    use leasehold::{BackendExt as _, Claim, Holder, OwnerToken, Share, Verdict};
     let bed = TestBed::new();
     let client = bed.client();
     bed.probe.set_fault(Fault::LosesReplies);

@@ -79,6 +79,8 @@ struct BeliefState {
     validities: BTreeMap<(NodeId, OwnerToken), ExpectedValidity>,
     /// Claims whose last request had no reply, and when their node noticed that.
     unanswered: BTreeMap<(NodeId, OwnerToken), Sent>,
+    /// How often each claim has asked.
+    asked: BTreeMap<(NodeId, OwnerToken), u32>,
     /// Resources that must stay closed, and until when.
     closed: BTreeMap<Resource, Time>,
     next: u64,
@@ -213,15 +215,31 @@ impl BeliefChecker {
     }
 
     /// A request of a claim got an error, or no reply in time.
-    pub(crate) fn unanswered(&self, node: NodeId, owner: OwnerToken) {
+    pub(crate) fn unanswered(&self, node: NodeId, owner: OwnerToken, number: u32) {
         let now = self.sending(node);
-        self.state().unanswered.insert((node, owner), now);
+        let mut state = self.state();
+        // A call for several claims goes on while one of them has given it up and has asked again.
+        if state.asked.get(&(node, owner)) == Some(&number) {
+            state.unanswered.insert((node, owner), now);
+        }
     }
 
     /// A claim asks, perhaps again. Its request before may have been granted, so it must not sleep so long that this grant
-    /// expires unnoticed.
-    pub(crate) fn asks(&self, node: NodeId, owner: OwnerToken, ttl: Duration) {
-        let Some(before) = self.state().unanswered.remove(&(node, owner)) else { return };
+    /// expires unnoticed. Returns the number of the request.
+    pub(crate) fn asks(&self, node: NodeId, owner: OwnerToken, ttl: Duration) -> u32 {
+        let (number, before) = {
+            let mut state = self.state();
+            let number = state.asked.entry((node, owner)).or_default();
+            *number += 1;
+            (*number, state.unanswered.remove(&(node, owner)))
+        };
+        if let Some(before) = before {
+            self.check_sleep(node, owner, ttl, before);
+        }
+        number
+    }
+
+    fn check_sleep(&self, node: NodeId, owner: OwnerToken, ttl: Duration, before: Sent) {
         let now = self.sending(node);
         let slept = before.local.until(now.local);
         let most = ttl / 6 + ttl / 100 + Duration::from_millis(2);

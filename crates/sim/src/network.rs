@@ -259,8 +259,8 @@ impl SimulatedConnection {
 impl SimulatedConnection {
     /// Notes that a claim is sent.
     fn ask(&self, claim: &Claim) -> Unanswered<'_> {
-        self.beliefs.asks(self.node, claim.owner, claim.ttl);
-        Unanswered { link: self, owner: claim.owner, answered: false }
+        let number = self.beliefs.asks(self.node, claim.owner, claim.ttl);
+        Unanswered { link: self, owner: claim.owner, number, answered: false }
     }
 }
 
@@ -268,13 +268,14 @@ impl SimulatedConnection {
 struct Unanswered<'a> {
     link: &'a SimulatedConnection,
     owner: OwnerToken,
+    number: u32,
     answered: bool,
 }
 
 impl Drop for Unanswered<'_> {
     fn drop(&mut self) {
         if !self.answered {
-            self.link.beliefs.unanswered(self.link.node, self.owner);
+            self.link.beliefs.unanswered(self.link.node, self.owner, self.number);
         }
     }
 }

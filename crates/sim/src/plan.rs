@@ -108,6 +108,10 @@ pub(crate) struct RunPlan {
     pub(crate) cancel: u32,
     pub(crate) orders: bool,
     pub(crate) shuffle: bool,
+    /// How many claims, or releases, the engine sends in one call at the most.
+    pub(crate) gather: usize,
+    /// How many calls of a verb are under way before it gathers.
+    pub(crate) calls_in_flight: usize,
 }
 
 impl RunPlan {
@@ -137,6 +141,8 @@ impl RunPlan {
             cancel: *random.pick(&[0, 50, 250]),
             orders: random.chance(300),
             shuffle: random.chance(500),
+            gather: *random.pick(&[1, 2, 16, 16]),
+            calls_in_flight: *random.pick(&[1, 1, 2]),
         }
     }
 

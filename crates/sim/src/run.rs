@@ -52,7 +52,7 @@ fn set_up(plan: RunPlan, world: &Arc<World>, random: &mut Random) -> Arc<Simulat
     let tally: Arc<Tally> = Arc::default();
     let beliefs = BeliefChecker::new(world);
     let referee = Referee::new(world, &beliefs, plan.inside);
-    let server = Server::new(world, NodeEnvironment::new(world, SERVER, seed), referee);
+    let server = Server::new(world, NodeEnvironment::new(world, SERVER, seed), referee, &plan);
     let late_until = nanos(plan.storm + Duration::from_secs(2));
     let conditions = plan.conditions.clone();
     let network = Network::new(world, &tally, Random::new(seed, 0xae7), conditions, late_until);

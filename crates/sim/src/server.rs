@@ -11,12 +11,13 @@ use leasehold::{
     one_by_one,
 };
 
-use crate::{environment::NodeEnvironment, referee::Referee, world::World};
+use crate::{environment::NodeEnvironment, plan::RunPlan, referee::Referee, world::World};
 
 #[derive(Debug)]
 pub(crate) struct Server {
     world: Arc<World>,
     memory: Memory,
+    info: BackendInfo,
     environment: Arc<NodeEnvironment>,
     referee: Mutex<Referee>,
 }
@@ -26,9 +27,12 @@ impl Server {
         world: &Arc<World>,
         environment: Arc<NodeEnvironment>,
         referee: Referee,
+        plan: &RunPlan,
     ) -> Arc<Server> {
         let memory = Memory::in_environment(environment.clone());
-        Arc::new(Server { world: Arc::clone(world), memory, environment, referee: Mutex::new(referee) })
+        let mut info = memory.info().clone();
+        (info.limits.gather, info.limits.calls_in_flight) = (plan.gather, plan.calls_in_flight);
+        Arc::new(Server { world: Arc::clone(world), memory, info, environment, referee: Mutex::new(referee) })
     }
 
     pub(crate) fn referee(&self) -> MutexGuard<'_, Referee> {
@@ -36,7 +40,7 @@ impl Server {
     }
 
     pub(crate) fn info(&self) -> &BackendInfo {
-        self.memory.info()
+        &self.info
     }
 
     pub(crate) fn tick(&self) {

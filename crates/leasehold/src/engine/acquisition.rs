@@ -11,11 +11,14 @@
 //!
 //! The loop may be dropped at any await point. [`PendingClaim`] knows what the backend may have by then, and cleans up.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use leasehold_core::{
-    BackendExt as _, Backoff, Blocked, Effect, Error, ErrorKind, Grant, OwnerToken, RenewRequest, Renewal,
-    Result, Timestamp, Verb, Verdict, backoff::jitter,
+    Backoff, Blocked, Effect, Error, ErrorKind, Grant, OwnerToken, RenewRequest, Renewal, Result, Timestamp,
+    Verb, Verdict, backoff::jitter,
 };
 use leasehold_support::race::first;
 
@@ -110,12 +113,12 @@ impl<'a> Acquisition<'a> {
                 }
                 Box::pin(self.wait(&blocked)).await; // boxed: an uncontended acquire stays small
             }
-            let sent = self.engine.send_time();
-            let verdict = self.ask(sent.at).await;
+            let asked_at = self.engine.environment.now();
+            let verdict = self.ask(asked_at).await;
             let received = self.engine.environment.now();
-            self.metrics.acquire.record(sent.at.until(received));
+            self.metrics.acquire.record(asked_at.until(received));
             match verdict {
-                Ok(Verdict::Granted(grant)) => {
+                Ok((Verdict::Granted(grant), sent)) => {
                     if let Some(handle) = self.start_lease(grant, sent, received) {
                         return Ok(AcquireOutcome::Granted(handle));
                     }
@@ -124,9 +127,9 @@ impl<'a> Acquisition<'a> {
                     }
                     self.release_late_grant();
                 }
-                Ok(Verdict::Blocked(blocked)) => self.record_blocked(blocked),
-                Ok(Verdict::Cancelled) => self.use_new_owner(),
-                Ok(Verdict::Mismatch { capacity }) => {
+                Ok((Verdict::Blocked(blocked), _)) => self.record_blocked(blocked),
+                Ok((Verdict::Cancelled, _)) => self.use_new_owner(),
+                Ok((Verdict::Mismatch { capacity }, _)) => {
                     // The backend removes the place of a claim with another capacity, so there is nothing to release.
                     self.pending.known_to_backend = false;
                     let ours = self.request.claim.share.capacity();
@@ -137,20 +140,25 @@ impl<'a> Acquisition<'a> {
         }
     }
 
-    /// Sends one `acquire`.
-    async fn ask(&mut self, sent: Timestamp) -> Result<Verdict> {
+    /// Sends one `acquire`. Also returns when it was sent.
+    async fn ask(&mut self, now: Timestamp) -> Result<(Verdict, SendTime)> {
         let (engine, claim) = (self.engine, &self.request.claim);
         if self.asked > 0 {
             self.metrics.retries.increment(1);
         }
         self.asked = self.asked.saturating_add(1);
-        self.pending.in_flight = true;
-        let call = engine.backend.acquire_one(claim);
-        let at_most = Engine::request_limit(claim.ttl).min(self.time_left(sent).max(REPLY_TIMEOUT_MIN));
+        let at_most = Engine::request_limit(claim.ttl).min(self.time_left(now).max(REPLY_TIMEOUT_MIN));
+        // Only a first request is gathered. A waiter whose turn has come, or a claim that may have been granted unnoticed,
+        // asks at once.
+        let is_first = self.asked == 1 && !self.pending.known_to_backend;
+        let call = async {
+            let answer = engine.acquires.send(claim, &self.pending.in_flight, is_first).await;
+            answer.result.map(|verdict| (verdict, answer.sent))
+        };
         let verdict = engine.call(Verb::Acquire, Some(&claim.resource), at_most, call).await;
-        self.pending.in_flight = false;
+        self.pending.in_flight.store(false, Ordering::Release);
         match &verdict {
-            Ok(reply) => {
+            Ok((reply, _)) => {
                 // A reply shows that the takeover was executed: it is part of the same request. Except for a mismatch,
                 // which the backend refuses before it looks at the takeover.
                 if !matches!(reply, Verdict::Mismatch { .. }) {

@@ -12,9 +12,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold_core::{
-    BackendExt as _, Backoff, EndReason, Error, ErrorKind, OwnerToken, ReleaseRequest, Resource, Verb,
-};
+use leasehold_core::{Backoff, EndReason, Error, ErrorKind, OwnerToken, ReleaseRequest, Resource};
 
 use super::{Engine, held_lease::HeldLease, release::ReleasedBy};
 
@@ -112,8 +110,7 @@ impl Engine {
         let give_up_after = request.tombstone.unwrap_or(ReleaseRequest::tombstone_ttl(Duration::ZERO));
         let mut backoff = Backoff::new();
         loop {
-            let call = self.backend.release_one(request);
-            match self.call(Verb::Release, Some(&request.resource), REPEATED_RELEASE_TIMEOUT, call).await {
+            match self.call_release(request, REPEATED_RELEASE_TIMEOUT).await {
                 Ok(_) if request.tombstone.is_some() => {
                     return self.telemetry.cancelled(&request.resource, request.owner);
                 }

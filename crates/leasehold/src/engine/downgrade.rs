@@ -4,7 +4,10 @@
 //! 2. Send `acquire` for the shared claim, which takes over from the exclusive one.
 //! 3. If the request fails or is dropped, [`PendingClaim`] releases both claims.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use leasehold_core::{
     BackendExt as _, Claim, EndReason, Handover, OwnerToken, ReleaseRequest, Result, Share, Verb, Verdict,
@@ -38,12 +41,13 @@ impl Engine {
         let claim = claim.taking_over(from);
         let mut pending = PendingClaim::new(self, claim.reference(), ttl);
         pending.inherited = Some(Handover::with_tombstone(lease.owner, ReleaseRequest::tombstone_ttl(ttl)));
-        pending.in_flight = true;
+        pending.in_flight.store(true, Ordering::Release);
         let sent = self.send_time();
         let call = self.backend.acquire_one(&claim);
         let limit = Engine::request_limit(ttl);
         let verdict = self.call(Verb::Acquire, Some(&claim.resource), limit, call).await?;
-        (pending.in_flight, pending.inherited) = (false, None);
+        pending.in_flight.store(false, Ordering::Release);
+        pending.inherited = None;
         let Verdict::Granted(grant) = verdict else { return Err(lease.lost(EndReason::NotOurs)) };
         pending.known_to_backend = true;
         let received = self.environment.now();

@@ -81,9 +81,9 @@ pub(crate) struct LeaseStart {
 }
 
 impl Engine {
-    /// Reads both clocks. Call this right before a request is sent: all times of the lease count from here.
+    /// The send time of a request that is sent now.
     pub(crate) fn send_time(&self) -> SendTime {
-        SendTime { at: self.environment.now(), wall: self.environment.wall() }
+        SendTime::now(&*self.environment)
     }
 
     /// Makes a lease and keeps it alive. `None` if the reply came so late that the holder would have to stop at once.

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`acquire`] | joins the local queue, or goes straight to the backend |
 //! | [`acquisition`] | the acquire loop: asks, waits and asks again, in the caller's own future |
+//! | [`gather`] | sends claims together, and releases together, when many come at once |
 //! | [`pending_claim`] | cleans up when an acquire is dropped part-way |
 //! | [`local_queue`] | requests of one client share one place at the backend |
 //! | [`queue_place`] | keeps a place in the backend's queue alive |
@@ -22,6 +23,7 @@ mod acquisition;
 mod cleanup;
 mod downgrade;
 mod driver;
+mod gather;
 pub(crate) mod held_lease;
 mod local_queue;
 mod pending_claim;
@@ -47,13 +49,14 @@ use std::{
 
 pub(crate) use acquire::{AcquireOutcome, AcquireRequest, WaitLimit};
 use leasehold_core::{
-    Backend, Effect, Environment, Error, ErrorKind, FencingToken, Holder, Resource, Result, Verb,
+    Backend, Claim, Effect, Environment, Error, ErrorKind, FencingToken, Holder, ReleaseRequest, Released,
+    Resource, Result, Verb,
 };
 use tokio::sync::{Notify, mpsc};
 
 use self::{
-    cleanup::CleanupTask, driver::WatchedClaim, local_queue::LocalQueues, telemetry::Telemetry,
-    watchdog::Watchdog,
+    cleanup::CleanupTask, driver::WatchedClaim, gather::Gatherer, local_queue::LocalQueues,
+    telemetry::Telemetry, watchdog::Watchdog,
 };
 
 /// How a lease is kept once it is granted.
@@ -81,6 +84,8 @@ pub(crate) struct Engine {
     local_queues: LocalQueues,
     watchdog: Mutex<Watchdog<WatchedClaim>>,
     driver_wakeup: Arc<Notify>,
+    acquires: Arc<Gatherer<Claim>>,
+    releases: Arc<Gatherer<ReleaseRequest>>,
     /// To the driver.
     cleanups: mpsc::UnboundedSender<CleanupTask>,
     cleanups_pending: AtomicUsize,
@@ -104,6 +109,8 @@ impl Engine {
         let driver_wakeup = Arc::new(Notify::new());
         let engine = Arc::new(Engine {
             telemetry: Telemetry::new(backend.info().name, Arc::clone(&environment)),
+            acquires: Gatherer::new(Arc::clone(&backend), Arc::clone(&environment)),
+            releases: Gatherer::new(Arc::clone(&backend), Arc::clone(&environment)),
             backend,
             environment,
             local_queues: LocalQueues::default(),
@@ -199,6 +206,16 @@ impl Engine {
             let error = error.at(verb, self.backend.info().name);
             resource.map_or(error.clone(), |resource| error.on(resource))
         })
+    }
+}
+
+impl Engine {
+    /// Sends one release, alone or with others.
+    async fn call_release(&self, request: &ReleaseRequest, at_most: Duration) -> Result<Released> {
+        // Whether it was sent does not matter: every release that is dropped or fails is repeated in the background.
+        let in_flight = AtomicBool::new(false);
+        let call = async { self.releases.send(request, &in_flight, true).await.result };
+        self.call(Verb::Release, Some(&request.resource), at_most, call).await
     }
 }
 

@@ -1,6 +1,12 @@
 //! What the backend may have of a claim that has no lease yet.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use leasehold_core::{ClaimRef, Handover, ReleaseRequest};
 
@@ -29,8 +35,8 @@ pub(super) struct PendingClaim<'a> {
     pub(super) inherited: Option<Handover>,
     /// The backend has granted this claim or has queued it.
     pub(super) known_to_backend: bool,
-    /// A request is under way.
-    pub(super) in_flight: bool,
+    /// A request is under way: it may be executed. False while it is only [queued](super::gather) in this process.
+    pub(super) in_flight: AtomicBool,
     /// An earlier request went unanswered.
     pub(super) unanswered: bool,
 }
@@ -45,7 +51,7 @@ impl<'a> PendingClaim<'a> {
             ticket: None,
             inherited: None,
             known_to_backend: false,
-            in_flight: false,
+            in_flight: AtomicBool::new(false),
             unanswered: false,
         }
     }
@@ -53,7 +59,7 @@ impl<'a> PendingClaim<'a> {
     /// What the backend may have of this claim, for the next head to take over or for a release.
     pub(super) fn left_at_backend(&self) -> Option<Handover> {
         let owner = self.claim.owner;
-        if self.in_flight || self.unanswered {
+        if self.in_flight.load(Ordering::Acquire) || self.unanswered {
             return Some(Handover::with_tombstone(owner, ReleaseRequest::tombstone_ttl(self.ttl)));
         }
         self.known_to_backend.then(|| Handover::from(owner))

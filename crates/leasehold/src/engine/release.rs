@@ -105,7 +105,7 @@ impl Engine {
         request.tombstone = lease.tombstone();
         request.keep_for = keep_for;
         let at_most = Engine::request_limit(lease.ttl().max(RELEASE_TTL_MIN));
-        self.call(Verb::Release, Some(&lease.resource), at_most, self.backend.release_one(&request)).await
+        self.call_release(&request, at_most).await
     }
 
     /// Sends the `acquire` of the waiter's claim that takes over from the lease.

@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold_core::{Timestamp, WallTime};
+use leasehold_core::{Environment, Timestamp, WallTime};
 
 /// The times of one lease or queue place. All of them count from the moment *before* the request was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +82,13 @@ impl LeaseTimes {
 pub(crate) struct SendTime {
     pub(crate) at: Timestamp,
     pub(crate) wall: WallTime,
+}
+
+impl SendTime {
+    /// Reads both clocks. Call this right before a request is sent: all times of the lease count from here.
+    pub(crate) fn now(clock: &dyn Environment) -> SendTime {
+        SendTime { at: clock.now(), wall: clock.wall() }
+    }
 }
 
 /// The copy of a lease's times that `check` and `state` read without a lock. No time in it ever moves back.

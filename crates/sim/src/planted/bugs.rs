@@ -30,6 +30,7 @@ const MODEL: &str = "crates/core/src/model.rs";
 const NODE: &str = "crates/core/src/quorum_node/node_model.rs";
 const TALLY: &str = "crates/core/src/quorum_node/tally.rs";
 const ACQUISITION: &str = "crates/leasehold/src/engine/acquisition.rs";
+const GATHER: &str = "crates/leasehold/src/engine/gather.rs";
 const HELD_LEASE: &str = "crates/leasehold/src/engine/held_lease.rs";
 const LOCAL_QUEUE: &str = "crates/leasehold/src/engine/local_queue.rs";
 const PENDING_CLAIM: &str = "crates/leasehold/src/engine/pending_claim.rs";
@@ -167,12 +168,12 @@ pub const BUGS: &[PlantedBug] = &[
         &[Edit {
             file: PENDING_CLAIM,
             find: r#"let owner = self.claim.owner;
-        if self.in_flight || self.unanswered {"#,
+        if self.in_flight.load(Ordering::Acquire) || self.unanswered {"#,
             replace: r#"if leasehold_core::planted("guard-disarmed") {
             return None;
         }
         let owner = self.claim.owner;
-        if self.in_flight || self.unanswered {"#,
+        if self.in_flight.load(Ordering::Acquire) || self.unanswered {"#,
         }],
     ),
     bug(
@@ -247,6 +248,45 @@ pub const BUGS: &[PlantedBug] = &[
             find: "self.times.publish(times, sent);",
             replace: r#"let sent = if leasehold_core::planted("calendar-at-reply") { self.engine.send_time() } else { sent };
         self.times.publish(times, sent);"#,
+        }],
+    ),
+    bug(
+        "queued-claim-forgotten",
+        "a claim whose caller leaves is taken for one that was never sent, though it is in a call",
+        40,
+        &[Edit {
+            file: GATHER,
+            find: "if !self.is_done && !self.gatherer.leave(self.domain, self.number) {",
+            replace: r#"let left = self.is_done || self.gatherer.leave(self.domain, self.number);
+        if !left && !leasehold_core::planted("queued-claim-forgotten") {"#,
+        }],
+    ),
+    bug(
+        "results-shifted",
+        "each claim of a gathered call gets the result of the claim before it",
+        40,
+        &[Edit {
+            file: GATHER,
+            find: "    in_flight.answered(sent.at);\n    // Before",
+            replace: r#"    let mut results = results;
+    if leasehold_core::planted("results-shifted") {
+        results.rotate_right(1);
+    }
+    in_flight.answered(sent.at);
+    // Before"#,
+        }],
+    ),
+    bug(
+        "gathered-sent-at-reply",
+        "the deadline of a gathered claim counts from the reply",
+        200,
+        &[Edit {
+            file: GATHER,
+            find: "    in_flight.answered(sent.at);\n    // Before",
+            replace: r#"    let sent =
+        if leasehold_core::planted("gathered-sent-at-reply") { SendTime::now(&*gatherer.environment) } else { sent };
+    in_flight.answered(sent.at);
+    // Before"#,
         }],
     ),
     bug(
