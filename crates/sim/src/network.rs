@@ -313,8 +313,10 @@ impl Backend for SimulatedConnection {
             unanswered.answered = true;
             if let Verdict::Granted(grant) = verdict {
                 self.beliefs.vouch(self.node, claim.owner, sent, grant.remaining, claim.ttl);
-                // A claim that takes over has lost no turn if that fails: its place has not changed.
-                if claim.takes_over_from.is_none() {
+                // A claim that takes over has lost no turn if that fails: its place has not changed. The first request of
+                // a claim may be gathered: then its caller may give up before it learns of this reply.
+                let is_gathered = unanswered.number == 1 && self.server.info().limits.gather > 1;
+                if claim.takes_over_from.is_none() && !is_gathered {
                     self.beliefs.is_late(self.node, claim.owner);
                 }
             }

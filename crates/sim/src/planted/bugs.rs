@@ -253,7 +253,7 @@ pub const BUGS: &[PlantedBug] = &[
     bug(
         "queued-claim-forgotten",
         "a claim whose caller leaves is taken for one that was never sent, though it is in a call",
-        40,
+        600,
         &[Edit {
             file: GATHER,
             find: "if !self.is_done && !self.gatherer.leave(self.domain, self.number) {",
