@@ -32,6 +32,7 @@ mod orders;
 mod queue;
 mod runner;
 mod sharing;
+mod together;
 mod waiting;
 
 use std::{future::Future, num::NonZeroU32, pin::Pin};
@@ -68,6 +69,7 @@ const GROUPS: &[TestGroup] = &[
     TestGroup { name: "waiting", shares: EXCLUSIVE, tests: waiting::TESTS },
     TestGroup { name: "handover", shares: EXCLUSIVE, tests: handover::TESTS },
     TestGroup { name: "sharing", shares: WHOLE, tests: sharing::TESTS },
+    TestGroup { name: "together", shares: EXCLUSIVE, tests: together::TESTS },
     TestGroup { name: "orders", shares: WHOLE, tests: orders::TESTS },
     TestGroup { name: "names", shares: WHOLE, tests: names::TESTS },
 ];
@@ -93,6 +95,8 @@ enum Requirement {
     KeepFor,
     OwnTtl,
     Orders,
+    /// The backend takes several claims in one call.
+    Gather,
     /// The queue is short enough to be filled within a test.
     ShortQueue,
     /// The setup has a second handle to the same state.
@@ -122,6 +126,7 @@ impl Requirement {
             Requirement::KeepFor => (has.keep_for, "no keep_for"),
             Requirement::OwnTtl => (has.own_ttl, "a session keeps grants alive, not their ttl"),
             Requirement::Orders => (has.orders, "no orders"),
+            Requirement::Gather => (features.limits.gather > 1, "takes one claim at a time"),
             Requirement::ShortQueue => {
                 (features.limits.queue <= QUEUE_TO_FILL_MAX, "the queue is too long to be filled")
             }

@@ -1,6 +1,6 @@
 //! The steps of a random case, as plain data that proptest can shrink.
 
-use std::num::NonZeroU8;
+use std::{num::NonZeroU8, ops::Range};
 
 use proptest::prelude::*;
 
@@ -29,13 +29,32 @@ pub(super) struct ClaimKey {
 /// One step of a case. `second` selects the second handle.
 #[derive(Clone, Debug)]
 pub(super) enum CaseStep {
-    Acquire(AcquireStep),
-    Renew { batch: Vec<RenewStep>, second: bool },
-    Release { claim: ClaimKey, tombstone: Option<TtlChoice>, keep_for: Option<TtlChoice>, second: bool },
-    Order { resource: u8, target: OrderTarget, kind: OrderKind, second: bool },
-    Inspect { resource: u8 },
-    List { limit: u8 },
-    Audit { limit: u8 },
+    /// The claims of one call. Where a backend takes one claim at a time, they are sent one after the other.
+    Acquire(Vec<AcquireStep>),
+    Renew {
+        batch: Vec<RenewStep>,
+        second: bool,
+    },
+    /// The releases of one call, likewise.
+    Release {
+        batch: Vec<ReleaseStep>,
+        second: bool,
+    },
+    Order {
+        resource: u8,
+        target: OrderTarget,
+        kind: OrderKind,
+        second: bool,
+    },
+    Inspect {
+        resource: u8,
+    },
+    List {
+        limit: u8,
+    },
+    Audit {
+        limit: u8,
+    },
     Pass(TimeStep),
 }
 
@@ -56,6 +75,14 @@ pub(super) struct AcquireStep {
     pub(super) floor: bool,
     pub(super) note: Option<u8>,
     pub(super) second: bool,
+}
+
+/// A release in a batch.
+#[derive(Clone, Debug)]
+pub(super) struct ReleaseStep {
+    pub(super) claim: ClaimKey,
+    pub(super) tombstone: Option<TtlChoice>,
+    pub(super) keep_for: Option<TtlChoice>,
 }
 
 /// A renewal in a batch.
@@ -130,9 +157,11 @@ fn step() -> impl Strategy<Value = CaseStep> {
     let order =
         order.prop_map(|(resource, target, kind, second)| CaseStep::Order { resource, target, kind, second });
     prop_oneof![
-        16 => acquire_step().prop_map(CaseStep::Acquire),
+        12 => acquire_step().prop_map(|step| CaseStep::Acquire(vec![step])),
+        4 => prop::collection::vec(acquire_step(), 2..5).prop_map(CaseStep::Acquire),
         4 => renew,
-        6 => release(),
+        4 => release(1..2),
+        2 => release(2..4),
         2 => order,
         1 => (0u8..2).prop_map(|resource| CaseStep::Inspect { resource }),
         1 => (0u8..3).prop_map(|limit| CaseStep::List { limit }),
@@ -183,17 +212,14 @@ fn renew_step() -> impl Strategy<Value = RenewStep> {
     })
 }
 
-fn release() -> impl Strategy<Value = CaseStep> {
+fn release(count: Range<usize>) -> impl Strategy<Value = CaseStep> {
     let tombstone = prop::option::weighted(0.3, prop_oneof![Just(TtlChoice::Short), Just(TtlChoice::Long)]);
     let keep = prop_oneof![Just(TtlChoice::Zero), Just(TtlChoice::Short), Just(TtlChoice::Long)];
     let keep_for = prop::option::weighted(0.15, keep);
-    let release = (claim_key(), tombstone, keep_for, any::<bool>());
-    release.prop_map(|(claim, tombstone, keep_for, second)| CaseStep::Release {
-        claim,
-        tombstone,
-        keep_for,
-        second,
-    })
+    let release = (claim_key(), tombstone, keep_for);
+    let release = release.prop_map(|(claim, tombstone, keep_for)| ReleaseStep { claim, tombstone, keep_for });
+    let batch = (prop::collection::vec(release, count), any::<bool>());
+    batch.prop_map(|(batch, second)| CaseStep::Release { batch, second })
 }
 
 fn order_kind() -> impl Strategy<Value = OrderKind> {

@@ -63,6 +63,8 @@ const FLAWS: &[(Flaw, &str, bool)] = &[
     (Flaw::NamesAreLowercased, "names::hostile_names_are_ordinary_names", false),
     (Flaw::NotesAreLost, "holding::1_of_1::a_note_is_visible_and_can_be_replaced", true),
     (Flaw::NotesAreCut, "names::b9_a_note_has_a_limit", false),
+    (Flaw::BatchesAreReversed, "together::1_of_1::each_claim_of_a_call_has_its_own_result", true),
+    (Flaw::BatchesAreReversed, "together::1_of_1::each_release_of_a_call_has_its_own_result", true),
     (Flaw::BatchesAreReversed, "holding::1_of_1::the_replies_to_a_batch_are_in_its_order", true),
     (
         Flaw::HoldersAreHidden,

@@ -75,6 +75,7 @@ struct MutantMemory {
 impl Mutant {
     pub(crate) fn new(inner: Arc<Memory>, flaw: Flaw) -> Mutant {
         let mut info = inner.info().clone();
+        info.limits.gather = 8;
         if flaw == Flaw::HasNoCapabilities {
             let Capabilities { queue, shares, handover, keep_for, own_ttl, orders, .. } =
                 &mut info.capabilities;

@@ -21,6 +21,56 @@ struct AcquireClaims {
 }
 
 impl CaseRun<'_> {
+    /// Acquires all, in as few calls as possible.
+    pub(super) async fn acquire_all(&mut self, batch: &[AcquireStep]) -> StepOutcome {
+        let mut rest = batch;
+        while !rest.is_empty() {
+            let count = self.in_one_call(rest.iter().map(|step| step.claim));
+            let (call, later) = rest.split_at(count);
+            let outcome = match call {
+                [step] => self.acquire(step).await,
+                // On a store that grants by itself, the model must follow after each claim, so they go one by one.
+                steps if self.has.self_granting => {
+                    let mut outcome = Ok(Some(()));
+                    for step in steps {
+                        outcome = self.acquire(step).await;
+                        if let Ok(Some(())) = outcome {
+                            outcome = self.acquire_granted_waiters().await;
+                        }
+                        let Ok(Some(())) = outcome else { break };
+                    }
+                    outcome
+                }
+                steps => self.acquire_together(steps).await,
+            };
+            let Ok(Some(())) = outcome else { return outcome };
+            rest = later;
+        }
+        Ok(Some(()))
+    }
+
+    /// Acquires several claims in one call.
+    async fn acquire_together(&mut self, steps: &[AcquireStep]) -> StepOutcome {
+        // The engine never sends a takeover together with other claims.
+        let steps: Vec<_> =
+            steps.iter().map(|step| AcquireStep { takes_over_from: None, ..step.clone() }).collect();
+        let claims: Vec<_> = steps.iter().map(|step| self.claims(step)).collect();
+        let requests: Vec<Claim> = claims.iter().map(|claims| claims.backend.clone()).collect();
+        let second = steps[0].second;
+        let backend = self.backend(second);
+        let (replies, times) = self.call(backend.acquire(&requests)).await;
+        self.trace.push(format!("acquire together {steps:?}\n      -> {replies:?}"));
+        let Some(times) = times else { return Ok(None) };
+        if replies.len() != requests.len() {
+            return Err(format!("{} replies to {} claims", replies.len(), requests.len()));
+        }
+        for ((step, claims), reply) in steps.iter().zip(&claims).zip(replies) {
+            let step = AcquireStep { second, ..step.clone() };
+            self.compare_acquire(&step, claims, times, reply)?;
+        }
+        Ok(Some(()))
+    }
+
     pub(super) async fn acquire(&mut self, step: &AcquireStep) -> StepOutcome {
         let claims = self.claims(step);
         let (at, claim) = (claims.at, &claims.model);
@@ -32,12 +82,23 @@ impl CaseRun<'_> {
         let (reply, times) = self.call(backend.acquire_one(&claims.backend)).await;
         self.trace.push(format!("acquire {step:?} as {:?}\n      -> {reply:?}", claims.share));
         let Some(times) = times else { return Ok(None) };
+        self.compare_acquire(&AcquireStep { second, ..step.clone() }, &claims, times, reply)
+    }
 
+    /// Acquires on the model, and compares the replies.
+    fn compare_acquire(
+        &mut self,
+        step: &AcquireStep,
+        claims: &AcquireClaims,
+        times: CallTimes,
+        reply: Reply<Verdict>,
+    ) -> StepOutcome {
+        let (at, claim) = (claims.at, &claims.model);
         let clock = self.state.next_clock();
         let was_queued = self.state.models[at].is_queued(claim.owner);
         let model_reply = self.state.models[at].acquire(times.ended, claim, clock);
         if !was_queued && self.state.models[at].is_queued(claim.owner) {
-            let again = AcquireStep { takes_over_from: None, floor: false, second, ..step.clone() };
+            let again = AcquireStep { takes_over_from: None, floor: false, ..step.clone() };
             self.queued.insert((at, claim.owner), again);
         }
         self.add_expiry(times, claim.ttl);
@@ -46,7 +107,7 @@ impl CaseRun<'_> {
             self.add_expiry(times, tombstone.duration(self.target));
         }
         let Some((model_verdict, verdict)) = both_succeeded(model_reply, reply)? else { return Ok(Some(())) };
-        self.compare_verdicts(times, &claims, &model_verdict, &verdict)
+        self.compare_verdicts(times, claims, &model_verdict, &verdict)
     }
 
     fn claims(&self, step: &AcquireStep) -> AcquireClaims {

@@ -1,14 +1,14 @@
 //! Renew, release and order, on the backend and on the model.
 
 use leasehold_core::{
-    AuditRecord, BackendExt as _, CommandOutcome, Eviction, OperatorAction, OperatorCommand, ReleaseRequest,
-    RenewRequest, WallTime,
+    AuditRecord, CommandOutcome, Eviction, OperatorAction, OperatorCommand, ReleaseRequest, RenewRequest,
+    WallTime,
 };
 
 use super::{CaseRun, StepOutcome, handle_name};
 use crate::differential::{
     compare,
-    steps::{ClaimKey, OrderKind, OrderTarget, RenewStep, TtlChoice},
+    steps::{OrderKind, OrderTarget, ReleaseStep, RenewStep, TtlChoice},
 };
 
 impl CaseRun<'_> {
@@ -43,30 +43,45 @@ impl CaseRun<'_> {
         Ok(Some(()))
     }
 
-    pub(super) async fn release(
-        &mut self,
-        claim: ClaimKey,
-        (tombstone, keep_for): (Option<TtlChoice>, Option<TtlChoice>),
-        second: bool,
-    ) -> StepOutcome {
-        let mut request = ReleaseRequest::new(self.reference(claim));
-        request.tombstone = tombstone.map(|tombstone| tombstone.duration(self.target));
-        request.keep_for = keep_for.filter(|_| self.has.keep_for).map(|keep| keep.duration(self.target));
-        let backend = self.backend(second);
-        let (reply, times) = self.call(backend.release_one(&request)).await;
-        let (tombstone, keep_for) = (request.tombstone, request.keep_for);
-        let handle = handle_name(second);
-        let call = format!("release {claim:?}, tombstone {tombstone:?}, keep for {keep_for:?}{handle}");
-        self.trace.push(format!("{call}\n      -> {reply:?}"));
-        let Some(times) = times else { return Ok(None) };
-        let model = self.state.models[usize::from(claim.resource)].release(times.ended, &request);
-        tombstone.into_iter().chain(keep_for).for_each(|ttl| self.add_expiry(times, ttl));
-        let backend = reply.map_err(|error| format!("release failed: {error:?}"))?;
-        if model == backend {
-            Ok(Some(()))
-        } else {
-            Err(format!("the model says {model:?}, the backend {backend:?}"))
+    /// Releases all, in as few calls as possible.
+    pub(super) async fn release_all(&mut self, batch: &[ReleaseStep], second: bool) -> StepOutcome {
+        let mut rest = batch;
+        while !rest.is_empty() {
+            let count = self.in_one_call(rest.iter().map(|step| step.claim));
+            let (call, later) = rest.split_at(count);
+            let outcome = self.release(call, second).await;
+            let Ok(Some(())) = outcome else { return outcome };
+            rest = later;
         }
+        Ok(Some(()))
+    }
+
+    async fn release(&mut self, batch: &[ReleaseStep], second: bool) -> StepOutcome {
+        let request = |step: &ReleaseStep| {
+            let mut request = ReleaseRequest::new(self.reference(step.claim));
+            request.tombstone = step.tombstone.map(|tombstone| tombstone.duration(self.target));
+            let keep_for = step.keep_for.filter(|_| self.has.keep_for);
+            request.keep_for = keep_for.map(|keep| keep.duration(self.target));
+            request
+        };
+        let requests: Vec<_> = batch.iter().map(request).collect();
+        let backend = self.backend(second);
+        let (replies, times) = self.call(backend.release(&requests)).await;
+        self.trace.push(format!("release {batch:?}{}\n      -> {replies:?}", handle_name(second)));
+        let Some(times) = times else { return Ok(None) };
+        if replies.len() != requests.len() {
+            return Err(format!("{} replies to {} releases", replies.len(), requests.len()));
+        }
+        for ((step, request), reply) in batch.iter().zip(&requests).zip(replies) {
+            let model = self.state.models[usize::from(step.claim.resource)].release(times.ended, request);
+            let ttls = request.tombstone.into_iter().chain(request.keep_for);
+            ttls.for_each(|ttl| self.add_expiry(times, ttl));
+            let backend = reply.map_err(|error| format!("release failed: {error:?}"))?;
+            if model != backend {
+                return Err(format!("{step:?}: the model says {model:?}, the backend {backend:?}"));
+            }
+        }
+        Ok(Some(()))
     }
 
     pub(super) async fn order(

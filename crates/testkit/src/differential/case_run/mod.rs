@@ -89,11 +89,9 @@ impl<'a> CaseRun<'a> {
 
     async fn step(&mut self, step: &CaseStep) -> StepOutcome {
         match step {
-            CaseStep::Acquire(acquire) => self.acquire(acquire).await,
+            CaseStep::Acquire(batch) => self.acquire_all(batch).await,
             CaseStep::Renew { batch, second } => self.renew(batch, *second).await,
-            CaseStep::Release { claim, tombstone, keep_for, second } => {
-                self.release(*claim, (*tombstone, *keep_for), *second).await
-            }
+            CaseStep::Release { batch, second } => self.release_all(batch, *second).await,
             CaseStep::Order { resource, target, kind, second } if self.has.orders => {
                 self.order(*resource, *target, *kind, *second).await
             }
@@ -142,6 +140,15 @@ impl<'a> CaseRun<'a> {
     /// Notes that the call may have started a ttl of this length.
     fn add_expiry(&mut self, times: CallTimes, ttl: Duration) {
         self.state.expiry_times.add(times.began, times.ended, ttl, self.target.expiry_grace());
+    }
+
+    /// How many of these claims can be in one call: those of one failure domain, as far as the backend takes many.
+    fn in_one_call(&self, claims: impl Iterator<Item = ClaimKey>) -> usize {
+        let backend = self.target.backend();
+        let resource = |claim: ClaimKey| &self.state.resources[usize::from(claim.resource)];
+        let domains: Vec<_> = claims.map(|claim| backend.failure_domain(resource(claim))).collect();
+        let same = domains.iter().take_while(|domain| **domain == domains[0]).count();
+        same.min(backend.info().limits.gather)
     }
 
     fn backend(&self, second: bool) -> &'a dyn Backend {
