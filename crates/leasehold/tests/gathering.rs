@@ -190,7 +190,7 @@ async fn releases_travel_together_and_never_wait_for_an_acquire() {
     assert_eq!(bed.gate.acquires().len(), 4, "the acquires still wait");
     bed.gate.acquire_gate.add_permits(OPEN);
     for task in blocked {
-        task.await.unwrap().unwrap();
+        drop(task.await.unwrap().unwrap());
     }
 }
 
@@ -248,7 +248,7 @@ async fn a_call_that_hangs_delays_others_by_milliseconds() {
     assert_eq!(bed.gate.acquires(), [vec!["a"], vec!["b", "c"]], "both go beside the call that hangs");
     bed.gate.acquire_gate.add_permits(OPEN);
     for task in [hangs, second, third] {
-        task.await.unwrap().unwrap();
+        drop(task.await.unwrap().unwrap());
     }
 }
 
@@ -260,7 +260,7 @@ async fn another_failure_domain_does_not_wait() {
     assert_eq!(bed.gate.acquires(), [["a"], ["b"]]);
     bed.gate.acquire_gate.add_permits(OPEN);
     for task in tasks {
-        task.await.unwrap().unwrap();
+        drop(task.await.unwrap().unwrap());
     }
 }
 
@@ -307,7 +307,7 @@ async fn a_thousand_requests_are_answered_in_few_calls() {
     bed.settle().await;
     bed.gate.acquire_gate.add_permits(OPEN);
     for task in tasks {
-        task.await.unwrap().unwrap();
+        drop(task.await.unwrap().unwrap());
     }
     let calls = bed.gate.acquires();
     assert_eq!(calls.iter().map(Vec::len).sum::<usize>(), COUNT);

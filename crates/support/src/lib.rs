@@ -1,12 +1,13 @@
 //! What the backends, the engine, the fence and the patterns of leasehold share.
 //!
-//! This crate is for the crates of leasehold, not for its users: it may change with every release. Nothing here starts a
-//! task or opens a connection; that stays with each backend.
+//! This crate is for the crates of leasehold, not for its users: it may change with every release. Nothing here opens a
+//! connection; that stays with each backend.
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | [`connect_once`] | one caller connects, the others wait for the result |
 //! | [`waiters`] | the registry of the waiters in one process, and how a wake-up finds them |
+//! | [`gather`] | sends requests that come at once in one call |
 //! | [`race`] | polls two futures and takes the first result |
 //! | [`url`] | the parts that the URLs of all backends have in common |
 //! | [`password`] | a password from a URL or from a file |
@@ -14,6 +15,7 @@
 //! | `postgres` | with the feature `postgres`: telling a PostgreSQL server from a pool, and checking request ids |
 
 pub mod connect_once;
+pub mod gather;
 pub mod password;
 #[cfg(feature = "postgres")]
 pub mod postgres;
@@ -23,6 +25,7 @@ pub mod url;
 pub mod waiters;
 
 pub use connect_once::ConnectOnce;
+pub use gather::Gatherer;
 pub use password::Password;
 pub use tls::TlsFiles;
 pub use waiters::{WaiterHandle, WaiterRegistry};

@@ -148,9 +148,9 @@ impl<'a> Acquisition<'a> {
         }
         self.asked = self.asked.saturating_add(1);
         let at_most = Engine::request_limit(claim.ttl).min(self.time_left(now).max(REPLY_TIMEOUT_MIN));
-        // Only a first request is gathered. A waiter whose turn has come, or a claim that may have been granted unnoticed,
-        // asks at once.
-        let is_first = self.asked == 1 && !self.pending.known_to_backend;
+        // Only a first request is gathered. A waiter whose turn has come, a claim that may have been granted unnoticed, and
+        // a claim that releases another one by taking over from it ask at once.
+        let is_first = self.asked == 1 && !self.pending.known_to_backend && claim.takes_over_from.is_none();
         let call = async {
             let answer = engine.acquires.send(claim, &self.pending.in_flight, is_first).await;
             answer.result.map(|verdict| (verdict, answer.sent))

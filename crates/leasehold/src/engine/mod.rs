@@ -49,14 +49,18 @@ use std::{
 
 pub(crate) use acquire::{AcquireOutcome, AcquireRequest, WaitLimit};
 use leasehold_core::{
-    Backend, Claim, Effect, Environment, Error, ErrorKind, FencingToken, Holder, ReleaseRequest, Released,
-    Resource, Result, Verb,
+    Backend, Effect, Environment, Error, ErrorKind, FencingToken, Holder, Resource, Result, Verb,
 };
+use leasehold_support::gather::Gatherer;
 use tokio::sync::{Notify, mpsc};
 
 use self::{
-    cleanup::CleanupTask, driver::WatchedClaim, gather::Gatherer, local_queue::LocalQueues,
-    telemetry::Telemetry, watchdog::Watchdog,
+    cleanup::CleanupTask,
+    driver::WatchedClaim,
+    gather::{Acquires, Releases},
+    local_queue::LocalQueues,
+    telemetry::Telemetry,
+    watchdog::Watchdog,
 };
 
 /// How a lease is kept once it is granted.
@@ -84,8 +88,8 @@ pub(crate) struct Engine {
     local_queues: LocalQueues,
     watchdog: Mutex<Watchdog<WatchedClaim>>,
     driver_wakeup: Arc<Notify>,
-    acquires: Arc<Gatherer<Claim>>,
-    releases: Arc<Gatherer<ReleaseRequest>>,
+    acquires: Arc<Gatherer<Acquires>>,
+    releases: Arc<Gatherer<Releases>>,
     /// To the driver.
     cleanups: mpsc::UnboundedSender<CleanupTask>,
     cleanups_pending: AtomicUsize,
@@ -206,16 +210,6 @@ impl Engine {
             let error = error.at(verb, self.backend.info().name);
             resource.map_or(error.clone(), |resource| error.on(resource))
         })
-    }
-}
-
-impl Engine {
-    /// Sends one release, alone or with others.
-    async fn call_release(&self, request: &ReleaseRequest, at_most: Duration) -> Result<Released> {
-        // Whether it was sent does not matter: every release that is dropped or fails is repeated in the background.
-        let in_flight = AtomicBool::new(false);
-        let call = async { self.releases.send(request, &in_flight, true).await.result };
-        self.call(Verb::Release, Some(&request.resource), at_most, call).await
     }
 }
 

@@ -17,7 +17,8 @@ use std::{
     time::Duration,
 };
 
-use leasehold_core::{Environment, Timestamp, WallTime};
+use leasehold_core::{Timestamp, WallTime};
+pub(crate) use leasehold_support::gather::SendTime;
 
 /// The times of one lease or queue place. All of them count from the moment *before* the request was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,23 +72,6 @@ impl LeaseTimes {
     /// The stop comes at about five sixths of the ttl, so half of it is a third of the ttl before the stop.
     pub(crate) fn is_late(&self, sent: Timestamp, ttl: Duration) -> bool {
         self.stop_at.before(ttl / 3) < sent
-    }
-}
-
-/// Both clocks, read before a request is sent.
-///
-/// A virtual machine may be frozen while the reply is on its way. The monotonic clock does not show that, the calendar
-/// clock does. So the calendar clock has to be read before the request as well.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SendTime {
-    pub(crate) at: Timestamp,
-    pub(crate) wall: WallTime,
-}
-
-impl SendTime {
-    /// Reads both clocks. Call this right before a request is sent: all times of the lease count from here.
-    pub(crate) fn now(clock: &dyn Environment) -> SendTime {
-        SendTime { at: clock.now(), wall: clock.wall() }
     }
 }
 

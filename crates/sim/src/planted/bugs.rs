@@ -30,7 +30,7 @@ const MODEL: &str = "crates/core/src/model.rs";
 const NODE: &str = "crates/core/src/quorum_node/node_model.rs";
 const TALLY: &str = "crates/core/src/quorum_node/tally.rs";
 const ACQUISITION: &str = "crates/leasehold/src/engine/acquisition.rs";
-const GATHER: &str = "crates/leasehold/src/engine/gather.rs";
+const GATHER: &str = "crates/support/src/gather.rs";
 const HELD_LEASE: &str = "crates/leasehold/src/engine/held_lease.rs";
 const LOCAL_QUEUE: &str = "crates/leasehold/src/engine/local_queue.rs";
 const PENDING_CLAIM: &str = "crates/leasehold/src/engine/pending_claim.rs";
@@ -256,8 +256,8 @@ pub const BUGS: &[PlantedBug] = &[
         600,
         &[Edit {
             file: GATHER,
-            find: "if !self.is_done && !self.gatherer.leave(self.domain, self.number) {",
-            replace: r#"let left = self.is_done || self.gatherer.leave(self.domain, self.number);
+            find: "if !self.is_done && !self.gatherer.leave(self.limits.domain, self.number) {",
+            replace: r#"let left = self.is_done || self.gatherer.leave(self.limits.domain, self.number);
         if !left && !leasehold_core::planted("queued-claim-forgotten") {"#,
         }],
     ),
