@@ -162,12 +162,12 @@ impl Run {
     }
 
     async fn run_under_lease(self, global: &Global, output: Output) -> Result<ExitCode, Failure> {
+        // First, so that it gets ready while the store is opened (ADR 0042). If it cannot be started, the second
+        // attempt below says why.
+        let mut guardian = WaitingGuardian::spawn(&self.argv()).ok();
         let context = Context::new(global, output)?;
         let times = RunTimes::of(&self, &context.config.run)?;
         let mut signals = Signals::ending().map_err(Failure::host)?;
-        // Now, so that it gets ready while the store is opened (ADR 0042). If it cannot be started, the second
-        // attempt below says why.
-        let mut guardian = WaitingGuardian::spawn(&self.argv()).ok();
         let backend = context.store.open().await?;
         timing::check_note(self.note.as_deref(), backend.info())?;
         let client = Client::builder(backend.clone()).label(&self.label()).build();
