@@ -348,7 +348,7 @@ async fn the_log_of_processes_that_come_and_go_stays_short() {
         let backend = open(Config::new(&file));
         let claim = claim(&format!("x{}", round % 7));
         granted(&backend, &claim).await;
-        leasehold_core::release_one(&backend, &ReleaseRequest::new(claim.reference())).await.unwrap();
+        backend.release_one(&ReleaseRequest::new(claim.reference())).await.unwrap();
         drop(backend); // waits for nothing: the writer thread may still be at work
         let deadline = std::time::Instant::now() + Duration::from_secs(10);
         while before > 512 << 10 && log() > 512 << 10 {
