@@ -173,14 +173,17 @@ impl Run {
         let client = Client::builder(backend.clone()).label(&self.label()).build();
         let claim_context =
             ClaimContext { run: &self, times: &times, context: &context, backend: &backend, client: &client };
-        let mut claim = std::pin::pin!(claim::claim(&claim_context));
-        let claimed = loop {
-            tokio::select! {
-                biased;
-                claimed = &mut claim => break claimed,
-                signal = signals.next() => break Ok(ClaimOutcome::Interrupted(signal)),
-                // A process that waits for long should cost little, so it does without a guardian meanwhile.
-                () = tokio::time::sleep(GUARDIAN_WAITS_MAX), if guardian.is_some() => guardian = None,
+        let claimed = {
+            // Dropped at the end of this block: a claim that was interrupted must have left when `withdraw` waits.
+            let mut claim = std::pin::pin!(claim::claim(&claim_context));
+            loop {
+                tokio::select! {
+                    biased;
+                    claimed = &mut claim => break claimed,
+                    signal = signals.next() => break Ok(ClaimOutcome::Interrupted(signal)),
+                    // A process that waits for long should cost little, so it does without a guardian meanwhile.
+                    () = tokio::time::sleep(GUARDIAN_WAITS_MAX), if guardian.is_some() => guardian = None,
+                }
             }
         };
         context.write_metrics();
