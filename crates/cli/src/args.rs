@@ -22,9 +22,7 @@ pub(crate) struct Cli {
 
 impl Cli {
     /// Parses a command line. The first word is the name of the program.
-    pub(crate) fn read(
-        words: impl IntoIterator<Item = impl Into<OsString>>,
-    ) -> Result<Cli, clap::Error> {
+    pub(crate) fn read(words: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Cli, clap::Error> {
         let words: Vec<OsString> = words.into_iter().map(Into::into).collect();
         if words.iter().any(|word| word == "run")
             && let Ok(RunCli { global, command: OnlyRun::Run(run) }) = parse(&words)
@@ -179,7 +177,9 @@ mod tests {
             assert!(parse::<RunCli>(&words).is_ok(), "{line}");
             assert_eq!(format!("{:?}", Cli::read(&words).unwrap()), format!("{among_all:?}"), "{line}");
         }
-        for line in ["leasehold run", "leasehold run --ttl -1 x/1 true", "leasehold run --help", "leasehold help run"] {
+        for line in
+            ["leasehold run", "leasehold run --ttl -1 x/1 true", "leasehold run --help", "leasehold help run"]
+        {
             let words: Vec<OsString> = line.split(' ').map(Into::into).collect();
             let among_all = parse::<Cli>(&words).unwrap_err().render().to_string();
             assert_eq!(Cli::read(&words).unwrap_err().render().to_string(), among_all, "{line}");

@@ -194,7 +194,8 @@ impl<H: Watched> Watchdog<H> {
             self.events.insert((entry.due, slot));
         }
         let next = self.events.first().map_or(Timestamp::NEVER, |&(due, _)| due);
-        self.reads_clock_within = now.until(next).min(self.rhythm.sleep_at_most(now, self.entries.is_empty()));
+        self.reads_clock_within =
+            now.until(next).min(self.rhythm.sleep_at_most(now, self.entries.is_empty()));
         self.reads_clock_within
     }
 

@@ -20,7 +20,8 @@ use crate::{
     commands::Context,
     exit::Failure,
     guardian::{
-        self, EndingGuardian, Guardian, GuardianEvent, GuardianRequest, StartMessage, StopMode, WaitingGuardian,
+        self, EndingGuardian, Guardian, GuardianEvent, GuardianRequest, StartMessage, StopMode,
+        WaitingGuardian,
     },
     job_control::JobControl,
     run_lease::RunLease,

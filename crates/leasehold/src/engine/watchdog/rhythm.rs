@@ -38,7 +38,8 @@ impl Rhythm {
 
     /// A lease came whose first event is due after this time.
     pub(super) fn watched(&mut self, first_event_after: Duration) {
-        self.shortest = Some(self.shortest.map_or(first_event_after, |shortest| shortest.min(first_event_after)));
+        self.shortest =
+            Some(self.shortest.map_or(first_event_after, |shortest| shortest.min(first_event_after)));
     }
 
     /// How long the driver may sleep if no event is due before.
