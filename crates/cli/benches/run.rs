@@ -48,8 +48,8 @@ fn compare(directory: &Path) -> bool {
         &format!("run `true`, median: {ratio:.2} × flock"),
         &millis(flock),
         &millis(ours),
-        "2 × flock, and 25 % for noise",
-        ratio <= 2.5,
+        "2 × flock",
+        ratio <= 2.0,
     );
     let [flock, ours] = medians(HAND_OVERS, tools, |tool| tool.hand_over());
     let second = row(
