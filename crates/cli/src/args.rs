@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
-use clap::{Arg, ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
+use clap::{Arg, ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 use crate::commands;
 
@@ -22,11 +22,35 @@ pub(crate) struct Cli {
 
 impl Cli {
     /// Parses a command line. The first word is the name of the program.
-    pub(crate) fn read(
-        words: impl IntoIterator<Item = impl Into<OsString> + Clone>,
-    ) -> Result<Cli, clap::Error> {
-        Cli::from_arg_matches(&allow_negative_numbers(Cli::command()).try_get_matches_from(words)?)
+    pub(crate) fn read(words: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Cli, clap::Error> {
+        let words: Vec<OsString> = words.into_iter().map(Into::into).collect();
+        if words.iter().any(|word| word == "run")
+            && let Ok(RunCli { global, command: OnlyRun::Run(run) }) = parse(&words)
+        {
+            return Ok(Cli { global, command: Command::Run(run) });
+        }
+        parse(&words)
     }
+}
+
+/// The command line of `leasehold run` alone. To define all commands takes longer than everything else that
+/// happens before the claim (ADR 0042). Whatever this does not parse is parsed as a [`Cli`].
+#[derive(Debug, Parser)]
+#[command(name = "leasehold", disable_help_subcommand = true)]
+struct RunCli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: OnlyRun,
+}
+
+#[derive(Debug, Subcommand)]
+enum OnlyRun {
+    Run(Box<commands::run::Run>),
+}
+
+fn parse<T: CommandFactory + FromArgMatches>(words: &[OsString]) -> Result<T, clap::Error> {
+    T::from_arg_matches(&allow_negative_numbers(T::command()).try_get_matches_from(words)?)
 }
 
 /// Lets options take negative numbers, so that `--ttl -1` is reported as a wrong ttl and not as the unknown
@@ -136,6 +160,31 @@ mod tests {
     #[test]
     fn the_definition_of_the_command_line_is_consistent() {
         allow_negative_numbers(Cli::command()).debug_assert();
+        allow_negative_numbers(RunCli::command()).debug_assert();
+    }
+
+    #[test]
+    fn a_run_is_parsed_as_among_all_commands() {
+        let lines = [
+            "leasehold run x/1 -- true",
+            "leasehold -v --store sqlite:a run -n --ttl 5s x/1 -- ls -v --json -- run",
+            "leasehold run --json x/1 sleep 1 --wait 3",
+            "leasehold run -s -w 2m -E 3 x/1 -c ls",
+        ];
+        for line in lines {
+            let words: Vec<OsString> = line.split(' ').map(Into::into).collect();
+            let among_all: Cli = parse(&words).unwrap();
+            assert!(parse::<RunCli>(&words).is_ok(), "{line}");
+            assert_eq!(format!("{:?}", Cli::read(&words).unwrap()), format!("{among_all:?}"), "{line}");
+        }
+        for line in
+            ["leasehold run", "leasehold run --ttl -1 x/1 true", "leasehold run --help", "leasehold help run"]
+        {
+            let words: Vec<OsString> = line.split(' ').map(Into::into).collect();
+            let among_all = parse::<Cli>(&words).unwrap_err().render().to_string();
+            assert_eq!(Cli::read(&words).unwrap_err().render().to_string(), among_all, "{line}");
+        }
+        assert!(matches!(Cli::read(["leasehold", "show", "run/1"]).unwrap().command, Command::Show(_)));
     }
 
     /// The words of the first command of a shell script: up to the end of its line, a comment, a pipe or the

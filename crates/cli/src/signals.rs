@@ -20,12 +20,16 @@ const FORWARDED: [Signal; 6] =
     [Signal::USR1, Signal::USR2, Signal::ALARM, Signal::WINCH, Signal::CONT, Signal::TSTP];
 
 /// The signals that this process receives.
-pub(crate) struct Signals(Vec<(Signal, tokio::signal::unix::Signal)>);
+pub(crate) struct Signals {
+    received: Vec<(Signal, tokio::signal::unix::Signal)>,
+    /// The signals that were ignored when this process started, as a bit mask.
+    ignored: u64,
+}
 
 impl Signals {
     /// Receives the signals that end `leasehold`.
     pub(crate) fn ending() -> io::Result<Signals> {
-        let mut signals = Signals(Vec::new());
+        let mut signals = Signals { received: Vec::new(), ignored: ignored() };
         signals.subscribe(&ENDING)?;
         Ok(signals)
     }
@@ -37,9 +41,8 @@ impl Signals {
 
     /// Receives these signals, except those that are ignored (see the top of this file).
     fn subscribe(&mut self, which: &[Signal]) -> io::Result<()> {
-        let ignored = ignored();
-        for &number in which.iter().filter(|signal| !is_in(ignored, **signal)) {
-            self.0.push((number, signal(SignalKind::from_raw(number.as_raw()))?));
+        for &number in which.iter().filter(|signal| !is_in(self.ignored, **signal)) {
+            self.received.push((number, signal(SignalKind::from_raw(number.as_raw()))?));
         }
         Ok(())
     }
@@ -50,7 +53,7 @@ impl Signals {
     /// No signal is lost.
     pub(crate) async fn next(&mut self) -> Signal {
         std::future::poll_fn(|cx| {
-            for (signal, stream) in &mut self.0 {
+            for (signal, stream) in &mut self.received {
                 if let Poll::Ready(Some(())) = Pin::new(stream).poll_recv(cx) {
                     return Poll::Ready(*signal);
                 }

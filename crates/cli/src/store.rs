@@ -58,7 +58,7 @@ impl Store {
 
     /// Connects to the store.
     pub(crate) async fn open(&self) -> Result<Arc<dyn Backend>, Failure> {
-        leasehold::open(&self.url).await.map_err(|error| {
+        open_url(&self.url).await.map_err(|error| {
             let kind = error.kind();
             let failure = Failure::from(error);
             // A wrong URL is a wrong configuration (78), also if it was typed: it is not an error in the
@@ -76,6 +76,18 @@ impl Store {
     pub(crate) fn password_file(&self) -> Option<&Path> {
         self.password_file.as_deref()
     }
+}
+
+async fn open_url(url: &str) -> leasehold::Result<Arc<dyn Backend>> {
+    // On this thread: nothing else runs yet, and a thread of its own takes longer than to open the file (ADR
+    // 0042).
+    #[cfg(feature = "sqlite")]
+    if let Some(path) = url.strip_prefix("sqlite:") {
+        let config = leasehold_sqlite::Config::parse(path)?;
+        let environment = Arc::new(leasehold::System::current());
+        return Ok(Arc::new(leasehold_sqlite::Sqlite::open(config, environment)?));
+    }
+    leasehold::open(url).await
 }
 
 impl fmt::Debug for Store {

@@ -3,11 +3,20 @@
 
 mod common;
 
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
 use common::{Fault, TestBed, millis, seconds};
 use leasehold::{
-    CommandOutcome, EndReason, ErrorKind, EventKind, Eviction, OperatorAction, OperatorCommand, Released,
-    State,
+    Client, Clock, CommandOutcome, EndReason, Environment, ErrorKind, EventKind, Eviction, Memory,
+    OperatorAction, OperatorCommand, Released, State, Timestamp, WallTime, testing::ManualTime,
 };
+use leasehold_core::clock::Task;
 
 #[tokio::test]
 async fn a_lease_is_renewed_for_as_long_as_it_is_held() {
@@ -322,4 +331,52 @@ async fn a_leader_that_loses_the_lead_runs_for_it_again_until_the_work_is_done()
     let tokens = tokens.into_inner();
     assert!(tokens.len() == 2 && tokens[0] < tokens[1], "{tokens:?}");
     assert!(bed.is_clean().await);
+}
+
+/// Manual time that counts the timers. With the memory backend, which answers at once, only the driver makes some: one
+/// each time that it runs.
+#[derive(Clone, Debug)]
+struct CountedTimers(ManualTime, Arc<AtomicU64>);
+
+impl Clock for CountedTimers {
+    fn now(&self) -> Timestamp {
+        self.0.now()
+    }
+    fn wall(&self) -> WallTime {
+        self.0.wall()
+    }
+}
+
+impl Environment for CountedTimers {
+    fn fill(&self, bytes: &mut [u8]) {
+        self.0.fill(bytes);
+    }
+    fn sleep(&self, duration: Duration) -> Task {
+        self.1.fetch_add(1, SeqCst);
+        self.0.sleep(duration)
+    }
+    fn spawn(&self, task: Task) {
+        self.0.spawn(task);
+    }
+}
+
+#[tokio::test]
+async fn leases_that_come_and_go_do_not_wake_the_driver() {
+    for ttl in [seconds(1), seconds(30)] {
+        let environment = CountedTimers(ManualTime::new(), Arc::default());
+        let memory = Memory::in_environment(Arc::new(environment.clone()));
+        let client = Client::builder(Arc::new(memory)).environment(Arc::new(environment.clone())).build();
+        for _ in 0..1000 {
+            let lease = client.lease("report", "42").ttl(ttl).acquire().await.unwrap();
+            tokio::task::yield_now().await; // the driver runs now if it was woken
+            assert_eq!(lease.release().await.unwrap(), Released::Now);
+            tokio::task::yield_now().await;
+        }
+        let runs = environment.1.load(SeqCst);
+        assert!((1..=3).contains(&runs), "ttl {ttl:?}: the driver ran {runs} times for 1000 leases");
+        // It is there for a lease that is held.
+        let lease = client.lease("report", "42").ttl(ttl).acquire().await.unwrap();
+        environment.0.advance(ttl * 5).await;
+        lease.check().unwrap();
+    }
 }

@@ -94,17 +94,25 @@ impl WriteConnection {
 
     /// Whether it is time for [`checkpoint`](WriteConnection::checkpoint).
     pub(crate) fn is_checkpoint_due(&self) -> bool {
-        self.commits_since_checkpoint >= self.checkpoint_after
+        let is_log_long = self.open.as_ref().is_some_and(|open| open.is_log_long);
+        self.commits_since_checkpoint >= if is_log_long { 1 } else { self.checkpoint_after }
     }
 
     /// Copies the log into the database file, as far as no reader needs it, and starts a new log. This waits
     /// for the disk three times; the slower the disk is, the later the next checkpoint.
     pub(crate) fn checkpoint(&mut self, database: &Database) {
         let begin = database.environment.now();
-        if let Some(open) = &self.open {
+        if let Some(open) = &mut self.open {
             // Whatever cannot be copied now stays in the log, where it is just as safe. The first commit of a
             // new log waits for the disk: better here than in a commit that runs in a caller's async runtime.
-            let _ = open::copy_log(&open.connection).and_then(|()| start_new_log(&open.connection));
+            let shorten = std::mem::take(&mut open.is_log_long);
+            let connection = &open.connection;
+            let _ = if shorten { open::shorten_next_log(connection) } else { Ok(()) }
+                .and_then(|()| open::copy_log(connection))
+                .and_then(|()| start_new_log(connection));
+            if shorten {
+                let _ = open::keep_log_length(connection);
+            }
         }
         let took = begin.until(database.environment.now());
         let commits =

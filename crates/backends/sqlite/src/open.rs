@@ -45,6 +45,12 @@ pub(crate) const AUTOCHECKPOINT_FRAMES: u32 = 1000;
 /// A log of more bytes, left behind by other processes, is copied into the file when it is opened. Else every
 /// later process would have to read it again.
 const LONG_LOG_BYTES: u64 = 8 << 20;
+/// A log of more bytes is shortened by the writer thread after the first commit (ADR 0042). A process that is
+/// alone reads the whole log; from about here on, that takes as long as everything else about opening the file.
+const SHORTEN_LOG_BYTES: u64 = 512 << 10;
+/// What is left of a log that is shortened. The space must be enough for some commits: on a full disk there is
+/// no more.
+const SHORT_LOG_BYTES: u64 = 128 << 10;
 /// Prepared statements that a connection keeps: more than there are statements.
 const STATEMENT_CACHE: usize = 64;
 
@@ -53,6 +59,8 @@ pub(crate) struct OpenDatabase {
     pub(crate) connection: Connection,
     pub(crate) identity: FileIdentity,
     pub(crate) change_file: ChangeFile,
+    /// The log should be shortened.
+    pub(crate) is_log_long: bool,
 }
 
 impl OpenDatabase {
@@ -101,7 +109,8 @@ impl OpenDatabase {
         if is_alone && !change_file.try_lock_shared().map_err(failed)? {
             return Ok(None);
         }
-        Ok(Some(OpenDatabase { connection, identity, change_file }))
+        let is_log_long = is_alone && log_length(database) > SHORTEN_LOG_BYTES;
+        Ok(Some(OpenDatabase { connection, identity, change_file, is_log_long }))
     }
 }
 
@@ -161,8 +170,7 @@ fn prepare(database: &Database, is_alone: bool) -> Result<Option<Connection>, Op
         }
         begin_boot(database, &connection)?;
     }
-    let log = database.path_with_suffix("-wal");
-    if is_alone && fs::metadata(log).is_ok_and(|log| log.len() > LONG_LOG_BYTES) {
+    if is_alone && log_length(database) > LONG_LOG_BYTES {
         // Whatever cannot be copied now stays in the log, where it is just as safe.
         let _ = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
     }
@@ -170,6 +178,11 @@ fn prepare(database: &Database, is_alone: bool) -> Result<Option<Connection>, Op
     // instead.
     connection.busy_timeout(Duration::ZERO)?;
     Ok(Some(connection))
+}
+
+/// The length of the log in bytes. It may be longer than what is valid in it.
+fn log_length(database: &Database) -> u64 {
+    fs::metadata(database.path_with_suffix("-wal")).map_or(0, |log| log.len())
 }
 
 fn connect(path: &Path) -> StoreResult<Connection> {
@@ -196,6 +209,16 @@ fn skip_checkpoint_on_close(connection: &Connection) -> StoreResult<bool> {
 /// Sets the length of the log, in frames, at which SQLite runs a checkpoint by itself.
 pub(crate) fn set_autocheckpoint(connection: &Connection, frames: u32) -> StoreResult<()> {
     Ok(connection.query_row(&format!("PRAGMA wal_autocheckpoint = {frames}"), [], |_| Ok(()))?)
+}
+
+/// Has the next new log begin with a short file: SQLite itself never shortens it.
+pub(crate) fn shorten_next_log(connection: &Connection) -> StoreResult<()> {
+    Ok(connection.query_row(&format!("PRAGMA journal_size_limit = {SHORT_LOG_BYTES}"), [], |_| Ok(()))?)
+}
+
+/// Lets logs grow again as they need.
+pub(crate) fn keep_log_length(connection: &Connection) -> StoreResult<()> {
+    Ok(connection.query_row("PRAGMA journal_size_limit = -1", [], |_| Ok(()))?)
 }
 
 /// Copies the log into the database file, as far as no reader needs it.

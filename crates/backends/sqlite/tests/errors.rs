@@ -336,6 +336,32 @@ async fn a_dropped_request_leaves_the_writer_usable() {
     check_file(&file);
 }
 
+/// The processes of `leasehold run` are mostly alone and short. Each of them reads the whole log.
+#[tokio::test]
+async fn the_log_of_processes_that_come_and_go_stays_short() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("leases.db");
+    let log = || fs::metadata(directory.path().join("leases.db-wal")).unwrap().len();
+    let (mut longest, mut shortened) = (0, 0);
+    for round in 0..150 {
+        let before = if round == 0 { 0 } else { log() };
+        let backend = open(Config::new(&file));
+        let claim = claim(&format!("x{}", round % 7));
+        granted(&backend, &claim).await;
+        backend.release_one(&ReleaseRequest::new(claim.reference())).await.unwrap();
+        drop(backend); // waits for nothing: the writer thread may still be at work
+        let deadline = std::time::Instant::now() + Duration::from_secs(10);
+        while before > 512 << 10 && log() > 512 << 10 {
+            assert!(std::time::Instant::now() < deadline, "the log is {} bytes long", log());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        shortened += u32::from(log() < before);
+        longest = longest.max(log());
+    }
+    assert!(shortened > 0 && longest < 640 << 10, "{longest} bytes, shortened {shortened} times");
+    check_file(&file);
+}
+
 #[tokio::test]
 async fn a_long_log_is_copied_into_the_file_by_the_next_process_that_opens_it() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
 //! `leasehold`'s side: starts the guardian process and talks to it.
 
 use std::{
-    ffi::{OsStr, OsString},
+    ffi::OsString,
     io,
     os::{
         fd::AsFd as _,
@@ -21,19 +21,17 @@ use super::{
     protocol::{ConnectionBroken, GuardianEvent, GuardianRequest, Packet as _, StartMessage},
 };
 
-/// A running guardian process, and the socket to it.
-pub(crate) struct Guardian {
-    socket: UnixStream,
-    process: Child,
+/// A guardian process that was started before the lease is held, and waits for its [`StartMessage`] (ADR
+/// 0042). If this is dropped, the guardian ends.
+pub(crate) struct WaitingGuardian {
+    /// `None` once a [`Guardian`] has taken it over.
+    socket: Option<StdUnixStream>,
+    process: EndingGuardian,
 }
 
-impl Guardian {
-    /// Starts a guardian, which starts the command. `environment` is added to our own environment.
-    pub(crate) fn start<'a>(
-        command: &[OsString],
-        environment: impl IntoIterator<Item = (&'a str, &'a OsStr)>,
-        start: StartMessage,
-    ) -> io::Result<Guardian> {
+impl WaitingGuardian {
+    /// Starts a guardian process for this command. The command starts with [`WaitingGuardian::start_command`].
+    pub(crate) fn spawn(command: &[OsString]) -> io::Result<WaitingGuardian> {
         // If the guardian dies, its descendants become our children instead of init's.
         set_child_subreaper(Some(getpid()))?;
         // SEQPACKET keeps the borders of messages, and reports to either side that the other has closed.
@@ -47,14 +45,40 @@ impl Guardian {
             .arg0("guardian")
             .arg(COMMAND)
             .args(command)
-            .envs(environment)
             .stdin(Stdio::from(theirs))
             .process_group(0) // a stop of our process group must not stop the guardian
             .spawn()?;
-        start.send(&ours, io::stdin().as_fd())?;
-        Ok(Guardian { socket: UnixStream::from_std(ours)?, process })
+        Ok(WaitingGuardian { socket: Some(ours), process: EndingGuardian(process) })
     }
 
+    /// Has the guardian start the command. `variables` are added to our own environment.
+    pub(crate) fn start_command(
+        mut self,
+        start: StartMessage,
+        variables: &[(&str, OsString)],
+    ) -> io::Result<Guardian> {
+        let socket = self.socket.take().expect("only this function takes it, and it takes `self`");
+        start.send(&socket, io::stdin().as_fd(), variables)?;
+        Ok(Guardian { socket: UnixStream::from_std(socket)?, process: self.process })
+    }
+}
+
+/// A guardian process that ends, or has ended. Dropping this waits for its end.
+pub(crate) struct EndingGuardian(Child);
+
+impl Drop for EndingGuardian {
+    fn drop(&mut self) {
+        let _ = self.0.wait();
+    }
+}
+
+/// A running guardian process, and the socket to it.
+pub(crate) struct Guardian {
+    socket: UnixStream,
+    process: EndingGuardian,
+}
+
+impl Guardian {
     /// The next event, or `None` if the guardian has ended.
     ///
     /// # Cancel safety
@@ -80,10 +104,9 @@ impl Guardian {
         let _ = request.send(&self.socket);
     }
 
-    /// Ends the guardian process. Call it when the command has ended.
-    pub(crate) fn quit(mut self) {
+    /// Has the guardian process end. Call it when the command has ended.
+    pub(crate) fn quit(self) -> EndingGuardian {
         self.request(GuardianRequest::Quit);
-        drop(self.socket);
-        let _ = self.process.wait();
+        self.process
     }
 }

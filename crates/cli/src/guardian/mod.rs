@@ -6,7 +6,9 @@
 //! (keeps the lease)  <--- started, stopped, exited ---   (knows the deadline)
 //! ```
 //!
-//! 1. `leasehold` holds the lease and sends the guardian its deadline, again after every renewal.
+//! 1. `leasehold` starts the guardian while it claims the resource, so that both take their time together (ADR
+//!    0042). When it holds the lease, it sends the guardian its deadline, and the guardian starts the command.
+//!    The deadline is sent again after every renewal.
 //! 2. The guardian stops the command before the deadline: TERM, then KILL. It needs nothing from `leasehold`
 //!    for that. If `leasehold` hangs, is stopped or is killed, no new deadline arrives, or the socket closes.
 //! 3. The guardian is a subreaper: every process that the command starts stays a descendant of the guardian,
@@ -27,7 +29,7 @@ mod process;
 mod process_tree;
 mod protocol;
 
-pub(crate) use handle::Guardian;
+pub(crate) use handle::{EndingGuardian, Guardian, WaitingGuardian};
 pub(crate) use process::main;
 pub(crate) use process_tree::kill_all_descendants;
 pub(crate) use protocol::{GuardianEvent, GuardianRequest, StartMessage, StopMode};

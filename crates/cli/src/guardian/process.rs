@@ -36,7 +36,9 @@ use rustix::{
 
 use super::{
     process_tree,
-    protocol::{ConnectionBroken, GuardianEvent, GuardianRequest, Packet as _, StartMessage, StopMode},
+    protocol::{
+        ConnectionBroken, GuardianEvent, GuardianRequest, Packet as _, StartMessage, StopMode, Variable,
+    },
 };
 use crate::{exit::Exit, signals, terminal::Terminal};
 
@@ -91,7 +93,8 @@ enum CommandState {
 }
 
 impl GuardianProcess {
-    /// Starts the command. `None` if it cannot be started; that was reported to `leasehold`.
+    /// Waits for the [`StartMessage`] and starts the command. `None` if there is nothing to guard: `leasehold`
+    /// has ended before, or the command cannot be started, which was reported to `leasehold`.
     fn start(mut command: Vec<OsString>) -> io::Result<Option<GuardianProcess>> {
         // Not the name of the program: after `killall -9 leasehold`, the guardian must be left to end the
         // command.
@@ -104,13 +107,14 @@ impl GuardianProcess {
         signal_hook::low_level::pipe::register(Signal::CHILD.as_raw(), child_changed)?;
         // The boot clock goes on while the machine sleeps, as the lease does in the store.
         let timer = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
-        let (start, stdin) =
-            StartMessage::receive(&socket).map_err(|ConnectionBroken| io::ErrorKind::BrokenPipe)?;
+        // This waits until `leasehold` has the lease. Without a message, it has ended or needs no guardian.
+        let Ok((start, stdin, variables)) = StartMessage::receive(&socket) else { return Ok(None) };
         if command.is_empty() {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let arguments = command.split_off(1);
-        let pid = match spawn(&command[0], &arguments, &stdin) {
+        let to_start = CommandToStart { program: &command[0], arguments: &arguments, variables, stdin };
+        let pid = match to_start.spawn() {
             Ok(pid) => pid,
             Err(error) => {
                 GuardianEvent::NotStarted(error.raw_os_error().unwrap_or(0)).send(&socket)?;
@@ -311,22 +315,35 @@ impl GuardianProcess {
     }
 }
 
-/// Starts the command in a process group of its own.
-fn spawn(program: &OsString, arguments: &[OsString], stdin: &OwnedFd) -> io::Result<Pid> {
-    let spawn = |mut command: Command| {
-        let child = command.stdin(Stdio::from(stdin.try_clone()?)).process_group(0).spawn()?;
+/// What the command is started with.
+struct CommandToStart<'a> {
+    program: &'a OsString,
+    arguments: &'a [OsString],
+    /// In addition to the variables of this process.
+    variables: Vec<Variable>,
+    stdin: OwnedFd,
+}
+
+impl CommandToStart<'_> {
+    /// Starts the command in a process group of its own.
+    fn spawn(self) -> io::Result<Pid> {
+        let mut command = Command::new(self.program);
+        command.args(self.arguments);
+        match self.spawn_as(command) {
+            // A script without `#!` is run by the shell, as shells and flock do it.
+            Err(error) if error.raw_os_error() == Some(Errno::NOEXEC.raw_os_error()) => {
+                let mut shell = Command::new("/bin/sh");
+                shell.args(["-c", "exec \"$0\" \"$@\""]).arg(self.program).args(self.arguments);
+                self.spawn_as(shell)
+            }
+            started => started,
+        }
+    }
+
+    fn spawn_as(&self, mut command: Command) -> io::Result<Pid> {
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
+        let child = command.stdin(Stdio::from(self.stdin.try_clone()?)).process_group(0).spawn()?;
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         pid.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
-    };
-    let mut command = Command::new(program);
-    command.args(arguments);
-    match spawn(command) {
-        // A script without `#!` is run by the shell, as shells and flock do it.
-        Err(error) if error.raw_os_error() == Some(Errno::NOEXEC.raw_os_error()) => {
-            let mut shell = Command::new("/bin/sh");
-            shell.args(["-c", "exec \"$0\" \"$@\""]).arg(program).args(arguments);
-            spawn(shell)
-        }
-        started => started,
     }
 }

@@ -3,17 +3,22 @@
 //!
 //! | message | direction | bytes |
 //! |---|---|---|
-//! | [`StartMessage`] | to the guardian, once | deadline, `stop_before`, grace (8 each), foreground (1) |
+//! | [`StartMessage`] | to the guardian, once | deadline, `stop_before`, grace (8 each), foreground (1), variables |
 //! | [`GuardianRequest`] | to the guardian | a letter and a number (1 + 8) |
 //! | [`GuardianEvent`] | to `leasehold` | a letter and a number (1 + 8) |
 //!
-//! The first message also carries a file descriptor: the stdin of the command. Numbers are little-endian.
-//! Times are nanoseconds of the boot clock.
+//! The first message also carries a file descriptor: the stdin of the command. Its variables are those that
+//! the command gets in addition to the guardian's own, each as `NAME=VALUE` and a zero byte. Numbers are
+//! little-endian. Times are nanoseconds of the boot clock.
 
 use std::{
+    ffi::{OsStr, OsString},
     io::IoSlice,
     mem::MaybeUninit,
-    os::fd::{AsFd, OwnedFd},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::ffi::{OsStrExt as _, OsStringExt as _},
+    },
     time::Duration,
 };
 
@@ -84,7 +89,7 @@ pub(crate) enum GuardianEvent {
     AllDead,
 }
 
-/// The length of a [`StartMessage`] in bytes.
+/// The length of a [`StartMessage`] without its variables, in bytes.
 const START_LENGTH: usize = 25;
 /// The length of every other message in bytes.
 const PACKET_LENGTH: usize = 9;
@@ -93,13 +98,25 @@ const PACKET_LENGTH: usize = 9;
 #[derive(Debug)]
 pub(crate) struct ConnectionBroken;
 
+/// A variable of the command: its name and its value.
+pub(crate) type Variable = (OsString, OsString);
+
 impl StartMessage {
-    pub(crate) fn send(&self, socket: impl AsFd, stdin: impl AsFd) -> io::Result<()> {
-        let mut bytes = [0; START_LENGTH];
+    /// Sends the message with the stdin and the variables of the command.
+    pub(crate) fn send(
+        &self,
+        socket: impl AsFd,
+        stdin: impl AsFd,
+        variables: &[(&str, OsString)],
+    ) -> io::Result<()> {
+        let mut bytes = vec![0; START_LENGTH];
         bytes[..8].copy_from_slice(&self.deadline.as_nanos().to_le_bytes());
         bytes[8..16].copy_from_slice(&nanos(self.stop_before).to_le_bytes());
         bytes[16..24].copy_from_slice(&nanos(self.grace).to_le_bytes());
         bytes[24] = self.foreground.into();
+        for (name, value) in variables {
+            bytes.extend([name.as_bytes(), b"=", value.as_bytes(), b"\0"].concat());
+        }
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut rights = SendAncillaryBuffer::new(&mut space);
         let stdin = [stdin.as_fd()];
@@ -107,8 +124,14 @@ impl StartMessage {
         sendmsg(socket, &[IoSlice::new(&bytes)], &mut rights, SendFlags::NOSIGNAL).map(drop)
     }
 
-    pub(crate) fn receive(socket: impl AsFd) -> Result<(StartMessage, OwnedFd), ConnectionBroken> {
-        let mut bytes = [0; START_LENGTH];
+    /// Waits for the message.
+    pub(crate) fn receive(
+        socket: impl AsFd,
+    ) -> Result<(StartMessage, OwnedFd, Vec<Variable>), ConnectionBroken> {
+        let no_bytes: &mut [u8] = &mut [];
+        let (_, length) =
+            recv(&socket, no_bytes, RecvFlags::PEEK | RecvFlags::TRUNC).map_err(|_| ConnectionBroken)?;
+        let mut bytes = vec![0; length];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut rights = RecvAncillaryBuffer::new(&mut space);
         let mut buffers = [std::io::IoSliceMut::new(&mut bytes)];
@@ -118,7 +141,9 @@ impl StartMessage {
             RecvAncillaryMessage::ScmRights(mut files) => files.next(),
             _ => None,
         });
-        let (START_LENGTH, Some(stdin)) = (got.bytes, stdin) else { return Err(ConnectionBroken) };
+        let Some(stdin) = stdin.filter(|_| got.bytes == length && length >= START_LENGTH) else {
+            return Err(ConnectionBroken);
+        };
         let number = |at: usize| u64_from(&bytes[at..at + 8]);
         let start = StartMessage {
             deadline: Timestamp::from_nanos(number(0)),
@@ -126,8 +151,16 @@ impl StartMessage {
             grace: Duration::from_nanos(number(16)),
             foreground: bytes[24] != 0,
         };
-        Ok((start, stdin))
+        let variables = bytes[START_LENGTH..].split(|&byte| byte == 0).filter(|part| !part.is_empty());
+        let variables = variables.map(variable).collect::<Option<_>>().ok_or(ConnectionBroken)?;
+        Ok((start, stdin, variables))
     }
+}
+
+fn variable(bytes: &[u8]) -> Option<Variable> {
+    let equals = bytes.iter().position(|&byte| byte == b'=')?;
+    let (name, value) = (&bytes[..equals], &bytes[equals + 1..]);
+    Some((OsString::from_vec(name.to_vec()), OsStr::from_bytes(value).to_owned()))
 }
 
 /// A message that is a letter and a number.
@@ -264,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn the_start_message_carries_a_file_descriptor() {
+    fn the_start_message_carries_a_file_descriptor_and_variables() {
         let (ours, theirs) = sockets();
         let start = StartMessage {
             deadline: Timestamp::from_nanos(9),
@@ -273,10 +306,14 @@ mod tests {
             foreground: true,
         };
         let file = tempfile::tempfile().unwrap();
-        start.send(&ours, &file).unwrap();
-        let (received, stdin) = StartMessage::receive(&theirs).unwrap();
+        let value = OsString::from_vec(b"a=b \xff\n".repeat(10_000));
+        start.send(&ours, &file, &[("ONE", value.clone()), ("EMPTY", OsString::new())]).unwrap();
+        let (received, stdin, variables) = StartMessage::receive(&theirs).unwrap();
         assert_eq!(received, start);
+        assert_eq!(variables, [("ONE".into(), value), ("EMPTY".into(), OsString::new())]);
         let (sent, got) = (rustix::fs::fstat(&file).unwrap(), rustix::fs::fstat(&stdin).unwrap());
         assert_eq!((sent.st_dev, sent.st_ino), (got.st_dev, got.st_ino));
+        drop(ours);
+        assert!(StartMessage::receive(&theirs).is_err(), "leasehold has ended before it sent one");
     }
 }

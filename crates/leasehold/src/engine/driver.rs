@@ -3,7 +3,8 @@
 //! 1. Ask the watchdog what is due.
 //! 2. End the leases whose stop has come.
 //! 3. Send the renewals that are due, in batches, each in a task of its own ([`renewal`](super::renewal)).
-//! 4. Sleep until the next event. A new earlier event, or a [cleanup task](super::cleanup), wakes the driver.
+//! 4. Sleep as long as the watchdog says. An event that comes before, or a [cleanup task](super::cleanup), wakes the
+//!    driver.
 //!
 //! The driver never awaits the backend itself, so a backend that hangs cannot delay a renewal, a stop or a release
 //! (ADR 0006).
@@ -23,7 +24,7 @@ use super::{
     cleanup::CleanupTask,
     held_lease::HeldLease,
     queue_place::QueuePlace,
-    watchdog::{self, ToWatch, WatchKey, WatchdogAction, Watched},
+    watchdog::{ToWatch, WatchKey, WatchdogAction, Watched},
 };
 
 /// What the driver keeps alive: a lease, or a place in the backend's queue.
@@ -51,8 +52,6 @@ impl Watched for WatchedClaim {
     }
 }
 
-/// How often the driver wakes up when nothing is watched.
-const IDLE_CHECK_EVERY: Duration = Duration::from_secs(60);
 /// How many actions are taken from the watchdog at once. Bounds how long its lock is held.
 const ACTIONS_MAX: usize = 10_000;
 
@@ -67,12 +66,7 @@ pub(super) async fn drive(
         // While it sleeps, the driver holds only a weak reference, so that it does not keep the client alive.
         let sleep_for = {
             let Some(engine) = engine.upgrade() else { return };
-            let now = environment.now();
-            let next = engine.run_due(now);
-            // Timers stop while a machine is suspended, the clock does not. So read the clock every second.
-            let at_most =
-                if next == Timestamp::NEVER { IDLE_CHECK_EVERY } else { watchdog::CLOCK_CHECK_EVERY };
-            now.until(next).min(at_most)
+            engine.run_due(environment.now())
         };
         match first(cleanups.recv(), first(wakeup.notified(), environment.sleep(sleep_for))).await {
             Either::Left(None) => return,
@@ -94,10 +88,10 @@ pub(super) struct DueRenewal {
 type Batches = BTreeMap<(FailureDomain, u32), Vec<DueRenewal>>;
 
 impl Engine {
-    /// Keeps a claim alive, and wakes the driver if its first event is the earliest.
-    pub(super) fn watch(&self, to_watch: ToWatch<WatchedClaim>) -> WatchKey {
+    /// Keeps a claim alive, and wakes the driver if it would sleep past its first event.
+    pub(super) fn watch(&self, to_watch: ToWatch<WatchedClaim>, now: Timestamp) -> WatchKey {
         let random = self.environment.random();
-        let (key, wake) = self.watchdog().watch(to_watch, random);
+        let (key, wake) = self.watchdog().watch(to_watch, now, random);
         self.wake_driver_if(wake);
         key
     }
@@ -119,11 +113,10 @@ impl Engine {
         }
     }
 
-    /// Does what is due, and returns when to come back.
-    fn run_due(self: &Arc<Engine>, now: Timestamp) -> Timestamp {
+    /// Does what is due, and returns how long to sleep: not at all if more is due.
+    fn run_due(self: &Arc<Engine>, now: Timestamp) -> Duration {
         let mut actions = Vec::new();
-        let next = self.watchdog().step(now, ACTIONS_MAX, &mut actions);
-        let more_is_due = actions.len() == ACTIONS_MAX;
+        let sleep_for = self.watchdog().step(now, ACTIONS_MAX, &mut actions);
         let mut batches = Batches::new();
         for action in actions {
             match action {
@@ -141,7 +134,7 @@ impl Engine {
             }
         }
         self.send_renewals(batches);
-        if more_is_due { now } else { next }
+        sleep_for
     }
 
     fn send_renewals(self: &Arc<Engine>, batches: Batches) {

@@ -95,7 +95,7 @@ impl Engine {
         let (ttl, renews) = (start.ttl, !start.options.fixed);
         let lease = HeldLease::new(self, start, times, now);
         let handle = WatchedClaim::Lease(Arc::clone(&lease));
-        lease.set_watch_key(self.watch(ToWatch { handle, times, ttl, renews }));
+        lease.set_watch_key(self.watch(ToWatch { handle, times, ttl, renews }, now));
         Some(LeaseHandle(lease))
     }
 }

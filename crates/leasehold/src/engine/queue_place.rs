@@ -49,7 +49,7 @@ impl<'a> QueuePlaceKeeper<'a> {
         let ttl = claim.place_ttl;
         let handle = WatchedClaim::Place(Arc::clone(&place));
         let times = LeaseTimes::of(asked, ttl, ttl);
-        let key = engine.watch(ToWatch { handle, times, ttl, renews: true });
+        let key = engine.watch(ToWatch { handle, times, ttl, renews: true }, engine.environment.now());
         QueuePlaceKeeper { engine, place, key }
     }
 

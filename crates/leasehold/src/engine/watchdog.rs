@@ -8,22 +8,22 @@
 //!    as [`WatchdogAction::Renew`] and marked `in_flight`; until the reply comes, its next event is the stop.
 //! 3. When the reply comes, [`Watchdog::renewed`] computes new times, or [`Watchdog::failed`] plans the next try after a
 //!    backoff that fits the ttl. Failed renewals are repeated until the stop (ADR 0005).
-//! 4. `step` returns when the next event is due, and the driver sleeps until then. A change that makes an *earlier* event
-//!    reports that the driver must be woken; a later event never wakes it.
+//! 4. `step` returns how long the driver sleeps: until the next event, but no longer than its rhythm
+//!    ([`rhythm`], ADR 0043). The rhythm goes on for a while after the last entry has left, so leases that come and go
+//!    wake nobody. Only an event that comes before the driver's next look at the clock reports that it must be woken.
 //!
 //! Entries are in a slab, and their events in an ordered set: exact, and cheap enough. A heap with lazy deletion would
 //! collect garbage, and a timer wheel pays off only from about a million leases.
+
+mod rhythm;
 
 use std::{collections::BTreeSet, time::Duration};
 
 use leasehold_core::{Backoff, Timestamp, backoff::jitter};
 use slab::Slab;
 
+use self::rhythm::{CLOCK_CHECK_EVERY, Rhythm};
 use super::times::LeaseTimes;
-
-/// While anything is watched, the driver reads the clock at least this often: timers stop while a machine is suspended,
-/// the clock does not.
-pub(crate) const CLOCK_CHECK_EVERY: Duration = Duration::from_secs(1);
 
 /// Given instead of a random number: renew at the planned time, without jitter.
 const NO_JITTER: u64 = u64::MAX;
@@ -72,8 +72,10 @@ pub(crate) struct Watchdog<H> {
     /// The next event of each entry: when, and the slot.
     events: BTreeSet<(Timestamp, u32)>,
     generation: u32,
-    /// What the driver sleeps until. An earlier event must wake it, a later one must not.
-    sleeping_until: Timestamp,
+    rhythm: Rhythm,
+    /// The driver reads the clock within this time, counted from any moment until the next `step`: it is asleep for so
+    /// long at most. Time of a suspend does not count: timers stop while a machine is suspended. Zero: it was woken.
+    reads_clock_within: Duration,
 }
 
 /// What the driver has to do.
@@ -125,7 +127,8 @@ pub(crate) struct FailureRecord {
 impl<H: Watched> Watchdog<H> {
     pub(crate) fn new() -> Watchdog<H> {
         let (entries, events) = (Slab::new(), BTreeSet::new());
-        Watchdog { entries, events, generation: 0, sleeping_until: Timestamp::NEVER }
+        // The driver makes its first step when its task starts.
+        Watchdog { entries, events, generation: 0, rhythm: Rhythm::new(), reads_clock_within: Duration::ZERO }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -133,7 +136,7 @@ impl<H: Watched> Watchdog<H> {
     }
 
     /// Adds an entry. Returns its key, and whether the driver must be woken.
-    pub(crate) fn watch(&mut self, to_watch: ToWatch<H>, random: u64) -> (WatchKey, bool) {
+    pub(crate) fn watch(&mut self, to_watch: ToWatch<H>, now: Timestamp, random: u64) -> (WatchKey, bool) {
         let ToWatch { handle, times, ttl, renews } = to_watch;
         self.generation = self.generation.wrapping_add(1);
         let generation = self.generation;
@@ -144,9 +147,8 @@ impl<H: Watched> Watchdog<H> {
         let due = entry.due;
         let slot = u32::try_from(self.entries.insert(entry)).expect("fewer than 2^32 leases");
         self.events.insert((due, slot));
-        // After a suspend the driver sleeps up to a second longer than it knows. That is too long for a short lease.
-        let short = ttl / 3 <= CLOCK_CHECK_EVERY;
-        (WatchKey { slot, generation }, self.is_earlier(due) || short)
+        self.rhythm.watched(now.until(due));
+        (WatchKey { slot, generation }, self.must_wake(due, now))
     }
 
     /// Removes an entry. The handle is returned so that the caller drops it outside of its lock.
@@ -157,7 +159,7 @@ impl<H: Watched> Watchdog<H> {
         Some(entry.handle)
     }
 
-    /// Takes what is due, earliest first, at most `batch` actions. Returns when the next event is due.
+    /// Takes what is due, earliest first, at most `batch` actions. Returns how long the driver may sleep.
     ///
     /// Once one renewal is due, renewals that are due shortly after go with it: fewer and larger calls.
     pub(crate) fn step(
@@ -165,7 +167,7 @@ impl<H: Watched> Watchdog<H> {
         now: Timestamp,
         batch: usize,
         out: &mut Vec<WatchdogAction<H>>,
-    ) -> Timestamp {
+    ) -> Duration {
         let mut renewing = false;
         while let Some(&(due, slot)) = self.events.first()
             && out.len() < batch
@@ -191,8 +193,10 @@ impl<H: Watched> Watchdog<H> {
             entry.due = entry.next_event(NO_JITTER);
             self.events.insert((entry.due, slot));
         }
-        self.sleeping_until = self.events.first().map_or(Timestamp::NEVER, |&(due, _)| due);
-        self.sleeping_until
+        let next = self.events.first().map_or(Timestamp::NEVER, |&(due, _)| due);
+        self.reads_clock_within =
+            now.until(next).min(self.rhythm.sleep_at_most(now, self.entries.is_empty()));
+        self.reads_clock_within
     }
 
     /// Records a successful renewal. `None` if the entry is not watched any more.
@@ -218,7 +222,7 @@ impl<H: Watched> Watchdog<H> {
             entry.times.renew_at = times.renew_at;
         }
         let times = advances.then_some(times);
-        Some(RenewalRecord { times, margin, late, wake: self.reschedule(key, random) })
+        Some(RenewalRecord { times, margin, late, wake: self.reschedule(key, reply.received, random) })
     }
 
     /// Records a failed renewal, and plans the next try. `None` if the entry is not watched any more.
@@ -229,35 +233,46 @@ impl<H: Watched> Watchdog<H> {
         entry.in_flight = false;
         entry.times.renew_at = now.after(pause);
         let (failures, left) = (entry.failures.into(), now.until(entry.times.stop_at));
-        Some(FailureRecord { failures, left, wake: self.reschedule(key, NO_JITTER) })
+        Some(FailureRecord { failures, left, wake: self.reschedule(key, now, NO_JITTER) })
     }
 
-    /// Stops renewing an entry: it runs out, and its holder is told to stop in time. Says whether the driver must be
-    /// woken.
-    pub(crate) fn let_run_out(&mut self, key: WatchKey) -> bool {
-        let Some(entry) = self.live(key) else { return false };
-        entry.renews = false;
-        self.reschedule(key, NO_JITTER)
+    /// Stops renewing an entry: it runs out, and its holder is told to stop in time. Its next event is later than the
+    /// renewal that was planned, so the driver need not be woken.
+    pub(crate) fn let_run_out(&mut self, key: WatchKey) {
+        if let Some(entry) = self.live(key) {
+            entry.renews = false;
+            self.move_event(key, NO_JITTER);
+        }
     }
 
     fn live(&mut self, key: WatchKey) -> Option<&mut WatchEntry<H>> {
         self.entries.get_mut(key.slot as usize).filter(|entry| entry.generation == key.generation)
     }
 
-    fn reschedule(&mut self, key: WatchKey, random: u64) -> bool {
+    /// Plans the next event of an entry. Says whether the driver must be woken.
+    fn reschedule(&mut self, key: WatchKey, now: Timestamp, random: u64) -> bool {
+        let due = self.move_event(key, random);
+        self.must_wake(due, now)
+    }
+
+    fn move_event(&mut self, key: WatchKey, random: u64) -> Timestamp {
         let entry = &mut self.entries[key.slot as usize];
         let due = entry.next_event(random);
         let old = std::mem::replace(&mut entry.due, due);
         self.events.remove(&(old, key.slot));
         self.events.insert((due, key.slot));
-        self.is_earlier(due)
+        due
     }
 
-    /// Whether an event comes before the driver would wake by itself. If so, the driver counts as woken for it.
-    fn is_earlier(&mut self, due: Timestamp) -> bool {
-        let wake = due < self.sleeping_until;
+    /// Whether the driver must be woken for this event. If so, it counts as woken.
+    ///
+    /// It must read the clock before the event, and within [`CLOCK_CHECK_EVERY`]. Its next look is compared as a time
+    /// from now and not as a time of the clock: if the machine was suspended meanwhile, the driver sleeps longer than
+    /// it knows.
+    fn must_wake(&mut self, due: Timestamp, now: Timestamp) -> bool {
+        let wake = now.until(due).min(CLOCK_CHECK_EVERY) < self.reads_clock_within;
         if wake {
-            self.sleeping_until = due;
+            self.reads_clock_within = Duration::ZERO;
         }
         wake
     }

@@ -1,9 +1,9 @@
 //! `leasehold run RESOURCE [--] COMMAND…`: a command under a lease.
 //!
-//! 1. Read the configuration, compute the times ([`timing`]), open the store.
+//! 1. Read the configuration, compute the times ([`timing`]), start the guardian, open the store.
 //! 2. Claim the resource ([`claim`]), or enter the lease of an outer run ([`nested`]). Meanwhile print who
 //!    holds it ([`wait_notes`]).
-//! 3. Start the guardian, which starts the command, and supervise both ([`supervise`], ADR 0013).
+//! 3. Have the guardian start the command, and supervise both ([`supervise`], ADR 0013).
 //! 4. When the command has ended, release the lease and pass the exit code on.
 
 mod claim;
@@ -34,6 +34,7 @@ use crate::{
     args::{Global, duration},
     child_run::ParentProcess,
     exit::{self, Exit, Failure},
+    guardian::WaitingGuardian,
     output::Output,
     run_lease::RunLease,
     signals::{self, Signals},
@@ -161,6 +162,9 @@ impl Run {
     }
 
     async fn run_under_lease(self, global: &Global, output: Output) -> Result<ExitCode, Failure> {
+        // First, so that it gets ready while the store is opened (ADR 0042). If it cannot be started, the second
+        // attempt below says why.
+        let mut guardian = WaitingGuardian::spawn(&self.argv()).ok();
         let context = Context::new(global, output)?;
         let times = RunTimes::of(&self, &context.config.run)?;
         let mut signals = Signals::ending().map_err(Failure::host)?;
@@ -169,12 +173,21 @@ impl Run {
         let client = Client::builder(backend.clone()).label(&self.label()).build();
         let claim_context =
             ClaimContext { run: &self, times: &times, context: &context, backend: &backend, client: &client };
-        let claimed = tokio::select! {
-            claimed = claim::claim(&claim_context) => claimed,
-            signal = signals.next() => Ok(ClaimOutcome::Interrupted(signal)),
+        let claimed = {
+            // Dropped at the end of this block: a claim that was interrupted must have left when `withdraw` waits.
+            let mut claim = std::pin::pin!(claim::claim(&claim_context));
+            loop {
+                tokio::select! {
+                    biased;
+                    claimed = &mut claim => break claimed,
+                    signal = signals.next() => break Ok(ClaimOutcome::Interrupted(signal)),
+                    // A process that waits for long should cost little, so it does without a guardian meanwhile.
+                    () = tokio::time::sleep(GUARDIAN_WAITS_MAX), if guardian.is_some() => guardian = None,
+                }
+            }
         };
         context.write_metrics();
-        let lease = match claimed {
+        let mut lease = match claimed {
             Ok(ClaimOutcome::Held(lease)) => lease,
             other => {
                 withdraw(&client).await;
@@ -185,9 +198,12 @@ impl Run {
             }
         };
         signals.subscribe_forwarded().map_err(Failure::host)?;
+        let guardian =
+            guardian.map_or_else(|| WaitingGuardian::spawn(&self.argv()), Ok).map_err(Failure::host)?;
         let supervisor = Supervisor { run: &self, times: &times, context: &context };
-        let (outcome, lease) = supervisor.supervise(lease, &mut signals).await?;
+        let (outcome, guardian) = supervisor.supervise(&mut *lease, guardian, &mut signals).await?;
         let released = self.release(&outcome, lease).await;
+        drop(guardian); // it has ended meanwhile
         context.write_metrics();
         self.conclude(&context, outcome, released)
     }
@@ -276,6 +292,8 @@ impl Run {
     }
 }
 
+/// How long a guardian process waits for the grant before it is given up. It is started again with the grant.
+const GUARDIAN_WAITS_MAX: Duration = Duration::from_millis(100);
 /// How long to wait for the store when the claim is withdrawn.
 const WITHDRAW_MAX: Duration = Duration::from_secs(2);
 /// How long to wait for the store when the lease is released after it was lost.

@@ -19,7 +19,10 @@ use super::{Run, claim::ShareMode, nested, ready_file::ReadyFile, timing::RunTim
 use crate::{
     commands::Context,
     exit::Failure,
-    guardian::{self, Guardian, GuardianEvent, GuardianRequest, StartMessage, StopMode},
+    guardian::{
+        self, EndingGuardian, Guardian, GuardianEvent, GuardianRequest, StartMessage, StopMode,
+        WaitingGuardian,
+    },
     job_control::JobControl,
     run_lease::RunLease,
     signals::Signals,
@@ -69,27 +72,25 @@ impl Supervisor<'_> {
     /// has ended.
     pub(super) async fn supervise(
         &self,
-        mut lease: Box<dyn RunLease>,
+        lease: &mut dyn RunLease,
+        guardian: WaitingGuardian,
         signals: &mut Signals,
-    ) -> Result<(RunOutcome, Box<dyn RunLease>), Failure> {
-        let Some(deadline) = lease.deadline() else { return Ok((RunOutcome::Lost, lease)) };
+    ) -> Result<(RunOutcome, Option<EndingGuardian>), Failure> {
+        let Some(deadline) = lease.deadline() else { return Ok((RunOutcome::Lost, None)) };
         // The lease of an outer run may have another ttl.
         let times = if lease.ttl() == self.times.ttl { *self.times } else { self.times.within(lease.ttl()) };
         let job = JobControl::new();
         let foreground = job.is_foreground_job() && terminal::is_exclusively_ours();
         let start = StartMessage { deadline, stop_before: times.stop_before, grace: times.grace, foreground };
-        let environment = self.environment(&*lease);
-        let environment = environment.iter().map(|(name, value)| (*name, value.as_os_str()));
-        let guardian = Guardian::start(&self.run.argv(), environment, start).map_err(Failure::host)?;
+        let guardian = guardian.start_command(start, &self.environment(lease)).map_err(Failure::host)?;
         let ready_file = ReadyFile::new(self.run.ready_file.clone());
         let mut command = RunningCommand { guardian, job, start, overdue_at: None, ready_file };
-        let outcome = self.watch(&mut *lease, signals, &mut command).await;
+        let outcome = self.watch(lease, signals, &mut command).await;
         command.job.end(matches!(outcome, RunOutcome::Exited(_) | RunOutcome::NotStarted(_)));
         if outcome == RunOutcome::Unguarded {
             guardian::kill_all_descendants();
         }
-        command.guardian.quit();
-        Ok((outcome, lease))
+        Ok((outcome, Some(command.guardian.quit())))
     }
 
     async fn watch(
