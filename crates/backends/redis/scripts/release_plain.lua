@@ -1,17 +1,25 @@
--- release, the plain case: where nothing waits and nothing shares. ADR 0019.
+-- release, the plain case, for up to 16 leases: where nothing waits and nothing shares, without a tombstone. ADR 0038.
 --
--- Put before resource.lua, with the same keys, arguments and replies as release.lua, and the id of the request as ARGV
--- 7, which it returns after the reply. Every other case falls through to release.lua.
+-- KEYS  for each lease: owner, state
+-- ARGV  the owner of each lease
+-- Reply for each: 1 it was held; 0 it was not; 2 not plain, and nothing was done: release.lua must take a closer look
 --
--- Compares and deletes the owner key. `state` (KEYS 7) exists if there is anything but a plain holder.
+-- Compares and deletes the owner keys. `state` exists if there is anything but a plain holder.
 
-if ARGV[6] == '0' and redis.call('EXISTS', KEYS[7]) == 0 then
-  local value = redis.pcall('GET', KEYS[1])
-  local is_ours = type(value) == 'string' and string.sub(value, 1, 33) == ARGV[4] .. '|'
-  local marks = is_ours and string.match(value, '^%d+|%d+|%d+|(%a*)|', 34)
-  -- The owner of a kept lease has released it before.
-  is_ours = marks and not string.find(marks, 'k', 1, true)
-  if is_ours then redis.call('DEL', KEYS[1]) end
-  if tonumber(ARGV[5]) >= 0 then redis.call('SET', KEYS[9], 'b', 'PX', math.max(1, ARGV[5])) end
-  return { is_ours and 1 or 0, ARGV[7] }
+local values = redis.call('MGET', unpack(KEYS))
+local replies, freed, is_freed = {}, {}, {}
+for number = 1, #KEYS / 2 do
+  local key, value = KEYS[2 * number - 1], values[2 * number - 1]
+  if values[2 * number] then
+    replies[number] = 2
+  elseif not value or is_freed[key] or string.sub(value, 1, 33) ~= ARGV[number] .. '|' then
+    replies[number] = 0
+  elseif string.find(value, '^%d+|%d+|%d+||', 34) then
+    replies[number], is_freed[key], freed[#freed + 1] = 1, true, key
+  else
+    -- A holder with marks: it may be kept, and was released before.
+    replies[number] = 2
+  end
 end
+if freed[1] then redis.call('DEL', unpack(freed)) end
+return replies

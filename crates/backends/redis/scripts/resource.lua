@@ -8,7 +8,8 @@
 --                         owner:note, owner:asked, owner:by, owner:why of a holder
 --       5 line    zset    owner -> arrival number: the queue
 --       6 places  zset    owner -> end of its place in the queue
---       7 state   hash    capacity, held (the weights in shares), version, arrivals, pause, extra, watched, until
+--       7 state   string  `name=value` of capacity, held (the weights in shares), version, arrivals, ends (no share and no
+--                         place ends before), until (when these keys expire), pause, extra, watched; `-` for none
 --       8 watch   zset    client -> until when it is woken by any change
 --       9 grave   string  b (cancelled) or e (evicted): the tombstone of the owner of the claim
 -- ARGV  1 the key of the resource, for messages   2 the prefix of a client's channel
@@ -16,13 +17,15 @@
 --
 -- Times are of the server's clock: `since` in microseconds, ends in milliseconds, rounded up. What ends at t is over at
 -- t. Keys are read before the first one is written, so an error of a wrong type has no effect.
+-- Every command costs the server time, so nothing is read that is not needed: four keys in one `MGET`, the length of the
+-- queue when a rule asks for it, the expired entries when `ends` has come.
 --
 -- The marks of a holder:
 --   e  evicted: not renewed any more
 --   k  kept: its owner has released it, and it stays closed until its end (`keep_for`)
 --   x  extras: more about it is in `claims`, and its owner is in the field `extra` of `state`
 --
--- ADR 0019: the plain scripts rely on it that `state` exists as soon as there is anything but a plain holder.
+-- ADR 0038: the plain scripts rely on it that `state` exists as soon as there is anything but a plain holder.
 
 local OWNER, FENCE, SHARES, CLAIMS, LINE, PLACES, STATE, WATCH, GRAVE =
   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
@@ -39,33 +42,35 @@ local function int(number) return string.format('%.0f', number) end
 local function after(ms) return math.ceil(now) + ms end
 local function left(ends) return math.max(0, math.floor(ends - now)) end
 
--- The fields of `state`. `keys_until` is the field `until`: when the keys of the resource expire.
-local capacity, held, version, arrivals, pause, extra, watched, keys_until
-local queue_length, share_count = 0, 0
+-- The fields of `state`. `next_end` is the field `ends`, `keys_until` the field `until`.
+local capacity, held, version, arrivals, next_end, keys_until, pause, extra, watched =
+  1, 0, now_us, 0, math.huge, 0, nil, false, false
+local STATE_PATTERN = '^capacity=(%d+) held=(%d+) version=(%d+) arrivals=(%d+) ends=([%d-]+) until=(%d+) pause=([%d-]+) '
+  .. 'extra=([%x-]+) watched=([1-])$'
+local share_count = 0
+-- The length of the queue; nil if it is not known yet.
+local queue_count
+-- others_wait: the queue is not empty, although its length is not known.
 -- state_exists: `state` is stored.       dirty: `state` must be written.   fresh: a key may be new, without an expiry.
 -- changed: clients that watch are woken. freed: capacity or a place became free, so waiters may be grantable.
-local state_exists, dirty, fresh, changed, freed = false, false, false, false, false
+local others_wait, state_exists, dirty, fresh, changed, freed = false, false, false, false, false, false
 -- Until when there is content in the keys: they must not expire before.
 local content_until = 0
 local holder -- the holder in the owner key
+local last -- the value of the fence, or false
+local tombstone -- the value of the tombstone, or false
 
-local function read_state()
-  local s = redis.call('HMGET', STATE, 'capacity', 'held', 'version', 'arrivals', 'pause', 'extra', 'watched', 'until')
-  state_exists = s[3] ~= false
-  capacity, held, version = tonumber(s[1]) or 1, tonumber(s[2]) or 0, tonumber(s[3]) or now_us
-  arrivals, pause, extra = tonumber(s[4]) or 0, tonumber(s[5]), s[6]
-  watched, keys_until = s[7], tonumber(s[8]) or 0
-  if state_exists then
-    queue_length, share_count = redis.call('ZCARD', LINE), redis.call('ZCARD', SHARES)
-    if share_count == 0 then held = 0 end
-  end
+local function parse_state(text)
+  local c, h, v, a, e, u, p, x, w = string.match(text, STATE_PATTERN)
+  if not c then return false end
+  capacity, held, version, arrivals = tonumber(c), tonumber(h), tonumber(v), tonumber(a)
+  next_end, keys_until, pause = tonumber(e) or math.huge, tonumber(u), tonumber(p)
+  extra, watched = x ~= '-' and x, w == '1'
+  state_exists = true
+  return true
 end
 
-local function read_holder()
-  -- pcall: a key of another type is a foreign lock, too.
-  local value = redis.pcall('GET', OWNER)
-  if not value then return end
-  if type(value) == 'table' then value = 'not a string' end
+local function parse_holder(value)
   local id, token, since, handovers, marks, who = string.match(value, '^(%x+)|(%d+)|(%d+)|(%d+)|(%a*)|(.*)$')
   if id and #id == 32 then
     holder = {
@@ -78,6 +83,41 @@ local function read_holder()
   end
 end
 
+-- MGET takes a key of another type for a missing one, so a missing key is believed only if it does not exist.
+local function check_missing(value)
+  local missing = {}
+  for i, key in ipairs({ OWNER, FENCE, STATE }) do
+    if not value[i] then missing[#missing + 1] = key end
+  end
+  if #missing == 0 or redis.call('EXISTS', unpack(missing)) == 0 then return end
+  -- GET fails for a key of another type, and names the error.
+  if not value[2] then redis.call('GET', FENCE) end
+  if not value[3] then redis.call('GET', STATE) end
+  if not value[1] then value[1] = 'not a string' end
+end
+
+-- Reads the resource; returns an error, or nil.
+local function read()
+  local value = redis.call('MGET', OWNER, FENCE, STATE, GRAVE)
+  check_missing(value)
+  last, tombstone = value[2], value[4]
+  if value[3] and not parse_state(value[3]) then
+    -- Only printable ASCII: a reply that is not UTF-8 would break the connection.
+    local found = string.gsub(string.sub(value[3], 1, 40), '[^%w%p ]', '?')
+    return redis.error_reply('CORRUPT key ' .. STATE .. " is corrupt: expected capacity=1 held=0 ..., found '" .. found .. "'")
+  end
+  if held > 0 then share_count = redis.call('ZCARD', SHARES) end
+  if share_count == 0 then held = 0 end
+  if value[1] then parse_holder(value[1]) end
+end
+
+local function queue_length()
+  if not queue_count then queue_count = state_exists and redis.call('ZCARD', LINE) or 0 end
+  return queue_count
+end
+
+local function queue_is_empty() return not others_wait and queue_length() == 0 end
+
 -- When a lease ends. The expiry of the owner key is read only if it is needed.
 local function ends_of(lease)
   if not lease.ends then
@@ -89,9 +129,19 @@ end
 
 local function has(lease, mark) return string.find(lease.marks, mark, 1, true) ~= nil end
 
+-- Something changed that neither the fence nor the holder in the owner key shows.
 local function note_change()
   version = version + 1
   changed, dirty = true, true
+end
+
+-- There is content until `ends`: no key may expire before.
+local function keep_until(ends) content_until = math.max(content_until, ends) end
+
+-- A share or a place ends then.
+local function note_end(ends)
+  keep_until(ends)
+  if ends < next_end then next_end, dirty = ends, true end
 end
 
 -- The lease of this owner in `shares`, or nil.
@@ -115,7 +165,7 @@ end
 
 -- The arrival number of this owner in the queue, or nil.
 local function arrival_of(owner)
-  if queue_length == 0 then return nil end
+  if not state_exists or queue_count == 0 then return nil end
   return tonumber(redis.call('ZSCORE', LINE, owner) or nil)
 end
 
@@ -133,18 +183,18 @@ end
 local function end_lease(lease, replaced)
   if lease.in_owner_key then
     if not replaced then redis.call('DEL', OWNER) end
-    holder = nil
+    holder, changed = nil, true
   else
     redis.call('ZREM', SHARES, lease.owner)
     redis.call('HDEL', CLAIMS, lease.owner)
     held, share_count = held - lease.weight, share_count - 1
+    note_change()
   end
   if has(lease, 'x') then
     forget_extras(lease.owner)
     if extra == lease.owner then extra, dirty = false, true end
   end
   freed = true
-  note_change()
 end
 
 -- ADR 0014: on a cluster the channel is in the slot of the resource, and the message stays in its shard.
@@ -167,36 +217,50 @@ local function set_client(owner, client)
   end
 end
 
+-- Removes an owner that is in the queue.
+local function remove_place(owner)
+  redis.call('ZREM', LINE, owner)
+  redis.call('ZREM', PLACES, owner)
+  redis.call('HDEL', CLAIMS, owner)
+  if queue_count then queue_count = queue_count - 1 end
+end
+
 -- Removes an owner from the queue; returns false if it was not there. With `wake_it` the waiter is woken, because it
 -- did not ask for this itself.
 local function leave_queue(owner, wake_it)
   if not arrival_of(owner) then return false end
   if wake_it then wake(owner, redis.call('HGET', CLAIMS, owner) or '') end
-  redis.call('ZREM', LINE, owner)
-  redis.call('ZREM', PLACES, owner)
-  redis.call('HDEL', CLAIMS, owner)
-  queue_length, freed = queue_length - 1, true
+  remove_place(owner)
+  freed = true
   note_change()
   return true
 end
 
--- Removes expired leases, places and pauses: at most SWEEP of each, the next call removes the rest.
+local function first_end(key) return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]) or math.huge end
+
+-- Removes expired leases and places: at most SWEEP of each, the next call removes the rest.
+local function sweep()
+  local upto = math.floor(now)
+  if share_count > 0 then
+    for _, owner in ipairs(redis.call('ZRANGEBYSCORE', SHARES, '-inf', upto, 'LIMIT', 0, SWEEP)) do
+      end_lease(share_of(owner) or { owner = owner, weight = 0, marks = '' })
+    end
+  end
+  for _, owner in ipairs(redis.call('ZRANGEBYSCORE', PLACES, '-inf', upto, 'LIMIT', 0, SWEEP)) do
+    -- A place without an arrival is what an interrupted deletion by hand leaves behind.
+    if not leave_queue(owner, true) then redis.call('ZREM', PLACES, owner) end
+  end
+  next_end, dirty = math.min(first_end(PLACES), share_count > 0 and first_end(SHARES) or math.huge), true
+end
+
+-- Removes what has expired.
 local function remove_expired()
   if not state_exists then return end
   if extra and not (holder and holder.owner == extra) then
     forget_extras(extra)
     extra, dirty = false, true
   end
-  if share_count > 0 then
-    for _, owner in ipairs(redis.call('ZRANGEBYSCORE', SHARES, '-inf', math.floor(now), 'LIMIT', 0, SWEEP)) do
-      end_lease(share_of(owner) or { owner = owner, weight = 0, marks = '' })
-    end
-  end
-  if queue_length > 0 then
-    for _, owner in ipairs(redis.call('ZRANGEBYSCORE', PLACES, '-inf', math.floor(now), 'LIMIT', 0, SWEEP)) do
-      leave_queue(owner, true)
-    end
-  end
+  if next_end <= now then sweep() end
   if pause and pause <= now then
     pause, freed = nil, true
     note_change()
@@ -212,9 +276,6 @@ local function owner_value(lease)
     .. '|' .. lease.who
 end
 
--- There is content until `ends`: no key may expire before.
-local function keep_until(ends) content_until = math.max(content_until, ends) end
-
 -- Writes a lease that was changed; with `ends` also when it ends.
 local function store(lease, ends)
   if lease.in_owner_key and ends then
@@ -222,7 +283,10 @@ local function store(lease, ends)
   elseif lease.in_owner_key then
     redis.call('SET', OWNER, owner_value(lease), 'XX', 'KEEPTTL')
   else
-    if ends then redis.call('ZADD', SHARES, 'XX', ends, lease.owner) end
+    if ends then
+      redis.call('ZADD', SHARES, 'XX', ends, lease.owner)
+      note_end(ends)
+    end
     local record = int(lease.weight) .. '|' .. int(lease.token) .. '|' .. int(lease.since) .. '|' .. lease.handovers .. '|'
       .. lease.marks .. '|' .. lease.who
     redis.call('HSET', CLAIMS, lease.owner, record)
@@ -263,9 +327,12 @@ end
 -- Calls `visit(owner, record, number)` for each waiter that can be granted now.
 local function each_grantable(visit)
   local sum = taken()
-  if queue_length == 0 or pause or sum >= capacity then return end
+  if not state_exists or pause or sum >= capacity then return end
   local most = math.min(WINDOW, capacity - sum)
-  for number, owner in ipairs(redis.call('ZRANGE', LINE, 0, most - 1)) do
+  local head = redis.call('ZRANGE', LINE, 0, most - 1)
+  -- An empty queue: `state` may not be needed any more.
+  if #head == 0 then queue_count, dirty = 0, true end
+  for number, owner in ipairs(head) do
     local record = redis.call('HGET', CLAIMS, owner) or ''
     sum = sum + (tonumber(string.match(record, '^(%d+)|')) or 0)
     if sum > capacity then return end
@@ -276,7 +343,7 @@ end
 local function wake_waiters(granted_from_queue)
   if freed then
     each_grantable(wake)
-  elseif granted_from_queue and queue_length >= WINDOW then
+  elseif granted_from_queue and taken() < capacity and queue_length() >= WINDOW then
     -- The waiters that could be granted before were woken then. Only the last one in the window is new.
     each_grantable(function(owner, record, number) if number == WINDOW then wake(owner, record) end end)
   end
@@ -287,21 +354,25 @@ local function wake_watchers()
     publish(client, '*|' .. ARGV[1])
   end
   redis.call('DEL', WATCH)
-  watched = false
+  watched, dirty = false, true
 end
 
-local function write_field(name, value)
-  if value then redis.call('HSET', STATE, name, value) elseif state_exists then redis.call('HDEL', STATE, name) end
+local function state_text(expire_at)
+  return 'capacity=' .. int(capacity) .. ' held=' .. int(held) .. ' version=' .. int(version) .. ' arrivals=' .. int(arrivals)
+    .. ' ends=' .. (next_end < math.huge and int(next_end) or '-') .. ' until=' .. int(expire_at) .. ' pause='
+    .. (pause and int(pause) or '-') .. ' extra=' .. (extra or '-') .. ' watched=' .. (watched and '1' or '-')
 end
 
--- Ends every verb: wakes waiters and watchers, and writes `state`.
+-- Ends every verb: wakes waiters and watchers, and writes `state`. `granted_from_queue`: the claim had a place.
 local function finish(granted_from_queue)
   wake_waiters(granted_from_queue)
   if changed and watched then wake_watchers() end
-  if not dirty then return end
-  local needed = queue_length > 0 or share_count > 0 or pause or watched or (extra and holder and holder.owner == extra)
+  -- Without a waiter, `state` may not be needed any more.
+  local left_empty = granted_from_queue and queue_is_empty()
+  if not dirty and not left_empty then return end
+  local needed = share_count > 0 or pause or watched or (extra and holder and holder.owner == extra) or not queue_is_empty()
   if not needed then
-    -- Back to a plain holder or none. ADR 0019.
+    -- Back to a plain holder or none. ADR 0038.
     if state_exists then redis.call('DEL', STATE, CLAIMS) end
     state_exists = false
     return
@@ -309,19 +380,15 @@ local function finish(granted_from_queue)
   if not state_exists then fresh = true end
   local expire_at = keys_until
   if content_until > keys_until or fresh then expire_at = math.max(content_until, keys_until, math.ceil(now)) + SLACK end
-  redis.call('HSET', STATE, 'capacity', int(capacity), 'held', int(held), 'version', int(version), 'arrivals',
-    int(arrivals), 'until', int(expire_at))
-  write_field('pause', pause and int(pause))
-  write_field('extra', extra)
-  write_field('watched', watched and 1)
+  redis.call('SET', STATE, state_text(expire_at), 'PXAT', int(expire_at))
   if expire_at ~= keys_until then
-    for _, key in ipairs({ SHARES, CLAIMS, LINE, PLACES, STATE, WATCH }) do redis.call('PEXPIREAT', key, int(expire_at)) end
+    for _, key in ipairs({ SHARES, CLAIMS, LINE, PLACES, WATCH }) do redis.call('PEXPIREAT', key, int(expire_at)) end
   end
   state_exists = true
 end
 
 -- A number for this state of the resource. Any change gives another one.
-local function cursor(last)
+local function cursor()
   local token = holder and (holder.foreign and holder.who or int(holder.token)) or ''
   local digest = redis.sha1hex((last or '') .. '|' .. token .. '|' .. (state_exists and int(version) or ''))
   return string.sub(digest, 1, 12)
@@ -329,7 +396,7 @@ end
 
 -- A holder in a reply: who, token, weight, held for microseconds, remaining ms, note or false, handovers, marks,
 -- request to finish: ms left or -1, by, why.
-local function describe(lease, last)
+local function describe(lease)
   if lease.foreign then
     return { lease.who, tonumber(last) or 1, 1, 0, left(ends_of(lease)), false, 0, '', -1, false, false }
   end
@@ -346,5 +413,5 @@ local function describe(lease, last)
   }
 end
 
-read_state()
-read_holder()
+local failed = read()
+if failed then return failed end
