@@ -30,32 +30,20 @@ local QUEUE_MAX = tonumber(ARGV[16])
 local rank
 local clock_us = now_us + tonumber(ARGV[13])
 
--- The token of a grant, or nil and an error.
-local function next_token()
-  if last and not string.match(last, '^%d+$') then
-    -- Only printable ASCII: a reply that is not UTF-8 would break the connection.
-    local found = string.gsub(string.sub(last, 1, 40), '[^%w%p ]', '?')
-    return nil, 'CORRUPT key ' .. FENCE .. " is corrupt: expected a number, found '" .. found .. "'"
-  end
-  local floor = tonumber(ARGV[12])
-  local newest = math.max(tonumber(last or 0), holder and holder.token or 0)
-  -- As FencingToken::mint: no honest client has seen such a token, unless it was given out here.
-  if floor > newest and floor > clock_us + YEAR then return nil, 'FLOOR ' .. int(floor) end
-  local token = math.max(newest + 1, clock_us, floor + 1)
-  if token >= TOKEN_END then return nil, 'LIMIT no fencing token is left: they end below 2^53' end
-  return token
+-- The token of a grant.
+if last and not string.match(last, '^%d+$') then
+  -- Only printable ASCII: a reply that is not UTF-8 would break the connection.
+  local found = string.gsub(string.sub(last, 1, 40), '[^%w%p ]', '?')
+  return redis.error_reply('CORRUPT key ' .. FENCE .. " is corrupt: expected a number, found '" .. found .. "'")
 end
+local floor = tonumber(ARGV[12])
+local newest = math.max(tonumber(last or 0), holder and holder.token or 0)
+-- As FencingToken::mint: no honest client has seen such a token, unless it was given out here.
+if floor > newest and floor > clock_us + YEAR then return redis.error_reply('FLOOR ' .. int(floor)) end
+local token = math.max(newest + 1, clock_us, floor + 1)
+if token >= TOKEN_END then return redis.error_reply('LIMIT no fencing token is left: they end below 2^53') end
 
-local token, failure = next_token()
-if failure then return redis.error_reply(failure) end
 remove_expired()
-
--- Releases the predecessor. With `replaced` this claim writes the owner key next.
-local function release_predecessor(replaced)
-  local lease = lease_of(predecessor)
-  if lease and not has(lease, 'k') then end_lease(lease, replaced) else leave_queue(predecessor, true) end
-  if tombstone_ms >= 0 then write_tombstone(KEYS[10], 'b', tombstone_ms) end
-end
 
 -- Grants the claim until `ends`. `inherited` is what an operator has asked of the predecessor, if that still applies.
 local function grant(ends, handovers, inherited)
@@ -99,42 +87,53 @@ local function join_queue(arrival, since)
   return true
 end
 
--- Takes over the lease of the predecessor, if it is large enough; returns nil if that is refused.
-local function take_over_lease(lease)
-  local downgrade = weight < lease.weight
-  -- While others wait, a lease is handed over only so often, and not at all if it is paused or evicted.
-  local too_often = lease.handovers >= HANDOVERS_MAX and not queue_is_empty()
-  local refused = not downgrade and (pause or has(lease, 'e') or too_often)
-  local freed_before = freed
-  -- With a downgrade the same work goes on with less, so a request to finish or an eviction stays in force.
-  local inherited
-  if downgrade then
-    local o = predecessor
-    local more = redis.call('HMGET', CLAIMS, o .. ':asked', o .. ':by', o .. ':why')
-    inherited = { evicting = has(lease, 'e'), asked = more[1], by = more[2], why = more[3] }
+-- Defined only if there is a predecessor: creating a function takes time, too.
+local release_predecessor, take_over
+if predecessor ~= '' then
+  -- Releases the predecessor. With `replaced` this claim writes the owner key next.
+  function release_predecessor(replaced)
+    local lease = lease_of(predecessor)
+    if lease and not has(lease, 'k') then end_lease(lease, replaced) else leave_queue(predecessor, true) end
+    if tombstone_ms >= 0 then write_tombstone(KEYS[10], 'b', tombstone_ms) end
   end
-  release_predecessor(not refused and of == 1)
-  if refused then return nil end
-  -- The lease passes on without a gap, so no waiter is woken for it, unless a downgrade leaves capacity.
-  if not downgrade then freed = freed_before end
-  leave_queue(owner)
-  if downgrade then return grant(ends_of(lease), lease.handovers, inherited) end
-  return grant(after(ttl), lease.handovers + 1)
-end
 
--- Takes over from the predecessor: returns a grant if it held a lease, and nil if it had a place in the queue or
--- nothing.
-local function take_over()
-  local lease = lease_of(predecessor)
-  if lease and not has(lease, 'k') and lease.weight >= weight then return take_over_lease(lease) end
-  local arrival = arrival_of(predecessor)
-  if arrival then
-    local since = string.match(redis.call('HGET', CLAIMS, predecessor) or '', '^%d+|(%d+)|') or now_us
-    leave_queue(predecessor, true)
-    if queue then join_queue(arrival, tonumber(since)) end
+  -- Takes over the lease of the predecessor, if it is large enough; returns nil if that is refused.
+  local function take_over_lease(lease)
+    local downgrade = weight < lease.weight
+    -- While others wait, a lease is handed over only so often, and not at all if it is paused or evicted.
+    local too_often = lease.handovers >= HANDOVERS_MAX and not queue_is_empty()
+    local refused = not downgrade and (pause or has(lease, 'e') or too_often)
+    local freed_before = freed
+    -- With a downgrade the same work goes on with less, so a request to finish or an eviction stays in force.
+    local inherited
+    if downgrade then
+      local o = predecessor
+      local more = redis.call('HMGET', CLAIMS, o .. ':asked', o .. ':by', o .. ':why')
+      inherited = { evicting = has(lease, 'e'), asked = more[1], by = more[2], why = more[3] }
+    end
+    release_predecessor(not refused and of == 1)
+    if refused then return nil end
+    -- The lease passes on without a gap, so no waiter is woken for it, unless a downgrade leaves capacity.
+    if not downgrade then freed = freed_before end
+    leave_queue(owner)
+    if downgrade then return grant(ends_of(lease), lease.handovers, inherited) end
+    return grant(after(ttl), lease.handovers + 1)
   end
-  release_predecessor()
-  return nil
+
+  -- Takes over from the predecessor: returns a grant if it held a lease, and nil if it had a place in the queue or
+  -- nothing.
+  function take_over()
+    local lease = lease_of(predecessor)
+    if lease and not has(lease, 'k') and lease.weight >= weight then return take_over_lease(lease) end
+    local arrival = arrival_of(predecessor)
+    if arrival then
+      local since = string.match(redis.call('HGET', CLAIMS, predecessor) or '', '^%d+|(%d+)|') or now_us
+      leave_queue(predecessor, true)
+      if queue then join_queue(arrival, tonumber(since)) end
+    end
+    release_predecessor()
+    return nil
+  end
 end
 
 local function queue_is_full()

@@ -1,115 +1,7 @@
--- One resource: the state and the functions that every verb uses. Put before the file of each verb; never run alone.
+-- One resource: the functions that every verb uses, and reading it. Put after resource_variables.lua and before the file of
+-- each verb; never run alone.
 --
--- KEYS  1 owner   string  owner|token|since|handovers|marks|who: the holder of 1 of 1; its expiry is the end of the lease
---       2 fence   string  the newest token; its expiry is the retention
---       3 shares  zset    owner -> end of the lease: the holders of other shares
---       4 claims  hash    owner -> weight|token|since|handovers|marks|who of a holder in `shares`,
---                         owner -> weight|since|client|who of a waiter;
---                         owner:note, owner:asked, owner:by, owner:why of a holder
---       5 line    zset    owner -> arrival number: the queue
---       6 places  zset    owner -> end of its place in the queue
---       7 state   string  `name=value` of capacity, held (the weights in shares), version, arrivals, ends (no share and no
---                         place ends before), until (when these keys expire), pause, extra, watched; `-` for none
---       8 watch   zset    client -> until when it is woken by any change
---       9 grave   string  b (cancelled) or e (evicted): the tombstone of the owner of the claim
--- ARGV  1 the key of the resource, for messages   2 the prefix of a client's channel
--- Reply as in the file of each verb
---
--- Times are of the server's clock: `since` in microseconds, ends in milliseconds, rounded up. What ends at t is over at
--- t. Keys are read before the first one is written, so an error of a wrong type has no effect.
--- Every command costs the server time, so nothing is read that is not needed: four keys in one `MGET`, the length of the
--- queue when a rule asks for it, the expired entries when `ends` has come.
---
--- The marks of a holder:
---   e  evicted: not renewed any more
---   k  kept: its owner has released it, and it stays closed until its end (`keep_for`)
---   x  extras: more about it is in `claims`, and its owner is in the field `extra` of `state`
---
--- ADR 0038: the plain scripts rely on it that `state` exists as soon as there is anything but a plain holder.
-
-local OWNER, FENCE, SHARES, CLAIMS, LINE, PLACES, STATE, WATCH, GRAVE =
-  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
--- How many waiters at the head of the queue are looked at; how many expired entries one call removes; how much longer
--- than their content keys live, in ms.
-local WINDOW, SWEEP, SLACK, TEN_YEARS = 64, 500, 60000, 315360000000
-
-local clock = redis.call('TIME')
-local now_us = clock[1] * 1000000 + clock[2]
-local now = now_us / 1000
-
--- Without a format, Lua would write a large number as 1.7e+15.
-local function int(number) return string.format('%.0f', number) end
-local function after(ms) return math.ceil(now) + ms end
-local function left(ends) return math.max(0, math.floor(ends - now)) end
-
--- The fields of `state`. `next_end` is the field `ends`, `keys_until` the field `until`.
-local capacity, held, version, arrivals, next_end, keys_until, pause, extra, watched =
-  1, 0, now_us, 0, math.huge, 0, nil, false, false
-local STATE_PATTERN = '^capacity=(%d+) held=(%d+) version=(%d+) arrivals=(%d+) ends=([%d-]+) until=(%d+) pause=([%d-]+) '
-  .. 'extra=([%x-]+) watched=([1-])$'
-local share_count = 0
--- The length of the queue; nil if it is not known yet.
-local queue_count
--- others_wait: the queue is not empty, although its length is not known.
--- state_exists: `state` is stored.       dirty: `state` must be written.   fresh: a key may be new, without an expiry.
--- changed: clients that watch are woken. freed: capacity or a place became free, so waiters may be grantable.
-local others_wait, state_exists, dirty, fresh, changed, freed = false, false, false, false, false, false
--- Until when there is content in the keys: they must not expire before.
-local content_until = 0
-local holder -- the holder in the owner key
-local last -- the value of the fence, or false
-local tombstone -- the value of the tombstone, or false
-
-local function parse_state(text)
-  local c, h, v, a, e, u, p, x, w = string.match(text, STATE_PATTERN)
-  if not c then return false end
-  capacity, held, version, arrivals = tonumber(c), tonumber(h), tonumber(v), tonumber(a)
-  next_end, keys_until, pause = tonumber(e) or math.huge, tonumber(u), tonumber(p)
-  extra, watched = x ~= '-' and x, w == '1'
-  state_exists = true
-  return true
-end
-
-local function parse_holder(value)
-  local id, token, since, handovers, marks, who = string.match(value, '^(%x+)|(%d+)|(%d+)|(%d+)|(%a*)|(.*)$')
-  if id and #id == 32 then
-    holder = {
-      owner = id, token = tonumber(token), since = tonumber(since), handovers = tonumber(handovers), marks = marks,
-      who = who, weight = 1, in_owner_key = true,
-    }
-  else
-    -- Another program's SET NX: it holds the resource.
-    holder = { foreign = true, who = string.sub(value, 1, 200), weight = 1, in_owner_key = true }
-  end
-end
-
--- MGET takes a key of another type for a missing one, so a missing key is believed only if it does not exist.
-local function check_missing(value)
-  local missing = {}
-  for i, key in ipairs({ OWNER, FENCE, STATE }) do
-    if not value[i] then missing[#missing + 1] = key end
-  end
-  if #missing == 0 or redis.call('EXISTS', unpack(missing)) == 0 then return end
-  -- GET fails for a key of another type, and names the error.
-  if not value[2] then redis.call('GET', FENCE) end
-  if not value[3] then redis.call('GET', STATE) end
-  if not value[1] then value[1] = 'not a string' end
-end
-
--- Reads the resource; returns an error, or nil.
-local function read()
-  local value = redis.call('MGET', OWNER, FENCE, STATE, GRAVE)
-  check_missing(value)
-  last, tombstone = value[2], value[4]
-  if value[3] and not parse_state(value[3]) then
-    -- Only printable ASCII: a reply that is not UTF-8 would break the connection.
-    local found = string.gsub(string.sub(value[3], 1, 40), '[^%w%p ]', '?')
-    return redis.error_reply('CORRUPT key ' .. STATE .. " is corrupt: expected capacity=1 held=0 ..., found '" .. found .. "'")
-  end
-  if held > 0 then share_count = redis.call('ZCARD', SHARES) end
-  if share_count == 0 then held = 0 end
-  if value[1] then parse_holder(value[1]) end
-end
+-- KEYS, ARGV and Reply as in resource_variables.lua and in the file of each verb
 
 local function queue_length()
   if not queue_count then queue_count = state_exists and redis.call('ZCARD', LINE) or 0 end
@@ -126,8 +18,6 @@ local function ends_of(lease)
   end
   return lease.ends
 end
-
-local function has(lease, mark) return string.find(lease.marks, mark, 1, true) ~= nil end
 
 -- Something changed that neither the fence nor the holder in the owner key shows.
 local function note_change()
@@ -238,29 +128,25 @@ end
 
 local function first_end(key) return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]) or math.huge end
 
--- Removes expired leases and places: at most SWEEP of each, the next call removes the rest.
-local function sweep()
-  local upto = math.floor(now)
-  if share_count > 0 then
-    for _, owner in ipairs(redis.call('ZRANGEBYSCORE', SHARES, '-inf', upto, 'LIMIT', 0, SWEEP)) do
-      end_lease(share_of(owner) or { owner = owner, weight = 0, marks = '' })
-    end
-  end
-  for _, owner in ipairs(redis.call('ZRANGEBYSCORE', PLACES, '-inf', upto, 'LIMIT', 0, SWEEP)) do
-    -- A place without an arrival is what an interrupted deletion by hand leaves behind.
-    if not leave_queue(owner, true) then redis.call('ZREM', PLACES, owner) end
-  end
-  next_end, dirty = math.min(first_end(PLACES), share_count > 0 and first_end(SHARES) or math.huge), true
-end
-
--- Removes what has expired.
+-- Removes expired leases, places and pauses: at most SWEEP of each, the next call removes the rest.
 local function remove_expired()
   if not state_exists then return end
   if extra and not (holder and holder.owner == extra) then
     forget_extras(extra)
     extra, dirty = false, true
   end
-  if next_end <= now then sweep() end
+  if next_end <= now then
+    if share_count > 0 then
+      for _, owner in ipairs(redis.call('ZRANGEBYSCORE', SHARES, '-inf', math.floor(now), 'LIMIT', 0, SWEEP)) do
+        end_lease(share_of(owner) or { owner = owner, weight = 0, marks = '' })
+      end
+    end
+    for _, owner in ipairs(redis.call('ZRANGEBYSCORE', PLACES, '-inf', math.floor(now), 'LIMIT', 0, SWEEP)) do
+      -- Without an arrival, `line` was deleted by hand.
+      if not leave_queue(owner, true) then redis.call('ZREM', PLACES, owner) end
+    end
+    next_end, dirty = math.min(first_end(PLACES), share_count > 0 and first_end(SHARES) or math.huge), true
+  end
   if pause and pause <= now then
     pause, freed = nil, true
     note_change()
@@ -271,25 +157,20 @@ local function write_tombstone(key, why, ms)
   redis.call('SET', key, why, 'PX', math.max(1, ms))
 end
 
-local function owner_value(lease)
-  return lease.owner .. '|' .. int(lease.token) .. '|' .. int(lease.since) .. '|' .. lease.handovers .. '|' .. lease.marks
-    .. '|' .. lease.who
-end
-
 -- Writes a lease that was changed; with `ends` also when it ends.
 local function store(lease, ends)
+  local record = '|' .. int(lease.token) .. '|' .. int(lease.since) .. '|' .. lease.handovers .. '|' .. lease.marks .. '|'
+    .. lease.who
   if lease.in_owner_key and ends then
-    redis.call('SET', OWNER, owner_value(lease), 'PX', math.max(1, ends - math.ceil(now)))
+    redis.call('SET', OWNER, lease.owner .. record, 'PX', math.max(1, ends - math.ceil(now)))
   elseif lease.in_owner_key then
-    redis.call('SET', OWNER, owner_value(lease), 'XX', 'KEEPTTL')
+    redis.call('SET', OWNER, lease.owner .. record, 'XX', 'KEEPTTL')
   else
     if ends then
       redis.call('ZADD', SHARES, 'XX', ends, lease.owner)
       note_end(ends)
     end
-    local record = int(lease.weight) .. '|' .. int(lease.token) .. '|' .. int(lease.since) .. '|' .. lease.handovers .. '|'
-      .. lease.marks .. '|' .. lease.who
-    redis.call('HSET', CLAIMS, lease.owner, record)
+    redis.call('HSET', CLAIMS, lease.owner, int(lease.weight) .. record)
   end
   lease.ends = ends or lease.ends
   if has(lease, 'x') or not lease.in_owner_key then keep_until(ends_of(lease)) end
@@ -306,10 +187,8 @@ local function add_extra(lease, ...)
   if not has(lease, 'x') then lease.marks = lease.marks .. 'x' end
 end
 
-local function weight_of_waiter(owner)
-  local record = redis.call('HGET', CLAIMS, owner)
-  return record and tonumber(string.match(record, '^(%d+)|')) or 0
-end
+-- The weight in the record of a waiter.
+local function weight_in(record) return tonumber(string.match(record or '', '^(%d+)|')) or 0 end
 
 -- The admission rule: whether a claim of this weight fits behind the first `rank` waiters.
 local function fits(rank, weight, of)
@@ -318,7 +197,7 @@ local function fits(rank, weight, of)
   if rank > WINDOW or sum + rank > of then return false end
   if rank == 0 then return true end
   for _, owner in ipairs(redis.call('ZRANGE', LINE, 0, rank - 1)) do
-    sum = sum + weight_of_waiter(owner)
+    sum = sum + weight_in(redis.call('HGET', CLAIMS, owner))
     if sum > of then return false end
   end
   return true
@@ -334,39 +213,25 @@ local function each_grantable(visit)
   if #head == 0 then queue_count, dirty = 0, true end
   for number, owner in ipairs(head) do
     local record = redis.call('HGET', CLAIMS, owner) or ''
-    sum = sum + (tonumber(string.match(record, '^(%d+)|')) or 0)
+    sum = sum + weight_in(record)
     if sum > capacity then return end
     visit(owner, record, number)
   end
 end
 
-local function wake_waiters(granted_from_queue)
+-- Ends every verb: wakes waiters and watchers, and writes `state`. `granted_from_queue`: the claim had a place.
+local function finish(granted_from_queue)
   if freed then
     each_grantable(wake)
   elseif granted_from_queue and taken() < capacity and queue_length() >= WINDOW then
     -- The waiters that could be granted before were woken then. Only the last one in the window is new.
     each_grantable(function(owner, record, number) if number == WINDOW then wake(owner, record) end end)
   end
-end
-
-local function wake_watchers()
-  for _, client in ipairs(redis.call('ZRANGE', WATCH, 0, -1)) do
-    publish(client, '*|' .. ARGV[1])
+  if changed and watched then
+    for _, client in ipairs(redis.call('ZRANGE', WATCH, 0, -1)) do publish(client, '*|' .. ARGV[1]) end
+    redis.call('DEL', WATCH)
+    watched, dirty = false, true
   end
-  redis.call('DEL', WATCH)
-  watched, dirty = false, true
-end
-
-local function state_text(expire_at)
-  return 'capacity=' .. int(capacity) .. ' held=' .. int(held) .. ' version=' .. int(version) .. ' arrivals=' .. int(arrivals)
-    .. ' ends=' .. (next_end < math.huge and int(next_end) or '-') .. ' until=' .. int(expire_at) .. ' pause='
-    .. (pause and int(pause) or '-') .. ' extra=' .. (extra or '-') .. ' watched=' .. (watched and '1' or '-')
-end
-
--- Ends every verb: wakes waiters and watchers, and writes `state`. `granted_from_queue`: the claim had a place.
-local function finish(granted_from_queue)
-  wake_waiters(granted_from_queue)
-  if changed and watched then wake_watchers() end
   -- Without a waiter, `state` may not be needed any more.
   local left_empty = granted_from_queue and queue_is_empty()
   if not dirty and not left_empty then return end
@@ -380,7 +245,11 @@ local function finish(granted_from_queue)
   if not state_exists then fresh = true end
   local expire_at = keys_until
   if content_until > keys_until or fresh then expire_at = math.max(content_until, keys_until, math.ceil(now)) + SLACK end
-  redis.call('SET', STATE, state_text(expire_at), 'PXAT', int(expire_at))
+  -- Read below with STATE_PATTERN, and in slot_migration.rs.
+  local text = 'capacity=' .. int(capacity) .. ' held=' .. int(held) .. ' version=' .. int(version) .. ' arrivals='
+    .. int(arrivals) .. ' ends=' .. (next_end < math.huge and int(next_end) or '-') .. ' until=' .. int(expire_at)
+    .. ' pause=' .. (pause and int(pause) or '-') .. ' extra=' .. (extra or '-') .. ' watched=' .. (watched and '1' or '-')
+  redis.call('SET', STATE, text, 'PXAT', int(expire_at))
   if expire_at ~= keys_until then
     for _, key in ipairs({ SHARES, CLAIMS, LINE, PLACES, WATCH }) do redis.call('PEXPIREAT', key, int(expire_at)) end
   end
@@ -413,5 +282,44 @@ local function describe(lease)
   }
 end
 
-local failed = read()
-if failed then return failed end
+-- Read the resource.
+local value = redis.call('MGET', OWNER, FENCE, STATE, GRAVE)
+if not (value[1] and value[2] and value[3]) then
+  -- MGET takes a key of another type for a missing one, so a missing key is believed only if it does not exist.
+  local missing = {}
+  for i, key in ipairs({ OWNER, FENCE, STATE }) do
+    if not value[i] then missing[#missing + 1] = key end
+  end
+  if redis.call('EXISTS', unpack(missing)) > 0 then
+    -- GET fails for a key of another type, and names the error.
+    if not value[2] then redis.call('GET', FENCE) end
+    if not value[3] then redis.call('GET', STATE) end
+    value[1] = value[1] or 'not a string'
+  end
+end
+last, tombstone = value[2], value[4]
+if value[3] then
+  local c, h, v, a, e, u, p, x, w = string.match(value[3], STATE_PATTERN)
+  if not c then
+    -- Only printable ASCII: a reply that is not UTF-8 would break the connection.
+    local found = string.gsub(string.sub(value[3], 1, 40), '[^%w%p ]', '?')
+    return redis.error_reply('CORRUPT key ' .. STATE .. " is corrupt: expected capacity=1 held=0 ..., found '" .. found .. "'")
+  end
+  capacity, held, version, arrivals = tonumber(c), tonumber(h), tonumber(v), tonumber(a)
+  next_end, keys_until, pause = tonumber(e) or math.huge, tonumber(u), tonumber(p)
+  extra, watched, state_exists = x ~= '-' and x, w == '1', true
+  if held > 0 then share_count = redis.call('ZCARD', SHARES) end
+  if share_count == 0 then held = 0 end
+end
+if value[1] then
+  local id, token, since, handovers, marks, who = string.match(value[1], '^(%x+)|(%d+)|(%d+)|(%d+)|(%a*)|(.*)$')
+  if id and #id == 32 then
+    holder = {
+      owner = id, token = tonumber(token), since = tonumber(since), handovers = tonumber(handovers), marks = marks,
+      who = who, weight = 1, in_owner_key = true,
+    }
+  else
+    -- Another program's SET NX: it holds the resource.
+    holder = { foreign = true, who = string.sub(value[1], 1, 200), weight = 1, in_owner_key = true }
+  end
+end

@@ -14,7 +14,7 @@ local function should_ask_again()
   local rank = state_exists and redis.call('ZRANK', LINE, owner)
   if rank then
     set_client(owner, ARGV[3])
-    local weight = weight_of_waiter(owner)
+    local weight = weight_in(redis.call('HGET', CLAIMS, owner))
     return not pause and rank < WINDOW and fits(rank, weight, capacity)
   end
   if cursor() ~= ARGV[5] then return true end

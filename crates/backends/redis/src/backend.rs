@@ -189,9 +189,8 @@ impl Backend for Redis {
     }
 
     async fn acquire(&self, claims: &[Claim]) -> Vec<Result<Verdict>> {
-        let at = |error: StoreError, claim: &Claim| {
-            error.into_error().at(Verb::Acquire, NAME).on(&claim.resource)
-        };
+        let at =
+            |error: StoreError, claim: &Claim| error.into_error().at(Verb::Acquire, NAME).on(&claim.resource);
         match claims {
             [claim] => vec![self.try_acquire(claim).await.map_err(|error| at(error, claim))],
             claims => {

@@ -45,7 +45,8 @@ impl Redis {
 
     /// Whether `release_plain.lua` may carry out the request.
     pub(crate) fn is_plain_release(&self, request: &ReleaseRequest) -> bool {
-        let is_plain = request.tombstone.is_none() && request.keep_for.is_none_or(|keep_for| keep_for.is_zero());
+        let is_plain =
+            request.tombstone.is_none() && request.keep_for.is_none_or(|keep_for| keep_for.is_zero());
         is_plain && !self.contended.contains(&request.resource, self.environment.now())
     }
 

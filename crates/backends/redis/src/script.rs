@@ -12,10 +12,11 @@ pub(crate) struct Script {
 }
 
 macro_rules! scripts {
-    ($($name:ident: $flags:literal, $($file:literal),*;)+) => {
+    ($($name:ident: $flags:literal, [$($outside:literal)?], $($file:literal),*;)+) => {
         $(pub(crate) static $name: LazyLock<Script> =
             LazyLock::new(|| Script::new(concat!(
-                "#!lua", $flags, "\nlocal function reply()\n", $(include_str!($file),)* "end\n",
+                "#!lua", $flags, "\n", $(include_str!($outside),)?
+                "local function reply()\n", $(include_str!($file),)* "end\n",
                 include_str!("../scripts/request_id.lua"),
             )));)+
         /// Every script.
@@ -28,31 +29,31 @@ macro_rules! scripts {
 
 // Every script returns the id of the request, its last argument, after the fields of its reply
 // (`request_id.rs`). The files of a script are the body of a function, and `request_id.lua` adds the id to
-// the result of that function, so that no `return` can forget it.
+// the result of that function, so that no `return` can forget it. The file in brackets is outside of that function.
 //
 // `allow-oom`: when the memory of the server is full, holders can still renew and release. `acquire` is
 // refused then, before it has done anything.
 scripts! {
-    ACQUIRE_PLAIN: "", "../scripts/acquire_plain.lua";
-    HANDOVER_PLAIN: "", "../scripts/handover_plain.lua";
-    ACQUIRE: "", "../scripts/resource.lua", "../scripts/acquire.lua";
-    RENEW: " flags=allow-oom", "../scripts/renew.lua";
-    RENEW_ONE: " flags=allow-oom", "../scripts/resource.lua", "../scripts/renew_one.lua";
-    RELEASE_PLAIN: " flags=allow-oom", "../scripts/release_plain.lua";
-    RELEASE: " flags=allow-oom", "../scripts/resource.lua", "../scripts/release.lua";
-    WATCH: " flags=allow-oom", "../scripts/resource.lua", "../scripts/watch.lua";
-    ORDER: " flags=allow-oom", "../scripts/resource.lua", "../scripts/order.lua";
-    SLOT_MIGRATION_ACQUIRE: "", "../scripts/slot_migration_acquire.lua";
-    SLOT_MIGRATION_FENCE: " flags=allow-oom", "../scripts/slot_migration_fence.lua";
-    SLOT_MIGRATION_RENEW: " flags=allow-oom", "../scripts/slot_migration_renew.lua";
-    SLOT_MIGRATION_RELEASE: " flags=allow-oom", "../scripts/slot_migration_release.lua";
-    INSPECT: " flags=no-writes", "../scripts/resource.lua", "../scripts/inspect.lua";
-    NODE_VOTE: "", "../scripts/node.lua", "../scripts/node_vote.lua";
-    NODE_UNDO: " flags=allow-oom", "../scripts/node.lua", "../scripts/node_undo.lua";
-    NODE_RENEW: " flags=allow-oom", "../scripts/node.lua", "../scripts/node_renew.lua";
-    NODE_LOOK: " flags=no-writes", "../scripts/node.lua", "../scripts/node_look.lua";
-    NODE_MARK: " flags=allow-oom", "../scripts/node_mark.lua";
-    NODE_RAISE: " flags=allow-oom", "../scripts/node_raise.lua";
+    ACQUIRE_PLAIN: "", [], "../scripts/acquire_plain.lua";
+    HANDOVER_PLAIN: "", [], "../scripts/handover_plain.lua";
+    ACQUIRE: "", ["../scripts/resource_variables.lua"], "../scripts/resource.lua", "../scripts/acquire.lua";
+    RENEW: " flags=allow-oom", [], "../scripts/renew.lua";
+    RENEW_ONE: " flags=allow-oom", ["../scripts/resource_variables.lua"], "../scripts/resource.lua", "../scripts/renew_one.lua";
+    RELEASE_PLAIN: " flags=allow-oom", [], "../scripts/release_plain.lua";
+    RELEASE: " flags=allow-oom", ["../scripts/resource_variables.lua"], "../scripts/resource.lua", "../scripts/release.lua";
+    WATCH: " flags=allow-oom", ["../scripts/resource_variables.lua"], "../scripts/resource.lua", "../scripts/watch.lua";
+    ORDER: " flags=allow-oom", ["../scripts/resource_variables.lua"], "../scripts/resource.lua", "../scripts/order.lua";
+    SLOT_MIGRATION_ACQUIRE: "", [], "../scripts/slot_migration_acquire.lua";
+    SLOT_MIGRATION_FENCE: " flags=allow-oom", [], "../scripts/slot_migration_fence.lua";
+    SLOT_MIGRATION_RENEW: " flags=allow-oom", [], "../scripts/slot_migration_renew.lua";
+    SLOT_MIGRATION_RELEASE: " flags=allow-oom", [], "../scripts/slot_migration_release.lua";
+    INSPECT: " flags=no-writes", ["../scripts/resource_variables.lua"], "../scripts/resource.lua", "../scripts/inspect.lua";
+    NODE_VOTE: "", [], "../scripts/node.lua", "../scripts/node_vote.lua";
+    NODE_UNDO: " flags=allow-oom", [], "../scripts/node.lua", "../scripts/node_undo.lua";
+    NODE_RENEW: " flags=allow-oom", [], "../scripts/node.lua", "../scripts/node_renew.lua";
+    NODE_LOOK: " flags=no-writes", [], "../scripts/node.lua", "../scripts/node_look.lua";
+    NODE_MARK: " flags=allow-oom", [], "../scripts/node_mark.lua";
+    NODE_RAISE: " flags=allow-oom", [], "../scripts/node_raise.lua";
 }
 
 impl Script {
