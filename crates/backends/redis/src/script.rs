@@ -48,8 +48,8 @@ scripts! {
     SLOT_MIGRATION_RENEW: " flags=allow-oom", [], "../scripts/slot_migration_renew.lua";
     SLOT_MIGRATION_RELEASE: " flags=allow-oom", [], "../scripts/slot_migration_release.lua";
     INSPECT: " flags=no-writes", ["../scripts/resource_variables.lua"], "../scripts/resource.lua", "../scripts/inspect.lua";
-    NODE_VOTE: "", [], "../scripts/node.lua", "../scripts/node_vote.lua";
-    NODE_UNDO: " flags=allow-oom", [], "../scripts/node.lua", "../scripts/node_undo.lua";
+    NODE_VOTE: "", [], "../scripts/node_vote.lua";
+    NODE_UNDO: " flags=allow-oom", [], "../scripts/node_undo.lua";
     NODE_RENEW: " flags=allow-oom", [], "../scripts/node.lua", "../scripts/node_renew.lua";
     NODE_LOOK: " flags=no-writes", [], "../scripts/node.lua", "../scripts/node_look.lua";
     NODE_MARK: " flags=allow-oom", [], "../scripts/node_mark.lua";
@@ -148,6 +148,14 @@ mod tests {
         used.sort_unstable();
         used.dedup();
         assert_eq!(documented, used);
+    }
+
+    #[test]
+    fn the_constants_of_votes_are_those_of_core() {
+        use leasehold_core::quorum_node::{RETENTION, SKEW_MAX};
+        let constants =
+            format!("SKEW_MAX_US, RETENTION_MS = {}, {}", SKEW_MAX.as_micros(), RETENTION.as_millis());
+        assert!(NODE_VOTE.source.contains(&constants), "{constants}");
     }
 
     #[test]
