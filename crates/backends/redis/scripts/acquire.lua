@@ -30,6 +30,9 @@ local QUEUE_MAX = tonumber(ARGV[16])
 local rank
 local clock_us = now_us + tonumber(ARGV[13])
 
+-- MGET takes a key of another type for a missing one: GET fails for it.
+if not last then last = redis.call('GET', FENCE) end
+
 -- The token of a grant.
 if last and not string.match(last, '^%d+$') then
   -- Only printable ASCII: a reply that is not UTF-8 would break the connection.

@@ -6,6 +6,8 @@
 --       [holder…], [who, weight, waited in microseconds, remaining ms]…
 
 local most = tonumber(ARGV[3])
+-- MGET takes a key of another type for a missing one: GET fails for it.
+if not last then last = redis.call('GET', FENCE) end
 local leases = {}
 if holder then leases[1] = holder end
 if share_count > 0 then

@@ -284,19 +284,10 @@ end
 
 -- Read the resource.
 local value = redis.call('MGET', OWNER, FENCE, STATE, GRAVE)
-if not (value[1] and value[2] and value[3]) then
-  -- MGET takes a key of another type for a missing one, so a missing key is believed only if it does not exist.
-  local missing = {}
-  for i, key in ipairs({ OWNER, FENCE, STATE }) do
-    if not value[i] then missing[#missing + 1] = key end
-  end
-  if redis.call('EXISTS', unpack(missing)) > 0 then
-    -- GET fails for a key of another type, and names the error.
-    if not value[2] then redis.call('GET', FENCE) end
-    if not value[3] then redis.call('GET', STATE) end
-    value[1] = value[1] or 'not a string'
-  end
-end
+-- MGET takes a key of another type for a missing one, so a missing key is believed only if it does not exist. The verbs
+-- that need the fence check it in the same way.
+if not value[1] and redis.call('EXISTS', OWNER) == 1 then value[1] = 'not a string' end
+if not value[3] then redis.call('GET', STATE) end -- fails for a key of another type
 last, tombstone = value[2], value[4]
 if value[3] then
   local c, h, v, a, e, u, p, x, w = string.match(value[3], STATE_PATTERN)

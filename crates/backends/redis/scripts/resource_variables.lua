@@ -61,5 +61,5 @@ local others_wait, state_exists, dirty, fresh, changed, freed = false, false, fa
 -- Until when there is content in the keys: they must not expire before.
 local content_until = 0
 local holder -- the holder in the owner key
-local last -- the value of the fence, or false
+local last -- the value of the fence, or false if it is missing or has another type
 local tombstone -- the value of the tombstone, or false

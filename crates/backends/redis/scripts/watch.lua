@@ -17,6 +17,8 @@ local function should_ask_again()
     local weight = weight_in(redis.call('HGET', CLAIMS, owner))
     return not pause and rank < WINDOW and fits(rank, weight, capacity)
   end
+  -- MGET takes a key of another type for a missing one: GET fails for it.
+  if not last then last = redis.call('GET', FENCE) end
   if cursor() ~= ARGV[5] then return true end
   local ends = after(tonumber(ARGV[6]))
   redis.call('ZADD', WATCH, ends, ARGV[3])

@@ -117,7 +117,8 @@ impl Redis {
         let node = self.router.node(&claim.resource).ok()?;
         let connection = node.connections.get().await.ok()?;
         let types = node.connections.send_all(&connection, &questions).await;
-        keys.into_iter().zip(types).zip(KEY_TYPES).find_map(|((key, reply), expected)| {
+        // Not the owner key: there, any other type is a foreign lock.
+        keys.into_iter().zip(types).zip(KEY_TYPES).skip(1).find_map(|((key, reply), expected)| {
             let Ok(Value::SimpleString(found)) = reply else { return None };
             let is_wrong = found != expected && found != "none";
             is_wrong.then(|| {

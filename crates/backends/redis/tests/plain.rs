@@ -59,7 +59,7 @@ impl Setup {
             floor: random.below(10).saturating_sub(6),
             queues: random.below(2) == 0,
             takes_over: random.below(4),
-            since: clock_micros() - 5_000_000,
+            since: clock_micros() - 3_000_000,
         }
     }
 
@@ -115,12 +115,21 @@ impl Setup {
         };
         claim.floor = floor.map(|floor| FencingToken::new(floor).unwrap());
         claim.takes_over_from = match self.takes_over {
-            2 => Some(Handover { owner: other, tombstone: None }),
-            3 => Some(Handover { owner: other, tombstone: Some(Duration::from_secs(40)) }),
+            2 => Some(Handover::from(other)),
+            3 => Some(Handover::with_tombstone(other, Duration::from_secs(40))),
             _ => None,
         };
         if self.queues { claim.queued() } else { claim }
     }
+}
+
+/// A time in steps of 20 s. The times of this test are far from the edge of a step.
+fn rough(millis: i64) -> i64 {
+    (millis + 8_000).div_euclid(20_000) * 20
+}
+
+fn roughly(time: Duration) -> i64 {
+    rough(i64::try_from(time.as_millis()).unwrap())
 }
 
 /// Texts and numbers, with times replaced: a time of the server's clock by how far it is from now.
@@ -128,24 +137,26 @@ fn without_time(text: &str) -> String {
     let now = clock_micros();
     let mut out = String::new();
     let mut digits = String::new();
-    for c in text.chars().chain(['\0']) {
+    // One more character, which ends the last number.
+    for c in text.chars().chain([' ']) {
         if c.is_ascii_digit() {
             digits.push(c);
             continue;
         }
         match digits.parse::<u64>() {
-            // Microseconds, or milliseconds, to within ten seconds.
+            // Microseconds, or milliseconds.
             Ok(number) if digits.len() == 16 => {
-                out.push_str(&format!("<us{:+}>", (number as i64 - now as i64) / 10_000_000));
+                out.push_str(&format!("<us{:+}>", rough((number as i64 - now as i64) / 1000)));
             }
             Ok(number) if digits.len() == 13 => {
-                out.push_str(&format!("<ms{:+}>", (number as i64 - now as i64 / 1000) / 10_000));
+                out.push_str(&format!("<ms{:+}>", rough(number as i64 - now as i64 / 1000)));
             }
             _ => out.push_str(&digits),
         }
         digits.clear();
         out.push(c);
     }
+    out.pop();
     out
 }
 
@@ -163,8 +174,16 @@ fn contents(server: &RedisServer, resource: &Resource) -> Vec<String> {
                 other => other.to_owned(),
             };
             let left: i64 = server.command(&["PTTL", key]).parse().unwrap();
+            // The two clients have different ids.
+            let is_client = |part: &&str| part.len() == 16 && part.chars().all(|c| c.is_ascii_hexdigit());
+            let is_number = |part: &&str| part.chars().all(|c| c.is_ascii_digit());
+            let parts = value.split('|').map(|part| match part {
+                client if is_client(&client) && !is_number(&client) => "client",
+                part => part,
+            });
+            let value = parts.collect::<Vec<_>>().join("|");
             let part = key.rsplit_once("}:").unwrap().1;
-            format!("{part}={} for {} s", without_time(&value), (left + 5_000) / 10_000)
+            format!("{part}={} for {} s", without_time(&value), rough(left))
         })
         .collect();
     found.sort();
@@ -175,21 +194,21 @@ fn contents(server: &RedisServer, resource: &Resource) -> Vec<String> {
 fn verdict_text(resource: &Resource, outcome: &Result<Verdict, Error>) -> String {
     let text = match outcome {
         Ok(Verdict::Granted(grant)) => {
-            format!("granted {} for {} s", grant.token, (grant.remaining.as_millis() + 5_000) / 10_000)
+            format!("granted {} for {} s", grant.token, roughly(grant.remaining))
         }
         Ok(Verdict::Blocked(blocked)) => {
             let holders: Vec<String> = blocked
                 .holders
                 .iter()
                 .map(|by| {
-                    let (held, left) = (by.held_for.as_secs() / 10, (by.remaining.as_secs() + 5) / 10);
+                    let (held, left) = (roughly(by.held_for), roughly(by.remaining));
                     format!(
                         "{} {} {} {held} {left} {} {}",
                         by.holder, by.token, by.weight, by.handovers, by.kept
                     )
                 })
                 .collect();
-            let changes = blocked.changes_in.map(|changes| (changes.as_secs() + 5) / 10);
+            let changes = blocked.changes_in.map(roughly);
             let (queued, ahead, paused) = (blocked.queued, blocked.ahead, blocked.paused);
             // The same holder and the same fence give the same cursor, unless there is a version in `state`.
             format!("blocked {queued} {ahead} {paused} {changes:?} {holders:?}")
