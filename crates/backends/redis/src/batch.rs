@@ -112,6 +112,8 @@ impl Redis {
                     outcomes[index] = result.map(Ok);
                 }
             }
+            // One key that the user may not touch makes the server refuse the whole script: each goes alone.
+            Err(error) if error.is_refused_permission() && indexes.len() > 1 => {}
             Err(error) => {
                 if let (StoreError::UnexpectedReply(_), Ok(node)) = (&error, self.router.node(resource)) {
                     node.connections.discard_all();
@@ -184,4 +186,30 @@ where
     }
     let missing = || Err(StoreError::missing_reply());
     outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(missing)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_number_of_results_is_not_believed_and_breaks_the_connection() {
+        let reply = |count: usize| Ok(Value::Array(vec![Value::Int(1); count]));
+        assert_eq!(results(reply(3), 3).unwrap().len(), 3);
+        for reply in [reply(2), reply(4), reply(0), Ok(Value::Int(3)), Ok(Value::Nil)] {
+            let error = results(reply, 3).unwrap_err();
+            assert!(error.breaks_connection());
+            assert_eq!(error.into_error().effect(), leasehold_core::Effect::Unknown);
+        }
+    }
+
+    #[test]
+    fn after_one_that_is_not_plain_none_of_its_resource_goes_in_the_script() {
+        let request = |name: &str, is_plain: bool| (name.parse::<Resource>().unwrap(), is_plain);
+        let (one, two) = ("report/1", "report/2");
+        let requests = [(one, true), (two, false), (one, true), (two, true), (one, false), (one, true)];
+        let requests = requests.map(|(name, is_plain)| request(name, is_plain));
+        let indexes = plain_indexes(&requests, |(name, _)| name, |(_, is_plain)| *is_plain);
+        assert_eq!(indexes, [0, 2]);
+    }
 }

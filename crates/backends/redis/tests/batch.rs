@@ -1,6 +1,8 @@
 //! Several claims or releases in one call: each is a step of its own, with its own result. ADR 0038.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "tests on real servers run in real time")]
 
+#[path = "common/acl.rs"]
+mod acl;
 mod common;
 
 use std::sync::Arc;
@@ -101,6 +103,30 @@ async fn a_claim_that_fails_does_not_fail_the_others() {
     assert_eq!(server.command(&["HGET", &key(7, "fence"), "a"]), "b");
     for number in [5, 7, 9] {
         assert_eq!(server.command(&["EXISTS", &key(number, "owner")]), "0", "{number} was not granted");
+    }
+}
+
+/// The server refuses a script as a whole if the user may not touch one of its keys.
+#[tokio::test]
+async fn a_resource_that_the_user_may_not_use_does_not_fail_the_others() {
+    let (server, url) = acl::start();
+    let redis = open(&url).await;
+    let app = |permission: &str| assert_eq!(server.command(&["ACL", "SETUSER", "app", permission]), "OK");
+    app("resetkeys");
+    app("~lock:v1:{report/?}:*");
+    let mut claims = claims(4);
+    claims[2] = claim(&resource(77), LONG);
+    for (number, (claim, outcome)) in claims.iter().zip(redis.acquire(&claims).await).enumerate() {
+        match number {
+            2 => assert_eq!(kind_and_effect(&outcome.unwrap_err()), (ErrorKind::Denied, Effect::None)),
+            _ => check_grant(&server, claim, &outcome),
+        }
+    }
+    for (number, outcome) in redis.release(&releases(&claims)).await.into_iter().enumerate() {
+        match number {
+            2 => assert_eq!(kind_and_effect(&outcome.unwrap_err()), (ErrorKind::Denied, Effect::None)),
+            _ => assert_eq!(outcome.unwrap(), Released::Now),
+        }
     }
 }
 
