@@ -46,7 +46,9 @@ impl Bare {
         let info = redis::IntoConnectionInfo::into_connection_info(address).unwrap();
         let info = info.set_tcp_settings(redis::io::tcp::TcpSettings::default().set_nodelay(true));
         let client = redis::Client::open(info).unwrap();
-        let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+        // On a loaded machine a reply may take longer than the driver waits by default.
+        let settings = redis::AsyncConnectionConfig::new().set_response_timeout(None);
+        let mut connection = client.get_multiplexed_async_connection_with_config(&settings).await.unwrap();
         let mut load = async |text: &str| -> String {
             redis::cmd("SCRIPT").arg("LOAD").arg(text).query_async(&mut connection).await.unwrap()
         };
