@@ -1,25 +1,16 @@
--- release, the plain case, for up to 16 leases: where nothing waits and nothing shares, without a tombstone. ADR 0038.
+-- release, the plain case, for one lease: where nothing waits and nothing shares, without a tombstone. ADR 0038.
 --
--- KEYS  for each lease: owner, state
--- ARGV  the owner of each lease
--- Reply for each: 1 it was held; 0 it was not; 2 not plain, and nothing was done: release.lua must take a closer look
+-- KEYS  1 owner  2 state
+-- ARGV  1 owner
+-- Reply 1 it was held; 0 it was not; 2 not plain, and nothing was done: release.lua must take a closer look
 --
--- Compares and deletes the owner keys. `state` exists if there is anything but a plain holder.
+-- Compares and deletes the owner key. `state` exists if there is anything but a plain holder.
 
-local values = redis.call('MGET', unpack(KEYS))
-local replies, freed, is_freed = {}, {}, {}
-for number = 1, #KEYS / 2 do
-  local key, value = KEYS[2 * number - 1], values[2 * number - 1]
-  if values[2 * number] then
-    replies[number] = 2
-  elseif not value or is_freed[key] or string.sub(value, 1, 33) ~= ARGV[number] .. '|' then
-    replies[number] = 0
-  elseif string.find(value, '^%d+|%d+|%d+||', 34) then
-    replies[number], is_freed[key], freed[#freed + 1] = 1, true, key
-  else
-    -- A holder with marks: it may be kept, and was released before.
-    replies[number] = 2
-  end
-end
-if freed[1] then redis.call('DEL', unpack(freed)) end
-return replies
+local value = redis.call('MGET', KEYS[1], KEYS[2])
+local held = value[1]
+if value[2] then return 2 end
+if not held or string.sub(held, 1, 33) ~= ARGV[1] .. '|' then return 0 end
+-- A holder with marks may be kept: then it was released before.
+if not string.find(held, '^%d+|%d+|%d+||', 34) then return 2 end
+redis.call('DEL', KEYS[1])
+return 1

@@ -30,7 +30,7 @@ use crate::{
     keys::Keys,
     replicas::ReplicatedWrite,
     reply::Fields,
-    script,
+    script::{self, Script},
 };
 
 /// A token that is further ahead of the clock is reported: if the data is lost now, tokens go back.
@@ -65,22 +65,20 @@ impl Redis {
 
     async fn call_plain(&self, claim: &Claim) -> Result<Value, StoreError> {
         let resource = &claim.resource;
-        match claim.takes_over_from {
+        let reply = match claim.takes_over_from {
             None => {
-                let make = |lead| Cow::Owned(plain_acquire_call(&[claim], lead));
-                let reply = self.router.run(resource, &script::ACQUIRE_PLAIN, &make).await?;
-                let only = |mut replies: Vec<Value>| if replies.len() == 1 { replies.pop() } else { None };
-                let Value::Array(replies) = reply else { return Err(wrong_count()) };
-                only(replies).ok_or_else(wrong_count)
+                let make = |lead| Cow::Owned(plain_acquire_call(&script::ACQUIRE_PLAIN, &[claim], lead));
+                self.router.run(resource, &script::ACQUIRE_PLAIN, &make).await?
             }
             Some(from) => {
                 let make = |lead| Cow::Owned(plain_handover_call(claim, &from, lead));
-                let reply = self.router.run(resource, &script::HANDOVER_PLAIN, &make).await?;
-                match reply {
-                    Value::Array(mut fields) if fields.len() == 1 => Ok(fields.remove(0)),
-                    reply => Ok(reply),
-                }
+                self.router.run(resource, &script::HANDOVER_PLAIN, &make).await?
             }
+        };
+        match reply {
+            // A token or 0.
+            Value::Array(mut fields) if fields.len() == 1 => Ok(fields.remove(0)),
+            reply => Ok(reply),
         }
     }
 
@@ -210,10 +208,10 @@ impl Redis {
     }
 }
 
-/// The call of `scripts/acquire_plain.lua` for these claims. `lead` is how far tokens are ahead of the server's
-/// clock, in microseconds.
-pub(crate) fn plain_acquire_call(claims: &[&Claim], lead: u64) -> Cmd {
-    let mut call = script::ACQUIRE_PLAIN.call(4 * claims.len());
+/// The call of `scripts/acquire_plain.lua` for these claims, with the script for one or for several. `lead` is how
+/// far tokens are ahead of the server's clock, in microseconds.
+pub(crate) fn plain_acquire_call(script: &Script, claims: &[&Claim], lead: u64) -> Cmd {
+    let mut call = script.call(4 * claims.len());
     let owners: Vec<String> = claims.iter().map(|claim| claim.owner.reveal()).collect();
     for (claim, owner) in claims.iter().zip(&owners) {
         Keys::of(&claim.resource).push_plain(&mut call, owner);

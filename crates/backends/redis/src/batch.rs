@@ -23,7 +23,7 @@ use crate::{
     join,
     release::plain_release_call,
     reply::number,
-    script::{ACQUIRE_PLAIN, RELEASE_PLAIN},
+    script::{ACQUIRE_PLAIN_MANY, RELEASE_PLAIN_MANY},
 };
 
 /// The outcome of each request of a batch; `None` while it is not known.
@@ -70,8 +70,8 @@ impl Redis {
     ) {
         let Some(&first) = indexes.first() else { return };
         let plain: Vec<&Claim> = indexes.iter().map(|&index| &claims[index]).collect();
-        let make = |lead| Cow::Owned(plain_acquire_call(&plain, lead));
-        let reply = self.router.run(&claims[first].resource, &ACQUIRE_PLAIN, &make).await;
+        let make = |lead| Cow::Owned(plain_acquire_call(&ACQUIRE_PLAIN_MANY, &plain, lead));
+        let reply = self.router.run(&claims[first].resource, &ACQUIRE_PLAIN_MANY, &make).await;
         let read = |(claim, result): (&Claim, Value)| self.read_plain_verdict(claim, result);
         let verdicts = results(reply, plain.len())
             .and_then(|results| plain.into_iter().zip(results).map(read).collect::<Result<Vec<_>, _>>());
@@ -87,8 +87,8 @@ impl Redis {
     ) {
         let Some(&first) = indexes.first() else { return };
         let plain: Vec<&ReleaseRequest> = indexes.iter().map(|&index| &requests[index]).collect();
-        let make = |_| Cow::Owned(plain_release_call(&plain));
-        let reply = self.router.run(&requests[first].resource, &RELEASE_PLAIN, &make).await;
+        let make = |_| Cow::Owned(plain_release_call(&RELEASE_PLAIN_MANY, &plain));
+        let reply = self.router.run(&requests[first].resource, &RELEASE_PLAIN_MANY, &make).await;
         let read = |(request, result): (&ReleaseRequest, Value)| {
             let result = number(&result).ok_or_else(wrong_count)?;
             Ok(self.read_plain_release(request, result))

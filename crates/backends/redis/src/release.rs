@@ -18,13 +18,13 @@ use crate::{
     error::StoreError,
     keys::Keys,
     reply::Fields,
-    script,
+    script::{self, Script},
 };
 
 impl Redis {
     pub(crate) async fn try_release(&self, request: &ReleaseRequest) -> Result<Released, StoreError> {
         if self.is_plain_release(request) {
-            let make = |_| Cow::Owned(plain_release_call(&[request]));
+            let make = |_| Cow::Owned(plain_release_call(&script::RELEASE_PLAIN, &[request]));
             let reply = match self.router.run(&request.resource, &script::RELEASE_PLAIN, &make).await {
                 Err(error) if error.is_try_again() => {
                     return Box::pin(self.release_with_owner_key(request, error)).await;
@@ -96,9 +96,9 @@ impl Redis {
     }
 }
 
-/// The call of `scripts/release_plain.lua` for these requests.
-pub(crate) fn plain_release_call(requests: &[&ReleaseRequest]) -> Cmd {
-    let mut call = script::RELEASE_PLAIN.call(2 * requests.len());
+/// The call of `scripts/release_plain.lua`, or of `scripts/release_plain_many.lua` for several requests.
+pub(crate) fn plain_release_call(script: &Script, requests: &[&ReleaseRequest]) -> Cmd {
+    let mut call = script.call(2 * requests.len());
     for request in requests {
         let mut keys = Keys::of(&request.resource);
         call.arg(keys.owner());
