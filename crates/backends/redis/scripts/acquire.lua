@@ -24,38 +24,29 @@ local predecessor, tombstone_ms = ARGV[14], tonumber(ARGV[15])
 local YEAR, RETENTION = 366 * 86400 * 1000000, 2 * 3600 * 1000
 local TOKEN_END = 9007199254740992 -- 2^53: above, Lua's numbers are no longer exact
 local HANDOVERS_MAX = 16
+local QUEUE_MAX = tonumber(ARGV[16])
 
-local last = redis.call('GET', FENCE)
+-- The rank of the claim in the queue; nil if it has no place, or if it is not known.
+local rank
 local clock_us = now_us + tonumber(ARGV[13])
 
--- The token of a grant, or nil and an error.
-local function next_token()
-  if last and not string.match(last, '^%d+$') then
-    -- Only printable ASCII: a reply that is not UTF-8 would break the connection.
-    local found = string.gsub(string.sub(last, 1, 40), '[^%w%p ]', '?')
-    return nil, 'CORRUPT key ' .. FENCE .. " is corrupt: expected a number, found '" .. found .. "'"
-  end
-  local floor = tonumber(ARGV[12])
-  local newest = math.max(tonumber(last or 0), holder and holder.token or 0)
-  -- As FencingToken::mint: no honest client has seen such a token, unless it was given out here.
-  if floor > newest and floor > clock_us + YEAR then return nil, 'FLOOR ' .. int(floor) end
-  local token = math.max(newest + 1, clock_us, floor + 1)
-  if token >= TOKEN_END then return nil, 'LIMIT no fencing token is left: they end below 2^53' end
-  return token
-end
+-- MGET takes a key of another type for a missing one: GET fails for it.
+if not last then last = redis.call('GET', FENCE) end
 
-local token, failure = next_token()
-if failure then return redis.error_reply(failure) end
-local is_cancelled = redis.call('EXISTS', GRAVE) == 1
+-- The token of a grant.
+if last and not string.match(last, '^%d+$') then
+  -- Only printable ASCII: a reply that is not UTF-8 would break the connection.
+  local found = string.gsub(string.sub(last, 1, 40), '[^%w%p ]', '?')
+  return redis.error_reply('CORRUPT key ' .. FENCE .. " is corrupt: expected a number, found '" .. found .. "'")
+end
+local floor = tonumber(ARGV[12])
+local newest = math.max(tonumber(last or 0), holder and holder.token or 0)
+-- As FencingToken::mint: no honest client has seen such a token, unless it was given out here.
+if floor > newest and floor > clock_us + YEAR then return redis.error_reply('FLOOR ' .. int(floor)) end
+local token = math.max(newest + 1, clock_us, floor + 1)
+if token >= TOKEN_END then return redis.error_reply('LIMIT no fencing token is left: they end below 2^53') end
+
 remove_expired()
-
--- Releases the predecessor. With `replaced` this claim writes the owner key next.
-local function release_predecessor(replaced)
-  local lease = lease_of(predecessor)
-  if lease and not has(lease, 'k') then end_lease(lease, replaced) end
-  leave_queue(predecessor, true)
-  if tombstone_ms >= 0 then write_tombstone(KEYS[10], 'b', tombstone_ms) end
-end
 
 -- Grants the claim until `ends`. `inherited` is what an operator has asked of the predecessor, if that still applies.
 local function grant(ends, handovers, inherited)
@@ -69,73 +60,97 @@ local function grant(ends, handovers, inherited)
   else
     if share_count == 0 then fresh = true end
     redis.call('ZADD', SHARES, ends, owner)
-    held, share_count, dirty = held + weight, share_count + 1, true
+    held, share_count, lease.ends = held + weight, share_count + 1, ends
+    note_end(ends)
+    note_change()
   end
   if ARGV[11] ~= '' then add_extra(lease, owner .. ':note', string.sub(ARGV[11], 2)) end
   if inherited and inherited.asked then
     add_extra(lease, owner .. ':asked', inherited.asked, owner .. ':by', inherited.by, owner .. ':why', inherited.why)
   end
-  store(lease, ends)
+  store(lease, lease.in_owner_key and ends)
   last = int(token)
   -- A token ahead of the clock must be remembered for longer, or the next one could be lower.
   redis.call('SET', FENCE, last, 'PX', RETENTION + math.max(0, math.ceil((token - now_us) / 1000)))
-  if state_exists or dirty then note_change() end
+  changed = true
   return { 'granted', last, left(ends), math.max(0, token - clock_us) }
 end
 
+-- Gives the claim a place with this arrival number; returns false if it has one.
 local function join_queue(arrival, since)
-  if queue_length == 0 then fresh = true end
+  local count = queue_length()
+  if redis.call('ZADD', LINE, 'NX', int(arrival), owner) == 0 then return false end
   local ends = after(place_ttl)
-  redis.call('ZADD', LINE, arrival, owner)
   redis.call('ZADD', PLACES, ends, owner)
   redis.call('HSET', CLAIMS, owner, int(weight) .. '|' .. int(since) .. '|' .. client .. '|' .. ARGV[10])
-  queue_length = queue_length + 1
-  keep_until(ends)
+  if count == 0 then fresh = true end
+  queue_count = count + 1
+  note_end(ends)
   note_change()
+  return true
 end
 
--- Takes over the lease of the predecessor, if it is large enough; returns nil if that is refused.
-local function take_over_lease(lease)
-  local downgrade = weight < lease.weight
-  -- While others wait, a lease is handed over only so often, and not at all if it is paused or evicted.
-  local too_often = lease.handovers >= HANDOVERS_MAX and queue_length > 0
-  local refused = not downgrade and (pause or has(lease, 'e') or too_often)
-  local freed_before = freed
-  -- With a downgrade the same work goes on with less, so a request to finish or an eviction stays in force.
-  local inherited
-  if downgrade then
-    local o = predecessor
-    local more = redis.call('HMGET', CLAIMS, o .. ':asked', o .. ':by', o .. ':why')
-    inherited = { evicting = has(lease, 'e'), asked = more[1], by = more[2], why = more[3] }
+-- Defined only if there is a predecessor: creating a function takes time, too.
+local release_predecessor, take_over
+if predecessor ~= '' then
+  -- Releases the predecessor. With `replaced` this claim writes the owner key next.
+  function release_predecessor(replaced)
+    local lease = lease_of(predecessor)
+    if lease and not has(lease, 'k') then end_lease(lease, replaced) else leave_queue(predecessor, true) end
+    if tombstone_ms >= 0 then write_tombstone(KEYS[10], 'b', tombstone_ms) end
   end
-  release_predecessor(not refused and of == 1)
-  if refused then return nil end
-  -- The lease passes on without a gap, so no waiter is woken for it, unless a downgrade leaves capacity.
-  if not downgrade then freed = freed_before end
-  leave_queue(owner)
-  if downgrade then return grant(ends_of(lease), lease.handovers, inherited) end
-  return grant(after(ttl), lease.handovers + 1)
-end
 
--- Takes over from the predecessor: returns a grant if it held a lease, and nil if it had a place in the queue or
--- nothing.
-local function take_over()
-  local lease = lease_of(predecessor)
-  if lease and not has(lease, 'k') and lease.weight >= weight then return take_over_lease(lease) end
-  local arrival = arrival_of(predecessor)
-  if arrival then
-    local since = string.match(redis.call('HGET', CLAIMS, predecessor) or '', '^%d+|(%d+)|') or now_us
-    leave_queue(predecessor, true)
-    if queue and not arrival_of(owner) then join_queue(arrival, tonumber(since)) end
+  -- Takes over the lease of the predecessor, if it is large enough; returns nil if that is refused.
+  local function take_over_lease(lease)
+    local downgrade = weight < lease.weight
+    -- While others wait, a lease is handed over only so often, and not at all if it is paused or evicted.
+    local too_often = lease.handovers >= HANDOVERS_MAX and not queue_is_empty()
+    local refused = not downgrade and (pause or has(lease, 'e') or too_often)
+    local freed_before = freed
+    -- With a downgrade the same work goes on with less, so a request to finish or an eviction stays in force.
+    local inherited
+    if downgrade then
+      local o = predecessor
+      local more = redis.call('HMGET', CLAIMS, o .. ':asked', o .. ':by', o .. ':why')
+      inherited = { evicting = has(lease, 'e'), asked = more[1], by = more[2], why = more[3] }
+    end
+    release_predecessor(not refused and of == 1)
+    if refused then return nil end
+    -- The lease passes on without a gap, so no waiter is woken for it, unless a downgrade leaves capacity.
+    if not downgrade then freed = freed_before end
+    leave_queue(owner)
+    if downgrade then return grant(ends_of(lease), lease.handovers, inherited) end
+    return grant(after(ttl), lease.handovers + 1)
   end
-  release_predecessor()
-  return nil
+
+  -- Takes over from the predecessor: returns a grant if it held a lease, and nil if it had a place in the queue or
+  -- nothing.
+  function take_over()
+    local lease = lease_of(predecessor)
+    if lease and not has(lease, 'k') and lease.weight >= weight then return take_over_lease(lease) end
+    local arrival = arrival_of(predecessor)
+    if arrival then
+      local since = string.match(redis.call('HGET', CLAIMS, predecessor) or '', '^%d+|(%d+)|') or now_us
+      leave_queue(predecessor, true)
+      if queue then join_queue(arrival, tonumber(since)) end
+    end
+    release_predecessor()
+    return nil
+  end
 end
 
--- Keeps the place of the claim in the queue for the place ttl, or gives it one.
+local function queue_is_full()
+  return redis.error_reply('LIMIT the queue of this resource is full: ' .. queue_length() .. ' claims wait')
+end
+
+-- Keeps the place of the claim in the queue for the place ttl, or gives it the last one; returns an error if the queue is
+-- full.
 local function stay_in_queue()
-  local arrival = arrival_of(owner)
-  if arrival then
+  local count = queue_length()
+  if count >= QUEUE_MAX and not arrival_of(owner) then return queue_is_full() end
+  if join_queue(arrivals, now_us) then
+    rank, arrivals = count, arrivals + 1
+  else
     local ends = math.max(after(place_ttl), tonumber(redis.call('ZSCORE', PLACES, owner) or 0))
     redis.call('ZADD', PLACES, 'XX', ends, owner)
     set_client(owner, client)
@@ -143,17 +158,14 @@ local function stay_in_queue()
       keep_until(ends)
       dirty = true
     end
-  else
-    join_queue(arrivals, now_us)
-    arrivals = arrivals + 1
   end
 end
 
 local function blocked()
-  local rank = queue_length > 0 and redis.call('ZRANK', LINE, owner) or false
-  local ahead = rank or queue_length
-  local next_end = pause
-  local function sooner(ends) if ends and (not next_end or ends < next_end) then next_end = ends end end
+  if queue and not rank then rank = redis.call('ZRANK', LINE, owner) or nil end
+  local ahead = rank or queue_length()
+  local changes_at = pause
+  local function sooner(ends) if ends < (changes_at or math.huge) then changes_at = ends end end
   local leases = {}
   if share_count > 0 then
     for _, id in ipairs(redis.call('ZRANGE', SHARES, 0, 2)) do leases[#leases + 1] = share_of(id) end
@@ -162,21 +174,38 @@ local function blocked()
   table.sort(leases, function(a, b) return ends_of(a) < ends_of(b) end)
   local holders = {}
   for i = 1, math.min(3, #leases) do
-    holders[i] = describe(leases[i], last)
+    holders[i] = describe(leases[i])
     sooner(ends_of(leases[i]))
   end
   -- For a waiter beyond the window, the end of one place changes nothing.
-  if queue_length > 0 and ahead <= WINDOW then
-    sooner(tonumber(redis.call('ZRANGE', PLACES, 0, 0, 'WITHSCORES')[2]))
-  end
+  if ahead <= WINDOW and queue_length() > 0 then sooner(first_end(PLACES)) end
   return {
-    'blocked', rank and 1 or 0, ahead, next_end and left(next_end) or -1, pause and 1 or 0, cursor(last), holders,
+    'blocked', rank and 1 or 0, ahead, changes_at and left(changes_at) or -1, pause and 1 or 0, cursor(), holders,
   }
+end
+
+-- Whether the claim fits behind the waiters before it. Sets `rank` if it has a place.
+local function can_be_granted()
+  if pause or taken() + weight > of then return false end
+  if not state_exists then return true end
+  -- Two members, because then it is known whether others wait behind a claim at the head.
+  local head = redis.call('ZRANGE', LINE, 0, 1)
+  if head[1] == owner then
+    rank, others_wait = 0, head[2] ~= nil
+    if not others_wait then queue_count = 1 end
+    return true
+  end
+  if not head[1] then
+    queue_count, dirty = 0, true
+    return true
+  end
+  rank = redis.call('ZRANK', LINE, owner) or nil
+  return fits(rank or queue_length(), weight, of)
 end
 
 -- The verdict, or nil if the claim is blocked.
 local function decide()
-  if is_cancelled then
+  if tombstone then
     -- This owner has a tombstone, so refuse it. Still release its predecessor: that was part of the same request.
     if predecessor ~= '' then release_predecessor() end
     return { 'buried' }
@@ -185,29 +214,25 @@ local function decide()
   -- The owner of a kept lease has released it, so this is a late request.
   if lease and has(lease, 'k') then return { 'buried' } end
   if lease then return { 'granted', int(lease.token), left(ends_of(lease)), 0 } end
-  local in_use = (holder and not holder.foreign) or share_count > 0 or queue_length > 0
-  if in_use and capacity ~= of then
+  if capacity ~= of and ((holder and not holder.foreign) or share_count > 0 or not queue_is_empty()) then
     leave_queue(owner)
     return { 'mismatch', capacity }
   end
-  if queue and queue_length >= tonumber(ARGV[16]) and not arrival_of(owner) then
-    return redis.error_reply('LIMIT the queue of this resource is full: ' .. queue_length .. ' claims wait')
-  end
   if predecessor ~= '' then
+    if queue and state_exists and queue_length() >= QUEUE_MAX and not arrival_of(owner) then return queue_is_full() end
     local granted = take_over()
     if granted then return granted end
   end
   if capacity ~= of then capacity, dirty = of, dirty or state_exists end
-  local rank = queue_length > 0 and redis.call('ZRANK', LINE, owner) or queue_length
-  if not pause and fits(rank, weight, of) then
-    local freed_before = freed
-    local was_queued = leave_queue(owner)
-    freed = freed_before
+  if can_be_granted() then
+    if rank then remove_place(owner) end
     local granted = grant(after(ttl), 0)
-    granted.was_queued = was_queued
+    granted.was_queued = rank ~= nil
     return granted
   end
-  if queue then stay_in_queue() else leave_queue(owner) end
+  if queue then return stay_in_queue() end
+  leave_queue(owner)
+  rank = nil
   return nil
 end
 

@@ -6,7 +6,8 @@
 --       [holder…], [who, weight, waited in microseconds, remaining ms]…
 
 local most = tonumber(ARGV[3])
-local last = redis.call('GET', FENCE)
+-- MGET takes a key of another type for a missing one: GET fails for it.
+if not last then last = redis.call('GET', FENCE) end
 local leases = {}
 if holder then leases[1] = holder end
 if share_count > 0 then
@@ -16,12 +17,12 @@ if share_count > 0 then
 end
 table.sort(leases, function(a, b) return (a.token or 0) < (b.token or 0) end)
 local holders, waiters = {}, {}
-for i = 1, math.min(most, #leases) do holders[i] = describe(leases[i], last) end
+for i = 1, math.min(most, #leases) do holders[i] = describe(leases[i]) end
 local waiting = 0
-if queue_length > 0 then
+if queue_length() > 0 then
   waiting = redis.call('ZCOUNT', PLACES, '(' .. int(math.floor(now)), '+inf')
   -- The queue may contain expired places, so more of it is read than is listed.
-  local expired = queue_length - waiting
+  local expired = queue_length() - waiting
   for _, owner in ipairs(redis.call('ZRANGE', LINE, 0, most + expired - 1)) do
     local ends = tonumber(redis.call('ZSCORE', PLACES, owner) or 0)
     if ends > now and #waiters < most then
@@ -34,4 +35,4 @@ if queue_length > 0 then
   end
 end
 local paused = pause and pause > now and left(pause) or -1
-return { capacity, #leases, waiting, last, paused, cursor(last), holders, waiters }
+return { capacity, #leases, waiting, last, paused, cursor(), holders, waiters }

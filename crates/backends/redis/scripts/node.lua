@@ -1,4 +1,4 @@
--- The beginning of every script of a quorum node: the clock and the lock. Never run alone.
+-- The beginning of most scripts of a quorum node: the clock and the lock. Never run alone.
 --
 -- The rules that these scripts repeat are `NodeModel` in the crate leasehold-core; a test compares both.
 --

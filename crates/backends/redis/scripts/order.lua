@@ -35,7 +35,7 @@ local function carry_out()
   elseif command == 'resume' then
     pause, freed = nil, true
   elseif command == 'resize' then
-    if not newest and queue_length == 0 then return false end
+    if not newest and queue_is_empty() then return false end
     capacity, freed = number, true
     -- With extras, a plain holder keeps `state`, which has the capacity.
     if holder and not holder.foreign then

@@ -1,17 +1,16 @@
--- release, the plain case: where nothing waits and nothing shares. ADR 0019.
+-- release, the plain case, for one lease: where nothing waits and nothing shares, without a tombstone. ADR 0038.
 --
--- Put before resource.lua, with the same keys, arguments and replies as release.lua, and the id of the request as ARGV
--- 7, which it returns after the reply. Every other case falls through to release.lua.
+-- KEYS  1 owner  2 state
+-- ARGV  1 owner
+-- Reply 1 it was held; 0 it was not; 2 not plain, and nothing was done: release.lua must take a closer look
 --
--- Compares and deletes the owner key. `state` (KEYS 7) exists if there is anything but a plain holder.
+-- Compares and deletes the owner key. `state` exists if there is anything but a plain holder.
 
-if ARGV[6] == '0' and redis.call('EXISTS', KEYS[7]) == 0 then
-  local value = redis.pcall('GET', KEYS[1])
-  local is_ours = type(value) == 'string' and string.sub(value, 1, 33) == ARGV[4] .. '|'
-  local marks = is_ours and string.match(value, '^%d+|%d+|%d+|(%a*)|', 34)
-  -- The owner of a kept lease has released it before.
-  is_ours = marks and not string.find(marks, 'k', 1, true)
-  if is_ours then redis.call('DEL', KEYS[1]) end
-  if tonumber(ARGV[5]) >= 0 then redis.call('SET', KEYS[9], 'b', 'PX', math.max(1, ARGV[5])) end
-  return { is_ours and 1 or 0, ARGV[7] }
-end
+local value = redis.call('MGET', KEYS[1], KEYS[2])
+local held = value[1]
+if value[2] then return 2 end
+if not held or string.sub(held, 1, 33) ~= ARGV[1] .. '|' then return 0 end
+-- A holder with marks may be kept: then it was released before.
+if not string.find(held, '^%d+|%d+|%d+||', 34) then return 2 end
+redis.call('DEL', KEYS[1])
+return 1

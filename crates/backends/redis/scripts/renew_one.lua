@@ -33,7 +33,7 @@ local function renew()
     if ends > keys_until then dirty = true end
     return { 'queued', left(ends) }
   end
-  return { 'gone', redis.call('GET', GRAVE) }
+  return { 'gone', tombstone }
 end
 
 local renewal = renew()

@@ -11,16 +11,18 @@ local owner = ARGV[4]
 remove_expired()
 
 local function should_ask_again()
-  local rank = queue_length > 0 and redis.call('ZRANK', LINE, owner)
+  local rank = state_exists and redis.call('ZRANK', LINE, owner)
   if rank then
     set_client(owner, ARGV[3])
-    local weight = weight_of_waiter(owner)
+    local weight = weight_in(redis.call('HGET', CLAIMS, owner))
     return not pause and rank < WINDOW and fits(rank, weight, capacity)
   end
-  if cursor(redis.call('GET', FENCE)) ~= ARGV[5] then return true end
+  -- MGET takes a key of another type for a missing one: GET fails for it.
+  if not last then last = redis.call('GET', FENCE) end
+  if cursor() ~= ARGV[5] then return true end
   local ends = after(tonumber(ARGV[6]))
   redis.call('ZADD', WATCH, ends, ARGV[3])
-  watched, dirty, fresh = 1, true, true
+  watched, dirty, fresh = true, true, true
   keep_until(ends)
   return false
 end

@@ -1,25 +1,28 @@
 //! The verb `acquire`.
 //!
-//! 1. If the claim may queue and wake-ups are received, register it as a waiter. This comes before the
+//! 1. A plain claim on a resource that was not contended a moment ago: call `scripts/acquire_plain.lua`, or for a
+//!    handover `scripts/handover_plain.lua` (ADR 0038). Mostly that is all.
+//! 2. Otherwise, if the claim may queue and wake-ups are received, register it as a waiter. This comes before the
 //!    request, so that no wake-up between the reply and `wait` is missed.
-//! 2. Call `scripts/acquire.lua`: one round trip, whatever the verdict. The script tries the plain case first
-//!    (ADR 0019).
-//! 3. If the cluster moves the slot of the resource, grant on the owner key alone, where that is possible
-//!    (`slot_migration.rs`).
+//! 3. Call `scripts/acquire.lua`, which decides every case.
 //! 4. If the claim got a place in the queue, keep its waiter for `wait`.
 //!
-//! With `replicas=` the same script runs on a connection of its own, followed by `WAIT`. If too few replicas
+//! If the cluster moves the slot of the resource, grant on the owner key alone, where that is possible
+//! (`slot_migration.rs`).
+//!
+//! With `replicas=` the whole script runs on a connection of its own, followed by `WAIT`. If too few replicas
 //! acknowledge, the grant is released again, with a tombstone.
 
 use std::{borrow::Cow, time::Duration};
 
 use leasehold_core::{
-    Blocked, Claim, Effect, Error, ErrorKind, FencingToken, Grant, ReleaseRequest, Verdict, WhenBlocked,
+    Blocked, Claim, Effect, Error, ErrorKind, FencingToken, Grant, Handover, ReleaseRequest, Share, Verdict,
+    WhenBlocked,
 };
 use redis::{Cmd, RedisWrite as _, Value};
 
 use crate::{
-    backend::{Redis, millis, note_argument},
+    backend::{Redis, at_least_one_milli, millis, note_argument},
     cluster::PrimaryNode,
     cluster_router::RetryState,
     config::Replicas,
@@ -27,7 +30,7 @@ use crate::{
     keys::Keys,
     replicas::ReplicatedWrite,
     reply::Fields,
-    script,
+    script::{self, Script},
 };
 
 /// A token that is further ahead of the clock is reported: if the data is lost now, tokens go back.
@@ -42,6 +45,64 @@ impl Redis {
             // Boxed, because that future is large and most clients have no `replicas=`.
             return Box::pin(self.acquire_replicated(claim)).await;
         }
+        if self.is_plain_claim(claim) {
+            let reply = self.call_plain(claim).await;
+            if matches!(&reply, Err(error) if error.is_try_again()) && self.can_use_owner_key_alone(claim) {
+                return Box::pin(self.acquire_with_owner_key(claim)).await;
+            }
+            if let Some(verdict) = self.read_plain_verdict(claim, reply?)? {
+                return Ok(verdict);
+            }
+        }
+        self.acquire_whole(claim).await
+    }
+
+    /// Whether `acquire_plain.lua` or `handover_plain.lua` may grant the claim.
+    pub(crate) fn is_plain_claim(&self, claim: &Claim) -> bool {
+        let is_plain = claim.share == Share::WHOLE && claim.note.is_none();
+        is_plain && !self.contended.contains(&claim.resource, self.environment.now())
+    }
+
+    async fn call_plain(&self, claim: &Claim) -> Result<Value, StoreError> {
+        let resource = &claim.resource;
+        let reply = match claim.takes_over_from {
+            None => {
+                let make = |lead| Cow::Owned(plain_acquire_call(&script::ACQUIRE_PLAIN, &[claim], lead));
+                self.router.run(resource, &script::ACQUIRE_PLAIN, &make).await?
+            }
+            Some(from) => {
+                let make = |lead| Cow::Owned(plain_handover_call(claim, &from, lead));
+                self.router.run(resource, &script::HANDOVER_PLAIN, &make).await?
+            }
+        };
+        match reply {
+            // A token or 0.
+            Value::Array(mut fields) if fields.len() == 1 => Ok(fields.remove(0)),
+            reply => Ok(reply),
+        }
+    }
+
+    /// Reads the reply of a plain script for one claim. `None`: it is not plain, and nothing was done.
+    pub(crate) fn read_plain_verdict(
+        &self,
+        claim: &Claim,
+        reply: Value,
+    ) -> Result<Option<Verdict>, StoreError> {
+        match reply {
+            Value::Int(0) => {
+                self.contended.note(&claim.resource, self.environment.now());
+                Ok(None)
+            }
+            Value::BulkString(_) => {
+                let token = Fields::of(Value::Array(vec![reply]))?.token()?;
+                Ok(Some(Verdict::Granted(Grant::new(token, Duration::from_millis(millis(claim.ttl))))))
+            }
+            reply => read_verdict(claim, reply).map(Some),
+        }
+    }
+
+    /// Calls `scripts/acquire.lua`.
+    pub(crate) async fn acquire_whole(&self, claim: &Claim) -> Result<Verdict, StoreError> {
         let queues = claim.when_blocked == WhenBlocked::Queue && self.listener.is_connected(&claim.resource);
         let waiter = queues.then(|| self.listener.register(claim.reference()));
         let make = |lead| Cow::Owned(self.acquire_call(claim, lead));
@@ -50,10 +111,12 @@ impl Redis {
             return Box::pin(self.acquire_with_owner_key(claim)).await;
         }
         let verdict = read_verdict(claim, self.name_wrong_type(claim.reference(), reply).await?)?;
-        if let (Verdict::Blocked(blocked), Some(waiter)) = (&verdict, waiter)
-            && blocked.queued
-        {
-            self.listener.keep_pending(waiter, blocked.cursor, self.environment.now(), claim.place_ttl);
+        if let Verdict::Blocked(blocked) = &verdict {
+            let now = self.environment.now();
+            self.contended.note(&claim.resource, now);
+            if let Some(waiter) = waiter.filter(|_| blocked.queued) {
+                self.listener.keep_pending(waiter, blocked.cursor, now, claim.place_ttl);
+            }
         }
         Ok(verdict)
     }
@@ -143,6 +206,44 @@ impl Redis {
         let reply = write.replies.pop().unwrap_or_else(|| Err(StoreError::missing_reply()));
         Ok((reply, write))
     }
+}
+
+/// The call of `scripts/acquire_plain.lua` for these claims, with the script for one or for several. `lead` is how
+/// far tokens are ahead of the server's clock, in microseconds.
+pub(crate) fn plain_acquire_call(script: &Script, claims: &[&Claim], lead: u64) -> Cmd {
+    let mut call = script.call(4 * claims.len());
+    let owners: Vec<String> = claims.iter().map(|claim| claim.owner.reveal()).collect();
+    for (claim, owner) in claims.iter().zip(&owners) {
+        Keys::of(&claim.resource).push_plain(&mut call, owner);
+    }
+    let letter = |claim: &&Claim| if claim.when_blocked == WhenBlocked::Queue { 'q' } else { 'l' };
+    call.arg(lead).arg(claims.iter().map(letter).collect::<String>());
+    for (claim, owner) in claims.iter().zip(&owners) {
+        call.arg(owner).arg(at_least_one_milli(claim.ttl)).write_arg_fmt(&claim.holder);
+        call.arg(claim.floor.map_or(0, FencingToken::get));
+    }
+    call
+}
+
+/// The call of `scripts/handover_plain.lua`.
+fn plain_handover_call(claim: &Claim, from: &Handover, lead: u64) -> Cmd {
+    let (owner, predecessor) = (claim.owner.reveal(), from.owner.reveal());
+    let mut keys = Keys::of(&claim.resource);
+    let mut call = script::HANDOVER_PLAIN.call(5);
+    keys.push_plain(&mut call, &owner);
+    call.arg(keys.tombstone(&predecessor));
+    call.arg(lead).arg(&owner).arg(at_least_one_milli(claim.ttl)).write_arg_fmt(&claim.holder);
+    call.arg(claim.floor.map_or(0, FencingToken::get)).arg(&predecessor);
+    match from.tombstone {
+        None => call.arg(-1),
+        Some(tombstone) => call.arg(millis(tombstone)),
+    };
+    call
+}
+
+/// The error for a reply with another number of fields than the call had claims.
+pub(crate) fn wrong_count() -> StoreError {
+    StoreError::unexpected_reply("a script returned another number of results than it got claims".to_owned())
 }
 
 /// Reads the reply of `scripts/acquire.lua`.

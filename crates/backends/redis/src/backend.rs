@@ -5,13 +5,14 @@ use std::{fmt, sync::Arc, time::Duration};
 use leasehold_core::{
     Backend, BackendInfo, Claim, ClaimRef, CommandOutcome, Cursor, Effect, Environment, Error, ErrorKind,
     FailureDomain, Guarantee, OperatorCommand, Page, Query, ReleaseRequest, Released, RenewRequest, Renewal,
-    Resource, Result, Verb, Verdict, async_trait, one_by_one,
+    Resource, Result, Verb, Verdict, async_trait,
 };
 use redis::{Cmd, Value};
 
 use crate::{
     NAME,
-    config::Config,
+    config::{Config, Replicas},
+    contended::ContendedResources,
     error::StoreError,
     keys::{KEY_TYPES, Keys, WAKEUP_CHANNEL_PREFIX},
     listener::WakeupListener,
@@ -39,6 +40,7 @@ pub struct Redis {
     pub(crate) info: BackendInfo,
     pub(crate) router: Router,
     pub(crate) listener: WakeupListener,
+    pub(crate) contended: ContendedResources,
     pub(crate) environment: Arc<dyn Environment>,
 }
 
@@ -60,6 +62,7 @@ impl Redis {
         let redis = Redis {
             info: info(&config),
             listener: WakeupListener::new(client_id, config.cluster),
+            contended: ContendedResources::default(),
             router: Router::open(config, Arc::clone(&environment)).await.map_err(StoreError::into_error)?,
             environment,
         };
@@ -114,7 +117,8 @@ impl Redis {
         let node = self.router.node(&claim.resource).ok()?;
         let connection = node.connections.get().await.ok()?;
         let types = node.connections.send_all(&connection, &questions).await;
-        keys.into_iter().zip(types).zip(KEY_TYPES).find_map(|((key, reply), expected)| {
+        // Not the owner key: there, any other type is a foreign lock.
+        keys.into_iter().zip(types).zip(KEY_TYPES).skip(1).find_map(|((key, reply), expected)| {
             let Ok(Value::SimpleString(found)) = reply else { return None };
             let is_wrong = found != expected && found != "none";
             is_wrong.then(|| {
@@ -139,8 +143,18 @@ fn info(config: &Config) -> BackendInfo {
         "the server's clock goes back and its data is lost, or a failover is faster than its clocks are apart"
             .into()
     };
+    // On a cluster the keys of a script must be in one slot, and with `replicas=` each grant has its own connection.
+    if !config.cluster && config.replicas == Replicas::None {
+        info.limits.gather = GATHERED_MAX;
+        info.limits.calls_in_flight = CALLS_IN_FLIGHT;
+    }
     info
 }
+
+/// How many claims, or releases, one script carries out. The server serves no other client meanwhile.
+const GATHERED_MAX: usize = 16;
+/// How many calls are under way before the engine gathers: while the server works on one, the next one arrives.
+const CALLS_IN_FLIGHT: usize = 2;
 
 /// A hundred years. With longer times, sums in Lua would no longer be exact.
 const MILLIS_MAX: u64 = 100 * 366 * 86_400_000;
@@ -165,18 +179,6 @@ impl fmt::Debug for Redis {
     }
 }
 
-impl Redis {
-    async fn acquire_claim(&self, claim: &Claim) -> Result<Verdict> {
-        let at = |error: StoreError| error.into_error().at(Verb::Acquire, NAME).on(&claim.resource);
-        self.try_acquire(claim).await.map_err(at)
-    }
-
-    async fn release_claim(&self, request: &ReleaseRequest) -> Result<Released> {
-        let at = |error: StoreError| error.into_error().at(Verb::Release, NAME).on(&request.resource);
-        self.try_release(request).await.map_err(at)
-    }
-}
-
 #[async_trait]
 impl Backend for Redis {
     fn info(&self) -> &BackendInfo {
@@ -188,7 +190,15 @@ impl Backend for Redis {
     }
 
     async fn acquire(&self, claims: &[Claim]) -> Vec<Result<Verdict>> {
-        one_by_one(claims, |claim| self.acquire_claim(claim)).await
+        let at =
+            |error: StoreError, claim: &Claim| error.into_error().at(Verb::Acquire, NAME).on(&claim.resource);
+        match claims {
+            [claim] => vec![self.try_acquire(claim).await.map_err(|error| at(error, claim))],
+            claims => {
+                let outcomes = self.acquire_batch(claims).await.into_iter().zip(claims);
+                outcomes.map(|(outcome, claim)| outcome.map_err(|error| at(error, claim))).collect()
+            }
+        }
     }
 
     async fn renew(&self, requests: &[RenewRequest]) -> Vec<Result<Renewal>> {
@@ -196,7 +206,16 @@ impl Backend for Redis {
     }
 
     async fn release(&self, requests: &[ReleaseRequest]) -> Vec<Result<Released>> {
-        one_by_one(requests, |request| self.release_claim(request)).await
+        let at = |error: StoreError, request: &ReleaseRequest| {
+            error.into_error().at(Verb::Release, NAME).on(&request.resource)
+        };
+        match requests {
+            [request] => vec![self.try_release(request).await.map_err(|error| at(error, request))],
+            requests => {
+                let outcomes = self.release_batch(requests).await.into_iter().zip(requests);
+                outcomes.map(|(outcome, request)| outcome.map_err(|error| at(error, request))).collect()
+            }
+        }
     }
 
     async fn wait(&self, claim: &ClaimRef, since: &Cursor, at_most: Duration) -> Result<()> {

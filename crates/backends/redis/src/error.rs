@@ -87,6 +87,11 @@ impl StoreError {
         self.redirect() == Some(Redirect::TryAgain)
     }
 
+    /// Whether the server refused the call before it did anything, because of the user's permissions.
+    pub(crate) fn is_refused_permission(&self) -> bool {
+        matches!(self, StoreError::Command(error) if code(error) == Some("NOPERM") && interpret(error).2 == Effect::None)
+    }
+
     /// Whether the call may have been executed.
     pub(crate) fn is_unanswered(&self) -> bool {
         matches!(self, StoreError::Command(error) if interpret(error).2 == Effect::Unknown)

@@ -23,7 +23,7 @@ const AUDIT: &str = ":audit";
 
 /// The Redis types of the keys that [`Keys::all`] returns.
 pub(crate) const KEY_TYPES: [&str; 10] =
-    ["string", "string", "zset", "hash", "zset", "zset", "hash", "zset", "stream", "string"];
+    ["string", "string", "zset", "hash", "zset", "zset", "string", "zset", "stream", "string"];
 
 /// The keys of one resource: `lock:v1:{acme:report/42}:owner` and so on.
 ///
@@ -118,6 +118,14 @@ impl Keys {
         self.buffer.push_str(":grave:");
         self.buffer.push_str(owner);
         &self.buffer
+    }
+
+    /// Adds the four keys of one claim in `scripts/acquire_plain.lua`.
+    pub(crate) fn push_plain(&mut self, command: &mut Cmd, owner: &str) {
+        for suffix in [OWNER, ":fence", ":state"] {
+            command.arg(self.with_suffix(suffix));
+        }
+        command.arg(self.tombstone(owner));
     }
 
     /// Adds the nine keys that every script on one resource takes.

@@ -12,6 +12,8 @@
 //! |---|---|
 //! | `backend` | [`Redis`], and the trait `Backend` over the verbs |
 //! | `acquire`, `renew`, `release`, `wait`, `inspect`, `order` | one verb each |
+//! | `batch` | `acquire` and `release` of several claims at once |
+//! | `contended` | which resources were contended a moment ago |
 //! | `slot_migration` | `acquire`, `renew` and `release` while a cluster moves the slot of the resource |
 //! | `replicas` | grants and renewals that replicas acknowledge (`replicas=`) |
 //! | `config` | [`Config`]: the URL and its options |
@@ -30,11 +32,13 @@
 
 mod acquire;
 mod backend;
+mod batch;
 mod cluster;
 mod cluster_router;
 mod config;
 mod connect;
 mod connection;
+mod contended;
 mod error;
 mod inspect;
 mod join;

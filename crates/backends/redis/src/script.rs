@@ -11,13 +11,22 @@ pub(crate) struct Script {
     digest: String,
 }
 
+macro_rules! end_of_script {
+    () => {
+        "../scripts/request_id.lua"
+    };
+    ($end:literal) => {
+        $end
+    };
+}
+
 macro_rules! scripts {
-    ($($name:ident: $flags:literal, [$($first:literal)?], $($file:literal),*;)+) => {
+    ($($name:ident: $flags:literal, [$($outside:literal)?], $($file:literal),* $(=> $end:literal)?;)+) => {
         $(pub(crate) static $name: LazyLock<Script> =
             LazyLock::new(|| Script::new(concat!(
-                "#!lua", $flags, "\n", $(include_str!($first),)?
+                "#!lua", $flags, "\n", $(include_str!($outside),)?
                 "local function reply()\n", $(include_str!($file),)* "end\n",
-                include_str!("../scripts/request_id.lua"),
+                include_str!(end_of_script!($($end)?)),
             )));)+
         /// Every script.
         #[cfg(test)]
@@ -29,26 +38,30 @@ macro_rules! scripts {
 
 // Every script returns the id of the request, its last argument, after the fields of its reply
 // (`request_id.rs`). The files of a script are the body of a function, and `request_id.lua` adds the id to
-// the result of that function, so that no `return` can forget it. The file in brackets is the plain case
-// (ADR 0019). It comes before the function and adds the id itself: creating the function would cost a plain call a
-// tenth of its time.
+// the result of that function, so that no `return` can forget it. The file in brackets is outside of that function; the
+// file after `=>` takes the place of `request_id.lua`.
 //
 // `allow-oom`: when the memory of the server is full, holders can still renew and release. `acquire` is
 // refused then, before it has done anything.
 scripts! {
-    ACQUIRE: "", ["../scripts/acquire_plain.lua"], "../scripts/resource.lua", "../scripts/acquire.lua";
+    ACQUIRE_PLAIN: "", ["../scripts/plain_clock.lua"], "../scripts/acquire_plain.lua";
+    ACQUIRE_PLAIN_MANY: "", ["../scripts/plain_clock.lua"], "../scripts/acquire_plain.lua" => "../scripts/each_claim.lua";
+    HANDOVER_PLAIN: "", [], "../scripts/handover_plain.lua";
+    ACQUIRE: "", ["../scripts/resource_variables.lua"], "../scripts/resource.lua", "../scripts/acquire.lua";
     RENEW: " flags=allow-oom", [], "../scripts/renew.lua";
-    RENEW_ONE: " flags=allow-oom", [], "../scripts/resource.lua", "../scripts/renew_one.lua";
-    RELEASE: " flags=allow-oom", ["../scripts/release_plain.lua"], "../scripts/resource.lua", "../scripts/release.lua";
-    WATCH: " flags=allow-oom", [], "../scripts/resource.lua", "../scripts/watch.lua";
-    ORDER: " flags=allow-oom", [], "../scripts/resource.lua", "../scripts/order.lua";
+    RENEW_ONE: " flags=allow-oom", ["../scripts/resource_variables.lua"], "../scripts/resource.lua", "../scripts/renew_one.lua";
+    RELEASE_PLAIN: " flags=allow-oom", [], "../scripts/release_plain.lua";
+    RELEASE_PLAIN_MANY: " flags=allow-oom", [], "../scripts/release_plain_many.lua";
+    RELEASE: " flags=allow-oom", ["../scripts/resource_variables.lua"], "../scripts/resource.lua", "../scripts/release.lua";
+    WATCH: " flags=allow-oom", ["../scripts/resource_variables.lua"], "../scripts/resource.lua", "../scripts/watch.lua";
+    ORDER: " flags=allow-oom", ["../scripts/resource_variables.lua"], "../scripts/resource.lua", "../scripts/order.lua";
     SLOT_MIGRATION_ACQUIRE: "", [], "../scripts/slot_migration_acquire.lua";
     SLOT_MIGRATION_FENCE: " flags=allow-oom", [], "../scripts/slot_migration_fence.lua";
     SLOT_MIGRATION_RENEW: " flags=allow-oom", [], "../scripts/slot_migration_renew.lua";
     SLOT_MIGRATION_RELEASE: " flags=allow-oom", [], "../scripts/slot_migration_release.lua";
-    INSPECT: " flags=no-writes", [], "../scripts/resource.lua", "../scripts/inspect.lua";
-    NODE_VOTE: "", [], "../scripts/node.lua", "../scripts/node_vote.lua";
-    NODE_UNDO: " flags=allow-oom", [], "../scripts/node.lua", "../scripts/node_undo.lua";
+    INSPECT: " flags=no-writes", ["../scripts/resource_variables.lua"], "../scripts/resource.lua", "../scripts/inspect.lua";
+    NODE_VOTE: "", [], "../scripts/node_vote.lua";
+    NODE_UNDO: " flags=allow-oom", [], "../scripts/node_undo.lua";
     NODE_RENEW: " flags=allow-oom", [], "../scripts/node.lua", "../scripts/node_renew.lua";
     NODE_LOOK: " flags=no-writes", [], "../scripts/node.lua", "../scripts/node_look.lua";
     NODE_MARK: " flags=allow-oom", [], "../scripts/node_mark.lua";
@@ -147,6 +160,14 @@ mod tests {
         used.sort_unstable();
         used.dedup();
         assert_eq!(documented, used);
+    }
+
+    #[test]
+    fn the_constants_of_votes_are_those_of_core() {
+        use leasehold_core::quorum_node::{RETENTION, SKEW_MAX};
+        let constants =
+            format!("SKEW_MAX_US, RETENTION_MS = {}, {}", SKEW_MAX.as_micros(), RETENTION.as_millis());
+        assert!(NODE_VOTE.source.contains(&constants), "{constants}");
     }
 
     #[test]

@@ -95,9 +95,11 @@ impl Redis {
     async fn confirm(&self, claim: &Claim, grant: Grant) -> Result<Option<Grant>, StoreError> {
         let (resource, owner) = (&claim.resource, claim.owner.reveal());
         let mut keys = Keys::of(resource);
-        let mut state = command("HMGET", keys.state());
-        state.arg("capacity").arg("pause");
-        let questions = [command("EXISTS", keys.tombstone(&owner)), command("ZCARD", keys.shares()), state];
+        let questions = [
+            command("EXISTS", keys.tombstone(&owner)),
+            command("ZCARD", keys.shares()),
+            command("GET", keys.state()),
+        ];
         let asking = questions.iter().map(|question| self.router.send(resource, question)).collect();
         let mut replies = join::join_all(asking).await.into_iter();
         let mut next = || replies.next().unwrap_or_else(|| Err(StoreError::missing_reply()));
@@ -105,14 +107,16 @@ impl Redis {
             return Ok(None);
         }
         let share_count = number(&next()?).unwrap_or(0);
-        let (capacity, is_paused) = match next()? {
-            Value::Array(fields) => {
-                let capacity = fields.first().and_then(number).unwrap_or(1);
-                (capacity, !matches!(fields.get(1), None | Some(Value::Nil)))
+        let is_open = match next()? {
+            Value::Nil => true,
+            Value::BulkString(state) => {
+                // As `state_text` in `resource.lua` writes it.
+                let state = String::from_utf8_lossy(&state).into_owned();
+                state.starts_with("capacity=1 ") && state.contains(" pause=- ")
             }
-            _ => (1, false),
+            _ => false,
         };
-        if share_count > 0 || capacity != 1 || is_paused {
+        if share_count > 0 || !is_open {
             return Err(unavailable(
                 "the cluster is moving the slot of this resource, which is shared or paused: try again when it has moved",
             ));

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use authority::Authority;
 use common::{LONG, TIMEOUT, claim, client, eventually, granted, in_time, open, release, report, token_of};
-use leasehold::{Backend, BackendExt as _, Error, ErrorKind, Released, Renewal, Resource, System};
+use leasehold::{BackendExt as _, Error, ErrorKind, Released, Renewal, Resource, System};
 use leasehold_redis::{Config, Redis};
 use leasehold_testkit::servers::{RedisCluster, RedisServer};
 

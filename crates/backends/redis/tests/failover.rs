@@ -11,7 +11,7 @@ use std::{
 };
 
 use common::{LONG, TIMEOUT, claim, client, eventually, granted, in_time, open, report};
-use leasehold::{Backend, BackendExt as _, Client, Effect};
+use leasehold::{BackendExt as _, Client, Effect};
 use leasehold_testkit::servers::Replication;
 
 /// How much time this client may add on a loaded machine.

@@ -227,6 +227,13 @@ async fn call_every_verb(redis: &Redis) {
     let order = OperatorCommand::new(report(), OperatorAction::Evict(Eviction::Now), "ops", "test");
     drop(redis.order(&order).await);
     drop(redis.release_one(&ReleaseRequest::new(ours.reference()).with_tombstone(LONG)).await);
+    drop(redis.release_one(&ReleaseRequest::new(ours.reference())).await);
+    // Other resources, because the one above is taken for contended by now.
+    let others: Vec<_> =
+        (0..3).map(|number| claim(&format!("other/{number}").parse().unwrap(), LONG)).collect();
+    assert_eq!(redis.acquire(&others).await.len(), others.len());
+    let requests: Vec<_> = others.iter().map(|claim| ReleaseRequest::new(claim.reference())).collect();
+    assert_eq!(redis.release(&requests).await.len(), others.len());
 }
 
 async fn call_every_node_verb(node: &RedisNode) {

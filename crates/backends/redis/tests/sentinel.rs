@@ -6,7 +6,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{LONG, TIMEOUT, claim, client, eventually, granted, in_time, open, report, token_of};
-use leasehold::{Backend, BackendExt as _, Renewal};
+use leasehold::{BackendExt as _, Renewal};
 use leasehold_testkit::servers::Replication;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

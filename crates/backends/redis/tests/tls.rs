@@ -10,7 +10,7 @@ use std::{sync::Arc, time::Duration};
 
 use authority::Authority;
 use common::{LONG, TIMEOUT, claim, client, eventually, granted, in_time, open, release, renew, report};
-use leasehold::{Backend, BackendExt as _, Effect, Error, ErrorKind, Released, Renewal, System};
+use leasehold::{BackendExt as _, Effect, Error, ErrorKind, Released, Renewal, System};
 use leasehold_redis::{Config, Redis};
 use leasehold_testkit::servers::{RedisServer, TlsFiles};
 

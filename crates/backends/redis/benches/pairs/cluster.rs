@@ -1,4 +1,4 @@
-//! Acquire and release on a cluster of three primaries, beside the same scripts called bare in two ways:
+//! Acquire and release on a cluster of three primaries, beside the bare scripts (`bare.rs`) called in two ways:
 //! through the driver's own cluster client, and through a connection to the node that is known to have the
 //! slot.
 

@@ -1,11 +1,11 @@
-//! Acquire on a quorum of five nodes, beside the same script sent to the same nodes without the backend and
-//! the engine.
+//! Acquire on a quorum of five nodes, beside what the documents of Redlock show: `SET NX PX` sent to the same nodes, and a
+//! script that compares and deletes. It has no fencing tokens, and no memory of a node that restarts.
 
 use std::{
     future::{Future, poll_fn},
     pin::Pin,
     task::Poll,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant},
 };
 
 use leasehold::Client;
@@ -16,13 +16,8 @@ use leasehold_testkit::{
 };
 use redis::{Cmd, RedisResult, Value, aio::MultiplexedConnection};
 
-const VOTE: &str =
-    concat!("#!lua\n", include_str!("../../scripts/node.lua"), include_str!("../../scripts/node_vote.lua"));
-const UNDO: &str = concat!(
-    "#!lua flags=allow-oom\n",
-    include_str!("../../scripts/node.lua"),
-    include_str!("../../scripts/node_undo.lua")
-);
+use crate::bare::RELEASE;
+
 const SIZE: usize = 5;
 const MAJORITY: usize = 3;
 const ROUNDS: usize = 15;
@@ -33,28 +28,28 @@ const SAMPLE_PAUSE: Duration = Duration::from_micros(300);
 pub(crate) async fn measure(table: &mut Table) {
     let nodes = RedisNodes::long_lived(SIZE, Duration::from_secs(600));
     let ports: Vec<u16> = nodes.servers.iter().map(RedisServer::port).collect();
-    let healthy = compare(table, "five nodes", &nodes, &ports, 1.0).await;
+    let healthy = compare(table, "five nodes", &ports, 1.0).await;
     let proxy = Proxy::start(ports[0], 7).await;
     let through: Vec<u16> = std::iter::once(proxy.port()).chain(ports[1..].iter().copied()).collect();
     // Connected before the delay: the benchmark is about a node that becomes slow later.
-    let (bare, leases) = connect(&nodes, &through).await;
+    let (bare, leases) = connect(&through).await;
     proxy.delay(Duration::from_millis(50));
     compare_on(table, "one of five up to 50 ms slower each way", bare, &leases, healthy).await;
     drop(proxy);
-    let (bare, leases) = connect(&nodes, &ports).await;
+    let (bare, leases) = connect(&ports).await;
     nodes.servers[..2].iter().for_each(RedisServer::freeze);
     compare_on(table, "two of five stopped", bare, &leases, healthy).await;
     nodes.servers[..2].iter().for_each(RedisServer::thaw);
 }
 
-async fn connect(nodes: &RedisNodes, ports: &[u16]) -> (BareQuorum, Client) {
-    let bare = BareQuorum::connect(nodes, ports).await;
+async fn connect(ports: &[u16]) -> (BareQuorum, Client) {
+    let bare = BareQuorum::connect(ports).await;
     let leases = leasehold::connect(&RedisNodes::url_of(ports.iter().copied())).await.unwrap();
     (bare, leases)
 }
 
-async fn compare(table: &mut Table, name: &str, nodes: &RedisNodes, ports: &[u16], healthy: f64) -> f64 {
-    let (bare, leases) = connect(nodes, ports).await;
+async fn compare(table: &mut Table, name: &str, ports: &[u16], healthy: f64) -> f64 {
+    let (bare, leases) = connect(ports).await;
     compare_on(table, name, bare, &leases, healthy).await
 }
 
@@ -98,18 +93,17 @@ async fn compare_on(
     theirs
 }
 
-/// A connection to each node, which has the scripts loaded.
+/// A connection to each node, which has the script of the release loaded.
 struct BareQuorum {
-    nodes: Vec<(MultiplexedConnection, String)>,
-    vote: String,
-    undo: String,
+    nodes: Vec<MultiplexedConnection>,
+    release: String,
     attempt: u64,
 }
 
 impl BareQuorum {
-    async fn connect(nodes: &RedisNodes, ports: &[u16]) -> BareQuorum {
-        let mut bare = BareQuorum { nodes: Vec::new(), vote: String::new(), undo: String::new(), attempt: 0 };
-        for (server, &port) in nodes.servers.iter().zip(ports) {
+    async fn connect(ports: &[u16]) -> BareQuorum {
+        let mut bare = BareQuorum { nodes: Vec::new(), release: String::new(), attempt: 0 };
+        for &port in ports {
             let address = redis::ConnectionAddr::Tcp("127.0.0.1".to_owned(), port);
             let info = redis::IntoConnectionInfo::into_connection_info(address).unwrap();
             let info = info.set_tcp_settings(redis::io::tcp::TcpSettings::default().set_nodelay(true));
@@ -117,45 +111,35 @@ impl BareQuorum {
             let settings = redis::AsyncConnectionConfig::new().set_response_timeout(None);
             let mut connection =
                 client.get_multiplexed_async_connection_with_config(&settings).await.unwrap();
-            let mut load = async |text: &str| -> String {
-                redis::cmd("SCRIPT").arg("LOAD").arg(text).query_async(&mut connection).await.unwrap()
-            };
-            (bare.vote, bare.undo) = (load(VOTE).await, load(UNDO).await);
-            let info = server.command(&["INFO", "server"]);
-            let run = info.lines().find_map(|line| line.trim_end().strip_prefix("run_id:")).unwrap();
-            bare.nodes.push((connection, run.to_owned()));
+            let load = redis::cmd("SCRIPT").arg("LOAD").arg(RELEASE).query_async(&mut connection).await;
+            bare.release = load.unwrap();
+            bare.nodes.push(connection);
         }
         bare
     }
 
     /// Acquires once and releases. Returns the microseconds of the acquire.
     async fn acquire(&mut self) -> f64 {
-        let key = |part: &str| format!("lock:v1:{{redlock/bare}}:{part}");
+        const LOCK: &str = "bare:redlock";
         self.attempt += 1;
-        let (owner, attempt) = (format!("{:032x}", self.attempt), format!("{:016x}", self.attempt));
+        let owner = format!("{:032x}", self.attempt);
         let started = Instant::now();
-        let proposal = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros().to_string();
-        let asks = self.nodes.iter().map(|(connection, run)| {
-            let mut call = redis::cmd("EVALSHA");
-            call.arg(&self.vote).arg(5).arg(key("owner")).arg(key("register")).arg("lock:v1:birth");
-            call.arg(key(&format!("grave:{owner}"))).arg(key(&format!("grave:{owner}:{attempt}")));
-            call.arg("vote").arg(&owner).arg(&attempt).arg(30_000).arg(&proposal).arg("1@host").arg("");
-            call.arg(run).arg(600_000_000).arg(7_200_000);
+        let asks = self.nodes.iter().map(|connection| {
+            let mut call = redis::cmd("SET");
+            call.arg(LOCK).arg(&owner).arg("NX").arg("PX").arg(30_000);
             send(connection.clone(), call)
         });
         let yes = first_of(asks.collect(), MAJORITY).await;
         let took = started.elapsed().as_secs_f64() * 1e6;
         for answer in yes {
-            let Ok(Value::Array(fields)) = answer else { panic!("{answer:?}") };
-            assert_eq!(fields[1], Value::BulkString(b"yours".to_vec()));
+            assert_eq!(answer.unwrap(), Value::Okay);
         }
-        let undo = self.nodes.iter().map(|(connection, _)| {
+        let release = self.nodes.iter().map(|connection| {
             let mut call = redis::cmd("EVALSHA");
-            call.arg(&self.undo).arg(2).arg(key("owner")).arg(key("grave:none"));
-            call.arg(&owner).arg("").arg(-1).arg(key("news"));
+            call.arg(&self.release).arg(1).arg(LOCK).arg(&owner);
             send(connection.clone(), call)
         });
-        first_of(undo.collect(), MAJORITY).await;
+        first_of(release.collect(), MAJORITY).await;
         took
     }
 }

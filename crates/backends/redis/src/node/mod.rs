@@ -26,8 +26,8 @@ use leasehold_core::{
     Environment, Error, ErrorKind, FencingToken, QuorumNode, RenewRequest, Resource, Result, WallTime,
     async_trait,
     quorum_node::{
-        AttemptId, BirthMark, Health, NodeEntry, NodePage, NodeRenewal, NodeView, RETENTION, SKEW_MAX,
-        UndoRequest, Vote, VoteRequest,
+        AttemptId, BirthMark, Health, NodeEntry, NodePage, NodeRenewal, NodeView, RETENTION, UndoRequest,
+        Vote, VoteRequest,
     },
 };
 use redis::{Cmd, Value};
@@ -158,26 +158,26 @@ impl RedisNode {
         call.arg(verb).arg(&owner).arg(&attempt);
         call.arg(at_least_one_milli(request.ttl)).arg(request.proposal.get());
         call.arg(request.holder.to_string()).arg(note_argument(request.note.as_deref()));
-        call.arg(&*run_id).arg(SKEW_MAX.as_micros().to_string()).arg(millis(RETENTION));
+        call.arg(&*run_id);
         read_vote(Fields::of(self.connections.run(&connection, &NODE_VOTE, call).await?)?)
     }
 
     async fn try_undo(&self, undo: &UndoRequest) -> Result<bool, StoreError> {
         let (owner, attempt) = (undo.owner.reveal(), undo.attempt.map(format_attempt).unwrap_or_default());
         let mut keys = Keys::of(&undo.resource);
-        let mut call = NODE_UNDO.call(2);
+        let mut call = NODE_UNDO.call(if undo.tombstone.is_some() { 2 } else { 1 });
         call.arg(keys.owner());
-        call.arg(if attempt.is_empty() {
-            keys.tombstone(&owner)
-        } else {
-            keys.attempt_tombstone(&owner, &attempt)
-        });
-        call.arg(&owner).arg(&attempt);
-        match undo.tombstone {
-            None => call.arg(-1),
-            Some(tombstone) => call.arg(millis(tombstone)),
-        };
-        call.arg(keys.change_channel());
+        if undo.tombstone.is_some() {
+            call.arg(if attempt.is_empty() {
+                keys.tombstone(&owner)
+            } else {
+                keys.attempt_tombstone(&owner, &attempt)
+            });
+        }
+        call.arg(&owner).arg(&attempt).arg(keys.change_channel());
+        if let Some(tombstone) = undo.tombstone {
+            call.arg(millis(tombstone));
+        }
         let connection = self.connections.get().await?;
         let reply = self.connections.run(&connection, &NODE_UNDO, call).await?;
         Ok(Fields::of(reply)?.int()? == 1)

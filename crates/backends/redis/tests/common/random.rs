@@ -1,4 +1,5 @@
 //! Random numbers from a seed.
+#![allow(dead_code, reason = "every test program uses some of them")]
 
 /// Gives the same numbers for the same seed, on every machine.
 pub(crate) struct SeededRandom(u64);

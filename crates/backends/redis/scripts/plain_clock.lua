@@ -1,0 +1,8 @@
+-- The clock of acquire_plain.lua. Put before it, outside of its function, so that one call of TIME serves all claims.
+
+local call = redis.call
+local time = call('TIME')
+local now_us = time[1] * 1000000 + time[2]
+local clock_us = now_us + ARGV[1]
+local now_text = string.format('%.0f', now_us)
+local number = 1 -- which claim of this call is decided
