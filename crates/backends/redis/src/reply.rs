@@ -40,6 +40,15 @@ impl Fields {
         self.0.next().unwrap_or(Value::Nil)
     }
 
+    /// The fields that were not read yet, if there are this many.
+    pub(crate) fn rest(self, count: usize) -> Read<Vec<Value>> {
+        let rest: Vec<Value> = self.0.collect();
+        if rest.len() == count {
+            return Ok(rest);
+        }
+        Err(StoreError::unexpected_reply(format!("{} results for {count} requests", rest.len())))
+    }
+
     /// Whether all fields were read.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.as_slice().is_empty()

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`config`] | [`Nodes`]: from `redlock://h1,h2,h3` to its nodes |
 //! | [`birth_mark`] | the stored form of the birth mark |
+//! | [`votes`] | votes and undos, several in one call |
 //! | [`reply`] | reads the replies of the scripts |
 //! | [`listener`] | wake-ups when a lock is given back |
 
@@ -15,10 +16,11 @@ mod birth_mark;
 mod config;
 mod listener;
 mod reply;
+mod votes;
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -26,15 +28,17 @@ use leasehold_core::{
     Environment, Error, ErrorKind, FencingToken, QuorumNode, RenewRequest, Resource, Result, WallTime,
     async_trait,
     quorum_node::{
-        AttemptId, BirthMark, Health, NodeEntry, NodePage, NodeRenewal, NodeView, RETENTION, UndoRequest,
-        Vote, VoteRequest,
+        BirthMark, Health, NodeEntry, NodePage, NodeRenewal, NodeView, RETENTION, UndoRequest, Vote,
+        VoteRequest,
     },
 };
+use leasehold_support::Gatherer;
 use redis::{Cmd, Value};
 
 use self::{
     listener::NodeListener,
-    reply::{read_holder, read_renewal, read_setting, read_text, read_time, read_vote},
+    reply::{read_holder, read_renewal, read_setting, read_text, read_time},
+    votes::{NodeVote, Undos, VoteVerb, Votes},
 };
 use crate::{
     backend::{at_least_one_milli, millis, note_argument},
@@ -43,7 +47,7 @@ use crate::{
     error::StoreError,
     keys::{BIRTH, Keys, OWNER, REGISTER, pattern, resource_of},
     reply::Fields,
-    script::{NODE_LOOK, NODE_MARK, NODE_RAISE, NODE_RENEW, NODE_UNDO, NODE_VOTE},
+    script::{NODE_LOOK, NODE_MARK, NODE_RAISE, NODE_RENEW},
     server_info,
 };
 
@@ -60,8 +64,15 @@ const SCAN_START: &str = "0";
 /// URL.
 pub struct RedisNode {
     name: String,
-    connections: Connections,
+    server: Arc<NodeServer>,
     listener: NodeListener,
+    votes: Arc<Gatherer<Votes>>,
+    undos: Arc<Gatherer<Undos>>,
+}
+
+/// The server of a node, and the connection to it.
+struct NodeServer {
+    connections: Connections,
     server_run: Mutex<Option<ServerRun>>,
 }
 
@@ -79,10 +90,22 @@ impl RedisNode {
         let (host, port) = &config.hosts[0];
         let name = format!("{host}:{port}");
         let listener = NodeListener::new(config.clone(), Arc::clone(&environment));
-        let connections = Connections::new(config, environment);
-        RedisNode { name, connections, listener, server_run: Mutex::new(None) }
+        let connections = Connections::new(config, Arc::clone(&environment));
+        let server = Arc::new(NodeServer { connections, server_run: Mutex::new(None) });
+        let votes = Gatherer::new(Arc::clone(&server), Arc::clone(&environment));
+        let undos = Gatherer::new(Arc::clone(&server), environment);
+        RedisNode { name, server, listener, votes, undos }
     }
 
+    async fn ask_vote(&self, verb: VoteVerb, request: &VoteRequest) -> Result<Vote> {
+        // Whether it was sent does not matter: the quorum undoes every attempt that was not granted.
+        let in_flight = AtomicBool::new(false);
+        let request = NodeVote { verb, request: request.clone() };
+        self.votes.send(&request, &in_flight, true).await.result
+    }
+}
+
+impl NodeServer {
     /// The connection, and the `run_id` of its server, which is asked for once for each connection.
     async fn server_run(&self) -> Result<ServerRun, StoreError> {
         let connection = self.connections.get().await?;
@@ -148,41 +171,6 @@ impl RedisNode {
     }
 
     /// Calls `scripts/node_vote.lua` for one of its three verbs.
-    async fn try_vote(&self, verb: &str, request: &VoteRequest) -> Result<Vote, StoreError> {
-        let ServerRun { connection, run_id } = self.server_run().await?;
-        let (owner, attempt) = (request.owner.reveal(), format_attempt(request.attempt));
-        let mut keys = Keys::of(&request.resource);
-        let mut call = NODE_VOTE.call(5);
-        call.arg(keys.owner()).arg(keys.register()).arg(BIRTH);
-        call.arg(keys.tombstone(&owner)).arg(keys.attempt_tombstone(&owner, &attempt));
-        call.arg(verb).arg(&owner).arg(&attempt);
-        call.arg(at_least_one_milli(request.ttl)).arg(request.proposal.get());
-        call.arg(request.holder.to_string()).arg(note_argument(request.note.as_deref()));
-        call.arg(&*run_id);
-        read_vote(Fields::of(self.connections.run(&connection, &NODE_VOTE, call).await?)?)
-    }
-
-    async fn try_undo(&self, undo: &UndoRequest) -> Result<bool, StoreError> {
-        let (owner, attempt) = (undo.owner.reveal(), undo.attempt.map(format_attempt).unwrap_or_default());
-        let mut keys = Keys::of(&undo.resource);
-        let mut call = NODE_UNDO.call(if undo.tombstone.is_some() { 2 } else { 1 });
-        call.arg(keys.owner());
-        if undo.tombstone.is_some() {
-            call.arg(if attempt.is_empty() {
-                keys.tombstone(&owner)
-            } else {
-                keys.attempt_tombstone(&owner, &attempt)
-            });
-        }
-        call.arg(&owner).arg(&attempt).arg(keys.change_channel());
-        if let Some(tombstone) = undo.tombstone {
-            call.arg(millis(tombstone));
-        }
-        let connection = self.connections.get().await?;
-        let reply = self.connections.run(&connection, &NODE_UNDO, call).await?;
-        Ok(Fields::of(reply)?.int()? == 1)
-    }
-
     async fn try_renew(
         &self,
         requests: &[RenewRequest],
@@ -272,11 +260,6 @@ fn no_run_id() -> StoreError {
     StoreError::Translated(Error::new(ErrorKind::Unsupported, message))
 }
 
-/// All attempts have the same length, because `node_vote.lua` compares them as texts.
-fn format_attempt(attempt: AttemptId) -> String {
-    format!("{:016x}", attempt.0)
-}
-
 /// The error of [`QuorumNode::health`]. A replica or a node of a cluster is refused for good: waiting does
 /// not help, because another server has its vote or may take it over.
 fn health_error(error: StoreError) -> Error {
@@ -297,31 +280,31 @@ impl QuorumNode for RedisNode {
     }
 
     async fn health(&self) -> Result<Health> {
-        self.try_health().await.map_err(health_error)
+        self.server.try_health().await.map_err(health_error)
     }
 
     async fn mark(&self, expected: Option<&BirthMark>, new: &BirthMark) -> Result<Option<BirthMark>> {
-        self.try_mark(expected, new).await.map_err(StoreError::into_error)
+        self.server.try_mark(expected, new).await.map_err(StoreError::into_error)
     }
 
     async fn vote(&self, request: &VoteRequest) -> Result<Vote> {
-        self.try_vote("vote", request).await.map_err(StoreError::into_error)
+        self.ask_vote(VoteVerb::Vote, request).await
     }
 
     async fn claim(&self, request: &VoteRequest) -> Result<Vote> {
-        self.try_vote("claim", request).await.map_err(StoreError::into_error)
+        self.ask_vote(VoteVerb::Claim, request).await
     }
 
     async fn join(&self, request: &VoteRequest) -> Result<Vote> {
-        self.try_vote("join", request).await.map_err(StoreError::into_error)
+        self.ask_vote(VoteVerb::Join, request).await
     }
 
     async fn undo(&self, undo: &UndoRequest) -> Result<bool> {
-        self.try_undo(undo).await.map_err(StoreError::into_error)
+        self.undos.send(undo, &AtomicBool::new(false), true).await.result
     }
 
     async fn renew(&self, requests: &[RenewRequest]) -> Vec<Result<NodeRenewal>> {
-        match self.try_renew(requests).await {
+        match self.server.try_renew(requests).await {
             Ok(outcomes) => {
                 outcomes.into_iter().map(|outcome| outcome.map_err(StoreError::into_error)).collect()
             }
@@ -330,15 +313,15 @@ impl QuorumNode for RedisNode {
     }
 
     async fn look(&self, resource: &Resource) -> Result<NodeView> {
-        self.try_look(resource).await.map_err(StoreError::into_error)
+        self.server.try_look(resource).await.map_err(StoreError::into_error)
     }
 
     async fn walk(&self, prefix: &str, after: Option<&str>) -> Result<NodePage> {
-        self.try_walk(prefix, after).await.map_err(StoreError::into_error)
+        self.server.try_walk(prefix, after).await.map_err(StoreError::into_error)
     }
 
     async fn raise(&self, registers: &[(Resource, FencingToken)]) -> Result<()> {
-        self.try_raise(registers).await.map_err(StoreError::into_error)
+        self.server.try_raise(registers).await.map_err(StoreError::into_error)
     }
 
     async fn listen(&self, resource: &Resource, at_most: Duration) -> Result<()> {
@@ -349,6 +332,6 @@ impl QuorumNode for RedisNode {
 
 impl fmt::Debug for RedisNode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisNode").field("connections", &self.connections).finish_non_exhaustive()
+        f.debug_struct("RedisNode").field("connections", &self.server.connections).finish_non_exhaustive()
     }
 }

@@ -42,9 +42,30 @@ pub(super) fn read_holder(fields: &mut Fields) -> Result<(HeldBy, AttemptId), St
     Ok((by, AttemptId(attempt)))
 }
 
-/// Reads the reply of `scripts/node_vote.lua`.
-pub(super) fn read_vote(mut fields: Fields) -> Result<Vote, StoreError> {
+/// Reads the reply of `scripts/node_vote.lua` to this many requests. `None`: the request must be sent alone.
+pub(super) fn read_votes(reply: Value, count: usize) -> Result<Vec<Option<Vote>>, StoreError> {
+    let mut fields = Fields::of(reply)?;
     let now = WallTime::from_micros(fields.int()?.unsigned_abs());
+    let read = |reply| match reply {
+        Value::Int(0) => Ok(None),
+        reply => read_vote(now, Fields::of(reply)?).map(Some),
+    };
+    fields.rest(count)?.into_iter().map(read).collect()
+}
+
+/// Reads the reply of `scripts/node_undo.lua` to this many requests. `None`: the request must be sent alone.
+pub(super) fn read_undone(reply: Value, count: usize) -> Result<Vec<Option<bool>>, StoreError> {
+    let read = |reply| match reply {
+        Value::Int(0) => Ok(Some(false)),
+        Value::Int(1) => Ok(Some(true)),
+        Value::Int(2) => Ok(None),
+        other => Err(StoreError::unexpected_reply(format!("an undo was answered with {other:.20?}"))),
+    };
+    Fields::of(reply)?.rest(count)?.into_iter().map(read).collect()
+}
+
+/// Reads the reply to one vote.
+fn read_vote(now: WallTime, mut fields: Fields) -> Result<Vote, StoreError> {
     let choice = match fields.text()?.as_str() {
         "yours" => {
             VoteOutcome::Yours { number: fields.token()?, remaining: fields.millis()?.unwrap_or_default() }
