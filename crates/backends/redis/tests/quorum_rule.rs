@@ -143,6 +143,110 @@ async fn the_scripts_and_the_model_agree() {
     }
 }
 
+/// Votes and undos that come at once go in one script. Each does what it would do alone, in the order of arrival.
+#[tokio::test]
+async fn votes_that_come_at_once_agree_with_the_model() {
+    let nodes = RedisNodes::long_lived(3, GATE);
+    let mut pair = Pair::new(&nodes).await;
+    let owners: Vec<OwnerToken> = (0..3).map(|_| owner()).collect();
+    let resources: Vec<Resource> = ["report/1", "report/2", "report/3", "report/4"]
+        .map(|name| name.parse().expect("a valid name"))
+        .into();
+    let holder = Arc::new(Holder::new("host", 7, "test"));
+    let start = System::current().wall().as_micros();
+    for round in 0..100 {
+        let group: Vec<VoteRequest> = (0..20)
+            .map(|_| VoteRequest {
+                resource: resources[pair.draw(4) as usize].clone(),
+                owner: owners[pair.draw(3) as usize],
+                attempt: AttemptId(pair.draw(3)),
+                ttl: Duration::from_secs(60),
+                proposal: FencingToken::new(start + pair.draw(1000)).expect("a number"),
+                holder: Arc::clone(&holder),
+                note: None,
+            })
+            .collect();
+        // Tasks of this runtime begin in the order in which they are spawned, so the requests arrive in that order.
+        let asked: Vec<_> = group
+            .iter()
+            .cloned()
+            .map(|request| {
+                let node = Arc::clone(&pair.redis);
+                tokio::spawn(async move { node.vote(&request).await })
+            })
+            .collect();
+        for (number, (request, vote)) in group.iter().zip(asked).enumerate() {
+            let theirs = vote.await.expect("the task ends").expect("votes");
+            let ours = pair.memory.vote(request).await.expect("votes");
+            assert_eq!(
+                without_time(&theirs),
+                without_time(&ours),
+                "round {round}, vote {number}: {request:?}"
+            );
+        }
+        let undo = |request: &VoteRequest| UndoRequest {
+            resource: request.resource.clone(),
+            owner: request.owner,
+            attempt: None,
+            tombstone: None,
+        };
+        let undos: Vec<_> = group.iter().map(undo).collect();
+        let asked: Vec<_> = undos
+            .iter()
+            .cloned()
+            .map(|request| {
+                let node = Arc::clone(&pair.redis);
+                tokio::spawn(async move { node.undo(&request).await })
+            })
+            .collect();
+        for (number, (request, undone)) in undos.iter().zip(asked).enumerate() {
+            let theirs = undone.await.expect("the task ends").expect("undoes");
+            assert_eq!(
+                theirs,
+                pair.memory.undo(request).await.expect("undoes"),
+                "round {round}, undo {number}"
+            );
+        }
+    }
+    let scripts = nodes.servers[0].command(&["INFO", "commandstats"]);
+    let calls = scripts.split("cmdstat_evalsha:calls=").nth(1).and_then(|rest| rest.split(',').next());
+    let calls: u64 = calls.and_then(|calls| calls.parse().ok()).expect("scripts were called");
+    assert!(calls < 100 * 40 / 2, "{calls} calls for {} requests: they travel together", 100 * 40);
+}
+
+/// A key of another type fails its own vote only.
+#[tokio::test]
+async fn a_vote_that_fails_does_not_harm_those_that_come_with_it() {
+    let nodes = RedisNodes::long_lived(3, GATE);
+    let pair = Pair::new(&nodes).await;
+    nodes.servers[0].command(&["RPUSH", "lock:v1:{report/3}:owner", "not a lock"]);
+    let now = FencingToken::new(System::current().wall().as_micros()).expect("a number");
+    let asked: Vec<_> = (0..8)
+        .map(|number| {
+            let request = VoteRequest {
+                resource: format!("report/{number}").parse().expect("a valid name"),
+                owner: owner(),
+                attempt: AttemptId(1),
+                ttl: Duration::from_secs(60),
+                proposal: now,
+                holder: Arc::new(Holder::new("host", 7, "test")),
+                note: None,
+            };
+            let node = Arc::clone(&pair.redis);
+            tokio::spawn(async move { node.vote(&request).await })
+        })
+        .collect();
+    for (number, vote) in asked.into_iter().enumerate() {
+        let vote = vote.await.expect("the task ends");
+        if number == 3 {
+            assert!(vote.is_err(), "{vote:?}");
+        } else {
+            assert!(matches!(vote.expect("votes").choice, VoteOutcome::Yours { .. }), "vote {number}");
+        }
+    }
+    assert_eq!(nodes.servers[0].command(&["TYPE", "lock:v1:{report/3}:owner"]), "list", "it is left alone");
+}
+
 #[tokio::test]
 async fn redis_and_the_model_respect_a_tombstone_and_a_missing_mark() {
     let nodes = RedisNodes::long_lived(3, GATE);
