@@ -70,6 +70,8 @@ pub(crate) struct Connections {
     exclusive_permits: Arc<Semaphore>,
     /// The number of connections that get no further requests and wait for their last reply.
     pub(crate) draining: Arc<AtomicUsize>,
+    /// Whether the functions in the database can carry out batches: those of the previous release cannot.
+    pub(crate) has_batches: AtomicBool,
     guarantee: GuaranteeTracker,
     /// When, in nanoseconds, the state of the server is read again.
     check_server_at: AtomicU64,
@@ -90,6 +92,7 @@ impl Connections {
             is_pooled: AtomicBool::new(false),
             had_misdelivery: AtomicBool::new(false),
             draining: Arc::default(),
+            has_batches: AtomicBool::new(false),
             check_server_at: AtomicU64::new(0),
         }
     }
@@ -98,7 +101,8 @@ impl Connections {
     pub(crate) async fn start(&self) -> Result<()> {
         // Not through `connect`: no request may find this connection before the tables exist.
         let connection = self.open_connection().await?;
-        schema::ensure(&connection, &self.config).await?;
+        let revision = schema::ensure(&connection, &self.config).await?;
+        self.has_batches.store(revision >= schema::BATCHES_SINCE, Ordering::Relaxed);
         self.lock().push(Arc::new(connection));
         Ok(())
     }
