@@ -597,7 +597,9 @@ async fn batches_beside_renewals_and_single_claims_do_not_deadlock() {
         all += in_time("a task", task).await.unwrap();
     }
     assert!(all > 100, "{all} grants");
-    assert_eq!(server.sql("SELECT deadlocks FROM pg_stat_database WHERE datname = 'postgres'"), "0");
+    let deadlocks = server.sql("SELECT deadlocks FROM pg_stat_database WHERE datname = 'postgres'");
+    let log = std::fs::read_to_string(server.folder().join("log")).unwrap_or_default();
+    assert_eq!(deadlocks, "0", "deadlocks: {log}");
     let two_holders = "SELECT count(*) FROM leasehold.resource r WHERE held > capacity OR (seats, held) IS DISTINCT FROM (\
                        (SELECT count(*) FROM leasehold.seat WHERE resource = r.id), \
                        (SELECT coalesce(sum(weight), 0) FROM leasehold.seat WHERE resource = r.id))";
