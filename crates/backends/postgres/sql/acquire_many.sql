@@ -3,9 +3,10 @@
 -- Each claim is a step of its own, as if it had come alone. A batch never waits for a row that another transaction has
 -- locked, so it takes part in no deadlock, and a row that somebody has locked for long holds back its own claim only:
 --
---  1. Insert the rows of resources that have none, in the order of their keys. Only here a batch may wait, for another
---     transaction that inserts the same key; it holds no other lock yet, and all batches insert in the same order.
---  2. Lock the rows of the resources. Pass over those that another transaction has locked.
+--  1. Lock the rows of the resources. Pass over those that another transaction has locked.
+--  2. Insert the rows of resources that have none, in the order of their keys, and lock again. Only here a batch may wait: for
+--     another transaction that inserts the same key. That one waits for nothing that this one has: a single request inserts
+--     one row and then waits for nobody, and all batches insert in the same order.
 --  3. Grant the plain claims in one statement: the first claim on each resource that has no holder, no queue, no tombstone,
 --     no pause and no watcher. They need no row but that of the resource.
 --  4. Carry out the other claims with `acquire`, in the order of their arrival. Each reads what the one before wrote.
@@ -74,33 +75,34 @@ DECLARE
     r         leasehold.resource;
     alone     text;
 BEGIN
-    missing := ARRAY(SELECT DISTINCT a.key FROM unnest(keys) AS a (key)
-                     WHERE NOT EXISTS (SELECT FROM leasehold.resource stored WHERE stored.key = a.key));
-    IF cardinality(missing) > 0 THEN
+    LOOP
+        SELECT array_agg(l.key), array_agg(l.number) FILTER (WHERE l.is_plain),
+            array_agg(l.id) FILTER (WHERE l.is_plain), array_agg(l.above) FILTER (WHERE l.is_plain)
+        INTO locked, plain, plain_ids, above
+        FROM (SELECT stored.key, a.number, stored.id, greatest(stored.last, stored.above, a.floor) AS above,
+                  leasehold.is_free(stored, moment) AND a.weight <= a.capacity
+                      AND leasehold.refusal(stored, a.floor, clock) IS NULL AS is_plain
+              FROM unnest(keys, weights, capacities, floors) WITH ORDINALITY AS a (key, weight, capacity, floor, number)
+              JOIN leasehold.resource stored ON stored.key = a.key
+              WHERE array_position(keys, a.key) = a.number
+              ORDER BY stored.key FOR NO KEY UPDATE OF stored SKIP LOCKED) l;
+        EXIT WHEN cardinality(locked) = cardinality(keys) OR made IS NOT NULL;
+        missing := ARRAY(SELECT DISTINCT a.key FROM unnest(keys) AS a (key)
+                         WHERE NOT EXISTS (SELECT FROM leasehold.resource stored WHERE stored.key = a.key));
+        EXIT WHEN cardinality(missing) = 0;
         WITH inserted AS (
             INSERT INTO leasehold.resource (key, version, seen)
             SELECT m.key, leasehold.clock(clock_timestamp()), clock_timestamp()
             FROM unnest(missing) AS m (key) ORDER BY m.key COLLATE "C"
             ON CONFLICT (key) DO NOTHING RETURNING id
         )
-        SELECT array_agg(id) INTO made FROM inserted;
+        SELECT coalesce(array_agg(id), '{}') INTO made FROM inserted;
         -- Read after the insert: see `lock`.
         SELECT value INTO forgotten FROM leasehold.meta WHERE name = 'forgotten';
         IF forgotten > 0 THEN
             UPDATE leasehold.resource SET above = forgotten WHERE id = ANY (made);
         END IF;
-    END IF;
-
-    SELECT array_agg(l.key), array_agg(l.number) FILTER (WHERE l.is_plain),
-        array_agg(l.id) FILTER (WHERE l.is_plain), array_agg(l.above) FILTER (WHERE l.is_plain)
-    INTO locked, plain, plain_ids, above
-    FROM (SELECT stored.key, a.number, stored.id, greatest(stored.last, stored.above, a.floor) AS above,
-              leasehold.is_free(stored, moment) AND a.weight <= a.capacity
-                  AND leasehold.refusal(stored, a.floor, clock) IS NULL AS is_plain
-          FROM unnest(keys, weights, capacities, floors) WITH ORDINALITY AS a (key, weight, capacity, floor, number)
-          JOIN leasehold.resource stored ON stored.key = a.key
-          WHERE array_position(keys, a.key) = a.number
-          ORDER BY stored.key FOR NO KEY UPDATE OF stored SKIP LOCKED) l;
+    END LOOP;
     locked := coalesce(locked, '{}');
     plain := coalesce(plain, '{}');
     -- Read the clock only now, as in `lock`.

@@ -23,7 +23,7 @@ use crate::{error, reply::Columns as _};
 pub(crate) const BATCH_MAX: usize = 32;
 /// How long a request that is sent alone waits for locked rows. The other requests of its batch are answered with it, so this
 /// is what a row that is locked for long costs them. Other clients lock a row for one commit.
-pub(crate) const PATIENCE: Duration = Duration::from_millis(100);
+pub(crate) const PATIENCE: Duration = Duration::from_millis(250);
 
 /// The columns with which every row of a batch begins.
 mod column {

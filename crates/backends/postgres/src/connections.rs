@@ -34,8 +34,9 @@ use crate::{
     server_state::{GuaranteeTracker, SERVER_STATE, ServerState},
 };
 
-/// Another direct connection is opened when every one has this many statements under way.
-const BUSY_IN_FLIGHT: u32 = 3;
+/// Another direct connection is opened when every one has this many statements under way. Statements on one connection are
+/// executed one after the other, and each waits for its own commit. Those on several connections share a write to the disk.
+const BUSY_IN_FLIGHT: u32 = 1;
 /// A connection that was not used for this long is closed, if there is another one.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 /// How long not to open additional connections after one could not be opened.

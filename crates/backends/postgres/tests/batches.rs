@@ -213,28 +213,43 @@ async fn a_locked_row_holds_back_its_own_claim_only() {
             }
         }
     }
-    // A short lock costs nobody anything.
-    let asking = tokio::spawn({
-        let (postgres, batch) = (Arc::new(postgres), batch.clone());
-        async move { (postgres.acquire(&batch).await, postgres) }
-    });
-    tokio::time::sleep(Duration::from_millis(30)).await;
     person.batch_execute("COMMIT").await.unwrap();
-    let (verdicts, postgres) = in_time("the verdicts", asking).await.unwrap();
-    assert!(verdicts.iter().all(is_granted), "{verdicts:?}");
+}
 
-    // A seat that somebody has locked, as a renewal does: the release waits for it alone, and then succeeds.
-    person.batch_execute("BEGIN; SELECT FROM seat WHERE resource = 1 FOR UPDATE").await.unwrap();
-    let asking = tokio::spawn({
-        let (postgres, batch) = (Arc::clone(&postgres), batch.clone());
-        async move { postgres.release(&releases(&batch)).await }
-    });
-    eventually("seven are released", || async { shared().sql("SELECT count(*) FROM locked.seat") == "1" })
-        .await;
-    person.batch_execute("COMMIT").await.unwrap();
-    let released = in_time("the releases", asking).await.unwrap();
-    assert!(released.iter().all(|released| matches!(released, Ok(Released::Now))), "{released:?}");
-    assert_sums_are_right("locked");
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_is_carried_out_when_a_short_lock_ends() {
+    let postgres = Arc::new(open(&url("short")).await);
+    let batch = Arc::new(claims(0..8));
+    postgres.acquire(&batch).await;
+    let person = session("short").await;
+    // A lock of a row, as another client has it, and of a seat, as a renewal has it.
+    for lock in [
+        "SELECT FROM resource WHERE key = 'report/3' FOR UPDATE",
+        "SELECT FROM seat WHERE resource = 3 FOR UPDATE",
+    ] {
+        // On a loaded machine the lock may last longer than the batch waits for it: then nothing was carried out.
+        let mut in_one_call = false;
+        for _ in 0..20 {
+            postgres.acquire(&batch).await;
+            person.batch_execute(&format!("BEGIN; {lock}")).await.unwrap();
+            let releasing = tokio::spawn({
+                let (postgres, batch) = (Arc::clone(&postgres), Arc::clone(&batch));
+                async move { postgres.release(&releases(&batch)).await }
+            });
+            eventually("seven are released", || async {
+                shared().sql("SELECT count(*) FROM short.seat") == "1"
+            })
+            .await;
+            person.batch_execute("COMMIT").await.unwrap();
+            let released = in_time("the releases", releasing).await.unwrap();
+            in_one_call = released.iter().all(|released| matches!(released, Ok(Released::Now)));
+            if in_one_call {
+                break;
+            }
+        }
+        assert!(in_one_call, "the release waited for the lock: {lock}");
+    }
+    assert_sums_are_right("short");
 }
 
 #[tokio::test]
