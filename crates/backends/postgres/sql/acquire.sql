@@ -66,6 +66,7 @@ DECLARE
     seat        leasehold.seat;
     predecessor leasehold.seat;       -- the seat that the claim takes over
     answer      leasehold.verdict;
+    refused     text;
     minted      bigint;
     own         bigint;               -- the arrival number of its own place in the queue
     mine        leasehold.place;
@@ -78,18 +79,32 @@ DECLARE
     claim_name  text := encode(substr(claim_owner, 1, 4), 'hex') || '|' || claim_key;
 BEGIN
     was := leasehold.lock(claim_key, true);
-    r := leasehold.settle(was);
-
-    -- The same as FencingToken::mint: a floor may be at most 366 days ahead of the clock, unless the resource has had such
-    -- a token already.
-    IF claim_floor > greatest(r.last, r.above) AND claim_floor > leasehold.clock(r.seen) + 31622400000000 THEN
+    refused := leasehold.refusal(was, claim_floor, leasehold.clock(was.seen));
+    IF refused = 'LH003' THEN
         RAISE EXCEPTION 'the claim''s floor % is more than a year ahead of the backend''s clock; check where the client got '
             'this token, and the clock of the server', claim_floor USING ERRCODE = 'LH003', DETAIL = claim_name;
     END IF;
-    minted := greatest(r.last + 1, r.above + 1, claim_floor + 1, leasehold.clock(r.seen));
-    IF minted >= 9007199254740992 THEN
+    IF refused = 'LH001' THEN
         RAISE EXCEPTION 'no fencing token is left: they end below 2^53' USING ERRCODE = 'LH001', DETAIL = claim_name;
     END IF;
+    minted := greatest(was.last + 1, was.above + 1, claim_floor + 1, leasehold.clock(was.seen));
+
+    -- The plain case, which needs no row but that of the resource. The steps below would do the same.
+    IF leasehold.is_free(was, was.seen) AND from_owner IS NULL AND claim_weight <= claim_capacity THEN
+        until := was.seen + leasehold.span(claim_ttl);
+        INSERT INTO leasehold.seat (resource, owner, ends, token, weight, since, turns, holder, note)
+        VALUES (was.id, claim_owner, until, minted, claim_weight, was.seen, 0, claim_holder, claim_note);
+        UPDATE leasehold.resource SET capacity = claim_capacity, held = claim_weight, seats = 1, settle_at = until,
+            last = minted, version = was.version + 1, seen = was.seen
+        WHERE id = was.id;
+        answer.said := 'granted';
+        answer.token := minted;
+        answer.remaining := claim_ttl;
+        RETURN NEXT answer;
+        RETURN;
+    END IF;
+
+    r := leasehold.settle(was);
 
     IF r.graves > 0 AND EXISTS (SELECT FROM leasehold.grave WHERE owner = claim_owner AND resource + 0 = r.id) THEN
         -- This owner has a tombstone, so refuse it. Still release its predecessor: that was part of the same request.

@@ -13,10 +13,24 @@ DECLARE
     r      leasehold.resource;
     until  timestamptz;
     before bigint;
+    freed  bigint;
 BEGIN
     was := leasehold.lock(claim_key, bury >= 0);
     IF was.id IS NULL THEN
         RETURN false;
+    END IF;
+    -- The plain case: nobody waits or watches, nothing has expired. The steps below would do the same.
+    IF bury < 0 AND keep <= 0 AND was.seats > 0 AND was.places = 0 AND was.watched_until <= was.seen
+        AND was.settle_at > was.seen
+    THEN
+        DELETE FROM leasehold.seat WHERE owner = claim_owner AND resource + 0 = was.id AND NOT kept
+        RETURNING weight INTO freed;
+        IF FOUND THEN
+            UPDATE leasehold.resource SET held = was.held - freed, seats = was.seats - 1, version = was.version + 1,
+                seen = was.seen
+            WHERE id = was.id;
+        END IF;
+        RETURN FOUND;
     END IF;
     r := leasehold.settle(was);
     before := r.version;

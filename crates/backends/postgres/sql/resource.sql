@@ -29,21 +29,43 @@ BEGIN
     END IF;
 END $$;
 
+-- Whether nobody holds a resource, waits for it or watches it, and nothing else restricts who may have it.
+CREATE OR REPLACE FUNCTION leasehold.is_free(r leasehold.resource, moment timestamptz) RETURNS boolean
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT r.seats = 0 AND r.places = 0 AND r.graves = 0 AND r.paused_until IS NULL AND r.watched_until <= moment
+$$;
+
+-- Why a resource has no next token for a claim: the SQLSTATE of the error, or null. The same rule as FencingToken::mint: a
+-- floor may be at most 366 days ahead of the clock, unless the resource has had such a token already.
+-- takes  r, floor
+--        clock   the time as a token
+CREATE OR REPLACE FUNCTION leasehold.refusal(r leasehold.resource, floor bigint, clock bigint) RETURNS text
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN floor > greatest(r.last, r.above) AND floor > clock + 31622400000000 THEN 'LH003'
+                WHEN greatest(r.last + 1, r.above + 1, floor + 1, clock) >= 9007199254740992 THEN 'LH001' END
+$$;
+
 -- Deletes rows of resources that were not used for an hour: looks at eight rows, from a random id on, for every new row. So
 -- idle rows stay a small part of the table, and no index on a changing time is needed to find them. The highest token of
 -- the deleted rows is stored in `meta` as `forgotten`, and new rows begin above it. That number is rounded up by a minute,
 -- so that it is seldom written.
-CREATE OR REPLACE FUNCTION leasehold.sweep(newest bigint) RETURNS void
+--
+-- It waits for no lock: a batch of claims calls it while it has locked other resources (ADR 0040).
+-- takes  newest   the id of the newest row
+--        looks    how many rows it looks at
+CREATE OR REPLACE FUNCTION leasehold.sweep(newest bigint, looks bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     moment   timestamptz := clock_timestamp();
     old      timestamptz := moment - interval '1 hour';
     near     bigint[];
     idle_ids bigint[];
+    seats    tid[];
+    places   tid[];
     top      bigint;
 BEGIN
     near := ARRAY(SELECT id FROM leasehold.resource
-                  WHERE id > (random() * newest)::bigint - 1 AND id < newest ORDER BY id LIMIT 8);
+                  WHERE id > (random() * newest)::bigint - 1 AND id < newest ORDER BY id LIMIT looks);
     SELECT array_agg(idle.id), max(greatest(idle.last, idle.above)) INTO idle_ids, top FROM (
         SELECT id, last, above FROM leasehold.resource r
         WHERE id = ANY (near) AND seen < old AND last < leasehold.clock(old) AND watched_until <= moment
@@ -55,6 +77,16 @@ BEGIN
     IF idle_ids IS NULL THEN
         RETURN;
     END IF;
+    PERFORM FROM leasehold.meta WHERE name = 'forgotten' FOR NO KEY UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    -- A renewal may have locked expired seats and places. Leave their resources for the next time.
+    seats := ARRAY(SELECT ctid FROM leasehold.seat WHERE resource = ANY (idle_ids) FOR UPDATE SKIP LOCKED);
+    places := ARRAY(SELECT ctid FROM leasehold.place WHERE resource = ANY (idle_ids) FOR UPDATE SKIP LOCKED);
+    idle_ids := ARRAY(SELECT idle.id FROM unnest(idle_ids) AS idle (id)
+                      WHERE NOT EXISTS (SELECT FROM leasehold.seat WHERE resource = idle.id AND ctid <> ALL (seats))
+                        AND NOT EXISTS (SELECT FROM leasehold.place WHERE resource = idle.id AND ctid <> ALL (places)));
     DELETE FROM leasehold.seat WHERE resource = ANY (idle_ids);
     DELETE FROM leasehold.place WHERE resource = ANY (idle_ids);
     DELETE FROM leasehold.grave WHERE resource = ANY (idle_ids);
@@ -84,7 +116,7 @@ BEGIN
             SELECT value INTO r.above FROM leasehold.meta WHERE name = 'forgotten';
             r.above := coalesce(r.above, 0);
             UPDATE leasehold.resource SET above = r.above WHERE id = r.id AND above <> r.above;
-            PERFORM leasehold.sweep(r.id);
+            PERFORM leasehold.sweep(r.id, 8);
             EXIT;
         END IF;
     END LOOP;

@@ -49,7 +49,6 @@ CREATE TABLE IF NOT EXISTS leasehold.seat (
     asked_why   text,
     PRIMARY KEY (owner, resource)
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05);
-CREATE INDEX IF NOT EXISTS seat_end ON leasehold.seat (resource, ends);
 
 -- The queue: the waiting claims, in the order of arrival.
 CREATE TABLE IF NOT EXISTS leasehold.place (
@@ -63,8 +62,6 @@ CREATE TABLE IF NOT EXISTS leasehold.place (
     client   text NOT NULL,                    -- the channel on which to notify its client; empty: it polls
     PRIMARY KEY (resource, arrival)
 ) WITH (autovacuum_vacuum_scale_factor = 0.05);
-CREATE UNIQUE INDEX IF NOT EXISTS place_owner ON leasehold.place (owner, resource);
-CREATE INDEX IF NOT EXISTS place_end ON leasehold.place (resource, ends);
 
 -- The tombstones: requests of these owners are refused.
 CREATE TABLE IF NOT EXISTS leasehold.grave (
@@ -74,7 +71,6 @@ CREATE TABLE IF NOT EXISTS leasehold.grave (
     evicted  boolean NOT NULL,                 -- by an operator; otherwise its owner cancelled the claim
     PRIMARY KEY (owner, resource)
 );
-CREATE INDEX IF NOT EXISTS grave_end ON leasehold.grave (resource, ends);
 
 -- Clients to notify of the next change of a resource, because a claim of theirs waits without a place in the queue. A row
 -- is deleted when its client is notified.
@@ -96,3 +92,20 @@ CREATE TABLE IF NOT EXISTS leasehold.audit (
     why      text NOT NULL,
     done     boolean NOT NULL
 );
+
+-- Not IF NOT EXISTS: that locks the table against writes even if the index exists. Requests of other clients would wait for
+-- this script, and could deadlock with it.
+DO $$ BEGIN
+    IF to_regclass('leasehold.seat_end') IS NULL THEN
+        CREATE INDEX seat_end ON leasehold.seat (resource, ends);
+    END IF;
+    IF to_regclass('leasehold.place_owner') IS NULL THEN
+        CREATE UNIQUE INDEX place_owner ON leasehold.place (owner, resource);
+    END IF;
+    IF to_regclass('leasehold.place_end') IS NULL THEN
+        CREATE INDEX place_end ON leasehold.place (resource, ends);
+    END IF;
+    IF to_regclass('leasehold.grave_end') IS NULL THEN
+        CREATE INDEX grave_end ON leasehold.grave (resource, ends);
+    END IF;
+END $$;

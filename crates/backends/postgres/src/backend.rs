@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use leasehold_core::{
     Backend, BackendInfo, Claim, ClaimRef, CommandOutcome, Cursor, Effect, Environment, Error, FailureDomain,
     OperatorCommand, Page, Query, ReleaseRequest, Released, RenewRequest, Renewal, Resource, Result, Verb,
-    Verdict, async_trait, one_by_one,
+    Verdict, async_trait,
 };
 use leasehold_support::race::{Either, first};
 
@@ -61,18 +61,6 @@ impl fmt::Debug for Postgres {
     }
 }
 
-impl Postgres {
-    async fn acquire_claim(&self, claim: &Claim) -> Result<Verdict> {
-        let in_context = |error: Error| error.at(Verb::Acquire, NAME).on(&claim.resource);
-        self.try_acquire(claim).await.map_err(in_context)
-    }
-
-    async fn release_claim(&self, request: &ReleaseRequest) -> Result<Released> {
-        let in_context = |error: Error| error.at(Verb::Release, NAME).on(&request.resource);
-        self.try_release(request).await.map_err(in_context)
-    }
-}
-
 #[async_trait]
 impl Backend for Postgres {
     fn info(&self) -> &BackendInfo {
@@ -84,7 +72,7 @@ impl Backend for Postgres {
     }
 
     async fn acquire(&self, claims: &[Claim]) -> Vec<Result<Verdict>> {
-        one_by_one(claims, |claim| self.acquire_claim(claim)).await
+        self.acquire_all(claims).await
     }
 
     async fn renew(&self, requests: &[RenewRequest]) -> Vec<Result<Renewal>> {
@@ -92,7 +80,7 @@ impl Backend for Postgres {
     }
 
     async fn release(&self, requests: &[ReleaseRequest]) -> Vec<Result<Released>> {
-        one_by_one(requests, |request| self.release_claim(request)).await
+        self.release_all(requests).await
     }
 
     async fn wait(&self, claim: &ClaimRef, since: &Cursor, at_most: Duration) -> Result<()> {

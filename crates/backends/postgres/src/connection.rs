@@ -27,7 +27,11 @@ use tokio_postgres::{
     types::{ToSql, Type},
 };
 
-use crate::{config::Config, driver, error, tls};
+use crate::{
+    batch::{RequestName, check_names},
+    config::Config,
+    driver, error, tls,
+};
 
 /// A parameter of a statement with its type. The type is given, so that the driver need not ask the server for it first.
 pub(crate) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
@@ -40,11 +44,13 @@ pub(crate) struct Statement<'a> {
     /// The DETAIL of an error that our own SQL functions raise for this statement. Errors carry no request id, so this text
     /// is what proves that an error belongs to this statement.
     pub(crate) error_detail: Option<&'a str>,
+    /// If this is a batch: the requests in it, which the rows of the reply must name.
+    pub(crate) names: &'a [RequestName<'a>],
 }
 
 impl<'a> Statement<'a> {
     pub(crate) fn new(sql: &'a str, parameters: &'a [Parameter<'a>]) -> Statement<'a> {
-        Statement { sql, parameters, error_detail: None }
+        Statement { sql, parameters, error_detail: None, names: &[] }
     }
 }
 
@@ -181,6 +187,9 @@ impl Connection {
         self.note_reply();
         let rows = reply.map_err(|error| self.statement_failed(&error, statement))?;
         check_request_id(&rows, request)
+            .and_then(
+                |()| if statement.names.is_empty() { Ok(()) } else { check_names(&rows, statement.names) },
+            )
             .map_err(|error| StoreError { error, connection: ConnectionState::Misdelivered })?;
         // The warning arrives before the end of the reply that it belongs to. It may belong to another statement that was
         // under way at the time: then this one is called unknown although it is confirmed. ADR 0022.

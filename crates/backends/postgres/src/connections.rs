@@ -34,8 +34,9 @@ use crate::{
     server_state::{GuaranteeTracker, SERVER_STATE, ServerState},
 };
 
-/// Another direct connection is opened when every one has this many statements under way.
-const BUSY_IN_FLIGHT: u32 = 3;
+/// Another direct connection is opened when every one has this many statements under way. Statements on one connection are
+/// executed one after the other, and each waits for its own commit. Those on several connections share a write to the disk.
+const BUSY_IN_FLIGHT: u32 = 1;
 /// A connection that was not used for this long is closed, if there is another one.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 /// How long not to open additional connections after one could not be opened.
@@ -70,6 +71,8 @@ pub(crate) struct Connections {
     exclusive_permits: Arc<Semaphore>,
     /// The number of connections that get no further requests and wait for their last reply.
     pub(crate) draining: Arc<AtomicUsize>,
+    /// Whether the functions in the database can carry out batches: those of the previous release cannot.
+    pub(crate) has_batches: AtomicBool,
     guarantee: GuaranteeTracker,
     /// When, in nanoseconds, the state of the server is read again.
     check_server_at: AtomicU64,
@@ -90,6 +93,7 @@ impl Connections {
             is_pooled: AtomicBool::new(false),
             had_misdelivery: AtomicBool::new(false),
             draining: Arc::default(),
+            has_batches: AtomicBool::new(false),
             check_server_at: AtomicU64::new(0),
         }
     }
@@ -98,7 +102,8 @@ impl Connections {
     pub(crate) async fn start(&self) -> Result<()> {
         // Not through `connect`: no request may find this connection before the tables exist.
         let connection = self.open_connection().await?;
-        schema::ensure(&connection, &self.config).await?;
+        let revision = schema::ensure(&connection, &self.config).await?;
+        self.has_batches.store(revision >= schema::BATCHES_SINCE, Ordering::Relaxed);
         self.lock().push(Arc::new(connection));
         Ok(())
     }

@@ -99,6 +99,15 @@ pub(crate) fn unconfirmed() -> Error {
     Error::new(ErrorKind::Unavailable, message).with_effect(Effect::Unknown)
 }
 
+/// Another transaction has a row of the resource locked. Nothing was carried out.
+pub(crate) fn row_locked(waited: Duration) -> Error {
+    let message = format!(
+        "another transaction has locked a row of the resource for longer than {waited:?}: try again, or look for a long \
+         transaction on the tables of leasehold"
+    );
+    Error::new(ErrorKind::Unavailable, message).with_effect(Effect::None)
+}
+
 /// The reply does not have the expected columns or values.
 pub(crate) fn unexpected_reply(what: impl std::fmt::Display) -> Error {
     let message = format!(

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `backend` | the struct [`Postgres`] and the trait impl, which calls the verbs |
 //! | `acquire`, `renew`, `release`, `wait`, `inspect`, `order` | the verbs, one file each |
+//! | `acquire_many`, `release_many`, `batch` | many claims, or releases, in one statement (ADR 0040) |
 //! | `statements`, `reply` | the statements that the verbs send, and how their rows are read |
 //! | `config` | the settings, and the URL that they are read from |
 //! | `connections` | all connections: which one a request gets, when one is opened or closed |
@@ -20,7 +21,9 @@
 //! The functions are in `sql/`, one file for each verb.
 
 mod acquire;
+mod acquire_many;
 mod backend;
+mod batch;
 mod config;
 mod connection;
 mod connections;
@@ -31,6 +34,7 @@ mod inspect;
 mod listener;
 mod order;
 mod release;
+mod release_many;
 mod renew;
 mod reply;
 mod schema;

@@ -22,16 +22,20 @@ pub(crate) const DEFAULT: &str = "leasehold";
 /// The format of the tables that this release reads and writes.
 const FORMAT: i64 = 1;
 /// Counts changes of the functions within a format.
-const REVISION: i64 = 2;
+const REVISION: i64 = 3;
+/// The first revision with `acquire_many` and `release_many`.
+pub(crate) const BATCHES_SINCE: i64 = 3;
 /// The advisory lock under which the schema is created, so that only one process does it. The number has no meaning.
 const LOCK: i64 = 7_815_042_690_214_861;
 
-const FILES: [&str; 7] = [
+const FILES: [&str; 9] = [
     include_str!("../sql/schema.sql"),
     include_str!("../sql/resource.sql"),
     include_str!("../sql/acquire.sql"),
+    include_str!("../sql/acquire_many.sql"),
     include_str!("../sql/renew.sql"),
     include_str!("../sql/release.sql"),
+    include_str!("../sql/release_many.sql"),
     include_str!("../sql/watch.sql"),
     include_str!("../sql/order.sql"),
 ];
@@ -64,8 +68,8 @@ pub(crate) fn install(schema: &str) -> String {
     begin + &files + &versions
 }
 
-/// Makes sure that the tables and functions exist and that this release can use them.
-pub(crate) async fn ensure(connection: &Connection, config: &Config) -> Result<()> {
+/// Makes sure that the tables and functions exist and that this release can use them. Returns the revision of the functions.
+pub(crate) async fn ensure(connection: &Connection, config: &Config) -> Result<i64> {
     let schema = &config.schema;
     match read_versions(connection, config).await? {
         Some(versions) if versions.format > FORMAT => {
@@ -76,20 +80,21 @@ pub(crate) async fn ensure(connection: &Connection, config: &Config) -> Result<(
             );
             Err(Error::new(ErrorKind::Unsupported, message))
         }
-        Some(versions) if versions.revision >= REVISION => Ok(()),
-        Some(_) => {
-            if let Err(error) = execute_script(connection, schema).await {
+        Some(versions) if versions.revision >= REVISION => Ok(versions.revision),
+        Some(versions) => match execute_script(connection, schema).await {
+            Ok(()) => Ok(REVISION),
+            Err(error) => {
                 // The older functions do the same, less well. A client whose role may replace them will do so.
                 let error = error::of_statement(&error);
                 tracing::warn!(%error, schema, "cannot update the functions in the schema");
+                Ok(versions.revision)
             }
-            Ok(())
-        }
+        },
         None => {
             execute_script(connection, schema).await.map_err(|error| cannot_create(&error, schema))?;
             // The reply to a script carries no request id, so it proves nothing (ADR 0033): read the versions instead.
             let created = read_versions(connection, config).await?;
-            created.map(drop).ok_or_else(|| {
+            created.map(|versions| versions.revision).ok_or_else(|| {
                 let message = format!(
                     "the schema {schema} was created and does not exist: another client dropped it; try again"
                 );

@@ -5,12 +5,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use leasehold_core::{BackendInfo, Error, ErrorKind, Guarantee, Result};
 use tokio_postgres::Row;
 
-use crate::{NAME, error};
+use crate::{NAME, batch::BATCH_MAX, error};
 
 /// The oldest supported version, as `server_version_num` has it.
 const VERSION_MIN: i64 = 13_00_00;
 /// What `server_version_num` has to be divided by for the major version.
 const MAJOR_VERSION: i64 = 10_000;
+
+/// How many calls of `acquire`, and as many of `release`, may be under way before the engine gathers: together one for each of
+/// the eight connections. More calls share a commit's write to the disk; fewer have larger batches, which cost less CPU.
+const CALLS_IN_FLIGHT: usize = 4;
 
 /// The statement that reads the state of the server.
 pub(crate) const SERVER_STATE: &str = include_str!("../sql/server_state.sql");
@@ -161,6 +165,8 @@ impl Durability {
         }
         .into();
         info.limits.queue = queue_max;
+        info.limits.gather = BATCH_MAX;
+        info.limits.calls_in_flight = CALLS_IN_FLIGHT;
         info
     }
 }

@@ -8,8 +8,12 @@ use crate::schema::in_schema;
 /// that it calls, so that a client can also use the functions of the previous release.
 pub(crate) struct Statements {
     pub(crate) acquire: String,
+    pub(crate) acquire_many: String,
+    pub(crate) acquire_soon: String,
     pub(crate) renew: String,
     pub(crate) release: String,
+    pub(crate) release_many: String,
+    pub(crate) release_soon: String,
     pub(crate) watch: String,
     pub(crate) order: String,
     pub(crate) snapshots: String,
@@ -24,8 +28,17 @@ impl Statements {
             acquire: named(
                 "SELECT *, $15::bigint FROM leasehold.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)",
             ),
+            acquire_many: named(
+                "SELECT *, $13::bigint FROM leasehold.acquire_many($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
+            ),
+            acquire_soon: named(
+                "SELECT *, $16::bigint FROM leasehold.acquire_soon($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, \
+                 $14, $15)",
+            ),
             renew: named("SELECT *, $5::bigint FROM leasehold.renew($1, $2, $3, $4)"),
             release: named("SELECT leasehold.release($1, $2, $3, $4), $5::bigint"),
+            release_many: named("SELECT *, $5::bigint FROM leasehold.release_many($1, $2, $3, $4)"),
+            release_soon: named("SELECT leasehold.release_soon($1, $2, $3, $4, $5), $6::bigint"),
             watch: named("SELECT leasehold.watch($1, $2, $3, $4, $5), $6::bigint"),
             order: named("SELECT *, $7::bigint FROM leasehold.command($1, $2, $3, $4, $5, $6)"),
             snapshots: named(include_str!("../sql/snapshots.sql")),

@@ -9,7 +9,8 @@ mod common;
 
 use common::{LONG, blocked, claim, granted, open, owner, release, renew, report};
 use leasehold::{
-    Backend as _, CommandOutcome, Listing, OperatorAction, OperatorCommand, Page, Query, Released, Renewal,
+    Backend as _, CommandOutcome, Listing, OperatorAction, OperatorCommand, Page, Query, ReleaseRequest,
+    Released, Renewal, Verdict,
 };
 use leasehold_testkit::servers::PostgresServer;
 use tokio_postgres::{
@@ -124,7 +125,7 @@ async fn both_releases_use_one_database_at_the_same_time() {
 
     // The newer client replaces the functions and sees the existing holder.
     let postgres = open(&server.url()).await;
-    assert_eq!(revision(&server), "2");
+    assert_eq!(revision(&server), "3");
     let ours = common::queued_claim(&report());
     let there = blocked(&postgres, &ours).await;
     assert_eq!(there.holders[0].token.as_i64(), first.unwrap());
@@ -171,4 +172,11 @@ async fn this_release_works_with_the_functions_of_the_previous_one_if_it_may_not
         panic!("expected a page of the audit trail")
     };
     assert_eq!(records.len(), 1);
+    // The previous functions have no batches: several claims in one call are sent one by one.
+    let both = [claim(&"report/a".parse().unwrap(), LONG), claim(&"report/b".parse().unwrap(), LONG)];
+    let verdicts = postgres.acquire(&both).await;
+    assert!(verdicts.iter().all(|verdict| matches!(verdict, Ok(Verdict::Granted(_)))), "{verdicts:?}");
+    let requests = both.map(|claim| ReleaseRequest::new(claim.reference()));
+    let released = postgres.release(&requests).await;
+    assert!(released.iter().all(|released| matches!(released, Ok(Released::Now))), "{released:?}");
 }
