@@ -52,18 +52,23 @@ mod tests {
         let [a, b]: [Resource; 2] = ["r/a", "r/b"].map(|text| text.parse().unwrap());
         let requests = [(&a, 1), (&a, 2), (&b, 3), (&a, 4)];
         let log = Mutex::new(Vec::new());
-        let carry_out = |&(resource, number): &(&Resource, u32)| {
-            let log = &log;
-            async move {
-                log.lock().unwrap().push((resource.clone(), number, "begins"));
-                tokio::task::yield_now().await;
-                log.lock().unwrap().push((resource.clone(), number, "ends"));
-                number
-            }
+        let note = |resource: &Resource, number: u32, what: &'static str| {
+            log.lock().unwrap().push((resource.clone(), number, what));
         };
-        let results = carry_out_together(&requests, |request| request.0, carry_out).await;
+        let note = &note;
+        let results = carry_out_together(
+            &requests,
+            |request| request.0,
+            |request| async move {
+                note(request.0, request.1, "begins");
+                tokio::task::yield_now().await;
+                note(request.0, request.1, "ends");
+                request.1
+            },
+        )
+        .await;
         assert_eq!(results, [1, 2, 3, 4]);
-        let log = log.into_inner().unwrap();
+        let log = log.lock().unwrap().clone();
         let of_a: Vec<_> = log.iter().filter(|(resource, ..)| *resource == a).map(|entry| entry.1).collect();
         assert_eq!(of_a, [1, 1, 2, 2, 4, 4]);
         let begins = log.iter().position(|entry| entry.1 == 3).unwrap();
