@@ -92,11 +92,15 @@ impl Etcd {
     /// Sends these deletions in one transaction.
     async fn delete_together(&self, deletions: Vec<Option<Transaction>>) -> Vec<DeletedTogether> {
         let mut outcomes: Vec<DeletedTogether> = deletions.iter().map(|_| DeletedTogether::NotSent).collect();
-        let known: Vec<(usize, Transaction)> =
-            deletions.into_iter().enumerate().filter_map(|(index, deletion)| Some((index, deletion?))).collect();
+        let known: Vec<(usize, Transaction)> = deletions
+            .into_iter()
+            .enumerate()
+            .filter_map(|(index, deletion)| Some((index, deletion?)))
+            .collect();
         let parts = known.chunks(self.nested_max.get()).filter(|part| part.len() > 1);
         let sent = join_all(parts.map(|part| async move {
-            let transaction = Transaction::all_of(part.iter().map(|(_, deletion)| deletion.clone()).collect());
+            let transaction =
+                Transaction::all_of(part.iter().map(|(_, deletion)| deletion.clone()).collect());
             let reply = self.connections.transact(&transaction).await;
             (part, reply.and_then(|reply| reply.into_all_nested(part.len())))
         }));
@@ -110,7 +114,8 @@ impl Etcd {
                 }
                 Err(error) if error.refuses_transaction() => self.nested_max.note_refusal(&error, part.len()),
                 Err(error) => {
-                    part.iter().for_each(|(index, _)| outcomes[*index] = DeletedTogether::Failed(error.clone()));
+                    part.iter()
+                        .for_each(|(index, _)| outcomes[*index] = DeletedTogether::Failed(error.clone()));
                 }
             }
         }

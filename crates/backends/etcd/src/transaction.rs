@@ -244,7 +244,10 @@ impl Transaction {
     /// All of these, each with preconditions of its own. etcd evaluates all preconditions first, so no two of
     /// them may depend on the same keys.
     pub(crate) fn all_of(nested: Vec<Transaction>) -> Transaction {
-        Transaction { on_success: nested.into_iter().map(Operation::Nested).collect(), ..Transaction::default() }
+        Transaction {
+            on_success: nested.into_iter().map(Operation::Nested).collect(),
+            ..Transaction::default()
+        }
     }
 
     fn request(&self) -> Txn {
@@ -325,7 +328,8 @@ impl TransactionReply {
             }),
             _ => Err(missing()),
         };
-        let replies: Vec<TransactionReply> = self.operations.into_iter().map(nested).collect::<Result<_, _>>()?;
+        let replies: Vec<TransactionReply> =
+            self.operations.into_iter().map(nested).collect::<Result<_, _>>()?;
         if replies.len() == count { Ok(replies) } else { Err(missing()) }
     }
 }
@@ -388,8 +392,7 @@ mod tests {
             transaction.expected_branches().on_success
         };
         let written = |key: &str, lease| ExpectedReply::ReadWritten { key: key.into(), lease };
-        let deleted =
-            |key: &str, modified| ExpectedReply::ReadBeforeDelete { key: key.into(), modified };
+        let deleted = |key: &str, modified| ExpectedReply::ReadBeforeDelete { key: key.into(), modified };
         assert_eq!(expected(vec![("a", put(7))]), [ExpectedReply::Put, written("a", 7)]);
         let rewrite = KeyChange::PutKeepingLease { value: "x".to_owned(), lease: 8 };
         assert_eq!(expected(vec![("a", rewrite)]), [ExpectedReply::Put, written("a", 8)]);

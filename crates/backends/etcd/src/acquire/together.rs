@@ -78,9 +78,10 @@ impl Etcd {
             }
             Err(error) => return part.iter().map(|(index, _)| (*index, Err(error.clone()))).collect(),
         };
-        let finishing = part.iter_mut().zip(replies).zip(leases).map(|(((index, state), reply), hold)| {
-            async move { (*index, state.finish_first_transaction(reply, hold, sent).await) }
-        });
+        let finishing =
+            part.iter_mut().zip(replies).zip(leases).map(|(((index, state), reply), hold)| async move {
+                (*index, state.finish_first_transaction(reply, hold, sent).await)
+            });
         join_all(finishing.collect::<Vec<_>>()).await
     }
 }

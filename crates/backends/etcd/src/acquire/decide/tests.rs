@@ -9,11 +9,8 @@ use leasehold_core::{Handover, Share};
 
 const LEASES: AvailableLeases =
     AvailableLeases { hold: 77, wait: Some(66), tombstone: None, remainder: None };
-const NO_KEYS: OwnerState = OwnerState {
-    owner_key: OwnerKeyValue::Absent,
-    owner_key_modified: ABSENT,
-    slot_modified: ABSENT,
-};
+const NO_KEYS: OwnerState =
+    OwnerState { owner_key: OwnerKeyValue::Absent, owner_key_modified: ABSENT, slot_modified: ABSENT };
 
 fn keys() -> ResourceKeys {
     Root::new(Root::DEFAULT).keys_of(&claim(1, Share::WHOLE).resource)
