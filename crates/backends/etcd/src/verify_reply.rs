@@ -356,6 +356,33 @@ mod tests {
     }
 
     #[test]
+    fn the_reply_to_many_claims_is_accepted_only_if_every_part_names_its_own_claim() {
+        let claim = |name: &str, lease| {
+            let written = ExpectedReply::ReadWritten { key: name.into(), lease };
+            let on_success = vec![ExpectedReply::Put, written];
+            ExpectedReply::Nested(ExpectedBranches { on_success, on_failure: Vec::new() })
+        };
+        let many =
+            ExpectedBranches { on_success: vec![claim(OURS, 31), claim(THEIRS, 32)], ..Default::default() };
+        let check = |parts: &[OperationReply]| many.check_operations(KNOWN, at(101), true, parts);
+        let granted = |name: &str, lease| OperationReply::Nested(true, put_and_read(key(name, 101, lease)));
+        let refused = || OperationReply::Nested(false, Vec::new());
+        assert!(check(&[granted(OURS, 31), granted(THEIRS, 32)]).is_ok());
+        assert!(check(&[refused(), granted(THEIRS, 32)]).is_ok(), "one claim is refused alone");
+        let wrong = [
+            ("the other order", vec![granted(THEIRS, 32), granted(OURS, 31)]),
+            ("one claim has the reply to the other", vec![granted(OURS, 31), granted(OURS, 31)]),
+            ("another claim in the same slot", vec![granted(OURS, 31), granted(THEIRS, 33)]),
+            ("one part is missing", vec![granted(OURS, 31)]),
+            ("one part too many", vec![granted(OURS, 31), granted(THEIRS, 32), refused()]),
+            ("a part is not nested", vec![granted(OURS, 31), OperationReply::Put]),
+        ];
+        for (what, parts) in wrong {
+            assert!(is_misdelivered(&check(&parts)), "{what}");
+        }
+    }
+
+    #[test]
     fn a_read_has_the_keys_that_were_asked_for_and_no_others() {
         let one = KeyRange::one(OURS);
         let (prefix, end) = ("leasehold/v1/lock/report/42/", "leasehold/v1/lock/report/420");

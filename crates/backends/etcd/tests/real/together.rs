@@ -160,22 +160,34 @@ async fn a_call_that_is_dropped_leaves_nothing_that_a_tombstone_does_not_refuse(
     let cluster = EtcdCluster::start(1);
     let (proxy, url) = proxied(&cluster, 42).await;
     let (slow, direct) = (open(&url).await, open(&cluster.url()).await);
-    acquire_and_release(&slow, &claims("warm", MANY)).await;
-    let ours = claims("report", MANY);
-    proxy.hold(Direction::Requests);
-    let dropped = tokio::time::timeout(Duration::from_millis(100), slow.acquire(&ours)).await;
-    assert!(dropped.is_err(), "the requests are held back: {dropped:?}");
-    let tombstones: Vec<_> =
-        releases(&ours).into_iter().map(|release| release.with_tombstone(LONG)).collect();
-    let released = direct.release(&tombstones).await;
-    assert!(released.iter().all(|released| matches!(released, Ok(Released::AlreadyGone))), "{released:?}");
-    proxy.heal();
-    eventually("the late requests are executed, or refused", || async {
-        let verdicts = slow.acquire(&ours).await;
-        verdicts.iter().all(|verdict| matches!(verdict, Ok(Verdict::Cancelled)))
-    })
-    .await;
-    assert_eq!(cluster.keys("leasehold/v1/lock/"), Vec::<String>::new(), "the tombstones refused them");
+    // Either the requests are late, or they are executed and their replies are late.
+    for (held, expected) in
+        [(Direction::Requests, Released::AlreadyGone), (Direction::Replies, Released::Now)]
+    {
+        let kind = format!("{held:?}");
+        acquire_and_release(&slow, &claims("warm", MANY)).await;
+        let ours = claims(&kind, MANY);
+        proxy.hold(held);
+        let dropped = tokio::time::timeout(Duration::from_millis(400), slow.acquire(&ours)).await;
+        assert!(dropped.is_err(), "{kind} are held back: {dropped:?}");
+        let tombstones: Vec<_> =
+            releases(&ours).into_iter().map(|release| release.with_tombstone(LONG)).collect();
+        for released in direct.release(&tombstones).await {
+            assert_eq!(released.unwrap(), expected, "{kind}");
+        }
+        proxy.heal();
+        eventually("the claims are refused", || async {
+            let verdicts = slow.acquire(&ours).await;
+            verdicts.iter().all(|verdict| matches!(verdict, Ok(Verdict::Cancelled)))
+        })
+        .await;
+        assert_eq!(cluster.keys("leasehold/v1/lock/"), Vec::<String>::new(), "{kind}");
+        eventually("the connection works again", || async {
+            slow.acquire_one(&claim(&"warm/up".parse().unwrap(), LONG)).await.is_ok()
+        })
+        .await;
+        cluster.etcdctl(&["del", "--prefix", "leasehold/v1/lock/"]);
+    }
 }
 
 #[tokio::test]
