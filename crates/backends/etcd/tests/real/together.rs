@@ -164,7 +164,7 @@ async fn a_call_that_is_dropped_leaves_nothing_that_a_tombstone_does_not_refuse(
     for (held, expected) in
         [(Direction::Requests, Released::AlreadyGone), (Direction::Replies, Released::Now)]
     {
-        let kind = format!("{held:?}");
+        let kind = format!("{held:?}").to_lowercase();
         acquire_and_release(&slow, &claims("warm", MANY)).await;
         let ours = claims(&kind, MANY);
         proxy.hold(held);
