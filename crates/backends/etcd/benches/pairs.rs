@@ -80,18 +80,26 @@ async fn acquire(mut bare: Bare, leases: Client, table: &mut Table) {
     table.target(name, &format!("{ratio:.3}"), "≤ 1.2", ratio <= 1.2);
 }
 
-/// Pairs of acquire and release of 64 tasks, beside a client that grants an etcd lease for every lock.
-async fn pairs(bare: Bare, leases: Client, table: &mut Table) {
-    let (mut theirs, mut ours) = (Vec::new(), Vec::new());
+/// Pairs of acquire and release of 64 tasks, beside etcd's own mutex: with a session for every lock, which is an
+/// etcd lease each, and on one session for all tasks. Here the mutex is executed bare, without the time that a
+/// client library adds.
+async fn pairs(mut bare: Bare, leases: Client, table: &mut Table) {
+    let session = bare.lease_grant(600, None).await.unwrap().id();
+    let (mut theirs, mut on_one_session, mut ours) = (Vec::new(), Vec::new(), Vec::new());
     // A warm-up, which is not counted.
     rate(TASKS, |number| lease_pairs(leases.clone(), number, ROUND)).await;
     for _ in 0..ROUNDS {
         theirs.push(rate(TASKS, |number| mutex_pairs(bare.clone(), number)).await.per_second);
+        let session_pairs = |number| session_pairs(bare.clone(), session, number);
+        on_one_session.push(rate(TASKS, session_pairs).await.per_second);
         ours.push(rate(TASKS, |number| lease_pairs(leases.clone(), number, ROUND)).await.per_second);
     }
-    let ratio = median_ratio(&ours, &theirs);
+    let (ratio, to_one_session) = (median_ratio(&ours, &theirs), median_ratio(&ours, &on_one_session));
     table.row("a lease granted for every lock, pairs a second", &format!("{:.0}", median(theirs)));
+    table.row("etcd's mutex on one session, pairs a second", &format!("{:.0}", median(on_one_session)));
     table.row("leasehold, pairs a second", &format!("{:.0}", median(ours)));
+    let name = "64 tasks: pairs a second, to etcd's mutex on one session";
+    table.target(name, &format!("{to_one_session:.3}"), "≥ 1.0", to_one_session >= 1.0);
     let name = "64 tasks: pairs a second, to a lease for every lock";
     table.target(name, &format!("{ratio:.3}"), "≥ 1.5", ratio >= 1.5);
 }
@@ -106,6 +114,19 @@ fn mutex_lock(lock: &str, key: &str, lease: i64) -> Txn {
         .when([Compare::create_revision(key, CompareOp::Equal, 0)])
         .and_then([TxnOp::put(key, "", Some(PutOptions::new().with_lease(lease))), first()])
         .or_else([TxnOp::get(key, None), first()])
+}
+
+/// Pairs of lock and unlock as etcd's own mutex does them on a session that exists.
+async fn session_pairs(mut bare: Bare, session: i64, number: usize) -> u64 {
+    let (started, mut done) = (Instant::now(), 0);
+    let lock = format!("session/{number}/");
+    let key = format!("{lock}{session:x}");
+    while started.elapsed() < ROUND {
+        assert!(bare.txn(mutex_lock(&lock, &key, session)).await.unwrap().succeeded());
+        bare.delete(key.as_str(), None).await.unwrap();
+        done += 1;
+    }
+    done
 }
 
 /// Pairs of lock and unlock as etcd's own mutex does them: a new session, the lock, the unlock, the end of

@@ -34,6 +34,9 @@ use crate::{
 mod decide;
 mod finish;
 mod first_transaction;
+mod together;
+
+pub(crate) use together::{group, in_order};
 
 use decide::{AcquirePlan, AvailableLeases, Decision, DecisionInput, decide, floor_not_reached};
 use first_transaction::FirstOutcome;
@@ -97,23 +100,17 @@ enum AttemptOutcome {
 
 impl Etcd {
     pub(crate) async fn try_acquire(&self, claim: &Claim) -> Result<Verdict, StoreError> {
+        let mut state = self.begin_acquire(claim).await?;
+        let verdict = state.run().await;
+        state.settle(verdict)
+    }
+
+    /// Checks the claim, and does step 1.
+    async fn begin_acquire<'a>(&'a self, claim: &'a Claim) -> Result<AcquireState<'a>, StoreError> {
         self.check_note(claim.note.as_deref())?;
         let keys = self.connections.config.root.keys_of(&claim.resource);
         self.check_floor(&keys, claim).await?;
-        let mut state = AcquireState::begin(self, claim, keys).await?;
-        let error = match state.run().await {
-            Ok(verdict) => return Ok(verdict),
-            Err(error) => error.into_error(),
-        };
-        if error.effect() == Effect::None && state.written != WrittenSoFar::Nothing {
-            // The last request had no effect, but an earlier one of this call had: the claim may be in the
-            // queue.
-            return Err(StoreError::Refused(error.with_effect(Effect::Unknown)));
-        }
-        if error.effect() == Effect::None {
-            state.abandon();
-        }
-        Err(StoreError::Refused(error))
+        AcquireState::begin(self, claim, keys).await
     }
 
     /// Refuses a note that is too long.
@@ -209,17 +206,27 @@ impl<'a> AcquireState<'a> {
         self.etcd.environment.now()
     }
 
+    /// Whether the claim can begin with the first transaction.
+    ///
+    /// Not if it may exist already: the first transaction keeps its lease alive, and a repeated acquire must
+    /// not extend a claim. A handover needs a read first, to find the predecessor.
+    fn is_new(&self) -> bool {
+        let exists = self.local.is_created() || self.earlier_request_unanswered;
+        !exists && self.claim.takes_over_from.is_none()
+    }
+
     async fn run(&mut self) -> Result<Verdict, StoreError> {
-        let mut read = None;
-        // Not for a claim that may exist already: the first transaction keeps its lease alive, and a repeated
-        // acquire must not extend a claim. A handover needs a read as well, to find the predecessor.
-        let is_new = !self.local.is_created() && !self.earlier_request_unanswered;
-        if self.claim.takes_over_from.is_none() && is_new {
-            match self.send_first_transaction().await? {
-                FirstOutcome::Granted(verdict) => return Ok(verdict),
-                FirstOutcome::Undecided(found) => read = found,
-            }
-        }
+        let first =
+            if self.is_new() { self.send_first_transaction().await? } else { FirstOutcome::Undecided(None) };
+        self.go_on(first).await
+    }
+
+    /// Steps 3 to 6.
+    async fn go_on(&mut self, first: FirstOutcome) -> Result<Verdict, StoreError> {
+        let mut read = match first {
+            FirstOutcome::Granted(verdict) => return Ok(verdict),
+            FirstOutcome::Undecided(read) => read,
+        };
         for attempt in 0..ATTEMPTS_MAX {
             let current = match read.take() {
                 Some(current) => current,
@@ -238,6 +245,23 @@ impl<'a> AcquireState<'a> {
             }
         }
         Err(StoreError::too_much_contention("the claim could not be decided"))
+    }
+
+    /// Ends the call: if it failed without an effect, its leases go back.
+    fn settle(self, verdict: Result<Verdict, StoreError>) -> Result<Verdict, StoreError> {
+        let error = match verdict {
+            Ok(verdict) => return Ok(verdict),
+            Err(error) => error.into_error(),
+        };
+        if error.effect() == Effect::None && self.written != WrittenSoFar::Nothing {
+            // The last request had no effect, but an earlier one of this call had: the claim may be in the
+            // queue.
+            return Err(StoreError::Refused(error.with_effect(Effect::Unknown)));
+        }
+        if error.effect() == Effect::None {
+            self.abandon();
+        }
+        Err(StoreError::Refused(error))
     }
 
     async fn read(&self, attempt: u32) -> Result<ResourceRead, StoreError> {
@@ -336,6 +360,11 @@ impl<'a> AcquireState<'a> {
             self.leases.wait = Some(pool.grant(seconds_for(self.claim.place_ttl)).await?);
         }
         Ok(())
+    }
+
+    /// The lease to hold under, kept alive if it would not last for the ttl.
+    async fn refreshed_hold_lease(&self) -> EtcdLease {
+        self.refreshed(self.leases.hold, self.claim.ttl).await
     }
 
     /// The lease, kept alive if it would not last for the ttl. If that fails, the claim gets what is left of

@@ -6,13 +6,13 @@ use etcd_client::GetOptions;
 use leasehold_core::{
     Backend, BackendInfo, Claim, ClaimRef, CommandOutcome, Cursor, Effect, Environment, FailureDomain,
     Guarantee, OperatorCommand, Page, Query, ReleaseRequest, Released, RenewRequest, Renewal, Resource,
-    Result, Verb, Verdict, async_trait, one_by_one,
+    Result, Verb, Verdict, async_trait,
 };
 use leasehold_support::race::{Either, first};
 
 use crate::{
     NAME, config::Config, connection::Connections, contention::ContentionHints, error::StoreError,
-    lease_pool::LeasePool, local_claims::LocalClaims, verify_reply::KeyRange,
+    lease_pool::LeasePool, local_claims::LocalClaims, transaction::NestedMax, verify_reply::KeyRange,
     wakeup_listener::WakeupListener,
 };
 
@@ -38,11 +38,18 @@ pub struct Etcd {
     pub(crate) local_claims: LocalClaims,
     pub(crate) contention_hints: ContentionHints,
     pub(crate) wakeup_listener: WakeupListener,
+    pub(crate) nested_max: NestedMax,
     pub(crate) environment: Arc<dyn Environment>,
 }
 
 /// How many claims may wait for one resource. Each is a key, and etcd sorts them all with every read.
 const QUEUE_MAX: u32 = 10_000;
+
+/// How many claims travel in one transaction. etcd allows 128 operations by default; each claim is one, and
+/// what it does is counted separately. A longer transaction keeps other requests waiting for longer.
+const GATHER: usize = 16;
+/// How many transactions of a verb are under way before the engine gathers.
+const CALLS_IN_FLIGHT: usize = 2;
 
 impl Etcd {
     /// Connects to the first member that replies. When a connection is lost later, the next request connects
@@ -63,6 +70,7 @@ impl Etcd {
             local_claims: LocalClaims::default(),
             contention_hints: ContentionHints::default(),
             wakeup_listener: WakeupListener::new(Arc::clone(&connections)),
+            nested_max: NestedMax::new(GATHER),
             connections,
             environment,
         };
@@ -88,6 +96,7 @@ fn info() -> BackendInfo {
     // `acquire/decide.rs`.
     info.capabilities.handover = false;
     info.limits.queue = QUEUE_MAX;
+    (info.limits.gather, info.limits.calls_in_flight) = (GATHER, CALLS_IN_FLIGHT);
     info
 }
 
@@ -104,15 +113,32 @@ impl fmt::Debug for Etcd {
 }
 
 impl Etcd {
-    async fn acquire_claim(&self, claim: &Claim) -> Result<Verdict> {
-        let locate = |error: StoreError| error.into_error().at(Verb::Acquire, NAME).on(&claim.resource);
-        self.try_acquire(claim).await.map_err(locate)
+    /// A single claim without what many claims need: it is the most frequent case.
+    async fn acquire_all(&self, claims: &[Claim]) -> Vec<Result<Verdict, StoreError>> {
+        match claims {
+            [claim] => vec![self.try_acquire(claim).await],
+            _ => self.acquire_together(claims).await,
+        }
     }
 
-    async fn release_claim(&self, request: &ReleaseRequest) -> Result<Released> {
-        let locate = |error: StoreError| error.into_error().at(Verb::Release, NAME).on(&request.resource);
-        self.try_release(request).await.map_err(locate)
+    async fn release_all(&self, requests: &[ReleaseRequest]) -> Vec<Result<Released, StoreError>> {
+        match requests {
+            [request] => vec![self.try_release(request).await],
+            _ => self.release_together(requests).await,
+        }
     }
+}
+
+/// The errors of a verb, each with the resource of its own request.
+fn locate<'a, T>(
+    verb: Verb,
+    results: Vec<Result<T, StoreError>>,
+    resources: impl Iterator<Item = &'a Resource>,
+) -> Vec<Result<T>> {
+    let locate = |(result, resource): (Result<T, StoreError>, &Resource)| {
+        result.map_err(|error| error.into_error().at(verb, NAME).on(resource))
+    };
+    results.into_iter().zip(resources).map(locate).collect()
 }
 
 #[async_trait]
@@ -127,7 +153,8 @@ impl Backend for Etcd {
     }
 
     async fn acquire(&self, claims: &[Claim]) -> Vec<Result<Verdict>> {
-        one_by_one(claims, |claim| self.acquire_claim(claim)).await
+        let results = self.acquire_all(claims).await;
+        locate(Verb::Acquire, results, claims.iter().map(|claim| &claim.resource))
     }
 
     async fn renew(&self, requests: &[RenewRequest]) -> Vec<Result<Renewal>> {
@@ -135,7 +162,8 @@ impl Backend for Etcd {
     }
 
     async fn release(&self, requests: &[ReleaseRequest]) -> Vec<Result<Released>> {
-        one_by_one(requests, |request| self.release_claim(request)).await
+        let results = self.release_all(requests).await;
+        locate(Verb::Release, results, requests.iter().map(|request| &request.resource))
     }
 
     async fn wait(&self, claim: &ClaimRef, since: &Cursor, at_most: Duration) -> Result<()> {

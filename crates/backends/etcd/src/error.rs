@@ -182,6 +182,20 @@ impl StoreError {
         matches!(self, StoreError::Status(code::NOT_FOUND, message) if message.contains("lease not found"))
     }
 
+    /// Whether etcd has refused a transaction because of what it contains, and so done nothing. Each of its
+    /// parts may still be accepted if it is sent alone.
+    pub(crate) fn refuses_transaction(&self) -> bool {
+        matches!(self, StoreError::Status(..))
+            && self.has_no_effect()
+            && !self.blames_member()
+            && !self.is_leaderless()
+    }
+
+    /// Whether etcd allows fewer operations in a transaction.
+    pub(crate) fn is_too_many_operations(&self) -> bool {
+        matches!(self, StoreError::Status(_, message) if message.contains("too many operations"))
+    }
+
     /// Whether the request certainly had no effect.
     pub(crate) fn has_no_effect(&self) -> bool {
         self.clone().into_error().effect() == Effect::None

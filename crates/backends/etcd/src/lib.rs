@@ -6,9 +6,9 @@
 //!
 //! # How it works
 //!
-//! 1. **A claim is one key**, a *contender*: `leasehold/v1/lock/<resource>/<hash of the owner token>`. Its
-//!    value says whether it holds or waits, its weight and its capacity (`keys.rs`, `claim_record.rs`, ADR
-//!    0031).
+//! 1. **A claim is one key**, a *contender*: `leasehold/v1/lock/<resource>/<slot>`, where the slot is one of 64
+//!    names that a hash of the owner token selects. Its value says whether it holds or waits, its weight and
+//!    its capacity (`keys.rs`, `claim_record.rs`, ADR 0031, ADR 0041).
 //! 2. **Every claim has an etcd lease of its own**, so the key of a dead client ends by itself, and no claim
 //!    keeps another one alive. Leases are granted in advance and used again, so an acquire does not pay for
 //!    them (`lease_pool.rs`, ADR 0023).
@@ -28,9 +28,11 @@
 //!    so it never overwrites what another client has written since.
 //! 8. **A reply counts only if it names its request** (`verify_reply.rs`, ADR 0033).
 //! 9. **One member is used at a time**, and the next one when it fails (`connection.rs`, `call_member.rs`).
+//! 10. **Many claims share a transaction**, at most one of each resource, each nested in it with preconditions
+//!     of its own (`acquire/together.rs`).
 //!
 //! The decisions are in `docs/adr`: 0023 (leases), 0024 (why this crate needs `protoc`), 0031 (one key for a
-//! claim), 0033 (replies name their requests).
+//! claim), 0033 (replies name their requests), 0041 (names are used again, claims share a transaction).
 //!
 //! # Modules
 //!
@@ -40,6 +42,7 @@
 //! | `config` | [`Config`]: the URL and its options |
 //! | `acquire`, `renew`, `release`, `wait`, `inspect`, `order` | the verbs, one file each |
 //! | `acquire::first_transaction`, `::decide`, `::finish` | the fast path; the pure decision; what follows from it |
+//! | `acquire::together` | many claims in one transaction |
 //! | `connection`, `call_member` | connections to the members; sending a request, timeouts, failover |
 //! | `transaction`, `verify_reply` | transactions as data; whether a reply belongs to its request |
 //! | `read_resource`, `resource_view` | reads a resource; its contenders, holders, waiters and blockers |

@@ -11,7 +11,7 @@ use leasehold_core::{ClaimRef, Timestamp};
 use crate::{
     backend::Etcd,
     error::StoreError,
-    keys::{ResourceKeys, hash_owner},
+    keys::{ResourceKeys, hash_owner, slot},
     lease_pool::{EtcdLease, seconds_for},
     local_claims::LocalClaim,
     resource_view::Contender,
@@ -138,7 +138,7 @@ impl Etcd {
         let (key, owner_hash) = (keys.contender(&contender.name), hash_owner(claim.owner));
         let put = |value: String| KeyChange::Put { value, lease: lease.id };
         let mut changes = KeyChanges::from([(key.clone(), put(record.to_value()))]);
-        if contender.name != owner_hash {
+        if contender.name != slot(&owner_hash) {
             // The owner key that points to the contender must last as long as the contender.
             changes.insert(keys.owner(&owner_hash), put(contender.name.clone()));
         }

@@ -21,7 +21,7 @@ use crate::{
     claim_record::StoredFinishRequest,
     contention::ATTEMPTS_MAX,
     error::StoreError,
-    keys::ResourceKeys,
+    keys::{ResourceKeys, slot},
     lease_pool::whole_seconds,
     read_resource::tombstone_value,
     resource_view::{ABSENT, ResourceView, token_of},
@@ -208,8 +208,8 @@ impl<'a> CommandDraft<'a> {
             let contender = &self.view.contenders[index];
             let Some(mut record) = contender.record.clone() else { continue };
             record.capacity = capacity;
-            let change = KeyChange::PutKeepingLease { value: record.to_value() };
-            self.change_contender(index, change);
+            let lease = contender.lease;
+            self.change_contender(index, KeyChange::PutKeepingLease { value: record.to_value(), lease });
         }
         Ok(())
     }
@@ -225,7 +225,8 @@ impl<'a> CommandDraft<'a> {
         let until_us = self.etcd.environment.wall().after(within).as_micros();
         let (by, why) = (self.command.by.clone(), self.command.why.clone());
         record.finish_request = Some(StoredFinishRequest { until_us, by, why });
-        self.change_contender(index, KeyChange::PutKeepingLease { value: record.to_value() });
+        let lease = self.view.contenders[index].lease;
+        self.change_contender(index, KeyChange::PutKeepingLease { value: record.to_value(), lease });
         Ok(())
     }
 
@@ -248,7 +249,7 @@ impl<'a> CommandDraft<'a> {
         };
         record.evicting = true;
         self.change_contender(index, KeyChange::Put { value: record.to_value(), lease });
-        if contender.name != record.owner && !record.kept {
+        if contender.name != slot(&record.owner) && !record.kept {
             // The owner key that points to the contender must end with it.
             let pointer = KeyChange::Put { value: contender.name, lease };
             self.changes.insert(self.keys.owner(&record.owner), pointer);

@@ -35,6 +35,7 @@ impl ResourceRead {
     /// `skipped` operations come before them.
     pub(crate) fn parse(
         keys: &ResourceKeys,
+        owner_hashes: &[&str],
         reply: &TransactionReply,
         skipped: usize,
     ) -> Result<ResourceRead, StoreError> {
@@ -48,10 +49,10 @@ impl ResourceRead {
         let pause = pause.map(|kv| PauseKey { modified: kv.mod_revision(), lease: kv.lease() });
         let view = ResourceView { revision: reply.revision, contenders, total, pause };
         let mut read = ResourceRead { view, owners: Vec::new() };
-        for replies in owners.chunks(READS_PER_OWNER) {
-            let (owner, named_contender) = parse_owner(keys, replies)?;
+        for (replies, owner_hash) in owners.chunks(READS_PER_OWNER).zip(owner_hashes) {
+            let (owner, in_slot) = parse_owner(keys, replies, owner_hash)?;
             read.owners.push(owner);
-            named_contender.into_iter().for_each(|contender| read.add(contender));
+            in_slot.into_iter().for_each(|contender| read.add(contender));
         }
         Ok(read)
     }
@@ -78,14 +79,15 @@ fn missing_reply() -> StoreError {
     StoreError::UnexpectedReply("a read has no reply".to_owned())
 }
 
-/// Parses the replies to [`read_owner`]. The contender that is named by the owner's hash is returned only if
-/// it still belongs to this owner.
+/// Parses the replies to [`read_owner`]. The contender in the owner's slot is returned only if it belongs to
+/// this owner.
 fn parse_owner(
     keys: &ResourceKeys,
     replies: &[&GetResponse],
+    owner_hash: &str,
 ) -> Result<(OwnerState, Option<Contender>), StoreError> {
-    let [owner_key, named_contender] = replies else { return Err(missing_reply()) };
-    let named_contender = named_contender.kvs().first().map(|kv| parse_contender(keys, kv)).transpose()?;
+    let [owner_key, in_slot] = replies else { return Err(missing_reply()) };
+    let in_slot = in_slot.kvs().first().map(|kv| parse_contender(keys, kv)).transpose()?;
     let owner_key = owner_key.kvs().first();
     let parse_value = |kv: &KeyValue| match String::from_utf8_lossy(kv.value()).as_ref() {
         TOMBSTONE_EVICTED => OwnerKeyValue::Tombstone(GoneReason::Evicted),
@@ -95,9 +97,9 @@ fn parse_owner(
     let owner = OwnerState {
         owner_key: owner_key.map_or(OwnerKeyValue::Absent, parse_value),
         owner_key_modified: owner_key.map_or(ABSENT, KeyValue::mod_revision),
-        named_contender_modified: named_contender.as_ref().map_or(ABSENT, |contender| contender.modified),
+        slot_modified: in_slot.as_ref().map_or(ABSENT, |contender| contender.modified),
     };
-    Ok((owner, named_contender.filter(|contender| contender.is_owned_by(&contender.name))))
+    Ok((owner, in_slot.filter(|contender| contender.is_owned_by(owner_hash))))
 }
 
 /// Parses the key and value of a contender.
@@ -129,7 +131,7 @@ impl Connections {
         limit: i64,
     ) -> Result<ResourceRead, StoreError> {
         let reply = self.read_together(read_resource(keys, owner_hashes, limit)).await?;
-        let read = ResourceRead::parse(keys, &reply, 0)?;
+        let read = ResourceRead::parse(keys, owner_hashes, &reply, 0)?;
         self.add_taken_over(keys, read).await
     }
 
@@ -159,10 +161,10 @@ impl Connections {
     ) -> Result<(OwnerState, Option<Contender>), StoreError> {
         let reply = self.read_together(read_owner(keys, owner_hash).into()).await?;
         let replies: Vec<&GetResponse> = reply.operations.iter().map(read_reply).collect::<Result<_, _>>()?;
-        let (owner, named_contender) = parse_owner(keys, &replies)?;
-        let contender = match (&named_contender, &owner.owner_key) {
+        let (owner, in_slot) = parse_owner(keys, &replies, owner_hash)?;
+        let contender = match (&in_slot, &owner.owner_key) {
             (None, OwnerKeyValue::Contender(name)) => self.read_contender(keys, name).await?,
-            _ => named_contender,
+            _ => in_slot,
         };
         Ok((owner, contender.filter(|contender| contender.is_owned_by(owner_hash))))
     }

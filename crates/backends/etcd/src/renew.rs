@@ -257,7 +257,7 @@ impl Etcd {
         let (Some(note), Some(record)) = (note, record) else { return Ok(Some(contender)) };
         record.set_note(note);
         let key = keys.contender(&contender.name);
-        let change = KeyChange::PutKeepingLease { value: record.to_value() };
+        let change = KeyChange::PutKeepingLease { value: record.to_value(), lease: contender.lease };
         let unchanged = vec![Precondition::ModifiedAt(key.clone(), contender.modified)];
         let written = self.connections.commit(unchanged, &KeyChanges::from([(key, change)])).await?;
         Ok(written.map(|modified| Contender { modified, ..contender }))

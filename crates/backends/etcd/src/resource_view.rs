@@ -44,7 +44,7 @@ impl Contender {
 pub(crate) enum OwnerKeyValue {
     /// There is no owner key.
     Absent,
-    /// The name of the owner's contender, which is not named by the owner's hash.
+    /// The name of the owner's contender, which is not in the owner's slot.
     Contender(String),
     /// A tombstone: the owner's requests are refused.
     Tombstone(GoneReason),
@@ -57,9 +57,9 @@ pub(crate) struct OwnerState {
     pub(crate) owner_key: OwnerKeyValue,
     /// The revision of the last write to the owner key; [`ABSENT`] if there is none.
     pub(crate) owner_key_modified: i64,
-    /// The revision of the last write to the contender that is named by the owner's hash; [`ABSENT`] if there
-    /// is none. The contender may belong to another owner by now, that took it over.
-    pub(crate) named_contender_modified: i64,
+    /// The revision of the last write to the contender in the owner's slot; [`ABSENT`] if there is none. The
+    /// contender may belong to another owner.
+    pub(crate) slot_modified: i64,
 }
 
 /// The modification revision with which etcd compares a key that does not exist.

@@ -1,6 +1,9 @@
 //! Transactions as data: what is sent to etcd, and what the reply must contain (`verify_reply.rs`).
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicUsize, Ordering},
+};
 
 use etcd_client::{
     Compare, CompareOp, GetOptions, PutOptions, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse, TxnResponse,
@@ -11,7 +14,8 @@ use crate::{
     claim_record::{capacity_header, capacity_header_end},
     connection::{Connections, MemberClient},
     error::StoreError,
-    keys::{ResourceKeys, range_end},
+    keys::{ResourceKeys, range_end, slot},
+    resource_view::ABSENT,
     verify_reply::{ExpectedBranches, ExpectedReply, HeaderInfo, KeyRange},
 };
 
@@ -69,9 +73,10 @@ pub(crate) enum KeyChange {
         value: String,
         lease: i64,
     },
-    /// Writes the key and leaves its lease as it is.
+    /// Writes the key and leaves its lease as it is. The preconditions make sure that it has this lease.
     PutKeepingLease {
         value: String,
+        lease: i64,
     },
     Delete,
 }
@@ -96,11 +101,15 @@ pub(crate) enum Operation {
     /// Reads a key that an earlier operation of the same transaction wrote, to verify the reply.
     ReadWritten {
         key: String,
-        lease: Option<i64>,
+        lease: i64,
         fields: ReadFields,
     },
-    /// Reads a key that a later operation of the same transaction deletes, to verify the reply.
-    ReadBeforeDelete(String),
+    /// Reads a key that a later operation of the same transaction deletes, to verify the reply. `modified` is
+    /// when the key was last written, if the transaction compares that.
+    ReadBeforeDelete {
+        key: String,
+        modified: Option<i64>,
+    },
     Nested(Transaction),
 }
 
@@ -138,7 +147,7 @@ impl Operation {
                 TxnOp::get(range.key.clone(), Some(options))
             }
             Operation::ReadWritten { key, fields: ReadFields::All, .. } => TxnOp::get(key.as_str(), None),
-            Operation::ReadWritten { key, .. } | Operation::ReadBeforeDelete(key) => {
+            Operation::ReadWritten { key, .. } | Operation::ReadBeforeDelete { key, .. } => {
                 TxnOp::get(key.as_str(), keys_only())
             }
             Operation::Nested(inner) => TxnOp::txn(inner.request()),
@@ -153,7 +162,9 @@ impl Operation {
             Operation::ReadWritten { key, lease, .. } => {
                 ExpectedReply::ReadWritten { key: key.clone().into(), lease: *lease }
             }
-            Operation::ReadBeforeDelete(key) => ExpectedReply::ReadBeforeDelete { key: key.clone().into() },
+            Operation::ReadBeforeDelete { key, modified } => {
+                ExpectedReply::ReadBeforeDelete { key: key.clone().into(), modified: *modified }
+            }
             Operation::Nested(inner) => ExpectedReply::Nested(inner.expected_branches()),
         }
     }
@@ -162,31 +173,43 @@ impl Operation {
 /// The operations that make these changes, and one read that verifies the reply (ADR 0033).
 ///
 /// The read comes last and reads a key that was put. If nothing is put, it comes first and reads a key before
-/// it is deleted.
-pub(crate) fn verified_writes(changes: &KeyChanges) -> Vec<Operation> {
+/// it is deleted: one whose last write is compared, if there is one. The name of a contender does not name its
+/// owner, but its lease and its last write do (ADR 0041).
+pub(crate) fn verified_writes(preconditions: &[Precondition], changes: &KeyChanges) -> Vec<Operation> {
     let operation = |(key, change): (&String, &KeyChange)| match change {
         KeyChange::Put { value, lease } => {
             Operation::Put { key: key.clone(), value: value.clone(), lease: Some(*lease) }
         }
-        KeyChange::PutKeepingLease { value } => {
+        KeyChange::PutKeepingLease { value, .. } => {
             Operation::Put { key: key.clone(), value: value.clone(), lease: None }
         }
         KeyChange::Delete => Operation::Delete(key.clone()),
     };
     let mut operations: Vec<Operation> = changes.iter().map(operation).collect();
-    let read_written = operations.iter().find_map(|operation| match operation {
-        Operation::Put { key, lease, .. } => {
+    let read_written = changes.iter().find_map(|(key, change)| match change {
+        KeyChange::Put { lease, .. } | KeyChange::PutKeepingLease { lease, .. } => {
             let fields = ReadFields::WithoutValue;
             Some(Operation::ReadWritten { key: key.clone(), lease: *lease, fields })
         }
-        _ => None,
+        KeyChange::Delete => None,
     });
-    match (read_written, changes.keys().next()) {
-        (Some(read), _) => operations.push(read),
-        (None, Some(deleted)) => operations.insert(0, Operation::ReadBeforeDelete(deleted.clone())),
-        (None, None) => {}
+    match read_written {
+        Some(read) => operations.push(read),
+        None => operations.splice(0..0, read_before_delete(preconditions, changes)).for_each(drop),
     }
     operations
+}
+
+/// Reads one of the keys that are to be deleted.
+fn read_before_delete(preconditions: &[Precondition], changes: &KeyChanges) -> Option<Operation> {
+    let compared = preconditions.iter().find_map(|precondition| match precondition {
+        Precondition::ModifiedAt(key, modified) if *modified != ABSENT && changes.contains_key(key) => {
+            Some(Operation::ReadBeforeDelete { key: key.clone(), modified: Some(*modified) })
+        }
+        _ => None,
+    });
+    let any = || Some(Operation::ReadBeforeDelete { key: changes.keys().next()?.clone(), modified: None });
+    compared.or_else(any)
 }
 
 /// Reads a resource and these owners. The order of the operations is: the contenders, the pause, then for
@@ -204,9 +227,9 @@ pub(crate) fn read_resource(keys: &ResourceKeys, owner_hashes: &[&str], limit: i
 /// How many operations [`read_owner`] has.
 pub(crate) const READS_PER_OWNER: usize = 2;
 
-/// Reads the owner key, then the contender that is named by the owner's hash.
+/// Reads the owner key, then the contender in the owner's slot.
 pub(crate) fn read_owner(keys: &ResourceKeys, owner_hash: &str) -> [Operation; READS_PER_OWNER] {
-    [Operation::read(&keys.owner(owner_hash)), Operation::read(&keys.contender(owner_hash))]
+    [Operation::read(&keys.owner(owner_hash)), Operation::read(&keys.contender(&slot(owner_hash)))]
 }
 
 /// A transaction: if all preconditions hold, etcd carries out `on_success`, otherwise `on_failure`.
@@ -218,6 +241,15 @@ pub(crate) struct Transaction {
 }
 
 impl Transaction {
+    /// All of these, each with preconditions of its own. etcd evaluates all preconditions first, so no two of
+    /// them may depend on the same keys.
+    pub(crate) fn all_of(nested: Vec<Transaction>) -> Transaction {
+        Transaction {
+            on_success: nested.into_iter().map(Operation::Nested).collect(),
+            ..Transaction::default()
+        }
+    }
+
     fn request(&self) -> Txn {
         let requests =
             |operations: &[Operation]| operations.iter().map(Operation::request).collect::<Vec<_>>();
@@ -235,6 +267,29 @@ impl Transaction {
     fn expected_branches(&self) -> ExpectedBranches {
         let expected = |operations: &[Operation]| operations.iter().map(Operation::expected_reply).collect();
         ExpectedBranches { on_success: expected(&self.on_success), on_failure: expected(&self.on_failure) }
+    }
+}
+
+/// How many transactions are nested in one at the most. Lowered when etcd says that there are too many:
+/// its option `--max-txn-ops` can be anything.
+#[derive(Debug)]
+pub(crate) struct NestedMax(AtomicUsize);
+
+impl NestedMax {
+    pub(crate) fn new(most: usize) -> NestedMax {
+        NestedMax(AtomicUsize::new(most))
+    }
+
+    /// At least one: that is never nested.
+    pub(crate) fn get(&self) -> usize {
+        self.0.load(Ordering::Relaxed).max(1)
+    }
+
+    /// etcd has refused this many.
+    pub(crate) fn note_refusal(&self, error: &StoreError, refused: usize) {
+        if error.is_too_many_operations() {
+            self.0.fetch_min(refused / 2, Ordering::Relaxed);
+        }
     }
 }
 
@@ -257,15 +312,25 @@ impl TransactionReply {
 
     /// The reply of the nested transaction that is the only operation of the branch.
     pub(crate) fn into_nested(self) -> Result<TransactionReply, StoreError> {
-        match self.operations.into_iter().next() {
-            Some(TxnOpResponse::Txn(inner)) => Ok(TransactionReply {
+        self.into_all_nested(1).map(|mut replies| replies.remove(0))
+    }
+
+    /// The replies of the nested transactions that are the operations of the branch: this many.
+    pub(crate) fn into_all_nested(self, count: usize) -> Result<Vec<TransactionReply>, StoreError> {
+        let (revision, header) = (self.revision, self.header);
+        let missing = || StoreError::UnexpectedReply("a nested transaction has no reply".to_owned());
+        let nested = |reply: TxnOpResponse| match reply {
+            TxnOpResponse::Txn(inner) => Ok(TransactionReply {
                 succeeded: inner.succeeded(),
                 operations: inner.op_responses(),
-                revision: self.revision,
-                header: self.header,
+                revision,
+                header,
             }),
-            _ => Err(StoreError::UnexpectedReply("a nested transaction has no reply".to_owned())),
-        }
+            _ => Err(missing()),
+        };
+        let replies: Vec<TransactionReply> =
+            self.operations.into_iter().map(nested).collect::<Result<_, _>>()?;
+        if replies.len() == count { Ok(replies) } else { Err(missing()) }
     }
 }
 
@@ -304,7 +369,7 @@ impl Connections {
         preconditions: Vec<Precondition>,
         changes: &KeyChanges,
     ) -> Result<Option<i64>, StoreError> {
-        let on_success = verified_writes(changes);
+        let on_success = verified_writes(&preconditions, changes);
         let transaction = Transaction { preconditions, on_success, on_failure: Vec::new() };
         let reply = self.transact(&transaction).await?;
         Ok(reply.succeeded.then_some(reply.revision))
@@ -321,18 +386,21 @@ mod tests {
         let expected = |changes: Vec<(&str, KeyChange)>| {
             let changes: KeyChanges =
                 changes.into_iter().map(|(key, change)| (key.to_owned(), change)).collect();
-            let transaction = Transaction { on_success: verified_writes(&changes), ..Transaction::default() };
+            let unchanged = [Precondition::ModifiedAt("b".to_owned(), 12)];
+            let on_success = verified_writes(&unchanged, &changes);
+            let transaction = Transaction { on_success, ..Transaction::default() };
             transaction.expected_branches().on_success
         };
         let written = |key: &str, lease| ExpectedReply::ReadWritten { key: key.into(), lease };
-        let deleted = |key: &str| ExpectedReply::ReadBeforeDelete { key: key.into() };
-        assert_eq!(expected(vec![("a", put(7))]), [ExpectedReply::Put, written("a", Some(7))]);
-        let rewrite = KeyChange::PutKeepingLease { value: "x".to_owned() };
-        assert_eq!(expected(vec![("a", rewrite)]), [ExpectedReply::Put, written("a", None)]);
-        let both = [ExpectedReply::Delete, ExpectedReply::Put, written("b", Some(7))];
+        let deleted = |key: &str, modified| ExpectedReply::ReadBeforeDelete { key: key.into(), modified };
+        assert_eq!(expected(vec![("a", put(7))]), [ExpectedReply::Put, written("a", 7)]);
+        let rewrite = KeyChange::PutKeepingLease { value: "x".to_owned(), lease: 8 };
+        assert_eq!(expected(vec![("a", rewrite)]), [ExpectedReply::Put, written("a", 8)]);
+        let both = [ExpectedReply::Delete, ExpectedReply::Put, written("b", 7)];
         assert_eq!(expected(vec![("a", KeyChange::Delete), ("b", put(7))]), both);
-        // A key that is only deleted is read before.
-        let two = [deleted("a"), ExpectedReply::Delete, ExpectedReply::Delete];
+        // A key that is only deleted is read before, and preferably one whose last write is known.
+        assert_eq!(expected(vec![("a", KeyChange::Delete)]), [deleted("a", None), ExpectedReply::Delete]);
+        let two = [deleted("b", Some(12)), ExpectedReply::Delete, ExpectedReply::Delete];
         assert_eq!(expected(vec![("a", KeyChange::Delete), ("b", KeyChange::Delete)]), two);
         assert_eq!(expected(Vec::new()), []);
     }

@@ -164,14 +164,15 @@ pub(crate) enum ExpectedReply {
     Put,
     Delete,
     Read(KeyRange),
-    /// A read of a key that the transaction has written, with this lease if one is given.
+    /// A read of a key that the transaction has written, and that has this lease.
     ReadWritten {
         key: Vec<u8>,
-        lease: Option<i64>,
+        lease: i64,
     },
-    /// A read of a key that the transaction is about to delete.
+    /// A read of a key that the transaction is about to delete, last written at this revision if one is given.
     ReadBeforeDelete {
         key: Vec<u8>,
+        modified: Option<i64>,
     },
     Nested(ExpectedBranches),
 }
@@ -185,12 +186,11 @@ impl ExpectedReply {
             (ExpectedReply::Read(range), OperationReply::Read(keys)) => range.contains_all(keys),
             (ExpectedReply::ReadWritten { key, lease }, OperationReply::Read(keys)) => {
                 let [returned] = keys.as_slice() else { return false };
-                returned.name == *key
-                    && returned.modified == revision
-                    && lease.is_none_or(|lease| lease == returned.lease)
+                returned.name == *key && returned.modified == revision && returned.lease == *lease
             }
-            (ExpectedReply::ReadBeforeDelete { key }, OperationReply::Read(keys)) => {
-                matches!(keys.as_slice(), [returned] if returned.name == *key)
+            (ExpectedReply::ReadBeforeDelete { key, modified }, OperationReply::Read(keys)) => {
+                let [returned] = keys.as_slice() else { return false };
+                returned.name == *key && modified.is_none_or(|modified| modified == returned.modified)
             }
             (ExpectedReply::Nested(branches), OperationReply::Nested(succeeded, replies)) => {
                 branches.are_met_by(*succeeded, replies, revision)
@@ -278,7 +278,7 @@ mod tests {
 
     /// The transaction of a grant: the contender is put, and read back.
     fn grant() -> ExpectedBranches {
-        let written = ExpectedReply::ReadWritten { key: OURS.into(), lease: Some(31) };
+        let written = ExpectedReply::ReadWritten { key: OURS.into(), lease: 31 };
         ExpectedBranches { on_success: vec![ExpectedReply::Put, written], on_failure: Vec::new() }
     }
 
@@ -313,7 +313,10 @@ mod tests {
     #[test]
     fn a_release_is_accepted_if_the_reply_has_the_deleted_key() {
         let branches = ExpectedBranches {
-            on_success: vec![ExpectedReply::ReadBeforeDelete { key: OURS.into() }, ExpectedReply::Delete],
+            on_success: vec![
+                ExpectedReply::ReadBeforeDelete { key: OURS.into(), modified: Some(90) },
+                ExpectedReply::Delete,
+            ],
             on_failure: Vec::new(),
         };
         let check = |read: Vec<ReturnedKey>, revision| {
@@ -322,6 +325,8 @@ mod tests {
         };
         assert!(check(vec![key(OURS, 90, 31)], 101).is_ok());
         assert!(is_misdelivered(&check(vec![key(THEIRS, 90, 31)], 101)));
+        // Another claim that had the same slot.
+        assert!(is_misdelivered(&check(vec![key(OURS, 89, 32)], 101)));
         assert!(is_misdelivered(&check(Vec::new(), 101)));
         // The reply to an earlier release of the same key.
         assert!(matches!(check(vec![key(OURS, 90, 31)], 100), Err(StoreError::StaleReply { .. })));
@@ -348,6 +353,33 @@ mod tests {
             outer.check_operations(KNOWN, at(revision), true, &[OperationReply::Nested(true, inner)])
         };
         assert!(nested(101).is_ok() && matches!(nested(100), Err(StoreError::StaleReply { .. })));
+    }
+
+    #[test]
+    fn the_reply_to_many_claims_is_accepted_only_if_every_part_names_its_own_claim() {
+        let claim = |name: &str, lease| {
+            let written = ExpectedReply::ReadWritten { key: name.into(), lease };
+            let on_success = vec![ExpectedReply::Put, written];
+            ExpectedReply::Nested(ExpectedBranches { on_success, on_failure: Vec::new() })
+        };
+        let many =
+            ExpectedBranches { on_success: vec![claim(OURS, 31), claim(THEIRS, 32)], ..Default::default() };
+        let check = |parts: &[OperationReply]| many.check_operations(KNOWN, at(101), true, parts);
+        let granted = |name: &str, lease| OperationReply::Nested(true, put_and_read(key(name, 101, lease)));
+        let refused = || OperationReply::Nested(false, Vec::new());
+        assert!(check(&[granted(OURS, 31), granted(THEIRS, 32)]).is_ok());
+        assert!(check(&[refused(), granted(THEIRS, 32)]).is_ok(), "one claim is refused alone");
+        let wrong = [
+            ("the other order", vec![granted(THEIRS, 32), granted(OURS, 31)]),
+            ("one claim has the reply to the other", vec![granted(OURS, 31), granted(OURS, 31)]),
+            ("another claim in the same slot", vec![granted(OURS, 31), granted(THEIRS, 33)]),
+            ("one part is missing", vec![granted(OURS, 31)]),
+            ("one part too many", vec![granted(OURS, 31), granted(THEIRS, 32), refused()]),
+            ("a part is not nested", vec![granted(OURS, 31), OperationReply::Put]),
+        ];
+        for (what, parts) in wrong {
+            assert!(is_misdelivered(&check(&parts)), "{what}");
+        }
     }
 
     #[test]

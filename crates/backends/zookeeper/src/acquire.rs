@@ -9,13 +9,16 @@
 //! 4. Otherwise create the contender in one transaction ([`AcquireContext::create_contender`]). If the claim
 //!    has a contender already, because the reply to an earlier attempt was lost, find that contender and go
 //!    on with it (`recover.rs`).
-//! 5. List the folder and decide: granted, blocked, or capacity mismatch (`evaluate.rs`).
+//! 5. List the folder and decide: granted, blocked, or capacity mismatch (`evaluate.rs`). After step 4 the
+//!    list was requested together with the transaction.
 //!
 //! Each step can find that the folder changed under it and returns [`RoundOutcome::Retry`]. After
 //! [`ROUNDS_MAX`] rounds the verb fails as `Unavailable`.
 //!
-//! A free resource costs two requests, the transaction and the listing: as many as Curator makes.
+//! A free resource costs two requests, the transaction and the listing: as many as Curator makes. The second
+//! does not wait for the reply to the first, so they take one round trip (ADR 0041).
 
+use futures_util::future::join;
 use leasehold_core::{
     Claim, ClaimRef, Effect, Error, ErrorKind, FencingToken, Grant, RenewRequest, Renewal, Timestamp, Verdict,
 };
@@ -29,6 +32,7 @@ use crate::{
     evaluate::ContenderOrigin,
     local_claims::LocalClaim,
     paths::{self, contender_prefix, folder},
+    resource_view::ResourceView,
     session::Session,
     takeover::{Predecessor, Takeover},
     transaction::{OperationPosition, Transaction, TransactionError},
@@ -48,7 +52,8 @@ pub(crate) struct AcquireContext<'a> {
 
 /// The outcome of an attempt to create a contender.
 pub(crate) enum CreateOutcome {
-    Created,
+    /// With a list of the folder that was requested right after the transaction.
+    Created(Option<ResourceView>),
     /// The claim has a tombstone: it was ended before the servers executed this request.
     Cancelled,
     /// The claim has a contender already.
@@ -134,10 +139,10 @@ impl AcquireContext<'_> {
             return Takeover::new(self, handover, is_queued).run().await;
         }
         if is_queued {
-            return self.evaluate(ContenderOrigin::EarlierCall).await;
+            return self.evaluate(ContenderOrigin::EarlierCall, None).await;
         }
         match self.create_contender(&self.new_record(), None).await? {
-            CreateOutcome::Created => self.evaluate(ContenderOrigin::ThisCall).await,
+            CreateOutcome::Created(listed) => self.evaluate(ContenderOrigin::ThisCall, listed).await,
             CreateOutcome::Cancelled => self.refuse_cancelled().await.map(RoundOutcome::Done),
             CreateOutcome::AlreadyExists => self.recover().await.map_err(StoreError::after_effect),
             // Not possible without a predecessor.
@@ -176,13 +181,17 @@ impl AcquireContext<'_> {
             let mut transaction = self.session.transaction();
             let positions =
                 self.add_creation(&mut transaction, record, predecessor, deletes_predecessor_marker);
-            let (position, source) = match transaction.commit().await {
+            // ZooKeeper executes the requests of a session in their order, so the list already contains the new
+            // contender. If it does not, because the connection was lost in between, `evaluate` lists again.
+            let listing = self.session.view(&self.claim.resource);
+            let (committed, listed) = join(transaction.commit(), listing).await;
+            let (position, source) = match committed {
                 Ok(committed) => {
                     let node = committed.created_name(positions.create_node).unwrap_or_default().to_owned();
                     let stat = committed.stat().ok_or_else(|| StoreError::contention().after_effect())?;
                     self.session.note_commit_with_stat(sent, stat);
                     self.remember(node, stat, record).await?;
-                    return Ok(CreateOutcome::Created);
+                    return Ok(CreateOutcome::Created(listed.ok().flatten()));
                 }
                 Err(TransactionError::Operation { position, source }) => (position, source),
                 Err(error) => return Err(StoreError::from(error)),

@@ -5,11 +5,14 @@ use std::{fmt, sync::Arc, time::Duration};
 use leasehold_core::{
     Backend, BackendInfo, Claim, ClaimRef, CommandOutcome, Cursor, Effect, Environment, FailureDomain,
     Guarantee, OperatorCommand, Page, Query, ReleaseRequest, Released, RenewRequest, Renewal, Resource,
-    Result, Timestamp, Verb, Verdict, async_trait, one_by_one,
+    Result, Timestamp, Verb, Verdict, async_trait,
 };
 use leasehold_support::race::{Either, first};
 
-use crate::{NAME, config::Config, connection::CurrentSession, error::StoreError, session::Session};
+use crate::{
+    NAME, config::Config, connection::CurrentSession, error::StoreError, session::Session,
+    together::carry_out_together,
+};
 
 /// How many claims may wait for one resource. A listing contains all their names, and servers refuse replies
 /// of more than a megabyte (`jute.maxbuffer`).
@@ -75,6 +78,8 @@ fn info(lease_ttl: Duration) -> BackendInfo {
     info.capabilities.self_granting = true;
     info.limits.ttl = lease_ttl;
     info.limits.queue = QUEUE_MAX;
+    // `gather` stays 1. Requests never wait for each other here: the driver writes those that come at once in
+    // one packet, and the servers sync them to disk together. To gather them first would only delay them.
     info
 }
 
@@ -108,7 +113,7 @@ impl Backend for ZooKeeper {
     }
 
     async fn acquire(&self, claims: &[Claim]) -> Vec<Result<Verdict>> {
-        one_by_one(claims, |claim| self.acquire_claim(claim)).await
+        carry_out_together(claims, |claim| &claim.resource, |claim| self.acquire_claim(claim)).await
     }
 
     async fn renew(&self, requests: &[RenewRequest]) -> Vec<Result<Renewal>> {
@@ -120,7 +125,7 @@ impl Backend for ZooKeeper {
     }
 
     async fn release(&self, requests: &[ReleaseRequest]) -> Vec<Result<Released>> {
-        one_by_one(requests, |request| self.release_claim(request)).await
+        carry_out_together(requests, |request| &request.resource, |request| self.release_claim(request)).await
     }
 
     async fn wait(&self, claim: &ClaimRef, since: &Cursor, at_most: Duration) -> Result<()> {

@@ -60,13 +60,17 @@ struct OwnContender {
 
 impl AcquireContext<'_> {
     /// Decides about a claim that has a contender of this session. `Retry` if the contender is gone.
+    ///
+    /// `listed` is a list of the folder, if this call has one that was requested after the contender's
+    /// creation.
     pub(crate) async fn evaluate(
         &self,
         origin: ContenderOrigin,
+        mut listed: Option<ResourceView>,
     ) -> Result<RoundOutcome<Verdict>, StoreError> {
         for _ in 0..ROUNDS_MAX {
             // The contender exists already, so the call has an effect even if it fails from here on.
-            match self.evaluate_once(origin).await.map_err(StoreError::after_effect)? {
+            match self.evaluate_once(origin, listed.take()).await.map_err(StoreError::after_effect)? {
                 Evaluation::Decided(verdict) => return Ok(RoundOutcome::Done(verdict)),
                 Evaluation::NodeGone => return Ok(RoundOutcome::Retry),
                 Evaluation::BlockerLeft => {}
@@ -75,7 +79,11 @@ impl AcquireContext<'_> {
         Err(StoreError::contention().after_effect())
     }
 
-    async fn evaluate_once(&self, origin: ContenderOrigin) -> Result<Evaluation, StoreError> {
+    async fn evaluate_once(
+        &self,
+        origin: ContenderOrigin,
+        listed: Option<ResourceView>,
+    ) -> Result<Evaluation, StoreError> {
         let session = self.session;
         let node = session.claims.update(&self.reference, |local| {
             // Before the listing, so that a change after it notifies again.
@@ -83,7 +91,10 @@ impl AcquireContext<'_> {
             local.node.clone()
         });
         let Some(node) = node else { return Ok(Evaluation::NodeGone) };
-        let view = session.view(&self.claim.resource).await?;
+        let view = match listed.filter(|listed| listed.list.position(&node).is_some()) {
+            Some(listed) => Some(listed),
+            None => session.view(&self.claim.resource).await?,
+        };
         // A list that contains the claim's node is of this folder and not older than the node (ADR 0033). An
         // old list is safe: a contender that is granted in it is still granted, because contenders ahead of
         // it can only leave.

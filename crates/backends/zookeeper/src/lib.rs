@@ -48,6 +48,7 @@
 //! | `resource_view` | reads contenders and their nodes |
 //! | `local_claims` | what this process remembers of its claims, and how waiters are woken |
 //! | `transaction` | transactions whose replies are checked |
+//! | `together` | many requests at once |
 //! | `error` | translates errors of the driver |
 
 mod acquire;
@@ -71,6 +72,7 @@ mod renew;
 mod resource_view;
 mod session;
 mod takeover;
+mod together;
 mod tombstone;
 mod transaction;
 mod wait;

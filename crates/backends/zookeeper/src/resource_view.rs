@@ -75,23 +75,47 @@ impl Session {
     /// Lists the contenders of a resource: one request, and one more if there is a control node. `None` if
     /// the resource has no folder.
     pub(crate) async fn view(&self, resource: &Resource) -> Result<Option<ResourceView>, StoreError> {
-        let (path, mut reader) = (folder(resource), self.client.new_multi_reader());
-        reader.add_get_data(&path)?;
-        reader.add_get_children(&path)?;
+        self.view_with_nodes(resource, &[]).await.map(|(view, _)| view)
+    }
+
+    /// The same, and the data of these nodes, in the same request. `None` for a node that does not exist.
+    pub(crate) async fn view_with_nodes(
+        &self,
+        resource: &Resource,
+        paths: &[String],
+    ) -> Result<(Option<ResourceView>, Vec<Option<(Vec<u8>, Stat)>>), StoreError> {
+        let (folder, mut reader) = (folder(resource), self.client.new_multi_reader());
+        reader.add_get_data(&folder)?;
+        reader.add_get_children(&folder)?;
+        for path in paths {
+            reader.add_get_data(path)?;
+        }
         let mut replies = reader.commit().await?.into_iter();
-        let (children, stat) = match (replies.next(), replies.next()) {
+        let listed = match (replies.next(), replies.next()) {
             (Some(MultiReadResult::Data { data, stat }), Some(MultiReadResult::Children { children }))
                 if !names_another_resource(&data, resource) =>
             {
-                (children, stat)
+                Some((children, stat))
             }
-            (Some(MultiReadResult::Error { err: Driver::NoNode }), _) => return Ok(None),
+            (Some(MultiReadResult::Error { err: Driver::NoNode }), Some(_)) => None,
             (Some(MultiReadResult::Error { err }), _) => return Err(StoreError::from(err)),
             _ => return Err(StoreError::foreign_reply()),
         };
+        let node = |reply: MultiReadResult| match reply {
+            MultiReadResult::Data { data, stat } => Ok(Some((data, stat))),
+            MultiReadResult::Error { err: Driver::NoNode } => Ok(None),
+            MultiReadResult::Error { err } => Err(StoreError::from(err)),
+            _ => Err(StoreError::foreign_reply()),
+        };
+        let nodes: Vec<_> = replies.map(node).collect::<Result<_, _>>()?;
+        if nodes.len() != paths.len() {
+            return Err(StoreError::foreign_reply());
+        }
+        let Some((children, stat)) = listed else { return Ok((None, nodes)) };
         let list = ContenderList::parse(children)?;
         let control = if list.has_control_node { self.read_control_node(resource).await? } else { None };
-        Ok(Some(ResourceView { list, control, pzxid: stat.pzxid, folder_version: stat.version }))
+        let view = ResourceView { list, control, pzxid: stat.pzxid, folder_version: stat.version };
+        Ok((Some(view), nodes))
     }
 
     /// The same with lowered weights, which the names do not show: one more request if any contender weighs
@@ -101,9 +125,18 @@ impl Session {
         resource: &Resource,
     ) -> Result<Option<ResourceView>, StoreError> {
         let Some(mut view) = self.view(resource).await? else { return Ok(None) };
-        let all = view.list.contenders.len();
-        self.read_lowered_weights(resource, &mut view.list, all, None).await?;
+        self.add_weights(resource, &mut view).await?;
         Ok(Some(view))
+    }
+
+    /// Adds the lowered weights to a view.
+    pub(crate) async fn add_weights(
+        &self,
+        resource: &Resource,
+        view: &mut ResourceView,
+    ) -> Result<(), StoreError> {
+        let all = view.list.contenders.len();
+        self.read_lowered_weights(resource, &mut view.list, all, None).await
     }
 
     /// Reads which of the first `count` contenders weigh less than their names say.

@@ -62,6 +62,23 @@ pub(crate) struct Predecessor {
     is_of_this_session: bool,
 }
 
+/// What a takeover reads first.
+struct TakeoverRead {
+    /// The claim has a tombstone, which may be past its end.
+    has_tombstone: bool,
+    has_marker: bool,
+    view: Option<ResourceView>,
+    /// The predecessor's node, if this session knows its name and it exists.
+    predecessor: Option<PredecessorNode>,
+}
+
+/// The node of the predecessor's contender as it was read.
+struct PredecessorNode {
+    node: String,
+    record: ClaimRecord,
+    stat: Stat,
+}
+
 /// The outcome of looking for the predecessor's contender.
 enum PredecessorLookup {
     Found(Box<Predecessor>),
@@ -82,12 +99,15 @@ impl<'a> Takeover<'a> {
     pub(crate) async fn run(&self) -> Result<RoundOutcome<Verdict>, StoreError> {
         let (session, claim) = (self.session, self.context.claim);
         let reference = &self.context.reference;
-        if session.read_tombstone(reference).await?.is_some() {
+        let TakeoverRead { has_tombstone, has_marker, mut view, mut predecessor } = self.read().await?;
+        // If there is one, it is read again, because it may be past its end.
+        if has_tombstone && session.read_tombstone(reference).await?.is_some() {
             self.release_predecessor(self.handover.tombstone).await?;
             return self.context.refuse_cancelled().await.map(RoundOutcome::Done);
         }
-        let has_marker = session.client.check_stat(&paths::marker(reference)).await?.is_some();
-        let mut view = session.view_with_weights(&claim.resource).await?;
+        if let Some(view) = &mut view {
+            session.add_weights(&claim.resource, view).await?;
+        }
         if session.forget_if_gone(reference, view.as_ref()) {
             return Ok(RoundOutcome::Retry);
         }
@@ -104,8 +124,27 @@ impl<'a> Takeover<'a> {
             // Read again: requests of the predecessor that were executed before its tombstone are visible
             // now, and no later one can succeed.
             view = session.view_with_weights(&claim.resource).await?;
+            predecessor = None;
         }
-        self.take_over(view).await.map_err(StoreError::after_effect)
+        self.take_over(view, predecessor).await.map_err(StoreError::after_effect)
+    }
+
+    /// Reads all that steps 1 to 5 need, in one request.
+    async fn read(&self) -> Result<TakeoverRead, StoreError> {
+        let (session, reference) = (self.session, &self.context.reference);
+        let known = session.claims.read(&self.predecessor, |local| local.node.clone());
+        let mut paths = vec![paths::tombstone(reference), paths::marker(reference)];
+        paths.extend(known.iter().map(|node| paths::contender(&reference.resource, node)));
+        let (view, nodes) = session.view_with_nodes(&reference.resource, &paths).await?;
+        let mut nodes = nodes.into_iter();
+        let mut next = || nodes.next().flatten();
+        let (has_tombstone, has_marker) = (next().is_some(), next().is_some());
+        let predecessor = known.zip(next()).map(|(node, (data, stat))| PredecessorNode {
+            node,
+            record: ClaimRecord::from_bytes(&data),
+            stat,
+        });
+        Ok(TakeoverRead { has_tombstone, has_marker, view, predecessor })
     }
 
     /// Step 2: goes on with a contender that an earlier attempt created.
@@ -121,8 +160,12 @@ impl<'a> Takeover<'a> {
     }
 
     /// Step 5.
-    async fn take_over(&self, view: Option<ResourceView>) -> Result<RoundOutcome<Verdict>, StoreError> {
-        match (self.find_predecessor(view.as_ref()).await?, view) {
+    async fn take_over(
+        &self,
+        view: Option<ResourceView>,
+        read: Option<PredecessorNode>,
+    ) -> Result<RoundOutcome<Verdict>, StoreError> {
+        match (self.find_predecessor(view.as_ref(), read).await?, view) {
             (PredecessorLookup::ViewOutdated, _) => Ok(RoundOutcome::Retry),
             (PredecessorLookup::Found(predecessor), Some(_)) if self.inherits_node(&predecessor) => {
                 self.inherit(&predecessor).await
@@ -190,7 +233,7 @@ impl<'a> Takeover<'a> {
         if predecessor.is_holder {
             return Ok(RoundOutcome::Done(Verdict::Granted(Grant::new(token, remaining))));
         }
-        context.evaluate(ContenderOrigin::EarlierCall).await
+        context.evaluate(ContenderOrigin::EarlierCall, None).await
     }
 
     /// The data of a node after the claim has taken it over.
@@ -261,16 +304,16 @@ impl<'a> Takeover<'a> {
                 self.release_predecessor(None).await?;
             }
             self.write_handovers(handovers).await?;
-            return self.context.evaluate(ContenderOrigin::EarlierCall).await;
+            return self.context.evaluate(ContenderOrigin::EarlierCall, None).await;
         }
         let mut record = self.context.new_record();
         record.handovers = handovers;
         match self.context.create_contender(&record, predecessor).await? {
-            CreateOutcome::Created => {
+            CreateOutcome::Created(listed) => {
                 if let Some(predecessor) = predecessor {
                     self.session.claims.remove(&predecessor.claim);
                 }
-                self.context.evaluate(ContenderOrigin::ThisCall).await
+                self.context.evaluate(ContenderOrigin::ThisCall, listed).await
             }
             CreateOutcome::Cancelled => {
                 if predecessor.is_some() {
@@ -315,12 +358,18 @@ impl<'a> Takeover<'a> {
         Ok(())
     }
 
-    async fn find_predecessor(&self, view: Option<&ResourceView>) -> Result<PredecessorLookup, StoreError> {
+    /// Finds the predecessor's contender. `read` is its node, if it was read together with the view.
+    async fn find_predecessor(
+        &self,
+        view: Option<&ResourceView>,
+        read: Option<PredecessorNode>,
+    ) -> Result<PredecessorLookup, StoreError> {
         let (session, claim) = (self.session, &self.predecessor);
         let known =
             session.claims.read(claim, |local| (local.node.clone(), local.took_over, local.is_granted));
         if let Some((node, took_over, is_granted)) = known {
-            if let Some(mut predecessor) = self.read_predecessor(view, &node, took_over).await? {
+            let read = read.filter(|read| read.node == node);
+            if let Some(mut predecessor) = self.read_predecessor(view, &node, took_over, read).await? {
                 predecessor.is_holder |= is_granted;
                 return Ok(PredecessorLookup::Found(Box::new(predecessor)));
             }
@@ -336,35 +385,43 @@ impl<'a> Takeover<'a> {
             session.remove_stray_marker(claim, &nodes).await?;
             return Ok(PredecessorLookup::ViewOutdated);
         };
-        let predecessor = self.read_predecessor(view, &node, took_over).await?;
+        let predecessor = self.read_predecessor(view, &node, took_over, None).await?;
         Ok(predecessor.map_or(PredecessorLookup::ViewOutdated, |p| PredecessorLookup::Found(Box::new(p))))
     }
 
-    /// Reads the predecessor's node. `None` if it is not in the view, or belongs to another owner now.
+    /// Reads the predecessor's node, unless it was read already. `None` if it is not in the view, or belongs to
+    /// another owner now.
     async fn read_predecessor(
         &self,
         view: Option<&ResourceView>,
         node: &str,
         took_over: bool,
+        read: Option<PredecessorNode>,
     ) -> Result<Option<Predecessor>, StoreError> {
         let claim = &self.predecessor;
         let Some(view) = view else { return Ok(None) };
         let Some(position) = view.list.position(node) else { return Ok(None) };
-        let read = self.session.read_contenders(&claim.resource, &view.list, &[position]).await?;
-        let Some(read) = read.into_iter().next() else { return Ok(None) };
-        if !read.record.belongs_to(claim.owner, took_over) {
+        let (record, stat) = match read {
+            Some(read) => (read.record, read.stat),
+            None => {
+                let read = self.session.read_contenders(&claim.resource, &view.list, &[position]).await?;
+                let Some(read) = read.into_iter().next() else { return Ok(None) };
+                (read.record, read.stat)
+            }
+        };
+        if !record.belongs_to(claim.owner, took_over) {
             return Ok(None);
         }
         let named_weight = view.list.contenders[position].share.weight();
         Ok(Some(Predecessor {
             claim: claim.clone(),
             node: node.to_owned(),
-            weight: read.record.weight(named_weight),
+            weight: record.weight(named_weight),
             named_weight,
             is_holder: position < view.admission().holder_count,
-            is_of_this_session: read.stat.ephemeral_owner == self.session.id,
-            record: read.record,
-            stat: read.stat,
+            is_of_this_session: stat.ephemeral_owner == self.session.id,
+            record,
+            stat,
         }))
     }
 }

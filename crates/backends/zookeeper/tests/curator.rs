@@ -12,7 +12,7 @@ use std::{
 };
 
 use common::{TIME_LIMIT, claim, client, granted, in_time, is_blocked, open, release, report};
-use leasehold::{Backend, BackendExt as _, Query, Released, Verdict};
+use leasehold::{BackendExt as _, Query, Released, Verdict};
 use leasehold_testkit::servers::ZooKeeperServer;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/curator.bsh");

@@ -6,7 +6,7 @@ mod common;
 use std::time::Duration;
 
 use common::{TIME_LIMIT, claim, client, granted, in_time, open, release, report};
-use leasehold::{Backend, BackendExt as _, Query, Verdict};
+use leasehold::{Backend, BackendExt as _, Handover, Query, Verdict};
 use leasehold_testkit::servers::ZooKeeperServer;
 
 /// How many requests the server has received so far. Asking for this number is counted too: see [`SLACK`].
@@ -60,6 +60,26 @@ async fn a_contended_acquire_sends_four_requests_and_a_release_one() {
     let spent = received(&server) - before;
     println!("{spent} requests for {rounds} contended acquires; Curator's recipe sends {}", 5 * rounds);
     assert!(spent <= 5 * rounds + SLACK, "{spent} requests for {rounds} contended acquires");
+}
+
+#[tokio::test]
+async fn a_handover_sends_three_requests() {
+    let server = ZooKeeperServer::start();
+    let zookeeper = open(&server.url()).await;
+    let mut held = claim(&report());
+    granted(&zookeeper, &held).await;
+    let (rounds, before) = (100, received(&server));
+    for _ in 0..rounds {
+        let next = claim(&report()).queued().taking_over(Handover::from(held.owner));
+        granted(&zookeeper, &next).await;
+        held = next;
+    }
+    let spent = received(&server) - before;
+    println!("{spent} requests for {rounds} handovers");
+    assert!(spent <= 3 * rounds + SLACK, "{spent} requests for {rounds} handovers");
+    let page = zookeeper.inspect(&Query::One(report())).await.unwrap();
+    let holder = &page.into_snapshots()[0].holders[0];
+    assert_eq!(i64::from(holder.handovers), rounds);
 }
 
 #[tokio::test]

@@ -22,7 +22,7 @@ use leasehold_core::{Claim, Error, ErrorKind, FencingToken, GoneReason, WallTime
 
 use crate::{
     claim_record::ClaimRecord,
-    keys::{ResourceKeys, hash_owner},
+    keys::{ResourceKeys, hash_owner, name_from_lease, slot},
     read_resource::{ResourceRead, tombstone_value},
     resource_view::{ABSENT, Contender, OwnerKeyValue, OwnerState, PauseKey, ResourceView},
     transaction::{KeyChange, KeyChanges, Precondition},
@@ -112,6 +112,8 @@ struct PlanBuilder<'a> {
     changes: KeyChanges,
     /// Starts as what was read, and follows every change of the plan.
     view: ResourceView,
+    /// The names of all contenders that were read.
+    read_names: Vec<String>,
     new_contenders: NewContenders,
 }
 
@@ -131,6 +133,7 @@ pub(super) fn decide(input: &DecisionInput<'_>) -> Result<AcquirePlan, Error> {
         preconditions: Vec::new(),
         changes: KeyChanges::new(),
         view: input.read.view.clone(),
+        read_names: input.read.view.contenders.iter().map(|contender| contender.name.clone()).collect(),
         new_contenders: NewContenders::DoNotMatter,
     };
     let decision = builder.decide()?;
@@ -300,14 +303,7 @@ impl PlanBuilder<'_> {
 
     /// Adds a new contender of the claim, behind all others.
     fn add_contender(&mut self, record: ClaimRecord, lease: i64) {
-        let taken = self.owners.get(CLAIMANT).map_or(ABSENT, |owner| owner.named_contender_modified);
-        // The key with the owner's hash exists already: as the claim's own place, or as that of a successor.
-        // A key cannot be deleted and created in one transaction, so the new one has another name.
-        let name = if taken == ABSENT {
-            self.owner_hash.clone()
-        } else {
-            format!("{}.{:x}", self.owner_hash, self.view.revision)
-        };
+        let name = self.new_name();
         self.require_unchanged(&name, ABSENT);
         self.put_contender(&name, &record, lease);
         self.view.contenders.push(Contender {
@@ -322,6 +318,19 @@ impl PlanBuilder<'_> {
         self.new_contenders = NewContenders::MakeItWrong;
     }
 
+    /// The name of a new contender of the claim: the owner's slot; if that is taken, the lease that this claim
+    /// holds under. The claim may have left the key of either name in this plan, and a key cannot be deleted
+    /// and created in one transaction: then the revision makes a third name.
+    fn new_name(&self) -> String {
+        let slot_modified = self.owners.get(CLAIMANT).map_or(ABSENT, |owner| owner.slot_modified);
+        if slot_modified == ABSENT {
+            return slot(&self.owner_hash);
+        }
+        let name = name_from_lease(self.leases.hold);
+        let is_taken = self.read_names.contains(&name);
+        if is_taken { format!("{name}.{:x}", self.view.revision) } else { name }
+    }
+
     /// Writes a new record of the claim to a contender. Its creation revision stays.
     fn rewrite_contender(&mut self, index: usize, record: ClaimRecord, lease: i64) {
         let Contender { name, modified, .. } = self.view.contenders[index].clone();
@@ -331,11 +340,11 @@ impl PlanBuilder<'_> {
         (contender.record, contender.lease, contender.modified) = (Some(record), lease, NOT_WRITTEN_YET);
     }
 
-    /// Writes a contender of the claim, and an owner key if the contender is not named by the owner's hash.
+    /// Writes a contender of the claim, and an owner key if the contender is not in the owner's slot.
     fn put_contender(&mut self, name: &str, record: &ClaimRecord, lease: i64) {
         let change = KeyChange::Put { value: record.to_value(), lease };
         self.changes.insert(self.keys.contender(name), change);
-        if name == self.owner_hash {
+        if name == slot(&self.owner_hash) {
             self.remove_owner_key(CLAIMANT, &self.owner_hash.clone());
         } else {
             let change = KeyChange::Put { value: name.to_owned(), lease };
@@ -409,7 +418,7 @@ impl PlanBuilder<'_> {
                 self.preconditions.push(Precondition::ModifiedAt(key, owner.owner_key_modified));
                 // Also if the contender does not exist: another request of the owner must not have created it
                 // since.
-                self.require_unchanged(&owner_hash, owner.named_contender_modified);
+                self.require_unchanged(&slot(&owner_hash), owner.slot_modified);
             }
             let modified = pause.map_or(ABSENT, |pause| pause.modified);
             self.preconditions.push(Precondition::ModifiedAt(self.keys.pause.clone(), modified));

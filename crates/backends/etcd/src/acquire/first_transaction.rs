@@ -5,7 +5,7 @@
 //! then  put the contender as a holder; read it back to verify the reply
 //! else  (long form only)
 //!         with a lease for a waiter at hand:
-//!           if    no owner key, no contender of this owner, all contenders have the same capacity
+//!           if    no owner key, no contender in the slot of this owner, all contenders have the same capacity
 //!           then  put the contender as a waiter; read the resource
 //!           else  read the resource
 //!         without one: read the resource
@@ -14,12 +14,14 @@
 //! The short form has no `else`. It is sent where the resource was free last time (`contention.rs`).
 
 use futures_util::future::join;
-use leasehold_core::{Verdict, WallTime};
+use leasehold_core::{Timestamp, Verdict, WallTime};
 
 use super::{AcquireState, WrittenSoFar, finish::WrittenContender};
 use crate::{
     claim_record::ClaimRecord,
     error::StoreError,
+    keys::slot,
+    lease_pool::EtcdLease,
     read_resource::ResourceRead,
     resource_view::{ABSENT, ResourceView},
     transaction::{
@@ -42,17 +44,26 @@ impl AcquireState<'_> {
         let (sent, wall) = (self.now(), self.etcd.environment.wall());
         let transaction = self.first_transaction(wall);
         let sending = self.etcd.connections.transact(&transaction);
-        let (reply, hold) = join(sending, self.refreshed(self.leases.hold, self.claim.ttl)).await;
-        let reply = match reply {
-            Err(error) if error.is_lease_gone() => {
+        match join(sending, self.refreshed_hold_lease()).await {
+            (Err(error), _) if error.is_lease_gone() => {
                 self.replace_leases().await?;
-                return Ok(FirstOutcome::Undecided(None));
+                Ok(FirstOutcome::Undecided(None))
             }
-            reply => reply?,
-        };
+            (reply, hold) => self.finish_first_transaction(reply?, hold, sent).await,
+        }
+    }
+
+    /// What follows from the reply. `hold` is the lease to hold under as it is now, and `sent` a moment before
+    /// the request was sent.
+    pub(super) async fn finish_first_transaction(
+        &mut self,
+        reply: TransactionReply,
+        hold: EtcdLease,
+        sent: Timestamp,
+    ) -> Result<FirstOutcome, StoreError> {
         if reply.succeeded {
             self.etcd.contention_hints.was_free(&self.keys.lock_prefix);
-            let (name, revision) = (self.owner_hash.clone(), reply.revision);
+            let (name, revision) = (slot(&self.owner_hash), reply.revision);
             let contender = WrittenContender { name, created: revision, modified: revision };
             return self.granted(contender, hold, sent).map(FirstOutcome::Granted);
         }
@@ -64,7 +75,7 @@ impl AcquireState<'_> {
         Ok(FirstOutcome::Undecided(Some(read)))
     }
 
-    fn first_transaction(&self, wall: WallTime) -> Transaction {
+    pub(super) fn first_transaction(&self, wall: WallTime) -> Transaction {
         let preconditions = vec![
             Precondition::ModifiedAt(self.keys.owner(&self.owner_hash), ABSENT),
             Precondition::NoContenders { lock_prefix: self.keys.lock_prefix.clone() },
@@ -72,9 +83,10 @@ impl AcquireState<'_> {
         ];
         let value = ClaimRecord::holding(self.claim, wall).to_value();
         let put = KeyChange::Put { value, lease: self.leases.hold.id };
-        let changes = KeyChanges::from([(self.keys.contender(&self.owner_hash), put)]);
+        let changes = KeyChanges::from([(self.keys.contender(&slot(&self.owner_hash)), put)]);
         let on_failure = if self.was_contended { self.queue_or_read(wall) } else { Vec::new() };
-        Transaction { preconditions, on_success: verified_writes(&changes), on_failure }
+        let on_success = verified_writes(&preconditions, &changes);
+        Transaction { preconditions, on_success, on_failure }
     }
 
     /// The `else` of the long form.
@@ -82,7 +94,7 @@ impl AcquireState<'_> {
         let reads = read_resource(&self.keys, &[&self.owner_hash], self.head_limit());
         let Some(lease) = self.leases.wait.map(|lease| lease.id) else { return reads };
         let (owner_key, contender) =
-            (self.keys.owner(&self.owner_hash), self.keys.contender(&self.owner_hash));
+            (self.keys.owner(&self.owner_hash), self.keys.contender(&slot(&self.owner_hash)));
         let preconditions = vec![
             Precondition::ModifiedAt(owner_key, ABSENT),
             Precondition::ModifiedAt(contender.clone(), ABSENT),
@@ -99,7 +111,7 @@ impl AcquireState<'_> {
         let before_contender = &reads[..reads.len() - 1];
         on_success.extend(before_contender.iter().cloned());
         let fields = ReadFields::All;
-        on_success.push(Operation::ReadWritten { key: contender, lease: Some(lease), fields });
+        on_success.push(Operation::ReadWritten { key: contender, lease, fields });
         vec![Operation::Nested(Transaction { preconditions, on_success, on_failure: reads })]
     }
 
@@ -109,11 +121,11 @@ impl AcquireState<'_> {
             return Ok(None);
         }
         if self.leases.wait.is_none() {
-            return ResourceRead::parse(&self.keys, &reply, 0).map(Some);
+            return ResourceRead::parse(&self.keys, &[&self.owner_hash], &reply, 0).map(Some);
         }
         let nested = reply.into_nested()?;
         let skipped = if nested.succeeded { WRITES_BEFORE_READS } else { 0 };
-        ResourceRead::parse(&self.keys, &nested, skipped).map(Some)
+        ResourceRead::parse(&self.keys, &[&self.owner_hash], &nested, skipped).map(Some)
     }
 
     /// Notes that the first transaction has queued the claim, if its contender has the lease that was taken

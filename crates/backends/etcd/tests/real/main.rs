@@ -12,3 +12,4 @@ mod guarantees_page;
 mod leases;
 mod members;
 mod misdelivery;
+mod together;

@@ -9,11 +9,8 @@ use leasehold_core::{Handover, Share};
 
 const LEASES: AvailableLeases =
     AvailableLeases { hold: 77, wait: Some(66), tombstone: None, remainder: None };
-const NO_KEYS: OwnerState = OwnerState {
-    owner_key: OwnerKeyValue::Absent,
-    owner_key_modified: ABSENT,
-    named_contender_modified: ABSENT,
-};
+const NO_KEYS: OwnerState =
+    OwnerState { owner_key: OwnerKeyValue::Absent, owner_key_modified: ABSENT, slot_modified: ABSENT };
 
 fn keys() -> ResourceKeys {
     Root::new(Root::DEFAULT).keys_of(&claim(1, Share::WHOLE).resource)
@@ -44,7 +41,7 @@ fn a_lease_is_handed_over_only_while_no_other_claim_waits() {
     let successor = claim(9, Share::WHOLE).queued().taking_over(Handover::from(claim(1, Share::WHOLE).owner));
     let alone = plan(&successor, view(vec![contender(1, Share::WHOLE, true)]));
     assert_eq!(alone.decision, Decision::Granted { created: None, continued_lease: None });
-    assert_eq!(names(&alone.view), [(hash_owner(successor.owner).as_str(), true)]);
+    assert_eq!(names(&alone.view), [(slot(&hash_owner(successor.owner)).as_str(), true)]);
     let none_since =
         |condition: &Precondition| matches!(condition, Precondition::NoneModifiedAfter { revision: 100, .. });
     assert!(alone.preconditions.iter().any(none_since));
@@ -63,7 +60,7 @@ fn a_downgrade_keeps_its_lease_and_beside_a_foreign_lock_also_its_key() {
     let moved =
         plan(&reader, view(vec![contender(1, Share::WRITE, true), contender(2, Share::WRITE, false)]));
     assert_eq!(moved.decision, Decision::Granted { created: None, continued_lease: Some(1) });
-    assert_eq!(names(&moved.view), [("2", false), (hash_owner(reader.owner).as_str(), true)]);
+    assert_eq!(names(&moved.view), [("2", false), (slot(&hash_owner(reader.owner)).as_str(), true)]);
     let stayed = plan(&reader, view(vec![contender(1, Share::WRITE, true), foreign(2)]));
     assert_eq!(stayed.decision, Decision::Granted { created: Some(1), continued_lease: Some(1) });
     assert_eq!(names(&stayed.view), [("1", true), ("2", false)], "it is still first by creation");
@@ -96,7 +93,8 @@ fn a_full_queue_takes_no_more_claims_and_a_token_is_never_below_the_floor() {
 fn a_new_claim_is_one_key_and_a_place_that_was_taken_over_has_an_owner_key_too() {
     let ours = claim(9, Share::WHOLE).queued();
     let hash = hash_owner(ours.owner);
-    let (lock, owner) = (format!("leasehold/v1/lock/a/b/{hash}"), format!("leasehold/v1/own/a/b/{hash}"));
+    let slot = slot(&hash);
+    let (lock, owner) = (format!("leasehold/v1/lock/a/b/{slot}"), format!("leasehold/v1/own/a/b/{hash}"));
     let new = plan(&ours, view(vec![contender(1, Share::WHOLE, true)]));
     assert_eq!(new.changes.keys().collect::<Vec<_>>(), [&lock]);
     for key in [&lock, &owner] {
@@ -117,12 +115,32 @@ fn a_shared_claim_below_its_floor_gets_a_new_key_under_a_new_name() {
     let ours = claim(9, share).queued().above(FencingToken::new(50).unwrap());
     let hash = hash_owner(ours.owner);
     let keys = keys();
-    let place = Contender { name: hash.clone(), ..contender(9, share, false) };
-    let owners = vec![OwnerState { named_contender_modified: place.modified, ..NO_KEYS }];
+    let place = Contender { name: slot(&hash), ..contender(9, share, false) };
+    let owners = vec![OwnerState { slot_modified: place.modified, ..NO_KEYS }];
     let plan = decide_with(&ours, view(vec![place]), owners).unwrap();
-    let name = format!("{hash}.64");
+    let name = name_from_lease(LEASES.hold);
     assert_eq!(plan.decision, Decision::Granted { created: None, continued_lease: None });
-    assert_eq!(plan.changes[&keys.contender(&hash)], KeyChange::Delete, "the old key is deleted");
+    assert_eq!(plan.changes[&keys.contender(&slot(&hash))], KeyChange::Delete, "the old key is deleted");
     assert!(matches!(plan.changes[&keys.contender(&name)], KeyChange::Put { .. }));
     assert_eq!(plan.changes[&keys.owner(&hash)], KeyChange::Put { value: name, lease: 77 });
+}
+
+#[test]
+fn a_claim_whose_slot_is_taken_is_named_by_its_lease_and_has_an_owner_key() {
+    let ours = claim(9, Share::WHOLE).queued();
+    let (keys, hash) = (keys(), hash_owner(ours.owner));
+    let theirs = Contender { name: slot(&hash), ..contender(1, Share::WHOLE, true) };
+    let owners = vec![OwnerState { slot_modified: theirs.modified, ..NO_KEYS }];
+    let name = name_from_lease(LEASES.hold);
+    let queued = decide_with(&ours, view(vec![theirs.clone()]), owners.clone()).unwrap();
+    assert_eq!(queued.decision, Decision::Blocked(Some(1)));
+    assert!(matches!(queued.changes[&keys.contender(&name)], KeyChange::Put { lease: 66, .. }));
+    assert_eq!(queued.changes[&keys.owner(&hash)], KeyChange::Put { value: name.clone(), lease: 66 });
+    assert!(queued.preconditions.contains(&Precondition::ModifiedAt(keys.contender(&name), ABSENT)));
+    let same_slot = Precondition::ModifiedAt(keys.contender(&slot(&hash)), theirs.modified);
+    assert!(queued.preconditions.contains(&same_slot), "the owner has not got the slot since");
+    // A successor still has the name of a lease that this claim uses now.
+    let taken_over = Contender { name: name.clone(), ..contender(2, Share::WHOLE, false) };
+    let third = decide_with(&ours, view(vec![theirs, taken_over]), owners).unwrap();
+    assert_eq!(third.view.contenders[2].name, format!("{name}.64"));
 }
