@@ -10,7 +10,7 @@ use std::{
 };
 
 use common::{LONG, claim, connect, eventually, granted, kind_and_effect, open, release, renew, report};
-use leasehold::{Backend as _, BackendExt as _, Effect, ErrorKind, Released, Renewal};
+use leasehold::{BackendExt as _, Effect, ErrorKind, Released, Renewal};
 use leasehold_testkit::servers::PostgresServer;
 
 /// One server for all tests. Every test has its own schema or database.

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{LONG, blocked, claim, granted, open, queued_claim, release, report};
-use leasehold::{Backend as _, BackendExt as _, Claim, FencingToken, ReleaseRequest, Resource};
+use leasehold::{BackendExt as _, Claim, FencingToken, ReleaseRequest, Resource};
 use leasehold_testkit::servers::PostgresServer;
 use tokio_postgres::{Client, NoTls};
 
