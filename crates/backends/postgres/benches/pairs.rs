@@ -116,7 +116,7 @@ async fn bare_pairs(bare: Arc<Vec<Bare>>, number: usize, prepared: bool) -> u64 
 /// Tasks that want the same resource, and the clients that they share.
 const RIVALS: usize = 16;
 const RIVAL_CLIENTS: usize = 4;
-/// How long a task waits between two attempts with the statements of ShedLock, which cannot wait for a release.
+/// How long a task waits between two attempts with the statements of `ShedLock`, which cannot wait for a release.
 const POLL_EVERY: Duration = Duration::from_millis(1);
 
 const SHEDLOCK_TABLE: &str = "CREATE TABLE shedlock (name varchar(64) PRIMARY KEY, lock_until timestamp NOT NULL, \
@@ -128,7 +128,7 @@ const SHEDLOCK_ACQUIRE: &str = "INSERT INTO shedlock (name, lock_until, locked_a
 const SHEDLOCK_RELEASE: &str =
     "UPDATE shedlock SET lock_until = timezone('utc', now()) WHERE name = $1 AND locked_by = $2";
 
-/// The two statements of a lock table as in ShedLock: no fencing token, no queue, no renewal. Each is one commit.
+/// The two statements of a lock table as in `ShedLock`: no fencing token, no queue, no renewal. Each is one commit.
 ///
 /// Every task has a connection to itself and prepared statements, which is the fastest way to use them: commits of many
 /// connections share a write to the disk.
@@ -158,7 +158,7 @@ impl ShedLock {
     }
 }
 
-/// Pairs with the statements of ShedLock until [`ROUND`] has passed. Returns how many it completed.
+/// Pairs with the statements of `ShedLock` until [`ROUND`] has passed. Returns how many it completed.
 async fn shedlock_pairs(all: Arc<Vec<ShedLock>>, number: usize) -> u64 {
     let (lock, name) = (&all[number], format!("shed/{number}"));
     let (started, mut done) = (Instant::now(), 0);
@@ -210,7 +210,7 @@ async fn lease_rival(leases: Client, number: usize, handovers: Arc<Handovers>) -
     1
 }
 
-/// Changes of the holder a second, with the statements of ShedLock and with leases.
+/// Changes of the holder a second, with the statements of `ShedLock` and with leases.
 async fn handovers(server: &PostgresServer, shedlock: &Arc<Vec<ShedLock>>, table: &mut Table) {
     for clients in [1, RIVAL_CLIENTS] {
         let mut leases = Vec::new();

@@ -209,7 +209,7 @@ async fn a_locked_row_holds_back_its_own_claim_only() {
         match released {
             Err(error) => assert_eq!((number, error.effect()), (3, Effect::None), "{error:?}"),
             released => {
-                assert!(number != 3 && matches!(released, Ok(Released::Now)), "{number}: {released:?}")
+                assert!(number != 3 && matches!(released, Ok(Released::Now)), "{number}: {released:?}");
             }
         }
     }
@@ -267,7 +267,7 @@ async fn a_locked_place_holds_back_its_own_claim_only() {
         match verdict {
             Err(error) => assert_eq!((number, error.effect()), (2, Effect::None), "{error:?}"),
             verdict => {
-                assert!(matches!(verdict, Ok(Verdict::Blocked(_))) && number != 2, "{number}: {verdict:?}")
+                assert!(matches!(verdict, Ok(Verdict::Blocked(_))) && number != 2, "{number}: {verdict:?}");
             }
         }
     }
