@@ -3,7 +3,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use leasehold::{Claim, Client, Environment, BackendExt as _, Holder, Memory, OwnerToken, Resource, Share, System};
+use leasehold::{
+    BackendExt as _, Claim, Client, Environment, Holder, Memory, OwnerToken, Resource, Share, System,
+};
 use leasehold_bench::{RenewalMargins, Table, process_cpu_time};
 
 use crate::counting::live_bytes;
