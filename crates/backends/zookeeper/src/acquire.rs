@@ -18,7 +18,9 @@
 //! A free resource costs two requests, the transaction and the listing: as many as Curator makes. The second
 //! does not wait for the reply to the first, so they take one round trip (ADR 0041).
 
-use futures_util::future::join;
+use std::pin::pin;
+
+use futures_util::future::{Either, select};
 use leasehold_core::{
     Claim, ClaimRef, Effect, Error, ErrorKind, FencingToken, Grant, RenewRequest, Renewal, Timestamp, Verdict,
 };
@@ -183,15 +185,20 @@ impl AcquireContext<'_> {
                 self.add_creation(&mut transaction, record, predecessor, deletes_predecessor_marker);
             // ZooKeeper executes the requests of a session in their order, so the list already contains the new
             // contender. If it does not, because the connection was lost in between, `evaluate` lists again.
-            let listing = self.session.view(&self.claim.resource);
-            let (committed, listed) = join(transaction.commit(), listing).await;
+            let listing = pin!(self.session.view(&self.claim.resource));
+            let (committed, listed) = match select(pin!(transaction.commit()), listing).await {
+                Either::Left((Ok(committed), listing)) => (Ok(committed), listing.await.ok()),
+                // Nothing to list. If the reply was that of another request, the list may never come.
+                Either::Left((Err(error), _)) => (Err(error), None),
+                Either::Right((listed, commit)) => (commit.await, listed.ok()),
+            };
             let (position, source) = match committed {
                 Ok(committed) => {
                     let node = committed.created_name(positions.create_node).unwrap_or_default().to_owned();
                     let stat = committed.stat().ok_or_else(|| StoreError::contention().after_effect())?;
                     self.session.note_commit_with_stat(sent, stat);
                     self.remember(node, stat, record).await?;
-                    return Ok(CreateOutcome::Created(listed.ok().flatten()));
+                    return Ok(CreateOutcome::Created(listed.flatten()));
                 }
                 Err(TransactionError::Operation { position, source }) => (position, source),
                 Err(error) => return Err(StoreError::from(error)),
