@@ -135,7 +135,10 @@ mod tests {
         results.tables[0].rows[1].figures.insert("p50_us".to_owned(), vec![None]);
         let svg = chart("Redis & co", &["redis-pair-1", "redis-pair-64", "etcd-pair-1"], &results);
         assert_well_formed(&svg);
-        assert!(svg.contains("a &lt;peer&gt; &amp; more") && svg.contains("not run") && svg.contains("∞"), "{svg}");
+        assert!(
+            svg.contains("a &lt;peer&gt; &amp; more") && svg.contains("not run") && svg.contains("∞"),
+            "{svg}"
+        );
         assert!(!svg.contains("etcd"), "a work that was not measured has no panel");
         assert!(svg.contains("prefers-color-scheme: dark"));
     }

@@ -40,6 +40,6 @@ pub fn root() -> PathBuf {
 
 /// The folder for everything that is built and downloaded.
 pub fn build_folder() -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |dir| root().join(dir));
-    target.join("peers")
+    let named = std::env::var_os("CARGO_TARGET_DIR").filter(|folder| !folder.is_empty());
+    named.map_or_else(|| root().join("target"), |folder| root().join(folder)).join("peers")
 }

@@ -40,7 +40,9 @@ pub fn facts(idle: &IdleStates) -> Machine {
     let processor = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let processor = processor.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
     let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let memory = memory.lines().find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next()?.parse::<u64>().ok());
+    let memory = memory
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next()?.parse::<u64>().ok());
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     Machine {
         cores: std::thread::available_parallelism().map_or(1, usize::from),
@@ -74,7 +76,8 @@ pub(crate) fn first_line(program: &str, args: &[&str]) -> String {
 
 /// The first word with a digit and a point.
 fn version_in(line: &str) -> String {
-    let mut words = line.split([' ', ',']).map(|word| word.trim_start_matches(|c: char| c.is_ascii_alphabetic()));
+    let mut words =
+        line.split([' ', ',']).map(|word| word.trim_start_matches(|c: char| c.is_ascii_alphabetic()));
     let is_version = |word: &&str| word.contains('.') && word.starts_with(|c: char| c.is_ascii_digit());
     words.find(is_version).unwrap_or_default().to_owned()
 }

@@ -78,8 +78,9 @@ impl Options {
 
     fn peers_of(&self, work: &Work) -> Vec<&'static Peer> {
         let named = |peer: &Peer| self.peers.iter().any(|name| name.eq_ignore_ascii_case(peer.name));
-        let chosen =
-            |peer: &&&'static Peer| self.peers.is_empty() || peer.name.starts_with("leasehold") || named(peer);
+        let chosen = |peer: &&&'static Peer| {
+            self.peers.is_empty() || peer.name.starts_with("leasehold") || named(peer)
+        };
         work.peers.iter().filter(chosen).copied().collect()
     }
 
@@ -149,8 +150,15 @@ fn measure(options: &Options) -> Result<Results, String> {
     let effort = if options.quick { QUICK } else { FULL };
     let idle = IdleStates::hold_off();
     let machine = facts(&idle);
-    let held_off = if idle.are_held_off() { "are held off" } else { "are not held off: /dev/cpu_dma_latency cannot be opened" };
-    println!("{} cores, load {}; idle states of the processor {held_off}", machine.cores, machine.load_at_start);
+    let held_off = if idle.are_held_off() {
+        "are held off"
+    } else {
+        "are not held off: /dev/cpu_dma_latency cannot be opened"
+    };
+    println!(
+        "{} cores, load {}; idle states of the processor {held_off}",
+        machine.cores, machine.load_at_start
+    );
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let mut runner = Runner {
         programs: Programs::new(rust_program()?),
@@ -196,7 +204,11 @@ fn measure(options: &Options) -> Result<Results, String> {
 fn rust_program() -> Result<PathBuf, String> {
     let this = std::env::current_exe().map_err(|error| error.to_string())?;
     let program = this.with_file_name("leasehold-peer-rust");
-    if program.exists() { Ok(program) } else { Err(format!("{} is missing: use `cargo xtask bench peers`", program.display())) }
+    if program.exists() {
+        Ok(program)
+    } else {
+        Err(format!("{} is missing: use `cargo xtask bench peers`", program.display()))
+    }
 }
 
 /// Prints the targets. Returns whether all of them were met.

@@ -52,7 +52,10 @@ pub fn made_part(results: &Results) -> String {
         if works.is_empty() {
             continue;
         }
-        let _ = write!(text, "\n## {title}\n\n![{title}: the tables below have the same figures](images/bench-{file}.svg)\n");
+        let _ = write!(
+            text,
+            "\n## {title}\n\n![{title}: the tables below have the same figures](images/bench-{file}.svg)\n"
+        );
         for work in works.into_iter().filter_map(work_named) {
             if let Some(table) = results.table(work.name) {
                 let _ = write!(text, "\n**{}** (`{}`)\n\n{}", work.title, work.name, markdown(work, table));
@@ -68,7 +71,8 @@ fn circumstances(text: &mut String, results: &Results) {
         Mode::Full => "full",
         Mode::Quick => "**quick: few and short repetitions, which prove little**",
     };
-    let idle = if machine.idle_states_held_off { "held off" } else { "not held off (the kernel did not allow it)" };
+    let idle =
+        if machine.idle_states_held_off { "held off" } else { "not held off (the kernel did not allow it)" };
     let versions: Vec<String> =
         results.versions.iter().map(|(name, version)| format!("{name} {version}")).collect();
     let _ = write!(
@@ -123,7 +127,8 @@ fn columns(work: &Work, table: &Table) -> Columns {
     let measured = |figure: &&&str| table.rows.iter().any(|row| !row.values(figure).is_empty());
     // Errors are the exception: a column of zeros says nothing.
     let is_shown = |figure: &&&str| {
-        **figure != "errors" || table.rows.iter().any(|row| row.values(figure).iter().any(|errors| *errors > 0.0))
+        **figure != "errors"
+            || table.rows.iter().any(|row| row.values(figure).iter().any(|errors| *errors > 0.0))
     };
     let figures: Vec<&str> = FIGURES.iter().filter(measured).filter(is_shown).copied().collect();
     let has_bare = table.row(BARE).is_some();
@@ -166,7 +171,11 @@ fn cell(row: &Row, figure: &str, is_main: bool) -> String {
 
 fn markdown(work: &Work, table: &Table) -> String {
     let columns = columns(work, table);
-    let mut text = format!("| {} |\n|---{}|\n", columns.headings.join(" | "), "|---:".repeat(columns.headings.len() - 1));
+    let mut text = format!(
+        "| {} |\n|---{}|\n",
+        columns.headings.join(" | "),
+        "|---:".repeat(columns.headings.len() - 1)
+    );
     for (cells, row) in columns.rows.iter().zip(&table.rows) {
         let mut cells = cells.clone();
         if row.peer.starts_with(crate::peers::LEASEHOLD) {
@@ -182,7 +191,8 @@ pub fn plain(work: &Work, table: &Table) -> String {
     let columns = columns(work, table);
     let width = |column: usize| {
         // A reason takes the whole line, so it does not widen its column.
-        let cells = columns.rows.iter().zip(&table.rows).filter(|(_, row)| column == 0 || row.not_run.is_none());
+        let cells =
+            columns.rows.iter().zip(&table.rows).filter(|(_, row)| column == 0 || row.not_run.is_none());
         let cells = cells.map(|(cells, _)| cells[column].chars().count());
         cells.chain([columns.headings[column].chars().count()]).max().unwrap_or(0)
     };

@@ -76,17 +76,8 @@ static FLOCK: Peer = peer("flock", "flock", Program::Shell, "", false);
 static ETCDCTL: Peer = peer("etcdctl lock", "etcdctl", Program::Shell, "", true);
 
 /// Uncontended, on Redis.
-pub const REDIS: &[&Peer] = &[
-    &BARE_SCRIPTS,
-    &OURS,
-    &RSLOCK,
-    &REDSYNC,
-    &REDISLOCK,
-    &RLOCK,
-    &RFENCED,
-    &REDIS_PY,
-    &NODE_REDLOCK,
-];
+pub const REDIS: &[&Peer] =
+    &[&BARE_SCRIPTS, &OURS, &RSLOCK, &REDSYNC, &REDISLOCK, &RLOCK, &RFENCED, &REDIS_PY, &NODE_REDLOCK];
 /// With waiters, on Redis. The bare scripts have no way to wait.
 pub const REDIS_WAITING: &[&Peer] =
     &[&OURS, &RSLOCK, &REDSYNC, &REDISLOCK, &RLOCK, &RFENCED, &REDIS_PY, &NODE_REDLOCK];
@@ -98,7 +89,7 @@ pub const REDIS_RENEWING: &[&Peer] = &[&OURS, &RLOCK, &NODE_REDLOCK];
 pub const REDLOCK: &[&Peer] = &[&OURS, &RSLOCK, &REDSYNC, &NODE_REDLOCK];
 /// Uncontended, on PostgreSQL.
 pub const POSTGRES: &[&Peer] = &[&OURS, &ADVISORY, &SHEDLOCK];
-/// With waiters, on PostgreSQL. ShedLock does not wait.
+/// With waiters, on PostgreSQL. `ShedLock` does not wait.
 pub const POSTGRES_WAITING: &[&Peer] = &[&OURS, &ADVISORY];
 /// On etcd.
 pub const ETCD: &[&Peer] = &[&OURS, &ETCD_MUTEX];
@@ -186,7 +177,10 @@ fn build_python() -> Result<Vec<String>, String> {
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let python = folder.join("venv/bin/python");
     if !python.exists() {
-        step("a virtual environment of Python", Command::new("python3").args(["-m", "venv"]).arg(folder.join("venv")))?;
+        step(
+            "a virtual environment of Python",
+            Command::new("python3").args(["-m", "venv"]).arg(folder.join("venv")),
+        )?;
     }
     let sources = root().join("bench/peers/python");
     let mut install = Command::new(&python);

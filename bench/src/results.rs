@@ -129,9 +129,13 @@ impl Results {
             let rows: Result<Vec<String>, String> =
                 table.rows.iter().map(|row| serde_json::to_string(row).map_err(failed)).collect();
             let work = serde_json::to_string(&table.work).map_err(failed)?;
-            tables.push(format!("    {{\"work\": {work}, \"rows\": [\n      {}\n    ]}}", rows?.join(",\n      ")));
+            tables.push(format!(
+                "    {{\"work\": {work}, \"rows\": [\n      {}\n    ]}}",
+                rows?.join(",\n      ")
+            ));
         }
-        let list = if tables.is_empty() { "[]".to_owned() } else { format!("[\n{}\n  ]", tables.join(",\n")) };
+        let list =
+            if tables.is_empty() { "[]".to_owned() } else { format!("[\n{}\n  ]", tables.join(",\n")) };
         Ok(format!("{}\n", head.replace("\"tables\": []", &format!("\"tables\": {list}"))))
     }
 }
@@ -167,13 +171,17 @@ pub(crate) mod tests {
         let row = |peer: &str, p50: f64| {
             let mut row = Row { peer: peer.to_owned(), not_run: None, figures: BTreeMap::new() };
             for noise in [1.0, 1.1, 0.9] {
-                let figures = [("p50_us", p50 * noise), ("per_second", 1e6 / p50), ("server_cpu_us", p50 / 5.0)];
+                let figures =
+                    [("p50_us", p50 * noise), ("per_second", 1e6 / p50), ("server_cpu_us", p50 / 5.0)];
                 row.add(&BTreeMap::from(figures));
             }
             row
         };
-        let rows =
-            vec![row("bare scripts", 80.0), row("leasehold", 100.0), Row::not_run("redsync", "go is not installed")];
+        let rows = vec![
+            row("bare scripts", 80.0),
+            row("leasehold", 100.0),
+            Row::not_run("redsync", "go is not installed"),
+        ];
         let tables = vec![
             Table { work: "redis-pair-1".to_owned(), rows: rows.clone() },
             Table { work: "redis-pair-64".to_owned(), rows },

@@ -201,9 +201,15 @@ impl Runner {
     fn shell(&mut self, work: &Work, peers: &[&'static Peer], store: &Store) -> Vec<Row> {
         let programs = &mut self.programs;
         let effort = self.effort;
-        crate::shell::measure(peers, store, effort, |program| programs.command(program), |text| {
-            show_progress(self.terminal, &format!("{}: {text}", work.name));
-        })
+        crate::shell::measure(
+            peers,
+            store,
+            effort,
+            |program| programs.command(program),
+            |text| {
+                show_progress(self.terminal, &format!("{}: {text}", work.name));
+            },
+        )
     }
 
     fn progress(&self, text: &str) {
@@ -228,7 +234,8 @@ fn run_once(work: &Work, group: &mut Group, store: &Store, lasting: Duration) ->
     let measured: Result<Vec<Measured>, String> =
         group.workers.iter().map(|worker| worker.measured(lasting + RUN_TIMEOUT)).collect();
     let measured = measured?;
-    let client_cpu: Duration = group.workers.iter().zip(cpu).map(|(worker, cpu)| worker.cpu_time().since(cpu)).sum();
+    let client_cpu: Duration =
+        group.workers.iter().zip(cpu).map(|(worker, cpu)| worker.cpu_time().since(cpu)).sum();
     let spent = Spent { lasting, client_cpu, before: usage, after: store.usage() };
     Ok(match work.kind {
         Kind::Keep { .. } => keep_figures(&measured, &spent, store.keys()),
@@ -318,7 +325,12 @@ mod tests {
 
     fn spent() -> Spent {
         let usage = Usage { cpu: crate::stores::CpuTime::default(), traffic: None };
-        Spent { lasting: Duration::from_secs(2), client_cpu: Duration::from_millis(10), before: usage, after: usage }
+        Spent {
+            lasting: Duration::from_secs(2),
+            client_cpu: Duration::from_millis(10),
+            before: usage,
+            after: usage,
+        }
     }
 
     #[test]
@@ -342,7 +354,8 @@ mod tests {
     fn hand_overs_count_changes_of_holder_across_processes() {
         let work = crate::works::work_named("redis-handover-4x4-0ms").unwrap();
         let of = |grants: &[u64]| Measured { grants: grants.to_vec(), ..Measured::default() };
-        let figures = grant_figures(&[of(&[1, 0, 2, 0, 5, 0]), of(&[3, 100_000, 4, 100_000])], &spent(), work);
+        let figures =
+            grant_figures(&[of(&[1, 0, 2, 0, 5, 0]), of(&[3, 100_000, 4, 100_000])], &spent(), work);
         assert_eq!(figures["per_second"], 2.5);
         assert_eq!(figures["changes_per_second"], 1.5);
         assert_eq!(figures["spread"], f64::INFINITY, "14 waiters got nothing");

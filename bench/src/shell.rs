@@ -79,10 +79,13 @@ fn words(
         "flock" => vec!["flock".to_owned(), file("flock"), "true".to_owned()],
         "etcdctl" => {
             let endpoint = format!("--endpoints={}", store.address);
-            ["env", "ETCDCTL_API=3", "etcdctl", &endpoint, "lock", "bench", "true"].map(str::to_owned).to_vec()
+            ["env", "ETCDCTL_API=3", "etcdctl", &endpoint, "lock", "bench", "true"]
+                .map(str::to_owned)
+                .to_vec()
         }
         _ => {
-            let url = if store.url.is_empty() { format!("sqlite:{}", file("leases")) } else { store.url.clone() };
+            let url =
+                if store.url.is_empty() { format!("sqlite:{}", file("leases")) } else { store.url.clone() };
             let mut words = program(Program::Shell)?;
             words.extend(["run", "--store", &url, "bench/1", "--", "true"].map(str::to_owned));
             words

@@ -93,7 +93,8 @@ impl Store {
         let before = descendants(&[std::process::id()]);
         let started = catch_unwind(AssertUnwindSafe(|| start(kind, runtime)));
         let mut store = started.map_err(|panic| {
-            let text = panic.downcast_ref::<String>().cloned().unwrap_or_else(|| "it did not start".to_owned());
+            let text =
+                panic.downcast_ref::<String>().cloned().unwrap_or_else(|| "it did not start".to_owned());
             text.lines().next().unwrap_or_default().to_owned()
         })?;
         let after = descendants(&[std::process::id()]);
@@ -249,7 +250,8 @@ fn ticks_of(pid: u32) -> Option<Duration> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let rest = stat.rsplit(')').next()?;
     // After the name: the state is the first field, and the user time is the twelfth.
-    let ticks: u32 = rest.split_whitespace().skip(11).take(4).filter_map(|field| field.parse::<u32>().ok()).sum();
+    let ticks: u32 =
+        rest.split_whitespace().skip(11).take(4).filter_map(|field| field.parse::<u32>().ok()).sum();
     Some(TICK * ticks)
 }
 
@@ -266,7 +268,9 @@ fn exact_of(pid: u32) -> Option<Duration> {
 fn descendants(roots: &[u32]) -> HashSet<u32> {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
         let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else { continue };
         let parent = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1)?.parse().ok());
         children.entry(parent.unwrap_or(0)).or_default().push(pid);

@@ -95,7 +95,8 @@ pub fn outcomes(results: &Results) -> Vec<Outcome> {
 }
 
 fn speed_to(work: &Work, table: &Table, peer: &str, least: f64) -> Outcome {
-    let measured = table.ours().zip(table.row(peer)).and_then(|(ours, theirs)| speed(ours, theirs, work.main_figure()));
+    let measured =
+        table.ours().zip(table.row(peer)).and_then(|(ours, theirs)| speed(ours, theirs, work.main_figure()));
     Outcome {
         name: format!("{}: speed, {peer} = 1", work.name),
         measured: measured.map(ratio_text),
@@ -163,6 +164,9 @@ mod tests {
         assert_eq!((cpu.measured.as_deref(), cpu.met), (Some("1.25"), true));
         let other = outcome("redis-pair-1: speed, redsync = 1");
         assert_eq!((other.measured.clone(), other.met), (None, false));
-        assert!(outcomes.iter().all(|outcome| outcome.name.starts_with("redis-pair")), "only what was measured");
+        assert!(
+            outcomes.iter().all(|outcome| outcome.name.starts_with("redis-pair")),
+            "only what was measured"
+        );
     }
 }

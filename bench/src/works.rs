@@ -81,9 +81,8 @@ impl Work {
     pub fn main_figure(&self) -> &'static str {
         match self.kind {
             Kind::Pair { tasks: 1 } | Kind::Shell => "p50_us",
-            Kind::Pair { .. } => "per_second",
+            Kind::Pair { .. } | Kind::Fair { .. } => "per_second",
             Kind::Handover { .. } => "changes_per_second",
-            Kind::Fair { .. } => "per_second",
             Kind::Keep { .. } => "client_core_percent",
         }
     }
@@ -331,6 +330,18 @@ pub const WORKS: &[Work] = &[
         APART_1_MS,
         peers::ZOOKEEPER,
     ),
-    work("shell-file", "Shell: a command under a lock in a file", StoreKind::File, Kind::Shell, peers::SHELL_FILE),
-    work("shell-etcd", "Shell: a command under a lock in etcd", StoreKind::Etcd, Kind::Shell, peers::SHELL_ETCD),
+    work(
+        "shell-file",
+        "Shell: a command under a lock in a file",
+        StoreKind::File,
+        Kind::Shell,
+        peers::SHELL_FILE,
+    ),
+    work(
+        "shell-etcd",
+        "Shell: a command under a lock in etcd",
+        StoreKind::Etcd,
+        Kind::Shell,
+        peers::SHELL_ETCD,
+    ),
 ];

@@ -33,7 +33,12 @@ impl Lock for Advisory {
 
     async fn acquire(&self, task: usize, resource: &str) -> Result<(), String> {
         let session = &self.sessions[task];
-        session.client.query_one(&session.lock, &[&resource]).await.map(drop).map_err(|error| error.to_string())
+        session
+            .client
+            .query_one(&session.lock, &[&resource])
+            .await
+            .map(drop)
+            .map_err(|error| error.to_string())
     }
 
     async fn release(&self, task: usize, resource: &str, (): ()) -> Result<(), String> {

@@ -6,11 +6,8 @@ pub(crate) trait Lock: Send + Sync + 'static {
     type Held: Send + Sync + 'static;
 
     /// Acquires the lock on `resource`, and waits for it in the way of the library. An error is tried again.
-    fn acquire(
-        &self,
-        task: usize,
-        resource: &str,
-    ) -> impl Future<Output = Result<Self::Held, String>> + Send;
+    fn acquire(&self, task: usize, resource: &str)
+    -> impl Future<Output = Result<Self::Held, String>> + Send;
 
     /// Releases it.
     fn release(
