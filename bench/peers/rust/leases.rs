@@ -35,6 +35,11 @@ impl Lock for Leases {
         lease.release().await.map(drop).map_err(|error| error.to_string())
     }
 
+    async fn waiting(&self, resource: &str) -> Result<usize, String> {
+        let snapshot = self.client.look("bench", resource).await.map_err(|error| error.to_string())?;
+        Ok(snapshot.queue_length as usize)
+    }
+
     fn is_alive(lease: &Lease) -> bool {
         lease.check().is_ok()
     }

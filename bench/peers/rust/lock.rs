@@ -17,6 +17,12 @@ pub(crate) trait Lock: Send + Sync + 'static {
         held: Self::Held,
     ) -> impl Future<Output = Result<(), String>> + Send;
 
+    /// How many tasks wait in line for `resource`. Only libraries with a fair lock are asked.
+    fn waiting(&self, resource: &str) -> impl Future<Output = Result<usize, String>> + Send {
+        let why = format!("the waiters of {resource} cannot be counted");
+        async { Err(why) }
+    }
+
     /// Whether it is still held, as far as the library knows. Only libraries that renew leases are asked.
     fn is_alive(held: &Self::Held) -> bool;
 }

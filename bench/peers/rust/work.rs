@@ -13,11 +13,13 @@ use crate::{Arguments, lock::Lock};
 
 /// Leases that are acquired side by side at the start of `keep`.
 const ACQUIRED_AT_ONCE: usize = 200;
+/// Attempts to acquire each of them.
+const ATTEMPTS_MAX: u32 = 5;
 /// The pause after an error, so that a peer that fails at once does not spin.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(1);
-/// How long the waiters of `fair` get to queue: at least this, and longer for many.
-const QUEUE_TIME_MIN: Duration = Duration::from_millis(500);
-const QUEUE_TIME_EACH: Duration = Duration::from_millis(1);
+/// How long the waiters of `fair` may take to queue.
+const QUEUE_TIMEOUT: Duration = Duration::from_secs(120);
+const QUEUE_POLL: Duration = Duration::from_millis(200);
 /// Numbers of holders: the process times this, plus the task.
 const TASKS_MAX: usize = 100_000;
 
@@ -182,8 +184,13 @@ impl Work {
                 }
             });
         }
-        let waiters = u32::try_from(self.tasks).map_err(|error| error.to_string())?;
-        tokio::time::sleep(QUEUE_TIME_MIN.max(QUEUE_TIME_EACH * waiters)).await;
+        let until = Instant::now() + QUEUE_TIMEOUT;
+        while lock.waiting(&self.prefix).await? < self.tasks {
+            if Instant::now() > until {
+                return Err(format!("{} waiters do not queue within {QUEUE_TIMEOUT:?}", self.tasks));
+            }
+            tokio::time::sleep(QUEUE_POLL).await;
+        }
         let mut first = Some(first);
         self.each_go(async |lasting| {
             if let Some(first) = first.take() {
@@ -213,7 +220,7 @@ impl Work {
             let some: Vec<_> = (start..end)
                 .map(|task| {
                     let (lock, name) = (Arc::clone(lock), format!("{}-{task}", self.prefix));
-                    tokio::spawn(async move { lock.acquire(task, &name).await })
+                    tokio::spawn(async move { acquire_at_last(&*lock, task, &name).await })
                 })
                 .collect();
             for held in some {
@@ -236,6 +243,18 @@ impl Work {
 async fn pair<L: Lock>(lock: &L, task: usize, name: &str) -> Result<(), String> {
     let held = lock.acquire(task, name).await?;
     lock.release(task, name, held).await
+}
+
+/// Acquires a lease that is to be kept. A busy machine may need several attempts.
+async fn acquire_at_last<L: Lock>(lock: &L, task: usize, name: &str) -> Result<L::Held, String> {
+    let mut outcome = lock.acquire(task, name).await;
+    for _ in 1..ATTEMPTS_MAX {
+        if outcome.is_ok() {
+            break;
+        }
+        outcome = lock.acquire(task, name).await;
+    }
+    outcome
 }
 
 /// Holds the lock once. Returns when it was granted.

@@ -21,8 +21,8 @@ interface Lock {
         throw new UnsupportedOperationException("this lock has no waiters without threads");
     }
 
-    /** Whether the server still has it: for locks that the library renews. */
-    default boolean isHeld(int task, String resource) {
-        throw new UnsupportedOperationException("this lock is not renewed");
+    /** How many wait in line. */
+    default int waiting(String resource) {
+        throw new UnsupportedOperationException("this lock has no line");
     }
 }

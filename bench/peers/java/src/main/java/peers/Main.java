@@ -19,6 +19,8 @@ public final class Main {
     private static final int ACQUIRED_AT_ONCE = 200;
     /** Numbers of holders: the process times this, plus the task. */
     private static final long TASKS_MAX = 100_000;
+    /** How long the waiters of "fair" may take to queue. */
+    private static final long QUEUE_TIMEOUT_NANOS = 120_000_000_000L;
 
     private final Lock lock;
     private final int tasks;
@@ -179,7 +181,13 @@ public final class Main {
         for (int task = 0; task < tasks; task++) {
             waitInLine(task, grants, errors);
         }
-        Thread.sleep(Math.max(500, tasks));
+        long until = System.nanoTime() + QUEUE_TIMEOUT_NANOS;
+        while (lock.waiting(prefix) < tasks) {
+            if (System.nanoTime() > until) {
+                throw new IllegalStateException(tasks + " waiters do not queue in time");
+            }
+            Thread.sleep(200);
+        }
         boolean[] held = {true};
         eachGo(nanos -> {
             if (held[0]) {

@@ -9,9 +9,11 @@ import org.redisson.config.Config;
 
 /** Redisson: RLock, RFencedLock or RFairLock, without a lease time, so that its watchdog renews them. */
 final class RedissonLocks implements Lock {
+    private final RedissonClient client;
     private final Function<String, RLock> lockOf;
 
-    private RedissonLocks(Function<String, RLock> lockOf) {
+    private RedissonLocks(RedissonClient client, Function<String, RLock> lockOf) {
+        this.client = client;
         this.lockOf = lockOf;
     }
 
@@ -23,7 +25,7 @@ final class RedissonLocks implements Lock {
             server.setSubscriptionConnectionPoolSize(50).setSubscriptionsPerConnection(Math.max(5, tasks / 25));
         }
         RedissonClient client = Redisson.create(config);
-        return new RedissonLocks(switch (kind) {
+        return new RedissonLocks(client, switch (kind) {
             case "rlock" -> client::getLock;
             case "rfenced" -> client::getFencedLock;
             case "rfair" -> client::getFairLock;
@@ -53,7 +55,7 @@ final class RedissonLocks implements Lock {
     }
 
     @Override
-    public boolean isHeld(int task, String resource) {
-        return lockOf.apply(resource).isHeldByThread(task + 1);
+    public int waiting(String resource) {
+        return client.getList("redisson_lock_queue:{" + resource + "}").size();
     }
 }
