@@ -43,12 +43,14 @@ pub fn facts(idle: &IdleStates) -> Machine {
     let memory = memory
         .lines()
         .find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next()?.parse::<u64>().ok());
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     Machine {
         cores: std::thread::available_parallelism().map_or(1, usize::from),
         processor: processor.map_or("unknown", |(_, name)| name).trim().to_owned(),
         memory_gb: memory.unwrap_or(0) / 1_000_000,
-        kernel: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
+        // Without what the maker of the kernel added.
+        kernel: kernel.trim().split('-').next().unwrap_or_default().to_owned(),
         load_at_start: load.split_whitespace().next().and_then(|load| load.parse().ok()).unwrap_or(0.0),
         idle_states_held_off: idle.are_held_off(),
     }

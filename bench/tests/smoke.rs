@@ -1,5 +1,7 @@
 //! The tool still works: the Rust peers, one short repetition on a real Redis. No time is asserted.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use leasehold_bench_peers::{
