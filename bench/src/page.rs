@@ -231,8 +231,13 @@ pub fn write(root: &Path, results: &Results) -> Result<(), String> {
     let page = root.join("docs/benchmarks.md");
     let text = fs::read_to_string(&page).map_err(|error| format!("{}: {error}", page.display()))?;
     fs::write(&page, updated(&text, results)?).map_err(|error| format!("{}: {error}", page.display()))?;
+    let images = root.join("docs/images");
+    for (_, file, _) in SECTIONS {
+        // A section that was not measured this time has no picture.
+        let _ = fs::remove_file(images.join(format!("bench-{file}.svg")));
+    }
     for (name, svg) in charts(results) {
-        let file = root.join("docs/images").join(name);
+        let file = images.join(name);
         fs::write(&file, svg).map_err(|error| format!("{}: {error}", file.display()))?;
     }
     Ok(())
