@@ -39,8 +39,10 @@ pub struct Effort {
     pub repetitions: usize,
     /// How long each one lasts.
     pub lasting: Duration,
-    /// Repetitions of works that take a window of 30 s.
+    /// Repetitions of a fair line and of kept leases, which have a process of their own.
     pub long_repetitions: usize,
+    /// How long a repetition of a fair line lasts, after a warm-up of half of that.
+    pub fair_lasting: Duration,
     /// Commands of each shell in one repetition.
     pub commands: usize,
 }
@@ -143,14 +145,14 @@ impl Runner {
         let mut rows: Vec<Row> = peers.iter().map(new_row).collect();
         let (repetitions, lasting) = match work.kind {
             Kind::Keep { .. } => (self.effort.long_repetitions, KEEP_WINDOW),
-            _ => (self.effort.long_repetitions, self.effort.lasting * 2),
+            _ => (self.effort.long_repetitions, self.effort.fair_lasting),
         };
         for repetition in 1..=repetitions {
             for (row, peer) in rows.iter_mut().zip(peers).filter(|(row, _)| row.not_run.is_none()) {
                 self.progress(&format!("{}: {repetition} of {repetitions}, {}", work.name, peer.name));
                 let figures = self.start(work, peer, store).and_then(|mut group| {
                     if let Kind::Fair { .. } = work.kind {
-                        let _ = run_once(work, &mut group, store, self.effort.lasting)?;
+                        let _ = run_once(work, &mut group, store, lasting / 2)?;
                     }
                     let figures = run_once(work, &mut group, store, lasting);
                     group.workers.into_iter().for_each(Worker::kill);

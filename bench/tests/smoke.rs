@@ -12,8 +12,8 @@ use leasehold_bench_peers::{
 };
 
 fn runner() -> Runner {
-    let effort =
-        Effort { repetitions: 1, lasting: Duration::from_millis(300), long_repetitions: 1, commands: 1 };
+    let lasting = Duration::from_millis(300);
+    let effort = Effort { repetitions: 1, lasting, long_repetitions: 1, fair_lasting: lasting, commands: 1 };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     Runner {
         programs: Programs::new(PathBuf::from(env!("CARGO_BIN_EXE_leasehold-peer-rust"))),
