@@ -32,6 +32,16 @@ const TO_TEST: &[(&str, &str)] = &[
     ("redis-server", "the servers of the Redis tests"),
 ];
 
+/// Debian packages that only `cargo xtask bench peers` needs, the program that each one brings, and why.
+const TO_COMPARE: &[(&str, &str, &str)] = &[
+    ("default-jdk-headless", "javac", "builds the peers that are written in Java"),
+    ("golang-go", "go", "builds the peers that are written in Go"),
+    ("maven", "mvn", "downloads the libraries of the Java peers"),
+    ("nodejs", "node", "runs the peers that are written in JavaScript"),
+    ("npm", "npm", "downloads the libraries of the JavaScript peers"),
+    ("python3-venv", "python3", "runs the peers that are written in Python"),
+];
+
 /// Components of the Rust toolchain, and the cargo command that each one adds.
 const COMPONENTS: &[(&str, &str)] = &[("rustfmt", "fmt"), ("clippy", "clippy")];
 
@@ -44,6 +54,25 @@ pub(crate) fn install() -> Result<(), String> {
 /// Installs everything that a build of all backends needs.
 pub(crate) fn install_to_build() -> Result<(), String> {
     install_missing(TO_BUILD)
+}
+
+/// Installs what the benchmark of the peers needs. A program that is already there, from wherever, is not installed again.
+///
+/// Never fails: a peer whose toolchain is missing is reported as not run.
+pub(crate) fn install_for_peers() {
+    if let Err(why) = install_missing(&[TO_BUILD, TO_TEST].concat()) {
+        println!("{why}\n");
+    }
+    let missing = TO_COMPARE.iter().filter(|(_, program, _)| !is_on_path(program));
+    let missing: Vec<(&str, &str)> = missing.map(|(package, _, why)| (*package, *why)).collect();
+    if let Err(why) = install_missing(&missing) {
+        println!("{why}\n");
+    }
+}
+
+fn is_on_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
 /// Installs missing packages. Without the right to do so, says which command does it.

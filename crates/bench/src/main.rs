@@ -22,6 +22,8 @@ cargo xtask bench [NAME…] [--check]
   flat          a grant, a release and a hand-over among 10 to 100,000 waiters and holders
   keep-alive    one client keeping 100,000 leases alive: memory, CPU, lateness
 
+  peers         leasehold beside other lock libraries; has options of its own: peers --help
+
   --check       fail if a target is missed
 ";
 
