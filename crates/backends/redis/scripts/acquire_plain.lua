@@ -1,5 +1,5 @@
 -- acquire, the plain case, for one claim or up to 16: 1 of 1, without a note and a predecessor, where nothing waits and
--- nothing shares. Put after plain_clock.lua. ADR 0038.
+-- nothing shares. Put after plain_reads.lua. ADR 0038.
 --
 -- A claim that is not plain here gets the reply 0, and nothing was done for it: the client calls acquire.lua. This script
 -- never refuses a claim, and answers as acquire.lua would: a test compares both. It has no functions of its own: creating
@@ -16,9 +16,8 @@
 
 local k = 4 * number
 local owner_key, fence_key, owner, ttl = KEYS[k - 3], KEYS[k - 2], ARGV[k - 1], ARGV[k]
-local value = call('MGET', owner_key, fence_key, KEYS[k - 1], KEYS[k])
-if value[3] or value[4] then return 0 end
-local held, fence = value[1], value[2]
+local held, fence = values[k - 3], values[k - 2]
+if values[k - 1] or values[k] then return 0 end
 -- MGET takes a key of another type for a missing one.
 if fence then
   if string.find(fence, '%D') or fence == '' then return 0 end

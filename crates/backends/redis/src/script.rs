@@ -44,8 +44,8 @@ macro_rules! scripts {
 // `allow-oom`: when the memory of the server is full, holders can still renew and release. `acquire` is
 // refused then, before it has done anything.
 scripts! {
-    ACQUIRE_PLAIN: "", ["../scripts/plain_clock.lua"], "../scripts/acquire_plain.lua";
-    ACQUIRE_PLAIN_MANY: "", ["../scripts/plain_clock.lua"], "../scripts/acquire_plain.lua" => "../scripts/each_claim.lua";
+    ACQUIRE_PLAIN: "", ["../scripts/plain_reads.lua"], "../scripts/acquire_plain.lua";
+    ACQUIRE_PLAIN_MANY: "", ["../scripts/plain_reads.lua"], "../scripts/acquire_plain.lua" => "../scripts/each_claim.lua";
     HANDOVER_PLAIN: "", [], "../scripts/handover_plain.lua";
     ACQUIRE: "", ["../scripts/resource_variables.lua"], "../scripts/resource.lua", "../scripts/acquire.lua";
     RENEW: " flags=allow-oom", [], "../scripts/renew.lua";
