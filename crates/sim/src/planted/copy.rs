@@ -9,7 +9,7 @@ use std::{
 use super::{BUGS, VARIABLE};
 
 /// What the copy needs to build the simulator. Cargo reads the manifests of all members.
-const COPIED: &[&str] = &["Cargo.toml", "Cargo.lock", "crates", "examples", "xtask"];
+const COPIED: &[&str] = &["Cargo.toml", "Cargo.lock", "bench", "crates", "examples", "xtask"];
 /// Folders that are not sources.
 const SKIPPED: &[&str] = &["target", "node_modules"];
 
