@@ -6,7 +6,7 @@
 //! 2. Any other request waits in the queue of its failure domain. When a call ends, the requests at the head of that queue,
 //!    at most `gather` of them, become one call. It runs in a task of its own and owns copies of the requests, so that it
 //!    depends on no caller.
-//! 3. A request that has waited for twice the usual reply, and for at least [`PATIENCE_MIN`], does not wait for a call to
+//! 3. A request that has waited for twice the usual reply, and for at least a millisecond, does not wait for a call to
 //!    end: it starts the next call beside those under way. So a call that hangs delays others by milliseconds.
 //! 4. Each request has its own result. A caller that leaves while its request is queued has sent nothing, and its claim needs
 //!    no tombstone. Once the request is in a call, it may be executed.
