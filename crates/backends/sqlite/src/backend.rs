@@ -28,7 +28,7 @@ use crate::{
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold_core::Error> {
 /// use leasehold::System;
-/// use leasehold_core::{Backend, Claim, Holder, OwnerToken, Resource, Share, Verdict};
+/// use leasehold_core::{BackendExt as _, Claim, Holder, OwnerToken, Resource, Share, Verdict};
 /// use leasehold_sqlite::{Config, Sqlite};
 /// use std::{sync::Arc, time::Duration};
 ///
@@ -41,7 +41,7 @@ use crate::{
 /// let owner = OwnerToken::fresh(&*environment);
 /// let holder = Arc::new(Holder::new("host-a", std::process::id(), "nightly"));
 /// let claim = Claim::new(report, owner, Share::WHOLE, Duration::from_secs(30), holder);
-/// assert!(matches!(leases.acquire(&claim).await?, Verdict::Granted(_)));
+/// assert!(matches!(leases.acquire_one(&claim).await?, Verdict::Granted(_)));
 /// # Ok(()) }
 /// ```
 pub struct Sqlite {

@@ -130,11 +130,14 @@ impl ResourceWaiters {
         self.owners.get(&owner).into_iter().flatten().for_each(|waiter| waiter.wakeup.notify_one());
     }
 
-    /// Wakes the waiters without a place that know another version.
+    /// Wakes the waiters without a place that know an older version.
+    ///
+    /// The listener may have read the file before a waiter did, and report what it read after that. Such a report has an
+    /// older version, or 0 if there was no row yet, and says nothing new.
     pub(crate) fn wake_watchers(&mut self, version: u64) {
         for watcher in self.watchers.values_mut() {
             match watcher.known_version {
-                Some(known) if known != version => watcher.wakeup.notify_one(),
+                Some(known) if known < version => watcher.wakeup.notify_one(),
                 Some(_) => {}
                 None => watcher.reported_version = Some(version),
             }
@@ -185,5 +188,33 @@ impl Drop for WaiterHandle<'_> {
         if waiters.owners.is_empty() {
             registry.by_resource.remove(&self.claim.resource);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        pin::pin,
+        task::{Context, Waker},
+    };
+
+    use super::*;
+
+    #[test]
+    fn a_watcher_is_woken_by_a_newer_version_and_not_by_what_was_read_before() {
+        let registry = WaiterRegistry::default();
+        let resource: Resource = "report/42".parse().unwrap();
+        let claim = ClaimRef { resource: resource.clone(), owner: OwnerToken::from_bytes([7; 16]) };
+        let waiter = registry.register(&claim);
+        let is_woken = |waiter: &WaiterHandle<'_>| {
+            pin!(waiter.woken()).poll(&mut Context::from_waker(Waker::noop())).is_ready()
+        };
+        waiter.knows_version(5);
+        for read_before in [0, 4, 5] {
+            registry.update(&resource, |waiters| waiters.wake_watchers(read_before));
+            assert!(!is_woken(&waiter), "version {read_before}");
+        }
+        registry.update(&resource, |waiters| waiters.wake_watchers(6));
+        assert!(is_woken(&waiter));
     }
 }
