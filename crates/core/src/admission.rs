@@ -6,9 +6,20 @@
 //! No claim overtakes the queue, not even one that would leave when blocked. So grants follow the order of arrival, no
 //! waiter starves behind lighter ones, and the claims that a release lets in are always a run at the head of the queue.
 //! At most [`WINDOW`] queued claims are looked at, so the cost does not grow with the queue.
+//!
+//! A queued claim is live unless it was told that it can be granted and did not answer: the rule passes over such a claim,
+//! which may belong to a process that is dead. [`queue`](crate::queue) says how.
+
+use std::time::Duration;
 
 /// How many queued claims are looked at, from the head. A claim behind more than these is blocked.
 pub const WINDOW: usize = 64;
+
+/// How long a claim that was called may take to answer, before it is passed over. See [`queue`](crate::queue).
+pub const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+
+/// How many queued claims, from the head, are silent together with a claim of the same client.
+pub const SAME_CLIENT_WINDOW: usize = 256;
 
 /// How many times in a row a grant may be handed over inside one client while other claims are queued.
 pub const HANDOVERS_MAX: u32 = 16;

@@ -207,6 +207,9 @@ pub struct Capabilities {
     pub orders: bool,
     /// The store itself grants to the head of the queue: a waiter may hold the resource before it asks again.
     pub self_granting: bool,
+    /// Silent waiters are passed over: see [`queue`](crate::queue). If false, a dead waiter blocks the queue until its place
+    /// expires.
+    pub passes_over: bool,
 }
 
 impl Default for Capabilities {
@@ -219,6 +222,7 @@ impl Default for Capabilities {
             own_ttl: true,
             orders: true,
             self_granting: false,
+            passes_over: true,
         }
     }
 }

@@ -3,9 +3,16 @@
 //! These types are `#[non_exhaustive]`: a backend reads them and they may grow; the engine and tests build them
 //! with the constructors here.
 
-use std::{fmt, num::NonZeroU32, str::FromStr, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    num::{NonZeroU32, NonZeroU64},
+    str::FromStr,
+    sync::Arc,
+    time::Duration,
+};
 
 use crate::{
+    clock::Environment,
     error::{Error, ErrorKind, Result},
     resource::Resource,
     token::{FencingToken, OwnerToken},
@@ -126,6 +133,46 @@ impl FromStr for Holder {
     }
 }
 
+/// A random id of one client: of one connection of a process to its backend. The claims of a client fall silent together: see
+/// [`queue`](crate::queue).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ClientId(NonZeroU64);
+
+impl ClientId {
+    /// A new id, from the random numbers of the environment.
+    pub fn fresh(environment: &dyn Environment) -> ClientId {
+        let mut bytes = [0; 8];
+        environment.fill(&mut bytes);
+        ClientId(NonZeroU64::new(u64::from_ne_bytes(bytes)).unwrap_or(NonZeroU64::MIN))
+    }
+
+    /// The id as a number.
+    pub const fn get(self) -> u64 {
+        self.0.get()
+    }
+
+    /// The id with this number; `None` for zero.
+    pub const fn from_number(number: u64) -> Option<ClientId> {
+        match NonZeroU64::new(number) {
+            Some(number) => Some(ClientId(number)),
+            None => None,
+        }
+    }
+}
+
+impl fmt::Display for ClientId {
+    /// 16 hexadecimal digits.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl fmt::Debug for ClientId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ClientId({self})")
+    }
+}
+
 /// Says that a claim takes over from another claim of the same client, in one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -173,11 +220,21 @@ pub struct Claim {
     pub note: Option<Arc<[u8]>>,
     /// The process that asks, for people to read.
     pub holder: Arc<Holder>,
+    /// The client that asks. Without one, the claim has nothing to do with any other claim.
+    pub client: Option<ClientId>,
 }
 
 impl Claim {
-    /// The default of `place_ttl`. A dead waiter blocks the queue for at most this long.
+    /// The longest default of `place_ttl`: see [`Claim::place_ttl_for`].
     pub const PLACE_TTL: Duration = Duration::from_secs(6);
+    /// The shortest default of `place_ttl`.
+    pub const PLACE_TTL_MIN: Duration = Duration::from_secs(2);
+
+    /// The default of `place_ttl` for this ttl: the same, but at least 2 s and at most 6 s. After that time, nothing is left
+    /// of a waiter that died.
+    pub fn place_ttl_for(ttl: Duration) -> Duration {
+        ttl.clamp(Claim::PLACE_TTL_MIN, Claim::PLACE_TTL)
+    }
 
     /// A claim that leaves when blocked.
     pub fn new(
@@ -192,13 +249,21 @@ impl Claim {
             owner,
             share,
             ttl,
-            place_ttl: Claim::PLACE_TTL,
+            place_ttl: Claim::place_ttl_for(ttl),
             when_blocked: WhenBlocked::Leave,
             takes_over_from: None,
             floor: None,
             note: None,
             holder,
+            client: None,
         }
+    }
+
+    /// The client that asks.
+    #[must_use]
+    pub fn by_client(mut self, client: ClientId) -> Claim {
+        self.client = Some(client);
+        self
     }
 
     /// The claim queues when it is blocked.

@@ -16,6 +16,7 @@
 //! | [`quorum_node`] | one server of a quorum (Redlock): how it votes, and how votes are counted |
 //! | [`admission`] | the admission rule: when a claim is granted |
 //! | [`model`] | one resource as a pure state machine: the executable specification |
+//! | [`queue`] | claims that wait, and which of them answer |
 //! | [`backoff`] | how long to wait before asking again |
 //! | [`clock`] | time, random numbers, sleeping and tasks, behind one trait |
 //! | [`request_id`] | how a reply proves which request it belongs to |
@@ -32,6 +33,7 @@ pub mod event;
 mod expiring;
 pub mod model;
 pub mod pass;
+pub mod queue;
 pub mod quorum_node;
 pub mod request_id;
 pub mod resource;
@@ -44,8 +46,8 @@ pub use backend::{
 };
 pub use backoff::Backoff;
 pub use claim::{
-    Claim, ClaimRef, Cursor, Eviction, Handover, Holder, Listing, OperatorAction, OperatorCommand, Query,
-    ReleaseRequest, RenewRequest, Share, WhenBlocked,
+    Claim, ClaimRef, ClientId, Cursor, Eviction, Handover, Holder, Listing, OperatorAction, OperatorCommand,
+    Query, ReleaseRequest, RenewRequest, Share, WhenBlocked,
 };
 pub use clock::{Clock, Environment, SystemClock, Timestamp, WallTime};
 pub use error::{Busy, Effect, Error, ErrorKind, Result, Verb};

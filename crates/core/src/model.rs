@@ -5,7 +5,9 @@
 //!
 //! What `acquire` does, in this order:
 //!
-//! 1. Remove what has expired: holders, queued claims, tombstones, the pause. Every verb begins with this.
+//! 1. Remove what has expired: holders, queued claims, tombstones, the pause. Every verb begins with this. Then note that
+//!    the owner was heard, and pass over the other queued claims that were called and did not answer
+//!    ([`queue`](crate::queue)).
 //! 2. If the owner has a tombstone, answer `Cancelled`. If the claim was to take over from another one, release that one.
 //! 3. If the owner holds the resource, answer with the same grant and what remains of it.
 //! 4. If others use the resource with another capacity, answer `Mismatch`.
@@ -13,8 +15,10 @@
 //!    If it takes over from a queued claim, give it that claim's place in the queue, and go on.
 //! 6. If the resource is not paused and the [admission rule](crate::admission) allows it, make the claim a holder.
 //! 7. Otherwise queue the claim or forget it, as it says, and answer `Blocked`.
+//! 8. Call the queued claims that can be granted now. Every verb ends with this, except the renewal of a holder, which does
+//!    not look at the queue.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use crate::{
     admission,
@@ -25,6 +29,7 @@ use crate::{
     clock::Timestamp,
     error::Result,
     expiring::ExpiringMap,
+    queue::{Queue, QueuedClaim},
     resource::Resource,
     token::{FencingToken, OwnerToken},
     verdict::{
@@ -41,11 +46,9 @@ pub struct Model {
     holders: ExpiringMap<OwnerToken, HeldClaim>,
     /// The sum of the holders' weights.
     held: u64,
-    /// Queued claims by arrival number.
-    queue: ExpiringMap<u64, QueuedClaim>,
-    /// The arrival number of each queued owner.
-    arrivals: BTreeMap<OwnerToken, u64>,
-    next_arrival: u64,
+    queue: Queue,
+    /// Whether silent claims are passed over.
+    passes_over: bool,
     /// Owners whose requests are refused, and why.
     tombstones: ExpiringMap<OwnerToken, GoneReason>,
     paused_until: Option<Timestamp>,
@@ -70,14 +73,6 @@ struct HeldClaim {
     kept: bool,
 }
 
-#[derive(Clone, Debug)]
-struct QueuedClaim {
-    owner: OwnerToken,
-    holder: Arc<Holder>,
-    weight: u32,
-    since: Timestamp,
-}
-
 impl Model {
     /// A resource that no claim holds or waits for. Versions count on from `version`: a state that was dropped while it was
     /// idle and is made again must not repeat a cursor.
@@ -86,14 +81,21 @@ impl Model {
             capacity: 0,
             holders: ExpiringMap::new(),
             held: 0,
-            queue: ExpiringMap::new(),
-            arrivals: BTreeMap::new(),
-            next_arrival: 0,
+            queue: Queue::new(),
+            passes_over: true,
             tombstones: ExpiringMap::new(),
             paused_until: None,
             last_token: None,
             version,
         }
+    }
+
+    /// Silent claims are not passed over: the model of a backend without
+    /// [`passes_over`](crate::Capabilities::passes_over).
+    #[must_use]
+    pub fn without_passing_over(mut self) -> Model {
+        self.passes_over = false;
+        self
     }
 
     /// The number of changes so far.
@@ -115,8 +117,7 @@ impl Model {
             self.held -= u64::from(held_claim.weight);
             self.version += 1;
         }
-        while let Some(place) = self.queue.pop_ended(now) {
-            self.arrivals.remove(&place.owner);
+        while self.queue.remove_expired(now) {
             self.version += 1;
         }
         while self.tombstones.pop_ended(now).is_some() {}
@@ -126,21 +127,65 @@ impl Model {
         }
     }
 
-    /// The owners at the head of the queue that can be granted now: the ones to wake.
-    pub fn grantable(&self) -> impl Iterator<Item = OwnerToken> {
-        let open = self.paused_until.is_none();
-        let run = if open { admission::grantable(self.held, self.weights(), self.capacity) } else { 0 };
-        self.queue.iter().take(run).map(|(_, _, place)| place.owner)
+    /// Passes over the queued claims that were called and did not answer.
+    fn pass_over_silent(&mut self, now: Timestamp) {
+        if self.passes_over && self.queue.pass_over_silent(now) {
+            self.version += 1;
+        }
     }
 
-    /// Whether a waiting owner should ask again: it can be granted, or it has no place in the queue.
+    /// Calls the queued claims that can be granted now.
+    fn call(&mut self, now: Timestamp) {
+        let run = self.grantable_run();
+        if self.queue.call(now, run) {
+            self.version += 1;
+        }
+    }
+
+    /// What every verb does first and last, without a request in between. For a backend that notices by itself that time has
+    /// passed.
+    pub fn look(&mut self, now: Timestamp) {
+        self.remove_expired(now);
+        self.pass_over_silent(now);
+        self.call(now);
+    }
+
+    /// How many claims at the head of the queue, the silent ones not counted, can be granted now.
+    fn grantable_run(&self) -> usize {
+        let weights = self.queue.weights_ahead(u64::MAX);
+        if self.paused_until.is_some() { 0 } else { admission::grantable(self.held, weights, self.capacity) }
+    }
+
+    /// The owners at the head of the queue that can be granted now. Silent ones are left out.
+    pub fn grantable(&self) -> impl Iterator<Item = OwnerToken> {
+        self.queue.live().take(self.grantable_run()).map(|(_, _, place)| place.owner)
+    }
+
+    /// The owners that were called and have not answered: the ones to wake.
+    pub fn called(&self) -> impl Iterator<Item = OwnerToken> {
+        self.queue.called()
+    }
+
+    /// When the next claim that was called becomes silent, if it does not answer.
+    pub fn next_silence(&self) -> Option<Timestamp> {
+        self.queue.next_silence().filter(|_| self.passes_over)
+    }
+
+    /// Whether a waiting owner should ask again: it was called, it is silent, or it has no place in the queue.
     pub fn is_worth_asking(&self, owner: OwnerToken) -> bool {
-        !self.arrivals.contains_key(&owner) || self.grantable().any(|mover| mover == owner)
+        !self.is_queued(owner)
+            || self.queue.is_silent(owner)
+            || self.called().chain(self.grantable()).any(|mover| mover == owner)
     }
 
     /// Whether the owner has a place in the queue.
     pub fn is_queued(&self, owner: OwnerToken) -> bool {
-        self.arrivals.contains_key(&owner)
+        self.queue.arrival_of(owner).is_some()
+    }
+
+    /// Whether the owner is queued and silent.
+    pub fn is_silent(&self, owner: OwnerToken) -> bool {
+        self.queue.is_silent(owner)
     }
 
     /// Whether the owner is a holder, is queued, or has a tombstone.
@@ -153,10 +198,6 @@ impl Model {
         self.queue.len()
     }
 
-    fn weights(&self) -> impl Iterator<Item = u32> {
-        self.queue.iter().map(|(_, _, place)| place.weight)
-    }
-
     /// The verb `acquire`. `clock` feeds [`FencingToken::mint`].
     ///
     /// # Errors
@@ -164,36 +205,51 @@ impl Model {
     pub fn acquire(&mut self, now: Timestamp, claim: &Claim, clock: u64) -> Result<Verdict> {
         self.remove_expired(now);
         let token = FencingToken::mint(self.last_token, clock, claim.floor)?;
+        self.note_heard(now, claim.owner);
+        self.pass_over_silent(now);
+        let verdict = self.decide(now, claim, token);
+        self.call(now);
+        Ok(verdict.unwrap_or_else(|| Verdict::Blocked(self.blocked(now, claim.owner))))
+    }
+
+    /// Steps 2 to 7 of `acquire`. `None` if the claim is blocked.
+    fn decide(&mut self, now: Timestamp, claim: &Claim, token: FencingToken) -> Option<Verdict> {
         if self.tombstones.get(claim.owner).is_some() {
             // This owner has a tombstone, so refuse it. Still release its predecessor: that was part of the same request.
             claim.takes_over_from.iter().for_each(|from| self.release_predecessor(now, from));
-            return Ok(Verdict::Cancelled);
+            return Some(Verdict::Cancelled);
         }
         if let Some((ends, held_claim)) = self.holders.get(claim.owner) {
             let grant = Grant::new(held_claim.token, now.until(ends));
             // A kept resource has no holder: its owner has released it, so this request was delayed.
-            return Ok(if held_claim.kept { Verdict::Cancelled } else { Verdict::Granted(grant) });
+            return Some(if held_claim.kept { Verdict::Cancelled } else { Verdict::Granted(grant) });
         }
         let in_use = !self.holders.is_empty() || !self.queue.is_empty();
         if in_use && self.capacity != claim.share.capacity() {
             self.leave_queue(claim.owner);
-            return Ok(Verdict::Mismatch { capacity: self.capacity });
+            return Some(Verdict::Mismatch { capacity: self.capacity });
         }
         if let Some(from) = &claim.takes_over_from
             && let Some(grant) = self.take_over(now, claim, from, token)
         {
-            return Ok(Verdict::Granted(grant));
+            return Some(Verdict::Granted(grant));
         }
         self.capacity = claim.share.capacity();
         if self.paused_until.is_none() && self.fits(claim) {
             self.leave_queue(claim.owner);
-            return Ok(Verdict::Granted(self.make_holder(now, claim, token, now.after(claim.ttl), 0)));
+            return Some(Verdict::Granted(self.make_holder(now, claim, token, now.after(claim.ttl), 0)));
         }
         match claim.when_blocked {
             WhenBlocked::Leave => self.leave_queue(claim.owner),
             WhenBlocked::Queue => self.enqueue(now, claim),
         }
-        Ok(Verdict::Blocked(self.blocked(now, claim.owner)))
+        None
+    }
+
+    fn note_heard(&mut self, now: Timestamp, owner: OwnerToken) {
+        if self.queue.note_heard(now, owner) {
+            self.version += 1;
+        }
     }
 
     /// Step 5 of `acquire`. Returns a grant if the claim took over from a holder. If it took over from a queued claim, or
@@ -213,7 +269,7 @@ impl Model {
         if let Some((ends, held_claim)) = held_claim {
             let downgrade = weight < held_claim.weight;
             // Without this bound, the waiters of one client could hand the resource over among themselves for ever.
-            let too_often = held_claim.handovers >= admission::HANDOVERS_MAX && !self.queue.is_empty();
+            let too_often = held_claim.handovers >= admission::HANDOVERS_MAX && self.queue.live_len() > 0;
             let refused = !downgrade && (self.paused_until.is_some() || held_claim.evicting || too_often);
             let handovers = if downgrade { held_claim.handovers } else { held_claim.handovers + 1 };
             let ends = if downgrade { ends } else { now.after(claim.ttl) };
@@ -232,10 +288,9 @@ impl Model {
             }
             return Some(grant);
         }
-        if let Some(arrival) = self.arrivals.remove(&from.owner) {
-            let place = self.queue.remove(arrival).expect("arrivals and queue agree");
-            if claim.when_blocked == WhenBlocked::Queue && !self.arrivals.contains_key(&claim.owner) {
-                self.insert_place(now, claim, arrival, place.since);
+        if let Some((arrival, place)) = self.queue.remove(from.owner) {
+            if claim.when_blocked == WhenBlocked::Queue && !self.is_queued(claim.owner) {
+                self.queue.insert(arrival, now.after(claim.place_ttl), queued_claim(now, claim, place.since));
             }
             self.version += 1;
         }
@@ -255,9 +310,7 @@ impl Model {
     }
 
     fn fits(&self, claim: &Claim) -> bool {
-        let own = self.arrivals.get(&claim.owner).copied().unwrap_or(u64::MAX);
-        let ahead =
-            self.queue.iter().take_while(|(arrival, ..)| *arrival < own).map(|(_, _, place)| place.weight);
+        let ahead = self.queue.weights_ahead(self.queue.arrival_of(claim.owner).unwrap_or(u64::MAX));
         admission::is_granted(self.held, ahead, claim.share.weight(), claim.share.capacity())
     }
 
@@ -297,47 +350,27 @@ impl Model {
 
     fn enqueue(&mut self, now: Timestamp, claim: &Claim) {
         let place_ends = now.after(claim.place_ttl);
-        match self.arrivals.get(&claim.owner) {
-            Some(&arrival) => self.extend_place(arrival, place_ends),
-            None => {
-                self.insert_place(now, claim, self.next_arrival, now);
-                self.next_arrival += 1;
-                self.version += 1;
-            }
+        if let Some(arrival) = self.queue.arrival_of(claim.owner) {
+            self.queue.extend(arrival, place_ends);
+        } else {
+            self.queue.push(place_ends, queued_claim(now, claim, now));
+            self.version += 1;
         }
     }
 
-    fn insert_place(&mut self, now: Timestamp, claim: &Claim, arrival: u64, since: Timestamp) {
-        let (owner, weight) = (claim.owner, claim.share.weight());
-        let place = QueuedClaim { owner, holder: Arc::clone(&claim.holder), weight, since };
-        self.queue.insert(arrival, now.after(claim.place_ttl), place);
-        self.arrivals.insert(owner, arrival);
-    }
-
-    fn extend_place(&mut self, arrival: u64, ends: Timestamp) {
-        let (old, _) = self.queue.get(arrival).expect("arrivals and queue agree");
-        self.queue.reschedule(arrival, ends.max(old));
-    }
-
     fn leave_queue(&mut self, owner: OwnerToken) {
-        if let Some(arrival) = self.arrivals.remove(&owner) {
-            self.queue.remove(arrival);
+        if self.queue.remove(owner).is_some() {
             self.version += 1;
         }
     }
 
     fn blocked(&self, now: Timestamp, owner: OwnerToken) -> Blocked {
-        let own = self.arrivals.get(&owner).copied();
-        let ahead = own.map_or(self.queue.len(), |own| {
-            let near = self
-                .queue
-                .iter()
-                .take(admission::WINDOW + 1)
-                .take_while(|(arrival, ..)| *arrival < own)
-                .count();
-            if near <= admission::WINDOW { near } else { self.queue.len() - 1 }
+        let own = self.queue.arrival_of(owner);
+        let ahead = own.map_or(self.queue.live_len(), |own| {
+            let near = self.queue.weights_ahead(own).take(admission::WINDOW + 1).count();
+            if near <= admission::WINDOW { near } else { self.queue.live_len() - 1 }
         });
-        let places = self.queue.iter().take(admission::WINDOW).map(|(_, ends, _)| ends).min();
+        let places = self.queue.next_change(self.passes_over);
         let next = [self.holders.next_end(), places, self.paused_until].into_iter().flatten().min();
         let holders = self.holders.by_end().take(Blocked::HOLDERS_MAX);
         Blocked {
@@ -368,9 +401,11 @@ impl Model {
             }
             return Renewal::Renewed(Renewed { token, remaining: now.until(ends), asked, evicting });
         }
-        if let Some(&arrival) = self.arrivals.get(&request.owner) {
-            self.extend_place(arrival, now.after(request.ttl));
-            let (ends, _) = self.queue.get(arrival).expect("arrivals and queue agree");
+        if let Some(arrival) = self.queue.arrival_of(request.owner) {
+            self.note_heard(now, request.owner);
+            self.pass_over_silent(now);
+            let ends = self.queue.extend(arrival, now.after(request.ttl));
+            self.call(now);
             return Renewal::Queued { remaining: now.until(ends) };
         }
         Renewal::Gone {
@@ -381,9 +416,10 @@ impl Model {
     /// The verb `release`.
     pub fn release(&mut self, now: Timestamp, request: &ReleaseRequest) -> Released {
         self.remove_expired(now);
+        self.pass_over_silent(now);
         let owner = request.owner;
         let holds = self.holders.get(owner).is_some_and(|(_, held_claim)| !held_claim.kept);
-        let waits = self.arrivals.contains_key(&owner);
+        let waits = self.is_queued(owner);
         match request.keep_for.filter(|keep_for| !keep_for.is_zero()) {
             Some(keep_for) if holds => {
                 self.holders.get_mut(owner).expect("this owner is a holder").kept = true;
@@ -396,12 +432,20 @@ impl Model {
         if let Some(keep) = request.tombstone {
             self.tombstones.insert(owner, now.after(keep), GoneReason::Cancelled);
         }
+        self.call(now);
         if holds || waits { Released::Now } else { Released::AlreadyGone }
     }
 
     /// The verb `order`. The caller writes the audit record.
     pub fn order(&mut self, now: Timestamp, command: &OperatorCommand) -> CommandOutcome {
         self.remove_expired(now);
+        self.pass_over_silent(now);
+        let outcome = self.execute(now, command);
+        self.call(now);
+        outcome
+    }
+
+    fn execute(&mut self, now: Timestamp, command: &OperatorCommand) -> CommandOutcome {
         // Without a token the command means the newest grant.
         let meant = match command.token {
             None => self.holders.iter().map(|(owner, _, held_claim)| (held_claim.token, owner)).max(),
@@ -457,12 +501,27 @@ impl Model {
             holders.into_iter().take(listed).map(|(ends, held_claim)| held_claim.view(now, ends)).collect();
         let placed = |(_, ends, place): (u64, Timestamp, &QueuedClaim)| {
             QueueEntry::new(Arc::clone(&place.holder), place.weight, place.since.until(now), now.until(ends))
+                .with_silent(place.silent)
         };
         snapshot.queue = places.into_iter().take(listed).map(placed).collect();
         snapshot.last_token = self.last_token;
         snapshot.paused_for = self.paused_until.filter(|until| *until > now).map(|until| now.until(until));
         snapshot.cursor = Cursor(self.version);
         snapshot
+    }
+}
+
+/// A place for this claim, which has just been heard.
+fn queued_claim(now: Timestamp, claim: &Claim, since: Timestamp) -> QueuedClaim {
+    QueuedClaim {
+        owner: claim.owner,
+        holder: Arc::clone(&claim.holder),
+        client: claim.client,
+        weight: claim.share.weight(),
+        since,
+        heard: now,
+        called: None,
+        silent: false,
     }
 }
 

@@ -332,12 +332,21 @@ pub struct QueueEntry {
     pub waited: Duration,
     /// The time until its place expires, unless it is renewed.
     pub remaining: Duration,
+    /// It could have been granted and did not answer: it is passed over until it does.
+    pub silent: bool,
 }
 
 impl QueueEntry {
-    /// A queued claim.
+    /// A queued claim that is not silent.
     pub fn new(holder: Arc<Holder>, weight: u32, waited: Duration, remaining: Duration) -> QueueEntry {
-        QueueEntry { holder, weight, waited, remaining }
+        QueueEntry { holder, weight, waited, remaining, silent: false }
+    }
+
+    /// The claim is silent, or not.
+    #[must_use]
+    pub fn with_silent(mut self, silent: bool) -> QueueEntry {
+        self.silent = silent;
+        self
     }
 }
 

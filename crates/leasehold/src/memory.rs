@@ -148,7 +148,7 @@ impl MemoryState {
         self.sweep_at = self.resources.len() * 2;
     }
 
-    /// Executes a verb on one resource. Then wakes the claims that may be granted now, and those of `owners` that lost their
+    /// Executes a verb on one resource. Then wakes the claims that were called, and those of `owners` that lost their
     /// place; and removes the resource if it is idle.
     fn execute<T>(
         &mut self,
@@ -176,7 +176,7 @@ impl ResourceEntry {
             return;
         }
         let without_place = owners.iter().copied().filter(|owner| !self.model.is_queued(*owner));
-        for owner in self.model.grantable().chain(without_place) {
+        for owner in self.model.called().chain(without_place) {
             if let Some((wakeup, _)) = self.queued.get(&owner) {
                 wakeup.notify_waiters();
             }
@@ -360,7 +360,7 @@ impl<'a> WaitRegistration<'a> {
         let mut state = memory.state();
         let entry = state.entry(now, &claim.resource);
         let before = entry.model.version();
-        entry.model.remove_expired(now);
+        entry.model.look(now);
         if entry.model.version() != before {
             entry.wake(&[]); // something has ended, so others may be granted; no later verb would notice that change
         }

@@ -365,7 +365,7 @@ impl<T: TokenKind> LeaseRequest<T> {
         let owner = OwnerToken::fresh(&*engine.environment);
         // Where a session keeps a lease alive, the lease cannot be promised for longer than the session lasts.
         let ttl = self.ttl.min(engine.backend.info().limits.ttl);
-        let mut claim = Claim::new(resource.clone(), owner, self.share, ttl, holder);
+        let mut claim = Claim::new(resource.clone(), owner, self.share, ttl, holder).by_client(engine.client);
         claim.note = self.note.take();
         let options = std::mem::take(&mut self.options);
         let request = AcquireRequest { claim, options, wait: self.wait_limit, fair: self.fair };

@@ -95,6 +95,7 @@ fn info() -> BackendInfo {
     // A lease is handed over only while no other claim waits: see `PlanBuilder::take_over` in
     // `acquire/decide.rs`.
     info.capabilities.handover = false;
+    info.capabilities.passes_over = false;
     info.limits.queue = QUEUE_MAX;
     (info.limits.gather, info.limits.calls_in_flight) = (GATHER, CALLS_IN_FLIGHT);
     info

@@ -156,6 +156,7 @@ impl Durability {
     fn info(self, queue_max: u32) -> BackendInfo {
         let (guarantee, because) = self.guarantee();
         let mut info = BackendInfo::new(NAME, guarantee);
+        info.capabilities.passes_over = false;
         info.because = because.into();
         info.tokens_break_when = match guarantee {
             Guarantee::BestEffort => {

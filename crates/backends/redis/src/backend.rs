@@ -134,6 +134,7 @@ impl Redis {
 
 fn info(config: &Config) -> BackendInfo {
     let mut info = BackendInfo::new(NAME, Guarantee::BestEffort);
+    info.capabilities.passes_over = false;
     info.because = "the server answers before its replicas know: a failover can grant twice".into();
     info.tokens_break_when = if config.service.is_some() || config.cluster {
         "the clocks of two primaries differ by more than a minute, or data is lost while the last token is ahead of \

@@ -70,6 +70,7 @@ fn info(lease_ttl: Duration) -> BackendInfo {
         "the ensemble is restored from an older snapshot, or the leases move to another store".into();
     // While others wait, the claim that takes over queues behind them (`takeover.rs`).
     info.capabilities.handover = false;
+    info.capabilities.passes_over = false;
     // A node ends with its session and not after a time of its own, so nothing can stay closed after a
     // release, and a claim cannot have a ttl of its own.
     info.capabilities.keep_for = false;

@@ -8,7 +8,7 @@ use leasehold_core::{
     Verdict, admission,
 };
 
-use crate::naive::{Naive, Reply};
+use crate::naive::{Naive, QueuedClaim, Reply};
 
 pub(crate) fn resource() -> Resource {
     Resource::new("model", "1").unwrap()
@@ -157,7 +157,7 @@ impl Both {
         }
         for (place, naive) in seen.queue.iter().zip(&live_queue) {
             assert_eq!((place.weight, place.waited), (naive.weight, naive.since.until(now)));
-            assert_eq!(place.remaining, now.until(naive.ends));
+            assert_eq!((place.remaining, place.silent), (now.until(naive.ends), naive.silent));
         }
         let mut owners = HashSet::new();
         let present =
@@ -173,14 +173,17 @@ impl Both {
         }
     }
 
-    /// Exactly the claims are woken that would be granted if they asked.
+    /// Exactly the claims can be granted that would be granted if they asked, and all of them are called. A silent one that
+    /// asks is not silent any more, so it may be granted, too.
     #[track_caller]
     fn check_movers(&self) {
         let mut current = self.model.clone();
-        current.remove_expired(self.now);
+        current.look(self.now);
         let grantable: Vec<_> = current.grantable().collect();
-        let queue = self.naive.queue.iter().filter(|place| place.ends > self.now);
-        for place in queue {
+        let called: Vec<_> = current.called().collect();
+        assert!(grantable.iter().all(|owner| called.contains(owner)), "all grantable claims are called");
+        let live = |place: &&QueuedClaim| place.ends > self.now && !current.is_silent(place.owner);
+        for place in self.naive.queue.iter().filter(live) {
             let mut asked = current.clone();
             let share = Share::new(place.weight.min(self.naive.capacity), self.naive.capacity).unwrap();
             let mut claim = claim(0, share, Duration::from_secs(1));

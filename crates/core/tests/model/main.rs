@@ -8,3 +8,4 @@ mod naive;
 mod operator_commands;
 mod random;
 mod rules;
+mod silence;

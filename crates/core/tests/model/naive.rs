@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use leasehold_core::{
-    Claim, Eviction, FencingToken, GoneReason, OperatorAction, OperatorCommand, OwnerToken, ReleaseRequest,
-    RenewRequest, Timestamp, WhenBlocked, admission,
+    Claim, ClientId, Eviction, FencingToken, GoneReason, OperatorAction, OperatorCommand, OwnerToken,
+    ReleaseRequest, RenewRequest, Timestamp, WhenBlocked, admission,
 };
 
 #[derive(Clone, Debug, Default)]
@@ -17,6 +17,8 @@ pub(crate) struct Naive {
     pub(crate) tombstones: Vec<Tombstone>,
     pub(crate) paused_until: Option<Timestamp>,
     pub(crate) last: Option<FencingToken>,
+    /// A dead waiter keeps its turn until its place ends.
+    pub(crate) keeps_turns: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +40,10 @@ pub(crate) struct QueuedClaim {
     pub(crate) weight: u32,
     pub(crate) since: Timestamp,
     pub(crate) ends: Timestamp,
+    pub(crate) client: Option<ClientId>,
+    pub(crate) heard: Timestamp,
+    pub(crate) called: Option<Timestamp>,
+    pub(crate) silent: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,6 +88,65 @@ impl Naive {
         self.queue.iter().position(|place| place.owner == owner)
     }
 
+    /// Nobody asks; time has passed.
+    pub(crate) fn notice_time(&mut self, now: Timestamp) {
+        self.forget_what_ended(now);
+        self.pass_over(now);
+        self.call(now);
+    }
+
+    /// A request of this owner has come.
+    fn hear(&mut self, now: Timestamp, owner: OwnerToken) {
+        for place in self.queue.iter_mut().filter(|place| place.owner == owner) {
+            (place.heard, place.called, place.silent) = (now, None, false);
+        }
+    }
+
+    /// A claim that was called a second ago is silent, and with it its client, as far as that was not heard for a second.
+    fn pass_over(&mut self, now: Timestamp) {
+        if self.keeps_turns {
+            return;
+        }
+        let second = admission::ANSWER_WITHIN;
+        let live: Vec<QueuedClaim> = self.queue.iter().filter(|place| !place.silent).cloned().collect();
+        let in_window = live.iter().take(admission::WINDOW);
+        let late: Vec<QueuedClaim> = in_window
+            .filter(|place| place.called.is_some_and(|at| at.after(second) <= now))
+            .cloned()
+            .collect();
+        let mut gone: Vec<OwnerToken> = late.iter().map(|place| place.owner).collect();
+        for place in live.iter().take(admission::SAME_CLIENT_WINDOW).filter(|place| place.client.is_some()) {
+            let quiet = place.heard.after(second) <= now;
+            if quiet && late.iter().any(|late| late.client == place.client) {
+                gone.push(place.owner);
+            }
+        }
+        for place in self.queue.iter_mut().filter(|place| gone.contains(&place.owner)) {
+            place.silent = true;
+        }
+    }
+
+    fn call(&mut self, now: Timestamp) {
+        if self.paused_until.is_some() {
+            return;
+        }
+        let any_silent = self.queue.iter().any(|place| place.silent);
+        let mut sum: u64 = self.holders.iter().map(|holder| u64::from(holder.weight)).sum();
+        let mut room = true;
+        let live = self.queue.iter_mut().filter(|place| !place.silent).take(admission::WINDOW);
+        for (at, place) in live.enumerate() {
+            sum += u64::from(place.weight);
+            room &= sum <= u64::from(self.capacity);
+            if at == 0 && !room {
+                return; // there is no room at all
+            }
+            let quiet = any_silent && place.heard.after(admission::ANSWER_WITHIN) <= now;
+            if (room || quiet) && place.called.is_none() {
+                place.called = Some(now);
+            }
+        }
+    }
+
     fn leave_queue(&mut self, owner: OwnerToken) {
         self.queue.retain(|place| place.owner != owner);
     }
@@ -99,33 +164,43 @@ impl Naive {
 
     pub(crate) fn acquire(&mut self, now: Timestamp, claim: &Claim, token: FencingToken) -> Reply {
         self.forget_what_ended(now);
+        self.hear(now, claim.owner);
+        self.pass_over(now);
+        let said = self.judge(now, claim, token);
+        self.call(now);
+        said.unwrap_or_else(|| self.blocked(now, claim.owner))
+    }
+
+    /// `None`: blocked.
+    fn judge(&mut self, now: Timestamp, claim: &Claim, token: FencingToken) -> Option<Reply> {
         if self.tombstones.iter().any(|tombstone| tombstone.owner == claim.owner) {
             if let Some(from) = claim.takes_over_from {
                 self.stand_up(from.owner);
                 self.leave_queue(from.owner);
                 self.tombstone(now, from.owner, from.tombstone, GoneReason::Cancelled);
             }
-            return Reply::Cancelled;
+            return Some(Reply::Cancelled);
         }
         if let Some(holder) = self.holder_of(claim.owner) {
             let (token, remaining) = (holder.token, now.until(holder.ends));
-            return if holder.kept { Reply::Cancelled } else { Reply::Granted { token, remaining } };
+            return Some(if holder.kept { Reply::Cancelled } else { Reply::Granted { token, remaining } });
         }
         let nobody = self.holders.is_empty() && self.queue.is_empty();
         if !nobody && self.capacity != claim.share.capacity() {
             self.leave_queue(claim.owner);
-            return Reply::Mismatch { capacity: self.capacity };
+            return Some(Reply::Mismatch { capacity: self.capacity });
         }
         if let Some(said) = self.take_over(now, claim, token) {
-            return said;
+            return Some(said);
         }
         self.capacity = claim.share.capacity();
-        let ahead = self.stands(claim.owner).unwrap_or(self.queue.len());
-        let before: u64 = self.queue[..ahead].iter().map(|place| u64::from(place.weight)).sum();
+        let ahead = self.ahead_of(claim.owner);
+        let before: u64 = ahead.iter().map(|place| u64::from(place.weight)).sum();
+        let ahead = ahead.len();
         let held: u64 = self.holders.iter().map(|holder| u64::from(holder.weight)).sum();
         let fits = held + before + u64::from(claim.share.weight()) <= u64::from(self.capacity);
         if fits && ahead <= admission::WINDOW && self.paused_until.is_none() {
-            return self.make_holder(now, claim, token, now.after(claim.ttl), 0);
+            return Some(self.make_holder(now, claim, token, now.after(claim.ttl), 0));
         }
         match (claim.when_blocked, self.stands(claim.owner)) {
             (WhenBlocked::Leave, _) => self.leave_queue(claim.owner),
@@ -137,7 +212,13 @@ impl Naive {
                 self.queue.push(place);
             }
         }
-        self.blocked(now, claim.owner)
+        None
+    }
+
+    /// The claims before this one that are not silent.
+    fn ahead_of(&self, owner: OwnerToken) -> Vec<&QueuedClaim> {
+        let end = self.stands(owner).unwrap_or(self.queue.len());
+        self.queue[..end].iter().filter(|place| !place.silent).collect()
     }
 
     /// What the claim takes over from its predecessor; `None` if the admission rule decides.
@@ -145,7 +226,7 @@ impl Naive {
         let from = claim.takes_over_from?;
         let holder = self.live_holder(from.owner).cloned();
         let place = self.stands(from.owner);
-        let others_wait = !self.queue.is_empty();
+        let others_wait = self.queue.iter().any(|place| !place.silent);
         self.stand_up(from.owner);
         self.tombstone(now, from.owner, from.tombstone, GoneReason::Cancelled);
         if let Some(holder) = holder {
@@ -179,6 +260,10 @@ impl Naive {
             weight: claim.share.weight(),
             since,
             ends: now.after(claim.place_ttl),
+            client: claim.client,
+            heard: now,
+            called: None,
+            silent: false,
         }
     }
 
@@ -211,11 +296,14 @@ impl Naive {
     fn blocked(&self, now: Timestamp, owner: OwnerToken) -> Reply {
         let placed = self.stands(owner);
         let holders = self.holders.iter().map(|holder| holder.ends);
-        let places = self.queue.iter().take(admission::WINDOW).map(|place| place.ends);
-        let changes = holders.chain(places).chain(self.paused_until).min();
+        let live = || self.queue.iter().filter(|place| !place.silent).take(admission::WINDOW);
+        let places = live().map(|place| place.ends);
+        let silences = live().filter(|_| !self.keeps_turns).filter_map(|place| place.called);
+        let silences = silences.map(|called| called.after(admission::ANSWER_WITHIN));
+        let changes = holders.chain(places).chain(silences).chain(self.paused_until).min();
         Reply::Blocked {
             placed: placed.is_some(),
-            ahead: placed.unwrap_or(self.queue.len()),
+            ahead: self.ahead_of(owner).len(),
             changes_in: changes.map(|at| now.until(at)),
             paused: self.paused_until.is_some(),
         }
@@ -235,7 +323,11 @@ impl Naive {
         }
         if let Some(place) = self.queue.iter_mut().find(|place| place.owner == held.owner) {
             place.ends = place.ends.max(now.after(held.ttl));
-            return Reply::Queued { remaining: now.until(place.ends) };
+            let remaining = now.until(place.ends);
+            self.hear(now, held.owner);
+            self.pass_over(now);
+            self.call(now);
+            return Reply::Queued { remaining };
         }
         let tombstone = self.tombstones.iter().find(|tombstone| tombstone.owner == held.owner);
         Reply::Gone(tombstone.map_or(GoneReason::NotThere, |tombstone| tombstone.why))
@@ -243,6 +335,7 @@ impl Naive {
 
     pub(crate) fn release(&mut self, now: Timestamp, request: &ReleaseRequest) -> Reply {
         self.forget_what_ended(now);
+        self.pass_over(now);
         let owner = request.owner;
         let there = self.live_holder(owner).is_some() || self.stands(owner).is_some();
         if let Some(keep_for) = request.keep_for.filter(|keep_for| *keep_for > Duration::ZERO) {
@@ -253,11 +346,19 @@ impl Naive {
         self.stand_up(owner);
         self.leave_queue(owner);
         self.tombstone(now, owner, request.tombstone, GoneReason::Cancelled);
+        self.call(now);
         Reply::Released { now: there }
     }
 
     pub(crate) fn order(&mut self, now: Timestamp, order: &OperatorCommand) -> Reply {
         self.forget_what_ended(now);
+        self.pass_over(now);
+        let said = self.carry_out(now, order);
+        self.call(now);
+        said
+    }
+
+    fn carry_out(&mut self, now: Timestamp, order: &OperatorCommand) -> Reply {
         let newest = self.holders.iter().map(|holder| holder.token).max();
         let meant = order.token.or(newest);
         let meant = self.holders.iter().position(|holder| Some(holder.token) == meant);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold_core::{
-    Eviction, Handover, OperatorAction, OperatorCommand, ReleaseRequest, RenewRequest, Share,
+    ClientId, Eviction, Handover, OperatorAction, OperatorCommand, ReleaseRequest, RenewRequest, Share,
 };
 use proptest::prelude::*;
 
@@ -18,6 +18,7 @@ enum Step {
         queue: bool,
         ttl: u64,
         takes_over_from: Option<(u8, Option<u64>)>,
+        client: u64,
     },
     Renew {
         owner: u8,
@@ -60,9 +61,10 @@ fn step(owners: u8) -> impl Strategy<Value = Step> {
     let takes_over_from = prop::option::weighted(0.3, (0..owners, prop::option::weighted(0.4, span())));
     let acquire =
         (0..owners, 0u8..4, prop::bool::weighted(0.03), prop::bool::weighted(0.7), span(), takes_over_from);
-    let acquire = acquire.prop_map(|(owner, weight, stray, queue, ttl, takes_over_from)| {
+    let acquire = (acquire, 0u64..3).prop_map(|(acquire, client)| {
+        let (owner, weight, stray, queue, ttl, takes_over_from) = acquire;
         let takes_over_from = takes_over_from.filter(|(from, _)| *from != owner);
-        Step::Acquire { owner, weight, stray, queue, ttl, takes_over_from }
+        Step::Acquire { owner, weight, stray, queue, ttl, takes_over_from, client }
     });
     let release = (0..owners, prop::option::weighted(0.25, span()), prop::option::weighted(0.15, 0u64..8));
     prop_oneof![
@@ -71,6 +73,7 @@ fn step(owners: u8) -> impl Strategy<Value = Step> {
         4 => release.prop_map(|(owner, tombstone, keep_for)| Step::Release { owner, tombstone, keep_for }),
         1 => (command(), any::<bool>()).prop_map(|(command, newest)| Step::Order { command, newest }),
         3 => (1u64..4).prop_map(Step::Pass),
+        1 => prop_oneof![Just(97), Just(100)].prop_map(Step::Pass),
     ]
 }
 
@@ -88,8 +91,9 @@ fn share(family: usize, weight: u8, stray: bool) -> Share {
 
 fn play(both: &mut Both, family: usize, step: &Step) {
     match step {
-        Step::Acquire { owner: who, weight, stray, queue, ttl, takes_over_from } => {
+        Step::Acquire { owner: who, weight, stray, queue, ttl, takes_over_from, client } => {
             let mut claim = claim(*who, share(family, *weight, *stray), ticks(*ttl));
+            claim.client = ClientId::from_number(*client);
             if *queue {
                 claim = claim.queued();
             }

@@ -49,7 +49,7 @@ use std::{
 
 pub(crate) use acquire::{AcquireOutcome, AcquireRequest, WaitLimit};
 use leasehold_core::{
-    Backend, Effect, Environment, Error, ErrorKind, FencingToken, Holder, Resource, Result, Verb,
+    Backend, ClientId, Effect, Environment, Error, ErrorKind, FencingToken, Holder, Resource, Result, Verb,
 };
 use leasehold_support::gather::Gatherer;
 use tokio::sync::{Notify, mpsc};
@@ -85,6 +85,8 @@ pub(crate) struct Engine {
     pub(crate) environment: Arc<dyn Environment>,
     pub(crate) telemetry: Telemetry,
     pub(crate) holder: Arc<Holder>,
+    /// Stands in every claim of this client.
+    pub(crate) client: ClientId,
     local_queues: LocalQueues,
     watchdog: Mutex<Watchdog<WatchedClaim>>,
     driver_wakeup: Arc<Notify>,
@@ -113,6 +115,7 @@ impl Engine {
         let driver_wakeup = Arc::new(Notify::new());
         let engine = Arc::new(Engine {
             telemetry: Telemetry::new(backend.info().name, Arc::clone(&environment)),
+            client: ClientId::fresh(&*environment),
             acquires: Gatherer::new(Arc::clone(&backend), Arc::clone(&environment)),
             releases: Gatherer::new(Arc::clone(&backend), Arc::clone(&environment)),
             backend,

@@ -158,6 +158,7 @@ fn info(size: usize) -> BackendInfo {
     .into();
     let can = &mut info.capabilities;
     (can.queue, can.shares, can.handover, can.keep_for, can.orders) = (false, false, false, false, false);
+    can.passes_over = false;
     info
 }
 

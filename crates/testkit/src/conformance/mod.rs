@@ -32,6 +32,7 @@ mod orders;
 mod queue;
 mod runner;
 mod sharing;
+mod silence;
 mod together;
 mod waiting;
 
@@ -66,6 +67,7 @@ const GROUPS: &[TestGroup] = &[
     TestGroup { name: "mutex", shares: EXCLUSIVE, tests: mutex::TESTS },
     TestGroup { name: "holding", shares: EXCLUSIVE, tests: holding::TESTS },
     TestGroup { name: "queue", shares: EXCLUSIVE, tests: queue::TESTS },
+    TestGroup { name: "silence", shares: EXCLUSIVE, tests: silence::TESTS },
     TestGroup { name: "waiting", shares: EXCLUSIVE, tests: waiting::TESTS },
     TestGroup { name: "handover", shares: EXCLUSIVE, tests: handover::TESTS },
     TestGroup { name: "sharing", shares: WHOLE, tests: sharing::TESTS },
@@ -95,6 +97,8 @@ enum Requirement {
     KeepFor,
     OwnTtl,
     Orders,
+    /// Silent waiters are passed over.
+    PassesOver,
     /// The backend takes several claims in one call.
     Gather,
     /// The queue is short enough to be filled within a test.
@@ -126,6 +130,7 @@ impl Requirement {
             Requirement::KeepFor => (has.keep_for, "no keep_for"),
             Requirement::OwnTtl => (has.own_ttl, "a session keeps grants alive, not their ttl"),
             Requirement::Orders => (has.orders, "no orders"),
+            Requirement::PassesOver => (has.passes_over, "a silent waiter keeps its turn"),
             Requirement::Gather => (features.limits.gather > 1, "takes one claim at a time"),
             Requirement::ShortQueue => {
                 (features.limits.queue <= QUEUE_TO_FILL_MAX, "the queue is too long to be filled")

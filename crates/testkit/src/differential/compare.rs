@@ -182,6 +182,7 @@ impl ReplyComparison {
     fn waiter(&self, model: &QueueEntry, backend: &QueueEntry) -> ComparisonResult {
         equal("waiter", &model.holder, &backend.holder)?;
         equal("weight of a waiter", &model.weight, &backend.weight)?;
+        equal("silent", &model.silent, &backend.silent)?;
         self.near("waited", model.waited, backend.waited)?;
         self.near("remaining of a place", model.remaining, backend.remaining)
     }

@@ -7,7 +7,8 @@ use std::{
 };
 
 use leasehold_core::{
-    AuditRecord, Claim, Environment as _, FencingToken, Holder, Model, OwnerToken, Resource, Share, Timestamp,
+    AuditRecord, Claim, ClientId, Environment as _, FencingToken, Holder, Model, OwnerToken, Resource, Share,
+    Timestamp,
 };
 
 use super::steps::{AcquireStep, ClaimKey, ShareFamily, TimeStep, TtlChoice};
@@ -25,7 +26,7 @@ pub(super) struct ModelState {
 }
 
 impl ModelState {
-    pub(super) fn new() -> ModelState {
+    pub(super) fn new(passes_over: bool) -> ModelState {
         // Cases run side by side on the same server, so their names and owners must differ.
         let mut salt = [0; 8];
         leasehold::System::current().fill(&mut salt);
@@ -35,7 +36,7 @@ impl ModelState {
         };
         ModelState {
             resources: [name(0), name(1)],
-            models: [Model::new(0), Model::new(0)],
+            models: [new_model(passes_over), new_model(passes_over)],
             tokens: [TokenMap::default(), TokenMap::default()],
             audit: Vec::new(),
             expiry_times: ExpiryTimes::default(),
@@ -69,9 +70,14 @@ impl ModelState {
         let (resource, ttl) = (self.resources[usize::from(resource)].clone(), step.ttl.duration(target));
         let mut claim = Claim::new(resource, self.owner(owner), share, ttl, holder);
         claim.place_ttl = step.place_ttl.duration(target);
+        claim.client = ClientId::from_number(step.client.into());
         claim.note = step.note.map(|byte| Arc::from([byte]));
         claim
     }
+}
+
+fn new_model(passes_over: bool) -> Model {
+    if passes_over { Model::new(0) } else { Model::new(0).without_passing_over() }
 }
 
 /// The mapping of the model's tokens to the backend's tokens, for one resource.

@@ -74,6 +74,8 @@ pub(super) struct AcquireStep {
     /// Whether the claim asks for a token above the newest.
     pub(super) floor: bool,
     pub(super) note: Option<u8>,
+    /// The number of the client; 0 for none.
+    pub(super) client: u8,
     pub(super) second: bool,
 }
 
@@ -178,29 +180,32 @@ fn acquire_step() -> impl Strategy<Value = AcquireStep> {
     let takes_over_from = prop::option::weighted(0.3, (0..OWNERS, tombstone));
     let flags =
         (prop::bool::weighted(0.03), prop::bool::weighted(0.7), prop::bool::weighted(0.2), any::<bool>());
-    (claim_key(), 0u8..4, flags, given, place, takes_over_from, prop::option::weighted(0.2, any::<u8>()))
-        .prop_map(
-            |(
-                claim,
-                weight,
-                (other_capacity, queue, floor, second),
-                ttl,
-                place_ttl,
-                takes_over_from,
-                note,
-            )| AcquireStep {
-                claim,
-                weight,
-                other_capacity,
-                queue,
-                ttl,
-                place_ttl,
-                takes_over_from,
-                floor,
-                note,
-                second,
-            },
-        )
+    let client = 0u8..3;
+    let note = prop::option::weighted(0.2, any::<u8>());
+    (claim_key(), 0u8..4, flags, given, place, takes_over_from, note, client).prop_map(
+        |(
+            claim,
+            weight,
+            (other_capacity, queue, floor, second),
+            ttl,
+            place_ttl,
+            takes_over_from,
+            note,
+            client,
+        )| AcquireStep {
+            claim,
+            weight,
+            other_capacity,
+            queue,
+            ttl,
+            place_ttl,
+            takes_over_from,
+            floor,
+            note,
+            client,
+            second,
+        },
+    )
 }
 
 fn renew_step() -> impl Strategy<Value = RenewStep> {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_core::{OwnerToken, Renewal, WhenBlocked};
+use leasehold_core::{OwnerToken, Renewal, WhenBlocked, admission::ANSWER_WITHIN};
 
 use super::{
     Stamp,
@@ -21,7 +21,7 @@ pub(super) struct CertainPlace {
 /// Every place in the queue that some reply proves.
 ///
 /// 1. A reply "you are queued" to a call that ran from `began` to `ended` proves the place from `ended` until
-///    `began` plus the ttl of the place.
+///    `began` plus the ttl of the place, and at most for the time after which a silent claim is passed over.
 /// 2. If a call that may have removed the claim from the queue began earlier than that, the proof ends with
 ///    the beginning of that call.
 /// 3. A later such reply extends the same place, if its call ended before the proof did. Otherwise the claim
@@ -33,7 +33,7 @@ pub(super) fn places(facts: &[Fact<'_>], slack: Duration) -> Vec<CertainPlace> {
         let Some(ended) = fact.ended else { continue };
         let removals = facts.iter().filter(|other| may_remove(other, owner) && other.may_follow(fact.began));
         let removal = removals.map(|other| other.began).min();
-        let until = fact.began.after(lasting).before(slack);
+        let until = fact.began.after(lasting.min(ANSWER_WITHIN)).before(slack);
         let until = removal.map_or(until, |removal| until.min(removal));
         if until <= ended {
             continue;

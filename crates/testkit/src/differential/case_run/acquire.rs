@@ -103,6 +103,7 @@ impl CaseRun<'_> {
         }
         self.add_expiry(times, claim.ttl);
         self.add_expiry(times, claim.place_ttl);
+        self.add_silence(times, at);
         if let Some(tombstone) = claims.tombstone {
             self.add_expiry(times, tombstone.duration(self.target));
         }

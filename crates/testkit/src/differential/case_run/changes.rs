@@ -37,6 +37,7 @@ impl CaseRun<'_> {
             let at = usize::from(step.claim.resource);
             let model = self.state.models[at].renew(times.ended, request);
             self.add_expiry(times, request.ttl);
+            self.add_silence(times, at);
             let backend = reply.map_err(|error| format!("renew failed: {error:?}"))?;
             self.comparison().renewal(&self.state.tokens[at], &model, &backend)?;
         }
@@ -73,7 +74,9 @@ impl CaseRun<'_> {
             return Err(format!("{} replies to {} releases", replies.len(), requests.len()));
         }
         for ((step, request), reply) in batch.iter().zip(&requests).zip(replies) {
-            let model = self.state.models[usize::from(step.claim.resource)].release(times.ended, request);
+            let at = usize::from(step.claim.resource);
+            let model = self.state.models[at].release(times.ended, request);
+            self.add_silence(times, at);
             let ttls = request.tombstone.into_iter().chain(request.keep_for);
             ttls.for_each(|ttl| self.add_expiry(times, ttl));
             let backend = reply.map_err(|error| format!("release failed: {error:?}"))?;
@@ -108,6 +111,7 @@ impl CaseRun<'_> {
         self.trace.push(format!("{call}\n      -> {reply:?}"));
         let Some(times) = times else { return Ok(None) };
         let model = self.state.models[at].order(times.ended, &for_model);
+        self.add_silence(times, at);
         if let OperatorAction::Pause { lasting } = action {
             self.add_expiry(times, lasting);
         }

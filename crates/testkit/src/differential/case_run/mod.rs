@@ -15,7 +15,7 @@ mod inspect;
 
 use std::{collections::BTreeMap, future::Future, time::Duration};
 
-use leasehold_core::{Backend, Capabilities, ClaimRef, OwnerToken, Timestamp};
+use leasehold_core::{Backend, Capabilities, ClaimRef, OwnerToken, Timestamp, admission::ANSWER_WITHIN};
 
 use super::{
     compare::ReplyComparison,
@@ -80,7 +80,7 @@ impl<'a> CaseRun<'a> {
             target,
             has,
             family,
-            state: ModelState::new(),
+            state: ModelState::new(has.passes_over),
             slowest_call: Duration::ZERO,
             trace,
             queued: BTreeMap::new(),
@@ -134,6 +134,13 @@ impl<'a> CaseRun<'a> {
             own_ttl: self.has.own_ttl,
             self_granting: self.has.self_granting,
             unsettled: false,
+        }
+    }
+
+    /// Notes that a queued claim was heard, or that the call may have called queued claims: both count for a second.
+    fn add_silence(&mut self, times: CallTimes, at: usize) {
+        if self.has.passes_over && self.state.models[at].queue_length() > 0 {
+            self.add_expiry(times, ANSWER_WITHIN);
         }
     }
 
