@@ -142,14 +142,6 @@ impl Model {
         }
     }
 
-    /// What every verb does first and last, without a request in between. For a backend that notices by itself that time has
-    /// passed.
-    pub fn look(&mut self, now: Timestamp) {
-        self.remove_expired(now);
-        self.pass_over_silent(now);
-        self.call(now);
-    }
-
     /// How many claims at the head of the queue, the silent ones not counted, can be granted now.
     fn grantable_run(&self) -> usize {
         let weights = self.queue.weights_ahead(u64::MAX);

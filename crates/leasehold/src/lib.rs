@@ -99,9 +99,9 @@ pub use leasehold_core::{
 };
 // For a backend of your own. `leasehold-core` documents the rules that it has to follow.
 pub use leasehold_core::{
-    Backend, BackendExt, BackendInfo, Blocked, Capabilities, Claim, ClaimRef, Clock, Cursor, Environment,
-    FailureDomain, GoneReason, Grant, Guarantee, Handover, Limits, QuorumNode, ReleaseRequest, RenewRequest,
-    Renewal, Renewed, SystemClock, Verdict, WhenBlocked, async_trait, one_by_one,
+    Backend, BackendExt, BackendInfo, Blocked, Capabilities, Claim, ClaimRef, ClientId, Clock, Cursor,
+    Environment, FailureDomain, GoneReason, Grant, Guarantee, Handover, Limits, QuorumNode, ReleaseRequest,
+    RenewRequest, Renewal, Renewed, SystemClock, Verdict, WhenBlocked, async_trait, one_by_one,
 };
 pub use memory::Memory;
 pub use primitives::{AllRequest, Election, Leader, LeaseSet, Observer, RwLock, Scope, Semaphore};

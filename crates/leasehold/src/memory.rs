@@ -360,7 +360,7 @@ impl<'a> WaitRegistration<'a> {
         let mut state = memory.state();
         let entry = state.entry(now, &claim.resource);
         let before = entry.model.version();
-        entry.model.look(now);
+        entry.model.remove_expired(now);
         if entry.model.version() != before {
             entry.wake(&[]); // something has ended, so others may be granted; no later verb would notice that change
         }

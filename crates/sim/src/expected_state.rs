@@ -1,9 +1,11 @@
 //! The expected state of one resource, kept a second time and as simply as possible: vectors, no indexes.
 
 use leasehold::{
-    Claim, Eviction, FencingToken, Handover, OperatorAction, OperatorCommand, OwnerToken, ReleaseRequest,
-    RenewRequest, Timestamp, WhenBlocked,
+    Claim, ClientId, Eviction, FencingToken, Handover, OperatorAction, OperatorCommand, OwnerToken,
+    ReleaseRequest, RenewRequest, Timestamp, WhenBlocked,
 };
+
+use leasehold_core::admission::{ANSWER_WITHIN, SAME_CLIENT_WINDOW, WINDOW};
 
 use crate::clock::Time;
 
@@ -24,6 +26,21 @@ pub(crate) struct ExpectedWaiter {
     pub(crate) owner: OwnerToken,
     pub(crate) weight: u32,
     pub(crate) ends: Timestamp,
+    pub(crate) client: Option<ClientId>,
+    /// When its last request came.
+    pub(crate) heard: Timestamp,
+    /// Since when it is known that it could be granted, if it was not heard since.
+    pub(crate) called: Option<Timestamp>,
+    /// It did not answer in time, and is passed over.
+    pub(crate) silent: bool,
+}
+
+impl ExpectedWaiter {
+    fn new(now: Timestamp, claim: &Claim) -> ExpectedWaiter {
+        let ends = now.after(claim.place_ttl);
+        let (owner, weight, client) = (claim.owner, claim.share.weight(), claim.client);
+        ExpectedWaiter { owner, weight, ends, client, heard: now, called: None, silent: false }
+    }
 }
 
 /// What the executed verbs say about one resource.
@@ -71,9 +88,52 @@ impl ExpectedState {
         self.holders.iter().map(|holder| u64::from(holder.weight)).sum()
     }
 
+    /// The waiters that are not passed over.
+    pub(crate) fn live(&self) -> impl Iterator<Item = &ExpectedWaiter> {
+        self.queue.iter().filter(|place| !place.silent)
+    }
+
     /// The weight of the waiters ahead of this owner.
     pub(crate) fn ahead(&self, owner: OwnerToken) -> u64 {
-        self.queue.iter().take_while(|place| place.owner != owner).map(|place| u64::from(place.weight)).sum()
+        let ahead = self.queue.iter().take_while(|place| place.owner != owner);
+        ahead.filter(|place| !place.silent).map(|place| u64::from(place.weight)).sum()
+    }
+
+    /// A request of this owner has come. Those who were called a second ago and are not heard of are passed over.
+    pub(crate) fn hear(&mut self, now: Timestamp, owner: Option<OwnerToken>) {
+        for place in self.queue.iter_mut().filter(|place| Some(place.owner) == owner) {
+            (place.heard, place.called, place.silent) = (now, None, false);
+        }
+        let is_over = |since: Timestamp| since.after(ANSWER_WITHIN) <= now;
+        let late = |place: &&ExpectedWaiter| place.called.is_some_and(is_over);
+        let late: Vec<ExpectedWaiter> = self.live().take(WINDOW).filter(late).cloned().collect();
+        let near: Vec<OwnerToken> = self.live().take(SAME_CLIENT_WINDOW).map(|place| place.owner).collect();
+        for place in &mut self.queue {
+            let with_client = late.iter().any(|late| late.client.is_some() && late.client == place.client);
+            let with_client = with_client && is_over(place.heard) && near.contains(&place.owner);
+            place.silent |= with_client || late.iter().any(|late| late.owner == place.owner);
+        }
+    }
+
+    /// Calls the waiters that can be granted, and if others are silent the rest of the window.
+    pub(crate) fn call(&mut self, now: Timestamp) {
+        let any_silent = self.queue.iter().any(|place| place.silent);
+        let (mut taken, capacity) = (self.held(), u64::from(self.capacity));
+        if self.paused_until.is_some() {
+            return;
+        }
+        let mut has_room = true;
+        for (index, place) in self.queue.iter_mut().filter(|place| !place.silent).take(WINDOW).enumerate() {
+            taken += u64::from(place.weight);
+            has_room &= taken <= capacity;
+            if index == 0 && !has_room {
+                return;
+            }
+            let quiet = any_silent && place.heard.after(ANSWER_WITHIN) <= now;
+            if place.called.is_none() && (has_room || quiet) {
+                place.called = Some(now);
+            }
+        }
     }
 
     pub(crate) fn leave(&mut self, owner: OwnerToken) {
@@ -90,8 +150,7 @@ impl ExpectedState {
     pub(crate) fn inherit(&mut self, now: Timestamp, claim: &Claim, from: &Handover) {
         if let Some(at) = self.place(from.owner) {
             if claim.when_blocked == WhenBlocked::Queue && self.place(claim.owner).is_none() {
-                let (weight, ends) = (claim.share.weight(), now.after(claim.place_ttl));
-                self.queue[at] = ExpectedWaiter { owner: claim.owner, weight, ends };
+                self.queue[at] = ExpectedWaiter::new(now, claim);
             } else {
                 self.queue.remove(at);
             }
@@ -100,12 +159,9 @@ impl ExpectedState {
     }
 
     pub(crate) fn queue(&mut self, now: Timestamp, claim: &Claim) {
-        let ends = now.after(claim.place_ttl);
         match self.place(claim.owner) {
-            Some(at) => self.queue[at].ends = self.queue[at].ends.max(ends),
-            None => {
-                self.queue.push(ExpectedWaiter { owner: claim.owner, weight: claim.share.weight(), ends });
-            }
+            Some(at) => self.queue[at].ends = self.queue[at].ends.max(now.after(claim.place_ttl)),
+            None => self.queue.push(ExpectedWaiter::new(now, claim)),
         }
     }
 
@@ -149,7 +205,7 @@ impl ExpectedState {
 
     /// The head of the queue, if it could be granted now.
     pub(crate) fn grantable_head(&self) -> Option<OwnerToken> {
-        let head = self.queue.first().filter(|_| self.paused_until.is_none())?;
+        let head = self.live().next().filter(|_| self.paused_until.is_none())?;
         (self.held() + u64::from(head.weight) <= u64::from(self.capacity)).then_some(head.owner)
     }
 }

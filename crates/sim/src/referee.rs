@@ -44,7 +44,8 @@ impl Referee {
         expected
     }
 
-    fn keep(&mut self, resource: &Resource, mut expected: ExpectedState) {
+    fn keep(&mut self, now: Timestamp, resource: &Resource, mut expected: ExpectedState) {
+        expected.call(now);
         self.check_prompt(resource, &mut expected);
         self.resources.insert(resource.clone(), expected);
     }
@@ -52,6 +53,7 @@ impl Referee {
     pub(crate) fn acquired(&mut self, now: Timestamp, claim: &Claim, verdict: &Result<Verdict>) {
         let Ok(verdict) = verdict else { return };
         let mut expected = self.expected(now, &claim.resource);
+        expected.hear(now, Some(claim.owner));
         match verdict {
             Verdict::Granted(grant) => self.granted(now, claim, *grant, &mut expected),
             Verdict::Blocked(_) => self.blocked(now, claim, &mut expected),
@@ -70,7 +72,7 @@ impl Referee {
                 expected.leave(claim.owner);
             }
         }
-        self.keep(&claim.resource, expected);
+        self.keep(now, &claim.resource, expected);
     }
 
     fn granted(&mut self, now: Timestamp, claim: &Claim, grant: Grant, expected: &mut ExpectedState) {
@@ -89,7 +91,8 @@ impl Referee {
             expected.inherit(now, claim, from);
             if let Some(before) = live {
                 let downgrade = before.weight > weight;
-                let too_often = before.handovers >= admission::HANDOVERS_MAX && !expected.queue.is_empty();
+                let too_often =
+                    before.handovers >= admission::HANDOVERS_MAX && expected.live().next().is_some();
                 if !downgrade && too_often {
                     self.fail("handovers", claim, "was handed the grant once too often while others wait");
                 }
@@ -216,7 +219,11 @@ impl Referee {
             },
             Renewal::Queued { .. } => match expected.place(held.owner) {
                 None => fail("revival", "was kept in the queue, and was not there any more"),
-                Some(at) => expected.queue[at].ends = expected.queue[at].ends.max(now.after(held.ttl)),
+                Some(at) => {
+                    expected.queue[at].ends = expected.queue[at].ends.max(now.after(held.ttl));
+                    expected.hear(now, Some(held.owner));
+                    expected.call(now);
+                }
             },
             Renewal::Gone { .. } => {
                 if expected.live_holder(held.owner).is_some() || expected.place(held.owner).is_some() {
@@ -230,8 +237,9 @@ impl Referee {
 
     pub(crate) fn released(&mut self, now: Timestamp, request: &ReleaseRequest) {
         let mut expected = self.expected(now, &request.resource);
+        expected.hear(now, None);
         expected.release(now, request);
-        self.keep(&request.resource, expected);
+        self.keep(now, &request.resource, expected);
     }
 
     pub(crate) fn ordered(
@@ -240,13 +248,14 @@ impl Referee {
         order: &OperatorCommand,
         answer: &Result<CommandOutcome>,
     ) {
-        if !matches!(answer, Ok(CommandOutcome::Done)) {
-            return;
-        }
+        let Ok(outcome) = answer else { return };
         let mut expected = self.expected(now, &order.resource);
-        expected.order(now, order);
-        self.beliefs.open(&order.resource);
-        self.keep(&order.resource, expected);
+        expected.hear(now, None);
+        if *outcome == CommandOutcome::Done {
+            expected.order(now, order);
+            self.beliefs.open(&order.resource);
+        }
+        self.keep(now, &order.resource, expected);
     }
 
     /// A release wakes the waiters that can be granted: they ask within moments.

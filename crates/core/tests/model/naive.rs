@@ -88,13 +88,6 @@ impl Naive {
         self.queue.iter().position(|place| place.owner == owner)
     }
 
-    /// Nobody asks; time has passed.
-    pub(crate) fn notice_time(&mut self, now: Timestamp) {
-        self.forget_what_ended(now);
-        self.pass_over(now);
-        self.call(now);
-    }
-
     /// A request of this owner has come.
     fn hear(&mut self, now: Timestamp, owner: OwnerToken) {
         for place in self.queue.iter_mut().filter(|place| place.owner == owner) {

@@ -28,13 +28,23 @@ fn commands() -> mpsc::UnboundedReceiver<String> {
     receiver
 }
 
-async fn acquire(url: &str, name: &str, ttl: &str) -> Result<(), Error> {
+async fn acquire(url: &str, name: &str, ttl: &str, waiters: &str) -> Result<(), Error> {
     let resource: Resource = name.parse()?;
     let ttl = ttl.parse().map(Duration::from_millis);
     let ttl = ttl.map_err(|_| Error::new(ErrorKind::Invalid, "the ttl is a number of milliseconds"))?;
+    let waiters: usize = waiters
+        .parse()
+        .map_err(|_| Error::new(ErrorKind::Invalid, "the number of waiters is not a number"))?;
     let client = leasehold::connect(url).await?;
     print_line("waiting");
-    let lease = client.lease_of(&resource).ttl(ttl).wait_forever().acquire().await?;
+    // With `fair` each of them has a place of its own in the queue.
+    let request = || client.lease_of(&resource).ttl(ttl).fair().wait_forever();
+    let mut others = tokio::task::JoinSet::new();
+    for _ in 1..waiters {
+        others.spawn(request().acquire());
+    }
+    let request = if waiters > 1 { request() } else { client.lease_of(&resource).ttl(ttl).wait_forever() };
+    let lease = request.acquire().await?;
     print_line(&format!("granted {}", lease.token()));
     serve(lease).await
 }
@@ -71,12 +81,16 @@ async fn serve(lease: Lease) -> Result<(), Error> {
 /// do.
 pub fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [url, name, ttl] = arguments.as_slice() else {
-        eprintln!("usage: leasehold-client-process URL KIND/ID TTL_MS");
-        return ExitCode::from(64);
+    let (url, name, ttl, waiters) = match arguments.as_slice() {
+        [url, name, ttl] => (url, name, ttl, "1"),
+        [url, name, ttl, waiters] => (url, name, ttl, waiters.as_str()),
+        _ => {
+            eprintln!("usage: leasehold-client-process URL KIND/ID TTL_MS [WAITERS]");
+            return ExitCode::from(64);
+        }
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let outcome = runtime.map(|runtime| runtime.block_on(acquire(url, name, ttl)));
+    let outcome = runtime.map(|runtime| runtime.block_on(acquire(url, name, ttl, waiters)));
     match outcome {
         Ok(Ok(())) => ExitCode::SUCCESS,
         Ok(Err(error)) => {

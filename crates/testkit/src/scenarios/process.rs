@@ -1,8 +1,11 @@
 //! Holders in processes of their own, which are killed, stopped and continued.
 
-use std::{path::Path, time::Duration};
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
 
-use leasehold_core::FencingToken;
+use leasehold_core::{FencingToken, QueueEntry};
 
 use crate::ClientProcess;
 
@@ -95,6 +98,107 @@ impl ProcessScenario<'_> {
         holder.send("release");
         assert_eq!(holder.expect_line("released"), "Now");
         assert!(waiting.granted() > token, "the next token is higher");
+    }
+}
+
+/// How many processes wait and are killed, and how many places each of them has in the queue.
+const DEAD_PROCESSES: u32 = 5;
+const PLACES_OF_EACH: u32 = 20;
+/// How long a queue may take to have the expected length, on a loaded machine.
+const QUEUE_TIMEOUT: Duration = Duration::from_secs(30);
+
+impl ProcessScenario<'_> {
+    /// A hundred waiters of killed processes stand in the queue before a live one. When the holder releases, the
+    /// live one is granted. Returns how long that took.
+    ///
+    /// # Panics
+    /// If it is not granted, or if the waiters cannot be seen in the queue.
+    pub fn killed_waiters_are_passed_over(&self) -> Duration {
+        let mut holder = self.start();
+        let token = holder.granted();
+        let dead: Vec<ClientProcess> =
+            (0..DEAD_PROCESSES).map(|_| self.start_waiters(PLACES_OF_EACH)).collect();
+        self.until_queue_length(DEAD_PROCESSES * PLACES_OF_EACH);
+        let live = self.start();
+        self.until_queue_length(DEAD_PROCESSES * PLACES_OF_EACH + 1);
+        dead.into_iter().for_each(ClientProcess::kill);
+        let released = Instant::now();
+        holder.send("release");
+        assert_eq!(holder.expect_line("released"), "Now");
+        assert!(live.granted() > token, "the next token is higher");
+        released.elapsed()
+    }
+
+    /// The holder is killed, and so is the process that waits first. The next live waiter is granted when the
+    /// lease has expired. Returns how long that took after the kill.
+    ///
+    /// # Panics
+    /// If it is not granted.
+    pub fn holder_and_first_waiter_killed(&self) -> Duration {
+        let holder = self.start();
+        let token = holder.granted();
+        let dead = self.start();
+        self.until_queue_length(1);
+        let live = self.start();
+        self.until_queue_length(2);
+        let killed = Instant::now();
+        dead.kill();
+        holder.kill();
+        assert!(live.granted() > token, "the next token is higher");
+        killed.elapsed()
+    }
+
+    /// A waiter is stopped for two seconds while it could be granted. It loses its turn, and not its place: it is
+    /// granted before a waiter that came later.
+    ///
+    /// # Panics
+    /// If it is otherwise.
+    pub fn stopped_waiter_loses_a_turn(&self) {
+        let mut holder = self.start();
+        holder.granted();
+        let stopped = self.start();
+        self.until_queue_length(1);
+        let mut second = self.start();
+        self.until_queue_length(2);
+        let third = self.start();
+        self.until_queue_length(3);
+        stopped.signal("STOP");
+        holder.send("release");
+        let second_token = second.granted();
+        stopped.signal("CONT");
+        // It shows that it lives by renewing its place: only then does it stand in line again.
+        self.until(|queue| queue.first().is_some_and(|place| !place.silent));
+        second.send("release");
+        let token = stopped.granted();
+        assert!(token > second_token);
+        assert_eq!(third.line_within(OBSERVED_FOR), None, "it arrived later");
+    }
+
+    /// Starts a process with several waiters, each with a place of its own.
+    fn start_waiters(&self, places: u32) -> ClientProcess {
+        let (ttl, places) = (self.ttl.as_millis().to_string(), places.to_string());
+        ClientProcess::start_with(self.program, &[self.url, "report/42", &ttl, &places])
+    }
+
+    fn until_queue_length(&self, length: u32) {
+        self.until(|queue| queue.len() == length as usize);
+    }
+
+    /// Looks at the queue until it is as expected.
+    fn until(&self, is_as_expected: impl Fn(&[QueueEntry]) -> bool) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime can be made").block_on(async {
+            let client = leasehold::connect(self.url).await.expect("the store answers");
+            let started = Instant::now();
+            loop {
+                let seen = client.look("report", "42").await.expect("the store answers");
+                if is_as_expected(&seen.queue) {
+                    return;
+                }
+                assert!(started.elapsed() < QUEUE_TIMEOUT, "the queue is {:?}", seen.queue);
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        });
     }
 }
 
