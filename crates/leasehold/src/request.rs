@@ -315,7 +315,7 @@ impl<T: TokenKind> LeaseRequest<T> {
     }
 
     /// Checks the request, and acquires the lease through the scope if there is one.
-    async fn acquire_or_busy(&mut self) -> Result<Attempt<T>> {
+    pub(crate) async fn acquire_or_busy(&mut self) -> Result<Attempt<T>> {
         let resource = self.resource.clone()?;
         self.check(&resource).map_err(|error| error.on(&resource))?;
         // Without time to wait, a place in the queue would be of no use, and would delay others.
@@ -374,6 +374,10 @@ impl<T: TokenKind> LeaseRequest<T> {
             AcquireOutcome::Granted(handle) => Attempt::Granted(Lease::new(handle)),
             AcquireOutcome::Busy(busy) => Attempt::Busy(busy),
         })
+    }
+
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
     }
 
     pub(crate) fn with_wait_limit(mut self, wait_limit: WaitLimit) -> Self {
