@@ -79,6 +79,7 @@ impl Detached {
         }
         let start = LeaseStart {
             claim,
+            holder: Arc::clone(&engine.holder),
             share,
             token,
             ttl,

@@ -60,7 +60,7 @@ pub enum State {
 
 impl<T: TokenKind> Lease<T> {
     pub(crate) fn new(handle: LeaseHandle) -> Lease<T> {
-        let view = LeaseView { held: Arc::clone(handle.lease()), kind: PhantomData };
+        let view = LeaseView::of(handle.lease());
         Lease { handle, view }
     }
 
@@ -162,7 +162,7 @@ impl Lease {
             return Err(held.lost(EndReason::Released));
         }
         held.engine.telemetry.ended(held);
-        held.engine.promote_after(&held.resource, held.owner);
+        held.engine.promote_after(held);
         Ok(Detached::of(held))
     }
 
@@ -225,6 +225,10 @@ impl LeaseView {
 }
 
 impl<T: TokenKind> LeaseView<T> {
+    pub(crate) fn of(held: &Arc<HeldLease>) -> LeaseView<T> {
+        LeaseView { held: Arc::clone(held), kind: PhantomData }
+    }
+
     /// The number of the grant: a [`FencingToken`] of an exclusive lease, which the place of the effect can check; a
     /// [`ShareNumber`] of a shared lease.
     pub fn token(&self) -> T {

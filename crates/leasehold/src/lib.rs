@@ -104,7 +104,9 @@ pub use leasehold_core::{
     Renewal, Renewed, SystemClock, Verdict, WhenBlocked, async_trait, one_by_one,
 };
 pub use memory::Memory;
-pub use primitives::{AllRequest, Election, Leader, LeaseSet, Observer, RwLock, Scope, Semaphore};
+pub use primitives::{
+    AllRequest, Election, Leader, LeaseSet, LeaseSetView, Observer, RwLock, Scope, Semaphore,
+};
 pub use quorum::{MemoryNode, Quorum};
 pub use request::{Attempt, LeaseRequest};
 pub use system::System;
