@@ -217,8 +217,7 @@ impl<T: TokenKind> LeaseRequest<T> {
     ///
     /// let leases = leasehold::connect("memory:").await?;
     /// let lease = leases.lease("report", "42").ttl(Duration::from_secs(30)).acquire().await?;
-    /// println!("holding {} with {:?}", lease.resource(), lease.token());
-    /// lease.release().await?;
+    /// lease.run(async |lease| println!("holding {} with {:?}", lease.resource(), lease.token())).await?;
     /// # Ok(()) }
     /// ```
     pub async fn acquire(mut self) -> Result<Lease<T>> {
@@ -281,7 +280,8 @@ impl<T: TokenKind> LeaseRequest<T> {
     /// Acquires the lease, runs the work, and releases the lease: the form that most programs need.
     ///
     /// When the lease is lost, the work is dropped at its next await point. If the release fails, the output of the work
-    /// is returned all the same, and the release is repeated in the background.
+    /// is returned all the same, and the release is repeated in the background: an error would say that the work has
+    /// failed, and it has not.
     ///
     /// # Guarantees
     /// As [`LeaseRequest::acquire`] and [`LeaseView::hold`].
@@ -308,10 +308,7 @@ impl<T: TokenKind> LeaseRequest<T> {
         F: FnOnce(LeaseView<T>) -> W,
         W: Future,
     {
-        let lease = self.acquire().await?;
-        let output = lease.hold(work(lease.view())).await?;
-        drop(lease.release().await); // a failure is reported as an event, and the release is repeated
-        Ok(output)
+        self.acquire().await?.run(work).await
     }
 
     /// Checks the request, and acquires the lease through the scope if there is one.

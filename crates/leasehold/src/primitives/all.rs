@@ -159,10 +159,7 @@ impl AllRequest {
         F: FnOnce(LeaseSetView) -> W,
         W: Future,
     {
-        let set = self.acquire().await?;
-        let output = set.hold(work(set.set_view())).await?;
-        drop(set.release().await); // a failure is reported as an event, and the release is repeated
-        Ok(output)
+        self.acquire().await?.run(work).await
     }
 
     async fn acquire_or_busy(self) -> Result<AllAttempt> {

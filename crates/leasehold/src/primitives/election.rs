@@ -183,11 +183,11 @@ impl Election {
             match stop.unless_asked(self.candidate(value.as_ref()).acquire()).await {
                 None => return Ok(None),
                 Some(Ok(lead)) => {
-                    if let Ok(done) = lead.hold(work(lead.view())).await {
-                        drop(lead.release().await); // the work is done; a failed release is repeated in the background
+                    // Otherwise it is lost, and was dropped: it is released in the background, in case the backend still
+                    // has it.
+                    if let Ok(done) = lead.run(&mut work).await {
                         return Ok(Some(done));
                     }
-                    // Lost. Dropping the lead releases it in the background, in case the backend still has it.
                 }
                 Some(Err(error)) if error.is_retryable() => {
                     tracing::warn!(target: "leasehold", %error, "cannot stand for election, trying again");

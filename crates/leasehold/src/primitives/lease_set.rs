@@ -77,6 +77,27 @@ impl LeaseSet {
         self.view.clone()
     }
 
+    /// Runs the work while all leases hold, and releases them. As [`AllRequest::run`](crate::AllRequest::run), for leases
+    /// that are held already.
+    ///
+    /// # Guarantees
+    /// As [`LeaseSetView::hold`].
+    ///
+    /// # Cancel safety
+    /// If it is dropped, the work is dropped and the leases are released in the background.
+    ///
+    /// # Errors
+    /// `Lost` if a lease was lost before the work was done.
+    pub async fn run<F, W>(self, work: F) -> Result<W::Output>
+    where
+        F: FnOnce(LeaseSetView) -> W,
+        W: Future,
+    {
+        let output = self.hold(work(self.set_view())).await?;
+        drop(self.release().await); // a failure is reported as an event, and the release is repeated
+        Ok(output)
+    }
+
     /// Releases all leases, in the opposite order.
     ///
     /// One round trip for each lease.
