@@ -46,6 +46,7 @@ pub struct LeaseView<T = FencingToken> {
 
 /// Whether a lease holds, by the clocks at this moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum State {
     /// It holds.
     Held,

@@ -72,6 +72,10 @@
 //! | `etcd`, `etcd-tls` | `etcd://HOST,HOST`; needs `protoc` | no |
 //! | `zookeeper` | `zookeeper://HOST,HOST/CHROOT` | no |
 //! | `full` | all backends | no |
+//!
+//! The feature `serde` adds `Serialize` for what programs log or send: [`FencingToken`], [`Resource`], [`Pass`], [`State`],
+//! [`Busy`], [`Error`], [`Event`], [`Leader`], [`Snapshot`]. Tokens, resources and passes can also be read. An
+//! [`OwnerToken`] is a secret and cannot be serialized.
 
 pub mod advice;
 mod client;
@@ -83,11 +87,14 @@ mod memory;
 mod primitives;
 mod quorum;
 mod request;
+#[cfg(feature = "serde")]
+mod serialize;
+mod stream;
 mod system;
 pub mod testing;
 
 pub use advice::Purpose;
-pub use client::{Client, ClientBuilder, Events, TokenKind};
+pub use client::{Client, ClientBuilder, Events, StaleTokenReport, TokenKind};
 pub use connect::{connect, open};
 pub use detached::Detached;
 pub use lease::{Lease, LeaseView, SharedLease, State};

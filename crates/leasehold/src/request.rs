@@ -38,6 +38,7 @@ pub struct LeaseRequest<T = FencingToken> {
 
 /// The outcome of a single [attempt](LeaseRequest::attempt).
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Attempt<T = FencingToken> {
     /// The lease was free.
     Granted(Lease<T>),
@@ -267,8 +268,12 @@ impl<T: TokenKind> LeaseRequest<T> {
     /// let leases = leasehold::connect("memory:").await?;
     /// let _held = leases.lease("report", "42").label("nightly").acquire().await?;
     /// match leases.lease("report", "42").attempt().await? {
-    ///     Attempt::Granted(lease) => lease.release().await.map(drop)?,
-    ///     Attempt::Busy(busy) => assert_eq!(busy.holders[0].holder.label, "nightly"),
+    ///     Attempt::Granted(lease) => lease.run(async |_| println!("exporting")).await?,
+    ///     Attempt::Busy(busy) => {
+    ///         assert_eq!(busy.holders[0].holder.label, "nightly");
+    ///         println!("held by {}, try again after {:?}", busy.holders[0].holder, busy.retry_after);
+    ///     }
+    ///     _ => println!("not granted"), // more outcomes may be added
     /// }
     /// # Ok(()) }
     /// ```

@@ -248,7 +248,8 @@ impl HeldLease {
     }
 
     pub(crate) fn lost(&self, reason: EndReason) -> Error {
-        Error::new(ErrorKind::Lost, format!("the lease is over: {reason}")).on(&self.resource)
+        let message = format!("the lease is over: {reason}");
+        Error::new(ErrorKind::Lost, message).with_ending(reason).on(&self.resource)
     }
 
     /// Why a lease is stopped whose time has come.

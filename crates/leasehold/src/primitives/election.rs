@@ -2,13 +2,14 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
+use futures_core::Stream;
 use leasehold_core::{
     Backoff, ClaimRef, Cursor, FencingToken, Holder, OwnerToken, Query, Resource, Result, Snapshot, Verb,
 };
 
 use leasehold_support::StopRequest;
 
-use crate::{advice::Purpose, client::Client, lease::LeaseView, request::LeaseRequest};
+use crate::{advice::Purpose, client::Client, lease::LeaseView, request::LeaseRequest, stream::unfold};
 
 /// An election: one leader at a time, with a value that all clients can see. The leader can change its value.
 ///
@@ -250,6 +251,28 @@ impl Observer {
                 return Ok(now);
             }
         }
+    }
+
+    /// The leaders as a [`Stream`], for the combinators of other crates: the first one at once, then each change. It never
+    /// ends; after an error, it goes on with the next item.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// use futures_util::StreamExt as _;
+    ///
+    /// let leases = leasehold::connect("memory:").await?;
+    /// let scheduler = leases.election("scheduler", "eu");
+    /// let _lead = scheduler.candidate("http://host-a").acquire().await?;
+    /// let mut leaders = scheduler.observe()?.into_stream();
+    /// let leader = leaders.next().await.expect("it never ends")?.expect("someone leads");
+    /// assert_eq!(leader.value(), Some("http://host-a"));
+    /// # Ok(()) }
+    /// ```
+    pub fn into_stream(self) -> impl Stream<Item = Result<Option<Leader>>> + Send + Unpin + use<> {
+        unfold(self, async |mut observer: Observer| {
+            let next = observer.next().await;
+            (observer, Some(next))
+        })
     }
 
     async fn wait(&self, cursor: &Cursor, leader: &Option<Leader>) {

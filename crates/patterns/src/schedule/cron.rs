@@ -29,6 +29,7 @@ use super::{
 
 /// What to do about ticks that no machine ran, because all were down or asleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Missed {
     /// Skip every tick that is more than a minute late. This is the default, and what cron does.
     #[default]
@@ -41,6 +42,7 @@ pub enum Missed {
 
 /// What to do when a tick is due and the run before it has not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Overlap {
     /// Skip the tick. The default.
     #[default]
