@@ -7,7 +7,6 @@ use std::{
 };
 
 use clap::error::{ContextKind, ContextValue};
-use leasehold::Effect;
 
 use crate::{
     args::Global,

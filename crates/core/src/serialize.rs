@@ -310,9 +310,7 @@ mod tests {
     fn an_error_has_its_holders_and_its_ending() {
         let mut by = HeldBy::new(Holder::new("vm", 12, "nightly").into(), token(3), 1);
         (by.remaining, by.note) = (Duration::from_secs(29), Some([0xff, 0].into()));
-        let mut busy = Busy::default();
-        busy.retry_after = Some(by.remaining);
-        busy.holders.push(by);
+        let busy = Busy { retry_after: Some(by.remaining), holders: vec![by], ..Busy::default() };
         let error = to_value(Error::contended(busy)).unwrap();
         assert_eq!((&error["kind"], &error["effect"]), (&json!("contended"), &json!("none")));
         let busy = &error["busy"];

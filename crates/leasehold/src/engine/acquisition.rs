@@ -25,8 +25,9 @@ use leasehold_support::race::first;
 use super::{
     Engine,
     acquire::{AcquireOutcome, AcquireRequest, GrantReply, OUTAGE_MAX, WaitLimit},
+    busy::busy_of,
     held_lease::LeaseHandle,
-    local_queue::{QueueHead, Ticket, busy_of, release_of},
+    local_queue::{QueueHead, Ticket, release_of},
     pending_claim::PendingClaim,
     queue_place::QueuePlaceKeeper,
     telemetry::{GrantDetails, KindMetrics, WaitingGauge},

@@ -19,13 +19,14 @@ use std::{
 };
 
 use leasehold_core::{
-    Blocked, Busy, Claim, ClaimRef, Effect, Error, Handover, HeldBy, ReleaseRequest, Resource, Timestamp,
+    Blocked, Busy, Claim, ClaimRef, Effect, Error, Handover, ReleaseRequest, Resource, Timestamp,
 };
 use tokio::sync::Notify;
 
 use super::{
     Engine, LeaseOptions,
     acquire::OUTAGE_MAX,
+    busy::{aged, busy_with},
     held_lease::{HeldLease, LeaseHandle},
 };
 
@@ -357,41 +358,6 @@ impl Engine {
             self.release_in_background(release_of(resource, left));
         }
     }
-}
-
-/// What an error of kind `Contended` tells its caller about a claim that the backend has blocked.
-///
-/// `Blocked::changes_in` is for the engine: it may be the end of a place in the queue, perhaps that of the claim itself.
-/// A caller wants to know until when the resource is taken.
-pub(crate) fn busy_of(blocked: Blocked) -> Busy {
-    let mut busy = blocked.into_busy();
-    let first_expiry = busy.holders.iter().map(|by| by.remaining).min();
-    if !busy.paused {
-        busy.retry_after = first_expiry.or(busy.retry_after);
-    }
-    busy
-}
-
-/// What blocks a waiter behind a lease of its own client, by this client's clock.
-fn busy_with(lease: &HeldLease, now: Timestamp) -> Busy {
-    let mut by = HeldBy::new(Arc::clone(&lease.holder), lease.token, lease.share.weight());
-    by.held_for = lease.acquired.until(now);
-    by.remaining = now.until(lease.deadline());
-    let mut busy = Busy::default();
-    busy.retry_after = Some(by.remaining);
-    busy.holders.push(by);
-    busy
-}
-
-/// The same reply, as it reads this much later.
-fn aged(busy: &Busy, by: Duration) -> Busy {
-    let mut aged = busy.clone();
-    aged.retry_after = busy.retry_after.map(|left| left.saturating_sub(by));
-    for holder in &mut aged.holders {
-        holder.held_for += by;
-        holder.remaining = holder.remaining.saturating_sub(by);
-    }
-    aged
 }
 
 /// The release of a claim that nobody takes over from after all.
