@@ -51,9 +51,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     for name in ["anna", "berta"] {
         let (leases, lamps) = (Client::builder(backend.clone()).label(name).build(), Arc::clone(&lamps));
         buyers.spawn(async move {
-            let lease = leases.lease("inventory", "lamp").acquire().await.expect("the backend works");
-            let bought = buy(&lamps).expect("the table exists");
-            lease.release().await.expect("the lease was held");
+            let request = leases.lease("inventory", "lamp");
+            let bought = request.run(async |_| buy(&lamps)).await.expect("the backend works");
+            let bought = bought.expect("the table exists");
             println!("{name} {}", if bought { "bought the last lamp" } else { "was too late: sold out" });
             bought
         });

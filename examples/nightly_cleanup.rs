@@ -66,9 +66,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
             println!("  {machine}: another machine has the tick of {tick}");
             continue;
         };
-        let lease = client.lease("cron", "cleanup").acquire().await?;
-        let cleaned = clean_up(&mut database, machine, tick)?;
-        lease.release().await?;
+        let run = client.lease("cron", "cleanup").run(async |_| clean_up(&mut database, machine, tick));
+        let cleaned = run.await??;
         claimed.finish(TickOutcome::Succeeded).await;
         println!("  {machine}: ran, {cleaned} records erased");
         runs += 1;

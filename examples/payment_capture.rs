@@ -71,22 +71,22 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     for (worker, dies) in [("worker-1", true), ("worker-2", false), ("worker-3", false)] {
         let leases = Client::builder(backend.clone()).label(worker).build();
-        let lease = leases.lease("payment", "7").acquire().await?;
-        // From CAPTURING too: the worker before may have died after the call, before it stored the receipt.
-        if !change_status(&mut database, worker, &["AUTHORISED", "CAPTURING"], "CAPTURING", None)? {
-            println!("{worker}: nothing to do");
-            lease.release().await?;
-            continue;
-        }
-        let receipt = lease.hold(async { provider.capture("payment-7", 1000) }).await?;
-        if dies {
-            println!("{worker}: dies after the call, before it stores the receipt");
-            lease.release().await?; // in reality its lease would run out
-            continue;
-        }
-        change_status(&mut database, worker, &["CAPTURING"], "CAPTURED", Some(&receipt))?;
-        println!("{worker}: {receipt}");
-        lease.release().await?;
+        let captured = leases.lease("payment", "7").run(async |_| {
+            // From CAPTURING too: the worker before may have died after the call, before it stored the receipt.
+            if !change_status(&mut database, worker, &["AUTHORISED", "CAPTURING"], "CAPTURING", None)? {
+                println!("{worker}: nothing to do");
+                return Ok(());
+            }
+            let receipt = provider.capture("payment-7", 1000);
+            if dies {
+                println!("{worker}: dies after the call, before it stores the receipt");
+                return Ok(()); // in reality its lease would run out
+            }
+            change_status(&mut database, worker, &["CAPTURING"], "CAPTURED", Some(&receipt))?;
+            println!("{worker}: {receipt}");
+            Ok::<(), rusqlite::Error>(())
+        });
+        captured.await??; // the first ? is for the lease, the second for the work
     }
     let (status, receipt): (String, String) =
         database

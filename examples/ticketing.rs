@@ -52,7 +52,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     assert!(book(&mut hall, &second, "berta")?);
     let late = book(&mut hall, &reservation, "anna").expect_err("her reservation has run out");
     println!("anna pays too late: {late}");
-    second.release().await?;
+    drop(second.release().await); // it is booked: a release that fails is repeated in the background
 
     let third = anna.lease("seat", "12A").acquire().await?;
     assert!(!book(&mut hall, &third, "anna")?, "a seat is booked once");
@@ -60,6 +60,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
         hall.query_row("SELECT buyer FROM bookings WHERE seat = '12A'", [], |row| row.get(0))?;
     println!("12A is booked by {buyer}");
     assert_eq!(buyer, "berta");
-    third.release().await?;
+    drop(third.release().await);
     Ok(())
 }

@@ -16,14 +16,12 @@ use tokio::task::JoinSet;
 
 async fn transfer(leases: Client, from: &'static str, to: &'static str) -> Result<(), Error> {
     let wanted = [leases.lease("account", from), leases.lease("account", to)];
-    let both = leases.all(wanted).acquire().await?;
-    both.hold(async {
-        let tokens = [from, to].map(|id| both.token("account", id).map_or(0, |token| token.get()));
-        println!("{from} -> {to}, with tokens {tokens:?}");
+    let work = leases.all(wanted).run(async |both| {
+        let passes: Vec<_> = both.passes().map(|pass| pass.to_string()).collect();
+        println!("{from} -> {to}, with a pass for each account: {}", passes.join(", "));
         tokio::time::sleep(Duration::from_millis(20)).await;
-    })
-    .await?;
-    both.release().await
+    });
+    work.await
 }
 
 #[tokio::main]

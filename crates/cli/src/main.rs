@@ -29,6 +29,7 @@ mod logs;
 mod metrics_file;
 mod names;
 mod order;
+mod outage;
 mod output;
 mod redact;
 mod run_lease;

@@ -7,7 +7,6 @@ use std::{
 };
 
 use clap::error::{ContextKind, ContextValue};
-use leasehold::Effect;
 
 use crate::{
     args::Global,
@@ -104,10 +103,7 @@ fn as_line(failure: &Failure) -> String {
 }
 
 fn as_json(failure: &Failure) -> String {
-    let effect = match failure.effect {
-        Effect::None => "none",
-        Effect::Unknown => "unknown",
-    };
+    let effect = failure.effect.as_str();
     let (kind, message, hint, code) = (failure.kind, &failure.message, &failure.hint, failure.code);
     serde_json::json!({ "error": {
         "kind": kind, "effect": effect, "message": message, "hint": hint, "exit_code": code,

@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, error::Error as StdError, fmt, sync::Arc, time::Duration};
 
-use crate::{resource::Resource, token::FencingToken, verdict::HeldBy};
+use crate::{event::EndReason, resource::Resource, token::FencingToken, verdict::HeldBy};
 
 /// The result of everything in leasehold.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -41,6 +41,7 @@ enum Detail {
     Busy(Box<Busy>),
     Capacity(u32),
     Stale { presented: FencingToken, highest: FencingToken },
+    Ended(EndReason),
 }
 
 /// What went wrong.
@@ -49,7 +50,7 @@ enum Detail {
 pub enum ErrorKind {
     /// Another claim holds the resource, and the time or the attempts ran out. See [`Error::busy`].
     Contended,
-    /// The lease is lost: this client can no longer guarantee that it holds it.
+    /// The lease is lost: this client can no longer guarantee that it holds it. See [`Error::ending`].
     Lost,
     /// The request is not valid: a bad name, a ttl out of bounds, more permits than there are.
     Invalid,
@@ -95,6 +96,7 @@ impl ErrorKind {
 
 /// Whether a failed request may have changed anything at the backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Effect {
     /// It changed nothing, and will not.
     None,
@@ -102,8 +104,19 @@ pub enum Effect {
     Unknown,
 }
 
+impl Effect {
+    /// A stable name, for programs.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Effect::None => "none",
+            Effect::Unknown => "unknown",
+        }
+    }
+}
+
 /// The verb of the [`Backend`](crate::Backend) that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Verb {
     /// `acquire`
     Acquire,
@@ -141,7 +154,8 @@ pub struct Busy {
     pub holders: Vec<HeldBy>,
     /// How many claims are ahead in the queue.
     pub ahead: u32,
-    /// When the state changes without a request: at the next expiry.
+    /// How long the resource is taken at most, unless it is renewed: the time until the first of the holders expires, or until
+    /// the next change of a resource that is paused or that nobody holds.
     pub retry_after: Option<Duration>,
     /// An operator has paused the resource.
     pub paused: bool,
@@ -217,6 +231,12 @@ impl Error {
         self.with(|inner| inner.effect = effect)
     }
 
+    /// Adds why the lease ended, to an error of kind `Lost`.
+    #[must_use]
+    pub fn with_ending(self, reason: EndReason) -> Error {
+        self.with(|inner| inner.detail = Detail::Ended(reason))
+    }
+
     /// Adds the verb and the backend that failed.
     #[must_use]
     pub fn at(self, verb: Verb, backend: &'static str) -> Error {
@@ -277,6 +297,14 @@ impl Error {
         } else {
             None
         }
+    }
+
+    /// Why the lease ended, for an error of kind `Lost`, where that is known.
+    ///
+    /// A program can tell by it what to do next: [`Evicted`](EndReason::Evicted) means that an operator wants it to stop,
+    /// [`Expired`](EndReason::Expired) that it may try again.
+    pub fn ending(&self) -> Option<EndReason> {
+        if let Detail::Ended(reason) = self.0.detail { Some(reason) } else { None }
     }
 
     /// Whether the same request may succeed later: the backend was unavailable, or another claim held the resource.

@@ -22,6 +22,7 @@
 //! | [`request_id`] | how a reply proves which request it belongs to |
 //! | [`event`] | what happened to the claims of a client |
 //! | [`error`] | what went wrong, and whether the request may have had an effect |
+//! | `serialize` | with the feature `serde`: how tokens, resources, errors and events are written |
 
 pub mod admission;
 pub mod backend;
@@ -37,6 +38,8 @@ pub mod queue;
 pub mod quorum_node;
 pub mod request_id;
 pub mod resource;
+#[cfg(feature = "serde")]
+pub mod serialize;
 pub mod token;
 pub mod verdict;
 

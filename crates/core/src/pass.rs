@@ -66,13 +66,13 @@ impl FromStr for Pass {
         // The id of a resource may have spaces, so it comes last.
         let mut words = text.splitn(3, ' ');
         let (token, owner) = words.next().zip(words.next()).ok_or_else(wrong)?;
-        let pass = Pass::new(resource(words.next().ok_or_else(wrong)?)?, token.parse()?);
+        let pass = Pass::new(read_resource(words.next().ok_or_else(wrong)?)?, token.parse()?);
         if owner == "-" { Ok(pass) } else { Ok(pass.owned_by(owner.parse::<OwnerHash>()?)) }
     }
 }
 
 /// Reads a resource. A hashed id is written as in the key: read as people type, it would be an ordinary id.
-fn resource(text: &str) -> Result<Resource> {
+pub(crate) fn read_resource(text: &str) -> Result<Resource> {
     match Resource::from_key(text) {
         Ok(resource) if resource.is_hashed() => Ok(resource),
         _ => text.parse(),

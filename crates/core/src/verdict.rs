@@ -195,6 +195,7 @@ pub enum GoneReason {
 
 /// The reply to a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Released {
     /// The claim held the resource or was queued, and this request ended it.
     Now,

@@ -16,6 +16,7 @@ pub struct Mark {
 
 /// How a pass was admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Admission {
     /// Its token is the highest so far, and was stored.
     Raised,
@@ -25,6 +26,7 @@ pub enum Admission {
 
 /// Why a pass was refused. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Refusal {
     /// A higher token was admitted, or the same token from another owner.
     Stale {

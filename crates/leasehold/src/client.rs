@@ -2,6 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use futures_core::Stream;
 use leasehold_core::{
     Backend, BackendInfo, CommandOutcome, Environment, Error, ErrorKind, Event, FencingToken, Holder,
     Listing, OperatorCommand, Page, Query, Resource, Result, ShareNumber, Snapshot, Verb,
@@ -14,6 +15,7 @@ use crate::{
     lease::Lease,
     primitives::{AllRequest, Election, RwLock, Semaphore},
     request::LeaseRequest,
+    stream::unfold,
     system::System,
 };
 
@@ -182,13 +184,26 @@ impl Client {
 
     /// Reports that the place of the effect refused a stale token: as an event, in the log, and in the metric
     /// `leasehold_fencing_rejected_total{downstream}`.
-    pub fn report_stale_token(
-        &self,
-        resource: &Resource,
-        presented: FencingToken,
-        highest: FencingToken,
-        downstream: &'static str,
-    ) {
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// # use leasehold::{Error, FencingToken, Resource};
+    /// use leasehold::StaleTokenReport;
+    ///
+    /// # fn write() -> Result<(), Error> {
+    /// #     Err(Error::stale(FencingToken::new(33)?, FencingToken::new(34)?).on(&Resource::new("order", "7")?))
+    /// # }
+    /// let leases = leasehold::connect("memory:").await?;
+    /// if let Err(error) = write() {
+    ///     // `None` if it failed for another reason than a stale token.
+    ///     if let Some(report) = StaleTokenReport::of(&error, "orders") {
+    ///         leases.report_stale_token(report);
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn report_stale_token(&self, report: StaleTokenReport<'_>) {
+        let StaleTokenReport { resource, presented, highest, downstream } = report;
         self.engine.telemetry.stale_token(resource, presented, highest, downstream);
     }
 
@@ -219,6 +234,27 @@ impl Client {
             )
         };
         self.secret.as_ref().map(|secret| resource.hashed(secret)).ok_or_else(no_secret)
+    }
+}
+
+/// A stale token that the place of the effect refused, for [`Client::report_stale_token`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StaleTokenReport<'a> {
+    /// The resource of the token.
+    pub resource: &'a Resource,
+    /// The token that was presented.
+    pub presented: FencingToken,
+    /// The highest token that the place of the effect has seen.
+    pub highest: FencingToken,
+    /// The system that refused it. It is a label of a metric, so use few different names.
+    pub downstream: &'static str,
+}
+
+impl<'a> StaleTokenReport<'a> {
+    /// What an error of a fence says; `None` if it is not of kind `StaleToken`, or names no resource.
+    pub fn of(error: &'a Error, downstream: &'static str) -> Option<StaleTokenReport<'a>> {
+        let (presented, highest) = error.stale_token()?;
+        Some(StaleTokenReport { resource: error.resource()?, presented, highest, downstream })
     }
 }
 
@@ -304,6 +340,29 @@ impl Events {
             Err(broadcast::error::RecvError::Lagged(missed)) => Some(Err(missed)),
             Err(broadcast::error::RecvError::Closed) => None,
         }
+    }
+
+    /// The events as a [`Stream`], for the combinators of other crates. It ends when the client and its last lease are gone.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// use futures_util::StreamExt as _;
+    ///
+    /// let leases = leasehold::connect("memory:").await?;
+    /// let mut losses = leases.events().into_stream().filter_map(async |event| match event {
+    ///     Ok(event) => matches!(event.kind, leasehold::EventKind::Lost { .. }).then_some(event.resource),
+    ///     Err(missed) => panic!("{missed} events were missed"),
+    /// });
+    /// # drop(leases);
+    /// # let mut losses = std::pin::pin!(losses);
+    /// # assert!(losses.next().await.is_none());
+    /// # Ok(()) }
+    /// ```
+    pub fn into_stream(self) -> impl Stream<Item = Result<Event, u64>> + Send + Unpin + use<> {
+        unfold(self, async |mut events: Events| {
+            let next = events.next().await;
+            (events, next)
+        })
     }
 
     /// The next event, if there is one now. Does not report missed events.

@@ -70,7 +70,7 @@ impl Detached {
         let reply = engine.renew_one(request, Engine::request_limit(ttl)).await?;
         let lost = |reason: EndReason| {
             let message = format!("the detached lease cannot be adopted: {reason}");
-            Error::new(ErrorKind::Lost, message).on(&resource)
+            Error::new(ErrorKind::Lost, message).with_ending(reason).on(&resource)
         };
         let Renewal::Renewed(renewed) = reply else { return Err(lost(EndReason::NotOurs)) };
         // Another token is another grant: the detached one has ended.
@@ -79,6 +79,7 @@ impl Detached {
         }
         let start = LeaseStart {
             claim,
+            holder: Arc::clone(&engine.holder),
             share,
             token,
             ttl,

@@ -46,6 +46,7 @@ pub struct LeaseView<T = FencingToken> {
 
 /// Whether a lease holds, by the clocks at this moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum State {
     /// It holds.
     Held,
@@ -60,7 +61,7 @@ pub enum State {
 
 impl<T: TokenKind> Lease<T> {
     pub(crate) fn new(handle: LeaseHandle) -> Lease<T> {
-        let view = LeaseView { held: Arc::clone(handle.lease()), kind: PhantomData };
+        let view = LeaseView::of(handle.lease());
         Lease { handle, view }
     }
 
@@ -71,6 +72,41 @@ impl<T: TokenKind> Lease<T> {
     /// A view that can be cloned and given to other tasks.
     pub fn view(&self) -> LeaseView<T> {
         self.view.clone()
+    }
+
+    /// Runs the work while the lease holds, and releases the lease. As [`LeaseRequest::run`](crate::LeaseRequest::run), for
+    /// a lease that is held already.
+    ///
+    /// When the lease is lost, the work is dropped at its next await point. If the release fails, the output of the work
+    /// is returned all the same, and the release is repeated in the background.
+    ///
+    /// # Guarantees
+    /// As [`LeaseView::hold`].
+    ///
+    /// # Cancel safety
+    /// If it is dropped, the work is dropped and the lease is released in the background.
+    ///
+    /// # Errors
+    /// `Lost` if the lease was lost before the work was done.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// let leases = leasehold::connect("memory:").await?;
+    /// match leases.lease("report", "42").try_acquire().await? {
+    ///     Some(lease) => lease.run(async |lease| println!("exporting with {:?}", lease.token())).await?,
+    ///     None => println!("another process exports it"),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn run<F, W>(self, work: F) -> Result<W::Output>
+    where
+        F: FnOnce(LeaseView<T>) -> W,
+        W: Future,
+    {
+        let output = self.hold(work(self.view())).await?;
+        drop(self.release().await); // a failure is reported as an event, and the release is repeated
+        Ok(output)
     }
 
     /// Releases the lease. If another waiter of this client is next, the lease is handed over to it in the same request.
@@ -84,8 +120,10 @@ impl<T: TokenKind> Lease<T> {
     /// If it is dropped part-way, the release is repeated in the background until the backend has answered.
     ///
     /// # Errors
-    /// The backend's error; the release is then repeated in the background. [`Released::AlreadyGone`] is not an error: the
-    /// lease had expired before.
+    /// The backend's error. **It says nothing about the work**: what the work has done is done, so do not return this error
+    /// as the result of the work. The release is repeated in the background, and if the backend stays away, the lease runs
+    /// out after its ttl. [`Lease::run`] and [`LeaseRequest::run`](crate::LeaseRequest::run) therefore ignore it.
+    /// [`Released::AlreadyGone`] is not an error: the lease had expired before.
     ///
     /// # Examples
     /// ```
@@ -162,7 +200,7 @@ impl Lease {
             return Err(held.lost(EndReason::Released));
         }
         held.engine.telemetry.ended(held);
-        held.engine.promote_after(&held.resource, held.owner);
+        held.engine.promote_after(held);
         Ok(Detached::of(held))
     }
 
@@ -225,6 +263,10 @@ impl LeaseView {
 }
 
 impl<T: TokenKind> LeaseView<T> {
+    pub(crate) fn of(held: &Arc<HeldLease>) -> LeaseView<T> {
+        LeaseView { held: Arc::clone(held), kind: PhantomData }
+    }
+
     /// The number of the grant: a [`FencingToken`] of an exclusive lease, which the place of the effect can check; a
     /// [`ShareNumber`] of a shared lease.
     pub fn token(&self) -> T {

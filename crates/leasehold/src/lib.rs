@@ -13,18 +13,19 @@
 //!
 //! let leases = leasehold::connect("memory:").await?;
 //!
-//! // Waits for up to ten seconds. The lease is renewed automatically.
-//! let lease = leases.lease("report", "42").ttl(Duration::from_secs(30)).acquire().await?;
-//! lease.hold(export(42, lease.token())).await??; // the first ? is for a lost lease, the second for the work
-//! lease.release().await?;
-//!
-//! // The same in one call: acquire, hold, release.
-//! leases.lease("report", "43").run(async |lease| export(43, lease.token()).await).await??;
+//! // Waits for up to ten seconds, renews the lease while the work runs, stops the work if the lease is lost, releases it.
+//! let report = leases.lease("report", "42").ttl(Duration::from_secs(30));
+//! report.run(async |lease| export(42, lease.token()).await).await??; // the first ? is for a lost lease, the second for the work
 //!
 //! // Only if it is free.
-//! if let Some(lease) = leases.lease("report", "44").try_acquire().await? {
-//!     lease.release().await?;
+//! if let Some(lease) = leases.lease("report", "43").try_acquire().await? {
+//!     lease.run(async |lease| export(43, lease.token()).await).await??;
 //! }
+//!
+//! // In steps, for work that does not fit into a closure.
+//! let lease = leases.lease("report", "44").acquire().await?;
+//! lease.hold(export(44, lease.token())).await??;
+//! drop(lease.release().await); // the report is exported, whatever the release says: see `Lease::release`
 //! # Ok(()) }
 //! ```
 //!
@@ -38,7 +39,7 @@
 //! | many readers or one writer | [`Client::rwlock`] | [`RwLock`] → [`SharedLease`], [`Lease`] |
 //! | a leader that all clients can see | [`Client::election`] | [`Election`], [`Observer`], [`Leader`] |
 //! | a lease that is reentrant | [`LeaseRequest::within`] | [`Scope`] |
-//! | several leases, all or none | [`Client::all`] | [`AllRequest`] → [`LeaseSet`] |
+//! | several leases, all or none | [`Client::all`] | [`AllRequest`] → [`LeaseSet`], [`LeaseSetView`] |
 //! | to move a lease to another process | [`Lease::detach`], [`Client::adopt`] | [`Detached`] |
 //! | to know whether a lease still holds | [`LeaseView::check`], [`hold`](LeaseView::hold), [`ended`](LeaseView::ended) | [`State`], [`EndReason`] |
 //! | to see who holds what, and what happens | [`Client::look`], [`Client::list`], [`Client::events`] | [`Snapshot`], [`Event`] |
@@ -71,6 +72,10 @@
 //! | `etcd`, `etcd-tls` | `etcd://HOST,HOST`; needs `protoc` | no |
 //! | `zookeeper` | `zookeeper://HOST,HOST/CHROOT` | no |
 //! | `full` | all backends | no |
+//!
+//! The feature `serde` adds `Serialize` for what programs log or send: [`FencingToken`], [`Resource`], [`Pass`], [`State`],
+//! [`Busy`], [`Error`], [`Event`], [`Leader`], [`Snapshot`]. Tokens, resources and passes can also be read. An
+//! [`OwnerToken`] is a secret and cannot be serialized.
 
 pub mod advice;
 mod client;
@@ -82,11 +87,14 @@ mod memory;
 mod primitives;
 mod quorum;
 mod request;
+#[cfg(feature = "serde")]
+mod serialize;
+mod stream;
 mod system;
 pub mod testing;
 
 pub use advice::Purpose;
-pub use client::{Client, ClientBuilder, Events, TokenKind};
+pub use client::{Client, ClientBuilder, Events, StaleTokenReport, TokenKind};
 pub use connect::{connect, open};
 pub use detached::Detached;
 pub use lease::{Lease, LeaseView, SharedLease, State};
@@ -104,7 +112,9 @@ pub use leasehold_core::{
     RenewRequest, Renewal, Renewed, SystemClock, Verdict, WhenBlocked, async_trait, one_by_one,
 };
 pub use memory::Memory;
-pub use primitives::{AllRequest, Election, Leader, LeaseSet, Observer, RwLock, Scope, Semaphore};
+pub use primitives::{
+    AllRequest, Election, Leader, LeaseSet, LeaseSetView, Observer, RwLock, Scope, Semaphore,
+};
 pub use quorum::{MemoryNode, Quorum};
 pub use request::{Attempt, LeaseRequest};
 pub use system::System;

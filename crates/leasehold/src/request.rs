@@ -38,6 +38,7 @@ pub struct LeaseRequest<T = FencingToken> {
 
 /// The outcome of a single [attempt](LeaseRequest::attempt).
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Attempt<T = FencingToken> {
     /// The lease was free.
     Granted(Lease<T>),
@@ -217,8 +218,7 @@ impl<T: TokenKind> LeaseRequest<T> {
     ///
     /// let leases = leasehold::connect("memory:").await?;
     /// let lease = leases.lease("report", "42").ttl(Duration::from_secs(30)).acquire().await?;
-    /// println!("holding {} with {:?}", lease.resource(), lease.token());
-    /// lease.release().await?;
+    /// lease.run(async |lease| println!("holding {} with {:?}", lease.resource(), lease.token())).await?;
     /// # Ok(()) }
     /// ```
     pub async fn acquire(mut self) -> Result<Lease<T>> {
@@ -268,8 +268,12 @@ impl<T: TokenKind> LeaseRequest<T> {
     /// let leases = leasehold::connect("memory:").await?;
     /// let _held = leases.lease("report", "42").label("nightly").acquire().await?;
     /// match leases.lease("report", "42").attempt().await? {
-    ///     Attempt::Granted(lease) => lease.release().await.map(drop)?,
-    ///     Attempt::Busy(busy) => assert_eq!(busy.holders[0].holder.label, "nightly"),
+    ///     Attempt::Granted(lease) => lease.run(async |_| println!("exporting")).await?,
+    ///     Attempt::Busy(busy) => {
+    ///         assert_eq!(busy.holders[0].holder.label, "nightly");
+    ///         println!("held by {}, try again after {:?}", busy.holders[0].holder, busy.retry_after);
+    ///     }
+    ///     _ => println!("not granted"), // more outcomes may be added
     /// }
     /// # Ok(()) }
     /// ```
@@ -281,7 +285,8 @@ impl<T: TokenKind> LeaseRequest<T> {
     /// Acquires the lease, runs the work, and releases the lease: the form that most programs need.
     ///
     /// When the lease is lost, the work is dropped at its next await point. If the release fails, the output of the work
-    /// is returned all the same, and the release is repeated in the background.
+    /// is returned all the same, and the release is repeated in the background: an error would say that the work has
+    /// failed, and it has not.
     ///
     /// # Guarantees
     /// As [`LeaseRequest::acquire`] and [`LeaseView::hold`].
@@ -308,14 +313,11 @@ impl<T: TokenKind> LeaseRequest<T> {
         F: FnOnce(LeaseView<T>) -> W,
         W: Future,
     {
-        let lease = self.acquire().await?;
-        let output = lease.hold(work(lease.view())).await?;
-        drop(lease.release().await); // a failure is reported as an event, and the release is repeated
-        Ok(output)
+        self.acquire().await?.run(work).await
     }
 
     /// Checks the request, and acquires the lease through the scope if there is one.
-    async fn acquire_or_busy(&mut self) -> Result<Attempt<T>> {
+    pub(crate) async fn acquire_or_busy(&mut self) -> Result<Attempt<T>> {
         let resource = self.resource.clone()?;
         self.check(&resource).map_err(|error| error.on(&resource))?;
         // Without time to wait, a place in the queue would be of no use, and would delay others.
@@ -377,6 +379,10 @@ impl<T: TokenKind> LeaseRequest<T> {
             AcquireOutcome::Granted(handle) => Attempt::Granted(Lease::new(handle)),
             AcquireOutcome::Busy(busy) => Attempt::Busy(busy),
         })
+    }
+
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
     }
 
     pub(crate) fn with_wait_limit(mut self, wait_limit: WaitLimit) -> Self {

@@ -8,7 +8,8 @@ use std::{num::NonZeroU32, panic::AssertUnwindSafe, sync::Arc, thread};
 
 use common::{Fault, TestBed, millis, seconds};
 use leasehold::{
-    Client, ErrorKind, EventKind, Guarantee, Memory, Purpose, Released, Resource, Scope, State, System,
+    Client, Error, ErrorKind, EventKind, Guarantee, Memory, Purpose, Released, Resource, Scope,
+    StaleTokenReport, State, System,
 };
 
 #[tokio::test]
@@ -407,15 +408,15 @@ async fn events_report_what_happened_and_a_slow_listener_learns_how_many_it_miss
         client.lease("user", "bob").acquire().await.unwrap().release().await.unwrap();
     }
     assert!(events.next().await.unwrap().unwrap_err() > 900);
-    client.report_stale_token(
-        &Resource::new("user", "bob").unwrap(),
-        leasehold::FencingToken::new(3).unwrap(),
-        leasehold::FencingToken::new(4).unwrap(),
-        "orders",
-    );
+    let token = |number| leasehold::FencingToken::new(number).unwrap();
+    let refused = Error::stale(token(3), token(4)).on(&Resource::new("user", "bob").unwrap());
+    client.report_stale_token(StaleTokenReport::of(&refused, "orders").unwrap());
     let mut last = None;
     while let Some(event) = events.try_next() {
         last = Some(event.kind);
     }
-    assert!(matches!(last, Some(EventKind::StaleTokenRefused { downstream: "orders", .. })));
+    let Some(EventKind::StaleTokenRefused { presented, highest, downstream: "orders" }) = last else {
+        panic!("{last:?}")
+    };
+    assert_eq!((presented, highest), (token(3), token(4)));
 }

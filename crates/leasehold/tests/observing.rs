@@ -12,7 +12,7 @@ use std::{
 };
 
 use common::{Fault, TestBed, seconds};
-use leasehold::{Client, FencingToken};
+use leasehold::{Client, FencingToken, StaleTokenReport};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 
 #[derive(Clone, Default)]
@@ -69,7 +69,9 @@ async fn cause_every_event(bed: &TestBed, client: &Client) -> Vec<String> {
     bed.probe.set_fault(Fault::None);
     lost.release().await.unwrap();
     let (low, high) = (FencingToken::new(3).unwrap(), FencingToken::new(4).unwrap());
-    client.report_stale_token(&leasehold::Resource::new("user", ID).unwrap(), low, high, "orders");
+    let resource = leasehold::Resource::new("user", ID).unwrap();
+    let (presented, highest, downstream) = (low, high, "orders");
+    client.report_stale_token(StaleTokenReport { resource: &resource, presented, highest, downstream });
     bed.settle().await;
     vec![secret]
 }

@@ -193,10 +193,8 @@ async fn a_wait_that_runs_out_names_the_holder() {
         bed.advance(seconds(4)).await;
         let error = gives_up.await.unwrap().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Contended);
-        if std::ptr::eq(client, &raw const theirs) {
-            assert_eq!(error.busy().unwrap().holders[0].holder.label, "nightly", "{error}");
-            assert!(error.to_string().contains("nightly"), "{error}");
-        }
+        assert_eq!(error.busy().unwrap().holders[0].holder.label, "nightly", "{error}");
+        assert!(error.to_string().contains("nightly"), "{error}");
         ahead.abort();
         bed.settle().await;
     }
@@ -205,6 +203,34 @@ async fn a_wait_that_runs_out_names_the_holder() {
     };
     assert_eq!(busy.holders[0].token, held.token());
     assert!(busy.retry_after.unwrap() <= seconds(30));
+}
+
+/// A local waiter got neither a holder nor a time, and one of another client the end of its own place in the queue.
+#[tokio::test]
+async fn a_wait_that_runs_out_says_how_long_the_holder_has() {
+    let bed = TestBed::new();
+    let (ours, theirs) = (bed.client(), bed.client());
+    let ttl = seconds(60);
+    let held = ours.lease("report", "42").ttl(ttl).label("nightly").renew(false).acquire().await.unwrap();
+    let mut waiters = Vec::new();
+    for client in [&ours, &theirs] {
+        for ahead in 0..2 {
+            let wait = seconds(4 - ahead); // the second one gives up first, so that it has one ahead
+            waiters.push((ahead, tokio::spawn(client.lease("report", "42").wait(wait).acquire())));
+            bed.settle().await;
+        }
+    }
+    bed.advance(millis(4100)).await;
+    for (number, (ahead, waiter)) in waiters.into_iter().enumerate() {
+        let error = waiter.await.unwrap().unwrap_err();
+        let busy = error.busy().unwrap();
+        let [by] = &busy.holders[..] else { panic!("waiter {number}: {busy:?}") };
+        assert_eq!((by.holder.label.as_str(), by.token), ("nightly", held.token()), "waiter {number}");
+        let left = busy.retry_after.unwrap();
+        assert!(left > seconds(50) && left <= seconds(57), "waiter {number}: {left:?}, {error}");
+        assert!(by.held_for >= seconds(3) && by.remaining == left, "waiter {number}: {by:?}");
+        assert_eq!(u64::from(busy.ahead), ahead, "waiter {number}: {busy:?}");
+    }
 }
 
 #[tokio::test]

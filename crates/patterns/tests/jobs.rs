@@ -206,6 +206,36 @@ async fn a_worker_keeps_its_job_and_drops_the_work_when_another_has_claimed_it()
     .await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_lets_the_job_finish_and_takes_no_other() {
+    let directory = tempfile::tempdir().unwrap();
+    let jobs = Arc::new(SqliteJobs::open(directory.path().join("jobs.db")).await.unwrap());
+    let first = jobs.add(&NewJob::new("mail", b"x")).await.unwrap().unwrap();
+    let second = jobs.add(&NewJob::new("mail", b"y")).await.unwrap().unwrap();
+    let (worker, stop) = (Worker::new(jobs.clone(), &client(), "mail", "a"), tokio::sync::Notify::new());
+    let work = async |claim: JobClaim| {
+        stop.notify_one();
+        tokio::task::yield_now().await;
+        Ok::<_, String>(claim.payload)
+    };
+    worker.run_until(stop.notified(), work).await.unwrap();
+    assert_eq!(jobs.get(first).await.unwrap().unwrap().state, JobState::Done);
+    assert_eq!(jobs.get(second).await.unwrap().unwrap().state, JobState::Ready);
+    // Also while no job is due.
+    worker.run_until(std::future::ready(()), work).await.unwrap();
+    let (done, pause) = (tokio::sync::Notify::new(), Duration::from_secs(3600));
+    let last = async |claim: JobClaim| {
+        done.notify_one();
+        Ok::<_, String>(claim.payload)
+    };
+    let stopped = async {
+        done.notified().await;
+        tokio::time::sleep(Duration::from_millis(100)).await; // it pauses, or is about to: either way it ends
+    };
+    worker.poll(pause).run_until(stopped, last).await.unwrap();
+    assert_eq!(jobs.get(second).await.unwrap().unwrap().state, JobState::Done);
+}
+
 /// The filter only saves work, so work must not depend on it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_filter_that_does_not_reply_stops_no_work() {

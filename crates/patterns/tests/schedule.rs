@@ -14,12 +14,13 @@ use std::{
 use leasehold::{
     Backend, Client, Clock, Environment, ErrorKind, Memory, Timestamp, Verb, WallTime, testing::ManualTime,
 };
-use leasehold_patterns::schedule::{Cron, Missed, Overlap, Schedule, TickOutcome, TickTime, reports};
+use leasehold_patterns::schedule::{Cron, Missed, Overlap, Schedule, Tick, TickOutcome, TickTime, reports};
 use leasehold_testkit::{
-    faulty::{Fault, Faulty},
+    faulty::{Fault, FaultPlan, Faulty},
     servers::{PostgresServer, RedisServer},
 };
 use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -232,6 +233,78 @@ async fn a_tick_whose_claim_got_no_reply_is_not_run_and_reported() {
     let listed = tokio::spawn(async move { reports(&client).await.unwrap() });
     fleet.time.advance(Duration::from_secs(1)).await;
     assert_eq!(listed.await.unwrap()[0].record.outcome, TickOutcome::Vanished);
+}
+
+/// It ended with `Unavailable` before its first tick.
+#[tokio::test]
+async fn a_schedule_that_starts_during_an_outage_begins_when_it_is_over() {
+    for missed in [Missed::Skip, Missed::Latest] {
+        let fleet = Fleet::new();
+        let faulty = Arc::new(Faulty::new(fleet.memory.clone(), Arc::new(fleet.time.clone()), 1));
+        let mut plan = FaultPlan::NONE;
+        plan.refuse = 1000;
+        faulty.plan(plan);
+        let client = Client::builder(faulty.clone()).environment(Arc::new(fleet.time.clone())).build();
+        let cron = Cron::new(&client, "cleanup", Schedule::parse("@hourly").unwrap()).missed(missed);
+        let machine = fleet.start("late", cron, Duration::ZERO);
+        fleet.time.advance(10 * MINUTE).await;
+        assert!(!machine.is_finished(), "{missed:?}");
+        faulty.plan(FaultPlan::NONE);
+        fleet.time.advance(60 * MINUTE).await;
+        assert_eq!(fleet.ticks().len(), 1, "{missed:?}");
+        machine.abort();
+    }
+}
+
+#[tokio::test]
+async fn a_stop_lets_the_tick_finish_and_starts_no_other() {
+    let fleet = Fleet::new();
+    let (stop, cron, ran, time) =
+        (CancellationToken::new(), fleet.cron("* * * * *"), Arc::clone(&fleet.ran), fleet.time.clone());
+    let stopped = stop.clone();
+    let machine = tokio::spawn(async move {
+        let work = async |tick: Tick| {
+            leasehold::Environment::sleep(&time, 30 * MINUTE).await;
+            ran.lock().unwrap().push(("slow", tick.at));
+            Ok::<(), String>(())
+        };
+        cron.run_until(stopped.cancelled(), work).await
+    });
+    fleet.time.advance(2 * MINUTE).await;
+    stop.cancel();
+    fleet.time.advance(MINUTE).await;
+    assert!(!machine.is_finished(), "the tick runs to its end");
+    fleet.time.advance(60 * MINUTE).await;
+    machine.await.unwrap().unwrap();
+    assert_eq!(fleet.ticks().len(), 1);
+    assert_eq!(reports(&fleet.client()).await.unwrap()[0].record.outcome, TickOutcome::Succeeded);
+}
+
+#[tokio::test]
+async fn a_stop_ends_a_schedule_that_waits_for_a_tick_or_for_the_backend() {
+    let fleet = Fleet::new();
+    let faulty = Arc::new(Faulty::new(fleet.memory.clone(), Arc::new(fleet.time.clone()), 1));
+    let client = Client::builder(faulty.clone()).environment(Arc::new(fleet.time.clone())).build();
+    for refuse in [0, 1000] {
+        for missed in [Missed::Skip, Missed::Latest] {
+            let mut plan = FaultPlan::NONE;
+            plan.refuse = refuse;
+            faulty.plan(plan);
+            let cron = Cron::new(&client, "cleanup", Schedule::parse("@hourly").unwrap()).missed(missed);
+            let stop = CancellationToken::new();
+            let stopped = stop.clone();
+            let machine = tokio::spawn(async move {
+                cron.run_until(stopped.cancelled(), async |_| Ok::<(), String>(())).await.unwrap();
+            });
+            // Into the first minute of an hour: with the faults, it tries to claim the tick.
+            let next = Schedule::parse("@hourly").unwrap().next_after(fleet.now()).unwrap();
+            fleet.time.advance(fleet.now().until(next) + Duration::from_secs(10)).await;
+            assert!(!machine.is_finished(), "{refuse} {missed:?}");
+            stop.cancel();
+            fleet.time.advance(Duration::from_secs(20)).await;
+            assert!(machine.is_finished(), "{refuse} {missed:?}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@
 //! | [`waiters`] | the registry of the waiters in one process, and how a wake-up finds them |
 //! | [`gather`] | sends requests that come at once in one call |
 //! | [`race`] | polls two futures and takes the first result |
+//! | [`stop`] | a request to stop, for loops that run for ever |
 //! | [`url`] | the parts that the URLs of all backends have in common |
 //! | [`password`] | a password from a URL or from a file |
 //! | [`tls`] | the files that TLS needs: certificates to trust, a client's certificate and key |
@@ -20,6 +21,7 @@ pub mod password;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod race;
+pub mod stop;
 pub mod tls;
 pub mod url;
 pub mod waiters;
@@ -27,5 +29,6 @@ pub mod waiters;
 pub use connect_once::ConnectOnce;
 pub use gather::Gatherer;
 pub use password::Password;
+pub use stop::StopRequest;
 pub use tls::TlsFiles;
 pub use waiters::{WaiterHandle, WaiterRegistry};

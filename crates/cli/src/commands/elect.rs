@@ -10,10 +10,12 @@ use super::Context;
 use crate::{
     args::{Global, duration},
     child_run::ChildRun,
+    config::Config,
     exit::{self, Exit, Failure},
     output::Output,
     screen::Screen,
     signals::Signals,
+    store::Store,
     text,
 };
 
@@ -22,7 +24,8 @@ use crate::{
 ///
 /// Start it on every machine. One of them becomes the leader and runs the command, as `leasehold run` does:
 /// if leadership is lost, the command is ended before another machine can lead. TERM and INT are forwarded to
-/// the command; leadership is given up when the command has ended, and its exit code is passed on.
+/// the command; leadership is given up when the command has ended, and its exit code is passed on. While the
+/// store cannot be reached, it tries again.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  leasehold elect scheduler/eu --value http://host-a:8080 -- ./scheduler\n  leasehold elect scheduler/eu --ready-file /run/leader -- ./scheduler\n  leasehold elect --observe scheduler/eu"
@@ -53,8 +56,8 @@ pub(crate) struct Elect {
     once: bool,
 }
 
-/// The pause before standing again doubles with every failure, this often: then it is about half a minute.
-const DOUBLINGS_MAX: u32 = 9;
+/// The pause before standing again doubles with every failure, this often: then it is about three seconds.
+const DOUBLINGS_MAX: u32 = 6;
 
 impl Elect {
     pub(crate) async fn run(&self, global: &Global, output: Output) -> Result<ExitCode, Failure> {
@@ -65,25 +68,39 @@ impl Elect {
         }
     }
 
+    /// Stands for election until the command has run to its end.
+    ///
+    /// 1. Start `leasehold run` as a child: it waits for the lease, and runs the command.
+    /// 2. If leadership was lost, pause, and go to step 1; with `--once`, end.
+    /// 3. If the store could not be reached, wait until it can, and go to step 1.
+    /// 4. Otherwise end, with the exit code of the child.
     async fn campaign(&self, global: &Global, output: Output) -> Result<ExitCode, Failure> {
         let mut signals = Signals::ending().map_err(Failure::host)?;
-        let (mut has_led, mut failures) = (false, 0);
+        let store = Store::choose(global, &Config::load(global)?)?;
+        let mut outages = 0;
         loop {
             let (ended, signal) = self.child_run(global)?.run_to_end(&mut signals).await?;
             let lost = ended.failed_with(ErrorKind::Lost);
-            // A store that worked before may work again soon. Until then the other machines cannot reach it
-            // either.
-            let again = lost || (has_led && ended.failed_with(ErrorKind::Unavailable));
-            if !again || self.once || signal.is_some() {
+            let away = ended.failed_with(ErrorKind::Unavailable);
+            let again = away || (lost && !self.once);
+            if !again || signal.is_some() {
                 let killed = || signal.map_or(Exit::Internal.code(), by_signal);
                 return Ok(ExitCode::from(ended.code().unwrap_or_else(killed)));
             }
-            has_led |= lost;
-            failures = if lost { 0 } else { failures + 1 };
-            output.note(&format!("{}: leadership lost, standing for election again", self.resource));
-            let pause = Backoff::FIRST.saturating_mul(1 << failures.min(DOUBLINGS_MAX));
+            outages = if lost { 0 } else { outages + 1 };
+            if lost {
+                output.note(&format!("{}: leadership lost, standing for election again", self.resource));
+            }
+            let wait = async {
+                // A store may accept a connection and then fail: do not start a child for each of these.
+                tokio::time::sleep(Backoff::FIRST.saturating_mul(1 << outages.min(DOUBLINGS_MAX))).await;
+                if away {
+                    drop(store.open_when_reachable(&self.resource.to_string(), output).await?);
+                }
+                Ok::<(), Failure>(())
+            };
             tokio::select! {
-                () = tokio::time::sleep(pause) => {}
+                ready = wait => ready?,
                 signal = signals.next() => return Ok(ExitCode::from(by_signal(signal))),
             }
         }
@@ -108,8 +125,12 @@ impl Elect {
 
     async fn observe_leader(&self, global: &Global, output: Output) -> Result<ExitCode, Failure> {
         let mut signals = Signals::ending().map_err(Failure::host)?;
-        let context = Context::new(global, output)?;
-        let client = Client::new(context.store.open().await?);
+        let (context, task) = (Context::new(global, output)?, self.resource.to_string());
+        let backend = tokio::select! {
+            backend = context.store.open_when_reachable(&task, output) => backend?,
+            signal = signals.next() => return Ok(ExitCode::from(by_signal(signal))),
+        };
+        let client = Client::new(backend);
         let resource = &self.resource;
         let client = resource.namespace().map_or(client.clone(), |namespace| client.namespace(namespace));
         let mut observer = client.election(resource.kind(), &resource.id()).observe()?;

@@ -39,6 +39,7 @@ pub use self::{
 
 /// Whether a lease saves work or protects correctness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Purpose {
     /// To save work: if two run at the same time once in a while, nothing is wrong. The default.
     #[default]

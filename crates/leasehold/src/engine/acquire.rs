@@ -114,7 +114,8 @@ impl Engine {
                 unreachable!("a signal is never one of these two states")
             }
             Either::Right(()) => {
-                self.local_queues.busy_for(&request.claim.resource, ticket).map(AcquireOutcome::Busy)
+                let now = self.environment.now();
+                self.local_queues.busy_for(&queued.waiter, now).map(AcquireOutcome::Busy)
             }
         }
     }
@@ -141,6 +142,7 @@ impl Engine {
     ) -> Option<LeaseHandle> {
         let start = LeaseStart {
             claim: claim.reference(),
+            holder: Arc::clone(&claim.holder),
             share: claim.share,
             token: grant.grant.token,
             ttl: claim.ttl,

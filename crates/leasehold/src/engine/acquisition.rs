@@ -25,6 +25,7 @@ use leasehold_support::race::first;
 use super::{
     Engine,
     acquire::{AcquireOutcome, AcquireRequest, GrantReply, OUTAGE_MAX, WaitLimit},
+    busy::busy_of,
     held_lease::LeaseHandle,
     local_queue::{QueueHead, Ticket, release_of},
     pending_claim::PendingClaim,
@@ -109,7 +110,7 @@ impl<'a> Acquisition<'a> {
         loop {
             if let Some(blocked) = self.blocked.take() {
                 if self.is_limit_used_up() {
-                    return Ok(AcquireOutcome::Busy(blocked.into_busy()));
+                    return Ok(AcquireOutcome::Busy(busy_of(blocked)));
                 }
                 Box::pin(self.wait(&blocked)).await; // boxed: an uncontended acquire stays small
             }
@@ -184,7 +185,7 @@ impl<'a> Acquisition<'a> {
         (self.pending.known_to_backend, self.pending.unanswered) = (false, false);
         let ticket = self.pending.ticket.take();
         if claim.share.capacity() == 1 && !self.request.fair {
-            engine.local_queues.set_holder(&claim.resource, ticket, claim.owner);
+            engine.local_queues.set_holder(ticket, handle.lease());
         }
         let waited = self.started.until(received);
         let details = GrantDetails { handed_over: false, acks: grant.acks };
@@ -241,8 +242,8 @@ impl<'a> Acquisition<'a> {
         self.pending.known_to_backend = blocked.queued;
         // Local waiters whose time runs out report this reply as their own.
         if self.pending.ticket.is_some() {
-            let busy = blocked.clone().into_busy();
-            self.engine.local_queues.record_busy(&self.request.claim.resource, busy);
+            let (busy, now) = (busy_of(blocked.clone()), self.engine.environment.now());
+            self.engine.local_queues.record_busy(&self.request.claim.resource, busy, now);
         }
         self.blocked = Some(blocked);
     }

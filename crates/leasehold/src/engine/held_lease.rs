@@ -10,14 +10,14 @@
 use std::{
     fmt,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use leasehold_core::{
-    ClaimRef, EndReason, Error, ErrorKind, EventKind, FencingToken, FinishRequest, OwnerToken,
+    ClaimRef, EndReason, Error, ErrorKind, EventKind, FencingToken, FinishRequest, Holder, OwnerToken,
     ReleaseRequest, Resource, Result, Share, Timestamp, WallTime,
 };
 use leasehold_support::race::first;
@@ -38,6 +38,8 @@ pub(crate) struct HeldLease {
     pub(crate) metrics: Arc<KindMetrics>,
     pub(crate) resource: Resource,
     pub(crate) owner: OwnerToken,
+    /// The process and label of this client, as the backend knows them.
+    pub(crate) holder: Arc<Holder>,
     pub(crate) share: Share,
     pub(crate) token: FencingToken,
     pub(crate) acquired: Timestamp,
@@ -64,12 +66,21 @@ pub(crate) struct HeldLease {
 #[derive(Default)]
 struct LeaseExtras {
     cancellation: CancellationToken,
+    /// More tokens to cancel when it ends: those of the sets that it is in.
+    linked: Mutex<Vec<CancellationToken>>,
     finish_request: Mutex<Option<FinishRequest>>,
+}
+
+impl LeaseExtras {
+    fn linked(&self) -> MutexGuard<'_, Vec<CancellationToken>> {
+        self.linked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// What a [`HeldLease`] is made of: a grant, or a detached lease that was renewed.
 pub(crate) struct LeaseStart {
     pub(crate) claim: ClaimRef,
+    pub(crate) holder: Arc<Holder>,
     pub(crate) share: Share,
     pub(crate) token: FencingToken,
     pub(crate) ttl: Duration,
@@ -107,6 +118,7 @@ impl HeldLease {
             engine: Arc::clone(engine),
             resource: start.claim.resource,
             owner: start.claim.owner,
+            holder: start.holder,
             share: start.share,
             token: start.token,
             // From before the backend granted it, like all times of a lease: see `times.rs`.
@@ -236,7 +248,8 @@ impl HeldLease {
     }
 
     pub(crate) fn lost(&self, reason: EndReason) -> Error {
-        Error::new(ErrorKind::Lost, format!("the lease is over: {reason}")).on(&self.resource)
+        let message = format!("the lease is over: {reason}");
+        Error::new(ErrorKind::Lost, message).with_ending(reason).on(&self.resource)
     }
 
     /// Why a lease is stopped whose time has come.
@@ -282,10 +295,11 @@ impl HeldLease {
         self.changed.notify_waiters();
         if let Some(extras) = self.extras.get() {
             extras.cancellation.cancel();
+            extras.linked().drain(..).for_each(|token| token.cancel());
         }
         if reason.is_loss() {
             self.engine.telemetry.lost(self, reason);
-            self.engine.promote_after(&self.resource, self.owner);
+            self.engine.promote_after(self);
             // A caller's `check` may notice the loss before the driver does. Then the lease is still watched, and the
             // driver will not stop it.
             if let Some(WatchedClaim::Lease(lease)) = watched {
@@ -305,6 +319,15 @@ impl HeldLease {
             token.cancel(); // it may have ended just before the token was made
         }
         token.child_token()
+    }
+
+    /// Cancels this token when it has ended.
+    pub(crate) fn cancel_when_ended(&self, token: CancellationToken) {
+        self.extras().linked().push(token);
+        if self.recorded_end().is_some() {
+            // It may have ended just before the token was added.
+            self.extras().linked().drain(..).for_each(|token| token.cancel());
+        }
     }
 
     /// Resolves when it has ended. Has its own timer, so it does not depend on the driver task.

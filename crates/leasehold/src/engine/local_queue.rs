@@ -14,16 +14,21 @@
 use std::{
     collections::{BTreeMap, HashMap},
     num::NonZeroU64,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
 
 use leasehold_core::{
-    Blocked, Busy, Claim, ClaimRef, Effect, Error, Handover, OwnerToken, ReleaseRequest, Resource, Timestamp,
+    Blocked, Busy, Claim, ClaimRef, Effect, Error, Handover, ReleaseRequest, Resource, Timestamp,
 };
 use tokio::sync::Notify;
 
-use super::{Engine, LeaseOptions, acquire::OUTAGE_MAX, held_lease::LeaseHandle};
+use super::{
+    Engine, LeaseOptions,
+    acquire::OUTAGE_MAX,
+    busy::{aged, busy_with},
+    held_lease::{HeldLease, LeaseHandle},
+};
 
 /// How many waiters ahead are counted for `Busy::ahead`. Counting walks over them, so it is bounded.
 const AHEAD_COUNTED_MAX: usize = 1000;
@@ -41,8 +46,8 @@ struct LocalQueueMap {
 /// The queue of one resource. Every held lease has one, so what is needed only when somebody waits is boxed.
 #[derive(Debug, Default)]
 struct LocalQueue {
-    /// The owner token of the lease that this client holds.
-    holder: Option<OwnerToken>,
+    /// The lease that this client holds. Weak: the queue must not keep a lease alive that its caller has dropped.
+    holder: Option<Weak<HeldLease>>,
     /// The request that asks the backend.
     head: Option<Ticket>,
     waiters: Option<Box<LocalWaiters>>,
@@ -51,8 +56,8 @@ struct LocalQueue {
 #[derive(Debug, Default)]
 struct LocalWaiters {
     by_ticket: BTreeMap<Ticket, Arc<LocalWaiter>>,
-    /// The backend's reply when the head last asked.
-    busy: Busy,
+    /// The backend's reply when the head last asked, and when it came.
+    busy: Option<(Busy, Timestamp)>,
     /// Set while the backend does not answer the head.
     outage: Option<Outage>,
 }
@@ -96,6 +101,10 @@ impl LocalQueue {
     fn is_unused(&self) -> bool {
         let has_waiters = self.waiters.as_ref().is_some_and(|waiters| !waiters.by_ticket.is_empty());
         self.holder.is_none() && self.head.is_none() && !has_waiters
+    }
+
+    fn is_held_by(&self, lease: &HeldLease) -> bool {
+        self.holder.as_ref().is_some_and(|holder| std::ptr::eq(holder.as_ptr(), lease))
     }
 
     /// Makes the next waiter the head.
@@ -186,25 +195,26 @@ impl LocalQueues {
     }
 
     /// A claim of this client was granted. If it was the head, the queue has no head any more.
-    pub(crate) fn set_holder(&self, resource: &Resource, head: Option<Ticket>, owner: OwnerToken) {
+    pub(crate) fn set_holder(&self, head: Option<Ticket>, lease: &Arc<HeldLease>) {
         let mut map = self.lock();
         let queue = match head {
-            Some(_) => map.queues.get_mut(resource).expect("a queue with a head is not removed"),
-            None => map.queues.entry(resource.clone()).or_default(),
+            Some(_) => map.queues.get_mut(&lease.resource).expect("a queue with a head is not removed"),
+            None => map.queues.entry(lease.resource.clone()).or_default(),
         };
         if head.is_some() && queue.head == head {
             queue.head = None;
         }
-        queue.holder = Some(owner);
+        queue.holder = Some(Arc::downgrade(lease));
         if let Some(waiters) = &mut queue.waiters {
-            waiters.outage = None;
+            (waiters.busy, waiters.outage) = (None, None);
         }
     }
 
     /// The holder leaves. Returns the waiter that comes next; it is the head from now on.
-    pub(crate) fn remove_holder(&self, resource: &Resource, owner: OwnerToken) -> Option<Arc<LocalWaiter>> {
+    pub(crate) fn remove_holder(&self, lease: &HeldLease) -> Option<Arc<LocalWaiter>> {
+        let resource = &lease.resource;
         let mut map = self.lock();
-        let queue = map.queues.get_mut(resource).filter(|queue| queue.holder == Some(owner))?;
+        let queue = map.queues.get_mut(resource).filter(|queue| queue.is_held_by(lease))?;
         queue.holder = None;
         let next = if queue.head.is_none() { queue.promote_next() } else { None };
         if next.is_none() {
@@ -260,27 +270,32 @@ impl LocalQueues {
     }
 
     /// Remembers the backend's reply to the head, for waiters whose time runs out. A reply also ends an outage.
-    pub(crate) fn record_busy(&self, resource: &Resource, busy: Busy) {
+    pub(crate) fn record_busy(&self, resource: &Resource, busy: Busy, now: Timestamp) {
         if let Some(queue) = self.lock().queues.get_mut(resource) {
             let waiters = queue.waiters();
-            (waiters.busy, waiters.outage) = (busy, None);
+            (waiters.busy, waiters.outage) = (Some((busy, now)), None);
         }
     }
 
-    /// What blocked a waiter whose time ran out: the backend's last reply to the head, and the waiters ahead of it here.
+    /// What blocks a waiter whose time ran out: the lease of this client, or the backend's last reply to the head; and the
+    /// waiters ahead of it here.
     ///
     /// # Errors
     /// The backend's error, during an outage.
-    pub(crate) fn busy_for(&self, resource: &Resource, ticket: Ticket) -> Result<Busy, Error> {
-        let map = self.lock();
-        let waiters = map.queues.get(resource).and_then(|queue| queue.waiters.as_ref());
-        let Some(waiters) = waiters else { return Ok(Busy::default()) };
+    pub(crate) fn busy_for(&self, waiter: &LocalWaiter, now: Timestamp) -> Result<Busy, Error> {
+        let mut map = self.lock();
+        let Some(queue) = map.queues.get_mut(&waiter.claim.resource) else { return Ok(Busy::default()) };
+        let has_head = queue.head.is_some();
+        let held = queue.holder.as_ref().and_then(Weak::upgrade);
+        let waiters = queue.waiters();
         if let Some(outage) = &waiters.outage {
             return Err(outage.error_for_waiter());
         }
-        let mut busy = waiters.busy.clone();
-        let here = waiters.by_ticket.range(..ticket).take(AHEAD_COUNTED_MAX).count();
-        busy.ahead = busy.ahead.saturating_add(u32::try_from(here).unwrap_or(u32::MAX));
+        let last_reply = waiters.busy.as_ref().map(|(busy, at)| aged(busy, at.until(now)));
+        let ahead = waiters.by_ticket.range(..waiter.ticket).take(AHEAD_COUNTED_MAX).count();
+        let mut busy = held.map(|held| busy_with(&held, now)).or(last_reply).unwrap_or_default();
+        let ahead = u32::try_from(ahead).unwrap_or(u32::MAX).saturating_add(u32::from(has_head));
+        busy.ahead = busy.ahead.saturating_add(ahead);
         Ok(busy)
     }
 
@@ -295,8 +310,8 @@ impl LocalQueues {
 
 impl Engine {
     /// The holder has left or was lost: the next waiter becomes the head.
-    pub(crate) fn promote_after(self: &Arc<Engine>, resource: &Resource, owner: OwnerToken) {
-        if let Some(waiter) = self.local_queues.remove_holder(resource, owner) {
+    pub(crate) fn promote_after(self: &Arc<Engine>, lease: &HeldLease) {
+        if let Some(waiter) = self.local_queues.remove_holder(lease) {
             self.start_head(&waiter, QueueHead::default());
         }
     }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`acquire`] | joins the local queue, or goes straight to the backend |
 //! | [`acquisition`] | the acquire loop: asks, waits and asks again, in the caller's own future |
+//! | [`busy`] | who holds the resource, for a caller whose wait has run out |
 //! | [`gather`] | sends claims together, and releases together, when many come at once |
 //! | [`pending_claim`] | cleans up when an acquire is dropped part-way |
 //! | [`local_queue`] | requests of one client share one place at the backend |
@@ -20,6 +21,7 @@
 
 mod acquire;
 mod acquisition;
+mod busy;
 mod cleanup;
 mod downgrade;
 mod driver;

@@ -75,7 +75,7 @@ impl Engine {
     ) -> (Result<Released>, bool) {
         let guard = ReleaseGuard { engine: self, lease, at_least, done: false };
         let keep_for = lease.keep_for(at_least);
-        let next = self.local_queues.remove_holder(&lease.resource, lease.owner);
+        let next = self.local_queues.remove_holder(lease);
         let mut handover = next.as_deref().map(|waiter| HandoverGuard::new(self, waiter));
         let (released, handed_over) = match &mut handover {
             // A resource that must stay closed cannot be handed over.
@@ -223,7 +223,7 @@ impl<'a> HandoverGuard<'a> {
     fn grant(&mut self, handle: LeaseHandle, grant: Grant) {
         self.head = None;
         let lease = handle.lease();
-        self.engine.local_queues.set_holder(&lease.resource, Some(self.waiter.ticket), lease.owner);
+        self.engine.local_queues.set_holder(Some(self.waiter.ticket), lease);
         let waited = self.waiter.since.until(self.engine.environment.now());
         let details = GrantDetails { handed_over: true, acks: grant.acks };
         self.engine.telemetry.acquired(lease, waited, 0, details);

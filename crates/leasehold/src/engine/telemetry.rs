@@ -120,7 +120,7 @@ impl Telemetry {
                 metrics.released_gone.increment(1);
                 metrics.stale_release.increment(1);
             }
-            Released::Now | Released::StillHeld => metrics.released.increment(1),
+            _ => metrics.released.increment(1),
         }
         self.emit(&EventSubject::lease(lease), || EventKind::Released {
             answer,

@@ -1,22 +1,14 @@
-//! Several leases at once: all of them, or none.
+//! A request for several leases at once: all of them, or none.
 
-use std::{
-    future::{Future, poll_fn},
-    pin::pin,
-    sync::Arc,
-    task::Poll,
-    time::Duration,
-};
+use std::{future::Future, time::Duration};
 
-use leasehold_core::{Error, ErrorKind, FencingToken, Resource, Result};
+use leasehold_core::{Error, ErrorKind, FencingToken, Result};
 
+use super::lease_set::{LeaseSet, LeaseSetView};
 use crate::{
     client::{Client, TokenKind},
-    engine::{
-        WaitLimit,
-        held_lease::{HeldLease, LeaseHandle},
-    },
-    request::LeaseRequest,
+    engine::{WaitLimit, held_lease::LeaseHandle},
+    request::{Attempt, LeaseRequest},
 };
 
 /// A request for several leases. If one fails, the others are released.
@@ -24,19 +16,20 @@ use crate::{
 /// They are acquired in the order of their keys, so that two callers that want some of the same leases cannot deadlock.
 ///
 /// ```
-/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+/// # async fn transfer(from: leasehold::Pass, to: leasehold::Pass) -> Result<(), std::io::Error> { Ok(()) }
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let leases = leasehold::connect("memory:").await?;
-/// let transfer = leases
+/// leases
 ///     .all([leases.lease("account", "b"), leases.lease("account", "a")])
 ///     .and(leases.semaphore("db", "main", 5).permits(1))
-///     .acquire()
-///     .await?;
-/// assert!(transfer.token("account", "a").is_some());
-/// transfer.hold(async { /* move the money */ }).await?;
-/// transfer.release().await?;
+///     .run(async |set| {
+///         let pass = |id| set.pass("account", id).expect("it is in the set, and exclusive");
+///         transfer(pass("a"), pass("b")).await // the fence checks both
+///     })
+///     .await??; // the first ? is for a lost lease, the second for the work
 /// # Ok(()) }
 /// ```
-#[must_use = "a request does nothing until `.acquire()`"]
+#[must_use = "a request does nothing until `.acquire()`, `.try_acquire()` or `.run(…)`"]
 #[derive(Debug)]
 pub struct AllRequest {
     client: Client,
@@ -91,22 +84,89 @@ impl AllRequest {
     /// # Errors
     /// As [`LeaseRequest::acquire`], of the first lease that fails; `Invalid` if a resource is named twice; `Lost` if a
     /// lease was lost while this waited for another.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// let leases = leasehold::connect("memory:").await?;
+    /// let set = leases.all([leases.lease("account", "b"), leases.lease("account", "a")]).acquire().await?;
+    /// assert_eq!((set.len(), set.passes().count()), (2, 2));
+    /// # Ok(()) }
+    /// ```
     pub async fn acquire(self) -> Result<LeaseSet> {
-        let mut requests = self.requests;
-        for request in &requests {
-            request.resource()?;
+        match self.acquire_or_busy().await? {
+            AllAttempt::Granted(set) => Ok(set),
+            AllAttempt::Busy(error) => Err(error),
         }
-        // The same order for all callers: two of them never wait for each other.
-        requests.sort_by(|a, b| a.resource().ok().cmp(&b.resource().ok()));
-        if let Some(pair) =
-            requests.windows(2).find(|pair| pair[0].resource().ok() == pair[1].resource().ok())
-        {
-            let message = "the resource is named twice, so the request would wait for itself: name it once";
-            return Err(Error::new(ErrorKind::Invalid, message).on(pair[0].resource()?));
+    }
+
+    /// Acquires all leases if all of them are free now; `None` if another claim holds one of them or waits for it. Then
+    /// nothing stays held.
+    ///
+    /// One round trip for each lease, up to the first that is not free.
+    ///
+    /// # Guarantees
+    /// As [`AllRequest::acquire`].
+    ///
+    /// # Fairness
+    /// It does not overtake claims that wait, and has no place in a queue itself.
+    ///
+    /// # Cancel safety
+    /// As [`AllRequest::acquire`].
+    ///
+    /// # Errors
+    /// As [`AllRequest::acquire`], but never `Contended`.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// let leases = leasehold::connect("memory:").await?;
+    /// let accounts = || leases.all([leases.lease("account", "a"), leases.lease("account", "b")]);
+    /// let both = accounts().try_acquire().await?.expect("both are free");
+    /// assert!(accounts().try_acquire().await?.is_none());
+    /// # drop(both);
+    /// # Ok(()) }
+    /// ```
+    pub async fn try_acquire(mut self) -> Result<Option<LeaseSet>> {
+        self.wait_limit = WaitLimit::Attempts(1);
+        match self.acquire_or_busy().await? {
+            AllAttempt::Granted(set) => Ok(Some(set)),
+            AllAttempt::Busy(_) => Ok(None),
         }
+    }
+
+    /// Acquires all leases, runs the work, and releases the leases: the form that most programs need.
+    ///
+    /// When a lease is lost, the work is dropped at its next await point. If a release fails, the output of the work is
+    /// returned all the same, and the release is repeated in the background.
+    ///
+    /// # Guarantees
+    /// As [`AllRequest::acquire`] and [`LeaseSetView::hold`].
+    ///
+    /// # Fairness
+    /// As [`AllRequest::acquire`].
+    ///
+    /// # Cancel safety
+    /// If it is dropped, the work is dropped and the leases are released in the background.
+    ///
+    /// # Errors
+    /// As [`AllRequest::acquire`]; `Lost` if a lease was lost before the work was done.
+    ///
+    /// # Examples
+    /// The example of [`AllRequest`] uses it.
+    pub async fn run<F, W>(self, work: F) -> Result<W::Output>
+    where
+        F: FnOnce(LeaseSetView) -> W,
+        W: Future,
+    {
+        self.acquire().await?.run(work).await
+    }
+
+    async fn acquire_or_busy(self) -> Result<AllAttempt> {
+        let requests = self.in_key_order()?;
         let environment = &self.client.engine.environment;
         let started = environment.now();
-        let mut handles = Vec::with_capacity(requests.len());
+        let mut handles: Vec<LeaseHandle> = Vec::with_capacity(requests.len());
         for request in requests {
             let wait_limit = match self.wait_limit {
                 WaitLimit::AtMost(at_most) => {
@@ -114,99 +174,38 @@ impl AllRequest {
                 }
                 other => other,
             };
+            let resource = request.resource()?.clone();
             // An early return drops the handles, which releases the leases so far.
-            handles.push(request.with_wait_limit(wait_limit).acquire().await?.into_handle());
+            match request.with_wait_limit(wait_limit).acquire_or_busy().await? {
+                Attempt::Granted(lease) => handles.push(lease.into_handle()),
+                Attempt::Busy(busy) => return Ok(AllAttempt::Busy(Error::contended(busy).on(&resource))),
+            }
         }
         // An early lease may have been lost while this waited for a later one.
-        let set = LeaseSet { handles };
+        let set = LeaseSet::new(handles);
         set.check()?;
-        Ok(set)
-    }
-}
-
-/// Several leases that are held together. Dropping the set releases all of them.
-#[must_use = "dropping a lease set releases it"]
-#[derive(Debug)]
-pub struct LeaseSet {
-    handles: Vec<LeaseHandle>,
-}
-
-impl LeaseSet {
-    /// The number of leases.
-    pub fn len(&self) -> usize {
-        self.handles.len()
+        Ok(AllAttempt::Granted(set))
     }
 
-    /// Whether the set has no leases.
-    pub fn is_empty(&self) -> bool {
-        self.handles.is_empty()
-    }
-
-    /// The resources, in key order.
-    pub fn resources(&self) -> impl Iterator<Item = &Resource> {
-        self.leases().map(|held| &held.resource)
-    }
-
-    fn leases(&self) -> impl Iterator<Item = &Arc<HeldLease>> {
-        self.handles.iter().map(LeaseHandle::lease)
-    }
-
-    /// The fencing token of one lease; `None` if it is not in the set, or is shared.
-    pub fn token(&self, kind: &str, id: &str) -> Option<FencingToken> {
-        let named = |held: &&Arc<HeldLease>| held.resource.kind() == kind && held.resource.id() == id;
-        self.leases().find(named).filter(|held| held.share.is_exclusive()).map(|held| held.token)
-    }
-
-    /// Checks that all leases hold, by the clocks at this moment.
-    ///
-    /// # Errors
-    /// `Lost` once any of them is over.
-    pub fn check(&self) -> Result<()> {
-        self.leases().try_for_each(|held| held.check())
-    }
-
-    /// Runs the work while all leases hold. When one is lost, the work is dropped at its next await point.
-    ///
-    /// # Guarantees
-    /// As [`LeaseView::hold`](crate::LeaseView::hold), for every lease of the set.
-    ///
-    /// # Cancel safety
-    /// If it is dropped, the work is dropped with it. The leases stay.
-    ///
-    /// # Errors
-    /// `Lost` if a lease was over before the work was done.
-    pub async fn hold<W: Future>(&self, work: W) -> Result<W::Output> {
-        let mut work = pin!(work);
-        let mut ended: Vec<_> = self.leases().map(|held| Box::pin(Arc::clone(held).until_ended())).collect();
-        poll_fn(move |cx| {
-            for (held, ended) in self.leases().zip(&mut ended) {
-                if let Poll::Ready(reason) = ended.as_mut().poll(cx) {
-                    return Poll::Ready(Err(held.lost(reason)));
-                }
-            }
-            self.check()?;
-            work.as_mut().poll(cx).map(Ok)
-        })
-        .await
-    }
-
-    /// Releases all leases, in the opposite order.
-    ///
-    /// One round trip for each lease.
-    ///
-    /// # Cancel safety
-    /// If it is dropped part-way, the rest is released in the background.
-    ///
-    /// # Errors
-    /// The first error. The other leases are released all the same.
-    pub async fn release(mut self) -> Result<()> {
-        let mut outcome = Ok(());
-        while let Some(handle) = self.handles.pop() {
-            let held = handle.lease();
-            if held.handles() == 1 {
-                outcome = outcome.and(held.engine.release(held, held.options().at_least).await.map(drop));
-            }
+    /// The requests in the same order for all callers: two of them never wait for each other.
+    fn in_key_order(&self) -> Result<Vec<LeaseRequest>> {
+        let mut requests = self.requests.clone();
+        for request in &requests {
+            request.resource()?;
         }
-        outcome
+        requests.sort_by(|a, b| a.resource().ok().cmp(&b.resource().ok()));
+        let same = requests.windows(2).find(|pair| pair[0].resource().ok() == pair[1].resource().ok());
+        if let Some(pair) = same {
+            let message = "the resource is named twice, so the request would wait for itself: name it once";
+            return Err(Error::new(ErrorKind::Invalid, message).on(pair[0].resource()?));
+        }
+        Ok(requests)
     }
+}
+
+/// The outcome of acquiring all leases.
+enum AllAttempt {
+    Granted(LeaseSet),
+    /// One of them was not free: the error for a caller that had to have it.
+    Busy(Error),
 }

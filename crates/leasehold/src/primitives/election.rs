@@ -2,11 +2,14 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
+use futures_core::Stream;
 use leasehold_core::{
     Backoff, ClaimRef, Cursor, FencingToken, Holder, OwnerToken, Query, Resource, Result, Snapshot, Verb,
 };
 
-use crate::{client::Client, lease::LeaseView, request::LeaseRequest};
+use leasehold_support::StopRequest;
+
+use crate::{advice::Purpose, client::Client, lease::LeaseView, request::LeaseRequest, stream::unfold};
 
 /// An election: one leader at a time, with a value that all clients can see. The leader can change its value.
 ///
@@ -24,8 +27,8 @@ use crate::{client::Client, lease::LeaseView, request::LeaseRequest};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Election {
-    client: Client,
-    resource: Result<Resource>,
+    /// The request of each candidate, without its value.
+    request: LeaseRequest,
 }
 
 /// The current leader.
@@ -49,16 +52,45 @@ impl Leader {
 
 impl Election {
     pub(crate) fn new(client: &Client, resource: Result<Resource>) -> Election {
-        Election { client: client.clone(), resource }
+        Election { request: LeaseRequest::exclusive(client, resource).wait_forever() }
+    }
+
+    /// How long a lead lasts without a renewal. Default 30 s, as [`LeaseRequest::ttl`]. A leader that crashed is followed
+    /// after this time.
+    #[must_use]
+    pub fn ttl(self, ttl: Duration) -> Election {
+        Election { request: self.request.ttl(ttl) }
+    }
+
+    /// A text for people who look up the leader. Default: the client's label, as [`LeaseRequest::label`].
+    #[must_use]
+    pub fn label(self, label: &str) -> Election {
+        Election { request: self.request.label(label) }
+    }
+
+    /// Whether leading saves work or protects correctness. Default: [`Purpose::Efficiency`], as
+    /// [`LeaseRequest::purpose`].
+    #[must_use]
+    pub fn purpose(self, purpose: Purpose) -> Election {
+        Election { request: self.request.purpose(purpose) }
+    }
+
+    /// States that what the leader writes to checks its token. Default: not fenced, as [`LeaseRequest::fenced`].
+    #[must_use]
+    pub fn fenced(self) -> Election {
+        Election { request: self.request.fenced() }
     }
 
     /// A request to lead, with the value that other clients see. By default it waits without a limit.
     pub fn candidate(&self, value: impl AsRef<[u8]>) -> LeaseRequest {
-        LeaseRequest::exclusive(&self.client, self.resource.clone()).note(value).wait_forever()
+        self.request.clone().note(value)
     }
 
     /// Waits until it leads, and runs the work. If the lead is lost, it waits again and starts the work anew. Returns when
     /// the work has finished.
+    ///
+    /// An outage of the backend does not end it: it goes on when the backend is back. The work may borrow from its
+    /// surroundings; what it changes there needs a cell, an atomic or a lock, as in the example (ADR 0050).
     ///
     /// # Guarantees
     /// The work of a lost lead is dropped before another candidate can lead, as with [`LeaseView::hold`].
@@ -70,32 +102,106 @@ impl Election {
     /// If it is dropped, the work is dropped and the lead is released in the background.
     ///
     /// # Errors
-    /// As [`LeaseRequest::acquire`]. A lost lead is not an error.
+    /// Only errors that will not pass by themselves: `Invalid`, `Mismatch`, `Unsupported`, `GuaranteeTooWeak`, `Denied`,
+    /// `Corrupt`, `Limit`; `ShutDown` after [`Client::shutdown`]. Neither a lost lead nor an unavailable backend is an
+    /// error.
     ///
     /// # Examples
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
     /// let leases = leasehold::connect("memory:").await?;
     /// let scheduler = leases.election("scheduler", "eu");
-    /// let planned = scheduler.lead("http://host-a", async |lead| lead.token().get()).await?;
-    /// # assert!(planned > 0);
+    /// let terms = std::sync::atomic::AtomicU32::new(0); // the work borrows it
+    /// let token = scheduler
+    ///     .lead("http://host-a", async |lead| {
+    ///         terms.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    ///         lead.token()
+    ///     })
+    ///     .await?;
+    /// println!("led {terms:?} times, the last time with {token:?}");
+    /// # assert_eq!(terms.into_inner(), 1);
     /// # Ok(()) }
     /// ```
-    pub async fn lead<F, W>(&self, value: impl AsRef<[u8]>, mut work: F) -> Result<W::Output>
+    pub async fn lead<F, W>(&self, value: impl AsRef<[u8]>, work: F) -> Result<W::Output>
     where
         F: FnMut(LeaseView) -> W,
         W: Future,
     {
+        let led = self.lead_until(std::future::pending::<()>(), value, work).await?;
+        Ok(led.expect("nothing asks it to stop, so it returns only with the output of the work"))
+    }
+
+    /// As [`Election::lead`], until `stop` ends: a cancellation token, a signal, any future.
+    ///
+    /// If it does not lead then, it returns `None` at once, and leaves the queue. If it leads, the work goes on to its end,
+    /// and its output is returned: tell the work to finish, as in the example. If the lead is lost after that, it returns
+    /// `None` and does not stand again.
+    ///
+    /// # Guarantees
+    /// As [`Election::lead`].
+    ///
+    /// # Fairness
+    /// As [`LeaseRequest::acquire`].
+    ///
+    /// # Cancel safety
+    /// As [`Election::lead`].
+    ///
+    /// # Errors
+    /// As [`Election::lead`].
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// use tokio_util::sync::CancellationToken;
+    ///
+    /// let leases = leasehold::connect("memory:").await?;
+    /// let stop = CancellationToken::new(); // cancel it when the program is told to end
+    /// # stop.cancel();
+    /// let scheduler = leases.election("scheduler", "eu");
+    /// let led = scheduler.lead_until(stop.cancelled(), "http://host-a", async |lead| {
+    ///     while !stop.is_cancelled() {
+    ///         /* one round of the leader's work */
+    /// #       let _ = &lead;
+    ///     }
+    /// });
+    /// if led.await?.is_none() {
+    ///     println!("stopped while another candidate was leading");
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn lead_until<F, W>(
+        &self,
+        stop: impl Future,
+        value: impl AsRef<[u8]>,
+        mut work: F,
+    ) -> Result<Option<W::Output>>
+    where
+        F: FnMut(LeaseView) -> W,
+        W: Future,
+    {
+        let mut stop = StopRequest::new(stop);
         loop {
-            let lead = self.candidate(value.as_ref()).acquire().await?;
-            if let Ok(done) = lead.hold(work(lead.view())).await {
-                drop(lead.release().await); // the work is done; a failed release is repeated in the background
-                return Ok(done);
+            match stop.unless_asked(self.candidate(value.as_ref()).acquire()).await {
+                None => return Ok(None),
+                Some(Ok(lead)) => {
+                    // Otherwise it is lost, and was dropped: it is released in the background, in case the backend still
+                    // has it.
+                    if let Ok(done) = lead.run(&mut work).await {
+                        return Ok(Some(done));
+                    }
+                }
+                Some(Err(error)) if error.is_retryable() => {
+                    tracing::warn!(target: "leasehold", %error, "cannot stand for election, trying again");
+                }
+                Some(Err(error)) => return Err(error),
             }
-            drop(lead); // lost; released in the background, in case the backend still has it
             // Pause, so that a backend that refuses every renewal is not asked in a tight loop.
-            self.client.engine.environment.sleep(Backoff::FIRST).await;
+            stop.unless_asked(self.client().engine.environment.sleep(Backoff::FIRST)).await;
         }
+    }
+
+    fn client(&self) -> &Client {
+        self.request.client()
     }
 
     /// An observer of the leader.
@@ -103,9 +209,10 @@ impl Election {
     /// # Errors
     /// `Invalid` if the name is invalid.
     pub fn observe(&self) -> Result<Observer> {
-        let owner = OwnerToken::fresh(&*self.client.engine.environment); // `wait` needs an owner token; this one never claims anything
-        let claim = ClaimRef { resource: self.resource.clone()?, owner };
-        Ok(Observer { client: self.client.clone(), claim, seen: None })
+        let client = self.client();
+        let owner = OwnerToken::fresh(&*client.engine.environment); // `wait` needs an owner token; this one never claims anything
+        let claim = ClaimRef { resource: self.request.resource()?.clone(), owner };
+        Ok(Observer { client: client.clone(), claim, seen: None })
     }
 }
 
@@ -144,6 +251,28 @@ impl Observer {
                 return Ok(now);
             }
         }
+    }
+
+    /// The leaders as a [`Stream`], for the combinators of other crates: the first one at once, then each change. It never
+    /// ends; after an error, it goes on with the next item.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// use futures_util::StreamExt as _;
+    ///
+    /// let leases = leasehold::connect("memory:").await?;
+    /// let scheduler = leases.election("scheduler", "eu");
+    /// let _lead = scheduler.candidate("http://host-a").acquire().await?;
+    /// let mut leaders = scheduler.observe()?.into_stream();
+    /// let leader = leaders.next().await.expect("it never ends")?.expect("someone leads");
+    /// assert_eq!(leader.value(), Some("http://host-a"));
+    /// # Ok(()) }
+    /// ```
+    pub fn into_stream(self) -> impl Stream<Item = Result<Option<Leader>>> + Send + Unpin + use<> {
+        unfold(self, async |mut observer: Observer| {
+            let next = observer.next().await;
+            (observer, Some(next))
+        })
     }
 
     async fn wait(&self, cursor: &Cursor, leader: &Option<Leader>) {

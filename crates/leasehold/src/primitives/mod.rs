@@ -3,12 +3,14 @@
 
 mod all;
 mod election;
+mod lease_set;
 mod reentrant;
 mod rwlock;
 mod semaphore;
 
-pub use all::{AllRequest, LeaseSet};
+pub use all::AllRequest;
 pub use election::{Election, Leader, Observer};
+pub use lease_set::{LeaseSet, LeaseSetView};
 pub use reentrant::Scope;
 pub(crate) use reentrant::ScopeEntry;
 pub use rwlock::RwLock;

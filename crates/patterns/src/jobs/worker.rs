@@ -12,10 +12,19 @@
 //!    the job.
 //! 5. Release the lease of the filter.
 
-use std::{convert::Infallible, fmt, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    fmt,
+    future::{pending, ready},
+    sync::Arc,
+    time::Duration,
+};
 
 use leasehold::{Client, Error, ErrorKind, Lease, Result, Timestamp};
-use leasehold_support::race::{Either, first};
+use leasehold_support::{
+    StopRequest,
+    race::{Either, first},
+};
 
 use super::{JobClaim, Jobs};
 
@@ -105,7 +114,8 @@ impl Worker {
         Worker { is_filtered: true, ..self }
     }
 
-    /// Does jobs, for ever.
+    /// Does jobs, for ever. The work may borrow from its surroundings; what it changes there needs a cell, an atomic or a
+    /// lock (ADR 0050).
     ///
     /// # Cancel safety
     /// If it is dropped while a job runs, the work is dropped. The job can be claimed again when its claim
@@ -113,26 +123,67 @@ impl Worker {
     ///
     /// # Errors
     /// Errors that a retry does not solve. If the store does not reply, it tries again.
-    pub async fn run<F, W, E>(&self, mut work: F) -> Result<Infallible>
+    pub async fn run<F, W, E>(&self, work: F) -> Result<Infallible>
     where
         F: FnMut(JobClaim) -> W,
         W: Future<Output = Result<Vec<u8>, E>>,
         E: fmt::Display,
     {
-        loop {
+        self.run_until(pending::<Infallible>(), work).await?;
+        unreachable!("nothing asks it to stop, so it returns only with an error")
+    }
+
+    /// As [`Worker::run`], until `stop` ends: a cancellation token, a signal, any future. A job that runs then runs to
+    /// its end, and its result is stored.
+    ///
+    /// # Cancel safety
+    /// As [`Worker::run`].
+    ///
+    /// # Errors
+    /// As [`Worker::run`].
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// # let directory = tempfile::tempdir().unwrap(); let path = directory.path().join("jobs.db");
+    /// # use {std::sync::Arc, leasehold_patterns::jobs::{SqliteJobs, Worker}};
+    /// use tokio_util::sync::CancellationToken;
+    ///
+    /// let (leases, jobs) = (leasehold::connect("memory:").await?, SqliteJobs::open(&path).await?);
+    /// let stop = CancellationToken::new(); // cancel it when the program is told to end
+    /// # stop.cancel();
+    /// let done = std::cell::Cell::new(0); // the work borrows it
+    /// let worker = Worker::new(Arc::new(jobs), &leases, "mail", "host-a");
+    /// let running = worker.run_until(stop.cancelled(), async |job| {
+    ///     done.set(done.get() + 1);
+    ///     Ok::<_, String>(job.payload)
+    /// });
+    /// running.await?;
+    /// println!("{} jobs", done.get());
+    /// # Ok(()) }
+    /// ```
+    pub async fn run_until<F, W, E>(&self, stop: impl Future, mut work: F) -> Result<()>
+    where
+        F: FnMut(JobClaim) -> W,
+        W: Future<Output = Result<Vec<u8>, E>>,
+        E: fmt::Display,
+    {
+        let mut stop = StopRequest::new(stop);
+        while stop.unless_asked(ready(())).await.is_some() {
             match self.run_once(&mut work).await {
-                Ok(true) => {}
-                Ok(false) => self.pause().await,
+                Ok(true) => continue,
+                Ok(false) => {}
                 Err(error) if error.is_retryable() => {
                     tracing::warn!(
                         target: "leasehold", queue = self.queue, %error,
                         "cannot reach the store of jobs, trying again"
                     );
-                    self.pause().await;
                 }
                 Err(error) => return Err(error),
             }
+            stop.unless_asked(self.pause()).await;
         }
+        Ok(())
     }
 
     /// Does one job; false if none is due.

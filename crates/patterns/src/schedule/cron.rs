@@ -14,9 +14,10 @@
 //! 5. Run the work under that lease.
 //! 6. Leave a second marker on `tick-end/JOB@TIME`, with the outcome, for `reports`.
 
-use std::{convert::Infallible, fmt, time::Duration};
+use std::{convert::Infallible, fmt, future::pending, time::Duration};
 
-use leasehold::{Client, Effect, Error, ErrorKind, LeaseRequest, LeaseView, Result, WallTime};
+use leasehold::{Client, Effect, Error, ErrorKind, LeaseRequest, LeaseView, Result, Snapshot, WallTime};
+use leasehold_support::StopRequest;
 
 use super::{
     expression::Schedule,
@@ -28,6 +29,7 @@ use super::{
 
 /// What to do about ticks that no machine ran, because all were down or asleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Missed {
     /// Skip every tick that is more than a minute late. This is the default, and what cron does.
     #[default]
@@ -40,6 +42,7 @@ pub enum Missed {
 
 /// What to do when a tick is due and the run before it has not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Overlap {
     /// Skip the tick. The default.
     #[default]
@@ -113,7 +116,8 @@ impl Cron {
 
     /// Runs the job at its ticks, for ever.
     ///
-    /// If the backend does not reply, it tries again until the next tick is due.
+    /// If the backend does not reply, it tries again until the next tick is due; at the start, until it replies. The work
+    /// may borrow from its surroundings; what it changes there needs a cell, an atomic or a lock (ADR 0050).
     ///
     /// # Guarantees
     /// A tick runs at most once on all machines together, as far as the backend's guarantee goes, and if
@@ -125,16 +129,71 @@ impl Cron {
     /// # Errors
     /// `Invalid` for a name that cannot be one; `Unsupported` if the backend cannot keep a marker; `Denied`
     /// and other errors that a retry does not solve.
-    pub async fn run<F, W, E>(&self, mut work: F) -> Result<Infallible>
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// # use leasehold_patterns::schedule::{Cron, Schedule};
+    /// let leases = leasehold::connect("memory:").await?;
+    /// let runs = std::cell::Cell::new(0); // the work borrows it
+    /// let cron = Cron::new(&leases, "cleanup", Schedule::parse("@hourly")?);
+    /// cron.run(async |tick| {
+    ///     runs.set(runs.get() + 1);
+    ///     println!("run {}, the tick of {}", runs.get(), tick.at);
+    ///     Ok::<(), String>(())
+    /// })
+    /// .await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn run<F, W, E>(&self, work: F) -> Result<Infallible>
     where
         F: FnMut(Tick) -> W,
         W: Future<Output = Result<(), E>>,
         E: fmt::Display,
     {
-        let mut ticks = self.ticks().await?;
+        self.run_until(pending::<Infallible>(), work).await?;
+        unreachable!("nothing asks it to stop, so it returns only with an error")
+    }
+
+    /// As [`Cron::run`], until `stop` ends: a cancellation token, a signal, any future. A tick that runs then runs to its
+    /// end, and its outcome is stored.
+    ///
+    /// # Guarantees
+    /// As [`Cron::run`]. A tick that was claimed runs: a stop does not lose it.
+    ///
+    /// # Cancel safety
+    /// As [`Cron::run`].
+    ///
+    /// # Errors
+    /// As [`Cron::run`].
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// # use leasehold_patterns::schedule::{Cron, Schedule};
+    /// use tokio_util::sync::CancellationToken;
+    ///
+    /// let leases = leasehold::connect("memory:").await?;
+    /// let stop = CancellationToken::new(); // cancel it when the program is told to end
+    /// # stop.cancel();
+    /// let cron = Cron::new(&leases, "cleanup", Schedule::parse("@hourly")?);
+    /// cron.run_until(stop.cancelled(), async |_| Ok::<(), String>(())).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn run_until<F, W, E>(&self, stop: impl Future, mut work: F) -> Result<()>
+    where
+        F: FnMut(Tick) -> W,
+        W: Future<Output = Result<(), E>>,
+        E: fmt::Display,
+    {
+        let mut stop = StopRequest::new(stop);
+        let Some(ticks) = stop.unless_asked(self.ticks()).await else { return Ok(()) };
+        let mut ticks = ticks?;
         loop {
-            let at = ticks.next().await?;
-            match self.claim(at).await {
+            let Some(at) = stop.unless_asked(ticks.next()).await else { return Ok(()) };
+            let at = at?;
+            // Not cut short by a stop: the tick may be claimed by then, and no other machine would run it.
+            match self.claim_until(at, &mut stop).await {
                 Ok(Some(claimed)) => claimed.finish(self.run_under_lease(at, &mut work).await).await,
                 Ok(None) => {}
                 Err(error) if error.is_retryable() => {
@@ -149,6 +208,11 @@ impl Cron {
     }
 
     /// The ticks from now on. If missed ticks are to run, also those since the last tick that was claimed.
+    ///
+    /// If the backend does not reply, it tries again until it does.
+    ///
+    /// # Cancel safety
+    /// It changes nothing.
     ///
     /// # Errors
     /// As [`Cron::run`].
@@ -169,7 +233,7 @@ impl Cron {
         }
         let mut last = None;
         if self.missed != Missed::Skip {
-            let claimed = self.client.list(claims.resource()?.key()).await?;
+            let claimed = self.list_until_reply(claims.resource()?.key()).await?;
             let claimed =
                 claimed.iter().filter_map(|marker| marker.resource.id().rsplit_once('@')?.1.parse().ok());
             last = claimed.filter(|tick| *tick <= now).max();
@@ -181,6 +245,22 @@ impl Cron {
             );
         }
         Ok(Ticks::new(&self.client, &self.schedule, self.missed, last.unwrap_or(now)))
+    }
+
+    /// Lists resources. If the backend does not reply, it tries again: a schedule outlives an outage.
+    async fn list_until_reply(&self, prefix: &str) -> Result<Vec<Snapshot>> {
+        loop {
+            match self.client.list(prefix).await {
+                Err(error) if error.is_retryable() => {
+                    tracing::warn!(
+                        target: "leasehold", job = self.job, %error,
+                        "cannot read which ticks were run, trying again"
+                    );
+                    self.client.environment().sleep(RETRY_PAUSE).await;
+                }
+                listed => return listed,
+            }
+        }
     }
 
     /// Sets the metric of the last success from the stored markers. Otherwise a monthly job would have no
@@ -215,6 +295,15 @@ impl Cron {
     /// `Unavailable` if the tick is claimed and the claim may be our own, from a request without a reply:
     /// then no machine may run it.
     pub async fn claim(&self, at: TickTime) -> Result<Option<ClaimedTick>> {
+        self.claim_until(at, &mut StopRequest::new(pending::<Infallible>())).await
+    }
+
+    /// As [`Cron::claim`]. A stop ends the pauses between tries, and there is no further try: `Unavailable`.
+    async fn claim_until<S: Future>(
+        &self,
+        at: TickTime,
+        stop: &mut StopRequest<S>,
+    ) -> Result<Option<ClaimedTick>> {
         let record = TickRecord {
             expression: self.schedule.expression().to_owned(),
             zone: self.schedule.zone().to_owned(),
@@ -232,7 +321,9 @@ impl Cron {
                         "cannot claim the tick, trying again"
                     );
                     may_be_ours |= error.effect() == Effect::Unknown;
-                    self.client.environment().sleep(RETRY_PAUSE).await;
+                    if stop.unless_asked(self.client.environment().sleep(RETRY_PAUSE)).await.is_none() {
+                        return Err(error);
+                    }
                 }
                 Ok(false) if may_be_ours => {
                     let message = "the tick is claimed, perhaps by an earlier request of this process that got no \

@@ -7,7 +7,7 @@ mod tick;
 use std::{ffi::OsString, process::ExitCode, time::Duration};
 
 use clap::{Args, Subcommand};
-use leasehold::Client;
+use leasehold::{Client, Resource};
 use leasehold_patterns::schedule::{Cron as Job, Missed, Schedule};
 use rustix::process::Signal;
 
@@ -24,7 +24,7 @@ use crate::{
 /// Start it on every machine, with the same schedule and job. For each tick, the first machine that claims it
 /// runs the command, as `leasehold run` does: one at a time, and ended if its lease is lost. A tick runs at
 /// most once, even if the clocks of the machines differ, and even if the run crashes. The command finds the
-/// time of its tick in `LEASEHOLD_TICK`.
+/// time of its tick in `LEASEHOLD_TICK`. While the store cannot be reached, it tries again.
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -104,11 +104,17 @@ impl Cron {
         let schedule = Schedule::parse(schedule)?.in_zone(&self.zone)?;
         let (namespace, name) =
             job.split_once(':').map_or((None, job.as_str()), |(space, name)| (Some(space), name));
+        // A wrong name is reported before the store is asked for, which may take long.
+        let resource = Resource::new("cron", name)?;
+        namespace.map_or(Ok(resource.clone()), |namespace| resource.in_namespace(namespace))?;
         let context = Context::new(global, output)?;
         let mut signals = Signals::ending().map_err(Failure::host)?;
-        let client = Client::builder(context.store.open().await?).label(name).build();
+        let backend = tokio::select! {
+            backend = context.store.open_when_reachable(job, output) => backend?,
+            signal = signals.next() => return Ok(ExitCode::from(exit::by_signal(signal.as_raw()))),
+        };
+        let client = Client::builder(backend).label(name).build();
         let client = namespace.map_or(client.clone(), |namespace| client.namespace(namespace));
-        client.lease("cron", name).resource()?;
         let cron = Job::new(&client, name, schedule).missed(self.missed);
         if output.shows_progress() {
             output.note(&format!("{job}: {}, {}", cron.schedule(), next::due(cron.schedule(), &client)));

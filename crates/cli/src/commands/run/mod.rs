@@ -232,12 +232,13 @@ impl Run {
     ) -> Result<ExitCode, Failure> {
         let resource = &self.resource;
         match (&outcome, released) {
-            (RunOutcome::Lost | RunOutcome::Unguarded, _) | (_, Ok(Released::Now | Released::StillHeld)) => {}
+            (RunOutcome::Lost | RunOutcome::Unguarded, _) => {}
             (_, Ok(Released::AlreadyGone)) => {
                 let message = format!("{resource}: the lease was gone before the command ended");
                 return Err(Failure::new(Exit::Lost, "lost", message)
                     .hint("check whether another run was at work at the same time"));
             }
+            (_, Ok(_)) => {}
             (_, Err(error)) => {
                 context.output.note(&format!("{error}; the lease was not given back and ends with its ttl"));
             }

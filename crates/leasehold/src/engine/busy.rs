@@ -1,0 +1,42 @@
+//! What a caller learns whose wait has run out: who holds the resource, and until when.
+
+use std::{sync::Arc, time::Duration};
+
+use leasehold_core::{Blocked, Busy, HeldBy, Timestamp};
+
+use super::held_lease::HeldLease;
+
+/// What an error of kind `Contended` tells its caller about a claim that the backend has blocked.
+///
+/// `Blocked::changes_in` is for the engine: it may be the end of a place in the queue, perhaps that of the claim itself.
+/// A caller wants to know until when the resource is taken.
+pub(super) fn busy_of(blocked: Blocked) -> Busy {
+    let mut busy = blocked.into_busy();
+    let first_expiry = busy.holders.iter().map(|by| by.remaining).min();
+    if !busy.paused {
+        busy.retry_after = first_expiry.or(busy.retry_after);
+    }
+    busy
+}
+
+/// What blocks a waiter behind a lease of its own client, by this client's clock.
+pub(super) fn busy_with(lease: &HeldLease, now: Timestamp) -> Busy {
+    let mut by = HeldBy::new(Arc::clone(&lease.holder), lease.token, lease.share.weight());
+    by.held_for = lease.acquired.until(now);
+    by.remaining = now.until(lease.deadline());
+    let mut busy = Busy::default();
+    busy.retry_after = Some(by.remaining);
+    busy.holders.push(by);
+    busy
+}
+
+/// The same reply, as it reads this much later.
+pub(super) fn aged(busy: &Busy, by: Duration) -> Busy {
+    let mut aged = busy.clone();
+    aged.retry_after = busy.retry_after.map(|left| left.saturating_sub(by));
+    for holder in &mut aged.holders {
+        holder.held_for += by;
+        holder.remaining = holder.remaining.saturating_sub(by);
+    }
+    aged
+}
