@@ -12,6 +12,7 @@
 //! | `redis` | `redis` | keys of Redis |
 //! | `http` | `http` | HTTP requests, before the handler; also the headers that a client sends |
 //! | [`rule`] | | anything else: the rule as pure functions |
+//! | [`sqlstate`] | | the errors of the SQL functions and triggers, for any driver |
 //! | [`observe`] | | the metric and the log line of a refusal |
 //!
 //! # The rule
@@ -32,6 +33,7 @@
 
 pub mod observe;
 pub mod rule;
+pub mod sqlstate;
 mod tables;
 mod template;
 
@@ -45,5 +47,6 @@ pub mod redis;
 pub mod sqlite;
 
 pub use leasehold_core::{FencingToken, OwnerHash, Pass, Resource};
+pub use sqlstate::explain_sqlstate;
 pub use tables::{Fenced, Rebase, Rebased};
 pub use template::Template;
