@@ -9,6 +9,7 @@
 //! |---|---|---|
 //! | `postgres` | `postgres` | tables of PostgreSQL: in your own transaction, or for every client with triggers |
 //! | `sqlite` | `sqlite` | tables of SQLite: in your own transaction, or for every client with triggers |
+//! | [`mariadb`] | | tables of MariaDB: in your own transaction, or for every client with triggers; as SQL, for any driver |
 //! | `redis` | `redis` | keys of Redis |
 //! | `http` | `http` | HTTP requests, before the handler; also the headers that a client sends |
 //! | [`rule`] | | anything else: the rule as pure functions |
@@ -31,6 +32,7 @@
 //!
 //! Refusals are counted as `leasehold_fencing_rejected_total{kind, downstream}` and logged: see [`observe`].
 
+pub mod mariadb;
 pub mod observe;
 pub mod rule;
 pub mod sqlstate;
