@@ -1,4 +1,4 @@
-//! The fence of MariaDB on a real server, with mysql_async: in the transaction of a program, in a column, and with triggers for
+//! The fence of MariaDB on a real server, with sqlx: in the transaction of a program, in a column, and with triggers for
 //! any client.
 #![allow(clippy::unwrap_used, reason = "a test")]
 

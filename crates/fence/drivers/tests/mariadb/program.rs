@@ -24,15 +24,18 @@ use sqlx::{Connection, MySqlConnection, mysql::MySqlDatabaseError};
 
 async fn write(connection: &mut MySqlConnection, pass: &Pass, id: &str, body: &str) -> Result<(), Error> {
     let mut transaction = connection.begin().await.map_err(|error| explain(error, pass))?;
-    let admit = sqlx::query("CALL leasehold_fence.admit(?)").bind(pass.to_string());
-    if let Err(refused) = admit.execute(&mut *transaction).await {
-        // MariaDB keeps the transaction and its locks until it is told to end it.
-        transaction.rollback().await.map_err(|error| explain(error, pass))?;
-        return Err(explain(refused, pass));
-    }
-    let update = sqlx::query("UPDATE report SET body = ? WHERE id = ?").bind(body).bind(id);
-    update.execute(&mut *transaction).await.map_err(|error| explain(error, pass))?;
-    transaction.commit().await.map_err(|error| explain(error, pass))
+    let written = async {
+        let admit = sqlx::query("CALL leasehold_fence.admit(?)").bind(pass.to_string());
+        admit.execute(&mut *transaction).await?;
+        let update = sqlx::query("UPDATE report SET body = ? WHERE id = ?").bind(body).bind(id);
+        update.execute(&mut *transaction).await
+    };
+    // After an error, MariaDB keeps the transaction and its locks until it is told to end it.
+    let ended = match written.await {
+        Ok(_) => transaction.commit().await,
+        Err(refused) => transaction.rollback().await.and(Err(refused)),
+    };
+    ended.map_err(|error| explain(error, pass))
 }
 
 fn explain(error: sqlx::Error, pass: &Pass) -> Error {
@@ -40,7 +43,7 @@ fn explain(error: sqlx::Error, pass: &Pass) -> Error {
         let state = refused.try_downcast_ref::<MySqlDatabaseError>().and_then(|refused| refused.code());
         explain_sqlstate(pass, state, refused.message(), None)
     });
-    refusal.unwrap_or_else(|| Error::new(ErrorKind::Unavailable, error.to_string()))
+    refusal.unwrap_or_else(|| Error::new(ErrorKind::Unavailable, error.to_string()).because(error))
 }
 // docs: end
 
