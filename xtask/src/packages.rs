@@ -19,6 +19,7 @@ const TO_TEST: &[(&str, &str)] = &[
     ("mount", "mounts that file system, as root"),
     ("etcd-client", "etcdctl, which contends for the same locks in the etcd tests"),
     ("etcd-server", "the servers of the etcd tests"),
+    ("mariadb-server", "the servers of the tests of the fence in MariaDB"),
     ("pgbouncer", "a connection pool in front of PostgreSQL, for the tests"),
     ("pgpool2", "another connection pool in front of PostgreSQL, for the tests"),
     ("postgresql", "the servers of the PostgreSQL tests"),

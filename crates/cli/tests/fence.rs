@@ -132,7 +132,7 @@ fn wrong_arguments_are_refused_with_the_reason() {
     let (code, _, said) = fence(&dir, "", &["status"]);
     assert!(code == 64 && said.contains("sqlite:PATH"), "{said}");
     let output =
-        dir.leasehold().args(["fence", "status", "--database", "mysql://u:sesame@h/db"]).output().unwrap();
+        dir.leasehold().args(["fence", "status", "--database", "mssql://u:sesame@h/db"]).output().unwrap();
     let (code, _, said) = exit_and_output(&output);
     assert!(code == 64 && said.contains("postgres://") && !said.contains("sesame"), "{said}");
 }

@@ -9,9 +9,11 @@
 //! |---|---|---|
 //! | `postgres` | `postgres` | tables of PostgreSQL: in your own transaction, or for every client with triggers |
 //! | `sqlite` | `sqlite` | tables of SQLite: in your own transaction, or for every client with triggers |
+//! | [`mariadb`] | | tables of MariaDB: in your own transaction, or for every client with triggers; as SQL, for any driver |
 //! | `redis` | `redis` | keys of Redis |
 //! | `http` | `http` | HTTP requests, before the handler; also the headers that a client sends |
 //! | [`rule`] | | anything else: the rule as pure functions |
+//! | [`sqlstate`] | | the errors of the SQL functions and triggers, for any driver |
 //! | [`observe`] | | the metric and the log line of a refusal |
 //!
 //! # The rule
@@ -30,8 +32,10 @@
 //!
 //! Refusals are counted as `leasehold_fencing_rejected_total{kind, downstream}` and logged: see [`observe`].
 
+pub mod mariadb;
 pub mod observe;
 pub mod rule;
+pub mod sqlstate;
 mod tables;
 mod template;
 
@@ -45,5 +49,6 @@ pub mod redis;
 pub mod sqlite;
 
 pub use leasehold_core::{FencingToken, OwnerHash, Pass, Resource};
+pub use sqlstate::explain_sqlstate;
 pub use tables::{Fenced, Rebase, Rebased};
 pub use template::Template;

@@ -39,7 +39,6 @@ impl Template {
         })
     }
 
-    #[cfg(feature = "sqlite")]
     pub(crate) fn parts(&self) -> &[TemplatePart] {
         &self.parts
     }

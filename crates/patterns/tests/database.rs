@@ -4,7 +4,7 @@
 
 use std::sync::OnceLock;
 
-use leasehold::{ErrorKind, Resource};
+use leasehold::{Effect, ErrorKind, Resource};
 use leasehold_patterns::database::{RowLock, Table, Versioned, advisory};
 use leasehold_testkit::servers::{PgBouncer, PostgresServer};
 use tokio_postgres::{Client, NoTls, types::Type};
@@ -93,6 +93,74 @@ async fn a_row_may_stay_unchanged_or_be_missing_and_wrong_columns_are_errors() {
     assert!(error.to_string().contains("colour"), "{error}");
     assert!(Versioned::new(&table, "id", "version", &[]).is_err());
     assert_eq!(balance(&client, "calm").await, (100, 1));
+}
+
+/// Creates a table whose version column has this type, with one row that has this version.
+async fn with_version(name: &str, sql_type: &str, version: &str) -> (Client, Versioned) {
+    let client = client(&server().url()).await;
+    let create = format!(
+        "CREATE TABLE {name} (id bigint PRIMARY KEY, balance bigint NOT NULL, version {sql_type}); \
+         INSERT INTO {name} VALUES (1, 100, {version})"
+    );
+    client.batch_execute(&create).await.unwrap();
+    (client, Versioned::new(&Table::new(name).unwrap(), "id", "version", &["balance"]).unwrap())
+}
+
+fn add_one(row: &tokio_postgres::Row) -> Option<leasehold_patterns::database::NewValues> {
+    Some(vec![Box::new(row.get::<_, i64>(0) + 1) as _])
+}
+
+#[tokio::test]
+async fn the_version_may_be_of_every_integer_type() {
+    for sql_type in ["smallint", "INT", "bigint"] {
+        let name = format!("integers_{}", sql_type.to_lowercase());
+        let (client, rows) = with_version(&name, &format!("{sql_type} NOT NULL"), "1").await;
+        for _ in 0..2 {
+            let written = rows.update(&client, &1i64, add_one).await;
+            assert!(written.unwrap_or_else(|error| panic!("{sql_type}: {error}")), "{sql_type}");
+        }
+        let row = client.query_one(&format!("SELECT balance, version::bigint FROM {name}"), &[]).await;
+        let row = row.unwrap();
+        assert_eq!((row.get(0), row.get(1)), (102i64, 3i64), "{sql_type}");
+    }
+}
+
+#[tokio::test]
+async fn a_version_that_cannot_be_raised_is_an_error_that_names_the_remedy() {
+    let cases = [("smallint", "32767"), ("int", "2147483647"), ("bigint", "9223372036854775807")];
+    for (sql_type, highest) in cases {
+        let name = format!("full_{sql_type}");
+        let (client, rows) = with_version(&name, sql_type, highest).await;
+        let error = rows.update(&client, &1i64, add_one).await.unwrap_err();
+        let text = error.to_string();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{text}");
+        assert!(text.contains("\"version\"") && text.contains(highest), "{text}");
+        assert_eq!(text.contains("bigint"), sql_type != "bigint", "a larger type is named: {text}");
+        assert!(!rows.update(&client, &1i64, |_| None).await.unwrap(), "an unchanged row needs no version");
+    }
+}
+
+#[tokio::test]
+async fn a_version_that_is_null_or_no_integer_is_an_error_that_says_which() {
+    for (sql_type, version, why) in
+        [("int", "NULL", "is null"), ("text", "'1'", "text"), ("numeric", "1", "numeric")]
+    {
+        let (client, rows) = with_version(&format!("odd_{sql_type}"), sql_type, version).await;
+        let error = rows.update(&client, &1i64, add_one).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        assert!(error.to_string().contains("\"version\"") && error.to_string().contains(why), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_parameter_of_another_type_than_its_column_is_not_a_lost_connection() {
+    let (client, table) = accounts("typed").await;
+    let error = versioned(&table).update(&client, &1i32, |_| None).await.unwrap_err();
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Invalid, Effect::None), "{error}");
+    assert!(error.to_string().contains("another type"), "{error}");
+    let values = |_: &tokio_postgres::Row| Some(vec![Box::new("many") as _]);
+    let error = versioned(&table).update(&client, &1i64, values).await.unwrap_err();
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Invalid, Effect::None), "{error}");
 }
 
 #[tokio::test]

@@ -48,6 +48,9 @@ CREATE TABLE IF NOT EXISTS leasehold_fence.audit (
 CREATE OR REPLACE FUNCTION leasehold_fence.check_pass(resource text, token bigint, owner text) RETURNS void
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
+  IF resource ~ '^\d+ (-|[0-9a-f]{32}) ' THEN
+    RAISE EXCEPTION 'this is a whole pass, not a resource: call the function with the pass as its only argument' USING ERRCODE = 'LH004';
+  END IF;
   IF resource IS NULL OR resource !~ '^([a-z0-9._-]{1,64}:)?[a-z0-9._-]{1,64}/[^[:cntrl:]]+$'
      OR octet_length(resource) - strpos(resource, '/') > 256 THEN
     RAISE EXCEPTION '% is not a resource: write kind/id, as in order/42', coalesce(quote_literal(left(resource, 40)), 'null')
@@ -61,51 +64,106 @@ BEGIN
   END IF;
 END $$;
 
+-- Refuses the key of a resource where its text is wanted. Their marks would be different, and the fence would protect nothing.
+--
+-- A text counts as a key if its id has only characters of a key, and an escape for a character that a key cannot have. The id
+-- of a resource may look like that, too: such a resource is shown in the text of a pass, where there is no doubt.
+CREATE OR REPLACE FUNCTION leasehold_fence.check_not_key(resource text) RETURNS void
+LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+  id text := substr(resource, strpos(resource, '/') + 1);
+BEGIN
+  IF id ~ '^([A-Za-z0-9.:@+=,_-]|%[0-9A-F]{2})*$' AND id ~ '%'
+     AND id !~ '%(2[B-E]|3[0-9AD]|4[0-9A-F]|5[0-9AF]|6[1-9A-F]|7[0-9A]|[01][0-9A-F]|7F)' THEN
+    RAISE EXCEPTION '% is the key of a resource: pass the text of the pass instead, as the only argument', quote_literal(left(resource, 40))
+      USING ERRCODE = 'LH004', HINT = 'In Rust: pass.to_string(), not resource.key(). In a shell: $LEASEHOLD_PASS.';
+  END IF;
+END $$;
+
+-- The parts of a pass, from its text: TOKEN OWNER RESOURCE, with - for no owner.
+CREATE OR REPLACE FUNCTION leasehold_fence.parts_of(pass text, OUT resource text, OUT token bigint, OUT owner text)
+LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+  parts text[] := regexp_match(pass, '^(\d{1,16}) (-|[0-9a-f]{32}) (.+)$');
+BEGIN
+  IF parts IS NULL THEN
+    RAISE EXCEPTION 'this is not a pass: a pass is TOKEN OWNER RESOURCE, as in 34 - order/42'
+      USING ERRCODE = 'LH004', HINT = 'In Rust: pass.to_string(), not resource.to_string(). In a shell: $LEASEHOLD_PASS.';
+  END IF;
+  resource := parts[3];
+  token := parts[1]::bigint;
+  owner := nullif(parts[2], '-');
+END $$;
+
 -- The rule. Returns true if the token is the highest so far and was stored, false if the same owner shows it again.
 --
 -- The row of the mark stays locked until the transaction ends, so no other token is admitted between the check and the
 -- effect. Without an owner, the transaction counts as the owner: its own statements are admitted again, and a second
 -- transaction with the same token is refused. ADR 0027.
-CREATE OR REPLACE FUNCTION leasehold_fence.admit(resource text, token bigint, owner text DEFAULT NULL) RETURNS boolean
+CREATE OR REPLACE FUNCTION leasehold_fence.judge(resource text, token bigint, owner text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   seen leasehold_fence.mark;
-  whose text := coalesce(admit.owner, 'transaction ' || pg_current_xact_id()::text);
+  whose text := coalesce(judge.owner, 'transaction ' || pg_current_xact_id()::text);
 BEGIN
   LOOP
-    SELECT m.* INTO seen FROM leasehold_fence.mark m WHERE m.resource = admit.resource FOR UPDATE;
+    SELECT m.* INTO seen FROM leasehold_fence.mark m WHERE m.resource = judge.resource FOR UPDATE;
     -- The most frequent case, each row of a large statement, comes first. A pass that equals a mark needs no check.
-    IF seen.token = admit.token AND seen.owner = whose AND (seen.ceiling IS NULL OR admit.token < seen.ceiling) THEN
+    IF seen.token = judge.token AND seen.owner = whose AND (seen.ceiling IS NULL OR judge.token < seen.ceiling) THEN
       RETURN false;
     END IF;
-    PERFORM leasehold_fence.check_pass(admit.resource, admit.token, admit.owner);
+    PERFORM leasehold_fence.check_pass(judge.resource, judge.token, judge.owner);
     EXIT WHEN seen.token IS NOT NULL;
-    INSERT INTO leasehold_fence.mark AS m (resource, token, owner) VALUES (admit.resource, admit.token, whose)
+    INSERT INTO leasehold_fence.mark AS m (resource, token, owner) VALUES (judge.resource, judge.token, whose)
     ON CONFLICT DO NOTHING;
     IF FOUND THEN RETURN true; END IF;
     -- Another session inserted the mark first: read it.
   END LOOP;
-  IF admit.token >= seen.ceiling THEN
-    RAISE EXCEPTION '%: token % was issued by the backend before the rebase: tokens from % on are refused', admit.resource, admit.token, seen.ceiling
-      USING ERRCODE = 'LH002', DETAIL = format('presented=%s ceiling=%s', admit.token, seen.ceiling);
-  ELSIF admit.token > seen.token THEN
-    UPDATE leasehold_fence.mark m SET token = admit.token, owner = whose, raised_at = clock_timestamp() WHERE m.resource = admit.resource;
+  IF judge.token >= seen.ceiling THEN
+    RAISE EXCEPTION '%: token % was issued by the backend before the rebase: tokens from % on are refused', judge.resource, judge.token, seen.ceiling
+      USING ERRCODE = 'LH002', DETAIL = format('presented=%s ceiling=%s', judge.token, seen.ceiling);
+  ELSIF judge.token > seen.token THEN
+    UPDATE leasehold_fence.mark m SET token = judge.token, owner = whose, raised_at = clock_timestamp() WHERE m.resource = judge.resource;
     RETURN true;
   END IF;
-  RAISE EXCEPTION '%: token % is stale: % has been seen', admit.resource, admit.token, seen.token
-    USING ERRCODE = 'LH001', DETAIL = format('presented=%s highest=%s', admit.token, seen.token),
+  RAISE EXCEPTION '%: token % is stale: % has been seen', judge.resource, judge.token, seen.token
+    USING ERRCODE = 'LH001', DETAIL = format('presented=%s highest=%s', judge.token, seen.token),
           HINT = 'Someone else was granted the resource since. Stop; do not try again with this token.';
 END $$;
 
--- Admits a pass as admit does, and shows it to the triggers for the rest of the transaction.
-CREATE OR REPLACE FUNCTION leasehold_fence.enter(resource text, token bigint, owner text DEFAULT NULL) RETURNS boolean
+-- Admits a pass, or refuses it. The text of the pass is the one argument: SELECT leasehold_fence.admit('34 - order/42').
+CREATE OR REPLACE FUNCTION leasehold_fence.admit(pass text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-  raised boolean := leasehold_fence.admit(enter.resource, enter.token, enter.owner);
-  line text := format('%s %s %s', enter.token, coalesce(enter.owner, '-'), enter.resource);
+  shown record := leasehold_fence.parts_of(admit.pass);
 BEGIN
-  PERFORM set_config('leasehold.pass', concat_ws(E'\n', nullif(current_setting('leasehold.pass', true), ''), line), true);
+  RETURN leasehold_fence.judge(shown.resource, shown.token, shown.owner);
+END $$;
+
+-- The same, for a pass in its parts.
+CREATE OR REPLACE FUNCTION leasehold_fence.admit(resource text, token bigint, owner text DEFAULT NULL) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM leasehold_fence.check_not_key(admit.resource);
+  RETURN leasehold_fence.judge(admit.resource, admit.token, admit.owner);
+END $$;
+
+-- Admits a pass as admit does, and shows it to the triggers for the rest of the transaction.
+CREATE OR REPLACE FUNCTION leasehold_fence.enter(pass text) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  raised boolean := leasehold_fence.admit(enter.pass);
+BEGIN
+  PERFORM set_config('leasehold.pass', concat_ws(E'\n', nullif(current_setting('leasehold.pass', true), ''), enter.pass), true);
   RETURN raised;
+END $$;
+
+CREATE OR REPLACE FUNCTION leasehold_fence.enter(resource text, token bigint, owner text DEFAULT NULL) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM leasehold_fence.check_not_key(enter.resource);
+  PERFORM leasehold_fence.check_pass(enter.resource, enter.token, enter.owner);
+  RETURN leasehold_fence.enter(format('%s %s %s', enter.token, coalesce(enter.owner, '-'), enter.resource));
 END $$;
 
 -- The resource of a row: the template with the values of the row's columns put in.
@@ -169,7 +227,7 @@ BEGIN
     token := split_part(shown[i], ' ', 1);
     owner := split_part(shown[i], ' ', 2);
     IF substr(shown[i], length(token) + length(owner) + 3) = demand.resource AND token ~ '^[0-9]{1,16}$' THEN
-      PERFORM leasehold_fence.admit(demand.resource, token::bigint, nullif(owner, '-'));
+      PERFORM leasehold_fence.judge(demand.resource, token::bigint, nullif(owner, '-'));
       RETURN;
     END IF;
   END LOOP;
@@ -245,5 +303,6 @@ BEGIN
   RETURN seen;
 END $$;
 
-REVOKE ALL ON FUNCTION leasehold_fence.admit(text, bigint, text), leasehold_fence.enter(text, bigint, text),
-  leasehold_fence.guard(), leasehold_fence.demand(text, text), leasehold_fence.rebase(text, bigint, bigint, text, text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION leasehold_fence.judge(text, bigint, text), leasehold_fence.admit(text), leasehold_fence.admit(text, bigint, text),
+  leasehold_fence.enter(text), leasehold_fence.enter(text, bigint, text), leasehold_fence.guard(), leasehold_fence.demand(text, text),
+  leasehold_fence.rebase(text, bigint, bigint, text, text) FROM PUBLIC;

@@ -1,13 +1,13 @@
 //! Turns errors of PostgreSQL and of the driver into errors of leasehold.
 
-use leasehold_core::{Effect, Error, ErrorKind, FencingToken, Pass};
+use leasehold_core::{Effect, Error, ErrorKind, Pass};
 use tokio_postgres::{
     error::{DbError, Severity},
     types::WrongType,
 };
 
 use super::DOWNSTREAM;
-use crate::{observe, rule::Refusal};
+use crate::{observe, rule::Refusal, sqlstate};
 
 /// SQLSTATE "read only transaction": the server is a standby, or is set to read only.
 const READ_ONLY: &str = "25006";
@@ -36,21 +36,8 @@ pub(super) fn refused(error: tokio_postgres::Error, pass: &Pass, without_reply: 
 
 /// The refusal in an error, if it is one.
 pub(super) fn refusal_in(error: &tokio_postgres::Error) -> Option<Refusal> {
-    error.as_db_error().and_then(|server_error| refusal(server_error.code().code(), server_error.detail()?))
-}
-
-/// Reads the numbers in the DETAIL of an error of `admit`: `presented=33 highest=34`.
-fn refusal(code: &str, detail: &str) -> Option<Refusal> {
-    let number = |name: &str| -> Option<FencingToken> {
-        let words = &mut detail.split(' ');
-        words.find_map(|word| word.strip_prefix(name)?.strip_prefix('=')?.parse().ok())
-    };
-    let presented = number("presented")?;
-    match code {
-        "LH001" => Some(Refusal::Stale { presented, highest: number("highest")? }),
-        "LH002" => Some(Refusal::Former { presented, ceiling: number("ceiling")? }),
-        _ => None,
-    }
+    let error = error.as_db_error()?;
+    sqlstate::refusal(Some(error.code().code()), error.detail()?)
 }
 
 pub(super) fn interpret(error: tokio_postgres::Error, without_reply: Effect) -> Error {
@@ -110,7 +97,8 @@ fn kind_and_text(code: &str, message: &str) -> (ErrorKind, String) {
         // The schema, a function or a table does not exist.
         "3F000" | "42883" | "42P01" if message.contains("leasehold_fence") => (
             ErrorKind::Unsupported,
-            "the database has no fence yet: call setup, or execute the output of `leasehold fence schema`"
+            "the database has no fence yet, or one of an older leasehold: call setup, or execute the output of \
+             `leasehold fence schema`"
                 .to_owned(),
         ),
         "42501" | "28000" | "28P01" => (ErrorKind::Denied, same()),
@@ -134,22 +122,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_has_its_numbers() {
-        let token = |number| FencingToken::new(number).unwrap();
-        let stale = Refusal::Stale { presented: token(33), highest: token(34) };
-        assert_eq!(refusal("LH001", "presented=33 highest=34"), Some(stale));
-        let former = Refusal::Former { presented: token(99), ceiling: token(50) };
-        assert_eq!(refusal("LH002", "presented=99 ceiling=50"), Some(former));
-        assert_eq!(refusal("LH001", "presented=33"), None);
-        assert_eq!(refusal("23505", "presented=33 highest=34"), None);
-    }
-
-    #[test]
     fn every_sqlstate_has_a_kind() {
         use ErrorKind::*;
         let table = [
             ("LH003", "orders: a write to order/1 needs its pass", Invalid),
-            ("42883", "function leasehold_fence.admit(text, bigint, text) does not exist", Unsupported),
+            ("42883", "function leasehold_fence.admit(text) does not exist", Unsupported),
             ("42883", "function mine() does not exist", Invalid),
             ("3F000", "schema \"leasehold_fence\" does not exist", Unsupported),
             ("42501", "permission denied for function admit", Denied),

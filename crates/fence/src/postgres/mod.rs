@@ -2,7 +2,7 @@
 //!
 //! | what you have | what you call | in SQL |
 //! |---|---|---|
-//! | any table | [`admit`], then your statements, in one transaction | `SELECT leasehold_fence.admit('order/42', 34, 'hash')` |
+//! | any table | [`admit`], then your statements, in one transaction | `SELECT leasehold_fence.admit('34 - order/42')` |
 //! | a column `last_fencing_token` | [`Column::raise`], then your statements, in one transaction | see [`Column`] |
 //! | a table that every client writes | [`install`] once, then [`enter`] in each transaction | `SELECT leasehold_fence.enter(…)`, or `set_config('leasehold.pass', …, true)` |
 //! | a read now and a write later | [`enter`] before the read, and again with the write | `SELECT leasehold_fence.enter(…)` |
@@ -96,8 +96,8 @@ async fn format(client: &(impl GenericClient + Sync)) -> Result<Option<i32>> {
 /// `Invalid` if the role does not exist.
 pub async fn grant(client: &(impl GenericClient + Sync), role: &str) -> Result<()> {
     let grant = format!(
-        "GRANT EXECUTE ON FUNCTION leasehold_fence.admit(text, bigint, text), \
-         leasehold_fence.enter(text, bigint, text), leasehold_fence.guard() TO {}",
+        "GRANT EXECUTE ON FUNCTION leasehold_fence.admit(text), leasehold_fence.admit(text, bigint, text), \
+         leasehold_fence.enter(text), leasehold_fence.enter(text, bigint, text), leasehold_fence.guard() TO {}",
         tables::quoted(role)
     );
     client.batch_execute(&grant).await.map_err(|error| interpret(error, Effect::Unknown))
@@ -145,8 +145,8 @@ pub async fn enter(client: &(impl GenericClient + Sync), pass: &Pass) -> Result<
 }
 
 // The last parameter and the last column are the request id (ADR 0033).
-const ADMIT: &str = "SELECT leasehold_fence.admit($1, $2, $3), $4::bigint";
-const ENTER: &str = "SELECT leasehold_fence.enter($1, $2, $3), $4::bigint";
+const ADMIT: &str = "SELECT leasehold_fence.admit($1), $2::bigint";
+const ENTER: &str = "SELECT leasehold_fence.enter($1), $2::bigint";
 
 async fn call(
     client: &(impl GenericClient + Sync),
@@ -154,11 +154,10 @@ async fn call(
     pass: &Pass,
     without_reply: Effect,
 ) -> Result<Admission> {
-    let parameters = PassParameters::new(pass);
+    let text = pass.to_string();
     let request = request_id::next();
     let number = request.get().cast_signed();
-    let [resource, token, owner] = parameters.typed();
-    let reply = client.query_typed(sql, &[resource, token, owner, (&number, Type::INT8)]).await;
+    let reply = client.query_typed(sql, &[(&text, Type::TEXT), (&number, Type::INT8)]).await;
     let rows = reply.map_err(|error| error::refused(error, pass, without_reply))?;
     check_request_id(&rows, request).map_err(|error| error.on(&pass.resource))?;
     Ok(admission(&rows))
@@ -171,7 +170,7 @@ pub(crate) async fn judge(
     pass: &Pass,
 ) -> Result<Result<Admission, crate::rule::Refusal>> {
     let connection = manager.connection().await?;
-    match connection.query_checked(ADMIT, &PassParameters::new(pass).typed()).await? {
+    match connection.query_checked(ADMIT, &[(&pass.to_string(), Type::TEXT)]).await? {
         Ok(rows) => Ok(Ok(admission(&rows))),
         // Behind a pool, an error may belong to another client (ADR 0034). The refusal of another token is not ours.
         Err(error) => match error::refusal_in(&error).filter(|refusal| refuses(refusal, pass)) {
@@ -188,24 +187,6 @@ fn refuses(refusal: &crate::rule::Refusal, pass: &Pass) -> bool {
     use crate::rule::Refusal::{Former, Stale};
     let (Stale { presented, .. } | Former { presented, .. }) = refusal;
     *presented == pass.token
-}
-
-/// A pass as the parameters of `admit` and `enter`.
-struct PassParameters {
-    resource: String,
-    token: i64,
-    owner: Option<String>,
-}
-
-impl PassParameters {
-    fn new(pass: &Pass) -> PassParameters {
-        let owner = pass.owner.map(|owner| owner.to_string());
-        PassParameters { resource: pass.resource.to_string(), token: pass.token.as_i64(), owner }
-    }
-
-    fn typed(&self) -> [(&(dyn ToSql + Sync), Type); 3] {
-        [(&self.resource, Type::TEXT), (&self.token, Type::INT8), (&self.owner, Type::TEXT)]
-    }
 }
 
 fn admission(rows: &[Row]) -> Admission {

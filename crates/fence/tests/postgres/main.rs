@@ -1,6 +1,7 @@
 //! The fence of PostgreSQL on a real server: in the transaction of a program, in a column, and with triggers for any client.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+mod arguments;
 #[path = "../common/mod.rs"]
 mod common;
 mod guard;
@@ -17,7 +18,8 @@ use test_database::{Test, TestDatabase};
 
 fn main() {
     let arguments = Arguments::from_args();
-    let tests: Vec<Test> = [program::TESTS, guard::TESTS, rebase::TESTS, lost_connections::TESTS].concat();
+    let tests: Vec<Test> =
+        [program::TESTS, arguments::TESTS, guard::TESTS, rebase::TESTS, lost_connections::TESTS].concat();
     // A list of the names needs no server.
     let server = (!arguments.list).then(|| Arc::new(PostgresServer::start()));
     let trials = tests.into_iter().map(|(name, test)| {

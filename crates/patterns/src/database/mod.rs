@@ -15,6 +15,7 @@ mod row_lock;
 mod versioned;
 
 use leasehold::{Effect, Error, ErrorKind, Result};
+use tokio_postgres::types::WrongType;
 
 pub use self::{
     row_lock::RowLock,
@@ -73,6 +74,12 @@ const INSUFFICIENT_PRIVILEGE: &str = "42501";
 /// The error of leasehold for an error of the database. It keeps the message, because a statement of the
 /// caller failed.
 fn interpret(error: tokio_postgres::Error) -> Error {
+    let cause = std::error::Error::source(&error);
+    if let Some(wrong) = cause.and_then(|cause| cause.downcast_ref::<WrongType>()) {
+        // The driver compares the types before it sends the statement.
+        let message = format!("a parameter has another type than its column: {wrong}");
+        return Error::new(ErrorKind::Invalid, message).because(error);
+    }
     let Some(refusal) = error.as_db_error() else {
         let message = "the connection to PostgreSQL was lost before the reply";
         return Error::new(ErrorKind::Unavailable, message).with_effect(Effect::Unknown).because(error);

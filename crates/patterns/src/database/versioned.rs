@@ -1,14 +1,17 @@
 //! Optimistic update: read a row, change it, and write it if nobody else wrote it meanwhile.
 
 use leasehold::{Error, ErrorKind, Result};
-use tokio_postgres::{GenericClient, Row, types::ToSql};
+use tokio_postgres::{
+    GenericClient, Row,
+    types::{ToSql, Type},
+};
 
 use super::{Table, interpret, quote};
 
 /// The new values of the columns, in their order.
 pub type NewValues = Vec<Box<dyn ToSql + Sync + Send>>;
 
-/// Rows with a version column: a `bigint` that every writer raises by one.
+/// Rows with a version column: a `smallint`, `integer` or `bigint` that every writer raises by one.
 ///
 /// ```no_run
 /// # async fn example(client: tokio_postgres::Client) -> Result<(), leasehold::Error> {
@@ -28,6 +31,7 @@ pub type NewValues = Vec<Box<dyn ToSql + Sync + Send>>;
 pub struct Versioned {
     select: String,
     update: String,
+    version: String,
     columns: usize,
     attempts: u32,
 }
@@ -36,8 +40,8 @@ impl Versioned {
     /// The default number of attempts.
     pub const ATTEMPTS: u32 = 5;
 
-    /// The rows of a table, with the names of the column that identifies a row, of the version column (type
-    /// `bigint`), and of the columns to change.
+    /// The rows of a table, with the names of the column that identifies a row, of the version column
+    /// (`smallint`, `integer` or `bigint`), and of the columns to change.
     ///
     /// # Errors
     /// `Invalid` if a name cannot be one, or if there is no column to change.
@@ -52,9 +56,10 @@ impl Versioned {
         Ok(Versioned {
             select: format!("SELECT {}, {version} FROM {table} WHERE {id} = $1", columns.join(", ")),
             update: format!(
-                "UPDATE {table} SET {}, {version} = {version} + 1 WHERE {id} = $1 AND {version} = $2",
+                "UPDATE {table} SET {}, {version} = {version} + 1 WHERE {id} = $1 AND {version} = $2::bigint",
                 sets.join(", ")
             ),
+            version,
             columns: columns.len(),
             attempts: Versioned::ATTEMPTS,
         })
@@ -81,7 +86,8 @@ impl Versioned {
     ///
     /// # Errors
     /// `Contended` if the row changed in every attempt: lock it instead ([`Table::lock_row`]). `Invalid` if
-    /// `change` returns too few or too many values, or if the database refuses them.
+    /// `change` returns too few or too many values, if the database refuses them, or if the version is null, no
+    /// integer, or the highest number of its type.
     pub async fn update<C: GenericClient + Sync>(
         &self,
         client: &C,
@@ -91,9 +97,7 @@ impl Versioned {
         for _ in 0..self.attempts {
             let row = client.query_opt(&self.select, &[id]).await.map_err(interpret)?;
             let Some(row) = row else { return Ok(false) };
-            let version: i64 = row.try_get(self.columns).map_err(|error| {
-                Error::new(ErrorKind::Invalid, "the version column is not a bigint").because(error)
-            })?;
+            let (version, highest) = self.version_in(&row)?;
             let Some(values) = change(&row) else { return Ok(false) };
             if values.len() != self.columns {
                 let message = format!(
@@ -102,6 +106,9 @@ impl Versioned {
                     values.len()
                 );
                 return Err(Error::new(ErrorKind::Invalid, message));
+            }
+            if version == highest {
+                return Err(self.at_its_end(highest));
             }
             let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![id, &version];
             parameters.extend(values.iter().map(|value| &**value as &(dyn ToSql + Sync)));
@@ -115,5 +122,37 @@ impl Versioned {
             self.attempts
         );
         Err(Error::new(ErrorKind::Contended, message))
+    }
+
+    /// The version of the row, and the highest number of its type.
+    fn version_in(&self, row: &Row) -> Result<(i64, i64)> {
+        let Versioned { columns: at, version: name, .. } = self;
+        let (version, highest) = match row.columns()[*at].type_() {
+            &Type::INT2 => (row.try_get::<_, Option<i16>>(at).map(|it| it.map(i64::from)), i16::MAX.into()),
+            &Type::INT4 => (row.try_get::<_, Option<i32>>(at).map(|it| it.map(i64::from)), i32::MAX.into()),
+            &Type::INT8 => (row.try_get(at), i64::MAX),
+            other => {
+                let message = format!(
+                    "the version column {name} has the type {other}: it must be smallint, integer or bigint"
+                );
+                return Err(Error::new(ErrorKind::Invalid, message));
+            }
+        };
+        let version = version.map_err(interpret)?.ok_or_else(|| {
+            let message = format!("the version column {name} is null: declare it NOT NULL DEFAULT 1");
+            Error::new(ErrorKind::Invalid, message)
+        })?;
+        Ok((version, highest))
+    }
+
+    fn at_its_end(&self, highest: i64) -> Error {
+        let name = &self.version;
+        let remedy = match highest {
+            i64::MAX => "set it to a lower number",
+            _ => "change the type of the column to bigint",
+        };
+        let message =
+            format!("the version column {name} is at {highest}, the highest number of its type: {remedy}");
+        Error::new(ErrorKind::Invalid, message)
     }
 }

@@ -45,7 +45,7 @@ const GET: &str = "SELECT entry FROM leasehold_cache WHERE key = $1 AND ends > c
 /// fails.
 const PUT: &str = "
     INSERT INTO leasehold_cache (key, entry, ends)
-    SELECT $1::text, $2::bytea, clock_timestamp() + $3::float8 * interval '1 millisecond' FROM leasehold_fence.admit($4, $5, $6)
+    SELECT $1::text, $2::bytea, clock_timestamp() + $3::float8 * interval '1 millisecond' FROM leasehold_fence.admit($4)
     ON CONFLICT (key) DO UPDATE SET entry = excluded.entry, ends = excluded.ends";
 
 const SWEEP: &str = "
@@ -61,18 +61,11 @@ impl Cache for PostgresCache {
 
     async fn put(&self, entry: &CacheEntry, keep: Duration, pass: &Pass) -> Result<()> {
         let (entry, keep) = (entry.write(), keep.as_secs_f64() * 1000.0);
-        let (resource, token) = (pass.resource.to_string(), pass.token.as_i64());
-        let owner = pass.owner.map(|owner| owner.to_string());
+        let shown = pass.to_string();
         let connection = self.connections.connection().await?;
         let key = pass.resource.key();
-        let parameters: Parameters<'_> = &[
-            (&key, Type::TEXT),
-            (&entry, Type::BYTEA),
-            (&keep, Type::FLOAT8),
-            (&resource, Type::TEXT),
-            (&token, Type::INT8),
-            (&owner, Type::TEXT),
-        ];
+        let parameters: Parameters<'_> =
+            &[(&key, Type::TEXT), (&entry, Type::BYTEA), (&keep, Type::FLOAT8), (&shown, Type::TEXT)];
         let put = connection.query_checked(&with_row_count(PUT, parameters.len() + 1), parameters).await?;
         put.map_err(|error| fence::explain(error, pass))?;
         if let Err(error) = execute(&self.connections, SWEEP, &[(&REMOVED_PER_PUT, Type::INT8)]).await {

@@ -332,12 +332,17 @@ pub(super) fn binary(name: &str) -> PathBuf {
 
 /// A program and its arguments, wrapped so that the tests' root account runs them as [`ACCOUNT`].
 pub(super) fn run_by_account(program: &Path, args: &[String]) -> (String, Vec<String>) {
+    run_as(ACCOUNT, program, args)
+}
+
+/// A program and its arguments, wrapped so that the tests' root account runs them as another account.
+pub(super) fn run_as(account: &str, program: &Path, args: &[String]) -> (String, Vec<String>) {
     let program = program.to_string_lossy().into_owned();
     if !rustix::process::geteuid().is_root() {
         return (program, args.to_vec());
     }
     let mut all: Vec<String> =
-        [format!("--reuid={ACCOUNT}"), format!("--regid={ACCOUNT}"), "--init-groups".into()].into();
+        [format!("--reuid={account}"), format!("--regid={account}"), "--init-groups".into()].into();
     all.push(program);
     all.extend_from_slice(args);
     ("setpriv".to_owned(), all)

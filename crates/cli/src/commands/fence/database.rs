@@ -59,6 +59,10 @@ impl FencedDatabase {
             )),
             _ if key.is_some() => Err(Failure::usage("--key is only for Redis: leave --key out")),
             ("sqlite", path) if !path.is_empty() => sqlite(path),
+            ("mysql" | "mariadb", _) => Err(Failure::usage(
+                "this command does not connect to MariaDB: it prints the SQL, and the client program runs it",
+            )
+            .hint("leasehold fence schema mariadb | mariadb -u root")),
             ("postgres" | "postgresql", _) => postgres(&with_password(url, "PGPASSWORD")).await,
             _ => Err(Failure::usage(
                 "--database must be postgres://USER@HOST/NAME, sqlite:PATH or redis://HOST, with the options of a store URL",
@@ -271,13 +275,14 @@ fn redis(_: &str, _: Option<&str>) -> Result<FencedDatabase, Failure> {
     Err(missing("Redis", "redis"))
 }
 
+/// The SQL of the fence for PostgreSQL.
 #[cfg(feature = "postgres")]
-pub(super) fn schema() -> Result<&'static str, Failure> {
+pub(super) fn postgres_schema() -> Result<&'static str, Failure> {
     Ok(leasehold_fence::postgres::SCHEMA)
 }
 
 #[cfg(not(feature = "postgres"))]
-pub(super) fn schema() -> Result<&'static str, Failure> {
+pub(super) fn postgres_schema() -> Result<&'static str, Failure> {
     Err(missing("PostgreSQL", "postgres"))
 }
 

@@ -4,6 +4,7 @@ mod database;
 #[cfg(feature = "redis")]
 mod redis;
 mod report;
+mod schema;
 
 use std::process::ExitCode;
 
@@ -11,8 +12,8 @@ use clap::{Args, Subcommand};
 use leasehold::{FencingToken, Resource};
 use leasehold_fence::Rebase;
 
-use self::database::FencedDatabase;
-use crate::{exit::Failure, names, order, output, output::Output};
+use self::{database::FencedDatabase, schema::SchemaArgs};
+use crate::{exit::Failure, names, order, output::Output};
 
 /// Have a database refuse writes of holders that have lost their lease
 ///
@@ -67,8 +68,11 @@ enum FenceCommand {
         after_help = "From then on, tokens of the former store are refused, because they are above the ceiling. Every rebase is recorded: see leasehold fence status RESOURCE."
     )]
     Rebase(RebaseArgs),
-    /// Print the SQL of the fence for PostgreSQL, to create it by hand
-    Schema,
+    /// Print the SQL of the fence, to create it by hand or in a migration
+    #[command(
+        after_help = "Examples:\n  leasehold fence schema | psql -d shop\n  leasehold fence schema mariadb | mariadb -u root\n  leasehold fence schema mariadb --table orders --resource 'order/{id}' | mariadb shop"
+    )]
+    Schema(SchemaArgs),
 }
 
 #[derive(Debug, Args)]
@@ -133,7 +137,7 @@ impl Fence {
                 report::removed(output, &database.open().await?.remove(table).await?)
             }
             FenceCommand::Rebase(rebase) => rebase.run(output).await,
-            FenceCommand::Schema => output::print(database::schema()?.as_bytes()).map(|()| ExitCode::SUCCESS),
+            FenceCommand::Schema(schema) => schema.run(),
         }
     }
 }

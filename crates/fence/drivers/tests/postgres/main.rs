@@ -1,0 +1,67 @@
+//! The fence of PostgreSQL with sqlx, diesel and sea-orm. Each file has the example of `docs/fencing.md`, and runs it.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod diesel_driver;
+mod documented;
+mod sea_orm_driver;
+mod sqlx_driver;
+
+use std::sync::Arc;
+
+use leasehold_core::{Error, FencingToken, OwnerToken, Pass};
+use leasehold_testkit::servers::PostgresServer;
+use libtest_mimic::{Arguments, Trial};
+
+/// The name of a test, and its function. It gets a server whose database has the fence, and a fenced table `orders`.
+type Test = (&'static str, fn(&PostgresServer));
+
+/// The schema of the fence, as `leasehold fence schema` prints it.
+const SCHEMA: &str = include_str!("../../../sql/postgres/schema.sql");
+
+/// Each driver has a table of its own: `orders_sqlx`.
+fn create_table(server: &PostgresServer, driver: &str) {
+    server.sql(&format!(
+        "CREATE TABLE orders_{driver} (id bigint PRIMARY KEY, total bigint NOT NULL);
+         INSERT INTO orders_{driver} VALUES (7, 100);
+         CREATE TRIGGER zz_leasehold_fence BEFORE INSERT OR UPDATE OR DELETE ON orders_{driver}
+           FOR EACH ROW EXECUTE FUNCTION leasehold_fence.guard('{driver}:order/{{id}}')"
+    ));
+}
+
+/// The pass of a holder of order 7 in the table of this driver.
+fn pass(driver: &str, token: u64, owner: u8) -> Pass {
+    let token = FencingToken::new(token).unwrap();
+    Pass::new(format!("{driver}:order/7").parse().unwrap(), token)
+        .owned_by(OwnerToken::from_bytes([owner; 16]))
+}
+
+/// The two numbers of a refusal: the presented token, and the highest one.
+fn stale_numbers(error: &(dyn std::error::Error + 'static)) -> Option<(u64, u64)> {
+    let (presented, highest) = error.downcast_ref::<Error>()?.stale_token()?;
+    Some((presented.get(), highest.get()))
+}
+
+fn run<T>(work: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
+}
+
+fn main() {
+    let arguments = Arguments::from_args();
+    let tests = [sqlx_driver::TESTS, diesel_driver::TESTS, sea_orm_driver::TESTS, documented::TESTS].concat();
+    // A list of the names needs no server.
+    let server = (!arguments.list).then(|| {
+        let server = Arc::new(PostgresServer::start());
+        server.sql(SCHEMA);
+        server
+    });
+    let trials = tests.into_iter().map(|(name, test)| {
+        let server = server.clone();
+        Trial::test(name, move || {
+            test(server.as_ref().expect("a test runs on a server"));
+            Ok(())
+        })
+    });
+    let conclusion = libtest_mimic::run(&arguments, trials.collect());
+    drop(server);
+    conclusion.exit();
+}
