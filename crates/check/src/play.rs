@@ -246,7 +246,7 @@ impl Setup {
         if self.left_out == Some(LeftOut::Waiting) {
             healths.iter_mut().flatten().for_each(skip_the_gate);
         }
-        let Ok(plan) = membership::plan(&healths, ticks(GATE)) else { return };
+        let Ok(plan) = membership::plan(&healths, Some(ticks(GATE))) else { return };
         for step in plan.steps {
             let (target, from, expected, new) = match step {
                 MembershipStep::Mark { node, expected, new } => (node, Vec::new(), expected, new),

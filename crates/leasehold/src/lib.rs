@@ -105,7 +105,7 @@ pub use leasehold_core::{
 };
 pub use memory::Memory;
 pub use primitives::{AllRequest, Election, Leader, LeaseSet, Observer, RwLock, Scope, Semaphore};
-pub use quorum::{MemoryNode, Quorum};
+pub use quorum::{Founded, MemoryNode, Quorum, found_redlock};
 pub use request::{Attempt, LeaseRequest};
 pub use system::System;
 

@@ -336,6 +336,12 @@ impl QuorumAttempt<'_> {
     fn take_reply(&mut self, node: usize, reply: Result<Vote>) {
         self.state.record_reply(node, &reply);
         match reply {
+            Ok(_) if !self.state.nodes[node].is_checked() => {
+                // Its vote is undone with the others, or becomes a part of the lease when the lease is renewed.
+                self.unanswered[node] = true;
+                self.answers[node] = NodeAnswer::Silent;
+                self.state.membership_wakeup.notify_one();
+            }
             Ok(vote) => self.take_vote(node, vote),
             Err(error) => {
                 self.unanswered[node] |= error.effect() == Effect::Unknown;

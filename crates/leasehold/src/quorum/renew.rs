@@ -102,7 +102,7 @@ impl QuorumState {
                 // Once for the batch: it is one reply of the node.
                 self.record_reply(node, &answer);
             }
-            row[node] = Some(answer.ok());
+            row[node] = Some(answer.ok().filter(|_| self.nodes[node].is_checked()));
         }
     }
 
