@@ -36,6 +36,8 @@
 //! | one holder at a time | [`Client::lease`] | [`LeaseRequest`] → [`Lease`] |
 //! | at most n holders at a time | [`Client::semaphore`] | [`Semaphore`] → [`SharedLease`] |
 //! | many readers or one writer | [`Client::rwlock`] | [`RwLock`] → [`SharedLease`], [`Lease`] |
+//! | a reader that can become the writer | [`RwLock::upgradable`] | [`UpgradableRwLock`] → [`UpgradableLease`], [`UpgradedLease`] |
+//! | to wait until n parts are done | [`Client::count_down_latch`], [`Client::barrier`] | [`CountDownLatch`], [`Barrier`] |
 //! | a leader that all clients can see | [`Client::election`] | [`Election`], [`Observer`], [`Leader`] |
 //! | a lease that is reentrant | [`LeaseRequest::within`] | [`Scope`] |
 //! | several leases, all or none | [`Client::all`] | [`AllRequest`] → [`LeaseSet`] |
@@ -104,7 +106,10 @@ pub use leasehold_core::{
     Renewal, Renewed, SystemClock, Verdict, WhenBlocked, async_trait, one_by_one,
 };
 pub use memory::Memory;
-pub use primitives::{AllRequest, Election, Leader, LeaseSet, Observer, RwLock, Scope, Semaphore};
+pub use primitives::{
+    AllRequest, Barrier, CountDownLatch, Election, Leader, LeaseSet, Observer, RwLock, Scope, Semaphore,
+    UpgradableLease, UpgradableRequest, UpgradableRwLock, UpgradedLease,
+};
 pub use quorum::{Founded, MemoryNode, Quorum, found_redlock};
 pub use request::{Attempt, LeaseRequest};
 pub use system::System;

@@ -1,15 +1,19 @@
-//! Semaphores, read-write locks, elections, sets and scopes. Each makes the same [`LeaseRequest`](crate::LeaseRequest)
+//! Semaphores, read-write locks, elections, sets, scopes, latches and barriers. Each makes the same [`LeaseRequest`](crate::LeaseRequest)
 //! with other data (ADR 0002).
 
 mod all;
 mod election;
+mod latch;
 mod reentrant;
 mod rwlock;
 mod semaphore;
+mod upgradable;
 
 pub use all::{AllRequest, LeaseSet};
 pub use election::{Election, Leader, Observer};
+pub use latch::{Barrier, CountDownLatch};
 pub use reentrant::Scope;
 pub(crate) use reentrant::ScopeEntry;
 pub use rwlock::RwLock;
 pub use semaphore::Semaphore;
+pub use upgradable::{UpgradableLease, UpgradableRequest, UpgradableRwLock, UpgradedLease};
