@@ -25,7 +25,7 @@ use tower::ServiceExt as _;
 const RETRY_AFTER_MIN: Duration = Duration::from_secs(1);
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(10);
 
-pub fn app(leases: Client) -> Router {
+pub(crate) fn app(leases: Client) -> Router {
     Router::new().route("/reports/{id}/export", post(export_report)).with_state(leases)
 }
 
@@ -69,7 +69,7 @@ async fn export(id: &str, token: FencingToken) -> String {
 }
 
 /// Sends a request, and returns the status and `Retry-After`.
-pub async fn send(app: &Router, id: &str) -> Result<(u16, Option<u64>), Box<dyn Error>> {
+pub(crate) async fn send(app: &Router, id: &str) -> Result<(u16, Option<u64>), Box<dyn Error>> {
     let request = Request::post(format!("/reports/{id}/export")).body(Body::empty())?;
     let response = app.clone().oneshot(request).await?;
     let after = response.headers().get(RETRY_AFTER);

@@ -128,3 +128,8 @@ pub struct ElectionPage;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/patterns/limits.md")]
 pub struct LimitsPage;
+
+/// Compiles and runs the programs in the page on readers, writers, latches and barriers.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/patterns/readers-and-latches.md")]
+pub struct ReadersAndLatchesPage;

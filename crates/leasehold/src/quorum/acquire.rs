@@ -288,7 +288,11 @@ impl QuorumAttempt<'_> {
         if self.rounds.claims > 0 && gave_vote {
             self.requests.send(node, async move { asked.claim(&request).await });
         } else {
-            self.requests.send(node, async move { asked.vote(&request).await });
+            let state = Arc::clone(self.state);
+            self.requests.send(node, async move {
+                state.check_node(node).await?;
+                asked.vote(&request).await
+            });
         }
     }
 
@@ -336,12 +340,6 @@ impl QuorumAttempt<'_> {
     fn take_reply(&mut self, node: usize, reply: Result<Vote>) {
         self.state.record_reply(node, &reply);
         match reply {
-            Ok(_) if !self.state.nodes[node].is_checked() => {
-                // Its vote is undone with the others, or becomes a part of the lease when the lease is renewed.
-                self.unanswered[node] = true;
-                self.answers[node] = NodeAnswer::Silent;
-                self.state.membership_wakeup.notify_one();
-            }
             Ok(vote) => self.take_vote(node, vote),
             Err(error) => {
                 self.unanswered[node] |= error.effect() == Effect::Unknown;

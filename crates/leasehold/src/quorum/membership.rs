@@ -37,7 +37,7 @@ const UPDATE_PAUSE: Duration = Duration::from_millis(100);
 /// Added to the time when a node may vote again: nodes count by their own clocks.
 const CLOCK_ALLOWANCE: Duration = Duration::from_millis(20);
 /// How long nodes are waited for at the start after a majority that votes has answered, at least and at most.
-const SLOWER_NODES_MIN: Duration = Duration::from_millis(20);
+const SLOWER_NODES_MIN: Duration = Duration::from_millis(50);
 const SLOWER_NODES_MAX: Duration = Duration::from_millis(300);
 /// How many registers are raised in one request.
 const REGISTERS_PER_REQUEST: usize = 500;
@@ -51,6 +51,8 @@ pub(super) struct SetStatus {
     pub(super) stopped: Option<String>,
     /// Why the nodes are no set. It was seen after the start: a node that did not answer then turned out to be wrong.
     pub(super) refused: Option<Error>,
+    /// The last health of each node that answered a look.
+    healths: Vec<Option<Health>>,
 }
 
 /// Updates the membership when it is woken, and when a node may get its vote back, until the backend is dropped.
@@ -108,7 +110,10 @@ impl QuorumState {
                     return Err(error);
                 }
             };
-            *self.status() = SetStatus { gate: plan.gate, stopped: plan.stopped.clone(), refused: None };
+            {
+                let mut status = self.status();
+                (status.gate, status.stopped, status.refused) = (plan.gate, plan.stopped.clone(), None);
+            }
             self.record_look(&healths);
             if plan.steps.is_empty() {
                 log_if_stopped(&plan);
@@ -149,7 +154,11 @@ impl QuorumState {
                     return Err(Error::new(error.kind(), message).because(error));
                 }
                 Err(error) => {
-                    tracing::debug!(node = name, %error, "a node does not answer");
+                    if error.kind() == ErrorKind::Unavailable {
+                        tracing::debug!(node = name, %error, "a node does not answer");
+                    } else {
+                        tracing::warn!(node = name, %error, "a node refuses to be a part of the quorum");
+                    }
                     failure = Some(error);
                 }
             }
@@ -164,16 +173,41 @@ impl QuorumState {
         Ok((healths, failure))
     }
 
-    /// Remembers which nodes answered a look that found no fault.
+    /// Remembers the nodes that answered a look that found no fault.
     fn record_look(&self, healths: &[Option<Health>]) {
-        for (handle, health) in self.nodes.iter().zip(healths) {
+        let mut status = self.status();
+        status.healths.resize(self.size(), None);
+        for ((handle, health), known) in self.nodes.iter().zip(healths).zip(&mut status.healths) {
             match health {
-                Some(_) => handle.set_checked(),
-                // So that it is looked at when it answers. Until then others are asked first.
+                Some(_) => {
+                    known.clone_from(health);
+                    handle.set_checked();
+                }
+                // So that the set is looked at when it answers. Until then others are asked first.
                 None if !handle.is_checked() => handle.record_failure(&*self.environment),
                 None => {}
             }
         }
+    }
+
+    /// Checks a node that has not answered a look yet, before its answers count: it may be another node under a second name,
+    /// or belong to another set. Does nothing for a node that was checked.
+    pub(super) async fn check_node(&self, node: usize) -> Result<()> {
+        let handle = &self.nodes[node];
+        if handle.is_checked() {
+            return Ok(());
+        }
+        let health = handle.node.health().await?;
+        let mut status = self.status();
+        let mut healths = status.healths.clone();
+        healths.resize(self.size(), None);
+        healths[node] = Some(health);
+        core_membership::plan(&healths, self.founding_gate).inspect_err(|error| {
+            status.refused = Some(error.clone());
+        })?;
+        status.healths = healths;
+        handle.set_checked();
+        Ok(())
     }
 
     /// The error if no majority of the nodes answered.

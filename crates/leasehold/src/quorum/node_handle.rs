@@ -17,8 +17,7 @@ pub(super) struct NodeHandle {
     /// In nanoseconds; 0 if it answered last.
     backs_off_until: AtomicU64,
     failures: AtomicU32,
-    /// Whether its health was part of a look at the set that found no fault. Before that its votes do not count: it may
-    /// be another node under a second name, or belong to another set.
+    /// Whether its health was part of a look at the set that found no fault. Before that its answers do not count.
     checked: AtomicBool,
 }
 
