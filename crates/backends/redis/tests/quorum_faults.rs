@@ -292,10 +292,11 @@ async fn a_stopped_node_does_not_delay_a_program_that_starts_and_joins_when_it_g
 async fn a_server_that_is_named_twice_is_refused_also_if_it_was_slow_under_one_name_at_the_start() {
     let nodes = RedisNodes::long_lived(3, GATE);
     let proxy = Proxy::start(nodes.servers[0].port(), 7).await;
-    proxy.delay(Duration::from_secs(1));
+    proxy.black_hole();
     let ports = [nodes.servers[0].port(), nodes.servers[1].port(), proxy.port()];
     let backend = open(&format!("{}?connect_timeout=20s&timeout=20s", RedisNodes::url_of(ports))).await;
     nodes.servers[1].kill();
+    proxy.heal();
     eventually("it is refused with the reason", || async {
         match backend.acquire_one(&claim(&report(), LONG)).await {
             Ok(Verdict::Granted(grant)) => panic!("granted by one server: {grant:?}"),

@@ -207,7 +207,7 @@ impl Answers {
             });
         }
         if self.survive {
-            remarks.push("the lease must survive the failure of its server: one Redis or one host may forget it or take it along");
+            remarks.push("the lease must survive the failure of its server: one Redis can forget it, and one host can go down with it");
         }
         remarks.extend(self.remarks_on_stores(row, backends));
         if self.regions {
@@ -256,7 +256,7 @@ impl Answers {
                     "Redlock on five independent Redis servers is safer than one Redis; what decides is the fence or \
                      the transaction"
                 }
-                (false, true) => "one Redis is enough; Redlock has no shares",
+                (false, true) => "one Redis is enough here; Redlock has no semaphores",
             });
         }
         if row.role == Role::PreGuard && has("redis") {
@@ -265,6 +265,9 @@ impl Answers {
         if backends.first().is_some_and(|one| one.level >= Guarantee::Database) {
             remarks.push(match self.consensus {
                 true => "you have a consensus service: etcd:// or zookeeper:// has the strongest guarantee",
+                false if !has("postgres") => {
+                    "a lease that decides alone in several regions needs a consensus service, with members in three of them"
+                }
                 false if self.survive => {
                     "you need no consensus service: PostgreSQL with a synchronous standby is enough"
                 }

@@ -252,6 +252,22 @@ fn where_the_advice_differs_the_page_says_why() {
     assert_eq!(situations().filter(|one| one.differs.is_some()).count(), 5, "each has its line on the page");
 }
 
+#[test]
+fn the_remarks_do_not_contradict_the_backends() {
+    for situation in situations() {
+        for (regions, survive) in [(false, true), (true, false), (true, true)] {
+            let advice = Answers { regions, survive, consensus: false, ..situation.answers }.advice();
+            let has_database = advice.backends.iter().any(|one| one.scheme == "postgres");
+            let says = |words: &str| advice.remarks.iter().any(|remark| remark.contains(words));
+            assert!(
+                has_database || !says("you need no consensus service"),
+                "{}: {advice:?}",
+                situation.named
+            );
+        }
+    }
+}
+
 /// The first backend is what the example uses.
 #[test]
 fn a_redis_only_company_is_advised_redlock_where_one_redis_is_too_little() {

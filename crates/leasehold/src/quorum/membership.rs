@@ -52,7 +52,7 @@ pub(super) struct SetStatus {
     /// Why the nodes are no set. It was seen after the start: a node that did not answer then turned out to be wrong.
     pub(super) refused: Option<Error>,
     /// The last health of each node that answered a look.
-    healths: Vec<Option<Health>>,
+    pub(super) healths: Vec<Option<Health>>,
 }
 
 /// Updates the membership when it is woken, and when a node may get its vote back, until the backend is dropped.
