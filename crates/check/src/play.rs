@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use leasehold_core::quorum_node::{
-    BirthMark, Health, NodeRenewal, Vote, VoteOutcome, VoterStatus,
+    BirthMark, Health, NodeRenewal, Vote, VoteOutcome, VoterStatus, founding,
     membership::{self, MembershipStep},
     tally::{self, Decision, NodeAnswer, RenewalDecision},
 };
@@ -246,8 +246,10 @@ impl Setup {
         if self.left_out == Some(LeftOut::Waiting) {
             healths.iter_mut().flatten().for_each(skip_the_gate);
         }
-        let Ok(plan) = membership::plan(&healths, ticks(GATE)) else { return };
-        for step in plan.steps {
+        let Ok(plan) = membership::plan(&healths, Some(ticks(GATE))) else { return };
+        // An operator may run the founding command at any time, on a set that is in use.
+        let founding = founding::plan(&healths, None).map_or(Vec::new(), |plan| plan.steps);
+        for step in plan.steps.into_iter().chain(founding) {
             let (target, from, expected, new) = match step {
                 MembershipStep::Mark { node, expected, new } => (node, Vec::new(), expected, new),
                 MembershipStep::Recover { node, from, expected, new } => (node, from, Some(expected), new),

@@ -132,10 +132,12 @@ pub(crate) enum Command {
     Audit(commands::audit::Audit),
     /// Find leases and locks that will not be released
     Leaks(commands::leaks::Leaks),
-    /// Advise whether to use a lease or something else, by ten questions
+    /// Advise whether to use a lease or something else, by thirteen questions
     Advise(Box<commands::advise::Advise>),
     Cron(Box<commands::cron::Cron>),
     Elect(Box<commands::elect::Elect>),
+    /// Set up a set of Redlock servers
+    Redlock(commands::redlock::Redlock),
     /// Have a database refuse writes of holders that have lost their lease
     Fence(commands::fence::Fence),
     /// Print the SQL that creates the tables of a store, to run it by hand

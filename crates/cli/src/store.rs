@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use leasehold::{Backend, ErrorKind};
+use leasehold::{Backend, ErrorKind, Founded};
 use leasehold_support::password;
 
 use crate::{
@@ -39,6 +39,18 @@ impl Store {
         Store::with_password(url, password_file)
     }
 
+    /// The store with this URL; without one, the store for this call.
+    pub(crate) fn choose_or(url: Option<&str>, global: &Global, config: &Config) -> Result<Store, Failure> {
+        let Some(url) = url else { return Store::choose(global, config) };
+        let password_file = global.password_file.clone().or_else(|| config.password_file.clone());
+        Store::with_password(url.to_owned(), password_file)
+    }
+
+    /// Founds the set of Redlock servers that the URL names.
+    pub(crate) async fn found(&self) -> Result<Founded, Failure> {
+        leasehold::found_redlock(&self.url).await.map_err(invalid_is_config)
+    }
+
     fn with_password(url: String, password_file: Option<PathBuf>) -> Result<Store, Failure> {
         let Some(parts) = UrlParts::of(&url) else {
             let shown = url.clone();
@@ -58,13 +70,7 @@ impl Store {
 
     /// Connects to the store.
     pub(crate) async fn open(&self) -> Result<Arc<dyn Backend>, Failure> {
-        open_url(&self.url).await.map_err(|error| {
-            let kind = error.kind();
-            let failure = Failure::from(error);
-            // A wrong URL is a wrong configuration (78), also if it was typed: it is not an error in the
-            // options (64).
-            if kind == ErrorKind::Invalid { failure.with_code(Exit::Config.code()) } else { failure }
-        })
+        open_url(&self.url).await.map_err(invalid_is_config)
     }
 
     /// The URL without secrets, to show it and to pass it to a child process.
@@ -76,6 +82,13 @@ impl Store {
     pub(crate) fn password_file(&self) -> Option<&Path> {
         self.password_file.as_deref()
     }
+}
+
+/// A wrong URL is a wrong configuration (78), also if it was typed: it is not an error in the options (64).
+fn invalid_is_config(error: leasehold::Error) -> Failure {
+    let kind = error.kind();
+    let failure = Failure::from(error);
+    if kind == ErrorKind::Invalid { failure.with_code(Exit::Config.code()) } else { failure }
 }
 
 async fn open_url(url: &str) -> leasehold::Result<Arc<dyn Backend>> {

@@ -44,7 +44,7 @@ fn the_named_cases_are_classified() {
     }
 }
 
-const ANSWERS: [&str; 20] = [
+const ANSWERS: [&str; 26] = [
     "--protects",
     "external",
     "--overlap",
@@ -65,10 +65,16 @@ const ANSWERS: [&str; 20] = [
     "no",
     "--consensus",
     "no",
+    "--redis-only",
+    "no",
+    "--regions",
+    "no",
+    "--audit",
+    "no",
 ];
 
 #[test]
-fn ten_options_answer_all_questions_and_the_advice_may_be_no_lock() {
+fn options_answer_all_questions_and_the_advice_may_be_no_lock() {
     let said = json(&ANSWERS);
     assert_eq!((said["name"].as_str(), said["lease"].as_str()), (Some("reconcile"), Some("no")));
     assert_eq!((said["backends"].as_array().map(Vec::len), said["least_level"].as_str()), (Some(0), None));
@@ -77,15 +83,41 @@ fn ten_options_answer_all_questions_and_the_advice_may_be_no_lock() {
     assert!(output.contains("INSERT INTO intents"), "{output}");
 }
 
+/// A lease that must survive a server was advised on SQLite, with an example on one Redis.
+#[test]
+fn the_stores_and_the_example_fit_the_answers() {
+    let mut answers = ANSWERS;
+    (answers[1], answers[3], answers[5], answers[7]) = ("job", "waste", "yes", "yes");
+    let said = json(&answers);
+    let stores = |said: &Value| {
+        said["backends"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|it| it.as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(stores(&said), ["postgres", "redlock", "etcd", "zookeeper"]);
+    assert!(said["snippet"].as_str().unwrap().contains("--store postgres://"), "{said}");
+    answers[21] = "yes"; // only Redis
+    let said = json(&answers);
+    assert_eq!(stores(&said), ["redlock"]);
+    let snippet = said["snippet"].as_str().unwrap();
+    assert!(snippet.contains("--store redlock://") && !snippet.contains("--once-per"), "{snippet}");
+    let output = text(&advise(&["--case", "payment-capture"]));
+    assert!(output.contains("redis"), "Redis is a pre-guard there: {output}");
+}
+
 #[test]
 fn questions_without_an_option_are_asked() {
-    let script = format!("printf 'nonsense\\nyes\\nn\\n' | $L advise --json {}", ANSWERS[..16].join(" "));
+    let given = [&ANSWERS[..16], &ANSWERS[20..]].concat().join(" ");
+    let script = format!("printf 'nonsense\\nyes\\nn\\n' | $L advise --json {given}");
     let output = TestDir::new().shell(&script).output().unwrap();
     let said: Value = serde_json::from_str(&text(&output)).unwrap();
     assert_eq!(said["answers"]["conditional"], true);
     assert_eq!(said["name"], "transaction");
     let asked = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(asked.matches(" of 10  ").count(), 2, "{asked}");
+    assert_eq!(asked.matches(" of 13  ").count(), 2, "{asked}");
     assert_eq!(
         asked.matches("[yes/no]").count(),
         3,
@@ -94,13 +126,13 @@ fn questions_without_an_option_are_asked() {
 }
 
 #[test]
-fn in_a_terminal_the_ten_questions_are_asked() {
+fn in_a_terminal_the_questions_are_asked() {
     let dir = TestDir::new();
     let mut terminal = Terminal::open(&dir);
     terminal.enter("\"$L\" advise; echo code=$?");
-    let answers = ["job", "damage", "no", "n", "YES", "no", "5m", "y", "no", "no"];
+    let answers = ["job", "damage", "no", "n", "YES", "no", "5m", "y", "no", "no", "n", "n", "n"];
     for (number, answer) in (1..).zip(answers) {
-        terminal.wait_for(&format!("{number} of 10"));
+        terminal.wait_for(&format!("{number} of 13"));
         terminal.wait_for("] ");
         terminal.enter(answer);
     }
@@ -113,7 +145,8 @@ fn without_answers_the_missing_options_are_named() {
     let (code, errors) = exit_and_errors(&advise(&ANSWERS[..14]));
     let last = errors.last().unwrap();
     assert_eq!(code, 64);
-    assert!(last.contains("3 of 10") && last.ends_with("--split, --conditional, --consensus"), "{errors:?}");
+    let missing = "--split, --conditional, --consensus, --redis-only, --regions, --audit";
+    assert!(last.contains("6 of 13") && last.ends_with(missing), "{errors:?}");
     for wrong in [&["--case", "lottery"][..], &["--fence", "perhaps"], &["--lasts", "-1"], &["ttl"]] {
         assert_eq!(exit_and_errors(&advise(wrong)).0, 64, "{wrong:?}");
     }

@@ -106,3 +106,21 @@ fn features_that_a_quorum_does_not_have_are_refused_in_one_line() {
         assert!(why.contains(word) && why.lines().count() == 1, "{arguments:?}: {why}");
     }
 }
+
+#[test]
+fn new_servers_are_founded_by_a_command() {
+    let store = QuorumStore { dir: TestDir::new(), nodes: RedisNodes::start(3, &[]) };
+    let early = store.output(&["run", "-n", "report/42", "--", "true"]);
+    let said = text(&early.stderr);
+    assert_eq!(early.status.code(), Some(69), "{said}");
+    assert!(said.contains("leasehold redlock found") && said.contains("uptime_gate"), "{said}");
+    let url = store.nodes.url();
+    let founded = store.dir.leasehold().args(["redlock", "found", &url]).output().unwrap();
+    assert_eq!(founded.status.code(), Some(0), "{}", text(&founded.stderr));
+    assert!(text(&founded.stdout).starts_with("all 3 nodes vote now"), "{}", text(&founded.stdout));
+    let again = store.output(&["--json", "redlock", "found"]);
+    assert_eq!(text(&again.stdout).trim(), r#"{"already":true,"gate_ms":600000,"nodes":3}"#);
+    assert_eq!(store.output(&["run", "-n", "report/42", "--", "true"]).status.code(), Some(0));
+    let other = store.dir.leasehold().args(["redlock", "found", "redis://localhost"]).output().unwrap();
+    assert_eq!(other.status.code(), Some(78), "{}", text(&other.stderr));
+}

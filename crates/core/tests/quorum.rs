@@ -7,7 +7,7 @@ use leasehold_core::{
     claim::ClaimRef,
     quorum_node::{
         AttemptId, BirthMark, NodeRenewal, RETENTION, SKEW_MAX, UndoRequest, VoteOutcome, VoteRequest,
-        VoterStatus,
+        VoterStatus, founding,
         membership::{self, MembershipStep},
         node_model::NodeModel,
     },
@@ -58,16 +58,21 @@ fn set(size: usize) -> Vec<NodeModel> {
 }
 
 /// Does what the plan says until there is nothing left to do; says how it is then.
-fn tend(nodes: &mut [NodeModel], now: WallTime, gate: Duration) -> membership::MembershipPlan {
+fn tend(
+    nodes: &mut [NodeModel],
+    now: WallTime,
+    gate: impl Into<Option<Duration>>,
+) -> membership::MembershipPlan {
     tend_those(nodes, now, gate, &[])
 }
 
 fn tend_those(
     nodes: &mut [NodeModel],
     now: WallTime,
-    gate: Duration,
+    gate: impl Into<Option<Duration>>,
     down: &[usize],
 ) -> membership::MembershipPlan {
+    let gate = gate.into();
     for _ in 0..10 {
         let healths: Vec<_> =
             (0..nodes.len()).map(|it| (!down.contains(&it)).then(|| nodes[it].health(now))).collect();
@@ -220,17 +225,107 @@ fn a_first_use_needs_every_node_and_waits_out_the_gate() {
 }
 
 #[test]
-fn a_first_use_that_was_interrupted_goes_on_and_the_greatest_gate_counts() {
+fn a_first_use_that_was_interrupted_goes_on_and_the_named_gate_counts() {
     let mut nodes: Vec<NodeModel> =
         (0..3).map(|it| NodeModel::new(format!("run-{it}"), at(0), true)).collect();
     let healths: Vec<_> = nodes.iter().map(|node| Some(node.health(at(1)))).collect();
-    let first = membership::plan(&healths, GATE).unwrap();
+    let first = membership::plan(&healths, Some(GATE)).unwrap();
     let MembershipStep::Mark { node: 0, expected: None, new } = &first.steps[0] else {
         panic!("{:?}", first.steps)
     };
     nodes[0].mark(None, new);
     let plan = tend(&mut nodes, at(2), GATE * 2);
     assert_eq!((plan.voting.len(), plan.gate), (3, GATE * 2), "what syncs every write does not wait");
+}
+
+#[test]
+fn a_gate_that_is_named_later_counts_as_long_as_no_node_votes() {
+    let mut nodes = fresh(3);
+    assert_eq!(tend(&mut nodes, at(1), None).gate, membership::GATE);
+    assert_eq!(tend(&mut nodes, at(2), GATE).gate, GATE, "it was not named before");
+    let plan = tend(&mut nodes, at(3), None);
+    assert_eq!((plan.gate, plan.voting.len()), (GATE, 0), "a client that names none keeps it");
+    assert_eq!(tend(&mut nodes, at(61), None).voting.len(), 3);
+    assert_eq!(tend(&mut nodes, at(62), GATE / 2).gate, GATE, "the nodes vote, so it is settled");
+}
+
+/// Servers that have just started.
+fn fresh(size: usize) -> Vec<NodeModel> {
+    (0..size).map(|number| NodeModel::new(format!("run-{number}"), at(0), false)).collect()
+}
+
+/// Does what the founding plan says, at most so many steps.
+fn found(nodes: &mut [NodeModel], now: WallTime, most: usize) -> leasehold_core::Result<usize> {
+    let mut done = 0;
+    while done < most {
+        let healths: Vec<_> = nodes.iter().map(|node| Some(node.health(now))).collect();
+        let plan = founding::plan(&healths, None)?;
+        let Some(step) = plan.steps.into_iter().next() else { break };
+        let MembershipStep::Mark { node, expected, new } = step else { panic!("nothing to recover") };
+        nodes[node].mark(expected.as_ref(), &new);
+        done += 1;
+    }
+    Ok(done)
+}
+
+#[test]
+fn founding_makes_new_servers_vote_at_once_wherever_it_was_interrupted() {
+    for interrupted_after in 0..=6 {
+        let mut nodes = fresh(3);
+        found(&mut nodes, at(1), interrupted_after).unwrap();
+        let votes = |node: &mut NodeModel| {
+            node.vote(at(1), &ballot(1, at(1).as_micros())).choice != VoteOutcome::NoVote
+        };
+        let voting = nodes.clone().iter_mut().filter_map(|node| votes(node).then_some(())).count();
+        assert_eq!(voting, interrupted_after.saturating_sub(3), "no node votes before all have a mark");
+        found(&mut nodes, at(2), 99).unwrap();
+        assert!(nodes.iter_mut().all(votes), "after {interrupted_after} steps");
+        assert_eq!(tend(&mut nodes, at(3), None).gate, membership::GATE);
+        assert_eq!(found(&mut nodes, at(4), 99).unwrap(), 0, "there is nothing left to do");
+    }
+}
+
+#[test]
+fn founding_lets_no_node_vote_that_lost_its_data_after_another_one_voted() {
+    let losses: [fn(&mut NodeModel); 3] = [
+        NodeModel::forget,
+        |node| node.restart("again", at(2)),
+        |node| {
+            node.forget();
+            node.restart("again", at(2));
+        },
+    ];
+    for (number, lose) in losses.into_iter().enumerate() {
+        let mut nodes = fresh(3);
+        found(&mut nodes, at(1), 99).unwrap();
+        lose(&mut nodes[0]);
+        let why = found(&mut nodes, at(3), 99).unwrap_err().to_string();
+        assert!(why.contains("node 1 may have forgotten"), "{number}: {why}");
+        let plan = tend(&mut nodes, at(3), None);
+        assert_eq!((plan.voting.len(), plan.stopped), (2, None), "{number}");
+        let why = found(&mut nodes, at(4), 99).unwrap_err().to_string();
+        assert!(why.contains("node 1 may have forgotten"), "quarantined, {number}: {why}");
+        assert_eq!(tend(&mut nodes, at(2 + 599), None).voting.len(), 2, "{number}");
+        assert_eq!(tend(&mut nodes, at(4 + 600), None).voting.len(), 3, "after the gate, {number}");
+    }
+}
+
+#[test]
+fn founding_needs_every_node() {
+    let nodes = fresh(3);
+    let mut healths: Vec<_> = nodes.iter().map(|node| Some(node.health(at(1)))).collect();
+    healths[1] = None;
+    let error = founding::plan(&healths, None).unwrap_err();
+    assert_eq!(error.kind(), leasehold_core::ErrorKind::Unavailable);
+    assert!(error.to_string().contains("1 do not answer"), "{error}");
+}
+
+#[test]
+fn a_new_set_names_the_remedy_while_it_waits() {
+    let why = tend(&mut fresh(3), at(1), None).stopped.expect("it waits");
+    for remedy in ["leasehold redlock found", "uptime_gate", "appendfsync always"] {
+        assert!(why.contains(remedy), "{remedy}: {why}");
+    }
 }
 
 #[test]
@@ -286,7 +381,7 @@ fn a_majority_that_forgot_stops_everything() {
 
 #[test]
 fn what_is_no_set_is_refused() {
-    let refusal = |healths: &[Option<_>]| membership::plan(healths, GATE).unwrap_err().to_string();
+    let refusal = |healths: &[Option<_>]| membership::plan(healths, Some(GATE)).unwrap_err().to_string();
     let nodes = set(5);
     let healths: Vec<_> = nodes.iter().map(|node| Some(node.health(at(3600)))).collect();
     assert!(refusal(&healths[..2]).contains("at least 3"));

@@ -13,7 +13,7 @@ use crate::{
     detached::Detached,
     engine::Engine,
     lease::Lease,
-    primitives::{AllRequest, Election, RwLock, Semaphore},
+    primitives::{AllRequest, Barrier, CountDownLatch, Election, RwLock, Semaphore},
     request::LeaseRequest,
     stream::unfold,
     system::System,
@@ -67,6 +67,16 @@ impl Client {
     /// A read-write lock: many readers or one writer.
     pub fn rwlock(&self, kind: &str, id: &str) -> RwLock {
         RwLock::new(self, self.resource(kind, id))
+    }
+
+    /// A latch that opens when each of its parts was counted down. All clients must use the same number of parts.
+    pub fn count_down_latch(&self, kind: &str, id: &str, parts: u32) -> CountDownLatch {
+        CountDownLatch::new(self, self.resource(kind, id), parts)
+    }
+
+    /// A barrier: each of its parties waits until all of them have arrived.
+    pub fn barrier(&self, kind: &str, id: &str, parties: u32) -> Barrier {
+        Barrier::new(self, kind, id, parties)
     }
 
     /// An election: one leader at a time, which all clients can see.

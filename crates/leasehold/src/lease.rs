@@ -206,8 +206,8 @@ impl Lease {
 
     /// Turns a write lease into a read lease. Other readers can be granted from then on.
     ///
-    /// One round trip. There is no upgrade: two readers that both wait to become the writer would wait for each other.
-    /// Release the read lease, and acquire the write lease.
+    /// One round trip. A read lease cannot be upgraded: two readers that both wait to become the writer would wait for each
+    /// other. [`RwLock::upgradable`](crate::RwLock::upgradable) has readers that can, one at a time.
     ///
     /// # Guarantees
     /// No other writer is granted in between.

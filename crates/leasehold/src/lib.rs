@@ -37,6 +37,8 @@
 //! | one holder at a time | [`Client::lease`] | [`LeaseRequest`] → [`Lease`] |
 //! | at most n holders at a time | [`Client::semaphore`] | [`Semaphore`] → [`SharedLease`] |
 //! | many readers or one writer | [`Client::rwlock`] | [`RwLock`] → [`SharedLease`], [`Lease`] |
+//! | a reader that can become the writer | [`RwLock::upgradable`] | [`UpgradableRwLock`] → [`UpgradableLease`], [`UpgradedLease`] |
+//! | to wait until n parts are done | [`Client::count_down_latch`], [`Client::barrier`] | [`CountDownLatch`], [`Barrier`] |
 //! | a leader that all clients can see | [`Client::election`] | [`Election`], [`Observer`], [`Leader`] |
 //! | a lease that is reentrant | [`LeaseRequest::within`] | [`Scope`] |
 //! | several leases, all or none | [`Client::all`] | [`AllRequest`] → [`LeaseSet`], [`LeaseSetView`] |
@@ -113,9 +115,10 @@ pub use leasehold_core::{
 };
 pub use memory::Memory;
 pub use primitives::{
-    AllRequest, Election, Leader, LeaseSet, LeaseSetView, Observer, RwLock, Scope, Semaphore,
+    AllRequest, Barrier, CountDownLatch, Election, Leader, LeaseSet, LeaseSetView, Observer, RwLock, Scope,
+    Semaphore, UpgradableLease, UpgradableRequest, UpgradableRwLock, UpgradedLease,
 };
-pub use quorum::{MemoryNode, Quorum};
+pub use quorum::{Founded, MemoryNode, Quorum, found_redlock};
 pub use request::{Attempt, LeaseRequest};
 pub use system::System;
 
@@ -133,3 +136,8 @@ pub struct ElectionPage;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/patterns/limits.md")]
 pub struct LimitsPage;
+
+/// Compiles and runs the programs in the page on readers, writers, latches and barriers.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/patterns/readers-and-latches.md")]
+pub struct ReadersAndLatchesPage;

@@ -214,6 +214,38 @@ async fn shared_primitives_and_downgrade() {
 }
 
 #[tokio::test]
+async fn upgradable_readers() {
+    for fault in FAULTS {
+        drop_at_every_await_point("upgrade", Fault::None, async |bed, client| {
+            let lock = client.rwlock("report", "42").upgradable();
+            let reader = lock.upgradable_read().acquire().await.unwrap();
+            bed.probe.set_fault(fault);
+            if let Ok(upgraded) = reader.upgrade().await {
+                drop(upgraded.downgrade().await);
+            }
+            drop(reader.release().await);
+        })
+        .await;
+        drop_at_every_await_point("downgrade to a reader", Fault::None, async |bed, client| {
+            let writer = client.rwlock("report", "42").upgradable().write().acquire().await.unwrap();
+            bed.probe.set_fault(fault);
+            if let Ok(reader) = writer.downgrade().await {
+                drop(reader.downgrade().await);
+            }
+        })
+        .await;
+    }
+    drop_at_every_await_point("upgradable try", Fault::None, async |bed, client| {
+        let held = bed.client().rwlock("report", "42").write().acquire().await.unwrap();
+        let lock = client.rwlock("report", "42").upgradable();
+        assert!(lock.upgradable_read().try_acquire().await.unwrap().is_none());
+        held.release().await.unwrap();
+        lock.upgradable_read().try_acquire().await.unwrap().unwrap().release().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn several_at_once() {
     drop_at_every_await_point("all", Fault::None, async |_bed, client| {
         let set = client

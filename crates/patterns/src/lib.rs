@@ -46,6 +46,11 @@ pub struct SingleFlightPage;
 pub struct IdempotencyPage;
 
 /// Compiles the programs in the page.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/patterns/http-handlers.md")]
+pub struct HttpHandlersPage;
+
+/// Compiles and runs the programs in the page on what the database itself offers.
 #[cfg(all(doctest, feature = "postgres"))]
 #[doc = include_str!("../../../docs/patterns/database.md")]
 pub struct DatabasePage;

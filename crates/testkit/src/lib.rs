@@ -8,6 +8,7 @@
 //! | [`history`] | a record of all calls, and a check whether a correct backend can have produced it |
 //! | [`faulty`] | a backend wrapper that loses, delays, repeats and reorders calls |
 //! | [`misdelivery`] | replies that reach the wrong request |
+//! | [`primitives`] | checks of primitives that are made of several claims |
 //! | [`proxy`] | a TCP proxy with faults, between a client and a real server |
 //! | [`scenarios`] | fault scenarios that every backend must survive, on real servers |
 //! | [`calls`] | short calls of a backend for tests, which panic if the reply is not the expected one |
@@ -23,6 +24,7 @@ pub mod differential;
 pub mod faulty;
 pub mod history;
 pub mod misdelivery;
+pub mod primitives;
 pub mod proxy;
 mod random;
 pub mod scenarios;

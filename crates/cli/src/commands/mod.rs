@@ -12,6 +12,7 @@ pub(crate) mod leaks;
 pub(crate) mod ls;
 pub(crate) mod man;
 pub(crate) mod pause;
+pub(crate) mod redlock;
 pub(crate) mod resize;
 pub(crate) mod run;
 pub(crate) mod schema;
@@ -50,6 +51,7 @@ pub(crate) async fn run(cli: Cli, output: Output) -> Result<ExitCode, Failure> {
         Command::Cron(cron) => cron.run(&cli.global, output).await,
         Command::Elect(elect) => elect.run(&cli.global, output).await,
         Command::Fence(fence) => fence.run(output).await,
+        Command::Redlock(redlock) => redlock.run(&cli.global, output).await,
         Command::Schema(schema) => schema.run(),
         Command::Completions(completions) => completions.run(),
         Command::Man(man) => man.run(),

@@ -14,13 +14,17 @@
 //! 3. Its mark is replaced, and it votes.
 //!
 //! A set of nodes is *founded* when all of its nodes are reachable and none has ever voted. If one is missing, or a majority
-//! may have lost data, no safe decision is possible: the quorum stops, and says so.
+//! may have lost data, no safe decision is possible: the quorum stops, and says so. [`founding`](super::founding) has the
+//! command of an operator who knows that the servers are new.
 
 use std::time::Duration;
 
-use sha2::{Digest as _, Sha256};
-
-use super::{BirthMark, Health, VoterStatus, node_model::since, tally::majority};
+use super::{
+    BirthMark, Health, VoterStatus,
+    founding::{self, FoundingMarks},
+    node_model::since,
+    tally::majority,
+};
 use crate::{
     clock::WallTime,
     error::{Error, ErrorKind, Result},
@@ -75,12 +79,12 @@ pub struct MembershipPlan {
     pub stopped: Option<String>,
 }
 
-/// Decides what to do with a set of nodes. `None` is a node that does not reply. `gate` counts for a set that is used for
-/// the first time.
+/// Decides what to do with a set of nodes. `None` is a node that does not reply. `gate` counts until a node votes; without
+/// one, the gate that the nodes store counts, or [`GATE`].
 ///
 /// # Errors
 /// `Invalid` if the nodes are not one set: too few, one of them twice, or from different sets.
-pub fn plan(nodes: &[Option<Health>], gate: Duration) -> Result<MembershipPlan> {
+pub fn plan(nodes: &[Option<Health>], gate: Option<Duration>) -> Result<MembershipPlan> {
     check(nodes)?;
     let marks = || nodes.iter().flatten().filter_map(|health| health.mark.as_ref());
     if marks().all(|mark| mark.standing == VoterStatus::Founding) {
@@ -93,11 +97,12 @@ pub fn plan(nodes: &[Option<Health>], gate: Duration) -> Result<MembershipPlan> 
     Ok(maintain(nodes, &known))
 }
 
-fn invalid(message: String) -> Error {
+pub(super) fn invalid(message: String) -> Error {
     Error::new(ErrorKind::Invalid, message)
 }
 
-fn check(nodes: &[Option<Health>]) -> Result<()> {
+/// Refuses nodes that are not one set.
+pub(super) fn check(nodes: &[Option<Health>]) -> Result<()> {
     let size = nodes.len();
     if size < NODES_MIN {
         let message =
@@ -139,55 +144,27 @@ fn check(nodes: &[Option<Health>]) -> Result<()> {
 
 /// The first use of a set: first all nodes get the same mark, then each may vote. No node votes while one has no mark, so
 /// several clients can do this at the same time, and one can continue what another one began.
-fn found(nodes: &[Option<Health>], gate: Duration) -> MembershipPlan {
+fn found(nodes: &[Option<Health>], gate: Option<Duration>) -> MembershipPlan {
     let missing = nodes.iter().filter(|node| node.is_none()).count();
     if missing > 0 {
         let stopped = format!(
             "this set of {} nodes has never been used, and its first use needs all of them: {missing} do not answer",
             nodes.len()
         );
+        let gate = gate.unwrap_or(GATE);
         return MembershipPlan { stopped: Some(stopped), gate, ..MembershipPlan::default() };
     }
     let healths: Vec<&Health> = nodes.iter().flatten().collect();
-    let marks = || healths.iter().filter_map(|health| health.mark.as_ref());
-    let set = marks().map(|mark| mark.set.clone()).min().unwrap_or_else(|| name_of(&healths));
-    let unmarked = healths.iter().any(|health| health.mark.is_none());
-    let asked = unmarked.then_some(gate.max(GATE_MIN));
-    let gate = marks().map(|mark| mark.gate).chain(asked).max().unwrap_or(gate);
-    let due = |health: &Health| BirthMark {
-        set: set.clone(),
-        size: nodes.len(),
-        gate,
-        run: health.run.clone(),
-        durable: health.durable,
-        standing: VoterStatus::Founding,
-    };
-    let differs = |(node, health): (usize, &&Health)| {
-        let new = due(health);
-        (health.mark.as_ref() != Some(&new)).then(|| MembershipStep::Mark {
-            node,
-            expected: health.mark.clone(),
-            new,
-        })
-    };
-    let steps: Vec<MembershipStep> = healths.iter().enumerate().filter_map(differs).collect();
+    let FoundingMarks { marks, steps, gate } = founding::marks(&healths, gate);
     if !steps.is_empty() {
         return MembershipPlan { steps, gate, ..MembershipPlan::default() };
     }
     let mut plan = MembershipPlan { gate, ..MembershipPlan::default() };
-    for (node, health) in healths.iter().enumerate() {
-        plan.admit_founder(node, health, due(health));
+    for (node, (health, mark)) in healths.iter().zip(marks).enumerate() {
+        plan.admit_founder(node, health, mark);
     }
     plan.judge(nodes);
     plan
-}
-
-/// The name of a set is a hash of its servers, so that all clients that found it choose the same name.
-fn name_of(healths: &[&Health]) -> String {
-    let mut runs: Vec<&str> = healths.iter().map(|health| health.run.as_str()).collect();
-    runs.sort_unstable();
-    let digest = Sha256::digest(runs.join("|"));
-    digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn maintain(nodes: &[Option<Health>], known: &BirthMark) -> MembershipPlan {
@@ -288,8 +265,9 @@ impl MembershipPlan {
         self.stopped = Some(match self.again_in.filter(|_| may_pass) {
             Some(wait) => format!(
                 "{barred} of {size} nodes started less than the uptime gate of {:?} ago and may have forgotten what \
-                 they granted: the next one votes in {:?}. With appendonly yes and appendfsync always on every node \
-                 there is no gate",
+                 they granted: the next one votes in {:?}. If the servers are new and nothing was ever granted on \
+                 them, let them vote now: leasehold redlock found URL. The option uptime_gate of the URL sets a \
+                 shorter gate; with appendonly yes and appendfsync always on every node there is none",
                 self.gate,
                 Duration::from_secs(wait.as_secs() + 1)
             ),

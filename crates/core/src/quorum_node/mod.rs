@@ -8,6 +8,7 @@
 //! | [`node_model`] | how one node replies: the specification that a memory node runs and that the Lua scripts repeat |
 //! | [`tally`] | what a client concludes from the replies so far |
 //! | [`membership`] | which nodes may vote, and when a node that lost data may vote again |
+//! | [`founding`] | the first use of a set of nodes |
 //!
 //! # Why tokens grow
 //!
@@ -20,6 +21,7 @@
 //! Numbers are taken from clocks (in microseconds) all the same, so that a register can expire: when it does, the clock of
 //! the node is so far ahead that the node accepts no number below it any more.
 
+pub mod founding;
 pub mod membership;
 pub mod node_model;
 pub mod tally;

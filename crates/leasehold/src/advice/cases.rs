@@ -25,7 +25,7 @@ const fn minutes(minutes: u64) -> Duration {
 }
 
 /// The base of all other cases: work that is only wasted if it is done twice.
-const HARMLESS: Answers = Answers {
+pub(super) const HARMLESS: Answers = Answers {
     protects: Derived,
     overlap: Waste,
     duplicates: true,
@@ -36,17 +36,20 @@ const HARMLESS: Answers = Answers {
     split: false,
     conditional: false,
     consensus: false,
+    redis_only: false,
+    regions: false,
+    audit: false,
 };
 
-/// State in a database on which money, stock or law depends.
-const HIGH_STAKES: Answers = Answers {
+/// State in a database on which money, stock or law depends. The state must survive; a lease in front of it need not.
+pub(super) const HIGH_STAKES: Answers = Answers {
     protects: Row,
     overlap: Harm,
     duplicates: false,
     idempotent: true,
     fence: true,
-    survive: true,
     conditional: true,
+    audit: true,
     ..HARMLESS
 };
 
@@ -106,6 +109,38 @@ pub const CASES: &[Case] = &[
         },
     ),
     case(
+        "redis-only-leader",
+        "one worker distributes the jobs, in a company that runs only Redis",
+        Answers {
+            protects: Job,
+            overlap: Damage,
+            duplicates: false,
+            fence: true,
+            survive: true,
+            redis_only: true,
+            ..HARMLESS
+        },
+    ),
+    case(
+        "regional-sync",
+        "one of several regions calls a partner that takes no token and no key",
+        Answers {
+            protects: External,
+            overlap: Damage,
+            duplicates: false,
+            idempotent: false,
+            survive: true,
+            consensus: true,
+            regions: true,
+            ..HARMLESS
+        },
+    ),
+    case(
+        "access-grant",
+        "an access right is given, and an auditor asks who gave it",
+        Answers { protects: External, overlap: Damage, duplicates: false, audit: true, ..HARMLESS },
+    ),
+    case(
         "third-party-call",
         "a call to a system that takes no token and no key",
         Answers { protects: External, overlap: Damage, duplicates: false, idempotent: false, ..HARMLESS },
@@ -162,7 +197,14 @@ pub const CASES: &[Case] = &[
     case("inventory", "the last item in stock is sold to one of two buyers", HIGH_STAKES),
     case("ticketing", "a seat is booked once", HIGH_STAKES),
     case("auction-settlement", "an auction ends and is settled", HIGH_STAKES),
+    case("funds-transfer", "money moves from one account to another", HIGH_STAKES),
+    case("regulatory-decision", "a decision of an authority is changed", HIGH_STAKES),
     case("legal-assignment", "a legal case is assigned to one officer", HIGH_STAKES),
+    case(
+        "device-command",
+        "a command that cannot be undone, to a device that refuses old tokens",
+        Answers { protects: External, idempotent: false, conditional: false, consensus: true, ..HIGH_STAKES },
+    ),
     case(
         "irreversible-command",
         "a command that cannot be undone, to a device that takes no token and no key",

@@ -1,4 +1,4 @@
-//! The ten questions, and the possible answers.
+//! The thirteen questions, and the possible answers.
 
 use std::fmt;
 
@@ -51,7 +51,7 @@ const OVERLAP: &[Choice] = &[
 
 const YES_NO: &[Choice] = &[choice("yes", "yes"), choice("no", "no, or I do not know")];
 
-/// The ten questions, in the order in which they are asked.
+/// The thirteen questions, in the order in which they are asked.
 pub const QUESTIONS: &[Question] = &[
     question("protects", "What side effect does the lease protect?", PROTECTS),
     question("overlap", "What happens if two run at the same time?", OVERLAP),
@@ -75,6 +75,9 @@ pub const QUESTIONS: &[Question] = &[
         "Do you have a consensus service (etcd, ZooKeeper), or would one be worth running?",
         YES_NO,
     ),
+    question("redis-only", "Is Redis the only store that you can use for leases?", YES_NO),
+    question("regions", "Does it run in several regions, between which the network can be cut?", YES_NO),
+    question("audit", "Must it be possible to prove afterwards who changed what?", YES_NO),
 ];
 
 /// What side effect a lease protects: the answer to the first question.

@@ -57,6 +57,8 @@ pub struct Row {
     pub transaction: bool,
     /// The reason for the advice.
     pub because: &'static str,
+    /// Whether several claims share the resource. Redlock cannot do that.
+    pub shares: bool,
     /// What can still go wrong.
     pub still: &'static [&'static str],
     /// Markdown with one block of code: an example.
@@ -66,11 +68,15 @@ pub struct Row {
 impl Row {
     /// An example, in Rust, SQL or shell.
     pub fn snippet(&self) -> String {
-        let is_rust = self.snippet.starts_with("```rust");
+        let is_rust = self.is_rust();
         let code = self.snippet.lines().skip(1).take_while(|line| !line.starts_with("```"));
         // Rustdoc hides these lines too. They only make the snippet run as a test.
         let shown: Vec<_> = code.filter(|line| !(is_rust && line.starts_with("# "))).collect();
         shown.join("\n")
+    }
+
+    pub(super) fn is_rust(&self) -> bool {
+        self.snippet.starts_with("```rust")
     }
 }
 
@@ -112,22 +118,43 @@ pub const TABLE: &[Row] = &[
         least: Guarantee::BestEffort,
         fencing: false,
         transaction: true,
+        shares: false,
         because: "A request that was sent cannot be called back, and the receiver cannot tell the second request from \
                   the first. A lock would only make duplicates rare, and hide them.",
         still: &["An intent without an outcome must be checked, by a person or by asking the other system"],
         snippet: RECONCILE,
     },
     Row {
-        name: "transaction",
-        situation: "Harm: money, stock, law, or anything that cannot be undone",
-        fits: harm,
-        approach: "A database transaction, or consensus with fencing; idempotent, with an audit record; a lease only \
-                   as a pre-guard",
-        role: Role::PreGuard,
+        name: "consensus",
+        situation: "Harm, and the state is not in one database, but the effect can check a token",
+        fits: |a| harm(a) && !a.conditional && a.fence,
+        approach: "A lease on consensus or a database, whose token the effect checks; idempotent, with an audit record",
+        role: Role::Fenced,
         purpose: Purpose::Correctness,
         least: Guarantee::Database,
         fencing: true,
         transaction: true,
+        shares: false,
+        because: "No single database can decide, so the check of the token at the effect decides. The lease chooses who \
+                  may try, and a failover must not let it choose twice.",
+        still: &[
+            "The check of the token and the effect must be one atomic step in the system that has the effect",
+            "Write the audit record in that step too",
+        ],
+        snippet: FENCED,
+    },
+    Row {
+        name: "transaction",
+        situation: "Harm: money, stock, law, or anything that cannot be undone",
+        fits: harm,
+        approach: "A database transaction that decides; idempotent, with an audit record; a lease only as a pre-guard, \
+                   which may be on Redis",
+        role: Role::PreGuard,
+        purpose: Purpose::Efficiency,
+        least: Guarantee::BestEffort,
+        fencing: true,
+        transaction: true,
+        shares: false,
         because: "The rule must be enforced where the state is. A lease can be lost while its holder acts. In front of \
                   the transaction, a lease saves work; instead of the transaction, it can lose money.",
         still: &[
@@ -146,6 +173,7 @@ pub const TABLE: &[Row] = &[
         least: Guarantee::BestEffort,
         fencing: true,
         transaction: true,
+        shares: false,
         because: "A lease says who works now. It does not say how far the work is, and the process that takes over \
                   must know that.",
         still: &["A step can run twice: make each step a conditional change of the durable state"],
@@ -161,6 +189,7 @@ pub const TABLE: &[Row] = &[
         least: Guarantee::BestEffort,
         fencing: false,
         transaction: true,
+        shares: false,
         because: "The broker already gives each message to one consumer, and delivers it again when that consumer \
                   dies. A separate lock can disagree with the broker.",
         still: &["A message can come twice: store its id in the transaction that does its work"],
@@ -176,6 +205,7 @@ pub const TABLE: &[Row] = &[
         least: Guarantee::BestEffort,
         fencing: false,
         transaction: true,
+        shares: false,
         because: "A lock keeps two requests from running at the same time. But a retry comes later, when the lock is \
                   free again. Only a record of the first request stops it.",
         still: &["Keys are stored for a limited time: a retry after that is a new request"],
@@ -191,10 +221,27 @@ pub const TABLE: &[Row] = &[
         least: Guarantee::BestEffort,
         fencing: false,
         transaction: true,
+        shares: false,
         because: "The database checks the rule in the same step as the change. An external lock must be correct as \
                   well, and can be lost between the read and the write.",
         still: &["On a row that many change, retries pile up: lock the row (`SELECT … FOR UPDATE`) instead"],
         snippet: CONDITIONAL,
+    },
+    Row {
+        name: "audited",
+        situation: "Damage, and it must be possible to prove who changed what",
+        fits: |a| damage(a) && a.audit && a.protects != Protects::Capacity,
+        approach: "A transaction that makes the change and writes the audit record; a lease only as a pre-guard",
+        role: Role::PreGuard,
+        purpose: Purpose::Efficiency,
+        least: Guarantee::BestEffort,
+        fencing: false,
+        transaction: true,
+        shares: false,
+        because: "A lease that has ended leaves nothing behind. Only a record that is written in the transaction of the \
+                  change proves who made it, and refuses a second change.",
+        still: &["What is done outside of the transaction has no record: write the intent before it"],
+        snippet: PRE_GUARD,
     },
     Row {
         name: "semaphore",
@@ -206,6 +253,7 @@ pub const TABLE: &[Row] = &[
         least: Guarantee::BestEffort,
         fencing: false,
         transaction: false,
+        shares: true,
         because: "A limit protects a machine or a budget, so one too many for a moment only costs something. Permits \
                   of a holder that died become free again.",
         still: &[
@@ -224,6 +272,7 @@ pub const TABLE: &[Row] = &[
         least: Guarantee::BestEffort,
         fencing: true,
         transaction: true,
+        shares: false,
         because: "A long lease blocks everyone when its holder dies, and a short one is lost often. The job's row says \
                   who owns the job and how far it is, and it outlives every lease.",
         still: &[
@@ -241,6 +290,7 @@ pub const TABLE: &[Row] = &[
         least: Guarantee::BestEffort,
         fencing: true,
         transaction: false,
+        shares: false,
         because: "The lease picks one worker, the token keeps a late worker from writing, and the job's state says \
                   what is left to do. With the fence, any backend is good enough.",
         still: &[
@@ -259,6 +309,7 @@ pub const TABLE: &[Row] = &[
         least: Guarantee::BestEffort,
         fencing: true,
         transaction: false,
+        shares: false,
         because: "Exclusion may fail, by a pause or a failover. The check at the effect does not fail. With the fence, \
                   any backend is good enough.",
         still: &["A read-modify-write must call `enter` with its token before its first read"],
@@ -274,6 +325,7 @@ pub const TABLE: &[Row] = &[
         least: Guarantee::BestEffort,
         fencing: false,
         transaction: true,
+        shares: false,
         because: "The key makes a second execution harmless, and the lease makes it rare.",
         still: &["If the receiver forgets a key before you retry, the retry is a new request"],
         snippet: IDEMPOTENCY,
@@ -288,6 +340,7 @@ pub const TABLE: &[Row] = &[
         least: Guarantee::Database,
         fencing: false,
         transaction: false,
+        shares: false,
         because: "Only the lease protects the effect, so a failover must not forget it. The holder is told to stop \
                   before another claim is granted.",
         still: &[
@@ -305,6 +358,7 @@ pub const TABLE: &[Row] = &[
         least: Guarantee::BestEffort,
         fencing: false,
         transaction: false,
+        shares: false,
         because: "The lease saves the second run. Make each item a conditional change with an audit record anyway, so \
                   that a second run finds nothing to do.",
         still: &["After a pause or a failover, two runs can overlap and work on the same items"],
@@ -320,6 +374,7 @@ pub const TABLE: &[Row] = &[
         least: Guarantee::BestEffort,
         fencing: false,
         transaction: false,
+        shares: false,
         because: "Duplicates cost something but break nothing, so the simplest backend is enough.",
         still: &[
             "A late writer may overwrite a newer value: give values a version or a short life, or use a fence",
@@ -344,17 +399,31 @@ pub struct Candidate {
     pub scheme: &'static str,
     /// Its guarantee when it is configured well.
     pub level: Guarantee,
+    /// Whether its leases survive the failure of one server, when it is configured well.
+    pub survives: bool,
+    /// Whether several claims can share a resource on it.
+    pub shares: bool,
+    /// A URL as an example.
+    pub url: &'static str,
 }
 
 /// The backends that can store leases, the weakest first.
 pub const BACKENDS: &[Candidate] = &[
-    Candidate { scheme: "redis", level: Guarantee::BestEffort },
-    Candidate { scheme: "redlock", level: Guarantee::Quorum },
-    Candidate { scheme: "sqlite", level: Guarantee::Database },
-    Candidate { scheme: "postgres", level: Guarantee::Database },
-    Candidate { scheme: "etcd", level: Guarantee::Consensus },
-    Candidate { scheme: "zookeeper", level: Guarantee::Consensus },
+    candidate("redis", Guarantee::BestEffort, "redis://cache.internal/"),
+    Candidate { shares: false, ..surviving("redlock", Guarantee::Quorum, "redlock://r1,r2,r3,r4,r5") },
+    candidate("sqlite", Guarantee::Database, "sqlite:/var/lib/app/leases.db"),
+    surviving("postgres", Guarantee::Database, "postgres://app@db.internal/app"),
+    surviving("etcd", Guarantee::Consensus, "etcd://e1,e2,e3"),
+    surviving("zookeeper", Guarantee::Consensus, "zookeeper://z1,z2,z3"),
 ];
+
+const fn candidate(scheme: &'static str, level: Guarantee, url: &'static str) -> Candidate {
+    Candidate { scheme, level, survives: false, shares: true, url }
+}
+
+const fn surviving(scheme: &'static str, level: Guarantee, url: &'static str) -> Candidate {
+    Candidate { scheme, level, survives: true, shares: true, url }
+}
 
 /// The names of the backends with at least this guarantee, as a text: `sqlite, postgres, etcd or zookeeper`.
 pub fn backends(least: Guarantee) -> String {

@@ -9,7 +9,7 @@ fn every_answer() -> impl Iterator<Item = Answers> {
     let words = Protects::ALL.into_iter().flat_map(|p| Overlap::ALL.map(|o| (p, o)));
     words.flat_map(move |(protects, overlap)| {
         lasts.into_iter().flat_map(move |lasts| {
-            (0..128).map(move |n| Answers {
+            (0..1024).map(move |n| Answers {
                 protects,
                 overlap,
                 duplicates: bits(n, 0),
@@ -20,6 +20,9 @@ fn every_answer() -> impl Iterator<Item = Answers> {
                 split: bits(n, 4),
                 conditional: bits(n, 5),
                 consensus: bits(n, 6),
+                redis_only: bits(n, 7),
+                regions: bits(n, 8),
+                audit: bits(n, 9),
             })
         })
     })
@@ -38,8 +41,9 @@ fn every_row_fits_some_answers() {
 fn harm_is_never_left_to_a_lease_alone() {
     for answers in every_answer().filter(|answers| answers.overlap == Overlap::Harm) {
         let row = answers.advice().row;
+        let fenced = row.role == Role::Fenced && row.least >= Guarantee::Database;
         assert!(
-            matches!(row.role, Role::PreGuard | Role::No) && row.transaction,
+            (matches!(row.role, Role::PreGuard | Role::No) || fenced) && row.transaction,
             "{answers:?}: {}",
             row.name
         );
@@ -51,7 +55,8 @@ fn harm_is_never_left_to_a_lease_alone() {
 fn stricter_answers_never_weaken_the_advice() {
     let strength = |advice: &Advice| match advice.row.role {
         Role::Enough if advice.row.purpose == Purpose::Efficiency => 0,
-        Role::Enough | Role::Fenced => 1,
+        Role::Enough | Role::Fenced if !advice.row.transaction => 1,
+        Role::Enough | Role::Fenced => 2,
         Role::PreGuard | Role::No => 2,
     };
     for answers in every_answer() {
@@ -60,12 +65,38 @@ fn stricter_answers_never_weaken_the_advice() {
             Answers { overlap: Overlap::Damage.max(answers.overlap), ..answers },
             Answers { overlap: Overlap::Harm, ..answers },
             Answers { duplicates: false, ..answers },
+            Answers { audit: true, ..answers },
+            Answers { regions: true, ..answers },
         ] {
             assert!(strength(&stricter.advice()) >= strength(&advice), "{answers:?}\n{stricter:?}");
         }
         let surviving = Answers { survive: true, ..answers }.advice();
         assert!(surviving.least >= advice.least, "{answers:?}");
-        assert!(surviving.row.role == Role::No || surviving.least >= Guarantee::Database, "{answers:?}");
+        assert!(surviving.row.role == Role::No || surviving.least >= Guarantee::Quorum, "{answers:?}");
+        assert!(surviving.backends.iter().all(|one| one.survives), "{answers:?}");
+    }
+}
+
+/// One host or one Redis server was advised for leases that must survive the failure of a server.
+#[test]
+fn the_example_names_a_backend_that_fits() {
+    for answers in every_answer() {
+        let advice = answers.advice();
+        let snippet = advice.snippet();
+        for backend in BACKENDS.iter().filter(|one| snippet.contains(one.url)) {
+            assert_eq!(backend.scheme, advice.backends[0].scheme, "{answers:?}\n{snippet}");
+        }
+        if answers.survive {
+            assert!(!snippet.contains("redis://") && !snippet.contains("sqlite:"), "{answers:?}\n{snippet}");
+        }
+        if answers.redis_only {
+            assert!(advice.backends.iter().all(|one| one.scheme.starts_with("red")), "{answers:?}");
+        } else {
+            assert!(advice.row.role == Role::No || !advice.backends.is_empty(), "{answers:?}");
+        }
+        if advice.row.shares {
+            assert!(advice.backends.iter().all(|one| one.scheme != "redlock"), "{answers:?}");
+        }
     }
 }
 
@@ -127,7 +158,7 @@ fn choices_have_the_names_of_the_variants() {
     };
     assert_eq!(names("protects").unwrap(), Protects::ALL.map(Protects::as_str));
     assert_eq!(names("overlap").unwrap(), Overlap::ALL.map(Overlap::as_str));
-    assert_eq!(QUESTIONS.len(), 10);
+    assert_eq!(QUESTIONS.len(), 13);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use leasehold_core::{Resource, Result, Share, ShareNumber};
 
+use super::UpgradableRwLock;
 use crate::{client::Client, request::LeaseRequest};
 
 /// A read-write lock: many readers or one writer, in order of arrival. A reader that comes after a waiting writer waits
@@ -37,5 +38,11 @@ impl RwLock {
     /// A request for the write lease, which is exclusive.
     pub fn write(&self) -> LeaseRequest {
         LeaseRequest::of(&self.client, self.resource.clone(), Ok(Share::WRITE))
+    }
+
+    /// The same lock for programs of which a reader can become the writer. It costs one more round trip for each upgradeable
+    /// reader and each writer.
+    pub fn upgradable(&self) -> UpgradableRwLock {
+        UpgradableRwLock::new(&self.client, self.resource.clone())
     }
 }

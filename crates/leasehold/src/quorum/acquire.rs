@@ -288,7 +288,11 @@ impl QuorumAttempt<'_> {
         if self.rounds.claims > 0 && gave_vote {
             self.requests.send(node, async move { asked.claim(&request).await });
         } else {
-            self.requests.send(node, async move { asked.vote(&request).await });
+            let state = Arc::clone(self.state);
+            self.requests.send(node, async move {
+                state.check_node(node).await?;
+                asked.vote(&request).await
+            });
         }
     }
 

@@ -17,6 +17,9 @@ impl QuorumState {
         if claim.note.as_ref().is_some_and(|note| note.len() > limits.note) {
             return Err(note_too_long(limits));
         }
+        if let Some(error) = self.status().refused.clone() {
+            return Err(error);
+        }
         self.check_ttl(claim.ttl)
     }
 

@@ -18,7 +18,7 @@ use std::{
 use leasehold_core::{
     Effect, Environment, Error, ErrorKind, FencingToken, Resource, Result,
     quorum_node::{
-        Health,
+        Health, VoterStatus,
         membership::{self as core_membership, MembershipPlan, MembershipStep},
         tally::majority,
     },
@@ -36,6 +36,9 @@ const PLANS_MAX: u32 = 16;
 const UPDATE_PAUSE: Duration = Duration::from_millis(100);
 /// Added to the time when a node may vote again: nodes count by their own clocks.
 const CLOCK_ALLOWANCE: Duration = Duration::from_millis(20);
+/// How long nodes are waited for at the start after a majority that votes has answered, at least and at most.
+const SLOWER_NODES_MIN: Duration = Duration::from_millis(50);
+const SLOWER_NODES_MAX: Duration = Duration::from_millis(300);
 /// How many registers are raised in one request.
 const REGISTERS_PER_REQUEST: usize = 500;
 
@@ -46,6 +49,10 @@ pub(super) struct SetStatus {
     pub(super) gate: Duration,
     /// Why the set grants nothing, if it does not.
     pub(super) stopped: Option<String>,
+    /// Why the nodes are no set. It was seen after the start: a node that did not answer then turned out to be wrong.
+    pub(super) refused: Option<Error>,
+    /// The last health of each node that answered a look.
+    pub(super) healths: Vec<Option<Health>>,
 }
 
 /// Updates the membership when it is woken, and when a node may get its vote back, until the backend is dropped.
@@ -96,8 +103,18 @@ impl QuorumState {
             if let Some(error) = self.too_few_answers(&healths, failure) {
                 return if starting { Err(error) } else { Ok(Some(NODE_TIMEOUT)) };
             }
-            let plan = core_membership::plan(&healths, self.founding_gate)?;
-            *self.status() = SetStatus { gate: plan.gate, stopped: plan.stopped.clone() };
+            let plan = match core_membership::plan(&healths, self.founding_gate) {
+                Ok(plan) => plan,
+                Err(error) => {
+                    self.status().refused = Some(error.clone());
+                    return Err(error);
+                }
+            };
+            {
+                let mut status = self.status();
+                (status.gate, status.stopped, status.refused) = (plan.gate, plan.stopped.clone(), None);
+            }
+            self.record_look(&healths);
             if plan.steps.is_empty() {
                 log_if_stopped(&plan);
                 return Ok(plan.again_in);
@@ -113,14 +130,21 @@ impl QuorumState {
     }
 
     /// The health of each node, and the error of one that did not answer.
-    async fn read_healths(&self, starting: bool) -> Result<(Vec<Option<Health>>, Option<Error>)> {
+    ///
+    /// `starting`: once a majority votes, other nodes get a little more time, in proportion to what that majority needed.
+    /// A node that is stopped or slow must not delay every program that starts (ADR 0059).
+    pub(super) async fn read_healths(
+        self: &Arc<QuorumState>,
+        starting: bool,
+    ) -> Result<(Vec<Option<Health>>, Option<Error>)> {
         let mut requests = NodeRequests::new();
         for (number, handle) in self.nodes.iter().enumerate() {
             let node = Arc::clone(&handle.node);
             requests.send(number, async move { node.health().await });
         }
         let (mut healths, mut failure) = (vec![None; self.size()], None);
-        let mut timer = self.environment.sleep(NODE_TIMEOUT);
+        let started = self.environment.now();
+        let (mut timer, mut may_go_on) = (self.environment.sleep(NODE_TIMEOUT), starting);
         while let Either::Left(Some((node, reply))) = first(requests.next(), &mut timer).await {
             let name = self.nodes[node].node.name();
             match reply {
@@ -130,12 +154,60 @@ impl QuorumState {
                     return Err(Error::new(error.kind(), message).because(error));
                 }
                 Err(error) => {
-                    tracing::debug!(node = name, %error, "a node does not answer");
+                    if error.kind() == ErrorKind::Unavailable {
+                        tracing::debug!(node = name, %error, "a node does not answer");
+                    } else {
+                        tracing::warn!(node = name, %error, "a node refuses to be a part of the quorum");
+                    }
                     failure = Some(error);
                 }
             }
+            if may_go_on && a_majority_votes(&healths) {
+                may_go_on = false;
+                let took = started.until(self.environment.now());
+                timer = self.environment.sleep((took * 3).clamp(SLOWER_NODES_MIN, SLOWER_NODES_MAX));
+            }
         }
+        // A connection that is being made is not given up. When it is there, the node is looked at.
+        self.finish_in_background(requests);
         Ok((healths, failure))
+    }
+
+    /// Remembers the nodes that answered a look that found no fault.
+    fn record_look(&self, healths: &[Option<Health>]) {
+        let mut status = self.status();
+        status.healths.resize(self.size(), None);
+        for ((handle, health), known) in self.nodes.iter().zip(healths).zip(&mut status.healths) {
+            match health {
+                Some(_) => {
+                    known.clone_from(health);
+                    handle.set_checked();
+                }
+                // So that the set is looked at when it answers. Until then others are asked first.
+                None if !handle.is_checked() => handle.record_failure(&*self.environment),
+                None => {}
+            }
+        }
+    }
+
+    /// Checks a node that has not answered a look yet, before its answers count: it may be another node under a second name,
+    /// or belong to another set. Does nothing for a node that was checked.
+    pub(super) async fn check_node(&self, node: usize) -> Result<()> {
+        let handle = &self.nodes[node];
+        if handle.is_checked() {
+            return Ok(());
+        }
+        let health = handle.node.health().await?;
+        let mut status = self.status();
+        let mut healths = status.healths.clone();
+        healths.resize(self.size(), None);
+        healths[node] = Some(health);
+        core_membership::plan(&healths, self.founding_gate).inspect_err(|error| {
+            status.refused = Some(error.clone());
+        })?;
+        status.healths = healths;
+        handle.set_checked();
+        Ok(())
     }
 
     /// The error if no majority of the nodes answered.
@@ -152,7 +224,7 @@ impl QuorumState {
         })
     }
 
-    async fn execute(&self, step: &MembershipStep, healths: &[Option<Health>]) -> Result<()> {
+    pub(super) async fn execute(&self, step: &MembershipStep, healths: &[Option<Health>]) -> Result<()> {
         match step {
             MembershipStep::Mark { node, expected, new } => {
                 let node = &self.nodes[*node].node;
@@ -219,7 +291,7 @@ impl QuorumState {
     }
 
     /// Limits a request, so that a node that does not answer does not block the others for good.
-    async fn with_timeout<T>(&self, request: impl Future<Output = Result<T>>) -> Result<T> {
+    pub(super) async fn with_timeout<T>(&self, request: impl Future<Output = Result<T>>) -> Result<T> {
         match first(request, self.environment.sleep(NODE_TIMEOUT)).await {
             Either::Left(reply) => reply,
             Either::Right(()) => {
@@ -228,6 +300,15 @@ impl QuorumState {
             }
         }
     }
+}
+
+/// Whether a majority of the set has answered that it votes: that is enough for every operation.
+fn a_majority_votes(healths: &[Option<Health>]) -> bool {
+    let votes = |health: &&Health| {
+        let mark = health.mark.as_ref();
+        mark.is_some_and(|mark| mark.standing == VoterStatus::Voting && mark.run == health.run)
+    };
+    healths.iter().flatten().filter(votes).count() >= majority(healths.len())
 }
 
 fn log_if_stopped(plan: &MembershipPlan) {

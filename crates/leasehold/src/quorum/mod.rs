@@ -7,6 +7,7 @@
 //! | [`renew`] | renews, and gives a lease again to nodes that have lost it |
 //! | [`grants`] | remembers what this client was granted |
 //! | [`membership`] | founds the set, and decides which nodes vote |
+//! | [`founding`] | the command of an operator that founds a set of new servers at once |
 //! | [`inspect`] | what a majority sees |
 //! | [`checks`] | what is refused before anything is sent |
 //! | [`node_handle`], [`node_requests`] | one node, and requests to several of them |
@@ -16,6 +17,7 @@
 
 mod acquire;
 mod checks;
+mod founding;
 mod grants;
 mod inspect;
 mod membership;
@@ -50,6 +52,7 @@ use self::{
     node_requests::NodeRequests,
 };
 
+pub use founding::{Founded, found_redlock};
 pub use memory_node::MemoryNode;
 
 /// A backend over a majority of independent nodes.
@@ -87,8 +90,8 @@ struct QuorumState {
     status: Mutex<SetStatus>,
     /// Notified when a node may have lost its vote, or may get it back.
     membership_wakeup: Arc<Notify>,
-    /// The gate for a set that is used for the first time.
-    founding_gate: Duration,
+    /// The gate that the caller names, for a set of which no node votes yet.
+    founding_gate: Option<Duration>,
     attempts: AtomicU32,
 }
 
@@ -105,7 +108,10 @@ impl Quorum {
 
     /// Connects to the nodes, and founds the set if it was never used, for which all nodes must answer.
     ///
-    /// `gate` is the uptime gate of a new set. A set that exists keeps the gate that its nodes remember.
+    /// If a majority votes, nodes that are slower join later, and do not delay this.
+    ///
+    /// `gate` is the uptime gate of a new set, [`Quorum::GATE`] by default. It counts until a node of the set votes; from
+    /// then on the nodes remember it. A new set waits for its gate, unless [`Quorum::found`] was called.
     ///
     /// # Cancel safety
     /// If it is dropped part-way, the next client that connects goes on with the founding.
@@ -115,19 +121,11 @@ impl Quorum {
     /// different sets; `Unavailable` if a majority does not answer; the node's error if it refuses the password.
     pub async fn connect(
         nodes: Vec<Arc<dyn QuorumNode>>,
-        gate: Duration,
+        gate: impl Into<Option<Duration>>,
         environment: Arc<dyn Environment>,
     ) -> Result<Quorum> {
         let size = nodes.len();
-        let state = Arc::new(QuorumState {
-            nodes: nodes.into_iter().map(NodeHandle::new).collect(),
-            environment: Arc::clone(&environment),
-            grants: Grants::default(),
-            status: Mutex::new(SetStatus { gate, stopped: None }),
-            membership_wakeup: Arc::new(Notify::new()),
-            founding_gate: gate,
-            attempts: AtomicU32::new(0),
-        });
+        let state = QuorumState::new(nodes, gate.into(), Arc::clone(&environment));
         let again_in = state.update_membership(true).await?;
         // Weak: the task ends when the backend is dropped.
         let (task, wakeup) = (Arc::downgrade(&state), Arc::clone(&state.membership_wakeup));
@@ -163,6 +161,22 @@ fn info(size: usize) -> BackendInfo {
 }
 
 impl QuorumState {
+    fn new(
+        nodes: Vec<Arc<dyn QuorumNode>>,
+        gate: Option<Duration>,
+        environment: Arc<dyn Environment>,
+    ) -> Arc<QuorumState> {
+        Arc::new(QuorumState {
+            nodes: nodes.into_iter().map(NodeHandle::new).collect(),
+            environment,
+            grants: Grants::default(),
+            status: Mutex::new(SetStatus { gate: gate.unwrap_or(Quorum::GATE), ..SetStatus::default() }),
+            membership_wakeup: Arc::new(Notify::new()),
+            founding_gate: gate,
+            attempts: AtomicU32::new(0),
+        })
+    }
+
     fn status(&self) -> MutexGuard<'_, SetStatus> {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }

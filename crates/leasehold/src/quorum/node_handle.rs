@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicU32, AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
 };
 
 use leasehold_core::{Backoff, Environment, QuorumNode, Timestamp};
@@ -17,11 +17,26 @@ pub(super) struct NodeHandle {
     /// In nanoseconds; 0 if it answered last.
     backs_off_until: AtomicU64,
     failures: AtomicU32,
+    /// Whether its health was part of a look at the set that found no fault. Before that its answers do not count.
+    checked: AtomicBool,
 }
 
 impl NodeHandle {
     pub(super) fn new(node: Arc<dyn QuorumNode>) -> NodeHandle {
-        NodeHandle { node, backs_off_until: AtomicU64::new(0), failures: AtomicU32::new(0) }
+        NodeHandle {
+            node,
+            backs_off_until: AtomicU64::new(0),
+            failures: AtomicU32::new(0),
+            checked: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn is_checked(&self) -> bool {
+        self.checked.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_checked(&self) {
+        self.checked.store(true, Ordering::Relaxed);
     }
 
     /// Whether it failed a short while ago.

@@ -84,11 +84,14 @@ impl QuorumState {
         renewals
     }
 
-    fn send_batch(&self, batch: &Arc<[RenewRequest]>) -> NodeRequests<BatchReply> {
+    fn send_batch(self: &Arc<QuorumState>, batch: &Arc<[RenewRequest]>) -> NodeRequests<BatchReply> {
         let mut requests = NodeRequests::new();
         for (number, handle) in self.nodes.iter().enumerate() {
-            let (node, batch) = (Arc::clone(&handle.node), Arc::clone(batch));
-            requests.send(number, async move { Ok(node.renew(&batch).await) });
+            let (state, node, batch) = (Arc::clone(self), Arc::clone(&handle.node), Arc::clone(batch));
+            requests.send(number, async move {
+                state.check_node(number).await?;
+                Ok(node.renew(&batch).await)
+            });
         }
         requests
     }

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use leasehold_core::{
     Environment, QuorumNode, Result,
-    quorum_node::membership::{GATE, GATE_MIN, NODES_MIN},
+    quorum_node::membership::{GATE_MIN, NODES_MIN},
 };
 use leasehold_support::url::{self, invalid};
 
@@ -18,7 +18,7 @@ use crate::config::Config;
 /// use std::time::Duration;
 ///
 /// let nodes = Nodes::parse("redlock://:s3cret@a,b:6380,c?uptime_gate=5m")?;
-/// assert_eq!((nodes.len(), nodes.gate()), (3, Duration::from_secs(300)));
+/// assert_eq!((nodes.len(), nodes.gate()), (3, Some(Duration::from_secs(300))));
 /// assert!(!format!("{nodes:?}").contains("s3cret"));
 /// # Ok::<(), leasehold_core::Error>(())
 /// ```
@@ -26,7 +26,7 @@ use crate::config::Config;
 #[must_use]
 pub struct Nodes {
     configs: Vec<Config>,
-    gate: Duration,
+    gate: Option<Duration>,
 }
 
 const URL_FORM: &str = "write redlock://h1:port,h2:port,h3:port, all servers of the set";
@@ -52,10 +52,10 @@ impl Nodes {
             Some((login, hosts)) => (format!("{login}@"), hosts),
             None => (String::new(), authority),
         };
-        let (mut gate, mut others) = (GATE, Vec::new());
+        let (mut gate, mut others) = (None, Vec::new());
         for option in options.split('&').filter(|option| !option.is_empty()) {
             match option.split_once('=') {
-                Some(("uptime_gate", value)) => gate = gate_of(value)?,
+                Some(("uptime_gate", value)) => gate = Some(gate_of(value)?),
                 Some((
                     name @ ("replicas" | "replica_timeout" | "sentinel_user" | "sentinel_password_file"),
                     _,
@@ -89,8 +89,8 @@ impl Nodes {
         self.configs.is_empty()
     }
 
-    /// The uptime gate, for a set of nodes that is used for the first time. ADR 0016.
-    pub fn gate(&self) -> Duration {
+    /// The uptime gate that the URL names. It counts until a node of the set votes. ADR 0016.
+    pub fn gate(&self) -> Option<Duration> {
         self.gate
     }
 
@@ -134,8 +134,8 @@ mod tests {
         let hosts: Vec<_> = nodes.configs.iter().map(|config| config.hosts[0].clone()).collect();
         assert_eq!(hosts, [("a".to_owned(), 6379), ("::1".to_owned(), 7000), ("c".to_owned(), 1)]);
         assert!(nodes.configs.iter().all(|it| (it.database, it.timeout.as_millis()) == (2, 500)));
-        assert_eq!((nodes.gate(), nodes.namespace()), (Duration::from_secs(3600), Some("acme")));
-        assert_eq!(Nodes::parse("redlock://a,b,c").unwrap().gate(), GATE);
+        assert_eq!((nodes.gate(), nodes.namespace()), (Some(Duration::from_secs(3600)), Some("acme")));
+        assert_eq!(Nodes::parse("redlock://a,b,c").unwrap().gate(), None);
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub(crate) struct Advise {
     answers: Flags,
 }
 
-/// The ten questions as options. The texts of the questions are in `leasehold::advice`; these are for the
+/// The questions as options. The texts of the questions are in `leasehold::advice`; these are for the
 /// help.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Answers")]
@@ -67,6 +67,15 @@ struct Flags {
     /// Whether a consensus service is available, or worth operating
     #[arg(long, value_name = "yes|no", value_parser = choices("consensus"), conflicts_with = "case", hide_possible_values = true)]
     consensus: Option<String>,
+    /// Whether Redis is the only store that you can use
+    #[arg(long, value_name = "yes|no", value_parser = choices("redis-only"), conflicts_with = "case", hide_possible_values = true)]
+    redis_only: Option<String>,
+    /// Whether it runs in several regions
+    #[arg(long, value_name = "yes|no", value_parser = choices("regions"), conflicts_with = "case", hide_possible_values = true)]
+    regions: Option<String>,
+    /// Whether it must be possible to prove who changed what
+    #[arg(long, value_name = "yes|no", value_parser = choices("audit"), conflicts_with = "case", hide_possible_values = true)]
+    audit: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]

@@ -15,7 +15,7 @@ const ATTEMPTS_MAX: usize = 3;
 
 impl Flags {
     /// The answers by options, in the order of the questions.
-    fn given(&self) -> [Option<String>; 10] {
+    fn given(&self) -> [Option<String>; 13] {
         let lasts = self.lasts.map(|lasts| format!("{}", lasts.as_secs_f64()));
         [
             self.protects.clone(),
@@ -28,6 +28,9 @@ impl Flags {
             self.split.clone(),
             self.conditional.clone(),
             self.consensus.clone(),
+            self.redis_only.clone(),
+            self.regions.clone(),
+            self.audit.clone(),
         ]
     }
 }
@@ -109,7 +112,7 @@ fn parse_answer(question: &Question, typed: &str) -> Option<String> {
 }
 
 /// Converts the answers. They are valid: each was parsed by clap or by [`parse_answer`].
-fn read(given: &[String; 10]) -> Answers {
+fn read(given: &[String; 13]) -> Answers {
     let yes = |at: usize| given[at] == "yes";
     let protects = Protects::ALL.into_iter().find(|one| one.as_str() == given[0]);
     let overlap = Overlap::ALL.into_iter().find(|one| one.as_str() == given[1]);
@@ -124,6 +127,9 @@ fn read(given: &[String; 10]) -> Answers {
         split: yes(7),
         conditional: yes(8),
         consensus: yes(9),
+        redis_only: yes(10),
+        regions: yes(11),
+        audit: yes(12),
     }
 }
 
@@ -133,7 +139,7 @@ mod tests {
 
     fn answer(name: &str, lines: &str) -> Result<Option<String>, Failure> {
         let question = QUESTIONS.iter().find(|question| question.name == name).unwrap();
-        ask(1, 10, question, &mut lines.as_bytes(), &mut Vec::new())
+        ask(1, 13, question, &mut lines.as_bytes(), &mut Vec::new())
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use leasehold::advice::{Answers, BACKENDS, Case, Role};
+use leasehold::advice::{Answers, Case, Role};
 use serde::Serialize;
 
 use crate::{exit::Failure, output::Output, screen::Screen, table::Style};
@@ -40,6 +40,9 @@ struct AnswersView {
     split: bool,
     conditional: bool,
     consensus: bool,
+    redis_only: bool,
+    regions: bool,
+    audit: bool,
 }
 
 impl AdviceView {
@@ -47,7 +50,7 @@ impl AdviceView {
         let advice = answers.advice();
         let row = advice.row;
         let uses_lease = row.role != Role::No;
-        let suitable = BACKENDS.iter().filter(|backend| uses_lease && backend.level >= advice.least);
+        let snippet = advice.snippet();
         AdviceView {
             case: case.map(|case| case.name),
             answers: AnswersView {
@@ -61,6 +64,9 @@ impl AdviceView {
                 split: answers.split,
                 conditional: answers.conditional,
                 consensus: answers.consensus,
+                redis_only: answers.redis_only,
+                regions: answers.regions,
+                audit: answers.audit,
             },
             name: row.name,
             situation: row.situation,
@@ -71,11 +77,11 @@ impl AdviceView {
             duplicates_acceptable: answers.duplicates,
             purpose: row.purpose.as_str(),
             least_level: uses_lease.then(|| advice.least.as_str()),
-            backends: suitable.map(|backend| backend.scheme).collect(),
+            backends: advice.backends.iter().map(|backend| backend.scheme).collect(),
             because: row.because,
             still: row.still,
             remarks: advice.remarks,
-            snippet: row.snippet(),
+            snippet,
         }
     }
 }
@@ -106,7 +112,9 @@ pub(super) fn show(
     add("do", view.approach, style);
     add("why", view.because, Style::Plain);
     if let Some(level) = view.least_level {
-        add("stores", &format!("{level} or stronger: {}", view.backends.join(", ")), Style::Plain);
+        let stores =
+            if view.backends.is_empty() { "none that you have".to_owned() } else { view.backends.join(", ") };
+        add("stores", &format!("{level} or stronger: {stores}"), Style::Plain);
     }
     add("duplicates", if view.duplicates_acceptable { "acceptable" } else { "not acceptable" }, Style::Plain);
     view.still.iter().for_each(|still| add("caution", still, Style::Warn));
