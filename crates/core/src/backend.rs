@@ -22,8 +22,8 @@ use crate::{
 /// - **B2 Idempotent on the owner token.** Asking again returns the same grant, with what *remains* of it;
 ///   releasing twice says [`AlreadyGone`](Released::AlreadyGone).
 /// - **B3 Waiting is a hint.** `acquire` never waits. `wait` returns at once if it cannot prove that nothing
-///   happened since the cursor, and always by `at_most`. A place in the queue expires unless it is renewed: a dead
-///   waiter costs seconds.
+///   happened since the cursor, and always by `at_most`. A place in the queue expires unless it is renewed, and
+///   a waiter that does not answer is passed over ([`queue`](crate::queue)).
 /// - **B4 Times travel as durations.** Only the backend's clock decides what has expired. Every grant and renewal says
 ///   how much time was left when it was executed.
 /// - **B5 Tokens grow.** Tokens of exclusive grants strictly grow per resource: across release, expiry, restart

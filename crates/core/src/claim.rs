@@ -225,14 +225,14 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// The longest default of `place_ttl`: see [`Claim::place_ttl_for`].
+    /// The default of `place_ttl`. After that time, nothing is left of a waiter that died.
     pub const PLACE_TTL: Duration = Duration::from_secs(6);
-    /// The shortest default of `place_ttl`.
+    /// The shortest `place_ttl` that [`Claim::short_place_ttl`] gives.
     pub const PLACE_TTL_MIN: Duration = Duration::from_secs(2);
 
-    /// The default of `place_ttl` for this ttl: the same, but at least 2 s and at most 6 s. After that time, nothing is left
-    /// of a waiter that died.
-    pub fn place_ttl_for(ttl: Duration) -> Duration {
+    /// The `place_ttl` for a claim of this ttl where a dead waiter blocks the queue until its place expires: the same, but at
+    /// least 2 s and at most 6 s.
+    pub fn short_place_ttl(ttl: Duration) -> Duration {
         ttl.clamp(Claim::PLACE_TTL_MIN, Claim::PLACE_TTL)
     }
 
@@ -249,7 +249,7 @@ impl Claim {
             owner,
             share,
             ttl,
-            place_ttl: Claim::place_ttl_for(ttl),
+            place_ttl: Claim::PLACE_TTL,
             when_blocked: WhenBlocked::Leave,
             takes_over_from: None,
             floor: None,

@@ -110,7 +110,7 @@ impl<T: TokenKind> LeaseRequest<T> {
         self
     }
 
-    /// Grants in strict arrival order across processes. Default: waiters of one client hand the lease over among
+    /// Grants in strict arrival order across processes, among the waiters that answer within a second. Default: waiters of one client hand the lease over among
     /// themselves, at most 16 times while other clients wait, which is faster.
     pub fn fair(mut self) -> Self {
         self.fair = true;
@@ -366,6 +366,9 @@ impl<T: TokenKind> LeaseRequest<T> {
         // Where a session keeps a lease alive, the lease cannot be promised for longer than the session lasts.
         let ttl = self.ttl.min(engine.backend.info().limits.ttl);
         let mut claim = Claim::new(resource.clone(), owner, self.share, ttl, holder).by_client(engine.client);
+        if !engine.backend.info().capabilities.passes_over {
+            claim.place_ttl = Claim::short_place_ttl(ttl);
+        }
         claim.note = self.note.take();
         let options = std::mem::take(&mut self.options);
         let request = AcquireRequest { claim, options, wait: self.wait_limit, fair: self.fair };

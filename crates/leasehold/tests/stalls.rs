@@ -125,7 +125,8 @@ async fn a_grant_whose_reply_is_late_is_renewed_and_used() {
     queue.expect_grant(token, millis(1_000)).await;
 }
 
-/// A grant that has expired is not revived. The waiter waits in the queue again.
+/// A grant that has expired is not revived. The waiter goes to the end of the queue. The claim before it does not answer, and is
+/// passed over.
 #[tokio::test]
 async fn a_grant_that_has_ended_is_not_used() {
     let queue = StalledQueue::new(seconds(2)).await;
@@ -133,9 +134,11 @@ async fn a_grant_that_has_ended_is_not_used() {
     queue.bed.probe.set_fault(Fault::Unavailable);
     queue.bed.advance(millis(2_100)).await;
     queue.bed.probe.set_fault(Fault::None);
-    queue.bed.advance(seconds(3)).await;
+    queue.bed.advance(millis(500)).await;
     let snapshot = queue.snapshot().await;
     assert_eq!((snapshot.holder_count, snapshot.queue_length), (0, 2), "{snapshot:?}");
     assert!(!queue.waiter.is_finished(), "token {token} is over");
-    queue.waiter.abort();
+    queue.bed.advance(seconds(3)).await;
+    assert!(queue.waiter.is_finished(), "the second claim does not answer");
+    assert!(queue.waiter.await.unwrap().unwrap().token() > token, "a new grant");
 }

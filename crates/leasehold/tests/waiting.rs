@@ -10,8 +10,10 @@ use std::{
 
 use common::{Fault, TestBed, millis, seconds};
 use leasehold::{
-    Attempt, Client, Effect, ErrorKind, EventKind, Lease, OperatorAction, OperatorCommand, Result,
+    Attempt, BackendExt as _, Claim, Client, Effect, ErrorKind, EventKind, Holder, Lease, OperatorAction,
+    OperatorCommand, OwnerToken, Resource, Result, Share, Verdict,
 };
+use leasehold_core::admission::ANSWER_WITHIN;
 use tokio::task::JoinHandle;
 
 type Waiter = JoinHandle<Result<Lease>>;
@@ -416,4 +418,47 @@ async fn a_semaphore_and_readers_wait_in_order_of_arrival() {
     late.await.unwrap().unwrap().release().await.unwrap();
     assert!(bed.is_clean().await);
     assert!(bed.probe.waits.load(SeqCst) > 0);
+}
+
+/// A waiter that will never be heard again: its process was killed.
+async fn dead_waiter(bed: &TestBed, number: u8) {
+    let holder = Arc::new(Holder::new("dead", u32::from(number), ""));
+    let resource = Resource::new("report", "42").unwrap();
+    let owner = OwnerToken::from_bytes([number + 1; 16]);
+    let claim = Claim::new(resource, owner, Share::WHOLE, seconds(30), holder).queued();
+    let verdict = bed.probe.acquire_one(&claim).await.unwrap();
+    assert!(matches!(verdict, Verdict::Blocked(blocked) if blocked.queued));
+}
+
+#[tokio::test]
+async fn a_dead_waiter_at_the_head_costs_a_second_and_the_next_sign_of_life() {
+    let bed = TestBed::new();
+    let (holder, client) = (bed.client(), bed.client());
+    let held = holder.lease("report", "42").acquire().await.unwrap();
+    dead_waiter(&bed, 1).await;
+    let waiter = wait_for(&client, "42");
+    bed.settle().await;
+    held.release().await.unwrap();
+    bed.advance(ANSWER_WITHIN).await;
+    // The place of the live waiter is renewed after a third of its ttl, which is 6 s.
+    bed.advance(seconds(2)).await;
+    assert!(waiter.is_finished(), "the place of the dead waiter lasts for another three seconds");
+    waiter.await.unwrap().unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn after_an_expiry_a_dead_waiter_costs_exactly_a_second() {
+    let bed = TestBed::new();
+    let (holder, client) = (bed.client(), bed.client());
+    let held = holder.lease("report", "42").ttl(seconds(5)).renew(false).acquire().await.unwrap();
+    bed.advance(seconds(3)).await;
+    dead_waiter(&bed, 1).await;
+    let waiter = wait_for(&client, "42");
+    bed.settle().await;
+    bed.advance(seconds(2)).await; // the lease has expired, and the waiter has asked
+    bed.advance(millis(100)).await;
+    assert!(!waiter.is_finished());
+    bed.advance(ANSWER_WITHIN).await;
+    assert!(waiter.is_finished(), "it asked when the second was over");
+    drop((held, waiter));
 }
