@@ -134,9 +134,9 @@ if predecessor ~= '' then
   function take_over()
     local lease = lease_of(predecessor)
     if lease and not has(lease, 'k') and lease.weight >= weight then return take_over_lease(lease) end
-    local arrival, is_silent = arrival_of(predecessor)
+    local arrival = arrival_of(predecessor)
     if arrival then
-      if is_silent then look_is_sure = true end
+      look_is_sure = true
       local since = string.match(redis.call('HGET', CLAIMS, predecessor) or '', '^%d+|(%d+)|') or now_us
       leave_queue(predecessor, true)
       if queue then join_queue(arrival, tonumber(since)) end
@@ -188,9 +188,9 @@ local function blocked()
   -- For a waiter beyond the window, the end of one place changes nothing.
   if ahead <= WINDOW and queue_length() > 0 then
     sooner(first_end(PLACES))
-    -- A called waiter may become silent. Mostly it has answered long ago, and `look` is still there: with a capacity of 1
-    -- that is so if there is no room, unless `look` is sure.
-    if look and (capacity > 1 or taken() < capacity or silent > 0 or look_is_sure) then sooner(math.ceil(look / 1000)) end
+    -- A called waiter may become silent. Mostly it has answered long ago, and only `look` was not updated: that is so if
+    -- there is no room, unless `look` is sure.
+    if look and (taken() < capacity or silent > 0 or look_is_sure) then sooner(math.ceil(look / 1000)) end
   end
   return {
     'blocked', rank and 1 or 0, ahead, changes_at and left(changes_at) or -1, pause and 1 or 0, cursor(), holders,
@@ -239,7 +239,11 @@ local function decide()
   end
   if capacity ~= of then capacity, dirty = of, dirty or state_exists end
   if can_be_granted() then
-    if rank then remove_place(owner) end
+    if rank then
+      -- If the claim is heavier than it was, others that were called may not fit any more.
+      if look and of > 1 and weight ~= weight_in(redis.call('HGET', CLAIMS, owner)) then look_is_sure = true end
+      remove_place(owner)
+    end
     local granted = grant(after(ttl), 0)
     granted.how = rank and 'from queue' or 'granted'
     return granted

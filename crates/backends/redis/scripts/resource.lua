@@ -9,7 +9,7 @@ local function queue_length()
 end
 
 -- How many waiters are not silent.
-local function live_count() return queue_length() - silent end
+local function live_count() return math.max(0, queue_length() - silent) end
 
 local function queue_is_empty() return silent == 0 and not others_wait and queue_length() == 0 end
 
