@@ -1,16 +1,19 @@
 -- acquire: one round trip, one step. Put after resource.lua.
 --
--- 1. Compute the token of a grant; refuse a fence that is no number and a floor that no honest client has seen.
+-- 1. Compute the token of a grant; refuse a fence that is no number and a floor that no honest client has seen. Note that
+--    the owner was heard, and pass over waiters that were called and did not answer.
 -- 2. A tombstone of the owner: cancelled.
 -- 3. The owner holds a lease already: the same grant, with what remains of it.
 -- 4. Another capacity than the holders and waiters have: mismatch.
 -- 5. A predecessor: take over its lease, or its place in the queue.
 -- 6. The claim fits behind the waiters before it: grant. Otherwise queue it, if it wants that.
+-- 7. Call the waiters that can be granted now.
 --
 -- KEYS  1-9 as in resource.lua; 10 the tombstone of the predecessor (any key of the resource if there is none)
--- ARGV  3 client  4 owner  5 weight  6 capacity  7 ttl ms  8 place ttl ms  9 queue: 1 or 0  10 who
+-- ARGV  3 listener  4 owner  5 weight  6 capacity  7 ttl ms  8 place ttl ms  9 queue: 1 or 0  10 who
 --       11 note, after an n; empty if there is none  12 floor or 0  13 the lead of the epoch in microseconds
 --       14 the owner of the predecessor, or empty  15 ttl of its tombstone in ms, or -1  16 the longest queue
+--       17 the ClientId of the claim, or empty
 -- Reply granted, token, remaining ms, how far the token is ahead of the clock in microseconds
 --       blocked, queued, ahead, changes in ms or -1, paused, cursor, [holder…]
 --       buried: the claim was cancelled
@@ -18,7 +21,7 @@
 -- Error LIMIT: no token or place is left; FLOOR and a floor more than a year ahead of the clock; CORRUPT and a text. No
 --       effect.
 
-local client, owner, weight, of = ARGV[3], ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
+local listener, owner, weight, of = ARGV[3], ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
 local ttl, place_ttl, queue = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9] == '1'
 local predecessor, tombstone_ms = ARGV[14], tonumber(ARGV[15])
 local YEAR, RETENTION = 366 * 86400 * 1000000, 2 * 3600 * 1000
@@ -47,6 +50,8 @@ local token = math.max(newest + 1, clock_us, floor + 1)
 if token >= TOKEN_END then return redis.error_reply('LIMIT no fencing token is left: they end below 2^53') end
 
 remove_expired()
+note_heard(owner)
+pass_over_silent(owner)
 
 -- Grants the claim until `ends`. `inherited` is what an operator has asked of the predecessor, if that still applies.
 local function grant(ends, handovers, inherited)
@@ -82,9 +87,10 @@ local function join_queue(arrival, since)
   if redis.call('ZADD', LINE, 'NX', int(arrival), owner) == 0 then return false end
   local ends = after(place_ttl)
   redis.call('ZADD', PLACES, ends, owner)
-  redis.call('HSET', CLAIMS, owner, int(weight) .. '|' .. int(since) .. '|' .. client .. '|' .. ARGV[10])
+  redis.call('HSET', CLAIMS, owner,
+    int(weight) .. '|' .. int(since) .. '|' .. listener .. '|' .. ARGV[17] .. '|' .. int(now_us) .. '||' .. ARGV[10])
   if count == 0 then fresh = true end
-  queue_count = count + 1
+  queue_count, first_waiter = count + 1, nil
   note_end(ends)
   note_change()
   return true
@@ -104,7 +110,7 @@ if predecessor ~= '' then
   local function take_over_lease(lease)
     local downgrade = weight < lease.weight
     -- While others wait, a lease is handed over only so often, and not at all if it is paused or evicted.
-    local too_often = lease.handovers >= HANDOVERS_MAX and not queue_is_empty()
+    local too_often = lease.handovers >= HANDOVERS_MAX and live_count() > 0
     local refused = not downgrade and (pause or has(lease, 'e') or too_often)
     local freed_before = freed
     -- With a downgrade the same work goes on with less, so a request to finish or an eviction stays in force.
@@ -130,6 +136,7 @@ if predecessor ~= '' then
     if lease and not has(lease, 'k') and lease.weight >= weight then return take_over_lease(lease) end
     local arrival = arrival_of(predecessor)
     if arrival then
+      look_is_sure = true
       local since = string.match(redis.call('HGET', CLAIMS, predecessor) or '', '^%d+|(%d+)|') or now_us
       leave_queue(predecessor, true)
       if queue then join_queue(arrival, tonumber(since)) end
@@ -149,11 +156,12 @@ local function stay_in_queue()
   local count = queue_length()
   if count >= QUEUE_MAX and not arrival_of(owner) then return queue_is_full() end
   if join_queue(arrivals, now_us) then
-    rank, arrivals = count, arrivals + 1
+    rank, arrivals = count - silent, arrivals + 1
   else
-    local ends = math.max(after(place_ttl), tonumber(redis.call('ZSCORE', PLACES, owner) or 0))
-    redis.call('ZADD', PLACES, 'XX', ends, owner)
-    set_client(owner, client)
+    local ends = after(place_ttl)
+    -- GT: a place is never shortened.
+    redis.call('ZADD', PLACES, 'XX', 'GT', ends, owner)
+    update_place(owner, listener, true)
     if ends > keys_until then
       keep_until(ends)
       dirty = true
@@ -163,7 +171,7 @@ end
 
 local function blocked()
   if queue and not rank then rank = redis.call('ZRANK', LINE, owner) or nil end
-  local ahead = rank or queue_length()
+  local ahead = rank or live_count()
   local changes_at = pause
   local function sooner(ends) if ends < (changes_at or math.huge) then changes_at = ends end end
   local leases = {}
@@ -178,7 +186,12 @@ local function blocked()
     sooner(ends_of(leases[i]))
   end
   -- For a waiter beyond the window, the end of one place changes nothing.
-  if ahead <= WINDOW and queue_length() > 0 then sooner(first_end(PLACES)) end
+  if ahead <= WINDOW and queue_length() > 0 then
+    sooner(first_end(PLACES))
+    -- A called waiter may become silent. Mostly it has answered long ago, and only `look` was not updated: that is so if
+    -- there is no room, unless `look` is sure.
+    if look and (taken() < capacity or silent > 0 or look_is_sure) then sooner(math.ceil(look / 1000)) end
+  end
   return {
     'blocked', rank and 1 or 0, ahead, changes_at and left(changes_at) or -1, pause and 1 or 0, cursor(), holders,
   }
@@ -189,18 +202,19 @@ local function can_be_granted()
   if pause or taken() + weight > of then return false end
   if not state_exists then return true end
   -- Two members, because then it is known whether others wait behind a claim at the head.
-  local head = redis.call('ZRANGE', LINE, 0, 1)
+  local head = first_waiters(2)
   if head[1] == owner then
     rank, others_wait = 0, head[2] ~= nil
-    if not others_wait then queue_count = 1 end
+    if not others_wait then queue_count = 1 + silent end
     return true
   end
   if not head[1] then
-    queue_count, dirty = 0, true
+    queue_count, dirty = silent, dirty or silent == 0
     return true
   end
+  first_waiter = head[1]
   rank = redis.call('ZRANK', LINE, owner) or nil
-  return fits(rank or queue_length(), weight, of)
+  return fits(rank or live_count(), weight, of)
 end
 
 -- The verdict, or nil if the claim is blocked.
@@ -225,9 +239,13 @@ local function decide()
   end
   if capacity ~= of then capacity, dirty = of, dirty or state_exists end
   if can_be_granted() then
-    if rank then remove_place(owner) end
+    if rank then
+      -- If the claim is heavier than it was, others that were called may not fit any more.
+      if look and of > 1 and weight ~= weight_in(redis.call('HGET', CLAIMS, owner)) then look_is_sure = true end
+      remove_place(owner)
+    end
     local granted = grant(after(ttl), 0)
-    granted.was_queued = rank ~= nil
+    granted.how = rank and 'from queue' or 'granted'
     return granted
   end
   if queue then return stay_in_queue() end
@@ -237,5 +255,5 @@ local function decide()
 end
 
 local verdict = decide()
-finish(verdict and verdict.was_queued)
+finish(verdict and verdict.how, owner)
 return verdict or blocked()

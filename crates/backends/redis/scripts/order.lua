@@ -1,7 +1,7 @@
 -- order: an operator's command, and its record in the audit stream, in one step. Put after resource.lua.
 --
 -- KEYS  1-8 as in resource.lua; 9 the tombstone of the owner in ARGV 4; 10 the audit stream of the resource
--- ARGV  3 client  4 the owner of the holder that is meant, if the caller knows it, or empty
+-- ARGV  3 listener  4 the owner of the holder that is meant, if the caller knows it, or empty
 --       5 the token of the holder that is meant, or 0 for the newest one
 --       6 by  7 why  8 command  9 its number: ms, or a capacity
 -- Reply done
@@ -14,6 +14,7 @@ local AUDIT_MS, AUDIT_RECORDS = 30 * 86400 * 1000, 1000
 -- The least ttl of the tombstone of an evicted owner: longer than a late request can be on its way.
 local TOMBSTONE_MS_MIN = 180000
 remove_expired()
+pass_over_silent()
 
 local newest, meant
 local function consider(lease)
@@ -36,7 +37,7 @@ local function carry_out()
     pause, freed = nil, true
   elseif command == 'resize' then
     if not newest and queue_is_empty() then return false end
-    capacity, freed = number, true
+    capacity, freed, look_is_sure = number, true, true
     -- With extras, a plain holder keeps `state`, which has the capacity.
     if holder and not holder.foreign then
       add_extra(holder)

@@ -1,11 +1,12 @@
 -- release: gives up a lease, or leaves the queue. Put after resource.lua.
 --
 -- KEYS  1-9 as in resource.lua
--- ARGV  3 client  4 owner  5 ttl of the tombstone in ms, or -1  6 keep the resource closed for ms, or 0
+-- ARGV  3 listener  4 owner  5 ttl of the tombstone in ms, or -1  6 keep the resource closed for ms, or 0
 -- Reply 1 the owner held a lease or waited; 0 it did neither
 
 local owner, tombstone_ms, keep_ms = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
 remove_expired()
+pass_over_silent()
 
 local lease = lease_of(owner)
 -- A kept lease was released before.

@@ -1,7 +1,7 @@
 -- renew, for one claim: its lease of any kind, or its place in the queue. Put after resource.lua.
 --
 -- KEYS  1-9 as in resource.lua
--- ARGV  3 client  4 owner  5 ttl ms  6 note, after an n; empty to leave it as it is
+-- ARGV  3 listener  4 owner  5 ttl ms  6 note, after an n; empty to leave it as it is
 -- Reply kept, token, remaining ms, marks, request to finish: ms left or -1, by, why
 --       queued, remaining ms
 --       gone, the value of the tombstone or nil
@@ -27,8 +27,14 @@ local function renew()
   local lease = lease_of(owner)
   if lease and not has(lease, 'k') then return renew_lease(lease) end
   if arrival_of(owner) then
-    local ends = math.max(after(ttl), tonumber(redis.call('ZSCORE', PLACES, owner) or 0))
-    redis.call('ZADD', PLACES, 'XX', ends, owner)
+    note_heard(owner)
+    pass_over_silent(owner)
+    update_place(owner, ARGV[3], true)
+    local ends = after(ttl)
+    -- GT: a place is never shortened.
+    if redis.call('ZADD', PLACES, 'XX', 'GT', 'CH', ends, owner) == 0 then
+      ends = tonumber(redis.call('ZSCORE', PLACES, owner) or ends)
+    end
     keep_until(ends)
     if ends > keys_until then dirty = true end
     return { 'queued', left(ends) }
@@ -37,5 +43,5 @@ local function renew()
 end
 
 local renewal = renew()
-finish()
+finish(renewal[1] ~= 'queued' and 'renewal', owner)
 return renewal

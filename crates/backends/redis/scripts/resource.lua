@@ -8,7 +8,10 @@ local function queue_length()
   return queue_count
 end
 
-local function queue_is_empty() return not others_wait and queue_length() == 0 end
+-- How many waiters are not silent.
+local function live_count() return math.max(0, queue_length() - silent) end
+
+local function queue_is_empty() return silent == 0 and not others_wait and queue_length() == 0 end
 
 -- When a lease ends. The expiry of the owner key is read only if it is needed.
 local function ends_of(lease)
@@ -53,10 +56,12 @@ local function lease_of(owner)
   return share_of(owner)
 end
 
--- The arrival number of this owner in the queue, or nil.
+-- The arrival number of this owner in the queue, or nil; and whether it is silent.
 local function arrival_of(owner)
   if not state_exists or queue_count == 0 then return nil end
-  return tonumber(redis.call('ZSCORE', LINE, owner) or nil)
+  local number = tonumber(redis.call('ZSCORE', LINE, owner) or nil)
+  if number and number >= SILENT then return number - SILENT, true end
+  return number, false
 end
 
 local function forget_extras(owner)
@@ -87,24 +92,35 @@ local function end_lease(lease, replaced)
   freed = true
 end
 
--- ADR 0014: on a cluster the channel is in the slot of the resource, and the message stays in its shard.
+-- Returns how many clients received it. ADR 0014: on a cluster the channel is in the slot of the resource, and the message
+-- stays in its shard.
 local function publish(client, text)
   local verb = string.find(ARGV[2], '{', 1, true) and 'SPUBLISH' or 'PUBLISH'
-  redis.call(verb, ARGV[2] .. client, text)
+  return redis.call(verb, ARGV[2] .. client, text)
 end
 
--- Wakes a waiter at the client in its record.
-local function wake(owner, record)
-  local client = string.match(record, '^%d+|%d+|(%x*)|')
-  if client and client ~= '' then publish(client, owner .. '|' .. ARGV[1]) end
+-- The record of a waiter: what is before `listener`, `listener`, `client`, `heard`, `called`, and what is after it.
+local function place_in(record)
+  return string.match(record or '', '^(%d+|%d+|)(%+?%x*)|(%x*)|(%d+)|(%d*)(|.*)$')
 end
 
--- From now on this waiter is woken at this client, which may be another one than the client that queued it.
-local function set_client(owner, client)
-  local weight, since, before, who = string.match(redis.call('HGET', CLAIMS, owner) or '', '^(%d+)|(%d+)|(%x*)|(.*)$')
-  if weight and before ~= client then
-    redis.call('HSET', CLAIMS, owner, weight .. '|' .. since .. '|' .. client .. '|' .. who)
+-- Wakes a waiter at this listener; returns false if the listener is subscribed and yet nobody received it.
+local function wake(owner, listener)
+  local client = string.match(listener or '', '%x+')
+  if not client then return true end
+  return publish(client, owner .. '|' .. ARGV[1]) > 0 or client == listener
+end
+
+-- From now on this waiter is woken at this listener, which may be another one than that of the client that queued it. With
+-- `heard` it was heard now, so it is not called any more. Returns its record as it was.
+local function update_place(owner, listener, heard)
+  local record = redis.call('HGET', CLAIMS, owner)
+  local before, old_listener, client, old_heard, called, rest = place_in(record)
+  if before and (heard or old_listener ~= listener) then
+    local times = heard and int(now_us) .. '|' or old_heard .. '|' .. called
+    redis.call('HSET', CLAIMS, owner, before .. listener .. '|' .. client .. '|' .. times .. rest)
   end
+  return record
 end
 
 -- Removes an owner that is in the queue.
@@ -112,15 +128,21 @@ local function remove_place(owner)
   redis.call('ZREM', LINE, owner)
   redis.call('ZREM', PLACES, owner)
   redis.call('HDEL', CLAIMS, owner)
+  first_waiter = nil
   if queue_count then queue_count = queue_count - 1 end
 end
 
 -- Removes an owner from the queue; returns false if it was not there. With `wake_it` the waiter is woken, because it
 -- did not ask for this itself.
 local function leave_queue(owner, wake_it)
-  if not arrival_of(owner) then return false end
-  if wake_it then wake(owner, redis.call('HGET', CLAIMS, owner) or '') end
+  local arrival, is_silent = arrival_of(owner)
+  if not arrival then return false end
+  if wake_it then
+    local _, listener = place_in(redis.call('HGET', CLAIMS, owner))
+    wake(owner, listener)
+  end
   remove_place(owner)
+  if is_silent then silent = silent - 1 end
   freed = true
   note_change()
   return true
@@ -133,7 +155,8 @@ local function remove_expired()
   if not state_exists then return end
   if extra and not (holder and holder.owner == extra) then
     forget_extras(extra)
-    extra, dirty = false, true
+    -- Its lease has expired.
+    extra, dirty, freed = false, true, true
   end
   if next_end <= now then
     if share_count > 0 then
@@ -146,6 +169,8 @@ local function remove_expired()
       if not leave_queue(owner, true) then redis.call('ZREM', PLACES, owner) end
     end
     next_end, dirty = math.min(first_end(PLACES), share_count > 0 and first_end(SHARES) or math.huge), true
+    -- Counted again, in case that keys were deleted by hand.
+    if silent > 0 then silent = redis.call('ZCOUNT', LINE, int(SILENT), '+inf') end
   end
   if pause and pause <= now then
     pause, freed = nil, true
@@ -203,29 +228,145 @@ local function fits(rank, weight, of)
   return true
 end
 
--- Calls `visit(owner, record, number)` for each waiter that can be granted now.
-local function each_grantable(visit)
-  local sum = taken()
-  if not state_exists or pause or sum >= capacity then return end
-  local most = math.min(WINDOW, capacity - sum)
-  local head = redis.call('ZRANGE', LINE, 0, most - 1)
-  -- An empty queue: `state` may not be needed any more.
-  if #head == 0 then queue_count, dirty = 0, true end
-  for number, owner in ipairs(head) do
-    local record = redis.call('HGET', CLAIMS, owner) or ''
-    sum = sum + weight_in(record)
-    if sum > capacity then return end
-    visit(owner, record, number)
-  end
+-- The first waiters that are not silent.
+local function first_waiters(count)
+  if silent == 0 then return redis.call('ZRANGE', LINE, 0, count - 1) end
+  return redis.call('ZRANGEBYSCORE', LINE, '-inf', '(' .. int(SILENT), 'LIMIT', 0, count)
 end
 
--- Ends every verb: wakes waiters and watchers, and writes `state`. `granted_from_queue`: the claim had a place.
-local function finish(granted_from_queue)
-  if freed then
-    each_grantable(wake)
-  elseif granted_from_queue and taken() < capacity and queue_length() >= WINDOW then
-    -- The waiters that could be granted before were woken then. Only the last one in the window is new.
-    each_grantable(function(owner, record, number) if number == WINDOW then wake(owner, record) end end)
+-- The first SILENCED_MAX waiters that are not silent.
+local function near_waiters()
+  local line = redis.call('ZRANGE', LINE, 0, SILENCED_MAX - 1, 'WITHSCORES')
+  local owners, waiters = {}, {}
+  for i = 1, #line, 2 do
+    if tonumber(line[i + 1]) < SILENT then owners[#owners + 1] = line[i] end
+  end
+  local records = owners[1] and redis.call('HMGET', CLAIMS, unpack(owners))
+  for number, owner in ipairs(owners) do
+    local _, listener, client, heard, called = place_in(records[number])
+    waiters[number] = {
+      owner = owner, arrival = tonumber(line[2 * number]), listener = listener, client = client,
+      heard = tonumber(heard), called = tonumber(called),
+    }
+  end
+  return waiters
+end
+
+-- Makes those of these waiters silent for which `is_silent(waiter)` holds.
+local function silence(waiters, is_silent)
+  local changes = {}
+  for _, waiter in ipairs(waiters) do
+    if is_silent(waiter) then
+      changes[#changes + 1] = int(waiter.arrival + SILENT)
+      changes[#changes + 1] = waiter.owner
+    end
+  end
+  if not changes[1] then return end
+  redis.call('ZADD', LINE, 'XX', unpack(changes))
+  silent, first_waiter = silent + #changes / 2, nil
+  note_change()
+end
+
+-- An owner was heard. If it was silent, it stands where it stood before.
+local function note_heard(owner)
+  if silent == 0 then return end
+  local arrival, is_silent = arrival_of(owner)
+  if not is_silent then return end
+  redis.call('ZADD', LINE, 'XX', int(arrival), owner)
+  silent, look_is_sure, first_waiter = silent - 1, true, nil
+  note_change()
+end
+
+-- Passes over the waiters that were called and did not answer in time, and with them over those of the same client that
+-- were not heard for as long. `heard_owner` was heard now.
+local function pass_over_silent(heard_owner)
+  if not look or look > now_us then return end
+  local waiters, late_clients, next_look = near_waiters(), {}, math.huge
+  local function is_over(since) return since and since + ANSWER_WITHIN <= now_us end
+  for number, waiter in ipairs(waiters) do
+    waiter.is_late = number <= WINDOW and is_over(waiter.called) and waiter.owner ~= heard_owner
+    if waiter.is_late and waiter.client ~= '' then late_clients[waiter.client] = true end
+    -- One that was pushed out of the window is not passed over. Look again, because it may return.
+    local is_outside = number > WINDOW and is_over(waiter.called)
+    waiter.look = waiter.called and (is_outside and now_us or waiter.called) + ANSWER_WITHIN
+  end
+  silence(waiters, function(waiter)
+    if waiter.owner == heard_owner then return false end
+    local is_silent = waiter.is_late or (late_clients[waiter.client or ''] and is_over(waiter.heard))
+    if not is_silent and waiter.look then next_look = math.min(next_look, waiter.look) end
+    return is_silent
+  end)
+  looked, dirty = true, true
+  look = next_look < math.huge and next_look or nil
+  look_is_sure = look ~= nil and taken() >= capacity
+end
+
+-- Calls the waiters that can be granted now: the first ones. If a waiter is silent, also the others in the window that
+-- have not been heard for a while. A listener that is subscribed and does not receive its message is gone: all of its
+-- waiters are silent, and the next ones are called. `heard_owner` was heard now. With `only_wake` none is called: those
+-- that can be granted are woken.
+local function call_waiters(heard_owner, only_wake)
+  local room = capacity - taken()
+  if not state_exists or pause or queue_count == 0 or room <= 0 then return end
+  local gone, before_gone, wake_again = {}, silent, freed
+  repeat
+    local whole_window = silent > 0 and not only_wake
+    local owners = { first_waiter }
+    if not first_waiter or room > 1 or whole_window then
+      owners = first_waiters(whole_window and WINDOW or math.min(WINDOW, room))
+    end
+    if not owners[1] then
+      queue_count = silent
+      -- Without a waiter, `state` may not be needed any more.
+      if silent == 0 and share_count == 0 then dirty = true end
+      return
+    end
+    local records = redis.call('HMGET', CLAIMS, unpack(owners))
+    local called_now, sum, found_gone = {}, 0, false
+    for number, owner in ipairs(owners) do
+      local before, listener, client, heard, called, rest = place_in(records[number])
+      sum = sum + weight_in(before)
+      local is_grantable = sum <= room
+      if not is_grantable and (number == 1 or not whole_window) then break end
+      local is_new = called == '' and (is_grantable or heard + ANSWER_WITHIN <= now_us)
+      if before and (is_new or (is_grantable and wake_again)) then
+        local is_gone = gone[listener] or not wake(owner, listener)
+        if is_gone and owner ~= heard_owner and not only_wake and silent - before_gone < SILENCED_MAX then
+          gone[listener], found_gone = true, true
+        elseif is_new and not only_wake then
+          called_now[#called_now + 1] = owner
+          called_now[#called_now + 1] = before .. listener .. '|' .. client .. '|' .. heard .. '|' .. int(now_us) .. rest
+          if not is_grantable and not look_is_sure then look_is_sure, dirty = true, true end
+        end
+      end
+    end
+    if called_now[1] then
+      redis.call('HSET', CLAIMS, unpack(called_now))
+      -- An earlier time stays: then the window is looked at once more than it need be, but `state` is not written now.
+      if not look or look > now_us + ANSWER_WITHIN then look, dirty = now_us + ANSWER_WITHIN, true end
+    end
+    if found_gone then
+      silence(near_waiters(), function(waiter) return gone[waiter.listener or ''] and waiter.owner ~= heard_owner end)
+    end
+    wake_again = false
+  until not found_gone
+end
+
+-- Ends every verb: calls waiters, wakes watchers, and writes `state`. `how` is `granted` if the claim was granted, `from
+-- queue` if it also had a place, `renewal` if the verb does not look at the queue. `heard_owner` was heard now.
+local function finish(how, heard_owner)
+  local from_queue = how == 'from queue'
+  if how == 'renewal' then
+    -- The next verb calls those that are only woken here.
+    if freed and not queue_is_empty() then
+      call_waiters(nil, true)
+      look, dirty = now_us, true
+    end
+  elseif not (from_queue or how == 'granted') or freed or looked or silent > 0 then
+    call_waiters(heard_owner)
+  elseif from_queue and taken() < capacity and live_count() >= WINDOW then
+    -- The waiters that could be granted before were called then. Only the last one in the window is new.
+    call_waiters(heard_owner)
   end
   if changed and watched then
     for _, client in ipairs(redis.call('ZRANGE', WATCH, 0, -1)) do publish(client, '*|' .. ARGV[1]) end
@@ -233,7 +374,7 @@ local function finish(granted_from_queue)
     watched, dirty = false, true
   end
   -- Without a waiter, `state` may not be needed any more.
-  local left_empty = granted_from_queue and queue_is_empty()
+  local left_empty = from_queue and queue_is_empty()
   if not dirty and not left_empty then return end
   local needed = share_count > 0 or pause or watched or (extra and holder and holder.owner == extra) or not queue_is_empty()
   if not needed then
@@ -249,6 +390,7 @@ local function finish(granted_from_queue)
   local text = 'capacity=' .. int(capacity) .. ' held=' .. int(held) .. ' version=' .. int(version) .. ' arrivals='
     .. int(arrivals) .. ' ends=' .. (next_end < math.huge and int(next_end) or '-') .. ' until=' .. int(expire_at)
     .. ' pause=' .. (pause and int(pause) or '-') .. ' extra=' .. (extra or '-') .. ' watched=' .. (watched and '1' or '-')
+    .. ' silent=' .. int(silent) .. ' look=' .. (look and int(look) or '-') .. (look and look_is_sure and '!' or '')
   redis.call('SET', STATE, text, 'PXAT', int(expire_at))
   if expire_at ~= keys_until then
     for _, key in ipairs({ SHARES, CLAIMS, LINE, PLACES, WATCH }) do redis.call('PEXPIREAT', key, int(expire_at)) end
@@ -290,7 +432,7 @@ if not value[1] and redis.call('EXISTS', OWNER) == 1 then value[1] = 'not a stri
 if not value[3] then redis.call('GET', STATE) end -- fails for a key of another type
 last, tombstone = value[2], value[4]
 if value[3] then
-  local c, h, v, a, e, u, p, x, w = string.match(value[3], STATE_PATTERN)
+  local c, h, v, a, e, u, p, x, w, s, l, is_sure = string.match(value[3], STATE_PATTERN)
   if not c then
     -- Only printable ASCII: a reply that is not UTF-8 would break the connection.
     local found = string.gsub(string.sub(value[3], 1, 40), '[^%w%p ]', '?')
@@ -299,6 +441,7 @@ if value[3] then
   capacity, held, version, arrivals = tonumber(c), tonumber(h), tonumber(v), tonumber(a)
   next_end, keys_until, pause = tonumber(e) or math.huge, tonumber(u), tonumber(p)
   extra, watched, state_exists = x ~= '-' and x, w == '1', true
+  silent, look, look_is_sure = tonumber(s), tonumber(l), is_sure == '!'
   if held > 0 then share_count = redis.call('ZCARD', SHARES) end
   if share_count == 0 then held = 0 end
 end

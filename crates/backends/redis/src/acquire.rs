@@ -156,6 +156,7 @@ impl Redis {
             Some(tombstone) => call.arg(millis(tombstone)),
         };
         call.arg(self.info.limits.queue);
+        call.arg(claim.client.map(|client| client.to_string()).unwrap_or_default());
         call
     }
 

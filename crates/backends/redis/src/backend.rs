@@ -86,14 +86,19 @@ impl Redis {
         call
     }
 
-    /// Adds the arguments that every script on one resource begins with.
+    /// Adds the arguments that every script on one resource begins with. The third one is the id of the listener, with a `+`
+    /// if it receives the wake-ups for this resource now.
     pub(crate) fn push_common_arguments(&self, call: &mut Cmd, resource: &Resource) {
         call.arg(resource.key());
         match self.router {
             Router::Single(_) => call.arg(WAKEUP_CHANNEL_PREFIX),
             Router::Cluster(_) => call.arg(Keys::of(resource).wakeup_channel_prefix()),
         };
-        call.arg(self.listener.client_id());
+        if self.listener.is_connected(resource) {
+            call.arg(format!("+{}", self.listener.client_id()));
+        } else {
+            call.arg(self.listener.client_id());
+        }
     }
 
     /// If the server says that a key has a wrong type, finds out which key.
@@ -134,7 +139,6 @@ impl Redis {
 
 fn info(config: &Config) -> BackendInfo {
     let mut info = BackendInfo::new(NAME, Guarantee::BestEffort);
-    info.capabilities.passes_over = false;
     info.because = "the server answers before its replicas know: a failover can grant twice".into();
     info.tokens_break_when = if config.service.is_some() || config.cluster {
         "the clocks of two primaries differ by more than a minute, or data is lost while the last token is ahead of \

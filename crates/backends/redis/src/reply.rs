@@ -164,7 +164,8 @@ impl Fields {
     pub(crate) fn queue_entry(&mut self) -> Read<QueueEntry> {
         let who = self.holder_name()?;
         let (weight, waited) = (self.count()?, self.micros()?);
-        Ok(QueueEntry::new(who, weight, waited, self.millis()?.unwrap_or_default()))
+        let remaining = self.millis()?.unwrap_or_default();
+        Ok(QueueEntry::new(who, weight, waited, remaining).with_silent(self.int()? == 1))
     }
 
     fn holder_name(&mut self) -> Read<Arc<Holder>> {

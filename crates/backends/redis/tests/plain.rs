@@ -90,7 +90,7 @@ impl Setup {
         let state = |pause: &str| {
             let until = clock_micros() / 1000 + 60_000;
             let text = format!(
-                "capacity=1 held=0 version={since} arrivals=0 ends=- until={until} pause={pause} extra=- watched=-"
+                "capacity=1 held=0 version={since} arrivals=0 ends=- until={until} pause={pause} extra=- watched=- silent=0 look=-"
             );
             server.command(&["SET", &key(resource, "state"), &text, "PX", "60000"]);
         };
