@@ -1,9 +1,10 @@
--- The queue of a resource: claims that wait, by arrival (table `place`).
+-- The queue of a resource: claims that wait, by arrival (table `place`). A silent claim was called and did not
+-- answer: it keeps its place, and the statements for the head of the queue leave it out (`silence.rs`).
 
 -- name: find
 -- takes  ?1 resource, ?2 owner
--- gives  arrival, ends
-SELECT arrival, ends FROM place WHERE resource = ?1 AND owner = ?2;
+-- gives  arrival, ends, called, silent
+SELECT arrival, ends, called, silent FROM place WHERE resource = ?1 AND owner = ?2;
 
 -- name: last
 -- takes  ?1 resource
@@ -11,8 +12,10 @@ SELECT arrival, ends FROM place WHERE resource = ?1 AND owner = ?2;
 SELECT max(arrival) FROM place WHERE resource = ?1;
 
 -- name: insert
--- takes  ?1 resource, ?2 arrival, ?3 owner, ?4 ends, ?5 weight, ?6 since, ?7 holder
-INSERT INTO place (resource, arrival, owner, ends, weight, since, holder) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7);
+-- takes  ?1 resource, ?2 arrival, ?3 owner, ?4 ends, ?5 weight, ?6 since, ?7 holder, ?8 heard, ?9 client,
+--        ?10 client_lock
+INSERT INTO place (resource, arrival, owner, ends, weight, since, holder, heard, client, client_lock)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10);
 
 -- name: remove
 -- takes  ?1 resource, ?2 owner
@@ -28,15 +31,51 @@ DELETE FROM place WHERE resource = ?1 AND ends <= ?2 RETURNING owner;
 -- takes  ?1 resource, ?2 arrival, ?3 ends
 UPDATE place SET ends = ?3 WHERE resource = ?1 AND arrival = ?2;
 
+-- name: note_heard
+-- takes  ?1 resource, ?2 arrival, ?3 now, ?4 client_lock
+UPDATE place SET heard = ?3, called = 0, silent = 0, client_lock = ?4 WHERE resource = ?1 AND arrival = ?2;
+
+-- name: call
+-- takes  ?1 resource, ?2 arrival, ?3 now
+UPDATE place SET called = ?3 WHERE resource = ?1 AND arrival = ?2;
+
+-- name: make_silent
+-- takes  ?1 resource, ?2 arrival
+UPDATE place SET silent = 1, called = 0 WHERE resource = ?1 AND arrival = ?2;
+
 -- name: head
 -- takes  ?1 resource, ?2 limit
--- gives  arrival, weight, owner, ends; from the head of the queue
-SELECT arrival, weight, owner, ends FROM place WHERE resource = ?1 ORDER BY arrival LIMIT ?2;
+-- gives  arrival, weight, owner, ends, heard, called, client, client_lock; from the head of the queue, if no
+--        claim in it is silent
+SELECT arrival, weight, owner, ends, heard, called, client, client_lock FROM place
+WHERE resource = ?1 ORDER BY arrival LIMIT ?2;
+
+-- name: live_head
+-- takes  ?1 resource, ?2 limit
+-- gives  the same, without the silent claims; it does not read them
+SELECT arrival, weight, owner, ends, heard, called, client, client_lock FROM place
+WHERE resource = ?1 AND silent = 0 ORDER BY arrival LIMIT ?2;
+
+-- name: earliest_call
+-- takes  ?1 resource
+-- gives  when the first of the claims was called that have not answered, or null; without those of older
+--        programs, which do not answer (see `place.heard`)
+SELECT min(called) FROM place WHERE resource = ?1 AND called > 0 AND heard > 0;
+
+-- name: called
+-- takes  ?1 resource, ?2 limit
+-- gives  the owners that were called and have not answered
+SELECT owner FROM place WHERE resource = ?1 AND called > 0 LIMIT ?2;
+
+-- name: silent
+-- takes  ?1 resource, ?2 limit
+-- gives  the owners that are silent
+SELECT owner FROM place WHERE resource = ?1 AND silent = 1 LIMIT ?2;
 
 -- name: list
 -- takes  ?1 resource, ?2 now, ?3 limit
 -- gives  what `inspect` shows of each place, without the owner token; from the head of the queue
-SELECT holder, weight, since, ends FROM place WHERE resource = ?1 AND ends > ?2 ORDER BY arrival LIMIT ?3;
+SELECT holder, weight, since, ends, silent FROM place WHERE resource = ?1 AND ends > ?2 ORDER BY arrival LIMIT ?3;
 
 -- name: count
 -- takes  ?1 resource, ?2 now

@@ -22,5 +22,6 @@ UPDATE seat SET ends = ?1 + min(kept, max(kept_wall - ?2, 0) * 1000), since = ?1
 UPDATE resource SET
     held = (SELECT coalesce(sum(weight), 0) FROM seat WHERE seat.resource = resource.id),
     seats = (SELECT count(*) FROM seat WHERE seat.resource = resource.id),
-    places = 0, graves = 0, settle_at = 0, watched_until = 0, version = version + 1,
+    places = 0, graves = 0, settle_at = 0, watched_until = 0, silence_at = 0, silent = 0,
+    version = version + 1,
     paused_until = iif(paused_until = 0, 0, ?1 + min(paused_for, max(paused_wall - ?2, 0) * 1000));

@@ -4,7 +4,7 @@
 -- takes  ?1 key
 -- gives  the row
 SELECT id, capacity, held, seats, places, graves, settle_at, paused_until, paused_for, paused_wall, last, floor,
-       version, watched_until
+       version, watched_until, silence_at, silent
 FROM resource WHERE key = ?1;
 
 -- name: insert
@@ -21,7 +21,8 @@ RETURNING id, floor;
 -- name: update
 -- takes  ?1 id, then the other columns of the row, without key and floor
 UPDATE resource SET capacity = ?2, held = ?3, seats = ?4, places = ?5, graves = ?6, settle_at = ?7,
-    paused_until = ?8, paused_for = ?9, paused_wall = ?10, last = ?11, version = ?12, watched_until = ?13
+    paused_until = ?8, paused_for = ?9, paused_wall = ?10, last = ?11, version = ?12, watched_until = ?13,
+    silence_at = ?14, silent = ?15
 WHERE id = ?1;
 
 -- name: earliest_end

@@ -1,4 +1,4 @@
--- The tables of one file, format 1.
+-- The tables of one file, format 2. A file of format 1 becomes one of format 2 by upgrade_2.sql.
 --
 -- Times are nanoseconds of the host's boot clock. They can be compared within one boot; `meta.boot` names the
 -- boot, and the first process of another boot ends what was there (reboot.sql, ADR 0010). A number that means
@@ -29,7 +29,9 @@ CREATE TABLE resource (
     last          INTEGER NOT NULL,            -- the last token that was given out
     floor         INTEGER NOT NULL,            -- the greatest token of the rows swept before
     version       INTEGER NOT NULL,            -- the cursor; starts at the boot clock, so that it never repeats
-    watched_until INTEGER NOT NULL             -- until then, a claim without a place waits for a change
+    watched_until INTEGER NOT NULL,            -- until then, a claim without a place waits for a change
+    silence_at    INTEGER NOT NULL DEFAULT 0,  -- no claim in the queue becomes silent before; 0: none was called
+    silent        INTEGER NOT NULL DEFAULT 0   -- 0: no claim in the queue is silent; 1: some may be
 ) STRICT;
 
 -- Holders.
@@ -53,19 +55,26 @@ CREATE TABLE seat (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX seat_end ON seat (resource, ends);
 
--- The queue: claims that wait, by arrival.
+-- The queue: claims that wait, by arrival. A program of format 1 leaves `heard` and the columns after it at 0.
 CREATE TABLE place (
-    resource INTEGER NOT NULL,
-    arrival  INTEGER NOT NULL,
-    owner    BLOB NOT NULL,
-    ends     INTEGER NOT NULL,
-    weight   INTEGER NOT NULL,
-    since    INTEGER NOT NULL,
-    holder   TEXT NOT NULL,
+    resource    INTEGER NOT NULL,
+    arrival     INTEGER NOT NULL,
+    owner       BLOB NOT NULL,
+    ends        INTEGER NOT NULL,
+    weight      INTEGER NOT NULL,
+    since       INTEGER NOT NULL,
+    holder      TEXT NOT NULL,
+    heard       INTEGER NOT NULL DEFAULT 0,    -- when its last request came; 0: such a claim is never silent
+    called      INTEGER NOT NULL DEFAULT 0,    -- when it was told that it can be granted; 0: it answered since
+    silent      INTEGER NOT NULL DEFAULT 0,    -- 1: it was called and did not answer, so it is passed over
+    client      INTEGER NOT NULL DEFAULT 0,    -- the id of its client; 0: none
+    client_lock INTEGER NOT NULL DEFAULT 0,    -- the byte of the change file that its client has locked; 0: none
     PRIMARY KEY (resource, arrival)
 ) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX place_owner ON place (resource, owner);
 CREATE INDEX place_end ON place (resource, ends);
+CREATE INDEX place_silent ON place (resource, silent, arrival);
+CREATE INDEX place_called ON place (resource, called) WHERE called > 0;
 
 -- Tombstones: owners whose requests are refused.
 CREATE TABLE grave (

@@ -2,7 +2,8 @@
 //!
 //! One transaction:
 //!
-//! 1. Load the row of the resource, or insert it (`tables.rs`).
+//! 1. Load the row of the resource, or insert it (`tables.rs`). Note that the owner was heard, and pass over the
+//!    other queued claims that did not answer (`silence.rs`).
 //! 2. If the owner has a tombstone, refuse the claim: `Cancelled`.
 //! 3. If the owner holds already, this is a repeated request: return the same grant.
 //! 4. If others use the resource with another capacity, refuse the claim: `Mismatch`.
@@ -10,6 +11,7 @@
 //! 6. If the claim takes over from another claim, take its holder row or its place in the queue.
 //! 7. Otherwise apply the admission rule of `leasehold_core::admission`: insert a holder row (`Granted`), or
 //!    queue the claim or let it go (`Blocked`).
+//! 8. Call the queued claims that can be granted now.
 
 use std::sync::Arc;
 
@@ -85,29 +87,38 @@ impl Tables<'_> {
     fn acquire(&mut self, claim: &Claim) -> StoreResult<Result<Verdict>> {
         let mut row = self.load(&claim.resource)?;
         let verdict = self.decide(&mut row, claim)?;
+        self.call(&mut row)?;
+        let verdict = match verdict {
+            Ok(Some(verdict)) => Ok(verdict),
+            Ok(None) => Ok(Verdict::Blocked(self.blocked(&row, claim.owner)?)),
+            Err(error) => Err(error),
+        };
         self.save(&row)?;
         Ok(verdict)
     }
 
-    fn decide(&mut self, row: &mut ResourceRow<'_>, claim: &Claim) -> StoreResult<Result<Verdict>> {
+    /// Steps 1 to 7. `None` if the claim is blocked.
+    fn decide(&mut self, row: &mut ResourceRow<'_>, claim: &Claim) -> StoreResult<Result<Option<Verdict>>> {
         self.ensure_row(row)?;
         let token = match FencingToken::mint(row.token_floor()?, self.wall.as_micros(), claim.floor) {
             Ok(token) => token,
             Err(error) => return Ok(Err(error)),
         };
+        self.note_heard(row, claim.owner)?;
+        self.pass_over_silent(row)?;
         if self.find_tombstone(row, claim.owner)?.is_some() {
             // Still release the predecessor: that was part of the same request.
             claim.takes_over_from.iter().try_for_each(|from| self.release_predecessor(row, from))?;
-            return Ok(Ok(Verdict::Cancelled));
+            return Ok(Ok(Some(Verdict::Cancelled)));
         }
         if let Some(held) = self.find_holder(row, claim.owner)? {
             let grant = Grant::new(held.token, self.until(held.ends));
             // The owner released a kept claim, so this request was sent before the release and arrives late.
-            return Ok(Ok(if held.kept { Verdict::Cancelled } else { Verdict::Granted(grant) }));
+            return Ok(Ok(Some(if held.kept { Verdict::Cancelled } else { Verdict::Granted(grant) })));
         }
         if row.is_in_use() && row.capacity != claim.share.capacity() {
             self.leave_queue(row, claim.owner)?;
-            return Ok(Ok(Verdict::Mismatch { capacity: row.capacity }));
+            return Ok(Ok(Some(Verdict::Mismatch { capacity: row.capacity })));
         }
         if claim.when_blocked == WhenBlocked::Queue
             && row.places >= self.queue_max
@@ -119,7 +130,7 @@ impl Tables<'_> {
         if let Some(from) = &claim.takes_over_from
             && let Some(grant) = self.take_over(row, claim, from, token)?
         {
-            return Ok(Ok(Verdict::Granted(grant)));
+            return Ok(Ok(Some(Verdict::Granted(grant))));
         }
         self.grant_or_queue(row, claim, token).map(Ok)
     }
@@ -130,7 +141,7 @@ impl Tables<'_> {
         row: &mut ResourceRow<'_>,
         claim: &Claim,
         token: FencingToken,
-    ) -> StoreResult<Verdict> {
+    ) -> StoreResult<Option<Verdict>> {
         if row.capacity != claim.share.capacity() {
             row.capacity = claim.share.capacity();
             row.mark_changed();
@@ -138,13 +149,13 @@ impl Tables<'_> {
         if !row.is_paused() && self.is_admitted(row, claim)? {
             self.leave_queue(row, claim.owner)?;
             let terms = GrantTerms { token, ends: self.after(claim.ttl), handovers: 0 };
-            return Ok(Verdict::Granted(self.grant(row, claim, &terms)?));
+            return Ok(Some(Verdict::Granted(self.grant(row, claim, &terms)?)));
         }
         match claim.when_blocked {
             WhenBlocked::Leave => self.leave_queue(row, claim.owner)?,
             WhenBlocked::Queue => self.enter_queue(row, claim)?,
         }
-        Ok(Verdict::Blocked(self.blocked(row, claim.owner)?))
+        Ok(None)
     }
 
     /// Takes over the predecessor's holder row and returns the grant. Returns `None` if it took over a place
@@ -165,7 +176,7 @@ impl Tables<'_> {
         };
         let is_downgrade = weight < held.weight;
         // ADR 0007: without this bound, one client could keep the resource for ever while others wait.
-        let handed_over_too_often = held.handovers >= admission::HANDOVERS_MAX && row.places > 0;
+        let handed_over_too_often = held.handovers >= admission::HANDOVERS_MAX && self.live_places(row)? > 0;
         let is_refused = !is_downgrade && (row.is_paused() || held.evicting || handed_over_too_often);
         self.release_predecessor(row, from)?;
         if is_refused {
@@ -220,7 +231,7 @@ impl Tables<'_> {
         let place = self.find_place(row, claim.owner)?;
         let arrival = place.map_or(NEVER, |place| place.arrival);
         // One more than the rule looks at: it refuses a claim behind more than WINDOW others.
-        read_queue(self.sql, row.id, admission::WINDOW + 1, |queue| {
+        read_queue(self.sql, row, admission::WINDOW + 1, |queue| {
             let ahead = queue.take_while(|queued| queued.arrival < arrival).map(|queued| queued.weight);
             admission::is_granted(row.held, ahead, own, capacity)
         })
@@ -289,9 +300,9 @@ impl Tables<'_> {
         blocked.ahead = position.ahead;
         blocked.holders = self.holders_ending_soonest(row)?;
         let holder_ends = blocked.holders.first().map(|holder| holder.remaining);
-        let place_ends = position.next_end.map(|at| self.until(at));
+        let queue_changes = position.next_change.map(|at| self.until(at));
         let pause_ends = row.is_paused().then(|| self.until(row.paused_until));
-        blocked.changes_in = [holder_ends, place_ends, pause_ends].into_iter().flatten().min();
+        blocked.changes_in = [holder_ends, queue_changes, pause_ends].into_iter().flatten().min();
         blocked.paused = row.is_paused();
         blocked.cursor = Cursor(row.version.unsigned_abs());
         Ok(blocked)

@@ -89,7 +89,6 @@ impl Sqlite {
 
 fn info(database: &Database) -> BackendInfo {
     let mut info = BackendInfo::new(NAME, Guarantee::Database);
-    info.capabilities.passes_over = false;
     info.because =
         "one file on one host, written by one transaction at a time; a reboot ends every lease".into();
     // ADR 0010: a token is also at least the wall clock, so a lost counter alone does not take tokens back.

@@ -1,7 +1,8 @@
-//! The change file, `<database>-bell`: an empty file beside the database. It has two purposes.
+//! The change file, `<database>-bell`: an empty file beside the database. It has three purposes.
 //!
 //! - Every process that has the database open holds a shared lock on it. So a process can find out whether it
 //!   is the only one, which it must be to create the tables or to begin a new boot (ADR 0010).
+//! - Every client has a lock on one byte of it, so that others see when the client is gone: `client_lock.rs`.
 //! - Opening it for writing tells the other processes that something changed: see `change_signal.rs`.
 
 use std::{
@@ -13,6 +14,8 @@ use std::{
 
 use rustix::fs::{FlockOperation, flock};
 
+use crate::client_lock::{self, NO_LOCK};
+
 /// What follows the name of the database in the name of the change file.
 pub(crate) const CHANGE_FILE_SUFFIX: &str = "-bell";
 
@@ -20,6 +23,8 @@ pub(crate) const CHANGE_FILE_SUFFIX: &str = "-bell";
 #[derive(Debug)]
 pub(crate) struct ChangeFile {
     file: File,
+    /// The byte that says that this client lives, or [`NO_LOCK`].
+    client_lock: i64,
 }
 
 impl ChangeFile {
@@ -38,7 +43,7 @@ impl ChangeFile {
             }
             opened => opened?,
         };
-        Ok(ChangeFile { file })
+        Ok(ChangeFile { file, client_lock: NO_LOCK })
     }
 
     /// Takes the exclusive lock; false if another process has the database open. While it is held, no other
@@ -51,6 +56,26 @@ impl ChangeFile {
     /// exclusive lock.
     pub(crate) fn try_lock_shared(&self) -> io::Result<bool> {
         self.try_lock(FlockOperation::NonBlockingLockShared)
+    }
+
+    /// Locks a byte that says that this client lives. Without the lock, the client has a second to answer a call,
+    /// also if it is dead; so an error here needs no report.
+    pub(crate) fn lock_client(&mut self, random: u64) {
+        let byte = client_lock::byte_for(random);
+        if client_lock::lock(&self.file, byte).is_ok() {
+            self.client_lock = byte;
+        }
+    }
+
+    /// The byte that this client has locked, for its places in queues; 0 if none.
+    pub(crate) fn client_lock(&self) -> i64 {
+        self.client_lock
+    }
+
+    /// Whether the client that locked this byte is gone for certain.
+    pub(crate) fn is_client_gone(&self, byte: i64) -> bool {
+        let is_other = byte != NO_LOCK && byte != self.client_lock;
+        is_other && client_lock::is_free(&self.file, byte).unwrap_or(false)
     }
 
     /// Deletes the file, because the database was replaced.
@@ -91,6 +116,23 @@ mod tests {
         assert!(!second.try_lock_exclusive().unwrap());
         drop(first);
         assert!(second.try_lock_exclusive().unwrap());
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_client_is_gone_when_its_file_is_closed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("leases.db-bell");
+        let open = || ChangeFile::open(&path, 0o600).unwrap();
+        let (mut first, mut second, looker) = (open(), open(), open());
+        first.lock_client(7);
+        second.lock_client(u64::MAX);
+        assert!(!second.is_client_gone(first.client_lock()) && !looker.is_client_gone(first.client_lock()));
+        assert!(!first.is_client_gone(first.client_lock()), "this client itself lives");
+        assert!(!first.is_client_gone(looker.client_lock()), "a client without a lock may live");
+        let byte = first.client_lock();
+        drop(first);
+        assert!(second.is_client_gone(byte) && looker.is_client_gone(byte));
     }
 
     #[test]

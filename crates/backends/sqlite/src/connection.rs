@@ -140,6 +140,7 @@ fn transact(
         queue_max: database.config.queue_max(),
         sweep,
         waiters: &database.waiters,
+        change_file: &open.change_file,
         wakeups: WakeupsToSend::default(),
     };
     steps(&mut tables)?;

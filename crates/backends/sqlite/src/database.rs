@@ -58,6 +58,12 @@ impl Database {
         self.environment.wall()
     }
 
+    pub(crate) fn random(&self) -> u64 {
+        let mut bytes = [0; 8];
+        self.environment.fill(&mut bytes);
+        u64::from_ne_bytes(bytes)
+    }
+
     /// The path of the change file.
     pub(crate) fn change_file(&self) -> PathBuf {
         self.path_with_suffix(CHANGE_FILE_SUFFIX)

@@ -184,7 +184,8 @@ fn count(connection: &Connection, sql: &'static str, row: &ResourceRow<'_>, now:
 fn read_queue_entry(now: i64, columns: &Columns<'_>) -> StoreResult<QueueEntry> {
     let (since, ends): (i64, i64) = (columns.get(2)?, columns.get(3)?);
     let holder = read_holder_text(columns.get_ref(0)?.as_str())?;
-    Ok(QueueEntry::new(holder, columns.get(1)?, until(since, now), until(now, ends)))
+    let entry = QueueEntry::new(holder, columns.get(1)?, until(since, now), until(now, ends));
+    Ok(entry.with_silent(columns.get(4)?))
 }
 
 /// Reads the columns of `holder.list` and `holder.ending_soonest`.

@@ -34,6 +34,7 @@
 //! | `config` | the path of the file and the options |
 //! | `acquire`, `renew`, `release`, `wait`, `inspect`, `order` | one verb each |
 //! | `tables`, `resource_row`, `queue` | what the verbs share: one transaction, the row of a resource, the queue |
+//! | `silence` | queued claims that do not answer are passed over |
 //! | `sweep` | removes the rows of idle resources |
 //! | `writer` | one writer at a time, group commit, the writer thread |
 //! | `connection`, `open` | the connections to the file: transactions, checkpoints, and how a file is opened |
@@ -42,6 +43,7 @@
 //! | `waiters` | the waiters of this process |
 //! | `listener` | the thread that receives the wake-ups of other processes |
 //! | `change_file` | the file `<database>-bell`, whose lock says which processes have the database open |
+//! | `client_lock` | the lock on a byte of that file that says that a client lives |
 //! | `change_signal` | tells other processes, through that file, that the database changed |
 //! | `sql` | the statements of `sql/*.sql`, by name |
 //! | `error` | SQLite's errors, and what they mean for a caller |
@@ -54,6 +56,7 @@ mod backend;
 mod boot_clock;
 mod change_file;
 mod change_signal;
+mod client_lock;
 mod config;
 mod connection;
 mod database;
@@ -67,6 +70,7 @@ mod queue;
 mod release;
 mod renew;
 mod resource_row;
+mod silence;
 mod sql;
 mod sweep;
 mod tables;

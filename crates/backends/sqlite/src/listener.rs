@@ -21,7 +21,7 @@ use crate::{
     database::Database,
     file_system::FileIdentity,
     inspect::find_row,
-    queue::grantable_owners,
+    silence::owners_to_wake,
     sql,
     tables::StoreResult,
 };
@@ -148,7 +148,7 @@ struct StoredWakeup {
 /// The waiters that a stored wake-up is for.
 #[derive(Clone, Copy)]
 enum WakeupTarget {
-    /// The claims that can be granted now, and the watchers.
+    /// The claims that can be granted now or should say that they live, and the watchers.
     Grantable,
     /// A claim that lost its place.
     Owner(OwnerToken),
@@ -195,10 +195,11 @@ fn deliver(connection: &Connection, database: &Database, wakeup: &StoredWakeup) 
     Ok(())
 }
 
-/// Wakes the claims that can be granted now, and the watchers that know another version.
+/// Wakes the claims that can be granted now or should say that they live, and the watchers that know another
+/// version.
 fn wake_grantable(connection: &Connection, database: &Database, resource: &Resource) -> StoreResult<()> {
     let row = find_row(connection, resource)?;
-    let owners = row.as_ref().map_or(Ok(Vec::new()), |row| grantable_owners(connection, row))?;
+    let owners = row.as_ref().map_or(Ok(Vec::new()), |row| owners_to_wake(connection, row))?;
     let version = row.map_or(0, |row| row.version.unsigned_abs());
     database.waiters.update(resource, |waiters| {
         owners.into_iter().for_each(|owner| waiters.wake_owner(owner));

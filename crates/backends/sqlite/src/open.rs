@@ -6,8 +6,8 @@
 //! 3. Open the file with SQLite, and check that it is empty or a file of leasehold in a format that this
 //!    version knows.
 //! 4. Create the tables if the file is empty; begin a new boot if the file is of another one. Both need to be
-//!    alone.
-//! 5. Exchange the exclusive lock for the shared one.
+//!    alone. Add what later formats added if an older version wrote the file.
+//! 5. Exchange the exclusive lock for the shared one, and lock a byte for this client (`client_lock.rs`).
 //!
 //! If step 2 or 4 finds that another process must go first, or is in the way, the attempt is repeated after a
 //! pause.
@@ -28,9 +28,11 @@ use crate::{
 
 /// `leas` in the header of the file (`application_id`): it is a file of leasehold.
 const APPLICATION_ID: i32 = 0x6c65_6173;
-/// The format that this version writes. The header of the file (`user_version`) says which version is the
-/// oldest that can share it. A later version that breaks with this format must be alone to raise it.
-const FORMAT: i32 = 1;
+/// The format that this version writes, in the row `format` of the table `meta`.
+const FORMAT: i32 = 2;
+/// The oldest format whose versions can share a file with this one, in the header of the file (`user_version`). A
+/// later version that breaks with it must be alone to raise it.
+const OLDEST_FORMAT: i32 = 1;
 
 /// How often to try to open a file that another process is about to create.
 const OPEN_TRIES: u32 = 500;
@@ -52,7 +54,7 @@ const SHORTEN_LOG_BYTES: u64 = 512 << 10;
 /// no more.
 const SHORT_LOG_BYTES: u64 = 128 << 10;
 /// Prepared statements that a connection keeps: more than there are statements.
-const STATEMENT_CACHE: usize = 64;
+const STATEMENT_CACHE: usize = 80;
 
 /// The opened database file.
 pub(crate) struct OpenDatabase {
@@ -88,7 +90,7 @@ impl OpenDatabase {
         let failed = |error: io::Error| from_io(error, path, "open the file");
         let mode = fs::metadata(path).map_err(failed)?.mode() & 0o777;
         let change_path = database.change_file();
-        let change_file = ChangeFile::open(&change_path, mode)
+        let mut change_file = ChangeFile::open(&change_path, mode)
             .map_err(|error| from_io(error, &change_path, "create the file"))?;
         let is_alone = change_file.try_lock_exclusive().map_err(failed)?;
         if !is_alone && !change_file.try_lock_shared().map_err(failed)? {
@@ -108,6 +110,9 @@ impl OpenDatabase {
         };
         if is_alone && !change_file.try_lock_shared().map_err(failed)? {
             return Ok(None);
+        }
+        if !database.config.allows_any_file_system() {
+            change_file.lock_client(database.random());
         }
         let is_log_long = is_alone && log_length(database) > SHORTEN_LOG_BYTES;
         Ok(Some(OpenDatabase { connection, identity, change_file, is_log_long }))
@@ -157,7 +162,9 @@ fn prepare(database: &Database, is_alone: bool) -> Result<Option<Connection>, Op
     let synchronous = if database.config.is_full() { "FULL" } else { "NORMAL" };
     connection.execute_batch(&format!("PRAGMA synchronous = {synchronous}"))?;
     set_autocheckpoint(&connection, AUTOCHECKPOINT_FRAMES)?;
-    if !has_tables {
+    if has_tables {
+        upgrade(&connection)?;
+    } else {
         create_tables(&connection)?;
     }
     let mut statement = connection.prepare(sql::meta::get)?;
@@ -251,13 +258,38 @@ fn check_header(connection: &Connection) -> Result<bool, OpenRefusal> {
 
 fn create_tables(connection: &Connection) -> StoreResult<()> {
     connection.execute_batch(&format!(
-        "BEGIN IMMEDIATE; {} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {FORMAT}; \
+        "BEGIN IMMEDIATE; {} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {OLDEST_FORMAT}; \
          INSERT INTO meta (name, value) VALUES ('format', {FORMAT}); COMMIT;",
         sql::SCHEMA
     ))?;
     // Now the tables have their pages in the file, so the log can always be copied back. So on a full disk,
     // leases that are held can still be renewed and released.
     copy_log(connection)
+}
+
+/// Brings a file of an older format to this one. Other processes may have it open, of either format.
+fn upgrade(connection: &Connection) -> StoreResult<()> {
+    let format = || connection.query_row(sql::meta::get, ["format"], |row| row.get::<_, i32>(0));
+    if format()? >= FORMAT {
+        return Ok(());
+    }
+    connection.execute_batch(sql::meta::begin)?;
+    // Another process may have done it meanwhile.
+    let upgraded = if format()? < FORMAT {
+        connection
+            .execute_batch(sql::UPGRADE_2)
+            .and_then(|()| connection.execute(sql::meta::put, ("format", FORMAT)))
+            .map(drop)
+    } else {
+        Ok(())
+    };
+    if let Err(error) = upgraded {
+        // If the rollback fails, SQLite rolls back when the connection is closed.
+        let _ = connection.execute_batch(sql::meta::rollback);
+        return Err(error.into());
+    }
+    connection.execute_batch(sql::meta::commit)?;
+    Ok(())
 }
 
 /// Ends what an earlier boot of the host left behind (ADR 0010).

@@ -1,11 +1,12 @@
-//! The queue of a resource: claims in the order of their arrival (table `place`), and which of them can be
-//! granted.
+//! The queue of a resource: claims in the order of their arrival (table `place`). `silence.rs` says which of them
+//! are passed over.
 
-use leasehold_core::{Claim, Handover, OwnerToken, WhenBlocked, admission};
+use leasehold_core::{Claim, ClientId, Handover, OwnerToken, WhenBlocked, admission};
 use rusqlite::{Connection, params};
 
 use crate::{
     resource_row::ResourceRow,
+    silence::late_at,
     sql,
     tables::{StoreResult, Tables},
 };
@@ -24,6 +25,10 @@ pub(crate) struct QueuedClaim {
     pub(crate) weight: u32,
     pub(crate) owner: OwnerToken,
     pub(crate) ends: i64,
+    pub(crate) heard: i64,
+    pub(crate) called: i64,
+    pub(crate) client: i64,
+    pub(crate) client_lock: i64,
 }
 
 /// The owner's place in the queue.
@@ -31,6 +36,9 @@ pub(crate) struct QueuedClaim {
 pub(crate) struct OwnPlace {
     pub(crate) arrival: i64,
     pub(crate) ends: i64,
+    /// It was told that it can be granted.
+    pub(crate) is_called: bool,
+    pub(crate) is_silent: bool,
 }
 
 /// A place that was removed.
@@ -44,25 +52,35 @@ pub(crate) struct RemovedPlace {
 #[derive(Default)]
 pub(crate) struct QueuePosition {
     pub(crate) is_queued: bool,
-    /// The number of claims ahead: exact within the window of the admission rule, an upper bound beyond it.
+    /// The number of live claims ahead: exact within the window of the admission rule, an upper bound beyond it.
     pub(crate) ahead: u32,
-    /// When the next place within the window ends.
-    pub(crate) next_end: Option<i64>,
+    /// When the next place within the window ends, or the next claim in it becomes silent.
+    pub(crate) next_change: Option<i64>,
 }
 
-/// Reads the queue from its head: as far as `read` goes, and at most `limit` claims.
+/// Reads the live claims of the queue from its head: as far as `read` goes, and at most `limit` claims.
 pub(crate) fn read_queue<T>(
     connection: &Connection,
-    resource: i64,
+    row: &ResourceRow<'_>,
     limit: usize,
     read: impl FnOnce(&mut dyn Iterator<Item = QueuedClaim>) -> T,
 ) -> StoreResult<T> {
-    let mut statement = connection.prepare_cached(sql::queue::head)?;
-    let mut rows = statement.query((resource, i64::try_from(limit).unwrap_or(i64::MAX)))?;
+    // Without silent claims, the rows are read in the order of the table, without an index.
+    let statement = if row.silent { sql::queue::live_head } else { sql::queue::head };
+    let mut statement = connection.prepare_cached(statement)?;
+    let mut rows = statement.query((row.id, i64::try_from(limit).unwrap_or(i64::MAX)))?;
     let mut next = || -> StoreResult<Option<QueuedClaim>> {
         let Some(row) = rows.next()? else { return Ok(None) };
-        let owner = OwnerToken::from_bytes(row.get(2)?);
-        Ok(Some(QueuedClaim { arrival: row.get(0)?, weight: row.get(1)?, owner, ends: row.get(3)? }))
+        Ok(Some(QueuedClaim {
+            arrival: row.get(0)?,
+            weight: row.get(1)?,
+            owner: OwnerToken::from_bytes(row.get(2)?),
+            ends: row.get(3)?,
+            heard: row.get(4)?,
+            called: row.get(5)?,
+            client: row.get(6)?,
+            client_lock: row.get(7)?,
+        }))
     };
     // `read` takes plain claims, so an error ends the iterator and is returned afterwards.
     let mut failed = None;
@@ -75,24 +93,17 @@ pub(crate) fn read_queue<T>(
     failed.map_or(Ok(result), Err)
 }
 
-/// The owners at the head of the queue that can be granted now: the ones to wake.
-pub(crate) fn grantable_owners(
-    connection: &Connection,
-    row: &ResourceRow<'_>,
-) -> StoreResult<Vec<OwnerToken>> {
-    if row.is_paused() || row.places == 0 || row.held >= u64::from(row.capacity) {
-        return Ok(Vec::new());
+/// The id of a client as the file stores it; 0 for none.
+fn stored_client(client: Option<ClientId>) -> i64 {
+    client.map_or(0, |client| i64::from_ne_bytes(client.get().to_ne_bytes()))
+}
+
+impl QueuedClaim {
+    /// When its place ends, or it becomes silent.
+    fn next_change(&self) -> i64 {
+        let answers = self.called > 0 && self.heard > 0;
+        if answers { self.ends.min(late_at(self.called)) } else { self.ends }
     }
-    read_queue(connection, row.id, admission::WINDOW, |queue| {
-        let mut owners = Vec::new();
-        let weights = queue.map(|queued| {
-            owners.push(queued.owner);
-            queued.weight
-        });
-        let count = admission::grantable(row.held, weights, row.capacity);
-        owners.truncate(count);
-        owners
-    })
 }
 
 impl Tables<'_> {
@@ -105,8 +116,14 @@ impl Tables<'_> {
             return Ok(None);
         }
         let key = (row.id, owner.to_bytes());
-        let read =
-            |columns: &rusqlite::Row<'_>| Ok(OwnPlace { arrival: columns.get(0)?, ends: columns.get(1)? });
+        let read = |columns: &rusqlite::Row<'_>| {
+            Ok(OwnPlace {
+                arrival: columns.get(0)?,
+                ends: columns.get(1)?,
+                is_called: columns.get::<_, i64>(2)? > 0,
+                is_silent: columns.get(3)?,
+            })
+        };
         self.query_one(sql::queue::find, key, read)
     }
 
@@ -136,7 +153,18 @@ impl Tables<'_> {
         let ends = self.after(claim.place_ttl);
         let (owner, weight) = (claim.owner.to_bytes(), claim.share.weight());
         let holder = claim.holder.to_string();
-        self.execute(sql::queue::insert, params![row.id, arrival, owner, ends, weight, since, holder])?;
+        self.statement(sql::queue::insert)?.execute(params![
+            row.id,
+            arrival,
+            owner,
+            ends,
+            weight,
+            since,
+            holder,
+            self.now_or_one(),
+            stored_client(claim.client),
+            self.change_file.client_lock()
+        ])?;
         row.places += 1;
         row.version += 1;
         row.ends_at(ends);
@@ -220,27 +248,27 @@ impl Tables<'_> {
             return Ok(QueuePosition::default());
         }
         let own = self.find_place(row, owner)?.map(|place| place.arrival);
-        let (ahead_nearby, next_end) = read_queue(self.sql, row.id, admission::WINDOW + 1, |queue| {
-            let (mut ahead, mut next_end) = (0, None::<i64>);
+        let (ahead_nearby, next_change) = read_queue(self.sql, row, admission::WINDOW + 1, |queue| {
+            let (mut ahead, mut next_change) = (0, None::<i64>);
             for (index, queued) in queue.enumerate() {
                 ahead += usize::from(own.is_some_and(|own| queued.arrival < own));
                 if index < admission::WINDOW {
-                    next_end = Some(next_end.map_or(queued.ends, |next_end| next_end.min(queued.ends)));
+                    let change = queued.next_change();
+                    next_change = Some(next_change.map_or(change, |next_change| next_change.min(change)));
                 }
             }
-            (ahead, next_end)
+            (ahead, next_change)
         })?;
         let ahead = match own {
-            None => row.places,
+            None => self.live_places(row)?,
             Some(_) if ahead_nearby <= admission::WINDOW => u32::try_from(ahead_nearby).unwrap_or(u32::MAX),
             // Counting all of a long queue would make each claim slower than the one before.
-            Some(_) => row.places - 1,
+            Some(_) => self.live_places(row)?.saturating_sub(1),
         };
-        Ok(QueuePosition { is_queued: own.is_some(), ahead, next_end })
+        Ok(QueuePosition { is_queued: own.is_some(), ahead, next_change })
     }
 
-    /// Notes the wake-ups that a change of the row calls for: the claims that can be granted now, and the
-    /// watchers.
+    /// Notes the wake-ups that a change of the row calls for: the claims that were called, and the watchers.
     pub(crate) fn note_wakeups(&mut self, row: &ResourceRow<'_>) -> StoreResult<()> {
         if !row.version_changed() {
             return Ok(());
@@ -252,7 +280,7 @@ impl Tables<'_> {
         // ADR 0012: other processes are signalled only if a waiter there may be concerned. So without
         // waiters, nothing is written to `ring` and the change file is not touched.
         let mut other_processes = is_watched;
-        for owner in grantable_owners(self.sql, row)? {
+        for owner in self.called_owners(row)? {
             if self.waiters.is_waiting(row.resource, owner) {
                 self.wakeups.owners.push((row.resource.clone(), owner));
             } else {

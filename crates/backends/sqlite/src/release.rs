@@ -28,6 +28,7 @@ impl WriteVerb for Release {
 impl Tables<'_> {
     fn release(&mut self, request: &ReleaseRequest) -> StoreResult<Released> {
         let mut row = self.load(&request.resource)?;
+        self.pass_over_silent(&mut row)?;
         let owner = request.owner;
         let keep_for = request.keep_for.filter(|keep_for| !keep_for.is_zero());
         let was_holder = match keep_for {
@@ -42,6 +43,7 @@ impl Tables<'_> {
         if let Some(keep) = request.tombstone {
             self.tombstone(&mut row, owner, keep, GoneReason::Cancelled)?;
         }
+        self.call(&mut row)?;
         self.save(&row)?;
         Ok(if was_holder || was_queued { Released::Now } else { Released::AlreadyGone })
     }

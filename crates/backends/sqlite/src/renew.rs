@@ -1,4 +1,6 @@
 //! The verb `renew`: extends holders and places in the queue. A whole batch is one transaction.
+//!
+//! The renewal of a holder does not look at the queue. The renewal of a place says that its claim lives.
 
 use leasehold_core::{FinishRequest, GoneReason, RenewRequest, Renewal, Renewed, Result};
 
@@ -49,8 +51,11 @@ impl Tables<'_> {
             }
             Renewal::Renewed(self.renewed(held, ends))
         } else if let Some(place) = self.find_place(&row, request.owner)? {
+            self.note_heard(&mut row, request.owner)?;
+            self.pass_over_silent(&mut row)?;
             let ends = place.ends.max(self.after(request.ttl));
             self.extend_place(&row, place.arrival, ends)?;
+            self.call(&mut row)?;
             Renewal::Queued { remaining: self.until(ends) }
         } else {
             let reason = self.find_tombstone(&row, request.owner)?;

@@ -27,6 +27,9 @@ pub(crate) struct ResourceRow<'r> {
     pub(crate) floor: i64,
     pub(crate) version: i64,
     pub(crate) watched_until: i64,
+    pub(crate) silence_at: i64,
+    /// Whether claims in the queue may be silent.
+    pub(crate) silent: bool,
     /// The version in the file.
     stored_version: i64,
     /// A column changed that waiters do not care about, so the version stays.
@@ -52,6 +55,8 @@ impl<'r> ResourceRow<'r> {
             floor: 0,
             version: 0,
             watched_until: 0,
+            silence_at: 0,
+            silent: false,
             stored_version: 0,
             changed: false,
         }
@@ -76,6 +81,8 @@ impl<'r> ResourceRow<'r> {
             floor: row.get(11)?,
             version,
             watched_until: row.get(13)?,
+            silence_at: row.get(14)?,
+            silent: row.get(15)?,
             stored_version: version,
             changed: false,
         })
@@ -108,7 +115,9 @@ impl<'r> ResourceRow<'r> {
             self.paused_wall,
             self.last,
             self.version,
-            self.watched_until
+            self.watched_until,
+            self.silence_at,
+            self.silent
         ])?;
         Ok(())
     }

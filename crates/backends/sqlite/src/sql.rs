@@ -79,6 +79,8 @@ macro_rules! statements {
 
 /// The statements that create the tables.
 pub(crate) const SCHEMA: &str = include_str!("../sql/schema.sql");
+/// The statements that bring a file of format 1 to format 2.
+pub(crate) const UPGRADE_2: &str = include_str!("../sql/upgrade_2.sql");
 
 statements! {
     meta: begin commit rollback get put start_new_log count_tables;
@@ -86,7 +88,8 @@ statements! {
     resource: find insert update earliest_end sweep_candidates remove raise_floor list;
     holder: find insert remove remove_only evict remove_expired extend set_note keep ask_to_finish mark_evicting
         newest find_by_token ending_soonest list count;
-    queue: find last insert remove remove_expired extend head list count;
+    queue: find last insert remove remove_expired extend note_heard call make_silent head live_head earliest_call called
+        silent list count;
     tombstone: find remove insert remove_expired;
     wakeup: insert prune newest after;
     audit: insert prune list;
@@ -125,7 +128,7 @@ mod tests {
     fn statements_of_the_verbs_use_an_index() {
         let connection = rusqlite::Connection::open_in_memory().unwrap();
         connection.execute_batch(SCHEMA).unwrap();
-        let statements: [&[&str]; 11] = [
+        let statements: [&[&str]; 12] = [
             &[meta::get, meta::put, meta::start_new_log],
             &[resource::find, resource::insert, resource::update, resource::earliest_end],
             &[resource::sweep_candidates, resource::remove, resource::raise_floor],
@@ -133,7 +136,8 @@ mod tests {
             &[holder::extend, holder::set_note, holder::keep, holder::remove_only, holder::ask_to_finish],
             &[holder::mark_evicting, holder::ending_soonest],
             &[queue::find, queue::last, queue::insert, queue::remove, queue::remove_expired, queue::extend],
-            &[queue::head],
+            &[queue::note_heard, queue::call, queue::make_silent, queue::head, queue::live_head],
+            &[queue::earliest_call, queue::called, queue::silent],
             &[tombstone::find, tombstone::remove, tombstone::insert, tombstone::remove_expired],
             &[wakeup::insert, wakeup::prune, wakeup::newest, wakeup::after],
             &[audit::prune],

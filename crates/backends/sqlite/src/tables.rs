@@ -4,7 +4,8 @@
 //!
 //! 1. [`Tables::load`] reads the row of the resource and removes the holders, queued claims, tombstones and
 //!    the pause that have ended.
-//! 2. The verb changes rows of the other tables, and the [`ResourceRow`] in memory.
+//! 2. The verb passes over the queued claims that do not answer (`silence.rs`), changes rows of the other tables
+//!    and the [`ResourceRow`] in memory, and calls the queued claims that can be granted now.
 //! 3. [`Tables::save`] writes the row back if it changed, and notes the waiters to wake after the commit.
 //!
 //! The row of the resource carries sums and counts of the other tables. So a claim on a free resource reads
@@ -15,7 +16,10 @@ use std::time::Duration;
 use leasehold_core::{FencingToken, GoneReason, OwnerToken, Resource, Timestamp, WallTime};
 use rusqlite::{CachedStatement, Connection, OptionalExtension as _, Params, Row as Columns};
 
-use crate::{error::StoreError, resource_row::ResourceRow, sql, sweep::Sweep, waiters::WaiterRegistry};
+use crate::{
+    change_file::ChangeFile, error::StoreError, resource_row::ResourceRow, sql, sweep::Sweep,
+    waiters::WaiterRegistry,
+};
 
 /// The result of a step of a transaction. An error rolls the whole transaction back.
 pub(crate) type StoreResult<T> = Result<T, StoreError>;
@@ -34,6 +38,8 @@ pub(crate) struct Tables<'a> {
     pub(crate) queue_max: u32,
     pub(crate) sweep: &'a mut Sweep,
     pub(crate) waiters: &'a WaiterRegistry,
+    /// Which clients live.
+    pub(crate) change_file: &'a ChangeFile,
     /// The waiters to wake once this is committed.
     pub(crate) wakeups: WakeupsToSend,
 }

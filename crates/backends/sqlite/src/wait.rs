@@ -3,7 +3,7 @@
 //! 1. Register the waiter in the [`WaiterRegistry`](crate::waiters::WaiterRegistry), so that no wake-up after
 //!    this is missed.
 //! 2. Make sure that the [`WakeupListener`](crate::listener::WakeupListener) of this process runs.
-//! 3. Check the file, in one transaction: if the claim can be granted, or the resource changed since the
+//! 3. Check the file, in one transaction: if the claim was called or is silent, or the resource changed since the
 //!    claim's cursor, return at once. If the claim has no place in the queue, set `watched_until`: this asks
 //!    other processes to report every change of the resource.
 //! 4. Sleep until a wake-up. `backend.rs` adds the timeout.
@@ -14,7 +14,6 @@ use leasehold_core::{ClaimRef, Cursor, Error, ErrorKind, Result};
 
 use crate::{
     backend::Sqlite,
-    queue::grantable_owners,
     tables::{StoreResult, Tables},
     writer::WriteVerb,
 };
@@ -75,9 +74,10 @@ enum WaitCheck {
 impl Tables<'_> {
     fn check_before_wait(&mut self, wait: &CheckBeforeWait) -> StoreResult<WaitCheck> {
         let mut row = self.load(&wait.claim.resource)?;
-        let check = if self.find_place(&row, wait.claim.owner)?.is_some() {
-            let can_be_granted = grantable_owners(self.sql, &row)?.contains(&wait.claim.owner);
-            if can_be_granted { WaitCheck::AskAgain } else { WaitCheck::Queued }
+        self.pass_over_silent(&mut row)?;
+        self.call(&mut row)?;
+        let check = if let Some(place) = self.find_place(&row, wait.claim.owner)? {
+            if place.is_called || place.is_silent { WaitCheck::AskAgain } else { WaitCheck::Queued }
         } else if row.version.unsigned_abs() != wait.since.0 {
             WaitCheck::AskAgain
         } else {

@@ -12,7 +12,7 @@ fn main() {
     conformance::main("sqlite_in_real_time", || async {
         let directory = tempfile::tempdir().expect("a directory can be made");
         let config = Config::new(directory.path().join("leases.db"));
-        let config = config.durability(Durability::Full).pretend_queue_max(100);
+        let config = config.durability(Durability::Full).pretend_queue_max(110);
         let open = move || -> Arc<dyn Backend> {
             let opened = Sqlite::open(config.clone(), Arc::new(System::current()));
             Arc::new(opened.expect("the file can be opened"))

@@ -110,7 +110,7 @@ async fn a_newer_format_is_refused_with_both_versions_named() {
     Connection::open(&file).unwrap().execute_batch("PRAGMA user_version = 7").unwrap();
     let error = refused(&file);
     assert_eq!(error.kind(), ErrorKind::Unsupported);
-    assert!(error.to_string().contains("version 7, this one knows 1"), "{error}");
+    assert!(error.to_string().contains("version 7, this one knows 2"), "{error}");
 }
 
 /// A later format may add columns and tables. This version keeps working with the file, and leaves those

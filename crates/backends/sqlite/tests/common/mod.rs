@@ -74,7 +74,10 @@ pub(crate) fn check_file(path: &Path) {
         OR settle_at > coalesce((SELECT min(ends) FROM seat WHERE resource = r.id), settle_at)
         OR settle_at > coalesce((SELECT min(ends) FROM place WHERE resource = r.id), settle_at)
         OR settle_at > coalesce((SELECT min(ends) FROM grave WHERE resource = r.id), settle_at)
-        OR last < (SELECT coalesce(max(token), 0) FROM seat WHERE resource = r.id)";
+        OR last < (SELECT coalesce(max(token), 0) FROM seat WHERE resource = r.id)
+        OR silent < (SELECT count(*) > 0 FROM place WHERE resource = r.id AND silent = 1)
+        OR EXISTS (SELECT 1 FROM place WHERE resource = r.id AND called > 0 AND heard > 0
+                   AND (r.silence_at = 0 OR r.silence_at > called + 1000000000))";
     let wrong: Option<String> = file.query_row(wrong, [], |row| row.get(0)).unwrap();
     assert_eq!(wrong, None, "resources whose sums or counts are wrong");
     let orphans = "SELECT count(*) FROM (SELECT resource FROM seat UNION ALL SELECT resource FROM place
