@@ -34,16 +34,16 @@ async fn export_report(State(leases): State<Client>, Path(id): Path<String>) -> 
     let lease = match leases.lease("report", &id).label("export over HTTP").attempt().await {
         Ok(Attempt::Granted(lease)) => lease,
         Ok(Attempt::Busy(busy)) => return busy_response(&busy),
+        Ok(_) => {
+            return retry_later(StatusCode::SERVICE_UNAVAILABLE, RETRY_AFTER_MIN, "not granted".to_owned());
+        }
         Err(error) => {
             return retry_later(StatusCode::SERVICE_UNAVAILABLE, RETRY_AFTER_MIN, error.to_string());
         }
     };
     // If the client hangs up, this future is dropped: the work stops, and the lease is released in the background.
-    match lease.hold(export(&id, lease.token())).await {
-        Ok(exported) => {
-            drop(lease.release().await); // a release that fails is repeated in the background
-            exported.into_response()
-        }
+    match lease.run(async |lease| export(&id, lease.token()).await).await {
+        Ok(exported) => exported.into_response(),
         Err(lost) => retry_later(StatusCode::SERVICE_UNAVAILABLE, RETRY_AFTER_MIN, lost.to_string()),
     }
 }
