@@ -43,6 +43,7 @@
 //! | to know whether a lease still holds | [`LeaseView::check`], [`hold`](LeaseView::hold), [`ended`](LeaseView::ended) | [`State`], [`EndReason`] |
 //! | to see who holds what, and what happens | [`Client::look`], [`Client::list`], [`Client::events`] | [`Snapshot`], [`Event`] |
 //! | to decide whether a lease is the right tool | [`advice`] | [`Purpose`], advice for your answers |
+//! | a program without async | [`blocking::connect`] | the same in calls that block |
 //! | to test your program | [`testing::ManualTime`] | a clock that moves only when you move it |
 //! | a backend of your own | [`Backend`] | all of the above, on your backend |
 //!
@@ -73,6 +74,7 @@
 //! | `full` | all backends | no |
 
 pub mod advice;
+pub mod blocking;
 mod client;
 mod connect;
 mod detached;

@@ -198,8 +198,10 @@ impl Engine {
         let mut timer = None;
         let reply = poll_fn(|cx| {
             let _entered = span.enter();
-            if let Poll::Ready(reply) = request.as_mut().poll(cx) {
-                return Poll::Ready(reply);
+            let mut reply = Poll::Pending;
+            self.environment.within(&mut || reply = request.as_mut().poll(cx));
+            if reply.is_ready() {
+                return reply;
             }
             // A timer costs an allocation, so it is made only if the backend does not answer at once.
             let timer = timer.get_or_insert_with(|| self.environment.sleep(at_most));
