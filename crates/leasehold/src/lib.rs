@@ -91,6 +91,7 @@ pub use advice::Purpose;
 pub use client::{Client, ClientBuilder, Events, TokenKind};
 pub use connect::{connect, open};
 pub use detached::Detached;
+pub use engine::metrics::describe_metrics;
 pub use lease::{Lease, LeaseView, SharedLease, State};
 // For callers.
 pub use leasehold_core::{
