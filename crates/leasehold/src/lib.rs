@@ -72,6 +72,7 @@
 //! | `etcd`, `etcd-tls` | `etcd://HOST,HOST`; needs `protoc` | no |
 //! | `zookeeper` | `zookeeper://HOST,HOST/CHROOT` | no |
 //! | `full` | all backends | no |
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod advice;
 pub mod blocking;
@@ -126,3 +127,8 @@ pub struct ElectionPage;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/patterns/limits.md")]
 pub struct LimitsPage;
+
+/// Compiles and runs the programs in the page on runtimes.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/runtimes.md")]
+pub struct RuntimesPage;

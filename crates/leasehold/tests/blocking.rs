@@ -48,7 +48,9 @@ fn a_lease_is_acquired_renewed_and_released() {
         assert_eq!(leases.list("report").unwrap().len(), 1);
 
         assert!(leases.lease("report", "1").try_acquire().unwrap().is_none());
-        let Attempt::Busy(busy) = leases.lease("report", "1").attempt().unwrap() else { panic!("it is held") };
+        let Attempt::Busy(busy) = leases.lease("report", "1").attempt().unwrap() else {
+            panic!("it is held")
+        };
         assert_eq!(busy.holders.len(), 1);
         let contended = leases.lease("report", "1").wait(Duration::from_millis(50)).acquire().unwrap_err();
         assert_eq!(contended.kind(), ErrorKind::Contended);
@@ -223,7 +225,8 @@ fn scopes_detached_leases_events_and_shutdown() {
 
 #[test]
 fn a_client_can_be_built_with_other_settings() {
-    let builder = leasehold::Client::builder(blocking::open("memory:").unwrap()).label("nightly").namespace("acme");
+    let builder =
+        leasehold::Client::builder(blocking::open("memory:").unwrap()).label("nightly").namespace("acme");
     let leases = Client::build(builder).unwrap();
     let lease = leases.lease("report", "9").acquire().unwrap();
     assert_eq!(lease.resource().namespace(), Some("acme"));

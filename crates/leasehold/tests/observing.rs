@@ -87,7 +87,8 @@ fn assert_durations_are_numbers(text: &str) {
     ];
     for (event, field) in fields {
         let line = text.lines().find(|line| line.contains(&format!("event=\"{event}\""))).unwrap();
-        let value = line.split_once(&format!("{field}=")).unwrap_or_else(|| panic!("{field} is not in {line}")).1;
+        let value =
+            line.split_once(&format!("{field}=")).unwrap_or_else(|| panic!("{field} is not in {line}")).1;
         let value = value.split(' ').next().unwrap();
         assert!(value.parse::<u64>().is_ok(), "{field} is {value:?} in {line}");
     }

@@ -172,7 +172,8 @@ impl<T: TokenKind> LeaseRequest<T> {
 mod tests {
     /// The names of the functions that take and return the request itself.
     fn setters(source: &str) -> Vec<&str> {
-        let lines = source.lines().filter(|line| line.starts_with("    pub fn ") && line.ends_with("-> Self {"));
+        let lines =
+            source.lines().filter(|line| line.starts_with("    pub fn ") && line.ends_with("-> Self {"));
         let mut names: Vec<_> =
             lines.filter_map(|line| line.trim().strip_prefix("pub fn ")?.split('(').next()).collect();
         names.sort_unstable();

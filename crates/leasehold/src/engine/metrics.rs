@@ -31,14 +31,22 @@ const COUNTERS: &[Description] = &[
     ("leasehold_lost_total", Unit::Count, "Leases that ended without being released, by reason."),
     ("leasehold_stale_release_total", Unit::Count, "Releases of leases that had already expired."),
     ("leasehold_contention_total", Unit::Count, "Requests that were blocked when they first asked."),
-    ("leasehold_acquire_retries_total", Unit::Count, "Requests to the backend for a lease, after the first one."),
+    (
+        "leasehold_acquire_retries_total",
+        Unit::Count,
+        "Requests to the backend for a lease, after the first one.",
+    ),
     ("leasehold_fencing_rejected_total", Unit::Count, "Stale tokens that a fence refused."),
     ("leasehold_cron_ticks_total", Unit::Count, "Ticks of a schedule, by outcome."),
 ];
 
 const HISTOGRAMS: &[Description] = &[
     ("leasehold_acquire_seconds", Unit::Seconds, "Duration of one acquire at the backend, with any result."),
-    ("leasehold_wait_seconds", Unit::Seconds, "Time from a request to its end: granted, contended or failed."),
+    (
+        "leasehold_wait_seconds",
+        Unit::Seconds,
+        "Time from a request to its end: granted, contended or failed.",
+    ),
     ("leasehold_hold_seconds", Unit::Seconds, "Time from the grant of a lease to its end."),
     (
         "leasehold_renewal_margin_seconds",
