@@ -1,4 +1,5 @@
 //! The blocking API, on memory and on SQLite.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test is a program of its own")]
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -108,7 +109,7 @@ fn a_dropped_lease_is_released_when_drop_returns() {
 fn run_returns_the_output_and_releases_also_after_a_panic() {
     for leases in clients() {
         let request = || leases.lease("report", "6");
-        assert_eq!(request().run(|lease| lease.token().get() > 0).unwrap(), true);
+        assert!(request().run(|lease| lease.token().get() > 0).unwrap());
         let panicked = catch_unwind(AssertUnwindSafe(|| request().run(|_| panic!("the work fails"))));
         assert!(panicked.is_err());
         assert!(request().try_acquire().unwrap().is_some(), "released by the panic");

@@ -1,4 +1,5 @@
 //! leasehold under executors that are not tokio: what needs a tokio runtime says so, and what does not works.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a test is a program of its own")]
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
