@@ -81,8 +81,9 @@ impl Environment for System {
     }
 
     fn sleep(&self, duration: Duration) -> Task {
-        // A timer keeps the runtime on which it was made. So it runs under any executor, if it is made inside of ours.
-        let _entered = self.runtime.enter();
+        // A timer keeps the runtime on which it was made. The caller's own is best, because it lives as long as the caller
+        // waits. Under another executor there is none, and then ours serves as well.
+        let _entered = Handle::try_current().is_err().then(|| self.runtime.enter());
         #[expect(clippy::disallowed_methods, reason = "this is the seam")]
         Box::pin(tokio::time::sleep(duration))
     }
