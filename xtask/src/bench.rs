@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::{cargo, packages, root, target_dir};
+use crate::{cargo, packages, rebuild, root, target_dir};
 
 /// The parts of the program `leasehold-bench`; any other name is a bench target of some package.
 const PARTS: [&str; 3] = ["overhead", "flat", "keep-alive"];
@@ -12,6 +12,9 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         && name == "peers"
     {
         return peers(options);
+    }
+    if args.first().is_some_and(|name| name == "rebuild") {
+        return rebuild::run();
     }
     let target = args.iter().find(|arg| !arg.starts_with('-') && !PARTS.contains(&arg.as_str()));
     let mut command = match target {

@@ -14,6 +14,10 @@ pub(crate) fn check() -> Result<(), String> {
     if !missing.is_empty() {
         return Err(missing.join("\n"));
     }
+    let unlicensed: Vec<String> = PUBLISHED.iter().flat_map(|folder| missing_files(folder)).collect();
+    if !unlicensed.is_empty() {
+        return Err(unlicensed.join("\n"));
+    }
     let mut command = cargo(["package", "--workspace", "--no-verify", "--allow-dirty", "--quiet"]);
     // It depends on crates that are never published, so cargo cannot package it.
     command.args(["--exclude", "leasehold-bench-peers"]);
@@ -37,8 +41,17 @@ fn missing_fields(folder: &str) -> Vec<String> {
         .filter(|field| !has(field))
         .map(|field| format!("{}: the field {field} is missing", manifest.display()))
         .collect();
-    if !text.contains("[package.metadata.docs.rs]") {
-        missing.push(format!("{}: the section [package.metadata.docs.rs] is missing", manifest.display()));
+    for setting in ["[package.metadata.docs.rs]", "rustdoc-args = [\"--cfg\", \"docsrs\"]"] {
+        if !text.contains(setting) {
+            missing.push(format!("{}: {setting} is missing", manifest.display()));
+        }
     }
     missing
+}
+
+/// A package on the registry is read without this repository, so it needs the texts of the licences itself.
+fn missing_files(folder: &str) -> Vec<String> {
+    let files = ["LICENSE-MIT", "LICENSE-APACHE"].into_iter().map(|name| root().join(folder).join(name));
+    let missing = files.filter(|file| !file.exists());
+    missing.map(|file| format!("{} is missing: link it to the one at the root", file.display())).collect()
 }

@@ -1,6 +1,6 @@
 //! `cargo xtask test`: everything that must pass before a change is merged.
 
-use crate::{api, build, cargo, examples, links, packages, publishing, steps::Steps};
+use crate::{api, beside, build, cargo, examples, links, packages, publishing, steps::Steps};
 
 /// How many seeds the simulator runs. A failure names its seed, which repeats it.
 const SEEDS: &str = "300";
@@ -19,6 +19,7 @@ const STEPS: &[Step] = &[
     ("api", |steps| steps.check("api", api::check)),
     ("publishing", |steps| steps.check("publishing", publishing::check)),
     ("default", default_build),
+    ("beside", beside::run),
     ("lints", lints),
     ("docs", docs),
     ("tests", tests),

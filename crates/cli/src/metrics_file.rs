@@ -26,6 +26,7 @@ impl MetricsFile {
             .build_recorder();
         let file = MetricsFile { path: path.to_owned(), metrics: recorder.handle() };
         metrics::set_global_recorder(recorder).map_err(|error| Failure::internal(error.to_string()))?;
+        leasehold::describe_metrics();
         file.write().map_err(|error| {
             failed(format!("the metrics file {} cannot be written: {error}", path.display()))
         })?;

@@ -201,6 +201,10 @@ fn the_last_success_is_a_metric() {
     #[expect(clippy::cast_precision_loss, reason = "seconds are enough")]
     let now = SystemClock.wall().as_micros() as f64 / 1e6;
     assert!((now - last_success(&file).unwrap()).abs() < Duration::from_secs(120).as_secs_f64());
+    let text = fs::read_to_string(&file).unwrap();
+    for name in text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()) {
+        assert!(text.contains(&format!("# HELP {name} ")), "{name} has no help in:\n{text}");
+    }
     stop(running);
 }
 

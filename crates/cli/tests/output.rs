@@ -151,12 +151,16 @@ fn metrics_are_written_to_a_file() {
     assert!(held(0), "{}", metrics());
     let lines = metrics();
     for line in [
+        "# HELP leasehold_acquire_total Requests for leases, by outcome.",
         "# TYPE leasehold_acquire_total counter",
         "leasehold_acquire_total{kind=\"x\",backend=\"sqlite\",outcome=\"granted\"} 1",
         "leasehold_release_total{kind=\"x\",backend=\"sqlite\",outcome=\"released\"} 1",
         "leasehold_wait_seconds_count{kind=\"x\",backend=\"sqlite\"} 1",
     ] {
         assert!(lines.lines().any(|other| other == line), "{line} is not in:\n{lines}");
+    }
+    for name in lines.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()) {
+        assert!(lines.contains(&format!("# HELP {name} ")), "{name} has no help in:\n{lines}");
     }
     let left: Vec<_> =
         fs::read_dir(dir.directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();

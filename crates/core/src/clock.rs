@@ -100,6 +100,11 @@ pub trait Environment: Clock {
     fn sleep(&self, duration: Duration) -> Task;
     /// Runs the task in the background. If the runtime has stopped, the task is dropped.
     fn spawn(&self, task: Task);
+    /// Runs `step`, one poll of a request to a backend, where the backend can open connections and make timers. A client's
+    /// futures may be polled by another executor than the one on which its backend runs.
+    fn within(&self, step: &mut dyn FnMut()) {
+        step();
+    }
 }
 
 /// The host's clocks.

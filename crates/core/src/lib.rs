@@ -3,6 +3,17 @@
 //! Nothing here does I/O or needs an async runtime. A backend implements [`Backend`]; everything for callers is written
 //! once, above the trait, in the crate `leasehold`. Every word is explained in the [glossary].
 //!
+//! ```
+//! use leasehold_core::{FencingToken, Pass, Resource};
+//!
+//! let report = Resource::new("report", "42")?;
+//! let (first, second) = (FencingToken::new(33).unwrap(), FencingToken::new(34).unwrap());
+//! assert!(first < second, "the token of a later grant is greater");
+//! let pass = Pass::new(report, second); // what a holder shows to a fence
+//! assert_eq!(pass.to_string().parse::<Pass>()?, pass);
+//! # Ok::<(), leasehold_core::Error>(())
+//! ```
+//!
 //! [glossary]: https://github.com/leasehold/leasehold/blob/main/docs/glossary.md
 //!
 //! | module | what it holds |

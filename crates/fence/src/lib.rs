@@ -3,7 +3,28 @@
 //! A lease can be lost without its holder knowing: the process was stopped, the machine frozen, the network slow. Then
 //! another client is granted the resource, and the first one wakes up and writes. Only the system that is written to (the
 //! *downstream*) can refuse that write. For this it stores the highest token that it has admitted for each resource (the
-//! *mark*), and checks it in the same atomic step as the write. This crate does that for:
+//! *mark*), and checks it in the same atomic step as the write.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use leasehold_fence::{FencingToken, Pass, Resource, sqlite};
+//!
+//! let mut database = rusqlite::Connection::open_in_memory()?;
+//! sqlite::setup(&database)?;
+//! let mut write = |token: u64| -> Result<(), Box<dyn std::error::Error>> {
+//!     // A holder takes its pass from its lease: `lease.pass()`.
+//!     let pass = Pass::new(Resource::new("report", "42")?, FencingToken::new(token).unwrap());
+//!     let transaction = database.transaction()?;
+//!     sqlite::admit(&transaction, &pass)?; // in the same transaction as the write
+//!     transaction.execute_batch("CREATE TABLE IF NOT EXISTS report (body TEXT)")?;
+//!     Ok(transaction.commit()?)
+//! };
+//! write(34)?;
+//! assert!(write(33).is_err(), "the holder with token 33 comes too late");
+//! # Ok(()) }
+//! ```
+//!
+//! This crate does that for:
 //!
 //! | module | feature | what is fenced |
 //! |---|---|---|
@@ -31,6 +52,7 @@
 //! both reads and writes.
 //!
 //! Refusals are counted as `leasehold_fencing_rejected_total{kind, downstream}` and logged: see [`observe`].
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod mariadb;
 pub mod observe;

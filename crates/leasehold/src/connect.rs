@@ -1,16 +1,20 @@
 //! Makes a client or a backend from a URL.
 
-use std::sync::Arc;
+use std::{future::Future, pin::Pin, sync::Arc};
 
-use leasehold_core::{Backend, Error, ErrorKind, Result};
+use leasehold_core::{Backend, Environment, Error, ErrorKind, Result};
 
-use crate::{client::Client, memory::Memory};
+use crate::{client::Client, memory::Memory, system::System};
 
 /// A backend, and the namespace in its URL.
 struct OpenedUrl {
     backend: Arc<dyn Backend>,
     namespace: Option<String>,
 }
+
+/// A boxed future, made by a function that is not generic. So the code of all backends is generated in this crate, once.
+/// As one future, it would be generated again at every build of every program that calls `connect` (ADR 0053).
+type Opening<'a> = Pin<Box<dyn Future<Output = Result<OpenedUrl>> + Send + 'a>>;
 
 /// Connects to the backend that the URL names, and makes a client of it.
 ///
@@ -32,8 +36,8 @@ struct OpenedUrl {
 /// It leaves nothing behind if it is dropped part-way.
 ///
 /// # Errors
-/// `Invalid` for a URL that names no backend; `Unsupported` for a backend that this build does not include; the backend's
-/// error if it cannot be opened.
+/// `Invalid` for a URL that names no backend; `Unsupported` for a backend that this build does not include, and outside of
+/// a tokio runtime ([`blocking`](crate::blocking) is for programs without one); the backend's error if it cannot be opened.
 ///
 /// # Examples
 /// ```
@@ -43,8 +47,9 @@ struct OpenedUrl {
 /// # Ok(()) }
 /// ```
 pub async fn connect(url: &str) -> Result<Client> {
-    let OpenedUrl { backend, namespace } = open_url(url).await?;
-    let client = Client::new(backend);
+    let environment: Arc<dyn Environment> = Arc::new(System::try_current()?);
+    let OpenedUrl { backend, namespace } = open_url(url, &environment).await?;
+    let client = Client::builder(backend).environment(environment).build();
     Ok(namespace.map_or(client.clone(), |namespace| client.namespace(&namespace)))
 }
 
@@ -56,7 +61,8 @@ pub async fn connect(url: &str) -> Result<Client> {
 /// # Errors
 /// As [`connect`]; `Invalid` for a URL with a namespace, because a namespace belongs to a client.
 pub async fn open(url: &str) -> Result<Arc<dyn Backend>> {
-    match open_url(url).await? {
+    let environment: Arc<dyn Environment> = Arc::new(System::try_current()?);
+    match open_url(url, &environment).await? {
         OpenedUrl { backend, namespace: None } => Ok(backend),
         _ => {
             let message = "a namespace belongs to a client, not to a backend: use `connect`, or `ClientBuilder::namespace`";
@@ -65,53 +71,62 @@ pub async fn open(url: &str) -> Result<Arc<dyn Backend>> {
     }
 }
 
-async fn open_url(url: &str) -> Result<OpenedUrl> {
+#[inline(never)]
+fn open_url<'a>(url: &'a str, environment: &'a Arc<dyn Environment>) -> Opening<'a> {
     let (scheme, _) = url.split_once(':').unwrap_or((url, ""));
     match scheme {
-        "memory" => Ok(OpenedUrl { backend: Arc::new(Memory::new()), namespace: None }),
-        "sqlite" => sqlite(url).await,
-        "redis" | "rediss" | "redis+sentinel" | "redis+cluster" => redis(url).await,
-        "redlock" => redlock(url).await,
-        "postgres" | "postgresql" => postgres(url).await,
-        "etcd" | "etcds" => etcd(url).await,
-        "zookeeper" => zookeeper(url).await,
+        "memory" => ready(Ok(OpenedUrl { backend: Arc::new(Memory::new()), namespace: None })),
+        "sqlite" => sqlite(url, environment),
+        "redis" | "rediss" | "redis+sentinel" | "redis+cluster" => redis(url, environment),
+        "redlock" => redlock(url, environment),
+        "postgres" | "postgresql" => postgres(url, environment),
+        "etcd" | "etcds" => etcd(url, environment),
+        "zookeeper" => zookeeper(url, environment),
         _ => {
             // The rest of the URL may hold a password, so it is not in the message.
             let message = format!("no backend is called {scheme:.20?}: write one of {KNOWN}");
-            Err(Error::new(ErrorKind::Invalid, message))
+            ready(Err(Error::new(ErrorKind::Invalid, message)))
         }
     }
+}
+
+fn ready<'a>(outcome: Result<OpenedUrl>) -> Opening<'a> {
+    Box::pin(std::future::ready(outcome))
 }
 
 const KNOWN: &str = "sqlite:PATH, redis://HOST, redlock://HOST,HOST,HOST, postgres://USER@HOST/DATABASE, etcd://HOST, \
                      zookeeper://HOST or memory:";
 
 #[cfg(feature = "sqlite")]
-async fn sqlite(url: &str) -> Result<OpenedUrl> {
-    let config = leasehold_sqlite::Config::parse(url.strip_prefix("sqlite:").unwrap_or(url))?;
-    let environment = Arc::new(crate::System::current());
-    let backend = Arc::new(leasehold_sqlite::Sqlite::connect(config, environment).await?);
-    Ok(OpenedUrl { backend, namespace: None })
+fn sqlite<'a>(url: &'a str, environment: &'a Arc<dyn Environment>) -> Opening<'a> {
+    Box::pin(async move {
+        let config = leasehold_sqlite::Config::parse(url.strip_prefix("sqlite:").unwrap_or(url))?;
+        let backend = Arc::new(leasehold_sqlite::Sqlite::connect(config, Arc::clone(environment)).await?);
+        Ok(OpenedUrl { backend, namespace: None })
+    })
 }
 
 #[cfg(feature = "redis")]
-async fn redlock(url: &str) -> Result<OpenedUrl> {
-    let nodes = leasehold_redis::Nodes::parse(url)?;
-    let environment: Arc<dyn leasehold_core::Environment> = Arc::new(crate::System::current());
-    let quorum = crate::Quorum::connect(nodes.open(&environment), nodes.gate(), environment).await?;
-    Ok(OpenedUrl { backend: Arc::new(quorum), namespace: nodes.namespace().map(str::to_owned) })
+fn redlock<'a>(url: &'a str, environment: &'a Arc<dyn Environment>) -> Opening<'a> {
+    Box::pin(async move {
+        let nodes = leasehold_redis::Nodes::parse(url)?;
+        let servers = nodes.open(environment);
+        let quorum = crate::Quorum::connect(servers, nodes.gate(), Arc::clone(environment)).await?;
+        Ok(OpenedUrl { backend: Arc::new(quorum), namespace: nodes.namespace().map(str::to_owned) })
+    })
 }
 
 /// The backends that need nothing but a URL.
 macro_rules! servers {
     ($($name:ident: $feature:literal, $library:ident::$backend:ident;)*) => { $(
         #[cfg(feature = $feature)]
-        async fn $name(url: &str) -> Result<OpenedUrl> {
-            let config = $library::Config::parse(url)?;
-            let namespace = config.namespace().map(str::to_owned);
-            let environment = Arc::new(crate::System::current());
-            let backend = Arc::new($library::$backend::connect(config, environment).await?);
-            Ok(OpenedUrl { backend, namespace })
+        fn $name<'a>(url: &'a str, environment: &'a Arc<dyn Environment>) -> Opening<'a> {
+            Box::pin(async move {
+                let config = $library::Config::parse(url)?;
+                let namespace = config.namespace().map(str::to_owned);
+                let backend = Arc::new($library::$backend::connect(config, Arc::clone(environment)).await?);
+                Ok(OpenedUrl { backend, namespace })
+            })
         }
     )* };
 }
@@ -128,8 +143,9 @@ macro_rules! not_included {
     ($($name:ident: $feature:literal, $backend:literal $(, $first:literal)?;)*) => {
         $(
             #[cfg(not(feature = $feature))]
-            async fn $name(_: &str) -> Result<OpenedUrl> {
-                Err(Error::new(ErrorKind::Unsupported, not_included!(@ $feature, $backend $(, $first)?)))
+            fn $name<'a>(_: &'a str, _: &'a Arc<dyn Environment>) -> Opening<'a> {
+                let message = not_included!(@ $feature, $backend $(, $first)?);
+                ready(Err(Error::new(ErrorKind::Unsupported, message)))
             }
         )*
 

@@ -46,6 +46,7 @@
 //! | to know whether a lease still holds | [`LeaseView::check`], [`hold`](LeaseView::hold), [`ended`](LeaseView::ended) | [`State`], [`EndReason`] |
 //! | to see who holds what, and what happens | [`Client::look`], [`Client::list`], [`Client::events`] | [`Snapshot`], [`Event`] |
 //! | to decide whether a lease is the right tool | [`advice`] | [`Purpose`], advice for your answers |
+//! | a program without async | [`blocking::connect`] | the same in calls that block |
 //! | to test your program | [`testing::ManualTime`] | a clock that moves only when you move it |
 //! | a backend of your own | [`Backend`] | all of the above, on your backend |
 //!
@@ -78,8 +79,10 @@
 //! The feature `serde` adds `Serialize` for what programs log or send: [`FencingToken`], [`Resource`], [`Pass`], [`State`],
 //! [`Busy`], [`Error`], [`Event`], [`Leader`], [`Snapshot`]. Tokens, resources and passes can also be read. An
 //! [`OwnerToken`] is a secret and cannot be serialized.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod advice;
+pub mod blocking;
 mod client;
 mod connect;
 mod detached;
@@ -99,6 +102,7 @@ pub use advice::Purpose;
 pub use client::{Client, ClientBuilder, Events, StaleTokenReport, TokenKind};
 pub use connect::{connect, open};
 pub use detached::Detached;
+pub use engine::metrics::describe_metrics;
 pub use lease::{Lease, LeaseView, SharedLease, State};
 // For callers.
 pub use leasehold_core::{
@@ -141,3 +145,8 @@ pub struct LimitsPage;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/patterns/readers-and-latches.md")]
 pub struct ReadersAndLatchesPage;
+
+/// Compiles and runs the programs in the page on runtimes.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/runtimes.md")]
+pub struct RuntimesPage;

@@ -8,7 +8,9 @@ use std::{
     time::Duration,
 };
 
-use leasehold_core::{Clock, Environment, SystemClock, Timestamp, WallTime, clock::Task};
+use leasehold_core::{
+    Clock, Environment, Error, ErrorKind, Result, SystemClock, Timestamp, WallTime, clock::Task,
+};
 use tokio::runtime::Handle;
 
 /// The environment of a real program: the host's clocks and random source, and a tokio runtime.
@@ -26,11 +28,24 @@ impl System {
         System { runtime: Handle::current() }
     }
 
+    /// An environment on the current tokio runtime, if there is one.
+    ///
+    /// # Errors
+    /// `Unsupported` outside of a tokio runtime.
+    pub fn try_current() -> Result<System> {
+        let no_runtime = |_| Error::new(ErrorKind::Unsupported, NO_RUNTIME);
+        Handle::try_current().map(System::on).map_err(no_runtime)
+    }
+
     /// An environment on this runtime.
     pub fn on(runtime: Handle) -> System {
         System { runtime }
     }
 }
+
+const NO_RUNTIME: &str = "this thread is not inside of a tokio runtime, and leasehold needs one for its timers and connections: \
+                          use `leasehold::blocking`, or call this from `#[tokio::main]`, `Runtime::block_on` or a tokio \
+                          task; docs/runtimes.md has a recipe for each executor";
 
 impl Clock for System {
     fn now(&self) -> Timestamp {
@@ -66,12 +81,20 @@ impl Environment for System {
     }
 
     fn sleep(&self, duration: Duration) -> Task {
+        // A timer keeps the runtime on which it was made. The caller's own is best, because it lives as long as the caller
+        // waits. Under another executor there is none, and then ours serves as well.
+        let _entered = Handle::try_current().is_err().then(|| self.runtime.enter());
         #[expect(clippy::disallowed_methods, reason = "this is the seam")]
         Box::pin(tokio::time::sleep(duration))
     }
 
     fn spawn(&self, task: Task) {
         self.runtime.spawn(task);
+    }
+
+    fn within(&self, step: &mut dyn FnMut()) {
+        let _entered = self.runtime.enter();
+        step();
     }
 }
 

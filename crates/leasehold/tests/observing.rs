@@ -76,6 +76,26 @@ async fn cause_every_event(bed: &TestBed, client: &Client) -> Vec<String> {
     vec![secret]
 }
 
+/// A log can only be searched and summed by numbers with a unit.
+fn assert_durations_are_numbers(text: &str) {
+    let fields = [
+        ("acquired", "waited_ms"),
+        ("contended", "waited_ms"),
+        ("failed", "waited_ms"),
+        ("lost", "held_ms"),
+        ("released", "held_ms"),
+        ("renewed", "margin_ms"),
+        ("renewal_failed", "left_ms"),
+    ];
+    for (event, field) in fields {
+        let line = text.lines().find(|line| line.contains(&format!("event=\"{event}\""))).unwrap();
+        let value =
+            line.split_once(&format!("{field}=")).unwrap_or_else(|| panic!("{field} is not in {line}")).1;
+        let value = value.split(' ').next().unwrap();
+        assert!(value.parse::<u64>().is_ok(), "{field} is {value:?} in {line}");
+    }
+}
+
 #[tokio::test]
 async fn everything_is_counted_and_logged_without_ids_or_secrets() {
     let recorder = DebuggingRecorder::new();
@@ -95,8 +115,13 @@ async fn everything_is_counted_and_logged_without_ids_or_secrets() {
 
     let mut values: BTreeMap<String, Vec<(String, f64)>> = BTreeMap::new();
     let mut names = BTreeSet::new();
-    for (key, _, _, value) in snapshots.snapshot().into_vec() {
-        names.insert(key.key().name().to_owned());
+    for (key, unit, help, value) in snapshots.snapshot().into_vec() {
+        let name = key.key().name().to_owned();
+        let help = help.unwrap_or_else(|| panic!("{name} has no help"));
+        assert!(help.ends_with('.') && help.len() > 20, "{name}: {help}");
+        let unit_is_seconds = unit.unwrap_or_else(|| panic!("{name} has no unit")) == metrics::Unit::Seconds;
+        assert_eq!(unit_is_seconds, name.ends_with("_seconds"), "the unit of {name}");
+        names.insert(name);
         let labels: Vec<_> = key.key().labels().map(|l| (l.key().to_owned(), l.value().to_owned())).collect();
         for (label, value) in &labels {
             assert!(LABELS.contains(&label.as_str()), "{label} is not a bounded label");
@@ -140,7 +165,10 @@ async fn everything_is_counted_and_logged_without_ids_or_secrets() {
     for event in ["acquired", "lost", "renewal_failed", "released", "contended", "stale_token_refused"] {
         assert!(text.contains(&format!("event=\"{event}\"")), "{event} is missing from the log");
     }
-    assert!(text.contains("verb=\"acquire\""), "spans name the verb");
+    for span in ["leasehold.acquire{", "leasehold.renew{", "leasehold.release{", "leasehold.wait{"] {
+        assert!(text.contains(span), "there is no span {span}");
+    }
+    assert_durations_are_numbers(&text);
     assert!(
         !text.contains("alice"),
         "an id in the log: {}",

@@ -1,5 +1,19 @@
 //! Patterns on top of leases, for work that has to be done once.
 //!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+//! use leasehold_patterns::schedule::{Cron, Schedule};
+//!
+//! let leases = leasehold::connect("memory:").await?;
+//! let nightly = Schedule::parse("30 2 * * *")?.in_zone("Europe/Berlin")?;
+//! let cleanup = Cron::new(&leases, "cleanup", nightly).run(async |tick| {
+//!     println!("{} under token {}", tick.at, tick.lease.token());
+//!     Ok::<(), String>(())
+//! });
+//! # tokio::select! { biased; _ = cleanup => {}, () = std::future::ready(()) => {} }
+//! # Ok(()) } // a program would write: cleanup.await
+//! ```
+//!
 //! | you want | module | the page |
 //! |---|---|---|
 //! | a value that is computed once for all callers | `single_flight` | `docs/patterns/single-flight.md` |
@@ -7,6 +21,7 @@
 //! | a repeated request that gets the first response again | `idempotency` | `docs/patterns/idempotency.md` |
 //! | jobs that are done although workers die | `jobs` | `docs/patterns/jobs.md` |
 //! | a job on a schedule that runs once on all machines together | `schedule` | `docs/patterns/schedule.md` |
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
     not(all(feature = "postgres", feature = "redis", feature = "sqlite")),
     allow(dead_code, reason = "helpers of stores that are not built")

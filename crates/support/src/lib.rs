@@ -14,6 +14,7 @@
 //! | [`password`] | a password from a URL or from a file |
 //! | [`tls`] | the files that TLS needs: certificates to trust, a client's certificate and key |
 //! | `postgres` | with the feature `postgres`: telling a PostgreSQL server from a pool, and checking request ids |
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod connect_once;
 pub mod gather;

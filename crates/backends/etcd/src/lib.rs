@@ -4,6 +4,18 @@
 //! same queue. The guarantee is [consensus](leasehold_core::Guarantee::Consensus): a grant survives the loss
 //! of a minority of the members.
 //!
+//! ```no_run
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+//! use std::sync::Arc;
+//! use leasehold_etcd::{Config, Etcd};
+//!
+//! let environment = Arc::new(leasehold::System::current());
+//! let backend = Etcd::connect(Config::parse("etcd://127.0.0.1")?, environment).await?;
+//! let leases = leasehold::Client::new(Arc::new(backend)); // in short: leasehold::connect("etcd://127.0.0.1")
+//! leases.lease("report", "42").run(async |lease| println!("holding {:?}", lease.token())).await
+//! # }
+//! ```
+//!
 //! # How it works
 //!
 //! 1. **A claim is one key**, a *contender*: `leasehold/v1/lock/<resource>/<slot>`, where the slot is one of 64

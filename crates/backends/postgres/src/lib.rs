@@ -3,6 +3,18 @@
 //! Every verb is one call of a function in the database, so one transaction and one round trip (ADR 0021). No transaction
 //! stays open while a lease is held. All times are the server's. Waiters are woken by `NOTIFY`.
 //!
+//! ```no_run
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+//! use std::sync::Arc;
+//! use leasehold_postgres::{Config, Postgres};
+//!
+//! let environment = Arc::new(leasehold::System::current());
+//! let backend = Postgres::connect(Config::parse("postgres://app@127.0.0.1/app")?, environment).await?;
+//! let leases = leasehold::Client::new(Arc::new(backend)); // in short: leasehold::connect("postgres://app@127.0.0.1/app")
+//! leases.lease("report", "42").run(async |lease| println!("holding {:?}", lease.token())).await
+//! # }
+//! ```
+//!
 //! | module | what it holds |
 //! |---|---|
 //! | `backend` | the struct [`Postgres`] and the trait impl, which calls the verbs |

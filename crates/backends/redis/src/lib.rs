@@ -5,6 +5,18 @@
 //! have it, so this is [best effort](leasehold_core::Guarantee::BestEffort): a failover can grant a resource
 //! twice. Tokens keep growing through a failover; check them where the effect happens.
 //!
+//! ```no_run
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+//! use std::sync::Arc;
+//! use leasehold_redis::{Config, Redis};
+//!
+//! let environment = Arc::new(leasehold::System::current());
+//! let backend = Redis::connect(Config::parse("redis://127.0.0.1")?, environment).await?;
+//! let leases = leasehold::Client::new(Arc::new(backend)); // in short: leasehold::connect("redis://127.0.0.1")
+//! leases.lease("report", "42").run(async |lease| println!("holding {:?}", lease.token())).await
+//! # }
+//! ```
+//!
 //! [`RedisNode`] is one server of several that know nothing of each other: a node of a quorum, for
 //! `redlock://`.
 //!

@@ -66,6 +66,7 @@ impl Sqlite {
     pub fn open(config: Config, environment: Arc<dyn Environment>) -> Result<Sqlite> {
         let database = Arc::new(Database::find(config, environment)?);
         let connection = WriteConnection::open(&database)?;
+        warn_of_wal_reset_bug();
         Ok(Sqlite {
             info: info(&database),
             writer: Writer::new(Arc::clone(&database), connection),
@@ -85,6 +86,23 @@ impl Sqlite {
     pub async fn connect(config: Config, environment: Arc<dyn Environment>) -> Result<Sqlite> {
         run_on_thread(move || Sqlite::open(config, environment)).await?
     }
+}
+
+/// Other crates of the program can keep SQLite at an old version (ADR 0054).
+fn warn_of_wal_reset_bug() {
+    if has_wal_reset_bug(rusqlite::version_number()) {
+        tracing::warn!(
+            target: "leasehold",
+            version = rusqlite::version(),
+            "this program contains a version of SQLite that can, very rarely, damage a file that several processes write: \
+             update the crate that needs this version (cargo tree -i libsqlite3-sys), see docs/backends/sqlite.md"
+        );
+    }
+}
+
+/// <https://www.sqlite.org/wal.html#walresetbug>: since 3.7.0; fixed in 3.51.3, and in 3.50.7 and 3.44.6.
+const fn has_wal_reset_bug(version: i32) -> bool {
+    version < 3_051_003 && !matches!(version, 3_050_007..3_051_000 | 3_044_006..3_045_000)
 }
 
 fn info(database: &Database) -> BackendInfo {
@@ -170,5 +188,20 @@ impl Backend for Sqlite {
     async fn order(&self, command: &OperatorCommand) -> Result<CommandOutcome> {
         let context = |error: Error| error.at(Verb::Order, NAME).on(&command.resource);
         self.writer.run(Order(command.clone())).await.flatten().map_err(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::has_wal_reset_bug;
+
+    #[test]
+    fn the_versions_with_the_wal_reset_bug_are_known() {
+        for version in [3_046_000, 3_050_006, 3_051_002, 3_044_005, 3_045_000] {
+            assert!(has_wal_reset_bug(version), "{version}");
+        }
+        for version in [3_051_003, 3_050_007, 3_044_006, 3_054_001] {
+            assert!(!has_wal_reset_bug(version), "{version}");
+        }
     }
 }

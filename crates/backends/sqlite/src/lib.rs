@@ -5,6 +5,21 @@
 //! wall clock, so commits lost in a power cut do not take them back (ADR 0010). Waiters in other processes
 //! are woken through a file watch (ADR 0012).
 //!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+//! use std::sync::Arc;
+//! use leasehold_sqlite::{Config, Sqlite};
+//!
+//! # let folder = std::env::temp_dir().join(format!("leasehold-sqlite-page-{}", std::process::id()));
+//! # std::fs::create_dir_all(&folder).expect("the temporary folder can be written to");
+//! # std::env::set_current_dir(&folder).expect("just made");
+//! let environment = Arc::new(leasehold::System::current());
+//! let backend = Sqlite::connect(Config::parse("leases.db")?, environment).await?;
+//! let leases = leasehold::Client::new(Arc::new(backend)); // in short: leasehold::connect("sqlite:leases.db")
+//! leases.lease("report", "42").run(async |lease| println!("holding {:?}", lease.token())).await
+//! # }
+//! ```
+//!
 //! How a request travels:
 //!
 //! ```text

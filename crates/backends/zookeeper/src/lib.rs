@@ -1,5 +1,17 @@
 //! Leases in ZooKeeper. A lease of a mutex shares its queue with Curator's `InterProcessMutex`.
 //!
+//! ```no_run
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+//! use std::sync::Arc;
+//! use leasehold_zookeeper::{Config, ZooKeeper};
+//!
+//! let environment = Arc::new(leasehold::System::current());
+//! let backend = ZooKeeper::connect(Config::parse("zookeeper://127.0.0.1")?, environment).await?;
+//! let leases = leasehold::Client::new(Arc::new(backend)); // in short: leasehold::connect("zookeeper://127.0.0.1")
+//! leases.lease("report", "42").run(async |lease| println!("holding {:?}", lease.token())).await
+//! # }
+//! ```
+//!
 //! # The algorithm
 //!
 //! 1. **Folder.** Every resource has a folder, `/leasehold/v1/locks/<kind>/<id>`: a container node, which the

@@ -18,6 +18,7 @@
 //! | [`downgrade`] | turns an exclusive lease into a shared one |
 //! | [`cleanup`] | releases what was dropped, and repeats releases until they are answered |
 //! | [`telemetry`] | events, metrics and traces |
+//! | [`metrics`] | the metrics of each kind of resource, and their descriptions |
 
 mod acquire;
 mod acquisition;
@@ -28,6 +29,7 @@ mod driver;
 mod gather;
 pub(crate) mod held_lease;
 mod local_queue;
+pub(crate) mod metrics;
 mod pending_claim;
 mod queue_place;
 mod release;
@@ -153,12 +155,17 @@ impl Engine {
         if self.closing.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::ShutDown, "this client was shut down"));
         }
-        if self.cleanups.is_closed() {
-            let message = "the runtime on which this client was made has stopped, so nothing would renew the lease: \
-                           make a client on a runtime that lasts";
-            return Err(Error::new(ErrorKind::ShutDown, message));
+        self.check_runtime()
+    }
+
+    /// The driver lives as long as the engine, so it is gone only if its runtime has stopped.
+    fn check_runtime(&self) -> Result<()> {
+        if !self.cleanups.is_closed() {
+            return Ok(());
         }
-        Ok(())
+        let message = "the runtime on which this client was made has stopped, so nothing would renew the lease: \
+                       make a client on a runtime that lasts";
+        Err(Error::new(ErrorKind::ShutDown, message))
     }
 
     /// Refuses new claims, then waits until everything that was dropped is released.
@@ -203,8 +210,14 @@ impl Engine {
         let mut timer = None;
         let reply = poll_fn(|cx| {
             let _entered = span.enter();
-            if let Poll::Ready(reply) = request.as_mut().poll(cx) {
-                return Poll::Ready(reply);
+            let mut reply = Poll::Pending;
+            self.environment.within(&mut || reply = request.as_mut().poll(cx));
+            if reply.is_ready() {
+                return reply;
+            }
+            // On a runtime that has stopped, tokio's timers panic.
+            if let Err(stopped) = self.check_runtime() {
+                return Poll::Ready(Err(stopped.with_effect(Effect::Unknown)));
             }
             // A timer costs an allocation, so it is made only if the backend does not answer at once.
             let timer = timer.get_or_insert_with(|| self.environment.sleep(at_most));

@@ -5,19 +5,19 @@
 
 use std::{
     collections::HashMap,
-    fmt,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use leasehold_core::{
-    EndReason, Environment, Error, ErrorKind, Event, EventKind, FencingToken, OwnerToken, Released, Resource,
-    Verb,
+    Effect, EndReason, Environment, Error, ErrorKind, Event, EventKind, FencingToken, OwnerToken, Released,
+    Resource, Verb,
 };
-use metrics::{Counter, Gauge, Histogram, SharedString};
+use metrics::SharedString;
 use tokio::sync::broadcast;
 
-use super::held_lease::HeldLease;
+pub(crate) use super::metrics::{KindMetrics, WaitingGauge};
+use super::{held_lease::HeldLease, metrics::describe_metrics};
 
 /// The number of events that a listener can be behind before it misses some.
 const EVENTS_MAX: usize = 1024;
@@ -34,6 +34,7 @@ pub(crate) struct Telemetry {
 
 impl Telemetry {
     pub(crate) fn new(backend: &'static str, environment: Arc<dyn Environment>) -> Telemetry {
+        describe_metrics();
         let (events, _) = broadcast::channel(EVENTS_MAX);
         Telemetry { backend, environment, events, kinds: Mutex::default() }
     }
@@ -43,14 +44,27 @@ impl Telemetry {
     }
 
     pub(crate) fn span(&self, verb: Verb, resource: Option<&Resource>) -> tracing::Span {
-        let span = tracing::debug_span!(
-            target: "leasehold",
-            "call",
-            verb = verb.as_str(),
-            backend = self.backend,
-            kind = tracing::field::Empty,
-            id_hash = tracing::field::Empty,
-        );
+        // The name of a span must be a constant, so there is one for each verb.
+        macro_rules! span {
+            ($name:literal) => {
+                tracing::debug_span!(
+                    target: "leasehold",
+                    $name,
+                    verb = verb.as_str(),
+                    backend = self.backend,
+                    kind = tracing::field::Empty,
+                    id_hash = tracing::field::Empty,
+                )
+            };
+        }
+        let span = match verb {
+            Verb::Acquire => span!("leasehold.acquire"),
+            Verb::Renew => span!("leasehold.renew"),
+            Verb::Release => span!("leasehold.release"),
+            Verb::Wait => span!("leasehold.wait"),
+            Verb::Inspect => span!("leasehold.inspect"),
+            Verb::Order => span!("leasehold.order"),
+        };
         if !span.is_disabled()
             && let Some(resource) = resource
         {
@@ -189,6 +203,7 @@ impl Telemetry {
     }
 
     fn trace(&self, subject: &EventSubject<'_>, kind: &EventKind) {
+        let fields = LogFields::of(kind);
         macro_rules! log {
             ($level:expr) => {
                 tracing::event!(
@@ -199,9 +214,26 @@ impl Telemetry {
                     id_hash = subject.resource.id_hash(),
                     owner_prefix = subject.owner.prefix(),
                     token = subject.token.map(FencingToken::get),
-                    ttl_ms = subject.ttl.map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)),
+                    ttl_ms = subject.ttl.map(millis),
                     backend = self.backend,
-                    detail = %LogDetail(kind),
+                    waited_ms = fields.waited.map(millis),
+                    held_ms = fields.held.map(millis),
+                    margin_ms = fields.margin.map(millis),
+                    left_ms = fields.left.map(millis),
+                    behind = fields.behind,
+                    acks = fields.acks,
+                    failures = fields.failures,
+                    highest = fields.highest.map(FencingToken::get),
+                    reason = fields.reason,
+                    error = fields.error,
+                    effect = fields.effect,
+                    answer = fields.answer,
+                    downstream = fields.downstream,
+                    by = fields.by,
+                    why = fields.why,
+                    handed_over = fields.handed_over,
+                    late = fields.late,
+                    dropped = fields.dropped,
                 )
             };
         }
@@ -237,22 +269,85 @@ impl<'a> EventSubject<'a> {
     }
 }
 
-/// An event as it is logged. An error is logged without its resource, because ids must not be in logs.
-struct LogDetail<'a>(&'a EventKind);
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
 
-impl fmt::Display for LogDetail<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            EventKind::Failed { waited, error } => {
-                write!(
-                    f,
-                    "Failed {{ waited: {waited:?}, kind: {}, effect: {:?} }}",
-                    error.kind().as_str(),
-                    error.effect()
-                )
+/// What an event carries, as fields of the log. A field that is `None` is not logged. An error is logged without its text,
+/// which may hold an id.
+#[derive(Default)]
+struct LogFields<'a> {
+    waited: Option<Duration>,
+    held: Option<Duration>,
+    margin: Option<Duration>,
+    left: Option<Duration>,
+    behind: Option<u32>,
+    acks: Option<u32>,
+    failures: Option<u32>,
+    highest: Option<FencingToken>,
+    reason: Option<&'static str>,
+    error: Option<&'static str>,
+    effect: Option<&'static str>,
+    answer: Option<&'static str>,
+    downstream: Option<&'static str>,
+    by: Option<&'a str>,
+    why: Option<&'a str>,
+    handed_over: Option<bool>,
+    late: Option<bool>,
+    dropped: Option<bool>,
+}
+
+impl<'a> LogFields<'a> {
+    fn of(kind: &'a EventKind) -> LogFields<'a> {
+        let none = LogFields::default();
+        match kind {
+            EventKind::Acquired { waited, behind, handed_over, acks } => {
+                let (waited, behind, handed_over) = (Some(*waited), Some(*behind), Some(*handed_over));
+                LogFields { waited, behind, handed_over, acks: *acks, ..none }
             }
-            kind => write!(f, "{kind:?}"),
+            EventKind::Contended { waited } => LogFields { waited: Some(*waited), ..none },
+            EventKind::Failed { waited, error } => {
+                let (kind, effect) = (Some(error.kind().as_str()), Some(effect_name(error.effect())));
+                LogFields { waited: Some(*waited), error: kind, effect, ..none }
+            }
+            EventKind::Renewed { margin, late } => {
+                LogFields { margin: Some(*margin), late: Some(*late), ..none }
+            }
+            EventKind::RenewalFailed { error, failures, left } => {
+                let (error, failures) = (Some(error.as_str()), Some(*failures));
+                LogFields { error, failures, left: Some(*left), ..none }
+            }
+            EventKind::Asked(asked) => {
+                LogFields { left: Some(asked.within), by: Some(&asked.by), why: Some(&asked.why), ..none }
+            }
+            EventKind::Lost { why, held_for } => {
+                LogFields { reason: Some(why.as_str()), held: Some(*held_for), ..none }
+            }
+            EventKind::Released { answer, dropped, held_for } => {
+                let (answer, dropped) = (Some(answer_name(*answer)), Some(*dropped));
+                LogFields { answer, dropped, held: Some(*held_for), ..none }
+            }
+            EventKind::Leaked { error } => LogFields { error: Some(error.as_str()), ..none },
+            EventKind::StaleTokenRefused { highest, downstream, .. } => {
+                LogFields { highest: Some(*highest), downstream: Some(*downstream), ..none }
+            }
+            _ => none,
         }
+    }
+}
+
+const fn effect_name(effect: Effect) -> &'static str {
+    match effect {
+        Effect::None => "none",
+        Effect::Unknown => "unknown",
+    }
+}
+
+const fn answer_name(answer: Released) -> &'static str {
+    match answer {
+        Released::Now => "released",
+        Released::StillHeld => "still_held",
+        Released::AlreadyGone => "already_gone",
     }
 }
 
@@ -261,86 +356,4 @@ impl fmt::Display for LogDetail<'_> {
 pub(crate) struct GrantDetails {
     pub(crate) handed_over: bool,
     pub(crate) acks: Option<u32>,
-}
-
-/// The metrics of one kind of resource.
-pub(crate) struct KindMetrics {
-    granted: Counter,
-    contended: Counter,
-    failed: Counter,
-    released: Counter,
-    released_gone: Counter,
-    release_failed: Counter,
-    stale_release: Counter,
-    extended: Counter,
-    extend_failed: Counter,
-    pub(crate) contention: Counter,
-    pub(crate) retries: Counter,
-    lost: [(EndReason, Counter); 5],
-    pub(crate) acquire: Histogram,
-    wait: Histogram,
-    hold: Histogram,
-    renewal_margin: Histogram,
-    held: Gauge,
-    pub(crate) waiting: Gauge,
-    leaked: Gauge,
-}
-
-impl KindMetrics {
-    fn new(kind: &Arc<str>, backend: &'static str) -> KindMetrics {
-        let kind = || SharedString::from_shared(Arc::clone(kind));
-        macro_rules! metric {
-            ($make:ident, $name:literal $(, $label:literal => $value:expr)?) => {
-                metrics::$make!($name, "kind" => kind(), "backend" => backend $(, $label => $value)?)
-            };
-        }
-        let lost = [
-            EndReason::Expired,
-            EndReason::NotOurs,
-            EndReason::Evicted,
-            EndReason::MaxHold,
-            EndReason::NoProgress,
-        ];
-        KindMetrics {
-            granted: metric!(counter, "leasehold_acquire_total", "outcome" => "granted"),
-            contended: metric!(counter, "leasehold_acquire_total", "outcome" => "contended"),
-            failed: metric!(counter, "leasehold_acquire_total", "outcome" => "failed"),
-            released: metric!(counter, "leasehold_release_total", "outcome" => "released"),
-            released_gone: metric!(counter, "leasehold_release_total", "outcome" => "already_gone"),
-            release_failed: metric!(counter, "leasehold_release_total", "outcome" => "failed"),
-            stale_release: metric!(counter, "leasehold_stale_release_total"),
-            extended: metric!(counter, "leasehold_extend_total", "outcome" => "extended"),
-            extend_failed: metric!(counter, "leasehold_extend_total", "outcome" => "failed"),
-            contention: metric!(counter, "leasehold_contention_total"),
-            retries: metric!(counter, "leasehold_acquire_retries_total"),
-            lost: lost.map(|why| (why, metric!(counter, "leasehold_lost_total", "reason" => why.as_str()))),
-            acquire: metric!(histogram, "leasehold_acquire_seconds"),
-            wait: metric!(histogram, "leasehold_wait_seconds"),
-            hold: metric!(histogram, "leasehold_hold_seconds"),
-            renewal_margin: metric!(histogram, "leasehold_renewal_margin_seconds"),
-            held: metric!(gauge, "leasehold_held"),
-            waiting: metric!(gauge, "leasehold_waiting"),
-            leaked: metric!(gauge, "leasehold_leaked"),
-        }
-    }
-
-    fn lost(&self, why: EndReason) -> &Counter {
-        &self.lost.iter().find(|(reason, _)| *reason == why).unwrap_or(&self.lost[0]).1
-    }
-}
-
-/// Counts a waiter in a gauge until it is dropped.
-pub(crate) struct WaitingGauge<'a>(&'a Gauge);
-
-impl<'a> WaitingGauge<'a> {
-    pub(crate) fn count(gauge: &'a Gauge) -> WaitingGauge<'a> {
-        gauge.increment(1);
-        WaitingGauge(gauge)
-    }
-}
-
-impl Drop for WaitingGauge<'_> {
-    fn drop(&mut self) {
-        self.0.decrement(1);
-    }
 }
