@@ -49,6 +49,22 @@ fn a_candidate_that_starts_without_its_store_leads_when_the_store_is_there() {
 }
 
 #[test]
+fn a_leader_whose_store_goes_away_leads_again_when_it_is_back() {
+    let (dir, server) = (TestDir::new(), RedisServer::start());
+    let script = "trap 'exit 0' TERM; echo led; while :; do sleep 0.05; done";
+    let mut leader =
+        leasehold(&dir, &server.url(), &["elect", "--ttl", "2s", "x/1", "--", "sh", "-c", script]).start();
+    leader.wait_for_line("led");
+    server.kill();
+    wait_for_error(&leader, "leadership lost");
+    wait_for_error(&leader, AWAY);
+    server.run_again();
+    leader.wait_for_line("led");
+    leader.signal(Signal::TERM);
+    assert_eq!(leader.wait().code(), Some(0), "the exit code of its command");
+}
+
+#[test]
 fn an_observer_that_starts_without_its_store_goes_on_when_the_store_is_there() {
     let (dir, server) = (TestDir::new(), RedisServer::start());
     server.kill();

@@ -96,6 +96,7 @@ async fn run_drops_the_work_when_a_lease_of_the_set_is_lost() {
     bed.advance(seconds(15)).await;
     let error = work.await.unwrap().unwrap_err();
     assert_eq!((error.kind(), error.resource()), (ErrorKind::Lost, Some(&"account/b".parse().unwrap())));
+    assert_eq!(error.ending(), Some(EndReason::Evicted), "a program can tell why");
     assert!(bed.is_clean().await);
 }
 
