@@ -1,5 +1,6 @@
 -- The queue of a resource: claims that wait, by arrival (table `place`). A silent claim was called and did not
--- answer: it keeps its place, and the statements for the head of the queue leave it out (`silence.rs`).
+-- answer: it keeps its place, and is left out of the head of the queue (`silence.rs`). `INDEXED BY` stands where
+-- SQLite would read the whole queue instead, because it does not know how many claims are silent or called.
 
 -- name: find
 -- takes  ?1 resource, ?2 owner
@@ -27,13 +28,10 @@ DELETE FROM place WHERE resource = ?1 AND owner = ?2 RETURNING arrival, since;
 -- gives  the owner of each place that was removed
 DELETE FROM place WHERE resource = ?1 AND ends <= ?2 RETURNING owner;
 
--- name: extend
--- takes  ?1 resource, ?2 arrival, ?3 ends
-UPDATE place SET ends = ?3 WHERE resource = ?1 AND arrival = ?2;
-
 -- name: note_heard
--- takes  ?1 resource, ?2 arrival, ?3 now, ?4 client_lock
-UPDATE place SET heard = ?3, called = 0, silent = 0, client_lock = ?4 WHERE resource = ?1 AND arrival = ?2;
+-- takes  ?1 resource, ?2 arrival, ?3 now, ?4 client_lock, ?5 ends
+UPDATE place SET heard = ?3, called = 0, silent = 0, client_lock = ?4, ends = ?5
+WHERE resource = ?1 AND arrival = ?2;
 
 -- name: call
 -- takes  ?1 resource, ?2 arrival, ?3 now
@@ -53,24 +51,24 @@ WHERE resource = ?1 ORDER BY arrival LIMIT ?2;
 -- name: live_head
 -- takes  ?1 resource, ?2 limit
 -- gives  the same, without the silent claims; it does not read them
-SELECT arrival, weight, owner, ends, heard, called, client, client_lock FROM place
+SELECT arrival, weight, owner, ends, heard, called, client, client_lock FROM place INDEXED BY place_silent
 WHERE resource = ?1 AND silent = 0 ORDER BY arrival LIMIT ?2;
 
 -- name: earliest_call
 -- takes  ?1 resource
 -- gives  when the first of the claims was called that have not answered, or null; without those of older
 --        programs, which do not answer (see `place.heard`)
-SELECT min(called) FROM place WHERE resource = ?1 AND called > 0 AND heard > 0;
+SELECT min(called) FROM place INDEXED BY place_called WHERE resource = ?1 AND called > 0 AND heard > 0;
 
 -- name: called
 -- takes  ?1 resource, ?2 limit
 -- gives  the owners that were called and have not answered
-SELECT owner FROM place WHERE resource = ?1 AND called > 0 LIMIT ?2;
+SELECT owner FROM place INDEXED BY place_called WHERE resource = ?1 AND called > 0 LIMIT ?2;
 
 -- name: silent
 -- takes  ?1 resource, ?2 limit
 -- gives  the owners that are silent
-SELECT owner FROM place WHERE resource = ?1 AND silent = 1 LIMIT ?2;
+SELECT owner FROM place INDEXED BY place_silent WHERE resource = ?1 AND silent = 1 LIMIT ?2;
 
 -- name: list
 -- takes  ?1 resource, ?2 now, ?3 limit

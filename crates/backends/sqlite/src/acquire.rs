@@ -104,7 +104,8 @@ impl Tables<'_> {
             Ok(token) => token,
             Err(error) => return Ok(Err(error)),
         };
-        self.note_heard(row, claim.owner)?;
+        // If the claim is granted or refused, it loses its place. So its place can be extended here, in the same write.
+        self.note_heard(row, claim.owner, self.after(claim.place_ttl))?;
         self.pass_over_silent(row)?;
         if self.find_tombstone(row, claim.owner)?.is_some() {
             // Still release the predecessor: that was part of the same request.

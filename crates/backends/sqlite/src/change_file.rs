@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    #[cfg(target_os = "linux")]
+    #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
     fn a_client_is_gone_when_its_file_is_closed() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("leases.db-bell");

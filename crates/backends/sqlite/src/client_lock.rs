@@ -13,11 +13,9 @@
 //! draw the same number do not disturb each other then.
 //!
 //! The lock is only a hint that saves a second. Where it is missing, or stays although the client is dead, the
-//! client has the whole second to answer: on systems other than Linux; with `file_system=any`, because locks of
+//! client has the whole second to answer: on systems other than 64-bit Linux; with `file_system=any`, because locks of
 //! network file systems may say anything; and while a child process lives that was forked and did not call `exec`
 //! (`exec` closes the file).
-
-use std::{fs::File, io};
 
 /// No client lock.
 pub(crate) const NO_LOCK: i64 = 0;
@@ -27,47 +25,60 @@ pub(crate) fn byte_for(random: u64) -> i64 {
     i64::try_from(random >> 2).unwrap_or_default().max(1)
 }
 
-/// Locks this byte, until the file is closed.
-#[cfg(target_os = "linux")]
-pub(crate) fn lock(file: &File, byte: i64) -> io::Result<()> {
-    let lock = linux::request(nix::libc::F_RDLCK, byte);
-    nix::fcntl::fcntl(file, nix::fcntl::FcntlArg::F_OFD_SETLK(&lock))?;
-    Ok(())
-}
+pub(crate) use self::system::{is_free, lock};
 
-/// Whether no other opened file has a lock on this byte. The locks of `file` itself do not count.
-#[cfg(target_os = "linux")]
-pub(crate) fn is_free(file: &File, byte: i64) -> io::Result<bool> {
-    let mut lock = linux::request(nix::libc::F_WRLCK, byte);
-    nix::fcntl::fcntl(file, nix::fcntl::FcntlArg::F_OFD_GETLK(&mut lock))?;
-    Ok(i32::from(lock.l_type) == nix::libc::F_UNLCK)
-}
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+mod system {
+    use std::{fs::File, io};
 
-#[cfg(target_os = "linux")]
-mod linux {
-    use nix::libc;
+    use nix::{
+        fcntl::{FcntlArg, fcntl},
+        libc,
+    };
+
+    /// Locks this byte, until the file is closed.
+    pub(crate) fn lock(file: &File, byte: i64) -> io::Result<()> {
+        fcntl(file, FcntlArg::F_OFD_SETLK(&request(libc::F_RDLCK, byte)))?;
+        Ok(())
+    }
+
+    /// Whether no other opened file has a lock on this byte. The locks of `file` itself do not count.
+    pub(crate) fn is_free(file: &File, byte: i64) -> io::Result<bool> {
+        let mut lock = request(libc::F_WRLCK, byte);
+        fcntl(file, FcntlArg::F_OFD_GETLK(&mut lock))?;
+        Ok(i32::from(lock.l_type) == libc::F_UNLCK)
+    }
 
     /// A request about one byte.
-    pub(super) fn request(kind: i32, byte: i64) -> libc::flock {
-        let kind = libc::c_short::try_from(kind).unwrap_or_default();
-        let from_start = libc::c_short::try_from(libc::SEEK_SET).unwrap_or_default();
-        libc::flock { l_type: kind, l_whence: from_start, l_start: byte, l_len: 1, l_pid: 0 }
+    fn request(kind: i32, byte: i64) -> libc::flock {
+        let short = |number: i32| libc::c_short::try_from(number).unwrap_or_default();
+        libc::flock {
+            l_type: short(kind),
+            l_whence: short(libc::SEEK_SET),
+            l_start: byte,
+            l_len: 1,
+            l_pid: 0,
+        }
     }
 }
 
-#[cfg(not(target_os = "linux"))]
-pub(crate) fn lock(_: &File, _: i64) -> io::Result<()> {
-    Err(io::ErrorKind::Unsupported.into())
-}
+#[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
+mod system {
+    use std::{fs::File, io};
 
-#[cfg(not(target_os = "linux"))]
-pub(crate) fn is_free(_: &File, _: i64) -> io::Result<bool> {
-    Err(io::ErrorKind::Unsupported.into())
+    pub(crate) fn lock(_: &File, _: i64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    pub(crate) fn is_free(_: &File, _: i64) -> io::Result<bool> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::File;
 
     #[test]
     fn every_number_gives_a_byte_of_a_file() {
@@ -77,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    #[cfg(target_os = "linux")]
+    #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
     fn a_lock_is_seen_by_other_clients_until_its_file_is_closed() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("leases.db-bell");

@@ -127,20 +127,14 @@ impl Tables<'_> {
         self.query_one(sql::queue::find, key, read)
     }
 
-    /// Puts the claim at the end of the queue, or extends the place that it has.
+    /// Puts the claim at the end of the queue, unless it has a place.
     pub(crate) fn enter_queue(&mut self, row: &mut ResourceRow<'_>, claim: &Claim) -> StoreResult<()> {
-        match self.find_place(row, claim.owner)? {
-            Some(place) => {
-                let ends = place.ends.max(self.after(claim.place_ttl));
-                self.extend_place(row, place.arrival, ends)
-            }
-            None => {
-                let last =
-                    self.query_one(sql::queue::last, [row.id], |columns| columns.get::<_, Option<i64>>(0))?;
-                let arrival = last.flatten().map_or(0, |last| last + 1);
-                self.insert_place(row, claim, arrival, self.now)
-            }
+        if self.find_place(row, claim.owner)?.is_some() {
+            return Ok(());
         }
+        let last = self.query_one(sql::queue::last, [row.id], |columns| columns.get::<_, Option<i64>>(0))?;
+        let arrival = last.flatten().map_or(0, |last| last + 1);
+        self.insert_place(row, claim, arrival, self.now)
     }
 
     fn insert_place(
@@ -168,11 +162,6 @@ impl Tables<'_> {
         row.places += 1;
         row.version += 1;
         row.ends_at(ends);
-        Ok(())
-    }
-
-    pub(crate) fn extend_place(&mut self, row: &ResourceRow<'_>, arrival: i64, ends: i64) -> StoreResult<()> {
-        self.execute(sql::queue::extend, (row.id, arrival, ends))?;
         Ok(())
     }
 

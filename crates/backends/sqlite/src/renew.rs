@@ -50,11 +50,8 @@ impl Tables<'_> {
                 row.version += 1;
             }
             Renewal::Renewed(self.renewed(held, ends))
-        } else if let Some(place) = self.find_place(&row, request.owner)? {
-            self.note_heard(&mut row, request.owner)?;
+        } else if let Some(ends) = self.note_heard(&mut row, request.owner, self.after(request.ttl))? {
             self.pass_over_silent(&mut row)?;
-            let ends = place.ends.max(self.after(request.ttl));
-            self.extend_place(&row, place.arrival, ends)?;
             self.call(&mut row)?;
             Renewal::Queued { remaining: self.until(ends) }
         } else {

@@ -49,13 +49,20 @@ impl Tables<'_> {
         self.now.max(1)
     }
 
-    /// Notes that a request of this owner came. If the owner has no place, nothing changes.
-    pub(crate) fn note_heard(&mut self, row: &mut ResourceRow<'_>, owner: OwnerToken) -> StoreResult<()> {
-        let Some(place) = self.find_place(row, owner)? else { return Ok(()) };
-        let heard = (row.id, place.arrival, self.now_or_one(), self.change_file.client_lock());
+    /// Notes that a request of this owner came, and lets its place last until `ends`, if it does not last longer.
+    /// Returns when the place ends; `None` if the owner has none.
+    pub(crate) fn note_heard(
+        &mut self,
+        row: &mut ResourceRow<'_>,
+        owner: OwnerToken,
+        ends: i64,
+    ) -> StoreResult<Option<i64>> {
+        let Some(place) = self.find_place(row, owner)? else { return Ok(None) };
+        let (ends, client_lock) = (place.ends.max(ends), self.change_file.client_lock());
+        let heard = (row.id, place.arrival, self.now_or_one(), client_lock, ends);
         self.execute(sql::queue::note_heard, heard)?;
         row.version += i64::from(place.is_silent);
-        Ok(())
+        Ok(Some(ends))
     }
 
     /// Passes over the claims that were called and did not answer, and over those of the same clients.
