@@ -55,17 +55,7 @@ macro_rules! by_name {
         }
     )* };
 }
-by_name!(EndReason ErrorKind Effect Verb);
-
-impl Serialize for Released {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(match self {
-            Released::Now => "now",
-            Released::AlreadyGone => "already_gone",
-            Released::StillHeld => "still_held",
-        })
-    }
-}
+by_name!(EndReason ErrorKind Effect Released Verb);
 
 /// Types whose text can be read back.
 macro_rules! by_text {

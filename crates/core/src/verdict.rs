@@ -205,6 +205,17 @@ pub enum Released {
     StillHeld,
 }
 
+impl Released {
+    /// A stable name, for programs.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Released::Now => "released",
+            Released::AlreadyGone => "already_gone",
+            Released::StillHeld => "still_held",
+        }
+    }
+}
+
 /// The reply to an operator's command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CommandOutcome {

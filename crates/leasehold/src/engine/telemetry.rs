@@ -10,7 +10,7 @@ use std::{
 };
 
 use leasehold_core::{
-    Effect, EndReason, Environment, Error, ErrorKind, Event, EventKind, FencingToken, OwnerToken, Released,
+    EndReason, Environment, Error, ErrorKind, Event, EventKind, FencingToken, OwnerToken, Released,
     Resource, Verb,
 };
 use metrics::SharedString;
@@ -64,6 +64,7 @@ impl Telemetry {
             Verb::Wait => span!("leasehold.wait"),
             Verb::Inspect => span!("leasehold.inspect"),
             Verb::Order => span!("leasehold.order"),
+            _ => span!("leasehold.call"),
         };
         if !span.is_disabled()
             && let Some(resource) = resource
@@ -307,7 +308,7 @@ impl<'a> LogFields<'a> {
             }
             EventKind::Contended { waited } => LogFields { waited: Some(*waited), ..none },
             EventKind::Failed { waited, error } => {
-                let (kind, effect) = (Some(error.kind().as_str()), Some(effect_name(error.effect())));
+                let (kind, effect) = (Some(error.kind().as_str()), Some(error.effect().as_str()));
                 LogFields { waited: Some(*waited), error: kind, effect, ..none }
             }
             EventKind::Renewed { margin, late } => {
@@ -324,7 +325,7 @@ impl<'a> LogFields<'a> {
                 LogFields { reason: Some(why.as_str()), held: Some(*held_for), ..none }
             }
             EventKind::Released { answer, dropped, held_for } => {
-                let (answer, dropped) = (Some(answer_name(*answer)), Some(*dropped));
+                let (answer, dropped) = (Some(answer.as_str()), Some(*dropped));
                 LogFields { answer, dropped, held: Some(*held_for), ..none }
             }
             EventKind::Leaked { error } => LogFields { error: Some(error.as_str()), ..none },
@@ -333,21 +334,6 @@ impl<'a> LogFields<'a> {
             }
             _ => none,
         }
-    }
-}
-
-const fn effect_name(effect: Effect) -> &'static str {
-    match effect {
-        Effect::None => "none",
-        Effect::Unknown => "unknown",
-    }
-}
-
-const fn answer_name(answer: Released) -> &'static str {
-    match answer {
-        Released::Now => "released",
-        Released::StillHeld => "still_held",
-        Released::AlreadyGone => "already_gone",
     }
 }
 
