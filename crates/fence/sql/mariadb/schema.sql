@@ -147,7 +147,8 @@ BEGIN
     IF @leasehold_shown_in IS NULL OR @leasehold_shown_in <> leasehold_fence.transaction_name() THEN
       SET @leasehold_shown_in = leasehold_fence.transaction_name(), @leasehold_shown = '';
     END IF;
-    SET @leasehold_shown = CONCAT(pass, '\n', @leasehold_shown);
+    -- Not '\n': with NO_BACKSLASH_ESCAPES, that is two characters.
+    SET @leasehold_shown = CONCAT(pass, CHAR(10 USING utf8mb4), @leasehold_shown);
   END IF;
 END
 //
@@ -169,7 +170,7 @@ BEGIN
     SET left_over = @leasehold_shown;
   END IF;
   search: WHILE left_over <> '' DO
-    SET pass = SUBSTRING_INDEX(left_over, '\n', 1);
+    SET pass = SUBSTRING_INDEX(left_over, CHAR(10 USING utf8mb4), 1);
     SET left_over = SUBSTRING(left_over, CHAR_LENGTH(pass) + 2);
     IF SUBSTRING(pass, CHAR_LENGTH(SUBSTRING_INDEX(pass, ' ', 2)) + 2) = row_resource THEN
       LEAVE search;
