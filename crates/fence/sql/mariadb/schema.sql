@@ -147,31 +147,34 @@ BEGIN
     IF @leasehold_shown_in IS NULL OR @leasehold_shown_in <> leasehold_fence.transaction_name() THEN
       SET @leasehold_shown_in = leasehold_fence.transaction_name(), @leasehold_shown = '';
     END IF;
-    SET @leasehold_shown = CONCAT(pass, '\n', @leasehold_shown);
+    -- Not '\n': with NO_BACKSLASH_ESCAPES, that is two characters.
+    SET @leasehold_shown = CONCAT(pass, CHAR(10 USING utf8mb4), @leasehold_shown);
   END IF;
 END
 //
 
 -- A row of this resource is written: finds the pass of the resource among those shown in this transaction, the newest first,
--- and admits it. Only the triggers call this.
+-- and checks that it is the mark. enter has checked its form and locked the mark; only a rollback to a savepoint can have
+-- changed the mark since, and then the pass is judged again. Only the triggers call this.
 CREATE OR REPLACE PROCEDURE leasehold_fence.demand(IN target TEXT, IN row_resource TEXT)
 BEGIN
   DECLARE reason VARCHAR(128);
-  DECLARE pass, left_over TEXT;
-  DECLARE shown_token BIGINT;
-  DECLARE shown_resource VARCHAR(386);
-  DECLARE shown_owner VARCHAR(80);
+  DECLARE pass, head, left_over TEXT;
+  DECLARE shown_token, seen_token BIGINT;
+  DECLARE shown_owner, seen_owner VARCHAR(80);
+  DECLARE this_transaction VARCHAR(80) DEFAULT leasehold_fence.transaction_name();
   IF row_resource IS NULL THEN
     SET reason = CONCAT(LEFT(target, 40), ': a column of the row is null: it belongs to no resource');
     SIGNAL SQLSTATE 'LH004' SET MESSAGE_TEXT = reason;
   END IF;
-  IF @leasehold_shown_in = leasehold_fence.transaction_name() THEN
+  IF @leasehold_shown_in = this_transaction THEN
     SET left_over = @leasehold_shown;
   END IF;
   search: WHILE left_over <> '' DO
-    SET pass = SUBSTRING_INDEX(left_over, '\n', 1);
+    SET pass = SUBSTRING_INDEX(left_over, CHAR(10 USING utf8mb4), 1);
     SET left_over = SUBSTRING(left_over, CHAR_LENGTH(pass) + 2);
-    IF SUBSTRING(pass, CHAR_LENGTH(SUBSTRING_INDEX(pass, ' ', 2)) + 2) = row_resource THEN
+    SET head = SUBSTRING_INDEX(pass, ' ', 2);
+    IF SUBSTRING(pass, CHAR_LENGTH(head) + 2) = row_resource THEN
       LEAVE search;
     END IF;
     SET pass = NULL;
@@ -180,8 +183,12 @@ BEGIN
     SET reason = CONCAT(LEFT(target, 24), ': this row needs the pass of ', LEFT(row_resource, 32), ': CALL leasehold_fence.enter(PASS) first');
     SIGNAL SQLSTATE 'LH003' SET MESSAGE_TEXT = reason;
   END IF;
-  CALL leasehold_fence.parts_of(pass, shown_resource, shown_token, shown_owner);
-  CALL leasehold_fence.judge(shown_resource, shown_token, shown_owner);
+  SET shown_token = CAST(SUBSTRING_INDEX(head, ' ', 1) AS INTEGER);
+  SET shown_owner = NULLIF(SUBSTRING_INDEX(head, ' ', -1), '-');
+  SELECT token, owner INTO seen_token, seen_owner FROM leasehold_fence.mark WHERE resource = row_resource FOR UPDATE;
+  IF NOT (seen_token <=> shown_token AND seen_owner <=> IFNULL(shown_owner, this_transaction)) THEN
+    CALL leasehold_fence.judge(row_resource, shown_token, shown_owner);
+  END IF;
 END
 //
 

@@ -7,7 +7,7 @@ use leasehold_fence::{http, postgres, redis::Fence, sqlite};
 use rusqlite::Connection;
 use tokio_postgres::NoTls;
 
-use crate::servers::Servers;
+use crate::{mariadb, servers::Servers};
 
 /// A system that is written to.
 pub(crate) struct Downstream {
@@ -24,6 +24,8 @@ pub(crate) const DOWNSTREAMS: &[Downstream] = &[
     Downstream { name: "postgres trigger", prepare: postgres_trigger, read: read_postgres, fenced: true },
     Downstream { name: "sqlite", prepare: sqlite_plain, read: read_sqlite, fenced: true },
     Downstream { name: "sqlite trigger", prepare: sqlite_trigger, read: read_sqlite, fenced: true },
+    Downstream { name: mariadb::PROCEDURE, prepare: mariadb::plain_table, read: mariadb::read, fenced: true },
+    Downstream { name: mariadb::TRIGGER, prepare: mariadb::fenced_table, read: mariadb::read, fenced: true },
     Downstream { name: "redis", prepare: redis, read: read_redis, fenced: true },
     Downstream { name: "http", prepare: http_service, read: read_http, fenced: true },
     Downstream { name: "redis without a fence", prepare: redis, read: read_redis, fenced: false },
@@ -107,6 +109,7 @@ pub(crate) async fn write(downstream: &str, target: &str, pass: &Pass, body: &st
     match downstream {
         "postgres function" | "postgres trigger" => write_postgres(downstream, address, id, pass, body).await,
         "sqlite" | "sqlite trigger" => write_sqlite(downstream, file(target), id, pass, body),
+        mariadb::PROCEDURE | mariadb::TRIGGER => mariadb::write(downstream, target, pass, body),
         "redis" => {
             let mut connection = connect_redis(address).await;
             Fence::new().set(pass, format!("report:{id}"), body)?.run(&mut connection).await.map(drop)

@@ -10,6 +10,7 @@
 #![expect(clippy::disallowed_methods, reason = "a test has a runtime and processes")]
 
 mod downstream;
+mod mariadb;
 mod servers;
 mod service;
 mod writer;

@@ -14,7 +14,7 @@ use axum::{Router, extract::Path, routing};
 use leasehold_core::Resource;
 use leasehold_fence::http::{FenceLayer, SqliteMarks};
 use leasehold_testkit::servers::{
-    EtcdCluster, PostgresServer, RedisCluster, RedisNodes, RedisServer, ZooKeeperServer,
+    EtcdCluster, MariaDbServer, PostgresServer, RedisCluster, RedisNodes, RedisServer, ZooKeeperServer,
 };
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -42,6 +42,8 @@ pub(crate) struct Servers {
     etcd: EtcdCluster,
     zookeeper: ZooKeeperServer,
     pub(crate) postgres: PostgresServer,
+    /// With the fence, and a database `shop`.
+    pub(crate) mariadb: MariaDbServer,
     pub(crate) folder: TempDir,
     /// The data of the HTTP service.
     pub(crate) reports: Arc<Mutex<HashMap<String, String>>>,
@@ -55,6 +57,9 @@ impl Servers {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let address = runtime.block_on(serve(&folder.path().join("marks.db"), Arc::clone(&reports)));
+        let mariadb = MariaDbServer::start();
+        mariadb.sql(leasehold_fence::mariadb::SCHEMA);
+        mariadb.sql("CREATE DATABASE shop");
         Servers {
             redis: RedisServer::start(),
             cluster: RedisCluster::without_replicas(),
@@ -63,6 +68,7 @@ impl Servers {
             etcd: EtcdCluster::start(1),
             zookeeper: ZooKeeperServer::start(),
             postgres: PostgresServer::start(),
+            mariadb,
             folder,
             reports,
             address,

@@ -8,6 +8,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("every_client_needs_the_pass_of_the_row", every_client),
     ("a_pass_ends_with_its_transaction", ends_with_its_transaction),
     ("a_stale_pass_is_refused_and_nothing_is_written", stale_pass),
+    ("a_rollback_to_a_savepoint_does_not_lose_the_mark", savepoint),
     ("a_row_that_moves_needs_the_passes_of_both_resources", moving_row),
     ("every_way_to_write_a_row_is_fenced", ways_to_write),
     ("odd_names_and_null_columns", odd_names),
@@ -120,6 +121,20 @@ fn stale_pass(server: &TestServer) {
         is_refused(connection.execute("UPDATE late SET state = 'A'").await, "LH003", "late/1");
         connection.execute("COMMIT").await.unwrap();
         assert_eq!(states(&mut connection, "late").await, [(1, "B".to_owned())]);
+    });
+}
+
+/// The mark is rolled back, and the session still shows the pass: the next write raises the mark again.
+fn savepoint(server: &TestServer) {
+    server.run(async {
+        let mut connection = fenced(server, "saved").await;
+        connection.execute("START TRANSACTION").await.unwrap();
+        connection.execute("SAVEPOINT before_the_pass").await.unwrap();
+        connection.enter(&pass("saved/1", 34, 1)).await.unwrap();
+        connection.execute("ROLLBACK TO before_the_pass").await.unwrap();
+        connection.execute("INSERT INTO saved VALUES (1, 'x')").await.unwrap();
+        connection.execute("COMMIT").await.unwrap();
+        is_refused(connection.enter(&pass("saved/1", 33, 2)).await, "LH001", "(presented=33 highest=34)");
     });
 }
 

@@ -1,6 +1,5 @@
 //! A program that shows its pass in its own transaction, or keeps the mark in a column of its own.
 
-use leasehold_core::{Error, ErrorKind};
 use leasehold_fence::rule::{self, Admission, Mark};
 
 use crate::test_server::{Session, Test, TestServer, pass, refusal, stale, token};
@@ -19,6 +18,7 @@ pub(crate) const TESTS: &[Test] = &[
 ];
 
 // docs: begin
+use leasehold_core::{Error, ErrorKind};
 use leasehold_fence::{Pass, explain_sqlstate};
 use sqlx::{Connection, MySqlConnection, mysql::MySqlDatabaseError};
 

@@ -1,7 +1,5 @@
 //! diesel, with the connection of diesel-async. The statements are the same on diesel's own `PgConnection`.
 
-use std::error::Error;
-
 use leasehold_testkit::servers::PostgresServer;
 
 use crate::{Test, create_table, pass, run, stale_numbers};
@@ -11,6 +9,8 @@ pub(crate) const TESTS: &[Test] = &[("diesel_a_stale_holder_is_refused", stale_h
 pub(crate) const SOURCE: &str = include_str!("diesel_driver.rs");
 
 // docs: begin
+use std::error::Error;
+
 use diesel::{result::Error as DieselError, sql_query, sql_types};
 use diesel_async::{AsyncConnection, AsyncPgConnection, RunQueryDsl};
 use leasehold_fence::{Pass, explain_sqlstate};
@@ -20,7 +20,7 @@ async fn add(connection: &mut AsyncPgConnection, pass: &Pass, amount: i64) -> Re
         let enter =
             sql_query("SELECT leasehold_fence.enter($1)").bind::<sql_types::Text, _>(pass.to_string());
         enter.execute(transaction).await?;
-        let update = sql_query("UPDATE orders_diesel SET total = total + $1 WHERE id = 7");
+        let update = sql_query("UPDATE orders SET total = total + $1 WHERE id = 7");
         update.bind::<sql_types::BigInt, _>(amount).execute(transaction).await
     });
     written.await.map(|_| ()).map_err(|error| explain(error, pass))
@@ -39,9 +39,9 @@ fn explain(error: DieselError, pass: &Pass) -> Box<dyn Error> {
 // docs: end
 
 fn stale_holder(server: &PostgresServer) {
-    create_table(server, "diesel");
+    let url = create_table(server, "diesel");
     run(async {
-        let mut connection = AsyncPgConnection::establish(&server.url()).await.unwrap();
+        let mut connection = AsyncPgConnection::establish(&url).await.unwrap();
         let [late, next] = [pass("diesel", 33, 1), pass("diesel", 34, 2)];
         add(&mut connection, &late, 20).await.unwrap();
         add(&mut connection, &next, 3).await.unwrap();
@@ -49,13 +49,12 @@ fn stale_holder(server: &PostgresServer) {
         let refused = add(&mut connection, &late, 1000).await.unwrap_err();
         assert_eq!(stale_numbers(&*refused), Some((33, 34)), "{refused}");
 
-        let bare =
-            sql_query("UPDATE orders_diesel SET total = 0").execute(&mut connection).await.unwrap_err();
+        let bare = sql_query("UPDATE orders SET total = 0").execute(&mut connection).await.unwrap_err();
         assert!(bare.to_string().contains("needs its pass"), "{bare}");
         assert!(
             explain(bare, &next).downcast_ref::<DieselError>().is_some(),
             "without a SQLSTATE it is not explained"
         );
     });
-    assert_eq!(server.sql("SELECT total FROM orders_diesel"), "127");
+    assert_eq!(server.sql("SELECT total FROM diesel.orders"), "127");
 }

@@ -12,20 +12,24 @@ use leasehold_core::{Error, FencingToken, OwnerToken, Pass};
 use leasehold_testkit::servers::PostgresServer;
 use libtest_mimic::{Arguments, Trial};
 
-/// The name of a test, and its function. It gets a server whose database has the fence, and a fenced table `orders`.
+/// The name of a test, and its function. It gets a server whose database has the fence.
 type Test = (&'static str, fn(&PostgresServer));
 
 /// The schema of the fence, as `leasehold fence schema` prints it.
 const SCHEMA: &str = include_str!("../../../sql/postgres/schema.sql");
 
-/// Each driver has a table of its own: `orders_sqlx`.
-fn create_table(server: &PostgresServer, driver: &str) {
+/// Creates a fenced table `orders` in a schema of its own for this driver, and a role that finds it. Returns the URL of the role.
+fn create_table(server: &PostgresServer, driver: &str) -> String {
     server.sql(&format!(
-        "CREATE TABLE orders_{driver} (id bigint PRIMARY KEY, total bigint NOT NULL);
-         INSERT INTO orders_{driver} VALUES (7, 100);
-         CREATE TRIGGER zz_leasehold_fence BEFORE INSERT OR UPDATE OR DELETE ON orders_{driver}
+        "CREATE SCHEMA {driver};
+         CREATE ROLE {driver} SUPERUSER LOGIN;
+         ALTER ROLE {driver} SET search_path = {driver};
+         CREATE TABLE {driver}.orders (id bigint PRIMARY KEY, total bigint NOT NULL);
+         INSERT INTO {driver}.orders VALUES (7, 100);
+         CREATE TRIGGER zz_leasehold_fence BEFORE INSERT OR UPDATE OR DELETE ON {driver}.orders
            FOR EACH ROW EXECUTE FUNCTION leasehold_fence.guard('{driver}:order/{{id}}')"
     ));
+    server.url().replace("postgres@", &format!("{driver}@"))
 }
 
 /// The pass of a holder of order 7 in the table of this driver.

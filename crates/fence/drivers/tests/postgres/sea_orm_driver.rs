@@ -1,7 +1,5 @@
 //! sea-orm.
 
-use std::error::Error;
-
 use leasehold_testkit::servers::PostgresServer;
 
 use crate::{Test, create_table, pass, run, stale_numbers};
@@ -11,6 +9,8 @@ pub(crate) const TESTS: &[Test] = &[("sea_orm_a_stale_holder_is_refused", stale_
 pub(crate) const SOURCE: &str = include_str!("sea_orm_driver.rs");
 
 // docs: begin
+use std::error::Error;
+
 use leasehold_fence::{Pass, explain_sqlstate};
 use sea_orm::{
     ConnectionTrait, DatabaseConnection, DbBackend, DbErr, RuntimeErr, Statement, TransactionTrait,
@@ -21,7 +21,7 @@ async fn add(database: &DatabaseConnection, pass: &Pass, amount: i64) -> Result<
     let statement = |sql, value| Statement::from_sql_and_values(DbBackend::Postgres, sql, [value]);
     let enter = statement("SELECT leasehold_fence.enter($1)", pass.to_string().into());
     transaction.execute_raw(enter).await.map_err(|error| explain(error, pass))?;
-    let update = statement("UPDATE orders_sea_orm SET total = total + $1 WHERE id = 7", amount.into());
+    let update = statement("UPDATE orders SET total = total + $1 WHERE id = 7", amount.into());
     transaction.execute_raw(update).await.map_err(|error| explain(error, pass))?;
     Ok(transaction.commit().await?)
 }
@@ -41,9 +41,9 @@ fn explain(error: DbErr, pass: &Pass) -> Box<dyn Error> {
 // docs: end
 
 fn stale_holder(server: &PostgresServer) {
-    create_table(server, "sea_orm");
+    let url = create_table(server, "sea_orm");
     run(async {
-        let database = sea_orm::Database::connect(server.url()).await.unwrap();
+        let database = sea_orm::Database::connect(url).await.unwrap();
         let [late, next] = [pass("sea_orm", 33, 1), pass("sea_orm", 34, 2)];
         add(&database, &late, 20).await.unwrap();
         add(&database, &next, 3).await.unwrap();
@@ -51,10 +51,10 @@ fn stale_holder(server: &PostgresServer) {
         let refused = add(&database, &late, 1000).await.unwrap_err();
         assert_eq!(stale_numbers(&*refused), Some((33, 34)), "{refused}");
 
-        let bare = database.execute_unprepared("UPDATE orders_sea_orm SET total = 0").await.unwrap_err();
+        let bare = database.execute_unprepared("UPDATE orders SET total = 0").await.unwrap_err();
         let bare = explain(bare, &next);
         assert!(bare.downcast_ref::<leasehold_core::Error>().is_some(), "{bare}");
         database.close().await.unwrap();
     });
-    assert_eq!(server.sql("SELECT total FROM orders_sea_orm"), "127");
+    assert_eq!(server.sql("SELECT total FROM sea_orm.orders"), "127");
 }

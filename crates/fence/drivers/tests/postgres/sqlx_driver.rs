@@ -1,7 +1,5 @@
 //! sqlx.
 
-use std::error::Error;
-
 use leasehold_testkit::servers::PostgresServer;
 
 use crate::{Test, create_table, pass, run, stale_numbers};
@@ -11,6 +9,8 @@ pub(crate) const TESTS: &[Test] = &[("sqlx_a_stale_holder_is_refused", stale_hol
 pub(crate) const SOURCE: &str = include_str!("sqlx_driver.rs");
 
 // docs: begin
+use std::error::Error;
+
 use leasehold_fence::{Pass, explain_sqlstate};
 use sqlx::{PgPool, postgres::PgDatabaseError};
 
@@ -18,7 +18,7 @@ async fn add(pool: &PgPool, pass: &Pass, amount: i64) -> Result<(), Box<dyn Erro
     let mut transaction = pool.begin().await?;
     let enter = sqlx::query("SELECT leasehold_fence.enter($1)").bind(pass.to_string());
     enter.execute(&mut *transaction).await.map_err(|error| explain(error, pass))?;
-    let update = sqlx::query("UPDATE orders_sqlx SET total = total + $1 WHERE id = 7").bind(amount);
+    let update = sqlx::query("UPDATE orders SET total = total + $1 WHERE id = 7").bind(amount);
     update.execute(&mut *transaction).await.map_err(|error| explain(error, pass))?;
     Ok(transaction.commit().await?)
 }
@@ -33,9 +33,9 @@ fn explain(error: sqlx::Error, pass: &Pass) -> Box<dyn Error> {
 // docs: end
 
 fn stale_holder(server: &PostgresServer) {
-    create_table(server, "sqlx");
+    let url = create_table(server, "sqlx");
     run(async {
-        let pool = PgPool::connect(&server.url()).await.unwrap();
+        let pool = PgPool::connect(&url).await.unwrap();
         let [late, next] = [pass("sqlx", 33, 1), pass("sqlx", 34, 2)];
         add(&pool, &late, 20).await.unwrap();
         add(&pool, &next, 3).await.unwrap();
@@ -44,11 +44,11 @@ fn stale_holder(server: &PostgresServer) {
         assert_eq!(stale_numbers(&*refused), Some((33, 34)), "{refused}");
 
         // A statement without a pass, and an error that is not of the fence.
-        let bare = sqlx::query("UPDATE orders_sqlx SET total = 0").execute(&pool).await.unwrap_err();
+        let bare = sqlx::query("UPDATE orders SET total = 0").execute(&pool).await.unwrap_err();
         assert!(explain(bare, &next).downcast_ref::<leasehold_core::Error>().is_some());
         let other = sqlx::query("SELECT 1 / 0").execute(&pool).await.unwrap_err();
         assert!(explain(other, &next).downcast_ref::<sqlx::Error>().is_some());
         pool.close().await;
     });
-    assert_eq!(server.sql("SELECT total FROM orders_sqlx"), "127");
+    assert_eq!(server.sql("SELECT total FROM sqlx.orders"), "127");
 }
