@@ -25,7 +25,7 @@ enum RedlockCommand {
     /// others vote.
     #[command(after_help = "Example:\n  leasehold redlock found redlock://r1,r2,r3,r4,r5")]
     Found {
-        /// The URL of the servers: redlock://HOST,HOST,HOST [default: the store]
+        /// The URL of the servers: `redlock://HOST,HOST,HOST` [default: the store]
         url: Option<String>,
     },
 }

@@ -14,7 +14,7 @@
 //! 3. Its mark is replaced, and it votes.
 //!
 //! A set of nodes is *founded* when all of its nodes are reachable and none has ever voted. If one is missing, or a majority
-//! may have lost data, no safe decision is possible: the quorum stops, and says so. [`founding`](super::founding) has the
+//! may have lost data, no safe decision is possible: the quorum stops, and says so. [`founding`] has the
 //! command of an operator who knows that the servers are new.
 
 use std::time::Duration;

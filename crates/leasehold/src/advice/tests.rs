@@ -56,8 +56,7 @@ fn stricter_answers_never_weaken_the_advice() {
     let strength = |advice: &Advice| match advice.row.role {
         Role::Enough if advice.row.purpose == Purpose::Efficiency => 0,
         Role::Enough | Role::Fenced if !advice.row.transaction => 1,
-        Role::Enough | Role::Fenced => 2,
-        Role::PreGuard | Role::No => 2,
+        Role::Enough | Role::Fenced | Role::PreGuard | Role::No => 2,
     };
     for answers in every_answer() {
         let advice = answers.advice();
