@@ -125,7 +125,7 @@ async fn both_releases_use_one_database_at_the_same_time() {
 
     // The newer client replaces the functions and sees the existing holder.
     let postgres = open(&server.url()).await;
-    assert_eq!(revision(&server), "3");
+    assert_eq!(revision(&server), "4");
     let ours = common::queued_claim(&report());
     let there = blocked(&postgres, &ours).await;
     assert_eq!(there.holders[0].token.as_i64(), first.unwrap());
