@@ -27,6 +27,7 @@ pub struct Edit {
 }
 
 const MODEL: &str = "crates/core/src/model.rs";
+const QUEUE: &str = "crates/core/src/queue.rs";
 const NODE: &str = "crates/core/src/quorum_node/node_model.rs";
 const TALLY: &str = "crates/core/src/quorum_node/tally.rs";
 const ACQUISITION: &str = "crates/leasehold/src/engine/acquisition.rs";
@@ -227,6 +228,27 @@ pub const BUGS: &[PlantedBug] = &[
             replace: r#"let overtakes = crate::planted("leave-overtakes") && claim.when_blocked == WhenBlocked::Leave;
         let overtakes = overtakes && self.held + u64::from(claim.share.weight()) <= u64::from(self.capacity);
         if self.paused_until.is_none() && (self.fits(claim) || overtakes) {"#,
+        }],
+    ),
+    bug(
+        "passes-over-at-once",
+        "a waiter that was called has no time to answer",
+        40,
+        &[Edit {
+            file: QUEUE,
+            find: "let is_over = |since: Timestamp| since.after(ANSWER_WITHIN) <= now;",
+            replace: r#"let within = if crate::planted("passes-over-at-once") { ANSWER_WITHIN / 10 } else { ANSWER_WITHIN };
+        let is_over = |since: Timestamp| since.after(within) <= now;"#,
+        }],
+    ),
+    bug(
+        "never-passes-over",
+        "a waiter that does not answer blocks the queue until its place expires",
+        40,
+        &[Edit {
+            file: MODEL,
+            find: "if self.passes_over && self.queue.pass_over_silent(now) {",
+            replace: r#"if self.passes_over && !crate::planted("never-passes-over") && self.queue.pass_over_silent(now) {"#,
         }],
     ),
     bug(
