@@ -344,11 +344,11 @@ async fn a_reply_that_names_other_requests_is_not_believed() {
         let rest = "said, token, remaining, capacity, placed, ahead, changes_in, paused, version, held_for, turns, evicting, \
                     kept, holder, note, asked_for, asked_by, asked_why, why";
         let types = "keys text[], owners bytea[], a bigint[], b bigint[], c bigint[], d bigint[], e boolean[], f bigint[], \
-                     g bytea[], h text[], i text, j bigint";
+                     g bytea[], h text[], i text, j bigint, k bigint[], l integer";
         server.sql(&format!(
             "ALTER FUNCTION {schema}.acquire_many RENAME TO right_acquire; \
              CREATE FUNCTION {schema}.acquire_many({types}) RETURNS SETOF {schema}.numbered_verdict LANGUAGE sql AS $$ \
-             SELECT {shift}, {rest} FROM {schema}.right_acquire(keys, owners, a, b, c, d, e, f, g, h, i, j) $$"
+             SELECT {shift}, {rest} FROM {schema}.right_acquire(keys, owners, a, b, c, d, e, f, g, h, i, j, k, l) $$"
         ));
         let sessions = format!(
             "SELECT string_agg(pid::text, ' ') FROM pg_stat_activity WHERE query LIKE '%{schema}.acquire_many%' \

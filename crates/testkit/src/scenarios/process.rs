@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use leasehold_core::{FencingToken, QueueEntry};
+use leasehold_core::{FencingToken, Snapshot};
 
 use crate::ClientProcess;
 
@@ -167,7 +167,7 @@ impl ProcessScenario<'_> {
         let second_token = second.granted();
         stopped.signal("CONT");
         // It shows that it lives by renewing its place: only then does it stand in line again.
-        self.until(|queue| queue.first().is_some_and(|place| !place.silent));
+        self.until(|seen| seen.queue.first().is_some_and(|place| !place.silent));
         second.send("release");
         let token = stopped.granted();
         assert!(token > second_token);
@@ -181,18 +181,18 @@ impl ProcessScenario<'_> {
     }
 
     fn until_queue_length(&self, length: u32) {
-        self.until(|queue| queue.len() == length as usize);
+        self.until(|seen| seen.queue_length == length);
     }
 
     /// Looks at the queue until it is as expected.
-    fn until(&self, is_as_expected: impl Fn(&[QueueEntry]) -> bool) {
+    fn until(&self, is_as_expected: impl Fn(&Snapshot) -> bool) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         runtime.expect("a runtime can be made").block_on(async {
             let client = leasehold::connect(self.url).await.expect("the store answers");
             let started = Instant::now();
             loop {
                 let seen = client.look("report", "42").await.expect("the store answers");
-                if is_as_expected(&seen.queue) {
+                if is_as_expected(&seen) {
                     return;
                 }
                 assert!(started.elapsed() < QUEUE_TIMEOUT, "the queue is {:?}", seen.queue);
