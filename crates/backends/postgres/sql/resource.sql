@@ -198,30 +198,28 @@ CREATE OR REPLACE FUNCTION leasehold.pass_over(r leasehold.resource, asker bytea
 LANGUAGE plpgsql AS $$
 DECLARE
     deadline timestamptz := r.seen - interval '1 second';   -- who was called at this time or before is late
-    late     bigint[];                                      -- arrival numbers
+    late     bytea[];                                       -- owners
     clients  bigint[];
     changed  bigint;
 BEGIN
     IF r.places = 0 OR r.look_at > r.seen THEN
         RETURN r;
     END IF;
-    SELECT array_agg(arrival), array_agg(client_id) INTO late, clients
-    FROM (SELECT arrival, owner, called_at, client_id FROM leasehold.place
+    SELECT array_agg(owner), array_agg(client_id) INTO late, clients
+    FROM (SELECT owner, called_at, client_id FROM leasehold.place
           WHERE resource + 0 = r.id AND NOT silent ORDER BY arrival LIMIT 64) near
     WHERE called_at <= deadline AND owner IS DISTINCT FROM asker;
     IF late IS NOT NULL THEN
         late := late || ARRAY(
-            SELECT arrival FROM (SELECT arrival, owner, heard_at, client_id FROM leasehold.place
+            SELECT owner FROM (SELECT owner, heard_at, client_id FROM leasehold.place
                                  WHERE resource + 0 = r.id AND NOT silent ORDER BY arrival LIMIT 256) near
             WHERE client_id = ANY (clients) AND heard_at <= deadline AND owner IS DISTINCT FROM asker);
         WITH free AS (
-            SELECT arrival FROM leasehold.place
-            WHERE resource = r.id AND arrival = ANY (late) AND NOT silent
-              AND (called_at <= deadline OR heard_at <= deadline)
+            SELECT owner FROM leasehold.place
+            WHERE owner = ANY (late) AND resource + 0 = r.id AND (called_at <= deadline OR heard_at <= deadline)
             FOR UPDATE SKIP LOCKED
         )
-        UPDATE leasehold.place p SET silent = true FROM free
-        WHERE p.resource = r.id AND p.arrival = free.arrival;
+        UPDATE leasehold.place p SET silent = true FROM free WHERE p.owner = free.owner AND p.resource + 0 = r.id;
         GET DIAGNOSTICS changed = ROW_COUNT;
         IF changed > 0 THEN
             r.version := r.version + 1;
@@ -259,8 +257,8 @@ DECLARE
     live    bigint := 0;             -- the claims that were looked at and are not silent
     taken   bigint := r.held;
     fits    boolean := true;
-    called  bigint[] := '{}';        -- arrival numbers
-    gone    bigint[] := '{}';
+    called  bytea[] := '{}';         -- owners
+    gone    bytea[] := '{}';
     changed bigint;
 BEGIN
     IF r.places = 0 OR r.paused_until IS NOT NULL OR r.held >= r.capacity
@@ -269,7 +267,7 @@ BEGIN
     THEN
         RETURN r;
     END IF;
-    FOR one IN SELECT arrival, owner, weight, client, listener, heard_at, called_at FROM leasehold.place
+    FOR one IN SELECT owner, weight, client, listener, heard_at, called_at FROM leasehold.place
                WHERE resource + 0 = r.id AND NOT silent ORDER BY arrival LIMIT 320
     LOOP
         EXIT WHEN live = 64;
@@ -282,13 +280,13 @@ BEGIN
         IF one.called_at IS NULL AND NOT fits AND one.heard_at > r.seen - interval '1 second' THEN
             r.look_at := least(r.look_at, one.heard_at + interval '1 second');
         ELSIF cardinality(gone) < 256 AND pg_try_advisory_xact_lock_shared(leasehold.listener_class(), one.listener) THEN
-            gone := gone || one.arrival;
+            gone := gone || one.owner;
             taken := taken - one.weight;
             CONTINUE;
         ELSIF one.called_at IS NOT NULL THEN
             r.look_at := least(r.look_at, one.called_at + interval '1 second');
         ELSE
-            called := called || one.arrival;
+            called := called || one.owner;
             IF one.client <> '' THEN
                 PERFORM pg_notify(one.client, encode(substr(one.owner, 1, 4), 'hex') || '|' || r.key);
             END IF;
@@ -298,10 +296,10 @@ BEGIN
     called := called || gone;
     IF cardinality(called) > 0 THEN
         WITH free AS (
-            SELECT arrival FROM leasehold.place WHERE resource = r.id AND arrival = ANY (called) FOR UPDATE SKIP LOCKED
+            SELECT owner FROM leasehold.place WHERE owner = ANY (called) AND resource + 0 = r.id FOR UPDATE SKIP LOCKED
         )
-        UPDATE leasehold.place p SET called_at = r.seen, silent = p.arrival = ANY (gone) FROM free
-        WHERE p.resource = r.id AND p.arrival = free.arrival;
+        UPDATE leasehold.place p SET called_at = r.seen, silent = p.owner = ANY (gone) FROM free
+        WHERE p.owner = free.owner AND p.resource + 0 = r.id;
         GET DIAGNOSTICS changed = ROW_COUNT;
         r.version := r.version + 1;
         -- A place that a renewal has locked was notified, and is called by the next verb.

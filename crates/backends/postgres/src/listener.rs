@@ -202,16 +202,14 @@ async fn subscribe(
     let (sender, notifications) = mpsc::unbounded_channel();
     let config = &connections.config;
     let connection = Connection::open(config, environment, &connections.ids, Some(sender)).await?;
-    let mut subscription = Subscription { connection, lock: None, notifications };
+    // Behind a pool the session may be another client's next. It must not keep our lock.
+    let lock =
+        if connections.is_pooled() { None } else { take_lock(listener, &connection, connections).await? };
+    let mut subscription = Subscription { connection, lock, notifications };
     let listen = format!("LISTEN {}", listener.channel);
     subscription.connection.execute_unchecked(&listen, config.timeout).await?;
-    if !probe_arrives(listener, connections, &mut subscription, environment).await? {
-        return Ok(None);
-    }
-    if !connections.is_pooled() {
-        subscription.lock = take_lock(listener, &subscription.connection, connections).await?;
-    }
-    Ok(Some(subscription))
+    let arrives = probe_arrives(listener, connections, &mut subscription, environment).await?;
+    Ok(arrives.then_some(subscription))
 }
 
 /// Takes an advisory lock for this session, and returns its number.
