@@ -29,8 +29,8 @@ const ROUND: Duration = Duration::from_millis(500);
 const ROUNDS: usize = 11;
 const RENEWED: usize = 1000;
 
-const ACQUIRE: &str = "SELECT *, $15::bigint FROM leasehold.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, \
-                       $13, $14)";
+const ACQUIRE: &str = "SELECT *, $17::bigint FROM leasehold.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, \
+                       $13, $14, $15, $16)";
 const RELEASE: &str = "SELECT leasehold.release($1, $2, $3, $4), $5::bigint";
 
 /// A connection of the driver that executes the backend's statements, without the backend and the engine.
@@ -58,6 +58,7 @@ impl Bare {
         let mut owner = [7; 16];
         owner[..8].copy_from_slice(&number.to_be_bytes());
         let (owner, none): (&[u8], Option<&[u8]>) = (&owner, None);
+        let no_listener: Option<i32> = None;
         let acquire: Parameters<'_> = vec![
             (&resource, Type::TEXT),
             (&owner, Type::BYTEA),
@@ -73,6 +74,8 @@ impl Bare {
             (&"1@host", Type::TEXT),
             (&"leasehold_0", Type::TEXT),
             (&1_000_000i64, Type::INT8),
+            (&1i64, Type::INT8),
+            (&no_listener, Type::INT4),
             (&0i64, Type::INT8),
         ];
         let rows = self.query(ACQUIRE, &self.acquire, &acquire, prepared).await;

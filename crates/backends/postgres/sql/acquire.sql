@@ -1,15 +1,16 @@
 -- The verb `acquire`: the same steps as leasehold_core::Model, in one call, one transaction, one round trip. ADR 0021.
 --
---  1. Lock the row of the resource and drop what has expired.
+--  1. Lock the row of the resource and drop what has expired. The owner is heard; pass over claims that do not answer.
 --  2. Compute the next fencing token. Fail if the floor is too high or no token is left.
 --  3. The owner has a tombstone: refuse, but still release the predecessor.
 --  4. The owner holds already: return the same grant.
 --  5. Other claims use another capacity: refuse.
 --  6. The queue is full: fail.
 --  7. The claim takes over from a predecessor: take its seat or its place in the queue, and remove the predecessor.
---  8. Otherwise apply the admission rule: the weights of the holders, of the claims ahead in the queue, and its own must
+--  8. Otherwise apply the admission rule: the weights of the holders, of the live claims ahead in the queue, and its own must
 --     fit the capacity.
 --  9. Granted: insert the seat. Blocked: insert or extend the place, or leave the queue if the claim does not queue.
+-- 10. Call the claims that can be granted now.
 --
 -- The table `seat` has the holders, `place` the queue, `grave` the tombstones.
 --
@@ -25,6 +26,8 @@
 --        claim_note, claim_holder
 --        claim_client      the channel on which to notify the client; empty: it polls
 --        line_max          the most claims in the queue
+--        claim_client_id   the client; null: the claim has nothing to do with other claims
+--        claim_listener    the number of the lock that the client holds while it listens; null: it is not known to listen
 -- gives  one row with the verdict. If blocked, one more row for each of the three holders that expire soonest.
 -- fails  LH001 no token is left, LH002 the queue is full, LH003 the floor is too high. The DETAIL names the claim. Behind a
 --        pool, an error without it may belong to the request of another client (ADR 0034).
@@ -56,7 +59,8 @@ END $$;
 CREATE OR REPLACE FUNCTION leasehold.acquire(
     claim_key text, claim_owner bytea, claim_weight bigint, claim_capacity bigint, claim_ttl bigint,
     claim_place_ttl bigint, claim_queues boolean, from_owner bytea, from_bury bigint, claim_floor bigint,
-    claim_note bytea, claim_holder text, claim_client text, line_max bigint
+    claim_note bytea, claim_holder text, claim_client text, line_max bigint, claim_client_id bigint,
+    claim_listener integer
 ) RETURNS SETOF leasehold.verdict
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off AS $$
@@ -68,9 +72,10 @@ DECLARE
     answer      leasehold.verdict;
     refused     text;
     minted      bigint;
-    own         bigint;               -- the arrival number of its own place in the queue
-    mine        leasehold.place;
-    near        bigint;               -- claims ahead in the queue, counted up to 65
+    mine        leasehold.place;      -- its own place in the queue
+    own         bigint;               -- the arrival number of that
+    theirs      leasehold.place;      -- the place of the predecessor
+    near        bigint;               -- live claims ahead in the queue, counted up to 65
     ahead       bigint;               -- their weights
     next        timestamptz;          -- when the resource changes next by itself
     until       timestamptz;
@@ -105,13 +110,26 @@ BEGIN
     END IF;
 
     r := leasehold.settle(was);
+    IF r.places > 0 THEN
+        SELECT * INTO mine FROM leasehold.place WHERE owner = claim_owner AND resource + 0 = r.id;
+        own := mine.arrival;
+        -- That it was heard is written below: it leaves the queue, or its place is extended.
+        IF mine.silent THEN
+            UPDATE leasehold.place SET heard_at = r.seen, called_at = NULL, silent = false
+            WHERE owner = claim_owner AND resource + 0 = r.id;
+            r.version := r.version + 1;
+        END IF;
+        IF r.look_at <= r.seen THEN
+            r := leasehold.pass_over(r, claim_owner);
+        END IF;
+    END IF;
 
     IF r.graves > 0 AND EXISTS (SELECT FROM leasehold.grave WHERE owner = claim_owner AND resource + 0 = r.id) THEN
         -- This owner has a tombstone, so refuse it. Still release its predecessor: that was part of the same request.
         IF from_owner IS NOT NULL THEN
             r := leasehold.depart(r, from_owner, from_bury);
         END IF;
-        PERFORM leasehold.close(was, r);
+        PERFORM leasehold.finish(was, r);
         answer.said := 'buried';
         RETURN NEXT answer;
         RETURN;
@@ -120,7 +138,7 @@ BEGIN
     IF r.seats > 0 THEN
         SELECT * INTO seat FROM leasehold.seat WHERE owner = claim_owner AND resource + 0 = r.id;
         IF FOUND THEN
-            PERFORM leasehold.close(was, r);
+            PERFORM leasehold.finish(was, r);
             -- A kept seat was released by its owner and only stays closed, so this is a late request.
             answer.said := CASE WHEN seat.kept THEN 'buried' ELSE 'granted' END;
             answer.token := seat.token;
@@ -132,16 +150,14 @@ BEGIN
 
     IF (r.seats > 0 OR r.places > 0) AND r.capacity <> claim_capacity THEN
         r := leasehold.leave_line(r, claim_owner, false);
-        PERFORM leasehold.close(was, r);
+        PERFORM leasehold.finish(was, r);
         answer.said := 'mismatch';
         answer.capacity := r.capacity;
         RETURN NEXT answer;
         RETURN;
     END IF;
 
-    IF claim_queues AND r.places >= line_max
-        AND NOT EXISTS (SELECT FROM leasehold.place WHERE owner = claim_owner AND resource + 0 = r.id)
-    THEN
+    IF claim_queues AND r.places >= line_max AND own IS NULL THEN
         RAISE EXCEPTION 'the queue is full: % claims wait already; try again later', r.places
             USING ERRCODE = 'LH002', DETAIL = claim_name;
     END IF;
@@ -161,43 +177,45 @@ BEGIN
                 until := predecessor.ends;
             ELSE
                 is_granted := r.paused_until IS NULL AND NOT predecessor.evicting
-                    AND (predecessor.turns < 16 OR r.places = 0);
+                    AND (predecessor.turns < 16 OR r.places = 0
+                         OR NOT EXISTS (SELECT FROM leasehold.place WHERE resource + 0 = r.id AND NOT silent));
                 turns := predecessor.turns + 1;
                 until := r.seen + leasehold.span(claim_ttl);
             END IF;
         ELSIF r.places > 0 THEN
-            SELECT * INTO mine FROM leasehold.place WHERE owner = from_owner AND resource + 0 = r.id;
+            SELECT * INTO theirs FROM leasehold.place WHERE owner = from_owner AND resource + 0 = r.id;
             IF FOUND THEN
                 r := leasehold.leave_line(r, from_owner, true);
-                IF claim_queues
-                    AND NOT EXISTS (SELECT FROM leasehold.place WHERE owner = claim_owner AND resource + 0 = r.id)
-                THEN
+                IF claim_queues AND own IS NULL THEN
+                    own := theirs.arrival;
                     until := r.seen + leasehold.span(claim_place_ttl);
-                    INSERT INTO leasehold.place (resource, arrival, owner, ends, weight, since, holder, client)
-                    VALUES (r.id, mine.arrival, claim_owner, until, claim_weight, mine.since, claim_holder, claim_client);
+                    INSERT INTO leasehold.place (resource, arrival, owner, ends, weight, since, holder, client, client_id,
+                        listener, heard_at)
+                    VALUES (r.id, own, claim_owner, until, claim_weight, theirs.since, claim_holder, claim_client,
+                        claim_client_id, claim_listener, r.seen);
                     r.places := r.places + 1;
                     r.settle_at := least(r.settle_at, until);
                 END IF;
             END IF;
         END IF;
         r := leasehold.depart(r, from_owner, from_bury);
+        IF from_owner = claim_owner THEN
+            own := NULL;
+        END IF;
     END IF;
 
-    -- The admission rule: the weights of the holders, of the claims ahead in the queue, and its own fit the capacity.
-    -- Only the first 64 claims of the queue can be granted: the work stays the same however long the queue is.
+    -- The admission rule: the weights of the holders, of the live claims ahead in the queue, and its own fit the capacity.
+    -- Only the first 64 live claims of the queue can be granted: the work stays the same however long the queue is.
     IF NOT is_granted THEN
         r.capacity := claim_capacity;
         turns := 0;
-        IF r.places > 0 THEN
-            SELECT arrival INTO own FROM leasehold.place WHERE owner = claim_owner AND resource + 0 = r.id;
-        END IF;
         IF r.paused_until IS NULL AND r.held + claim_weight <= claim_capacity THEN
             near := 0;
             ahead := 0;
             IF r.places > 0 THEN
                 SELECT count(*), coalesce(sum(weight), 0) INTO near, ahead
                 FROM (SELECT weight FROM leasehold.place
-                      WHERE resource = r.id AND arrival < coalesce(own, 9223372036854775807)
+                      WHERE resource + 0 = r.id AND NOT silent AND arrival < coalesce(own, 9223372036854775807)
                       ORDER BY arrival LIMIT 65) head;
             END IF;
             is_granted := near <= 64 AND r.held + ahead + claim_weight <= claim_capacity;
@@ -220,7 +238,7 @@ BEGIN
         r.last := minted;
         r.version := r.version + 1;
         r.settle_at := least(r.settle_at, until);
-        PERFORM leasehold.close(was, r);
+        PERFORM leasehold.finish(was, r);
         answer.said := 'granted';
         answer.token := minted;
         answer.remaining := leasehold.micros(until - r.seen);
@@ -234,27 +252,36 @@ BEGIN
     ELSE
         until := r.seen + leasehold.span(claim_place_ttl);
         IF own IS NOT NULL THEN
-            UPDATE leasehold.place SET ends = greatest(ends, until), client = claim_client
+            UPDATE leasehold.place SET ends = greatest(ends, until), client = claim_client, listener = claim_listener,
+                heard_at = r.seen, called_at = NULL
             WHERE owner = claim_owner AND resource + 0 = r.id;
         ELSE
             SELECT arrival + 1 INTO own FROM leasehold.place WHERE resource = r.id ORDER BY arrival DESC LIMIT 1;
             own := coalesce(own, 0);
-            INSERT INTO leasehold.place (resource, arrival, owner, ends, weight, since, holder, client)
-            VALUES (r.id, own, claim_owner, until, claim_weight, r.seen, claim_holder, claim_client);
+            INSERT INTO leasehold.place (resource, arrival, owner, ends, weight, since, holder, client, client_id, listener,
+                heard_at)
+            VALUES (r.id, own, claim_owner, until, claim_weight, r.seen, claim_holder, claim_client, claim_client_id,
+                claim_listener, r.seen);
             r.places := r.places + 1;
             r.version := r.version + 1;
             r.settle_at := least(r.settle_at, until);
         END IF;
     END IF;
-    PERFORM leasehold.close(was, r);
+    r := leasehold.finish(was, r);
 
-    SELECT count(*) FILTER (WHERE arrival < own), min(ends) FILTER (WHERE position <= 64) INTO near, next
-    FROM (SELECT arrival, ends, row_number() OVER (ORDER BY arrival) AS position FROM leasehold.place
-          WHERE resource = r.id ORDER BY arrival LIMIT 65) head;
+    SELECT count(*) FILTER (WHERE arrival < coalesce(own, 9223372036854775807)),
+        least(min(ends) FILTER (WHERE position <= 64),
+              min(called_at) FILTER (WHERE position <= 64) + interval '1 second')
+    INTO near, next
+    FROM (SELECT arrival, ends, called_at, row_number() OVER (ORDER BY arrival) AS position FROM leasehold.place
+          WHERE resource + 0 = r.id AND NOT silent ORDER BY arrival LIMIT 65) head;
     answer.said := 'blocked';
     answer.placed := own IS NOT NULL;
-    -- Exact within the first 64 claims of the queue, an upper bound beyond.
-    answer.ahead := CASE WHEN own IS NULL THEN r.places WHEN near <= 64 THEN near ELSE r.places - 1 END;
+    -- Live claims. Exact within the first 64, an upper bound beyond.
+    answer.ahead := CASE WHEN near <= 64 THEN near
+        ELSE r.places - (SELECT count(*) FROM leasehold.place WHERE resource + 0 = r.id AND silent)
+            - CASE WHEN own IS NULL THEN 0 ELSE 1 END
+        END;
     answer.paused := r.paused_until IS NOT NULL;
     answer.version := r.version;
     next := least(next, r.paused_until,

@@ -1,7 +1,7 @@
 -- The verb `acquire` for a batch of claims: one statement, so one transaction and one commit for all of them. ADR 0040.
 --
 -- Each claim is a step of its own, as if it had come alone. A batch never waits for a row that another transaction has
--- locked, so it takes part in no deadlock, and a row that somebody has locked for long holds back its own claim only:
+-- locked, not even when it calls or passes over other claims, so it takes part in no deadlock, and a row that somebody has locked for long holds back its own claim only:
 --
 --  1. Lock the rows of the resources. Pass over those that another transaction has locked.
 --  2. Insert the rows of resources that have none, in the order of their keys, and lock again. Only here a batch may wait: for
@@ -55,11 +55,12 @@ $$;
 
 -- Carries out the steps above. An error undoes all of them.
 -- takes  arrays of the same length, with an element for each claim: see `acquire`. No claim takes over from another one.
---        claim_client, line_max: as in `acquire`
+--        claim_client, line_max, claim_listener: as in `acquire`
 -- gives  for each claim the rows of `acquire`, with the number, the resource and the owner of the claim
 CREATE OR REPLACE FUNCTION leasehold.acquire_together(
     keys text[], owners bytea[], weights bigint[], capacities bigint[], ttls bigint[], place_ttls bigint[],
-    queues boolean[], floors bigint[], notes bytea[], holders text[], claim_client text, line_max bigint
+    queues boolean[], floors bigint[], notes bytea[], holders text[], claim_client text, line_max bigint,
+    client_ids bigint[], claim_listener integer
 ) RETURNS SETOF leasehold.numbered_verdict
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -157,7 +158,7 @@ BEGIN
             RETURN QUERY SELECT number::bigint, keys[number], owners[number], v.*, NULL
                 FROM leasehold.acquire(keys[number], owners[number], weights[number], capacities[number], ttls[number],
                     place_ttls[number], queues[number], NULL, -1, floors[number], notes[number], holders[number],
-                    claim_client, line_max) v;
+                    claim_client, line_max, client_ids[number], claim_listener) v;
         ELSE
             RETURN QUERY SELECT * FROM leasehold.sent_alone(number, keys[number], owners[number], alone);
         END IF;
@@ -172,7 +173,8 @@ END $$;
 -- all claims are answered `alone`: so the error reaches the claim that causes it and no other.
 CREATE OR REPLACE FUNCTION leasehold.acquire_many(
     keys text[], owners bytea[], weights bigint[], capacities bigint[], ttls bigint[], place_ttls bigint[],
-    queues boolean[], floors bigint[], notes bytea[], holders text[], claim_client text, line_max bigint
+    queues boolean[], floors bigint[], notes bytea[], holders text[], claim_client text, line_max bigint,
+    client_ids bigint[], claim_listener integer
 ) RETURNS SETOF leasehold.numbered_verdict
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off AS $$
@@ -182,7 +184,8 @@ BEGIN
     PERFORM leasehold.commit_durably();
     BEGIN
         RETURN QUERY SELECT * FROM leasehold.acquire_together(
-            keys, owners, weights, capacities, ttls, place_ttls, queues, floors, notes, holders, claim_client, line_max);
+            keys, owners, weights, capacities, ttls, place_ttls, queues, floors, notes, holders, claim_client, line_max,
+            client_ids, claim_listener);
     EXCEPTION WHEN OTHERS THEN
         failed := SQLSTATE || ' ' || SQLERRM;
         RETURN QUERY SELECT alone.* FROM unnest(keys, owners) WITH ORDINALITY AS a (key, owner, number)
@@ -198,7 +201,8 @@ END $$;
 CREATE OR REPLACE FUNCTION leasehold.acquire_soon(
     claim_key text, claim_owner bytea, claim_weight bigint, claim_capacity bigint, claim_ttl bigint,
     claim_place_ttl bigint, claim_queues boolean, from_owner bytea, from_bury bigint, claim_floor bigint,
-    claim_note bytea, claim_holder text, claim_client text, line_max bigint, patience bigint
+    claim_note bytea, claim_holder text, claim_client text, line_max bigint, claim_client_id bigint,
+    claim_listener integer, patience bigint
 ) RETURNS SETOF leasehold.verdict
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -206,7 +210,8 @@ DECLARE
 BEGIN
     PERFORM set_config('lock_timeout', patience::text, true);
     RETURN QUERY SELECT * FROM leasehold.acquire(claim_key, claim_owner, claim_weight, claim_capacity, claim_ttl,
-        claim_place_ttl, claim_queues, from_owner, from_bury, claim_floor, claim_note, claim_holder, claim_client, line_max);
+        claim_place_ttl, claim_queues, from_owner, from_bury, claim_floor, claim_note, claim_holder, claim_client, line_max,
+        claim_client_id, claim_listener);
 EXCEPTION WHEN lock_not_available THEN
     answer.said := 'locked';
     RETURN NEXT answer;

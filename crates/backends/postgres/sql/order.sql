@@ -24,6 +24,9 @@ BEGIN
     done := false;
     IF was.id IS NOT NULL THEN
         r := leasehold.settle(was);
+        IF r.look_at <= r.seen THEN
+            r := leasehold.pass_over(r, NULL);
+        END IF;
         SELECT max(token) INTO newest FROM leasehold.seat WHERE resource = r.id;
         SELECT * INTO meant FROM leasehold.seat
         WHERE resource = r.id AND token = CASE order_token WHEN 0 THEN newest ELSE order_token END FOR UPDATE;
@@ -64,7 +67,7 @@ BEGIN
         IF done THEN
             r.version := r.version + 1;
         END IF;
-        PERFORM leasehold.close(was, r);
+        PERFORM leasehold.finish(was, r);
     END IF;
     INSERT INTO leasehold.audit (at, resource, command, token, by, why, done)
     VALUES (clock_timestamp(), order_key, order_command, order_token, order_by, order_why, done)

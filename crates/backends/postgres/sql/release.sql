@@ -33,6 +33,9 @@ BEGIN
         RETURN FOUND;
     END IF;
     r := leasehold.settle(was);
+    IF r.look_at <= r.seen THEN
+        r := leasehold.pass_over(r, NULL);
+    END IF;
     before := r.version;
     IF keep > 0 AND r.seats > 0 THEN
         until := r.seen + leasehold.span(keep);
@@ -52,6 +55,6 @@ BEGIN
     IF bury >= 0 THEN
         r := leasehold.bury(r, claim_owner, bury, false);
     END IF;
-    PERFORM leasehold.close(was, r);
+    PERFORM leasehold.finish(was, r);
     RETURN before > 0;
 END $$;

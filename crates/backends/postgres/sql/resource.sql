@@ -1,9 +1,11 @@
--- Functions that the verbs share: lock the row of a resource, drop what has expired, write the row back, notify clients.
--- Functions take the row as a value and return the changed value. Its column `seen` is the time at which the verb runs.
+-- Functions that the verbs share: lock the row of a resource, drop what has expired, pass over claims that do not answer, call
+-- the next ones, write the row back, notify clients. Functions take the row as a value and return the changed value. Its column
+-- `seen` is the time at which the verb runs.
 --
 -- Every read here uses one certain index, and is written so that the planner can choose no other: by owner (`resource + 0`
--- hides the resource from the other indexes), or by resource in the order of an index. A table that was empty a moment ago
--- has no statistics, and the planner would otherwise read or sort a whole queue of ten thousand rows for each claim.
+-- hides the resource from the other indexes), by `resource + 0` with `silent` or `NOT silent` (the indexes for these), or by
+-- resource in the order of an index. A table that was empty a moment ago has no statistics, and the planner would otherwise
+-- read or sort a whole queue of ten thousand rows for each claim.
 
 -- An interval in microseconds; zero if it is negative, null if it is null.
 CREATE OR REPLACE FUNCTION leasehold.micros(span interval) RETURNS bigint
@@ -181,13 +183,136 @@ BEGIN
     RETURN r;
 END $$;
 
--- Writes the row back if it changed, and notifies clients: watchers of every change, and claims at the head of the queue
--- that can be granted now. A claim that could be granted before was notified then, so claims are looked at only if capacity
--- was freed. NOTIFY takes a lock of the whole database at the commit, so it is used only where it is needed. A client that
--- polls has no channel.
+-- The class of the advisory locks of listeners. A client that listens holds the lock (class, number) with a random number of
+-- its own, exclusively, for as long as its session lasts. These locks have two numbers of 32 bits, so they cannot meet locks
+-- with one number of 64 bits; the class is the beginning of the MD5 sum of a text with the name of the schema.
+CREATE OR REPLACE FUNCTION leasehold.listener_class() RETURNS integer
+LANGUAGE sql IMMUTABLE AS $$ SELECT ('x' || left(md5('leasehold.listener'), 8))::bit(32)::integer $$;
+
+-- Makes those places silent that were called and did not answer within a second, and the places of the same client that
+-- were not heard for as long. Skips places that a renewal has locked: those are answering. The same as
+-- Queue::pass_over_silent: late are claims among the first 64, and others of their clients among the first 256.
+-- takes  r
+--        asker   the owner whose request is carried out, and who is therefore heard; or null
+CREATE OR REPLACE FUNCTION leasehold.pass_over(r leasehold.resource, asker bytea) RETURNS leasehold.resource
+LANGUAGE plpgsql AS $$
+DECLARE
+    deadline timestamptz := r.seen - interval '1 second';   -- who was called at this time or before is late
+    late     bytea[];                                       -- owners
+    clients  bigint[];
+    changed  bigint;
+BEGIN
+    IF r.places = 0 OR r.look_at > r.seen THEN
+        RETURN r;
+    END IF;
+    SELECT array_agg(owner), array_agg(client_id) INTO late, clients
+    FROM (SELECT owner, called_at, client_id FROM leasehold.place
+          WHERE resource + 0 = r.id AND NOT silent ORDER BY arrival LIMIT 64) near
+    WHERE called_at <= deadline AND owner IS DISTINCT FROM asker;
+    IF late IS NOT NULL THEN
+        late := late || ARRAY(
+            SELECT owner FROM (SELECT owner, heard_at, client_id FROM leasehold.place
+                                 WHERE resource + 0 = r.id AND NOT silent ORDER BY arrival LIMIT 256) near
+            WHERE client_id = ANY (clients) AND heard_at <= deadline AND owner IS DISTINCT FROM asker);
+        WITH free AS (
+            SELECT owner FROM leasehold.place
+            WHERE owner = ANY (late) AND resource + 0 = r.id AND (called_at <= deadline OR heard_at <= deadline)
+            FOR UPDATE SKIP LOCKED
+        )
+        UPDATE leasehold.place p SET silent = true FROM free WHERE p.owner = free.owner AND p.resource + 0 = r.id;
+        GET DIAGNOSTICS changed = ROW_COUNT;
+        IF changed > 0 THEN
+            r.version := r.version + 1;
+        END IF;
+    END IF;
+    r.look_at := (
+        SELECT coalesce(min(called_at) + interval '1 second', 'infinity')
+        FROM (SELECT owner, called_at FROM leasehold.place
+              WHERE resource + 0 = r.id AND NOT silent ORDER BY arrival LIMIT 64) near
+        WHERE owner IS DISTINCT FROM asker);
+    RETURN r;
+END $$;
+
+-- Calls the claims that can be granted now: notes the time and notifies their clients. The same as Queue::call, with one step
+-- more:
+--
+--  1. Go through the live claims from the head, while they fit the capacity, at most 64.
+--  2. While a claim is silent, go on through all 64, and call those too that were not heard for a second.
+--  3. If a claim that is to be called, or was called and has not answered, said that its client listens, and the lock of that
+--     listener is free, the client is gone: the claim is silent at once, and the next one is looked at. At most 256 claims.
+--
+-- It tries the lock (pg_try_advisory_xact_lock_shared) instead of reading pg_locks: that is one lookup in a hash table,
+-- and pg_locks copies all locks of the server. If the lock is free, it is kept until the transaction ends. Nobody waits for
+-- it: the number of a listener is never used again.
+--
+-- A claim that could be granted before was called then. So nothing is done unless capacity was freed or `look_at` has come.
+-- NOTIFY takes a lock of the whole database at the commit, so it is used only where it is needed. A client that polls has
+-- no channel.
 -- takes  was   the row as it was locked
 --        r     the row as it is to be
-CREATE OR REPLACE FUNCTION leasehold.close(was leasehold.resource, r leasehold.resource) RETURNS void
+CREATE OR REPLACE FUNCTION leasehold.call(was leasehold.resource, r leasehold.resource) RETURNS leasehold.resource
+LANGUAGE plpgsql AS $$
+DECLARE
+    one     record;
+    live    bigint := 0;             -- the claims that were looked at and are not silent
+    taken   bigint := r.held;
+    fits    boolean := true;
+    called  bytea[] := '{}';         -- owners
+    gone    bytea[] := '{}';
+    changed bigint;
+BEGIN
+    IF r.places = 0 OR r.paused_until IS NOT NULL OR r.held >= r.capacity
+        OR NOT (r.held < was.held OR r.places < was.places OR r.capacity <> was.capacity OR was.paused_until IS NOT NULL
+                OR was.look_at <= r.seen)
+    THEN
+        RETURN r;
+    END IF;
+    FOR one IN SELECT owner, weight, client, listener, heard_at, called_at FROM leasehold.place
+               WHERE resource + 0 = r.id AND NOT silent ORDER BY arrival LIMIT 320
+    LOOP
+        EXIT WHEN live = 64;
+        taken := taken + one.weight;
+        IF fits AND taken > r.capacity THEN
+            fits := false;
+            EXIT WHEN live = 0 OR NOT (
+                cardinality(gone) > 0 OR EXISTS (SELECT FROM leasehold.place WHERE resource + 0 = r.id AND silent));
+        END IF;
+        IF one.called_at IS NULL AND NOT fits AND one.heard_at > r.seen - interval '1 second' THEN
+            r.look_at := least(r.look_at, one.heard_at + interval '1 second');
+        ELSIF cardinality(gone) < 256 AND pg_try_advisory_xact_lock_shared(leasehold.listener_class(), one.listener) THEN
+            gone := gone || one.owner;
+            taken := taken - one.weight;
+            CONTINUE;
+        ELSIF one.called_at IS NOT NULL THEN
+            r.look_at := least(r.look_at, one.called_at + interval '1 second');
+        ELSE
+            called := called || one.owner;
+            IF one.client <> '' THEN
+                PERFORM pg_notify(one.client, encode(substr(one.owner, 1, 4), 'hex') || '|' || r.key);
+            END IF;
+        END IF;
+        live := live + 1;
+    END LOOP;
+    called := called || gone;
+    IF cardinality(called) > 0 THEN
+        WITH free AS (
+            SELECT owner FROM leasehold.place WHERE owner = ANY (called) AND resource + 0 = r.id FOR UPDATE SKIP LOCKED
+        )
+        UPDATE leasehold.place p SET called_at = r.seen, silent = p.owner = ANY (gone) FROM free
+        WHERE p.owner = free.owner AND p.resource + 0 = r.id;
+        GET DIAGNOSTICS changed = ROW_COUNT;
+        r.version := r.version + 1;
+        -- A place that a renewal has locked was notified, and is called by the next verb.
+        r.look_at := least(r.look_at,
+            CASE WHEN changed < cardinality(called) THEN r.seen ELSE r.seen + interval '1 second' END);
+    END IF;
+    RETURN r;
+END $$;
+
+-- Writes the row back if it changed, and notifies watchers, which want to know of every change.
+-- takes  was   the row as it was locked
+--        r     the row as it is to be
+CREATE OR REPLACE FUNCTION leasehold.store(was leasehold.resource, r leasehold.resource) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     notified record;
@@ -198,23 +323,26 @@ BEGIN
         END LOOP;
         r.watched_until := '-infinity';
     END IF;
-    IF r.places > 0 AND r.paused_until IS NULL AND r.held < r.capacity
-        AND (r.held < was.held OR r.places < was.places OR r.capacity <> was.capacity OR was.paused_until IS NOT NULL)
-    THEN
-        PERFORM pg_notify(head.client, encode(substr(head.owner, 1, 4), 'hex') || '|' || r.key)
-        FROM (SELECT near.client, near.owner, sum(near.weight) OVER (ORDER BY near.arrival) AS taken
-              FROM (SELECT client, owner, weight, arrival FROM leasehold.place
-                    WHERE resource = r.id ORDER BY arrival LIMIT 64) near) head
-        WHERE r.held + head.taken <= r.capacity AND head.client <> '';
-    END IF;
-    IF (r.version, r.capacity, r.settle_at, r.graves, r.watched_until)
-        IS DISTINCT FROM (was.version, was.capacity, was.settle_at, was.graves, was.watched_until)
+    IF (r.version, r.capacity, r.settle_at, r.graves, r.watched_until, r.look_at)
+        IS DISTINCT FROM (was.version, was.capacity, was.settle_at, was.graves, was.watched_until, was.look_at)
     THEN
         UPDATE leasehold.resource SET capacity = r.capacity, held = r.held, seats = r.seats, places = r.places,
             graves = r.graves, settle_at = r.settle_at, paused_until = r.paused_until, last = r.last,
-            version = r.version, watched_until = r.watched_until, seen = r.seen
+            version = r.version, watched_until = r.watched_until, seen = r.seen, look_at = r.look_at
         WHERE id = r.id;
     END IF;
+END $$;
+
+-- What every verb ends with: calls the claims that can be granted now, writes the row back, notifies watchers.
+-- takes  was   the row as it was locked
+--        r     the row as it is to be
+-- gives  the row as it is now
+CREATE OR REPLACE FUNCTION leasehold.finish(was leasehold.resource, r leasehold.resource) RETURNS leasehold.resource
+LANGUAGE plpgsql AS $$
+BEGIN
+    r := leasehold.call(was, r);
+    PERFORM leasehold.store(was, r);
+    RETURN r;
 END $$;
 
 -- Removes the seat of an owner, unless it was released already and is kept.

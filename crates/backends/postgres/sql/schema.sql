@@ -28,7 +28,9 @@ CREATE TABLE IF NOT EXISTS leasehold.resource (
     above         bigint NOT NULL DEFAULT 0,   -- `forgotten` when this row was made: tokens are above it
     version       bigint NOT NULL,             -- the cursor; begins at the clock, so that a new row repeats no old one
     watched_until timestamptz NOT NULL DEFAULT '-infinity',    -- there are watchers until then
-    seen          timestamptz NOT NULL         -- when a verb last used this row
+    seen          timestamptz NOT NULL,        -- when a verb last used this row
+    look_at       timestamptz NOT NULL DEFAULT 'infinity'      -- no place becomes silent before, and unless capacity is
+                                               -- freed, none has to be called before
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.05);
 
 -- The holders.
@@ -60,6 +62,11 @@ CREATE TABLE IF NOT EXISTS leasehold.place (
     since    timestamptz NOT NULL,
     holder   text NOT NULL,
     client   text NOT NULL,                    -- the channel on which to notify its client; empty: it polls
+    client_id bigint,                          -- the client: its places are silent together
+    listener  integer,                         -- the lock that the client holds while it listens; null: not known to listen
+    heard_at  timestamptz NOT NULL DEFAULT now(),       -- when its last request came
+    called_at timestamptz,                     -- when it was told that it can be granted, if it has not answered yet
+    silent    boolean NOT NULL DEFAULT false,  -- it was called and did not answer in time: it is passed over
     PRIMARY KEY (resource, arrival)
 ) WITH (autovacuum_vacuum_scale_factor = 0.05);
 
@@ -96,6 +103,9 @@ CREATE TABLE IF NOT EXISTS leasehold.audit (
 -- Not IF NOT EXISTS: that locks the table against writes even if the index exists. Requests of other clients would wait for
 -- this script, and could deadlock with it.
 DO $$ BEGIN
+    -- Fails if `columns.sql` could not add the columns: then the functions must stay as they are.
+    PERFORM look_at FROM leasehold.resource LIMIT 0;
+    PERFORM silent FROM leasehold.place LIMIT 0;
     IF to_regclass('leasehold.seat_end') IS NULL THEN
         CREATE INDEX seat_end ON leasehold.seat (resource, ends);
     END IF;
@@ -104,6 +114,11 @@ DO $$ BEGIN
     END IF;
     IF to_regclass('leasehold.place_end') IS NULL THEN
         CREATE INDEX place_end ON leasehold.place (resource, ends);
+    END IF;
+    IF to_regclass('leasehold.place_live') IS NULL THEN
+        -- On `resource + 0`, so that no plan reads the queue by its primary key, and with it all silent places.
+        CREATE INDEX place_live ON leasehold.place ((resource + 0), arrival) WHERE NOT silent;
+        CREATE INDEX place_silent ON leasehold.place ((resource + 0)) WHERE silent;
     END IF;
     IF to_regclass('leasehold.grave_end') IS NULL THEN
         CREATE INDEX grave_end ON leasehold.grave (resource, ends);

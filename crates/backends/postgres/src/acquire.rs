@@ -14,6 +14,7 @@ use crate::{
     connection::{Parameter, Statement},
     error,
     reply::{Columns as _, HolderColumns, micros},
+    schema::Functions,
 };
 
 /// What the SQL functions take for "no tombstone".
@@ -63,6 +64,7 @@ impl Postgres {
         let (note, holder) = (claim.note.as_deref(), claim.holder.to_string());
         // The channel is stored with the place in the queue, so that a release can notify this client.
         let (channel, queue_max) = (self.listener.channel(), i64::from(self.connections.info().limits.queue));
+        let (client_id, listener) = (client_id(claim), self.listener.lock());
         let patience_ms = patience.map(|patience| i64::try_from(patience.as_millis()).unwrap_or(i64::MAX));
         let mut parameters: Vec<Parameter<'_>> = vec![
             (&key, Type::TEXT),
@@ -80,6 +82,9 @@ impl Postgres {
             (&channel, Type::TEXT),
             (&queue_max, Type::INT8),
         ];
+        if self.statements.functions == Functions::Current {
+            parameters.extend([(&client_id as _, Type::INT8), (&listener as _, Type::INT4)]);
+        }
         let sql = if patience_ms.is_some() {
             parameters.push((&patience_ms, Type::INT8));
             &self.statements.acquire_soon
@@ -104,6 +109,11 @@ impl Postgres {
             None => Ok(()),
         }
     }
+}
+
+/// The client of a claim, as a parameter.
+pub(crate) fn client_id(claim: &Claim) -> Option<i64> {
+    claim.client.map(|client| client.get().cast_signed())
 }
 
 /// Reads the rows of a claim: the verdict, then the holders if the claim is blocked. The columns of the type `verdict` begin

@@ -1,18 +1,19 @@
 //! The verb `acquire` for several claims: one call of the SQL function `acquire_many`, so one transaction, one commit and one
 //! round trip for all of them. The algorithm is in `sql/acquire_many.sql`, the rules in `batch.rs` and ADR 0040.
 
-use std::{pin::Pin, sync::atomic::Ordering};
+use std::pin::Pin;
 
 use leasehold_core::{Claim, Error, FencingToken, Result, Verb, Verdict, WhenBlocked, one_by_one};
 use tokio_postgres::types::Type;
 
 use crate::{
     NAME,
-    acquire::{NO_TOKEN, verdict},
+    acquire::{NO_TOKEN, client_id, verdict},
     backend::Postgres,
     batch::{ANSWER, BATCH_MAX, RequestName, by_resource, is_alone, join_all, rows_by_request},
     connection::{Parameter, Statement},
     reply::micros,
+    schema::Functions,
 };
 
 /// The column with the reason why a claim was not carried out, in the order of `acquire_many.sql`.
@@ -25,7 +26,7 @@ impl Postgres {
             result.map_err(|error: Error| error.at(Verb::Acquire, NAME).on(&claim.resource))
         };
         // Functions of the previous release have no batches.
-        let results = if claims.len() == 1 || !self.connections.has_batches.load(Ordering::Relaxed) {
+        let results = if claims.len() == 1 || self.statements.functions == Functions::Previous {
             one_by_one(claims, |claim| self.try_acquire(claim)).await
         } else {
             let mut results = Vec::with_capacity(claims.len());
@@ -85,7 +86,9 @@ impl Postgres {
         let notes: Vec<Option<&[u8]>> = claims.iter().map(|claim| claim.note.as_deref()).collect();
         let holders: Vec<String> = claims.iter().map(|claim| claim.holder.to_string()).collect();
         let (channel, queue_max) = (self.listener.channel(), i64::from(self.connections.info().limits.queue));
-        let parameters: [Parameter<'_>; 12] = [
+        let client_ids: Vec<Option<i64>> = claims.iter().map(|claim| client_id(claim)).collect();
+        let listener = self.listener.lock();
+        let parameters: [Parameter<'_>; 14] = [
             (&keys, Type::TEXT_ARRAY),
             (&owners, Type::BYTEA_ARRAY),
             (&weights, Type::INT8_ARRAY),
@@ -98,6 +101,8 @@ impl Postgres {
             (&holders, Type::TEXT_ARRAY),
             (&channel, Type::TEXT),
             (&queue_max, Type::INT8),
+            (&client_ids, Type::INT8_ARRAY),
+            (&listener, Type::INT4),
         ];
         let names: Vec<RequestName<'_>> =
             claims.iter().map(|claim| (claim.resource.key(), claim.owner)).collect();

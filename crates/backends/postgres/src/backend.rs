@@ -47,10 +47,10 @@ impl Postgres {
     /// may not create or use the tables; `Invalid` if the database does not exist; `Unsupported` if the server is too old,
     /// the tables are of a newer release, or the URL asks for TLS and this build or the server has none.
     pub async fn connect(config: Config, environment: Arc<dyn Environment>) -> Result<Postgres> {
-        let statements = Statements::new(&config.schema);
         let connections = Arc::new(Connections::new(config, Arc::clone(&environment)));
-        connections.start().await.map_err(|error| error.with_effect(Effect::None))?;
-        let listener = WakeupListener::new(environment.random());
+        let functions = connections.start().await.map_err(|error| error.with_effect(Effect::None))?;
+        let statements = Statements::new(&connections.config.schema, functions);
+        let listener = WakeupListener::new(environment.random(), &connections.config.schema, functions);
         Ok(Postgres { connections, statements, listener, environment })
     }
 }

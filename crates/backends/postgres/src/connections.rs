@@ -30,7 +30,7 @@ use crate::{
     connection::{Connection, Parameter, Statement},
     error,
     exclusive_use::ConnectionUse,
-    schema,
+    schema::{self, Functions},
     server_state::{GuaranteeTracker, SERVER_STATE, ServerState},
 };
 
@@ -71,8 +71,6 @@ pub(crate) struct Connections {
     exclusive_permits: Arc<Semaphore>,
     /// The number of connections that get no further requests and wait for their last reply.
     pub(crate) draining: Arc<AtomicUsize>,
-    /// Whether the functions in the database can carry out batches: those of the previous release cannot.
-    pub(crate) has_batches: AtomicBool,
     guarantee: GuaranteeTracker,
     /// When, in nanoseconds, the state of the server is read again.
     check_server_at: AtomicU64,
@@ -93,19 +91,18 @@ impl Connections {
             is_pooled: AtomicBool::new(false),
             had_misdelivery: AtomicBool::new(false),
             draining: Arc::default(),
-            has_batches: AtomicBool::new(false),
             check_server_at: AtomicU64::new(0),
         }
     }
 
-    /// Opens the first connection and creates the tables if they do not exist.
-    pub(crate) async fn start(&self) -> Result<()> {
+    /// Opens the first connection and creates the tables if they do not exist. Returns which functions are in the database.
+    pub(crate) async fn start(&self) -> Result<Functions> {
         // Not through `connect`: no request may find this connection before the tables exist.
         let connection = self.open_connection().await?;
-        let revision = schema::ensure(&connection, &self.config).await?;
-        self.has_batches.store(revision >= schema::BATCHES_SINCE, Ordering::Relaxed);
+        let functions = schema::ensure(&connection, &self.config).await?;
+        self.guarantee.set_functions(functions);
         self.lock().push(Arc::new(connection));
-        Ok(())
+        Ok(functions)
     }
 
     /// What the backend promises on the server as it was last seen.

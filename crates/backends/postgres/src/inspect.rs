@@ -33,6 +33,7 @@ mod snapshot_column {
     pub(super) const VERSION: usize = 8;
     pub(super) const HELD_FOR: usize = 9;
     pub(super) const HOLDER: usize = 13;
+    pub(super) const SILENT: usize = 18;
 }
 
 /// The values of the column `PART` for a resource and for a holder. Every other value is a queued claim.
@@ -167,8 +168,14 @@ fn snapshot(row: &Row) -> Result<Snapshot> {
 }
 
 fn queue_entry(row: &Row) -> Result<QueueEntry> {
-    use snapshot_column::{CAPACITY, HELD_FOR, HOLDER, REMAINING};
-    Ok(QueueEntry::new(row.holder(HOLDER)?, row.number(CAPACITY)?, row.span(HELD_FOR)?, row.span(REMAINING)?))
+    use snapshot_column::{CAPACITY, HELD_FOR, HOLDER, REMAINING, SILENT};
+    let entry = QueueEntry::new(
+        row.holder(HOLDER)?,
+        row.number(CAPACITY)?,
+        row.span(HELD_FOR)?,
+        row.span(REMAINING)?,
+    );
+    Ok(entry.with_silent(row.read(SILENT)?))
 }
 
 fn audit_record(row: &Row) -> Result<AuditRecord> {

@@ -17,6 +17,11 @@
 //! 3. That notifications arrive is tested with a *probe*: a notification to the own channel, sent over another connection.
 //!    A session receives its own notifications even if a pool is about to give it to another client, so sending the probe
 //!    over the listening connection would prove nothing. Behind a pool the probe is repeated with every heartbeat.
+//!
+//! The listening session also holds an advisory lock, with a random number of its own. The server frees it when the client is
+//! killed, so a verb that wants to notify a claim sees that nobody listens any more (`leasehold.call` in `sql/resource.sql`).
+//! A claim carries the number only while the session holds the lock. Behind a pool there is no such lock: the session of a
+//! pool outlives its client.
 
 use std::{
     sync::{
@@ -35,8 +40,10 @@ use tokio::sync::{mpsc, watch};
 use tokio_postgres::{Notification, types::Type};
 
 use crate::{
-    connection::{Connection, Statement},
+    connection::{Connection, Parameter, Statement},
     connections::Connections,
+    reply::{Columns as _, first_row},
+    schema::{Functions, in_schema},
 };
 
 /// How often a connection without notifications is tested.
@@ -49,6 +56,10 @@ const PROBE: &str = "hello";
 const SEND_PROBE: &str = "SELECT pg_notify($1, $2), $3::bigint";
 /// Tests whether the connection works.
 const PING: &str = "SELECT $1::bigint";
+/// Takes the advisory lock of a listener.
+const TAKE_LOCK: &str = "SELECT pg_try_advisory_lock(leasehold.listener_class(), $1), $2::bigint";
+/// How many numbers are tried for the lock. That the first one is in use is one chance in four thousand million for each client.
+const LOCK_ATTEMPTS: usize = 3;
 
 /// Receives wake-ups for all waiters of one client.
 #[derive(Debug)]
@@ -61,6 +72,8 @@ pub(crate) struct WakeupListener {
 #[derive(Debug)]
 struct SharedListener {
     channel: String,
+    /// The statement that takes the advisory lock; `None` if the functions in the database do not use it.
+    take_lock: Option<String>,
     waiters: Arc<WaiterRegistry>,
     state: watch::Sender<ListenerState>,
 }
@@ -69,16 +82,20 @@ struct SharedListener {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ListenerState {
     Unknown,
-    Connected,
+    Connected {
+        /// The number of the advisory lock that the session holds.
+        lock: Option<i32>,
+    },
     Disconnected,
 }
 
 impl WakeupListener {
     /// The listener of the client with this id. It does nothing until [`WakeupListener::start`].
-    pub(crate) fn new(client: u64) -> WakeupListener {
+    pub(crate) fn new(client: u64, schema: &str, functions: Functions) -> WakeupListener {
         let (state, _) = watch::channel(ListenerState::Unknown);
-        let shared =
-            SharedListener { channel: format!("leasehold_{client:016x}"), waiters: Arc::default(), state };
+        let channel = format!("leasehold_{client:016x}");
+        let take_lock = (functions == Functions::Current).then(|| in_schema(TAKE_LOCK, schema));
+        let shared = SharedListener { channel, take_lock, waiters: Arc::default(), state };
         WakeupListener { shared: Arc::new(shared), is_started: AtomicBool::new(false) }
     }
 
@@ -86,6 +103,14 @@ impl WakeupListener {
     pub(crate) fn channel(&self) -> &str {
         // While it is unknown, the channel is stored: a notification that does not arrive costs nothing but its sending.
         if *self.shared.state.borrow() == ListenerState::Disconnected { "" } else { &self.shared.channel }
+    }
+
+    /// The number of the advisory lock that the listening session holds; `None` if it holds none.
+    pub(crate) fn lock(&self) -> Option<i32> {
+        match *self.shared.state.borrow() {
+            ListenerState::Connected { lock } => lock,
+            ListenerState::Unknown | ListenerState::Disconnected => None,
+        }
     }
 
     /// Starts to listen, if it does not yet. Called by the first waiter: a client that never waits needs no connection.
@@ -102,7 +127,7 @@ impl WakeupListener {
         state
             .wait_for(|state| *state != ListenerState::Unknown)
             .await
-            .is_ok_and(|state| *state == ListenerState::Connected)
+            .is_ok_and(|state| matches!(*state, ListenerState::Connected { .. }))
     }
 
     /// Registers a waiter. A wake-up after this is not missed.
@@ -163,6 +188,8 @@ async fn listen(
 /// A connection that listens, and the notifications that it receives.
 struct Subscription {
     connection: Connection,
+    /// The number of its advisory lock.
+    lock: Option<i32>,
     notifications: mpsc::UnboundedReceiver<Notification>,
 }
 
@@ -175,11 +202,34 @@ async fn subscribe(
     let (sender, notifications) = mpsc::unbounded_channel();
     let config = &connections.config;
     let connection = Connection::open(config, environment, &connections.ids, Some(sender)).await?;
-    let mut subscription = Subscription { connection, notifications };
+    // Behind a pool the session may be another client's next. It must not keep our lock.
+    let lock =
+        if connections.is_pooled() { None } else { take_lock(listener, &connection, connections).await? };
+    let mut subscription = Subscription { connection, lock, notifications };
     let listen = format!("LISTEN {}", listener.channel);
     subscription.connection.execute_unchecked(&listen, config.timeout).await?;
     let arrives = probe_arrives(listener, connections, &mut subscription, environment).await?;
     Ok(arrives.then_some(subscription))
+}
+
+/// Takes an advisory lock for this session, and returns its number.
+async fn take_lock(
+    listener: &SharedListener,
+    connection: &Connection,
+    connections: &Connections,
+) -> Result<Option<i32>> {
+    let Some(sql) = &listener.take_lock else { return Ok(None) };
+    for _ in 0..LOCK_ATTEMPTS {
+        // Not the number of the session before: its lock may still be held, if the server has not noticed that it is over.
+        #[expect(clippy::cast_possible_truncation, reason = "any 32 bits will do")]
+        let number = connections.environment.random() as i32;
+        let parameters: [Parameter<'_>; 1] = [(&number, Type::INT4)];
+        let reply = connection.query(&Statement::new(sql, &parameters), connections.config.timeout).await;
+        if first_row(&reply.map_err(|failed| failed.error)?)?.read(0)? {
+            return Ok(Some(number));
+        }
+    }
+    Ok(None)
 }
 
 /// Sends a probe over another connection, and returns whether it arrives in time.
@@ -213,7 +263,7 @@ async fn receive(
     mut subscription: Subscription,
     environment: &Arc<dyn Environment>,
 ) -> Option<()> {
-    shared.upgrade()?.state.send_replace(ListenerState::Connected);
+    shared.upgrade()?.state.send_replace(ListenerState::Connected { lock: subscription.lock });
     loop {
         let works = match first(subscription.notifications.recv(), environment.sleep(HEARTBEAT)).await {
             Either::Left(Some(notification)) => {
@@ -260,7 +310,7 @@ mod tests {
 
     #[test]
     fn a_notification_wakes_the_waiters_that_it_is_for() {
-        let listener = WakeupListener::new(7);
+        let listener = WakeupListener::new(7, "leasehold", Functions::Current);
         let (queued, watcher) = (listener.register(&claim(0xaa)), listener.register(&claim(0xbb)));
         queued.has_place();
         listener.shared.wake("*|report/42");

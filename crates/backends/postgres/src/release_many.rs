@@ -1,7 +1,7 @@
 //! The verb `release` for several requests: one call of the SQL function `release_many`, so one transaction, one commit and
 //! one round trip for all of them. The algorithm is in `sql/release_many.sql`, the rules in `batch.rs` and ADR 0040.
 
-use std::{pin::Pin, sync::atomic::Ordering};
+use std::pin::Pin;
 
 use leasehold_core::{Error, ReleaseRequest, Released, Result, Verb, one_by_one};
 use tokio_postgres::{Row, types::Type};
@@ -12,6 +12,7 @@ use crate::{
     batch::{BATCH_MAX, RequestName, by_resource, is_alone, join_all, rows_by_request, said},
     connection::{Parameter, Statement},
     release::{keep_micros, released, tombstone_micros},
+    schema::Functions,
 };
 
 /// The column with the reason why a request was not carried out, in the order of `release_many.sql`.
@@ -24,7 +25,7 @@ impl Postgres {
             result.map_err(|error: Error| error.at(Verb::Release, NAME).on(&request.resource))
         };
         // Functions of the previous release have no batches.
-        let results = if requests.len() == 1 || !self.connections.has_batches.load(Ordering::Relaxed) {
+        let results = if requests.len() == 1 || self.statements.functions == Functions::Previous {
             one_by_one(requests, |request| self.try_release(request)).await
         } else {
             let mut results = Vec::with_capacity(requests.len());

@@ -16,19 +16,29 @@ use crate::{
     error,
 };
 
+/// Which functions are in the database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Functions {
+    /// Those of this release, or of a later one that can do the same.
+    Current,
+    /// Those of an earlier release, because they could not be replaced. They have no batches, and pass over no claim.
+    Previous,
+}
+
 /// The default name of the schema. The files in `sql/` use it too.
 pub(crate) const DEFAULT: &str = "leasehold";
 
 /// The format of the tables that this release reads and writes.
 const FORMAT: i64 = 1;
 /// Counts changes of the functions within a format.
-const REVISION: i64 = 3;
-/// The first revision with `acquire_many` and `release_many`.
-pub(crate) const BATCHES_SINCE: i64 = 3;
+const REVISION: i64 = 4;
 /// The advisory lock under which the schema is created, so that only one process does it. The number has no meaning.
 const LOCK: i64 = 7_815_042_690_214_861;
 
-const FILES: [&str; 9] = [
+/// Adds what the tables of an earlier revision do not have, in transactions of its own.
+const COLUMNS: &str = include_str!("../sql/columns.sql");
+
+const FILES: [&str; 10] = [
     include_str!("../sql/schema.sql"),
     include_str!("../sql/resource.sql"),
     include_str!("../sql/acquire.sql"),
@@ -38,6 +48,8 @@ const FILES: [&str; 9] = [
     include_str!("../sql/release_many.sql"),
     include_str!("../sql/watch.sql"),
     include_str!("../sql/order.sql"),
+    // After the functions that these call.
+    include_str!("../sql/previous.sql"),
 ];
 
 /// Finds the table `meta` even if the role may not use the schema: a schema that exists must not be created again.
@@ -49,10 +61,12 @@ pub(crate) fn in_schema(sql: &str, schema: &str) -> String {
     sql.replace("leasehold.", &format!("{schema}."))
 }
 
-/// The script that creates or updates everything, in one transaction. It can be executed again.
+/// The script that creates or updates everything. The functions are replaced in one transaction. It can be executed again.
 pub(crate) fn install(schema: &str) -> String {
+    let columns = in_schema(COLUMNS, schema).replace(":lock", &LOCK.to_string());
     let begin = format!(
-        "-- Leases in PostgreSQL, format {FORMAT}. Safe to execute again.\n\
+        "-- Leases in PostgreSQL, format {FORMAT}. Safe to execute again.\n\n\
+         {columns}\n\
          BEGIN;\n\
          SET LOCAL client_min_messages = warning;\n\
          SELECT pg_advisory_xact_lock({LOCK});\n\n\
@@ -68,8 +82,8 @@ pub(crate) fn install(schema: &str) -> String {
     begin + &files + &versions
 }
 
-/// Makes sure that the tables and functions exist and that this release can use them. Returns the revision of the functions.
-pub(crate) async fn ensure(connection: &Connection, config: &Config) -> Result<i64> {
+/// Makes sure that the tables and functions exist and that this release can use them. Returns whose functions they are.
+pub(crate) async fn ensure(connection: &Connection, config: &Config) -> Result<Functions> {
     let schema = &config.schema;
     match read_versions(connection, config).await? {
         Some(versions) if versions.format > FORMAT => {
@@ -80,21 +94,21 @@ pub(crate) async fn ensure(connection: &Connection, config: &Config) -> Result<i
             );
             Err(Error::new(ErrorKind::Unsupported, message))
         }
-        Some(versions) if versions.revision >= REVISION => Ok(versions.revision),
-        Some(versions) => match execute_script(connection, schema).await {
-            Ok(()) => Ok(REVISION),
+        Some(versions) if versions.functions() == Functions::Current => Ok(Functions::Current),
+        Some(_) => match execute_script(connection, schema).await {
+            Ok(()) => Ok(Functions::Current),
             Err(error) => {
-                // The older functions do the same, less well. A client whose role may replace them will do so.
+                // The older functions do the same, less well. A client that can replace them will do so.
                 let error = error::of_statement(&error);
                 tracing::warn!(%error, schema, "cannot update the functions in the schema");
-                Ok(versions.revision)
+                Ok(Functions::Previous)
             }
         },
         None => {
             execute_script(connection, schema).await.map_err(|error| cannot_create(&error, schema))?;
             // The reply to a script carries no request id, so it proves nothing (ADR 0033): read the versions instead.
             let created = read_versions(connection, config).await?;
-            created.map(|versions| versions.revision).ok_or_else(|| {
+            created.map(|versions| versions.functions()).ok_or_else(|| {
                 let message = format!(
                     "the schema {schema} was created and does not exist: another client dropped it; try again"
                 );
@@ -129,6 +143,12 @@ fn cannot_create(error: &tokio_postgres::Error, schema: &str) -> Error {
 struct Versions {
     format: i64,
     revision: i64,
+}
+
+impl Versions {
+    fn functions(&self) -> Functions {
+        if self.revision >= REVISION { Functions::Current } else { Functions::Previous }
+    }
 }
 
 /// Reads the versions; `None` if the tables do not exist.

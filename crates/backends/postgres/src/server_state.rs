@@ -1,11 +1,11 @@
 //! The state of the server: its version, its role in replication, its settings, and the guarantee that follows from them.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use leasehold_core::{BackendInfo, Error, ErrorKind, Guarantee, Result};
 use tokio_postgres::Row;
 
-use crate::{NAME, batch::BATCH_MAX, error};
+use crate::{NAME, batch::BATCH_MAX, error, schema::Functions};
 
 /// The oldest supported version, as `server_version_num` has it.
 const VERSION_MIN: i64 = 13_00_00;
@@ -153,10 +153,10 @@ impl Durability {
         }
     }
 
-    fn info(self, queue_max: u32) -> BackendInfo {
+    fn info(self, queue_max: u32, functions: Functions) -> BackendInfo {
         let (guarantee, because) = self.guarantee();
         let mut info = BackendInfo::new(NAME, guarantee);
-        info.capabilities.passes_over = false;
+        info.capabilities.passes_over = functions == Functions::Current;
         info.because = because.into();
         info.tokens_break_when = match guarantee {
             Guarantee::BestEffort => {
@@ -176,28 +176,44 @@ impl Durability {
 /// anew, or when another server becomes the primary.
 #[derive(Debug)]
 pub(crate) struct GuaranteeTracker {
-    /// One for each [`Durability`], made in advance: `Backend::info` returns a reference.
-    infos: [BackendInfo; Durability::ALL.len()],
-    current: AtomicUsize,
+    /// One for each [`Durability`], made in advance: `Backend::info` returns a reference. First those with the functions of this
+    /// release, then those with the functions of the previous one.
+    infos: [[BackendInfo; Durability::ALL.len()]; 2],
+    durability: AtomicUsize,
+    has_previous_functions: AtomicBool,
 }
 
 impl GuaranteeTracker {
     /// Promises the least until the state of a server is known.
     pub(crate) fn new(queue_max: u32) -> GuaranteeTracker {
-        let infos = Durability::ALL.map(|durability| durability.info(queue_max));
-        GuaranteeTracker { infos, current: AtomicUsize::new(0) }
+        let infos = [Functions::Current, Functions::Previous]
+            .map(|functions| Durability::ALL.map(|durability| durability.info(queue_max, functions)));
+        GuaranteeTracker {
+            infos,
+            durability: AtomicUsize::new(0),
+            has_previous_functions: AtomicBool::new(false),
+        }
     }
 
     pub(crate) fn info(&self) -> &BackendInfo {
-        &self.infos[self.current.load(Ordering::Relaxed)]
+        &self.infos()[self.durability.load(Ordering::Relaxed)]
+    }
+
+    fn infos(&self) -> &[BackendInfo; Durability::ALL.len()] {
+        &self.infos[usize::from(self.has_previous_functions.load(Ordering::Relaxed))]
+    }
+
+    /// Promises what these functions can do.
+    pub(crate) fn set_functions(&self, functions: Functions) {
+        self.has_previous_functions.store(functions == Functions::Previous, Ordering::Relaxed);
     }
 
     /// Promises what this state of the server allows.
     pub(crate) fn update(&self, state: &ServerState) {
         // An index instead of a lock: `info` returns a reference that must stay valid.
         let index = state.durability() as usize;
-        let before = &self.infos[self.current.swap(index, Ordering::Relaxed)];
-        let info = &self.infos[index];
+        let before = &self.infos()[self.durability.swap(index, Ordering::Relaxed)];
+        let info = &self.infos()[index];
         if info.guarantee < before.guarantee {
             tracing::warn!(
                 guarantee = %info.guarantee,

@@ -16,6 +16,7 @@ use crate::{
     backend::Postgres,
     connection::Parameter,
     reply::{Columns as _, first_row, micros},
+    schema::Functions,
 };
 
 /// While no notifications arrive, waiters ask again this often.
@@ -35,17 +36,20 @@ impl Postgres {
         let waiter = self.listener.register(claim);
         self.listener.start(&self.connections, &self.environment);
         let is_connected = self.listener.is_connected().await;
-        let (key, owner) = (claim.resource.key(), claim.owner.to_bytes());
+        let (key, owner) = (claim.resource.key(), claim.owner.to_bytes().to_vec());
         // At least one microsecond, so that the row of a watcher does not expire at once.
         let (cursor, at_most) = (since.0.cast_signed(), micros(at_most).max(1));
-        let channel = self.listener.channel();
-        let parameters: [Parameter<'_>; 5] = [
+        let (channel, listener) = (self.listener.channel(), self.listener.lock());
+        let mut parameters: Vec<Parameter<'_>> = vec![
             (&key, Type::TEXT),
-            (&owner.as_slice(), Type::BYTEA),
+            (&owner, Type::BYTEA),
             (&cursor, Type::INT8),
             (&at_most, Type::INT8),
             (&channel, Type::TEXT),
         ];
+        if self.statements.functions == Functions::Current {
+            parameters.push((&listener, Type::INT4));
+        }
         let rows = self.connections.query(&self.statements.watch, &parameters).await?;
         match first_row(&rows)?.read::<i64>(0)? {
             ASK_AGAIN => return Ok(()),

@@ -12,8 +12,8 @@ use std::{
 
 use common::{LONG, claim, eventually, granted, in_time, kind_and_effect, open, queued_claim};
 use leasehold::{
-    Backend, Claim, Effect, ErrorKind, FencingToken, Memory, OwnerToken, ReleaseRequest, Released,
-    RenewRequest, Resource, Result, Share, Verdict,
+    Backend, BackendExt as _, Claim, Effect, ErrorKind, FencingToken, Memory, OwnerToken, ReleaseRequest,
+    Released, RenewRequest, Resource, Result, Share, Verdict,
 };
 use leasehold_testkit::{
     Proxy,
@@ -344,11 +344,11 @@ async fn a_reply_that_names_other_requests_is_not_believed() {
         let rest = "said, token, remaining, capacity, placed, ahead, changes_in, paused, version, held_for, turns, evicting, \
                     kept, holder, note, asked_for, asked_by, asked_why, why";
         let types = "keys text[], owners bytea[], a bigint[], b bigint[], c bigint[], d bigint[], e boolean[], f bigint[], \
-                     g bytea[], h text[], i text, j bigint";
+                     g bytea[], h text[], i text, j bigint, k bigint[], l integer";
         server.sql(&format!(
             "ALTER FUNCTION {schema}.acquire_many RENAME TO right_acquire; \
              CREATE FUNCTION {schema}.acquire_many({types}) RETURNS SETOF {schema}.numbered_verdict LANGUAGE sql AS $$ \
-             SELECT {shift}, {rest} FROM {schema}.right_acquire(keys, owners, a, b, c, d, e, f, g, h, i, j) $$"
+             SELECT {shift}, {rest} FROM {schema}.right_acquire(keys, owners, a, b, c, d, e, f, g, h, i, j, k, l) $$"
         ));
         let sessions = format!(
             "SELECT string_agg(pid::text, ' ') FROM pg_stat_activity WHERE query LIKE '%{schema}.acquire_many%' \
@@ -619,4 +619,26 @@ async fn batches_beside_renewals_and_single_claims_do_not_deadlock() {
                        (SELECT count(*) FROM leasehold.seat WHERE resource = r.id), \
                        (SELECT coalesce(sum(weight), 0) FROM leasehold.seat WHERE resource = r.id))";
     assert_eq!(server.sql(two_holders), "0");
+}
+
+#[tokio::test]
+async fn a_batch_does_not_wait_for_a_place_that_it_calls() {
+    let schema = "called";
+    let postgres = open(&url(schema)).await;
+    let held = claims(0..2);
+    assert!(postgres.acquire(&held).await.iter().all(is_granted));
+    let next = queued_claim(&held[0].resource);
+    common::blocked(&postgres, &next).await;
+    let other = session(schema).await;
+    other.batch_execute("BEGIN; SELECT FROM place FOR UPDATE").await.unwrap();
+    let released = in_time("the releases", postgres.release(&releases(&held))).await;
+    assert!(released.iter().all(|released| matches!(released, Ok(Released::Now))), "{released:?}");
+    let is_called = || shared().sql(&format!("SELECT called_at IS NOT NULL FROM {schema}.place"));
+    assert_eq!(is_called(), "f", "another session has locked the place");
+    other.batch_execute("ROLLBACK").await.unwrap();
+    // Any later verb calls it, such as one of a claim that does not queue.
+    let verdict = postgres.acquire_one(&claim(&held[0].resource, LONG)).await.unwrap();
+    assert!(matches!(verdict, Verdict::Blocked(_)), "{verdict:?}");
+    assert_eq!(is_called(), "t");
+    assert_sums_are_right(schema);
 }

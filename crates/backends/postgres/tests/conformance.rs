@@ -14,7 +14,7 @@ fn main() {
     conformance::main("postgres", || async {
         let server = SERVER.get_or_init(|| PostgresServer::with(&["fsync=off", "max_connections=200"]));
         let config = Config::parse(&server.url()).expect("it is a URL");
-        let config = config.connections(2).pretend_queue_max(100);
+        let config = config.connections(2).pretend_queue_max(128);
         let open = move || {
             let connecting = Postgres::connect(config.clone(), Arc::new(System::current()));
             async { Arc::new(connecting.await.expect("the server accepts connections")) as Arc<dyn Backend> }

@@ -125,7 +125,7 @@ async fn both_releases_use_one_database_at_the_same_time() {
 
     // The newer client replaces the functions and sees the existing holder.
     let postgres = open(&server.url()).await;
-    assert_eq!(revision(&server), "3");
+    assert_eq!(revision(&server), "4");
     let ours = common::queued_claim(&report());
     let there = blocked(&postgres, &ours).await;
     assert_eq!(there.holders[0].token.as_i64(), first.unwrap());
@@ -147,6 +147,35 @@ async fn both_releases_use_one_database_at_the_same_time() {
 }
 
 #[tokio::test]
+async fn an_update_does_not_wait_for_a_table_that_is_in_use_for_long() {
+    let server = PostgresServer::start();
+    server.sql(REVISION_1);
+    let previous = PreviousClient::connect(&server).await;
+    let (theirs, later) = (owner().to_bytes(), owner().to_bytes());
+    assert_eq!(previous.acquire(&theirs, false).await.0, "granted");
+    assert_eq!(previous.acquire(&later, true).await.0, "blocked");
+    let other = PreviousClient::connect(&server).await;
+    other.0.batch_execute("BEGIN; SELECT FROM leasehold.place FOR UPDATE").await.unwrap();
+    let postgres = open(&server.url()).await;
+    assert_eq!(revision(&server), "1");
+    assert!(!postgres.info().capabilities.passes_over);
+    let ours = common::queued_claim(&report());
+    blocked(&postgres, &ours).await;
+    other.0.batch_execute("ROLLBACK").await.unwrap();
+
+    // The next client adds the columns. The places in the queue stay.
+    let postgres = open(&server.url()).await;
+    assert_eq!(revision(&server), "4");
+    assert!(postgres.info().capabilities.passes_over);
+    assert!(previous.release(&theirs).await);
+    let state = "SELECT string_agg(CASE WHEN silent THEN 'silent' WHEN called_at IS NOT NULL THEN 'called' ELSE 'waits' END, \
+                 ' ' ORDER BY arrival) FROM leasehold.place";
+    assert_eq!(server.sql(state), "called waits");
+    assert_eq!(previous.renew(&later).await, "queued");
+    assert_eq!(previous.acquire(&later, true).await.0, "granted");
+}
+
+#[tokio::test]
 async fn this_release_works_with_the_functions_of_the_previous_one_if_it_may_not_replace_them() {
     let server = PostgresServer::start();
     server.sql(REVISION_1);
@@ -156,6 +185,7 @@ async fn this_release_works_with_the_functions_of_the_previous_one_if_it_may_not
     );
     let postgres = open(&format!("postgres://guest@127.0.0.1:{}/postgres", server.port())).await;
     assert_eq!(revision(&server), "1");
+    assert!(!postgres.info().capabilities.passes_over);
     let (ours, theirs) = (claim(&report(), LONG), common::queued_claim(&report()));
     let grant = granted(&postgres, &ours).await;
     assert!(matches!(renew(&postgres, ours.reference(), LONG).await, Renewal::Renewed(_)));

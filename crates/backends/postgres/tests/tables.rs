@@ -138,3 +138,25 @@ async fn a_release_touches_as_many_rows_with_a_long_queue_as_with_a_short_one() 
     let (short, long) = (costs[7], costs[8]);
     assert!(long <= short + 10 && short < 400, "rows for a release and the requests after it: {costs:?}");
 }
+
+#[tokio::test]
+async fn silent_places_at_the_head_of_the_queue_are_not_read() {
+    let server = PostgresServer::start();
+    let postgres = open(&server.url()).await;
+    let mut client = raw(&server).await;
+    let mut holder = claim(&report(), LONG);
+    granted(&postgres, &holder).await;
+    let mut costs = Vec::new();
+    for silent in [1, 1000] {
+        for _ in 0..silent {
+            blocked(&postgres, &queued_claim(&report())).await;
+        }
+        server.sql("UPDATE leasehold.place SET silent = true");
+        let (next, late) = (queued_claim(&report()), queued_claim(&report()));
+        assert_eq!(blocked(&postgres, &next).await.ahead, 0, "silent places are not ahead");
+        costs.push(rows_touched(&mut client, &release_and_requests(&holder, &next, &late)).await);
+        holder = next;
+    }
+    assert!(costs[1] <= costs[0] + 10, "rows for a release and the requests after it: {costs:?}");
+    assert_eq!(server.sql("SELECT count(*) FROM leasehold.place WHERE silent"), "1002");
+}

@@ -116,6 +116,8 @@ async fn behind_a_pool_waiters_poll_and_are_granted() {
     let next = in_time("the grant", next).await.unwrap().unwrap();
     assert!(next.token() > token);
     next.release().await.unwrap();
+    // The session of a pool outlives its client, so it holds no lock that says that the client listens.
+    assert_eq!(server.sql("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"), "0");
     // A client that gets no notifications stores no channel.
     assert_eq!(server.sql("SELECT count(*) FROM leasehold.watcher"), "0");
 }
@@ -146,4 +148,65 @@ async fn connections_are_opened_as_needed_and_no_more_than_allowed() {
         sessions() == 4
     };
     eventually("four connections", many_at_once).await;
+}
+
+/// The number of the lock that the place at the head says its client holds while it listens, and whether it is held.
+fn listener_of_head(schema: &str) -> (String, bool) {
+    let head = format!("(SELECT listener FROM {schema}.place ORDER BY arrival LIMIT 1)");
+    let held = server().sql(&format!(
+        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2 AND granted AND mode = 'ExclusiveLock' \
+         AND classid::bigint = {schema}.listener_class() & 4294967295 AND objid::bigint = {head} & 4294967295"
+    ));
+    (server().sql(&format!("SELECT {head}")), held == "1")
+}
+
+#[tokio::test]
+async fn a_place_names_the_lock_of_the_listener_while_it_is_held() {
+    let postgres = Arc::new(open(&url("locks")).await);
+    let ours = claim(&report(), LONG);
+    granted(&*postgres, &ours).await;
+    let next = queued_claim(&report());
+    let seen = blocked(&*postgres, &next).await;
+    assert_eq!(listener_of_head("locks").0, "", "nobody listens before the first wait");
+    let woken = wait(&postgres, &next, &seen);
+    eventually("the place names the lock", || async { listener_of_head("locks").1 }).await;
+    let (first, _) = listener_of_head("locks");
+    let end = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' \
+               AND classid::bigint = locks.listener_class() & 4294967295";
+    server().sql(end);
+    in_time("the wake-up", woken).await.unwrap();
+    // The waiter asks at once, and its place does not name a lock that is free.
+    let seen = blocked(&*postgres, &next).await;
+    let (after, is_held) = listener_of_head("locks");
+    assert!(after != first && (after.is_empty() || is_held), "{first} {after}");
+    let woken = wait(&postgres, &next, &seen);
+    eventually("the place names the next lock", || async {
+        listener_of_head("locks").1 || woken.is_finished()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_place_whose_listener_is_gone_is_silent_at_once_and_the_next_one_is_called() {
+    let postgres = open(&url("gone")).await;
+    let ours = claim(&report(), LONG);
+    granted(&postgres, &ours).await;
+    for _ in 0..4 {
+        blocked(&postgres, &queued_claim(&report())).await;
+    }
+    // Nobody holds the locks 1 and 2.
+    server().sql("UPDATE gone.place SET listener = arrival + 1 WHERE arrival < 3");
+    let (session, connection) =
+        tokio_postgres::connect(&server().url(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    session.batch_execute("SELECT pg_advisory_lock(gone.listener_class(), 3)").await.unwrap();
+    release(&postgres, &ours).await;
+    let states = "SELECT string_agg(CASE WHEN silent THEN 'silent' WHEN called_at IS NOT NULL THEN 'called' ELSE 'waits' END, \
+                  ' ' ORDER BY arrival) FROM gone.place";
+    assert_eq!(server().sql(states), "silent silent called waits");
+    // It was called, and now its client is gone too: any verb notices it.
+    session.batch_execute("SELECT pg_advisory_unlock_all()").await.unwrap();
+    server().sql("UPDATE gone.resource SET look_at = '-infinity'");
+    release(&postgres, &ours).await;
+    assert_eq!(server().sql(states), "silent silent silent called");
 }
