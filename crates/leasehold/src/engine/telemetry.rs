@@ -10,8 +10,8 @@ use std::{
 };
 
 use leasehold_core::{
-    EndReason, Environment, Error, ErrorKind, Event, EventKind, FencingToken, OwnerToken, Released,
-    Resource, Verb,
+    EndReason, Environment, Error, ErrorKind, Event, EventKind, FencingToken, OwnerToken, Released, Resource,
+    Verb,
 };
 use metrics::SharedString;
 use tokio::sync::broadcast;
