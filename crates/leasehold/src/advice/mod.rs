@@ -203,16 +203,28 @@ impl Answers {
         }
         if self.lasts > LONG {
             remarks.push(match self.split {
-                true => "the work can take more than ten minutes: acquire a lease for each step, and store its progress in a job table",
-                false => "the work can take more than ten minutes: split it into durable steps, and store its progress in a job table",
+                true => {
+                    "the work can take more than ten minutes: acquire a lease for each step, and store its progress in a \
+                     job table"
+                }
+                false => {
+                    "the work can take more than ten minutes: split it into durable steps, and store its progress in a \
+                     job table"
+                }
             });
         }
         if self.survive {
-            remarks.push("the lease must survive the failure of its server: one Redis can forget it, and one host can go down with it");
+            remarks.push(
+                "the lease must survive the failure of its server: one Redis can forget it, and one host can go down \
+                 with it",
+            );
         }
         remarks.extend(self.remarks_on_stores(row, backends));
         if self.regions {
-            remarks.push("while regions cannot reach each other, only the region with the store, or with a majority of it, is granted leases");
+            remarks.push(
+                "while regions cannot reach each other, only the region with the store, or with a majority of it, is \
+                 granted leases",
+            );
         }
         if !self.fence && row.role != Role::PreGuard && self.severity() != Overlap::Waste {
             remarks.push("nothing checks the fencing token: a holder that was paused for longer than its lease may still act");

@@ -1,5 +1,5 @@
-//! Semaphores, read-write locks, elections, sets, scopes, latches and barriers. Each makes the same [`LeaseRequest`](crate::LeaseRequest)
-//! with other data (ADR 0002).
+//! Semaphores, read-write locks, elections, sets, scopes, latches and barriers. Each makes the same
+//! [`LeaseRequest`](crate::LeaseRequest) with other data (ADR 0002).
 
 mod all;
 mod election;
