@@ -240,8 +240,8 @@ local function decide()
   if capacity ~= of then capacity, dirty = of, dirty or state_exists end
   if can_be_granted() then
     if rank then
-      -- If the claim is heavier than it was, others that were called may not fit any more.
-      if look and of > 1 and weight ~= weight_in(redis.call('HGET', CLAIMS, owner)) then look_is_sure = true end
+      -- With another weight than before, the claim leaves room to others, or takes it from those that were called.
+      if of > 1 and weight ~= weight_in(redis.call('HGET', CLAIMS, owner)) then looked, look_is_sure = true, true end
       remove_place(owner)
     end
     local granted = grant(after(ttl), 0)

@@ -70,7 +70,7 @@ local share_count = 0
 -- The length of the queue with the silent waiters, and the first waiter that is not silent; nil if not known yet.
 local queue_count, first_waiter
 -- others_wait: the queue is not empty, although its length is not known.
--- looked: the whole window was looked at, because `look` has come.
+-- looked: `look` has come, or it is not known whether all waiters that can be granted were called.
 -- state_exists: `state` is stored.       dirty: `state` must be written.   fresh: a key may be new, without an expiry.
 -- changed: clients that watch are woken. freed: capacity or a place became free, so waiters may be grantable.
 local others_wait, state_exists, dirty, fresh, changed, freed, looked = false, false, false, false, false, false, false

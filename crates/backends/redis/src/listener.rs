@@ -8,6 +8,9 @@
 //! 1. When the subscription breaks, every waiter is woken and asks again.
 //! 2. Until the next subscription is confirmed, `is_connected` is false and waiters poll twice a second.
 //! 3. No waiter sleeps longer than its `at_most`, whatever happens here.
+//! 4. Every request of a waiter says whether the subscription is confirmed. If it was, and nobody receives the wake-up, the
+//!    script takes this client for dead and passes over its waiters until they are heard: see
+//!    `resource_variables.lua` and ADR 0045.
 //!
 //! For the same reason the messages need no request id (ADR 0033): a wrong one wakes a waiter, which then
 //! asks, and a missing one leaves a waiter asleep until its time is up.

@@ -171,6 +171,19 @@ mod tests {
     }
 
     #[test]
+    fn the_constants_of_the_queue_are_those_of_core() {
+        use leasehold_core::admission::{ANSWER_WITHIN, HANDOVERS_MAX, SAME_CLIENT_WINDOW, WINDOW};
+        let silenced = format!("{SAME_CLIENT_WINDOW}, {}", ANSWER_WITHIN.as_micros());
+        for constants in [
+            format!("local WINDOW, SWEEP, SLACK, TEN_YEARS = {WINDOW}, "),
+            format!("local SILENT, SILENCED_MAX, ANSWER_WITHIN = 4503599627370496, {silenced}\n"),
+            format!("local HANDOVERS_MAX = {HANDOVERS_MAX}\n"),
+        ] {
+            assert!(ACQUIRE.source.contains(&constants), "{constants}");
+        }
+    }
+
+    #[test]
     fn every_script_documents_its_keys_arguments_and_reply() {
         for (name, script) in all() {
             for word in ["-- KEYS", "-- ARGV", "-- Reply"] {
