@@ -1,6 +1,6 @@
 -- The queue of a resource: claims that wait, by arrival (table `place`). A silent claim was called and did not
 -- answer: it keeps its place, and is left out of the head of the queue (`silence.rs`). `INDEXED BY` stands where
--- SQLite would read the whole queue instead, because it does not know how many claims are silent or called.
+-- SQLite would read the whole queue instead, because it does not know how many claims are silent.
 
 -- name: find
 -- takes  ?1 resource, ?2 owner
@@ -53,17 +53,6 @@ WHERE resource = ?1 ORDER BY arrival LIMIT ?2;
 -- gives  the same, without the silent claims; it does not read them
 SELECT arrival, weight, owner, ends, heard, called, client, client_lock FROM place INDEXED BY place_silent
 WHERE resource = ?1 AND silent = 0 ORDER BY arrival LIMIT ?2;
-
--- name: earliest_call
--- takes  ?1 resource
--- gives  when the first of the claims was called that have not answered, or null; without those of older
---        programs, which do not answer (see `place.heard`)
-SELECT min(called) FROM place INDEXED BY place_called WHERE resource = ?1 AND called > 0 AND heard > 0;
-
--- name: called
--- takes  ?1 resource, ?2 limit
--- gives  the owners that were called and have not answered
-SELECT owner FROM place INDEXED BY place_called WHERE resource = ?1 AND called > 0 LIMIT ?2;
 
 -- name: silent
 -- takes  ?1 resource, ?2 limit

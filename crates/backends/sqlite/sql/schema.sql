@@ -74,7 +74,6 @@ CREATE TABLE place (
 CREATE UNIQUE INDEX place_owner ON place (resource, owner);
 CREATE INDEX place_end ON place (resource, ends);
 CREATE INDEX place_silent ON place (resource, silent, arrival);
-CREATE INDEX place_called ON place (resource, called) WHERE called > 0;
 
 -- Tombstones: owners whose requests are refused.
 CREATE TABLE grave (

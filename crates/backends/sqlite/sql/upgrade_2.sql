@@ -11,4 +11,3 @@ ALTER TABLE place ADD COLUMN silent INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE place ADD COLUMN client INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE place ADD COLUMN client_lock INTEGER NOT NULL DEFAULT 0;
 CREATE INDEX place_silent ON place (resource, silent, arrival);
-CREATE INDEX place_called ON place (resource, called) WHERE called > 0;

@@ -104,9 +104,11 @@ impl Tables<'_> {
             Ok(token) => token,
             Err(error) => return Ok(Err(error)),
         };
-        // If the claim is granted or refused, it loses its place. So its place can be extended here, in the same write.
-        self.note_heard(row, claim.owner, self.after(claim.place_ttl))?;
-        self.pass_over_silent(row)?;
+        if self.find_place(row, claim.owner)?.is_some_and(|place| place.is_silent) {
+            // A claim that is not silent is noted as heard when it is queued again, if it is not granted.
+            self.note_heard(row, claim.owner, self.after(claim.place_ttl))?;
+        }
+        self.pass_over_silent(row, Some(claim.owner))?;
         if self.find_tombstone(row, claim.owner)?.is_some() {
             // Still release the predecessor: that was part of the same request.
             claim.takes_over_from.iter().try_for_each(|from| self.release_predecessor(row, from))?;

@@ -51,7 +51,7 @@ impl Tables<'_> {
             }
         }
         let mut row = self.load(&command.resource)?;
-        self.pass_over_silent(&mut row)?;
+        self.pass_over_silent(&mut row, None)?;
         let outcome = self.run_command(&mut row, command)?;
         self.call(&mut row)?;
         self.write_audit_record(command, outcome == CommandOutcome::Done)?;

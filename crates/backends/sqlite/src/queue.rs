@@ -6,7 +6,7 @@ use rusqlite::{Connection, params};
 
 use crate::{
     resource_row::ResourceRow,
-    silence::late_at,
+    silence::owners_to_wake,
     sql,
     tables::{StoreResult, Tables},
 };
@@ -98,14 +98,6 @@ fn stored_client(client: Option<ClientId>) -> i64 {
     client.map_or(0, |client| i64::from_ne_bytes(client.get().to_ne_bytes()))
 }
 
-impl QueuedClaim {
-    /// When its place ends, or it becomes silent.
-    fn next_change(&self) -> i64 {
-        let answers = self.called > 0 && self.heard > 0;
-        if answers { self.ends.min(late_at(self.called)) } else { self.ends }
-    }
-}
-
 impl Tables<'_> {
     pub(crate) fn find_place(
         &self,
@@ -127,9 +119,9 @@ impl Tables<'_> {
         self.query_one(sql::queue::find, key, read)
     }
 
-    /// Puts the claim at the end of the queue, unless it has a place.
+    /// Puts the claim at the end of the queue, or notes that it was heard and extends the place that it has.
     pub(crate) fn enter_queue(&mut self, row: &mut ResourceRow<'_>, claim: &Claim) -> StoreResult<()> {
-        if self.find_place(row, claim.owner)?.is_some() {
+        if self.note_heard(row, claim.owner, self.after(claim.place_ttl))?.is_some() {
             return Ok(());
         }
         let last = self.query_one(sql::queue::last, [row.id], |columns| columns.get::<_, Option<i64>>(0))?;
@@ -242,7 +234,8 @@ impl Tables<'_> {
             for (index, queued) in queue.enumerate() {
                 ahead += usize::from(own.is_some_and(|own| queued.arrival < own));
                 if index < admission::WINDOW {
-                    let change = queued.next_change();
+                    let change =
+                        queued.silent_at().map_or(queued.ends, |silent_at| silent_at.min(queued.ends));
                     next_change = Some(next_change.map_or(change, |next_change| next_change.min(change)));
                 }
             }
@@ -257,7 +250,8 @@ impl Tables<'_> {
         Ok(QueuePosition { is_queued: own.is_some(), ahead, next_change })
     }
 
-    /// Notes the wake-ups that a change of the row calls for: the claims that were called, and the watchers.
+    /// Notes the wake-ups that a change of the row calls for: the claims that can be granted or were called, and the
+    /// watchers.
     pub(crate) fn note_wakeups(&mut self, row: &ResourceRow<'_>) -> StoreResult<()> {
         if !row.version_changed() {
             return Ok(());
@@ -269,7 +263,11 @@ impl Tables<'_> {
         // ADR 0012: other processes are signalled only if a waiter there may be concerned. So without
         // waiters, nothing is written to `ring` and the change file is not touched.
         let mut other_processes = is_watched;
-        for owner in self.called_owners(row)? {
+        let owners = match &row.owners_to_wake {
+            Some(owners) => owners.clone(),
+            None => owners_to_wake(self.sql, row)?,
+        };
+        for owner in owners {
             if self.waiters.is_waiting(row.resource, owner) {
                 self.wakeups.owners.push((row.resource.clone(), owner));
             } else {

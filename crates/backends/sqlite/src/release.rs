@@ -28,7 +28,7 @@ impl WriteVerb for Release {
 impl Tables<'_> {
     fn release(&mut self, request: &ReleaseRequest) -> StoreResult<Released> {
         let mut row = self.load(&request.resource)?;
-        self.pass_over_silent(&mut row)?;
+        self.pass_over_silent(&mut row, None)?;
         let owner = request.owner;
         let keep_for = request.keep_for.filter(|keep_for| !keep_for.is_zero());
         let was_holder = match keep_for {

@@ -51,7 +51,7 @@ impl Tables<'_> {
             }
             Renewal::Renewed(self.renewed(held, ends))
         } else if let Some(ends) = self.note_heard(&mut row, request.owner, self.after(request.ttl))? {
-            self.pass_over_silent(&mut row)?;
+            self.pass_over_silent(&mut row, Some(request.owner))?;
             self.call(&mut row)?;
             Renewal::Queued { remaining: self.until(ends) }
         } else {

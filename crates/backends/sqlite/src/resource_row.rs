@@ -1,6 +1,6 @@
 //! The row of one resource in the table `resource`, while a verb works on it.
 
-use leasehold_core::{FencingToken, Resource};
+use leasehold_core::{FencingToken, OwnerToken, Resource};
 use rusqlite::{Connection, Row as Columns, params};
 
 use crate::{
@@ -30,6 +30,8 @@ pub(crate) struct ResourceRow<'r> {
     pub(crate) silence_at: i64,
     /// Whether claims in the queue may be silent.
     pub(crate) silent: bool,
+    /// The owners to wake, if the verb has read the head of the queue; `None` if it has not.
+    pub(crate) owners_to_wake: Option<Vec<OwnerToken>>,
     /// The version in the file.
     stored_version: i64,
     /// A column changed that waiters do not care about, so the version stays.
@@ -57,6 +59,7 @@ impl<'r> ResourceRow<'r> {
             watched_until: 0,
             silence_at: 0,
             silent: false,
+            owners_to_wake: None,
             stored_version: 0,
             changed: false,
         }
@@ -83,6 +86,7 @@ impl<'r> ResourceRow<'r> {
             watched_until: row.get(13)?,
             silence_at: row.get(14)?,
             silent: row.get(15)?,
+            owners_to_wake: None,
             stored_version: version,
             changed: false,
         })
@@ -162,6 +166,14 @@ impl<'r> ResourceRow<'r> {
     pub(crate) fn ends_at(&mut self, ends: i64) {
         self.settle_at = self.settle_at.min(ends);
         self.changed = true;
+    }
+
+    /// A claim becomes silent at this time if it does not answer: look for late claims then, or earlier.
+    pub(crate) fn may_be_silent_at(&mut self, silent_at: i64) {
+        if self.silence_at == 0 || silent_at < self.silence_at {
+            self.silence_at = silent_at;
+            self.changed = true;
+        }
     }
 
     /// The newest token given out for this resource, as far as the file remembers.

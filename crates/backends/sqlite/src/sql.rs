@@ -88,7 +88,7 @@ statements! {
     resource: find insert update earliest_end sweep_candidates remove raise_floor list;
     holder: find insert remove remove_only evict remove_expired extend set_note keep ask_to_finish mark_evicting
         newest find_by_token ending_soonest list count;
-    queue: find last insert remove remove_expired note_heard call make_silent head live_head earliest_call called
+    queue: find last insert remove remove_expired note_heard call make_silent head live_head
         silent list count;
     tombstone: find remove insert remove_expired;
     wakeup: insert prune newest after;
@@ -137,7 +137,7 @@ mod tests {
             &[holder::mark_evicting, holder::ending_soonest],
             &[queue::find, queue::last, queue::insert, queue::remove, queue::remove_expired],
             &[queue::note_heard, queue::call, queue::make_silent, queue::head, queue::live_head],
-            &[queue::earliest_call, queue::called, queue::silent],
+            &[queue::silent],
             &[tombstone::find, tombstone::remove, tombstone::insert, tombstone::remove_expired],
             &[wakeup::insert, wakeup::prune, wakeup::newest, wakeup::after],
             &[audit::prune],
@@ -152,17 +152,15 @@ mod tests {
         }
     }
 
-    /// A verb must not read a long queue of silent claims, nor a long queue to find the few that were called.
+    /// A verb must not read a long queue of silent claims.
     #[test]
-    fn silent_and_called_claims_are_found_by_their_indexes() {
+    fn live_claims_are_found_without_reading_the_silent_ones() {
         let connection = rusqlite::Connection::open_in_memory().unwrap();
         connection.execute_batch(SCHEMA).unwrap();
         for (statement, expected) in [
             (queue::head, "PRIMARY KEY (resource=?)"),
             (queue::live_head, "INDEX place_silent (resource=? AND silent=?)"),
             (queue::silent, "INDEX place_silent (resource=? AND silent=?)"),
-            (queue::called, "INDEX place_called (resource=?"),
-            (queue::earliest_call, "INDEX place_called (resource=?"),
         ] {
             let plan = format!("EXPLAIN QUERY PLAN {statement}");
             let steps: Vec<String> = connection

@@ -74,7 +74,7 @@ enum WaitCheck {
 impl Tables<'_> {
     fn check_before_wait(&mut self, wait: &CheckBeforeWait) -> StoreResult<WaitCheck> {
         let mut row = self.load(&wait.claim.resource)?;
-        self.pass_over_silent(&mut row)?;
+        self.pass_over_silent(&mut row, None)?;
         self.call(&mut row)?;
         let check = if let Some(place) = self.find_place(&row, wait.claim.owner)? {
             if place.is_called || place.is_silent { WaitCheck::AskAgain } else { WaitCheck::Queued }
