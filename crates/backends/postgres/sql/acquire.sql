@@ -267,6 +267,11 @@ BEGIN
             r.settle_at := least(r.settle_at, until);
         END IF;
     END IF;
+    -- It answered its call and is blocked. With the weight that its place was stored with it may still fit: then it is called
+    -- again.
+    IF (mine.called_at IS NOT NULL OR mine.silent) AND r.held < r.capacity THEN
+        was.look_at := '-infinity';
+    END IF;
     r := leasehold.finish(was, r);
 
     SELECT count(*) FILTER (WHERE arrival < coalesce(own, 9223372036854775807)),

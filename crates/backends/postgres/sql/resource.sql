@@ -245,12 +245,9 @@ END $$;
 -- and pg_locks copies all locks of the server. If the lock is free, it is kept until the transaction ends. Nobody waits for
 -- it: the number of a listener is never used again.
 --
--- A claim that could be granted before was called then. So nothing is done unless capacity was freed or `look_at` has come.
 -- NOTIFY takes a lock of the whole database at the commit, so it is used only where it is needed. A client that polls has
 -- no channel.
--- takes  was   the row as it was locked
---        r     the row as it is to be
-CREATE OR REPLACE FUNCTION leasehold.call(was leasehold.resource, r leasehold.resource) RETURNS leasehold.resource
+CREATE OR REPLACE FUNCTION leasehold.call(r leasehold.resource) RETURNS leasehold.resource
 LANGUAGE plpgsql AS $$
 DECLARE
     one     record;
@@ -261,12 +258,6 @@ DECLARE
     gone    bytea[] := '{}';
     changed bigint;
 BEGIN
-    IF r.places = 0 OR r.paused_until IS NOT NULL OR r.held >= r.capacity
-        OR NOT (r.held < was.held OR r.places < was.places OR r.capacity <> was.capacity OR was.paused_until IS NOT NULL
-                OR was.look_at <= r.seen)
-    THEN
-        RETURN r;
-    END IF;
     FOR one IN SELECT owner, weight, client, listener, heard_at, called_at FROM leasehold.place
                WHERE resource + 0 = r.id AND NOT silent ORDER BY arrival LIMIT 320
     LOOP
@@ -333,14 +324,20 @@ BEGIN
     END IF;
 END $$;
 
--- What every verb ends with: calls the claims that can be granted now, writes the row back, notifies watchers.
+-- What every verb ends with: calls the claims that can be granted now, writes the row back, notifies watchers. A claim that
+-- could be granted before was called then, so claims are looked at only if capacity was freed or `look_at` has come.
 -- takes  was   the row as it was locked
 --        r     the row as it is to be
 -- gives  the row as it is now
 CREATE OR REPLACE FUNCTION leasehold.finish(was leasehold.resource, r leasehold.resource) RETURNS leasehold.resource
 LANGUAGE plpgsql AS $$
 BEGIN
-    r := leasehold.call(was, r);
+    IF r.places > 0 AND r.held < r.capacity AND r.paused_until IS NULL
+        AND (r.held < was.held OR r.places < was.places OR r.capacity <> was.capacity OR was.paused_until IS NOT NULL
+             OR was.look_at <= r.seen)
+    THEN
+        r := leasehold.call(r);
+    END IF;
     PERFORM leasehold.store(was, r);
     RETURN r;
 END $$;
