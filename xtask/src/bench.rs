@@ -13,8 +13,10 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     {
         return peers(options);
     }
-    if args.first().is_some_and(|name| name == "rebuild") {
-        return rebuild::run();
+    if let Some((name, features)) = args.split_first()
+        && name == "rebuild"
+    {
+        return rebuild::run(features);
     }
     let target = args.iter().find(|arg| !arg.starts_with('-') && !PARTS.contains(&arg.as_str()));
     let mut command = match target {

@@ -28,7 +28,8 @@ cargo xtask api              write the public API of each crate to its api.txt, 
 cargo xtask soak [MINUTES] [BACKEND…]
                              new random cases on the backends and in the simulator; 30 minutes by default
 cargo xtask bench [NAME…]    what leasehold costs, optimised (`bench --help` lists the parts), or a bench target by name
-cargo xtask bench rebuild    how long a program that uses leasehold takes to build again
+cargo xtask bench rebuild [FEATURE…]
+                             how long a program that uses leasehold takes to build again; by default with `default` and `full`
 cargo xtask bench peers      leasehold beside other lock libraries (`bench peers --help` lists the options)
 cargo xtask audit            licences, duplicate and banned crates, sources (cargo-deny)
 

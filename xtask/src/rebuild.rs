@@ -1,4 +1,4 @@
-//! `cargo xtask bench rebuild`: the CPU time that a user's program takes to build again after a change (ADR 0053).
+//! `cargo xtask bench rebuild [FEATURE…]`: the CPU time that a user's program takes to build again after a change (ADR 0053).
 //!
 //! The program is the one of the README. Its dependencies are built before; then only the program is built again, three
 //! times, and the median is printed. What takes long there is code of leasehold that is generated in the user's crate.
@@ -18,11 +18,14 @@ async fn main() -> Result<(), leasehold::Error> {
 /// How many times the program is built again.
 const ROUNDS: usize = 3;
 
-pub(crate) fn run() -> Result<(), String> {
+/// Measures with these features of leasehold: by default, with the default ones and with all.
+pub(crate) fn run(chosen: &[String]) -> Result<(), String> {
+    let chosen: Vec<&str> = chosen.iter().map(String::as_str).collect();
+    let all = if chosen.is_empty() { vec!["default", "full"] } else { chosen };
     println!("CPU seconds to build the program of the README again (median of {ROUNDS})\n");
     println!("| features | `cargo build` | `cargo build --release` |");
     println!("|---|---|---|");
-    for features in ["default", "full"] {
+    for features in all {
         let folder = target_dir().join("rebuild").join(features);
         write_program(&folder, features)?;
         let [debug, release] = [measure(&folder, &[])?, measure(&folder, &["--release"])?];

@@ -6,12 +6,13 @@
 //!
 //! let leases = leasehold::connect("memory:").await?;
 //! let nightly = Schedule::parse("30 2 * * *")?.in_zone("Europe/Berlin")?;
-//! let cleanup = Cron::new(&leases, "cleanup", nightly).run(async |tick| {
+//! let cron = Cron::new(&leases, "cleanup", nightly);
+//! let forever = cron.run(async |tick| {
 //!     println!("{} under token {}", tick.at, tick.lease.token());
-//!     Ok::<(), String>(())
+//!     Ok::<(), String>(()) // an error is recorded, and the next tick runs all the same
 //! });
-//! # tokio::select! { biased; _ = cleanup => {}, () = std::future::ready(()) => {} }
-//! # Ok(()) } // a program would write: cleanup.await
+//! # drop(forever); // a program awaits it
+//! # Ok(()) }
 //! ```
 //!
 //! | you want | module | the page |
