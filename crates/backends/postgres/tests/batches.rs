@@ -12,8 +12,8 @@ use std::{
 
 use common::{LONG, claim, eventually, granted, in_time, kind_and_effect, open, queued_claim};
 use leasehold::{
-    Backend, BackendExt as _, Claim, Effect, ErrorKind, FencingToken, Memory, OwnerToken, ReleaseRequest,
-    Released, RenewRequest, Resource, Result, Share, Verdict,
+    Backend, BackendExt as _, Claim, ClientId, Effect, ErrorKind, FencingToken, Memory, OwnerToken,
+    ReleaseRequest, Released, RenewRequest, Resource, Result, Share, Verdict,
 };
 use leasehold_testkit::{
     Proxy,
@@ -565,8 +565,10 @@ async fn batches_beside_renewals_and_single_claims_do_not_deadlock() {
                             .cloned()
                             .unwrap_or_else(|| resource(format!("new-{fresh}")));
                         let mut claim = queued_claim(&resource);
-                        claim.place_ttl = Duration::from_millis(300);
+                        // Some places expire, and some are passed over: they last longer than a waiter may take to answer.
+                        claim.place_ttl = Duration::from_millis([300, 3_000][numbers.below(2)]);
                         claim.ttl = Duration::from_secs(1);
+                        claim.client = ClientId::from_number(task + 1);
                         if numbers.below(2) == 0 {
                             claim.when_blocked = leasehold::WhenBlocked::Leave;
                         }
