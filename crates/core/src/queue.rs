@@ -4,7 +4,7 @@
 //!
 //! 1. A verb that finds room *calls* the claims that can be granted now. They are woken.
 //! 2. A called claim *answers* with any request of its own: it asks again, or its place is renewed.
-//! 3. A claim that has not answered for [`ANSWER_WITHIN`](crate::admission::ANSWER_WITHIN) is *silent*, and so is every claim
+//! 3. A claim that has not answered for [`ANSWER_WITHIN`] is *silent*, and so is every claim
 //!    of the same client that has not been heard for as long. The admission rule passes over silent claims.
 //! 4. A silent claim keeps its place and its arrival number. When it is heard again, it stands where it stood before.
 //!    Claims that were granted meanwhile stay granted.
