@@ -75,9 +75,14 @@ impl Blocked {
     pub const HOLDERS_MAX: usize = 3;
 
     /// What an error of kind `Contended` tells its caller.
+    ///
+    /// `changes_in` tells the engine when to ask again: it may be the end of a place in the queue, even of the claim's own.
+    /// A caller wants to know until when the resource is taken. So `retry_after` is the first expiry of a holder; while the
+    /// resource is paused, or if no holder is known, it is `changes_in`.
     pub fn into_busy(self) -> Busy {
         let Blocked { holders, ahead, changes_in, paused, .. } = self;
-        Busy { holders, ahead, retry_after: changes_in, paused }
+        let first_expiry = holders.iter().map(|by| by.remaining).min().filter(|_| !paused);
+        Busy { holders, ahead, retry_after: first_expiry.or(changes_in), paused }
     }
 }
 

@@ -38,6 +38,16 @@ async fn a_lease_dropped_in_a_panic_is_released() {
     client.lease("report", "42").acquire().await.unwrap().release().await.unwrap();
 }
 
+#[tokio::test]
+async fn a_downgraded_lease_keeps_its_label() {
+    let client = leasehold::connect("memory:").await.unwrap();
+    let writer = client.rwlock("index", "main").write().label("reindex").acquire().await.unwrap();
+    let reader = writer.downgrade().await.unwrap();
+    let holders = client.look("index", "main").await.unwrap().holders;
+    assert_eq!(holders[0].holder.label, "reindex");
+    reader.release().await.unwrap();
+}
+
 #[test]
 fn a_client_whose_runtime_has_stopped_refuses_claims_and_its_leases_end() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();

@@ -25,7 +25,6 @@ use leasehold_support::race::first;
 use super::{
     Engine,
     acquire::{AcquireOutcome, AcquireRequest, GrantReply, OUTAGE_MAX, WaitLimit},
-    busy::busy_of,
     held_lease::LeaseHandle,
     local_queue::{QueueHead, Ticket, release_of},
     pending_claim::PendingClaim,
@@ -110,7 +109,7 @@ impl<'a> Acquisition<'a> {
         loop {
             if let Some(blocked) = self.blocked.take() {
                 if self.is_limit_used_up() {
-                    return Ok(AcquireOutcome::Busy(busy_of(blocked)));
+                    return Ok(AcquireOutcome::Busy(blocked.into_busy()));
                 }
                 Box::pin(self.wait(&blocked)).await; // boxed: an uncontended acquire stays small
             }
@@ -242,7 +241,7 @@ impl<'a> Acquisition<'a> {
         self.pending.known_to_backend = blocked.queued;
         // Local waiters whose time runs out report this reply as their own.
         if self.pending.ticket.is_some() {
-            let (busy, now) = (busy_of(blocked.clone()), self.engine.environment.now());
+            let (busy, now) = (blocked.clone().into_busy(), self.engine.environment.now());
             self.engine.local_queues.record_busy(&self.request.claim.resource, busy, now);
         }
         self.blocked = Some(blocked);

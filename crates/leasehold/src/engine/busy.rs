@@ -2,22 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use leasehold_core::{Blocked, Busy, HeldBy, Timestamp};
+use leasehold_core::{Busy, HeldBy, Timestamp};
 
 use super::held_lease::HeldLease;
-
-/// What an error of kind `Contended` tells its caller about a claim that the backend has blocked.
-///
-/// `Blocked::changes_in` is for the engine: it may be the end of a place in the queue, perhaps that of the claim itself.
-/// A caller wants to know until when the resource is taken.
-pub(super) fn busy_of(blocked: Blocked) -> Busy {
-    let mut busy = blocked.into_busy();
-    let first_expiry = busy.holders.iter().map(|by| by.remaining).min();
-    if !busy.paused {
-        busy.retry_after = first_expiry.or(busy.retry_after);
-    }
-    busy
-}
 
 /// What blocks a waiter behind a lease of its own client, by this client's clock.
 pub(super) fn busy_with(lease: &HeldLease, now: Timestamp) -> Busy {

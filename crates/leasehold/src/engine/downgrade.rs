@@ -37,7 +37,7 @@ impl Engine {
         let mut from = Handover::from(lease.owner);
         from.tombstone = lease.tombstone();
         let owner = OwnerToken::fresh(&*self.environment);
-        let claim = Claim::new(lease.resource.clone(), owner, share, ttl, Arc::clone(&self.holder));
+        let claim = Claim::new(lease.resource.clone(), owner, share, ttl, Arc::clone(&lease.holder));
         let claim = claim.taking_over(from);
         let mut pending = PendingClaim::new(self, claim.reference(), ttl);
         pending.inherited = Some(Handover::with_tombstone(lease.owner, ReleaseRequest::tombstone_ttl(ttl)));
