@@ -5,7 +5,7 @@ use std::{
     io::{self, BufRead as _, BufReader},
     net::{TcpListener, TcpStream},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Command, Output, Stdio},
     sync::atomic::{AtomicU32, AtomicU64, Ordering},
     time::{Duration, Instant},
 };
@@ -226,6 +226,29 @@ pub(super) fn connect_to(port: u16) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;
     Ok(stream)
+}
+
+/// A program and its arguments, wrapped so that the tests' root account runs them as another account.
+pub(super) fn run_as(account: &str, program: &Path, args: &[String]) -> (String, Vec<String>) {
+    let program = program.to_string_lossy().into_owned();
+    if !rustix::process::geteuid().is_root() {
+        return (program, args.to_vec());
+    }
+    let mut all: Vec<String> =
+        [format!("--reuid={account}"), format!("--regid={account}"), "--init-groups".into()].into();
+    all.push(program);
+    all.extend_from_slice(args);
+    ("setpriv".to_owned(), all)
+}
+
+/// What a program printed, as text.
+pub(super) fn output_text(output: &[u8]) -> String {
+    String::from_utf8_lossy(output).trim_end().to_owned()
+}
+
+/// How a program ended, and what it printed as its error.
+pub(super) fn command_failure(output: &Output) -> io::Error {
+    io::Error::other(format!("{}: {}", output.status, output_text(&output.stderr)))
 }
 
 #[cfg(test)]

@@ -6,10 +6,7 @@ use std::{
     process::Command,
 };
 
-use super::{
-    daemon::{Daemon, free_port, fresh_folder},
-    postgres::{command_failure, run_as},
-};
+use super::daemon::{Daemon, command_failure, free_port, fresh_folder, run_as};
 
 /// The account that runs a server when the tests run as root: MariaDB refuses to run as root.
 const ACCOUNT: &str = "mysql";

@@ -3,8 +3,8 @@
 use std::{fs, io, path::Path, process::Command};
 
 use super::{
-    daemon::{Daemon, free_port, fresh_folder},
-    postgres::{PostgresServer, binary, command_failure, give_to_account, run_by_account},
+    daemon::{Daemon, command_failure, free_port, fresh_folder},
+    postgres::{PostgresServer, binary, give_to_account, run_by_account},
 };
 
 /// PgBouncer in front of a PostgreSQL server.

@@ -5,14 +5,16 @@ use std::{
     io,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::Command,
     sync::Mutex,
     time::{Duration, Instant},
 };
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::daemon::{Daemon, SERVER_TIMEOUT, eventually, free_port, fresh_folder};
+use super::daemon::{
+    Daemon, SERVER_TIMEOUT, command_failure, eventually, free_port, fresh_folder, output_text, run_as,
+};
 
 /// The account that runs a server when the tests run as root: PostgreSQL refuses to run as root.
 const ACCOUNT: &str = "postgres";
@@ -174,7 +176,7 @@ impl PostgresServer {
         psql.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-h", "127.0.0.1", "-p", &port]);
         psql.args(["-U", "postgres", "-d", "postgres", "-c", sql]).env("PGCONNECT_TIMEOUT", "5");
         let output = psql.output()?;
-        if output.status.success() { Ok(text(&output.stdout)) } else { Err(command_failure(&output)) }
+        if output.status.success() { Ok(output_text(&output.stdout)) } else { Err(command_failure(&output)) }
     }
 
     /// Requires a password from every role except `postgres`.
@@ -335,19 +337,6 @@ pub(super) fn run_by_account(program: &Path, args: &[String]) -> (String, Vec<St
     run_as(ACCOUNT, program, args)
 }
 
-/// A program and its arguments, wrapped so that the tests' root account runs them as another account.
-pub(super) fn run_as(account: &str, program: &Path, args: &[String]) -> (String, Vec<String>) {
-    let program = program.to_string_lossy().into_owned();
-    if !rustix::process::geteuid().is_root() {
-        return (program, args.to_vec());
-    }
-    let mut all: Vec<String> =
-        [format!("--reuid={account}"), format!("--regid={account}"), "--init-groups".into()].into();
-    all.push(program);
-    all.extend_from_slice(args);
-    ("setpriv".to_owned(), all)
-}
-
 fn account_command(program: &Path, args: &[&str]) -> Command {
     let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
     let (program, args) = run_by_account(program, &args);
@@ -370,14 +359,6 @@ fn run_command(command: &mut Command) {
         Ok(output) => panic!("{command:?}: {}", command_failure(&output)),
         Err(error) => panic!("{command:?}: {error}: is the package postgresql installed?"),
     }
-}
-
-fn text(output: &[u8]) -> String {
-    String::from_utf8_lossy(output).trim_end().to_owned()
-}
-
-pub(super) fn command_failure(output: &Output) -> io::Error {
-    io::Error::other(format!("{}: {}", output.status, text(&output.stderr)))
 }
 
 fn signal_all(pids: &[Pid], signal: Signal) {
