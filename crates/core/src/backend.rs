@@ -207,9 +207,12 @@ pub struct Capabilities {
     pub orders: bool,
     /// The store itself grants to the head of the queue: a waiter may hold the resource before it asks again.
     pub self_granting: bool,
-    /// Silent waiters are passed over: see [`queue`](crate::queue). If false, a dead waiter blocks the queue until its place
-    /// expires.
+    /// Silent waiters are passed over, and keep their place: see [`queue`](crate::queue). If this and `removes_silent` are
+    /// false, a dead waiter blocks the queue until its place expires.
     pub passes_over: bool,
+    /// Silent waiters are removed from the queue by claims that [wait](Backend::wait) behind them. One that lives after all
+    /// asks again, and stands at the end of the queue.
+    pub removes_silent: bool,
 }
 
 impl Default for Capabilities {
@@ -223,6 +226,7 @@ impl Default for Capabilities {
             orders: true,
             self_granting: false,
             passes_over: true,
+            removes_silent: false,
         }
     }
 }

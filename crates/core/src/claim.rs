@@ -91,6 +91,9 @@ pub struct Holder {
     pub pid: u32,
     /// The purpose, in the caller's words. May be empty.
     pub label: String,
+    /// Who a server took the caller for: the subject of its token or certificate. Empty if the claim came by no server, or by one
+    /// that asks for no token. The rest of a holder is what the process says of itself.
+    pub subject: String,
 }
 
 impl Holder {
@@ -99,9 +102,83 @@ impl Holder {
 
     /// Replaces control characters by spaces and cuts long texts: this is shown on terminals.
     pub fn new(host: &str, pid: u32, label: &str) -> Holder {
-        let host = clean(host).replace([' ', '@'], "-");
-        Holder { host, pid, label: clean(label).trim().to_owned() }
+        Holder { host: word(host), pid, label: clean(label).trim().to_owned(), subject: String::new() }
     }
+
+    /// Adds who a server took the caller for.
+    #[must_use]
+    pub fn with_subject(mut self, subject: &str) -> Holder {
+        self.subject = word(subject);
+        self
+    }
+
+    /// `1234@host~subject`, without the label.
+    fn write_process(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", self.pid, self.host)?;
+        if self.subject.is_empty() { Ok(()) } else { write!(f, "~{}", self.subject) }
+    }
+
+    /// Reads what [`write_process`](Holder::write_process) wrote.
+    fn read_process(process: &str, label: &str) -> Option<Holder> {
+        let (pid, place) = process.split_once('@')?;
+        let (host, subject) = place.split_once('~').unwrap_or((place, ""));
+        Some(Holder::new(host, pid.parse().ok()?, label).with_subject(subject))
+    }
+}
+
+/// A holder as backends store it: the process, and the ttl of its claim. With the ttl, others can tell from the time that remains
+/// when it was last renewed.
+///
+/// As text it is `1234@host#30000 label`, with the ttl in milliseconds, or `1234@host~subject#30000 label`. A text without a ttl is
+/// read, too.
+///
+/// ```
+/// use leasehold_core::StoredHolder;
+/// let Ok(stored) = "1234@host-a#30000 nightly".parse::<StoredHolder>();
+/// assert_eq!(stored.ttl, Some(std::time::Duration::from_secs(30)));
+/// assert_eq!(stored.holder.to_string(), "1234@host-a nightly");
+/// assert_eq!(stored.to_string(), "1234@host-a#30000 nightly");
+///
+/// let Ok(by_server) = "1234@host-a~ci#30000 nightly".parse::<StoredHolder>();
+/// assert_eq!((&*by_server.holder.host, &*by_server.holder.subject), ("host-a", "ci"));
+/// assert_eq!(by_server.to_string(), "1234@host-a~ci#30000 nightly");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredHolder {
+    /// The process.
+    pub holder: Arc<Holder>,
+    /// The ttl of its claim, if it is stored.
+    pub ttl: Option<Duration>,
+}
+
+impl fmt::Display for StoredHolder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.holder.write_process(f)?;
+        if let Some(ttl) = self.ttl {
+            write!(f, "#{}", ttl.as_millis())?;
+        }
+        if self.holder.label.is_empty() { Ok(()) } else { write!(f, " {}", self.holder.label) }
+    }
+}
+
+impl FromStr for StoredHolder {
+    type Err = std::convert::Infallible;
+    /// Reads what `Display` wrote. Any other text becomes the label of an unknown process: it is for people.
+    fn from_str(text: &str) -> Result<StoredHolder, Self::Err> {
+        let (process, label) = text.split_once(' ').unwrap_or((text, ""));
+        let with_ttl = process.rsplit_once('#').and_then(|(process, ttl)| Some((process, ttl.parse().ok()?)));
+        let Some((process, ttl_ms)) = with_ttl else {
+            let Ok(holder) = text.parse::<Holder>();
+            return Ok(StoredHolder { holder: Arc::new(holder), ttl: None });
+        };
+        let holder = Holder::read_process(process, label).unwrap_or_else(|| Holder::new("", 0, text));
+        Ok(StoredHolder { holder: Arc::new(holder), ttl: Some(Duration::from_millis(ttl_ms)) })
+    }
+}
+
+/// A text without the characters that separate the parts of a stored holder.
+fn word(text: &str) -> String {
+    clean(text).replace([' ', '@', '#', '~'], "-")
 }
 
 fn clean(text: &str) -> String {
@@ -116,9 +193,9 @@ fn clean(text: &str) -> String {
 }
 
 impl fmt::Display for Holder {
-    /// `1234@host label`, which [`Holder::from_str`] reads back.
+    /// `1234@host label`, or `1234@host~subject label`, which [`Holder::from_str`] reads back.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}@{}", self.pid, self.host)?;
+        self.write_process(f)?;
         if self.label.is_empty() { Ok(()) } else { write!(f, " {}", self.label) }
     }
 }
@@ -127,9 +204,8 @@ impl FromStr for Holder {
     type Err = std::convert::Infallible;
     /// Reads what `Display` wrote. Any other text becomes the label of an unknown process: it is for people.
     fn from_str(text: &str) -> Result<Holder, Self::Err> {
-        let (who, label) = text.split_once(' ').unwrap_or((text, ""));
-        let known = who.split_once('@').and_then(|(pid, host)| Some((pid.parse().ok()?, host)));
-        Ok(known.map_or_else(|| Holder::new("", 0, text), |(pid, host)| Holder::new(host, pid, label)))
+        let (process, label) = text.split_once(' ').unwrap_or((text, ""));
+        Ok(Holder::read_process(process, label).unwrap_or_else(|| Holder::new("", 0, text)))
     }
 }
 
@@ -294,6 +370,11 @@ impl Claim {
         self
     }
 
+    /// What a backend stores about the process that asks.
+    pub fn stored_holder(&self) -> StoredHolder {
+        StoredHolder { holder: Arc::clone(&self.holder), ttl: Some(self.ttl) }
+    }
+
     /// Names this claim.
     pub fn reference(&self) -> ClaimRef {
         ClaimRef { resource: self.resource.clone(), owner: self.owner }
@@ -426,6 +507,12 @@ pub enum OperatorAction {
     },
     /// Ends the holder's lease.
     Evict(Eviction),
+    /// Removes the lock of another program, if its value still has this hash. Its holder is not told and may still be working:
+    /// **two may run**. `HolderChanged` if the lock is gone or has changed.
+    EvictForeign {
+        /// What [`ForeignLock::value_hash`](crate::ForeignLock::value_hash) said.
+        value: ValueHash,
+    },
     /// Grants nothing for this long. Holders keep their leases.
     Pause {
         /// The length of the pause.
@@ -447,10 +534,48 @@ impl OperatorAction {
             OperatorAction::Ask { .. } => "ask",
             OperatorAction::Evict(Eviction::AtExpiry) => "evict",
             OperatorAction::Evict(Eviction::Now) => "evict-now",
+            OperatorAction::EvictForeign { .. } => "evict-foreign",
             OperatorAction::Pause { .. } => "pause",
             OperatorAction::Resume => "resume",
             OperatorAction::Resize { .. } => "resize",
         }
+    }
+}
+
+/// A hash of the value of a [`ForeignLock`](crate::ForeignLock). It names one lock of another program without showing its value,
+/// which may be the secret that releases the lock. Only the backend that gave it can interpret it.
+///
+/// As text it is 16 hexadecimal digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ValueHash([u8; 8]);
+
+impl ValueHash {
+    /// The hash of these bytes.
+    pub fn of(value: &[u8]) -> ValueHash {
+        use sha2::{Digest as _, Sha256};
+        let digest = Sha256::digest(value);
+        ValueHash(digest[..8].try_into().expect("the slice has eight bytes"))
+    }
+}
+
+impl fmt::Display for ValueHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl FromStr for ValueHash {
+    type Err = crate::Error;
+    fn from_str(text: &str) -> Result<ValueHash, Self::Err> {
+        let wrong = || {
+            let message = "the hash of a value has 16 hexadecimal digits, as `leasehold show` prints it";
+            crate::Error::new(crate::ErrorKind::Invalid, message)
+        };
+        if text.len() != 16 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(wrong());
+        }
+        let number = u64::from_str_radix(text, 16).map_err(|_| wrong())?;
+        Ok(ValueHash(number.to_be_bytes()))
     }
 }
 

@@ -2,7 +2,12 @@
 
 use std::{borrow::Cow, error::Error as StdError, fmt, sync::Arc, time::Duration};
 
-use crate::{event::EndReason, resource::Resource, token::FencingToken, verdict::HeldBy};
+use crate::{
+    event::EndReason,
+    resource::Resource,
+    token::FencingToken,
+    verdict::{ForeignLock, HeldBy},
+};
 
 /// The result of everything in leasehold.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -62,15 +67,16 @@ pub enum ErrorKind {
     GuaranteeTooWeak,
     /// The backend did not reply, or replied that it cannot serve requests now.
     Unavailable,
-    /// The backend refused the credentials, or this user lacks a permission.
+    /// The backend refused the credentials, this user lacks a permission, or the certificate of the backend is not accepted.
     Denied,
-    /// The backend contains a value that leasehold cannot read. The message names the key.
+    /// The backend contains a value that leasehold cannot read, or a last token above which there is none. The message names the
+    /// key.
     Corrupt,
     /// A fence has seen a higher token than the one that was presented. See [`Error::stale_token`].
     StaleToken,
     /// The client was shut down, or its runtime has stopped.
     ShutDown,
-    /// A stated limit was reached: queue, note, batch, tokens.
+    /// A stated limit was reached: queue, note, batch.
     Limit,
 }
 
@@ -152,6 +158,8 @@ impl Verb {
 pub struct Busy {
     /// Some of the holders, the one that expires soonest first.
     pub holders: Vec<HeldBy>,
+    /// The lock of another program that holds the resource, if there is one.
+    pub foreign: Option<ForeignLock>,
     /// How many claims are ahead in the queue.
     pub ahead: u32,
     /// How long the resource is taken at most, unless it is renewed: the time until the first of the holders expires, or until
@@ -178,10 +186,17 @@ impl Error {
 
     /// Another claim holds the resource.
     pub fn contended(busy: Busy) -> Error {
-        let mut message = match busy.holders.first() {
+        let mut message = match (busy.holders.first(), &busy.foreign) {
             _ if busy.paused => "an operator has paused it".to_owned(),
-            None => "someone else holds it".to_owned(),
-            Some(by) => format!("held by {} for {} more", by.holder, seconds(by.remaining)),
+            (Some(by), _) => format!("held by {} for {} more", by.holder, seconds(by.remaining)),
+            (None, Some(lock)) => {
+                let until = match lock.remaining {
+                    Some(left) => format!("for {} more", seconds(left)),
+                    None => "without an expiry".to_owned(),
+                };
+                format!("held by a lock of another program (key {}) {until}", lock.key)
+            }
+            (None, None) => "another claim holds it".to_owned(),
         };
         if busy.ahead > 0 {
             message.push_str(&format!(", {} ahead in the queue", busy.ahead));
@@ -231,6 +246,12 @@ impl Error {
         self.with(|inner| inner.effect = effect)
     }
 
+    /// Replaces the message.
+    #[must_use]
+    pub fn with_message(self, message: impl Into<Cow<'static, str>>) -> Error {
+        self.with(|inner| inner.message = message.into())
+    }
+
     /// Adds why the lease ended, to an error of kind `Lost`.
     #[must_use]
     pub fn with_ending(self, reason: EndReason) -> Error {
@@ -263,6 +284,11 @@ impl Error {
     /// Whether the request may have changed anything.
     pub fn effect(&self) -> Effect {
         self.0.effect
+    }
+
+    /// What went wrong, in words: without the resource, the verb and the backend, which `Display` adds.
+    pub fn message(&self) -> &str {
+        &self.0.message
     }
 
     /// The verb that failed, if it came from a backend.

@@ -32,6 +32,7 @@
 //! | [`clock`] | time, random numbers, sleeping and tasks, behind one trait |
 //! | [`request_id`] | how a reply proves which request it belongs to |
 //! | [`event`] | what happened to the claims of a client |
+//! | [`holder_state`] | whether a holder still renews its lease |
 //! | [`error`] | what went wrong, and whether the request may have had an effect |
 //! | `serialize` | with the feature `serde`: how tokens, resources, errors and events are written |
 
@@ -43,6 +44,7 @@ pub mod clock;
 pub mod error;
 pub mod event;
 mod expiring;
+pub mod holder_state;
 pub mod model;
 pub mod pass;
 pub mod queue;
@@ -61,11 +63,12 @@ pub use backend::{
 pub use backoff::Backoff;
 pub use claim::{
     Claim, ClaimRef, ClientId, Cursor, Eviction, Handover, Holder, Listing, OperatorAction, OperatorCommand,
-    Query, ReleaseRequest, RenewRequest, Share, WhenBlocked,
+    Query, ReleaseRequest, RenewRequest, Share, StoredHolder, ValueHash, WhenBlocked,
 };
 pub use clock::{Clock, Environment, SystemClock, Timestamp, WallTime};
 pub use error::{Busy, Effect, Error, ErrorKind, Result, Verb};
 pub use event::{EndReason, Event, EventKind};
+pub use holder_state::HolderState;
 pub use model::Model;
 pub use pass::{OwnerHash, Pass};
 pub use quorum_node::QuorumNode;
@@ -73,6 +76,6 @@ pub use request_id::{RequestId, RequestIds};
 pub use resource::Resource;
 pub use token::{FencingToken, OwnerToken, ShareNumber};
 pub use verdict::{
-    AuditRecord, Blocked, CommandOutcome, FinishRequest, GoneReason, Grant, HeldBy, Leak, Page, QueueEntry,
-    Released, Renewal, Renewed, Snapshot, Verdict,
+    AuditRecord, Blocked, CommandOutcome, FinishRequest, ForeignLock, GoneReason, Grant, HeldBy, Leak, Page,
+    QueueEntry, Released, Renewal, Renewed, Snapshot, Verdict,
 };

@@ -18,7 +18,7 @@
 //! 8. Call the queued claims that can be granted now. Every verb ends with this, except the renewal of a holder, which does
 //!    not look at the queue.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use crate::{
     admission,
@@ -60,6 +60,7 @@ pub struct Model {
 #[derive(Clone, Debug)]
 struct HeldClaim {
     holder: Arc<Holder>,
+    ttl: Duration,
     weight: u32,
     token: FencingToken,
     since: Timestamp,
@@ -193,7 +194,7 @@ impl Model {
     /// The verb `acquire`. `clock` feeds [`FencingToken::mint`].
     ///
     /// # Errors
-    /// `Limit` if no token is left; nothing is changed then.
+    /// `Corrupt` if no token is left; nothing is changed then.
     pub fn acquire(&mut self, now: Timestamp, claim: &Claim, clock: u64) -> Result<Verdict> {
         self.remove_expired(now);
         let token = FencingToken::mint(self.last_token, clock, claim.floor)?;
@@ -316,6 +317,7 @@ impl Model {
     ) -> Grant {
         let held_claim = HeldClaim {
             holder: Arc::clone(&claim.holder),
+            ttl: claim.ttl,
             weight: claim.share.weight(),
             token,
             since: now,
@@ -369,8 +371,10 @@ impl Model {
             queued: own.is_some(),
             ahead: u32::try_from(ahead).unwrap_or(u32::MAX),
             holders: holders.map(|(ends, held_claim)| held_claim.view(now, ends)).collect(),
+            foreign: None,
             changes_in: next.map(|at| now.until(at)),
             paused: self.paused_until.is_some(),
+            pause_ends_in: self.paused_until.map(|until| now.until(until)),
             cursor: Cursor(self.version),
         }
     }
@@ -453,7 +457,10 @@ impl Model {
             (OperatorAction::Resize { capacity }, _) if self.held > 0 || !self.queue.is_empty() => {
                 self.capacity = capacity.get();
             }
-            (_, None) | (OperatorAction::Resize { .. }, _) => return self.holder_changed(),
+            // The model has no other programs.
+            (_, None) | (OperatorAction::Resize { .. } | OperatorAction::EvictForeign { .. }, _) => {
+                return self.holder_changed();
+            }
             (OperatorAction::Ask { within }, Some((_, owner))) => {
                 let asked = FinishRequest::new(within, command.by.as_str(), command.why.as_str());
                 self.holders.get_mut(owner).expect("this owner is a holder").asked =
@@ -525,6 +532,7 @@ impl HeldClaim {
             weight: self.weight,
             held_for: self.since.until(now),
             remaining: now.until(ends),
+            ttl: Some(self.ttl),
             note: self.note.clone(),
             handovers: self.handovers,
             asked: self.asked.as_ref().map(|(by, asked)| asked.left(now, *by)),

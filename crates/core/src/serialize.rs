@@ -32,7 +32,7 @@ use crate::{
     pass::{self, OwnerHash, Pass},
     resource::{Resource, hex},
     token::{FencingToken, ShareNumber},
-    verdict::{FinishRequest, HeldBy, QueueEntry, Released, Snapshot},
+    verdict::{FinishRequest, ForeignLock, HeldBy, QueueEntry, Released, Snapshot},
 };
 
 /// Whole milliseconds.
@@ -116,7 +116,7 @@ macro_rules! fields {
 
 impl Serialize for Holder {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        fields!(to, "Holder", "host": self.host, "pid": self.pid, "label": self.label)
+        fields!(to, "Holder", "host": self.host, "pid": self.pid, "label": self.label, "subject": self.subject)
     }
 }
 
@@ -134,6 +134,7 @@ impl Serialize for HeldBy {
             "weight": self.weight,
             "held_for_ms": millis(self.held_for),
             "remaining_ms": millis(self.remaining),
+            "ttl_ms": self.ttl.map(millis),
             "note": self.note.as_deref().map(note_text),
             "handovers": self.handovers,
             "asked": self.asked,
@@ -150,6 +151,19 @@ impl Serialize for QueueEntry {
             "weight": self.weight,
             "waited_ms": millis(self.waited),
             "remaining_ms": millis(self.remaining),
+            "silent": self.silent,
+            "foreign": self.foreign,
+        )
+    }
+}
+
+impl Serialize for ForeignLock {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        fields!(to, "ForeignLock",
+            "key": self.key,
+            "form": self.form,
+            "value_hash": self.value_hash.to_string(),
+            "remaining_ms": self.remaining.map(millis),
         )
     }
 }
@@ -161,10 +175,12 @@ impl Serialize for Snapshot {
             "capacity": self.capacity,
             "holders": self.holders,
             "holder_count": self.holder_count,
+            "foreign": self.foreign,
             "queue": self.queue,
             "queue_length": self.queue_length,
             "last_token": self.last_token,
             "paused_for_ms": self.paused_for.map(millis),
+            "unreadable": self.unreadable,
         )
     }
 }
@@ -173,6 +189,7 @@ impl Serialize for Busy {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         fields!(to, "Busy",
             "holders": self.holders,
+            "foreign": self.foreign,
             "ahead": self.ahead,
             "retry_after_ms": self.retry_after.map(millis),
             "paused": self.paused,
@@ -305,7 +322,10 @@ mod tests {
         assert_eq!((&error["kind"], &error["effect"]), (&json!("contended"), &json!("none")));
         let busy = &error["busy"];
         assert_eq!(busy["retry_after_ms"], json!(29_000));
-        assert_eq!(busy["holders"][0]["holder"], json!({ "host": "vm", "pid": 12, "label": "nightly" }));
+        assert_eq!(
+            busy["holders"][0]["holder"],
+            json!({ "host": "vm", "pid": 12, "label": "nightly", "subject": "" })
+        );
         assert_eq!(busy["holders"][0]["note"], json!("0xff00"));
         let lost = Error::new(ErrorKind::Lost, "over").with_ending(EndReason::Evicted);
         assert_eq!(to_value(lost).unwrap()["ending"], json!("evicted"));

@@ -57,7 +57,7 @@ impl FencingToken {
     /// # Errors
     /// `Invalid` if the floor is above `last` and more than [`FLOOR_LEAD_MAX`](FencingToken::FLOOR_LEAD_MAX) ahead of the
     /// clock: no honest client has seen such a token, and granting above it would use up the tokens of the resource.
-    /// `Limit` if there is no such token below 2^53.
+    /// `Corrupt` if there is no such token below 2^53: no clock has such a time, so the last token was not granted by a clock.
     pub fn mint(last: Option<FencingToken>, clock: u64, floor: Option<FencingToken>) -> Result<FencingToken> {
         let highest = clock.saturating_add(FencingToken::FLOOR_LEAD_MAX);
         if let Some(floor) = floor.filter(|floor| Some(*floor) > last && floor.get() > highest) {
@@ -70,11 +70,11 @@ impl FencingToken {
     /// clock: a client that proposes a token to a quorum leaves that to the nodes, which have clocks of their own.
     ///
     /// # Errors
-    /// `Limit` if there is no such token below 2^53.
+    /// `Corrupt` if there is no such token below 2^53: no clock has such a time, so the last token was not granted by a clock.
     pub fn propose(seen: Option<FencingToken>, clock: u64) -> Result<FencingToken> {
         let number = seen.map_or(1, |token| token.get() + 1).max(clock);
         FencingToken::new(number)
-            .map_err(|_| Error::new(ErrorKind::Limit, "no fencing token is left: they end below 2^53"))
+            .map_err(|_| Error::new(ErrorKind::Corrupt, "no fencing token is left: they end below 2^53"))
     }
 }
 

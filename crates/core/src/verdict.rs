@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    claim::{Cursor, Holder},
+    claim::{Cursor, Holder, ValueHash},
     clock::WallTime,
     error::Busy,
     resource::Resource,
@@ -62,10 +62,14 @@ pub struct Blocked {
     pub ahead: u32,
     /// Some of the holders, the one that expires soonest first; at most [`Blocked::HOLDERS_MAX`].
     pub holders: Vec<HeldBy>,
+    /// The lock of another program that holds the resource, if there is one.
+    pub foreign: Option<ForeignLock>,
     /// When the state changes without a request: at the next expiry or at the end of a pause.
     pub changes_in: Option<Duration>,
     /// An operator has paused the resource.
     pub paused: bool,
+    /// The time until the pause ends, if the resource is paused and the backend says so.
+    pub pause_ends_in: Option<Duration>,
     /// The position from which to [wait](crate::Backend::wait).
     pub cursor: Cursor,
 }
@@ -77,12 +81,14 @@ impl Blocked {
     /// What an error of kind `Contended` tells its caller.
     ///
     /// `changes_in` tells the engine when to ask again: it may be the end of a place in the queue, even of the claim's own.
-    /// A caller wants to know until when the resource is taken. So `retry_after` is the first expiry of a holder; while the
-    /// resource is paused, or if no holder is known, it is `changes_in`.
+    /// A caller wants to know until when the resource is taken. So `retry_after` is the first expiry of a holder, or the end of
+    /// the pause while the resource is paused. If neither is known, it is `changes_in`.
     pub fn into_busy(self) -> Busy {
-        let Blocked { holders, ahead, changes_in, paused, .. } = self;
-        let first_expiry = holders.iter().map(|by| by.remaining).min().filter(|_| !paused);
-        Busy { holders, ahead, retry_after: first_expiry.or(changes_in), paused }
+        let Blocked { holders, foreign, ahead, changes_in, paused, pause_ends_in, .. } = self;
+        let foreign_end = foreign.as_ref().and_then(|lock| lock.remaining);
+        let expiries = holders.iter().map(|by| by.remaining).chain(foreign_end);
+        let taken_for = if paused { pause_ends_in } else { expiries.min() };
+        Busy { holders, foreign, ahead, retry_after: taken_for.or(changes_in), paused }
     }
 }
 
@@ -100,6 +106,9 @@ pub struct HeldBy {
     pub held_for: Duration,
     /// The time until it expires, unless it is renewed.
     pub remaining: Duration,
+    /// The ttl of its claim, where the backend stores it. The difference to `remaining` is the time since it was last renewed,
+    /// unless its ttl was changed later.
+    pub ttl: Option<Duration>,
     /// The note that it wrote for others to read.
     pub note: Option<Arc<[u8]>>,
     /// How many times in a row the grant was handed over inside one client.
@@ -121,12 +130,43 @@ impl HeldBy {
             weight,
             held_for: Duration::ZERO,
             remaining: Duration::ZERO,
+            ttl: None,
             note: None,
             handovers: 0,
             asked: None,
             evicting: false,
             kept: false,
         }
+    }
+}
+
+/// A lock of another program, which holds the resource. It has no token, and nothing is known about the process behind it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ForeignLock {
+    /// The key in the store.
+    pub key: String,
+    /// What it is, in the words of the store: `string`, `hash`, `node`. Never its value: that may be the secret that releases the
+    /// lock.
+    pub form: String,
+    /// A hash of its value, which names it in [`OperatorAction::EvictForeign`](crate::OperatorAction::EvictForeign).
+    pub value_hash: ValueHash,
+    /// The time until it expires. `None` if it has no expiry of its own: it stays until its program, its session or an operator
+    /// removes it.
+    pub remaining: Option<Duration>,
+}
+
+impl ForeignLock {
+    /// A lock that does not expire.
+    pub fn new(key: impl Into<String>, form: impl Into<String>, value_hash: ValueHash) -> ForeignLock {
+        ForeignLock { key: key.into(), form: form.into(), value_hash, remaining: None }
+    }
+
+    /// The lock expires after this time.
+    #[must_use]
+    pub fn expiring(mut self, remaining: Option<Duration>) -> ForeignLock {
+        self.remaining = remaining;
+        self
     }
 }
 
@@ -303,8 +343,10 @@ pub struct Snapshot {
     pub capacity: u32,
     /// The holders, by token; at most [`Snapshot::LISTED_MAX`].
     pub holders: Vec<HeldBy>,
-    /// The number of all holders.
+    /// The number of all holders. Locks of other programs are not counted.
     pub holder_count: u32,
+    /// Locks of other programs that hold the resource.
+    pub foreign: Vec<ForeignLock>,
     /// The head of the queue; at most [`Snapshot::LISTED_MAX`].
     pub queue: Vec<QueueEntry>,
     /// The number of all queued claims.
@@ -315,6 +357,9 @@ pub struct Snapshot {
     pub paused_for: Option<Duration>,
     /// The position from which to [wait](crate::Backend::wait) for a change.
     pub cursor: Cursor,
+    /// Why the resource cannot be read: which key is corrupt, and what was found in it. Then nothing else is known about it. Only
+    /// in a list of resources; a query for this resource alone fails with `Corrupt`.
+    pub unreadable: Option<String>,
 }
 
 impl Snapshot {
@@ -328,12 +373,25 @@ impl Snapshot {
             capacity: 0,
             holders: Vec::new(),
             holder_count: 0,
+            foreign: Vec::new(),
             queue: Vec::new(),
             queue_length: 0,
             last_token: None,
             paused_for: None,
             cursor: Cursor::default(),
+            unreadable: None,
         }
+    }
+
+    /// A resource that cannot be read, and why.
+    pub fn unreadable(resource: Resource, why: impl Into<String>) -> Snapshot {
+        Snapshot { unreadable: Some(why.into()), ..Snapshot::empty(resource) }
+    }
+
+    /// Whether a list of resources shows it: something holds it, waits for it or pauses it, or it cannot be read.
+    pub fn is_in_use(&self) -> bool {
+        let is_held = self.holder_count > 0 || !self.foreign.is_empty();
+        is_held || self.queue_length > 0 || self.paused_for.is_some() || self.unreadable.is_some()
     }
 }
 
@@ -351,12 +409,14 @@ pub struct QueueEntry {
     pub remaining: Duration,
     /// It could have been granted and did not answer: it is passed over until it does.
     pub silent: bool,
+    /// A lock of another program waits here. Nothing is known about the process behind it.
+    pub foreign: bool,
 }
 
 impl QueueEntry {
     /// A queued claim that is not silent.
     pub fn new(holder: Arc<Holder>, weight: u32, waited: Duration, remaining: Duration) -> QueueEntry {
-        QueueEntry { holder, weight, waited, remaining, silent: false }
+        QueueEntry { holder, weight, waited, remaining, silent: false, foreign: false }
     }
 
     /// The claim is silent, or not.

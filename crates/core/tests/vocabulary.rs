@@ -187,7 +187,7 @@ fn a_contended_error_names_the_holder_and_the_time_left() {
     assert_eq!(says(3_000, 2, false), "held by 42@web-1 report for 3s more, 2 ahead in the queue");
     assert_eq!(says(1_550, 0, false), "held by 42@web-1 report for 1.5s more");
     assert_eq!(says(3_000, 0, true), "an operator has paused it");
-    assert_eq!(Error::contended(Busy::default()).to_string(), "someone else holds it");
+    assert_eq!(Error::contended(Busy::default()).to_string(), "another claim holds it");
     let error = Error::contended(busy(Duration::from_secs(1), 3, false));
     assert_eq!((error.kind(), error.busy().unwrap().ahead), (ErrorKind::Contended, 3));
     assert!(error.capacity().is_none() && error.stale_token().is_none());

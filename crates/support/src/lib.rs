@@ -8,6 +8,7 @@
 //! | [`connect_once`] | one caller connects, the others wait for the result |
 //! | [`waiters`] | the registry of the waiters in one process, and how a wake-up finds them |
 //! | [`gather`] | sends requests that come at once in one call |
+//! | [`gathered_verbs`] | what of a backend's verbs may be sent together |
 //! | [`race`] | polls two futures and takes the first result |
 //! | [`stop`] | a request to stop, for loops that run for ever |
 //! | [`url`] | the parts that the URLs of all backends have in common |
@@ -18,6 +19,7 @@
 
 pub mod connect_once;
 pub mod gather;
+pub mod gathered_verbs;
 pub mod password;
 #[cfg(feature = "postgres")]
 pub mod postgres;

@@ -78,6 +78,35 @@ pub fn read_pem(path: &Path) -> Result<Vec<u8>> {
     }
 }
 
+/// Why a handshake was refused because of the server's certificate, and what to do, if the text of the driver's error says so.
+/// Such an error is one of the configuration: to try again does not help.
+pub fn explain_certificate(error: &str) -> Option<&'static str> {
+    let text = error.to_ascii_lowercase();
+    let says = |parts: &[&str]| parts.iter().any(|part| text.contains(part));
+    if says(&[
+        "unknownissuer",
+        "unknown issuer",
+        "self-signed",
+        "self signed",
+        "causedasendentity",
+        "badsignature",
+    ]) {
+        Some(
+            "its certificate is self-signed or of an unknown issuer: name the certificate to trust with ca_file= in the URL",
+        )
+    } else if says(&["notvalidforname", "not valid for name"]) {
+        Some("its certificate is for another host name: write the name that the certificate has")
+    } else if says(&["notvalidyet", "not valid yet"]) {
+        Some("its certificate is not valid yet: check the clock of this host, or replace the certificate")
+    } else if says(&["expired"]) {
+        Some("its certificate has expired: replace it, or check the clock of this host")
+    } else if says(&["invalid peer certificate"]) {
+        Some("its certificate is not valid: replace it")
+    } else {
+        None
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -90,6 +119,32 @@ mod tests {
         assert!(!files.set_option("timeout", "5s").expect("it is another option"));
         assert_eq!(files.cert.as_deref(), Some(Path::new("/a b.pem")));
         assert!(files.check().expect_err("the key is missing").to_string().contains("key_file"));
+    }
+
+    #[test]
+    fn a_bad_certificate_is_explained_in_words() {
+        for (error, words) in [
+            ("invalid peer certificate: UnknownIssuer", "self-signed or of an unknown issuer"),
+            ("invalid peer certificate: Other(OtherError(CaUsedAsEndEntity))", "self-signed"),
+            ("invalid peer certificate: BadSignature", "self-signed"),
+            ("invalid peer certificate: NotValidForName", "another host name"),
+            (
+                "invalid peer certificate: certificate not valid for name \"a\"; certificate is only valid",
+                "another host name",
+            ),
+            ("invalid peer certificate: certificate expired: verification time 5 (UNIX)", "has expired"),
+            (
+                "invalid peer certificate: certificate not valid yet: verification time 5 (UNIX)",
+                "not valid yet",
+            ),
+            ("invalid peer certificate: Revoked", "not valid"),
+        ] {
+            assert!(explain_certificate(error).is_some_and(|text| text.contains(words)), "{error}");
+        }
+        for error in ["connection refused", "received fatal alert: CertificateRequired", "tls handshake eof"]
+        {
+            assert_eq!(explain_certificate(error), None, "{error}");
+        }
     }
 
     #[test]

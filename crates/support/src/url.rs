@@ -40,6 +40,24 @@ pub fn decode(text: &str) -> Result<String> {
     String::from_utf8(decode_bytes(text)?).map_err(|_| invalid("what is percent-encoded is not UTF-8"))
 }
 
+/// Takes one option out of a URL: the URL without it, and the decoded value.
+///
+/// # Errors
+/// `Invalid` if the option is there twice, or its value cannot be decoded.
+pub fn take_option(url: &str, name: &str) -> Result<(String, Option<String>)> {
+    let Some((start, options)) = url.split_once('?') else { return Ok((url.to_owned(), None)) };
+    let is_named = |option: &&str| option.split_once('=').map_or(*option, |(name, _)| name) == name;
+    let (taken, kept): (Vec<_>, Vec<_>) = options.split('&').partition(is_named);
+    let value = match taken.as_slice() {
+        [] => return Ok((url.to_owned(), None)),
+        [one] => decode(one.split_once('=').map_or("", |(_, value)| value))?,
+        _ => return Err(invalid(format!("the option {name} is there twice: write it once"))),
+    };
+    let kept: Vec<_> = kept.into_iter().filter(|option| !option.is_empty()).collect();
+    let rest = if kept.is_empty() { start.to_owned() } else { format!("{start}?{}", kept.join("&")) };
+    Ok((rest, Some(value)))
+}
+
 /// The duration that an option has: `500ms`, `2s`, `10m`, `1h`.
 ///
 /// # Errors
@@ -84,6 +102,21 @@ mod tests {
             let error = decode(wrong).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid, "{wrong}");
         }
+    }
+
+    #[test]
+    fn an_option_is_taken_out_of_a_url() {
+        let table = [
+            ("sqlite:/a", "sqlite:/a", None),
+            ("sqlite:/a?namespace=acme", "sqlite:/a", Some("acme")),
+            ("redis://h/?timeout=1s&namespace=a%2Eb&tls=true", "redis://h/?timeout=1s&tls=true", Some("a.b")),
+            ("redis://h/?my_namespace=x", "redis://h/?my_namespace=x", None),
+            ("redis://h/?namespace", "redis://h/", Some("")),
+        ];
+        for (url, rest, value) in table {
+            assert_eq!(take_option(url, "namespace").unwrap(), (rest.into(), value.map(Into::into)), "{url}");
+        }
+        assert!(take_option("x:?namespace=a&namespace=b", "namespace").is_err());
     }
 
     #[test]

@@ -29,12 +29,12 @@ pub mod tally;
 use std::{fmt, sync::Arc, time::Duration};
 
 use crate::{
-    claim::{Holder, RenewRequest},
+    claim::{Holder, RenewRequest, StoredHolder},
     clock::WallTime,
     error::Result,
     resource::Resource,
     token::{FencingToken, OwnerToken},
-    verdict::{GoneReason, HeldBy},
+    verdict::{ForeignLock, GoneReason, HeldBy},
 };
 
 /// How far a proposal may be from the clock of a node. A majority of the clocks must be right to within this.
@@ -162,6 +162,13 @@ pub struct VoteRequest {
     pub note: Option<Arc<[u8]>>,
 }
 
+impl VoteRequest {
+    /// What a node stores about the process that asks.
+    pub fn stored_holder(&self) -> StoredHolder {
+        StoredHolder { holder: Arc::clone(&self.holder), ttl: Some(self.ttl) }
+    }
+}
+
 /// The reply of a node to a vote request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vote {
@@ -188,6 +195,8 @@ pub enum VoteOutcome {
         /// The attempt that took the lock.
         attempt: AttemptId,
     },
+    /// A lock of another program is in the place of the lock.
+    Foreign(Box<ForeignLock>),
     /// No owner has the lock here, so there is no number to change: the lock has expired.
     Free,
     /// The owner or this attempt has a tombstone.
@@ -257,6 +266,8 @@ pub struct NodeView {
     pub now: WallTime,
     /// The holder of the lock here, and the attempt that took it.
     pub held: Option<(HeldBy, AttemptId)>,
+    /// The lock of another program in the place of the lock.
+    pub foreign: Option<ForeignLock>,
     /// The last number that the node accepted, if it remembers one.
     pub last: Option<FencingToken>,
 }
@@ -275,8 +286,8 @@ pub struct NodePage {
 pub struct NodeEntry {
     /// The resource.
     pub resource: Resource,
-    /// Whether it is locked.
+    /// Whether it is locked, also by another program.
     pub held: bool,
-    /// The last number that the node accepted, if this entry comes from a register.
+    /// The last number that the node accepted, if this entry comes from a register that can be read.
     pub last: Option<FencingToken>,
 }

@@ -47,6 +47,7 @@ struct NodeLock {
     since: WallTime,
     ends: WallTime,
     holder: Arc<Holder>,
+    ttl: Duration,
     note: Option<Arc<[u8]>>,
 }
 
@@ -173,6 +174,7 @@ impl NodeModel {
             since: now,
             ends: now.after(request.ttl),
             holder: Arc::clone(&request.holder),
+            ttl: request.ttl,
             note: request.note.clone(),
         };
         let answer = lock.yours(now);
@@ -291,6 +293,7 @@ impl NodeModel {
         NodeView {
             now,
             held: lock.map(|lock| (lock.view(now), lock.attempt)),
+            foreign: None,
             last: register.map(|register| register.last),
         }
     }
@@ -333,6 +336,7 @@ impl NodeLock {
         let mut by = HeldBy::new(Arc::clone(&self.holder), self.number, 1);
         by.held_for = since(self.since, now);
         by.remaining = since(now, self.ends);
+        by.ttl = Some(self.ttl);
         by.note.clone_from(&self.note);
         by
     }

@@ -16,7 +16,7 @@ use super::{AttemptId, NodeRenewal, NodeView, Vote, VoteOutcome};
 use crate::{
     clock::WallTime,
     token::FencingToken,
-    verdict::{GoneReason, HeldBy},
+    verdict::{ForeignLock, GoneReason, HeldBy},
 };
 
 /// The smallest majority of this many nodes.
@@ -59,10 +59,12 @@ pub enum Decision {
     },
     /// No attempt has a majority, and this one has the most votes: keep them, and ask the other nodes again.
     Contested,
-    /// Another owner has a majority, or more votes than this one.
+    /// Another owner, or a lock of another program, has a majority, or more votes than this one.
     Blocked {
         /// The other holder, if a node named it.
         by: Option<Box<HeldBy>>,
+        /// The lock of another program, if that is in the way.
+        foreign: Option<Box<ForeignLock>>,
     },
     /// The claim was cancelled: its owner has a tombstone.
     Cancelled,
@@ -123,6 +125,7 @@ pub fn decide(answers: &[NodeAnswer], ours: AttemptId) -> Decision {
 struct VoteCount<'a> {
     yours: Vec<(FencingToken, Duration)>,
     rivals: BTreeMap<AttemptId, Vec<&'a HeldBy>>,
+    foreign: Vec<&'a ForeignLock>,
     clocks: Vec<WallTime>,
     gate: Option<Duration>,
     cancelled: bool,
@@ -151,6 +154,7 @@ impl<'a> VoteCount<'a> {
         match &vote.choice {
             VoteOutcome::Yours { number, remaining } => self.yours.push((*number, *remaining)),
             VoteOutcome::Held { by, attempt } => self.rivals.entry(*attempt).or_default().push(by),
+            VoteOutcome::Foreign(lock) => self.foreign.push(lock),
             VoteOutcome::Free => self.free += 1,
             VoteOutcome::Cancelled => self.cancelled = true,
             VoteOutcome::Far => self.far += 1,
@@ -165,16 +169,24 @@ impl<'a> VoteCount<'a> {
     /// others give theirs back. All clients follow the same rule, so one of them wins soon.
     fn resolve_split(self, ours: AttemptId, needed: usize) -> Decision {
         let unseen = self.silent + self.pending + self.abstain;
+        let foreign = group_foreign(self.foreign.iter().copied()).into_iter().next();
         let leader = self.rivals.into_iter().max_by_key(|(id, votes)| (votes.len(), Reverse(*id)));
-        let Some((id, votes)) = leader else {
+        let (votes, id, blocked) = match (leader, foreign) {
+            // A lock of another program never gives way, so it comes before an attempt with as many nodes.
+            (Some((id, votes)), _) if votes.len() > self.foreign.len() => {
+                let by = merge_views(&votes, needed).map(Box::new);
+                (votes.len(), id, Decision::Blocked { by, foreign: None })
+            }
+            (_, Some(all)) => {
+                let foreign = Some(Box::new(merge_foreign(&all, needed)));
+                (self.foreign.len(), AttemptId(0), Decision::Blocked { by: None, foreign })
+            }
             // There is no other attempt. Some of our own locks have expired since we began to ask.
-            return if self.yours.is_empty() { Decision::Blocked { by: None } } else { Decision::Contested };
+            _ if self.yours.is_empty() => return Decision::Blocked { by: None, foreign: None },
+            _ => return Decision::Contested,
         };
-        let ahead = (self.yours.len(), Reverse(ours)) > (votes.len(), Reverse(id));
-        if ahead && votes.len() + unseen < needed {
-            return Decision::Contested;
-        }
-        Decision::Blocked { by: merge_views(&votes, needed).map(Box::new) }
+        let ahead = (self.yours.len(), Reverse(ours)) > (votes, Reverse(id));
+        if ahead && votes + unseen < needed { Decision::Contested } else { blocked }
     }
 }
 
@@ -294,6 +306,43 @@ pub fn majority_view(views: &[Option<NodeView>]) -> (Option<HeldBy>, Option<Fenc
     (holder.and_then(|all| merge_views(&all, needed)), last)
 }
 
+/// The locks of other programs that keep every claim from a majority, the one on most nodes first. The `form` says on how many
+/// nodes each is. Empty if a majority of the nodes is left without them. `None` is a node that did not reply.
+pub fn foreign_view(views: &[Option<NodeView>]) -> Vec<ForeignLock> {
+    let needed = majority(views.len());
+    let found = || views.iter().flatten().filter_map(|view| view.foreign.as_ref());
+    if views.len() - found().count() >= needed {
+        return Vec::new();
+    }
+    let with_count = |all: Vec<&ForeignLock>| {
+        let mut lock = merge_foreign(&all, needed);
+        lock.form = format!("{} on {} of {} nodes", lock.form, all.len(), views.len());
+        lock
+    };
+    group_foreign(found()).into_iter().map(with_count).collect()
+}
+
+/// Locks of other programs with the same value, the one on most nodes first.
+fn group_foreign<'a>(found: impl Iterator<Item = &'a ForeignLock>) -> Vec<Vec<&'a ForeignLock>> {
+    let mut groups: Vec<Vec<&ForeignLock>> = Vec::new();
+    for lock in found {
+        match groups.iter_mut().find(|group| group[0].value_hash == lock.value_hash) {
+            Some(group) => group.push(lock),
+            None => groups.push(vec![lock]),
+        }
+    }
+    groups.sort_by_key(|group| Reverse(group.len()));
+    groups
+}
+
+/// Merges what several nodes report of one lock, which is not empty. It lasts for as long as `needed` of the nodes have it, or
+/// all of them if there are fewer.
+fn merge_foreign(all: &[&ForeignLock], needed: usize) -> ForeignLock {
+    let lasting = |lock: &&ForeignLock| lock.remaining.unwrap_or(Duration::MAX);
+    let remaining = nth_longest(all.iter().map(lasting).collect(), needed.min(all.len()));
+    all[0].clone().expiring(Some(remaining).filter(|remaining| *remaining < Duration::MAX))
+}
+
 /// Merges what several nodes report of one holder. A node that was unreachable at the grant may have joined later, and its
 /// lock lasts longer. The holder lasts for as long as `needed` of the nodes have it, or all of them if there are fewer.
 fn merge_views(seen: &[&HeldBy], needed: usize) -> Option<HeldBy> {
@@ -356,11 +405,46 @@ mod tests {
         // Three nodes, one each: nobody has more, so the lower attempt goes on.
         let three = |rivals: [u64; 2]| decided(&[yours(7), held(rivals[0]), held(rivals[1])]);
         assert_eq!(three([8, 9]), Decision::Contested);
-        assert!(matches!(three([8, 2]), Decision::Blocked { by: Some(_) }));
-        assert!(matches!(split(1, 9), Decision::Blocked { by: Some(_) }), "the rival has a majority");
+        assert!(matches!(three([8, 2]), Decision::Blocked { by: Some(_), .. }));
+        assert!(matches!(split(1, 9), Decision::Blocked { by: Some(_), .. }), "the rival has a majority");
         // Two of five, two of a rival, one that does not answer: the rival may have that one.
         let answers = [yours(7), yours(7), held(9), held(9), NodeAnswer::Silent];
         assert!(matches!(decided(&answers), Decision::Blocked { .. }));
+    }
+
+    fn foreign(value: &[u8], seconds: Option<u64>) -> ForeignLock {
+        let lock = ForeignLock::new("key", "hash", crate::ValueHash::of(value));
+        lock.expiring(seconds.map(Duration::from_secs))
+    }
+
+    #[test]
+    fn a_lock_of_another_program_blocks_when_no_majority_is_left() {
+        let other = |seconds| vote(VoteOutcome::Foreign(Box::new(foreign(b"a", seconds))));
+        let blocked_by = |answers: &[NodeAnswer]| match decided(answers) {
+            Decision::Blocked { by: None, foreign: Some(lock) } => *lock,
+            decision => panic!("{decision:?}"),
+        };
+        assert_eq!(
+            blocked_by(&[other(None), other(Some(5)), yours(7)]).remaining,
+            Some(Duration::from_secs(5))
+        );
+        assert_eq!(blocked_by(&[other(None), other(None), yours(7)]).remaining, None);
+        assert_eq!(blocked_by(&[other(None), held(3), NodeAnswer::Silent]), foreign(b"a", None));
+        assert!(matches!(decided(&[other(None), yours(7), yours(7)]), Decision::Granted { .. }));
+    }
+
+    #[test]
+    fn locks_of_other_programs_are_shown_with_the_number_of_their_nodes() {
+        let view =
+            |foreign| Some(NodeView { now: WallTime::from_micros(1), held: None, foreign, last: None });
+        let on = |values: &[Option<&str>]| {
+            let lock = |value: &str| foreign(value.as_bytes(), None);
+            let views: Vec<_> = values.iter().map(|value| view(value.map(lock))).collect();
+            foreign_view(&views).into_iter().map(|lock| lock.form).collect::<Vec<_>>()
+        };
+        assert_eq!(on(&[Some("a"), Some("a"), None]), ["hash on 2 of 3 nodes"]);
+        assert_eq!(on(&[Some("b"), Some("a"), Some("a")]), ["hash on 2 of 3 nodes", "hash on 1 of 3 nodes"]);
+        assert!(on(&[Some("a"), None, None]).is_empty(), "a majority is left");
     }
 
     #[test]
@@ -379,7 +463,7 @@ mod tests {
             [vec![NodeAnswer::Silent; 2], vec![late.clone(), other.clone(), other.clone()]].concat();
         let all_answer = [vec![late.clone()], vec![other.clone(); 4]].concat();
         for answers in [two_silent, all_answer, vec![late, other, NodeAnswer::Pending]] {
-            let Decision::Blocked { by: Some(by) } = decided(&answers) else {
+            let Decision::Blocked { by: Some(by), .. } = decided(&answers) else {
                 panic!("{answers:?} is blocked")
             };
             assert_eq!((by.held_for, by.remaining), (Duration::from_secs(8), Duration::from_secs(2)));
