@@ -9,6 +9,7 @@
 //! | [`faulty`] | a backend wrapper that loses, delays, repeats and reorders calls |
 //! | [`misdelivery`] | replies that reach the wrong request |
 //! | [`primitives`] | checks of primitives that are made of several claims |
+//! | [`balancer`] | a load balancer between HTTP clients and servers |
 //! | [`proxy`] | a TCP proxy with faults, between a client and a real server |
 //! | [`scenarios`] | fault scenarios that every backend must survive, on real servers |
 //! | [`calls`] | short calls of a backend for tests, which panic if the reply is not the expected one |
@@ -16,6 +17,7 @@
 //! | [`client_process`] | a process that holds a lease, which a test can kill, stop and continue |
 //! | [`verbs`] | a request to a backend and its reply, as data |
 
+pub mod balancer;
 pub mod calls;
 pub mod client_process;
 pub mod conformance;
@@ -24,6 +26,7 @@ pub mod differential;
 pub mod faulty;
 pub mod history;
 pub mod misdelivery;
+pub mod passes;
 pub mod primitives;
 pub mod proxy;
 mod random;
@@ -32,6 +35,7 @@ pub mod servers;
 pub mod target;
 pub mod verbs;
 
+pub use balancer::Balancer;
 pub use client_process::ClientProcess;
 pub use default_signals::command_with_default_signals;
 pub use faulty::Faulty;

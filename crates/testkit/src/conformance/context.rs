@@ -162,9 +162,14 @@ impl TestContext {
     }
 
     pub(crate) async fn send_order(&self, order: &OperatorCommand) -> CommandOutcome {
+        expect_reply("order", self.try_order(order).await)
+    }
+
+    /// Sends an operator's command. The test handles an error itself.
+    pub(crate) async fn try_order(&self, order: &OperatorCommand) -> Result<CommandOutcome> {
         let reply = self.backend().order(order).await;
         self.trace_call(order, &reply);
-        expect_reply("order", reply)
+        reply
     }
 
     /// A snapshot of the test's resource.

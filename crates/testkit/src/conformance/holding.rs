@@ -22,6 +22,7 @@ pub(super) const TESTS: &[ConformanceTest] = &[
     test!(a_late_release_does_not_affect_the_next_holder, OwnTtl),
     test!(the_replies_to_a_batch_are_in_its_order),
     test!(a_note_is_visible_and_can_be_replaced),
+    test!(others_see_the_ttl_of_a_holder),
     test!(a_kept_resource_stays_closed, KeepFor),
     test!(a_kept_resource_opens_after_keep_for, KeepFor, OwnTtl),
     test!(a_kept_resource_has_no_owner_any_more, KeepFor),
@@ -168,6 +169,21 @@ async fn a_note_is_visible_and_can_be_replaced(ctx: &TestContext) {
 
 fn keeping(ctx: &TestContext, name: &str, keep_for: Duration) -> ReleaseRequest {
     ReleaseRequest::new(ctx.reference(name)).keeping(keep_for)
+}
+
+async fn others_see_the_ttl_of_a_holder(ctx: &TestContext) {
+    let mut claim = ctx.claim("ann");
+    claim.ttl = Duration::from_secs(80);
+    granted(ctx.acquire(&claim).await);
+    // Where a session keeps grants alive, the ttl of a claim has no meaning and need not be stored.
+    let must_be_stored = ctx.backend().info().capabilities.own_ttl;
+    let seen = ctx.snapshot().await.holders.remove(0);
+    let is_right = |ttl: Option<Duration>| ttl.is_none_or(|ttl| ttl == claim.ttl);
+    assert!(is_right(seen.ttl) && (seen.ttl.is_some() || !must_be_stored), "{seen:?}");
+    assert_eq!(&*seen.holder.label, "ann");
+    let seen = blocked(ctx.acquire(&ctx.claim("bob")).await).holders.remove(0);
+    assert!(is_right(seen.ttl), "{seen:?}");
+    assert_eq!(&*seen.holder.label, "ann");
 }
 
 async fn a_kept_resource_stays_closed(ctx: &TestContext) {

@@ -99,6 +99,8 @@ enum Requirement {
     Orders,
     /// Silent waiters are passed over.
     PassesOver,
+    /// Silent waiters are removed from the queue by claims that wait.
+    RemovesSilent,
     /// The backend takes several claims in one call.
     Gather,
     /// The queue is short enough to be filled within a test.
@@ -131,6 +133,7 @@ impl Requirement {
             Requirement::OwnTtl => (has.own_ttl, "a session keeps grants alive, not their ttl"),
             Requirement::Orders => (has.orders, "no orders"),
             Requirement::PassesOver => (has.passes_over, "a silent waiter keeps its turn"),
+            Requirement::RemovesSilent => (has.removes_silent, "a silent waiter is not removed"),
             Requirement::Gather => (features.limits.gather > 1, "takes one claim at a time"),
             Requirement::ShortQueue => {
                 (features.limits.queue <= QUEUE_TO_FILL_MAX, "the queue is too long to be filled")

@@ -1,10 +1,15 @@
-//! B3: a waiter that can be granted and does not answer is passed over, and keeps its place.
+//! B3: a waiter that can be granted and does not answer is passed over, and keeps its place. Or it is removed, and stands
+//! at the end of the queue when it asks again.
 
-use leasehold_core::{Blocked, Claim, ClientId, admission::ANSWER_WITHIN};
+use std::time::Duration;
+
+use leasehold_core::{
+    Blocked, Claim, ClientId, GoneReason, OperatorAction, Verdict, admission::ANSWER_WITHIN,
+};
 
 use super::{
     ConformanceTest,
-    context::{LONG, TestContext, blocked, granted, queued_behind, still_queued},
+    context::{LONG, TestContext, blocked, gone, granted, queued_behind, still_queued},
     test,
 };
 
@@ -19,7 +24,14 @@ pub(super) const TESTS: &[ConformanceTest] = &[
     test!(b3_a_silent_waiter_is_listed_as_such, PassesOver),
     test!(b3_a_silent_waiter_may_leave, PassesOver),
     test!(b3_silent_waiters_do_not_open_the_resource_to_another_capacity, PassesOver, Shares),
+    test!(b3_a_silent_waiter_is_removed_and_comes_back_at_the_end, RemovesSilent),
+    test!(b3_silent_waiters_are_removed_together, RemovesSilent),
+    test!(b3_a_waiter_behind_a_silent_one_that_answers_keeps_its_place, RemovesSilent),
+    test!(b3_a_pause_makes_no_waiter_silent, RemovesSilent, Orders),
 ];
+
+/// How long it may take to remove silent waiters, on a loaded machine. Their places last for longer.
+const REMOVED_WITHIN: Duration = Duration::from_secs(20);
 
 fn claim_of(ctx: &TestContext, name: &str, client: u64) -> Claim {
     let mut claim = ctx.claim(name).queued();
@@ -141,5 +153,62 @@ async fn b3_silent_waiters_do_not_open_the_resource_to_another_capacity(ctx: &Te
     ctx.release("cy").await;
     let other = super::share(1, 7);
     let verdict = ctx.acquire(&ctx.claim_of("dan", other)).await;
-    assert!(matches!(verdict, leasehold_core::Verdict::Mismatch { .. }), "bob still waits: {verdict:?}");
+    assert!(matches!(verdict, Verdict::Mismatch { .. }), "bob still waits: {verdict:?}");
+}
+
+async fn b3_a_silent_waiter_is_removed_and_comes_back_at_the_end(ctx: &TestContext) {
+    called(ctx, &[("bob", 1), ("cy", 2), ("dan", 3)]).await;
+    let cy = claim_of(ctx, "cy", 2);
+    let seen = queued_behind(ctx.acquire(&cy).await, 1);
+    let waiting = ctx.wait(&cy, seen.cursor, LONG).await;
+    assert!(ctx.returns_within(&waiting, REMOVED_WITHIN).await, "cy can be granted");
+    let token = granted(ctx.acquire(&cy).await).token;
+    // Bob lives after all, and asks again. Dan came after him, and is ahead now.
+    gone(&ctx.renew("bob", LONG).await, GoneReason::NotThere);
+    queued_behind(ctx.acquire(&claim_of(ctx, "bob", 1)).await, 1);
+    ctx.release("cy").await;
+    let next = granted(ctx.acquire(&claim_of(ctx, "dan", 3)).await).token;
+    ctx.release("dan").await;
+    let last = granted(ctx.acquire(&claim_of(ctx, "bob", 1)).await).token;
+    assert!(token < next && next < last);
+}
+
+async fn b3_silent_waiters_are_removed_together(ctx: &TestContext) {
+    const DEAD: u64 = 40;
+    granted(ctx.acquire(&ctx.claim("ann")).await);
+    for number in 0..DEAD {
+        blocked(ctx.acquire(&claim_of(ctx, &format!("dead {number}"), number)).await);
+    }
+    let cy = claim_of(ctx, "cy", DEAD);
+    let seen = blocked(ctx.acquire(&cy).await);
+    let waiting = ctx.wait(&cy, seen.cursor, LONG).await;
+    ctx.release("ann").await;
+    assert!(ctx.returns_within(&waiting, REMOVED_WITHIN).await, "cy can be granted");
+    granted(ctx.acquire(&cy).await);
+}
+
+async fn b3_a_waiter_behind_a_silent_one_that_answers_keeps_its_place(ctx: &TestContext) {
+    called(ctx, &[("bob", 1), ("cy", 2), ("dan", 3)]).await;
+    // Cy answers whatever it is asked, but does not look for silent waiters itself. Dan does.
+    let (cy, dan) = (claim_of(ctx, "cy", 2), claim_of(ctx, "dan", 3));
+    let seen = queued_behind(ctx.acquire(&dan).await, 2);
+    let _looking = ctx.wait(&dan, seen.cursor, LONG).await;
+    let until = ctx.target.now().after(REMOVED_WITHIN);
+    while let Verdict::Blocked(seen) = ctx.acquire(&cy).await {
+        assert!(seen.ahead <= 1, "cy keeps its place: {seen:?}");
+        assert!(ctx.target.now() < until, "bob is removed");
+        ctx.target.let_tasks_run().await;
+    }
+    queued_behind(ctx.acquire(&dan).await, 0);
+}
+
+async fn b3_a_pause_makes_no_waiter_silent(ctx: &TestContext) {
+    called(ctx, &[("bob", 1), ("cy", 2)]).await;
+    ctx.order(OperatorAction::Pause { lasting: LONG }).await;
+    let cy = claim_of(ctx, "cy", 2);
+    let seen = queued_behind(ctx.acquire(&cy).await, 1);
+    let waiting = ctx.wait(&cy, seen.cursor, LONG).await;
+    ctx.target.let_expire(ANSWER_WITHIN * 3).await;
+    assert!(!waiting.task.is_finished(), "nobody can be granted");
+    still_queued(&ctx.renew("bob", LONG).await);
 }

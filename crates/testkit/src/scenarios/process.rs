@@ -174,6 +174,34 @@ impl ProcessScenario<'_> {
         assert_eq!(third.line_within(OBSERVED_FOR), None, "it arrived later");
     }
 
+    /// A waiter is stopped while it could be granted. Where silent waiters are removed, it loses its place: when it
+    /// continues, it asks again and stands behind a waiter that came later.
+    ///
+    /// # Panics
+    /// If it is otherwise.
+    pub fn stopped_waiter_is_removed(&self) {
+        let mut holder = self.start();
+        holder.granted();
+        let stopped = self.start();
+        self.until_queue_length(1);
+        let mut second = self.start();
+        self.until_queue_length(2);
+        let mut third = self.start();
+        self.until_queue_length(3);
+        stopped.signal("STOP");
+        holder.send("release");
+        let second_token = second.granted();
+        self.until_queue_length(1);
+        stopped.signal("CONT");
+        self.until_queue_length(2);
+        second.send("release");
+        let third_token = third.granted();
+        assert_eq!(stopped.line_within(OBSERVED_FOR), None, "it stands at the end of the queue");
+        third.send("release");
+        let token = stopped.granted();
+        assert!(token > third_token && third_token > second_token);
+    }
+
     /// Starts a process with several waiters, each with a place of its own.
     fn start_waiters(&self, places: u32) -> ClientProcess {
         let (ttl, places) = (self.ttl.as_millis().to_string(), places.to_string());
