@@ -15,17 +15,16 @@
 --       14 the owner of the predecessor, or empty  15 ttl of its tombstone in ms, or -1  16 the longest queue
 --       17 the ClientId of the claim, or empty
 -- Reply granted, token, remaining ms, how far the token is ahead of the clock in microseconds
---       blocked, queued, ahead, changes in ms or -1, paused, cursor, [holder…]
+--       blocked, queued, ahead, changes in ms or -1, paused, cursor, [holder…], foreign lock: type, hash, ms or -1; or empty
 --       buried: the claim was cancelled
 --       mismatch, capacity
--- Error LIMIT: no token or place is left; FLOOR and a floor more than a year ahead of the clock; CORRUPT and a text. No
+-- Error LIMIT: no place is left; FLOOR and a floor more than a year ahead of the clock; CORRUPT and a text. No
 --       effect.
 
 local listener, owner, weight, of = ARGV[3], ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
 local ttl, place_ttl, queue = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9] == '1'
 local predecessor, tombstone_ms = ARGV[14], tonumber(ARGV[15])
 local YEAR, RETENTION = 366 * 86400 * 1000000, 2 * 3600 * 1000
-local TOKEN_END = 9007199254740992 -- 2^53: above, Lua's numbers are no longer exact
 local HANDOVERS_MAX = 16
 local QUEUE_MAX = tonumber(ARGV[16])
 
@@ -47,7 +46,10 @@ local newest = math.max(tonumber(last or 0), holder and holder.token or 0)
 -- As FencingToken::mint: no honest client has seen such a token, unless it was given out here.
 if floor > newest and floor > clock_us + YEAR then return redis.error_reply('FLOOR ' .. int(floor)) end
 local token = math.max(newest + 1, clock_us, floor + 1)
-if token >= TOKEN_END then return redis.error_reply('LIMIT no fencing token is left: they end below 2^53') end
+if token >= TOKEN_END then
+  return redis.error_reply('CORRUPT no fencing token is left: they end below 2^53, and key ' .. FENCE .. ' has '
+    .. int(newest) .. '; use another resource, or delete the key if nothing checks its tokens')
+end
 
 remove_expired()
 note_heard(owner)
@@ -178,7 +180,9 @@ local function blocked()
   if share_count > 0 then
     for _, id in ipairs(redis.call('ZRANGE', SHARES, 0, 2)) do leases[#leases + 1] = share_of(id) end
   end
-  if holder then leases[#leases + 1] = holder end
+  local foreign = describe_foreign()
+  if holder and not holder.foreign then leases[#leases + 1] = holder end
+  if foreign[1] and foreign[3] >= 0 then sooner(math.floor(now) + foreign[3]) end
   table.sort(leases, function(a, b) return ends_of(a) < ends_of(b) end)
   local holders = {}
   for i = 1, math.min(3, #leases) do
@@ -193,7 +197,7 @@ local function blocked()
     if look and (taken() < capacity or silent > 0 or look_is_sure) then sooner(math.ceil(look / 1000)) end
   end
   return {
-    'blocked', rank and 1 or 0, ahead, changes_at and left(changes_at) or -1, pause and 1 or 0, cursor(), holders,
+    'blocked', rank and 1 or 0, ahead, changes_at and left(changes_at) or -1, pause and 1 or 0, cursor(), holders, foreign,
   }
 end
 

@@ -3,19 +3,20 @@
 -- KEYS  1-9 as in resource.lua
 -- ARGV  3 how many holders and waiters to list at the most
 -- Reply capacity, number of holders, number of waiters, value of the fence or nil, pause: ms left or -1, cursor,
---       [holder…], [who, weight, waited in microseconds, remaining ms, silent: 1 or 0]…
+--       [holder…], [who, weight, waited in microseconds, remaining ms, silent: 1 or 0]…,
+--       foreign lock: type, hash, remaining ms or -1; or empty
 
 local most = tonumber(ARGV[3])
 -- MGET takes a key of another type for a missing one: GET fails for it.
 if not last then last = redis.call('GET', FENCE) end
 local leases = {}
-if holder then leases[1] = holder end
+if holder and not holder.foreign then leases[1] = holder end
 if share_count > 0 then
   for _, owner in ipairs(redis.call('ZRANGEBYSCORE', SHARES, '(' .. int(math.floor(now)), '+inf')) do
     leases[#leases + 1] = share_of(owner)
   end
 end
-table.sort(leases, function(a, b) return (a.token or 0) < (b.token or 0) end)
+table.sort(leases, function(a, b) return a.token < b.token end)
 local holders, waiters = {}, {}
 for i = 1, math.min(most, #leases) do holders[i] = describe(leases[i]) end
 local waiting = 0
@@ -44,4 +45,4 @@ if queue_length() > 0 then
   end
 end
 local paused = pause and pause > now and left(pause) or -1
-return { capacity, #leases, waiting, last, paused, cursor(), holders, waiters }
+return { capacity, #leases, waiting, last, paused, cursor(), holders, waiters, describe_foreign() }

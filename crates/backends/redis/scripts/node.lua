@@ -6,8 +6,10 @@
 -- ARGV  as in the file of each verb
 --
 -- The lock is `owner|number|since|xattempt|length of who|who`, followed by the note, after an n, if there is one. Times
--- are in microseconds. The lock ends when its key expires. Any other value is the lock of another program. The register
+-- are in microseconds. The lock ends when its key expires. Any other value or type is the lock of another program. The register
 -- is `number|owner`; the birth mark is `v1|set|size|gate in ms|run|durable|standing` (ADR 0016).
+
+local TOKEN_END = 9007199254740992 -- 2^53: above, Lua's numbers are no longer exact
 
 -- What stands for the remaining time of a key that does not expire: a year, in ms.
 local NO_EXPIRY = 31536000000
@@ -26,12 +28,17 @@ local function get(key)
   if value then return value end
 end
 
+-- The lock, or nil. A lock of another program has the owner '', and its value if that is a string.
 local function read_lock()
-  local value = get(KEYS[1])
-  if not value then return nil end
+  local value = redis.call('MGET', KEYS[1])[1]
+  if not value then
+    -- MGET takes a key of another type for a missing one.
+    return redis.call('EXISTS', KEYS[1]) == 1 and { owner = '' } or nil
+  end
   local owner, number, since, attempt, length, rest =
     string.match(value, '^(%x+)|(%d+)|(%d+)|x(%x+)|(%d+)|(.*)$')
-  if not owner then return { owner = '', number = '1', since = 0, attempt = '0', who = 'not leasehold', note = '' } end
+  local token = tonumber(number or 0)
+  if token < 1 or token >= TOKEN_END then return { owner = '', value = value } end
   length = tonumber(length)
   return {
     owner = owner, number = number, since = tonumber(since), attempt = attempt,
@@ -54,6 +61,14 @@ end
 -- A holder in a reply: number, held for in microseconds, remaining ms, attempt, who, note after an n.
 local function describe(lock, now)
   return lock.number, int(math.max(0, now - lock.since)), left(), lock.attempt, lock.who, lock.note
+end
+
+-- The lock of another program in a reply: foreign, type, hash, remaining ms or -1. As foreign_hash and describe_foreign in
+-- resource.lua: no reply has the value, which may be the secret that releases the lock.
+local function describe_foreign(lock)
+  local value = lock.value or redis.pcall('DUMP', KEYS[1])
+  local hash = type(value) == 'string' and string.sub(redis.sha1hex(value), 1, 16) or '0000000000000000'
+  return 'foreign', redis.call('TYPE', KEYS[1]).ok, hash, redis.call('PTTL', KEYS[1])
 end
 
 local function parse_mark(text)

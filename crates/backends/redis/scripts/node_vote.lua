@@ -5,7 +5,7 @@
 --
 -- 1. A node without a valid birth mark of its present run has no vote (ADR 0016).
 -- 2. Refuse a ttl longer than the gate, and an owner or attempt with a tombstone.
--- 3. Another owner has the lock: say who.
+-- 3. Another owner or another program has the lock: say who.
 -- 4. The same owner asks again: the same number, for the newest attempt.
 -- 5. Accept the proposal, or the next number above all that were accepted here; store it in the register and in the
 --    lock.
@@ -20,6 +20,7 @@
 -- Reply the clock in microseconds, then for each vote one of
 --       yours, number, remaining ms
 --       held, number, held for microseconds, remaining ms, attempt, who, note after an n
+--       foreign, type, hash, remaining ms or -1: the lock of another program
 --       free: claim, and the owner has no lock here
 --       buried: there is a tombstone
 --       far: the proposal is too far from the clock
@@ -44,6 +45,13 @@ local function remaining_ms(key)
   return ms >= 0 and ms or NO_EXPIRY
 end
 
+-- As describe_foreign in node.lua. `value` is nil for a key of another type.
+local function foreign(key, value)
+  value = value or redis.pcall('DUMP', key)
+  local hash = type(value) == 'string' and string.sub(redis.sha1hex(value), 1, 16) or '0000000000000000'
+  return { 'foreign', call('TYPE', key).ok, hash, call('PTTL', key) }
+end
+
 local function vote(number)
   local k, a = 4 * number - 3, 7 * number - 6
   local lock_key, register_key = KEYS[k + 1], KEYS[k + 2]
@@ -56,9 +64,10 @@ local function vote(number)
   local lock, held_number, since, held_attempt, length, rest = values[k + 1]
   if lock then
     lock, held_number, since, held_attempt, length, rest = string.match(lock, '^(%x+)|(%d+)|(%d+)|x(%x+)|(%d+)|(.*)$')
+    local token = tonumber(held_number or 0)
+    if token < 1 or token >= TOKEN_END then return foreign(lock_key, values[k + 1]) end
     if lock ~= owner then
       local ms = remaining_ms(lock_key)
-      if not lock then return { 'held', '1', now_text, ms, '0', 'not leasehold', '' } end
       local held_for = string.format('%.0f', math.max(0, now - since))
       return { 'held', held_number, held_for, ms, held_attempt, string.sub(rest, 1, length), string.sub(rest, length + 1) }
     end
@@ -66,7 +75,7 @@ local function vote(number)
     -- must stay. Attempts are texts of one length, so they can be compared as texts.
     if held_attempt > attempt then attempt = held_attempt end
   elseif verb == 'claim' then
-    call('GET', lock_key) -- fails if the key has another type
+    if call('EXISTS', lock_key) == 1 then return foreign(lock_key) end
     return { 'free' }
   end
 
@@ -111,7 +120,7 @@ local function vote(number)
     owner .. '|' .. text .. '|' .. now_text .. '|x' .. attempt .. '|' .. #ARGV[a + 6] .. '|' .. ARGV[a + 6] .. ARGV[a + 7],
     'NX', 'PX', ttl)
   then
-    call('GET', lock_key) -- fails, because the key has another type
+    return foreign(lock_key) -- the key has another type
   end
   if kept_ms then call('SET', register_key, text .. '|' .. owner, 'PX', string.format('%.0f', kept_ms)) end
   return { 'yours', text, tonumber(remaining) }

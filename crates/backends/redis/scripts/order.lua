@@ -3,7 +3,7 @@
 -- KEYS  1-8 as in resource.lua; 9 the tombstone of the owner in ARGV 4; 10 the audit stream of the resource
 -- ARGV  3 listener  4 the owner of the holder that is meant, if the caller knows it, or empty
 --       5 the token of the holder that is meant, or 0 for the newest one
---       6 by  7 why  8 command  9 its number: ms, or a capacity
+--       6 by  7 why  8 command  9 its number: ms, or a capacity; for evict-foreign the hash of the lock
 -- Reply done
 --       who, owner: another owner than ARGV 4 is meant; call again with it. Nothing was done
 --       not_that, token of the newest grant or 0: no holder has the token in ARGV 5
@@ -23,7 +23,11 @@ local function consider(lease)
 end
 if holder and not holder.foreign then consider(holder) end
 if share_count > 0 then
-  for _, owner in ipairs(redis.call('ZRANGE', SHARES, 0, -1)) do consider(share_of(owner)) end
+  for _, owner in ipairs(redis.call('ZRANGE', SHARES, 0, -1)) do
+    -- Without a record, `claims` was deleted by hand.
+    local lease = share_of(owner)
+    if lease then consider(lease) end
+  end
 end
 if wanted == 0 then meant = newest end
 
@@ -43,6 +47,12 @@ local function carry_out()
       add_extra(holder)
       store(holder)
     end
+  elseif command == 'evict-foreign' then
+    if not (holder and holder.foreign) then return false end
+    -- Fails if the user may not DUMP: then the lock cannot be compared.
+    if foreign_hash() == NO_HASH then redis.call('DUMP', OWNER) end
+    if foreign_hash() ~= ARGV[9] then return false end
+    end_lease(holder)
   elseif not meant then
     return false
   elseif command == 'ask' then

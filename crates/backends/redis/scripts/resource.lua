@@ -22,6 +22,22 @@ local function ends_of(lease)
   return lease.ends
 end
 
+-- Names the value of a foreign lock without showing it: the first 16 digits of the SHA-1 of a string, or of the DUMP of a
+-- key of another type. 0 if the user may not DUMP: then nothing can be compared with it.
+local function foreign_hash()
+  if not holder.hash then
+    local value = holder.value or redis.pcall('DUMP', OWNER)
+    holder.hash = type(value) == 'string' and string.sub(redis.sha1hex(value), 1, 16) or NO_HASH
+  end
+  return holder.hash
+end
+
+-- The foreign lock in a reply: the type of its key, its hash, remaining ms or -1 without an expiry. Empty if there is none.
+local function describe_foreign()
+  if not (holder and holder.foreign) then return {} end
+  return { redis.call('TYPE', OWNER).ok, foreign_hash(), redis.call('PTTL', OWNER) }
+end
+
 -- Something changed that neither the fence nor the holder in the owner key shows.
 local function note_change()
   version = version + 1
@@ -37,6 +53,18 @@ local function note_end(ends)
   if ends < next_end then next_end, dirty = ends, true end
 end
 
+local function is_token(digits)
+  local number = tonumber(digits)
+  return number >= 1 and number < TOKEN_END
+end
+
+-- Fails, perhaps after writes: a key of the resource has a value that no script of leasehold writes. Only printable ASCII:
+-- a reply that is not UTF-8 would break the connection.
+local function corrupt(key, expected, found)
+  found = string.gsub(string.sub(found, 1, 40), '[^%w%p ]', '?')
+  error({ err = 'UNREADABLE key ' .. key .. ' is corrupt: expected ' .. expected .. ", found '" .. found .. "'" })
+end
+
 -- The lease of this owner in `shares`, or nil.
 local function share_of(owner)
   if share_count == 0 then return nil end
@@ -44,6 +72,7 @@ local function share_of(owner)
   local record = ends and redis.call('HGET', CLAIMS, owner)
   if not record then return nil end
   local weight, token, since, handovers, marks, who = string.match(record, '^(%d+)|(%d+)|(%d+)|(%d+)|(%a*)|(.*)$')
+  if not weight or not is_token(token) then corrupt(CLAIMS, 'the record of a holder', record) end
   return {
     owner = owner, weight = tonumber(weight), token = tonumber(token), since = tonumber(since),
     handovers = tonumber(handovers), marks = marks, who = who, ends = ends,
@@ -400,7 +429,7 @@ end
 
 -- A number for this state of the resource. Any change gives another one.
 local function cursor()
-  local token = holder and (holder.foreign and holder.who or int(holder.token)) or ''
+  local token = holder and (holder.foreign and foreign_hash() or int(holder.token)) or ''
   local digest = redis.sha1hex((last or '') .. '|' .. token .. '|' .. (state_exists and int(version) or ''))
   return string.sub(digest, 1, 12)
 end
@@ -408,9 +437,6 @@ end
 -- A holder in a reply: who, token, weight, held for microseconds, remaining ms, note or false, handovers, marks,
 -- request to finish: ms left or -1, by, why.
 local function describe(lease)
-  if lease.foreign then
-    return { lease.who, tonumber(last) or 1, 1, 0, left(ends_of(lease)), false, 0, '', -1, false, false }
-  end
   local note, asked, by, why = false, -1, false, false
   if has(lease, 'x') then
     local o = lease.owner
@@ -428,7 +454,7 @@ end
 local value = redis.call('MGET', OWNER, FENCE, STATE, GRAVE)
 -- MGET takes a key of another type for a missing one, so a missing key is believed only if it does not exist. The verbs
 -- that need the fence check it in the same way.
-if not value[1] and redis.call('EXISTS', OWNER) == 1 then value[1] = 'not a string' end
+local is_other_type = not value[1] and redis.call('EXISTS', OWNER) == 1
 if not value[3] then redis.call('GET', STATE) end -- fails for a key of another type
 last, tombstone = value[2], value[4]
 if value[3] then
@@ -445,15 +471,17 @@ if value[3] then
   if held > 0 then share_count = redis.call('ZCARD', SHARES) end
   if share_count == 0 then held = 0 end
 end
-if value[1] then
+if is_other_type then
+  holder = { foreign = true, marks = '', in_owner_key = true }
+elseif value[1] then
   local id, token, since, handovers, marks, who = string.match(value[1], '^(%x+)|(%d+)|(%d+)|(%d+)|(%a*)|(.*)$')
-  if id and #id == 32 then
+  if id and #id == 32 and is_token(token) then
     holder = {
       owner = id, token = tonumber(token), since = tonumber(since), handovers = tonumber(handovers), marks = marks,
       who = who, weight = 1, in_owner_key = true,
     }
   else
-    -- Another program's SET NX: it holds the resource.
-    holder = { foreign = true, who = string.sub(value[1], 1, 200), weight = 1, in_owner_key = true }
+    -- Another program's SET NX: it holds the resource. Its value may be the secret that releases it, so no reply has it.
+    holder = { foreign = true, value = value[1], marks = '', in_owner_key = true }
   end
 end

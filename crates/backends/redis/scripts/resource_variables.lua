@@ -48,6 +48,8 @@ local WINDOW, SWEEP, SLACK, TEN_YEARS = 64, 500, 60000, 315360000000
 -- What is added to the arrival number of a silent waiter; how many waiters at the head can become silent in one call; how
 -- long a called waiter may take to answer, in microseconds.
 local SILENT, SILENCED_MAX, ANSWER_WITHIN = 4503599627370496, 256, 1000000
+local TOKEN_END = 9007199254740992 -- 2^53: above, Lua's numbers are no longer exact
+local NO_HASH = '0000000000000000' -- the hash of a foreign lock that cannot be read
 
 local clock = redis.call('TIME')
 local now_us = clock[1] * 1000000 + clock[2]
@@ -76,6 +78,6 @@ local queue_count, first_waiter
 local others_wait, state_exists, dirty, fresh, changed, freed, looked = false, false, false, false, false, false, false
 -- Until when there is content in the keys: they must not expire before.
 local content_until = 0
-local holder -- the holder in the owner key
+local holder -- the holder in the owner key: a lease, or the lock of another program with the field `foreign`
 local last -- the value of the fence, or false if it is missing or has another type
 local tombstone -- the value of the tombstone, or false

@@ -145,7 +145,7 @@ impl Redis {
         self.push_common_arguments(&mut call, resource);
         call.arg(&owner).arg(claim.share.weight()).arg(claim.share.capacity());
         call.arg(millis(claim.ttl)).arg(millis(claim.place_ttl));
-        call.arg(u8::from(claim.when_blocked == WhenBlocked::Queue)).write_arg_fmt(&claim.holder);
+        call.arg(u8::from(claim.when_blocked == WhenBlocked::Queue)).write_arg_fmt(claim.stored_holder());
         match &claim.note {
             None => call.arg(""),
             Some(note) => call.arg(note_argument(Some(note))),
@@ -220,7 +220,7 @@ pub(crate) fn plain_acquire_call(script: &Script, claims: &[&Claim], lead: u64) 
     let letter = |claim: &&Claim| if claim.when_blocked == WhenBlocked::Queue { 'q' } else { 'l' };
     call.arg(lead).arg(claims.iter().map(letter).collect::<String>());
     for (claim, owner) in claims.iter().zip(&owners) {
-        call.arg(owner).arg(at_least_one_milli(claim.ttl)).write_arg_fmt(&claim.holder);
+        call.arg(owner).arg(at_least_one_milli(claim.ttl)).write_arg_fmt(claim.stored_holder());
         call.arg(claim.floor.map_or(0, FencingToken::get));
     }
     call
@@ -233,7 +233,7 @@ fn plain_handover_call(claim: &Claim, from: &Handover, lead: u64) -> Cmd {
     let mut call = script::HANDOVER_PLAIN.call(5);
     keys.push_plain(&mut call, &owner);
     call.arg(keys.tombstone(&predecessor));
-    call.arg(lead).arg(&owner).arg(at_least_one_milli(claim.ttl)).write_arg_fmt(&claim.holder);
+    call.arg(lead).arg(&owner).arg(at_least_one_milli(claim.ttl)).write_arg_fmt(claim.stored_holder());
     call.arg(claim.floor.map_or(0, FencingToken::get)).arg(&predecessor);
     match from.tombstone {
         None => call.arg(-1),
@@ -268,6 +268,7 @@ pub(crate) fn read_verdict(claim: &Claim, reply: Value) -> Result<Verdict, Store
             blocked.paused = fields.int()? == 1;
             blocked.cursor = fields.cursor()?;
             blocked.holders = fields.each(Fields::holder)?;
+            blocked.foreign = fields.foreign(&claim.resource)?;
             Ok(Verdict::Blocked(blocked))
         }
         // The words of replies are older than the names of the types.

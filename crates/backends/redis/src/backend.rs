@@ -15,6 +15,7 @@ use crate::{
     contended::ContendedResources,
     error::StoreError,
     keys::{KEY_TYPES, Keys, WAKEUP_CHANNEL_PREFIX},
+    list::ListedResources,
     listener::WakeupListener,
     router::Router,
     script::Script,
@@ -41,6 +42,7 @@ pub struct Redis {
     pub(crate) router: Router,
     pub(crate) listener: WakeupListener,
     pub(crate) contended: ContendedResources,
+    pub(crate) listed: ListedResources,
     pub(crate) environment: Arc<dyn Environment>,
 }
 
@@ -63,6 +65,7 @@ impl Redis {
             info: info(&config),
             listener: WakeupListener::new(client_id, config.cluster),
             contended: ContendedResources::default(),
+            listed: ListedResources::default(),
             router: Router::open(config, Arc::clone(&environment)).await.map_err(StoreError::into_error)?,
             environment,
         };

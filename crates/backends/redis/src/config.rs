@@ -146,6 +146,16 @@ impl Config {
         }
         let config = options.split('&').filter(|option| !option.is_empty()).try_fold(config, Config::set)?;
         config.tls_files.check()?;
+        if scheme == "rediss" && !config.tls {
+            return Err(invalid(
+                "rediss:// is with TLS and tls=false is without: write redis://, or leave tls=false out",
+            ));
+        }
+        if !config.tls && config.tls_files != TlsFiles::default() {
+            return Err(invalid(
+                "ca_file, cert_file and key_file are for TLS, which is off: write rediss://, or add tls=true",
+            ));
+        }
         Ok(config)
     }
 
@@ -320,6 +330,9 @@ mod tests {
             ("redis://a?replicas=some", "majority"),
             ("redis://a?tls=yes", "true or false"),
             ("rediss://a?cert_file=/hunter2", "key_file"),
+            ("rediss://a?tls=false", "leave tls=false out"),
+            ("redis://a?ca_file=/hunter2", "tls=true"),
+            ("redis+cluster://a?ca_file=/hunter2&tls=false", "tls=true"),
         ];
         for (url, word) in table {
             let error = Config::parse(url).unwrap_err();

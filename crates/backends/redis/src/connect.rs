@@ -74,6 +74,16 @@ impl<'a> Peer<'a> {
         Peer { host, port, kind: PeerKind::Sentinel }
     }
 
+    /// Adds this peer to an error. Behind Sentinel the URL does not name the primary.
+    pub(crate) fn name(self, error: StoreError, config: &Config) -> StoreError {
+        let role = match self.kind {
+            PeerKind::Sentinel => "the Sentinel at ",
+            PeerKind::Server if config.service.is_some() => "the primary at ",
+            PeerKind::Server => "",
+        };
+        error.for_peer(role, self.host, self.port)
+    }
+
     fn plain_address(self) -> ConnectionAddr {
         ConnectionAddr::Tcp(self.host.to_owned(), self.port)
     }
@@ -111,7 +121,7 @@ pub(crate) async fn open(
                 format!("cannot connect: {peer} does not know the command HELLO: Redis 7 or later is needed");
             Err(StoreError::Translated(Error::new(ErrorKind::Unsupported, message)))
         }
-        outcome => outcome.map_err(StoreError::Connect),
+        outcome => outcome.map_err(|error| peer.name(StoreError::Connect(error), config)),
     }
 }
 

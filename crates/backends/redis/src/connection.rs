@@ -50,6 +50,8 @@ pub(crate) struct Connections {
     made: AtomicU64,
     /// How often all connections were discarded.
     generation: AtomicU64,
+    /// The server is a node of a quorum.
+    is_quorum_node: bool,
 }
 
 /// One connection to one server that was a primary when the connection was made.
@@ -83,7 +85,13 @@ impl Connections {
             replicas_seen: AtomicU32::new(0),
             made: AtomicU64::new(0),
             generation: AtomicU64::new(0),
+            is_quorum_node: false,
         }
+    }
+
+    /// The connections to a node of a quorum.
+    pub(crate) fn to_quorum_node(config: Config, environment: Arc<dyn Environment>) -> Connections {
+        Connections { is_quorum_node: true, ..Connections::new(config, environment) }
     }
 
     fn shared(&self) -> MutexGuard<'_, Option<Arc<Connection>>> {
@@ -160,7 +168,8 @@ impl Connections {
         // Read before the search: if all connections are discarded meanwhile, this one must count as
         // discarded too.
         let generation = self.generation.load(Ordering::Relaxed);
-        let address = connect::find_primary(&self.config).await?;
+        let found = connect::find_primary(&self.config).await;
+        let address = found.map_err(|error| self.judge_certificate(error))?;
         self.open_at(address, generation, extra_timeout).await
     }
 
@@ -172,9 +181,10 @@ impl Connections {
     ) -> Result<Connection, StoreError> {
         let peer = Peer::server(&address.host, address.port);
         let opened = connect::open(&self.config, peer, None).await;
-        let mut driver = opened.map_err(|error| self.name_primary(error, &address))?;
+        let mut driver = opened.map_err(|error| self.judge_certificate(error))?;
         *self.last_primary.lock().unwrap_or_else(PoisonError::into_inner) = Some(address.clone());
-        let facts = server_info::examine(&self.config, &mut driver, &address, &self.request_ids).await?;
+        let examined = server_info::examine(&self.config, &mut driver, &address, &self.request_ids).await;
+        let facts = examined.map_err(|error| peer.name(error, &self.config))?;
         // A replica that is down now still counts for the majority.
         self.replicas_seen.fetch_max(facts.replicas.max(address.replicas), Ordering::Relaxed);
         let epoch = AtomicU64::new(facts.epoch.max(address.epoch));
@@ -194,12 +204,11 @@ impl Connections {
         })
     }
 
-    /// Adds the address of the primary to an error: behind Sentinel the URL does not contain it.
-    fn name_primary(&self, error: StoreError, address: &ServerAddress) -> StoreError {
-        match self.config.service {
-            None => error,
-            Some(_) => error.for_peer(&format!("the primary at {address}")),
-        }
+    /// The error of a new connection. A certificate that is refused is a wrong configuration, unless another connection was
+    /// made before, or this is a node of a quorum: such a node counts as silent, and the others may be a majority. ADR 0062.
+    fn judge_certificate(&self, error: StoreError) -> StoreError {
+        let is_known = self.last_primary.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        if is_known || self.is_quorum_node { error.of_known_server() } else { error }
     }
 
     /// A Sentinel says where the primary is. If that is another server with a later epoch, all connections
@@ -291,7 +300,8 @@ impl Connection {
         let pending = self.expect_reply();
         let reply = driver.send_packed_command(call).await;
         pending.ended(reply.as_ref().err());
-        self.check_reply(id, reply.map_err(StoreError::Command)?)
+        let reply = reply.map_err(|error| StoreError::of_command(error, &self.address))?;
+        self.check_reply(id, reply)
     }
 
     /// Sends commands in one pipeline and returns as many replies. Their ids are not checked yet.
@@ -300,7 +310,7 @@ impl Connection {
         let pending = self.expect_reply();
         let replies = driver.send_packed_commands(pipeline, 0, count).await;
         pending.ended(replies.as_ref().err());
-        let replies = replies.map_err(StoreError::Command)?;
+        let replies = replies.map_err(|error| StoreError::of_command(error, &self.address))?;
         if replies.len() != count {
             let found = replies.len();
             return Err(StoreError::unexpected_reply(format!("{count} commands got {found} replies")));

@@ -4,6 +4,8 @@
 //! An error of the server carries no request id. Why it is still believed where it says that nothing was
 //! done: see `request_id.rs`.
 
+use std::fmt;
+
 use leasehold_core::{Effect, Error, ErrorKind};
 use redis::{ErrorKind as Driver, RedisError};
 
@@ -16,6 +18,8 @@ pub(crate) enum StoreError {
     Connect(RedisError),
     /// A command was sent, and the server returned this error, or the connection failed.
     Command(RedisError),
+    /// A command was sent to this server, and no reply came, or one that could not be read.
+    NoReply(RedisError, String),
     /// A reply that no script of ours returns.
     UnexpectedReply(String),
     /// The reply belongs to another request. ADR 0033.
@@ -59,6 +63,22 @@ impl StoreError {
         StoreError::UnexpectedReply("the server sent fewer replies than it got commands".to_owned())
     }
 
+    /// A command that was sent to this server failed.
+    pub(crate) fn of_command(source: RedisError, server: &dyn fmt::Display) -> StoreError {
+        match code(&source) {
+            Some(_) => StoreError::Command(source),
+            None => StoreError::NoReply(source, server.to_string()),
+        }
+    }
+
+    /// The error of a command that was sent.
+    fn command_error(&self) -> Option<&RedisError> {
+        match self {
+            StoreError::Command(error) | StoreError::NoReply(error, _) => Some(error),
+            _ => None,
+        }
+    }
+
     /// Whether the server does not know the script: it was restarted, or its scripts were flushed.
     pub(crate) fn is_no_script(&self) -> bool {
         matches!(self, StoreError::Command(error) if code(error) == Some("NOSCRIPT"))
@@ -94,7 +114,7 @@ impl StoreError {
 
     /// Whether the call may have been executed.
     pub(crate) fn is_unanswered(&self) -> bool {
-        matches!(self, StoreError::Command(error) if interpret(error).2 == Effect::Unknown)
+        self.command_error().is_some_and(|error| interpret(error).2 == Effect::Unknown)
     }
 
     /// Whether nothing was sent, because there is no connection.
@@ -112,7 +132,7 @@ impl StoreError {
     /// wants another password.
     pub(crate) fn breaks_connection(&self) -> bool {
         match self {
-            StoreError::Command(error) => {
+            StoreError::Command(error) | StoreError::NoReply(error, _) => {
                 let other_server = matches!(code(error), Some("READONLY" | "NOAUTH" | "MASTERDOWN"));
                 // A timeout alone does not break a connection: `Connections::live` discards it when it stays
                 // silent.
@@ -142,21 +162,45 @@ impl StoreError {
         }
     }
 
-    /// Adds which peer could not be connected to, where the URL does not say.
-    pub(crate) fn for_peer(self, peer: &str) -> StoreError {
+    /// Adds which peer could not be connected to. `role` is empty, or says what it is: `the Sentinel at `.
+    pub(crate) fn for_peer(self, role: &str, host: &str, port: u16) -> StoreError {
         let StoreError::Connect(source) = self else { return self };
         let (kind, what) = connecting(&source);
         let what = what.replace("the server's", "its").replace("the server", "it");
-        StoreError::Translated(Error::new(kind, format!("cannot connect to {peer}: {what}")).because(source))
+        let error = match unresolved(&source) {
+            Some(why) => Error::new(ErrorKind::Unavailable, format!("cannot resolve host {host}: {why}")),
+            None => Error::new(kind, format!("cannot connect to {role}{host}:{port}: {what}")),
+        };
+        StoreError::Translated(error.because(source))
+    }
+
+    /// For a server that was connected before: a certificate that is refused now may be replaced soon, so the error is
+    /// `Unavailable`. ADR 0062.
+    pub(crate) fn of_known_server(self) -> StoreError {
+        match self {
+            StoreError::Translated(error) if source_of(&error).and_then(tls_failure).is_some() => {
+                let message = error.to_string();
+                StoreError::Translated(Error::new(ErrorKind::Unavailable, message).because(error))
+            }
+            other => other,
+        }
+    }
+
+    /// Whether there was no server at all.
+    fn is_unreached(&self) -> bool {
+        let source = match self {
+            StoreError::Connect(source) => Some(source),
+            StoreError::Translated(error) => source_of(error),
+            _ => None,
+        };
+        source.is_some_and(|source| source.is_io_error() && tls_failure(source).is_none())
     }
 
     /// The most useful of several errors. A refusal comes before an unavailable server, and that before a
     /// server that was not reached at all.
     pub(crate) fn most_specific(errors: Vec<StoreError>) -> Option<StoreError> {
         let specificity = |error: &StoreError| {
-            let error = error.clone().into_error();
-            let unreached = UNREACHED.iter().any(|what| error.to_string().ends_with(what));
-            (error.kind() != ErrorKind::Unavailable, !unreached)
+            (error.clone().into_error().kind() != ErrorKind::Unavailable, !error.is_unreached())
         };
         errors.into_iter().max_by_key(specificity)
     }
@@ -176,8 +220,46 @@ impl StoreError {
                 let (kind, what, effect) = interpret(&source);
                 Error::new(kind, what).with_effect(effect).because(source)
             }
+            StoreError::NoReply(source, server) => {
+                let (kind, what, effect) = interpret(&source);
+                let message = match source.kind() {
+                    _ if source.is_timeout() => format!("{server} did not answer in time"),
+                    Driver::Io => format!("the connection to {server} was lost: {what}"),
+                    _ => format!("{server}: {what}"),
+                };
+                Error::new(kind, message).with_effect(effect).because(source)
+            }
         }
     }
+}
+
+/// The error of the driver behind a translated one.
+fn source_of(error: &Error) -> Option<&RedisError> {
+    std::error::Error::source(error)?.downcast_ref()
+}
+
+/// The error of the operating system behind an error of the driver.
+fn io_error(error: &RedisError) -> Option<&std::io::Error> {
+    use std::error::Error;
+    let source = error.source()?;
+    let shared = source.downcast_ref::<std::sync::Arc<dyn Error + Send + Sync>>();
+    shared.map_or(source, |shared| &**shared).downcast_ref()
+}
+
+/// Why the name of a host could not be resolved, if that is what happened.
+fn unresolved(error: &RedisError) -> Option<String> {
+    if error.kind() == Driver::InvalidClientConfig && error.to_string().contains("No address found") {
+        return Some("it has no address".to_owned());
+    }
+    // The standard library has no kind for it, only this text.
+    let text = io_error(error)?.to_string();
+    text.strip_prefix("failed to lookup address information: ").map(str::to_owned)
+}
+
+/// The words of the operating system, without the number: `Network is unreachable`.
+fn io_cause(error: &RedisError) -> String {
+    let text = io_error(error).map_or_else(|| error.to_string(), ToString::to_string);
+    text.split_once(" (os error").map_or(text.as_str(), |(text, _)| text).to_owned()
 }
 
 fn code(error: &RedisError) -> Option<&str> {
@@ -212,6 +294,11 @@ fn interpret(error: &RedisError) -> (ErrorKind, String, Effect) {
         "LIMIT" => (Limit, detail.to_owned(), None),
         "FLOOR" => (Invalid, floor_too_high(detail), None),
         "CORRUPT" => (Corrupt, detail.to_owned(), None),
+        // The script stopped, perhaps after its first write. Redis adds the line of the script.
+        "UNREADABLE" => {
+            let what = detail.split_once(" script: ").map_or(detail, |(what, _)| what);
+            (Corrupt, what.to_owned(), Effect::Unknown)
+        }
         // A command in the middle of a script: the script may have written something before it.
         "NOPERM" if detail.contains("script") => (Denied, not_permitted(detail), Effect::Unknown),
         "ERR" if detail.starts_with(IN_A_SCRIPT) => (Denied, not_permitted(detail), Effect::Unknown),
@@ -264,13 +351,10 @@ fn not_permitted(detail: &str) -> String {
     format!("the user may not do this: {detail:.200}")
 }
 
-/// The texts for a peer that cannot be reached. [`StoreError::most_specific`] ranks them last.
-const UNREACHED: [&str; 3] = ["no answer in time", "the connection was refused", "the connection was lost"];
-
 fn without_code(error: &RedisError) -> (ErrorKind, String, Effect) {
     use {Effect::*, ErrorKind::*};
-    if let Some(why) = tls_failure(error) {
-        return (Unavailable, why, Unknown);
+    if let Some((kind, why)) = tls_failure(error) {
+        return (kind, why, Unknown);
     }
     match error.kind() {
         Driver::AuthenticationFailed => {
@@ -278,39 +362,41 @@ fn without_code(error: &RedisError) -> (ErrorKind, String, Effect) {
         }
         Driver::InvalidClientConfig => (Invalid, error.to_string(), None),
         Driver::RESP3NotSupported => (Unsupported, "Redis 7 or later is needed".to_owned(), None),
-        _ if error.is_timeout() => (Unavailable, UNREACHED[0].to_owned(), Unknown),
-        _ if error.is_connection_refusal() => (Unavailable, UNREACHED[1].to_owned(), Unknown),
-        Driver::Io => (Unavailable, UNREACHED[2].to_owned(), Unknown),
+        _ if error.is_timeout() => (Unavailable, "no answer in time".to_owned(), Unknown),
+        _ if error.is_connection_refusal() => (Unavailable, "connection refused".to_owned(), Unknown),
+        Driver::Io => (Unavailable, io_cause(error), Unknown),
         _ => (Unavailable, "the answer could not be read".to_owned(), Unknown),
     }
 }
 
-/// Why TLS with the server failed, if that is what happened. ADR 0020: it is `Unavailable`, because a
-/// certificate can be renewed.
+/// Why TLS with the server failed, if that is what happened. A certificate that is refused is `Denied`: trying again does
+/// not help. ADR 0062.
 #[cfg(feature = "tls")]
-fn tls_failure(error: &RedisError) -> Option<String> {
-    use rustls::CertificateError as Certificate;
-    use std::error::Error;
-    let source = error.source()?;
-    let shared = source.downcast_ref::<std::sync::Arc<dyn Error + Send + Sync>>();
-    let source = shared.map_or(source, |shared| &**shared);
-    let tls = source.downcast_ref::<std::io::Error>()?.get_ref()?.downcast_ref::<rustls::Error>()?;
+fn tls_failure(error: &RedisError) -> Option<(ErrorKind, String)> {
+    use rustls::{AlertDescription as Alert, CertificateError as Certificate};
+    let tls = io_error(error)?.get_ref()?.downcast_ref::<rustls::Error>()?;
     let certificate = match tls {
         rustls::Error::InvalidCertificate(certificate) => certificate,
-        rustls::Error::AlertReceived(rustls::AlertDescription::CertificateRequired) => {
+        rustls::Error::AlertReceived(Alert::CertificateRequired) => {
             let wanted = "the server wants a certificate of the client: name one with cert_file and key_file, or set \
                           tls-auth-clients to no there";
-            return Some(wanted.to_owned());
+            return Some((ErrorKind::Denied, wanted.to_owned()));
         }
-        other => return Some(format!("TLS with the server failed: {other}")),
+        rustls::Error::AlertReceived(
+            Alert::UnknownCA
+            | Alert::BadCertificate
+            | Alert::CertificateUnknown
+            | Alert::CertificateExpired
+            | Alert::CertificateRevoked
+            | Alert::DecryptError
+            | Alert::AccessDenied,
+        ) => {
+            let refused = format!("the server refused the certificate in cert_file: {tls}");
+            return Some((ErrorKind::Denied, refused));
+        }
+        other => return Some((ErrorKind::Unavailable, format!("TLS with the server failed: {other}"))),
     };
-    Some(match certificate {
-        // An issuer with the same name and another key shows as a bad signature.
-        Certificate::UnknownIssuer | Certificate::BadSignature => {
-            "the server's certificate is of an issuer that is not trusted: name the certificate of the issuer with \
-             ca_file"
-                .to_owned()
-        }
+    let why = match certificate {
         Certificate::Expired | Certificate::ExpiredContext { .. } => {
             "the server's certificate has expired".to_owned()
         }
@@ -324,8 +410,27 @@ fn tls_failure(error: &RedisError) -> Option<String> {
             format!("the server's certificate is for another host name: not for {asked}, only for {names}")
         }
         Certificate::Revoked => "the server's certificate was revoked".to_owned(),
+        other if is_untrusted(other) => {
+            "the server's certificate is not trusted: self-signed, or of an unknown issuer; name its CA with \
+             ca_file=FILE in the URL"
+                .to_owned()
+        }
         other => format!("the server's certificate is not valid: {other}"),
-    })
+    };
+    Some((ErrorKind::Denied, why))
+}
+
+/// Whether no trusted issuer has signed a certificate.
+#[cfg(feature = "tls")]
+fn is_untrusted(certificate: &rustls::CertificateError) -> bool {
+    use rustls::CertificateError as Certificate;
+    match certificate {
+        // An issuer with the same name and another key shows as a bad signature.
+        Certificate::UnknownIssuer | Certificate::BadSignature => true,
+        // A certificate that signed itself is one of an authority, which a server may not have. rustls has no kind for it.
+        Certificate::Other(other) => format!("{other:?}").contains("CaUsedAsEndEntity"),
+        _ => false,
+    }
 }
 
 /// The name in `DnsName("cache.internal")` or `IpAddress(10.0.0.7)`.
@@ -336,7 +441,7 @@ fn name_without_kind(name: &str) -> &str {
 }
 
 #[cfg(not(feature = "tls"))]
-fn tls_failure(_: &RedisError) -> Option<String> {
+fn tls_failure(_: &RedisError) -> Option<(ErrorKind, String)> {
     None
 }
 
@@ -378,6 +483,7 @@ mod tests {
             ("LIMIT the queue of this resource is full", Limit, None, false),
             ("FLOOR 9007199254740990", Invalid, None, false),
             ("CORRUPT lock:v1:{report/42}:fence", Corrupt, None, false),
+            ("UNREADABLE key a is corrupt script: ea55, on @user_script:2.", Corrupt, Unknown, false),
         ];
         for (line, kind, effect, breaks) in table {
             let error = StoreError::Command(server(line));
@@ -425,9 +531,77 @@ mod tests {
         let reported =
             |errors: Vec<StoreError>| StoreError::most_specific(errors).unwrap().into_error().to_string();
         assert!(reported(vec![refused(), loading(), silent()]).contains("password"));
-        assert!(reported(vec![loading(), silent().for_peer("the primary")]).contains("loading"));
+        assert!(reported(vec![loading(), silent().for_peer("the primary at ", "a", 1)]).contains("loading"));
         assert!(reported(vec![silent()]).contains("no answer"));
         assert!(StoreError::most_specific(Vec::new()).is_none());
+    }
+
+    #[test]
+    fn a_server_that_cannot_be_reached_is_named_with_the_cause() {
+        let lookup = "failed to lookup address information: Name or service not known";
+        let table = [
+            (io::Error::from_raw_os_error(111), "cannot connect to 10.0.0.5:6379: connection refused"),
+            (io::ErrorKind::TimedOut.into(), "cannot connect to 10.0.0.5:6379: no answer in time"),
+            (io::Error::from_raw_os_error(101), "cannot connect to 10.0.0.5:6379: Network is unreachable"),
+            (io::Error::other(lookup), "cannot resolve host 10.0.0.5: Name or service not known"),
+        ];
+        for (source, text) in table {
+            let error = StoreError::Connect(source.into()).for_peer("", "10.0.0.5", 6379);
+            assert!(error.is_connect() && error.is_unreached());
+            assert_eq!(error.into_error().to_string(), text);
+        }
+        let no_address = RedisError::from((Driver::InvalidClientConfig, "No address found for host"));
+        let error = StoreError::Connect(no_address).for_peer("the Sentinel at ", "cache", 1).into_error();
+        assert_eq!(error.to_string(), "cannot resolve host cache: it has no address");
+        let refused = RedisError::from(io::Error::from_raw_os_error(111));
+        let error = StoreError::Connect(refused).for_peer("the Sentinel at ", "cache", 1).into_error();
+        assert_eq!(error.to_string(), "cannot connect to the Sentinel at cache:1: connection refused");
+    }
+
+    #[test]
+    fn a_server_that_does_not_reply_is_named() {
+        let failed = |source: io::Error| StoreError::of_command(source.into(), &"10.0.0.5:6379");
+        let table = [
+            (
+                io::Error::from_raw_os_error(104),
+                "the connection to 10.0.0.5:6379 was lost: Connection reset by peer",
+            ),
+            (io::ErrorKind::TimedOut.into(), "10.0.0.5:6379 did not answer in time"),
+        ];
+        for (source, text) in table {
+            let error = failed(source);
+            assert!(error.is_unanswered() && !error.is_connect());
+            let error = error.into_error();
+            assert_eq!((error.effect(), error.to_string().as_str()), (Effect::Unknown, text));
+        }
+    }
+
+    #[cfg(feature = "tls")]
+    #[test]
+    fn a_certificate_that_is_refused_is_a_wrong_configuration_until_the_server_was_connected() {
+        use rustls::CertificateError as Certificate;
+        let failed = |certificate| {
+            let tls = rustls::Error::InvalidCertificate(certificate);
+            let source = io::Error::new(io::ErrorKind::InvalidData, tls);
+            StoreError::Connect(source.into()).for_peer("", "cache", 6379)
+        };
+        let table = [
+            (
+                Certificate::UnknownIssuer,
+                "self-signed, or of an unknown issuer; name its CA with ca_file=FILE",
+            ),
+            (Certificate::Expired, "cannot connect to cache:6379: its certificate has expired"),
+            (Certificate::NotValidForName, "its certificate is for another host name"),
+        ];
+        for (certificate, text) in table {
+            let error = failed(certificate);
+            assert!(!error.is_unreached());
+            let known = error.clone().of_known_server().into_error();
+            let error = error.into_error();
+            assert_eq!((error.kind(), error.effect()), (ErrorKind::Denied, Effect::None));
+            assert!(error.to_string().contains(text), "{error}");
+            assert_eq!((known.kind(), known.to_string()), (ErrorKind::Unavailable, error.to_string()));
+        }
     }
 
     #[test]

@@ -20,6 +20,8 @@ pub(crate) const WAKEUP_CHANNEL_PREFIX: &str = "lock:v1:wake:";
 const RESOURCE_KEYS: [&str; 8] =
     [OWNER, ":fence", ":shares", ":claims", ":line", ":places", ":state", ":watch"];
 const AUDIT: &str = ":audit";
+/// The end of a pattern for `SCAN`: the keys owner, fence and state. A resource that is in use has one of them.
+pub(crate) const IN_USE_PATTERN: &str = "}:[ofs][wet][na]*";
 
 /// The Redis types of the keys that [`Keys::all`] returns.
 pub(crate) const KEY_TYPES: [&str; 10] =
@@ -126,6 +128,13 @@ impl Keys {
             command.arg(self.with_suffix(suffix));
         }
         command.arg(self.tombstone(owner));
+    }
+
+    /// Adds the three keys of one resource in `scripts/inspect_plain.lua`.
+    pub(crate) fn push_listed(&mut self, command: &mut Cmd) {
+        for suffix in [OWNER, ":fence", ":state"] {
+            command.arg(self.with_suffix(suffix));
+        }
     }
 
     /// Adds the nine keys that every script on one resource takes.

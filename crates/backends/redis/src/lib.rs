@@ -24,6 +24,7 @@
 //! |---|---|
 //! | `backend` | [`Redis`], and the trait `Backend` over the verbs |
 //! | `acquire`, `renew`, `release`, `wait`, `inspect`, `order` | one verb each |
+//! | `list`, `audit` | `inspect` of many resources, and of the audit trail |
 //! | `batch` | `acquire` and `release` of several claims at once |
 //! | `contended` | which resources were contended a moment ago |
 //! | `slot_migration` | `acquire`, `renew` and `release` while a cluster moves the slot of the resource |
@@ -43,6 +44,7 @@
 //! | `node` | [`RedisNode`] and [`Nodes`], for `redlock://` |
 
 mod acquire;
+mod audit;
 mod backend;
 mod batch;
 mod cluster;
@@ -56,6 +58,7 @@ mod inspect;
 mod join;
 mod key_connection;
 mod keys;
+mod list;
 mod listener;
 mod node;
 mod order;

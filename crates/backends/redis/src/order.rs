@@ -24,11 +24,12 @@ impl Redis {
     /// client does not know the holder, so the script replies with its owner token first, and the call is
     /// repeated with it.
     pub(crate) async fn try_order(&self, command: &OperatorCommand) -> Result<CommandOutcome, StoreError> {
-        let number = match command.action {
-            OperatorAction::Ask { within } => millis(within),
-            OperatorAction::Pause { lasting } => millis(lasting),
-            OperatorAction::Resize { capacity } => u64::from(capacity.get()),
-            _ => 0,
+        let argument = match command.action {
+            OperatorAction::Ask { within } => millis(within).to_string(),
+            OperatorAction::Pause { lasting } => millis(lasting).to_string(),
+            OperatorAction::Resize { capacity } => capacity.to_string(),
+            OperatorAction::EvictForeign { value } => value.to_string(),
+            _ => "0".to_owned(),
         };
         let mut holder = String::new();
         for _ in 0..HOLDER_CHANGES_MAX {
@@ -38,7 +39,7 @@ impl Redis {
             call.arg(keys.audit());
             self.push_common_arguments(&mut call, &command.resource);
             call.arg(&holder).arg(command.token.map_or(0, FencingToken::get));
-            call.arg(&command.by).arg(&command.why).arg(command.action.as_str()).arg(number);
+            call.arg(&command.by).arg(&command.why).arg(command.action.as_str()).arg(&argument);
             let reply = self.router.run(&command.resource, &script::ORDER, &|_| Cow::Borrowed(&call)).await;
             // The owner only names a tombstone in the search for a key of a wrong type. Here there is none.
             let no_owner = OwnerToken::from_bytes([0; 16]);

@@ -181,7 +181,7 @@ impl ExclusiveConnections {
         }
         match in_order {
             // A server that refuses every command has refused the calls too, so this is not a wrong order.
-            Err(StoreError::Command(_)) if replies.iter().all(Result::is_err) => {}
+            Err(StoreError::Command(_) | StoreError::NoReply(..)) if replies.iter().all(Result::is_err) => {}
             Err(error) => {
                 return Err(StoreError::Translated(error.into_error().with_effect(Effect::Unknown)));
             }

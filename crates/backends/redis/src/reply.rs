@@ -3,7 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use leasehold_core::{
-    Cursor, Error, ErrorKind, FencingToken, FinishRequest, HeldBy, Holder, QueueEntry, Resource,
+    Cursor, Error, ErrorKind, FencingToken, FinishRequest, ForeignLock, HeldBy, QueueEntry, Resource,
+    StoredHolder, ValueHash,
 };
 use redis::Value;
 
@@ -12,10 +13,7 @@ use crate::{error::StoreError, keys::Keys};
 /// The fields of a reply. Each method reads the next one.
 pub(crate) struct Fields(std::vec::IntoIter<Value>);
 
-/// What stands for a remaining time without an end.
-const NO_EXPIRY: Duration = Duration::from_secs(365 * 86400);
-
-type Read<T> = Result<T, StoreError>;
+pub(crate) type Read<T> = Result<T, StoreError>;
 
 fn unexpected(expected: &str, found: &Value) -> StoreError {
     let found = match found {
@@ -101,9 +99,10 @@ impl Fields {
                 Value::BulkString(bytes) => String::from_utf8_lossy(bytes).escape_debug().to_string(),
                 other => number(other).map_or_else(|| "no number".to_owned(), |number| number.to_string()),
             };
+            let expected = if number(&value).is_some() { "a number below 2^53" } else { "a number" };
             let mut keys = Keys::of(resource);
             let message =
-                format!("key {} is corrupt: expected a number below 2^53, found '{found:.40}'", keys.fence());
+                format!("key {} is corrupt: expected {expected}, found '{found:.40}'", keys.fence());
             StoreError::Translated(Error::new(ErrorKind::Corrupt, message))
         })
     }
@@ -118,8 +117,7 @@ impl Fields {
     }
 
     pub(crate) fn text(&mut self) -> Read<String> {
-        // Lossy, because the scripts cut the value of a foreign lock at 200 bytes, perhaps within a
-        // character.
+        // Lossy, because another program may have written it.
         Ok(String::from_utf8_lossy(&self.bytes()?.unwrap_or_default()).into_owned())
     }
 
@@ -141,17 +139,32 @@ impl Fields {
 
     /// A holder, as `describe` in `resource.lua` returns it.
     pub(crate) fn holder(&mut self) -> Read<HeldBy> {
-        let who = self.holder_name()?;
-        let mut by = HeldBy::new(who, self.token()?, self.count()?);
+        let StoredHolder { holder, ttl } = self.stored_holder()?;
+        let mut by = HeldBy::new(holder, self.token()?, self.count()?);
+        by.ttl = ttl;
         by.held_for = self.micros()?;
-        // A key that leasehold did not write may have no expiry.
-        by.remaining = self.millis()?.unwrap_or(NO_EXPIRY);
+        by.remaining = self.millis()?.unwrap_or_default();
         by.note = self.bytes()?.map(Arc::from);
         by.handovers = self.count()?;
         let marks = self.text()?;
         (by.evicting, by.kept) = (marks.contains('e'), marks.contains('k'));
         by.asked = self.finish_request()?;
         Ok(by)
+    }
+
+    /// The lock of another program in the owner key: type, hash, milliseconds left or -1; or an empty list.
+    pub(crate) fn foreign(&mut self, resource: &Resource) -> Read<Option<ForeignLock>> {
+        let mut fields = self.list()?;
+        if fields.is_empty() { Ok(None) } else { fields.foreign_lock(resource).map(Some) }
+    }
+
+    /// The lock of another program: type, hash, milliseconds left or -1.
+    pub(crate) fn foreign_lock(&mut self, resource: &Resource) -> Read<ForeignLock> {
+        let (form, hash) = (self.text()?, self.text()?);
+        let hash: ValueHash =
+            hash.parse().map_err(|_| StoreError::unexpected_reply(format!("{hash:.20?} is not a hash")))?;
+        let lock = ForeignLock::new(Keys::of(resource).owner(), form, hash);
+        Ok(lock.expiring(self.millis()?))
     }
 
     /// An operator's request that the holder finish: milliseconds left or -1, by, why.
@@ -162,15 +175,15 @@ impl Fields {
     }
 
     pub(crate) fn queue_entry(&mut self) -> Read<QueueEntry> {
-        let who = self.holder_name()?;
+        let holder = self.stored_holder()?.holder;
         let (weight, waited) = (self.count()?, self.micros()?);
         let remaining = self.millis()?.unwrap_or_default();
-        Ok(QueueEntry::new(who, weight, waited, remaining).with_silent(self.int()? == 1))
+        Ok(QueueEntry::new(holder, weight, waited, remaining).with_silent(self.int()? == 1))
     }
 
-    fn holder_name(&mut self) -> Read<Arc<Holder>> {
-        let Ok(holder) = self.text()?.parse::<Holder>();
-        Ok(Arc::new(holder))
+    fn stored_holder(&mut self) -> Read<StoredHolder> {
+        let Ok(stored) = self.text()?.parse::<StoredHolder>();
+        Ok(stored)
     }
 }
 

@@ -60,6 +60,7 @@ scripts! {
     SLOT_MIGRATION_RENEW: " flags=allow-oom", [], "../scripts/slot_migration_renew.lua";
     SLOT_MIGRATION_RELEASE: " flags=allow-oom", [], "../scripts/slot_migration_release.lua";
     INSPECT: " flags=no-writes", ["../scripts/resource_variables.lua"], "../scripts/resource.lua", "../scripts/inspect.lua";
+    INSPECT_PLAIN: " flags=no-writes", [], "../scripts/inspect_plain.lua";
     NODE_VOTE: "", [], "../scripts/node_vote.lua";
     NODE_UNDO: " flags=allow-oom", [], "../scripts/node_undo.lua";
     NODE_RENEW: " flags=allow-oom", [], "../scripts/node.lua", "../scripts/node_renew.lua";
@@ -138,18 +139,8 @@ mod tests {
         let acl = document.split("ACL SETUSER app").nth(1).unwrap().split("```").next().unwrap();
         let mut documented: Vec<&str> =
             acl.split_whitespace().filter_map(|word| word.strip_prefix('+')).collect();
-        let outside_scripts = [
-            "evalsha",
-            "eval",
-            "subscribe",
-            "ping",
-            "scan",
-            "type",
-            "object|idletime",
-            "xrevrange",
-            "role",
-            "info",
-        ];
+        let outside_scripts =
+            ["evalsha", "eval", "subscribe", "ping", "scan", "object|idletime", "xrevrange", "role", "info"];
         documented.retain(|command| !outside_scripts.contains(command));
         documented.sort_unstable();
         let mut used: Vec<String> = all()

@@ -55,7 +55,7 @@ async fn open(
 /// Adds the address of the Sentinel to an error. If the error is about a password, also adds which options
 /// set it: the password in the URL is for the server, not for the Sentinel.
 fn name_sentinel(error: StoreError, host: &str, port: u16) -> StoreError {
-    let error = match error.for_peer(&format!("the Sentinel at {host}:{port}")) {
+    let error = match error.for_peer("the Sentinel at ", host, port) {
         StoreError::Translated(error) if error.kind() == ErrorKind::Denied => error,
         other => return other,
     };

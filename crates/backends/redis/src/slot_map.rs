@@ -28,7 +28,8 @@ pub(crate) fn questions() -> [Cmd; 2] {
 /// Asks a node, over a connection of its own.
 pub(crate) async fn ask(config: &Config, host: &str, port: u16) -> Result<ClusterReport, StoreError> {
     let mut driver = connect::open(config, Peer::server(host, port), None).await?;
-    let (slots, info) = send_questions(&mut driver).await.map_err(explain)?;
+    let answered = send_questions(&mut driver).await.map_err(explain);
+    let (slots, info) = answered.map_err(|error| Peer::server(host, port).name(error, config))?;
     Ok(parse(&slots, &info, host))
 }
 

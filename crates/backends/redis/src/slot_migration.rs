@@ -63,7 +63,7 @@ impl Redis {
             let mut call = SLOT_MIGRATION_ACQUIRE.call(1);
             call.arg(Keys::of(resource).owner()).arg(claim.owner.reveal());
             call.arg(at_least_one_milli(claim.ttl.min(PROVISIONAL_TTL)))
-                .arg(claim.holder.to_string())
+                .arg(claim.stored_holder().to_string())
                 .arg(floor)
                 .arg(lead)
                 .arg(last);

@@ -89,7 +89,7 @@ async fn a_claim_that_fails_does_not_fail_the_others() {
     let outcomes = redis.acquire(&claims).await;
     for (number, (claim, outcome)) in claims.iter().zip(outcomes).enumerate() {
         match number {
-            3 => assert_eq!(blocked(outcome).holders[0].holder.label, "not a string"),
+            3 => assert_eq!(blocked(outcome).foreign.unwrap().form, "hash"),
             5 | 7 | 9 => {
                 let part = if number == 9 { "state" } else { "fence" };
                 let error = outcome.unwrap_err();

@@ -130,7 +130,7 @@ async fn a_certificate_must_be_for_the_name_that_a_node_announces() {
 
     announce("ip");
     let error = refused(&url).await;
-    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     let text = error.to_string();
     assert!(
         text.contains("127.0.0.1") && text.contains("localhost"),

@@ -19,6 +19,10 @@ const OURS_MAX: Duration = Duration::from_secs(3);
 /// How many clients acquire free resources.
 const CLIENTS: usize = 6;
 /// The pause between two looks at the servers.
+/// Less than the 20 s that the holder's lease lasts. Redis and Sentinel usually need 2 to 9 s; seldom, no replica follows the new
+/// primary for half a minute.
+const SERVERS_MAX: Duration = Duration::from_secs(15);
+const ATTEMPTS: usize = 3;
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// When the servers were ready, counted from the death of the primary.
@@ -47,10 +51,17 @@ fn ask<T: redis::FromRedisValue>(port: u16, commands: &[&[&str]]) -> Option<T> {
     redis::from_redis_value(answer?).ok()
 }
 
-/// Waits until the servers can make a grant that `acks` replicas acknowledge.
-fn watch(servers: &Replication, old: u16, killed: Instant, acks: u32) -> ServerTimeline {
+/// Waits until the servers can make a grant that `acks` replicas acknowledge. `None` if they need longer than `SERVERS_MAX`.
+fn watch(servers: &Replication, old: u16, killed: Instant, acks: u32) -> Option<ServerTimeline> {
     let since = || killed.elapsed();
-    let until = killed + TIMEOUT;
+    let until = killed + SERVERS_MAX;
+    let in_time = |what: &str| {
+        let in_time = Instant::now() < until;
+        if !in_time {
+            println!("after {SERVERS_MAX:?} {what}");
+        }
+        in_time.then_some(())
+    };
     let elected = |sentinel: u16| {
         let named: Vec<String> =
             ask(sentinel, &[&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", Replication::SERVICE]])?;
@@ -61,21 +72,21 @@ fn watch(servers: &Replication, old: u16, killed: Instant, acks: u32) -> ServerT
         if let Some(port) = found {
             break port;
         }
-        assert!(Instant::now() < until, "no failover");
+        in_time("there is no new primary")?;
         thread::sleep(LOOK_EVERY);
     };
     let elected = since();
     while ask::<String>(primary, &[&["SET", "probe", "1"]]).is_none() {
-        assert!(Instant::now() < until, "the new primary takes no writes");
+        in_time("the new primary takes no writes")?;
         thread::sleep(LOOK_EVERY);
     }
     let writable = since();
     loop {
         let wait = ["WAIT", &acks.to_string(), "100"];
         if ask::<u32>(primary, &[&["SET", "probe", "1"], &wait]).is_some_and(|had| had >= acks) {
-            return ServerTimeline { elected, writable, replicated: since() };
+            return Some(ServerTimeline { elected, writable, replicated: since() });
         }
-        assert!(Instant::now() < until, "no replica follows the new primary");
+        in_time("no replica follows the new primary")?;
     }
 }
 
@@ -114,8 +125,19 @@ fn need_all_data(servers: &Replication, delay: &str) {
     }
 }
 
-/// Kills the primary while clients ask, and prints the timeline.
-async fn fail_over(options: &str, acks: u32, prepare: impl FnOnce(&Replication)) {
+/// Kills the primary while clients ask. The clients may be late by `OURS_MAX`, counted from what the servers themselves need. If these
+/// need very long, there is nothing to compare with, and others are started.
+async fn fail_over(options: &str, acks: u32, prepare: impl Fn(&Replication)) {
+    for _ in 0..ATTEMPTS {
+        if fail_over_once(options, acks, &prepare).await {
+            return;
+        }
+    }
+    panic!("the servers needed more than {SERVERS_MAX:?}, {ATTEMPTS} times");
+}
+
+/// Returns whether the servers were in time. Prints the timeline.
+async fn fail_over_once(options: &str, acks: u32, prepare: impl Fn(&Replication)) -> bool {
     let servers = Replication::start(2);
     prepare(&servers);
     let url = format!("{}{options}", servers.url());
@@ -135,7 +157,11 @@ async fn fail_over(options: &str, acks: u32, prepare: impl FnOnce(&Replication))
     let death = Instant::now();
     announce.send_replace(Some(death));
     let of_servers = tokio::task::block_in_place(|| watch(&servers, old, death, acks));
-    let ServerTimeline { elected, writable, replicated } = of_servers;
+    let Some(ServerTimeline { elected, writable, replicated }) = of_servers else {
+        asking.iter().for_each(tokio::task::JoinHandle::abort);
+        waiting.abort();
+        return false;
+    };
     println!("the servers: elected {elected:?}, writable {writable:?}, replicated {replicated:?}");
     let mut ours = Vec::new();
     for asking in asking {
@@ -154,6 +180,7 @@ async fn fail_over(options: &str, acks: u32, prepare: impl FnOnce(&Replication))
         let more = ours.saturating_sub(replicated);
         assert!(more < OURS_MAX, "{more:?} later than the servers could");
     }
+    true
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -78,7 +78,7 @@ async fn one_untrusted_node_has_no_vote_and_a_majority_of_them_is_refused_with_t
 
     let url = tls_url(&nodes, ["127.0.0.1", "127.0.0.1", "localhost"], &authority);
     let error = leasehold::open(&url).await.expect_err("two nodes are not trusted");
-    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     let text = error.to_string();
     assert!(text.contains("2 of 3 nodes") && text.contains("127.0.0.1"), "{text}");
     assert!(text.contains("certificate"), "the reason: {text}");

@@ -146,7 +146,7 @@ async fn the_client_certificate_is_sent_to_sentinels_and_servers() {
     let target = SentinelSetup::start(&authority, &guard);
     check_names_sentinel(
         &refused(&target.url()).await,
-        ErrorKind::Unavailable,
+        ErrorKind::Denied,
         "wants a certificate of the client",
     );
 
@@ -160,7 +160,11 @@ async fn the_client_certificate_is_sent_to_sentinels_and_servers() {
     }
     granted(&open(&with_certificate(&ours)).await, &claim(&report(), LONG)).await;
     let other = Authority::new();
-    check_names_sentinel(&refused(&with_certificate(&other.good())).await, ErrorKind::Unavailable, "TLS");
+    check_names_sentinel(
+        &refused(&with_certificate(&other.good())).await,
+        ErrorKind::Denied,
+        "refused the certificate in cert_file",
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -170,19 +174,19 @@ async fn an_untrusted_sentinel_is_refused_and_named() {
     let guard = ReplicationSecurity { sentinels: &elsewhere, ..ReplicationSecurity::new(&files) };
     let target = SentinelSetup::start(&authority, &guard);
     let error = refused(&target.url()).await;
-    check_names_sentinel(&error, ErrorKind::Unavailable, "not for 127.0.0.1, only for cache.internal");
+    check_names_sentinel(&error, ErrorKind::Denied, "not for 127.0.0.1, only for cache.internal");
 
     let untrusted = target.url().replace(&authority.url_option(), &other.url_option());
-    check_names_sentinel(&refused(&untrusted).await, ErrorKind::Unavailable, "issuer that is not trusted");
+    check_names_sentinel(&refused(&untrusted).await, ErrorKind::Denied, "of an unknown issuer");
 
     let port = target.servers.sentinels[0].port();
     let error = refused(&format!("redis+sentinel://127.0.0.1:{port}/main?tls=true&{}", target.trust)).await;
     assert!(error.to_string().contains("answers without TLS"), "{error}");
-    let error = refused(&target.url().replace("tls=true", "tls=false")).await;
+    let error = refused(&target.url().replace("tls=true", "tls=false").replace(&target.trust, "")).await;
     assert!(error.to_string().contains("if it wants TLS"), "{error}");
 
     target.servers.sentinels[0].freeze();
-    check_names_sentinel(&refused(&untrusted).await, ErrorKind::Unavailable, "issuer that is not trusted");
+    check_names_sentinel(&refused(&untrusted).await, ErrorKind::Denied, "of an unknown issuer");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -192,7 +196,7 @@ async fn the_certificate_of_a_server_must_be_for_the_name_that_the_sentinels_use
     let by_address = ReplicationSecurity { servers: &named, ..ReplicationSecurity::new(&files) };
     let target = SentinelSetup::start(&authority, &by_address);
     let error = refused(&target.url()).await;
-    check_names_primary(&error, ErrorKind::Unavailable, "not for 127.0.0.1, only for localhost");
+    check_names_primary(&error, ErrorKind::Denied, "not for 127.0.0.1, only for localhost");
 
     let by_name = ReplicationSecurity { host: "localhost", ..by_address };
     let target = SentinelSetup::start(&authority, &by_name);

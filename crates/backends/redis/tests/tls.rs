@@ -74,17 +74,23 @@ async fn requests_and_wake_ups_use_tls() {
 async fn an_untrusted_server_is_refused_and_the_error_says_why() {
     let (authority, other) = (Authority::new(), Authority::new());
     let server = TlsServer::start(&authority.good());
-    let expects = async |url: &str, word: &str| {
+    let is = async |url: &str, kind: ErrorKind, word: &str| {
         let error = refused(url).await;
-        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert_eq!(error.kind(), kind, "{error}");
         assert!(error.to_string().contains(word), "{word}: {error}");
     };
-    expects(&server.url("localhost", &other), "issuer that is not trusted").await;
-    expects(&format!("rediss://localhost:{}/", server.0.tls_port()), "issuer that is not trusted").await;
+    let expects = async |url: &str, word: &str| is(url, ErrorKind::Denied, word).await;
+    let untrusted = format!(
+        "cannot connect to localhost:{}: its certificate is not trusted: self-signed, or of an unknown issuer; name its \
+         CA with ca_file=FILE",
+        server.0.tls_port()
+    );
+    expects(&server.url("localhost", &other), &untrusted).await;
+    expects(&format!("rediss://localhost:{}/", server.0.tls_port()), &untrusted).await;
     let plain = format!("rediss://localhost:{}/?connect_timeout=300ms", server.0.port());
-    expects(&plain, "answers without TLS").await;
+    is(&plain, ErrorKind::Unavailable, "answers without TLS").await;
     let plain = format!("redis://localhost:{}/", server.0.tls_port());
-    expects(&plain, "if it wants TLS").await;
+    is(&plain, ErrorKind::Unavailable, "if it wants TLS").await;
     server.set_certificate(&authority.sign("elsewhere", "DNS:cache.internal,IP:10.0.0.7", 2));
     expects(&server.url("localhost", &authority), "not for localhost, only for cache.internal, 10.0.0.7")
         .await;
@@ -122,7 +128,8 @@ async fn a_server_that_wants_a_certificate_of_the_client_is_shown_one() {
 
     let foreign = other.good();
     let error = refused(&with_certificate(&foreign, &foreign)).await;
-    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    assert!(error.to_string().contains("refused the certificate in cert_file"), "{error}");
     let error = refused(&with_certificate(&ours, &foreign)).await;
     assert_eq!(error.kind(), ErrorKind::Invalid, "the key does not fit the certificate: {error}");
 }

@@ -90,7 +90,7 @@ impl RedisNode {
         let (host, port) = &config.hosts[0];
         let name = format!("{host}:{port}");
         let listener = NodeListener::new(config.clone(), Arc::clone(&environment));
-        let connections = Connections::new(config, Arc::clone(&environment));
+        let connections = Connections::to_quorum_node(config, Arc::clone(&environment));
         let server = Arc::new(NodeServer { connections, server_run: Mutex::new(None) });
         let votes = Gatherer::new(Arc::clone(&server), Arc::clone(&environment));
         let undos = Gatherer::new(Arc::clone(&server), environment);
@@ -200,8 +200,13 @@ impl NodeServer {
         let mut fields = Fields::of(self.connections.run(&connection, &NODE_LOOK, call).await?)?;
         let now = WallTime::from_micros(fields.int()?.unsigned_abs());
         let last = fields.maybe_token()?;
-        let held = if fields.is_empty() { None } else { Some(read_holder(&mut fields)?) };
-        Ok(NodeView { now, held, last })
+        let mut view = NodeView { now, held: None, foreign: None, last };
+        match fields.text()?.as_str() {
+            "held" => view.held = Some(read_holder(&mut fields)?),
+            "foreign" => view.foreign = Some(fields.foreign_lock(resource)?),
+            _ => {}
+        }
+        Ok(view)
     }
 
     async fn try_walk(&self, prefix: &str, after: Option<&str>) -> Result<NodePage, StoreError> {
@@ -232,11 +237,17 @@ impl NodeServer {
             registers.iter().map(|(key, _)| Cmd::new().arg("GET").arg(key).to_owned()).collect();
         let replies = self.connections.send_all(&connection, &questions).await;
         for (reply, (_, resource)) in replies.into_iter().zip(registers) {
-            if let Value::BulkString(value) = reply? {
-                let value = String::from_utf8_lossy(&value).into_owned();
-                let last = value.split('|').next().and_then(|number| number.parse().ok());
-                page.entries.push(NodeEntry { resource, held: false, last });
-            }
+            let last = match reply {
+                Ok(Value::BulkString(value)) => {
+                    let value = String::from_utf8_lossy(&value).into_owned();
+                    value.split('|').next().and_then(|number| number.parse().ok())
+                }
+                // One register that cannot be read must not hide the others.
+                Err(error) if error.is_wrong_type() => None,
+                Err(error) => return Err(error),
+                Ok(_) => continue,
+            };
+            page.entries.push(NodeEntry { resource, held: false, last });
         }
         page.next = (next != SCAN_START).then_some(next);
         Ok(page)

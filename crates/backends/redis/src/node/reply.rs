@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use leasehold_core::{
-    GoneReason, HeldBy, Holder, WallTime,
+    GoneReason, HeldBy, Resource, StoredHolder, WallTime,
     quorum_node::{AttemptId, NodeRenewal, Vote, VoteOutcome},
 };
 use redis::Value;
@@ -35,37 +35,36 @@ pub(super) fn read_holder(fields: &mut Fields) -> Result<(HeldBy, AttemptId), St
     let token = fields.token()?;
     let (held_for, remaining) = (fields.micros()?, fields.millis()?.unwrap_or_default());
     let attempt = u64::from_str_radix(&fields.text()?, 16).unwrap_or(0);
-    let Ok(who) = fields.text()?.parse::<Holder>();
-    let mut by = HeldBy::new(Arc::new(who), token, 1);
-    (by.held_for, by.remaining) = (held_for, remaining);
+    let Ok(StoredHolder { holder, ttl }) = fields.text()?.parse::<StoredHolder>();
+    let mut by = HeldBy::new(holder, token, 1);
+    (by.held_for, by.remaining, by.ttl) = (held_for, remaining, ttl);
     by.note = fields.bytes()?.filter(|note| !note.is_empty()).map(|note| Arc::from(&note[1..]));
     Ok((by, AttemptId(attempt)))
 }
 
-/// Reads the reply of `scripts/node_vote.lua` to this many requests. `None`: the request must be sent alone.
-pub(super) fn read_votes(reply: Value, count: usize) -> Result<Vec<Option<Vote>>, StoreError> {
+/// Reads the reply of `scripts/node_vote.lua` to requests on these resources. `None`: the request must be sent alone.
+pub(super) fn read_votes(reply: Value, resources: &[&Resource]) -> Result<Vec<Option<Vote>>, StoreError> {
     let mut fields = Fields::of(reply)?;
     let now = WallTime::from_micros(fields.int()?.unsigned_abs());
-    let read = |reply| match reply {
+    let read = |(reply, resource): (Value, &&Resource)| match reply {
         Value::Int(0) => Ok(None),
-        reply => read_vote(now, Fields::of(reply)?).map(Some),
+        reply => read_vote(now, resource, Fields::of(reply)?).map(Some),
     };
-    fields.rest(count)?.into_iter().map(read).collect()
+    fields.rest(resources.len())?.into_iter().zip(resources).map(read).collect()
 }
 
-/// Reads the reply of `scripts/node_undo.lua` to this many requests. `None`: the request must be sent alone.
-pub(super) fn read_undone(reply: Value, count: usize) -> Result<Vec<Option<bool>>, StoreError> {
+/// Reads the reply of `scripts/node_undo.lua` to this many requests.
+pub(super) fn read_undone(reply: Value, count: usize) -> Result<Vec<bool>, StoreError> {
     let read = |reply| match reply {
-        Value::Int(0) => Ok(Some(false)),
-        Value::Int(1) => Ok(Some(true)),
-        Value::Int(2) => Ok(None),
+        Value::Int(0) => Ok(false),
+        Value::Int(1) => Ok(true),
         other => Err(StoreError::unexpected_reply(format!("an undo was answered with {other:.20?}"))),
     };
     Fields::of(reply)?.rest(count)?.into_iter().map(read).collect()
 }
 
 /// Reads the reply to one vote.
-fn read_vote(now: WallTime, mut fields: Fields) -> Result<Vote, StoreError> {
+fn read_vote(now: WallTime, resource: &Resource, mut fields: Fields) -> Result<Vote, StoreError> {
     let choice = match fields.text()?.as_str() {
         "yours" => {
             VoteOutcome::Yours { number: fields.token()?, remaining: fields.millis()?.unwrap_or_default() }
@@ -74,6 +73,7 @@ fn read_vote(now: WallTime, mut fields: Fields) -> Result<Vote, StoreError> {
             let (by, attempt) = read_holder(&mut fields)?;
             VoteOutcome::Held { by: Box::new(by), attempt }
         }
+        "foreign" => VoteOutcome::Foreign(Box::new(fields.foreign_lock(resource)?)),
         "free" => VoteOutcome::Free,
         "buried" => VoteOutcome::Cancelled,
         "far" => VoteOutcome::Far,

@@ -1,6 +1,6 @@
 //! Votes and undos. Those that come at once for one node go in one script (ADR 0039): each is a step of its own.
 //!
-//! A request that the script could not carry out among others is sent alone, so that it fails with its own error.
+//! A vote that the script could not carry out among others is sent alone, so that it fails with its own error.
 
 use std::sync::Arc;
 
@@ -117,29 +117,18 @@ impl NodeServer {
     async fn try_votes(&self, requests: &[NodeVote]) -> Result<Vec<Option<Vote>>, StoreError> {
         let ServerRun { connection, run_id } = self.server_run().await?;
         let reply = self.connections.run(&connection, &NODE_VOTE, vote_call(requests, &run_id)).await?;
-        self.checked(&connection, read_votes(reply, requests.len()))
+        let resources: Vec<_> = requests.iter().map(|vote| &vote.request.resource).collect();
+        self.checked(&connection, read_votes(reply, &resources))
     }
 
     async fn undo_all(&self, requests: &[UndoRequest]) -> Vec<Result<bool>> {
-        let undone = match self.try_undos(requests).await {
-            Ok(undone) => undone,
-            Err(error) => return all_failed(&error, requests.len()),
-        };
-        let mut results = Vec::with_capacity(requests.len());
-        for (request, undone) in requests.iter().zip(undone) {
-            results.push(match undone {
-                Some(undone) => Ok(undone),
-                None => self
-                    .try_undos(std::slice::from_ref(request))
-                    .await
-                    .and_then(only)
-                    .map_err(StoreError::into_error),
-            });
+        match self.try_undos(requests).await {
+            Ok(undone) => undone.into_iter().map(Ok).collect(),
+            Err(error) => all_failed(&error, requests.len()),
         }
-        results
     }
 
-    async fn try_undos(&self, requests: &[UndoRequest]) -> Result<Vec<Option<bool>>, StoreError> {
+    async fn try_undos(&self, requests: &[UndoRequest]) -> Result<Vec<bool>, StoreError> {
         let connection = self.connections.get().await?;
         let reply = self.connections.run(&connection, &NODE_UNDO, undo_call(requests)).await?;
         self.checked(&connection, read_undone(reply, requests.len()))
@@ -177,7 +166,7 @@ fn vote_call(requests: &[NodeVote], run_id: &str) -> Cmd {
     for NodeVote { verb, request } in requests {
         call.arg(verb.as_str()).arg(request.owner.reveal()).arg(format_attempt(request.attempt));
         call.arg(at_least_one_milli(request.ttl)).arg(request.proposal.get());
-        call.arg(request.holder.to_string()).arg(note_argument(request.note.as_deref()));
+        call.arg(request.stored_holder().to_string()).arg(note_argument(request.note.as_deref()));
     }
     call
 }
