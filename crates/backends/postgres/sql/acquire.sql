@@ -43,7 +43,7 @@ DO $$ BEGIN
             changes_in bigint,    -- microseconds
             paused     boolean,
             version    bigint,    -- the cursor
-            held_for   bigint,    -- this and all below: only in the row of a holder
+            held_for   bigint,    -- if blocked: how long the pause still lasts. This and all below: in the row of a holder
             turns      bigint,
             evicting   boolean,
             kept       boolean,
@@ -288,6 +288,7 @@ BEGIN
             - CASE WHEN own IS NULL THEN 0 ELSE 1 END
         END;
     answer.paused := r.paused_until IS NOT NULL;
+    answer.held_for := leasehold.micros(r.paused_until - r.seen);
     answer.version := r.version;
     next := least(next, r.paused_until,
         (SELECT ends FROM leasehold.seat WHERE resource = r.id ORDER BY ends LIMIT 1));

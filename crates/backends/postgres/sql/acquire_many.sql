@@ -1,7 +1,8 @@
 -- The verb `acquire` for a batch of claims: one statement, so one transaction and one commit for all of them. ADR 0040.
 --
 -- Each claim is a step of its own, as if it had come alone. A batch never waits for a row that another transaction has
--- locked, not even when it calls or passes over other claims, so it takes part in no deadlock, and a row that somebody has locked for long holds back its own claim only:
+-- locked, not even when it calls or passes over other claims, so it takes part in no deadlock, and a row that somebody has
+-- locked for long holds back its own claim only:
 --
 --  1. Lock the rows of the resources. Pass over those that another transaction has locked.
 --  2. Insert the rows of resources that have none, in the order of their keys, and lock again. Only here a batch may wait: for
@@ -11,6 +12,9 @@
 --     no pause and no watcher. They need no row but that of the resource.
 --  4. Carry out the other claims with `acquire`, in the order of their arrival. Each reads what the one before wrote.
 --  5. Delete rows of idle resources, if rows were inserted.
+--
+-- SKIP LOCKED is not enough for that: if a row was updated a moment ago, it waits for the transaction that has locked the
+-- newer version. So every wait but that of step 2 ends after 10 ms, which undoes the batch, and it begins anew. ADR 0067.
 --
 -- Not carried out are claims whose rows another transaction has locked, claims that `acquire` may refuse with an error, and
 -- later claims on the resource of such a claim. They are answered `alone`: the client sends each of them by itself.
@@ -62,7 +66,7 @@ CREATE OR REPLACE FUNCTION leasehold.acquire_together(
     queues boolean[], floors bigint[], notes bytea[], holders text[], claim_client text, line_max bigint,
     client_ids bigint[], claim_listener integer
 ) RETURNS SETOF leasehold.numbered_verdict
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET lock_timeout = '10ms' AS $$
 DECLARE
     missing   text[];
     made      bigint[];      -- ids of the rows that this call inserts
@@ -91,6 +95,7 @@ BEGIN
         missing := ARRAY(SELECT DISTINCT a.key FROM unnest(keys) AS a (key)
                          WHERE NOT EXISTS (SELECT FROM leasehold.resource stored WHERE stored.key = a.key));
         EXIT WHEN cardinality(missing) = 0;
+        PERFORM set_config('lock_timeout', '250ms', true);
         WITH inserted AS (
             INSERT INTO leasehold.resource (key, version, seen)
             SELECT m.key, leasehold.clock(clock_timestamp()), clock_timestamp()
@@ -103,6 +108,7 @@ BEGIN
         IF forgotten > 0 THEN
             UPDATE leasehold.resource SET above = forgotten WHERE id = ANY (made);
         END IF;
+        PERFORM set_config('lock_timeout', '10ms', true);
     END LOOP;
     locked := coalesce(locked, '{}');
     plain := coalesce(plain, '{}');
@@ -169,8 +175,9 @@ BEGIN
     END IF;
 END $$;
 
--- The batch. If one claim causes an error, because a row is damaged for example, nothing of the batch is carried out, and
--- all claims are answered `alone`: so the error reaches the claim that causes it and no other.
+-- The batch. It begins anew if it would have to wait for a lock. If one claim causes another error, because a row is damaged
+-- for example, nothing of the batch is carried out, and all claims are answered `alone`: so the error reaches the claim that
+-- causes it and no other.
 CREATE OR REPLACE FUNCTION leasehold.acquire_many(
     keys text[], owners bytea[], weights bigint[], capacities bigint[], ttls bigint[], place_ttls bigint[],
     queues boolean[], floors bigint[], notes bytea[], holders text[], claim_client text, line_max bigint,
@@ -182,15 +189,22 @@ DECLARE
     failed text;
 BEGIN
     PERFORM leasehold.commit_durably();
-    BEGIN
-        RETURN QUERY SELECT * FROM leasehold.acquire_together(
-            keys, owners, weights, capacities, ttls, place_ttls, queues, floors, notes, holders, claim_client, line_max,
-            client_ids, claim_listener);
-    EXCEPTION WHEN OTHERS THEN
-        failed := SQLSTATE || ' ' || SQLERRM;
-        RETURN QUERY SELECT alone.* FROM unnest(keys, owners) WITH ORDINALITY AS a (key, owner, number)
-            CROSS JOIN LATERAL leasehold.sent_alone(a.number, a.key, a.owner, failed) alone;
-    END;
+    FOR attempt IN 1 .. 3 LOOP
+        BEGIN
+            RETURN QUERY SELECT * FROM leasehold.acquire_together(
+                keys, owners, weights, capacities, ttls, place_ttls, queues, floors, notes, holders, claim_client, line_max,
+                client_ids, claim_listener);
+            RETURN;
+        EXCEPTION
+            WHEN lock_not_available THEN
+                failed := 'locked';
+            WHEN OTHERS THEN
+                failed := SQLSTATE || ' ' || SQLERRM;
+                EXIT;
+        END;
+    END LOOP;
+    RETURN QUERY SELECT alone.* FROM unnest(keys, owners) WITH ORDINALITY AS a (key, owner, number)
+        CROSS JOIN LATERAL leasehold.sent_alone(a.number, a.key, a.owner, failed) alone;
 END $$;
 
 -- `acquire` for a claim that was answered `alone`. It waits for locked rows, but not for long: other claims of its batch
@@ -206,12 +220,15 @@ CREATE OR REPLACE FUNCTION leasehold.acquire_soon(
 ) RETURNS SETOF leasehold.verdict
 LANGUAGE plpgsql AS $$
 DECLARE
-    answer leasehold.verdict;
+    limit_before text := current_setting('lock_timeout');
+    answer       leasehold.verdict;
 BEGIN
     PERFORM set_config('lock_timeout', patience::text, true);
     RETURN QUERY SELECT * FROM leasehold.acquire(claim_key, claim_owner, claim_weight, claim_capacity, claim_ttl,
         claim_place_ttl, claim_queues, from_owner, from_bury, claim_floor, claim_note, claim_holder, claim_client, line_max,
         claim_client_id, claim_listener);
+    -- The commit takes a lock too, for its notifications: it may wait. ADR 0067.
+    PERFORM set_config('lock_timeout', limit_before, true);
 EXCEPTION WHEN lock_not_available THEN
     answer.said := 'locked';
     RETURN NEXT answer;

@@ -4,7 +4,7 @@
 --        order_token     the token of the holder that the command is for; 0: the newest holder
 --        order_by        the operator
 --        order_why       the reason
---        order_command   pause, resume, resize, ask, evict or evict-now
+--        order_command   pause, resume, resize, ask, evict, evict-now or evict-foreign
 --        number          pause, ask: microseconds; resize: the capacity; otherwise 0
 -- gives  done            whether it was done
 --        newest          the newest token among the holders
@@ -62,6 +62,9 @@ BEGIN
                     r := leasehold.bury(r, meant.owner,
                         greatest(2 * leasehold.micros(meant.ends - r.seen), 180000000), true);
                 END IF;
+            ELSE
+                -- `evict-foreign`: no other program has locks here, so there is nothing to do.
+                NULL;
             END CASE;
         END IF;
         IF done THEN

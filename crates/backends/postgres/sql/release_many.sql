@@ -1,7 +1,7 @@
 -- The verb `release` for a batch: one statement, so one transaction and one commit for all of them. ADR 0040.
 --
 -- As in `acquire_many`, each request is a step of its own, and the batch never waits for a row that another transaction has
--- locked. It inserts no resources.
+-- locked: a wait ends after 10 ms, and the batch begins anew (ADR 0067). It inserts no resources.
 --
 --  1. Lock the rows of the resources. Pass over those that another transaction has locked.
 --  2. Carry out the plain requests in one statement: the first request for each resource that has no queue and no watcher
@@ -27,7 +27,7 @@ END $$;
 -- gives  one row for each request
 CREATE OR REPLACE FUNCTION leasehold.release_together(keys text[], owners bytea[], burials bigint[], keeps bigint[])
 RETURNS SETOF leasehold.numbered_release
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET lock_timeout = '10ms' AS $$
 DECLARE
     locked    text[];        -- keys of the resources that this call has locked
     plain     bigint[];      -- numbers of the requests that may be plain
@@ -104,7 +104,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- The batch. If one request causes an error, all are answered `alone`: see `acquire_many`.
+-- The batch. It begins anew if it would have to wait for a lock. If a request causes another error, all are answered `alone`:
+-- see `acquire_many`.
 CREATE OR REPLACE FUNCTION leasehold.release_many(keys text[], owners bytea[], burials bigint[], keeps bigint[])
 RETURNS SETOF leasehold.numbered_release
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off
@@ -113,13 +114,20 @@ DECLARE
     failed text;
 BEGIN
     PERFORM leasehold.commit_durably();
-    BEGIN
-        RETURN QUERY SELECT * FROM leasehold.release_together(keys, owners, burials, keeps);
-    EXCEPTION WHEN OTHERS THEN
-        failed := SQLSTATE || ' ' || SQLERRM;
-        RETURN QUERY SELECT a.number, a.key, a.owner, 'alone', failed
-            FROM unnest(keys, owners) WITH ORDINALITY AS a (key, owner, number);
-    END;
+    FOR attempt IN 1 .. 3 LOOP
+        BEGIN
+            RETURN QUERY SELECT * FROM leasehold.release_together(keys, owners, burials, keeps);
+            RETURN;
+        EXCEPTION
+            WHEN lock_not_available THEN
+                failed := 'locked';
+            WHEN OTHERS THEN
+                failed := SQLSTATE || ' ' || SQLERRM;
+                EXIT;
+        END;
+    END LOOP;
+    RETURN QUERY SELECT a.number, a.key, a.owner, 'alone', failed
+        FROM unnest(keys, owners) WITH ORDINALITY AS a (key, owner, number);
 END $$;
 
 -- `release` for a request that was answered `alone`. As `acquire_soon`, it does not wait for locked rows for long.
@@ -130,9 +138,15 @@ CREATE OR REPLACE FUNCTION leasehold.release_soon(
     claim_key text, claim_owner bytea, bury bigint, keep bigint, patience bigint
 ) RETURNS text
 LANGUAGE plpgsql AS $$
+DECLARE
+    limit_before text := current_setting('lock_timeout');
+    was_there    boolean;
 BEGIN
     PERFORM set_config('lock_timeout', patience::text, true);
-    RETURN CASE WHEN leasehold.release(claim_key, claim_owner, bury, keep) THEN 'released' ELSE 'gone' END;
+    was_there := leasehold.release(claim_key, claim_owner, bury, keep);
+    -- The commit takes a lock too, for its notifications: it may wait. ADR 0067.
+    PERFORM set_config('lock_timeout', limit_before, true);
+    RETURN CASE WHEN was_there THEN 'released' ELSE 'gone' END;
 EXCEPTION WHEN lock_not_available THEN
     RETURN 'locked';
 END $$;

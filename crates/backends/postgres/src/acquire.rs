@@ -61,7 +61,7 @@ impl Postgres {
         let from_tombstone = claim.takes_over_from.and_then(|from| from.tombstone);
         let from_tombstone = from_tombstone.map_or(NO_TOMBSTONE, micros);
         let floor = claim.floor.map_or(NO_TOKEN, FencingToken::as_i64);
-        let (note, holder) = (claim.note.as_deref(), claim.holder.to_string());
+        let (note, holder) = (claim.note.as_deref(), claim.stored_holder().to_string());
         // The channel is stored with the place in the queue, so that a release can notify this client.
         let (channel, queue_max) = (self.listener.channel(), i64::from(self.connections.info().limits.queue));
         let (client_id, listener) = (client_id(claim), self.listener.lock());
@@ -123,12 +123,14 @@ pub(crate) fn verdict(rows: &[&Row], first: usize) -> Result<Verdict> {
     match row.read::<&str>(first + column::SAID)? {
         "granted" => {
             let (token, remaining) =
-                (row.token(first + column::TOKEN)?, row.span(first + column::REMAINING)?);
+                (row.token(first + column::TOKEN, "seat.token")?, row.span(first + column::REMAINING)?);
             Ok(Verdict::Granted(Grant::new(token, remaining)))
         }
         // The stored word for a claim with a tombstone, part of the format since the first release.
         "buried" => Ok(Verdict::Cancelled),
-        "mismatch" => Ok(Verdict::Mismatch { capacity: row.number(first + column::CAPACITY)? }),
+        "mismatch" => {
+            Ok(Verdict::Mismatch { capacity: row.number(first + column::CAPACITY, "resource.capacity")? })
+        }
         "blocked" => {
             let holder = HolderColumns {
                 token: first + column::TOKEN,
@@ -138,9 +140,10 @@ pub(crate) fn verdict(rows: &[&Row], first: usize) -> Result<Verdict> {
             };
             let mut blocked = Blocked::default();
             blocked.queued = row.read(first + column::PLACED)?;
-            blocked.ahead = row.number(first + column::AHEAD)?;
+            blocked.ahead = row.number(first + column::AHEAD, "resource.places")?;
             blocked.changes_in = row.maybe_span(first + column::CHANGES_IN)?;
             blocked.paused = row.read(first + column::PAUSED)?;
+            blocked.pause_ends_in = row.maybe_span(first + column::HELD_FOR)?.filter(|_| blocked.paused);
             blocked.cursor = Cursor(row.read::<i64>(first + column::VERSION)?.cast_unsigned());
             blocked.holders = holders.iter().map(|row| row.held_by(holder)).collect::<Result<_>>()?;
             Ok(Verdict::Blocked(blocked))

@@ -84,7 +84,7 @@ impl Postgres {
         let queues: Vec<bool> = claims.iter().map(|claim| claim.when_blocked == WhenBlocked::Queue).collect();
         let floors = numbers(|claim| claim.floor.map_or(NO_TOKEN, FencingToken::as_i64));
         let notes: Vec<Option<&[u8]>> = claims.iter().map(|claim| claim.note.as_deref()).collect();
-        let holders: Vec<String> = claims.iter().map(|claim| claim.holder.to_string()).collect();
+        let holders: Vec<String> = claims.iter().map(|claim| claim.stored_holder().to_string()).collect();
         let (channel, queue_max) = (self.listener.channel(), i64::from(self.connections.info().limits.queue));
         let client_ids: Vec<Option<i64>> = claims.iter().map(|claim| client_id(claim)).collect();
         let listener = self.listener.lock();

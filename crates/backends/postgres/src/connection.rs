@@ -137,6 +137,11 @@ impl Connection {
         })
     }
 
+    /// The hosts that it may lead to, for error texts.
+    pub(crate) fn hosts(&self) -> &str {
+        &self.hosts
+    }
+
     /// The driver's own handle, for work that is done before any other caller can use the connection.
     pub(crate) fn client(&self) -> &Client {
         &self.client
@@ -228,14 +233,14 @@ impl Connection {
         let is_ours = self.is_direct() || (detail.is_some() && detail == statement.error_detail);
         let is_usable = self.is_direct() && !error::ends_connection(error);
         let connection = if is_usable { ConnectionState::Usable } else { ConnectionState::Unusable };
-        let error = error::of_statement(error);
+        let error = error::of_statement(error, &self.hosts);
         StoreError { error: if is_ours { error } else { error.with_effect(Effect::Unknown) }, connection }
     }
 
     /// Executes a statement that returns no rows, such as `LISTEN`. Its reply carries no request id and proves nothing.
     pub(crate) async fn execute_unchecked(&self, sql: &str, timeout: Duration) -> Result<()> {
         match first(self.client.query_typed(sql, &[]), self.environment.sleep(timeout)).await {
-            Either::Left(reply) => reply.map(drop).map_err(|error| error::of_statement(&error)),
+            Either::Left(reply) => reply.map(drop).map_err(|error| error::of_statement(&error, &self.hosts)),
             Either::Right(()) => Err(error::no_reply(&self.hosts, timeout)),
         }
     }

@@ -149,7 +149,7 @@ impl Connections {
             // The new connection turned out to be pooled: the next round reserves it with a permit.
             connection.unreserve();
         }
-        Err(error::pool_busy(self.config.connections, self.config.timeout))
+        Err(error::pool_busy(&self.config.host_list(), self.config.connections, self.config.timeout))
     }
 
     /// A connection that no other request uses until this one is answered. `None` if this permit has no connection, and the
@@ -158,7 +158,11 @@ impl Connections {
         let permit = Arc::clone(&self.exclusive_permits).acquire_owned();
         let Either::Left(Ok(permit)) = first(permit, self.environment.sleep(self.config.timeout)).await
         else {
-            return Err(error::pool_busy(self.config.connections, self.config.timeout));
+            return Err(error::pool_busy(
+                &self.config.host_list(),
+                self.config.connections,
+                self.config.timeout,
+            ));
         };
         match self.find_or_connect(Connections::find_unreserved).await {
             Ok(connection) if connection.is_direct() => {

@@ -41,11 +41,11 @@ pub(crate) async fn connect(
     // The two kinds of sockets have different types, so the branches cannot share the code after `connect`.
     if config.tls {
         let (client, socket) = settings.connect(tls::connector(config)?).await.map_err(failed)?;
-        environment.spawn(Box::pin(drive(socket, Arc::clone(activity), notifications)));
+        environment.spawn(Box::pin(drive(socket, Arc::clone(activity), notifications, config.host_list())));
         Ok(client)
     } else {
         let (client, socket) = settings.connect(NoTls).await.map_err(failed)?;
-        environment.spawn(Box::pin(drive(socket, Arc::clone(activity), notifications)));
+        environment.spawn(Box::pin(drive(socket, Arc::clone(activity), notifications, config.host_list())));
         Ok(client)
     }
 }
@@ -87,6 +87,7 @@ async fn drive<S, T>(
     mut socket: Socket<S, T>,
     activity: Arc<Activity>,
     notifications: Option<mpsc::UnboundedSender<Notification>>,
+    hosts: String,
 ) where
     S: AsyncRead + AsyncWrite + Unpin,
     T: AsyncRead + AsyncWrite + Unpin,
@@ -96,7 +97,7 @@ async fn drive<S, T>(
         let message = match first(poll_fn(|cx| socket.poll_message(cx)), activity.close.notified()).await {
             Either::Left(Some(Ok(message))) => message,
             Either::Left(Some(Err(error))) => {
-                tracing::debug!(error = %error::of_statement(&error), "a connection to PostgreSQL ended");
+                tracing::debug!(error = %error::of_statement(&error, &hosts), "a connection to PostgreSQL ended");
                 return;
             }
             Either::Left(None) | Either::Right(()) => return,

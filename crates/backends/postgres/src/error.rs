@@ -11,6 +11,7 @@
 use std::{io, time::Duration};
 
 use leasehold_core::{Effect, Error, ErrorKind};
+use leasehold_support::tls::explain_certificate;
 use tokio_postgres::error::{DbError, Severity};
 
 /// SQLSTATE "read only transaction": the server is a standby, or is set to read only.
@@ -25,35 +26,44 @@ const OWN_CODES: &str = "LH";
 /// The connection could not be made. No statement was sent.
 pub(crate) fn of_connect(error: &tokio_postgres::Error, hosts: &str) -> Error {
     if let Some(server_error) = error.as_db_error() {
-        return of_server(server_error).with_effect(Effect::None);
+        return of_server(server_error, &format!("cannot connect to {hosts}: ")).with_effect(Effect::None);
     }
-    match io_cause(error) {
-        // How the driver reports that no host has `target_session_attrs=read-write`.
-        Some(cause) if cause.kind() == io::ErrorKind::PermissionDenied => Error::new(
-            ErrorKind::Unavailable,
-            format!(
-                "{hosts} takes no writes: it is a standby, or set to read only; name the primary in the URL, or turn \
-                 off default_transaction_read_only"
-            ),
-        ),
-        _ => {
-            let (kind, why) = (kind_of_connect(error), cause_text(error));
-            Error::new(kind, format!("cannot connect to {hosts}: {why}"))
-        }
-    }
+    let (kind, why) =
+        connect_failure(&error.to_string(), &cause_text(error), io_cause(error).map(io::Error::kind));
+    Error::new(kind, format!("cannot connect to {hosts}: {why}"))
 }
 
-/// The driver does not expose the kinds of its errors, so this reads their texts.
-fn kind_of_connect(error: &tokio_postgres::Error) -> ErrorKind {
-    let text = error.to_string();
-    if text.contains("authentication") || text.contains("invalid configuration") {
+/// What it means that no connection was made. The driver does not expose the kinds of its errors, so this reads their texts.
+fn connect_failure(text: &str, cause: &str, io: Option<io::ErrorKind>) -> (ErrorKind, String) {
+    if let Some(problem) = explain_certificate(cause) {
+        // An expired certificate is replaced soon, so leases should survive it. ADR 0062.
+        let kind = if cause.contains("xpired") { ErrorKind::Unavailable } else { ErrorKind::Denied };
+        return (kind, format!("{problem} ({cause})"));
+    }
+    match io {
+        // How the driver reports that no host has `target_session_attrs=read-write`.
+        Some(io::ErrorKind::PermissionDenied) => {
+            let why = "it takes no writes: it is a standby, or set to read only; name the primary in the URL, or turn off \
+                       default_transaction_read_only";
+            return (ErrorKind::Unavailable, why.to_owned());
+        }
+        Some(io::ErrorKind::ConnectionRefused) => {
+            return (ErrorKind::Unavailable, "connection refused".to_owned());
+        }
+        _ => {}
+    }
+    if cause.contains("failed to lookup address") {
+        return (ErrorKind::Unavailable, format!("the host name cannot be resolved: {cause}"));
+    }
+    let kind = if text.contains("authentication") || text.contains("invalid configuration") {
         // "invalid configuration: password missing" means that the server asks for one and the URL has none.
         ErrorKind::Denied
-    } else if cause_text(error).contains("does not support TLS") {
+    } else if cause.contains("does not support TLS") {
         ErrorKind::Unsupported
     } else {
         ErrorKind::Unavailable
-    }
+    };
+    (kind, cause.to_owned())
 }
 
 /// No host accepted a connection in time.
@@ -66,11 +76,13 @@ pub(crate) fn connect_timeout(hosts: &str, timeout: Duration) -> Error {
 }
 
 /// A statement was sent, and the server answered with an error, or the connection broke.
-pub(crate) fn of_statement(error: &tokio_postgres::Error) -> Error {
+pub(crate) fn of_statement(error: &tokio_postgres::Error, hosts: &str) -> Error {
     match error.as_db_error() {
-        Some(server_error) => of_server(server_error).with_effect(effect(server_error)),
+        Some(server_error) => {
+            of_server(server_error, &format!("PostgreSQL at {hosts}: ")).with_effect(effect(server_error))
+        }
         None => {
-            let message = format!("the connection to PostgreSQL was lost: {}", cause_text(error));
+            let message = format!("the connection to PostgreSQL at {hosts} was lost: {}", cause_text(error));
             Error::new(ErrorKind::Unavailable, message).with_effect(Effect::Unknown)
         }
     }
@@ -83,9 +95,9 @@ pub(crate) fn no_reply(hosts: &str, timeout: Duration) -> Error {
 }
 
 /// Behind a pool each connection has one request at a time, and all connections were in use. Nothing was sent.
-pub(crate) fn pool_busy(connections: usize, timeout: Duration) -> Error {
+pub(crate) fn pool_busy(hosts: &str, connections: usize, timeout: Duration) -> Error {
     let message = format!(
-        "none of {connections} connections to the pool was free within {timeout:?}: raise connections= in the URL, or \
+        "none of {connections} connections to the pool at {hosts} was free within {timeout:?}: raise connections= in the URL, or \
          find out what keeps the database busy"
     );
     Error::new(ErrorKind::Unavailable, message)
@@ -116,6 +128,14 @@ pub(crate) fn unexpected_reply(what: impl std::fmt::Display) -> Error {
     Error::new(ErrorKind::Corrupt, message).with_effect(Effect::Unknown)
 }
 
+/// A column of a table holds a value that leasehold never writes.
+pub(crate) fn bad_value(column: &str, found: i64, expected: &str) -> Error {
+    let message = format!(
+        "the column {column} holds {found} instead of {expected}: it was changed by hand; correct it"
+    );
+    Error::new(ErrorKind::Corrupt, message).with_effect(Effect::Unknown)
+}
+
 /// Whether the connection cannot be used any more: it is broken, the session ends, or the server takes no writes.
 pub(crate) fn ends_connection(error: &tokio_postgres::Error) -> bool {
     match error.as_db_error() {
@@ -140,22 +160,29 @@ fn effect(error: &DbError) -> Effect {
     if is_unknown { Effect::Unknown } else { Effect::None }
 }
 
-/// An error that the server reported. Its DETAIL is left out: it may show a row, with a whole owner token.
-fn of_server(error: &DbError) -> Error {
+/// An error that the server reported; `place` names the server. Its DETAIL is left out: it may show a row, with a whole owner token.
+fn of_server(error: &DbError, place: &str) -> Error {
     let (message, code) = (error.message(), error.code().code());
     let (kind, hint) = kind_and_hint(code, message);
-    let message =
-        if code.starts_with(OWN_CODES) { message.to_owned() } else { format!("{message} ({code}){hint}") };
+    let message = match code.starts_with(OWN_CODES) {
+        true => message.to_owned(),
+        false => format!("{place}{message} ({code}){hint}"),
+    };
     Error::new(kind, message)
 }
 
 fn kind_and_hint(code: &str, message: &str) -> (ErrorKind, &'static str) {
-    use ErrorKind::{Corrupt, Denied, Invalid, Limit, Unavailable};
+    use ErrorKind::{Corrupt, Denied, Invalid, Limit, Unavailable, Unsupported};
     match code {
-        "LH001" | "LH002" => (Limit, ""),
+        "LH001" => (Corrupt, ""),
+        "LH002" => (Limit, ""),
         "LH003" => (Invalid, ""),
         "28000" if message.contains("no encryption") || message.contains("SSL off") => {
             (Denied, ": if the server requires TLS, add sslmode=require to the URL")
+        }
+        // CASE not found: a command that the functions of an earlier release do not know.
+        "20000" => {
+            (Unsupported, ": the functions in the schema are of an earlier release; let a role update them")
         }
         "3D000" => (Invalid, ": create the database, or name another one after the host"),
         "42501" => (Denied, ": grant the rights that `leasehold schema postgres` names"),
@@ -216,9 +243,10 @@ mod tests {
             ("3F000", Corrupt),
             ("42P01", Corrupt),
             ("42883", Corrupt),
+            ("20000", Unsupported),
             ("23505", Corrupt),
             ("XX001", Corrupt),
-            ("LH001", Limit),
+            ("LH001", Corrupt),
             ("LH002", Limit),
             ("LH003", Invalid),
         ];
@@ -226,6 +254,49 @@ mod tests {
             assert_eq!(kind_and_hint(code, "").0, kind, "{code}");
         }
         assert!(kind_and_hint("28000", "no pg_hba.conf entry for host, no encryption").1.contains("sslmode"));
+    }
+
+    /// The texts are those of the driver: its error, the cause, and the kind of the cause if it is one of the system.
+    #[test]
+    fn a_connection_that_is_not_made_says_why() {
+        use ErrorKind::*;
+        let (connecting, handshake) = ("error connecting to server", "error performing TLS handshake");
+        let table = [
+            (
+                connecting,
+                "Connection refused (os error 111)",
+                Some(io::ErrorKind::ConnectionRefused),
+                Unavailable,
+                "refused",
+            ),
+            (
+                connecting,
+                "failed to lookup address information: Name or service not known",
+                Some(io::ErrorKind::Other),
+                Unavailable,
+                "the host name cannot be resolved",
+            ),
+            (connecting, "connection timed out", Some(io::ErrorKind::TimedOut), Unavailable, "timed out"),
+            (
+                connecting,
+                "database does not allow writes",
+                Some(io::ErrorKind::PermissionDenied),
+                Unavailable,
+                "standby",
+            ),
+            ("invalid configuration", "password missing", None, Denied, "password missing"),
+            ("authentication error", "SCRAM authentication failed", None, Denied, "SCRAM"),
+            (handshake, "server does not support TLS", None, Unsupported, "does not support TLS"),
+            (handshake, "invalid peer certificate: UnknownIssuer", None, Denied, "self-signed"),
+            (handshake, "invalid peer certificate: Expired", None, Unavailable, "expired"),
+            (handshake, "invalid peer certificate: NotValidForName", None, Denied, "another host name"),
+            (handshake, "tls handshake eof", Some(io::ErrorKind::UnexpectedEof), Unavailable, "eof"),
+        ];
+        for (text, cause, io, kind, words) in table {
+            let (found, why) = connect_failure(text, cause, io);
+            assert_eq!(found, kind, "{cause}");
+            assert!(why.contains(words), "{cause}: {why}");
+        }
     }
 
     #[test]

@@ -63,11 +63,12 @@ impl Postgres {
     pub(crate) async fn try_inspect(&self, query: &Query) -> Result<Page> {
         match query {
             Query::One(resource) => {
-                let mut snapshots = self.snapshots(&[resource.key()]).await?;
-                if snapshots.is_empty() {
-                    snapshots.push(Snapshot::empty(resource.clone()));
-                }
-                Ok(Page::Resources { snapshots, next: None })
+                let mut found = self.snapshots(&[resource.key()]).await?;
+                let snapshot = match found.pop() {
+                    Some((_, snapshot)) => snapshot?,
+                    None => Snapshot::empty(resource.clone()),
+                };
+                Ok(Page::Resources { snapshots: vec![snapshot], next: None })
             }
             Query::Resources(listing) => self.resources(listing).await,
             Query::Audit(listing) => self.audit(listing).await,
@@ -84,19 +85,47 @@ impl Postgres {
         }
     }
 
-    async fn snapshots(&self, keys: &[&str]) -> Result<Vec<Snapshot>> {
+    /// The snapshots of these resources, each with its key; an error for one that cannot be read.
+    async fn snapshots(&self, keys: &[&str]) -> Result<Vec<(String, Result<Snapshot>)>> {
         let parameters: [Parameter<'_>; 2] = [(&keys, Type::TEXT_ARRAY), (&LISTED_MAX, Type::INT8)];
         let rows = self.connections.query(&self.statements.snapshots, &parameters).await?;
-        let mut snapshots: Vec<Snapshot> = Vec::with_capacity(keys.len());
+        let mut found: Vec<(String, Result<Snapshot>)> = Vec::with_capacity(keys.len());
         for row in rows.iter().filter(|row| !is_empty::<&str>(row)) {
-            match (row.read::<i32>(snapshot_column::PART)?, snapshots.last_mut()) {
-                (RESOURCE, _) => snapshots.push(snapshot(row)?),
-                (HOLDER, Some(snapshot)) => snapshot.holders.push(row.held_by(HOLDER_COLUMNS)?),
-                (_, Some(snapshot)) => snapshot.queue.push(queue_entry(row)?),
-                (_, None) => return Err(error::unexpected_reply("a holder comes before its resource")),
+            if row.read::<i32>(snapshot_column::PART)? == RESOURCE {
+                found.push((row.read(snapshot_column::KEY)?, snapshot(row)));
+                continue;
+            }
+            let Some((_, read)) = found.last_mut() else {
+                return Err(error::unexpected_reply("a holder comes before its resource"));
+            };
+            if let Ok(snapshot) = read
+                && let Err(error) = add_claim(snapshot, row)
+            {
+                *read = Err(error);
             }
         }
-        Ok(snapshots)
+        Ok(found)
+    }
+
+    /// As `snapshots`. The server itself refuses some values, such as infinite times, with an error for the whole statement:
+    /// then each resource is read by itself.
+    async fn snapshots_apart(&self, keys: &[&str]) -> Result<Vec<(String, Result<Snapshot>)>> {
+        match self.snapshots(keys).await {
+            Err(error) if error.kind() == ErrorKind::Corrupt => {}
+            found => return found,
+        }
+        let mut all = Vec::with_capacity(keys.len());
+        for &key in keys {
+            match self.snapshots(&[key]).await {
+                Ok(found) => all.extend(found),
+                Err(error) if error.kind() == ErrorKind::Corrupt => {
+                    let what = format!("a value in the tables resource, seat or place is not valid: {error}");
+                    all.push((key.to_owned(), Err(Error::new(ErrorKind::Corrupt, what))));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(all)
     }
 
     fn page_size(&self, listing: &Listing) -> usize {
@@ -111,16 +140,15 @@ impl Postgres {
         let parameters: [Parameter<'_>; 3] =
             [(&listing.prefix, Type::TEXT), (&after, Type::TEXT), (&limit, Type::INT8)];
         let rows = self.connections.query(&self.statements.list, &parameters).await?;
-        let listed = rows.iter().filter(|row| !is_empty::<&str>(row));
-        let mut keys = listed.map(|row| row.read(0)).collect::<Result<Vec<&str>>>()?;
+        let with_keys = rows.iter().filter(|row| !is_empty::<&str>(row));
+        let mut keys = with_keys.map(|row| row.read(0)).collect::<Result<Vec<&str>>>()?;
         let has_more = keys.len() > size;
         keys.truncate(size);
         let next = if has_more { keys.last().map(|&key| key.to_owned()) } else { None };
-        let mut snapshots = if keys.is_empty() { Vec::new() } else { self.snapshots(&keys).await? };
+        let found = if keys.is_empty() { Vec::new() } else { self.snapshots_apart(&keys).await? };
+        let mut snapshots: Vec<Snapshot> = found.into_iter().filter_map(listed).collect();
         // Between the two statements, the last claim of a listed resource may have ended.
-        snapshots.retain(|snapshot| {
-            snapshot.holder_count > 0 || snapshot.queue_length > 0 || snapshot.paused_for.is_some()
-        });
+        snapshots.retain(Snapshot::is_in_use);
         Ok(Page::Resources { snapshots, next })
     }
 
@@ -134,7 +162,7 @@ impl Postgres {
         let mut rows = self.connections.query(&self.statements.audit, &parameters).await?;
         rows.retain(|row| !is_empty::<i64>(row));
         let page = &rows[..size.min(rows.len())];
-        let records = page.iter().map(audit_record).collect::<Result<Vec<_>>>()?;
+        let records = page.iter().filter_map(listed_record).collect();
         let last = page.last().filter(|_| rows.len() > size);
         let next = last.map(|row| row.read::<i64>(audit_column::SEQUENCE)).transpose()?;
         Ok(Page::Audit { records, next: next.map(|sequence| sequence.to_string()) })
@@ -152,16 +180,50 @@ fn is_empty<'a, T: FromSql<'a>>(row: &'a Row) -> bool {
 }
 
 fn resource(key: &str) -> Result<Resource> {
-    Resource::from_key(key).map_err(error::unexpected_reply)
+    Resource::from_key(key)
+        .map_err(|why| error::unexpected_reply(format!("the key {key:.80?} is not valid: {why}")))
+}
+
+/// A resource as a list shows it: one that cannot be read must not hide the others.
+fn listed((key, read): (String, Result<Snapshot>)) -> Option<Snapshot> {
+    let error = match read {
+        Ok(snapshot) => return Some(snapshot),
+        Err(error) => error,
+    };
+    let unreadable =
+        Resource::from_key(&key).map(|resource| Snapshot::unreadable(resource, error.to_string()));
+    unreadable.map_err(|_| warn_left_out("resource", &key, &error)).ok()
+}
+
+/// A record as a list shows it, if it can be read.
+fn listed_record(row: &Row) -> Option<AuditRecord> {
+    let left_out = |error: &Error| {
+        let sequence = row.read::<i64>(audit_column::SEQUENCE).unwrap_or_default();
+        warn_left_out("audit", &sequence.to_string(), error);
+    };
+    audit_record(row).inspect_err(left_out).ok()
+}
+
+fn warn_left_out(table: &str, row: &str, error: &Error) {
+    tracing::warn!(target: "leasehold", table, row, %error, "a row cannot be read and is left out of a list");
+}
+
+fn add_claim(snapshot: &mut Snapshot, row: &Row) -> Result<()> {
+    if row.read::<i32>(snapshot_column::PART)? == HOLDER {
+        snapshot.holders.push(row.held_by(HOLDER_COLUMNS)?);
+    } else {
+        snapshot.queue.push(queue_entry(row)?);
+    }
+    Ok(())
 }
 
 fn snapshot(row: &Row) -> Result<Snapshot> {
     use snapshot_column::{CAPACITY, KEY, PLACES, REMAINING, SEATS, TOKEN, VERSION};
     let mut snapshot = Snapshot::empty(resource(row.read(KEY)?)?);
-    snapshot.capacity = row.number(CAPACITY)?;
-    snapshot.last_token = row.token_or_zero(TOKEN)?;
-    snapshot.holder_count = row.number(SEATS)?;
-    snapshot.queue_length = row.number(PLACES)?;
+    snapshot.capacity = row.number(CAPACITY, "resource.capacity")?;
+    snapshot.last_token = row.token_or_zero(TOKEN, "resource.last")?;
+    snapshot.holder_count = row.number(SEATS, "resource.seats")?;
+    snapshot.queue_length = row.number(PLACES, "resource.places")?;
     snapshot.paused_for = row.maybe_span(REMAINING)?;
     snapshot.cursor = Cursor(row.read::<i64>(VERSION)?.cast_unsigned());
     Ok(snapshot)
@@ -170,8 +232,8 @@ fn snapshot(row: &Row) -> Result<Snapshot> {
 fn queue_entry(row: &Row) -> Result<QueueEntry> {
     use snapshot_column::{CAPACITY, HELD_FOR, HOLDER, REMAINING, SILENT};
     let entry = QueueEntry::new(
-        row.holder(HOLDER)?,
-        row.number(CAPACITY)?,
+        row.stored_holder(HOLDER)?.holder,
+        row.number(CAPACITY, "place.weight")?,
         row.span(HELD_FOR)?,
         row.span(REMAINING)?,
     );
@@ -183,7 +245,7 @@ fn audit_record(row: &Row) -> Result<AuditRecord> {
     let at = WallTime::from_micros(row.read::<i64>(AT)?.unsigned_abs());
     let resource = resource(row.read(RESOURCE)?)?;
     let mut record = AuditRecord::new(at, resource, row.read::<String>(COMMAND)?, row.read(DONE)?);
-    record.token = row.token_or_zero(TOKEN)?;
+    record.token = row.token_or_zero(TOKEN, "audit.token")?;
     (record.by, record.why) = (row.read(BY)?, row.read(WHY)?);
     Ok(record)
 }

@@ -47,7 +47,7 @@ impl Postgres {
         }
         // Null if the resource has no holder.
         let newest = row.read::<Option<i64>>(column::NEWEST)?.is_some();
-        let newest = newest.then(|| row.token(column::NEWEST)).transpose()?;
+        let newest = newest.then(|| row.token(column::NEWEST, "seat.token")).transpose()?;
         Ok(CommandOutcome::HolderChanged { token: newest })
     }
 }

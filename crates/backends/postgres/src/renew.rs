@@ -89,7 +89,8 @@ impl Postgres {
 fn renewal(row: &Row) -> Result<Renewal> {
     Ok(match row.read::<&str>(column::SAID)? {
         "kept" => {
-            let mut renewed = Renewed::new(row.token(column::TOKEN)?, row.span(column::REMAINING)?);
+            let mut renewed =
+                Renewed::new(row.token(column::TOKEN, "seat.token")?, row.span(column::REMAINING)?);
             renewed.evicting = row.read(column::EVICTING)?;
             renewed.asked = row.finish_request(column::ASKED_FOR)?;
             Renewal::Renewed(renewed)

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use leasehold_core::{FencingToken, FinishRequest, HeldBy, Holder, Result};
+use leasehold_core::{FencingToken, FinishRequest, HeldBy, Result, StoredHolder};
 use tokio_postgres::{Row, types::FromSql};
 
 use crate::error;
@@ -35,9 +35,10 @@ pub(crate) struct HolderColumns {
 pub(crate) trait Columns {
     fn read<'a, T: FromSql<'a>>(&'a self, index: usize) -> Result<T>;
 
-    fn number(&self, index: usize) -> Result<u32> {
+    /// A number that comes from this column of a table.
+    fn number(&self, index: usize, column: &str) -> Result<u32> {
         let number: i64 = self.read(index)?;
-        u32::try_from(number).map_err(error::unexpected_reply)
+        u32::try_from(number).map_err(|_| error::bad_value(column, number, "a number from 0 to 2^32 - 1"))
     }
 
     /// A span in microseconds; zero if it is null.
@@ -50,18 +51,21 @@ pub(crate) trait Columns {
         Ok(micros.map(|micros| Duration::from_micros(u64::try_from(micros).unwrap_or(0))))
     }
 
-    fn token(&self, index: usize) -> Result<FencingToken> {
-        FencingToken::try_from(self.read::<i64>(index)?).map_err(error::unexpected_reply)
+    /// A token that comes from this column of a table.
+    fn token(&self, index: usize, column: &str) -> Result<FencingToken> {
+        let number: i64 = self.read(index)?;
+        FencingToken::try_from(number)
+            .map_err(|_| error::bad_value(column, number, "a token from 1 to 2^53 - 1"))
     }
 
     /// A token in a column where 0 means that there is none.
-    fn token_or_zero(&self, index: usize) -> Result<Option<FencingToken>> {
-        if self.read::<i64>(index)? == 0 { Ok(None) } else { self.token(index).map(Some) }
+    fn token_or_zero(&self, index: usize, column: &str) -> Result<Option<FencingToken>> {
+        if self.read::<i64>(index)? == 0 { Ok(None) } else { self.token(index, column).map(Some) }
     }
 
-    fn holder(&self, index: usize) -> Result<Arc<Holder>> {
-        let Ok(holder) = self.read::<&str>(index)?.parse::<Holder>();
-        Ok(Arc::new(holder))
+    fn stored_holder(&self, index: usize) -> Result<StoredHolder> {
+        let Ok(stored) = self.read::<&str>(index)?.parse::<StoredHolder>();
+        Ok(stored)
     }
 
     /// The request of an operator that the holder finish, in three columns: time left, operator, reason.
@@ -74,10 +78,13 @@ pub(crate) trait Columns {
     /// A holder, as other clients may see it.
     fn held_by(&self, at: HolderColumns) -> Result<HeldBy> {
         let details = at.details;
-        let mut held = HeldBy::new(self.holder(details + 4)?, self.token(at.token)?, self.number(at.weight)?);
+        let StoredHolder { holder, ttl } = self.stored_holder(details + 4)?;
+        let (token, weight) = (self.token(at.token, "seat.token")?, self.number(at.weight, "seat.weight")?);
+        let mut held = HeldBy::new(holder, token, weight);
+        held.ttl = ttl;
         held.remaining = self.span(at.remaining)?;
         held.held_for = self.span(details)?;
-        held.handovers = self.number(details + 1)?;
+        held.handovers = self.number(details + 1, "seat.turns")?;
         held.evicting = self.read(details + 2)?;
         held.kept = self.read(details + 3)?;
         held.note = self.read::<Option<&[u8]>>(details + 5)?.map(Arc::from);

@@ -31,7 +31,7 @@ pub(crate) const DEFAULT: &str = "leasehold";
 /// The format of the tables that this release reads and writes.
 const FORMAT: i64 = 1;
 /// Counts changes of the functions within a format.
-const REVISION: i64 = 4;
+const REVISION: i64 = 6;
 /// The advisory lock under which the schema is created, so that only one process does it. The number has no meaning.
 const LOCK: i64 = 7_815_042_690_214_861;
 
@@ -99,13 +99,15 @@ pub(crate) async fn ensure(connection: &Connection, config: &Config) -> Result<F
             Ok(()) => Ok(Functions::Current),
             Err(error) => {
                 // The older functions do the same, less well. A client that can replace them will do so.
-                let error = error::of_statement(&error);
+                let error = error::of_statement(&error, connection.hosts());
                 tracing::warn!(%error, schema, "cannot update the functions in the schema");
                 Ok(Functions::Previous)
             }
         },
         None => {
-            execute_script(connection, schema).await.map_err(|error| cannot_create(&error, schema))?;
+            execute_script(connection, schema)
+                .await
+                .map_err(|error| cannot_create(&error, connection.hosts(), schema))?;
             // The reply to a script carries no request id, so it proves nothing (ADR 0033): read the versions instead.
             let created = read_versions(connection, config).await?;
             created.map(|versions| versions.functions()).ok_or_else(|| {
@@ -127,9 +129,9 @@ async fn execute_script(connection: &Connection, schema: &str) -> Result<(), tok
     result
 }
 
-fn cannot_create(error: &tokio_postgres::Error, schema: &str) -> Error {
+fn cannot_create(error: &tokio_postgres::Error, hosts: &str, schema: &str) -> Error {
     if error.code() != Some(&SqlState::INSUFFICIENT_PRIVILEGE) {
-        return error::of_statement(error);
+        return error::of_statement(error, hosts);
     }
     let message = format!(
         "the role may not create the schema {schema} and its tables: as a role that may, execute what \

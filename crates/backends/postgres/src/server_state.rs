@@ -38,7 +38,7 @@ impl ServerState {
     pub(crate) fn from_rows(rows: &[Row]) -> Result<ServerState> {
         let row =
             rows.first().ok_or_else(|| error::unexpected_reply("the state of the server has no row"))?;
-        ServerState::from_row(row).map_err(|error| error::of_statement(&error))
+        ServerState::from_row(row).map_err(error::unexpected_reply)
     }
 
     fn from_row(row: &Row) -> Result<ServerState, tokio_postgres::Error> {

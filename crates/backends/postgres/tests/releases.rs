@@ -19,6 +19,8 @@ use tokio_postgres::{
 };
 
 const REVISION_1: &str = include_str!("releases/revision_1.sql");
+/// The revision of the functions in this release.
+const CURRENT: &str = "6";
 
 type Parameters<'a> = &'a [(&'a (dyn ToSql + Sync), Type)];
 
@@ -125,10 +127,12 @@ async fn both_releases_use_one_database_at_the_same_time() {
 
     // The newer client replaces the functions and sees the existing holder.
     let postgres = open(&server.url()).await;
-    assert_eq!(revision(&server), "4");
+    assert_eq!(revision(&server), CURRENT);
     let ours = common::queued_claim(&report());
     let there = blocked(&postgres, &ours).await;
     assert_eq!(there.holders[0].token.as_i64(), first.unwrap());
+    // The older client does not write the ttl.
+    assert_eq!((there.holders[0].holder.to_string().as_str(), there.holders[0].ttl), ("1@host", None));
 
     // The older client goes on, on the same session.
     assert_eq!(previous.renew(&theirs).await, "kept");
@@ -165,7 +169,7 @@ async fn an_update_does_not_wait_for_a_table_that_is_in_use_for_long() {
 
     // The next client adds the columns. The places in the queue stay.
     let postgres = open(&server.url()).await;
-    assert_eq!(revision(&server), "4");
+    assert_eq!(revision(&server), CURRENT);
     assert!(postgres.info().capabilities.passes_over);
     assert!(previous.release(&theirs).await);
     let state = "SELECT string_agg(CASE WHEN silent THEN 'silent' WHEN called_at IS NOT NULL THEN 'called' ELSE 'waits' END, \

@@ -22,11 +22,17 @@ async fn a_connection_is_made_only_if_the_certificate_can_be_verified() {
     assert_eq!(server.sql(encrypted), "t");
 
     // A host name that is not in the certificate; a certificate that is not trusted; a file that cannot be read.
-    let error = connect(&url("127.0.0.1", &trusted)).await.unwrap_err();
-    assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::None), "{error:?}");
     let (_, another) = server.certificate("another");
-    let error = connect(&url("localhost", &format!("sslmode=require&ca_file={another}"))).await.unwrap_err();
-    assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::None), "{error:?}");
+    for (host, options, words) in [
+        ("127.0.0.1", trusted, "for another host name"),
+        ("localhost", format!("sslmode=require&ca_file={another}"), "self-signed or of an unknown issuer"),
+        ("localhost", "sslmode=require".to_owned(), "self-signed or of an unknown issuer"),
+    ] {
+        let error = connect(&url(host, &options)).await.unwrap_err();
+        assert_eq!(kind_and_effect(&error), (ErrorKind::Denied, Effect::None), "{error:?}");
+        let place = format!("cannot connect to {host}:{}: ", server.port());
+        assert!(error.to_string().contains(&place) && error.to_string().contains(words), "{error}");
+    }
     let error = connect(&url("localhost", "sslmode=require&ca_file=/no/such/file")).await.unwrap_err();
     assert_eq!(kind_and_effect(&error), (ErrorKind::Invalid, Effect::None), "{error:?}");
     assert!(error.to_string().contains("/no/such/file"), "{error}");
