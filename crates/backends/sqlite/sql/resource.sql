@@ -52,5 +52,5 @@ ON CONFLICT (name) DO UPDATE SET value = max(value, excluded.value);
 -- takes  ?1 prefix, ?2 the last key of the page before, ?3 now
 -- gives  the keys of resources that may be in use or paused, from the first that is not before the prefix
 SELECT key FROM resource
-WHERE key >= ?1 AND key > ?2 AND (seats > 0 OR places > 0 OR paused_until > ?3)
+WHERE key >= ?1 AND key > ?2 AND (seats <> 0 OR places <> 0 OR paused_until > ?3)
 ORDER BY key;

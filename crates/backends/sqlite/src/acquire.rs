@@ -248,7 +248,7 @@ impl Tables<'_> {
         row.last = terms.token.as_i64();
         row.version += 1;
         row.ends_at(terms.ends);
-        let (owner, holder) = (claim.owner.to_bytes(), claim.holder.to_string());
+        let (owner, holder) = (claim.owner.to_bytes(), claim.stored_holder().to_string());
         let note = claim.note.as_deref();
         self.statement(sql::holder::insert)?.execute(params![
             row.id,
@@ -286,7 +286,7 @@ impl Tables<'_> {
         };
         Ok(Some(HeldClaim {
             ends: columns.get(0)?,
-            token: read_token(columns.get(1)?)?,
+            token: read_token("seat.token", columns.get(1)?)?,
             weight: columns.get(2)?,
             handovers: columns.get(3)?,
             evicting: columns.get(4)?,
@@ -306,7 +306,7 @@ impl Tables<'_> {
         let queue_changes = position.next_change.map(|at| self.until(at));
         let pause_ends = row.is_paused().then(|| self.until(row.paused_until));
         blocked.changes_in = [holder_ends, queue_changes, pause_ends].into_iter().flatten().min();
-        blocked.paused = row.is_paused();
+        (blocked.paused, blocked.pause_ends_in) = (row.is_paused(), pause_ends);
         blocked.cursor = Cursor(row.version.unsigned_abs());
         Ok(blocked)
     }

@@ -12,9 +12,14 @@ use std::{
     path::Path,
 };
 
-use rustix::fs::{FlockOperation, flock};
+use leasehold_core::{Error, ErrorKind, Result};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 
-use crate::client_lock::{self, NO_LOCK};
+use crate::{
+    client_lock::{self, NO_LOCK},
+    error::from_io,
+    file_system,
+};
 
 /// What follows the name of the database in the name of the change file.
 pub(crate) const CHANGE_FILE_SUFFIX: &str = "-bell";
@@ -28,21 +33,21 @@ pub(crate) struct ChangeFile {
 }
 
 impl ChangeFile {
-    /// Opens the file, and creates it with the permissions of the database if it does not exist.
-    pub(crate) fn open(path: &Path, mode: u32) -> io::Result<ChangeFile> {
-        let file = match OpenOptions::new().read(true).open(path) {
+    /// Opens the file, and creates it with the permissions of the database if it does not exist. Does not wait, whatever is
+    /// at the path: to open a FIFO would otherwise wait for its other end.
+    pub(crate) fn open(path: &Path, mode: u32) -> Result<ChangeFile> {
+        let found = path.metadata().ok().and_then(|found| file_system::other_than_file(found.file_type()));
+        if let Some(found) = found {
+            return Err(not_ours(path, found));
+        }
+        let file = match open_at_once(path, OFlags::RDONLY) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let created = OpenOptions::new().write(true).create_new(true).mode(mode).open(path);
-                match created {
-                    // The process's umask may have taken bits away.
-                    Ok(created) => created.set_permissions(Permissions::from_mode(mode))?,
-                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                    Err(error) => return Err(error),
-                }
-                OpenOptions::new().read(true).open(path)?
+                create(path, mode).map_err(|error| from_io(error, path, "create the file"))?;
+                open_at_once(path, OFlags::RDONLY)
             }
-            opened => opened?,
+            opened => opened,
         };
+        let file = file.map_err(|error| from_io(error, path, "open the file"))?;
         Ok(ChangeFile { file, client_lock: NO_LOCK })
     }
 
@@ -98,6 +103,26 @@ impl ChangeFile {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// Opens a file that exists, without waiting. A terminal does not become the one that controls this process.
+pub(crate) fn open_at_once(path: &Path, access: OFlags) -> io::Result<File> {
+    let flags = access | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    Ok(File::from(rustix::fs::open(path, flags, Mode::empty())?))
+}
+
+fn create(path: &Path, mode: u32) -> io::Result<()> {
+    match OpenOptions::new().write(true).create_new(true).mode(mode).open(path) {
+        // The process's umask may have taken bits away.
+        Ok(created) => created.set_permissions(Permissions::from_mode(mode)),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+fn not_ours(path: &Path, found: &str) -> Error {
+    let what = format!("is {found}: an empty file of leasehold belongs here; remove what is there");
+    Error::new(ErrorKind::Invalid, format!("{}: {what}", path.display()))
 }
 
 #[cfg(test)]

@@ -9,15 +9,18 @@
 //! once a second, and every 25 ms where there is no `inotify`.
 
 use std::{
-    fs::OpenOptions,
     io::{self, PipeReader, PipeWriter, Read as _, Write as _},
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fs::OFlags,
+};
 
 use self::file_watch::FileWatch;
+use crate::change_file::open_at_once;
 
 /// The longest wait for a signal, in case one was lost.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -30,7 +33,7 @@ pub(crate) struct ChangeSignal;
 impl ChangeSignal {
     /// Sends the signal. It is a hint: if it cannot be sent, the receivers look a little later on their own.
     pub(crate) fn send(change_file: &Path) {
-        let _ = OpenOptions::new().write(true).open(change_file);
+        let _ = open_at_once(change_file, OFlags::WRONLY);
     }
 }
 

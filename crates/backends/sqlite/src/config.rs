@@ -2,7 +2,7 @@
 
 use std::{
     ffi::OsString,
-    os::unix::ffi::OsStringExt,
+    os::unix::ffi::{OsStrExt as _, OsStringExt as _},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -34,6 +34,7 @@ pub struct Config {
     durability: Durability,
     busy_timeout: Duration,
     any_file_system: bool,
+    must_exist: bool,
     boot: Option<String>,
     queue_max: u32,
 }
@@ -59,6 +60,7 @@ impl Config {
             durability: Durability::default(),
             busy_timeout: BUSY_TIMEOUT_DEFAULT,
             any_file_system: false,
+            must_exist: false,
             boot: None,
             queue_max: Limits::default().queue,
         }
@@ -74,22 +76,15 @@ impl Config {
     /// | `durability` | `normal`, `full` | `normal` |
     /// | `busy_timeout` | `500ms`, `5s` | `5s` |
     /// | `file_system` | `local`, `any` | `local` |
+    /// | `create` | `yes`, `no` | `yes` |
     ///
     /// # Errors
-    /// `Invalid` if there is no path, or an option or its value is unknown.
+    /// `Invalid` if there is no path, if it is one that only a shell or SQLite itself understands (`~/leases.db`, `:memory:`,
+    /// `file:leases.db`), or if an option or its value is unknown.
     pub fn parse(rest: &str) -> Result<Config> {
         let (path, options) = rest.split_once('?').unwrap_or((rest, ""));
         let path = decode(path.strip_prefix("//").unwrap_or(path))?;
-        if path.as_os_str().is_empty() {
-            return Err(invalid(
-                "write the path of a file after sqlite:, as in sqlite:/var/lib/app/leases.db",
-            ));
-        }
-        if path == Path::new(":memory:") {
-            return Err(invalid(
-                "sqlite: has no :memory: mode, because its file is shared by processes: write memory: instead",
-            ));
-        }
+        check_path(&path)?;
         let config = Config::new(path);
         options.split('&').filter(|option| !option.is_empty()).try_fold(config, Config::set)
     }
@@ -100,13 +95,19 @@ impl Config {
             ("durability", "full") => Ok(self.durability(Durability::Full)),
             ("file_system", "local") => Ok(Config { any_file_system: false, ..self }),
             ("file_system", "any") => Ok(self.any_file_system()),
+            ("create", "yes") => Ok(Config { must_exist: false, ..self }),
+            ("create", "no") => Ok(self.must_exist()),
             ("busy_timeout", value) => Ok(self.busy_timeout(url::duration("busy_timeout", value)?)),
-            (name @ ("durability" | "file_system"), value) => {
-                let known = if name == "durability" { "normal or full" } else { "local or any" };
+            (name @ ("durability" | "file_system" | "create"), value) => {
+                let known = match name {
+                    "durability" => "normal or full",
+                    "create" => "yes or no",
+                    _ => "local or any",
+                };
                 Err(invalid(format!("{name}={value:.40} is unknown: write {known}")))
             }
             (name, _) => Err(invalid(format!(
-                "unknown option {name:.40}: the options are durability, busy_timeout and file_system"
+                "unknown option {name:.40}: the options are durability, busy_timeout, file_system and create"
             ))),
         }
     }
@@ -126,6 +127,12 @@ impl Config {
     /// alone uses the file and its processes can share memory through it.
     pub fn any_file_system(self) -> Config {
         Config { any_file_system: true, ..self }
+    }
+
+    /// Opens only a store that exists. [`Sqlite::open`](crate::Sqlite::open) then creates nothing, and fails with `Invalid` if
+    /// there is no store at the path. For programs that only read. The default is to create the file.
+    pub fn must_exist(self) -> Config {
+        Config { must_exist: true, ..self }
     }
 
     /// Replaces the host's boot id, so that a test can play a reboot.
@@ -157,6 +164,10 @@ impl Config {
         self.any_file_system
     }
 
+    pub(crate) fn may_create(&self) -> bool {
+        !self.must_exist
+    }
+
     pub(crate) fn queue_max(&self) -> u32 {
         self.queue_max
     }
@@ -164,6 +175,27 @@ impl Config {
     pub(crate) fn pretended_boot(&self) -> Option<&str> {
         self.boot.as_deref()
     }
+}
+
+/// Refuses what people write for SQLite or in a shell and what would be the name of an odd file here.
+fn check_path(path: &Path) -> Result<()> {
+    let bytes = path.as_os_str().as_bytes();
+    if bytes.is_empty() {
+        return Err(invalid("write the path of a file after sqlite:, as in sqlite:/var/lib/app/leases.db"));
+    }
+    if bytes.ends_with(b":memory:") {
+        let message = "use memory: in a program; an in-memory SQLite database is not shared";
+        return Err(invalid(format!("sqlite:{} is refused: {message}", path.display())));
+    }
+    if bytes.starts_with(b"file:") {
+        let path = path.display();
+        return Err(invalid(format!("sqlite:{path} is refused: write the path of a file, without file:")));
+    }
+    if bytes == b"~" || bytes.starts_with(b"~/") {
+        let message = "only a shell replaces ~ by the home directory: write the whole path";
+        return Err(invalid(format!("sqlite:{} is refused: {message}", path.display())));
+    }
+    Ok(())
 }
 
 fn decode(path: &str) -> Result<PathBuf> {
@@ -195,7 +227,16 @@ mod tests {
             ("", "path"),
             ("//", "path"),
             ("?durability=full", "path"),
-            (":memory:", "memory:"),
+            (":memory:", "use memory: in a program; an in-memory SQLite database is not shared"),
+            ("//:memory:", "use memory: in a program"),
+            ("/some/folder/:memory:?create=no", "use memory: in a program"),
+            ("file::memory:", "use memory: in a program"),
+            ("file::memory:?cache=shared", "use memory: in a program"),
+            ("file:leases.db", "without file:"),
+            ("~/leases.db", "write the whole path"),
+            ("//~/leases.db", "write the whole path"),
+            ("~", "write the whole path"),
+            ("x.db?create=maybe", "yes or no"),
             ("x.db?durability=maybe", "normal or full"),
             ("x.db?busy_timeout=5", "5s"),
             ("x.db?busy_timeout=", "5s"),
@@ -211,6 +252,16 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::Invalid, "{text}");
             assert!(error.to_string().contains(remedy), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn the_url_says_whether_the_file_is_created() {
+        assert!(Config::parse("x.db?create=yes").unwrap().may_create());
+        assert_eq!(Config::parse("x.db?create=no").unwrap(), Config::new("x.db").must_exist());
+        let odd_names = ["~name/x.db", "a/~/x.db", "memory:", ":memory:.db"];
+        odd_names
+            .iter()
+            .for_each(|path| assert_eq!(Config::parse(path).unwrap(), Config::new(path), "{path}"));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::{
     fs, io,
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -28,7 +28,7 @@ pub(crate) struct Database {
 }
 
 impl Database {
-    /// Finds the file or creates an empty one. SQLite opens it later.
+    /// Finds the file, or creates an empty one unless the store must exist. SQLite opens it later.
     pub(crate) fn find(config: Config, environment: Arc<dyn Environment>) -> Result<Database> {
         if !config.allows_any_file_system() {
             // Check before anything is created, and once more below: the last part of the path may be a
@@ -36,7 +36,7 @@ impl Database {
             let path = absolute(config.path())?;
             path.ancestors().find(|ancestor| ancestor.exists()).map_or(Ok(()), file_system::check)?;
         }
-        let path = create_file(config.path())?;
+        let path = find_file(config.path(), &config)?;
         if !config.allows_any_file_system() {
             file_system::check(&path)?;
         }
@@ -77,29 +77,50 @@ impl Database {
     }
 }
 
-/// Creates the file and its directories unless they exist, and returns the real path. Other users may not
-/// read them: the file holds owner tokens.
-pub(crate) fn create_file(path: &Path) -> Result<PathBuf> {
+/// Returns the real path of the file. If there is none, creates an empty one, unless the store must exist. Other users may
+/// not read it: it holds owner tokens.
+///
+/// Creates no directory: with a wrong path, the leases would be in a place where nobody looks for them.
+pub(crate) fn find_file(path: &Path, config: &Config) -> Result<PathBuf> {
     let path = absolute(path)?;
-    if let Some(parent) = path.parent() {
-        let created = fs::DirBuilder::new().recursive(true).mode(0o700).create(parent);
-        created.map_err(|error| from_io(error, parent, "create the directory"))?;
+    if config.may_create() {
+        create_file(&path)?;
     }
-    match fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            return Err(from_io(error, &path, "create the file"));
+    let real = match fs::canonicalize(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !config.may_create() => {
+            return Err(no_store(&path));
         }
-        _ => {}
-    }
-    let real = fs::canonicalize(&path).map_err(|error| from_io(error, &path, "find the file"))?;
+        real => real.map_err(|error| from_io(error, &path, "find the file"))?,
+    };
     let metadata = fs::metadata(&real).map_err(|error| from_io(error, &path, "read the file's metadata"))?;
-    if !metadata.is_file() {
-        return Err(Error::new(
-            ErrorKind::Invalid,
-            format!("{}: is not a file: write the path of a file, which leasehold creates", path.display()),
-        ));
+    match file_system::other_than_file(metadata.file_type()) {
+        None => Ok(real),
+        Some(found) => {
+            let what = format!("is {found}, not a file: write the path of a file, which leasehold creates");
+            Err(Error::new(ErrorKind::Invalid, format!("{}: {what}", path.display())))
+        }
     }
-    Ok(real)
+}
+
+fn create_file(path: &Path) -> Result<()> {
+    match fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => match path.parent().filter(|parent| !parent.exists()) {
+            Some(parent) if error.kind() == io::ErrorKind::NotFound => {
+                let (file, parent) = (path.display(), parent.display());
+                let what = format!("cannot create the file: there is no directory {parent}: create it first");
+                Err(Error::new(ErrorKind::Invalid, format!("{file}: {what}")))
+            }
+            _ => Err(from_io(error, path, "create the file")),
+        },
+    }
+}
+
+/// The error if a store must exist and does not.
+pub(crate) fn no_store(path: &Path) -> Error {
+    let message = format!("there is no store at {}; nothing was ever leased there", path.display());
+    Error::new(ErrorKind::Invalid, message)
 }
 
 fn absolute(path: &Path) -> Result<PathBuf> {

@@ -3,7 +3,7 @@
 use std::{io, path::Path};
 
 use leasehold_core::{Effect, Error, ErrorKind};
-use rusqlite::ErrorCode;
+use rusqlite::{Error as Sql, ErrorCode, Row, types::ValueRef};
 
 /// Why a transaction failed, or why it is not known whether it was committed.
 #[derive(Debug)]
@@ -30,6 +30,39 @@ impl StoreError {
             StoreError::Statement(error) | StoreError::Commit(error) => error.sqlite_error_code(),
             StoreError::Replaced | StoreError::Row(_) => None,
         }
+    }
+
+    /// Whether a stored value cannot be read, while the file itself is readable.
+    pub(crate) fn is_bad_value(&self) -> bool {
+        match self {
+            StoreError::Row(_) => true,
+            StoreError::Statement(error) => error.sqlite_error_code().is_none(),
+            StoreError::Commit(_) | StoreError::Replaced => false,
+        }
+    }
+
+    /// Names the table and the column, if a value of this row cannot be read.
+    pub(crate) fn in_row(self, table: &str, row: &Row<'_>) -> StoreError {
+        let StoreError::Statement(error) = &self else { return self };
+        let index = match error {
+            Sql::IntegralValueOutOfRange(index, _)
+            | Sql::FromSqlConversionFailure(index, ..)
+            | Sql::InvalidColumnType(index, ..) => Some(*index),
+            // Text that is not UTF-8. Versions of rusqlite differ in what this error holds (ADR 0054).
+            _ if self.is_bad_value() => (0..row.as_ref().column_count())
+                .find(|&index| row.get_ref(index).is_ok_and(|value| is_broken_text(value))),
+            _ => None,
+        };
+        let Some(index) = index else { return self };
+        let column = row.as_ref().column_name(index).unwrap_or("?");
+        let found = match row.get_ref(index) {
+            Ok(ValueRef::Integer(number)) => format!("{number}, which is out of range"),
+            Ok(ValueRef::Text(_)) => "text that cannot be read".to_owned(),
+            _ => "a value of another type".to_owned(),
+        };
+        StoreError::Row(format!(
+            "the column {table}.{column} holds {found}: it was changed by hand; correct it"
+        ))
     }
 
     /// Whether another process has the write lock: another try a moment later may succeed.
@@ -60,6 +93,11 @@ impl StoreError {
             (StoreError::Commit(_), _) => Effect::Unknown,
             _ => Effect::None,
         }
+    }
+
+    /// What failed, without the file.
+    pub(crate) fn reason(&self) -> String {
+        self.interpret().1
     }
 
     /// The error for the caller. It names the file.
@@ -93,6 +131,10 @@ impl StoreError {
         };
         (kind, what.to_owned())
     }
+}
+
+fn is_broken_text(value: ValueRef<'_>) -> bool {
+    matches!(value, ValueRef::Text(_)) && value.as_str().is_err()
 }
 
 fn meaning(code: ErrorCode) -> (ErrorKind, &'static str) {
@@ -143,7 +185,7 @@ pub(crate) fn from_io(error: io::Error, path: &Path, action: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rusqlite::{Error as Sql, ffi};
+    use rusqlite::ffi;
 
     fn failure(code: i32) -> Sql {
         Sql::SqliteFailure(ffi::Error::new(code), None)

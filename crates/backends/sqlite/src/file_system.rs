@@ -1,6 +1,11 @@
 //! Which file systems are refused, and which file is at a path.
 
-use std::{fs, io, os::unix::fs::MetadataExt as _, path::Path};
+use std::{
+    fs::{self, FileType},
+    io,
+    os::unix::fs::{FileTypeExt as _, MetadataExt as _},
+    path::Path,
+};
 
 use leasehold_core::{Error, ErrorKind, Result};
 
@@ -19,6 +24,18 @@ impl FileIdentity {
         let metadata = fs::metadata(path)?;
         Ok(FileIdentity { device: metadata.dev(), inode: metadata.ino() })
     }
+}
+
+/// What is at a path, if it is not a file.
+pub(crate) fn other_than_file(found: FileType) -> Option<&'static str> {
+    Some(match found {
+        _ if found.is_file() => return None,
+        _ if found.is_dir() => "a directory",
+        _ if found.is_fifo() => "a FIFO (named pipe)",
+        _ if found.is_socket() => "a socket",
+        _ if found.is_char_device() || found.is_block_device() => "a device",
+        _ => "something else",
+    })
 }
 
 /// Refuses file systems that other hosts may share, and those on which processes may not be able to share

@@ -6,10 +6,13 @@
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
 use leasehold_core::{
-    AuditRecord, Cursor, Error, ErrorKind, FinishRequest, HeldBy, Holder, Listing, Page, Query, QueueEntry,
-    Resource, Result, Snapshot, WallTime,
+    AuditRecord, Cursor, Error, ErrorKind, FencingToken, FinishRequest, HeldBy, Listing, Page, Query,
+    QueueEntry, Resource, Result, Snapshot, StoredHolder, WallTime,
 };
-use rusqlite::{Connection, OptionalExtension as _, Row as Columns};
+use rusqlite::{
+    Connection, Row as Columns,
+    types::{FromSqlError, Type},
+};
 
 use crate::{
     PAGE_MAX,
@@ -19,7 +22,7 @@ use crate::{
     file_system::FileIdentity,
     resource_row::ResourceRow,
     sql,
-    tables::{StoreResult, read_token, until},
+    tables::{StoreResult, until},
 };
 
 const LISTED_MAX: i64 = Snapshot::LISTED_MAX as i64;
@@ -85,9 +88,7 @@ fn try_inspect(
 fn run_query(connection: &Connection, now: i64, query: &Query) -> StoreResult<Result<Page>> {
     match query {
         Query::One(resource) => {
-            let found =
-                find_row(connection, resource)?.map(|row| snapshot(connection, now, &row)).transpose()?;
-            let snapshots = vec![found.unwrap_or_else(|| Snapshot::empty(resource.clone()))];
+            let snapshots = vec![find_snapshot(connection, now, resource)?];
             Ok(Ok(Page::Resources { snapshots, next: None }))
         }
         Query::Resources(listing) => resources(connection, now, listing).map(Ok),
@@ -111,7 +112,10 @@ pub(crate) fn find_row<'r>(
     resource: &'r Resource,
 ) -> StoreResult<Option<ResourceRow<'r>>> {
     let mut statement = connection.prepare_cached(sql::resource::find)?;
-    Ok(statement.query_row([resource.key()], |columns| ResourceRow::read(resource, columns)).optional()?)
+    let mut rows = statement.query([resource.key()])?;
+    let Some(columns) = rows.next()? else { return Ok(None) };
+    let row = ResourceRow::read(resource, columns).map_err(StoreError::from);
+    row.map(Some).map_err(|error| error.in_row("resource", columns))
 }
 
 fn read_resource(key: &str) -> StoreResult<Resource> {
@@ -131,15 +135,18 @@ fn resources(connection: &Connection, now: i64, listing: &Listing) -> StoreResul
     let after = listing.after.as_deref().unwrap_or("");
     let mut keys = statement.query((&listing.prefix, after, now))?;
     while let Some(columns) = keys.next()? {
-        let key: String = columns.get(0)?;
-        if !key.starts_with(&listing.prefix) {
+        let Some(key) = listed_key(columns)? else { continue };
+        if !key.as_bytes().starts_with(listing.prefix.as_bytes()) {
             break;
         }
-        let resource = read_resource(&key)?;
-        let Some(row) = find_row(connection, &resource)? else { continue };
-        let snapshot = snapshot(connection, now, &row)?;
+        let Some(resource) = left_out_if_bad("resource", read_resource(&key))? else { continue };
+        let snapshot = match find_snapshot(connection, now, &resource) {
+            // One resource that cannot be read must not hide the others.
+            Err(error) if error.is_bad_value() => Snapshot::unreadable(resource, error.reason()),
+            found => found?,
+        };
         // The row counts claims that have ended and are not removed yet.
-        if snapshot.holder_count == 0 && snapshot.queue_length == 0 && snapshot.paused_for.is_none() {
+        if !snapshot.is_in_use() {
             continue;
         }
         if snapshots.len() == size {
@@ -149,6 +156,31 @@ fn resources(connection: &Connection, now: i64, listing: &Listing) -> StoreResul
         snapshots.push(snapshot);
     }
     Ok(Page::Resources { snapshots, next: None })
+}
+
+/// The key of a row of `resource.list`; `None` with a warning if it is no text.
+fn listed_key(columns: &Columns<'_>) -> StoreResult<Option<String>> {
+    let key = columns.get(0).map_err(StoreError::from);
+    left_out_if_bad("resource", key.map_err(|error| error.in_row("resource", columns)))
+}
+
+/// `None` with a warning for a value that cannot be read, so that it is left out of a list.
+fn left_out_if_bad<T>(table: &str, read: StoreResult<T>) -> StoreResult<Option<T>> {
+    match read {
+        Err(error) if error.is_bad_value() => {
+            let error = error.reason();
+            tracing::warn!(target: "leasehold", table, error, "a row cannot be read and is left out of a list");
+            Ok(None)
+        }
+        read => read.map(Some),
+    }
+}
+
+fn find_snapshot(connection: &Connection, now: i64, resource: &Resource) -> StoreResult<Snapshot> {
+    match find_row(connection, resource)? {
+        Some(row) => snapshot(connection, now, &row),
+        None => Ok(Snapshot::empty(resource.clone())),
+    }
 }
 
 fn snapshot(connection: &Connection, now: i64, row: &ResourceRow<'_>) -> StoreResult<Snapshot> {
@@ -162,7 +194,8 @@ fn snapshot(connection: &Connection, now: i64, row: &ResourceRow<'_>) -> StoreRe
         let mut statement = connection.prepare_cached(sql::holder::list)?;
         let mut holders = statement.query((row.id, now, LISTED_MAX))?;
         while let Some(columns) = holders.next()? {
-            snapshot.holders.push(read_holder(now, columns)?);
+            let holder = read_holder(now, columns).map_err(|error| error.in_row("seat", columns));
+            snapshot.holders.push(holder?);
         }
     }
     if row.places > 0 {
@@ -170,7 +203,8 @@ fn snapshot(connection: &Connection, now: i64, row: &ResourceRow<'_>) -> StoreRe
         let mut statement = connection.prepare_cached(sql::queue::list)?;
         let mut queue = statement.query((row.id, now, LISTED_MAX))?;
         while let Some(columns) = queue.next()? {
-            snapshot.queue.push(read_queue_entry(now, columns)?);
+            let entry = read_queue_entry(now, columns).map_err(|error| error.in_row("place", columns));
+            snapshot.queue.push(entry?);
         }
     }
     Ok(snapshot)
@@ -183,15 +217,16 @@ fn count(connection: &Connection, sql: &'static str, row: &ResourceRow<'_>, now:
 /// Reads the columns of `queue.list`.
 fn read_queue_entry(now: i64, columns: &Columns<'_>) -> StoreResult<QueueEntry> {
     let (since, ends): (i64, i64) = (columns.get(2)?, columns.get(3)?);
-    let holder = read_holder_text(columns.get_ref(0)?.as_str())?;
+    let holder = read_holder_text(columns, 0)?.holder;
     let entry = QueueEntry::new(holder, columns.get(1)?, until(since, now), until(now, ends));
     Ok(entry.with_silent(columns.get(4)?))
 }
 
 /// Reads the columns of `holder.list` and `holder.ending_soonest`.
 pub(crate) fn read_holder(now: i64, columns: &Columns<'_>) -> StoreResult<HeldBy> {
-    let holder = read_holder_text(columns.get_ref(7)?.as_str())?;
-    let mut held = HeldBy::new(holder, read_token(columns.get(1)?)?, columns.get(2)?);
+    let StoredHolder { holder, ttl } = read_holder_text(columns, 7)?;
+    let mut held = HeldBy::new(holder, token_in_column(columns, 1)?, columns.get(2)?);
+    held.ttl = ttl;
     held.remaining = until(now, columns.get(0)?);
     held.held_for = until(columns.get(3)?, now);
     held.handovers = columns.get(4)?;
@@ -207,11 +242,17 @@ pub(crate) fn read_holder(now: i64, columns: &Columns<'_>) -> StoreResult<HeldBy
     Ok(held)
 }
 
-fn read_holder_text(text: Result<&str, rusqlite::types::FromSqlError>) -> StoreResult<Arc<Holder>> {
-    let text =
-        text.map_err(|error| StoreError::Row(format!("a stored holder is not valid text: {error}")))?;
-    let Ok(holder) = text.parse::<Holder>();
-    Ok(Arc::new(holder))
+fn read_holder_text(columns: &Columns<'_>, index: usize) -> StoreResult<StoredHolder> {
+    let text = columns.get_ref(index)?.as_str();
+    let bad =
+        |error: FromSqlError| rusqlite::Error::FromSqlConversionFailure(index, Type::Text, error.into());
+    let Ok(stored) = text.map_err(bad)?.parse::<StoredHolder>();
+    Ok(stored)
+}
+
+fn token_in_column(columns: &Columns<'_>, index: usize) -> StoreResult<FencingToken> {
+    let number = columns.get(index)?;
+    Ok(FencingToken::try_from(number).map_err(|_| rusqlite::Error::IntegralValueOutOfRange(index, number))?)
 }
 
 fn audit(connection: &Connection, listing: &Listing) -> StoreResult<Page> {
@@ -227,7 +268,8 @@ fn audit(connection: &Connection, listing: &Listing) -> StoreResult<Page> {
             return Ok(Page::Audit { records, next: last });
         }
         last = Some(columns.get::<_, i64>(0)?.to_string());
-        records.push(read_audit_record(columns)?);
+        let record = read_audit_record(columns).map_err(|error| error.in_row("audit", columns));
+        records.extend(left_out_if_bad("audit", record)?);
     }
     Ok(Page::Audit { records, next: None })
 }
@@ -238,7 +280,7 @@ fn read_audit_record(columns: &Columns<'_>) -> StoreResult<AuditRecord> {
     let at = WallTime::from_micros(columns.get::<_, i64>(1)?.unsigned_abs());
     let mut record = AuditRecord::new(at, resource, columns.get::<_, String>(3)?, columns.get(7)?);
     let token: i64 = columns.get(4)?;
-    record.token = if token == 0 { None } else { Some(read_token(token)?) };
+    record.token = if token == 0 { None } else { Some(token_in_column(columns, 4)?) };
     (record.by, record.why) = (columns.get(5)?, columns.get(6)?);
     Ok(record)
 }

@@ -1,6 +1,6 @@
 //! How the database file is opened.
 //!
-//! 1. Create the file if it does not exist (`database.rs`).
+//! 1. Create the file if it does not exist, unless the store must exist (`database.rs`).
 //! 2. Open the change file and try its exclusive lock. With it, this process is alone; else it takes the
 //!    shared lock.
 //! 3. Open the file with SQLite, and check that it is empty or a file of leasehold in a format that this
@@ -67,7 +67,7 @@ pub(crate) struct OpenDatabase {
 
 impl OpenDatabase {
     pub(crate) fn open(database: &Database) -> Result<OpenDatabase> {
-        database::create_file(&database.path)?;
+        database::find_file(&database.path, &database.config)?;
         for _ in 0..OPEN_TRIES {
             if let Some(open) = OpenDatabase::try_open(database)? {
                 return Ok(open);
@@ -90,8 +90,7 @@ impl OpenDatabase {
         let failed = |error: io::Error| from_io(error, path, "open the file");
         let mode = fs::metadata(path).map_err(failed)?.mode() & 0o777;
         let change_path = database.change_file();
-        let mut change_file = ChangeFile::open(&change_path, mode)
-            .map_err(|error| from_io(error, &change_path, "create the file"))?;
+        let mut change_file = ChangeFile::open(&change_path, mode)?;
         let is_alone = change_file.try_lock_exclusive().map_err(failed)?;
         if !is_alone && !change_file.try_lock_shared().map_err(failed)? {
             return Ok(None);
@@ -123,6 +122,8 @@ impl OpenDatabase {
 enum OpenRefusal {
     Store(StoreError),
     Other(ErrorKind, String),
+    /// The file is empty, and the store must exist.
+    NoStore,
 }
 
 impl<E: Into<StoreError>> From<E> for OpenRefusal {
@@ -136,6 +137,7 @@ impl OpenRefusal {
         match self {
             OpenRefusal::Store(error) => error.into_error(path),
             OpenRefusal::Other(kind, what) => Error::new(kind, format!("{}: {what}", path.display())),
+            OpenRefusal::NoStore => database::no_store(path),
         }
     }
 }
@@ -150,6 +152,9 @@ fn prepare(database: &Database, is_alone: bool) -> Result<Option<Connection>, Op
     let has_tables = check_header(&connection)?;
     if !has_tables && !is_alone {
         return Ok(None);
+    }
+    if !has_tables && !database.config.may_create() {
+        return Err(OpenRefusal::NoStore);
     }
     skip_checkpoint_on_close(&connection)?;
     let mode: String = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;

@@ -112,7 +112,7 @@ impl Tables<'_> {
         let mut statement = self.statement(sql)?;
         let mut rows = statement.query(params)?;
         let Some(columns) = rows.next()? else { return Ok(None) };
-        let token = read_token(columns.get(0)?)?;
+        let token = read_token("seat.token", columns.get(0)?)?;
         Ok(Some(TargetHolder {
             token,
             owner: OwnerToken::from_bytes(columns.get(1)?),

@@ -138,7 +138,7 @@ impl Tables<'_> {
     ) -> StoreResult<()> {
         let ends = self.after(claim.place_ttl);
         let (owner, weight) = (claim.owner.to_bytes(), claim.share.weight());
-        let holder = claim.holder.to_string();
+        let holder = claim.stored_holder().to_string();
         self.statement(sql::queue::insert)?.execute(params![
             row.id,
             arrival,

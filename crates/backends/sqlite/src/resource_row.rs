@@ -178,13 +178,13 @@ impl<'r> ResourceRow<'r> {
 
     /// The newest token given out for this resource, as far as the file remembers.
     pub(crate) fn last_token(&self) -> StoreResult<Option<FencingToken>> {
-        if self.last == 0 { Ok(None) } else { read_token(self.last).map(Some) }
+        if self.last == 0 { Ok(None) } else { read_token("resource.last", self.last).map(Some) }
     }
 
     /// The token that the next one must exceed.
     pub(crate) fn token_floor(&self) -> StoreResult<Option<FencingToken>> {
         // ADR 0010: `floor` stands for the rows of this resource that were swept.
         let floor = self.last.max(self.floor);
-        if floor == 0 { Ok(None) } else { read_token(floor).map(Some) }
+        if floor == 0 { Ok(None) } else { read_token("resource.last", floor).map(Some) }
     }
 }

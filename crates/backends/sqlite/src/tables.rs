@@ -222,8 +222,8 @@ pub(crate) fn stored_wall(wall: WallTime) -> i64 {
 }
 
 /// A fencing token as read from the file.
-pub(crate) fn read_token(number: i64) -> StoreResult<FencingToken> {
+pub(crate) fn read_token(column: &str, number: i64) -> StoreResult<FencingToken> {
     FencingToken::try_from(number).map_err(|error| {
-        StoreError::Row(format!("a stored fencing token is not valid: found {number}, {error}"))
+        StoreError::Row(format!("the column {column} holds {number}, which is not a fencing token: {error}"))
     })
 }

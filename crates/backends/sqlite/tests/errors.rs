@@ -28,15 +28,115 @@ fn refused(path: &Path) -> Error {
 }
 
 #[tokio::test]
-async fn directories_are_created_and_only_the_owner_may_read_them() {
+async fn the_files_are_for_their_owner_alone() {
     let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("a/b/leases.db");
+    let file = directory.path().join("leases.db");
     granted(&open(Config::new(&file)), &claim("x")).await;
-    assert_eq!(fs::metadata(file.parent().unwrap()).unwrap().mode() & 0o777, 0o700);
     for suffix in ["", "-wal", "-shm", "-bell"] {
         let path = format!("{}{suffix}", file.display());
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600, "{path}");
     }
+}
+
+#[tokio::test]
+async fn no_directory_is_created() {
+    let directory = tempfile::tempdir().unwrap();
+    let error = refused(&directory.path().join("a/b/leases.db"));
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    let folder = directory.path().join("a/b").display().to_string();
+    assert!(error.to_string().contains(&format!("there is no directory {folder}")), "{error}");
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn a_store_that_must_exist_is_not_created() {
+    let directory = tempfile::tempdir().unwrap();
+    let count = || fs::read_dir(directory.path()).unwrap().count();
+    for name in ["leases.db", "a/leases.db"] {
+        let file = directory.path().join(name);
+        let error = try_open(Config::new(&file).must_exist()).unwrap_err();
+        let text = format!("there is no store at {}; nothing was ever leased there", file.display());
+        assert_eq!((error.kind(), error.to_string()), (ErrorKind::Invalid, text));
+        assert_eq!(count(), 0, "nothing was created");
+    }
+    // An empty file is no store either.
+    let file = directory.path().join("leases.db");
+    fs::write(&file, "").unwrap();
+    let error = try_open(Config::new(&file).must_exist()).unwrap_err();
+    assert!(error.to_string().starts_with("there is no store at "), "{error}");
+    assert_eq!((count(), fs::metadata(&file).unwrap().len()), (1, 0));
+
+    let held = claim("x");
+    granted(&open(Config::new(&file)), &held).await;
+    let reader = open(Config::new(&file).must_exist());
+    let page = reader.inspect(&Query::One(held.resource)).await.unwrap();
+    assert_eq!(page.into_snapshots()[0].holder_count, 1);
+    // Nor is it created anew when it is deleted while it is open.
+    shell(&format!("rm {}/*", directory.path().display()));
+    for _ in 0..2 {
+        reader.acquire_one(&claim("y")).await.unwrap_err();
+    }
+    assert!(!file.exists());
+}
+
+/// Runs in a thread, because a program that opens a FIFO may wait for ever.
+fn refused_in_time(file: &Path) -> String {
+    let (sender, reply) = std::sync::mpsc::channel();
+    let config = Config::new(file);
+    let runtime = tokio::runtime::Handle::current();
+    std::thread::spawn(move || {
+        let _entered = runtime.enter();
+        sender.send(try_open(config).map(drop))
+    });
+    let error = reply.recv_timeout(Duration::from_secs(60)).expect("the file is opened without waiting");
+    let error = error.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    error.to_string()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn something_else_in_place_of_a_file_is_named_and_nothing_waits_for_it() {
+    let shell_command = |command: &'static str| move |path: &str| shell(&format!("{command} {path}"));
+    let socket = |path: &str| drop(std::os::unix::net::UnixListener::bind(path).unwrap());
+    type Maker<'a> = &'a dyn Fn(&str);
+    let table: [(&str, Maker<'_>); 4] = [
+        ("a FIFO", &shell_command("mkfifo")),
+        ("a directory", &shell_command("mkdir")),
+        ("a device", &shell_command("ln -s /dev/null")),
+        ("a socket", &socket),
+    ];
+    for (name, make) in table {
+        for suffix in ["", "-bell"] {
+            let directory = tempfile::tempdir().unwrap();
+            let file = directory.path().join("leases.db");
+            let odd = format!("{}{suffix}", file.display());
+            make(&odd);
+            let text = refused_in_time(&file);
+            assert!(text.contains(&format!("{odd}: is {name}")), "{text}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fifo_that_replaces_the_change_file_does_not_stop_the_store() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("leases.db");
+    let backend = std::sync::Arc::new(open(Config::new(&file)));
+    let bell = format!("{}-bell", file.display());
+    shell(&format!("rm {bell} && mkfifo {bell}"));
+    // A waiter of another client, so that a signal is sent.
+    let holder = claim("x");
+    granted(&backend, &holder).await;
+    let mut waiter = claim("x");
+    waiter.when_blocked = leasehold_core::WhenBlocked::Queue;
+    assert!(matches!(backend.acquire_one(&waiter).await.unwrap(), Verdict::Blocked(_)));
+    let released = tokio::spawn({
+        let (backend, request) = (backend.clone(), ReleaseRequest::new(holder.reference()));
+        async move { backend.release(&[request]).await.remove(0).unwrap() }
+    });
+    let released = tokio::time::timeout(Duration::from_secs(60), released).await.unwrap().unwrap();
+    assert!(matches!(released, Released::Now));
+    granted(&backend, &waiter).await;
 }
 
 #[tokio::test]

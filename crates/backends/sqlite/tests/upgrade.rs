@@ -43,7 +43,7 @@ fn hold_and_wait(older: &Connection, now: i64, held: &Claim, queued: &Claim) {
     older
         .execute(
             "INSERT INTO seat (resource, owner, ends, token, weight, since, turns, holder, note)
-             VALUES (?1, ?2, ?3, 5, 1, ?4, 0, 'host:1:test', NULL)",
+             VALUES (?1, ?2, ?3, 5, 1, ?4, 0, '1@host test', NULL)",
             (id, held.owner.to_bytes(), ends, now),
         )
         .unwrap();
@@ -54,7 +54,7 @@ fn insert_place(older: &Connection, id: i64, arrival: i64, ends: i64, claim: &Cl
     older
         .execute(
             "INSERT INTO place (resource, arrival, owner, ends, weight, since, holder)
-             VALUES (?1, ?2, ?3, ?4, 1, 0, 'host:1:test')",
+             VALUES (?1, ?2, ?3, ?4, 1, 0, '1@host test')",
             (id, arrival, claim.owner.to_bytes(), ends),
         )
         .unwrap();
@@ -84,6 +84,10 @@ async fn the_leases_and_the_queue_of_an_older_file_go_on() {
     assert!(matches!(renewed, Renewal::Renewed(renewed) if renewed.token.get() == 5));
     let seen = backend.inspect(&Query::One(resource("door"))).await.unwrap().into_snapshots().remove(0);
     assert_eq!((seen.queue_length, seen.queue[0].silent), (1, false));
+    // The older version does not write the ttl.
+    let holder = &seen.holders[0];
+    assert_eq!((holder.holder.to_string().as_str(), holder.ttl), ("1@host test", None));
+    assert_eq!(seen.queue[0].holder.to_string(), "1@host test");
     assert!(!is_granted(&backend, &next).await);
     backend.release_one(&ReleaseRequest::new(held.reference())).await.unwrap();
     assert!(!is_granted(&backend, &next).await, "the older claim is ahead");
