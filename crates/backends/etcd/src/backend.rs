@@ -12,8 +12,8 @@ use leasehold_support::race::{Either, first};
 
 use crate::{
     NAME, config::Config, connection::Connections, contention::ContentionHints, error::StoreError,
-    lease_pool::LeasePool, local_claims::LocalClaims, transaction::NestedMax, verify_reply::KeyRange,
-    wakeup_listener::WakeupListener,
+    lease_pool::LeasePool, local_claims::LocalClaims, silence::CalledWaiters, transaction::NestedMax,
+    verify_reply::KeyRange, wakeup_listener::WakeupListener,
 };
 
 /// The etcd backend: leases on one etcd cluster. How it works is in the [crate documentation](crate).
@@ -38,6 +38,7 @@ pub struct Etcd {
     pub(crate) local_claims: LocalClaims,
     pub(crate) contention_hints: ContentionHints,
     pub(crate) wakeup_listener: WakeupListener,
+    pub(crate) called_waiters: CalledWaiters,
     pub(crate) nested_max: NestedMax,
     pub(crate) environment: Arc<dyn Environment>,
 }
@@ -56,9 +57,10 @@ impl Etcd {
     /// again, to the next member.
     ///
     /// # Errors
-    /// `Unavailable` if no member replies; `Denied` if etcd refuses the user or the password, or the user has
-    /// no permission; `Unsupported` if the URL asks for TLS and this build has none; `Invalid` if a
-    /// certificate cannot be read.
+    /// `Unavailable` if no member replies; `Denied` if etcd refuses the user or the password, if the user has no
+    /// permission, or if the certificate of the members is of an issuer that is not trusted or for another host
+    /// name; `Unsupported` if the URL asks for TLS and this build has none; `Invalid` if a certificate cannot be
+    /// read.
     ///
     /// # Cancel safety
     /// If the call is dropped, a connection may be left, and etcd closes it.
@@ -70,6 +72,7 @@ impl Etcd {
             local_claims: LocalClaims::default(),
             contention_hints: ContentionHints::default(),
             wakeup_listener: WakeupListener::new(Arc::clone(&connections)),
+            called_waiters: CalledWaiters::default(),
             nested_max: NestedMax::new(GATHER),
             connections,
             environment,
@@ -95,7 +98,8 @@ fn info() -> BackendInfo {
     // A lease is handed over only while no other claim waits: see `PlanBuilder::take_over` in
     // `acquire/decide.rs`.
     info.capabilities.handover = false;
-    info.capabilities.passes_over = false;
+    // The order of the queue is the order of tokens, so a silent waiter cannot keep its place (ADR 0064).
+    (info.capabilities.passes_over, info.capabilities.removes_silent) = (false, true);
     info.limits.queue = QUEUE_MAX;
     (info.limits.gather, info.limits.calls_in_flight) = (GATHER, CALLS_IN_FLIGHT);
     info
@@ -171,7 +175,7 @@ impl Backend for Etcd {
         let woken = self.wait_for_change(claim, *since);
         match first(woken, self.environment.sleep(at_most)).await {
             Either::Left(Err(error)) => {
-                // A wait writes nothing.
+                // A wait writes nothing of its own claim.
                 let error = error.into_error().with_effect(Effect::None);
                 Err(error.at(Verb::Wait, NAME).on(&claim.resource))
             }

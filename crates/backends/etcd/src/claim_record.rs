@@ -37,6 +37,9 @@ pub(crate) struct ClaimRecord {
     /// True for a holder, false for a waiter.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) held: bool,
+    /// A waiter is asked to show that it lives, by removing this mark (`silence.rs`).
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) called: bool,
     /// The claim was released with `keep_for`: the resource stays closed until the lease ends.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) kept: bool,
@@ -81,8 +84,8 @@ fn is_zero(number: &u32) -> bool {
 pub(crate) enum ContenderValue {
     /// A claim of leasehold.
     Claim(ClaimRecord),
-    /// A lock of `etcdctl lock` or a Go program, with its text for people.
-    Foreign(String),
+    /// A lock of `etcdctl lock` or a Go program. Its value is not kept: it may be a secret.
+    Foreign,
     /// A claim in a format that only a newer leasehold can read.
     NewerVersion,
 }
@@ -97,6 +100,7 @@ impl ClaimRecord {
             capacity: claim.share.capacity(),
             weight: claim.share.weight(),
             held: false,
+            called: false,
             kept: false,
             evicting: false,
             ttl_ms: millis(claim.place_ttl),
@@ -141,6 +145,7 @@ impl ClaimRecord {
     /// Adds to `held_by` what the record says of the holder.
     pub(crate) fn describe(&self, mut held_by: HeldBy, clock: &dyn Clock) -> HeldBy {
         held_by.held_for = self.since(clock);
+        held_by.ttl = Some(self.ttl()).filter(|_| self.held);
         held_by.note = self.note.as_deref().map(|hex| Arc::from(from_hex(hex)));
         held_by.handovers = self.handovers;
         held_by.asked = self.finish_request(clock);
@@ -166,7 +171,7 @@ impl ContenderValue {
             let capacity = u32::from_str_radix(capacity, 16).ok().filter(|capacity| *capacity > 0)?;
             Some((capacity, rest.strip_prefix(' ')?))
         });
-        let Some((capacity, json)) = parts else { return ContenderValue::Foreign(text.into_owned()) };
+        let Some((capacity, json)) = parts else { return ContenderValue::Foreign };
         // The version alone, because the other fields of a newer version may not parse.
         #[derive(Deserialize)]
         struct VersionOnly {
@@ -175,7 +180,7 @@ impl ContenderValue {
         match (serde_json::from_str::<VersionOnly>(json), serde_json::from_str::<ClaimRecord>(json)) {
             (Ok(version), _) if version.v > VERSION => ContenderValue::NewerVersion,
             (_, Ok(record)) => ContenderValue::Claim(ClaimRecord { capacity, ..record }),
-            _ => ContenderValue::Foreign(text.into_owned()),
+            _ => ContenderValue::Foreign,
         }
     }
 }
@@ -239,10 +244,10 @@ mod tests {
     #[test]
     fn any_other_value_is_foreign_and_a_newer_version_is_recognised() {
         for text in ["", "leader-7", "00000001", "00000000 {}", "0000001 {}", "00000001 {\"v\":1}"] {
-            assert_eq!(ContenderValue::parse(text.as_bytes()), ContenderValue::Foreign(text.to_owned()));
+            assert_eq!(ContenderValue::parse(text.as_bytes()), ContenderValue::Foreign);
         }
         let newer = ContenderValue::parse(b"00000001 {\"v\":2,\"new\":true}");
         assert_eq!(newer, ContenderValue::NewerVersion);
-        assert!(matches!(ContenderValue::parse(&[0xff, 0xfe]), ContenderValue::Foreign(_)));
+        assert_eq!(ContenderValue::parse(&[0xff, 0xfe]), ContenderValue::Foreign);
     }
 }

@@ -1,14 +1,15 @@
 //! Describes the holders and waiters of a resource to other clients: for [`Blocked`] verdicts and for
 //! `inspect`.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use futures_util::future::{join, join_all};
-use leasehold_core::{Blocked, Cursor, HeldBy, QueueEntry};
+use leasehold_core::{Blocked, Cursor, ForeignLock, HeldBy, QueueEntry, Snapshot};
 
 use crate::{
     backend::Etcd,
-    resource_view::{Contender, PauseKey, ResourceView, foreign_holder},
+    keys::ResourceKeys,
+    resource_view::{Contender, FOREIGN_FORM, PauseKey, ResourceView, unknown_waiter},
 };
 
 /// For how many holders a blocked claim asks etcd when they end. Each is a request of its own.
@@ -51,10 +52,24 @@ impl Etcd {
         Some(held_by)
     }
 
+    /// The foreign lock that holds the resource, if there is one among these holders. Its value is not shown.
+    fn describe_foreign(
+        keys: &ResourceKeys,
+        view: &ResourceView,
+        holders: &[Remaining],
+    ) -> Option<ForeignLock> {
+        holders.iter().find_map(|(index, remaining)| {
+            let contender = &view.contenders[*index];
+            let lock = ForeignLock::new(keys.contender(&contender.name), FOREIGN_FORM, contender.foreign?);
+            Some(lock.expiring(*remaining))
+        })
+    }
+
     /// Why a claim is blocked: for the waiter at this index, or for a claim that does not queue. `since` is
     /// the revision from which a `wait` has to watch.
     pub(crate) async fn describe_blocked(
         &self,
+        keys: &ResourceKeys,
         view: &ResourceView,
         waiter: Option<usize>,
         since: i64,
@@ -71,36 +86,40 @@ impl Etcd {
         blocked.cursor = Cursor(u64::try_from(since).unwrap_or_default());
         let ends = holders.iter().chain(&waiters).filter_map(|(_, remaining)| *remaining);
         blocked.changes_in = ends.chain(self.remaining_of_pause(view.pause.as_ref()).await).min();
-        let holders = holders.into_iter().take(Blocked::HOLDERS_MAX);
-        blocked.holders = holders.filter_map(|holder| self.describe_holder(view, holder)).collect();
+        blocked.foreign = Etcd::describe_foreign(keys, view, &holders);
+        let holders = holders.into_iter().filter_map(|holder| self.describe_holder(view, holder));
+        blocked.holders = holders.take(Blocked::HOLDERS_MAX).collect();
         blocked
     }
 
-    /// The holders and the queue for `inspect`, up to `most` of each.
+    /// Adds the holders and the queue to a snapshot for `inspect`.
     pub(crate) async fn describe_contenders(
         &self,
+        keys: &ResourceKeys,
         view: &ResourceView,
-        most: usize,
-    ) -> (Vec<HeldBy>, Vec<QueueEntry>) {
-        let holders = self.remaining_of_each(view, view.holders().take(most));
-        let waiters = self.remaining_of_each(view, view.waiters().take(most));
+        snapshot: &mut Snapshot,
+    ) {
+        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        snapshot.holder_count = count(view.holding_claims().count());
+        snapshot.queue_length = count(view.waiters().count());
+        let holders = self.remaining_of_each(view, view.holders().take(Snapshot::LISTED_MAX));
+        let waiters = self.remaining_of_each(view, view.waiters().take(Snapshot::LISTED_MAX));
         let (mut holders, waiters) = join(holders, waiters).await;
         holders.sort_by_key(|(index, _)| view.contenders[*index].created);
+        snapshot.foreign = Etcd::describe_foreign(keys, view, &holders).into_iter().collect();
         let holders = holders.into_iter().filter_map(|holder| self.describe_holder(view, holder));
-        let waiters = waiters.into_iter().map(|(index, remaining)| {
-            let remaining = remaining.unwrap_or_default();
-            match &view.contenders[index].record {
-                Some(record) => {
-                    let waited = record.since(&*self.environment);
-                    QueueEntry::new(record.holder(), record.weight, waited, remaining)
-                }
-                None => {
-                    // A foreign lock does not store since when it waits.
-                    let holder = foreign_holder(&view.contenders[index].foreign_text);
-                    QueueEntry::new(Arc::clone(&holder), view.weight(index), Duration::ZERO, remaining)
-                }
-            }
-        });
-        (holders.collect(), waiters.collect())
+        snapshot.holders = holders.collect();
+        snapshot.queue = waiters.into_iter().map(|waiter| self.describe_waiter(view, waiter)).collect();
+    }
+
+    fn describe_waiter(&self, view: &ResourceView, (index, remaining): Remaining) -> QueueEntry {
+        let remaining = remaining.unwrap_or_default();
+        let Some(record) = &view.contenders[index].record else {
+            // A foreign lock does not store since when it waits.
+            let mut entry = QueueEntry::new(unknown_waiter(), view.weight(index), Duration::ZERO, remaining);
+            entry.foreign = true;
+            return entry;
+        };
+        QueueEntry::new(record.holder(), record.weight, record.since(&*self.environment), remaining)
     }
 }

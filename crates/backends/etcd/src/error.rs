@@ -16,6 +16,9 @@ use crate::NAME;
 pub(crate) enum StoreError {
     /// No connection could be made, so nothing was sent. `host:port: why`.
     NotSent(String),
+    /// The certificate of the member is not trusted, so nothing was sent. `host:port: why`. The URL or the
+    /// certificate has to be changed: to wait does not help.
+    Untrusted(String),
     /// A member replied with this gRPC status code and etcd's message.
     Status(i32, String),
     /// The request was sent, and no reply came in time. The member.
@@ -88,7 +91,46 @@ fn from_transport(error: &(dyn StdError + 'static)) -> StoreError {
         std::iter::successors(Some(error), |&error| error.source()).map(ToString::to_string).collect();
     let could_not_connect = causes.iter().any(|cause| CONNECT_ERRORS.iter().any(|text| cause.contains(text)));
     let why = causes.last().cloned().unwrap_or_default();
+    if let Some(untrusted) = explain_untrusted(&why) {
+        return StoreError::Untrusted(untrusted.to_owned());
+    }
+    let why = explain_unreachable(why);
     if could_not_connect { StoreError::NotSent(why) } else { StoreError::connection_lost(why) }
+}
+
+/// Why the certificate of a member is not trusted, if that is what the driver says. It has texts only, those of
+/// rustls.
+fn explain_untrusted(why: &str) -> Option<&'static str> {
+    const TABLE: [(&str, &str); 4] = [
+        (
+            "UnknownIssuer",
+            "its certificate is of an issuer that is not trusted: name the certificate of the issuer with ca_file",
+        ),
+        // An issuer with the same name and another key.
+        (
+            "BadSignature",
+            "its certificate is of an issuer that is not trusted: name the certificate of the issuer with ca_file",
+        ),
+        (
+            "CaUsedAsEndEntity",
+            "its certificate is self-signed and that of an issuer: give the server a certificate of its own, and \
+             name that of the issuer with ca_file",
+        ),
+        (
+            "not valid for name",
+            "its certificate is for another host name: use a host name of the certificate, or set server_name",
+        ),
+    ];
+    let is_certificate = why.contains("certificate");
+    TABLE.iter().find(|(text, _)| is_certificate && why.contains(text)).map(|(_, explained)| *explained)
+}
+
+/// The words of the system for a name that does not exist do not say that it is about the name.
+fn explain_unreachable(why: String) -> String {
+    match why.split_once("failed to lookup address information: ") {
+        Some((_, cause)) => format!("the host name cannot be resolved: {cause}"),
+        None => why,
+    }
 }
 
 impl StoreError {
@@ -117,6 +159,7 @@ impl StoreError {
         let member = format!("{host}:{port}");
         match self {
             StoreError::NotSent(why) => StoreError::NotSent(format!("{member}: {why}")),
+            StoreError::Untrusted(why) => StoreError::Untrusted(format!("{member}: {why}")),
             StoreError::Misdelivered(_) => StoreError::Misdelivered(member),
             StoreError::Timeout(_) => StoreError::Timeout(member),
             StoreError::ConnectionLost { why, .. } => StoreError::ConnectionLost { member, why },
@@ -126,13 +169,14 @@ impl StoreError {
 
     /// Whether nothing was sent: then any request may be sent to another member.
     pub(crate) fn was_not_sent(&self) -> bool {
-        matches!(self, StoreError::NotSent(_))
+        matches!(self, StoreError::NotSent(_) | StoreError::Untrusted(_))
     }
 
     /// Whether another member may succeed: this one is down, cut off, or without a leader.
     pub(crate) fn blames_member(&self) -> bool {
         match self {
             StoreError::NotSent(_)
+            | StoreError::Untrusted(_)
             | StoreError::Timeout(_)
             | StoreError::ConnectionLost { .. }
             | StoreError::Misdelivered(_)
@@ -156,6 +200,7 @@ impl StoreError {
             // The driver logs in when it connects: a new connection is a new login.
             StoreError::Status(number, message) => needs_login(*number, message),
             StoreError::NotSent(_)
+            | StoreError::Untrusted(_)
             | StoreError::LeaderChanged
             | StoreError::UnexpectedReply(_)
             | StoreError::Refused(_) => false,
@@ -164,7 +209,13 @@ impl StoreError {
 
     /// Whether the member could not be reached.
     pub(crate) fn is_unreachable(&self) -> bool {
-        matches!(self, StoreError::NotSent(_) | StoreError::Timeout(_) | StoreError::ConnectionLost { .. })
+        matches!(
+            self,
+            StoreError::NotSent(_)
+                | StoreError::Untrusted(_)
+                | StoreError::Timeout(_)
+                | StoreError::ConnectionLost { .. }
+        )
     }
 
     /// Whether there is no leader at the moment, and nothing was done: the same request may succeed soon.
@@ -196,6 +247,11 @@ impl StoreError {
         matches!(self, StoreError::Status(_, message) if message.contains("too many operations"))
     }
 
+    /// Whether a stored value cannot be read.
+    pub(crate) fn is_corrupt(&self) -> bool {
+        matches!(self, StoreError::Refused(error) if error.kind() == ErrorKind::Corrupt)
+    }
+
     /// Whether the request certainly had no effect.
     pub(crate) fn has_no_effect(&self) -> bool {
         self.clone().into_error().effect() == Effect::None
@@ -211,6 +267,9 @@ impl StoreError {
                 return Error::new(kind, what).with_effect(effect);
             }
             StoreError::NotSent(why) => (format!("cannot connect to {why:.300}"), Effect::None),
+            StoreError::Untrusted(why) => {
+                return Error::new(ErrorKind::Denied, format!("cannot connect to {why:.300}"));
+            }
             StoreError::Timeout(member) => {
                 let what = format!("no reply from {member} in time: it may be down or slow (option timeout)");
                 (what, Effect::Unknown)
@@ -384,6 +443,34 @@ mod tests {
         let error = from_transport(&reset).of_member("e1", 2379).into_error();
         assert_eq!(error.effect(), Effect::Unknown);
         assert_eq!(error.to_string(), "the connection to e1:2379 was lost: connection reset");
+    }
+
+    #[test]
+    fn an_error_of_connecting_says_why_in_words() {
+        use ErrorKind::{Denied, Unavailable};
+        let table = [
+            ("invalid peer certificate: UnknownIssuer", Denied, "issuer that is not trusted"),
+            ("invalid peer certificate: BadSignature", Denied, "issuer that is not trusted"),
+            ("invalid peer certificate: Other(OtherError(CaUsedAsEndEntity))", Denied, "self-signed"),
+            (
+                "invalid peer certificate: certificate not valid for name \"a\"; certificate is only valid for b",
+                Denied,
+                "another host name",
+            ),
+            ("invalid peer certificate: certificate expired", Unavailable, "certificate expired"),
+            (
+                "failed to lookup address information: Name or service not known",
+                Unavailable,
+                "the host name cannot be resolved: Name or service not known",
+            ),
+        ];
+        for (text, kind, words) in table {
+            let driver = std::io::Error::other(format!("tcp connect error: {text}"));
+            let error = from_transport(&driver).of_member("e1", 2379).into_error();
+            assert!(error.to_string().starts_with("cannot connect to e1:2379: "), "{error}");
+            assert!(error.to_string().contains(words), "{error}");
+            assert_eq!((error.kind(), error.effect()), (kind, Effect::None), "{text}");
+        }
     }
 
     #[test]

@@ -48,11 +48,8 @@ impl Etcd {
         let keys = self.connections.config.root.keys_of(resource);
         let view = self.connections.read(&keys, &[], 0).await?.view;
         let mut snapshot = Snapshot::empty(resource.clone());
-        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         snapshot.capacity = view.capacity().unwrap_or(0);
-        snapshot.holder_count = count(view.holders().count());
-        snapshot.queue_length = count(view.waiters().count());
-        (snapshot.holders, snapshot.queue) = self.describe_contenders(&view, Snapshot::LISTED_MAX).await;
+        self.describe_contenders(&keys, &view, &mut snapshot).await;
         if let Some(pause) = &view.pause {
             let remaining = self.lease_pool.remaining(pause.lease).await?;
             snapshot.paused_for = Some(remaining.map_or_else(Default::default, |(left, _)| left));
@@ -73,10 +70,15 @@ impl Etcd {
         let next = if has_more { found.last().cloned() } else { None };
         let mut snapshots = Vec::new();
         for resource in found.iter().filter_map(|name| Resource::from_key(name).ok()) {
-            let snapshot = self.snapshot(&resource).await?;
+            let snapshot = match self.snapshot(&resource).await {
+                // One corrupt value does not hide all other resources.
+                Err(error) if error.is_corrupt() => {
+                    Snapshot::unreadable(resource, error.into_error().to_string())
+                }
+                snapshot => snapshot?,
+            };
             // Its last key may have ended since.
-            let exists = snapshot.holder_count + snapshot.queue_length > 0 || snapshot.paused_for.is_some();
-            snapshots.extend(exists.then_some(snapshot));
+            snapshots.extend(Some(snapshot).filter(Snapshot::is_in_use));
         }
         Ok(Page::Resources { snapshots, next })
     }

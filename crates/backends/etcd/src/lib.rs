@@ -34,6 +34,8 @@
 //! 5. **A waiter is woken by a watch** on the contenders that block it: with mutexes only the one directly
 //!    ahead. The watch begins at the revision that was read, so no event is missed. A wake-up is a hint; the
 //!    waiter asks again (`wait.rs`, `wakeup_listener.rs`).
+//!    While it waits, it looks about once a second for waiters ahead that do not answer, and removes them
+//!    (`silence.rs`, ADR 0064).
 //! 6. **A renewal keeps the lease alive first and reads the contender second** (`renew.rs`).
 //! 7. **A request that is executed late does no harm.** A tombstone under `own/` makes its preconditions
 //!    fail, or its lease is revoked. Every write to a contender compares when the contender was last written,
@@ -44,7 +46,8 @@
 //!     of its own (`acquire/together.rs`).
 //!
 //! The decisions are in `docs/adr`: 0023 (leases), 0024 (why this crate needs `protoc`), 0031 (one key for a
-//! claim), 0033 (replies name their requests), 0041 (names are used again, claims share a transaction).
+//! claim), 0033 (replies name their requests), 0041 (names are used again, claims share a transaction), 0064
+//! (silent waiters are removed).
 //!
 //! # Modules
 //!
@@ -63,6 +66,7 @@
 //! | `local_claims`, `contention` | what this process remembers of its claims, and of contended resources |
 //! | `describe` | holders and waiters, as other clients see them |
 //! | `wakeup_listener` | the watch stream that wakes waiters |
+//! | `silence` | removes waiters that do not answer |
 //! | `error` | `StoreError`: what went wrong, and whether it had an effect |
 
 mod acquire;
@@ -84,6 +88,7 @@ mod read_resource;
 mod release;
 mod renew;
 mod resource_view;
+mod silence;
 mod transaction;
 mod verify_reply;
 mod wait;

@@ -135,6 +135,8 @@ impl Etcd {
             self.lease_pool.keep_alive(&mut lease).await?;
         }
         record.set_ttl(ttl);
+        // This write answers a call, too.
+        record.called = false;
         let (key, owner_hash) = (keys.contender(&contender.name), hash_owner(claim.owner));
         let put = |value: String| KeyChange::Put { value, lease: lease.id };
         let mut changes = KeyChanges::from([(key.clone(), put(record.to_value()))]);

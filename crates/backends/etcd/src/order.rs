@@ -2,7 +2,8 @@
 //!
 //! 1. Read the resource.
 //! 2. Choose the holder that the command means: the one with the given token, or else the newest. If it is
-//!    not there, the outcome is `HolderChanged`, and only the audit entry is written.
+//!    not there, the outcome is `HolderChanged`, and only the audit entry is written. A foreign lock has no token
+//!    and is never chosen: only `EvictForeign` removes one, which it names by a hash (ADR 0065).
 //! 3. Draft the writes of the command ([`CommandDraft::apply`]) and of the audit entry. Granting leases for
 //!    them is the only I/O before the transaction.
 //! 4. Write all of it, on the condition that no contender and not the pause has changed since step 1. If
@@ -143,12 +144,12 @@ impl<'a> CommandDraft<'a> {
 
     /// Drafts the command itself.
     async fn apply(&mut self) -> Result<CommandOutcome, StoreError> {
-        let newest = self.view.holders().max_by_key(|index| self.view.contenders[*index].created);
+        let newest = self.view.holding_claims().max_by_key(|index| self.view.contenders[*index].created);
         let target = match self.command.token {
             None => newest,
             Some(token) => {
                 let has_token = |index: &usize| self.view.contenders[*index].created == token.as_i64();
-                match self.view.holders().find(has_token) {
+                match self.view.holding_claims().find(has_token) {
                     Some(index) => Some(index),
                     None => return self.holder_changed(newest),
                 }
@@ -159,12 +160,20 @@ impl<'a> CommandDraft<'a> {
             (OperatorAction::Pause { .. } | OperatorAction::Resume, _) => {
                 self.changes.insert(self.keys.pause.clone(), KeyChange::Delete);
             }
+            (OperatorAction::EvictForeign { value }, _) => {
+                let is_named = |index: &usize| self.view.contenders[*index].foreign == Some(value);
+                let Some(index) = self.view.foreign_holder().filter(is_named) else {
+                    return self.holder_changed(newest);
+                };
+                // Its lease is not revoked: other keys of the same program may be attached to it.
+                self.change_contender(index, KeyChange::Delete);
+            }
             (OperatorAction::Resize { capacity }, _) if !self.view.contenders.is_empty() => {
                 self.resize(capacity.get())?;
             }
             // Without contenders there is no stored capacity to change.
             (_, None) | (OperatorAction::Resize { .. }, _) => return self.holder_changed(newest),
-            (OperatorAction::Ask { within }, Some(index)) => self.ask_to_finish(index, within)?,
+            (OperatorAction::Ask { within }, Some(index)) => self.ask_to_finish(index, within),
             (OperatorAction::Evict(Eviction::AtExpiry), Some(index)) => self.evict_at_expiry(index).await?,
             (OperatorAction::Evict(Eviction::Now), Some(index)) => self.evict_now(index).await?,
             (_, Some(_)) => {
@@ -215,19 +224,13 @@ impl<'a> CommandDraft<'a> {
     }
 
     /// Stores a finish request in the holder's record. The holder reads it with its next renewal.
-    fn ask_to_finish(&mut self, index: usize, within: Duration) -> Result<(), StoreError> {
-        let Some(mut record) = self.view.contenders[index].record.clone() else {
-            return Err(unsupported(
-                "a lock of another program holds the resource and cannot be asked to finish: evict it, or wait"
-                    .to_owned(),
-            ));
-        };
+    fn ask_to_finish(&mut self, index: usize, within: Duration) {
+        let Some(mut record) = self.view.contenders[index].record.clone() else { return };
         let until_us = self.etcd.environment.wall().after(within).as_micros();
         let (by, why) = (self.command.by.clone(), self.command.why.clone());
         record.finish_request = Some(StoredFinishRequest { until_us, by, why });
         let lease = self.view.contenders[index].lease;
         self.change_contender(index, KeyChange::PutKeepingLease { value: record.to_value(), lease });
-        Ok(())
     }
 
     /// Moves a holder to a lease that no client keeps alive, so that it ends whatever its client does.
@@ -242,11 +245,7 @@ impl<'a> CommandDraft<'a> {
         let left = remaining.map_or(Duration::ZERO, |(left, _)| left);
         // etcd rounds down to whole seconds. With one more, the holder is not ended before its time.
         let lease = self.grant_lease(left + Duration::from_secs(1)).await?;
-        let Some(mut record) = contender.record else {
-            let change = KeyChange::Put { value: contender.foreign_text, lease };
-            self.change_contender(index, change);
-            return Ok(());
-        };
+        let Some(mut record) = contender.record else { return Ok(()) };
         record.evicting = true;
         self.change_contender(index, KeyChange::Put { value: record.to_value(), lease });
         if contender.name != slot(&record.owner) && !record.kept {
@@ -257,8 +256,7 @@ impl<'a> CommandDraft<'a> {
         Ok(())
     }
 
-    /// Deletes a holder, and leaves a tombstone for as long as the holder may believe that it holds. Its
-    /// lease is not revoked: other keys of a foreign program may be attached to it.
+    /// Deletes a holder, and leaves a tombstone for as long as the holder may believe that it holds.
     async fn evict_now(&mut self, index: usize) -> Result<(), StoreError> {
         let contender = self.view.contenders[index].clone();
         self.change_contender(index, KeyChange::Delete);

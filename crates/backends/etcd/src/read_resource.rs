@@ -1,7 +1,7 @@
 //! Reads resources and owners, and parses the replies.
 
 use etcd_client::{GetOptions, GetResponse, KeyValue, TxnOpResponse};
-use leasehold_core::{Effect, Error, ErrorKind, GoneReason};
+use leasehold_core::{Effect, Error, ErrorKind, GoneReason, ValueHash};
 
 use crate::{
     call_member::Repeatable,
@@ -105,9 +105,9 @@ fn parse_owner(
 /// Parses the key and value of a contender.
 pub(crate) fn parse_contender(keys: &ResourceKeys, kv: &KeyValue) -> Result<Contender, StoreError> {
     let key = String::from_utf8_lossy(kv.key()).into_owned();
-    let (record, foreign_text) = match ContenderValue::parse(kv.value()) {
-        ContenderValue::Claim(record) => (Some(record), String::new()),
-        ContenderValue::Foreign(text) => (None, text),
+    let (record, foreign) = match ContenderValue::parse(kv.value()) {
+        ContenderValue::Claim(record) => (Some(record), None),
+        ContenderValue::Foreign => (None, Some(hash_of_foreign(kv))),
         // Refused and not guessed at: a claim that is read wrongly could be granted twice.
         ContenderValue::NewerVersion => {
             let message =
@@ -119,7 +119,13 @@ pub(crate) fn parse_contender(keys: &ResourceKeys, kv: &KeyValue) -> Result<Cont
     };
     let name = key.strip_prefix(&keys.lock_prefix).unwrap_or_default().to_owned();
     let (created, modified, lease) = (kv.create_revision(), kv.mod_revision(), kv.lease());
-    Ok(Contender { name, created, modified, lease, record, foreign_text })
+    Ok(Contender { name, created, modified, lease, record, foreign })
+}
+
+/// The hash that names a foreign lock: this key as it was created, with this value. Its value is often empty.
+fn hash_of_foreign(kv: &KeyValue) -> ValueHash {
+    let created = kv.create_revision().to_be_bytes();
+    ValueHash::of(&[kv.key(), &[0], &created, kv.value()].concat())
 }
 
 impl Connections {

@@ -6,7 +6,9 @@
 
 use std::sync::Arc;
 
-use leasehold_core::{Clock, Error, ErrorKind, FencingToken, GoneReason, HeldBy, Holder, admission};
+use leasehold_core::{
+    Clock, Error, ErrorKind, FencingToken, GoneReason, HeldBy, Holder, ValueHash, admission,
+};
 
 use crate::{claim_record::ClaimRecord, error::StoreError};
 
@@ -23,8 +25,8 @@ pub(crate) struct Contender {
     pub(crate) lease: i64,
     /// The claim; `None` for a foreign lock (`etcdctl lock` or a Go program).
     pub(crate) record: Option<ClaimRecord>,
-    /// The value of a foreign lock, for people.
-    pub(crate) foreign_text: String,
+    /// Names a foreign lock to an operator; `None` for a claim.
+    pub(crate) foreign: Option<ValueHash>,
 }
 
 impl Contender {
@@ -138,6 +140,13 @@ impl ResourceView {
         admission::is_granted(self.held_weight(), ahead.map(|index| self.weight(index)), weight, capacity)
     }
 
+    /// How many waiters, from the head of the queue, can be granted now.
+    pub(crate) fn grantable(&self) -> usize {
+        let Some(capacity) = self.capacity().filter(|_| self.pause.is_none()) else { return 0 };
+        let weights = self.waiters().map(|index| self.weight(index));
+        admission::grantable(self.held_weight(), weights, capacity)
+    }
+
     /// How many waiters are ahead of the one at this index, or (`None`) of one at the end. Exact within
     /// [`admission::WINDOW`], an upper bound beyond, because only the head of a long queue is read.
     pub(crate) fn waiters_ahead(&self, waiter: Option<usize>) -> usize {
@@ -176,15 +185,23 @@ impl ResourceView {
         in_the_way.split_off(not_enough)
     }
 
-    /// Describes a holder to other clients, all but the remaining time. `None` if its revision is not a valid
-    /// token.
+    /// The foreign lock that holds the resource.
+    pub(crate) fn foreign_holder(&self) -> Option<usize> {
+        self.holders().find(|index| self.contenders[*index].record.is_none())
+    }
+
+    /// The holders that are claims of leasehold.
+    pub(crate) fn holding_claims(&self) -> impl Iterator<Item = usize> {
+        self.holders().filter(|index| self.contenders[*index].record.is_some())
+    }
+
+    /// Describes a holder to other clients, all but the remaining time. `None` for a foreign lock, and if the
+    /// revision is not a valid token.
     pub(crate) fn describe_holder(&self, index: usize, clock: &dyn Clock) -> Option<HeldBy> {
         let contender = &self.contenders[index];
         let token = FencingToken::try_from(contender.created).ok()?;
-        Some(match &contender.record {
-            Some(record) => record.describe(HeldBy::new(record.holder(), token, record.weight), clock),
-            None => HeldBy::new(foreign_holder(&contender.foreign_text), token, self.weight(index)),
-        })
+        let record = contender.record.as_ref()?;
+        Some(record.describe(HeldBy::new(record.holder(), token, record.weight), clock))
     }
 }
 
@@ -193,14 +210,16 @@ pub(crate) fn token_of(created: i64) -> Result<FencingToken, StoreError> {
     FencingToken::try_from(created).map_err(|_| {
         let message =
             format!("revision {created} of etcd is above 2^53, the highest token: move to a new cluster");
-        StoreError::Refused(Error::new(ErrorKind::Limit, message))
+        StoreError::Refused(Error::new(ErrorKind::Corrupt, message))
     })
 }
 
-/// The holder of a foreign lock: its text, because its value names no holder.
-pub(crate) fn foreign_holder(text: &str) -> Arc<Holder> {
-    let label = if text.is_empty() { "a lock of another program" } else { text };
-    Arc::new(label.parse().unwrap_or_else(|never| match never {}))
+/// What a foreign lock is called.
+pub(crate) const FOREIGN_FORM: &str = "etcd lock";
+
+/// Stands for the unknown process behind a foreign lock that waits.
+pub(crate) fn unknown_waiter() -> Arc<Holder> {
+    Arc::new(Holder::new("", 0, &format!("foreign ({FOREIGN_FORM})")))
 }
 
 #[cfg(test)]
@@ -220,8 +239,8 @@ pub(crate) mod tests {
         let now = WallTime::from_micros(1);
         let record = if held { ClaimRecord::holding(&claim, now) } else { ClaimRecord::waiting(&claim, now) };
         let created = i64::from(number);
-        let (name, foreign_text) = (format!("{number:x}"), String::new());
-        Contender { name, created, modified: created, lease: created, record: Some(record), foreign_text }
+        let (name, foreign) = (format!("{number:x}"), None);
+        Contender { name, created, modified: created, lease: created, record: Some(record), foreign }
     }
 
     pub(crate) fn view(contenders: Vec<Contender>) -> ResourceView {

@@ -64,19 +64,20 @@ pub(crate) struct WatchedShare {
 pub(crate) enum WakeFilter {
     /// Any change of the contenders or of the pause.
     AnyChange { lock_prefix: String, pause: String },
-    /// One of these contenders is deleted or changes its share; or any change of the pause.
-    BlockerGone { shares: HashMap<String, WatchedShare>, pause: String },
+    /// One of these contenders is deleted or changes its share; any change of the pause; or the waiter's own
+    /// contender is called (`silence.rs`).
+    BlockerGone { shares: HashMap<String, WatchedShare>, own: String, pause: String },
 }
 
 impl WakeFilter {
     fn accepts(&self, event: &Event) -> bool {
         let Some(kv) = event.kv() else { return true };
         let key = String::from_utf8_lossy(kv.key());
-        let (shares, pause) = match self {
+        let (shares, own, pause) = match self {
             WakeFilter::AnyChange { lock_prefix, pause } => {
                 return key.starts_with(lock_prefix) || *key == *pause;
             }
-            WakeFilter::BlockerGone { shares, pause } => (shares, pause),
+            WakeFilter::BlockerGone { shares, own, pause } => (shares, own, pause),
         };
         if *key == *pause {
             return true;
@@ -87,7 +88,8 @@ impl WakeFilter {
         }
         // Ignore updates that free no capacity: a waiter that is granted, a renewal, a note.
         let ContenderValue::Claim(record) = ContenderValue::parse(kv.value()) else { return false };
-        WatchedShare { capacity: record.capacity, weight: record.weight } != *share
+        let is_called = record.called && *key == **own;
+        is_called || WatchedShare { capacity: record.capacity, weight: record.weight } != *share
     }
 }
 

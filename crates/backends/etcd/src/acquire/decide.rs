@@ -279,7 +279,10 @@ impl PlanBuilder<'_> {
                 self.leave_queue();
                 Ok(Decision::Blocked(None))
             }
-            (WhenBlocked::Queue, Some(index), _) => Ok(Decision::Blocked(Some(index))),
+            (WhenBlocked::Queue, Some(index), _) => {
+                self.answer_call(index);
+                Ok(Decision::Blocked(Some(index)))
+            }
             (WhenBlocked::Queue, None, None) => Ok(Decision::NeedsWaitLease),
             (WhenBlocked::Queue, None, Some(_)) if self.view.waiters_ahead(None) >= self.queue_max => {
                 Err(queue_full(self.queue_max))
@@ -301,6 +304,16 @@ impl PlanBuilder<'_> {
         }
     }
 
+    /// If another client has called this waiter, shows that it lives: removes the mark from its record.
+    fn answer_call(&mut self, index: usize) {
+        let contender = &self.view.contenders[index];
+        let lease = contender.lease;
+        if let Some(mut record) = contender.record.clone().filter(|record| record.called) {
+            record.called = false;
+            self.rewrite_contender(index, record, lease);
+        }
+    }
+
     /// Adds a new contender of the claim, behind all others.
     fn add_contender(&mut self, record: ClaimRecord, lease: i64) {
         let name = self.new_name();
@@ -312,7 +325,7 @@ impl PlanBuilder<'_> {
             modified: NOT_WRITTEN_YET,
             lease,
             record: Some(record),
-            foreign_text: String::new(),
+            foreign: None,
         });
         self.view.total += 1;
         self.new_contenders = NewContenders::MakeItWrong;

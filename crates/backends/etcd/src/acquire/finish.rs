@@ -73,7 +73,10 @@ impl AcquireState<'_> {
                 if written_at != NOTHING_WRITTEN {
                     self.forget_predecessor(None);
                 }
-                self.blocked(&plan.view, waiter, times).await?
+                match self.blocked(&plan.view, waiter, times).await? {
+                    Some(verdict) => verdict,
+                    None => return Ok(AttemptOutcome::LostRace),
+                }
             }
         };
         Ok(AttemptOutcome::Finished(verdict))
@@ -148,16 +151,19 @@ impl AcquireState<'_> {
         Ok(Verdict::Granted(Grant::new(token_of(contender.created)?, now.until(lifetime.ends))))
     }
 
-    /// The claim waits as the contender at this index, or (`None`) has no contender.
+    /// The claim waits as the contender at this index, or (`None`) has no contender. Returns `None` if its place
+    /// was lost meanwhile: its process was stopped, and others have removed it (ADR 0064).
     async fn blocked(
         &mut self,
         view: &ResourceView,
         waiter: Option<usize>,
         times: PlanTimes,
-    ) -> Result<Verdict, StoreError> {
+    ) -> Result<Option<Verdict>, StoreError> {
         let Some(index) = waiter else {
             self.finish_without_contender();
-            return Ok(Verdict::Blocked(self.etcd.describe_blocked(view, None, times.read_at).await));
+            return Ok(Some(Verdict::Blocked(
+                self.etcd.describe_blocked(&self.keys, view, None, times.read_at).await,
+            )));
         };
         let queue_max = self.etcd.queue_max();
         let queued_unchecked = self.written == WrittenSoFar::QueuedByFirstTransaction;
@@ -173,10 +179,9 @@ impl AcquireState<'_> {
         let extended =
             self.etcd.extend(&self.keys, &self.reference, &contender, self.claim.place_ttl).await?;
         if let ExtendOutcome::ContenderChanged = extended {
-            let message = "the place in the queue has just been lost: acquire again";
-            return Err(StoreError::Refused(Error::new(ErrorKind::Unavailable, message)));
+            return Ok(None);
         }
-        Ok(Verdict::Blocked(self.etcd.describe_blocked(view, waiter, times.read_at).await))
+        Ok(Some(Verdict::Blocked(self.etcd.describe_blocked(&self.keys, view, waiter, times.read_at).await)))
     }
 
     /// Notes the contender of a waiter, and puts the lease for a waiter back if the contender has another
@@ -186,10 +191,14 @@ impl AcquireState<'_> {
         local.has_unanswered_request = self.earlier_request_unanswered;
         local.name.clone_from(&contender.name);
         if let Some(lease) = self.leases.wait.take_if(|lease| lease.id == contender.lease) {
-            local.attached_lease = Some(lease);
+            let lost = local.attached_lease.replace(lease);
+            // The claim had a place before and lost it. Nothing uses the lease of that place any more.
+            let lost = lost.filter(|lost| lost.id != lease.id && lost.id != local.hold_lease.id);
+            lost.into_iter().for_each(|lost| self.etcd.lease_pool.revoke(lost.id));
             local.ends = lease.kept_alive_at.after(self.claim.place_ttl);
         }
         (local.created, local.modified) = (contender.created, contender.modified);
+        self.local = local.clone();
         self.etcd.local_claims.insert(self.now(), self.reference.clone(), local);
         self.leases.wait.take().into_iter().for_each(|unused| self.etcd.lease_pool.put_back(unused));
     }

@@ -200,13 +200,19 @@ async fn tls_with_client_certificates_and_with_a_login() {
     release(&etcd, &ours).await;
 
     let quick = "&timeout=2s&connect_timeout=2s";
-    for options in [
-        format!("?ca_file={}{own}", file("other.pem")),
-        format!("?ca_file={}", file("ca.pem")),
-        format!("?ca_file={}{own}&server_name=example.org", file("ca.pem")),
+    for (options, kind, words) in [
+        (format!("?ca_file={}{own}", file("other.pem")), ErrorKind::Denied, "issuer that is not trusted"),
+        // The server may close the connection before its reason is read.
+        (format!("?ca_file={}", file("ca.pem")), ErrorKind::Unavailable, "127.0.0.1:"),
+        (
+            format!("?ca_file={}{own}&server_name=example.org", file("ca.pem")),
+            ErrorKind::Denied,
+            "another host name",
+        ),
     ] {
         let error = connect_error(&format!("{}{options}{quick}", cluster.url())).await;
-        assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::None), "{options}: {error:?}");
+        assert_eq!(kind_and_effect(&error), (kind, Effect::None), "{options}: {error:?}");
+        assert!(error.to_string().contains(words), "{options}: {error}");
     }
     let error = connect_error(&format!("{}?ca_file={}", cluster.url(), file("missing.pem"))).await;
     assert_eq!(kind_and_effect(&error), (ErrorKind::Invalid, Effect::None), "{error:?}");
@@ -224,4 +230,20 @@ async fn tls_with_client_certificates_and_with_a_login() {
     assert!(matches!(renew(&etcd, ours.reference(), LONG).await, Renewal::Renewed(_)));
     release(&etcd, &ours).await;
     let _ = std::fs::remove_dir_all(&folder);
+}
+
+#[tokio::test]
+async fn an_error_of_connecting_says_which_member_and_why() {
+    let table = [
+        ("127.0.0.1:1", "cannot connect to 127.0.0.1:1: Connection refused"),
+        (
+            "no-such-host.invalid",
+            "cannot connect to no-such-host.invalid:2379: the host name cannot be resolved",
+        ),
+    ];
+    for (member, message) in table {
+        let error = connect_error(&format!("etcd://{member}?timeout=2s&connect_timeout=2s")).await;
+        assert!(error.to_string().starts_with(message), "{error}");
+        assert_eq!(kind_and_effect(&error), (ErrorKind::Unavailable, Effect::None), "{error:?}");
+    }
 }

@@ -7,7 +7,9 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-use leasehold::Backend;
+use leasehold::{
+    Backend, CommandOutcome, Error, Eviction, Listing, OperatorAction, OperatorCommand, Query, Snapshot,
+};
 use leasehold_testkit::servers::EtcdCluster;
 
 use crate::common::{
@@ -77,15 +79,18 @@ async fn we_wait_for_etcdctl_and_report_a_lock_of_another_program() {
     let mut lock = EtcdctlLock::start(&cluster);
     lock.holds().await;
     let seen = blocked(&etcd, &claim(&report(), LONG)).await;
-    let foreign = &seen.holders[0];
-    assert!(foreign.holder.label.contains("another program"), "{foreign:?}");
+    let foreign = seen.foreign.expect("the lock of etcdctl holds");
+    assert!(seen.holders.is_empty(), "it has no token, and nothing is known of its process");
+    assert!(foreign.key.starts_with(&format!("{LOCK}/")) && foreign.form == "etcd lock", "{foreign:?}");
+    assert!(foreign.remaining.is_some_and(|left| left <= LONG), "its etcd lease ends: {foreign:?}");
+    let created: u64 = field(&cluster, &foreign.key, "CreateRevision").parse().unwrap();
     let leases = client(&cluster.url()).await;
     let waiting = tokio::spawn(leases.lease("report", "42").ttl(LONG).wait(TIMEOUT).acquire());
     await_contenders(&cluster, 2).await;
     assert!(!waiting.is_finished());
     lock.end();
     let lease = in_time("our grant", waiting).await.unwrap().unwrap();
-    assert!(lease.token() > foreign.token, "our token is above the one of etcdctl");
+    assert!(lease.token().get() > created, "our token is above the revision of etcdctl's key");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -164,4 +169,89 @@ async fn a_foreign_lock_far_back_in_the_queue_does_not_keep_claims_from_queueing
     let lease = grant_minute_lease(&cluster);
     cluster.etcdctl(&["put", &format!("--lease={lease}"), &format!("{LOCK}/{lease}"), ""]);
     assert!(queues().await, "behind a foreign lock that is not read with the head of the queue");
+}
+
+/// Puts the key of a lock of another program, with this value. Returns the key.
+fn put_foreign_lock(cluster: &EtcdCluster, value: &str) -> String {
+    let lease = grant_minute_lease(cluster);
+    let key = format!("{LOCK}/{lease}");
+    cluster.etcdctl(&["put", &format!("--lease={lease}"), &key, value]);
+    key
+}
+
+async fn order(etcd: &dyn Backend, action: OperatorAction) -> Result<CommandOutcome, Error> {
+    etcd.order(&OperatorCommand::new(report(), action, "ops", "stuck")).await
+}
+
+async fn snapshot(etcd: &dyn Backend) -> Snapshot {
+    let page = etcd.inspect(&Query::One(report())).await.expect("the server answers");
+    page.into_snapshots().remove(0)
+}
+
+#[tokio::test]
+async fn the_value_of_a_foreign_lock_is_shown_nowhere() {
+    let cluster = EtcdCluster::start(1);
+    let etcd = open(&cluster.url()).await;
+    let (holding, _waiting) = (put_foreign_lock(&cluster, "s3cret"), put_foreign_lock(&cluster, "s3cret"));
+    let blocked = blocked(&etcd, &claim(&report(), LONG)).await;
+    let seen = snapshot(&etcd).await;
+    assert!(!format!("{blocked:?} {seen:?}").contains("s3cret"), "{blocked:?} {seen:?}");
+    assert_eq!((seen.holder_count, seen.foreign.len(), seen.queue_length), (0, 1, 1));
+    assert_eq!(seen.foreign[0].key, holding);
+    assert!(seen.queue[0].foreign, "{seen:?}");
+    assert_eq!(seen.queue[0].holder.label, "foreign (etcd lock)");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operator_touches_the_lock_of_etcdctl_only_by_its_hash() {
+    let cluster = EtcdCluster::start(1);
+    let etcd = open(&cluster.url()).await;
+    let mut lock = EtcdctlLock::start(&cluster);
+    lock.holds().await;
+    let foreign = snapshot(&etcd).await.foreign.remove(0);
+    let stored = || ["ModRevision", "Lease", "Value"].map(|name| field(&cluster, &foreign.key, name));
+    let before = stored();
+    let changed = CommandOutcome::HolderChanged { token: None };
+    let within = TIMEOUT;
+    for action in [
+        OperatorAction::Ask { within },
+        OperatorAction::Evict(Eviction::AtExpiry),
+        OperatorAction::Evict(Eviction::Now),
+        OperatorAction::EvictForeign { value: "0123456789abcdef".parse().unwrap() },
+    ] {
+        assert_eq!(order(&etcd, action).await.unwrap(), changed, "{action:?}");
+    }
+    assert_eq!(stored(), before, "its key and its lease are as they were");
+    assert_eq!(order(&etcd, OperatorAction::Pause { lasting: LONG }).await.unwrap(), CommandOutcome::Done);
+    assert_eq!(order(&etcd, OperatorAction::Resume).await.unwrap(), CommandOutcome::Done);
+
+    let leases = client(&cluster.url()).await;
+    let waiting = tokio::spawn(leases.lease("report", "42").ttl(LONG).wait(TIMEOUT).acquire());
+    await_contenders(&cluster, 2).await;
+    let evict = OperatorAction::EvictForeign { value: foreign.value_hash };
+    assert_eq!(order(&etcd, evict).await.unwrap(), CommandOutcome::Done);
+    let lease = in_time("our grant", waiting).await.unwrap().unwrap();
+    let token = Some(lease.token());
+    assert_eq!(order(&etcd, evict).await.unwrap(), CommandOutcome::HolderChanged { token });
+    let page = etcd.inspect(&Query::Audit(Listing::of("report/"))).await.unwrap();
+    let records: Vec<_> =
+        page.into_records().into_iter().map(|record| (record.command, record.done)).collect();
+    assert_eq!(records[..2], [("evict-foreign".to_owned(), false), ("evict-foreign".to_owned(), true)]);
+    lock.end();
+}
+
+#[tokio::test]
+async fn a_claim_of_a_newer_version_does_not_hide_the_other_resources() {
+    let cluster = EtcdCluster::start(1);
+    let etcd = open(&cluster.url()).await;
+    granted(&etcd, &claim(&report(), LONG)).await;
+    cluster.etcdctl(&["put", "leasehold/v1/lock/report/41/00", r#"00000001 {"v":9}"#]);
+    let page = etcd.inspect(&Query::Resources(Listing::of("report/"))).await.unwrap();
+    let seen = page.into_snapshots();
+    assert_eq!(seen.len(), 2);
+    let why = seen[0].unreadable.as_deref().expect("report/41 cannot be read");
+    assert!(why.contains("leasehold/v1/lock/report/41/00") && why.contains("newer version"), "{why}");
+    assert_eq!(seen[1].holder_count, 1);
+    let alone = etcd.inspect(&Query::One("report/41".parse().unwrap())).await.unwrap_err();
+    assert_eq!(alone.kind(), leasehold::ErrorKind::Corrupt);
 }

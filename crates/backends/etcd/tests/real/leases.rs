@@ -311,3 +311,23 @@ async fn a_dropped_client_revokes_its_ready_leases() {
     .await;
     assert_eq!(cluster.keys("leasehold/v1/lock/").len(), 1, "the claim itself outlives its client");
 }
+
+#[tokio::test]
+async fn a_waiter_that_lost_its_place_leaves_no_etcd_lease() {
+    let cluster = EtcdCluster::start(1);
+    let etcd = open(&cluster.url()).await;
+    granted(&etcd, &claim(&report(), LONG)).await;
+    let held = cluster.keys(&format!("{LOCK}/"));
+    let mut waiting = claim(&report(), LONG).queued();
+    waiting.place_ttl = LONG;
+    assert!(blocked(&etcd, &waiting).await.queued);
+    let place = cluster.keys(&format!("{LOCK}/")).into_iter().find(|key| !held.contains(key)).unwrap();
+    let lease = lease_of(&cluster, &place);
+    cluster.etcdctl(&["del", &place]);
+    assert!(blocked(&etcd, &waiting).await.queued, "it stands at the end of the queue");
+    assert_ne!(lease_of(&cluster, &place), lease);
+    eventually("the lease of the lost place is revoked", || async {
+        !cluster.etcdctl(&["lease", "list"]).contains(&lease)
+    })
+    .await;
+}
