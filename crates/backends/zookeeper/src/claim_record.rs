@@ -3,12 +3,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use leasehold_core::{Error, ErrorKind, FencingToken, FinishRequest, HeldBy, Holder, OwnerToken};
+use leasehold_core::{Error, ErrorKind, FencingToken, FinishRequest, HeldBy, Holder, OwnerToken, ValueHash};
 use serde::{Deserialize, Serialize};
 use zookeeper_client::Stat;
 
 /// What Curator's `Revoker` writes into a node to ask its holder to release.
-const CURATOR_REVOKE: &[u8] = b"__REVOKE__";
+pub(crate) const CURATOR_REVOKE: &[u8] = b"__REVOKE__";
 
 /// The data of a contender's node. Fields at their default are not written.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +41,17 @@ pub(crate) struct ClaimRecord {
     /// The weight, if it is lower than the name of the node says.
     #[serde(rename = "weight", skip_serializing_if = "Option::is_none", default)]
     pub(crate) lowered_weight: Option<u32>,
+    /// The data is not a record of leasehold: its hash. The data itself is not kept, it may be a secret.
+    #[serde(skip)]
+    pub(crate) foreign: Option<ForeignData>,
+}
+
+/// What is known of data that another program wrote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ForeignData {
+    pub(crate) hash: ValueHash,
+    /// Curator's request to release. It may have been written into a node of leasehold, too.
+    pub(crate) is_revoke_request: bool,
 }
 
 /// The stored form of an operator's request that the holder finish.
@@ -98,16 +109,17 @@ impl ClaimRecord {
         serde_json::to_vec(self).expect("numbers and texts can be written as JSON")
     }
 
-    /// Reads the data of a node. Data of another program is taken as the label of the holder: Curator writes
-    /// an IP address.
+    /// Reads the data of a node.
     pub(crate) fn from_bytes(bytes: &[u8]) -> ClaimRecord {
-        if bytes == CURATOR_REVOKE {
-            let request = StoredFinishRequest { by: "curator".into(), why: "revoked".into(), deadline_ms: 0 };
-            return ClaimRecord { finish_request: Some(request), ..ClaimRecord::default() };
-        }
         serde_json::from_slice(bytes).unwrap_or_else(|_| {
-            let label: String = String::from_utf8_lossy(bytes).chars().take(Holder::TEXT_MAX).collect();
-            ClaimRecord { holder: Holder::new("", 0, &label).to_string(), ..ClaimRecord::default() }
+            let is_revoke_request = bytes == CURATOR_REVOKE;
+            let revoked =
+                || StoredFinishRequest { by: "curator".into(), why: "revoked".into(), deadline_ms: 0 };
+            ClaimRecord {
+                finish_request: is_revoke_request.then(revoked),
+                foreign: Some(ForeignData { hash: ValueHash::of(bytes), is_revoke_request }),
+                ..ClaimRecord::default()
+            }
         })
     }
 
@@ -155,7 +167,7 @@ impl ClaimRecord {
 /// the leader.
 ///
 /// # Errors
-/// `Limit` from 2^53 on. The upper 32 bits of a zxid count leader elections, so that is two million elections
+/// `Corrupt` from 2^53 on. The upper 32 bits of a zxid count leader elections, so that is two million elections
 /// away.
 pub(crate) fn token_from_zxid(zxid: i64) -> Result<FencingToken, Error> {
     u64::try_from(zxid).ok().and_then(|zxid| FencingToken::new(zxid).ok()).ok_or_else(|| {
@@ -163,7 +175,7 @@ pub(crate) fn token_from_zxid(zxid: i64) -> Result<FencingToken, Error> {
             "the zxid {zxid} of the ensemble is not a number below 2^53, so it cannot be a fencing token: \
              move the leases to a new ensemble"
         );
-        Error::new(ErrorKind::Limit, message)
+        Error::new(ErrorKind::Corrupt, message)
     })
 }
 
@@ -186,9 +198,13 @@ mod tests {
         assert_eq!(read.finish_request(9_000).unwrap().within, Duration::ZERO);
     }
 
+    fn plain_record() -> ClaimRecord {
+        ClaimRecord::new(&Holder::new("h", 7, "job"), Duration::from_secs(12), None)
+    }
+
     #[test]
     fn the_stored_form_does_not_change() {
-        let plain = ClaimRecord::new(&Holder::new("h", 7, "job"), Duration::from_secs(12), None);
+        let plain = plain_record();
         assert_eq!(plain.to_bytes(), br#"{"holder":"7@h job","silence_ms":12000}"#);
         let mut full = ClaimRecord::new(&Holder::new("h", 7, "job"), Duration::from_secs(12), Some(b"n"));
         full.set_successor(OwnerToken::from_bytes([9; 16]));
@@ -202,8 +218,10 @@ mod tests {
     }
 
     #[test]
-    fn data_of_another_program_is_its_label() {
-        assert!(ClaimRecord::from_bytes(b"192.168.0.7").holder.contains("192.168.0.7"));
+    fn data_of_another_program_is_not_kept() {
+        let foreign = ClaimRecord::from_bytes(b"192.168.0.7");
+        assert!(!format!("{foreign:?}").contains("192") && foreign.foreign.is_some());
+        assert!(plain_record().foreign.is_none());
         assert!(ClaimRecord::from_bytes(&[0xff, 0xfe]).successor().is_none());
         assert_eq!(ClaimRecord::from_bytes(b"__REVOKE__").finish_request(0).unwrap().by.as_ref(), "curator");
         assert!(ClaimRecord::from_bytes(b"").finish_request.is_none());
@@ -214,7 +232,7 @@ mod tests {
     #[test]
     fn a_zxid_is_a_token_up_to_its_limit() {
         assert_eq!(token_from_zxid((3 << 32) + 5).unwrap().get(), (3 << 32) + 5);
-        assert_eq!(token_from_zxid(1 << 53).unwrap_err().kind(), ErrorKind::Limit);
-        assert_eq!(token_from_zxid(-1).unwrap_err().kind(), ErrorKind::Limit);
+        assert_eq!(token_from_zxid(1 << 53).unwrap_err().kind(), ErrorKind::Corrupt);
+        assert_eq!(token_from_zxid(-1).unwrap_err().kind(), ErrorKind::Corrupt);
     }
 }

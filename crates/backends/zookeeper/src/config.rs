@@ -139,11 +139,12 @@ impl Config {
 
     /// The servers in the form that the driver reads, `host:port,host:port`. Contains no login.
     pub(crate) fn ensemble(&self) -> String {
-        let servers = self.servers.iter().map(|(host, port)| match host.contains(':') {
-            true => format!("[{host}]:{port}"),
-            false => format!("{host}:{port}"),
-        });
-        servers.collect::<Vec<_>>().join(",")
+        self.servers.iter().map(address).collect::<Vec<_>>().join(",")
+    }
+
+    /// Host and port of every server.
+    pub(crate) fn servers(&self) -> &[(String, u16)] {
+        &self.servers
     }
 
     /// The credentials for ZooKeeper's digest scheme, `user:password`, if there is a user. A password file is
@@ -157,6 +158,11 @@ impl Config {
     pub(crate) fn is_private(&self) -> bool {
         self.user.is_some()
     }
+}
+
+/// `host:port`, with brackets around an IPv6 address.
+pub(crate) fn address((host, port): &(String, u16)) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
 fn parse_server(text: &str) -> Result<(String, u16)> {

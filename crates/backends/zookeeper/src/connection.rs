@@ -14,18 +14,27 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::join_all;
 use leasehold_core::{Environment, Error, ErrorKind};
 use leasehold_support::{
     ConnectOnce,
     race::{Either, first},
 };
-use zookeeper_client::Client;
+use tokio::net::TcpStream;
+use zookeeper_client::{Client, Error as Driver};
 
-use crate::{config::Config, error::StoreError, session::Session};
+use crate::{
+    config::{Config, address},
+    error::{StoreError, explain_io},
+    session::Session,
+};
 
 /// A session that guarantees a lease for a shorter time than this is refused: such a lease would be lost
 /// before its holder can use it.
 const LEASE_TTL_MIN: Duration = Duration::from_millis(300);
+
+/// How long a server may take to accept a connection, when no session could be established.
+const PROBE_LIMIT: Duration = Duration::from_secs(1);
 
 /// Hands out the current session, and begins a new one when the last one is over.
 pub(crate) struct CurrentSession {
@@ -70,14 +79,35 @@ impl CurrentSession {
         let limit = self.config.connect_timeout;
         match first(self.begin_session(), self.environment.sleep(limit)).await {
             Either::Left(session) => session,
-            Either::Right(()) => {
-                let ensemble = self.config.ensemble();
-                let message = format!(
-                    "cannot connect to ZooKeeper at {ensemble}: no session within {limit:?}. Check that the \
-                     servers run and have a majority, or raise connect_timeout"
-                );
-                Err(StoreError::from(Error::new(ErrorKind::Unavailable, message)))
+            Either::Right(()) => Err(self.explain_no_session().await),
+        }
+    }
+
+    /// Why no session could be established. The driver does not say what is wrong with which server, so each
+    /// server is asked for a connection.
+    async fn explain_no_session(&self) -> StoreError {
+        let causes = join_all(
+            self.config
+                .servers()
+                .iter()
+                .map(|server| async move { format!("{}: {}", address(server), self.probe(server).await) }),
+        );
+        StoreError::no_session(&causes.await.join("; "))
+    }
+
+    /// What happens if a connection to this server is opened, in words.
+    async fn probe(&self, (host, port): &(String, u16)) -> String {
+        let opening = TcpStream::connect((host.as_str(), *port));
+        match first(opening, self.environment.sleep(PROBE_LIMIT)).await {
+            Either::Left(Ok(_)) => {
+                let limit = self.config.connect_timeout;
+                format!(
+                    "it accepts a connection, but gave no session within {limit:?}. Check that it is a ZooKeeper \
+                     server whose ensemble has a majority, or raise connect_timeout"
+                )
             }
+            Either::Left(Err(error)) => explain_io(&error),
+            Either::Right(()) => format!("no answer within {PROBE_LIMIT:?}: check the host and the firewall"),
         }
     }
 
@@ -90,8 +120,13 @@ impl CurrentSession {
         // Taken before connecting: the servers count the session from some later moment.
         let sent = self.environment.now();
         let ensemble = self.config.ensemble();
-        let connected = connector.connect(&ensemble).await;
-        let client = connected.map_err(|error| StoreError::cannot_connect(&ensemble, error))?;
+        let client = match connector.connect(&ensemble).await {
+            Ok(client) => client,
+            Err(Driver::NoHosts | Driver::ConnectionLoss | Driver::Timeout) => {
+                return Err(self.explain_no_session().await);
+            }
+            Err(error) => return Err(StoreError::cannot_connect(&ensemble, error)),
+        };
         let session = Session::begin(client, &self.config, Arc::clone(&self.environment), sent).await?;
         if session.lease_ttl < LEASE_TTL_MIN {
             let (timeout, tick) = (session.client.session_timeout(), self.config.tick);

@@ -31,7 +31,8 @@ pub(crate) struct Contender {
     pub(crate) name: String,
     /// The offset in `name` of the part that decides the order.
     sort_key_at: usize,
-    /// The owner token in the name. `None` for a contender of another program.
+    /// The owner token in the name, or what stands there in the name of a Curator node. `None` for a contender of
+    /// any other program.
     pub(crate) owner: Option<OwnerToken>,
     pub(crate) share: Share,
 }
@@ -48,6 +49,11 @@ impl Contender {
     /// same way.
     pub(crate) fn sort_key(&self) -> &str {
         &self.name[self.sort_key_at..]
+    }
+
+    /// What the node is if another program has created it.
+    pub(crate) fn foreign_form(&self) -> &'static str {
+        if self.owner.is_some() { "curator node" } else { "node" }
     }
 
     /// Whether the sequence number has overflowed 2^31 and is negative now. The newest contender would then

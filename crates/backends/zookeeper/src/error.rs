@@ -6,6 +6,8 @@
 //! - [`Effect::Unknown`]: the connection broke, the session ended, or the reply did not belong to the
 //!   request. The engine then asks again with the same owner token, or ends the claim with a tombstone.
 
+use std::io;
+
 use leasehold_core::{Effect, Error, ErrorKind};
 use zookeeper_client::Error as Driver;
 
@@ -27,9 +29,20 @@ impl StoreError {
         StoreError::from(Error::new(kind, message).because(source))
     }
 
+    /// No session could be established. `causes` has every server and what is wrong with it.
+    pub(crate) fn no_session(causes: &str) -> StoreError {
+        StoreError::from(Error::new(ErrorKind::Unavailable, format!("cannot connect to {causes}")))
+    }
+
     /// The same error, but an earlier request of the same call has changed something.
     pub(crate) fn after_effect(self) -> StoreError {
         StoreError { error: self.error.with_effect(Effect::Unknown), ..self }
+    }
+
+    /// Whether the nodes of a resource cannot be read, or their sequence numbers have overflowed. This says nothing
+    /// about other resources.
+    pub(crate) fn is_unreadable(&self) -> bool {
+        matches!(self.error.kind(), ErrorKind::Corrupt | ErrorKind::Limit)
     }
 
     /// The error as the caller of the backend sees it.
@@ -66,6 +79,16 @@ impl From<Driver> for StoreError {
             error: Error::new(kind, explain(&source)).with_effect(effect).because(source),
             session_ended,
         }
+    }
+}
+
+/// Why no connection could be opened, in words.
+pub(crate) fn explain_io(error: &io::Error) -> String {
+    let text = error.to_string();
+    match (error.kind(), text.split_once("failed to lookup address information: ")) {
+        (io::ErrorKind::ConnectionRefused, _) => "connection refused".to_owned(),
+        (_, Some((_, cause))) => format!("the host name cannot be resolved: {cause}"),
+        _ => text,
     }
 }
 
@@ -166,11 +189,14 @@ mod tests {
 
     #[test]
     fn an_error_of_connecting_names_the_servers_and_has_no_effect() {
-        let error = StoreError::cannot_connect("zk1:2181,zk2:2181", Driver::ConnectionLoss).into_error();
-        assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::None));
+        let error = StoreError::cannot_connect("zk1:2181,zk2:2181", Driver::AuthFailed).into_error();
+        assert_eq!((error.kind(), error.effect()), (ErrorKind::Denied, Effect::None));
         assert!(
             error.to_string().starts_with("cannot connect to ZooKeeper at zk1:2181,zk2:2181: "),
             "{error}"
         );
+        let error = StoreError::no_session("zk1:2181: connection refused").into_error();
+        assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::None));
+        assert_eq!(error.to_string(), "cannot connect to zk1:2181: connection refused");
     }
 }

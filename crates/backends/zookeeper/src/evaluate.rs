@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-use leasehold_core::{Blocked, ClaimRef, Cursor, Error, ErrorKind, Grant, HeldBy, Verdict, WhenBlocked};
+use leasehold_core::{Blocked, ClaimRef, Cursor, Error, ErrorKind, Grant, Verdict, WhenBlocked};
 use zookeeper_client::Error as Driver;
 
 use crate::{
@@ -22,7 +22,7 @@ use crate::{
     error::StoreError,
     local_claims::RecordWrite,
     paths::{self, CONTROL, folder},
-    resource_view::{ContenderNode, ResourceView},
+    resource_view::{ContenderNode, Holders, ResourceView},
     session::Session,
 };
 
@@ -50,6 +50,8 @@ enum Evaluation {
     NodeGone,
     /// A contender that was to be watched has left.
     BlockerLeft,
+    /// The claim is refused, and its contender is deleted again: there is no effect.
+    Refused(Error),
 }
 
 /// The claim's own contender in a view of its resource.
@@ -74,6 +76,7 @@ impl AcquireContext<'_> {
                 Evaluation::Decided(verdict) => return Ok(RoundOutcome::Done(verdict)),
                 Evaluation::NodeGone => return Ok(RoundOutcome::Retry),
                 Evaluation::BlockerLeft => {}
+                Evaluation::Refused(error) => return Err(StoreError::from(error)),
             }
         }
         Err(StoreError::contention().after_effect())
@@ -268,7 +271,7 @@ impl AcquireContext<'_> {
                 "the queue is full: {ahead} claims wait, and at most {} may. Try again later",
                 self.queue_max
             );
-            return Err(StoreError::from(Error::new(ErrorKind::Limit, message)));
+            return Ok(Evaluation::Refused(Error::new(ErrorKind::Limit, message)));
         }
         let names = nodes_to_watch(view, own.position);
         let missing = self.session.claims.update(&self.reference, |local| local.keep_watches(&names));
@@ -290,9 +293,9 @@ impl AcquireContext<'_> {
         &self,
         view: &ResourceView,
         origin: ContenderOrigin,
-    ) -> Result<Vec<HeldBy>, StoreError> {
+    ) -> Result<Holders, StoreError> {
         let resource = &self.claim.resource;
-        let (mut holders, mut knows_all) = (Vec::new(), true);
+        let (mut holders, mut knows_all) = (Holders::default(), true);
         for position in 0..view.admission().holder_count.min(Blocked::HOLDERS_MAX) {
             let name = &view.list.contenders[position].name;
             let watched =
@@ -300,7 +303,7 @@ impl AcquireContext<'_> {
             match watched.flatten() {
                 Some((record, stat)) => {
                     let node = ContenderNode { position, record, stat };
-                    holders.push(self.session.describe_holder(resource, &view.list, &node).await?);
+                    self.session.describe_holder(resource, &view.list, &node, &mut holders).await?;
                 }
                 None => knows_all = false,
             }
@@ -348,13 +351,45 @@ impl Session {
 }
 
 /// The answer to a claim that is not granted, except for its own place in the queue.
-pub(crate) fn blocked(view: &ResourceView, holders: Vec<HeldBy>, newest_zxid: i64) -> Blocked {
+pub(crate) fn blocked(view: &ResourceView, holders: Holders, newest_zxid: i64) -> Blocked {
     let mut blocked = Blocked::default();
-    blocked.holders = holders;
+    blocked.holders = holders.claims;
+    blocked.foreign = holders.foreign.into_iter().next();
     blocked.paused = view.is_paused();
     // The end of a pause is known. The end of a holder's session is not: it depends on its last heartbeat.
     blocked.changes_in =
         view.control.as_ref().and_then(|control| control.paused_for).map(|left| left + AFTER_PAUSE);
     blocked.cursor = Cursor(u64::try_from(newest_zxid).unwrap_or(0));
     blocked
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use leasehold_core::{Backend as _, BackendExt as _, Claim, Effect, Holder, OwnerToken, Query, Share};
+    use leasehold_testkit::servers::ZooKeeperServer;
+
+    use super::*;
+    use crate::{backend::ZooKeeper, config::Config};
+
+    fn claim(owner: u8) -> Claim {
+        let (resource, ttl) = ("report/42".parse().unwrap(), Duration::from_secs(60));
+        let holder = Arc::new(Holder::new("host", 1, "test"));
+        Claim::new(resource, OwnerToken::from_bytes([owner; 16]), Share::WHOLE, ttl, holder).queued()
+    }
+
+    #[tokio::test]
+    async fn a_claim_that_a_full_queue_refuses_has_no_effect() {
+        let server = ZooKeeperServer::start();
+        let config = Config::parse(&server.url()).unwrap();
+        let mut zookeeper = ZooKeeper::connect(config, Arc::new(leasehold::System::current())).await.unwrap();
+        zookeeper.info.limits.queue = 1;
+        assert!(matches!(zookeeper.acquire_one(&claim(1)).await, Ok(Verdict::Granted(_))));
+        assert!(matches!(zookeeper.acquire_one(&claim(2)).await, Ok(Verdict::Blocked(_))));
+        let error = zookeeper.acquire_one(&claim(3)).await.unwrap_err();
+        assert_eq!((error.kind(), error.effect()), (ErrorKind::Limit, Effect::None), "{error:?}");
+        let page = zookeeper.inspect(&Query::One(claim(3).resource)).await.unwrap();
+        assert_eq!(page.into_snapshots()[0].queue_length, 1, "nothing is left of it");
+    }
 }

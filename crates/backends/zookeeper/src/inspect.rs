@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_core::{
-    Blocked, Cursor, Error, ErrorKind, Leak, Listing, Page, Query, QueueEntry, Resource, Snapshot,
-};
+use leasehold_core::{Blocked, Cursor, Error, ErrorKind, Leak, Listing, Page, Query, Resource, Snapshot};
 use zookeeper_client::MultiReadResult;
 
 use crate::{
@@ -12,7 +10,7 @@ use crate::{
     backend::ZooKeeper,
     error::StoreError,
     paths::{AUDIT, LOCKS, TOMBSTONES, folder, resource_key},
-    resource_view::{NODES_PER_READ, ResourceView},
+    resource_view::{Holders, NODES_PER_READ, ResourceView},
     session::Session,
     tombstone::end_of_tombstone_ms,
 };
@@ -79,23 +77,23 @@ impl Session {
         let nodes = self.read_contenders(resource, &view.list, &positions).await?;
         let mut snapshot = Snapshot::empty(resource.clone());
         snapshot.capacity = admission.capacity;
-        snapshot.holder_count = u32::try_from(holder_count).unwrap_or(u32::MAX);
         snapshot.queue_length = u32::try_from(contender_count - holder_count).unwrap_or(u32::MAX);
         let mut newest_zxid = view.control.as_ref().map_or(0, |control| control.mzxid).max(view.pzxid);
+        let mut holders = Holders::default();
         for node in &nodes {
-            let described = self.describe_holder(resource, &view.list, node).await?;
             if node.position >= holder_count {
-                let (held_for, remaining) = (described.held_for, described.remaining);
-                let entry = QueueEntry::new(described.holder, described.weight, held_for, remaining);
-                snapshot.queue.push(entry);
+                snapshot.queue.push(self.describe_waiter(resource, &view.list, node).await?);
                 continue;
             }
             // The cursor covers the same nodes that `wait.rs` watches.
             if node.position < Blocked::HOLDERS_MAX {
                 newest_zxid = newest_zxid.max(node.stat.mzxid);
             }
-            snapshot.holders.push(described);
+            self.describe_holder(resource, &view.list, node, &mut holders).await?;
         }
+        let holding_claims = holder_count.saturating_sub(holders.foreign.len());
+        snapshot.holder_count = u32::try_from(holding_claims).unwrap_or(u32::MAX);
+        (snapshot.holders, snapshot.foreign) = (holders.claims, holders.foreign);
         snapshot.holders.sort_by_key(|by| by.token);
         snapshot.paused_for = view.control.as_ref().and_then(|control| control.paused_for);
         snapshot.cursor = Cursor(u64::try_from(newest_zxid).unwrap_or(0));
@@ -149,10 +147,14 @@ impl Session {
                     let next = snapshots.last().map(|last| last.resource.key().to_owned());
                     return Ok(Page::Resources { snapshots, next });
                 }
-                let snapshot = self.snapshot(&resource).await?;
-                if snapshot.holder_count + snapshot.queue_length > 0 || snapshot.paused_for.is_some() {
-                    snapshots.push(snapshot);
-                }
+                let snapshot = match self.snapshot(&resource).await {
+                    // One resource that cannot be read does not hide all others.
+                    Err(error) if error.is_unreadable() => {
+                        Snapshot::unreadable(resource, error.into_error().to_string())
+                    }
+                    snapshot => snapshot?,
+                };
+                snapshots.extend(Some(snapshot).filter(Snapshot::is_in_use));
             }
         }
         Ok(Page::Resources { snapshots, next: None })

@@ -7,25 +7,30 @@
 //! 4. Otherwise one transaction carries out the command and writes the audit record. If another client has
 //!    changed one of the nodes since step 1, the transaction fails, and it starts again.
 //!
+//! A lock of another program has no token, so steps 2 to 4 do not choose it (ADR 0065). If only Curator holds the
+//! resource, *ask to finish* writes Curator's own request to release into its node.
+//!
 //! | action | what the transaction changes |
 //! |---|---|
 //! | ask to finish, evict at expiry | the data of the holder's node, which it reads when it renews |
+//! | evict foreign | deletes the node of another program, which the command names by a hash |
 //! | evict now | deletes the holder's node and marker; a tombstone keeps its claim from coming back |
 //! | pause, resume, resize | the control node |
 
 use leasehold_core::{
-    ClaimRef, CommandOutcome, Eviction, FencingToken, OperatorAction, OperatorCommand, ReleaseRequest,
+    ClaimRef, CommandOutcome, Eviction, FencingToken, ForeignLock, OperatorAction, OperatorCommand,
+    ReleaseRequest,
 };
 use zookeeper_client::Error as Driver;
 
 use crate::{
     ROUNDS_MAX, RoundOutcome,
     backend::ZooKeeper,
-    claim_record::{ClaimRecord, StoredFinishRequest},
+    claim_record::{CURATOR_REVOKE, ClaimRecord, StoredFinishRequest},
     control_node::ControlNode,
     error::StoreError,
     paths::{self, folder},
-    resource_view::{ContenderNode, ResourceView},
+    resource_view::{ContenderNode, ResourceView, foreign_lock},
     session::Session,
     transaction::{Transaction, TransactionError},
 };
@@ -36,12 +41,21 @@ struct HolderNode {
     node: ContenderNode,
 }
 
+/// A lock of another program that holds the resource, with its node.
+struct ForeignNode {
+    lock: ForeignLock,
+    node: ContenderNode,
+    /// Curator reads the data of its nodes: it can be asked to release.
+    is_curator: bool,
+}
+
 /// A command and the state of its resource.
 struct CommandContext<'a> {
     session: &'a Session,
     command: &'a OperatorCommand,
     view: Option<ResourceView>,
     holders: Vec<HolderNode>,
+    foreign: Vec<ForeignNode>,
 }
 
 impl ZooKeeper {
@@ -68,15 +82,22 @@ impl<'a> CommandContext<'a> {
         // An operator acts on what others have seen: the server that we are connected to may be behind.
         session.sync(&folder(resource)).await?;
         let view = session.view_with_weights(resource).await?;
-        let mut holders = Vec::new();
+        let (mut holders, mut foreign) = (Vec::new(), Vec::new());
         if let Some(view) = &view {
             let positions: Vec<_> = (0..view.admission().holder_count).collect();
             for node in session.read_contenders(resource, &view.list, &positions).await? {
+                let contender = &view.list.contenders[node.position];
+                if session.is_foreign(resource, contender, &node.record).await? {
+                    let is_curator = contender.owner.is_some();
+                    let lock = foreign_lock(resource, contender, &node);
+                    foreign.extend(lock.map(|lock| ForeignNode { lock, node, is_curator }));
+                    continue;
+                }
                 let token = session.token_of(resource, &node.record, &node.stat).await?;
                 holders.push(HolderNode { token, node });
             }
         }
-        Ok(CommandContext { session, command, view, holders })
+        Ok(CommandContext { session, command, view, holders, foreign })
     }
 
     /// Step 2.
@@ -87,11 +108,29 @@ impl<'a> CommandContext<'a> {
         }
     }
 
+    /// The lock of another program that the command is about.
+    fn foreign_target(&self) -> Option<&ForeignNode> {
+        match self.command.action {
+            OperatorAction::EvictForeign { value } => {
+                self.foreign.iter().find(|foreign| foreign.lock.value_hash == value)
+            }
+            OperatorAction::Ask { .. } if self.command.token.is_none() && self.holders.is_empty() => {
+                self.foreign.iter().find(|foreign| foreign.is_curator)
+            }
+            _ => None,
+        }
+    }
+
     /// Whether the command can have an effect.
     fn is_applicable(&self) -> bool {
         let action = self.command.action;
-        let needs_holder = matches!(action, OperatorAction::Ask { .. } | OperatorAction::Evict(_));
-        let lacks_target = self.target().is_none() && (needs_holder || self.command.token.is_some());
+        let lacks_target = match action {
+            OperatorAction::EvictForeign { .. } => self.foreign_target().is_none(),
+            OperatorAction::Ask { .. } | OperatorAction::Evict(_) => {
+                self.target().is_none() && self.foreign_target().is_none()
+            }
+            _ => self.target().is_none() && self.command.token.is_some(),
+        };
         // Without contenders a new capacity has no effect: the next claim sets the capacity.
         let is_unused = self.view.as_ref().is_none_or(|view| view.list.contenders.is_empty());
         let resizes_unused = is_unused && matches!(action, OperatorAction::Resize { .. });
@@ -121,6 +160,16 @@ impl<'a> CommandContext<'a> {
 
     /// Adds the operations of the command's action.
     async fn add_action(&self, transaction: &mut Transaction<'_>) -> Result<(), StoreError> {
+        if let Some(foreign) = self.foreign_target() {
+            let version = Some(foreign.node.stat.version);
+            match self.command.action {
+                OperatorAction::Ask { .. } => {
+                    transaction.set_data(&foreign.lock.key, CURATOR_REVOKE, version)
+                }
+                _ => transaction.delete(&foreign.lock.key, version),
+            };
+            return Ok(());
+        }
         match (self.command.action, self.target(), &self.view) {
             (OperatorAction::Ask { within }, Some(target), Some(view)) => {
                 let within_ms = i64::try_from(within.as_millis()).unwrap_or(i64::MAX);
@@ -172,7 +221,6 @@ impl<'a> CommandContext<'a> {
         let contender = &view.list.contenders[target.node.position];
         let path = paths::contender(resource, &contender.name);
         transaction.delete(&path, Some(target.node.stat.version));
-        // A contender of Curator has no owner token that a claim could use: deleting its node suffices.
         let Some(owner) = target.node.record.successor().or(contender.owner) else { return Ok(()) };
         let claim = ClaimRef { resource: resource.clone(), owner };
         let keep = ReleaseRequest::tombstone_ttl(session.lease_ttl);

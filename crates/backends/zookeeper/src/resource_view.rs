@@ -5,12 +5,16 @@
 //! is part of each read: it is the key of the resource, and shows that a reply belongs to this resource (ADR
 //! 0033).
 
-use leasehold_core::{Blocked, ClaimRef, FencingToken, HeldBy, Resource};
+use std::sync::Arc;
+
+use leasehold_core::{
+    Blocked, ClaimRef, FencingToken, ForeignLock, HeldBy, Holder, QueueEntry, Resource, ValueHash,
+};
 use zookeeper_client::{Error as Driver, MultiReadResult, Stat};
 
 use crate::{
     claim_record::{ClaimRecord, token_from_zxid},
-    contender::{Admission, ContenderList},
+    contender::{Admission, Contender, ContenderList},
     control_node::ControlNode,
     error::StoreError,
     paths::{self, folder},
@@ -247,16 +251,70 @@ impl Session {
         Ok(token_from_zxid(stat.czxid)?)
     }
 
-    /// Describes the holder that has this contender.
+    /// Whether another program has created this contender. A node of leasehold in which Curator's `Revoker` has
+    /// replaced the record is known by its marker.
+    pub(crate) async fn is_foreign(
+        &self,
+        resource: &Resource,
+        contender: &Contender,
+        record: &ClaimRecord,
+    ) -> Result<bool, StoreError> {
+        match (record.foreign, contender.owner) {
+            (None, _) => Ok(false),
+            (Some(data), Some(owner)) if data.is_revoke_request => {
+                let marker = paths::marker(&ClaimRef { resource: resource.clone(), owner });
+                Ok(self.client.check_stat(&marker).await?.is_none())
+            }
+            (Some(_), _) => Ok(true),
+        }
+    }
+
+    /// Adds the holder that has this contender to the description of its resource.
     pub(crate) async fn describe_holder(
         &self,
         resource: &Resource,
         list: &ContenderList,
         node: &ContenderNode,
+        described: &mut Holders,
+    ) -> Result<(), StoreError> {
+        let contender = &list.contenders[node.position];
+        if self.is_foreign(resource, contender, &node.record).await? {
+            described.foreign.extend(foreign_lock(resource, contender, node));
+        } else {
+            described.claims.push(self.describe_claim(resource, contender, node).await?);
+        }
+        Ok(())
+    }
+
+    /// Describes the claim that has this contender.
+    async fn describe_claim(
+        &self,
+        resource: &Resource,
+        contender: &Contender,
+        node: &ContenderNode,
     ) -> Result<HeldBy, StoreError> {
         let token = self.token_of(resource, &node.record, &node.stat).await?;
-        let weight = node.record.weight(list.contenders[node.position].share.weight());
+        let weight = node.record.weight(contender.share.weight());
         Ok(node.record.to_held_by(&node.stat, token, weight, self.server_now_ms(), self.longest_expiry))
+    }
+
+    /// Describes the claim that waits as this contender.
+    pub(crate) async fn describe_waiter(
+        &self,
+        resource: &Resource,
+        list: &ContenderList,
+        node: &ContenderNode,
+    ) -> Result<QueueEntry, StoreError> {
+        let contender = &list.contenders[node.position];
+        let HeldBy { holder, weight, held_for, remaining, .. } =
+            self.describe_claim(resource, contender, node).await?;
+        if !self.is_foreign(resource, contender, &node.record).await? {
+            return Ok(QueueEntry::new(holder, weight, held_for, remaining));
+        }
+        let label = format!("foreign ({})", contender.foreign_form());
+        let mut entry = QueueEntry::new(Arc::new(Holder::new("", 0, &label)), weight, held_for, remaining);
+        entry.foreign = true;
+        Ok(entry)
     }
 
     /// Describes the first few holders, and returns the newest zxid among all nodes that were read. Waiters
@@ -265,15 +323,33 @@ impl Session {
         &self,
         resource: &Resource,
         view: &ResourceView,
-    ) -> Result<(Vec<HeldBy>, i64), StoreError> {
+    ) -> Result<(Holders, i64), StoreError> {
         let count = view.admission().holder_count.min(Blocked::HOLDERS_MAX);
         let nodes = self.read_contenders(resource, &view.list, &(0..count).collect::<Vec<_>>()).await?;
-        let mut holders = Vec::with_capacity(nodes.len());
+        let mut holders = Holders::default();
         for node in &nodes {
-            holders.push(self.describe_holder(resource, &view.list, node).await?);
+            self.describe_holder(resource, &view.list, node, &mut holders).await?;
         }
         let control_mzxid = view.control.as_ref().map_or(0, |control| control.mzxid);
         let newest = nodes.iter().map(|node| node.stat.mzxid).chain([control_mzxid, view.pzxid]).max();
         Ok((holders, newest.unwrap_or(0)))
     }
+}
+
+/// The holders of a resource, as other clients see them.
+#[derive(Debug, Default)]
+pub(crate) struct Holders {
+    pub(crate) claims: Vec<HeldBy>,
+    pub(crate) foreign: Vec<ForeignLock>,
+}
+
+/// Describes a lock of another program. Its hash names this node, as it was created and with this data.
+pub(crate) fn foreign_lock(
+    resource: &Resource,
+    contender: &Contender,
+    node: &ContenderNode,
+) -> Option<ForeignLock> {
+    let path = paths::contender(resource, &contender.name);
+    let named = format!("{path} {} {}", node.stat.czxid, node.record.foreign?.hash);
+    Some(ForeignLock::new(path, contender.foreign_form(), ValueHash::of(named.as_bytes())))
 }

@@ -12,7 +12,10 @@ use std::{
 };
 
 use common::{TIME_LIMIT, claim, client, granted, in_time, is_blocked, open, release, report};
-use leasehold::{BackendExt as _, Query, Released, Verdict};
+use leasehold::{
+    Backend, BackendExt as _, CommandOutcome, Eviction, Listing, OperatorAction, OperatorCommand, Query,
+    Released, Snapshot, Verdict,
+};
 use leasehold_testkit::servers::ZooKeeperServer;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/curator.bsh");
@@ -100,17 +103,14 @@ async fn curator_waits_for_our_lease_and_we_wait_for_curators_lock() {
     let Ok(Verdict::Blocked(blocked)) = zookeeper.acquire_one(&queued).await else {
         panic!("Curator holds it")
     };
-    assert_eq!((blocked.ahead, blocked.holders.len()), (0, 1), "Curator is shown as the holder");
-    let theirs = blocked.holders[0].token;
-    assert!(theirs > first.token, "Curator's node has a higher token");
-    assert!(
-        blocked.holders[0].remaining > Duration::from_secs(4),
-        "its session may last that long without a heartbeat"
-    );
+    assert_eq!((blocked.ahead, blocked.holders.len()), (0, 0), "Curator's lock has no token");
+    let foreign = blocked.foreign.expect("Curator holds it");
+    assert!(foreign.key.starts_with(PATH) && foreign.form == "curator node", "{foreign:?}");
+    assert_eq!(foreign.remaining, None, "it lasts as long as its session");
 
     curator.send("release");
     assert_eq!(curator.reply(), "released");
-    assert!(granted(&zookeeper, &queued).await.token > theirs);
+    assert!(granted(&zookeeper, &queued).await.token > first.token);
     curator.send("acquire 100");
     assert_eq!(curator.reply(), "busy");
     release(&zookeeper, &queued).await;
@@ -142,4 +142,66 @@ async fn our_waiter_is_woken_when_curator_releases_or_dies() {
     let waiting = tokio::spawn(leases.lease("report", "42").wait(TIME_LIMIT).acquire());
     drop(curator);
     drop(in_time("the grant after its death", waiting).await.unwrap().unwrap());
+}
+
+async fn order(backend: &dyn Backend, action: OperatorAction) -> CommandOutcome {
+    backend.order(&OperatorCommand::new(report(), action, "ops", "stuck")).await.expect("the server answers")
+}
+
+async fn snapshot(backend: &dyn Backend) -> Snapshot {
+    let page = backend.inspect(&Query::One(report())).await.expect("the server answers");
+    page.into_snapshots().remove(0)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_asks_curator_in_its_own_words_and_evicts_it_only_by_its_hash() {
+    let server = ZooKeeperServer::start();
+    let zookeeper = open(&server.url()).await;
+    let mut curator = Curator::start(&server);
+    curator.send("acquire 60000");
+    assert_eq!(curator.reply(), "held");
+    let before = snapshot(&zookeeper).await;
+    assert_eq!((before.holder_count, before.foreign.len()), (0, 1));
+    assert!(!format!("{before:?}").contains("127.0"), "its data is not shown: {before:?}");
+
+    let changed = CommandOutcome::HolderChanged { token: None };
+    for action in [
+        OperatorAction::Evict(Eviction::AtExpiry),
+        OperatorAction::Evict(Eviction::Now),
+        OperatorAction::EvictForeign { value: "0123456789abcdef".parse().unwrap() },
+    ] {
+        assert_eq!(order(&zookeeper, action).await, changed, "{action:?}");
+    }
+    assert_eq!(snapshot(&zookeeper).await.foreign, before.foreign, "its node is as it was");
+    assert_eq!(order(&zookeeper, OperatorAction::Ask { within: TIME_LIMIT }).await, CommandOutcome::Done);
+    assert_eq!(curator.reply(), "asked", "Curator's listener is called");
+
+    let leases = client(&server.url()).await;
+    let waiting = tokio::spawn(leases.lease("report", "42").wait(TIME_LIMIT).acquire());
+    common::eventually("our claim waits", || async { snapshot(&zookeeper).await.queue_length == 1 }).await;
+    let old = OperatorAction::EvictForeign { value: before.foreign[0].value_hash };
+    assert_eq!(order(&zookeeper, old).await, changed, "its data has changed since");
+    let foreign = snapshot(&zookeeper).await.foreign.remove(0);
+    let evict = OperatorAction::EvictForeign { value: foreign.value_hash };
+    assert_eq!(order(&zookeeper, evict).await, CommandOutcome::Done);
+    let lease = in_time("our grant", waiting).await.unwrap().unwrap();
+    let token = Some(lease.token());
+    assert_eq!(order(&zookeeper, evict).await, CommandOutcome::HolderChanged { token });
+    let page = zookeeper.inspect(&Query::Audit(Listing::of("report/"))).await.unwrap();
+    let done: Vec<_> = page.into_records().into_iter().filter(|record| record.done).collect();
+    let commands: Vec<_> = done.iter().map(|record| record.command.as_str()).collect();
+    assert_eq!(commands, ["evict-foreign", "ask"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn curator_in_our_queue_is_shown_as_a_foreign_waiter() {
+    let server = ZooKeeperServer::start();
+    let zookeeper = open(&server.url()).await;
+    granted(&zookeeper, &claim(&report())).await;
+    let mut curator = Curator::start(&server);
+    curator.send("acquire 60000");
+    common::eventually("Curator waits", || async { snapshot(&zookeeper).await.queue_length == 1 }).await;
+    let seen = snapshot(&zookeeper).await;
+    assert!(seen.queue[0].foreign && seen.foreign.is_empty(), "{seen:?}");
+    assert_eq!(seen.queue[0].holder.label, "foreign (curator node)");
 }

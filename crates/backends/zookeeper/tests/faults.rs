@@ -10,7 +10,8 @@ use common::{
     url_through,
 };
 use leasehold::{
-    Backend as _, BackendExt as _, Client, GoneReason, Query, Released, RenewRequest, Renewal, Verdict,
+    Backend as _, BackendExt as _, Client, Effect, ErrorKind, GoneReason, Query, Released, RenewRequest,
+    Renewal, System, Verdict,
 };
 use leasehold_testkit::{
     Proxy,
@@ -18,6 +19,7 @@ use leasehold_testkit::{
     scenarios::NetworkScenario,
     servers::{Ensemble, ZooKeeperServer},
 };
+use leasehold_zookeeper::{Config, ZooKeeper};
 
 /// The server, through a proxy and directly.
 async fn scenario(server: &ZooKeeperServer, seed: u64) -> NetworkScenario {
@@ -191,5 +193,30 @@ impl ReadsQueue for leasehold::Client {
             }
             Err(_) => (0, 0),
         }
+    }
+}
+
+#[tokio::test]
+async fn an_error_of_connecting_says_which_server_and_why() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent_port = silent.local_addr().unwrap().port();
+    let mute = format!("127.0.0.1:{silent_port}");
+    let table = [
+        ("127.0.0.1:1".to_owned(), "cannot connect to 127.0.0.1:1: connection refused".to_owned()),
+        (
+            "127.0.0.1:1,127.0.0.1:2".to_owned(),
+            "cannot connect to 127.0.0.1:1: connection refused; 127.0.0.1:2: connection refused".to_owned(),
+        ),
+        (
+            "no-such-host.invalid".to_owned(),
+            "cannot connect to no-such-host.invalid:2181: the host name cannot be resolved".to_owned(),
+        ),
+        (mute.clone(), format!("cannot connect to {mute}: it accepts a connection, but gave no session")),
+    ];
+    for (servers, message) in table {
+        let config = Config::parse(&format!("zookeeper://{servers}?connect_timeout=1s")).unwrap();
+        let error = ZooKeeper::connect(config, Arc::new(System::current())).await.unwrap_err();
+        assert!(error.to_string().starts_with(&message), "{error}");
+        assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::None), "{error:?}");
     }
 }
