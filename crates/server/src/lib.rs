@@ -1,0 +1,56 @@
+//! The HTTP server of leasehold: the contract of [`Backend`](leasehold_core::Backend) as JSON over HTTP/1.1 and HTTP/2.
+//!
+//! The server keeps no lease and no place: they are in the store. Any server on a store answers any request of any claim, and a
+//! server that is killed loses only its open long polls.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `config` | addresses, limits and timeouts |
+//! | `listener`, `connection`, `timed_stream` | accepting connections, their caps and timeouts, draining |
+//! | `router`, `guard` | from a request to its route; checks on the host, the browser and the caller |
+//! | `body`, `answer` | reading a request, writing an answer |
+//! | `routes` | one file per route |
+//! | `bounds` | bounds on numbers from outside |
+//! | `session_deadlines` | a ttl for each claim where the store has only sessions: ZooKeeper |
+//! | `store` | calls of the store: never cut half-way, split by failure domain |
+//! | `waiting`, `places` | the long poll of `acquire`, and how its place in the queue is kept |
+//! | `file_state` | whether a file has changed: tokens, certificates |
+//! | `sampler` | looks at all resources, for the overview and for events |
+//! | `metrics` | what the server counts |
+//! | `access` | who the caller is and what it may do: tokens, roles, namespaces, rates |
+//! | `spans`, `traces` | spans of requests and of calls of the store; for OpenTelemetry, with the feature `otel` |
+//! | `tls` | HTTPS and client certificates, with the feature `tls` |
+
+mod access;
+mod answer;
+mod body;
+mod bounds;
+mod config;
+mod connection;
+mod file_state;
+mod guard;
+mod listener;
+mod metrics;
+mod places;
+mod router;
+mod routes;
+mod sampler;
+mod server;
+mod session_deadlines;
+mod spans;
+mod store;
+mod timed_stream;
+#[cfg(feature = "tls")]
+mod tls;
+#[cfg(feature = "otel")]
+mod traces;
+mod waiting;
+
+pub use access::{Access, NewToken, Role, Roles, TokenEntry, TokenFile, TokenTable};
+pub use config::{Config, ConnectionLimits, SampleWhen, Sampling, Timeouts};
+pub use router::RouteInfo;
+pub use server::Server;
+#[cfg(feature = "tls")]
+pub use tls::Tls;
+#[cfg(feature = "otel")]
+pub use traces::Traces;

@@ -1,0 +1,291 @@
+//! From a request to its route.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use hyper::{Method, Request, Response, body::Incoming, http::request::Parts};
+use leasehold_api::{Problem, ProblemKind, routes as paths};
+use tokio::time::Instant;
+use tracing::Instrument as _;
+
+use crate::{
+    access::{Caller, Role},
+    answer::{Answer, ResponseBody},
+    body, guard, routes,
+    server::Shared,
+    spans,
+};
+
+/// The routes of the API. Each has a file in `routes`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Route {
+    Acquire,
+    Renew,
+    Release,
+    Wait,
+    Resource,
+    Resources,
+    Audit,
+    Leaks,
+    Orders,
+    Overview,
+    Events,
+    Info,
+    Metrics,
+    Terraform,
+}
+
+impl Route {
+    const ALL: [(Route, &'static str); 14] = [
+        (Route::Acquire, paths::ACQUIRE),
+        (Route::Renew, paths::RENEW),
+        (Route::Release, paths::RELEASE),
+        (Route::Wait, paths::WAIT),
+        (Route::Resource, paths::RESOURCE),
+        (Route::Resources, paths::RESOURCES),
+        (Route::Audit, paths::AUDIT),
+        (Route::Leaks, paths::LEAKS),
+        (Route::Orders, paths::ORDERS),
+        (Route::Overview, paths::OVERVIEW),
+        (Route::Events, paths::EVENTS),
+        (Route::Info, paths::INFO),
+        (Route::Metrics, paths::METRICS),
+        (Route::Terraform, paths::TERRAFORM),
+    ];
+
+    /// The route at this path, with its path.
+    fn at(path: &str) -> Option<(Route, &'static str)> {
+        Route::ALL.into_iter().find(|(_, at)| *at == path)
+    }
+
+    /// `POST` changes something, or has a secret in its body; `GET` only reads.
+    fn method(self) -> Method {
+        match self {
+            Route::Acquire
+            | Route::Renew
+            | Route::Release
+            | Route::Wait
+            | Route::Orders
+            | Route::Terraform => Method::POST,
+            Route::Resource
+            | Route::Resources
+            | Route::Audit
+            | Route::Leaks
+            | Route::Overview
+            | Route::Events
+            | Route::Info
+            | Route::Metrics => Method::GET,
+        }
+    }
+
+    /// All methods that the route takes.
+    fn methods(self) -> Vec<&'static str> {
+        match self.method() {
+            _ if self == Route::Terraform => routes::terraform::METHODS.to_vec(),
+            Method::POST => vec!["POST"],
+            _ => vec!["GET"],
+        }
+    }
+
+    fn role(self) -> Role {
+        match self {
+            Route::Acquire | Route::Renew | Route::Release | Route::Wait | Route::Terraform => Role::Client,
+            Route::Resource
+            | Route::Resources
+            | Route::Audit
+            | Route::Overview
+            | Route::Events
+            | Route::Info
+            | Route::Metrics => Role::Viewer,
+            Route::Leaks | Route::Orders => Role::Operator,
+        }
+    }
+}
+
+/// What a connection may ask for, by the address that it came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Door {
+    /// The routes of the API.
+    Api,
+    /// `/metrics`, `/healthz` and `/readyz`, without a token.
+    Metrics,
+}
+
+/// A route of the server: for tests and documents that must have all of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RouteInfo {
+    /// Its path.
+    pub path: &'static str,
+    /// The methods that it takes.
+    pub methods: Vec<&'static str>,
+    /// The role that its callers need. `None` if it is open to everyone.
+    pub role: Option<Role>,
+}
+
+/// All routes, with those that are open to everyone.
+pub(crate) fn all_routes() -> Vec<RouteInfo> {
+    let guarded = Route::ALL.map(|(route, path)| RouteInfo {
+        path,
+        methods: route.methods(),
+        role: Some(route.role()),
+    });
+    let open = routes::open::PATHS.map(|path| RouteInfo {
+        path,
+        methods: routes::open::METHODS.to_vec(),
+        role: None,
+    });
+    guarded.into_iter().chain(open).collect()
+}
+
+/// The methods of the route at this path: for the header `Allow`.
+fn methods_at(path: &str) -> Option<String> {
+    let route = all_routes().into_iter().find(|route| route.path == path)?;
+    Some(route.methods.join(", "))
+}
+
+/// Who is at the other end of a connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    pub(crate) address: SocketAddr,
+    pub(crate) door: Door,
+    /// The names in its client certificate, which our own TLS has checked.
+    pub(crate) certificate: Arc<[String]>,
+}
+
+/// What a route knows of its request.
+pub(crate) struct Call<'a> {
+    pub(crate) shared: &'a Arc<Shared>,
+    pub(crate) caller: Caller,
+    pub(crate) peer: &'a Peer,
+    /// When the request was read: before its body, so a little early, which is safe for `waited_ms`.
+    pub(crate) read_at: Instant,
+}
+
+impl Call<'_> {
+    /// The longest ttl of a claim: that of the store, or less for this caller.
+    pub(crate) fn ttl_max(&self) -> Duration {
+        let of_store = self.shared.backend.info().limits.ttl;
+        self.caller.ttl_max().map_or(of_store, |most| most.min(of_store))
+    }
+}
+
+/// Answers a request.
+pub(crate) async fn answer(
+    shared: &Arc<Shared>,
+    peer: &Peer,
+    request: Request<Incoming>,
+) -> Response<ResponseBody> {
+    let started = Instant::now();
+    let (head, incoming) = request.into_parts();
+    let mut log = RequestLog::default();
+    let span = spans::request(&head, Route::at(head.uri.path()).map_or("other", |(_, path)| path));
+    let open = routes::open::answer(shared, &head);
+    let mut answer = match open {
+        // The address for metrics has nothing else.
+        _ if peer.door == Door::Metrics && head.uri.path() == paths::OPENAPI => metrics_only(shared, &head),
+        Some(answer) => answer,
+        None if peer.door == Door::Metrics => metrics_only(shared, &head),
+        None => dispatch(shared, peer, &head, incoming, &mut log).instrument(span.clone()).await.into(),
+    };
+    if answer.status == ProblemKind::MethodNotAllowed.status() {
+        answer.allow = methods_at(head.uri.path());
+    }
+    let (route, took) = (log.route.unwrap_or("other"), started.elapsed());
+    spans::answered(&span, answer.status, answer.problem.as_deref());
+    if log.route.is_some() || answer.status >= 400 {
+        shared.metrics.answered(route, answer.status, answer.problem.as_deref(), took);
+        log.write(&answer, &head, peer, took);
+    }
+    answer.into_response(shared, &head)
+}
+
+/// What the access log says of a request: no name of a resource, no owner, no token.
+#[derive(Default)]
+struct RequestLog {
+    route: Option<&'static str>,
+    subject: Option<String>,
+}
+
+impl RequestLog {
+    fn write(&self, answer: &Answer, head: &Parts, peer: &Peer, took: Duration) {
+        tracing::info!(
+            method = %head.method,
+            route = self.route.unwrap_or("other"),
+            status = answer.status,
+            problem = answer.problem.as_deref(),
+            took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
+            peer = %peer.address.ip(),
+            subject = self.subject.as_deref(),
+            "request"
+        );
+    }
+}
+
+async fn dispatch(
+    shared: &Arc<Shared>,
+    peer: &Peer,
+    head: &Parts,
+    incoming: Incoming,
+    log: &mut RequestLog,
+) -> Result<Answer, Problem> {
+    let hosts = &shared.config.hosts;
+    guard::check_host(&head.uri, &head.headers, hosts)?;
+    let wrong_method =
+        |methods: String| Problem::new(ProblemKind::MethodNotAllowed, format!("the route takes {methods}"));
+    let no_route = || match methods_at(head.uri.path()) {
+        Some(methods) => wrong_method(methods),
+        None => Problem::new(ProblemKind::NotFound, format!("there is no {:.80}", head.uri.path())),
+    };
+    let (route, path) = Route::at(head.uri.path()).ok_or_else(no_route)?;
+    log.route = Some(path);
+    if !route.methods().contains(&head.method.as_str()) {
+        return Err(wrong_method(route.methods().join(", ")));
+    }
+    let caller = shared.config.access.caller(&head.headers, &peer.certificate)?;
+    log.subject = caller.subject().map(str::to_owned);
+    let ends_lock = route == Route::Terraform && routes::terraform::is_unlock(&head.method);
+    caller.count(ends_lock || matches!(route, Route::Renew | Route::Release))?;
+    if caller.is_ambient {
+        guard::check_browser(&head.uri, &head.headers, hosts)?;
+    }
+    caller.check_role(route.role())?;
+    let call = Call { shared, caller, peer, read_at: Instant::now() };
+    let bytes = match route.method() {
+        Method::POST if !routes::terraform::has_body(head, &incoming) => Bytes::new(),
+        Method::POST => body::read(&head.headers, incoming, shared.config.timeouts.body).await?,
+        _ => Bytes::new(),
+    };
+    match route {
+        // Boxed, so that a connection that does nothing is small.
+        Route::Acquire => Box::pin(routes::acquire::answer(&call, &bytes)).await,
+        Route::Renew => Box::pin(routes::renew::answer(&call, &bytes)).await,
+        Route::Release => Box::pin(routes::release::answer(&call, &bytes)).await,
+        Route::Wait => Box::pin(routes::wait::answer(&call, &bytes)).await,
+        Route::Orders => Box::pin(routes::orders::answer(&call, &bytes)).await,
+        Route::Resource => routes::resource::answer(&call, body::query(&head.uri)?).await,
+        Route::Resources => routes::resources::answer(&call, &body::query(&head.uri)?).await,
+        Route::Audit => routes::audit::answer(&call, &body::query(&head.uri)?).await,
+        Route::Leaks => routes::leaks::answer(&call, &body::query(&head.uri)?).await,
+        Route::Overview => routes::overview::answer(&call, &body::query(&head.uri)?).await,
+        Route::Events => routes::events::answer(&call, &head.headers),
+        Route::Terraform => {
+            routes::terraform::answer(&call, &head.method, &body::query(&head.uri)?, &bytes).await
+        }
+        Route::Info => Ok(routes::info::answer(&call)),
+        Route::Metrics => Ok(metrics(shared)),
+    }
+}
+
+fn metrics(shared: &Shared) -> Answer {
+    routes::metrics::answer(shared, &Route::ALL.map(|(_, path)| path))
+}
+
+/// The answer to a request at the address for metrics, if it is not one of `open`.
+fn metrics_only(shared: &Shared, head: &Parts) -> Answer {
+    if head.method == Method::GET && head.uri.path() == paths::METRICS {
+        return metrics(shared);
+    }
+    let detail = "this address has only /metrics, /healthz and /readyz";
+    Problem::new(ProblemKind::NotFound, detail).into()
+}

@@ -1,0 +1,50 @@
+//! `GET /v1/overview`: what the sampler has seen, searched, sorted and paged.
+
+use leasehold_api::{
+    Problem, fields,
+    overview::{LIMIT_DEFAULT, LIMIT_MAX, OverviewQuery, OverviewReply, STUCK_AFTER_MS},
+};
+
+use crate::{
+    answer::Answer,
+    bounds::invalid,
+    router::Call,
+    sampler::{Latest, Search},
+};
+
+pub(crate) async fn answer(call: &Call<'_>, query: &OverviewQuery) -> Result<Answer, Problem> {
+    let limit = query.limit.unwrap_or(LIMIT_DEFAULT);
+    if limit > LIMIT_MAX {
+        return Err(invalid(format!("`limit` is {limit}, and at most {LIMIT_MAX} is allowed")));
+    }
+    let Latest { sample, since, every, failing, event_id } = call.shared.sampler.latest().await?;
+    let scope = call.caller.scope();
+    let text = query.q.as_deref().unwrap_or("").to_lowercase();
+    let search = Search { scope, text: &text, kind: query.kind.as_deref() };
+    let page = sample
+        .page(search, query.sort, query.after.as_deref(), limit as usize)
+        .ok_or_else(|| invalid("`after` is not the `next` of a page"))?;
+    let totals = sample.totals(scope);
+    Ok(Answer::json(
+        200,
+        &OverviewReply {
+            sampled_ms_ago: fields::ms_up(sample.age()),
+            every_ms: fields::ms_up(every),
+            since: humantime::format_rfc3339_millis(since.to_system_time()).to_string(),
+            event_id,
+            failing,
+            truncated: sample.is_truncated(),
+            held: totals.held,
+            waiting: totals.waiting,
+            stuck: totals.stuck,
+            stuck_after_ms: STUCK_AFTER_MS,
+            paused: totals.paused,
+            unreadable: totals.unreadable,
+            oldest_wait: totals.oldest_wait,
+            oldest_hold: totals.oldest_hold,
+            matched: page.matched,
+            items: page.items,
+            next: page.next,
+        },
+    ))
+}

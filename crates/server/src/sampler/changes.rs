@@ -1,0 +1,318 @@
+//! What has changed between two samples.
+//!
+//! A grant is known by its token, so grants that came and went are told apart. A waiting claim has no name that others may see: of the
+//! queue only its length is compared.
+
+use std::{cmp::Ordering, collections::HashSet, time::Duration};
+
+use leasehold_api::{
+    events::{ChangeBody, ChangeKind},
+    fields::{self, TokenText},
+    inspect::HolderBody,
+};
+use leasehold_core::{AuditRecord, HeldBy, HolderState, Resource, Snapshot, WallTime};
+
+use super::sample::Sample;
+
+/// A change of a resource.
+#[derive(Debug)]
+pub(super) struct Change {
+    pub(super) resource: Resource,
+    pub(super) body: ChangeBody,
+}
+
+/// Compares two samples. `audit` are the newest operators' commands: without them, an eviction that ends a lease at once looks like a
+/// release.
+pub(super) fn between(before: &Sample, after: &Sample, audit: &[AuditRecord]) -> Vec<Change> {
+    let mut changes = Vec::new();
+    let elapsed = after.taken_at.duration_since(before.taken_at);
+    let at = humantime::format_rfc3339_millis(after.wall.to_system_time()).to_string();
+    let context = Context { elapsed, at: &at, since: before.wall, audit };
+    let mut compare = |before: &Snapshot, after: &Snapshot| context.compare(before, after, &mut changes);
+    let (mut old, mut new) = (before.rows.iter().peekable(), after.rows.iter().peekable());
+    loop {
+        let order = match (old.peek(), new.peek()) {
+            (None, None) => break,
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (Some(old), Some(new)) => old.key().cmp(new.key()),
+        };
+        // A resource that is not in a sample is not in use.
+        let old = if order.is_le() { old.next() } else { None };
+        let new = if order.is_ge() { new.next() } else { None };
+        match (old, new) {
+            (Some(old), Some(new)) => compare(&old.snapshot, &new.snapshot),
+            (Some(old), None) => compare(&old.snapshot, &Snapshot::empty(old.snapshot.resource.clone())),
+            (None, Some(new)) => compare(&Snapshot::empty(new.snapshot.resource.clone()), &new.snapshot),
+            (None, None) => {}
+        }
+    }
+    changes
+}
+
+/// Whether a lease has ended before its time: then the audit trail may know why.
+pub(super) fn has_early_end(before: &Sample, after: &Sample) -> bool {
+    let held = |sample: &Sample| -> HashSet<(String, u64)> {
+        let rows = sample.rows.iter();
+        rows.flat_map(|row| live(&row.snapshot).map(|by| (row.key().to_owned(), by.token.get()))).collect()
+    };
+    !held(before).is_subset(&held(after))
+}
+
+/// Holders that hold: not what is only kept closed after a release.
+fn live(snapshot: &Snapshot) -> impl Iterator<Item = &HeldBy> {
+    snapshot.holders.iter().filter(|by| !by.kept)
+}
+
+/// Whether all holders are listed. Otherwise one that is not in the list may still be there.
+fn is_complete(snapshot: &Snapshot) -> bool {
+    snapshot.holder_count as usize <= snapshot.holders.len()
+}
+
+struct Context<'a> {
+    /// The time between the samples.
+    elapsed: Duration,
+    /// The time of the second sample, as text.
+    at: &'a str,
+    /// The time of the first sample.
+    since: WallTime,
+    audit: &'a [AuditRecord],
+}
+
+impl Context<'_> {
+    fn compare(&self, before: &Snapshot, after: &Snapshot, changes: &mut Vec<Change>) {
+        let mut add = |kind: ChangeKind, fill: &dyn Fn(&mut ChangeBody)| {
+            let mut body = self.body(kind, after);
+            fill(&mut body);
+            changes.push(Change { resource: after.resource.clone(), body });
+        };
+        match (&before.unreadable, &after.unreadable) {
+            (None, Some(why)) => return add(ChangeKind::Unreadable, &|body| body.why = Some(why.clone())),
+            (Some(_), None) => return add(ChangeKind::Readable, &|_| {}),
+            (Some(_), Some(_)) => return,
+            (None, None) => {}
+        }
+        match (before.paused_for, after.paused_for) {
+            (None, Some(lasts)) => add(ChangeKind::Paused, &|body| body.for_ms = Some(fields::ms_up(lasts))),
+            (Some(_), None) => add(ChangeKind::Resumed, &|_| {}),
+            _ => {}
+        }
+        let granted = if is_complete(before) && is_complete(after) {
+            self.compare_holders(before, after, changes)
+        } else {
+            0
+        };
+        let kind = match before.queue_length.cmp(&after.queue_length) {
+            Ordering::Less => ChangeKind::Queued,
+            Ordering::Greater if before.queue_length - after.queue_length > granted => ChangeKind::Left,
+            _ => return,
+        };
+        changes.push(Change { resource: after.resource.clone(), body: self.body(kind, after) });
+    }
+
+    /// The number of new grants.
+    fn compare_holders(&self, before: &Snapshot, after: &Snapshot, changes: &mut Vec<Change>) -> u32 {
+        let has = |snapshot: &Snapshot, token| live(snapshot).any(|by| by.token == token);
+        let begun: Vec<&HeldBy> = live(after).filter(|by| !has(before, by.token)).collect();
+        let ended: Vec<&HeldBy> = live(before).filter(|by| !has(after, by.token)).collect();
+        for by in live(after) {
+            if let Some(earlier) = live(before).find(|earlier| earlier.token == by.token) {
+                self.compare_holder(earlier, by, after, changes);
+            }
+        }
+        let mut taken_from = None;
+        // A grant that was handed over has ended and begun in one step.
+        if let ([by], [from]) = (&*begun, &*ended)
+            && by.handovers > from.handovers
+        {
+            changes.push(self.grant(ChangeKind::HandedOver, by, after, Some(*from)));
+            return 0;
+        }
+        for by in ended {
+            let change = self.end(by, after);
+            if change.body.kind == ChangeKind::Expired {
+                taken_from = Some(by);
+            }
+            changes.push(change);
+        }
+        for by in &begun {
+            let is_exclusive = by.weight == after.capacity;
+            let change = match taken_from.filter(|_| is_exclusive) {
+                Some(from) => self.grant(ChangeKind::TakenOver, by, after, Some(from)),
+                None => self.grant(ChangeKind::Granted, by, after, None),
+            };
+            changes.push(change);
+        }
+        u32::try_from(begun.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Compares one grant in both samples.
+    fn compare_holder(
+        &self,
+        before: &HeldBy,
+        after: &HeldBy,
+        snapshot: &Snapshot,
+        changes: &mut Vec<Change>,
+    ) {
+        if let Some(asked) = after.asked.as_ref().filter(|_| before.asked.is_none()) {
+            let mut change = self.grant(ChangeKind::Asked, after, snapshot, None);
+            (change.body.by, change.body.why) = (Some(asked.by.to_string()), Some(asked.why.to_string()));
+            changes.push(change);
+        }
+        if after.evicting && !before.evicting {
+            changes.push(self.grant(ChangeKind::Evicting, after, snapshot, None));
+        }
+        let was_late = matches!(before.state(), Some(HolderState::Late | HolderState::Silent));
+        if was_late && after.remaining > before.remaining {
+            changes.push(self.grant(ChangeKind::RenewedLate, after, snapshot, None));
+        }
+    }
+
+    /// The change for a grant that has ended.
+    fn end(&self, by: &HeldBy, after: &Snapshot) -> Change {
+        let order = self.audit.iter().find(|record| {
+            record.done
+                && record.command.starts_with("evict")
+                && record.resource == after.resource
+                && record.token.is_none_or(|token| token == by.token)
+                && record.at >= self.since
+        });
+        let kind = match order {
+            Some(_) => ChangeKind::Evicted,
+            None if by.evicting => ChangeKind::Evicted,
+            // It could not have run out yet.
+            None if by.remaining > self.elapsed => ChangeKind::Released,
+            None => ChangeKind::Expired,
+        };
+        let mut change = self.grant(kind, by, after, None);
+        if let Some(order) = order {
+            (change.body.by, change.body.why) = (Some(order.by.clone()), Some(order.why.clone()));
+        }
+        change
+    }
+
+    fn grant(&self, kind: ChangeKind, by: &HeldBy, after: &Snapshot, from: Option<&HeldBy>) -> Change {
+        let mut body = self.body(kind, after);
+        body.token = Some(TokenText(by.token));
+        body.from_token = from.map(|from| TokenText(from.token));
+        body.holder = Some(HolderBody::from(&*by.holder));
+        body.for_ms = Some(fields::ms_down(by.held_for));
+        Change { resource: after.resource.clone(), body }
+    }
+
+    fn body(&self, kind: ChangeKind, after: &Snapshot) -> ChangeBody {
+        ChangeBody {
+            at: self.at.to_owned(),
+            kind,
+            resource: after.resource.to_string(),
+            key: after.resource.key().to_owned(),
+            token: None,
+            from_token: None,
+            holder: None,
+            for_ms: None,
+            queue_length: after.queue_length,
+            by: None,
+            why: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use leasehold_core::{FencingToken, FinishRequest, Holder, QueueEntry};
+    use tokio::time::Instant;
+
+    use super::*;
+
+    const ELAPSED: Duration = Duration::from_secs(2);
+
+    fn held(token: u64, remaining_s: u64) -> HeldBy {
+        let holder = Arc::new(Holder::new("host", 7, ""));
+        let mut by = HeldBy::new(holder, FencingToken::new(token).unwrap(), 1);
+        (by.remaining, by.ttl) = (Duration::from_secs(remaining_s), Some(Duration::from_secs(30)));
+        by
+    }
+
+    fn report(holders: Vec<HeldBy>, waiting: u32) -> Snapshot {
+        let mut snapshot = Snapshot::empty("report/1".parse().unwrap());
+        snapshot.capacity = 1;
+        snapshot.holder_count = u32::try_from(holders.len()).unwrap();
+        snapshot.queue_length = waiting;
+        let entry = QueueEntry::new(Arc::new(Holder::new("host", 8, "")), 1, ELAPSED, ELAPSED);
+        snapshot.queue = (0..waiting).map(|_| entry.clone()).collect();
+        snapshot.holders = holders;
+        snapshot
+    }
+
+    fn kinds(before: Snapshot, after: Snapshot, audit: &[AuditRecord]) -> Vec<ChangeKind> {
+        let start = Instant::now();
+        let sample = |snapshot: Snapshot, passed: Duration| {
+            let snapshots = if snapshot.is_in_use() { vec![snapshot] } else { vec![] };
+            let wall = WallTime::from_micros(1_000_000).after(passed);
+            Sample::new(snapshots, false, (start + passed, wall), None)
+        };
+        let (before, after) = (sample(before, Duration::ZERO), sample(after, ELAPSED));
+        between(&before, &after, audit).into_iter().map(|change| change.body.kind).collect()
+    }
+
+    #[test]
+    fn grants_that_come_and_go_are_told_apart() {
+        use ChangeKind::*;
+        let free = || report(vec![], 0);
+        let (mut evicted, mut handed_over) = (held(1, 20), held(2, 30));
+        (evicted.evicting, handed_over.handovers) = (true, 1);
+        let evicting = || evicted.clone();
+        let cases = [
+            (free(), report(vec![held(1, 30)], 0), vec![Granted]),
+            (report(vec![held(1, 30)], 0), report(vec![held(1, 28)], 0), vec![]),
+            (report(vec![held(1, 30)], 0), free(), vec![Released]),
+            (report(vec![held(1, 1)], 0), free(), vec![Expired]),
+            (report(vec![held(1, 1)], 1), report(vec![held(2, 30)], 0), vec![Expired, TakenOver]),
+            (report(vec![held(1, 20)], 1), report(vec![held(2, 30)], 0), vec![Released, Granted]),
+            (report(vec![held(1, 20)], 0), report(vec![handed_over], 0), vec![HandedOver]),
+            (report(vec![evicting()], 0), free(), vec![Evicted]),
+            (report(vec![held(1, 20)], 0), report(vec![evicting()], 0), vec![Evicting]),
+            (report(vec![held(1, 6)], 0), report(vec![held(1, 29)], 0), vec![RenewedLate]),
+            (report(vec![held(1, 25)], 0), report(vec![held(1, 29)], 0), vec![]),
+        ];
+        for (before, after, expected) in cases {
+            let shown = format!("{before:?} to {after:?}");
+            assert_eq!(kinds(before, after, &[]), expected, "{shown}");
+        }
+    }
+
+    #[test]
+    fn the_queue_pauses_and_orders() {
+        use ChangeKind::*;
+        let with = |change: fn(&mut Snapshot)| {
+            let mut snapshot = report(vec![held(1, 20)], 0);
+            change(&mut snapshot);
+            snapshot
+        };
+        let plain = || report(vec![held(1, 20)], 0);
+        assert_eq!(kinds(plain(), report(vec![held(1, 20)], 2), &[]), [Queued]);
+        assert_eq!(kinds(report(vec![held(1, 20)], 2), plain(), &[]), [Left]);
+        let paused = || with(|snapshot| snapshot.paused_for = Some(ELAPSED));
+        assert_eq!(kinds(plain(), paused(), &[]), [Paused]);
+        assert_eq!(kinds(paused(), plain(), &[]), [Resumed]);
+        let asked =
+            with(|snapshot| snapshot.holders[0].asked = Some(FinishRequest::new(ELAPSED, "ann", "why")));
+        assert_eq!(kinds(plain(), asked, &[]), [Asked]);
+        let corrupt = || Snapshot::unreadable("report/1".parse().unwrap(), "key");
+        assert_eq!(kinds(plain(), corrupt(), &[]), [Unreadable]);
+        assert_eq!(kinds(corrupt(), plain(), &[]), [Readable]);
+    }
+
+    #[test]
+    fn the_audit_trail_tells_an_eviction_from_a_release() {
+        let record = |at, command: &str| {
+            AuditRecord::new(WallTime::from_micros(at), "report/1".parse().unwrap(), command, true)
+        };
+        let ended = |record| kinds(report(vec![held(1, 20)], 0), report(vec![], 0), &[record]);
+        assert_eq!(ended(record(2_000_000, "evict-now")), [ChangeKind::Evicted]);
+        assert_eq!(ended(record(2_000_000, "pause")), [ChangeKind::Released]);
+        assert_eq!(ended(record(900_000, "evict-now")), [ChangeKind::Released], "of an earlier grant");
+    }
+}

@@ -1,0 +1,257 @@
+//! Looks at all resources of the store again and again, while somebody wants to know: for `/v1/overview` and `/v1/events`.
+//!
+//! 1. One task reads the list of resources, and keeps it as a [`Sample`].
+//! 2. It compares the sample with the one before ([`changes`]), and numbers what has changed ([`history`]).
+//! 3. It looks every two seconds, or after ten times as long as a look takes, if that is more: so it takes a tenth of the time at most.
+//! 4. When nobody has asked for a minute, it stops. The next request waits for a new sample, and streams from before read anew.
+//!
+//! It sees what it samples: a lease that comes and goes in between leaves no change.
+
+mod changes;
+mod history;
+mod sample;
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::Duration,
+};
+
+use leasehold_api::{Problem, events::ResyncReason};
+use leasehold_core::{
+    AuditRecord, Environment, Error, Listing, Page, Query, Resource, Result, Snapshot, WallTime,
+};
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
+
+use history::History;
+pub(crate) use history::Next;
+pub(crate) use sample::{Sample, Search};
+
+use crate::{
+    config::{SampleWhen, Sampling},
+    store::Store,
+};
+
+/// After this long without a request the sampler stops.
+const IDLE_AFTER: Duration = Duration::from_secs(60);
+/// A look may take one part of so many of the time.
+const SHARE_OF_TIME: u32 = 10;
+/// The most resources of a sample.
+const RESOURCES_MAX: usize = 200_000;
+/// How many of the newest operators' commands are looked at.
+const AUDIT_MAX: u32 = 100;
+
+/// The sampler of a server.
+#[derive(Debug)]
+pub(crate) struct Sampler {
+    config: Sampling,
+    store: Store,
+    environment: Arc<dyn Environment>,
+    state: Mutex<State>,
+    /// Somebody has asked.
+    asked: Notify,
+    /// Counts looks at the store, whether they worked or not.
+    looked: watch::Sender<u64>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// `None` while the sampler is stopped, and before its first sample.
+    sample: Option<Arc<Sample>>,
+    /// Since when it has looked without a break.
+    since: WallTime,
+    /// Why the last look failed.
+    failed: Option<Error>,
+    history: History,
+    asked_at: Option<Instant>,
+    /// The time from the beginning of one look to the next.
+    every: Duration,
+}
+
+/// What the sampler knows.
+#[derive(Debug)]
+pub(crate) struct Latest {
+    pub(crate) sample: Arc<Sample>,
+    pub(crate) since: WallTime,
+    /// How often it looks.
+    pub(crate) every: Duration,
+    /// The kind of error of the last look, if it failed.
+    pub(crate) failing: Option<String>,
+    /// The id of the newest change.
+    pub(crate) event_id: String,
+}
+
+impl Sampler {
+    /// Starts the task. It ends when the last reference is gone.
+    pub(crate) fn start(store: Store, environment: Arc<dyn Environment>, config: Sampling) -> Arc<Sampler> {
+        let mut server = [0; 4];
+        environment.fill(&mut server);
+        let history = History::new(format!("{:08x}", u32::from_ne_bytes(server)), config.changes);
+        let (since, asked_at) = (environment.wall(), None);
+        let state = State { sample: None, since, failed: None, history, asked_at, every: config.every };
+        let sampler = Arc::new(Sampler {
+            config,
+            store,
+            environment,
+            state: Mutex::new(state),
+            asked: Notify::new(),
+            looked: watch::Sender::new(0),
+        });
+        tokio::spawn(run(Arc::downgrade(&sampler)));
+        sampler
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Somebody wants to know: keeps the sampler awake.
+    pub(crate) fn ask(&self) {
+        self.state().asked_at = Some(Instant::now());
+        self.asked.notify_one();
+    }
+
+    /// Whether samples are wanted. The one place that decides it.
+    fn is_wanted(&self) -> bool {
+        match self.config.when {
+            SampleWhen::Always => true,
+            SampleWhen::Asked => self.state().asked_at.is_some_and(|at| at.elapsed() < IDLE_AFTER),
+        }
+    }
+
+    /// The latest sample. Waits for the first one.
+    ///
+    /// # Errors
+    /// That of the store.
+    pub(crate) async fn latest(&self) -> Result<Latest, Problem> {
+        let mut looked = self.looked.subscribe();
+        self.ask();
+        loop {
+            {
+                let state = self.state();
+                if let Some(sample) = &state.sample {
+                    return Ok(Latest {
+                        sample: Arc::clone(sample),
+                        since: state.since,
+                        every: state.every,
+                        failing: state.failed.as_ref().map(|error| error.kind().as_str().to_owned()),
+                        event_id: state.history.id(state.history.last()),
+                    });
+                }
+            }
+            // The store's own timeout bounds this.
+            let _ = looked.changed().await;
+            let state = self.state();
+            if let Some(error) = state.failed.as_ref().filter(|_| state.sample.is_none()) {
+                return Err(Problem::from(error));
+            }
+        }
+    }
+
+    /// A receiver that sees every look at the store.
+    pub(crate) fn follow(&self) -> watch::Receiver<u64> {
+        self.looked.subscribe()
+    }
+
+    /// Where a stream begins, with this `Last-Event-ID`: the number of a change, and why earlier ones may be missing.
+    pub(crate) fn begin(&self, last_id: Option<&str>) -> (u64, Option<ResyncReason>) {
+        let state = self.state();
+        match state.history.begin(last_id) {
+            Ok(number) => (number, None),
+            Err(reason) => (state.history.last(), Some(reason)),
+        }
+    }
+
+    /// What comes after the change with this number.
+    pub(crate) fn after(&self, number: u64, may_see: impl Fn(&Resource) -> bool) -> Next {
+        self.state().history.after(number, may_see)
+    }
+
+    /// The id of the change with this number.
+    pub(crate) fn id(&self, number: u64) -> String {
+        self.state().history.id(number)
+    }
+
+    /// Reads all resources.
+    async fn read(&self) -> Result<(Vec<Snapshot>, bool)> {
+        let (mut all, mut listing) = (Vec::new(), Listing::of(""));
+        loop {
+            let page = self.store.inspect(&Query::Resources(listing.clone())).await?;
+            let Page::Resources { mut snapshots, next } = page else { return Ok((all, false)) };
+            all.append(&mut snapshots);
+            match next {
+                Some(_) if all.len() >= RESOURCES_MAX => return Ok((all, true)),
+                Some(next) => listing = listing.after(next),
+                None => return Ok((all, false)),
+            }
+        }
+    }
+
+    /// Takes a sample.
+    async fn look(&self) {
+        let started = Instant::now();
+        let before = self.state().sample.clone();
+        let looked = async {
+            let (snapshots, truncated) = self.read().await?;
+            let now = (Instant::now(), self.environment.wall());
+            let sample = Sample::new(snapshots, truncated, now, before.as_deref());
+            let audit = match &before {
+                Some(before) if changes::has_early_end(before, &sample) => self.audit().await,
+                _ => Vec::new(),
+            };
+            Ok::<_, Error>((sample, audit))
+        };
+        match looked.await {
+            Ok((sample, audit)) => {
+                let changes = before.map(|before| changes::between(&before, &sample, &audit));
+                let mut state = self.state();
+                match changes {
+                    Some(changes) => state.history.add(changes),
+                    None => state.since = sample.wall,
+                }
+                (state.sample, state.failed) = (Some(Arc::new(sample)), None);
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the resources could not be listed: the overview is that of the last look");
+                self.state().failed = Some(error);
+            }
+        }
+        self.state().every = self.config.every.max(started.elapsed() * SHARE_OF_TIME);
+        self.looked.send_modify(|count| *count += 1);
+    }
+
+    /// The newest operators' commands. Without them an eviction looks like a release: no reason to fail.
+    async fn audit(&self) -> Vec<AuditRecord> {
+        let query = Query::Audit(Listing::of("").limit(AUDIT_MAX));
+        self.store.inspect(&query).await.map(Page::into_records).unwrap_or_default()
+    }
+
+    /// Nobody has asked for a while.
+    fn stop(&self) {
+        let mut state = self.state();
+        state.failed = None;
+        if state.sample.take().is_some() {
+            state.history.forget();
+        }
+    }
+}
+
+async fn run(sampler: Weak<Sampler>) {
+    /// How often a stopped sampler looks whether its server is still there.
+    const STOPPED: Duration = Duration::from_secs(5);
+    loop {
+        let Some(sampler) = sampler.upgrade() else { return };
+        if !sampler.is_wanted() {
+            sampler.stop();
+            let _ = tokio::time::timeout(STOPPED, sampler.asked.notified()).await;
+            continue;
+        }
+        let started = Instant::now();
+        sampler.look().await;
+        let next = started + sampler.state().every;
+        drop(sampler);
+        tokio::time::sleep_until(next).await;
+    }
+}

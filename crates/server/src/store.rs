@@ -1,0 +1,246 @@
+//! Calls of the store.
+//!
+//! - Claims that come at once are sent in one call, and releases likewise.
+//! - A call that changes something runs in a task of its own: a caller that goes away does not cut it half-way.
+//! - A list is split by failure domain. The parts run at the same time, so a dead shard delays only its own entries; what it owes
+//!   when the time is over is `unavailable`, with the effect unknown, for those entries alone.
+
+use std::{
+    collections::BTreeMap,
+    future::Future,
+    pin::Pin,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
+
+use crate::{metrics::Metrics, spans};
+use leasehold_core::{
+    Backend, Claim, ClaimRef, CommandOutcome, Cursor, Effect, Environment, Error, ErrorKind, FailureDomain,
+    OperatorCommand, Page, Query, ReleaseRequest, Released, RenewRequest, Renewal, Resource, Result, Verb,
+    Verdict,
+};
+use leasehold_support::{
+    gather::Gatherer,
+    gathered_verbs::{Acquires, Releases},
+};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, timeout, timeout_at},
+};
+use tracing::{Instrument as _, Span};
+
+/// How long a call may go on after its caller has been answered. Bounds the tasks that wait for a store that hangs.
+const CALL_MAX: Duration = Duration::from_secs(60);
+
+/// The store, with the time that its calls may take.
+#[derive(Clone, Debug)]
+pub(crate) struct Store {
+    backend: Arc<dyn Backend>,
+    acquires: Arc<Gatherer<Acquires>>,
+    releases: Arc<Gatherer<Releases>>,
+    timeout: Duration,
+    metrics: Arc<Metrics>,
+}
+
+/// A call with many requests of one failure domain.
+type ManyCall<Q, T> = fn(Arc<dyn Backend>, Vec<Q>) -> Pin<Box<dyn Future<Output = Vec<Result<T>>> + Send>>;
+
+/// How a verb travels in lists.
+struct ListVerb<Q, T> {
+    verb: Verb,
+    resource: fn(&Q) -> &Resource,
+    /// The most requests of one call.
+    size: usize,
+    call: ManyCall<Q, T>,
+}
+
+impl Store {
+    pub(crate) fn new(
+        backend: Arc<dyn Backend>,
+        environment: &Arc<dyn Environment>,
+        timeout: Duration,
+        metrics: Arc<Metrics>,
+    ) -> Store {
+        let acquires = Gatherer::new(Arc::clone(&backend), Arc::clone(environment));
+        let releases = Gatherer::new(Arc::clone(&backend), Arc::clone(environment));
+        Store { backend, acquires, releases, timeout, metrics }
+    }
+
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    fn span(&self, verb: Verb) -> Span {
+        spans::store_call(verb, self.backend.info().name)
+    }
+
+    fn no_answer(&self, verb: Verb, limit: Duration) -> Error {
+        let message = format!("the store did not answer within {} ms", limit.as_millis());
+        Error::new(ErrorKind::Unavailable, message)
+            .with_effect(Effect::Unknown)
+            .at(verb, self.backend.info().name)
+    }
+
+    /// Carries out a call that changes something, in a task of its own.
+    async fn change<T: Send + 'static>(
+        &self,
+        verb: Verb,
+        call: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        let started = Instant::now();
+        let task = tokio::spawn(timeout(CALL_MAX, call));
+        let result = match timeout(self.timeout, task).instrument(self.span(verb)).await {
+            Ok(Ok(Ok(result))) => result,
+            // The task took too long, or failed, or the caller's time is over.
+            _ => Err(self.no_answer(verb, self.timeout)),
+        };
+        self.metrics.called(verb, started.elapsed(), result.is_err());
+        result
+    }
+
+    /// `may_wait`: it may wait, for some milliseconds, to be sent with others.
+    pub(crate) async fn acquire(&self, claim: Claim, may_wait: bool) -> Result<Verdict> {
+        let acquires = Arc::clone(&self.acquires);
+        let call = async move { acquires.send(&claim, &AtomicBool::new(false), may_wait).await.result };
+        self.change(Verb::Acquire, call).await
+    }
+
+    pub(crate) async fn release(&self, request: ReleaseRequest) -> Result<Released> {
+        let releases = Arc::clone(&self.releases);
+        let call = async move { releases.send(&request, &AtomicBool::new(false), true).await.result };
+        self.change(Verb::Release, call).await
+    }
+
+    pub(crate) async fn renew(&self, request: RenewRequest) -> Result<Renewal> {
+        let mut renewals = self.renew_many(vec![request], self.timeout).await;
+        renewals.pop().unwrap_or_else(|| Err(self.no_answer(Verb::Renew, self.timeout)))
+    }
+
+    pub(crate) async fn order(&self, command: OperatorCommand) -> Result<CommandOutcome> {
+        let backend = Arc::clone(&self.backend);
+        self.change(Verb::Order, async move { backend.order(&command).await }).await
+    }
+
+    pub(crate) async fn acquire_many(&self, claims: Vec<Claim>, limit: Duration) -> Vec<Result<Verdict>> {
+        let list = ListVerb {
+            verb: Verb::Acquire,
+            resource: |claim: &Claim| &claim.resource,
+            size: self.backend.info().limits.gather,
+            call: |backend, claims| Box::pin(async move { backend.acquire(&claims).await }),
+        };
+        self.many(&list, claims, limit).await
+    }
+
+    pub(crate) async fn renew_many(
+        &self,
+        requests: Vec<RenewRequest>,
+        limit: Duration,
+    ) -> Vec<Result<Renewal>> {
+        let list = ListVerb {
+            verb: Verb::Renew,
+            resource: |request: &RenewRequest| &request.resource,
+            size: self.backend.info().limits.batch,
+            call: |backend, requests| Box::pin(async move { backend.renew(&requests).await }),
+        };
+        self.many(&list, requests, limit).await
+    }
+
+    pub(crate) async fn release_many(
+        &self,
+        requests: Vec<ReleaseRequest>,
+        limit: Duration,
+    ) -> Vec<Result<Released>> {
+        let list = ListVerb {
+            verb: Verb::Release,
+            resource: |request: &ReleaseRequest| &request.resource,
+            size: self.backend.info().limits.gather,
+            call: |backend, requests| Box::pin(async move { backend.release(&requests).await }),
+        };
+        self.many(&list, requests, limit).await
+    }
+
+    async fn many<Q: Send + 'static, T: Send + 'static>(
+        &self,
+        list: &ListVerb<Q, T>,
+        requests: Vec<Q>,
+        limit: Duration,
+    ) -> Vec<Result<T>> {
+        let started = Instant::now();
+        let (count, ends_at) = (requests.len(), started + limit);
+        let mut domains: BTreeMap<FailureDomain, Vec<(usize, Q)>> = BTreeMap::new();
+        for (position, request) in requests.into_iter().enumerate() {
+            let domain = self.backend.failure_domain((list.resource)(&request));
+            domains.entry(domain).or_default().push((position, request));
+        }
+        let (results, mut received) = mpsc::unbounded_channel();
+        for requests in domains.into_values() {
+            let part = DomainPart { backend: Arc::clone(&self.backend), size: list.size.max(1), ends_at };
+            tokio::spawn(part.carry_out(requests, list.call, results.clone()));
+        }
+        drop(results);
+        let mut answers: Vec<Option<Result<T>>> = (0..count).map(|_| None).collect();
+        let collect = async {
+            while let Ok(Some((position, result))) = timeout_at(ends_at, received.recv()).await {
+                answers[position] = Some(result);
+            }
+        };
+        collect.instrument(self.span(list.verb)).await;
+        let failed = answers.iter().any(|answer| !matches!(answer, Some(Ok(_))));
+        self.metrics.called(list.verb, started.elapsed(), failed && count > 0);
+        let owed = || Err(self.no_answer(list.verb, limit));
+        answers.into_iter().map(|answer| answer.unwrap_or_else(owed)).collect()
+    }
+
+    /// Reads. Dropping it does no harm, so it needs no task.
+    pub(crate) async fn inspect(&self, query: &Query) -> Result<Page> {
+        let read = timeout(self.timeout, self.backend.inspect(query)).instrument(self.span(Verb::Inspect));
+        let no_answer = |_| self.no_answer(Verb::Inspect, self.timeout).with_effect(Effect::None);
+        let started = Instant::now();
+        let result = read.await.map_err(no_answer).flatten();
+        self.metrics.called(Verb::Inspect, started.elapsed(), result.is_err());
+        result
+    }
+
+    /// Waits for a wake-up. A hint, so dropping it does no harm.
+    pub(crate) async fn wait(&self, claim: &ClaimRef, since: Cursor, at_most: Duration) -> Result<()> {
+        // The store ends the wait itself. The limit is for one that does not answer at all.
+        let limit = at_most + Duration::from_secs(1);
+        let no_answer = |_| self.no_answer(Verb::Wait, limit).with_effect(Effect::None);
+        let started = Instant::now();
+        let waited =
+            timeout(limit, self.backend.wait(claim, &since, at_most)).instrument(self.span(Verb::Wait));
+        let result = waited.await.map_err(no_answer).flatten();
+        self.metrics.called(Verb::Wait, started.elapsed(), result.is_err());
+        result
+    }
+}
+
+/// The part of a list that belongs to one failure domain.
+struct DomainPart {
+    backend: Arc<dyn Backend>,
+    size: usize,
+    ends_at: Instant,
+}
+
+impl DomainPart {
+    /// Sends the requests, as many in one call as the store takes, in their order. Stops when the list has been answered: what was
+    /// not sent by then never is.
+    async fn carry_out<Q, T>(
+        self,
+        requests: Vec<(usize, Q)>,
+        call: ManyCall<Q, T>,
+        results: mpsc::UnboundedSender<(usize, Result<T>)>,
+    ) {
+        let mut requests = requests.into_iter();
+        while Instant::now() < self.ends_at {
+            let (positions, part): (Vec<usize>, Vec<Q>) = requests.by_ref().take(self.size).unzip();
+            if part.is_empty() {
+                return;
+            }
+            let Ok(answers) = timeout(CALL_MAX, call(Arc::clone(&self.backend), part)).await else { return };
+            for answer in positions.into_iter().zip(answers) {
+                let _ = results.send(answer); // the caller may have been answered
+            }
+        }
+    }
+}
