@@ -40,7 +40,14 @@ impl Client {
 
     /// A builder, for a client with other settings than the defaults.
     pub fn builder(backend: Arc<dyn Backend>) -> ClientBuilder {
-        ClientBuilder { backend, environment: None, label: String::new(), namespace: None, secret: None }
+        ClientBuilder {
+            backend,
+            environment: None,
+            label: String::new(),
+            process_id: std::process::id(),
+            namespace: None,
+            secret: None,
+        }
     }
 
     /// The same client in a namespace (a tenant). The same name in two namespaces is two resources.
@@ -64,6 +71,16 @@ impl Client {
         Semaphore::new(self, self.resource(kind, id), capacity)
     }
 
+    /// A semaphore of a [`Resource`].
+    pub fn semaphore_of(&self, resource: &Resource, capacity: u32) -> Semaphore {
+        Semaphore::new(self, Ok(resource.clone()), capacity)
+    }
+
+    /// A read-write lock of a [`Resource`].
+    pub fn rwlock_of(&self, resource: &Resource) -> RwLock {
+        RwLock::new(self, Ok(resource.clone()))
+    }
+
     /// A read-write lock: many readers or one writer.
     pub fn rwlock(&self, kind: &str, id: &str) -> RwLock {
         RwLock::new(self, self.resource(kind, id))
@@ -82,6 +99,11 @@ impl Client {
     /// An election: one leader at a time, which all clients can see.
     pub fn election(&self, kind: &str, id: &str) -> Election {
         Election::new(self, self.resource(kind, id))
+    }
+
+    /// An election of a [`Resource`].
+    pub fn election_of(&self, resource: &Resource) -> Election {
+        Election::new(self, Ok(resource.clone()))
     }
 
     /// A request for several leases: all of them or none, without deadlock between callers.
@@ -130,9 +152,19 @@ impl Client {
     /// # Errors
     /// `Invalid` for an invalid name; the backend's error.
     pub async fn look(&self, kind: &str, id: &str) -> Result<Snapshot> {
-        let resource = self.resource(kind, id)?;
+        self.look_at(&self.resource(kind, id)?).await
+    }
+
+    /// Reads the state of a [`Resource`].
+    ///
+    /// # Cancel safety
+    /// It changes nothing.
+    ///
+    /// # Errors
+    /// The backend's error.
+    pub async fn look_at(&self, resource: &Resource) -> Result<Snapshot> {
         let page = self.inspect(&Query::One(resource.clone())).await?;
-        Ok(page.into_snapshots().pop().unwrap_or_else(|| Snapshot::empty(resource)))
+        Ok(page.into_snapshots().pop().unwrap_or_else(|| Snapshot::empty(resource.clone())))
     }
 
     /// Reads all resources whose [keys](Resource::key) begin with `prefix`, in key order.
@@ -286,6 +318,7 @@ pub struct ClientBuilder {
     backend: Arc<dyn Backend>,
     environment: Option<Arc<dyn Environment>>,
     label: String,
+    process_id: u32,
     namespace: Option<Arc<str>>,
     secret: Option<Arc<[u8]>>,
 }
@@ -300,6 +333,13 @@ impl ClientBuilder {
     /// A text for people who look up a holder: the name of this program. Default: empty.
     pub fn label(mut self, label: &str) -> Self {
         label.clone_into(&mut self.label);
+        self
+    }
+
+    /// The process that others see as the holder, if it is not this one: a process that works under leases which this one acquires
+    /// on its behalf. `0` if no process of this host can be named. Default: this process.
+    pub fn process_id(mut self, process_id: u32) -> Self {
+        self.process_id = process_id;
         self
     }
 
@@ -322,7 +362,7 @@ impl ClientBuilder {
     pub fn build(self) -> Client {
         let environment = self.environment.unwrap_or_else(|| Arc::new(System::current()));
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let holder = Holder::new(&host, std::process::id(), &self.label);
+        let holder = Holder::new(&host, self.process_id, &self.label);
         let engine = Engine::start(self.backend, environment, holder);
         Client { engine, namespace: self.namespace, secret: self.secret }
     }

@@ -2,7 +2,8 @@
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
-use leasehold_core::{Backend, Environment, Error, ErrorKind, Result};
+use leasehold_core::{Backend, Environment, Error, ErrorKind, Resource, Result};
+use leasehold_support::url::take_option;
 
 use crate::{client::Client, memory::Memory, system::System};
 
@@ -30,7 +31,11 @@ type Opening<'a> = Pin<Box<dyn Future<Output = Result<OpenedUrl>> + Send + 'a>>;
 /// | `etcd://HOST,HOST` | an etcd cluster | `etcd`, which needs `protoc` to build |
 /// | `etcds://HOST,HOST` | the same with TLS | `etcd-tls` |
 /// | `zookeeper://HOST,HOST/CHROOT` | a ZooKeeper ensemble | `zookeeper` |
+/// | `http://HOST` | a leasehold server, over whichever store it serves | `http` |
+/// | `https://HOST` | the same with TLS | `http-tls` |
 /// | `memory:` | this process's memory: for tests, and for programs of one process | |
+///
+/// With the option `?namespace=NAME`, every URL also sets the namespace of the client: [`Client::namespace`].
 ///
 /// # Cancel safety
 /// It leaves nothing behind if it is dropped part-way.
@@ -75,13 +80,14 @@ pub async fn open(url: &str) -> Result<Arc<dyn Backend>> {
 fn open_url<'a>(url: &'a str, environment: &'a Arc<dyn Environment>) -> Opening<'a> {
     let (scheme, _) = url.split_once(':').unwrap_or((url, ""));
     match scheme {
-        "memory" => ready(Ok(OpenedUrl { backend: Arc::new(Memory::new()), namespace: None })),
+        "memory" => ready(memory(url)),
         "sqlite" => sqlite(url, environment),
         "redis" | "rediss" | "redis+sentinel" | "redis+cluster" => redis(url, environment),
         "redlock" => redlock(url, environment),
         "postgres" | "postgresql" => postgres(url, environment),
         "etcd" | "etcds" => etcd(url, environment),
         "zookeeper" => zookeeper(url, environment),
+        "http" | "https" => http(url, environment),
         _ => {
             // The rest of the URL may hold a password, so it is not in the message.
             let message = format!("no backend is called {scheme:.20?}: write one of {KNOWN}");
@@ -90,19 +96,34 @@ fn open_url<'a>(url: &'a str, environment: &'a Arc<dyn Environment>) -> Opening<
     }
 }
 
+fn memory(url: &str) -> Result<OpenedUrl> {
+    let (_, namespace) = take_namespace(url)?;
+    Ok(OpenedUrl { backend: Arc::new(Memory::new()), namespace })
+}
+
+/// The URL without `?namespace=NAME`, and that namespace. For backends whose own options do not have it.
+fn take_namespace(url: &str) -> Result<(String, Option<String>)> {
+    let (url, namespace) = take_option(url, "namespace")?;
+    if let Some(namespace) = &namespace {
+        Resource::new("kind", "id")?.in_namespace(namespace)?; // report a wrong one now, not at the first request
+    }
+    Ok((url, namespace))
+}
+
 fn ready<'a>(outcome: Result<OpenedUrl>) -> Opening<'a> {
     Box::pin(std::future::ready(outcome))
 }
 
 const KNOWN: &str = "sqlite:PATH, redis://HOST, redlock://HOST,HOST,HOST, postgres://USER@HOST/DATABASE, etcd://HOST, \
-                     zookeeper://HOST or memory:";
+                     zookeeper://HOST, http://HOST or memory:";
 
 #[cfg(feature = "sqlite")]
 fn sqlite<'a>(url: &'a str, environment: &'a Arc<dyn Environment>) -> Opening<'a> {
     Box::pin(async move {
-        let config = leasehold_sqlite::Config::parse(url.strip_prefix("sqlite:").unwrap_or(url))?;
+        let (url, namespace) = take_namespace(url)?;
+        let config = leasehold_sqlite::Config::parse(url.strip_prefix("sqlite:").unwrap_or(&url))?;
         let backend = Arc::new(leasehold_sqlite::Sqlite::connect(config, Arc::clone(environment)).await?);
-        Ok(OpenedUrl { backend, namespace: None })
+        Ok(OpenedUrl { backend, namespace })
     })
 }
 
@@ -134,6 +155,7 @@ macro_rules! servers {
 servers! {
     postgres: "postgres", leasehold_postgres::Postgres;
     etcd: "etcd", leasehold_etcd::Etcd;
+    http: "http", leasehold_http::Http;
     redis: "redis", leasehold_redis::Redis;
     zookeeper: "zookeeper", leasehold_zookeeper::ZooKeeper;
 }
@@ -166,6 +188,7 @@ not_included! {
     redlock: "redis", "Redis";
     etcd: "etcd", "etcd", "install protoc (Debian: protobuf-compiler and libprotobuf-dev)";
     zookeeper: "zookeeper", "ZooKeeper";
+    http: "http", "HTTP client";
 }
 
 #[cfg(test)]
@@ -178,6 +201,22 @@ mod tests {
             assert!(text.contains(&format!("feature \"{feature}\", or run `cargo xtask build`")), "{text}");
             assert_eq!(text.contains("install protoc"), *feature == "etcd", "{text}");
         }
+    }
+
+    #[cfg(feature = "sqlite")]
+    #[tokio::test]
+    async fn every_url_can_set_a_namespace() {
+        let directory = std::env::temp_dir().join(format!("leasehold-connect-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let file = format!("sqlite:{}/leases.db?namespace=acme&durability=normal", directory.display());
+        for url in ["memory:?namespace=acme", &file] {
+            let client = connect(url).await.unwrap();
+            let resource = client.lease("report", "42").resource().unwrap().to_string();
+            assert_eq!(resource, "acme:report/42", "{url}");
+            assert_eq!(open(url).await.unwrap_err().kind(), ErrorKind::Invalid, "{url}");
+        }
+        std::fs::remove_dir_all(directory).unwrap();
+        assert_eq!(connect("memory:?namespace=A b").await.unwrap_err().kind(), ErrorKind::Invalid);
     }
 
     #[cfg(not(feature = "etcd"))]

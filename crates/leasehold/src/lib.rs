@@ -74,6 +74,7 @@
 //! | `postgres`, `postgres-tls` | `postgres://USER@HOST/DATABASE` | no |
 //! | `etcd`, `etcd-tls` | `etcd://HOST,HOST`; needs `protoc` | no |
 //! | `zookeeper` | `zookeeper://HOST,HOST/CHROOT` | no |
+//! | `http`, `http-tls` | `http://HOST`, `https://HOST`: a leasehold server, whichever store it serves | no |
 //! | `full` | all backends | no |
 //!
 //! The feature `serde` adds `Serialize` for what programs log or send: [`FencingToken`], [`Resource`], [`Pass`], [`State`],
@@ -107,9 +108,9 @@ pub use lease::{Lease, LeaseView, SharedLease, State};
 // For callers.
 pub use leasehold_core::{
     AuditRecord, Backoff, Busy, CommandOutcome, Effect, EndReason, Error, ErrorKind, Event, EventKind,
-    Eviction, FencingToken, FinishRequest, HeldBy, Holder, Leak, Listing, OperatorAction, OperatorCommand,
-    OwnerHash, OwnerToken, Page, Pass, Query, QueueEntry, Released, Resource, Result, Share, ShareNumber,
-    Snapshot, Timestamp, Verb, WallTime,
+    Eviction, FencingToken, FinishRequest, ForeignLock, HeldBy, Holder, HolderState, Leak, Listing,
+    OperatorAction, OperatorCommand, OwnerHash, OwnerToken, Page, Pass, Query, QueueEntry, Released,
+    Resource, Result, Share, ShareNumber, Snapshot, Timestamp, ValueHash, Verb, WallTime,
 };
 // For a backend of your own. `leasehold-core` documents the rules that it has to follow.
 pub use leasehold_core::{

@@ -344,7 +344,10 @@ impl<T: TokenKind> LeaseRequest<T> {
             Duration::MAX => Either::Left(entering.await),
             limit => first(entering, self.client.engine.environment.sleep(limit)).await,
         };
-        let Either::Left(entry) = entry else { return Ok(Attempt::Busy(Busy::default())) };
+        let Either::Left(entry) = entry else {
+            let engine = &self.client.engine;
+            return engine.local_queues.busy_on(resource, engine.environment.now()).map(Attempt::Busy);
+        };
         match entry? {
             ScopeEntry::Again(handle) => Ok(Attempt::Granted(Lease::new(handle))),
             ScopeEntry::First(mut slot) => {

@@ -56,7 +56,7 @@ mod tests {
         let leader = Leader { token: FencingToken::new(3).unwrap(), holder, note };
         assert_eq!(
             to_value(leader).unwrap(),
-            json!({ "token": 3, "holder": { "host": "vm", "pid": 12, "label": "" }, "value": "http://a" })
+            json!({ "token": 3, "holder": { "host": "vm", "pid": 12, "label": "", "subject": "" }, "value": "http://a" })
         );
     }
 }

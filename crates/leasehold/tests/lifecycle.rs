@@ -8,7 +8,7 @@ use std::{num::NonZeroU32, panic::AssertUnwindSafe, sync::Arc, thread};
 
 use common::{Fault, TestBed, millis, seconds};
 use leasehold::{
-    Client, Error, ErrorKind, EventKind, Guarantee, Memory, Purpose, Released, Resource, Scope,
+    Attempt, Client, Error, ErrorKind, EventKind, Guarantee, Memory, Purpose, Released, Resource, Scope,
     StaleTokenReport, State, System,
 };
 
@@ -309,7 +309,12 @@ async fn requests_of_one_scope_share_its_leases() {
     let theirs = bed.client().lease("order", "8").acquire().await.unwrap();
     let acquiring = tokio::spawn(client.lease("order", "8").within(&scope).acquire());
     bed.settle().await;
-    assert!(client.lease("order", "8").within(&scope).try_acquire().await.unwrap().is_none());
+    // It is told who holds the resource, and that the other task is ahead.
+    let Attempt::Busy(busy) = client.lease("order", "8").within(&scope).attempt().await.unwrap() else {
+        panic!("it is held")
+    };
+    assert_eq!((busy.holders[0].token, busy.ahead), (theirs.token(), 1));
+    assert!(busy.retry_after.is_some());
     theirs.release().await.unwrap();
     acquiring.await.unwrap().unwrap().release().await.unwrap();
 

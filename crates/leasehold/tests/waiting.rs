@@ -488,3 +488,21 @@ async fn after_an_expiry_a_dead_waiter_costs_exactly_a_second() {
     assert!(waiter.is_finished(), "it asked when the second was over");
     drop((held, waiter));
 }
+
+/// A caller was told the end of a place in the queue, which is not when the resource can be had.
+#[tokio::test]
+async fn a_paused_resource_says_when_the_pause_ends() {
+    let bed = TestBed::new();
+    let (ours, theirs) = (bed.client(), bed.client());
+    let pause = leasehold::OperatorAction::Pause { lasting: seconds(600) };
+    ours.order(&leasehold::OperatorCommand::new("report/42".parse().unwrap(), pause, "ops", "why"))
+        .await
+        .unwrap();
+    let waiting = wait_for(&ours, "42"); // its place ends long before the pause
+    bed.settle().await;
+    let Attempt::Busy(busy) = theirs.lease("report", "42").attempt().await.unwrap() else {
+        panic!("it is paused")
+    };
+    assert!(busy.paused && busy.retry_after.unwrap() > seconds(590), "{busy:?}");
+    waiting.abort();
+}

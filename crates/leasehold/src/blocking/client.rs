@@ -94,6 +94,16 @@ impl Client {
         Semaphore::new(self.client.semaphore(kind, id, capacity), &self.runtime)
     }
 
+    /// A semaphore of a [`Resource`].
+    pub fn semaphore_of(&self, resource: &Resource, capacity: u32) -> Semaphore {
+        Semaphore::new(self.client.semaphore_of(resource, capacity), &self.runtime)
+    }
+
+    /// A read-write lock of a [`Resource`].
+    pub fn rwlock_of(&self, resource: &Resource) -> RwLock {
+        RwLock::new(self.client.rwlock_of(resource), &self.runtime)
+    }
+
     /// A read-write lock: many readers or one writer.
     pub fn rwlock(&self, kind: &str, id: &str) -> RwLock {
         RwLock::new(self.client.rwlock(kind, id), &self.runtime)
@@ -102,6 +112,11 @@ impl Client {
     /// An election: one leader at a time, which all clients can see.
     pub fn election(&self, kind: &str, id: &str) -> Election {
         Election::new(self.client.election(kind, id), &self.runtime)
+    }
+
+    /// An election of a [`Resource`].
+    pub fn election_of(&self, resource: &Resource) -> Election {
+        Election::new(self.client.election_of(resource), &self.runtime)
     }
 
     /// Takes over a lease that was [detached](Lease::detach), in this process or another one.
@@ -129,6 +144,14 @@ impl Client {
     /// `Invalid` for an invalid name; the backend's error.
     pub fn look(&self, kind: &str, id: &str) -> Result<Snapshot> {
         self.runtime.wait(self.client.look(kind, id))
+    }
+
+    /// Reads the state of a [`Resource`].
+    ///
+    /// # Errors
+    /// The backend's error.
+    pub fn look_at(&self, resource: &Resource) -> Result<Snapshot> {
+        self.runtime.wait(self.client.look_at(resource))
     }
 
     /// Reads all resources whose [keys](Resource::key) begin with `prefix`, in key order.

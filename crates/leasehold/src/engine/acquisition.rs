@@ -89,7 +89,7 @@ impl<'a> Acquisition<'a> {
             started,
             pending,
             behind: head.blocked.as_ref().map(|blocked| blocked.ahead),
-            blocked: head.blocked,
+            blocked: head.blocked.map(|blocked| *blocked),
             outage_pauses: outage_backoff(request.claim.ttl),
             poll_pauses: Backoff::new(),
             outage_since: None,

@@ -155,7 +155,7 @@ pub(crate) struct QueueHead {
     /// The claim of the head before it, to take over from.
     pub(crate) inherits: Option<Handover>,
     /// The handover was refused, and the backend put the claim into its queue.
-    pub(crate) blocked: Option<Blocked>,
+    pub(crate) blocked: Option<Box<Blocked>>,
     /// Its owner token was used in a handover that went unanswered. It must ask under a new one.
     pub(crate) needs_new_owner: bool,
     /// It pauses before it asks.
@@ -283,8 +283,20 @@ impl LocalQueues {
     /// # Errors
     /// The backend's error, during an outage.
     pub(crate) fn busy_for(&self, waiter: &LocalWaiter, now: Timestamp) -> Result<Busy, Error> {
+        self.busy_before(&waiter.claim.resource, waiter.ticket, now)
+    }
+
+    /// The same for a caller that did not join the queue, because another task of its scope did.
+    ///
+    /// # Errors
+    /// The backend's error, during an outage.
+    pub(crate) fn busy_on(&self, resource: &Resource, now: Timestamp) -> Result<Busy, Error> {
+        self.busy_before(resource, Ticket::MAX, now)
+    }
+
+    fn busy_before(&self, resource: &Resource, ticket: Ticket, now: Timestamp) -> Result<Busy, Error> {
         let mut map = self.lock();
-        let Some(queue) = map.queues.get_mut(&waiter.claim.resource) else { return Ok(Busy::default()) };
+        let Some(queue) = map.queues.get_mut(resource) else { return Ok(Busy::default()) };
         let has_head = queue.head.is_some();
         let held = queue.holder.as_ref().and_then(Weak::upgrade);
         let waiters = queue.waiters();
@@ -292,7 +304,7 @@ impl LocalQueues {
             return Err(outage.error_for_waiter());
         }
         let last_reply = waiters.busy.as_ref().map(|(busy, at)| aged(busy, at.until(now)));
-        let ahead = waiters.by_ticket.range(..waiter.ticket).take(AHEAD_COUNTED_MAX).count();
+        let ahead = waiters.by_ticket.range(..ticket).take(AHEAD_COUNTED_MAX).count();
         let mut busy = held.map(|held| busy_with(&held, now)).or(last_reply).unwrap_or_default();
         let ahead = u32::try_from(ahead).unwrap_or(u32::MAX).saturating_add(u32::from(has_head));
         busy.ahead = busy.ahead.saturating_add(ahead);

@@ -55,15 +55,14 @@ pub(crate) use acquire::{AcquireOutcome, AcquireRequest, WaitLimit};
 use leasehold_core::{
     Backend, ClientId, Effect, Environment, Error, ErrorKind, FencingToken, Holder, Resource, Result, Verb,
 };
-use leasehold_support::gather::Gatherer;
+use leasehold_support::{
+    gather::Gatherer,
+    gathered_verbs::{Acquires, Releases},
+};
 use tokio::sync::{Notify, mpsc};
 
 use self::{
-    cleanup::CleanupTask,
-    driver::WatchedClaim,
-    gather::{Acquires, Releases},
-    local_queue::LocalQueues,
-    telemetry::Telemetry,
+    cleanup::CleanupTask, driver::WatchedClaim, local_queue::LocalQueues, telemetry::Telemetry,
     watchdog::Watchdog,
 };
 
@@ -91,7 +90,7 @@ pub(crate) struct Engine {
     pub(crate) holder: Arc<Holder>,
     /// Stands in every claim of this client.
     pub(crate) client: ClientId,
-    local_queues: LocalQueues,
+    pub(crate) local_queues: LocalQueues,
     watchdog: Mutex<Watchdog<WatchedClaim>>,
     driver_wakeup: Arc<Notify>,
     acquires: Arc<Gatherer<Acquires>>,

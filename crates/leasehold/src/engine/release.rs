@@ -135,7 +135,7 @@ impl Engine {
                 Ok(Released::Now)
             }
             Ok(Verdict::Blocked(blocked)) => {
-                guard.head = Some(QueueHead { blocked: Some(blocked), ..QueueHead::default() });
+                guard.head = Some(QueueHead { blocked: Some(Box::new(blocked)), ..QueueHead::default() });
                 Ok(Released::Now)
             }
             // The waiter's owner has a tombstone, but the lease was released: that was part of the same request.

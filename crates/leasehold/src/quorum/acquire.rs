@@ -20,8 +20,8 @@
 use std::{sync::Arc, time::Duration};
 
 use leasehold_core::{
-    Blocked, Claim, Effect, Error, ErrorKind, FencingToken, Grant, HeldBy, Limits, ReleaseRequest, Result,
-    Timestamp, Verdict,
+    Blocked, Claim, Effect, Error, ErrorKind, FencingToken, ForeignLock, Grant, HeldBy, Limits,
+    ReleaseRequest, Result, Timestamp, Verdict,
     backoff::jitter,
     clock::Task,
     quorum_node::{
@@ -60,7 +60,7 @@ pub(super) fn is_ours(outcome: &VoteOutcome) -> bool {
 }
 
 fn is_held(outcome: &VoteOutcome) -> bool {
-    matches!(outcome, VoteOutcome::Held { .. })
+    matches!(outcome, VoteOutcome::Held { .. } | VoteOutcome::Foreign(_))
 }
 
 /// Whether the node voted, with an outcome like this.
@@ -198,7 +198,7 @@ impl<'a> QuorumAttempt<'a> {
             Decision::Claim { number } => self.claim_number(number),
             Decision::Propose { clock } => self.propose_again(clock.as_micros()),
             Decision::Contested => self.contest().await,
-            Decision::Blocked { by } => Progress::Done(Ok(blocked_by(by))),
+            Decision::Blocked { by, foreign } => Progress::Done(Ok(blocked_by(by, foreign))),
             Decision::Cancelled => Progress::Done(Ok(Verdict::Cancelled)),
             Decision::TooLong { gate } => Progress::Done(Err(ttl_above_gate(gate))),
             Decision::Stopped { abstain } => Progress::Done(Err(self.state.too_few_voters(abstain))),
@@ -267,9 +267,11 @@ impl<'a> QuorumAttempt<'a> {
     }
 }
 
-fn blocked_by(holder: Option<Box<HeldBy>>) -> Verdict {
+fn blocked_by(holder: Option<Box<HeldBy>>, foreign: Option<Box<ForeignLock>>) -> Verdict {
     let mut blocked = Blocked::default();
-    blocked.changes_in = holder.as_ref().map(|by| by.remaining);
+    let foreign_end = foreign.as_ref().and_then(|lock| lock.remaining);
+    blocked.changes_in = holder.as_ref().map(|by| by.remaining).or(foreign_end);
+    blocked.foreign = foreign.map(|lock| *lock);
     blocked.holders = holder.into_iter().map(|by| *by).collect();
     Verdict::Blocked(blocked)
 }

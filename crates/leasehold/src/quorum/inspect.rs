@@ -3,9 +3,9 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use leasehold_core::{
-    Limits, Page, Query, Resource, Result, Snapshot,
+    Error, ErrorKind, Limits, Page, Query, Resource, Result, Snapshot,
     quorum_node::{
-        NodePage, NodeView,
+        NodeEntry, NodePage, NodeView,
         tally::{self, majority},
     },
 };
@@ -48,7 +48,8 @@ impl QuorumState {
         let views = self.gather(&mut requests, |views: &[Option<NodeView>]| {
             // Certain as soon as a majority has the same holder, or a majority has none.
             let (holder, _) = tally::majority_view(views);
-            let free = views.iter().flatten().filter(|view| view.held.is_none()).count();
+            let is_free = |view: &&NodeView| view.held.is_none() && view.foreign.is_none();
+            let free = views.iter().flatten().filter(is_free).count();
             holder.is_some() || free >= majority(views.len())
         });
         let views = views.await?;
@@ -59,6 +60,7 @@ impl QuorumState {
             (snapshot.capacity, snapshot.holder_count) = (1, 1);
             snapshot.holders.push(by);
         }
+        snapshot.foreign = tally::foreign_view(&views);
         Ok(snapshot)
     }
 
@@ -69,19 +71,29 @@ impl QuorumState {
         enough: impl Fn(&[Option<T>]) -> bool,
     ) -> Result<Vec<Option<T>>> {
         let mut replies: Vec<Option<T>> = (0..self.size()).map(|_| None).collect();
+        // Why a node refused, if one did: that says more than a node that is silent.
+        let mut refusal: Option<(usize, Error)> = None;
         let mut timer = self.environment.sleep(INSPECT_TIMEOUT);
         let count = |replies: &[Option<T>]| replies.iter().flatten().count();
         while !(count(&replies) >= majority(self.size()) && enough(&replies)) {
             match first(requests.next(), &mut timer).await {
                 Either::Left(Some((node, reply))) => {
                     self.record_reply(node, &reply);
-                    replies[node] = reply.ok();
+                    match reply {
+                        Ok(reply) => replies[node] = Some(reply),
+                        Err(error) if error.kind() != ErrorKind::Unavailable => refusal = Some((node, error)),
+                        Err(_) => {}
+                    }
                 }
                 Either::Left(None) | Either::Right(()) => break,
             }
         }
         if count(&replies) >= majority(self.size()) {
             return Ok(replies);
+        }
+        if let Some((node, why)) = refusal {
+            let message = format!("node {}: {why}", self.nodes[node].node.name());
+            return Err(Error::new(why.kind(), message).because(why));
         }
         let silent = self.names((0..self.size()).filter(|&node| replies[node].is_none()));
         Err(unavailable(format!(
@@ -102,7 +114,9 @@ impl QuorumState {
                 let (mut all, mut next) = (Vec::new(), None::<String>);
                 loop {
                     let NodePage { entries, next: more } = node.walk(&prefix, next.as_deref()).await?;
-                    all.extend(entries.into_iter().filter(|entry| entry.held).map(|entry| entry.resource));
+                    // A register that cannot be read has no number.
+                    let is_listed = |entry: &NodeEntry| entry.held || entry.last.is_none();
+                    all.extend(entries.into_iter().filter(is_listed).map(|entry| entry.resource));
                     next = more;
                     if next.is_none() {
                         return Ok(all);
@@ -116,8 +130,14 @@ impl QuorumState {
         let is_after = |resource: &&Resource| after.is_none_or(|after| resource.key() > after);
         let mut snapshots = Vec::new();
         for resource in found.iter().filter(is_after) {
-            let snapshot = self.snapshot(resource).await?;
-            if snapshot.holder_count == 0 {
+            let snapshot = match self.snapshot(resource).await {
+                // One bad value must not hide the other resources.
+                Err(error) if error.kind() == ErrorKind::Corrupt => {
+                    Snapshot::unreadable(resource.clone(), error.to_string())
+                }
+                snapshot => snapshot?,
+            };
+            if !snapshot.is_in_use() {
                 continue;
             }
             if snapshots.len() == page_size {

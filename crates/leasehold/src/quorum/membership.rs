@@ -11,6 +11,7 @@
 
 use std::{
     collections::BTreeMap,
+    error::Error as StdError,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -219,7 +220,12 @@ impl QuorumState {
         let names = self.names(self.all_nodes().filter(|&node| healths[node].is_none()));
         let message = format!("{silent} of {} nodes do not answer: {names}", self.size());
         Some(match failure {
-            Some(failure) => unavailable(format!("{message}: {failure}")).because(failure),
+            // A node whose certificate is refused counts as silent. If no majority is left, that is why.
+            Some(failure) => {
+                let refusal = StdError::source(&failure).and_then(|cause| cause.downcast_ref::<Error>());
+                let kind = refusal.map_or(ErrorKind::Unavailable, Error::kind);
+                Error::new(kind, format!("{message}: {failure}")).because(failure)
+            }
             None => unavailable(message),
         })
     }

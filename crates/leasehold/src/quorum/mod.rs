@@ -38,8 +38,8 @@ use std::{
 
 use leasehold_core::{
     Backend, BackendInfo, Claim, ClaimRef, CommandOutcome, Cursor, Environment, ErrorKind, FailureDomain,
-    Guarantee, OperatorCommand, OwnerToken, Page, Query, QuorumNode, ReleaseRequest, Released, RenewRequest,
-    Renewal, Resource, Result, Verdict, async_trait,
+    Guarantee, OperatorAction, OperatorCommand, OwnerToken, Page, Query, QuorumNode, ReleaseRequest,
+    Released, RenewRequest, Renewal, Resource, Result, Verdict, async_trait,
     backoff::jitter,
     one_by_one,
     quorum_node::{AttemptId, RETENTION, SKEW_MAX, membership as core_membership, tally::majority},
@@ -283,7 +283,15 @@ impl Backend for Quorum {
         self.state.inspect(query, &self.info.limits).await
     }
 
-    async fn order(&self, _: &OperatorCommand) -> Result<CommandOutcome> {
+    async fn order(&self, command: &OperatorCommand) -> Result<CommandOutcome> {
+        if let OperatorAction::EvictForeign { value } = command.action {
+            let message = format!(
+                "a quorum cannot remove the lock of another program, because its nodes keep no audit trail together: remove \
+                 it on each node by itself, with `leasehold --store redis://HOST evict {} --foreign --value-hash {value} …`",
+                command.resource
+            );
+            return Err(unsupported(&message));
+        }
         let message = "operator commands do not work on a quorum: each must be one atomic step, and independent nodes \
                        cannot take one together";
         Err(unsupported(message))

@@ -1,7 +1,8 @@
 //! One server for all tests. Each test has tables and resources of its own.
 
-use leasehold_core::{Error, ErrorKind, FencingToken, OwnerToken, Pass};
+use leasehold_core::Pass;
 use leasehold_fence::mariadb;
+pub(crate) use leasehold_testkit::passes::{pass_for as pass, stale, token};
 use leasehold_testkit::servers::MariaDbServer;
 use sqlx::{AssertSqlSafe, Connection as _, MySqlConnection, mysql::MySqlDatabaseError};
 
@@ -81,25 +82,6 @@ impl Session {
         let query = sqlx::query_scalar(AssertSqlSafe(sql.into()));
         query.fetch_optional(&mut self.0).await.unwrap().flatten()
     }
-}
-
-pub(crate) fn token(number: u64) -> FencingToken {
-    FencingToken::new(number).unwrap()
-}
-
-/// A pass. With owner 0 it has no owner.
-pub(crate) fn pass(resource: &str, number: u64, owner: u8) -> Pass {
-    let pass = Pass::new(resource.parse().unwrap(), token(number));
-    if owner == 0 { pass } else { pass.owned_by(OwnerToken::from_bytes([owner; 16])) }
-}
-
-/// The two numbers of a refusal: the presented token, and the highest one.
-#[track_caller]
-pub(crate) fn stale<T: std::fmt::Debug>(result: Result<T, Error>) -> (u64, u64) {
-    let error = result.expect_err("it is refused");
-    assert_eq!(error.kind(), ErrorKind::StaleToken, "{error:?}");
-    let (presented, highest) = error.stale_token().unwrap_or_else(|| panic!("{error:?}"));
-    (presented.get(), highest.get())
 }
 
 /// The SQLSTATE and the message of an error of the server.
